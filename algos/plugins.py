@@ -15,6 +15,14 @@ VARIABLE = "UNDERPAINT_PLUGINS"
 """Names the plug-ins of every command and of the tests: modules or paths of .py files, with commas between."""
 
 
+_LOADED: list[str] = []
+
+
+def loaded_plugins() -> tuple[str, ...]:
+    """The names that `load_plugins` was given so far, in order; files by their whole paths."""
+    return tuple(_LOADED)
+
+
 class PluginError(ValueError):
     """A plug-in that is not there or that fails while it is loaded; the message names it and the line."""
 
@@ -25,6 +33,9 @@ def load_plugins(names: Iterable[str]) -> None:
     Files of one name in different folders are different plug-ins. Raises PluginError.
     """
     for name in names:
+        kept = str(Path(name).resolve()) if name.endswith(".py") else name
+        if kept not in _LOADED:
+            _LOADED.append(kept)
         if name.endswith(".py"):
             _load_file(name)
         elif name not in sys.modules:

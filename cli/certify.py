@@ -1,7 +1,10 @@
 """`underpaint certify`: is a verifier that somebody else wrote lossless?"""
 
 import json
+import os
 import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -9,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from underpaint.algos.chance import MOST_SEED
-from underpaint.cli.errors import bad_input
+from underpaint.cli.errors import STOPPED, bad_input
 from underpaint.cli.terminal import (
     STANDARD_OUTPUT,
     Column,
@@ -86,8 +89,9 @@ def certify(
     from underpaint.artifacts.results import with_envelope
     from underpaint.runtime.evaluation.machine import describe_machine, typed_command
     from underpaint.runtime.files import check_apart, check_file_writable
-    from underpaint.sim.certify.adapters import Spec
+    from underpaint.sim.certify.adapters import Spec, with_whole_path
     from underpaint.sim.certify.certificate import certify as judge
+    from underpaint.sim.certify.certificate import check_first_call
     from underpaint.sim.certify.isolated import open_isolated
     from underpaint.sim.certify.measurement import Effort
 
@@ -112,7 +116,12 @@ def certify(
             spec = named
         kind, only_chains = _trees(spec, drawn, chain)
         opening = open_isolated(spec, timeout)
-    with opening as opened:
+    with stopped_by_interrupt(), opening as opened:
+        with bad_input():
+            try:
+                check_first_call(opened, kind, only_chains)
+            except ValueError as error:
+                raise ValueError(f"verifier {spec.target!r}: {error}") from error
         if case is not None:
             _replay(case, opened, effort, spec)
             return
@@ -128,10 +137,30 @@ def certify(
     assert found.failing is not None
     plain = found.to_dict()
     held = {name: plain[name] for name in ("finding", "looks_like")}
-    case_values = {"verifier": asdict(spec), "case": found.failing.to_dict(), **held}
+    whole = {**asdict(spec), "target": with_whole_path(spec.target)}
+    case_values = {"verifier": whole, "case": found.failing.to_dict(), **held}
     write_beside(out, _as_json(with_envelope("certify-case", machine, command, case_values)))
-    note(f"the case is in {out}; again with: underpaint certify --replay {shlex.quote(str(out))}", as_text)
+    note(f"the case is in {out}; again with: {_replay_command(out, spec)}", as_text)
     raise typer.Exit(NOT_LOSSLESS)
+
+
+@contextmanager
+def stopped_by_interrupt() -> Iterator[None]:
+    """Turn Ctrl-C into one line and its exit code."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        typer.echo("stopped: nothing was written", err=True)
+        raise typer.Exit(STOPPED) from None
+
+
+def _replay_command(out: Path, spec: "Spec") -> str:
+    """What replays the case in any folder: with the plug-ins that were loaded, and a program in its own folder."""
+    from underpaint.algos.plugins import loaded_plugins
+
+    plugins = [f"--plugin={name}" for name in loaded_plugins()]
+    command = shlex.join(["underpaint", *plugins, "certify", "--replay", str(out.resolve())])
+    return f"cd {shlex.quote(os.getcwd())} && {command}" if spec.interface == "process" else command
 
 
 def _trees(spec: "Spec", drawn: str | None, chain: bool) -> "tuple[Drawn, bool]":
@@ -195,8 +224,8 @@ def _shown(found: "Certificate", spec: "Spec") -> list[str]:
         lines.append(f"  it {how} the known slip {' / '.join(like.names)}: {like.summary} ({like.report})")
     else:
         lines.append("  it looks like none of the known slips")
-    if not found.shrunk:
-        lines.append("  the case is not shrunk: that needs Hypothesis, pip install hypothesis")
+    if not found.shrunk and not (found.finding.fault is not None and found.finding.fault.kind == "hang"):
+        lines.append("  there may be a smaller case: look longer with --shrink-seconds")
     return lines
 
 

@@ -2,6 +2,7 @@
 
 import importlib
 import importlib.util
+import inspect
 import operator
 import sys
 from collections.abc import Callable, Sequence
@@ -134,11 +135,45 @@ def read_decision(reply: Any) -> Verdict | Fault:
         return Fault("bad reply", f"expected (path, token): accepted nodes and one token, got {reply!r:.200}")
 
 
+ARGUMENTS: Final[dict[str, tuple[str, ...]]] = {
+    "function": ("draft", "uniforms"),
+    "seeded": ("draft", "seed"),
+    "rule": ("tree", "probs", "chance"),
+}
+"""What a verifier is called with, in order, where it is not by keywords (see `layouts`)."""
+
+
+def check_signature(target: str, verify: Callable[..., Any], interface: Interface) -> None:
+    """Raise ValueError where a callable cannot take a verifier's arguments; it is not called."""
+    if interface not in ARGUMENTS:
+        return
+    expected = ARGUMENTS[interface]
+    try:
+        signature = inspect.signature(verify)
+    except (TypeError, ValueError):
+        return  # written in C without a signature: its first call tells
+    try:
+        signature.bind(*expected)
+    except TypeError as error:
+        raise ValueError(
+            f"verifier {target!r}: --as {interface} expects a function of ({', '.join(expected)}), got one of "
+            f"{signature}; name another function, or the layout that it takes with --as"
+        ) from error
+
+
+def with_whole_path(target: str) -> str:
+    """A "file.py:function" by the file's whole path, so that it is found from any folder; others as they are."""
+    place, colon, name = target.rpartition(":")
+    return f"{Path(place).resolve()}:{name}" if colon and place.endswith(".py") else target
+
+
 def find_callable(target: str) -> Callable[..., Any]:
     """The function that "module:function" or "file.py:function" names. Raises ValueError saying what is not there."""
     place, colon, name = target.rpartition(":")
     if not colon or not place or not name:
         raise ValueError(f"verifier {target!r}: expected module:function or file.py:function")
+    if place.partition(".")[0] in sys.stdlib_module_names:
+        raise ValueError(f"verifier {target!r}: {place} is Python's own module; name a verifier of yours")
     if place.endswith(".py"):
         path = Path(place).resolve()
         if not path.is_file():
@@ -179,6 +214,7 @@ def open_verifier(spec: Spec) -> Verifier:
             )
         return RuleVerifier(rule.make())
     verify = find_callable(spec.target)
+    check_signature(spec.target, verify, spec.interface)
     if spec.interface == "rule":
         return RuleVerifier(verify)
     if spec.interface in LAYOUTS:

@@ -6,15 +6,17 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
+
 from underpaint.algos.enumeration import total_variation
 from underpaint.algos.tree import Drawn, Verdict
 from underpaint.sim.certify.case import VerifierCase
 from underpaint.sim.certify.measure import EXACT, measure
 from underpaint.sim.certify.measurement import Effort, Measurement
-from underpaint.sim.certify.search import seeded_cases, shrink
+from underpaint.sim.certify.search import cases_to_judge, fixed_cases, shrink
 from underpaint.sim.certify.slips import BY_NAME, SLIPS
 from underpaint.sim.certify.token_wise import InProcess
-from underpaint.sim.certify.verifier import Verifier, find_impossible
+from underpaint.sim.certify.verifier import Fault, Verifier, VerifierStopped, find_impossible
 
 MOST_FAILING = 3
 """Failing cases that are collected before the smallest one is looked for."""
@@ -41,7 +43,7 @@ class Certificate:
 
     cases: judged; asked: decisions asked for; seconds: taken. how: the ways its distributions were found. largest:
     total variation of any case that passed. unseen: see `Measurement`, the largest of any case. failing: the smallest
-    failing case, None if lossless; shrunk: whether Hypothesis looked for it.
+    failing case, None if lossless; shrunk: whether no part of it can be taken away.
     """
 
     lossless: bool
@@ -110,7 +112,7 @@ def certify(
     effort = effort or Effort(seed=seed)
     begun = time.monotonic()
     tally = _Tally()
-    for case in seeded_cases(drawn, chain, count, seed):
+    for case in cases_to_judge(drawn, chain, count, seed):
         if time.monotonic() - begun > seconds or len(tally.failing) == MOST_FAILING:
             break
         found = measure(case, verifier, effort)
@@ -127,7 +129,7 @@ def certify(
         got = measure(one, verifier, quick)
         return got.failed and (got.fault.kind if got.fault else None) == kind
 
-    case, shrunk = shrink(fails, drawn, chain, case, 0.0 if kind == "hang" else shrink_seconds)
+    case, shrunk = shrink(fails, case, 0.0 if kind == "hang" else shrink_seconds)
     finding = measure(case, verifier, effort)
     if not finding.failed:  # it decided otherwise when asked again: keep what was seen
         case, finding = tally.failing[0]
@@ -136,6 +138,27 @@ def certify(
     return Certificate(
         False, drawn, chain, tally.cases, tally.asked, elapsed, *_summary(tally), case, finding, likeness, shrunk
     )
+
+
+def check_first_call(verifier: Verifier, drawn: Drawn, chain: bool) -> None:
+    """Raise ValueError where a verifier's first call raises or returns no decision: it is none, or is called otherwise.
+
+    What it does later is judged.
+    """
+    draft = fixed_cases(drawn, chain)[0].drafts[0].draft
+    noise = np.full((1, 1), 1.0) if verifier.noise == "seeds" else np.full((1, draft.tree.size + 1), 0.5)
+    try:
+        if verifier.noise == "decisions":
+            reply: object = verifier.enumerate(draft)
+        else:
+            reply = next(iter(verifier.decide([draft], noise)), None)
+    except VerifierStopped as stopped:
+        reply = stopped.fault
+    if isinstance(reply, Fault) and reply.kind in ("crash", "bad reply"):
+        raise ValueError(
+            f"its first call is no decision ({reply.kind}: {reply.detail}); expected (path, token) as "
+            "docs/how-to/certify-a-verifier.md says: mend it, or choose another --as"
+        )
 
 
 def _summary(tally: _Tally) -> tuple[tuple[str, ...], float, float]:

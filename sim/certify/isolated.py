@@ -3,12 +3,16 @@
 import multiprocessing
 import os
 import shlex
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from multiprocessing.connection import Connection
 from typing import Any, Self
 
+from underpaint.algos.accept import RULES
 from underpaint.algos.arrays import FloatArray
+from underpaint.algos.plugins import load_plugins, loaded_plugins
 from underpaint.algos.tree import Verdict
 from underpaint.sim.certify.adapters import GALLERY, RULE, Spec, needs_batch, open_verifier
 from underpaint.sim.certify.case import DraftRequest
@@ -61,8 +65,10 @@ class IsolatedVerifier:
 
     def _start(self) -> None:
         self._connection, other = self._context.Pipe()
-        self._child = self._context.Process(target=_serve, args=(self.spec, other, self._at), daemon=True)
-        self._child.start()
+        arguments = (self.spec, other, self._at, loaded_plugins())
+        self._child = self._context.Process(target=_serve, args=arguments, daemon=True)
+        with _ignoring_interrupts():
+            self._child.start()
         other.close()
         try:
             if not self._connection.poll(STARTUP_SECONDS):
@@ -106,18 +112,40 @@ class IsolatedVerifier:
 def open_isolated(spec: Spec, timeout: float) -> AbstractContextManager[Verifier]:
     """The verifier that a spec names, closed at the end of a `with`. Raises ValueError where there is none.
 
-    What others wrote runs in a process of its own; the gallery and this project's rules run in this one.
+    What others wrote runs in a process of its own, plug-in rules among it; the gallery and this project's rules run in
+    this one.
     """
     if spec.interface == "process":
         return ProcessVerifier(shlex.split(spec.target), "seeds" if spec.seeds else "uniforms", timeout)
-    if spec.target.startswith((GALLERY, RULE)):
+    if spec.target.startswith(GALLERY) or _is_own_rule(spec):
         return nullcontext(open_verifier(spec))
     return IsolatedVerifier(spec, timeout)
 
 
-def _serve(spec: Spec, connection: Connection, at: Any) -> None:
+def _is_own_rule(spec: Spec) -> bool:
+    """Whether a spec names a rule of this project. Raises ValueError where it names a rule that is not there."""
+    if not spec.target.startswith(RULE):
+        return False
+    return RULES[spec.target.removeprefix(RULE)].make.__module__.partition(".")[0] == __name__.partition(".")[0]
+
+
+@contextmanager
+def _ignoring_interrupts() -> Iterator[None]:
+    """Start processes that ignore Ctrl-C: it is for this one, which ends them."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _serve(spec: Spec, connection: Connection, at: Any, plugins: tuple[str, ...]) -> None:
     os.dup2(2, 1)  # what a verifier prints must not end up in a report on standard output
     try:
+        load_plugins(plugins)
         verifier = open_verifier(spec)
     except ValueError as error:
         connection.send(str(error))

@@ -16,6 +16,8 @@ from underpaint.sim.certify.adapters import read_decision
 from underpaint.sim.certify.case import DraftRequest
 from underpaint.sim.certify.verifier import Fault, Noise, VerifierStopped
 
+LONGEST_LINE = 1 << 20
+"""Bytes of a reply: the longest path and its token take a few hundred."""
 BATCH = 256
 """Lines that are written before replies are waited for."""
 
@@ -68,7 +70,11 @@ class ProcessVerifier:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the program
         try:
             self._child = subprocess.Popen(
-                self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors
+                self.command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._errors,
+                start_new_session=True,  # Ctrl-C is for this process, which ends the program
             )
         except OSError as error:
             self._errors.close()
@@ -94,7 +100,11 @@ class ProcessVerifier:
             except VerifierStopped as stopped:
                 raise VerifierStopped(stopped.fault, offset + place) from None
             found.append(_decision(line, first + place))
-        writer.join()
+        writer.join(self.timeout)
+        if writer.is_alive():  # it writes and never reads
+            self.close()
+            fault = Fault("hang", f"it read no more of its input within {self.timeout:g} s")
+            raise VerifierStopped(fault, offset + len(drafts) - 1)
         return found
 
     def _question(self, number: int, draft: DraftRequest, noise: FloatArray) -> dict[str, Any]:
@@ -125,9 +135,13 @@ class ProcessVerifier:
         with selectors.DefaultSelector() as ready:
             ready.register(self._child.stdout, selectors.EVENT_READ)
             while b"\n" not in self._left:
-                if not ready.select(max(0.0, until - time.monotonic())):
+                left = until - time.monotonic()
+                if left <= 0.0 or not ready.select(left):
                     self.close()
                     raise VerifierStopped(Fault("hang", f"no line within {self.timeout:g} s"))
+                if len(self._left) > LONGEST_LINE:
+                    self.close()
+                    raise VerifierStopped(Fault("bad reply", f"a line of more than {LONGEST_LINE:,} bytes"))
                 more = os.read(self._child.stdout.fileno(), 1 << 16)
                 if not more:
                     code = self._child.wait()

@@ -1,18 +1,17 @@
 """Cases to judge a verifier on, and the smallest one that it fails."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import Any, TypeVar
 
 import numpy as np
 
 from underpaint.algos.tree import Drawn
 from underpaint.sim.certify.case import VerifierCase
 
-if TYPE_CHECKING:
-    from hypothesis import strategies as st
-
+Item = TypeVar("Item")
 SPARSE, DENSE = (0, 1, 0, 2, 3, 5), (1, 2, 3, 5)
 """What a token's weight is chosen from: few and small, so that ties are common and files are readable. Tokens of
 probability 0 show slips at the boundary; residuals of several tokens show slips in the last draw."""
@@ -54,6 +53,12 @@ def _weights(
     return tuple(weights)
 
 
+def cases_to_judge(drawn: Drawn, chain: bool, count: int, seed: int = 0) -> list[VerifierCase]:
+    """The fixed cases and then those of a seed, `count` in all, each of two drafted nodes or more."""
+    fixed = fixed_cases(drawn, chain)[:count]
+    return [*fixed, *seeded_cases(drawn, chain, count - len(fixed), seed)]
+
+
 def seeded_cases(drawn: Drawn, chain: bool, count: int, seed: int = 0) -> list[VerifierCase]:
     """Distinct cases from a seed, each of two drafted nodes or more."""
     random = np.random.default_rng([seed, 7])
@@ -71,47 +76,85 @@ def case_size(case: VerifierCase) -> tuple[int, ...]:
     return len(case.parents), case.vocab_size, len(case.target), len(case.banned), sum(map(sum, rows))
 
 
-def shrink(
-    fails: Callable[[VerifierCase], bool], drawn: Drawn, chain: bool, failing: VerifierCase, seconds: float
-) -> tuple[VerifierCase, bool]:
-    """The smallest failing case that Hypothesis finds within some seconds, and whether Hypothesis is installed."""
-    try:
-        from hypothesis import HealthCheck, Phase, find, settings
-        from hypothesis.errors import HypothesisException
-    except ImportError:
-        return failing, False
+def shrink(fails: Callable[[VerifierCase], bool], failing: VerifierCase, seconds: float) -> tuple[VerifierCase, bool]:
+    """Look for a smaller failing case: take parts away, one at a time, as long as it still fails.
+
+    Args:
+        fails: Whether a case fails in the way that is looked for.
+        failing: A case that does.
+        seconds: How long to look.
+
+    Returns:
+        The smallest case found, and whether no part of it can be taken away.
+    """
     until = time.monotonic() + seconds
-    best = failing
-
-    def condition(case: VerifierCase) -> bool:
-        nonlocal best
-        if time.monotonic() > until or not fails(case):
-            return False
-        best = min(best, case, key=case_size)
-        return True
-
-    # Nothing new found in time, or a condition that changed its mind at the deadline: `best` holds what was found.
-    with suppress(HypothesisException):
-        find(
-            _strategy(drawn, chain),
-            condition,
-            settings=settings(
-                max_examples=400,
-                deadline=None,
-                database=None,
-                derandomize=True,
-                phases=(Phase.generate, Phase.shrink),
-                suppress_health_check=list(HealthCheck),
-            ),
-        )
-    return best, True
+    smaller = _smaller(failing)
+    while time.monotonic() < until:
+        case = next(smaller, None)
+        if case is None:
+            return failing, True
+        if fails(case):
+            failing, smaller = case, _smaller(case)
+    return failing, False
 
 
-def _strategy(drawn: Drawn, chain: bool) -> "st.SearchStrategy[VerifierCase]":
-    from hypothesis import strategies as st
+def _smaller(case: VerifierCase) -> Iterator[VerifierCase]:
+    """The cases that have one part less, the largest parts first."""
+    for changed in _without_parts(case):
+        with suppress(ValueError):  # what is left is no case: a row of zeros, more siblings than tokens
+            yield replace(case, **changed)
 
-    @st.composite
-    def cases(draw: st.DrawFn) -> VerifierCase:
-        return build_case(lambda low, high: int(draw(st.integers(low, high))), drawn, chain)
 
-    return cases()
+def _without_parts(case: VerifierCase) -> Iterator[dict[str, Any]]:
+    for node in range(1, len(case.parents)):
+        if node not in case.parents:
+            rest = (*case.parents[:node], *case.parents[node + 1 :])
+            yield {"parents": tuple(above - (above > node) for above in rest)}
+    if case.banned:
+        yield {"banned": ()}
+    for token in reversed(range(case.vocab_size)):
+        rows = {name: tuple(_cut(row, token) for row in getattr(case, name)) for name in ("target", "draft")}
+        banned = tuple(one - (one > token) for one in case.banned if one != token)
+        yield {"vocab_size": case.vocab_size - 1, "banned": banned, **rows}
+    for name in ("target", "draft"):
+        table: tuple[tuple[int, ...], ...] = getattr(case, name)
+        if len(table) > 1:
+            for place in range(len(table)):
+                yield {name: _cut(table, place)}
+        for place, row in enumerate(table):
+            for token, weight in enumerate(row):
+                for less in dict.fromkeys((0, 1, weight // 2, weight - 1)):
+                    if less < weight:
+                        changed = (*row[:token], less, *row[token + 1 :])
+                        yield {name: (*table[:place], changed, *table[place + 1 :])}
+
+
+def _cut(items: tuple[Item, ...], place: int) -> tuple[Item, ...]:
+    return (*items[:place], *items[place + 1 :])
+
+
+def fixed_cases(drawn: Drawn, chain: bool) -> list[VerifierCase]:
+    """Cases that show every known kind of slip, whatever the seed; they come before those of a seed.
+
+    Two and three siblings, a sibling with a child and chains; residuals of two tokens, one of them below the draft's
+    share; target or draft of probability 0; ties; rows that depend on the tokens before; a banned token.
+    """
+    target, draft = (3, 2, 5, 1), (5, 1, 3, 3)
+    # Three rows: with two, the row after two tokens is that after the first of them.
+    targets, drafts = (target, (1, 5, 2, 3), (2, 1, 4, 4)), (draft, (2, 1, 1, 4))
+    zeros, drawn_zeros = ((0, 3, 2, 5), (4, 0, 1, 2), (1, 2, 0, 3)), ((3, 0, 2, 1), (1, 3, 0, 2))
+    pair, deep, line = (-1, 0, 0), (-1, 0, 0, 1), (-1, 0, 1)
+    parts: list[tuple[Any, ...]] = [
+        (4, pair, (target,), (draft,)),
+        (4, pair, zeros, drawn_zeros),
+        (4, pair, ((2, 2, 1, 1),), ((1, 1, 2, 2),)),
+        (4, pair, targets, drafts, (2,)),
+        (3, deep, ((3, 2, 5), (1, 5, 2), (4, 1, 1)), ((5, 1, 3), (2, 1, 4))),
+        (3, deep, ((0, 3, 5), (4, 0, 1), (1, 2, 2)), ((2, 3, 1), (1, 1, 2))),
+        (4, (-1, 0, 0, 0), (target,), (draft,)),
+        (4, line, targets, drafts),
+        (4, line, zeros, drawn_zeros),
+        (4, line, targets, drafts, (2,)),
+        (2, line, ((1, 3), (3, 1), (1, 1)), ((3, 1), (1, 2))),
+    ]
+    return [VerifierCase(size, parents, drawn, *rest) for size, parents, *rest in parts if not chain or parents == line]

@@ -49,6 +49,22 @@ def _unnormalised(left: FloatArray, offered: FloatArray, token: int) -> FloatArr
     return rest if rest.any() else left
 
 
+def _pair_unnormalised(left: FloatArray, offered: FloatArray, token: int) -> FloatArray:
+    rest = np.maximum(left - offered, 0.0)
+    return rest if np.count_nonzero(rest) >= 2 else still_wanted(left, offered, token)
+
+
+def _tried_still_counted(draft: DraftRequest, node: int, token: int, tried: Sequence[int]) -> FloatArray:
+    row: FloatArray = draft.tree.draft_distribution(node).copy()
+    row[list(tried)] = 0.0
+    return row
+
+
+def _after_the_first(draft: DraftRequest, left: FloatArray, node: int, child: int) -> FloatArray:
+    first = int(draft.tree.tokens[draft.tree.children()[node][0]])
+    return still_wanted(draft.target_probs[node], RIGHT.offered(draft, node, first, ()), first)
+
+
 def _to_the_boundary(weights: FloatArray, uniform: float) -> int:
     cumulated = np.cumsum(weights)
     return int(np.searchsorted(cumulated, uniform * cumulated[-1], side="left"))
@@ -171,6 +187,27 @@ SLIPS: tuple[Slip, ...] = (
         "mutant",
         ANY,
         TokenWiseWalk(reject=_unnormalised, draw=_unscaled),
+    ),
+    Slip(
+        "pair-not-normalised",
+        "a residual of two tokens or more is not renormalised before the next sibling",
+        "mutant",
+        ANY,
+        TokenWiseWalk(reject=_pair_unnormalised),
+    ),
+    Slip(
+        "draft-not-renormalised",
+        "the next sibling is judged by draft probabilities that still hold the tried token's share",
+        "mutant",
+        TWO_TAKEN,
+        TokenWiseWalk(offered=_tried_still_counted),
+    ),
+    Slip(
+        "residual-of-the-first-sibling",
+        "the extra token is drawn from what the first rejection left, whatever was rejected after it",
+        "mutant",
+        ANY,
+        TokenWiseWalk(after=_after_the_first),
     ),
     Slip(
         "no-residual",

@@ -1,8 +1,13 @@
 """`underpaint certify` and `underpaint results`: exit codes, files that replay, and the how-to's own commands."""
 
 import json
+import os
 import shlex
 import shutil
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -135,3 +140,150 @@ def test_bad_results_end_with_2(tmp_path):
         assert done.exit_code == 2, done.output
         assert "error: " in done.stderr
         assert not out.exists()
+
+
+BAD = """
+import os
+from underpaint.sim.certify.slips import BY_NAME, RIGHT
+
+
+def one_argument(draft):
+    open("called", "w").close()
+    return (), 0
+
+
+def raises(draft, uniforms):
+    raise KeyError("left out")
+
+
+def no_decision(draft, uniforms):
+    return 5
+
+
+def talks(draft, uniforms):
+    print("in Python")
+    os.write(1, b"below it")
+    return RIGHT(draft, uniforms)
+
+
+def wrong(draft, uniforms):
+    return BY_NAME["pair-not-normalised"].verify(draft, uniforms)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    (tmp_path / "mine.py").write_text(BAD)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("mine.py:one_argument", "expects a function of (draft, uniforms), got one of (draft)"),
+        ("json:loads", "json is Python's own module"),
+        ("os:system", "os is Python's own module"),
+        ("mine.py:raises", "its first call is no decision (crash: KeyError: 'left out')"),
+        ("mine.py:no_decision", "its first call is no decision (bad reply"),
+    ],
+)
+def test_what_is_no_verifier_is_bad_input(folder, target, message):
+    done = called("certify", target)
+    assert done.exit_code == 2
+    assert message in done.stderr
+    assert {path.name for path in folder.iterdir()} <= {"mine.py", "__pycache__"}
+
+
+def test_what_a_verifier_prints_stays_out_of_the_json(folder):
+    command = [sys.executable, "-m", "underpaint", "certify", "mine.py:talks", "--cases", "2", "--json", "-"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert json.loads(done.stdout)["lossless"] is True
+    assert "in Python" in done.stderr
+    assert "below it" in done.stderr
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2, 3])
+def test_a_residual_that_is_not_normalised_for_two_tokens_is_found_at_every_seed(folder, seed):
+    done = called("certify", "mine.py:wrong", "--drawn", "iid", "--seed", seed, "--shrink-seconds", 1)
+    assert done.exit_code == 1, done.output
+
+
+@pytest.mark.parametrize("script", ["while true; do printf xxxxxxxxxxxxxxxx; done", "yes '{\"id\": 0}'"])
+def test_a_program_that_writes_without_end_is_ended(folder, script):
+    (folder / "endless.sh").write_text(f"#!/bin/sh\n{script}\n")
+    done = called("certify", "--as", "process", "--timeout", 2, "sh endless.sh")
+    assert done.exit_code == 2
+    assert "its first call is no decision (bad reply" in done.stderr
+
+
+PLUGIN = """
+import dataclasses, time
+from underpaint.algos.accept import RULES
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+    def __call__(self, tree, probs, chance):
+        {body}
+
+
+RULES.register(dataclasses.replace(RULES["point"], name="{name}", make=Rule))
+"""
+
+
+def test_a_rule_of_a_plug_in_that_sleeps_is_stopped_and_its_case_replays_from_any_folder(tmp_path):
+    plugin, elsewhere = tmp_path / "sleepy.py", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    plugin.write_text(PLUGIN.format(name="sleepy", body="time.sleep(600)"))
+    program = [sys.executable, "-m", "underpaint"]
+    done = subprocess.run(
+        [*program, "--plugin", "sleepy.py", "certify", "rule:sleepy", "--timeout", "0.5"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 1, done.stderr
+    assert "hang: no answer within 0.5 s" in done.stdout
+    command = done.stdout.partition("again with: underpaint ")[2].split("\n")[0]
+    again = subprocess.run(
+        [*program, *shlex.split(command), "--timeout", "0.5"],
+        cwd=elsewhere,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert again.returncode == 1, again.stderr
+    assert "hang: no answer within 0.5 s" in again.stdout
+
+
+def test_a_failing_file_replays_from_any_folder(folder):
+    done = called("certify", "mine.py:wrong", "--drawn", "iid", "--shrink-seconds", 1)
+    command = shlex.split(done.stdout.partition("again with: underpaint ")[2].split("\n")[0])
+    (folder / "elsewhere").mkdir()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder / "elsewhere")
+        again = called(*command)
+    assert again.exit_code == 1, again.output
+    assert "not lossless on this case" in again.stdout
+
+
+def test_ctrl_c_ends_certify_with_one_line(folder):
+    (folder / "slow.py").write_text("import time\n\n\ndef verify(draft, uniforms):\n    time.sleep(600)\n")
+    command = [sys.executable, "-m", "underpaint", "certify", "slow.py:verify", "--timeout", "600"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, process_group=0) as child:
+        time.sleep(4)
+        os.killpg(child.pid, signal.SIGINT)
+        out, err = child.communicate(timeout=60)
+    assert (child.returncode, out, err) == (130, "", "stopped: nothing was written\n")
+
+
+def test_a_case_is_shrunk_without_hypothesis(folder, monkeypatch):
+    monkeypatch.setitem(sys.modules, "hypothesis", None)
+    done = called("certify", "mine.py:wrong", "--drawn", "iid", "--json", "found.json")
+    assert done.exit_code == 1
+    found = json.loads((folder / "found.json").read_text())
+    assert found["shrunk"]
+    assert len(found["failing"]["parents"]) == 3
+    assert found["failing"]["vocab_size"] <= 3

@@ -137,7 +137,8 @@ def test_a_right_program_passes():
         ("none.py:verify", "there is no file none.py"),
         ("underpaint.none:verify", "ModuleNotFoundError"),
         (f"{EXAMPLES / 'verifiers.py'}:verifi", "did you mean 'verify'"),
-        ("math:pi", "no function 'pi'"),
+        ("math:pi", "math is Python's own module"),
+        (f"{EXAMPLES / 'verifiers.py'}:FORGETFUL", "no function 'FORGETFUL'"),
     ],
 )
 def test_what_is_not_there_is_refused(target, message):
