@@ -222,18 +222,6 @@ BUDGET: tuple[Column, ...] = (
     ("rival beyond its delta", lambda row: number(row["rival_beyond_its_delta"], ".0f")),
 )
 
-PICTURE: tuple[Column, ...] = (
-    ("siblings", word("siblings")),
-    ("delta a node, even", plain("delta", ".2f")),
-    ("pictures", plain("prompts", ".0f")),
-    ("total variation a cell, even", plain("even_bias", ".4f")),
-    ("over the picture", plain("picture_bias", ".4f")),
-    ("tokens a cycle, lossless", plain("lossless_tokens", ".2f")),
-    ("even", plain("even_tokens", ".2f")),
-    ("over the picture", plain("picture_tokens", ".2f")),
-    ("more, 95 %", lambda row: f"{row['more']:+.2f} ({row['low']:+.2f} to {row['high']:+.2f})"),
-)
-
 CERTIFIED: tuple[Column, ...] = (
     ("wrong ones judged", plain("wrong", ".0f")),
     ("missed", lambda row: str(len(row["missed"]))),

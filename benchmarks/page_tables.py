@@ -17,7 +17,6 @@ from benchmarks.page_columns import (
     JUDGED_WINDOWS,
     PAIRED,
     PAIRS,
-    PICTURE,
     PREDICTED,
     PREMISES,
     PROGRAM,
@@ -158,13 +157,6 @@ SECTIONS: tuple[Section, ...] = (
         BUDGET,
         "Exact, by enumeration, so on any machine. *More kept*: the probability that one of the siblings is kept, less "
         "the rival's.",
-    ),
-    Section(
-        "relaxed",
-        "`picture_budget` against `neighbour_budget`, given what it spent on the same picture",
-        "picture-budget.json",
-        PICTURE,
-        "Temperature 1. What the even rule spent on a picture is the other's budget for it.",
     ),
     Section("exactness", "First tokens and pairs, 600 draws", "pair-statistics-128.json", PAIRS),
     Section("exactness", "First tokens and pairs, 2,400 draws", "pair-statistics-128-long.json", PAIRS),

@@ -35,8 +35,6 @@ REFUSED = [
     ("pair_statistics", ["--methods", "eagel2", "--resolution", "64"], "did you mean 'eagle2'"),
     ("paired_speed", ["absent"], "no folder absent"),
     ("ties", ["absent"], "no folder absent"),
-    ("picture_budget", ["--prompts-count", "1"], "expected a whole number from 2"),
-    ("picture_budget", ["--rows", "5"], "invalid choice: 5"),
     ("quality_damage", ["--prompts-count", "7"], "expected a whole number from 8"),
     ("rank_acceptance", ["--ranks", "0"], "expected a whole number from 1"),
     ("roofline_study", ["--rules", "exact"], "expected rules of point, lantern"),
