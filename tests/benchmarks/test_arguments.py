@@ -8,7 +8,6 @@ import pytest
 import benchmarks.report as report
 
 REFUSED = [
-    ("accuracy_draws", ["absent", "absent"], "no folder absent"),
     ("chain_study", ["--images", "1"], "expected a whole number from 2"),
     ("chain_study", ["absent.npz"], "absent.npz"),
     ("chain_study", ["--costs", "absent.json"], "absent.json"),
@@ -19,8 +18,6 @@ REFUSED = [
     ("decide", ["--neighbours", "3", "--vocab-size", "64", "--delta", "-1"], "delta"),
     ("device", ["--device", "cuda:99"], "there is no CUDA device here"),
     ("device", ["--device", "cpu", "--methods", "eagel2"], "there is no eagel2"),
-    ("frontier", ["absent"], "no folder absent"),
-    ("frontier", ["absent", "--picture", "/proc/here/it.png"], "cannot write into /proc/here"),
     ("gpu", ["--rounds", "0"], "expected a whole number from 1, got '0'"),
     ("gpu", ["--backend", "cuda"], "invalid choice: 'cuda'"),
     ("grow", ["--depth", "deep"], "expected a whole number from 1, got 'deep'"),
@@ -54,11 +51,9 @@ REFUSED = [
     ("verification", ["--prompts-count", "0"], "expected a whole number from 1"),
 ]
 POSITIONAL = {
-    "accuracy_draws": ["absent", "absent"],
     "settings": ["adt"],
     "paired_speed": ["absent"],
     "ties": ["absent"],
-    "frontier": ["absent"],
 }
 FOLDER = Path(report.__file__).parent
 NAMES = sorted(path.stem for path in FOLDER.glob("*.py") if "from benchmarks.report import" in path.read_text())
