@@ -12,6 +12,7 @@ from benchmarks.page_columns import (
     PREDICTED,
     PROGRAM,
     SIMULATED,
+    SPEED,
     STUDY,
     figures,
     simulated_by_method,
