@@ -14,7 +14,7 @@ from typing import NamedTuple, Self, TypeAlias, TypeVar
 
 import numpy as np
 
-from underpaint.algos.accept.spec import Rule, fork
+from underpaint.algos.accept.spec import Rule
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.chance import At, Chance, Enumerating, Role, enumerate_outcomes
 from underpaint.algos.draft.spec import Policy
@@ -33,11 +33,8 @@ class EnumeratedRun(NamedTuple):
 
 
 def enumerate_verdicts(rule: Rule, tree: DraftTree, probs: FloatArray) -> dict[Verdict, float]:
-    """The exact distribution of `rule`'s verdict on `tree` under the target distributions `probs` [N, V].
-
-    A rule with an account over the picture decides as it stands, and spends nothing.
-    """
-    return enumerate_outcomes(lambda chance: fork(rule)(tree, probs, chance))
+    """The exact distribution of `rule`'s verdict on `tree` under the target distributions `probs` [N, V]."""
+    return enumerate_outcomes(lambda chance: rule(tree, probs, chance))
 
 
 @dataclass(slots=True)
@@ -62,14 +59,14 @@ def next_token_distribution(rule: Rule, tree: DraftTree, probs: FloatArray) -> F
     """The exact distribution [V] (float64) of the first token that `rule` commits, given the drafted `tree`.
 
     Flips are enumerated and the extra token's draw is taken as it stands, so the work does not grow with V: a rule may
-    draw nothing but its extra token. A rule with an account over the picture decides as it stands, and spends nothing.
+    draw nothing but its extra token.
     """
     distribution = np.zeros(probs.shape[1])
     script: tuple[int, ...] | None = ()
     while script is not None:
         branch = Enumerating(script)
         seen = _WeightsOfDraw(branch)
-        verdict = fork(rule)(tree, probs, seen)
+        verdict = rule(tree, probs, seen)
         if verdict.path:
             distribution[tree.tokens[verdict.path[0]]] += branch.weight()
         elif seen.weights is None:

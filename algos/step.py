@@ -6,7 +6,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from underpaint.algos.accept.spec import Rule, begin_picture
+from underpaint.algos.accept.spec import Rule
 from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.chance import Chance
 from underpaint.algos.draft.spec import Budget, Expander, Grid, Policy
@@ -153,7 +153,6 @@ def cycles(
     scored = target.begin()
     tree = root_only(NO_TOKEN, vocab_size)
     check_probs(scored.probs, tree, vocab_size)
-    begin_picture(rule, grid.cells)
     verdict = rule(tree, scored.probs, chance.cycle(0))
     policy.begin(grid)
     verification.begin(scored, verdict)

@@ -29,52 +29,6 @@ README_COLUMNS: tuple[Column, ...] = (
     ("prompt accuracy", plain("prompt_accuracy", ".2f")),
 )
 
-WINDOWS: tuple[Column, ...] = (
-    ("method and settings", word("method")),
-    ("speed-up (95 %)", lambda row: interval(row, "speedup")),
-    ("target NFE", plain("target_nfe", ".0f")),
-    ("tokens per cycle", plain("tokens_per_cycle")),
-    ("host share", lambda row: percent(row["overhead_share"])),
-    ("prompt accuracy", plain("prompt_accuracy", ".3f")),
-)
-
-JUDGED_WINDOWS: tuple[Column, ...] = (
-    *WINDOWS,
-    (
-        "judge's log-probability, less AR's (95 %)",
-        lambda row: interval(row, "attribute_log_probability_over_ar", "+.2f"),
-    ),
-)
-
-RANKS: tuple[Column, ...] = (
-    ("temperature", plain("temperature", "g")),
-    ("draws by", word("draws_by")),
-    ("cycles", plain("cycles", ".0f")),
-    ("kept, by rank", lambda row: ", ".join(f"{kept:.3f}" for kept in row["acceptance"])),
-)
-
-
-def dominators(measure: str) -> Callable[[Row], str]:
-    """The column of who is faster and no worse by a measure; those beyond the noise in bold."""
-
-    def cell(row: Row) -> str:
-        told = row[f"{measure}_dominated"]
-        return ", ".join(f"**{name}**" if name in told["clearly"] else name for name in told["by"]) or "-"
-
-    return cell
-
-
-FRONTIER: tuple[Column, ...] = (
-    ("method", word("method")),
-    ("lossless", lambda row: "yes" if row["lossless"] else "no"),
-    ("speed-up (95 %)", lambda row: interval(row, "speedup")),
-    ("total variation a token (95 %)", lambda row: interval(row, "token_bias", ".3f")),
-    ("speed-up bought by 0.1 of it", plain("bought", "+.2f")),
-    ("log-likelihood, less AR's (95 %)", lambda row: interval(row, "log_likelihood_over_ar", "+.2f")),
-    ("accuracy, less AR's (95 %)", lambda row: interval(row, "accuracy_over_ar", "+.2f")),
-    ("dominated, by bias", dominators("token_bias")),
-    ("by likelihood", dominators("log_likelihood_over_ar")),
-)
 
 SPREAD: tuple[Column, ...] = (
     ("setting", word("variant")),
@@ -116,24 +70,6 @@ TIES: tuple[Column, ...] = (
     ("part from plain decoding", plain("parted", ".0f")),
     ("of them where nothing ties", plain("beyond_ties", ".0f")),
     ("widest gap, nats", plain("largest_gap", ".1e")),
-)
-
-DRAWS: tuple[Column, ...] = (
-    ("method", word("method")),
-    ("prompt accuracy", plain("prompt_accuracy", ".3f")),
-    ("less AR's first seed (95 %)", lambda row: interval(row, "over_first_seed", "+.3f")),
-    ("less AR's other seeds (95 %)", lambda row: interval(row, "over_other_seeds", "+.3f")),
-)
-
-PREDICTED: tuple[Column, ...] = (
-    ("method", word("method")),
-    ("tokens per cycle, measured", plain("measured_tokens_per_cycle", ".3f")),
-    ("predicted", lambda row: f"{row['tokens_per_cycle'][0]:.3f}"),
-    ("error", lambda row: f"{100 * row['tokens_error']:+.1f} %"),
-    ("of it by chance of prompts", lambda row: percent(row["tokens_chance"])),
-    ("speed-up, measured", plain("measured_speedup", ".3f")),
-    ("predicted", lambda row: f"{row['speedup'][0]:.3f}"),
-    ("error", lambda row: f"{100 * row['speedup_error']:+.1f} %"),
 )
 
 
@@ -184,23 +120,6 @@ CHAINS: tuple[Column, ...] = (
     ("roofline over adt (95 %)", _over("adt")),
 )
 
-VERIFIED: tuple[Column, ...] = (
-    ("policy", lambda row: f"{row['policy']} {row['settings']}" if row["settings"] else str(row["policy"])),
-    ("token by token", lambda row: f"{row['rules'][0]}: {row['tokens_per_cycle'][0]:.2f}"),
-    ("as a whole", lambda row: f"{row['rules'][1]}: {row['tokens_per_cycle'][1]:.2f}"),
-    (
-        "gain (95 %)",
-        lambda row: f"{100 * row['gain']:.1f} % ({100 * row['gain_low']:.1f} to {100 * row['gain_high']:.1f})",
-    ),
-)
-
-PAIRS: tuple[Column, ...] = (
-    ("prompt", word("prompt")),
-    ("method", word("method")),
-    ("z-scores", lambda row: "; ".join(f"{name}: {value:+.1f}" for name, value in row["z"].items())),
-    ("impossible tokens", word("impossible")),
-)
-
 
 def figures(*names: str) -> Callable[[Row], Iterable[Row]]:
     return lambda result: [{"figure": name, "value": result[name]} for name in names]
@@ -220,18 +139,6 @@ BUDGET: tuple[Column, ...] = (
     ("largest", plain("largest_gain", "+.3f")),
     ("cases with more", lambda row: percent(row["keeps_more"])),
     ("rival beyond its delta", lambda row: number(row["rival_beyond_its_delta"], ".0f")),
-)
-
-PICTURE: tuple[Column, ...] = (
-    ("siblings", word("siblings")),
-    ("delta a node, even", plain("delta", ".2f")),
-    ("pictures", plain("prompts", ".0f")),
-    ("total variation a cell, even", plain("even_bias", ".4f")),
-    ("over the picture", plain("picture_bias", ".4f")),
-    ("tokens a cycle, lossless", plain("lossless_tokens", ".2f")),
-    ("even", plain("even_tokens", ".2f")),
-    ("over the picture", plain("picture_tokens", ".2f")),
-    ("more, 95 %", lambda row: f"{row['more']:+.2f} ({row['low']:+.2f} to {row['high']:+.2f})"),
 )
 
 CERTIFIED: tuple[Column, ...] = (
@@ -266,16 +173,6 @@ PROGRAM: tuple[Column, ...] = (
     ("of which outside", plain("a100_outside_ms", ".3f")),
 )
 
-CONTROLS: tuple[Column, ...] = (
-    ("temperature", word("temperature")),
-    ("method", word("method")),
-    ("`mean_depth`", plain("setting")),
-    ("mean depth", plain("mean_depth")),
-    ("nodes a cycle", plain("mean_nodes")),
-    ("tokens per cycle", plain("tokens_per_cycle")),
-    ("target NFE", plain("target_nfe", ".0f")),
-    ("drafter NFE", plain("drafter_nfe", ".0f")),
-)
 
 HOST_SHARE: tuple[Column, ...] = (
     ("loop", word("loop")),
@@ -286,23 +183,6 @@ HOST_SHARE: tuple[Column, ...] = (
     ("host share", lambda row: f"{100 * row['host_share']:.1f} %"),
 )
 
-
-def _first_flip(row: Row) -> str:
-    flip = row["first_flip"]
-    return "" if flip is None else f"cell {flip['cell']}, led by {flip['margin']:.2g}"
-
-
-INVARIANCE: tuple[Column, ...] = (
-    ("model", word("model")),
-    ("precision", word("precision")),
-    ("form", word("form")),
-    ("positions", word("count")),
-    ("worst row", lambda row: f"{row['row'] + 1} of {row['rows']}"),
-    ("largest difference of logits", plain("logits", ".2g")),
-    ("of probabilities", plain("probs", ".2g")),
-    ("flips of the likeliest", word("flips")),
-    ("the first", _first_flip),
-)
 
 PREMISES: tuple[Column, ...] = (
     ("figure", word("figure")),
@@ -316,4 +196,15 @@ DUPLICATES: tuple[Column, ...] = (
     ("cosine of the codes", plain("cosine", ".2f")),
     ("PSNR to the scene, dB", plain("psnr", ".1f")),
     ("change of the picture, MSE (95 %)", lambda row: interval(row, "change_mse", ".0f")),
+)
+
+PREDICTED: tuple[Column, ...] = (
+    ("method", word("method")),
+    ("tokens per cycle, measured", plain("measured_tokens_per_cycle", ".3f")),
+    ("predicted", lambda row: f"{row['tokens_per_cycle'][0]:.3f}"),
+    ("error", lambda row: f"{100 * row['tokens_error']:+.1f} %"),
+    ("of it by chance of prompts", lambda row: percent(row["tokens_chance"])),
+    ("speed-up, measured", plain("measured_speedup", ".3f")),
+    ("predicted", lambda row: f"{row['speedup'][0]:.3f}"),
+    ("error", lambda row: f"{100 * row['speedup_error']:+.1f} %"),
 )

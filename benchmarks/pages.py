@@ -14,19 +14,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.claim_parts import Judged
-from benchmarks.claims import CLAIMS, PAPERS, RULE, introduction, tallied
-from benchmarks.claims_textured import TEXTURED_PAPERS, textured_introduction
+from benchmarks.claims import CLAIMS, claims_page
 from benchmarks.page_cells import Section
 from benchmarks.page_columns import README_COLUMNS
 from benchmarks.page_tables import SECTIONS
-from benchmarks.shipped import NO_MORE, NOTICE, beside, ships
-from benchmarks.textured_bars import COMPARED as TEXTURED_COMPARED
-from benchmarks.textured_bars import FILES as TEXTURED_FILES
-from benchmarks.textured_bars import bar_cells
-from benchmarks.textured_progress import how_far
-from benchmarks.textured_tables import BAR_COLUMNS, BARS_RULE, TEXTURED_PAGE
-from benchmarks.verdicts import Records
+from benchmarks.textured_tables import COMPARED, TEXTURED_PAGE
 from underpaint.artifacts.manifest import write_beside
 from underpaint.artifacts.results import read_results
 
@@ -34,26 +26,19 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 PAGES = ROOT / "docs" / "results"
 README = ROOT / "README.md"
-README_FILE = TEXTURED_COMPARED[1]
+README_FILE = COMPARED[1]
 README_METHODS = ("ar", "eagle2", "adt", "jacobi-lookup", "lantern", "adt+lantern", "zipar", "mulo-islands")
 README_BEGIN, README_END = "<!-- made by `python -m benchmarks.pages` -->", "<!-- end -->"
 _COMMAND_LETTERS = 108
 CLAIMS_TITLE = "The papers' claims, one by one"
-CLAIM_COLUMNS = ("claim", "published", "measured here (95 %)", "verdict", "record and command", "remark")
 NOTE = "<!-- Made by `python -m benchmarks.pages`; do not edit. -->"
 TITLES = {
-    "comparison": "Methods beside each other",
-    "frontier": "Speed against bias and against quality",
     "premises": "What the papers take for granted",
-    "quality": "What measures of quality can tell",
-    "mulo-sd": "MuLo-SD and ZipAR",
     "roofline": "`roofline` in simulation",
     "simulator": "The simulator against the engine",
     "relaxed": "What a unit of bias buys",
     "exactness": "Distributions and verification on the engine",
-    "settings": "Settings one at a time",
     "costs": "What passes and decisions cost",
-    "invariance": "Passes of any size beside passes of one token",
     "device": "The whole cycle on a GPU, predicted",
     TEXTURED_PAGE: "TexturedScenes: models in the papers' regime",
 }
@@ -109,7 +94,7 @@ def render_section(section: Section) -> str:
     """One section: its heading, the conditions, the table."""
     result = read_result(section.file)
     rows = list(section.rows(result))
-    parts = [f"## {section.heading}", *_notice(result), *([section.words] if section.words else [])]
+    parts = [f"## {section.heading}", *([section.words] if section.words else [])]
     parts.append("\n".join(f"- {line}" for line in [*conditions(result), f"File: `{section.file}`"]))
     columns = [(name, [cell(row) for row in rows]) for name, cell in section.columns]
     told = [(name, cells) for name, cells in columns if any(cells) or not rows]  # an older record lacks some figures
@@ -117,74 +102,23 @@ def render_section(section: Section) -> str:
     return "\n\n".join([*parts, table])
 
 
-def _notice(result: Mapping[str, Any]) -> list[str]:
-    if ships(result) is False:
-        return [NOTICE]
-    more = beside(result)
-    return [f"With a model that does not ship: {more}."] if more else []
-
-
-def present_records(files: Iterable[str]) -> Records:
-    """Those of the files that there are, by name."""
-    return {file: read_result(file) for file in files if (RESULTS / file).is_file()}
-
-
-def claim_records() -> Records:
-    """What is recorded of what the claims ask for, by file name."""
-    return present_records(dict.fromkeys(file for claim in CLAIMS for file in claim.files))
-
-
-def render_bars(records: Records) -> list[str]:
-    """What the models of TexturedScenes were to show, beside what they do."""
-    return [*filter(None, [how_far(records)]), BARS_RULE, markdown_table(BAR_COLUMNS, bar_cells(records))]
-
-
-def render_claims(records: Records) -> str:
-    """The page of claims: a table for each paper, and every record that they read, with its command."""
-    judged = {claim: claim.judge(records) for claim in CLAIMS}
-
-    def read(file: str) -> str:
-        known = f"[`{file}`](#{file.replace('.', '')})" if file in records else f"`{file}`"
-        result = records.get(file, {})
-        if ships(result) is False:
-            return f"{known}, {NO_MORE}"
-        return f"{known}, with a model that does not ship" if beside(result) else known
-
-    def verdict(found: Judged) -> str:
-        return f"**{found.verdict}**" + (f"; {found.beside}" if found.beside else "")
-
-    emoji, textured = (
-        [found for one, found in judged.items() if (one.paper in TEXTURED_PAPERS) == wanted] for wanted in (False, True)
-    )
-    counts = f"{tallied(emoji, 'EmojiScenes')} {tallied(textured, 'TexturedScenes')}"
-    words = filter(None, (introduction(records), textured_introduction(records), RULE, counts))
-    parts = [NOTE, f"# {CLAIMS_TITLE}", *words]
-    for paper in PAPERS:
-        rows = [
-            (one.text, one.published, found.figure, verdict(found), ", ".join(map(read, one.files)), found.remark)
-            for one, found in judged.items()
-            if one.paper == paper
-        ]
-        parts += [f"## {paper}", markdown_table(CLAIM_COLUMNS, rows)]
-    parts.append("## Records and commands")
-    for file, result in sorted(records.items()):
-        lines = [*conditions(result), *([] if "command" in result else ["Command: not recorded"])]
-        parts += [f"### {file}", *_notice(result), "\n".join(f"- {line}" for line in lines)]
-    return "\n\n".join(parts) + "\n"
+def render_claims() -> str:
+    """The page of claims."""
+    records = {file: read_result(file) for file in dict.fromkeys(claim.file for claim in CLAIMS)}
+    return "\n\n".join([NOTE, f"# {CLAIMS_TITLE}", *filter(None, claims_page(records, markdown_table))]) + "\n"
 
 
 def render_pages() -> dict[str, str]:
     """Every page by file name; none where nothing is recorded for it."""
-    pages = {"claims.md": render_claims(claim_records())}
+    pages = {"claims.md": render_claims()}
     for name, title in TITLES.items():
         sections = [section for section in SECTIONS if section.page == name and (RESULTS / section.file).is_file()]
         if not sections:
             continue
-        first = render_bars(present_records(TEXTURED_FILES)) if name == TEXTURED_PAGE else []
-        body = "\n\n".join([NOTE, f"# {title}", *first, *(render_section(section) for section in sections)])
+        body = "\n\n".join([NOTE, f"# {title}", *(render_section(section) for section in sections)])
         pages[f"{name}.md"] = body + "\n"
     rows = [
-        (f"[{section.heading}]({section.page}.md)", f"`{section.file}`", *_models_and_processor(section.file))
+        (f"[{section.heading}]({section.page}.md)", f"`{section.file}`", _processor(section.file))
         for section in SECTIONS
         if (RESULTS / section.file).is_file()
     ]
@@ -192,7 +126,7 @@ def render_pages() -> dict[str, str]:
         f"[{CLAIMS_TITLE}](claims.md): what the three papers say, and what was measured here.\n\n"
         "Each page is made from recorded files, each of which holds its command. Ratios differ by machine."
     )
-    index = markdown_table(("What", "File", "Models", "Processor"), rows)
+    index = markdown_table(("What", "File", "Processor"), rows)
     pages["index.md"] = "\n\n".join([NOTE, "# Results", words, index]) + "\n"
     return pages
 
@@ -219,10 +153,8 @@ def render_readme(text: str) -> str:
     return f"{begin}{README_BEGIN}\n\n{words}\n\n{table}\n\n{why}\n\n    {command}\n\n{README_END}{end}"
 
 
-def _models_and_processor(file: str) -> tuple[str, str]:
-    result = read_result(file)
-    models = {True: "beside the shipped" if beside(result) else "shipped", False: "ship no more", None: ""}
-    return models[ships(result)], str(result.get("machine", {}).get("processor", "not recorded"))
+def _processor(file: str) -> str:
+    return str(read_result(file).get("machine", {}).get("processor", "not recorded"))
 
 
 def main(arguments: list[str] | None = None) -> int:

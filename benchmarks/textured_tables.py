@@ -7,42 +7,51 @@ from benchmarks.page_cells import Column, Row, Section, interval, number, plain,
 from benchmarks.page_columns import DAMAGE as DAMAGE_COLUMNS
 from benchmarks.page_columns import PAIRED, PREMISES, SPEED, SPREAD
 from benchmarks.page_columns import TIES as TIES_COLUMNS
-from benchmarks.textured_bars import (
-    ABLATION,
-    COMPARED,
-    CONTROL,
-    DAMAGE,
-    EIGHT_BITS,
-    FEWER,
-    FRONTS,
-    ISLANDS,
-    LOSSES,
-    MORE,
-    PAIR_OF_ROWS,
-    PAPER,
-    PAPER_PAIRED,
-    POOLED,
-    QUALITY,
-    SETTINGS,
-    SMALL,
-    TIES,
-    TRAINED,
-    TWO_BEHIND,
-    UNBOUNDED,
-)
-from benchmarks.textured_bars import PAIRED as PAIRED_BY
-from benchmarks.textured_bars import PREMISES as PREMISES_OF
 
 TEXTURED_PAGE: Final = "textured"
-BAR_COLUMNS: Final = ("what was asked", "measured (95 %)", "met", "what would just do", "record")
-BARS_RULE: Final = """What these models were to show before the comparison of methods on them says something about the
-papers' models ([TexturedScenes](../explanation/scenes.md)). *Met*: the whole interval is on the wanted side of the bar,
-or the figure, where it has no interval; *cannot be told*: the interval lies on both sides. A bar of several records is
-of all their pictures, which share no prompt: the mean of their figures, of speed-ups' logarithms, weighed by pictures.
-Speed-ups are of one processor, and every figure of one setting of the method: other records are left out.
-*What would just do*: the tokens that a cycle would have to draw, or the target passes that would be left, if each cost
-what it costs in the record. A target that has learnt little is flat as well: read the first bar beside its
-cross-entropy."""
+TRAINED: Final = "textured-training.json"
+PREMISES_OF: Final = {side: f"textured-premises-{side}.json" for side in (64, 128)}
+COMPARED: Final = {temperature: f"textured-compare-128-t{temperature}.json" for temperature in (1, 0)}
+"""All methods, by temperature, 128 px."""
+QUALITY: Final = {temperature: f"textured-quality-128-t{temperature}.json" for temperature in (1, 0)}
+"""The methods of the targets, on more prompts, by temperature, 128 px; beside `mulo-islands` row fronts that take as
+many passes, at most."""
+ISLANDS: Final = "textured-quality-islands-128-t1.json"
+"""MuLo-SD with islands on yet more prompts, as tuned, temperature 1, 128 px."""
+TWO_BEHIND: Final = "textured-quality-islands-two-128-t1.json"
+"""The same where rows of an island lie two cells behind each other in repair, beside row fronts in as many passes."""
+MORE: Final = {temperature: f"textured-quality-more-128-t{temperature}.json" for temperature in (1, 0)}
+"""The methods of `QUALITY` on other prompts and another processor."""
+DAMAGE: Final = "textured-quality-damage.json"
+"""Which measure of quality sees known damage, 128 px."""
+SMALL: Final = "textured-compare-64-t1.json"
+"""Methods at 64 px, beside those of `QUALITY`."""
+SETTINGS: Final = "textured-adt-settings-128-t1.json"
+"""ADT-Tree with LANTERN, one setting at a time."""
+TIES: Final = "textured-ties-128-t0.json"
+"""Where lossless methods of `COMPARED` parted from plain decoding, temperature 0."""
+PAIRED_BY: Final = {temperature: f"textured-paired-128-t{temperature}.json" for temperature in (1, 0)}
+"""Of `benchmarks.paired_speed`, by temperature, 128 px."""
+PAPER: Final = {temperature: f"textured-compare-paper-128-t{temperature}.json" for temperature in (1, 0)}
+PAPER_PAIRED: Final = {temperature: f"textured-paired-paper-128-t{temperature}.json" for temperature in (1, 0)}
+"""`eagle2` beside the others at the papers' settings, by temperature, 128 px."""
+CONTROL: Final = "textured-adt-control-128-t1.json"
+"""ADT-Tree at the papers' settings beside trees of its mean depth and nodes that never adapt."""
+POOLED: Final = "textured-pooled-codes-128-t0.json"
+"""ADT-Tree with LANTERN by how many near codes are pooled, temperature 0, on prompts apart."""
+FEWER: Final = "textured-pooled-30-128-t0.json"
+"""The same with 30 codes in place of 250, on the prompts of `QUALITY`, temperature 0."""
+UNBOUNDED: Final = "textured-unbounded-128-t1.json"
+"""LANTERN with delta = 1, which bounds no total variation."""
+EIGHT_BITS: Final = "textured-eight-bits-128-t1.json"
+PAIR_OF_ROWS: Final = "textured-pair-128-t1.json"
+"""Guidance by two rows a pass, as in the papers."""
+ABLATION: Final = "textured-mulo-ablation.json"
+"""What each part of MuLo-SD adds, 128 px."""
+FRONTS: Final = "textured-mulo-parts.json"
+"""What row fronts add to MuLo-SD, and pictures in place of tokens between the resolutions, 128 px."""
+LOSSES: Final = "textured-mulo-losses.json"
+"""What the losses of MuLo-SD's samplers add, 128 px."""
 
 
 def _reached(row: Row) -> str:
@@ -80,10 +89,7 @@ def _premises(side: int) -> tuple[Section, ...]:
     words = (
         "After guidance; where it is not 1, a pass has two rows. What each figure is: docs/how-to/check-premises.md."
     )
-    passes = (
-        "In plain passes, inside decoding cycles, by the nodes of the pass: what verification in parallel costs. A bar "
-        "over nodes that no pass here had is of the line between its neighbours."
-    )
+    passes = "In plain passes, inside decoding cycles, by the nodes of the pass: what verification in parallel costs."
     file = PREMISES_OF[side]
     return (
         Section(TEXTURED_PAGE, f"What the papers take for granted, {side} px", file, PREMISES, words),
@@ -128,7 +134,7 @@ TEXTURED_SECTIONS: Final[tuple[Section, ...]] = (
     *(
         _compared(
             file,
-            f"The methods that bars are of, on more prompts, 128 px, temperature {t}",
+            f"Chosen methods on more prompts, 128 px, temperature {t}",
             "`zipar` over two cells takes three quarters of the passes that `mulo-islands` does in both resolutions "
             "together, whose rows lie two cells behind in repair. The low target of `mulo-islands` multiplies in 8 "
             "bits, which the paper does not do."
@@ -166,8 +172,7 @@ TEXTURED_SECTIONS: Final[tuple[Section, ...]] = (
         "Two pictures of AR a prompt, with different noise; in the second, tokens are replaced by near codes. "
         "*Pictures needed* gives a chance of 0.8 that the 95 % interval leaves out no damage; for the classifier it is "
         "the fewest prompts tried from which on its interval does. What 0.02 of accuracy is worth in log-probability "
-        "stands in the bars: of each damage beside its own picture before it. Both losses are noisy, so that figure is "
-        "rather too small, and the bar too strict.",
+        "is small: both losses are noisy.",
     ),
     *(_compared(file, f"Methods beside each other, 128 px, temperature {t}") for t, file in COMPARED.items()),
     *(
@@ -225,7 +230,7 @@ TEXTURED_SECTIONS: Final[tuple[Section, ...]] = (
     _compared(
         POOLED,
         "ADT-Tree with LANTERN by how many near codes it pools, 128 px, temperature 0",
-        "On prompts apart from those that bars are of: the more codes, the faster. `adt+lantern++` pools 10, in "
+        "On other prompts: the more codes, the faster. `adt+lantern++` pools 10, in "
         "proportion to the token's own probability.",
     ),
     _compared(

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import product
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple, Protocol, Self, TypeAlias, get_args, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, get_args
 
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.batched.spec import BatchedRuleOf, no_batched_rule
@@ -28,35 +28,6 @@ class Rule(Protocol):
         """Decide `tree` by the target distributions `probs` [N, V] (row i: the distribution of the token after node
         i)."""
         ...
-
-
-@runtime_checkable
-class PictureRule(Rule, Protocol):
-    """A rule with an account over the picture: what it may do at a node depends on what it did at the nodes before."""
-
-    def begin(self, cells: int) -> None:
-        """Start a picture of `cells` cells: what the last one left is forgotten."""
-        ...
-
-    def fork(self) -> Self:
-        """The rule as it stands; what the copy decides changes nothing here."""
-        ...
-
-    @property
-    def spent(self) -> float:
-        """Total variation that the picture has spent so far: at least the sum over its cells of their tokens'."""
-        ...
-
-
-def begin_picture(rule: Rule, cells: int) -> None:
-    """Start a picture of `cells` cells: `PictureRule.begin` where the rule has an account, else nothing."""
-    if isinstance(rule, PictureRule):
-        rule.begin(cells)
-
-
-def fork(rule: Rule) -> Rule:
-    """A rule to ask what would be decided: `PictureRule.fork` where the rule has an account, else itself."""
-    return rule.fork() if isinstance(rule, PictureRule) else rule
 
 
 class DraftedNode(NamedTuple):
@@ -88,8 +59,7 @@ def never_lossless(settings: Settings) -> bool:
 class RuleSpec:
     """A rule's entry in the registry.
 
-    make: a dataclass whose init fields are the settings and whose instances are the rule; frozen, unless the rule has
-        an account over the picture (see `PictureRule`).
+    make: a frozen dataclass whose fields are the settings and whose instances are the rule.
     promise: "lossless" (the output distribution is the target's), "bounded" (see `bound_at`), or "unbounded".
     drawn: the kinds of tree it covers; `check_covers` raises on the others.
     bound, bound_at: what a bounded rule promises, in words and as a number. (all settings, node) -> the most total

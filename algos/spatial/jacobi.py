@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from underpaint.algos.accept.spec import Rule, begin_picture, spec_of
+from underpaint.algos.accept.spec import Rule, spec_of
 from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.chance import Chance
 from underpaint.algos.coupling import Noise
@@ -97,8 +97,6 @@ class WindowedCycles:
     def begin(self, scored: Scored, verdict: Verdict) -> None:
         if self.drafter.drafter is not None:
             self.drafter.drafter.begin(scored)
-        if self.window_rule is not self.rule:
-            begin_picture(self.window_rule, self.target.grid.cells)
         self.drafter.window.begin(scored.probs, verdict.token)
 
     def decide(self, tree: DraftTree, number: int, chance: Chance) -> tuple[Verdict, bool]:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from underpaint.algos.accept import RULES
-from underpaint.algos.accept.spec import PictureRule, Rule
+from underpaint.algos.accept.spec import Rule
 from underpaint.algos.accept.traversal import TraversalVerification
 from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.chance import Chance
@@ -42,7 +42,7 @@ def draw_watched(
 
     Of draft trees and windows: between the next token's exact distribution under the rule and the target's, at each
     root; for siblings that are drawn, the target's is a lossless rule's on the same siblings, which bounds the bias
-    over all draws from above. Of a rule with an account over the picture: what it spent, on each token. Of a tree that
+    over all draws from above. Of a tree that
     was never verified: between the drafted path's first token and the target's distribution. Of row fronts: between the
     distribution that each cell had when it was decided and the target's beside the finished picture, every cell before
     it there. What an adaptive window redraws is not in it.
@@ -52,13 +52,13 @@ def draw_watched(
         return Watched(method.open(models, condition, sampling).decode(chance), None)
     watch: RuleWatch | None = None
     if isinstance(method, TreeMethod) and not RULES[method.config.rule].greedy:
-        watch = watch_of(method.rule)
+        watch = RuleWatch(method.rule)
         window = method.window
         if window is not None and window.rule is method.rule:
             window = window._replace(rule=watch)
         method = dataclasses.replace(method, rule=watch, watch=watch.skipped, window=window)
     elif isinstance(method, JacobiMethod):
-        watch = watch_of(method.rule)
+        watch = RuleWatch(method.rule)
         method = dataclasses.replace(method, rule=watch)
     session = method.open(models, condition, sampling)
     if isinstance(session, ZiparSession | JacobiFrontsSession):
@@ -96,35 +96,6 @@ class RuleWatch:
     def skipped(self, tree: DraftTree, probs: FloatArray) -> None:
         """Note how far a cycle that nobody verified moves the next token from `probs` [V]."""
         self.found.append(_apart(skipped_distribution(tree, probs.size), probs))
-
-
-@dataclass(slots=True)
-class PictureWatch(RuleWatch):
-    """Implements `PictureRule` by another one; notes what it spends, on each token."""
-
-    rule: PictureRule
-
-    def begin(self, cells: int) -> None:
-        self.rule.begin(cells)
-
-    def fork(self) -> PictureRule:
-        return self.rule.fork()
-
-    @property
-    def spent(self) -> float:
-        return self.rule.spent
-
-    def __call__(self, tree: DraftTree, probs: FloatArray, chance: Chance) -> Verdict:
-        before = self.rule.spent
-        verdict = self.rule(tree, probs, chance)
-        tokens = len(verdict.path) + 1
-        self.found.extend([(self.rule.spent - before) / tokens] * tokens)
-        return verdict
-
-
-def watch_of(rule: Rule) -> RuleWatch:
-    """The watch that fits `rule`."""
-    return PictureWatch(rule) if isinstance(rule, PictureRule) else RuleWatch(rule)
 
 
 def _next(rule: Rule, tree: DraftTree, probs: FloatArray) -> FloatArray:

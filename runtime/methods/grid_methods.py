@@ -116,7 +116,7 @@ class ZiparSession:
         return DecodingResult(decoded.tokens, steps=decoded.steps)
 
 
-_EARLIER: Final = "measured: on EmojiScenes models, which shipped before (docs/results/mulo-sd.md)"
+_EARLIER: Final = "measured on earlier models (git show cd40511:docs/results/mulo-sd.md)"
 _LOW_IN_8_BITS: Final = "measured: on 48 prompts apart (docs/explanation/mulo-sd.md); not in the papers"
 _MEASURED: Final[Mapping[str, str]] = {
     "draft_window": "measured: on 100 prompts apart from those reported (docs/explanation/scenes.md)",
@@ -162,7 +162,7 @@ _ISLANDS: Final = {
     "resampler": f"{_MULO} (CVPR 2026): super-resolution through pictures, the default there",
 }
 _NARROWEST: Final = (
-    "measured: on prompts of EmojiScenes models, which shipped before (docs/results/settings.md); the narrowest whose "
+    "measured on earlier models (git show cd40511:docs/results/settings.md); the narrowest whose "
     "pictures the judge did not read worse than AR's"
 )
 _PAPER_V1: Final = MuloConfig(tau=0.3, k=30, radius=1, order="serial", window=None, draft_int8=False)

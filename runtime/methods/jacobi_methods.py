@@ -15,7 +15,7 @@ _SCD: Final = "arXiv 2510.24211 (SCD)"
 _GSD: Final = "arXiv 2508.07747 (GSD)"
 _PAC: Final = "arXiv 2603.18599 (SJD-PAC)"
 _PJD: Final = "arXiv 2606.05703 (PJD)"
-_MEASURED: Final = "measured: on prompts of EmojiScenes models, which shipped before (docs/results/settings.md)"
+_MEASURED: Final = "measured on earlier models (git show cd40511:docs/results/settings.md)"
 _GUESS: Final = "our guess: the paper leaves it open"
 
 

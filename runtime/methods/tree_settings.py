@@ -32,7 +32,7 @@ class RuleSettings(NamedTuple):
 
 
 TUNING: Final = "measured: on 8 to 16 prompts apart from those reported (docs/explanation/scenes.md)"
-EARLIER: Final = "measured: on prompts of EmojiScenes models, which shipped before (docs/results/settings.md)"
+EARLIER: Final = "measured on earlier models (git show cd40511:docs/results/settings.md)"
 TREE: Final = PolicySettings(
     {"depth": 5, "top_k": 2, "total_tokens": 3}, {"depth, top_k": EARLIER, "total_tokens": TUNING}
 )

@@ -20,7 +20,10 @@ from underpaint.artifacts.results import (
 )
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
-RECORDED = [*RESULTS.glob("compare-128-t*.json"), RESULTS / "mulo-frontier.json", RESULTS / "accuracy-128-t1.json"]
+RECORDED = [
+    *RESULTS.glob("textured-compare-128-t*.json"),
+    RESULTS / "textured-quality-128-t1.json",
+]
 
 
 def compared(**changed):

@@ -8,7 +8,6 @@ import pytest
 import benchmarks.report as report
 
 REFUSED = [
-    ("accuracy_draws", ["absent", "absent"], "no folder absent"),
     ("chain_study", ["--images", "1"], "expected a whole number from 2"),
     ("chain_study", ["absent.npz"], "absent.npz"),
     ("chain_study", ["--costs", "absent.json"], "absent.json"),
@@ -19,8 +18,6 @@ REFUSED = [
     ("decide", ["--neighbours", "3", "--vocab-size", "64", "--delta", "-1"], "delta"),
     ("device", ["--device", "cuda:99"], "there is no CUDA device here"),
     ("device", ["--device", "cpu", "--methods", "eagel2"], "there is no eagel2"),
-    ("frontier", ["absent"], "no folder absent"),
-    ("frontier", ["absent", "--picture", "/proc/here/it.png"], "cannot write into /proc/here"),
     ("gpu", ["--rounds", "0"], "expected a whole number from 1, got '0'"),
     ("gpu", ["--backend", "cuda"], "invalid choice: 'cuda'"),
     ("grow", ["--depth", "deep"], "expected a whole number from 1, got 'deep'"),
@@ -35,8 +32,6 @@ REFUSED = [
     ("pair_statistics", ["--methods", "eagel2", "--resolution", "64"], "did you mean 'eagle2'"),
     ("paired_speed", ["absent"], "no folder absent"),
     ("ties", ["absent"], "no folder absent"),
-    ("picture_budget", ["--prompts-count", "1"], "expected a whole number from 2"),
-    ("picture_budget", ["--rows", "5"], "invalid choice: 5"),
     ("quality_damage", ["--prompts-count", "7"], "expected a whole number from 8"),
     ("rank_acceptance", ["--ranks", "0"], "expected a whole number from 1"),
     ("roofline_study", ["--rules", "exact"], "expected rules of point, lantern"),
@@ -56,11 +51,9 @@ REFUSED = [
     ("verification", ["--prompts-count", "0"], "expected a whole number from 1"),
 ]
 POSITIONAL = {
-    "accuracy_draws": ["absent", "absent"],
     "settings": ["adt"],
     "paired_speed": ["absent"],
     "ties": ["absent"],
-    "frontier": ["absent"],
 }
 FOLDER = Path(report.__file__).parent
 NAMES = sorted(path.stem for path in FOLDER.glob("*.py") if "from benchmarks.report import" in path.read_text())

@@ -115,10 +115,10 @@ def test_the_gallery_lists_every_slip():
 
 def test_results_are_brought_up_merged_and_ranked(tmp_path):
     ours = ROOT / "benchmarks" / "results"
-    for name in ("compare-128-t0.json", "compare-128-t1.json"):
+    for name in ("textured-compare-128-t0.json", "textured-compare-128-t1.json"):
         assert called("results", "upgrade", ours / name, "--out", tmp_path / name).exit_code == 0
     merged = tmp_path / "merged.json"
-    files = [tmp_path / name for name in ("compare-128-t0.json", "compare-128-t1.json")]
+    files = [tmp_path / name for name in ("textured-compare-128-t0.json", "textured-compare-128-t1.json")]
     assert called("results", "merge", *files, "--out", merged).exit_code == 0
     assert "2 runs" in called("results", "merge", *files, merged, "--out", merged).output
     done = called("results", "leaderboard", merged, "--json", "-")

@@ -171,14 +171,3 @@ def test_a_file_that_holds_no_replays_is_refused(tmp_path):
     path.write_text(json.dumps({"format": 1, "hash": ""}) + "\n" + json.dumps({"kind": "other"}) + "\n")
     with pytest.raises(ValueError, match="holds no replays"):
         ReplayLog(tmp_path, None)
-
-
-def test_of_a_budget_over_the_picture_what_was_spent_is_told(tmp_path):
-    method = build_method("a", resolve("eagle2:picture_budget", 1.0, settings=["delta=0.1"]), PIPELINE.tables)
-    plain = planned(["ar"])
-    condition = plain.conditions[0]
-    found = draw_watched(PIPELINE, method, condition, plain.sampling, noise_of(condition, 3))
-    alone = method.open(PIPELINE, condition, plain.sampling).decode(noise_of(condition, 3))
-    assert found.result.tokens.tolist() == alone.tokens.tolist()
-    assert 0.0 < found.token_bias <= 0.1 + 1e-12
-    assert found.token_bias == pytest.approx(method.rule.spent / len(alone.tokens), abs=1e-12)
