@@ -14,6 +14,7 @@ import secrets
 import socket
 import tarfile
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Final, NamedTuple
@@ -21,6 +22,8 @@ from typing import Any, BinaryIO, Final, NamedTuple
 import numpy as np
 from PIL import Image
 
+from underpaint.artifacts.manifest import check_beside
+from underpaint.artifacts.typed_json import build_typed
 from underpaint.artifacts.whole_file import part_of, written_beside
 from underpaint.runtime.drawing import Drawing
 from underpaint.runtime.evaluation.drawing_log import settings_hash
@@ -160,13 +163,65 @@ def read_plan(folder: Path) -> dict[str, Any]:
     return found
 
 
-def stored_pictures(folder: Path) -> list[StoredPicture]:
-    """The pictures of an evaluation's folder, in an order that says nothing of who drew them, or when."""
+@dataclass(frozen=True, slots=True)
+class PlannedModel:
+    """A model of an evaluation as its folder names it.
+
+    model: see `Pipeline.fingerprint`. prompt_keys: what the file of prompts calls each of `prompts`; empty without one.
+    """
+
+    model: Mapping[str, Any]
+    prompts: tuple[str, ...]
+    prompt_keys: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.prompt_keys and len(self.prompt_keys) != len(self.prompts):
+            raise ValueError(f"expected a key for each of {len(self.prompts)} prompts, got {len(self.prompt_keys)}")
+        target = self.model.get("target")
+        if not isinstance(target, str):
+            raise ValueError(f"expected the name of the model's target, got {target!r}")
+        check_beside(target, "target")
+
+    @property
+    def target(self) -> str:
+        """The name of the target, which may be part of a file's name."""
+        return str(self.model["target"])
+
+
+def read_planned_models(folder: Path) -> tuple[PlannedModel, ...]:
+    """The models of an evaluation's folder; ValueError where the folder is none, or its head was edited."""
+    models = read_plan(folder)["models"]
+    known = {field.name for field in fields(PlannedModel)}
+    try:
+        if not isinstance(models, list) or not models:
+            raise ValueError(f"models: expected a list of models, got {models!r:.60}")
+        return tuple(
+            build_typed(
+                PlannedModel,
+                {name: value for name, value in one.items() if name in known} if isinstance(one, dict) else one,
+                f"models[{place}]",
+            )
+            for place, one in enumerate(models)
+        )
+    except ValueError as error:
+        raise ValueError(f"{folder / HEAD_NAME} was edited or damaged ({error}); evaluate into a new folder") from error
+
+
+def stored_pictures(folder: Path, models: int) -> list[StoredPicture]:
+    """The pictures of an evaluation's folder, in an order that says nothing of who drew them, or when.
+
+    models: how many the evaluation has. Raises ValueError, naming the shard, where a record is not as it was written.
+    """
     found: dict[str, StoredPicture] = {}
     for path in sorted((folder / "shards").glob("*.tar")):
-        for record, picture in _finished(path):
-            if picture is not None:
-                found.setdefault(record["key"], picture)
+        try:
+            for record, picture in _finished(path):
+                if picture is not None:
+                    if type(picture.model) is not int or not 0 <= picture.model < models:
+                        raise ValueError(f"a picture of model {picture.model!r}, of {models}")
+                    found.setdefault(record["key"], picture)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"{path} was edited or damaged ({error!r}); evaluate into a new folder") from error
     return sorted(found.values())
 
 
