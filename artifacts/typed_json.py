@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import is_dataclass
+from dataclasses import dataclass, is_dataclass
+from math import isfinite
 from types import NoneType, UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from underpaint.algos.registry import build
 
 Made = TypeVar("Made")
 
 
+@dataclass(frozen=True, slots=True)
+class Within:
+    """The range of a field's numbers, both ends in it: `Annotated[int, Within(0, 9)]`."""
+
+    low: float
+    high: float
+
+
 def build_typed(kind: type[Made], values: object, what: str) -> Made:
     """The dataclass `kind` of a JSON object, nested dataclasses and tuples made of objects and lists on the way.
 
-    Raises ValueError, naming `what` and the field: no object, unknown or missing fields, a value of another type.
+    Raises ValueError, naming `what` and the field: no object, unknown or missing fields, a value of another type, one
+    outside its field's `Within`, a number that is not finite.
     """
     if not isinstance(values, Mapping):
         raise ValueError(f"{what}: expected an object, got {_told(values)}")
-    hints = get_type_hints(kind)
+    hints = get_type_hints(kind, include_extras=True)
     known = {
         name: _read(hints[name], value, f"{what}: {name}") if name in hints else value for name, value in values.items()
     }
@@ -31,6 +41,12 @@ def _read(kind: Any, value: Any, what: str) -> Any:
     origin, parts = get_origin(kind), get_args(kind)
     if kind is Any:
         return value
+    if origin is Annotated:
+        found = _read(parts[0], value, what)
+        for rule in parts[1:]:
+            if isinstance(rule, Within) and found is not None and not rule.low <= found <= rule.high:
+                raise ValueError(f"{what}: expected {rule.low:g} to {rule.high:g}, got {_told(value)}")
+        return found
     if is_dataclass(kind) and isinstance(kind, type):
         return build_typed(kind, value, what)
     if origin in (Union, UnionType):
@@ -53,9 +69,11 @@ def _read(kind: Any, value: Any, what: str) -> Any:
         return [_read(parts[0], one, what) for one in value]
     elif isinstance(origin, type) and issubclass(origin, Mapping) and isinstance(value, Mapping):
         return {name: _read(parts[1], one, f"{what}: {name}") for name, one in value.items()}
-    elif (kind is float and isinstance(value, int | float) and not isinstance(value, bool)) or (
-        kind in (str, int, bool, NoneType) and type(value) is kind
-    ):
+    elif kind is float and isinstance(value, int | float) and not isinstance(value, bool):
+        if isinstance(value, float) and not isfinite(value):
+            raise ValueError(f"{what}: expected a finite number, got {value}")
+        return value
+    elif kind in (str, int, bool, NoneType) and type(value) is kind:
         return value
     raise ValueError(f"{what}: expected {_named(kind)}, got {_told(value)}")
 
