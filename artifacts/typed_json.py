@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
 from math import isfinite
 from types import NoneType, UnionType
@@ -59,10 +59,12 @@ def _read(kind: Any, value: Any, what: str) -> Any:
             except ValueError as error:
                 first = first or error
         raise first or ValueError(f"{what}: no type fits")
-    if origin is Literal and value in parts and not isinstance(value, bool):
+    if origin is Literal and any(type(value) is type(part) and value == part for part in parts):
         return value
     if origin is tuple and isinstance(value, list | tuple):
         kinds = [parts[0]] * len(value) if parts[-1] is Ellipsis else list(parts)
+        if parts[-1] is Ellipsis and _all_whole(parts[0], value):
+            return tuple(value)
         if len(kinds) == len(value):
             return tuple(_read(part, one, what) for part, one in zip(kinds, value, strict=True))
     elif origin is list and isinstance(value, list):
@@ -76,6 +78,15 @@ def _read(kind: Any, value: Any, what: str) -> Any:
     elif kind in (str, int, bool, NoneType) and type(value) is kind:
         return value
     raise ValueError(f"{what}: expected {_named(kind)}, got {_told(value)}")
+
+
+def _all_whole(kind: Any, values: Sequence[Any]) -> bool:
+    """Whether `kind` is whole numbers, and all values are some in its range: token lists are long."""
+    base, *rules = get_args(kind) if get_origin(kind) is Annotated else (kind,)
+    if base is not int or not all(type(one) is int for one in values):
+        return False
+    ranges = [rule for rule in rules if isinstance(rule, Within)]
+    return not values or all(rule.low <= min(values) and max(values) <= rule.high for rule in ranges)
 
 
 def _named(kind: Any) -> str:
