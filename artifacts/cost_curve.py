@@ -5,7 +5,6 @@ pairs, sizes rising from 1.
 """
 
 import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -17,6 +16,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias, get_args
 from underpaint.algos.draft.spec import PolicySpec
 from underpaint.algos.registry import settings_fields
 from underpaint.artifacts.knee import Knee, find_knee
+from underpaint.artifacts.strict_json import is_version, parse_json
 
 Curve: TypeAlias = tuple[tuple[int, float], ...]
 """(size, ms) pairs, sizes rising from 1."""
@@ -177,7 +177,7 @@ def read_cost_curve(path: Path) -> CostCurveFile:
 def parse_cost_curve(content: bytes, path: Path) -> CostCurveFile:
     """The content of a cost curve's file of that path; ValueError as `read_cost_curve`."""
     try:
-        held = json.loads(content)
+        held = parse_json(content)
         within = held.get(IN_CYCLE)
         verify, draft = _curve(held["verify_ms"]), _curve(held["draft_ms"])
         overhead = float(held.get("overhead_ms", 0.0))
@@ -188,7 +188,7 @@ def parse_cost_curve(content: bytes, path: Path) -> CostCurveFile:
         raise ValueError(
             f"{path}: expected JSON with verify_ms and draft_ms, each [[nodes, ms], ...] ({error!r}); {_REMEDY}"
         ) from error
-    if held.get("format", 1) not in range(1, FORMAT + 1):
+    if not any(is_version(held.get("format", 1), version) for version in range(1, FORMAT + 1)):
         raise ValueError(f"{path}: expected format {FORMAT}, got {held['format']}; {_REMEDY}")
     check_curve(str(path), "verify_ms", "node", verify)
     check_curve(str(path), "draft_ms", "node", draft)

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from underpaint.artifacts.strict_json import is_version, read_object
 from underpaint.artifacts.typed_json import build_typed
 from underpaint.artifacts.whole_file import replacing
 
@@ -115,14 +116,12 @@ def read(path: Path) -> Manifest:
     if not path.is_file():
         raise ManifestError(f"no manifest at {path}; {_REMEDY}")
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = read_object(path)
     except ValueError as error:
-        raise ManifestError(f"{path}: expected JSON, got {error}; {_REMEDY}") from error
-    if not isinstance(values, dict):
-        raise ManifestError(f"{path}: expected a JSON object, got {type(values).__name__}; {_REMEDY}")
+        raise ManifestError(f"{path}: {error}; {_REMEDY}") from error
     found = values.get("format")
-    if found != FORMAT:
-        raise ManifestError(f"{path}: expected format {FORMAT}, got {found}; {_REMEDY}")
+    if not is_version(found, FORMAT):
+        raise ManifestError(f"{path}: expected format {FORMAT}, got {found!r}; {_REMEDY}")
     try:
         made = build_typed(Manifest, values, f"manifest {path}")
         for file in (made.file, *([made.weights.file] if made.weights else [])):

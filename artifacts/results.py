@@ -8,6 +8,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
 
+from underpaint.artifacts.strict_json import is_version, read_object
+
 VERSION: Final = 1
 """Version of the form that `results_schema.json` describes."""
 VERSION_KEY: Final = "results_version"
@@ -60,8 +62,8 @@ def read_results(path: Path) -> dict[str, Any]:
             f"{path}: there is no '{VERSION_KEY}': it was written before version 1, or by something else; "
             f"`underpaint results upgrade {path}` brings an older comparison or sweep to version {VERSION}"
         )
-    if version != VERSION:
-        newer = isinstance(version, int) and version > VERSION
+    if not is_version(version, VERSION):
+        newer = type(version) is int and version > VERSION
         todo = "install a newer underpaint" if newer else f"`underpaint results upgrade {path}` brings it up"
         raise ResultsError(f"{path}: results of version {version!r}, this reads version {VERSION}; {todo}")
     problems = validate(found, schema())
@@ -74,7 +76,7 @@ def read_results(path: Path) -> dict[str, Any]:
 def upgraded(path: Path) -> dict[str, Any]:
     """The results in a file as this version has them. Raises ResultsError where nothing tells what it holds."""
     found = _read_object(path)
-    if found.get(VERSION_KEY) == VERSION:
+    if is_version(found.get(VERSION_KEY), VERSION):
         return read_results(path)
     rows = found.get("rows")
     if VERSION_KEY in found or not isinstance(rows, list) or not {"machine", "model", "settings"} <= set(found):
@@ -174,7 +176,7 @@ def validate(value: Any, rule: Mapping[str, Any], at: str = "", whole: Mapping[s
         names = [kinds] if isinstance(kinds, str) else kinds
         if not any(_is(value, name) for name in names):
             return [f"{place}: expected {' or '.join(names)}, got {json.dumps(value)[:80]}"]
-    if "const" in rule and value != rule["const"]:
+    if "const" in rule and (type(value) is not type(rule["const"]) or value != rule["const"]):
         problems.append(f"{place}: expected {rule['const']!r}, got {value!r}")
     if "enum" in rule and value not in rule["enum"]:
         problems.append(f"{place}: expected one of {', '.join(map(str, rule['enum']))}, got {value!r}")
@@ -216,9 +218,6 @@ def _read_object(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise ResultsError(f"{path}: there is no such file")
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        return read_object(path)
     except ValueError as error:
-        raise ResultsError(f"{path}: expected JSON, got {error}") from error
-    if not isinstance(found, dict):
-        raise ResultsError(f"{path}: expected a JSON object, got {type(found).__name__}")
-    return found
+        raise ResultsError(f"{path}: {error}") from error

@@ -1,7 +1,6 @@
 """Checkpoint files as their authors publish them: memory-mapped, sharded, and never allowed to run code."""
 
 import argparse
-import json
 import pickle
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -15,6 +14,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from underpaint.artifacts.input_file import check_regular
+from underpaint.artifacts.strict_json import read_object
 from underpaint.models.published.mapped import TensorFile, Tensors
 
 _INDEXES: Final = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
@@ -133,12 +133,9 @@ def _leads_outside(shard: str) -> bool:
 
 def _json(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        return read_object(path)
     except ValueError as error:
-        raise CheckpointError(f"{path}: expected JSON, got {error}; copy the file again") from error
-    if not isinstance(found, dict):
-        raise CheckpointError(f"{path}: expected a JSON object, got {type(found).__name__}")
-    return found
+        raise CheckpointError(f"{path}: {error}; copy the file again") from error
 
 
 def _read(file: Path) -> Any:

@@ -14,6 +14,7 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 from underpaint.algos.registry import build
 from underpaint.artifacts.lock import held
 from underpaint.artifacts.manifest import Manifest, ManifestError
+from underpaint.artifacts.strict_json import read_object
 from underpaint.runtime.engines.context import EngineError
 from underpaint.zoo.load import manifest
 
@@ -136,7 +137,7 @@ def read_record(folder: Path, model: str, backend: str, rows: int, again: str | 
             f"{folder} holds no {backend} engine of '{model}' for {rows} rows{hint} (built for: {built}); {again}"
         )
     try:
-        values = json.loads(place.record.read_text(encoding="utf-8"))
+        values = read_object(place.record)
         counts = tuple(int(count) for count in values["counts"])
         passes = tuple((int(a), int(b), int(c), int(d)) for a, b, c, d in values.get("passes", ()))
         return build(EngineRecord, {**values, "counts": counts, "passes": passes}, str(place.record))

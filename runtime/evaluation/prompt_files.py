@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias, TypeVar, get_args
 
-from underpaint.runtime.evaluation.prompt_source import PromptSource, TableRow, lines_of, parse_json, rows_of
+from underpaint.artifacts.strict_json import parse_json
+from underpaint.runtime.evaluation.prompt_source import PromptSource, TableRow, lines_of, rows_of
 
 PromptForm: TypeAlias = Literal["parti", "coco", "geneval", "dpg", "imagenet", "jsonl", "text"]
 """parti: PartiPrompts' tsv. coco: a captions json of 2014 or 2017. geneval: its evaluation_metadata.jsonl. dpg: its

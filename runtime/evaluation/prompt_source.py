@@ -5,12 +5,11 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
-import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from underpaint.artifacts.input_file import check_regular, other_kind, read_once
 
@@ -19,8 +18,6 @@ _ENDS: Final = re.compile(r"\r\n|\n|\r")
 
 _PIPE: Final = "a pipe"
 """The name of what has none of its own: `/dev/fd/63` says nothing."""
-_HALVES: Final = re.compile(r"\\u[dD][89a-fA-F]")
-"""Escapes of halves of characters beyond U+FFFF, which mean nothing alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,36 +92,6 @@ def lines_of(text: str) -> list[NumberedLine]:
     """The lines of a text that are not empty, counted from 1."""
     split = enumerate(split_lines(text), start=1)
     return [NumberedLine(number, line.strip()) for number, line in split if line.strip()]
-
-
-def parse_json(text: str, where: str) -> Any:
-    """JSON as RFC 8259 has it, every key of an object once; ValueError, naming `where`, for anything else."""
-    try:
-        found = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse_constant)
-        if _HALVES.search(text) is not None:
-            json.dumps(found, ensure_ascii=False).encode()
-        return found
-    except UnicodeEncodeError as error:
-        raise ValueError(f"{where}: a \\u escape is half of a character; write both halves, or the letter") from error
-    except RecursionError as error:
-        raise ValueError(f"{where}: the JSON is nested too deeply; expected prompts") from error
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{where}: expected JSON, got {error}") from error
-    except ValueError as error:
-        raise ValueError(f"{where}: {error}") from error
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        keys = [key for key, _ in pairs]
-        twice = next(key for key in keys if keys.count(key) > 1)
-        raise ValueError(f"the key {twice!r} stands twice in one object; keep one of them")
-    return found
-
-
-def _refuse_constant(name: str) -> Any:
-    raise ValueError(f"expected JSON, which has no {name}; write a number or null")
 
 
 class TableRow(NamedTuple):

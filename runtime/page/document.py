@@ -12,9 +12,9 @@ from typing import Any, Final
 
 from underpaint.algos.draft import Grid
 from underpaint.artifacts.results import ResultsError, upgraded
-from underpaint.artifacts.run_log import RunLog
+from underpaint.artifacts.run_log import RunLog, RunLogError
 from underpaint.runtime.drawing import Drawing
-from underpaint.runtime.evaluation.drawing_log import FILE_NAME, drawing_of, read_head
+from underpaint.runtime.evaluation.drawing_log import FILE_NAME, drawings_of, read_head
 from underpaint.runtime.evaluation.jobs.shards import HEAD_NAME, EvaluationFolder, read_plan
 from underpaint.runtime.evaluation.replay import Replay, ReplayLog
 from underpaint.runtime.page.curve import cost_curve
@@ -70,9 +70,13 @@ def _compared(folder: Path, path: Path, results: Mapping[str, Any]) -> list[Draw
     log = folder / FILE_NAME
     if not log.is_file():
         return []
-    lines = RunLog(log).read()
-    _check_same_run(log, path, read_head(log, lines), results)
-    return [drawing_of(line) for line in lines[1:]]
+    try:
+        lines = RunLog(log).read()
+        settings = read_head(log, lines)
+        _check_same_run(log, path, settings, results)
+        return list(drawings_of(lines, settings))
+    except RunLogError as error:
+        raise ResultsError(f"{log}: {error}; repeat the comparison with --fresh") from error
 
 
 def _evaluated(folder: Path, path: Path, results: Mapping[str, Any]) -> list[Drawing]:

@@ -23,6 +23,7 @@ import numpy as np
 from PIL import Image
 
 from underpaint.artifacts.manifest import check_beside
+from underpaint.artifacts.strict_json import is_version, read_object
 from underpaint.artifacts.typed_json import build_typed
 from underpaint.artifacts.whole_file import part_of, written_beside
 from underpaint.runtime.drawing import Drawing
@@ -84,12 +85,12 @@ class EvaluationFolder:
                 raise ValueError(f"{self.folder} holds shards and no {HEAD_NAME}; choose another folder")
             return
         try:
-            held = json.loads(path.read_text(encoding="utf-8"))
+            held = read_object(path)
             written, told, before = held["format"], held["hash"], held["settings"]
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(f"{path} is no evaluation ({error!r}); choose another folder or delete it") from error
-        if written != SHARD_FORMAT:
-            raise ValueError(f"{path}: format {written}, expected {SHARD_FORMAT}; choose another folder")
+        if not is_version(written, SHARD_FORMAT):
+            raise ValueError(f"{path}: format {written!r}, expected {SHARD_FORMAT}; choose another folder")
         if told != self._head["hash"]:
             raise ValueError(
                 f"{path} belongs to another evaluation (it differs in {', '.join(_differences(before, self._head))}); "
@@ -156,7 +157,7 @@ def read_plan(folder: Path) -> dict[str, Any]:
     """What an evaluation's folder says that it draws; ValueError where it is none."""
     path = folder / HEAD_NAME
     try:
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))["settings"]
+        found: dict[str, Any] = read_object(path)["settings"]
         found["models"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{folder} is no folder of `underpaint evaluate` ({path.name}: {error!r})") from error

@@ -13,7 +13,8 @@ from PIL import Image
 
 from underpaint.artifacts.input_file import read_once
 from underpaint.artifacts.manifest import write_beside
-from underpaint.runtime.evaluation.prompt_source import lines_of, parse_json, split_lines
+from underpaint.artifacts.strict_json import parse_json
+from underpaint.runtime.evaluation.prompt_source import lines_of, split_lines
 
 DPG_MOST: Final = 4
 """Pictures of a prompt that DPG-Bench reads at most, from one file of two by two."""

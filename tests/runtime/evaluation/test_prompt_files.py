@@ -118,7 +118,7 @@ def test_what_a_scorer_wants_back_is_kept(tmp_path):
         ),
         ("coco.json", b'{"images": [], "annotations": [{"image_id": null, "caption": "a"}]}', "no 'caption' with an"),
         ("coco.json", b'{"annotations": [], "annotations": []}', "the key 'annotations' stands twice"),
-        ("coco.json", b'{"annotations": ' + b"[" * 100_000, "nested too deeply"),
+        ("coco.json", b'{"annotations": ' + b"[" * 100_000, "at most 32 lists and objects inside each other"),
         ("classes.json", b'{"0": 5}', "class 0: expected .synset, name. or a name, got 5"),
         ("classes.json", b'{"0": []}', "class 0: expected .synset, name. or a name"),
         ("classes.json", b'{"1": "a", "01": "b"}', "expected ImageNet's classes"),
@@ -128,7 +128,7 @@ def test_what_a_scorer_wants_back_is_kept(tmp_path):
         ("own.jsonl", b'{"prompt": "a fox \\ud800"}', "line 1: a .u escape is half of a character"),
         ("own.jsonl", b'{"prompt": "a fox", "id": [1]}', "line 1: expected an 'id' that is a text or a whole number"),
         ("own.jsonl", b'{"prompt": "a fox", "id": 1}\n{"prompt": "a cat", "id": 1}', "the id '1' names 2 prompts"),
-        ("own.jsonl", b'\n{"prompt": ' + b'{"a": ' * 100_000, "line 2: the JSON is nested too deeply"),
+        ("own.jsonl", b'\n{"prompt": ' + b'{"a": ' * 100_000, "line 2: expected at most 32 lists and objects"),
         ("twice.txt", b"a fox\na cat\na fox\n", "1 prompts are repeated, the first is 'a fox' .line 1, line 3."),
     ],
 )
