@@ -15,8 +15,10 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias, get_args
 
 from underpaint.algos.draft.spec import PolicySpec
 from underpaint.algos.registry import settings_fields
+from underpaint.artifacts.input_file import read_regular
 from underpaint.artifacts.knee import Knee, find_knee
-from underpaint.artifacts.strict_json import is_version, parse_json
+from underpaint.artifacts.strict_json import parse_json
+from underpaint.artifacts.versions import check_format
 
 Curve: TypeAlias = tuple[tuple[int, float], ...]
 """(size, ms) pairs, sizes rising from 1."""
@@ -168,7 +170,7 @@ class CostCurveFile:
 def read_cost_curve(path: Path) -> CostCurveFile:
     """A cost curve's file; ValueError, naming it and what is wrong with it, where it is something else or missing."""
     try:
-        content = path.read_bytes()
+        content = read_regular(path)
     except OSError as error:
         raise ValueError(f"{path}: expected a cost curve ({error!r}); {_REMEDY}") from error
     return parse_cost_curve(content, path)
@@ -178,6 +180,15 @@ def parse_cost_curve(content: bytes, path: Path) -> CostCurveFile:
     """The content of a cost curve's file of that path; ValueError as `read_cost_curve`."""
     try:
         held = parse_json(content)
+        if not isinstance(held, dict):
+            raise ValueError(f"expected an object, got {type(held).__name__}")
+    except ValueError as error:
+        raise ValueError(f"{path}: no cost curve: {error}; {_REMEDY}") from error
+    try:
+        check_format(held.get("format", 1), FORMAT, _REMEDY, oldest=1)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+    try:
         within = held.get(IN_CYCLE)
         verify, draft = _curve(held["verify_ms"]), _curve(held["draft_ms"])
         overhead = float(held.get("overhead_ms", 0.0))
@@ -188,8 +199,6 @@ def parse_cost_curve(content: bytes, path: Path) -> CostCurveFile:
         raise ValueError(
             f"{path}: expected JSON with verify_ms and draft_ms, each [[nodes, ms], ...] ({error!r}); {_REMEDY}"
         ) from error
-    if not any(is_version(held.get("format", 1), version) for version in range(1, FORMAT + 1)):
-        raise ValueError(f"{path}: expected format {FORMAT}, got {held['format']}; {_REMEDY}")
     check_curve(str(path), "verify_ms", "node", verify)
     check_curve(str(path), "draft_ms", "node", draft)
     if grid:

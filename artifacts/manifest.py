@@ -7,8 +7,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from underpaint.artifacts.strict_json import is_version, read_object
+from underpaint.artifacts.strict_json import read_object
 from underpaint.artifacts.typed_json import build_typed
+from underpaint.artifacts.versions import check_format
 from underpaint.artifacts.whole_file import replacing
 
 FORMAT: Final = 2
@@ -119,9 +120,10 @@ def read(path: Path) -> Manifest:
         values = read_object(path)
     except ValueError as error:
         raise ManifestError(f"{path}: {error}; {_REMEDY}") from error
-    found = values.get("format")
-    if not is_version(found, FORMAT):
-        raise ManifestError(f"{path}: expected format {FORMAT}, got {found!r}; {_REMEDY}")
+    try:
+        check_format(values.get("format"), FORMAT, _REMEDY)
+    except ValueError as error:
+        raise ManifestError(f"{path}: {error}") from error
     try:
         made = build_typed(Manifest, values, f"manifest {path}")
         for file in (made.file, *([made.weights.file] if made.weights else [])):

@@ -19,8 +19,9 @@ from underpaint.artifacts.model_families import (
     CONDITIONS,
     PUBLISHED_SAMPLING,
 )
-from underpaint.artifacts.strict_json import is_version, read_json, read_object
+from underpaint.artifacts.strict_json import read_json, read_object
 from underpaint.artifacts.typed_json import build_typed
+from underpaint.artifacts.versions import check_format
 
 INDEX: Final = "model_index.json"
 INDEX_FORMAT: Final = 2
@@ -160,8 +161,13 @@ def _parsed(folder: Path) -> ModelIndex:
         raise ManifestError(f"{folder} is no folder of models that this version opens: {why}; {REMEDY}")
     try:
         held = read_object(path)
-        if not is_version(held.get("format"), INDEX_FORMAT):
-            raise ManifestError(f"{path}: expected format {INDEX_FORMAT}, got {held.get('format')!r}; {REMEDY}")
+    except ValueError as error:
+        raise ManifestError(f"{path}: damaged ({error}); {REMEDY}") from error
+    try:
+        check_format(held.get("format"), INDEX_FORMAT, REMEDY)
+    except ValueError as error:
+        raise ManifestError(f"{path}: {error}") from error
+    try:
         index = build_typed(ModelIndex, _without_costs(held), str(path))
         _check_names(index)
         index.sampling()

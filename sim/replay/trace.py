@@ -23,8 +23,8 @@ from underpaint.algos.transport import overlap
 from underpaint.algos.tree import Verdict, root_only
 from underpaint.artifacts.arrays import ArrayFile
 from underpaint.artifacts.manifest import write_beside
-from underpaint.artifacts.strict_json import is_version
 from underpaint.artifacts.typed_json import build_typed
+from underpaint.artifacts.versions import check_format
 from underpaint.sim.replay.row_trace import ARRAYS as ROW_ARRAYS
 from underpaint.sim.replay.row_trace import RowTrace
 from underpaint.sim.replay.trace_values import TraceHead, array_forms, check_values
@@ -218,8 +218,7 @@ def load(path: Path) -> Trace:
         with ArrayFile(path) as held:
             told = held.read_json("head")
             written = told.get("format") if isinstance(told, dict) else None
-            if not is_version(written, FORMAT):
-                raise ValueError(f"format {written!r} instead of {FORMAT}")
+            check_format(written, FORMAT, "record it again")
             head = build_typed(TraceHead, told, "head")
             forms = array_forms(head.vocab_size)
             rows = tuple(

@@ -23,8 +23,9 @@ import numpy as np
 from PIL import Image
 
 from underpaint.artifacts.manifest import check_beside
-from underpaint.artifacts.strict_json import is_version, read_object
+from underpaint.artifacts.strict_json import read_object
 from underpaint.artifacts.typed_json import build_typed
+from underpaint.artifacts.versions import check_format
 from underpaint.artifacts.whole_file import part_of, written_beside
 from underpaint.runtime.drawing import Drawing
 from underpaint.runtime.evaluation.drawing_log import settings_hash
@@ -89,8 +90,10 @@ class EvaluationFolder:
             written, told, before = held["format"], held["hash"], held["settings"]
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(f"{path} is no evaluation ({error!r}); choose another folder or delete it") from error
-        if not is_version(written, SHARD_FORMAT):
-            raise ValueError(f"{path}: format {written!r}, expected {SHARD_FORMAT}; choose another folder")
+        try:
+            check_format(written, SHARD_FORMAT, "choose another folder")
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from error
         if told != self._head["hash"]:
             raise ValueError(
                 f"{path} belongs to another evaluation (it differs in {', '.join(_differences(before, self._head))}); "
