@@ -13,6 +13,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from underpaint.algos.memory import lacks_memory
 from underpaint.artifacts.input_file import check_regular
 from underpaint.artifacts.strict_json import read_object
 from underpaint.models.published.mapped import TensorFile, Tensors
@@ -158,6 +159,8 @@ def _read(file: Path) -> Any:
             "to safetensors on a machine that you can lose"
         ) from error
     except (*UNREADABLE, OSError) as error:
+        if lacks_memory(error):
+            raise MemoryError(f"{file} does not fit in it") from error
         raise CheckpointError(
             f"{file}: cut short or no PyTorch checkpoint ({str(error).splitlines()[0] if str(error) else 'end of file'}"
             "); copy it again"

@@ -43,7 +43,7 @@ class StoredWeights:
         try:
             self._entries, self._start = read_tensor_header(path)
             self._bytes = np.memmap(path, dtype=np.uint8, mode="c")
-        except (OSError, ValueError) as error:
+        except ValueError as error:
             raise EngineError(f"{path}: expected a safetensors file ({error}); export the model again") from error
 
     def __contains__(self, name: str) -> bool:

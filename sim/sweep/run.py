@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from underpaint.artifacts.run_log import RunLog
-from underpaint.sim.batched.decoding import Lockstep, Scheme, make_scheme, run_lockstep, run_loop
+from underpaint.sim.batched.decoding import Lockstep, run_lockstep, run_loop, run_plain
 from underpaint.sim.exact.bias import alignment, token_bias
 from underpaint.sim.latency.run_times import latency_model_of, run_times_of, speedup
 from underpaint.sim.report.statistics import Estimate, Runs, mean_depth, ratio, tokens_per_cycle
@@ -46,7 +46,7 @@ def simulate(work: Work) -> dict[str, Any]:
     model = synthetic_model_of(job.model, job.model_settings)
     window = window_scheme_of(model, job)
     found = _of_trees(model, work) if window is None else _of_windows(window, work)
-    seen = found.lockstep or run_lockstep(model, plain_scheme(model), _FIRST_IMAGES, work.seed)
+    seen = found.lockstep or run_plain(model, _FIRST_IMAGES, work.seed)
     return {
         "key": job.key,
         **job.to_dict(),
@@ -101,11 +101,6 @@ def _of_windows(scheme: WindowScheme, work: Work) -> _Simulated:
 
     runs = _precise(work, _LOOP_IMAGES, lambda images, done: run_windows(scheme, images, work.seed, done), speedups)
     return _Simulated(runs, speedups, 0.0 if scheme.lossless else None)
-
-
-def plain_scheme(model: TableModel) -> Scheme:
-    """A lossless scheme that shows where the target's own images go."""
-    return make_scheme(model, "chain", "chain")
 
 
 def _precise(work: Work, first: int, more: Callable[[int, int], Runs], speedups: Speedups) -> Runs:

@@ -39,10 +39,12 @@ _MOST_SEED = 2**64 - 1
 def _check_most(
     model: str, *, height: int, width: int, images: int, vocab_size: int, tables: int, rows: str, seed: int
 ) -> None:
-    """ValueError, with the largest that would do, where sizes are beyond what tables can hold.
+    """ValueError, with the largest that would do, where sizes are beyond what tables can hold, or of one cell alone.
 
     tables: rows of all tables together; rows: the setting that they mostly come from.
     """
+    if height * width == 1:
+        raise ValueError(f"synthetic model '{model}': expected two cells or more, got height 1 and width 1")
     for name, value, most in (
         ("height", height, _MOST_SIDE),
         ("width", width, _MOST_SIDE),

@@ -303,6 +303,22 @@ def test_a_sweep_of_nothing_is_refused(tmp_path: Path) -> None:
     assert "no rule of point fits a policy of chain" in text
 
 
+def test_a_sweep_varies_the_grid_down_to_two_cells(tmp_path: Path) -> None:
+    others = [setting for setting in SMALL if not setting.startswith(("model.height", "model.width"))]
+    own = [part for setting in others for part in ("--vary", setting)]
+    sizes = ("--vary", "model.height=1,2,4,8", "--vary", "model.width=2,4,8", "--jobs", "1", "--precision", "0.5")
+    asked = ("--models", "field", "--policies", "chain,eagle2", "--rules", "chain,point", "--windows", "sjd", *sizes)
+    code, text = call("sweep", *asked, "--most-images", "4", *own, "--out", str(tmp_path / "out"))
+    assert code == 0, text
+    lines = [json.loads(line) for line in (tmp_path / "out" / FILE_NAME).read_text().splitlines()[1:]]
+    assert len(lines) == 12 * 3
+    assert all(0.0 <= line["alignment"] <= 1.0 for line in lines)
+    assert {line["engine"] for line in lines} == {"loop", "lockstep"}
+    code, text = call("sweep", *asked[:4], *own, *("--vary", "model.height=1", "--vary", "model.width=1"), "--out", "x")
+    assert code == 2
+    assert "expected two cells or more, got height 1 and width 1" in text
+
+
 def test_a_torn_line_is_dropped_and_done_again(tmp_path: Path) -> None:
     results = Results(tmp_path, PLAN)
     run(PLAN, results, LocalExecutor(1), lambda line: None)

@@ -17,9 +17,10 @@ from underpaint.algos.spatial.row_front import front_steps
 from underpaint.algos.spatial.zipar import zipar
 from underpaint.algos.step import decode
 from underpaint.algos.transport import best_acceptance_iid, overlap
+from underpaint.algos.tree import NO_TOKEN
 from underpaint.sim.batched import draws as batch_draws
 from underpaint.sim.batched import images as batch_images
-from underpaint.sim.batched.decoding import MOST_NODES, Scheme, make_scheme, run_lockstep, run_loop
+from underpaint.sim.batched.decoding import MOST_NODES, Scheme, make_scheme, run_lockstep, run_loop, run_plain
 from underpaint.sim.latency.models import MeasuredCosts
 from underpaint.sim.report.statistics import Estimate, Runs, mean_depth, ratio, speedup, tokens_per_cycle
 from underpaint.sim.synthetic.field import SYNTHETIC_MODELS, SyntheticModelSpec, make_synthetic_model
@@ -202,6 +203,31 @@ def draws_the_enumerated_distribution(
     expected = {outcome: found.runs.images * weight for outcome, weight in exact.items() if weight > 1e-12}
     assert seen.keys() <= expected.keys()
     squares = sum((seen[outcome] - count) ** 2 / count for outcome, count in expected.items())
+    assert squares < len(expected) + 5.0 * np.sqrt(2.0 * len(expected)), (squares, len(expected))
+
+
+@pytest.mark.parametrize(("height", "width"), [(1, 4), (2, 2), (4, 1), (1, 2)])
+def test_plain_runs_draw_from_the_targets_own_distribution(height: int, width: int) -> None:
+    """In grids that are too narrow for any draft to run in lockstep too."""
+    size = {"vocab_size": 3, "height": height, "width": width, "images": 1, "rows": 5}
+    model = make_synthetic_model("dirichlet", size)
+    exact: dict[tuple[int, ...], float] = {(): 1.0}
+    for cell in range(model.grid.cells):
+        longer: dict[tuple[int, ...], float] = {}
+        for tokens, weight in exact.items():
+            left = np.array([tokens[-1] if cell else NO_TOKEN])
+            upper = np.array([tokens[cell - width] if cell >= width else NO_TOKEN])
+            row = model.target[model.rows(np.zeros(1, dtype=np.int64), np.array([cell]), left, upper)[0]]
+            longer |= {(*tokens, token): weight * float(row[token] / row.sum()) for token in range(3)}
+        exact = longer
+    found = run_plain(model, 40_000, 1)
+    assert (found.runs.verify.sum(axis=1) == model.grid.cells).all()
+    assert (found.canvas >= 0).all()
+    seen = Counter(map(tuple, found.canvas.tolist()))
+    expected = {tokens: found.runs.images * weight for tokens, weight in exact.items() if weight > 1e-12}
+    assert sum(exact.values()) == pytest.approx(1.0)
+    assert seen.keys() <= expected.keys()
+    squares = sum((seen[tokens] - count) ** 2 / count for tokens, count in expected.items())
     assert squares < len(expected) + 5.0 * np.sqrt(2.0 * len(expected)), (squares, len(expected))
 
 
