@@ -10,12 +10,12 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from underpaint.algos.memory import lacks_memory
+from underpaint.artifacts.install import install_hint
 
 BAD_INPUT = 2
 STOPPED = 130
 """The exit code after Ctrl-C, as shells count it."""
 _OURS: Final = "underpaint"
-_INSTALL: Final = "pip install -e '.[cpu,train]'"
 _FULL: Final = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
 _STORAGE: Final = _FULL | {errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ENAMETOOLONG}
 """Errors of a disk, not of the program."""
@@ -84,7 +84,7 @@ def _needed(command: str) -> Iterator[None]:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] == _OURS:
             raise
-        typer.echo(f"error: `{command}` needs {error.name}; install it with: {_INSTALL}", err=True)
+        typer.echo(f"error: `{command}` needs {error.name}; install it with: {install_hint('cpu', 'train')}", err=True)
         raise typer.Exit(BAD_INPUT) from error
 
 

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,6 +24,9 @@ STANDARD_OUTPUT: Final = Path("-")
 """A file of this name is standard output."""
 _EVERY: Final = 10.0
 """Seconds between lines of progress where there is no terminal."""
+_LEAST_WIDTH: Final = 20
+_MOST_WIDTH: Final = 10_000
+"""Columns that COLUMNS may name: in fewer no table can be read, and more are no screen's."""
 _LEAST_PROSE: Final = 24
 """Columns that prose gets at least."""
 _GAP: Final = 2
@@ -171,8 +175,16 @@ def check_json(path: Path | None) -> None:
         check_file_writable(path)
 
 
+def forget_odd_columns() -> None:
+    """Leave COLUMNS out of this process's environment where it is no width to print in: Rich prints nothing in 0."""
+    text = os.environ.get("COLUMNS")
+    if text is not None and not (text.isascii() and text.isdecimal() and _LEAST_WIDTH <= int(text[:9]) <= _MOST_WIDTH):
+        del os.environ["COLUMNS"]
+
+
 def console() -> Console:
     """Standard output."""
+    forget_odd_columns()
     found = Console()
     return found if found.is_terminal or "COLUMNS" in found._environ else Console(width=PIPED_WIDTH)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from underpaint.artifacts.install import install_hint
 from underpaint.cli.errors import bad_input
 from underpaint.cli.terminal import (
     Column,
@@ -156,7 +157,7 @@ def _installed() -> Iterator[None]:
     except ModuleNotFoundError as error:
         if (error.name or "underpaint").partition(".")[0] == "underpaint":
             raise
-        raise ValueError(f"metrics need {error.name}; install it with: pip install -e '.[cpu,metrics]'") from error
+        raise ValueError(f"metrics need {error.name}; install it with: {install_hint('cpu', 'metrics')}") from error
 
 
 def _check_benchmark(name: str) -> None:

@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import Any, Final, Literal
 
 from underpaint.algos.memory import lacks_memory
+from underpaint.artifacts.install import install_hint
 
 _PROVIDER: Final = "CPUExecutionProvider"
 """Of ONNX Runtime's, the one that engines run on: their caches lie in the host's memory."""
@@ -51,9 +52,7 @@ def _runtime() -> ModuleType:
     try:
         return import_module("onnxruntime")
     except ImportError as error:
-        raise EngineError(
-            f"ONNX Runtime is not installed ({error}); install it with: pip install 'underpaint[cpu]'"
-        ) from error
+        raise EngineError(f"ONNX Runtime is not installed ({error}); install it with: {install_hint('cpu')}") from error
 
 
 SHARED: Final = EngineContext(pool="shared")
