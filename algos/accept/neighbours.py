@@ -48,8 +48,6 @@ def check_neighbours(neighbours: IntArray, what: str) -> None:
         raise ValueError(f"{what}: expected neighbours [V, k] of integers, got {neighbours.dtype} {neighbours.shape}")
     count, columns = neighbours.shape
     if columns < 1 or int(neighbours.min()) < 0 or int(neighbours.max()) >= count:
-        raise ValueError(
-            f"{what}: expected 0 <= neighbour < V = {count} in at least one column; make the table of nearest codes again"
-        )
+        raise ValueError(f"{what}: expected 0 <= neighbour < V = {count} in at least one column; make the table again")
     if bool(np.any(neighbours == np.arange(count)[:, None])):
         raise ValueError(f"{what}: a code is listed as its own neighbour, so its mass would count twice")
