@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,6 +20,8 @@ from underpaint.runtime.engines.context import EngineError
 from underpaint.zoo.grammars import EMOJI, Grammar, GrammarPrompt, emoji_prompt
 from underpaint.zoo.prompts import Prompt
 
+_ID: Final = re.compile("-?[0-9]{1,18}")
+"""A whole number that 64 bits hold."""
 _LARGEST: Final = float(np.finfo(np.float32).max)
 
 
@@ -71,10 +74,12 @@ def of_prompt(prompt: Prompt) -> Condition:
 
 def parse_ids(text: str) -> Condition:
     """A class ("207") or ids with commas between; EngineError for anything else."""
-    try:
-        return Condition(text, tuple(int(part) for part in text.split(",")))
-    except ValueError as error:
-        raise EngineError(f"condition {text!r}: expected a class, ids with commas, or an .npy file") from error
+    parts = [part.strip() for part in text.split(",")]
+    if not all(_ID.fullmatch(part) for part in parts):
+        raise EngineError(
+            f"condition {text[:60]!r}: expected a class such as 207, ids with commas between, or an .npy file of features"
+        )
+    return Condition(text, tuple(int(part) for part in parts))
 
 
 def parse_features(text: str) -> Condition:
