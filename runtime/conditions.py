@@ -77,7 +77,8 @@ def parse_ids(text: str) -> Condition:
     parts = [part.strip() for part in text.split(",")]
     if not all(_ID.fullmatch(part) for part in parts):
         raise EngineError(
-            f"condition {text[:60]!r}: expected a class such as 207, ids with commas between, or an .npy file of features"
+            f"condition {text[:60]!r}: expected a class such as 207, ids with commas between, or the .npy file "
+            "of features"
         )
     return Condition(text, tuple(int(part) for part in parts))
 

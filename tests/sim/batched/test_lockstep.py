@@ -380,3 +380,44 @@ def test_bad_worlds_are_named() -> None:
         make_synthetic_model("field", {"height": 1.5})
     with pytest.raises(ValueError, match="expected at least one image"):
         run_loop(small(), make_scheme(small(), "chain", "chain"), 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "message"),
+    [
+        *(
+            ("field", {key: 1e308}, f"{key} must be at most 1e\\+06")
+            for key in ("noise", "sharpness", "spread", "texture")
+        ),
+        ("field", {"contrast": 1e308}, r"contrast must be at most 1e\+06"),
+        ("field", {"temperature": 1e308}, r"temperature must be at most 1e\+06"),
+        ("field", {"smoothness": 1e-320}, "smoothness must be 0 .none. or at least 0.001"),
+        ("field", {"drift": 1e5, "depth_known": 20}, "grows the drafter's noise by more than"),
+        ("dirichlet", {"concentration": 1e308}, r"concentration must be at most 1e\+06"),
+        ("zipf", {"concentration": 1e5}, "concentration must be at most 60"),
+        ("field", {"height": 1, "width": 1}, "expected two cells or more, got height 1 and width 1"),
+        ("zipf", {"height": 1, "width": 1}, "expected two cells or more"),
+    ],
+)
+def test_sizes_beyond_floating_numbers_are_named_without_a_warning(
+    name: str, settings: dict[str, Any], message: str
+) -> None:
+    """Warnings are errors in tests: NumPy gives none before the message."""
+    with pytest.raises(ValueError, match=message):
+        make_synthetic_model(name, {"vocab_size": 32, **settings})
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        *(("field", {key: 1e6}) for key in ("noise", "sharpness", "spread", "texture", "contrast", "temperature")),
+        ("field", {"smoothness": 1e-3}),
+        ("field", {"drift": 9.0, "depth_known": 6, "noise": 1e6}),
+        ("dirichlet", {"concentration": 1e6}),
+        ("zipf", {"concentration": 60.0}),
+    ],
+)
+def test_the_largest_sizes_make_distributions_without_a_warning(name: str, settings: dict[str, Any]) -> None:
+    model = make_synthetic_model(name, {"vocab_size": 32, "images": 2, **settings})
+    np.testing.assert_allclose(model.target.sum(axis=1), 1.0, atol=1e-9)
+    np.testing.assert_allclose(model.draft.sum(axis=2), 1.0, atol=1e-9)
