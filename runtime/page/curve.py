@@ -14,6 +14,8 @@ _LEFT: Final = 52
 _RIGHT: Final = 20
 _TOP: Final = 16
 _FOOT: Final = 44
+_LEAST: Final = 1e-4
+"""Of an axis, which never ends at 0."""
 
 
 def cost_curve(curve: Mapping[str, Any] | None, rows: Sequence[Mapping[str, Any]]) -> str:
@@ -86,7 +88,8 @@ def _tables(
 
 def _scale(most: float) -> tuple[float, float]:
     """The largest value that an axis shows, and the step between its marks."""
-    steps = (10.0**exponent * digit for exponent in range(-4, 8) for digit in (1, 2, 5))
+    most = max(most, _LEAST)
+    steps = (10.0**exponent * digit for exponent in range(-4, 10) for digit in (1, 2, 5))
     step = next(each for each in steps if most / each <= 6)
     return step * -(-most // step), step
 
