@@ -374,7 +374,7 @@ _WRITTEN: Final = (
     ),
     (
         "compare --methods eagle2 --prompts-count 1 --resolution 64 --out log_passes",
-        "expected 0 to 1.09951e+12, got",
+        "target_nfe: expected 1 to 1.09951e+12, got 0)",
     ),
     (
         "compare --methods eagle2 --prompts-count 1 --resolution 64 --out log_seconds_huge",
