@@ -216,7 +216,7 @@ def _validate_kind(value: Any, choices: Sequence[Mapping[str, Any]], at: str, wh
     if not isinstance(value, dict):
         return [f"{at or 'the file'}: expected object, got {json.dumps(value)[:80]}"]
     kind = value.get("kind")
-    if kind not in by_kind:
+    if not isinstance(kind, str) or kind not in by_kind:
         return [f"{at or 'the file'}: kind: expected one of {', '.join(by_kind)}, got {kind!r}"]
     return validate(value, by_kind[kind], at, whole)
 

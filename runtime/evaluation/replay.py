@@ -215,7 +215,7 @@ class ReplayLog:
         self._head = {"format": REPLAY_FORMAT, "hash": "" if settings is None else settings_hash(settings)}
         self._run_log = RunLog(self.path)
         self._held: dict[DrawingKey, Replay] = {}
-        self.finished = True
+        self.finished = not self.path.exists()
         try:
             lines = self._run_log.read()
             same = bool(lines) and (
@@ -261,7 +261,7 @@ class ReplayLog:
 
     def finish(self) -> None:
         """Say in the file that all replays asked for are recorded, so that a file that is cut short can be told."""
-        if not self.finished:
+        if not self.finished and not self._run_log.empty:
             self._run_log.append({FINISHED: len(self._held)})
             self.finished = True
 

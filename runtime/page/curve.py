@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from underpaint.runtime.page.tables import number
 
+_FIELDS: Final = ("mean_nodes", "target_ms_per_cycle", "drafter_ms_per_cycle", "host_ms_per_cycle")
 _WIDTH: Final = 640
 _HEIGHT: Final = 300
 _LEFT: Final = 52
@@ -23,7 +24,7 @@ def cost_curve(curve: Mapping[str, Any] | None, rows: Sequence[Mapping[str, Any]
     points = [
         (row["method"], place, row["mean_nodes"] + 1.0, row["target_ms_per_cycle"])
         for place, row in enumerate(rows)
-        if row.get("mean_nodes") is not None and row.get("host_ms_per_cycle") is not None
+        if all(row.get(field) is not None for field in _FIELDS)
     ]
     line = [] if curve is None else [(float(nodes), float(ms)) for nodes, ms in curve["verify_ms"]]
     if not points and not line:
@@ -58,10 +59,7 @@ def _tables(
 ) -> str:
     lines = []
     for turn, (name, place, _, _) in enumerate(points):
-        cells = [
-            f"<td>{number(rows[place][field], '.2f', 'rows', place, field)}</td>"
-            for field in ("mean_nodes", "target_ms_per_cycle", "drafter_ms_per_cycle", "host_ms_per_cycle")
-        ]
+        cells = [f"<td>{number(rows[place][field], '.2f', 'rows', place, field)}</td>" for field in _FIELDS]
         method = f'<th scope="row" class="words">{html.escape(name)}</th>'
         lines.append(f"<tr><td>{turn + 1}</td>{method}{''.join(cells)}</tr>")
     heads = ("no.", "method", "drafted nodes", "target ms", "drafter ms", "host ms")

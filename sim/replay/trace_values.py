@@ -101,9 +101,11 @@ def _check_likeliest(name: str, tokens: IntArray, probs: FloatArray, vocab_size:
         raise ValueError(f"{name}_probs: expected distributions that sum to at most 1, got {sums.max():.4g}")
     if np.any(np.diff(probs, axis=-1) > _ROUNDING):
         raise ValueError(f"{name}_probs: expected the likeliest tokens first")
-    whole = tokens.shape[-1] >= vocab_size
-    if whole and np.any(sums < 1.0 - _ROUNDING):
-        raise ValueError(f"{name}_probs: expected distributions over all {vocab_size} tokens that sum to 1")
+    ended = probs[..., -1] <= 0.0 if tokens.shape[-1] < vocab_size else np.ones(sums.shape, np.bool_)
+    if np.any(sums[ended] < 1.0 - _ROUNDING):
+        raise ValueError(
+            f"{name}_probs: expected distributions over all their tokens to sum to 1, got {sums.min():.4g}"
+        )
     # Places past a support hold token 0 with probability 0, as often as it takes.
     shown = np.where(probs > 0.0, tokens, -1 - np.arange(tokens.shape[-1]))
     ordered = np.sort(shown, axis=-1)

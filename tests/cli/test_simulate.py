@@ -516,7 +516,11 @@ def test_bad_costs_and_comparisons_are_refused(monkeypatch: pytest.MonkeyPatch, 
         refused(compare, held, "expected JSON")
     refused(compare, '{"settings": {}, "rows": []}', "results upgrade")
     values = {"model": {"target": "field", "engine": "cpu", "sha256": {}}, "settings": {"temperature": 1}, "rows": []}
-    refused(compare, json.dumps(with_envelope("compare", {"processor": "one"}, "", values)), "rows: expected 1 or more of them")
+    refused(
+        compare,
+        json.dumps(with_envelope("compare", {"processor": "one"}, "", values)),
+        "rows: expected 1 or more of them",
+    )
 
 
 def test_a_prediction_says_which_costs_it_took(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -111,6 +111,9 @@ def mutated_value(draw: st.DrawFn, value: Any) -> Any:
     return changed(value, at, lambda _: put)
 
 
+ODD = [b"\0", b"\xff", b"\n", b"\xef\xbb\xbf", "\u2028".encode(), b",", b"]", b'"', b"{", b"\xed\xa0\x80"]
+
+
 @st.composite
 def mutated_bytes(draw: st.DrawFn, content: bytes) -> bytes:
     """`content` cut, with bytes turned, repeated or put in."""
@@ -128,21 +131,27 @@ def mutated_bytes(draw: st.DrawFn, content: bytes) -> bytes:
     return content + content if what == "twice" else b""
 
 
+def _as_reals(array: Any) -> Any:
+    return array.astype(np.float64)
+
+
 ARRAY_CHANGES: list[Callable[[Any], Any]] = [
-    *(
-        lambda a: a * 3,
-        lambda a: -a - 1,
-        lambda a: a.astype(np.complex128) + 1j,
-        lambda a: a[..., :-1],
-        lambda a: a[:0],
-    ),
-    *(lambda a: a[None], lambda a: a.astype(str), lambda a: a.astype(object), lambda a: a.astype(np.float64) + np.nan),
-    *(
-        lambda a: np.full_like(a, 1e30 if a.dtype.kind == "f" else 2**31 - 1),
-        lambda a: np.zeros_like(a),
-        lambda a: a[::-1],
-    ),
-    *(lambda a: a.astype(np.float64) * 1e308, lambda a: a > 0, lambda a: a.astype(np.float64), lambda a: a + 5),
+    lambda a: a * 3,
+    lambda a: a + 5,
+    lambda a: -a - 1,
+    lambda a: a.astype(np.complex128) + 1j,
+    lambda a: a[..., :-1],
+    lambda a: a[:0],
+    lambda a: a[None],
+    lambda a: a[::-1],
+    lambda a: a > 0,
+    lambda a: a.astype(str),
+    lambda a: a.astype(object),
+    _as_reals,
+    lambda a: _as_reals(a) + np.nan,
+    lambda a: _as_reals(a) * 1e308,
+    lambda a: np.full_like(a, 1e30 if a.dtype.kind == "f" else 2**31 - 1),
+    np.zeros_like,
 ]
 
 
