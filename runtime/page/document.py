@@ -72,7 +72,8 @@ class ComparisonFolder:
 
     def check_codes(self, vocab_size: int) -> None:
         """Raise ValueError where a drawing or a replay is not of the model's grid, or holds none of its codes."""
-        for one in (*self.drawings.values(), *self.replays):
+        shown: list[Drawing | Replay] = [*self.drawings.values(), *self.replays]
+        for one in shown:
             if len(one.tokens) != self.grid.cells:
                 raise ValueError(
                     f"the drawing of {one.prompt!r} by {one.method}, seed {one.seed}, has {len(one.tokens)} tokens, "

@@ -140,7 +140,7 @@ def _check_results(found: Mapping[str, Any]) -> None:
     assert {row["method"] for row in found["rows"]} >= set(found.get("acceptance_per_cell", {}))
 
 
-def _page(path: Path) -> str:
+def page_of(path: Path) -> str:
     """A page of a comparison, with pictures that are all black."""
     from underpaint.runtime.page.document import ComparisonFolder, page
 
@@ -176,10 +176,6 @@ def _compared_folder(changed: str, folder: Path) -> Path:
     written("drawings.jsonl", log_bytes(LOG), folder)
     written("replays.jsonl", log_bytes(REPLAYS), folder)
     return folder / changed
-
-
-def _page_of(path: Path) -> str:
-    return _page(path)
 
 
 def _check_drawings(found: DrawingLog) -> None:
@@ -268,7 +264,7 @@ def _check_case(found: VerifierCase) -> None:
     assert np.isfinite(list(found.wanted.values())).all()
 
 
-def _trace(folder: Path) -> Path:
+def trace_file(folder: Path) -> Path:
     trace = recorded(field(height=2, width=3, images=2), 1, keep=4, depths=2)
     rows = RowTrace({"ratio": 2}, 2, trace.tokens, trace.target_tokens, trace.target_probs, np.ones((1, 7), np.int64))
     save(dataclasses.replace(trace, rows=(rows,)), folder / "one.npz")
@@ -330,9 +326,9 @@ READERS: list[FileReader] = [
     FileReader("cost curve", "json", partial(written, "costs.json", CURVE), read_cost_curve, _check_curve),
     FileReader("results", "json", partial(written, "compare.json", COMPARED), read_results, _check_results),
     FileReader("comparison", "json", partial(written, "compare.json", COMPARED), load_comparison, _nothing),
-    FileReader("page of figures", "json", partial(_compared_folder, "compare.json"), _page_of, _check_page),
-    FileReader("page of drawings", "sealed", partial(_compared_folder, "drawings.jsonl"), _page_of, _check_page),
-    FileReader("page of replays", "sealed", partial(_compared_folder, "replays.jsonl"), _page_of, _check_page),
+    FileReader("page of figures", "json", partial(_compared_folder, "compare.json"), page_of, _check_page),
+    FileReader("page of drawings", "sealed", partial(_compared_folder, "drawings.jsonl"), page_of, _check_page),
+    FileReader("page of replays", "sealed", partial(_compared_folder, "replays.jsonl"), page_of, _check_page),
     FileReader(
         "edited drawings",
         "lines",
@@ -373,7 +369,7 @@ READERS: list[FileReader] = [
     ),
     FileReader("job of a shard", "json", partial(written, "k0.json", JOB_RECORD), _shards_read, _check_pictures),
     FileReader("certificate case", "json", partial(written, "case.json", CASE_FILE), _case, _check_case),
-    FileReader("trace", "npz", _trace, load, _check_trace),
+    FileReader("trace", "npz", trace_file, load, _check_trace),
     FileReader("real scenes", "npz", _reference, lambda path: load_reference(path, 64), _check_reference),
     FileReader("features", "npy", _features, read_features, _check_features),
     FileReader(

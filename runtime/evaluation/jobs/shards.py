@@ -274,10 +274,17 @@ def _finished(path: Path) -> Iterator[tuple[dict[str, Any], StoredPicture | None
 
 def _shared(drawing: Drawing, numbers: dict[int, int]) -> Drawing:
     """A drawing that keeps one object a number, as there are few of them and tokens are many."""
-    listed = {name: getattr(drawing, name) for name in ("tokens", "accepted", "depths", "kept_cells", "nodes")}
+
+    def shared(held: tuple[int, ...] | None) -> tuple[int, ...] | None:
+        return None if held is None else tuple(numbers.setdefault(one, one) for one in held)
+
     return replace(
         drawing,
-        **{name: tuple(numbers.setdefault(one, one) for one in held) for name, held in listed.items() if held},
+        tokens=shared(drawing.tokens) or (),
+        accepted=shared(drawing.accepted),
+        depths=shared(drawing.depths),
+        kept_cells=shared(drawing.kept_cells),
+        nodes=shared(drawing.nodes),
     )
 
 
