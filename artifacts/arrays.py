@@ -5,9 +5,12 @@ What a reader wants of each array is declared by an `ArrayForm`; everything else
 
 from __future__ import annotations
 
+import tokenize
+import warnings
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -22,7 +25,11 @@ from underpaint.artifacts.strict_json import parse_json
 MOST_BYTES: Final = 1 << 34
 """Of all arrays of one .npz file, unpacked."""
 _KINDS: Final = {"whole": "iu", "real": "fiu", "text": "U"}
-_UNREADABLE: Final = (ValueError, KeyError, TypeError, EOFError, OverflowError, SyntaxError, MemoryError)
+_UNREADABLE: Final = (
+    *(ValueError, KeyError, TypeError, EOFError, OverflowError, SyntaxError, MemoryError, Warning, NotImplementedError),
+    *(RuntimeError, zipfile.BadZipFile, zlib.error, tokenize.TokenError),
+)
+"""What NumPy and zipfile raise of damaged files."""
 _SIZES: Final = {"F64": 8, "I64": 8, "F32": 4, "I32": 4, "F16": 2, "BF16": 2, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
 """Bytes of a number, by its type in safetensors files."""
 
@@ -66,6 +73,14 @@ TEXT: Final = ArrayForm("text", 0)
 Forms: TypeAlias = Mapping[str, ArrayForm]
 
 
+@contextmanager
+def _no_warnings() -> Iterator[None]:
+    """Within it, a header that NumPy only warns of is an error."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        yield
+
+
 class ArrayFile:
     """An open .npz file. A context manager; see `open_arrays`."""
 
@@ -82,7 +97,9 @@ class ArrayFile:
             if sum(member.file_size for member in members) > MOST_BYTES:
                 raise ArrayError(f"its arrays take more than {MOST_BYTES >> 30} GiB")
             self._arrays = np.load(path, allow_pickle=False)
-        except (zipfile.BadZipFile, NotImplementedError, RuntimeError, *_UNREADABLE) as error:
+            if not isinstance(self._arrays, np.lib.npyio.NpzFile):
+                raise ArrayError("it holds one array")
+        except _UNREADABLE as error:
             raise ArrayError(f"no .npz file of NumPy's: {error}") from error
 
     def __enter__(self) -> ArrayFile:
@@ -99,8 +116,9 @@ class ArrayFile:
         if name not in self:
             raise ArrayError(f"there is no array '{name}' in it")
         try:
-            found = self._arrays[name]
-        except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, OSError, *_UNREADABLE) as error:
+            with _no_warnings():
+                found = self._arrays[name]
+        except (OSError, *_UNREADABLE) as error:
             raise ArrayError(f"{name}: {error}") from error
         if not isinstance(found, np.ndarray):
             raise ArrayError(f"{name}: expected an array of NumPy's")
@@ -115,8 +133,9 @@ def read_npy(path: Path, form: ArrayForm) -> NDArray[Any]:
     """The array of an .npy file; ArrayError where it is none or not of its form, OSError where it cannot be read."""
     check_regular(path)
     try:
-        found = np.load(path, allow_pickle=False)
-    except (zipfile.BadZipFile, *_UNREADABLE) as error:
+        with _no_warnings():
+            found = np.load(path, allow_pickle=False)
+    except _UNREADABLE as error:
         raise ArrayError(f"no .npy file of NumPy's: {error}") from error
     if not isinstance(found, np.ndarray):
         raise ArrayError("expected an .npy file of NumPy's, got an .npz one")

@@ -16,10 +16,10 @@ from underpaint.runtime.conditions import Condition
 from underpaint.runtime.engines.engine import PassTimer
 from underpaint.runtime.methods.method import DecodingMethod, PipelineModels
 
-_MOST: Final = 2**40
+MOST_COUNT: Final = 2**40
 _MOST_SECONDS: Final = 1e9
 """Thirty years."""
-Count: TypeAlias = Annotated[int, Within(0, _MOST)]
+Count: TypeAlias = Annotated[int, Within(0, MOST_COUNT)]
 Seconds: TypeAlias = Annotated[float, Within(0.0, _MOST_SECONDS)]
 
 
@@ -41,7 +41,7 @@ class Drawing:
     tokens: tuple[Count, ...]
     accepted: tuple[Count, ...] | None
     depths: tuple[Count, ...] | None
-    target_nfe: Annotated[int, Within(1, _MOST)]
+    target_nfe: Annotated[int, Within(1, MOST_COUNT)]
     drafter_nfe: Count
     seconds: Annotated[float, Within(1e-9, _MOST_SECONDS)]
     target_seconds: Seconds
@@ -50,7 +50,7 @@ class Drawing:
     rejected: Count | None = None
     resampler_seconds: Seconds = 0.0
     nodes: tuple[Count, ...] | None = None
-    batch: Annotated[int, Within(1, _MOST)] = 1
+    batch: Annotated[int, Within(1, MOST_COUNT)] = 1
     device_seconds: Seconds | None = None
     peak_bytes: Annotated[int, Within(0, 2**60)] | None = None
 

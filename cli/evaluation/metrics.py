@@ -68,7 +68,7 @@ def score(
         wanted = read_names(metrics)
         check_asked(wanted, METRICS, inception=inception, reference=reference, clip=clip, hps=hps, aesthetic=aesthetic)
         models = read_planned_models(folder)
-        groups = _by_method(folder, len(models))
+        groups = _by_method(folder)
         check_file_writable(figures)
         networks = Networks.open(wanted, inception, reference, clip, hps, aesthetic)
     rows: list[dict[str, Any]] = []
@@ -104,7 +104,7 @@ def write(
     with bad_input():
         _check_benchmark(benchmark)
         models = read_planned_models(folder)
-        groups = _by_method(folder, len(models))
+        groups = _by_method(folder)
         check_folder_writable(out)
         source = PromptSource.read(prompts)
         _check_drawn(folder, source)
@@ -167,11 +167,11 @@ def _check_benchmark(name: str) -> None:
         raise ValueError(f"there is no benchmark '{name}' here; {suggest(name, BENCHMARKS)}")
 
 
-def _by_method(folder: Path, models: int) -> "dict[tuple[int, str], list[StoredPicture]]":
+def _by_method(folder: Path) -> "dict[tuple[int, str], list[StoredPicture]]":
     from underpaint.runtime.evaluation.jobs.shards import stored_pictures
 
     groups: dict[tuple[int, str], list[StoredPicture]] = defaultdict(list)
-    for one in stored_pictures(folder, models):
+    for one in stored_pictures(folder):
         groups[one.model, one.method].append(one)
     if not groups:
         raise ValueError(f"{folder} holds no pictures; let `underpaint evaluate` draw some, by models with a decoder")

@@ -20,6 +20,7 @@ from underpaint.sim.sweep.plan import (
     times_chains,
     window_scheme_of,
 )
+from underpaint.sim.sweep.result_line import check_line
 from underpaint.sim.synthetic.table_model import TableModel
 from underpaint.sim.synthetic.windows import WindowScheme, run_windows
 
@@ -145,16 +146,25 @@ class Results:
             lines = self._run_log.read()
             if not lines and self.path.exists() and not _HEAD.startswith(self.path.read_bytes()[: len(_HEAD)]):
                 raise ValueError("no plan in its first line")
-            head = dict(lines[0]["plan"]) if lines else None
-            self.lines = [line for line in lines[1:] if line["key"]]
-        except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"{self.path} is no sweep ({error!r}); choose another --out or delete it") from error
+            head = lines[0].get("plan") if lines else None
+            if lines and not isinstance(head, dict):
+                raise ValueError("line 1: no plan")
+        except ValueError as error:
+            raise ValueError(f"{self.path} is no sweep ({error}); choose another --out or delete it") from error
         if head is not None and head != self._plan:
             differs = sorted(key for key in head.keys() | self._plan.keys() if head.get(key) != self._plan.get(key))
             raise ValueError(
                 f"{self.path} belongs to another sweep (it differs in {', '.join(differs)}); repeat that command to go "
                 "on with it, or choose another --out folder"
             )
+        for number, line in enumerate(lines[1:], start=2):
+            try:
+                check_line(line, plan)
+            except ValueError as error:
+                raise ValueError(
+                    f"{self.path}, line {number}: {error}; choose another --out folder, or delete the file"
+                ) from error
+            self.lines.append(line)
 
     def missing(self, wanted: Sequence[Job]) -> list[Job]:
         """Those of `wanted` that are not finished."""

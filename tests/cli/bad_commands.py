@@ -346,7 +346,7 @@ _WRITTEN: Final = (
     ("compare --out x --json text.txt/f.json", "is not a folder; choose another place"),
     (
         "compare --methods eagle2 --prompts-count 1 --resolution 64 --out log_seconds",
-        "expected a time of at least 0, got -1.0);",
+        "a drawing: seconds: expected 1e-09 to 1e+09, got -1.0)",
     ),
     (
         "compare --methods eagle2 --prompts-count 1 --resolution 64 --out log_seconds_text",
@@ -354,7 +354,7 @@ _WRITTEN: Final = (
     ),
     (
         "compare --methods eagle2 --prompts-count 1 --resolution 64 --out log_seconds_nan",
-        "expected a time of at least 0, got nan); choose",
+        "line 2: expected JSON, which has no NaN",
     ),
     (
         "compare --methods eagle2 --prompts-count 1 --resolution 64 --out log_token",
@@ -362,11 +362,11 @@ _WRITTEN: Final = (
     ),
     (
         "compare --methods eagle2 --prompts-count 1 --resolution 64 --out log_token_negative",
-        "expected one target pass or more, and no number",
+        "expected 0 to 1.09951e+12, got",
     ),
     (
         "compare --methods eagle2 --prompts-count 1 --resolution 64 --out log_tokens_few",
-        "log_tokens_few/drawings.jsonl: the drawing of 'a",
+        "its cycles decide 64 cells, and it has 63 tokens",
     ),
     (
         "compare --methods eagle2 --prompts-count 1 --resolution 64 --out log_tokens_none",
@@ -374,15 +374,34 @@ _WRITTEN: Final = (
     ),
     (
         "compare --methods eagle2 --prompts-count 1 --resolution 64 --out log_passes",
-        "expected one target pass or more, and no number",
+        "target_nfe: expected 1 to 1.09951e+12, got 0)",
     ),
+    (
+        "compare --methods eagle2 --prompts-count 1 --resolution 64 --out log_seconds_huge",
+        "a drawing: seconds: expected 1e-09 to 1e+09, got 1e+308)",
+    ),
+    (
+        "compare --methods eagle2 --prompts-count 1 --resolution 64 --out log_few_passes",
+        "a drawing: target_nfe: expected",
+    ),
+    ("compare --methods eagle2 --prompts-count 1 --resolution 64 --out log_batch", "batch: expected 1 to"),
+    (
+        "compare --methods eagle2 --prompts-count 1 --resolution 64 --out log_device_seconds",
+        "device_seconds: expected 0 to 1e+09, got -5)",
+    ),
+    ("compare --methods eagle2 --prompts-count 1 --resolution 64 --out log_depths", "a drawing: depths: expected"),
+    (
+        "compare --methods eagle2 --prompts-count 1 --resolution 64 --out log_edited",
+        "its checksum is of another text: the line, or one before it, was edited",
+    ),
+    ("compare --methods eagle2 --prompts-count 1 --resolution 64 --out log_cut_line", "line 2: expected JSON, got"),
     (
         "compare --methods eagle2 --prompts-count 1 --resolution 64 --out log_unknown_key",
         "log_unknown_key/drawings.jsonl is no record of",
     ),
     (
         "compare --methods eagle2 --prompts-count 1 --resolution 64 --out log_method",
-        "log_method/drawings.jsonl: the drawing of 'an outlined",
+        "a drawing of method 'nobody', which the run does not have",
     ),
     (
         "compare --methods eagle2 --prompts-count 1 --resolution 64 --out log_head",
