@@ -126,7 +126,7 @@ _WRITTEN: Final = (
     ),
     (
         "generate FOX --out x.png --method roofline --set costs=costs_nan.json",
-        "costs_nan.json: expected JSON with verify_ms and draft_ms, each [[nodes, ms], ...] (expected JSON, which has no NaN",
+        "costs_nan.json: expected JSON with verify_ms and draft_ms",
     ),
     (
         "generate FOX --out x.png --method roofline --set costs=costs_in_cycle.json",
@@ -234,7 +234,7 @@ _WRITTEN: Final = (
     ("compare --engines m_cut_index --out x", "m_cut_index/model_index.json: damaged"),
     (
         "compare --engines m_list_index --out x",
-        "m_list_index/model_index.json: damaged (expected a JSON object, got list)",
+        "m_list_index/model_index.json: damaged (expected a JSON object",
     ),
     ("compare --engines m_cut_manifest --out x --resolution 64", "expected JSON, got Expecting value: line 1"),
     ("compare --engines m_no_manifest --out x --resolution 64", "m_no_manifest: model_index.json names other models,"),
@@ -499,14 +499,14 @@ _WRITTEN: Final = (
     ("simulate sweep --machines nowhere.json --out x", "expected a cost curve"),
     (
         "simulate sweep --machines costs_nan.json --out x",
-        "costs_nan.json: expected JSON with verify_ms and draft_ms, each [[nodes, ms], ...] (expected JSON, which has no NaN",
+        "costs_nan.json: expected JSON with verify_ms and draft_ms",
     ),
     ("simulate sweep --machines costs_in_cycle.json --out x", "costs_in_cycle.json: 'in_cycle' is not"),
     ("simulate sweep --models nowhere.npz --out x", "[Errno 2] No such file or directory: 'nowhere.npz'"),
     ("simulate sweep --models text.npz --out x", "text.npz is no trace (no .npz file of NumPy's"),
     (
         "simulate sweep --models cut.npz --out x",
-        "cut.npz is no trace (no .npz file of NumPy's: File is not a zip file);",
+        "cut.npz is no trace (no .npz file of NumPy's: File is",
     ),
     ("simulate sweep --models numbers.npz --out x", "numbers.npz is no trace (there is no array 'head' in"),
     ("simulate sweep --vary nobody --out x", "expected part.setting=value,value, each setting"),
@@ -560,7 +560,7 @@ _WRITTEN: Final = (
     ("simulate spatial --seed 18446744073709551616", "Invalid value for '--seed': Input should be less"),
     ("simulate fit --trace nowhere.npz", "[Errno 2] No such file or directory: 'nowhere.npz'"),
     ("simulate fit --trace text.npz", "text.npz is no trace (no .npz file of NumPy's"),
-    ("simulate fit --trace cut.npz", "cut.npz is no trace (no .npz file of NumPy's: File is not a zip file);"),
+    ("simulate fit --trace cut.npz", "cut.npz is no trace (no .npz file of NumPy's: File is"),
     ("simulate fit --trace numbers.npz", "numbers.npz is no trace (there is no array 'head' in"),
     ("simulate fit --trace a_folder", "a_folder: expected a regular file, got a folder"),
     ("simulate fit --trace real.npz --vocab-size 0", "must be at least 2 and a multiple of c"),
