@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, Literal, NamedTuple, TypeAlias, get_args
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast, get_args
 
 from underpaint.algos.draft.spec import PolicySpec
 from underpaint.algos.registry import settings_fields
@@ -233,7 +233,9 @@ def _in_cycle(path: Path, part: Any) -> InCycleCosts | None:
         part = _object(part, IN_CYCLE)
         plain = _object(part["plain"], "plain")
         host = {
-            _FORMAT_1.get(name, name): HostCosts(**{key: _ms(ms) for key, ms in _object(one, name).items()})
+            _FORMAT_1.get(name, cast(HostFamily, name)): HostCosts(
+                **{key: _ms(ms) for key, ms in _object(one, name).items()}
+            )
             for name, one in _object(part["host_ms"], "host_ms").items()
         }
         unknown = host.keys() - set(get_args(HostFamily))

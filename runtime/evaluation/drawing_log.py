@@ -111,16 +111,16 @@ class DrawingLog:
 def read_head(path: Path, lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The settings in the first line of a log; ValueError where it is empty or of another version."""
     if not lines:
-        raise ValueError(f"{path} is empty; repeat the comparison")
+        raise ValueError("it is empty")
     if "settings" not in lines[0] or "hash" not in lines[0]:
-        raise ValueError(f"{path} is no record of a comparison (line 1 has no settings and hash)")
+        raise ValueError("line 1: it has no settings and hash")
     written = lines[0].get("format")
     if not is_version(written, LOG_FORMAT):
         raise OtherComparison(
             f"{path} was written by another version (format {written!r}, expected {LOG_FORMAT}); choose another "
             "folder, or pass --fresh to discard it"
         )
-    return build_typed(_LogHead, lines[0], f"{path}: line 1").settings
+    return build_typed(_LogHead, lines[0], "line 1").settings
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

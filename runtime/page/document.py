@@ -12,9 +12,9 @@ from typing import Any, Final
 
 from underpaint.algos.draft import Grid
 from underpaint.artifacts.results import ResultsError, upgraded
-from underpaint.artifacts.run_log import RunLog, RunLogError
+from underpaint.artifacts.run_log import RunLog
 from underpaint.runtime.drawing import Drawing
-from underpaint.runtime.evaluation.drawing_log import FILE_NAME, drawings_of, read_head
+from underpaint.runtime.evaluation.drawing_log import FILE_NAME, OtherComparison, drawings_of, read_head
 from underpaint.runtime.evaluation.jobs.shards import HEAD_NAME, EvaluationFolder, read_plan
 from underpaint.runtime.evaluation.replay import Replay, ReplayLog
 from underpaint.runtime.page.curve import cost_curve
@@ -108,7 +108,9 @@ def _compared(folder: Path, path: Path, results: Mapping[str, Any]) -> list[Draw
         settings = read_head(log, lines)
         _check_same_run(log, path, settings, results)
         return list(drawings_of(lines, settings))
-    except RunLogError as error:
+    except (ResultsError, OtherComparison):
+        raise
+    except ValueError as error:
         raise ResultsError(f"{log}: {error}; repeat the comparison with --fresh") from error
 
 
