@@ -61,7 +61,7 @@ class ArrayForm:
             return array
         if array.dtype.kind == "f" and not np.isfinite(array).all():
             raise ArrayError(f"{name}: expected finite numbers, got NaN or infinity")
-        least, most = array.min(), array.max()
+        least, most = array.min().item(), array.max().item()
         if least < self.low or most > self.high:
             raise ArrayError(
                 f"{name}: expected {self.low:g} to {self.high:g}, got {least if least < self.low else most}"
