@@ -34,3 +34,19 @@ def check_memory(what: str, setting: str, asked: int, bytes_each: int) -> None:
             f"{setting}: {what} would take {asked * bytes_each / _GIB:,.1f} GiB at {asked:,}, this machine has "
             f"{free / _GIB:,.1f} GiB free; expected at most {free // max(bytes_each, 1):,}"
         )
+
+
+_NO_MEMORY: Final = (
+    "can't allocate memory",
+    "cannot allocate memory",
+    "out of memory",
+    "bad_alloc",
+    "failed to allocate",
+)
+"""How PyTorch and ONNX Runtime say in a RuntimeError that memory ran out."""
+
+
+def lacks_memory(error: BaseException) -> bool:
+    """Whether an error says that memory ran out, whichever library raised it."""
+    said = str(error).lower()
+    return isinstance(error, MemoryError) or any(words in said for words in _NO_MEMORY)

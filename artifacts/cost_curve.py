@@ -5,18 +5,19 @@ pairs, sizes rising from 1.
 """
 
 import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
-from math import isfinite
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, Literal, NamedTuple, TypeAlias, get_args
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast, get_args
 
 from underpaint.algos.draft.spec import PolicySpec
 from underpaint.algos.registry import settings_fields
+from underpaint.artifacts.input_file import read_regular
 from underpaint.artifacts.knee import Knee, find_knee
+from underpaint.artifacts.strict_json import parse_json
+from underpaint.artifacts.versions import check_format
 
 Curve: TypeAlias = tuple[tuple[int, float], ...]
 """(size, ms) pairs, sizes rising from 1."""
@@ -31,10 +32,23 @@ FORMAT: Final = 3
 levels of trees that one call drafts without a price of the call."""
 _FORMAT_1: Final[Mapping[str, HostFamily]] = {"priced": "cost_aware", "weighed": "cost_aware_chain"}
 _REMEDY: Final = "measure it again with `underpaint costs --renew --full --export FILE`"
+MOST_MS: Final = 1e9
+"""Of one pass: eleven days."""
+_MOST_SIZE: Final = 1 << 20
 IN_CYCLE: Final = "in_cycle"
 DRIFT: Final = 4 / 3
 """Times of one pass that differ by more than this factor are of two states of the machine."""
 IN_GRID: Final = "in_grid"
+
+
+_KNOWN: Final = frozenset(
+    (
+        *("format", "benchmark", "model", "measured_on", "sampling", "full", "threads", "rounds", "seconds"),
+        *("verify_ms", "verify_spread_ms", "draft_ms", "draft_spread_ms", "overhead_ms", "machine", "command"),
+        *("in_cycle", "in_grid"),
+    )
+)
+"""Everything that a file may hold, what only a person reads too."""
 
 
 def check_curve(where: str, what: str, unit: str, curve: Curve) -> None:
@@ -42,8 +56,8 @@ def check_curve(where: str, what: str, unit: str, curve: Curve) -> None:
     sizes = [size for size, _ in curve]
     if sizes[:1] != [1] or any(low >= high for low, high in pairwise(sizes)):
         raise ValueError(f"{where}: {what} must name rising sizes from 1 {unit} on, got {sizes}")
-    if not all(isfinite(ms) and ms > 0.0 for _, ms in curve):
-        raise ValueError(f"{where}: {what} must hold positive times, got {curve}")
+    if not all(0.0 < ms <= MOST_MS for _, ms in curve):
+        raise ValueError(f"{where}: {what} must hold positive times of at most {MOST_MS:g} ms, got {curve}")
 
 
 class HostCosts(NamedTuple):
@@ -89,10 +103,10 @@ class InCycleCosts:
             check_curve(IN_CYCLE, "chain_ms", "level", self.chain)
         for family, tree in self.tree.items():
             check_curve(IN_CYCLE, f"tree_ms of '{family}'", "node", tree.levels)
-            if not (isfinite(tree.call) and tree.call >= 0.0):
+            if not 0.0 <= tree.call <= MOST_MS:
                 raise ValueError(f"{IN_CYCLE}: tree_ms of '{family}': a call must take at least 0 ms, got {tree.call}")
         for name, parts in (("plain", (self.plain_target_ms, self.plain_host_ms)), *self.host.items()):
-            if not all(isfinite(part) and part >= 0.0 for part in parts):
+            if not all(0.0 <= part <= MOST_MS for part in parts):
                 raise ValueError(f"{IN_CYCLE}: times of '{name}' must be at least 0, got {tuple(parts)}")
 
     @property
@@ -168,7 +182,7 @@ class CostCurveFile:
 def read_cost_curve(path: Path) -> CostCurveFile:
     """A cost curve's file; ValueError, naming it and what is wrong with it, where it is something else or missing."""
     try:
-        content = path.read_bytes()
+        content = read_regular(path)
     except OSError as error:
         raise ValueError(f"{path}: expected a cost curve ({error!r}); {_REMEDY}") from error
     return parse_cost_curve(content, path)
@@ -177,24 +191,33 @@ def read_cost_curve(path: Path) -> CostCurveFile:
 def parse_cost_curve(content: bytes, path: Path) -> CostCurveFile:
     """The content of a cost curve's file of that path; ValueError as `read_cost_curve`."""
     try:
-        held = json.loads(content)
+        held = _object(parse_json(content), "the file")
+    except ValueError as error:
+        raise ValueError(f"{path}: no cost curve: {error}; {_REMEDY}") from error
+    try:
+        check_format(held.get("format", 1), FORMAT, _REMEDY, oldest=1)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+    try:
+        unknown = sorted(held.keys() - _KNOWN)
+        if unknown:
+            raise ValueError(f"unknown field '{unknown[0]}'")
         within = held.get(IN_CYCLE)
         verify, draft = _curve(held["verify_ms"]), _curve(held["draft_ms"])
-        overhead = float(held.get("overhead_ms", 0.0))
-        grid = _curve(held[IN_GRID]["target_ms"]) if IN_GRID in held else ()
-        model, machine = dict(held.get("model", {})), dict(held.get("machine", {}))
-        measured_on = dict(held.get("measured_on", {}))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        overhead = _ms(held.get("overhead_ms", 0.0))
+        grid = _curve(_object(held[IN_GRID], IN_GRID)["target_ms"]) if IN_GRID in held else ()
+        model, machine, measured_on = (
+            _object(held.get(name, {}), name) for name in ("model", "machine", "measured_on")
+        )
+    except (ValueError, KeyError) as error:
         raise ValueError(
-            f"{path}: expected JSON with verify_ms and draft_ms, each [[nodes, ms], ...] ({error!r}); {_REMEDY}"
+            f"{path}: expected JSON with verify_ms and draft_ms, each [[nodes, ms], ...] ({error}); {_REMEDY}"
         ) from error
-    if held.get("format", 1) not in range(1, FORMAT + 1):
-        raise ValueError(f"{path}: expected format {FORMAT}, got {held['format']}; {_REMEDY}")
     check_curve(str(path), "verify_ms", "node", verify)
     check_curve(str(path), "draft_ms", "node", draft)
     if grid:
         check_curve(str(path), IN_GRID, "node", grid)
-    if not (isfinite(overhead) and overhead >= 0.0):
+    if not 0.0 <= overhead <= MOST_MS:
         raise ValueError(f"{path}: overhead_ms must be a time of at least 0, got {overhead}")
     fingerprint = hashlib.sha256(content).hexdigest()
     within = _in_cycle(path, within)
@@ -207,23 +230,27 @@ def _in_cycle(path: Path, part: Any) -> InCycleCosts | None:
     if part is None:
         return None
     try:
+        part = _object(part, IN_CYCLE)
+        plain = _object(part["plain"], "plain")
         host = {
-            _FORMAT_1.get(name, name): HostCosts(**{key: float(ms) for key, ms in one.items()})
-            for name, one in part["host_ms"].items()
+            _FORMAT_1.get(name, cast(HostFamily, name)): HostCosts(
+                **{key: _ms(ms) for key, ms in _object(one, name).items()}
+            )
+            for name, one in _object(part["host_ms"], "host_ms").items()
         }
         unknown = host.keys() - set(get_args(HostFamily))
         if unknown:
             raise ValueError(f"host_ms holds {', '.join(sorted(unknown))}")
         return InCycleCosts(
-            float(part["plain"]["target_ms"]),
-            float(part["plain"]["host_ms"]),
+            _ms(plain["target_ms"]),
+            _ms(plain["host_ms"]),
             _curve(part["target_ms"]),
             _curve(part["draft_ms"]),
             _curve(part["chain_ms"]),
             host,
             _trees(part.get("tree_ms", {})),
         )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path}: '{IN_CYCLE}' is not as `underpaint costs` writes it ({error}); {_REMEDY}") from error
 
 
@@ -231,16 +258,33 @@ def _trees(part: Any) -> dict[HostFamily, TreeCallCosts]:
     names: tuple[HostFamily, ...] = ("sampled", "ranked")
     if isinstance(part, list):  # formats 1 and 2
         return {name: TreeCallCosts(0.0, _curve(part)) for name in names if part}
+    part = {name: _object(one, "tree_ms") for name, one in _object(part, "tree_ms").items()}
     unknown = part.keys() - set(names)
     if unknown:
         raise ValueError(f"tree_ms holds {', '.join(sorted(unknown))}")
     return {
-        name: TreeCallCosts(float(part[name]["call"]), _curve(part[name]["levels"])) for name in names if name in part
+        name: TreeCallCosts(_ms(part[name]["call"]), _curve(part[name]["levels"])) for name in names if name in part
     }
 
 
 def _curve(pairs: Any) -> Curve:
-    return tuple((int(size), float(ms)) for size, ms in pairs)
+    if not isinstance(pairs, list) or not all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):
+        raise ValueError(f"expected pairs of a size and ms, got {str(pairs)[:60]}")
+    if not all(type(size) is int and size <= _MOST_SIZE for size, _ in pairs):
+        raise ValueError(f"expected sizes in whole numbers up to {_MOST_SIZE}, got {str(pairs)[:60]}")
+    return tuple((size, _ms(ms)) for size, ms in pairs)
+
+
+def _ms(value: Any) -> float:
+    if type(value) not in (int, float):
+        raise ValueError(f"expected a number of ms, got {str(value)[:60]!r}")
+    return float(value)
+
+
+def _object(value: Any, what: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError(f"{what}: expected an object, got {str(value)[:60]!r}")
+    return value
 
 
 class TreeCosts(NamedTuple):

@@ -7,7 +7,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from underpaint.artifacts.strict_json import read_object
 from underpaint.artifacts.typed_json import build_typed
+from underpaint.artifacts.versions import check_format
 from underpaint.artifacts.whole_file import replacing
 
 FORMAT: Final = 2
@@ -115,14 +117,13 @@ def read(path: Path) -> Manifest:
     if not path.is_file():
         raise ManifestError(f"no manifest at {path}; {_REMEDY}")
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = read_object(path)
     except ValueError as error:
-        raise ManifestError(f"{path}: expected JSON, got {error}; {_REMEDY}") from error
-    if not isinstance(values, dict):
-        raise ManifestError(f"{path}: expected a JSON object, got {type(values).__name__}; {_REMEDY}")
-    found = values.get("format")
-    if found != FORMAT:
-        raise ManifestError(f"{path}: expected format {FORMAT}, got {found}; {_REMEDY}")
+        raise ManifestError(f"{path}: {error}; {_REMEDY}") from error
+    try:
+        check_format(values.get("format"), FORMAT, _REMEDY)
+    except ValueError as error:
+        raise ManifestError(f"{path}: {error}") from error
     try:
         made = build_typed(Manifest, values, f"manifest {path}")
         for file in (made.file, *([made.weights.file] if made.weights else [])):

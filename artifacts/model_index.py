@@ -7,7 +7,6 @@ every file. A folder in which one file was replaced is refused: its models would
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -20,7 +19,9 @@ from underpaint.artifacts.model_families import (
     CONDITIONS,
     PUBLISHED_SAMPLING,
 )
+from underpaint.artifacts.strict_json import read_json, read_object
 from underpaint.artifacts.typed_json import build_typed
+from underpaint.artifacts.versions import check_format
 
 INDEX: Final = "model_index.json"
 INDEX_FORMAT: Final = 2
@@ -120,7 +121,7 @@ def read_manifests(folder: Path) -> dict[str, Manifest]:
 def is_manifest(path: Path) -> bool:
     """Whether a JSON file is a model's manifest, and no table beside the models. A damaged file counts as one."""
     try:
-        held = json.loads(path.read_text(encoding="utf-8"))
+        held = read_json(path)
     except ValueError:
         return True
     return isinstance(held, dict) and {"kind", "sha256"} <= held.keys()
@@ -159,9 +160,14 @@ def _parsed(folder: Path) -> ModelIndex:
         why = f"it has no {INDEX}, so it is of an older format" if older else f"it has no {INDEX}"
         raise ManifestError(f"{folder} is no folder of models that this version opens: {why}; {REMEDY}")
     try:
-        held = json.loads(path.read_text(encoding="utf-8"))
-        if held.get("format") != INDEX_FORMAT:
-            raise ManifestError(f"{path}: expected format {INDEX_FORMAT}, got {held.get('format')}; {REMEDY}")
+        held = read_object(path)
+    except ValueError as error:
+        raise ManifestError(f"{path}: damaged ({error}); {REMEDY}") from error
+    try:
+        check_format(held.get("format"), INDEX_FORMAT, REMEDY)
+    except ValueError as error:
+        raise ManifestError(f"{path}: {error}") from error
+    try:
         index = build_typed(ModelIndex, _without_costs(held), str(path))
         _check_names(index)
         index.sampling()

@@ -8,6 +8,9 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
 
+from underpaint.artifacts.results_sense import contradictions
+from underpaint.artifacts.strict_json import is_version, read_object
+
 VERSION: Final = 1
 """Version of the form that `results_schema.json` describes."""
 VERSION_KEY: Final = "results_version"
@@ -60,11 +63,11 @@ def read_results(path: Path) -> dict[str, Any]:
             f"{path}: there is no '{VERSION_KEY}': it was written before version 1, or by something else; "
             f"`underpaint results upgrade {path}` brings an older comparison or sweep to version {VERSION}"
         )
-    if version != VERSION:
-        newer = isinstance(version, int) and version > VERSION
+    if not is_version(version, VERSION):
+        newer = type(version) is int and version > VERSION
         todo = "install a newer underpaint" if newer else f"`underpaint results upgrade {path}` brings it up"
         raise ResultsError(f"{path}: results of version {version!r}, this reads version {VERSION}; {todo}")
-    problems = validate(found, schema())
+    problems = problems_of(found)
     if problems:
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         raise ResultsError(f"{path}: {problems[0]}{more}; write it again, or mend the file")
@@ -74,7 +77,7 @@ def read_results(path: Path) -> dict[str, Any]:
 def upgraded(path: Path) -> dict[str, Any]:
     """The results in a file as this version has them. Raises ResultsError where nothing tells what it holds."""
     found = _read_object(path)
-    if found.get(VERSION_KEY) == VERSION:
+    if is_version(found.get(VERSION_KEY), VERSION):
         return read_results(path)
     rows = found.get("rows")
     if VERSION_KEY in found or not isinstance(rows, list) or not {"machine", "model", "settings"} <= set(found):
@@ -84,7 +87,7 @@ def upgraded(path: Path) -> dict[str, Any]:
         )
     kind = "sweep" if any(isinstance(row, dict) and "variant_of" in row for row in rows) else "compare"
     values = {VERSION_KEY: VERSION, "kind": kind, **found}
-    problems = validate(values, schema())
+    problems = problems_of(values)
     if problems:
         raise ResultsError(f"{path}: {problems[0]}; it is no {kind} that this version knows")
     return values
@@ -160,6 +163,11 @@ _SHOWN: Final = (
 )
 
 
+def problems_of(results: Mapping[str, Any]) -> list[str]:
+    """What of results is not as the schema says, or contradicts itself, each with its place."""
+    return validate(results, schema()) or contradictions(results)
+
+
 def validate(value: Any, rule: Mapping[str, Any], at: str = "", whole: Mapping[str, Any] | None = None) -> list[str]:
     """What of `value` is not as a JSON Schema says, each with its place. Knows the words that our schema uses."""
     whole = rule if whole is None else whole
@@ -174,12 +182,17 @@ def validate(value: Any, rule: Mapping[str, Any], at: str = "", whole: Mapping[s
         names = [kinds] if isinstance(kinds, str) else kinds
         if not any(_is(value, name) for name in names):
             return [f"{place}: expected {' or '.join(names)}, got {json.dumps(value)[:80]}"]
-    if "const" in rule and value != rule["const"]:
+    if "const" in rule and (type(value) is not type(rule["const"]) or value != rule["const"]):
         problems.append(f"{place}: expected {rule['const']!r}, got {value!r}")
     if "enum" in rule and value not in rule["enum"]:
         problems.append(f"{place}: expected one of {', '.join(map(str, rule['enum']))}, got {value!r}")
     if "minimum" in rule and _is(value, "number") and value < rule["minimum"]:
         problems.append(f"{place}: expected {rule['minimum']} or more, got {value}")
+    if "maximum" in rule and _is(value, "number") and value > rule["maximum"]:
+        problems.append(f"{place}: expected {rule['maximum']:g} or less, got {value}")
+    if isinstance(value, list) and not rule.get("minItems", 0) <= len(value) <= rule.get("maxItems", len(value)):
+        most = f" to {rule['maxItems']}" if "maxItems" in rule else " or more"
+        problems.append(f"{place}: expected {rule.get('minItems', 0)}{most} of them, got {len(value)}")
     if isinstance(value, dict):
         problems += [f"{place}: '{name}' is missing" for name in rule.get("required", ()) if name not in value]
         known = rule.get("properties", {})
@@ -203,7 +216,7 @@ def _validate_kind(value: Any, choices: Sequence[Mapping[str, Any]], at: str, wh
     if not isinstance(value, dict):
         return [f"{at or 'the file'}: expected object, got {json.dumps(value)[:80]}"]
     kind = value.get("kind")
-    if kind not in by_kind:
+    if not isinstance(kind, str) or kind not in by_kind:
         return [f"{at or 'the file'}: kind: expected one of {', '.join(by_kind)}, got {kind!r}"]
     return validate(value, by_kind[kind], at, whole)
 
@@ -216,9 +229,6 @@ def _read_object(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise ResultsError(f"{path}: there is no such file")
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        return read_object(path)
     except ValueError as error:
-        raise ResultsError(f"{path}: expected JSON, got {error}") from error
-    if not isinstance(found, dict):
-        raise ResultsError(f"{path}: expected a JSON object, got {type(found).__name__}")
-    return found
+        raise ResultsError(f"{path}: {error}") from error

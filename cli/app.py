@@ -26,7 +26,7 @@ from underpaint.cli.root import HELP_NAMES, RootGroup, completion_script, enable
 from underpaint.cli.simulate.commands import app as simulate
 from underpaint.cli.simulate.trace import trace
 from underpaint.cli.sweep import sweep
-from underpaint.cli.terminal import be_quiet
+from underpaint.cli.terminal import be_quiet, forget_odd_columns
 from underpaint.cli.train.commands import app as train
 
 _NAME = "underpaint"
@@ -106,6 +106,7 @@ def completion(
 
 def main() -> None:
     """Run the command line."""
+    forget_odd_columns()
     enable_completion()
     try:
         with machine_errors():

@@ -1,10 +1,10 @@
 """The table of a comparison: a row a method."""
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from underpaint.cli.options import describe_sampling
-from underpaint.cli.terminal import Column, Format, ResultTable, figure, note, show
+from underpaint.cli.terminal import Column, Format, ResultTable, figure, interval, note, show, with_interval
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from underpaint.runtime.evaluation.comparison import ComparisonPlan
     from underpaint.runtime.evaluation.report import ReportRow
     from underpaint.runtime.pipeline import Pipeline
+
+_MS_PARTS: Final = ("target_ms_per_cycle", "drafter_ms_per_cycle", "host_ms_per_cycle")
 
 
 def title_of(pipeline: "Pipeline", plan: "ComparisonPlan") -> str:
@@ -32,7 +34,7 @@ def print_rows(
     from underpaint.runtime.evaluation.comparison import BASELINE
 
     judged = pipeline.judge is not None
-    rows = [{**asdict(row), **_joined(row)} for row in reported]
+    rows = [asdict(row) for row in reported]
     show([ResultTable(title, _columns(judged, reported), rows)], form)
     judge = pipeline.judge
     own = None if judge is None else judge.reference.accuracy.get(judge.grammar.accuracy)
@@ -51,15 +53,15 @@ def _columns(judged: bool, reported: "Sequence[ReportRow]") -> list[Column]:
     """What a row of a comparison shows; JSON and CSV give intervals and parts as figures of their own."""
     quality = (
         figure("prompt_accuracy", "prompt\naccuracy", ".3f"),
-        Column("accuracy_over_ar_interval", "less AR's\n(95 %)", right=True),
-        Column("log_probability_interval", "judge's log-probability\nless AR's (95 %)", right=True),
-        Column("frechet", "Fréchet\n(floor)", right=True),
+        with_interval("accuracy_over_ar", "less AR's\n(95 %)", "+.3f"),
+        with_interval("attribute_log_probability_over_ar", "judge's log-probability\nless AR's (95 %)", "+.3f"),
+        Column("frechet", "Fréchet\n(floor)", _frechet, right=True, parts=("frechet_distance", "frechet_floor")),
     )
     return [
         Column("method", "method\n"),
         Column("lossless", "loss-\nless", right=True),
         figure("speedup", "speed-\nup", ".2f", "x"),
-        Column("speedup_interval", "95 %\ninterval", right=True),
+        interval("speedup", "95 %\ninterval", ".2f"),
         figure("seconds_per_image", "s per\nimage", ".3f"),
         figure("target_nfe", "target\nNFE", ".1f"),
         figure("drafter_nfe", "drafter\nNFE", ".1f"),
@@ -68,11 +70,11 @@ def _columns(judged: bool, reported: "Sequence[ReportRow]") -> list[Column]:
         figure("mean_nodes", "nodes a\ncycle", ".2f"),
         figure("kept_share", "draft\nkept", ".0%"),
         figure("overhead_share", "over-\nhead", ".0%"),
-        Column("ms_per_cycle", "ms a cycle: target\n+ drafter + host", right=True),
+        Column("ms_per_cycle", "ms a cycle: target\n+ drafter + host", _sum, right=True, parts=_MS_PARTS),
         *(quality if judged else ()),
-        Column("auc_interval", "told from AR's\nAUC (95 %)", right=True),
+        with_interval("auc", "told from AR's\nAUC (95 %)", ".3f"),
         *(
-            (Column("log_likelihood_interval", "log-likelihood\nless AR's (95 %)", right=True),)
+            (with_interval("log_likelihood_over_ar", "log-likelihood\nless AR's (95 %)", "+.3f"),)
             if any(row.log_likelihood is not None for row in reported)
             else ()
         ),
@@ -80,35 +82,16 @@ def _columns(judged: bool, reported: "Sequence[ReportRow]") -> list[Column]:
     ]
 
 
-def _joined(row: "ReportRow") -> dict[str, str]:
-    """Figures that stand in one cell."""
-    low, high = row.speedup_low, row.speedup_high
-    parts = (row.target_ms_per_cycle, row.drafter_ms_per_cycle, row.host_ms_per_cycle)
-    return {
-        "speedup_interval": "-" if low is None else f"{low:.2f}-{high:.2f}",
-        "ms_per_cycle": " + ".join(_figure(part, ".2f") for part in parts),
-        "accuracy_over_ar_interval": _difference(row, "accuracy_over_ar"),
-        "log_probability_interval": _difference(row, "attribute_log_probability_over_ar"),
-        "auc_interval": "-" if row.auc is None else f"{row.auc:.3f} ({row.auc_low:.3f} to {row.auc_high:.3f})",
-        "log_likelihood_interval": _difference(row, "log_likelihood_over_ar"),
-        "frechet": _frechet(row),
-    }
+def _sum(parts: tuple[float | None, ...]) -> str:
+    """Figures with a plus between."""
+    return " + ".join("-" if part is None else f"{part:.2f}" for part in parts)
 
 
-def _frechet(row: "ReportRow") -> str:
+def _frechet(parts: tuple[float | None, ...]) -> str:
     """The distance and its floor; nothing where the distance does not exceed the floor."""
     from underpaint.runtime.evaluation.report import above_floor
 
-    if not above_floor(row.frechet_distance, row.frechet_floor):
+    distance, floor = parts
+    if not above_floor(distance, floor):
         return "-"
-    return f"{row.frechet_distance:.1f} ({row.frechet_floor:.1f})"
-
-
-def _difference(row: "ReportRow", name: str) -> str:
-    """A paired difference to the baseline with its interval."""
-    value, low, high = (getattr(row, key) for key in (name, f"{name}_low", f"{name}_high"))
-    return _figure(value, "+.3f") if low is None else f"{value:+.3f} ({low:+.3f} to {high:+.3f})"
-
-
-def _figure(value: float | None, form: str) -> str:
-    return "-" if value is None else format(value, form)
+    return f"{distance:.1f} ({floor:.1f})"

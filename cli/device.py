@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol
 
 import typer
 
+from underpaint.artifacts.install import install_hint
 from underpaint.cli.errors import BAD_INPUT, STOPPED, bad_input
 from underpaint.cli.terminal import Advance, Column, Format, ResultTable, figure, note, progress, show
 
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 DEVICE: Final = "device"
 DEFAULT_METHODS: Final = "ar,speculative,eagle2,adt-control-chain,adt-control-tree,adt,lantern,lantern++,adt+lantern"
 """Those of a comparison's own defaults that have a form on the device."""
-_INSTALL: Final = "pip install 'underpaint[device]'"
 _MODE: Final = "UNDERPAINT_TRITON"
 """What `runtime.device.language` reads as it is imported."""
 
@@ -117,7 +117,11 @@ def imported(name: str) -> Iterator[None]:
     except ImportError as error:
         if (error.name or "").startswith("underpaint"):
             raise
-        told = f"--backend device needs {error.name}; install it with: {_INSTALL}" if error.name else str(error)
+        told = (
+            f"--backend device needs {error.name}; install it with: {install_hint('device')}"
+            if error.name
+            else str(error)
+        )
         raise ValueError(told) from error
     finally:
         if before is None:

@@ -1,6 +1,7 @@
 """What went wrong, in one message on standard error: bad input before any work, and what the machine lacks in it."""
 
 import errno
+import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
@@ -8,14 +9,20 @@ from typing import Any, Final
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from underpaint.algos.memory import lacks_memory
+from underpaint.artifacts.install import install_hint
+
 BAD_INPUT = 2
 STOPPED = 130
 """The exit code after Ctrl-C, as shells count it."""
 _OURS: Final = "underpaint"
-_INSTALL: Final = "pip install -e '.[cpu,train]'"
 _FULL: Final = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
 _STORAGE: Final = _FULL | {errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ENAMETOOLONG}
 """Errors of a disk, not of the program."""
+_FILES: Final = frozenset((errno.EMFILE, errno.ENFILE))
+_MACHINE: Final = _STORAGE | _FILES | {errno.ENOMEM}
+_TOLD: Final = _FULL | _FILES | {errno.ENOMEM}
+"""Of those, the ones whose own message does not say what to do."""
 
 
 @contextmanager
@@ -29,24 +36,25 @@ def bad_input(*kinds: type[Exception]) -> Iterator[None]:
     try:
         yield
     except caught as error:
-        said = _told(error) if isinstance(error, OSError) and error.errno in _FULL else error
+        said = _told(error) if isinstance(error, OSError) and error.errno in _TOLD else error
         typer.echo(f"error: {said}", err=True)
         raise typer.Exit(BAD_INPUT) from error
 
 
 @contextmanager
 def machine_errors() -> Iterator[None]:
-    """Turn a disk that is full or cannot be written, and memory that runs out, into a message and exit code 2."""
+    """Turn what a machine lacks into a message and exit code 2: room on a disk, memory, open files."""
     try:
         yield
     except OSError as error:
-        if error.errno not in _STORAGE:
+        if error.errno not in _MACHINE:
             raise
         typer.echo(f"error: {_told(error)}", err=True)
         raise SystemExit(BAD_INPUT) from error
-    except MemoryError as error:
-        told = f" ({error})" if str(error) else ""
-        typer.echo(f"error: the memory of this machine does not suffice{told}; ask for less at once", err=True)
+    except (MemoryError, RuntimeError) as error:
+        if not lacks_memory(error):
+            raise
+        typer.echo(f"error: {_memory_told(str(error).strip().partition(chr(10))[0])}", err=True)
         raise SystemExit(BAD_INPUT) from error
 
 
@@ -76,13 +84,23 @@ def _needed(command: str) -> Iterator[None]:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] == _OURS:
             raise
-        typer.echo(f"error: `{command}` needs {error.name}; install it with: {_INSTALL}", err=True)
+        typer.echo(f"error: `{command}` needs {error.name}; install it with: {install_hint('cpu', 'train')}", err=True)
         raise typer.Exit(BAD_INPUT) from error
 
 
+def _memory_told(what: str) -> str:
+    told = f" ({what[:200]})" if what else ""
+    return f"the memory of this machine does not suffice{told}; ask for less at once, or let other programs end"
+
+
 def _told(error: OSError) -> str:
-    """What a disk lacks, and what to do, unless the message says that already."""
+    """What the machine lacks, and what to do, unless the message says that already."""
     said = str(error.strerror or error)
+    if error.errno == errno.ENOMEM:
+        return _memory_told(said)
+    if error.errno in _FILES:
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        return f"{said}: this process may have {most} open at once and needs more; raise that with `ulimit -n 1024`"
     if "make room" in said:
         return said
     where = f"{error.filename}: " if error.filename else ""

@@ -98,7 +98,12 @@ def export(
     ] = "fp32",
     target: Annotated[str | None, _published("The checkpoint that a drafter was trained for (eagle-drafter).")] = None,
     target_kind: Annotated[str | None, _published("Its kind.")] = None,
-    neighbours: Annotated[int, _published("Nearest codes kept of each, for LANTERN (vq, chameleon*).", least=1)] = 1000,
+    neighbours: Annotated[
+        int | None,
+        _published(
+            "Nearest codes kept of each, for LANTERN (vq, chameleon*). Default: 1000, or all of fewer codes.", least=1
+        ),
+    ] = None,
     heads: Heads = None,
     grid: Grid = None,
     prefix: Prefix = None,

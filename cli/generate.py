@@ -50,6 +50,8 @@ _NO_FILE = PromptOptions()
 _NO_DEVICE = DeviceOptions()
 _FORMATS = {".png": "PNG", ".webp": "WEBP", ".bmp": "BMP"}
 """Formats that keep every pixel."""
+_OTHER_FORMATS = (".jpg", ".jpeg", ".gif", ".tif", ".tiff", ".avif")
+"""Ends of names that mean a picture too, and never a folder."""
 
 
 class _Wanted(NamedTuple):
@@ -125,9 +127,11 @@ def generate(
                 'expected a prompt, such as "a woolly fox left of an outlined pumpkin" of the shipped models, '
                 "--prompts FILE or --prompts-count; `underpaint prompts` lists the words"
             )
-        # Typed prompts say how many pictures there will be; a file or a vocabulary only says it once it is read.
+        # Typed prompts say how many pictures there will be; a file or a vocabulary only says it once it is read, so a
+        # folder is right for any number of them.
         if texts:
             _check_place(out, len(texts) * seeds > 1)
+        into_folder = not texts and (out is None or out.suffix.lower() not in _FORMATS)
         if strip is not None:
             if strip.suffix.lower() != ".png":
                 raise ValueError(f"--strip {strip}: expected a name that ends in .png")
@@ -137,12 +141,13 @@ def generate(
         check_costs(setting or (), pipeline)
         conditions = choose(pipeline, texts, prompt_options).conditions
         several = len(conditions) * seeds > 1
-        _check_place(out, several)
+        into_folder = into_folder or several
+        _check_place(out, into_folder)
         if strip is not None and several:
             raise ValueError("--strip shows one picture; draw one prompt and one seed")
         sampling = read_sampling(temperature, guidance, top_k, top_p, pipeline)
         told = {"method": method, **config.to_dict(), "sampling": repr(sampling), "model": dict(pipeline.fingerprint())}
-        wanted = _wanted(out, conditions, range(seed, seed + seeds), short_hash(told), several)
+        wanted = _wanted(out, conditions, range(seed, seed + seeds), short_hash(told), into_folder)
         for one in wanted:
             noise_of(one.condition, one.seed)
             check_file_writable(one.path)
@@ -179,25 +184,26 @@ def generate(
         write_strip(strip, pipeline, session.cycles(noise_of(conditions[0], seed)), title)
 
 
-def _check_place(out: Path | None, several: bool) -> None:
-    """ValueError unless `--out` names a picture, or the folder of several, that can be written."""
+def _check_place(out: Path | None, into_folder: bool) -> None:
+    """ValueError unless `--out` names a picture, or a folder of pictures, that can be written."""
     from underpaint.runtime.files import check_file_writable, check_folder_writable
 
-    if out is not None and several and out.suffix.lower() in _FORMATS:
+    if out is not None and into_folder and out.suffix.lower() in _FORMATS:
         raise ValueError(f"--out {out}: several pictures go into a folder; name one")
-    if out is not None and not several and out.suffix.lower() not in _FORMATS:
+    picture = not into_folder or (out is not None and out.suffix.lower() in _OTHER_FORMATS)
+    if out is not None and picture and out.suffix.lower() not in _FORMATS:
         raise ValueError(f"--out {out}: expected a name that ends in {', '.join(_FORMATS)}")
-    if out is not None and not several:
+    if out is not None and not into_folder:
         check_file_writable(out)
     else:
         check_folder_writable(out or DEFAULT_OUT)
 
 
 def _wanted(
-    out: Path | None, conditions: "Sequence[Condition]", seeds: range, settings: str, several: bool
+    out: Path | None, conditions: "Sequence[Condition]", seeds: range, settings: str, into_folder: bool
 ) -> list[_Wanted]:
     """Every picture and its file: PROMPT-seedSEED.png in a folder, prompts numbered as they were given."""
-    if out is not None and not several:
+    if out is not None and not into_folder:
         return [_Wanted(conditions[0], seeds[0], out)]
     folder = out or DEFAULT_OUT / settings
     return [

@@ -12,7 +12,7 @@ from underpaint.cli.terminal import note
 if TYPE_CHECKING:
     from underpaint.runtime.evaluation.replay import Replay
     from underpaint.runtime.page.document import ComparisonFolder
-    from underpaint.runtime.page.pictures import Decode
+    from underpaint.runtime.page.pictures import GridDecoder
 
 MOST_BYTES = 6_000_000
 """A page above this opens slowly; the command says so."""
@@ -46,7 +46,7 @@ def report(
     with bad_input():
         found = ComparisonFolder.read(folder, figures)
         check_file_writable(place)
-        decode: Decode | None = None
+        decode: GridDecoder | None = None
         why = "No drawings stand beside the figures, so there is nothing to show here."
         if found.drawings:
             try:
@@ -55,6 +55,8 @@ def report(
                 if engines is not None or gif is not None:
                     raise
                 why = f"Pictures are left out: {error}."
+        if decode is not None:
+            found.check_codes(decode.vocab_size)
         animated = None
         if gif is not None:
             if gif.suffix.lower() != ".gif":
@@ -67,6 +69,11 @@ def report(
     write_beside(place, text)
     big = f"; above {MOST_BYTES / 1e6:g} MB it opens slowly: lower --gallery" if len(text) > MOST_BYTES else ""
     note(f"{place}: {len(text) / 1e6:.2f} MB, {len(found.replays)} replays{big}")
+    if not found.finished:
+        note(
+            f"The recording of the replays was stopped, or its file was cut short: {len(found.replays)} are left; "
+            "repeat the comparison with --save-replay to record the others"
+        )
     note(f"next: open {place} in a browser")
     if decode is None:
         note(why)

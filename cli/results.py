@@ -1,7 +1,7 @@
 """`underpaint results`: files of results, of this machine and of others: validated, merged, ranked."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -14,6 +14,7 @@ from underpaint.cli.terminal import (
     ResultTable,
     check_json,
     figure,
+    interval,
     show,
     told_as_json,
 )
@@ -87,18 +88,14 @@ def leaderboard(
             raise ValueError("expected a comparison or a sweep among these files; a certificate has no speed")
     if told_as_json(json_file, rows):
         return
-    show([ResultTable("leaderboard", _COLUMNS, [{**row, "speedup_interval": _interval(row)} for row in rows])], form)
-
-
-def _interval(row: dict[str, Any]) -> str:
-    return "-" if row["speedup_low"] is None else f"{row['speedup_low']:.2f}-{row['speedup_high']:.2f}"
+    show([ResultTable("leaderboard", _COLUMNS, rows)], form)
 
 
 _COLUMNS = (
     Column("method"),
     Column("lossless"),
     figure("speedup", "speed-up", ".2f", "x"),
-    Column("speedup_interval", "95 %", right=True),
+    interval("speedup", "95 %", ".2f"),
     figure("tokens_per_cycle", "tokens per cycle", ".2f"),
     figure("prompt_accuracy", "accuracy", ".3f"),
     Column("images", right=True),

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -23,6 +24,9 @@ STANDARD_OUTPUT: Final = Path("-")
 """A file of this name is standard output."""
 _EVERY: Final = 10.0
 """Seconds between lines of progress where there is no terminal."""
+_LEAST_WIDTH: Final = 20
+_MOST_WIDTH: Final = 10_000
+"""Columns that COLUMNS may name: in fewer no table can be read, and more are no screen's."""
 _LEAST_PROSE: Final = 24
 """Columns that prose gets at least."""
 _GAP: Final = 2
@@ -84,6 +88,7 @@ class Column:
     """A column. name: its key in JSON and CSV. head: what stands above it in tables. show: a value as read there.
 
     right: whether it is set to the right, as numbers are. prose: whether its cells may be broken into lines.
+    parts: keys of several values that stand in one cell, of which `show` gets a tuple; JSON and CSV give each its own.
     """
 
     name: str
@@ -91,6 +96,12 @@ class Column:
     show: Callable[[Any], str] = plain
     right: bool = False
     prose: bool = False
+    parts: tuple[str, ...] = ()
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The keys of its values."""
+        return self.parts or (self.name,)
 
     @property
     def heading(self) -> str:
@@ -101,6 +112,28 @@ class Column:
 def figure(name: str, head: str, form: str, unit: str = "") -> Column:
     """A column of numbers."""
     return Column(name, head, number(form, unit), right=True)
+
+
+def interval(name: str, head: str, form: str) -> Column:
+    """A column of the interval of figure `name`: its ends, as "1.19-1.35"."""
+
+    def shown(ends: tuple[float | None, ...]) -> str:
+        low, high = ends
+        return "-" if low is None or high is None else f"{low:{form}}-{high:{form}}"
+
+    return Column(f"{name}_interval", head, shown, right=True, parts=(f"{name}_low", f"{name}_high"))
+
+
+def with_interval(name: str, head: str, form: str) -> Column:
+    """A column of figure `name` with its interval: "0.610 (0.580 to 0.640)"."""
+
+    def shown(values: tuple[float | None, ...]) -> str:
+        value, low, high = values
+        if value is None:
+            return "-"
+        return f"{value:{form}}" if low is None or high is None else f"{value:{form}} ({low:{form}} to {high:{form}})"
+
+    return Column(f"{name}_interval", head, shown, right=True, parts=(name, f"{name}_low", f"{name}_high"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +160,9 @@ def show(tables: Sequence[ResultTable], form: Format = Format.table) -> None:
             if place:
                 typer.echo()
             writer = csv.writer(sys.stdout, lineterminator="\n")
-            writer.writerow([column.name for column in one.columns])
-            writer.writerows([[_plain_csv(row[column.name]) for column in one.columns] for row in _rows(one)])
+            keys = [key for column in one.columns for key in column.keys]
+            writer.writerow(keys)
+            writer.writerows([[_plain_csv(row[key]) for key in keys] for row in _rows(one)])
     elif form is Format.markdown:
         typer.echo("\n\n".join(_markdown(one) for one in tables))
     else:
@@ -178,8 +212,16 @@ def check_json(path: Path | None) -> None:
         check_file_writable(path)
 
 
+def forget_odd_columns() -> None:
+    """Leave COLUMNS out of this process's environment where it is no width to print in: Rich prints nothing in 0."""
+    text = os.environ.get("COLUMNS")
+    if text is not None and not (text.isascii() and text.isdecimal() and _LEAST_WIDTH <= int(text[:9]) <= _MOST_WIDTH):
+        del os.environ["COLUMNS"]
+
+
 def console() -> Console:
     """Standard output."""
+    forget_odd_columns()
     found = Console()
     return found if found.is_terminal or "COLUMNS" in found._environ else Console(width=PIPED_WIDTH)
 
@@ -243,7 +285,7 @@ class _Lines:
 
 
 def _rows(one: ResultTable) -> list[dict[str, Any]]:
-    return [{column.name: row.get(column.name) for column in one.columns} for row in one.rows]
+    return [{key: row.get(key) for column in one.columns for key in column.keys} for row in one.rows]
 
 
 def _plain_csv(value: Any) -> Any:
@@ -264,7 +306,10 @@ def _on_a_line(text: str) -> str:
 
 
 def _cells(one: ResultTable, row: Mapping[str, Any]) -> list[str]:
-    return [column.show(row.get(column.name)) for column in one.columns]
+    return [
+        column.show(tuple(row.get(key) for key in column.parts) if column.parts else row.get(column.name))
+        for column in one.columns
+    ]
 
 
 def _parts(one: ResultTable, width: int) -> Iterator[Table]:

@@ -26,6 +26,8 @@ from underpaint.models.published.options import LoadOptions, Published
 
 NEIGHBOURS: Final = 1000
 """Columns of the neighbour table: LANTERN's largest published k."""
+_WITH_CODES: Final = ("vq", "chameleon", "chameleon-vq")
+"""Kinds that may hold a codebook."""
 _LICENCE: Final = "that of the published weights; see their authors' page"
 
 
@@ -33,7 +35,8 @@ _LICENCE: Final = "that of the published weights; see their authors' page"
 class Request:
     """What to export. target, target_options: the checkpoint that a drafter reads (kind, path).
 
-    eight_bits: multiply in 8 bits (drafters). neighbours: columns of the neighbour table beside a tokenizer.
+    eight_bits: multiply in 8 bits (drafters). neighbours: columns of the neighbour table beside a tokenizer, at
+    most one less than its codes; None takes `NEIGHBOURS`, or all where there are fewer.
     """
 
     kind: str
@@ -42,7 +45,7 @@ class Request:
     options: LoadOptions = field(default_factory=LoadOptions)
     target: tuple[str, Path] | None = None
     target_options: LoadOptions = field(default_factory=LoadOptions)
-    neighbours: int = NEIGHBOURS
+    neighbours: int | None = None
     eight_bits: bool = False
 
     def loaded(self) -> Published:
@@ -115,11 +118,27 @@ def export_checkpoint(request: Request, folder: Path) -> tuple[Manifest, ...]:
     if loaded.vq is not None:
         require_runnable(request.precision)
     require_same_codes(loaded, folder)
+    neighbours = _neighbours(request, loaded)
     spec = FAMILIES[request.kind]
     with staged(folder, None if spec.read_target is None else spec.family) as aside:
         if loaded.vq is not None:
-            return export_published_tokenizer(loaded.vq.float(), request.precision, request.neighbours, aside, origin)
-        return _decoder(loaded, request, form, aside, origin)
+            return export_published_tokenizer(loaded.vq.float(), request.precision, neighbours, aside, origin)
+        return _decoder(loaded, request, form, neighbours, aside, origin)
+
+
+def _neighbours(request: Request, loaded: Published) -> int:
+    """How many nearest codes of each are kept; ValueError where so many were asked for as there are not."""
+    most = loaded.codes - 1
+    if request.neighbours is not None and request.kind not in _WITH_CODES:
+        raise ValueError(f"--neighbours goes with {', '.join(_WITH_CODES)}, whose codes it is about; leave it out")
+    if most < 1 and request.kind in _WITH_CODES:
+        raise ValueError(f"{request.checkpoint}: expected at least 2 codes, got {loaded.codes}; check the file")
+    if request.neighbours is not None and not 1 <= request.neighbours <= most:
+        raise ValueError(
+            f"--neighbours: expected 1 to {most:,}, as this checkpoint has {loaded.codes:,} codes, got "
+            f"{request.neighbours:,}"
+        )
+    return min(NEIGHBOURS, most) if request.neighbours is None else request.neighbours
 
 
 def _record(request: Request, sha: str) -> ExportRecord:
@@ -127,7 +146,7 @@ def _record(request: Request, sha: str) -> ExportRecord:
 
 
 def _decoder(
-    loaded: Published, request: Request, form: GraphFormat, folder: Path, origin: Origin
+    loaded: Published, request: Request, form: GraphFormat, neighbours: int, folder: Path, origin: Origin
 ) -> tuple[Manifest, ...]:
     decoder, conditioner = loaded.decoder, loaded.conditioner
     assert decoder is not None
@@ -138,5 +157,5 @@ def _decoder(
         written.append(export_conditioner(conditioner, request.precision, folder, origin))
     codebook = codebook_of(loaded)
     if codebook is not None:
-        written += store_codes(codebook, request.neighbours, folder, origin)
+        written += store_codes(codebook, neighbours, folder, origin)
     return tuple(written)

@@ -43,7 +43,7 @@ HALVES: Final = ("vq_decoder", "vq_encoder")
 def export_published_tokenizer(
     model: VQModel, precision: Precision, neighbours: int, folder: Path, origin: Origin
 ) -> tuple[Manifest, ...]:
-    """Write `vq_decoder`, `vq_encoder`, `codebook` and `neighbours` (at most so many a code) into `folder`.
+    """Write `vq_decoder`, `vq_encoder`, `codebook` and `neighbours` (so many a code) into `folder`.
 
     model: in float32, its weights rounded to `precision` already. Raises ParityError, or ValueError on bfloat16.
     """
@@ -89,8 +89,8 @@ def _largest(compare: Callable[[Path], Report]) -> Callable[[Path], Differences]
 
 
 def store_codes(codebook: NDArray[np.float32], neighbours: int, folder: Path, origin: Origin) -> tuple[Manifest, ...]:
-    """Write `codebook` [V, E] and `neighbours`, at most so many nearest codes of each, as compact integers."""
-    size, count = codebook.shape[0], min(neighbours, codebook.shape[0] - 1)
+    """Write `codebook` [V, E] and `neighbours`, so many nearest codes of each, as compact integers."""
+    size, count = codebook.shape[0], neighbours
     near = nearest_codes(codebook, count).astype(np.uint16 if size <= 1 << 16 else np.uint32)
     written = []
     for name, values, settings in (

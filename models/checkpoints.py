@@ -9,6 +9,8 @@ from typing import Any, Final
 import torch
 from torch import nn
 
+from underpaint.algos.memory import lacks_memory
+from underpaint.artifacts.input_file import check_regular
 from underpaint.models.config import build
 from underpaint.models.decoder import Decoder
 from underpaint.models.decoder_config import DecoderConfig
@@ -37,11 +39,14 @@ def load_whole(path: Path, device: str | torch.device = "cpu") -> dict[str, Any]
 def _unpickled(path: Path, device: str | torch.device = "cpu", mmap: bool = False) -> Any:
     """What torch.save wrote, tensors and plain values alone; ValueError where it cannot be read."""
     damaged = f"{path} is no checkpoint of these recipes, or a damaged one"
+    check_regular(path)
     if not zipfile.is_zipfile(path):
         raise ValueError(damaged)
     try:
         return torch.load(path, map_location=device, weights_only=True, mmap=mmap)
     except UNREADABLE as error:
+        if lacks_memory(error):
+            raise MemoryError(f"{path} does not fit in it") from error
         raise ValueError(damaged) from error
 
 

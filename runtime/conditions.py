@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from underpaint.algos.registry import suggest
+from underpaint.artifacts.arrays import ArrayForm, read_npy
 from underpaint.artifacts.model_families import CONDITIONS, PROMPT_GRAMMAR
 from underpaint.runtime.engines.context import EngineError
 from underpaint.zoo.grammars import EMOJI, Grammar, GrammarPrompt, emoji_prompt
 from underpaint.zoo.prompts import Prompt
+
+_ID: Final = re.compile("-?[0-9]{1,18}")
+"""A whole number that 64 bits hold."""
+_LARGEST: Final = float(np.finfo(np.float32).max)
 
 
 def _no_attributes() -> Mapping[str, str]:
@@ -49,14 +56,10 @@ class Condition:
 def read_features(path: Path) -> NDArray[np.float32]:
     """Features [n, C] of a caption from an .npy file; EngineError where it holds no such array of finite numbers."""
     try:
-        found = np.asarray(np.load(path, allow_pickle=False), dtype=np.float32)
-    except (OSError, ValueError, TypeError, EOFError) as error:
-        raise EngineError(f"{path}: expected features as numpy.save writes them ({error})") from error
-    if found.ndim != 2 or not np.isfinite(found).all():
-        raise EngineError(
-            f"{path}: expected finite features [n, C], got {list(found.shape)}, or some that are not finite"
-        )
-    return found
+        found = read_npy(path, ArrayForm(dimensions=2, low=-_LARGEST, high=_LARGEST))
+    except (OSError, ValueError) as error:
+        raise EngineError(f"{path}: expected finite features [n, C] as numpy.save writes them ({error})") from error
+    return found.astype(np.float32)
 
 
 def of_words(prompt: GrammarPrompt) -> Condition:
@@ -71,10 +74,13 @@ def of_prompt(prompt: Prompt) -> Condition:
 
 def parse_ids(text: str) -> Condition:
     """A class ("207") or ids with commas between; EngineError for anything else."""
-    try:
-        return Condition(text, tuple(int(part) for part in text.split(",")))
-    except ValueError as error:
-        raise EngineError(f"condition {text!r}: expected a class, ids with commas, or an .npy file") from error
+    parts = [part.strip() for part in text.split(",")]
+    if not all(_ID.fullmatch(part) for part in parts):
+        raise EngineError(
+            f"condition {text[:60]!r}: expected a class such as 207, ids with commas between, or the .npy file "
+            "of features"
+        )
+    return Condition(text, tuple(int(part) for part in parts))
 
 
 def parse_features(text: str) -> Condition:

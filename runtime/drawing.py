@@ -4,16 +4,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from time import perf_counter
-from typing import NamedTuple
+from typing import Annotated, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
 from underpaint.algos.arrays import IntArray
 from underpaint.algos.chance import FromUniforms, sampling
 from underpaint.algos.rows import SamplingParams
+from underpaint.artifacts.typed_json import Within
 from underpaint.runtime.conditions import Condition
 from underpaint.runtime.engines.engine import PassTimer
 from underpaint.runtime.methods.method import DecodingMethod, PipelineModels
+
+MOST_COUNT: Final = 2**40
+_MOST_SECONDS: Final = 1e9
+"""Thirty years."""
+Count: TypeAlias = Annotated[int, Within(0, MOST_COUNT)]
+Seconds: TypeAlias = Annotated[float, Within(0.0, _MOST_SECONDS)]
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -30,22 +37,22 @@ class Drawing:
 
     method: str
     prompt: str
-    seed: int
-    tokens: tuple[int, ...]
-    accepted: tuple[int, ...] | None
-    depths: tuple[int, ...] | None
-    target_nfe: int
-    drafter_nfe: int
-    seconds: float
-    target_seconds: float
-    drafter_seconds: float
-    kept_cells: tuple[int, ...] | None = None
-    rejected: int | None = None
-    resampler_seconds: float = 0.0
-    nodes: tuple[int, ...] | None = None
-    batch: int = 1
-    device_seconds: float | None = None
-    peak_bytes: int | None = None
+    seed: Count
+    tokens: tuple[Count, ...]
+    accepted: tuple[Count, ...] | None
+    depths: tuple[Count, ...] | None
+    target_nfe: Annotated[int, Within(1, MOST_COUNT)]
+    drafter_nfe: Count
+    seconds: Annotated[float, Within(1e-9, _MOST_SECONDS)]
+    target_seconds: Seconds
+    drafter_seconds: Seconds
+    kept_cells: tuple[Count, ...] | None = None
+    rejected: Count | None = None
+    resampler_seconds: Seconds = 0.0
+    nodes: tuple[Count, ...] | None = None
+    batch: Annotated[int, Within(1, MOST_COUNT)] = 1
+    device_seconds: Seconds | None = None
+    peak_bytes: Annotated[int, Within(0, 2**60)] | None = None
 
     def __repr__(self) -> str:
         return (

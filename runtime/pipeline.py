@@ -25,6 +25,7 @@ from underpaint.runtime.engines.elsewhere import DEVICE
 from underpaint.runtime.engines.grid_target import EngineGridTarget
 from underpaint.runtime.engines.images import ImageDecoder
 from underpaint.runtime.engines.target import EngineTarget
+from underpaint.runtime.evaluation.machine import check_clock
 from underpaint.runtime.evaluation.picture_judge import Picture, PictureJudge, open_judge
 from underpaint.runtime.low_resolution import LowResolution
 from underpaint.runtime.methods.method import ModelTables, Timed
@@ -86,8 +87,10 @@ class Pipeline:
         target draws the same codes on a smaller grid, for methods that draft with one; without it, a smaller target of
         the same folder does. backend: one of `ALL_BACKENDS`. context: threads of the sessions; without it the models
         share their threads, if the process has no session yet.
-        Raises ManifestError or EngineError (both ValueError), or OSError, naming the file and what to do.
+        Raises ManifestError or EngineError (both ValueError), or OSError, naming the file and what to do; OSError too
+        where the clock stands still that passes are timed by.
         """
+        check_clock()
         if backend not in ALL_BACKENDS:
             raise EngineError(f"backend: expected one of {', '.join(ALL_BACKENDS)}, got {backend!r}")
         index = read_index(folder)

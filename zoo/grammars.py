@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from underpaint.algos.registry import suggest
 from underpaint.artifacts.manifest import ManifestError
 from underpaint.artifacts.model_families import EMOJI_FAMILY, GRAMMAR_TABLES, PROMPT_GRAMMAR, TEXTURED_FAMILY
 from underpaint.artifacts.model_index import ModelIndex
+from underpaint.artifacts.strict_json import read_json
 from underpaint.zoo import prompts as emoji
 from underpaint.zoo import textured_prompts as textured
 
@@ -149,9 +149,7 @@ def check_tables(folder: Path, grammar: Grammar) -> None:
         return
     own = Path(__file__).parent / grammar.tables
     try:
-        same = path.samefile(own) or json.loads(path.read_text(encoding="utf-8")) == json.loads(
-            own.read_text(encoding="utf-8")
-        )
+        same = path.samefile(own) or read_json(path) == read_json(own)
     except ValueError as error:
         raise ManifestError(f"{path}: damaged ({error}); export the models again") from error
     if not same:

@@ -1,11 +1,11 @@
 """The tables of prompt grammars, as the package holds them."""
 
-import json
 from collections.abc import Mapping
 from importlib.resources import files
 from typing import Any
 
 from underpaint.artifacts.manifest import ManifestError
+from underpaint.artifacts.strict_json import parse_json
 
 
 def read_tables(file: str, kinds: Mapping[str, type]) -> dict[str, Any]:
@@ -16,7 +16,7 @@ def read_tables(file: str, kinds: Mapping[str, type]) -> dict[str, Any]:
     remedy = "the package is damaged: install underpaint again, or restore the file (git checkout)"
     path = files("underpaint.zoo").joinpath(file)
     try:
-        tables = json.loads(path.read_text(encoding="utf-8"))
+        tables = parse_json(path.read_bytes())
     except (OSError, ValueError) as error:
         raise ManifestError(f"{path}: expected the tables of the prompt grammar ({error}); {remedy}") from error
     lacking = [

@@ -152,19 +152,15 @@ def parse_textured(text: str) -> TexturedPrompt:
     A finish belongs to the thing named next. Raises ValueError naming what is wrong and what to write instead: unknown
     words, fewer or more than two things, two values for one slot.
     """
-    words = re.findall(r"[^\s,.;:!]+", text.lower())
+    read = _read_words(re.findall(r"[^\s,.;:!]+", text.lower()))
+    unknown = [value for value, slot in read if slot == "unknown"]
+    # Before anything else: a word that is misspelt may be the thing or the finish that seems to be missing.
+    if unknown:
+        known = tuple(_SLOT_OF)
+        raise ValueError("; ".join(f"unknown word {word!r}{nearest(word, known)}" for word in unknown))
     found: dict[str, str] = {}
-    unknown: list[str] = []
     waiting: str | None = None
-    position = 0
-    while position < len(words):
-        value, slot, length = _read_one(words, position)
-        position += length
-        if slot == "filler":
-            continue
-        if slot == "unknown":
-            unknown.append(value)
-            continue
+    for value, slot in read:
         if slot == "finish":
             if waiting is not None:
                 raise ValueError(f"the prompt names two finishes for one thing: {waiting!r} and {value!r}; keep one")
@@ -179,9 +175,6 @@ def parse_textured(text: str) -> TexturedPrompt:
             named = "things" if slot == "other" else f"values for {slot}"
             raise ValueError(f"the prompt names too many {named}: {found[slot]!r} and {value!r}; keep one")
         found[slot] = value
-    if unknown:
-        known = tuple(_SLOT_OF)
-        raise ValueError("; ".join(f"unknown word {word!r}{nearest(word, known)}" for word in unknown))
     if waiting is not None:
         raise ValueError(f"the prompt names a finish, {waiting!r}, and no thing after it; name one")
     if "other" not in found:
@@ -202,6 +195,18 @@ def _canonical(found: dict[str, str]) -> TexturedPrompt:
         other=prompt.thing,
         other_finish=prompt.finish,
     )
+
+
+def _read_words(words: list[str]) -> list[tuple[str, str]]:
+    """Return (value, slot) of every name in order; fillers are left out, and unknown words have the slot "unknown"."""
+    found: list[tuple[str, str]] = []
+    position = 0
+    while position < len(words):
+        value, slot, length = _read_one(words, position)
+        position += length
+        if slot != "filler":
+            found.append((value, slot))
+    return found
 
 
 def _read_one(words: list[str], position: int) -> tuple[str, str, int]:

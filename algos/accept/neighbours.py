@@ -15,14 +15,15 @@ def nearest_codes(codebook: FloatArray, k: int) -> IntArray:
     (about 32 MiB). Raises ValueError on a wrong shape, fewer than k + 1 codes, or numbers that are not finite.
     """
     if codebook.ndim != 2:
-        raise ValueError(f"nearest_codes: expected a codebook [V, E], got shape {codebook.shape}")
+        raise ValueError(f"codebook: expected a table of codes by numbers, got shape {codebook.shape}")
     count = codebook.shape[0]
     if not 1 <= k < count:
         raise ValueError(
-            f"nearest_codes: expected 1 <= k < V, got k = {k} and V = {count}; a code is not its own neighbour"
+            f"codebook: expected 1 to {count - 1:,} nearest codes of each of {count:,} codes, got {k:,}; a code is not "
+            "its own neighbour"
         )
     if not np.all(np.isfinite(codebook)):
-        raise ValueError("nearest_codes: expected finite codes, got NaN or infinity; check the checkpoint")
+        raise ValueError("codebook: expected finite codes, got NaN or infinity; check the checkpoint")
     codes = codebook.astype(np.float64)
     squares = np.einsum("ve,ve->v", codes, codes)
     slack = 1e-9 * float(squares.max())  # the products below round, in another way for each place in the block
@@ -47,6 +48,6 @@ def check_neighbours(neighbours: IntArray, what: str) -> None:
         raise ValueError(f"{what}: expected neighbours [V, k] of integers, got {neighbours.dtype} {neighbours.shape}")
     count, columns = neighbours.shape
     if columns < 1 or int(neighbours.min()) < 0 or int(neighbours.max()) >= count:
-        raise ValueError(f"{what}: expected 0 <= neighbour < V = {count} in at least one column; use nearest_codes")
+        raise ValueError(f"{what}: expected 0 <= neighbour < V = {count} in at least one column; make the table again")
     if bool(np.any(neighbours == np.arange(count)[:, None])):
         raise ValueError(f"{what}: a code is listed as its own neighbour, so its mass would count twice")

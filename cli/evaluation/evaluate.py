@@ -32,6 +32,7 @@ from underpaint.cli.terminal import Format, FormatOption, note, note_files, prog
 
 if TYPE_CHECKING:
     from underpaint.runtime.evaluation.comparison import ComparisonProgress
+    from underpaint.runtime.evaluation.file_conditions import PromptFile
     from underpaint.runtime.evaluation.jobs.plan import EvaluationPlan, ModelPlan, ModelSpec
     from underpaint.runtime.evaluation.jobs.shards import EvaluationFolder
     from underpaint.runtime.evaluation.jobs.workers import WorkerPool
@@ -117,9 +118,11 @@ def evaluate(
             _spec(name, resolution, low, backend, threads, folders=len(engines or ["one"])) for name in engines or [""]
         ]
 
+        file = None if prompts else prompt_options.file()
+
         def planned(spec: "ModelSpec") -> "ModelPlan":
             sampling = (temperature, guidance, top_k, top_p)
-            asked = (preset, sampling, seeds, setting or [], prompts or [], prompt_options)
+            asked = (preset, sampling, seeds, setting or [], prompts or [], prompt_options, file)
             return _plan_model(spec, names, *asked, out, inline=jobs == 0 and on == "local", likelihood=likelihood)
 
         plan = EvaluationPlan(tuple(planned(spec) for spec in specs))
@@ -160,6 +163,7 @@ def _plan_model(
     settings: list[str],
     prompts: list[str],
     prompt_options: PromptOptions,
+    file: "PromptFile | None",
     out: Path,
     *,
     inline: bool,
@@ -175,7 +179,7 @@ def _plan_model(
     preset = preset or usual_preset(pipeline.index.family)
     own = {name: tuple(texts) for name, texts in settings_by_method(settings, names).items()}
     params = read_sampling(*sampling, pipeline)
-    chosen = choose(pipeline, prompts, prompt_options)
+    chosen = choose(pipeline, prompts, prompt_options, file)
     configs = {name: resolve(name, params.temperature, None, own.get(name, ()), preset) for name in names}
     check_promises(configs.values())
     priced = [name for name, config in configs.items() if config.needs_costs]

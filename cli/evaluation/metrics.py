@@ -3,13 +3,14 @@
 import json
 import shlex
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from underpaint.artifacts.install import install_hint
 from underpaint.cli.errors import bad_input
 from underpaint.cli.terminal import (
     Column,
@@ -26,8 +27,10 @@ from underpaint.cli.terminal import (
 )
 
 if TYPE_CHECKING:
-    from underpaint.runtime.evaluation.jobs.shards import StoredPicture
+    from underpaint.runtime.evaluation.jobs.shards import PlannedModel, StoredPicture
     from underpaint.runtime.evaluation.metrics.scorers import BenchmarkPrompt, BenchmarkScore
+    from underpaint.runtime.evaluation.prompt_files import FilePrompt
+    from underpaint.runtime.evaluation.prompt_source import PromptSource
 
 app = typer.Typer(help="Score the pictures of an evaluation, by weights on this machine.", no_args_is_help=True)
 METRICS = ("fid", "kid", "precision-recall", "is", "clip", "hps", "aesthetic")
@@ -55,7 +58,7 @@ def score(
     from underpaint.artifacts.manifest import write_beside
     from underpaint.artifacts.results import with_envelope
     from underpaint.cli.options import read_names
-    from underpaint.runtime.evaluation.jobs.shards import read_plan
+    from underpaint.runtime.evaluation.jobs.shards import read_planned_models
     from underpaint.runtime.evaluation.machine import describe_machine, typed_command
     from underpaint.runtime.files import check_file_writable
 
@@ -65,18 +68,18 @@ def score(
 
         wanted = read_names(metrics)
         check_asked(wanted, METRICS, inception=inception, reference=reference, clip=clip, hps=hps, aesthetic=aesthetic)
-        plan = read_plan(folder)
+        models = read_planned_models(folder)
         groups = _by_method(folder)
         check_file_writable(figures)
         networks = Networks.open(wanted, inception, reference, clip, hps, aesthetic)
     rows: list[dict[str, Any]] = []
     with progress("scoring methods", len(groups)) as advance:
         for done, ((model, method), pictures) in enumerate(groups.items()):
-            named = plan["models"][model]["model"]["target"]
+            named = models[model].target
             advance(done, f"{named} {method}")
             found = score_method(networks, wanted, pictures)
             rows.append({"model": named, "method": method, "images": len(pictures), **found})
-    values = {"weights": networks.hashes, "models": [one["model"] for one in plan["models"]], "rows": rows}
+    values = {"weights": networks.hashes, "models": [dict(one.model) for one in models], "rows": rows}
     plain = with_envelope("metrics", describe_machine(), typed_command(), values)
     write_beside(figures, (json.dumps(plain, indent=1) + "\n").encode())
     told = (figure(name, name.replace("_", " "), ".4g") for name in list(rows[0])[3:])
@@ -93,18 +96,23 @@ def write(
     out: Annotated[Path, typer.Option(help="Where the pictures go: a folder for each model and method in it.")],
 ) -> None:
     """Write pictures in the layout that GenEval's or DPG-Bench's own scorer reads."""
-    from underpaint.runtime.evaluation.jobs.shards import read_plan
+    from underpaint.runtime.evaluation.jobs.shards import read_planned_models
     from underpaint.runtime.evaluation.metrics.scorers import write_dpg, write_geneval
+    from underpaint.runtime.evaluation.prompt_files import read_prompts
+    from underpaint.runtime.evaluation.prompt_source import PromptSource
     from underpaint.runtime.files import check_folder_writable
 
     with bad_input():
         _check_benchmark(benchmark)
-        plan = read_plan(folder)
+        models = read_planned_models(folder)
         groups = _by_method(folder)
         check_folder_writable(out)
+        source = PromptSource.read(prompts)
+        _check_drawn(folder, source)
+        listed = read_prompts(source, repeated="first")
         found = {
-            f"{plan['models'][model]['model']['target']}-{model}-{method.replace(':', '_')}": _prompts_of(
-                plan["models"][model], pictures, prompts
+            f"{models[model].target}-{model}-{method.replace(':', '_')}": _prompts_of(
+                models[model], pictures, prompts, listed
             )
             for (model, method), pictures in groups.items()
         }
@@ -150,7 +158,7 @@ def _installed() -> Iterator[None]:
     except ModuleNotFoundError as error:
         if (error.name or "underpaint").partition(".")[0] == "underpaint":
             raise
-        raise ValueError(f"metrics need {error.name}; install it with: pip install -e '.[cpu,metrics]'") from error
+        raise ValueError(f"metrics need {error.name}; install it with: {install_hint('cpu', 'metrics')}") from error
 
 
 def _check_benchmark(name: str) -> None:
@@ -171,17 +179,38 @@ def _by_method(folder: Path) -> "dict[tuple[int, str], list[StoredPicture]]":
     return groups
 
 
-def _prompts_of(model: dict[str, Any], pictures: "list[StoredPicture]", path: Path) -> "list[BenchmarkPrompt]":
-    """The benchmark's prompts, in its order, with their pictures by seed; ValueError where others were drawn."""
-    from underpaint.runtime.evaluation.metrics.scorers import BenchmarkPrompt
-    from underpaint.runtime.evaluation.prompt_files import read_prompts
+def _check_drawn(folder: Path, source: "PromptSource") -> None:
+    """ValueError where the figures of a finished evaluation say that it drew another file of prompts."""
+    from underpaint.artifacts.results import read_results
 
-    keys = dict(zip(model.get("prompt_keys", ()), model["prompts"], strict=False))
+    path = folder / "evaluate.json"
+    if not path.is_file():
+        return
+    found = read_results(path)
+    for one in [part["results"] for part in found["runs"]] if "runs" in found else [found]:
+        file = one.get("settings", {}).get("prompts_file") or {}
+        if file.get("sha256", source.sha256()) != source.sha256():
+            raise ValueError(
+                f"{source.path}: the evaluation drew another file of prompts, {file.get('name')} (sha256 "
+                f"{file['sha256']}); pass that one"
+            )
+
+
+def _prompts_of(
+    model: "PlannedModel", pictures: "list[StoredPicture]", path: Path, listed: "Sequence[FilePrompt]"
+) -> "list[BenchmarkPrompt]":
+    """The benchmark's prompts, in its order, with their pictures by seed; ValueError where others were drawn.
+
+    path: of the file that lists them, for messages.
+    """
+    from underpaint.runtime.evaluation.metrics.scorers import BenchmarkPrompt
+
+    keys = dict(zip(model.prompt_keys, model.prompts, strict=bool(model.prompt_keys)))
     by_caption: dict[str, list[StoredPicture]] = defaultdict(list)
     for one in pictures:
         by_caption[one.prompt].append(one)
     found = []
-    for prompt in read_prompts(path, repeated="first"):
+    for prompt in listed:
         drawn = by_caption.get(keys.get(prompt.key, ""), [])
         if drawn:
             pngs = [one.png() for one in sorted(drawn, key=lambda one: one.seed)]

@@ -57,9 +57,13 @@ class PromptOptions:
     ] = False
 
     def file(self) -> "PromptFile | None":
-        """The file asked for; ValueError where an option asks for one and there is none, or for an unknown form."""
+        """The file asked for, read to its end; ValueError where an option asks for one and none can be read.
+
+        Call it once: a pipe gives its content once.
+        """
         from underpaint.runtime.evaluation.file_conditions import PromptFile
         from underpaint.runtime.evaluation.prompt_files import PROMPT_FORMS
+        from underpaint.runtime.evaluation.prompt_source import PromptSource
 
         if self.prompts_file is None:
             if self.prompts_form is not None or self.skip_unknown or self.skip_repeated:
@@ -72,9 +76,8 @@ class PromptOptions:
             raise ValueError(
                 f"--prompts-form: there is no '{self.prompts_form}'; {suggest(self.prompts_form, PROMPT_FORMS)}"
             )
-        return PromptFile(
-            self.prompts_file, form, self.prompts_count, self.prompts_skip, self.skip_unknown, self.skip_repeated
-        )
+        source = PromptSource.read(self.prompts_file)
+        return PromptFile(source, form, self.prompts_count, self.prompts_skip, self.skip_unknown, self.skip_repeated)
 
 
 class ChosenPrompts(NamedTuple):
@@ -88,16 +91,21 @@ class ChosenPrompts(NamedTuple):
     source: Mapping[str, Any] = MappingProxyType({})
 
 
-def choose(pipeline: "Pipeline", texts: Sequence[str], asked: PromptOptions) -> ChosenPrompts:
-    """What was typed, a file's prompts, or chosen ones; says on standard error what is left out of a file."""
+def choose(
+    pipeline: "Pipeline", texts: Sequence[str], asked: PromptOptions, file: "PromptFile | None" = None
+) -> ChosenPrompts:
+    """What was typed, a file's prompts, or chosen ones; says on standard error what is left out of a file.
+
+    file: the one that `asked` names, where it is read already, as for several models.
+    """
     from underpaint.runtime.evaluation.comparison import read_conditions
     from underpaint.runtime.evaluation.file_conditions import read_file_conditions
 
-    file = asked.file()
+    if texts and asked.prompts_file is not None:
+        raise ValueError("--prompts names a file of prompts; leave it out, or leave the typed prompts out")
+    file = file or asked.file()
     if file is None:
         return ChosenPrompts(read_conditions(pipeline, texts, asked.prompts_count, asked.prompts_skip))
-    if texts:
-        raise ValueError("--prompts names a file of prompts; leave it out, or leave the typed prompts out")
     found = read_file_conditions(pipeline, file)
     if found.unknown:
         prompt, reason = found.unknown[0]

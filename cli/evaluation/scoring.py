@@ -150,7 +150,7 @@ def _by_inception(networks: Networks, wanted: Sequence[str], kept: Mapping[str, 
 
 
 def _features_of_folder(network: Inception, folder: Path) -> "FloatArray":
-    paths = sorted(path for path in folder.rglob("*") if path.suffix.lower() in _PICTURES)
+    paths = sorted(path for path in folder.rglob("*") if path.suffix.lower() in _PICTURES and path.is_file())
     if len(paths) < 2:
         raise ValueError(f"{folder}: expected real pictures ({', '.join(_PICTURES)}), found {len(paths)}")
     rows = [network(np.asarray(Image.open(path).convert("RGB"))[None]).features for path in paths]

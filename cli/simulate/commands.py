@@ -23,6 +23,7 @@ from underpaint.cli.terminal import (
     ResultTable,
     check_json,
     figure,
+    interval,
     note,
     note_files,
     progress,
@@ -254,11 +255,11 @@ def _show_winners(plan: "SweepPlan", results: "Results", out: Path, form: Format
     rows = []
     for row in winners(results.lines, plan):
         mean, low, high = row["speedup"]
-        rows.append({**row, "speedup": mean, "speedup_interval": f"{low:.2f}-{high:.2f}"})
+        rows.append({**row, "speedup": mean, "speedup_low": low, "speedup_high": high})
     columns = (
         *(Column(name) for name in ("model", "machine", "among", "fastest")),
         figure("speedup", "speed-up", ".2f", "x"),
-        Column("speedup_interval", "95 %", right=True),
+        interval("speedup", "95 %", ".2f"),
         Column("settings", prose=True),
     )
     show([ResultTable("the fastest", columns, rows)], form)

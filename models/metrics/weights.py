@@ -8,6 +8,9 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch import Tensor
 
+from underpaint.algos.memory import lacks_memory
+from underpaint.artifacts.input_file import other_kind
+
 
 class PublishedWeights(NamedTuple):
     """A file or folder that a metric needs, its licence as its publisher states it, and where it is published."""
@@ -66,6 +69,9 @@ def check_weights(path: Path | None, kind: str) -> Path:
     """The path, if something is there; else ValueError as `missing_weights` says it."""
     if path is None or not path.exists():
         raise missing_weights(path, kind)
+    found = other_kind(path)
+    if found not in (None, "a folder"):
+        raise ValueError(f"{path}: expected {PUBLISHED[kind].file}, got {found}; name the file itself")
     return path
 
 
@@ -75,6 +81,8 @@ def load_weights(path: Path, kind: str) -> dict[str, Tensor]:
     try:
         found: Any = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch.load raises what its readers do
+        if lacks_memory(error):
+            raise MemoryError(f"{path} does not fit in it") from error
         raise ValueError(f"{path}: expected a state dict of PyTorch ({type(error).__name__}: {error})") from error
     found = found.get("state_dict", found) if isinstance(found, dict) else found
     if not isinstance(found, dict) or not found or not all(isinstance(one, Tensor) for one in found.values()):

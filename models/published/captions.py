@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from underpaint.artifacts.install import install_hint
 from underpaint.models.published.files import CheckpointError
 
 MOST_WORDS = 120
@@ -26,7 +27,9 @@ def caption_features(encoder: Path, text: str, most: int = MOST_WORDS) -> NDArra
     try:
         from transformers import AutoTokenizer, T5EncoderModel
     except ModuleNotFoundError as error:
-        raise CheckpointError(f"a text encoder needs {error.name}: pip install -e '.[chameleon]'") from error
+        raise CheckpointError(
+            f"a text encoder needs {error.name}; install it with: {install_hint('chameleon')}"
+        ) from error
     if not text.strip():
         raise ValueError(
             "caption: expected a text, got an empty one; what is drawn without a caption needs no features"

@@ -1,7 +1,6 @@
 """Checkpoint files as their authors publish them: memory-mapped, sharded, and never allowed to run code."""
 
 import argparse
-import json
 import pickle
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -14,6 +13,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from underpaint.algos.memory import lacks_memory
+from underpaint.artifacts.input_file import check_regular
+from underpaint.artifacts.strict_json import read_object
 from underpaint.models.published.mapped import TensorFile, Tensors
 
 _INDEXES: Final = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
@@ -24,6 +26,13 @@ _WRAPPERS: Final = ("model", "module", "state_dict", "sd")
 _FOLLOWING: Final = ("freqs_cis", "causal_mask", "rotary_emb.inv_freq")
 """Ends of buffers that some releases carry and that follow from the sizes."""
 _NAMED: Final = 5
+_TOLD_APART: Final = (
+    *("codes.weight", "head.weight", "conditions.weight", "first.weight", "second.weight"),
+    *("quantize.embedding.weight", "encoder.conv_in.weight", "decoder.conv_in.weight"),
+)
+"""Matrices that hold different numbers in every trained model. Inside layers a matrix of zeros may be meant."""
+_NORM: Final = "norm.weight"
+"""Of the last hidden states: zeros leave nothing of them."""
 
 
 Recipe: TypeAlias = Callable[[], Tensor]
@@ -63,6 +72,8 @@ def read_checkpoint(path: Path, dtype: torch.dtype = torch.float32) -> Checkpoin
     """
     if not path.exists():
         raise FileNotFoundError(f"no checkpoint at {path}; give a file (.safetensors, .pt, .bin) or its folder")
+    if not path.is_dir():
+        check_regular(path)
     files = _files(path)
     known: set[str] = set()
     opened: list[TensorFile] = []
@@ -72,6 +83,11 @@ def read_checkpoint(path: Path, dtype: torch.dtype = torch.float32) -> Checkpoin
         twice = sorted(known & set(inside))
         if twice:
             raise CheckpointError(f"{file}: {_some(twice)} is in another shard too; the folder mixes two checkpoints")
+        empty = sorted(name for name, value in inside.items() if not value.numel() and not name.endswith(_FOLLOWING))
+        if empty:
+            raise CheckpointError(
+                f"{file}: expected numbers in every parameter, {_some(empty)} has none; copy it again"
+            )
         known |= set(inside)
         opened.append(TensorFile(inside, _again(file) if _mapped(file) else None))
         settings.update(own)
@@ -104,7 +120,7 @@ def _files(path: Path) -> tuple[Path, ...]:
     for name in _SINGLES:
         if (path / name).is_file():
             return (path / name,)
-    found = sorted(file for file in path.iterdir() if file.suffix in _SUFFIXES)
+    found = sorted(file for file in path.iterdir() if file.suffix in _SUFFIXES and file.is_file())
     if len(found) != 1:
         raise CheckpointError(f"{path}: expected one checkpoint file or an index, got {len(found)}; name the file")
     return (found[0],)
@@ -118,12 +134,9 @@ def _leads_outside(shard: str) -> bool:
 
 def _json(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        return read_object(path)
     except ValueError as error:
-        raise CheckpointError(f"{path}: expected JSON, got {error}; copy the file again") from error
-    if not isinstance(found, dict):
-        raise CheckpointError(f"{path}: expected a JSON object, got {type(found).__name__}")
-    return found
+        raise CheckpointError(f"{path}: {error}; copy the file again") from error
 
 
 def _read(file: Path) -> Any:
@@ -146,6 +159,8 @@ def _read(file: Path) -> Any:
             "to safetensors on a machine that you can lose"
         ) from error
     except (*UNREADABLE, OSError) as error:
+        if lacks_memory(error):
+            raise MemoryError(f"{file} does not fit in it") from error
         raise CheckpointError(
             f"{file}: cut short or no PyTorch checkpoint ({str(error).splitlines()[0] if str(error) else 'end of file'}"
             "); copy it again"
@@ -253,12 +268,14 @@ def fill(
 ) -> None:
     """Give `module`, built on the meta device, its parameters, one made after the other: one model in memory.
 
-    Raises CheckpointError naming the first that are missing, extra, misshaped, or that `dtype` cannot hold.
+    Raises CheckpointError naming the first that are missing, extra, misshaped, that `dtype` cannot hold, or that hold
+    one number everywhere, so that no token or code could be told from another.
     """
     wanted = {name: tuple(value.shape) for name, value in module.state_dict().items()}
     missing, extra = sorted(set(wanted) - set(tensors)), sorted(set(tensors) - set(wanted))
     problems = {"missing": missing, "not known": extra, "of another shape": []}
     problems |= {"no floating numbers": [], f"not finite as {dtype}": []}
+    problems |= {f"the same number everywhere as {dtype}": []}
     own: dict[str, Tensor] = {}
     for name in wanted if not (missing or extra) else ():
         try:
@@ -273,8 +290,11 @@ def fill(
             problems["no floating numbers"].append(f"{name} ({str(made.dtype).removeprefix('torch.')})")
             continue
         made = made.to(dtype)
-        if not all(bound.isfinite() for bound in made.aminmax()):
+        low, high = made.aminmax()
+        if not (low.isfinite() and high.isfinite()):
             problems[f"not finite as {dtype}"].append(name)
+        elif low == high and ((made.numel() > 1 and name in _TOLD_APART) or (low == 0 and name == _NORM)):
+            problems[f"the same number everywhere as {dtype}"].append(f"{name} ({low.item():g})")
         own[name] = made
     said = [f"{_some(names)} {what}" for what, names in problems.items() if names]
     if said:

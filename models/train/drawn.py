@@ -174,6 +174,6 @@ def load_drawn(folder: Path, target: CaptionedTarget) -> TokenSet:
     rows = np.fromfile(path, np.int16, held * width).reshape(held, width)
     kept = rows[(rows >= 0).all(axis=1)]
     if not len(kept):
-        raise FileNotFoundError(f"{path} has no finished row; let `draw_scenes` go on")
+        raise FileNotFoundError(f"{path} has no finished row; `underpaint train world` goes on with it")
     prefix = target.decoder.config.prefix
     return TokenSet(kept[:, prefix:], kept[:, :prefix].astype(np.int64))

@@ -59,7 +59,7 @@ class FolderPictures:
     def __init__(self, folder: Path) -> None:
         if not folder.is_dir():
             raise NotADirectoryError(f"--pictures: no folder {folder}; name one of {', '.join(SUFFIXES)} files")
-        files = sorted(file for file in folder.rglob("*") if file.suffix.lower() in SUFFIXES)
+        files = sorted(file for file in folder.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file())
         if len(files) < 2:
             raise ValueError(f"--pictures {folder}: expected two {', '.join(SUFFIXES)} files or more, got {len(files)}")
         self._files = {"seen": files[::_HELD], "train": [file for place, file in enumerate(files) if place % _HELD]}

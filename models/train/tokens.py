@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from underpaint.artifacts.manifest import write_beside
+from underpaint.artifacts.strict_json import read_json
 from underpaint.artifacts.whole_file import named
 from underpaint.models.checkpoints import load_vq
 from underpaint.models.data.textured_scenes import Split
@@ -52,7 +53,7 @@ def check_source(path: Path, about: dict[str, object], told: str, remedy: str) -
         write_beside(path, json.dumps(about).encode())
         return
     try:
-        found = json.loads(path.read_text())
+        found = read_json(path)
     except ValueError as error:
         raise ValueError(f"{path} should say {told}, and is damaged ({error}). {remedy}") from error
     if found != about:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from underpaint.artifacts import lock
 from underpaint.artifacts.manifest import write_beside
+from underpaint.artifacts.strict_json import read_json
 from underpaint.models import weights
 from underpaint.models.train.history import differences
 from underpaint.models.train.loop import CHECKPOINT, TrainingResult
@@ -143,7 +144,7 @@ def _check(path: Path, about: Mapping[str, Any]) -> None:
         write_beside(path, (json.dumps(wanted, indent=1, sort_keys=True) + "\n").encode())
         return
     try:
-        held = json.loads(path.read_text(encoding="utf-8"))
+        held = read_json(path)
     except ValueError as error:
         raise ValueError(f"{path} is damaged ({error}); give another --out, or remove the folder") from error
     apart = differences(held, wanted)

@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
+from underpaint.artifacts.install import install_hint
 from underpaint.runtime.device import interpreter
 
 _VARIABLE: Final = "TRITON_INTERPRET"
@@ -67,7 +68,7 @@ with _asking_for_the_interpreter():
             importlib.import_module("triton.experimental.gluon")
     except ImportError as error:
         raise ImportError(
-            "the device runtime needs Triton, which is not installed; install it with: pip install 'underpaint[device]'"
+            f"the device runtime needs Triton, which is not installed; install it with: {install_hint('device')}"
         ) from error
 
 if INTERPRETED:

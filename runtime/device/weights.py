@@ -4,7 +4,6 @@ The export turns matrices, joins tables and may store 8 bits (`export.decoder_we
 that weights do not tell stand in the manifest's settings.
 """
 
-import json
 from math import prod
 from pathlib import Path
 from typing import Any, Final
@@ -13,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from underpaint.artifacts.arrays import read_tensor_header
 from underpaint.artifacts.scaled_rows import SCALE, ScaledRows
 from underpaint.models.decoder import Decoder
 from underpaint.models.decoder_config import DecoderConfig
@@ -41,13 +41,10 @@ class StoredWeights:
     def __init__(self, path: Path) -> None:
         self._path = path
         try:
+            self._entries, self._start = read_tensor_header(path)
             self._bytes = np.memmap(path, dtype=np.uint8, mode="c")
-            room = int.from_bytes(self._bytes[:8].tobytes(), "little")
-            header: dict[str, Any] = json.loads(self._bytes[8 : 8 + room].tobytes())
-        except (OSError, ValueError) as error:
+        except ValueError as error:
             raise EngineError(f"{path}: expected a safetensors file ({error}); export the model again") from error
-        self._start = 8 + room
-        self._entries = {name: entry for name, entry in header.items() if name != "__metadata__"}
 
     def __contains__(self, name: str) -> bool:
         return name in self._entries

@@ -75,9 +75,15 @@ class ConditionEncoder:
         if shape.prompted:
             return self._prompt(ids)
         if ids.shape != (self._asked,) or ids.min() < 0 or ids.max() >= shape.cond_ids:
+            got = ", ".join(map(str, ids.reshape(-1).tolist()[:20])) or "none"
+            if self._asked == 1:
+                raise EngineError(
+                    f"class must be between 0 and {shape.cond_ids - 1:,}, got {got}; give one of these numbers as the "
+                    "prompt"
+                )
             raise EngineError(
-                f"condition: expected [{self._asked}] ids from 0 to {shape.cond_ids - 1}, got {ids.tolist()}; make "
-                "them with runtime.conditions"
+                f"prompt: expected {self._asked} ids between 0 and {shape.cond_ids - 1:,}, got {ids.size}: {got}; give "
+                "so many with commas between, or the words of a grammar that this model was trained on"
             )
         absent, behind = (np.array(each, dtype=np.int64) for each in (shape.uncond_ids, shape.image_start_ids))
         told = np.concatenate([ids.astype(np.int64) + shape.vocab_size, behind])

@@ -1,11 +1,15 @@
 """On which threads and in which memory engines of ONNX Runtime run; sessions that run there, or not at all."""
 
+import errno
 import os
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, Literal
+
+from underpaint.algos.memory import lacks_memory
+from underpaint.artifacts.install import install_hint
 
 _PROVIDER: Final = "CPUExecutionProvider"
 """Of ONNX Runtime's, the one that engines run on: their caches lie in the host's memory."""
@@ -48,9 +52,7 @@ def _runtime() -> ModuleType:
     try:
         return import_module("onnxruntime")
     except ImportError as error:
-        raise EngineError(
-            f"ONNX Runtime is not installed ({error}); install it with: pip install 'underpaint[cpu]'"
-        ) from error
+        raise EngineError(f"ONNX Runtime is not installed ({error}); install it with: {install_hint('cpu')}") from error
 
 
 SHARED: Final = EngineContext(pool="shared")
@@ -101,9 +103,19 @@ def open_session(path: Path, context: EngineContext | None = None, content: byte
             options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(path.parent))
         session = _runtime().InferenceSession(content or str(path), options, providers=[_PROVIDER])
     except Exception as error:  # onnxruntime's own exceptions share no base but Exception
-        raise EngineError(f"{path}: onnxruntime could not load it ({error}); export the model again") from error
+        raise _load_failure(path, error) from error
     session.disable_fallback()
     return session
+
+
+def _load_failure(path: Path, error: Exception) -> Exception:
+    """Why a model was not loaded: the machine lacks memory or open files, or else the file is no model."""
+    said = str(error)
+    if lacks_memory(error):
+        return MemoryError(f"{path} does not fit in it")
+    if isinstance(error, OSError) or os.strerror(errno.EMFILE) in said:
+        return OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(path))
+    return EngineError(f"{path}: onnxruntime could not load it ({error}); export the model again")
 
 
 def _options(context: EngineContext) -> Any:

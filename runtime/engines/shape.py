@@ -104,8 +104,8 @@ class DecoderShape:
         places = cells.ravel().tolist()
         if max(places) + levels > self.height * self.width or min(places) < self.least_cell:
             raise EngineError(
-                f"decoder: expected cells from {self.least_cell} to {self.height * self.width - 1}, got {places}; grow "
-                "a shallower tree (Budget.max_depth)"
+                f"decoder: expected cells from {self.least_cell} to {self.height * self.width - 1}, got {places}; "
+                "draft a shallower tree"
             )
 
 

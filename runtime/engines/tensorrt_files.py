@@ -12,8 +12,10 @@ from types import ModuleType
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from underpaint.algos.registry import build
+from underpaint.artifacts.install import install_hint
 from underpaint.artifacts.lock import held
 from underpaint.artifacts.manifest import Manifest, ManifestError
+from underpaint.artifacts.strict_json import read_object
 from underpaint.runtime.engines.context import EngineError
 from underpaint.zoo.load import manifest
 
@@ -21,7 +23,7 @@ Backend: TypeAlias = Literal["tensorrt", "tensorrt-rtx"]
 MODULES: Final[Mapping[str, str]] = {"tensorrt": "tensorrt", "tensorrt-rtx": "tensorrt_rtx"}
 _INSTALL: Final[Mapping[str, str]] = {
     "tensorrt": "pip install tensorrt-cu13 (its libraries come from NVIDIA's own index)",
-    "tensorrt-rtx": "pip install -e '.[tensorrt-rtx]'",
+    "tensorrt-rtx": install_hint("tensorrt-rtx"),
 }
 ANY_GPU: Final = "any"
 """The GPU of an engine that was built on a machine without one."""
@@ -86,7 +88,7 @@ def backend_module(backend: str) -> ModuleType:
     try:
         return importlib.import_module(MODULES[backend])
     except ImportError as error:
-        raise EngineError(f"{backend} is not installed ({error}); {_INSTALL[backend]}") from error
+        raise EngineError(f"{backend} is not installed ({error}); install it with: {_INSTALL[backend]}") from error
 
 
 def write_engine(folder: Path, content: bytes, record: EngineRecord) -> Path:
@@ -136,7 +138,7 @@ def read_record(folder: Path, model: str, backend: str, rows: int, again: str | 
             f"{folder} holds no {backend} engine of '{model}' for {rows} rows{hint} (built for: {built}); {again}"
         )
     try:
-        values = json.loads(place.record.read_text(encoding="utf-8"))
+        values = read_object(place.record)
         counts = tuple(int(count) for count in values["counts"])
         passes = tuple((int(a), int(b), int(c), int(d)) for a, b, c, d in values.get("passes", ()))
         return build(EngineRecord, {**values, "counts": counts, "passes": passes}, str(place.record))

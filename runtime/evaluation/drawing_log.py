@@ -6,17 +6,18 @@ import dataclasses
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from math import inf
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from underpaint.artifacts.run_log import RunLog
+from underpaint.artifacts.strict_json import is_version
 from underpaint.artifacts.typed_json import build_typed
 from underpaint.runtime.drawing import Drawing
 
 FILE_NAME: Final = "drawings.jsonl"
-LOG_FORMAT: Final = 2
-"""Version of the lines. 1 named the fields of a drawing and the settings of methods otherwise."""
+LOG_FORMAT: Final = 3
+"""Version of the lines. 1 named the fields of a drawing and the settings of methods otherwise; 2 had no checksums."""
 
 
 class DrawingKey(NamedTuple):
@@ -59,13 +60,14 @@ class DrawingLog:
             lines = self._run_log.read()
             if lines:
                 self._check_head(lines[0])
-            for line in lines[1:]:
-                self._hold(drawing_of(line))
+            for drawing in drawings_of(lines, self._settings):
+                self._hold(drawing)
         except OtherComparison:
             raise
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except ValueError as error:
             raise ValueError(
-                f"{self.path} is no record of a comparison, or was edited ({error}); choose another folder or delete it"
+                f"{self.path} is no record of a comparison, or was edited ({error}); choose another folder, or pass "
+                "--fresh to discard it"
             ) from error
 
     def _check_head(self, head: Mapping[str, Any]) -> None:
@@ -109,27 +111,83 @@ class DrawingLog:
 def read_head(path: Path, lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The settings in the first line of a log; ValueError where it is empty or of another version."""
     if not lines:
-        raise ValueError(f"{path} is empty; repeat the comparison")
-    settings: dict[str, Any] = lines[0]["settings"]
-    written = lines[0].get("format", 1)
-    if written != LOG_FORMAT:
+        raise ValueError("it is empty")
+    if "settings" not in lines[0] or "hash" not in lines[0]:
+        raise ValueError("line 1: it has no settings and hash")
+    written = lines[0].get("format")
+    if not is_version(written, LOG_FORMAT):
         raise OtherComparison(
-            f"{path} was written by another version (format {written}, expected {LOG_FORMAT}): it names drawings and "
-            "settings otherwise; choose another folder, or pass --fresh to discard it"
+            f"{path} was written by another version (format {written!r}, expected {LOG_FORMAT}); choose another "
+            "folder, or pass --fresh to discard it"
         )
-    return settings
+    return build_typed(_LogHead, lines[0], "line 1").settings
 
 
-def drawing_of(plain: object) -> Drawing:
-    """The drawing in a line of the log; ValueError where a field is missing, unknown, of another type or range."""
+@dataclasses.dataclass(frozen=True, slots=True)
+class _LogHead:
+    """The first line. settings: of the comparison; hash: of them."""
+
+    format: int
+    hash: str
+    settings: dict[str, Any]
+
+
+def drawings_of(lines: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> Iterator[Drawing]:
+    """The drawings of a log's lines, its head left out; ValueError, naming the line, where one is none of the run's."""
+    for number, line in enumerate(lines[1:], start=2):
+        try:
+            yield drawing_of(line, settings)
+        except ValueError as error:
+            raise ValueError(f"line {number}: {error}") from error
+
+
+def drawing_of(plain: object, settings: Mapping[str, Any] | None = None) -> Drawing:
+    """The drawing in a line of a log or a record of a shard.
+
+    settings: those of the run, whose method, prompt and seed it must be of; None asks for none.
+
+    Raises:
+        ValueError: a field is missing, unknown, of another type or range, or two fields contradict each other.
+    """
     found = build_typed(Drawing, plain, "a drawing")
-    for name in ("seconds", "target_seconds", "drafter_seconds", "resampler_seconds"):
-        if not 0.0 <= getattr(found, name) < inf:
-            raise ValueError(f"a drawing: {name}: expected a time of at least 0, got {getattr(found, name)}")
-    counts = (found.seed, found.drafter_nfe, found.rejected or 0)
-    listed = (found.tokens, found.accepted, found.depths, found.nodes, found.kept_cells)
-    if found.target_nfe < 1 or min(counts) < 0 or any(min(one, default=0) < 0 for one in listed if one is not None):
-        raise ValueError("a drawing: expected one target pass or more, and no number below 0")
-    if found.seconds == 0.0:
-        raise ValueError("a drawing: seconds: expected more than 0")
+    cells = len(found.tokens)
+    if not cells:
+        raise ValueError("a drawing: tokens: expected at least one")
+    kept = found.kept_cells or ()
+    if any(low >= high for low, high in pairwise(kept)) or (kept and kept[-1] >= cells):
+        raise ValueError(f"a drawing: kept_cells: expected rising cells below {cells}, got {kept}")
+    recipe = _recipe_of(found, settings or {})
+    if found.accepted is not None:
+        _check_cycles(found, found.accepted, skips="skipping" in recipe)
+    elif found.depths is not None or found.nodes is not None:
+        raise ValueError("a drawing: expected depths and nodes only of cycles, and accepted is null")
     return found
+
+
+def _recipe_of(found: Drawing, settings: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The method's settings; ValueError where a drawing is of no method, prompt or seed of the run's."""
+    for name, told in (("methods", found.method), ("prompts", found.prompt), ("seeds", found.seed)):
+        if name in settings and told not in settings[name]:
+            raise ValueError(f"a drawing of {name.removesuffix('s')} {told!r}, which the run does not have")
+    methods = settings.get("methods", {})
+    recipe = methods.get(found.method, {}) if isinstance(methods, Mapping) else {}
+    return recipe if isinstance(recipe, Mapping) else {}
+
+
+def _check_cycles(found: Drawing, accepted: Sequence[int], *, skips: bool) -> None:
+    """Raise ValueError where the cycles of a drawing are not those of its tokens and target passes.
+
+    skips: some cycles are not verified, so there may be fewer passes than cycles.
+    """
+    for name in ("depths", "nodes"):
+        listed = getattr(found, name)
+        if listed is not None and len(listed) != len(accepted):
+            raise ValueError(f"a drawing: {name}: expected {len(accepted)}, one a cycle, got {len(listed)}")
+    if any(kept > depth for kept, depth in zip(accepted, found.depths or accepted, strict=True)):
+        raise ValueError("a drawing: accepted: expected no more tokens than the draft tree is deep")
+    cells = 1 + len(accepted) + sum(accepted)
+    if cells != len(found.tokens):
+        raise ValueError(f"a drawing: its cycles decide {cells} cells, and it has {len(found.tokens)} tokens")
+    passes = len(accepted) + 1
+    if found.target_nfe > passes or (found.target_nfe < passes and not skips):
+        raise ValueError(f"a drawing: target_nfe: expected {passes}, as it has {passes} cycles, got {found.target_nfe}")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from underpaint.runtime.conditions import Condition
 from underpaint.runtime.evaluation.prompt_files import FilePrompt, PromptForm, find_form, known_prompts, read_prompts
+from underpaint.runtime.evaluation.prompt_source import PromptSource
 from underpaint.runtime.pipeline import Pipeline
 
 
@@ -20,7 +19,7 @@ class PromptFile:
     the models have no words for. skip_repeated: draw a prompt that stands in the file twice once.
     """
 
-    path: Path
+    source: PromptSource
     form: PromptForm | None = None
     count: int | None = None
     skip: int = 0
@@ -30,9 +29,9 @@ class PromptFile:
     def to_dict(self) -> dict[str, Any]:
         """What tells it from another file, as JSON holds it: name, SHA-256 and which prompts are taken."""
         return {
-            "name": self.path.name,
-            "sha256": _hash(self.path),
-            "form": self.form or find_form(self.path),
+            "name": self.source.name,
+            "sha256": self.source.sha256(),
+            "form": self.form or find_form(self.source),
             "count": self.count,
             "skip": self.skip,
         }
@@ -53,7 +52,7 @@ def read_file_conditions(pipeline: Pipeline, asked: PromptFile) -> FileCondition
     and where two prompts mean the same to them.
     """
     repeated: Literal["refuse", "first"] = "first" if asked.skip_repeated else "refuse"
-    prompts = read_prompts(asked.path, asked.form, asked.count, asked.skip, repeated)
+    prompts = read_prompts(asked.source, asked.form, asked.count, asked.skip, repeated)
     classes = pipeline.index.condition == "class"
 
     def condition_of(prompt: FilePrompt) -> Condition:
@@ -69,17 +68,7 @@ def read_file_conditions(pipeline: Pipeline, asked: PromptFile) -> FileCondition
             kept.append((prompt, condition))
         elif not asked.skip_repeated:
             raise ValueError(
-                f"{asked.path}: {other.text[:60]!r} ({other.key}) and {prompt.text[:60]!r} ({prompt.key}) are one "
-                "prompt to this model; take one out, or pass --skip-repeated"
+                f"{asked.source.path}: {other.text[:60]!r} ({other.key}) and {prompt.text[:60]!r} ({prompt.key}) are "
+                "one prompt to this model; take one out, or pass --skip-repeated"
             )
     return FileConditions(tuple(one for one, _ in kept), tuple(one for _, one in kept), unknown)
-
-
-def _hash(path: Path) -> str:
-    """SHA-256 of a file, or of the texts of a folder with their names."""
-    if path.is_file():
-        return hashlib.sha256(path.read_bytes()).hexdigest()
-    found = hashlib.sha256()
-    for one in sorted(path.glob("*.txt")):
-        found.update(f"{one.name}\0".encode() + hashlib.sha256(one.read_bytes()).digest())
-    return found.hexdigest()

@@ -7,7 +7,6 @@ nearly as likely, greedy decoding then draws another picture.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from underpaint.algos.arrays import FloatArray, IntArray
+from underpaint.artifacts.arrays import read_tensor_header
 from underpaint.artifacts.decoder_graph import POSITION_BUCKETS, Precision
 from underpaint.artifacts.manifest import DRAFT_TARGET, ManifestError
 from underpaint.artifacts.model_index import read_index
@@ -183,8 +183,7 @@ def _arithmetic(folder: Path, decoder: LoadedDecoder) -> Arithmetic:
         return "int8"
     if weights is None:
         return decoder.shape.precision
-    with (folder / weights.file).open("rb") as file:  # safetensors: the size of a JSON header, then the header
-        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+    header, _ = read_tensor_header(folder / weights.file)
     # Products are taken in 8 bits of a matrix in blocks (U8); one with a scale a row (I8) is widened when it is loaded.
     blocks = any(entry["dtype"] == "U8" for name, entry in header.items() if f"{name}{SCALE}" in header)
     return "int8" if blocks else decoder.shape.precision

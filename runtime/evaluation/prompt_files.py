@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias, TypeVar, get_args
+
+from underpaint.artifacts.strict_json import parse_json
+from underpaint.runtime.evaluation.prompt_source import PromptSource, TableRow, lines_of, rows_of
 
 PromptForm: TypeAlias = Literal["parti", "coco", "geneval", "dpg", "imagenet", "jsonl", "text"]
 """parti: PartiPrompts' tsv. coco: a captions json of 2014 or 2017. geneval: its evaluation_metadata.jsonl. dpg: its
@@ -35,7 +37,7 @@ class FilePrompt:
 
 
 def read_prompts(
-    path: Path,
+    source: PromptSource,
     form: PromptForm | None = None,
     count: int | None = None,
     skip: int = 0,
@@ -44,12 +46,13 @@ def read_prompts(
     """`count` prompts of a file (None: all) after the first `skip`, in the file's order.
 
     form: None finds it out by the file's name and first lines. repeated: prompts that stand in the file twice are
-    refused, or the first of them is taken. Raises ValueError: no such file, not UTF-8, another form, a missing column,
-    an empty prompt, repeated prompts, fewer prompts than asked for.
+    refused, or the first of them is taken. Raises ValueError: not UTF-8, another form, a missing column, an empty
+    prompt, repeated prompts, one key for two prompts, fewer prompts than asked for.
     """
+    path = source.path
     if skip < 0 or (count is not None and count < 1):
         raise ValueError(f"prompts: expected skip >= 0 and count >= 1, got {skip} and {count}")
-    found = _READERS[form or find_form(path)](path)
+    found = _READERS[form or find_form(source)](source)
     empty = [one.key for one in found if not one.text]
     if empty:
         raise ValueError(f"{path}: the prompt of {empty[0]} is empty; take the line out, or write it")
@@ -65,6 +68,9 @@ def read_prompts(
     for one in found:
         by_text.setdefault(one.text, one)
     distinct = list(by_text.values())
+    key, uses = Counter(one.key for one in distinct).most_common(1)[0]
+    if uses > 1:
+        raise ValueError(f"{path}: the id {key!r} names {uses} prompts; give each an id of its own")
     chosen = distinct[skip:] if count is None else distinct[skip : skip + count]
     if not chosen or (count is not None and len(chosen) < count):
         raise ValueError(
@@ -99,146 +105,162 @@ def known_prompts(
     return tuple(known), tuple(unknown)
 
 
-def find_form(path: Path) -> PromptForm:
-    """The form of a file, by its name and how it begins. Raises ValueError where there is no such file."""
-    if path.is_dir():
+def find_form(source: PromptSource) -> PromptForm:
+    """The form of a file, by its name, or where that has no ending, as a pipe's, by how the content begins."""
+    if source.folder:
         return "dpg"
-    text = _read_text(path)
-    suffix = path.suffix.lower()
+    text, suffix = source.text(), source.path.suffix.lower()
+    first = text.lstrip().partition("\n")[0]
     if suffix == ".tsv":
         return "parti"
     if suffix == ".csv":
         return "dpg"
     if suffix in (".jsonl", ".ndjson"):
-        return "geneval" if '"include"' in text.partition("\n")[0] else "jsonl"
+        return "geneval" if '"include"' in first else "jsonl"
     if suffix == ".json":
         return "coco" if '"annotations"' in text else "imagenet"
-    first = text.partition("\n")[0].split(maxsplit=1)
-    return "imagenet" if first and _is_synset(first[0]) else "text"
+    if not suffix:
+        found = _form_of_content(text, first.rstrip())
+        if found is not None:
+            return found
+    words = first.split(maxsplit=1)
+    return "imagenet" if words and _is_synset(words[0]) else "text"
 
 
-def _read_text(path: Path) -> str:
-    if not path.is_file():
-        raise ValueError(f"{path}: there is no such file of prompts")
-    try:
-        text = path.read_bytes().decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ValueError(
-            f"{path}: expected UTF-8, byte {error.start} is none; convert it, for example with "
-            f"iconv -f latin1 -t utf-8 {path.name}"
-        ) from error
-    if not text.strip():
-        raise ValueError(f"{path}: it is empty; expected a prompt in it")
-    return text
+def _form_of_content(text: str, first: str) -> PromptForm | None:
+    """The form of a text that begins as JSON or as the head of a table; None for lines."""
+    if first.startswith("{"):
+        if first.endswith("}") and not ('"annotations"' in first or len(text.strip()) == len(first)):
+            return "geneval" if '"include"' in first else "jsonl"
+        if '"annotations"' in text:
+            return "coco"
+        return "jsonl" if any(f'"{name}"' in first for name in _TEXT_FIELDS) else "imagenet"
+    names = [name.strip().lower() for name in first.split("\t")]
+    if len(names) > 1 and "prompt" in names:
+        return "parti"
+    return "dpg" if {"item_id", "text"} <= {name.strip().lower() for name in first.split(",")} else None
 
 
-def _read_json(path: Path) -> Any:
-    try:
-        return json.loads(_read_text(path))
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{path}: expected JSON, got {error}") from error
-
-
-def _read_table(path: Path, delimiter: str, column: str, key: str | None) -> list[FilePrompt]:
-    """Rows of a table with a head; the head's case does not matter."""
-    rows = csv.DictReader(io.StringIO(_read_text(path), newline=""), delimiter=delimiter)
-    names = {name.strip().lower(): name for name in rows.fieldnames or () if name}
-    for wanted in (column, *([key] if key else [])):
-        if wanted not in names:
-            raise ValueError(f"{path}: expected a column '{wanted}', got {', '.join(names) or 'no head'}")
+def _read_parti(source: PromptSource) -> list[FilePrompt]:
     return [
-        FilePrompt(
-            (row[names[column]] or "").strip(),
-            f"line {number}" if key is None else str(row[names[key]]),
-            {name: row[held] for name, held in names.items() if name != column and row[held]},
-        )
-        for number, row in enumerate(rows, start=2)
+        FilePrompt(row.fields["prompt"].strip(), f"line {row.line}", _others(row, "prompt"))
+        for row in rows_of(source, "\t", ("prompt",))
     ]
 
 
-def _read_parti(path: Path) -> list[FilePrompt]:
-    return _read_table(path, "\t", "prompt", None)
+def _others(row: TableRow, *but: str) -> dict[str, str]:
+    return {name: value for name, value in row.fields.items() if name and name not in but and value}
 
 
-def _read_coco(path: Path) -> list[FilePrompt]:
+def _read_coco(source: PromptSource) -> list[FilePrompt]:
     """The first caption of each image, in the order in which the images first come."""
-    found = _read_json(path)
-    rows = found.get("annotations") if isinstance(found, dict) else None
+    path = source.path
+    found = parse_json(source.text(), str(path))
+    rows, images = (found.get(name) if isinstance(found, dict) else None for name in ("annotations", "images"))
     if not isinstance(rows, list) or not rows:
         raise ValueError(f"{path}: expected COCO's captions, an object with a list 'annotations'")
     by_image: dict[str, FilePrompt] = {}
     for turn, row in enumerate(rows):
-        if not isinstance(row, dict) or not isinstance(row.get("caption"), str) or "image_id" not in row:
+        if not isinstance(row, dict) or not isinstance(row.get("caption"), str) or not _is_id(row.get("image_id")):
             raise ValueError(
                 f"{path}: annotations[{turn}] has no 'caption' with an 'image_id'; take captions_*.json, not "
                 "instances_*"
             )
         key = str(row["image_id"])
         by_image.setdefault(key, FilePrompt(row["caption"].strip(), key, {"annotation": row.get("id")}))
+    if not isinstance(images, list) or not all(isinstance(one, dict) and _is_id(one.get("id")) for one in images):
+        raise ValueError(f"{path}: expected COCO's captions with a list 'images' of objects with an 'id'")
+    absent = by_image.keys() - {str(one["id"]) for one in images}
+    if absent:
+        first = next(key for key in by_image if key in absent)
+        raise ValueError(
+            f"{path}: {len(absent)} captions are of images that 'images' does not list, the first of image {first}; "
+            "take both lists from one release"
+        )
     return list(by_image.values())
 
 
-def _read_lines(path: Path) -> list[FilePrompt]:
-    lines = _read_text(path).splitlines()
-    return [FilePrompt(line.strip(), f"line {number}") for number, line in enumerate(lines, start=1) if line.strip()]
+def _is_id(value: object) -> bool:
+    return isinstance(value, int | str) and not isinstance(value, bool) and value != ""
 
 
-def _read_json_lines(path: Path) -> list[FilePrompt]:
+def _read_lines(source: PromptSource) -> list[FilePrompt]:
+    return [FilePrompt(line.text, f"line {line.number}") for line in lines_of(source.text())]
+
+
+def _read_json_lines(source: PromptSource) -> list[FilePrompt]:
     prompts = []
-    for line in _read_lines(path):
-        try:
-            row = json.loads(line.text)
-        except json.JSONDecodeError as error:
-            raise ValueError(f"{path}: {line.key}: expected a JSON object, got {error}") from error
+    for line in _read_lines(source):
+        where = f"{source.path}: {line.key}"
+        row = parse_json(line.text, where)
         if isinstance(row, str):
             prompts.append(FilePrompt(row.strip(), line.key))
             continue
         name = next((one for one in _TEXT_FIELDS if isinstance(row, dict) and isinstance(row.get(one), str)), None)
         if name is None:
-            raise ValueError(f"{path}: {line.key}: expected an object with one of {', '.join(_TEXT_FIELDS)}")
+            raise ValueError(f"{where}: expected an object with one of {', '.join(_TEXT_FIELDS)}")
+        key = row.get("id", line.key)
+        if not _is_id(key):
+            raise ValueError(f"{where}: expected an 'id' that is a text or a whole number, got {json.dumps(key)[:60]}")
         details = {key: value for key, value in row.items() if key != name}
-        prompts.append(FilePrompt(row[name].strip(), str(row.get("id", line.key)), details))
+        prompts.append(FilePrompt(row[name].strip(), str(key), details))
     return prompts
 
 
-def _read_geneval(path: Path) -> list[FilePrompt]:
-    prompts = _read_json_lines(path)
+def _read_geneval(source: PromptSource) -> list[FilePrompt]:
+    prompts = _read_json_lines(source)
     for one in prompts:
         if not {"tag", "include"} <= set(one.details):
-            raise ValueError(f"{path}: {one.key}: expected GenEval's 'tag' and 'include' beside the prompt")
+            raise ValueError(f"{source.path}: {one.key}: expected GenEval's 'tag' and 'include' beside the prompt")
     return prompts
 
 
-def _read_dpg(path: Path) -> list[FilePrompt]:
+def _read_dpg(source: PromptSource) -> list[FilePrompt]:
     """A folder of one text an item, or the csv, which names an item once for each of its questions."""
-    if path.is_dir():
-        texts = sorted(path.glob("*.txt"))
-        if not texts:
+    path = source.path
+    if source.folder:
+        if not source.contents:
             raise ValueError(f"{path}: expected a folder with a .txt file for each prompt, found none")
-        return [FilePrompt(" ".join(_read_text(one).split()), one.stem) for one in texts]
+        return [FilePrompt(" ".join(source.text(one).split()), Path(one).stem) for one in source.contents]
     by_item: dict[str, FilePrompt] = {}
-    for row in _read_table(path, ",", "text", "item_id"):
-        by_item.setdefault(row.key, FilePrompt(row.text, row.key))
+    for row in rows_of(source, ",", ("text", "item_id")):
+        one = FilePrompt(" ".join(row.fields["text"].split()), row.fields["item_id"].strip())
+        if not one.key:
+            raise ValueError(f"{path}: line {row.line}: expected an item_id, got an empty field")
+        if by_item.setdefault(one.key, one).text != one.text:
+            raise ValueError(f"{path}: line {row.line}: item {one.key} has another text than before; keep one")
     return list(by_item.values())
 
 
-def _read_imagenet(path: Path) -> list[FilePrompt]:
+def _read_imagenet(source: PromptSource) -> list[FilePrompt]:
     """Classes in order: the text is the first name of each."""
-    if path.suffix.lower() == ".json":
-        found = _read_json(path)
-        if not isinstance(found, dict) or not all(number.isdecimal() for number in found):
+    path = source.path
+    if source.text().lstrip().startswith(("{", "[")):
+        found = parse_json(source.text(), str(path))
+        if not isinstance(found, dict) or not all(_is_number(one) for one in found):
             raise ValueError(
                 f"{path}: expected ImageNet's classes, an object from numbers to [synset, name] or to a name"
             )
-        classes = {int(number): held if isinstance(held, str) else held[-1] for number, held in found.items()}
-        return [_class(number, str(classes[number])) for number in sorted(classes)]
+        return [_class(int(number), _class_name(found[number], number, path)) for number in sorted(found, key=int)]
     prompts = []
-    for number, line in enumerate(_read_lines(path)):
+    for number, line in enumerate(_read_lines(source)):
         synset, _, names = line.text.partition(" ")
         if not _is_synset(synset) or not names:
             raise ValueError(f"{path}: {line.key}: expected 'n01440764 tench' or the like, got {line.text!r}")
         prompts.append(_class(number, names, synset))
     return prompts
+
+
+def _is_number(text: str) -> bool:
+    """Whether a text is a class as JSON's keys have it: 0 or digits that do not begin with 0."""
+    return re.fullmatch("0|[1-9][0-9]{0,8}", text) is not None
+
+
+def _class_name(held: object, number: str, path: Path) -> str:
+    name = held[-1] if isinstance(held, list) and held else held
+    if not isinstance(name, str):
+        raise ValueError(f"{path}: class {number}: expected [synset, name] or a name, got {json.dumps(held)[:60]}")
+    return name
 
 
 def _class(number: int, names: str, synset: str = "") -> FilePrompt:
@@ -247,10 +269,10 @@ def _class(number: int, names: str, synset: str = "") -> FilePrompt:
 
 
 def _is_synset(word: str) -> bool:
-    return len(word) == 9 and word[0] == "n" and word[1:].isdecimal()
+    return re.fullmatch("n[0-9]{8}", word) is not None
 
 
-_READERS: Final[dict[PromptForm, Callable[[Path], list[FilePrompt]]]] = {
+_READERS: Final[dict[PromptForm, Callable[[PromptSource], list[FilePrompt]]]] = {
     "parti": _read_parti,
     "coco": _read_coco,
     "geneval": _read_geneval,

@@ -7,12 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple
-from zipfile import BadZipFile
+from typing import Annotated, Any, Final, NamedTuple
 
 import numpy as np
 
 from underpaint.algos.arrays import BoolArray, FloatArray
+from underpaint.artifacts.arrays import ArrayFile, ArrayForm
+from underpaint.artifacts.typed_json import Within, build_typed
 from underpaint.runtime.evaluation.metrics.features import gaussian_distance
 from underpaint.zoo.grammars import EMOJI, Grammar
 from underpaint.zoo.resolutions import SHIPPED_RESOLUTIONS
@@ -62,6 +63,13 @@ class Reference:
             )
 
 
+@dataclass(frozen=True, slots=True)
+class _AccuracyBySide:
+    """The judge's shares by side in pixels and slot, as a reference file holds them."""
+
+    accuracy: Mapping[str, Mapping[str, Annotated[float, Within(0.0, 1.0)]]]
+
+
 def reference_arrays(sides: Mapping[int, Reference]) -> dict[str, Any]:
     """The arrays of a reference file (see `load_reference`), for `numpy.savez_compressed`."""
     arrays: dict[str, Any] = {}
@@ -80,14 +88,14 @@ def load_reference(path: Path, side: int) -> Reference:
     Raises OSError where it cannot be read, ValueError where it holds something else.
     """
     try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as held:
-            accuracy = json.loads(str(held["accuracy"]))[str(side)]
-            halves = [held[f"features_{half}_{side}"].astype(np.float64) for half in "ab"]
-    except KeyError as error:
-        raise ValueError(f"{path}: no real scenes of {side} px in it (no {error}); export it again") from error
-    except (ValueError, EOFError, BadZipFile) as error:
+        with ArrayFile(path) as held:
+            told = build_typed(_AccuracyBySide, {"accuracy": held.read_json("accuracy")}, "reference").accuracy
+            if str(side) not in told:
+                raise ValueError(f"no real scenes of {side} px in it")
+            halves = [held.read(f"features_{half}_{side}", ArrayForm(dimensions=2)).astype(np.float64) for half in "ab"]
+        return Reference(halves[0], halves[1], told[str(side)])
+    except ValueError as error:
         raise ValueError(f"{path} is not a reference of real scenes ({error}); export it again") from error
-    return Reference(halves[0], halves[1], {slot: float(share) for slot, share in accuracy.items()})
 
 
 def read_right(

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import numpy as np
 
 from underpaint.algos.spatial.mulo import RepairCycle
 from underpaint.algos.step import Cycle
+from underpaint.algos.tree import NO_TOKEN
 from underpaint.artifacts.run_log import RunLog
-from underpaint.runtime.drawing import noise_of
+from underpaint.artifacts.strict_json import is_version
+from underpaint.artifacts.typed_json import Within, build_typed
+from underpaint.runtime.drawing import MOST_COUNT, Count, noise_of
 from underpaint.runtime.evaluation.comparison import ComparisonPlan
 from underpaint.runtime.evaluation.drawing_log import DrawingKey, DrawingLog, settings_hash
 from underpaint.runtime.evaluation.paired import PairedDifference, paired_difference
@@ -22,8 +24,10 @@ from underpaint.runtime.evaluation.token_bias import draw_watched
 from underpaint.runtime.methods.method import DecodingMethod, DecodingResult, PipelineModels
 
 FILE_NAME: Final = "replays.jsonl"
-REPLAY_FORMAT: Final = 1
-"""Version of the lines."""
+REPLAY_FORMAT: Final = 2
+"""Version of the lines. 1 had no checksums, and did not say that a recording was finished."""
+FINISHED: Final = "finished"
+"""The key of the line that ends a recording: how many replays the file holds."""
 Kind: TypeAlias = Literal["tree", "repair", "fronts"]
 
 
@@ -35,11 +39,26 @@ class TreeEvent:
     accepted nodes. extra: the one token that follows them.
     """
 
-    cell: int
-    tokens: tuple[int, ...]
+    cell: Count
+    tokens: tuple[Annotated[int, Within(NO_TOKEN, MOST_COUNT)], ...]
     parents: tuple[int, ...]
     path: tuple[int, ...]
-    extra: int
+    extra: Count
+
+    def wrong(self, cells: int) -> str:
+        """How the event contradicts itself or a picture of so many cells; empty where it does not."""
+        size = len(self.tokens)
+        if self.parents[:1] != (-1,) or len(self.parents) != size:
+            return f"expected {size} parents, the first -1, got {self.parents}"
+        if any(not 0 <= parent <= node for node, parent in enumerate(self.parents[1:])):
+            return f"expected parents before their children, got {self.parents}"
+        if any(
+            self.parents[node] != before
+            for before, node in zip((0, *self.path), self.path, strict=False)
+            if 0 < node < size
+        ) or any(not 0 < node < size for node in self.path):
+            return f"expected a path down the tree, got {self.path}"
+        return "" if self.cell + len(self.path) < cells else f"expected cells below {cells}, got {self.cell}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,20 +70,33 @@ class RepairEvent:
     repair.
     """
 
-    first: int
-    stop: int
-    draft: tuple[int, ...]
-    rejected: tuple[int, ...]
-    islands: tuple[tuple[int, ...], ...]
-    steps: tuple[tuple[int, ...], ...]
-    tokens: tuple[int, ...]
+    first: Count
+    stop: Count
+    draft: tuple[Count, ...]
+    rejected: tuple[Count, ...]
+    islands: tuple[tuple[Count, ...], ...]
+    steps: tuple[tuple[Count, ...], ...]
+    tokens: tuple[Count, ...]
+
+    def wrong(self, cells: int) -> str:
+        """See `TreeEvent.wrong`."""
+        if not self.first < self.stop <= cells:
+            return f"expected rows of cells below {cells}, got {self.first} to {self.stop}"
+        if not len(self.draft) == len(self.tokens) == self.stop - self.first:
+            return f"expected {self.stop - self.first} codes before and after, got {len(self.draft)}"
+        named = {*self.rejected, *(cell for group in (*self.islands, *self.steps) for cell in group)}
+        return "" if max(named, default=0) < cells else f"expected cells below {cells}, got {max(named)}"
 
 
 @dataclass(frozen=True, slots=True)
 class FrontEvent:
     """The cells decided in one step without a drafter: of row fronts, or of a window that the target fills itself."""
 
-    cells: tuple[int, ...]
+    cells: tuple[Count, ...]
+
+    def wrong(self, cells: int) -> str:
+        """See `TreeEvent.wrong`."""
+        return "" if self.cells and max(self.cells) < cells else f"expected cells below {cells}, got {self.cells}"
 
 
 ReplayEvent: TypeAlias = TreeEvent | RepairEvent | FrontEvent
@@ -85,11 +117,11 @@ class Replay:
 
     method: str
     prompt: str
-    seed: int
+    seed: Count
     kind: Kind
-    tokens: tuple[int, ...]
+    tokens: tuple[Count, ...]
     events: tuple[ReplayEvent, ...]
-    token_bias: float | None = None
+    token_bias: Annotated[float, Within(0.0, 1.0 + 1e-6)] | None = None
 
     @property
     def key(self) -> DrawingKey:
@@ -98,14 +130,21 @@ class Replay:
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> Replay:
-        """The replay in a line of JSON; KeyError or TypeError where it is none."""
-        make = _EVENTS[plain["kind"]]
-        events = tuple(make(**{name: _tuples(value) for name, value in event.items()}) for event in plain["events"])
-        return cls(**{**plain, "tokens": tuple(plain["tokens"]), "events": events})
+        """The replay in a line of JSON.
 
-
-def _tuples(value: Any) -> Any:
-    return tuple(_tuples(each) for each in value) if isinstance(value, list) else value
+        Raises:
+            ValueError: a field is missing, unknown, of another type or range, or leads off the picture.
+        """
+        kind, told = plain.get("kind"), plain.get("events")
+        if not isinstance(kind, str) or kind not in _EVENTS or not isinstance(told, list):
+            raise ValueError(f"a replay: expected a list of events and a kind of {', '.join(_EVENTS)}, got {kind!r}")
+        events = tuple(build_typed(_EVENTS[kind], event, f"a replay: event {turn}") for turn, event in enumerate(told))
+        found = dataclasses.replace(build_typed(cls, {**plain, "events": []}, "a replay"), events=events)
+        for turn, event in enumerate(events):
+            wrong = event.wrong(len(found.tokens))
+            if wrong:
+                raise ValueError(f"a replay: event {turn}: {wrong}")
+        return found
 
 
 def record(
@@ -163,7 +202,8 @@ def mean_token_bias(method: str, lossless: bool, replays: Sequence[Replay]) -> P
 class ReplayLog:
     """The replays of one comparison, in `folder/replays.jsonl`; those of another comparison are replaced.
 
-    A last line that a stopped process left unfinished is dropped.
+    A last line that a stopped process left unfinished is dropped. finished: whether the file says that the recording
+    came to its end; False where it was stopped, or the file was cut short.
     """
 
     def __init__(self, folder: Path, settings: Mapping[str, Any] | None) -> None:
@@ -175,18 +215,34 @@ class ReplayLog:
         self._head = {"format": REPLAY_FORMAT, "hash": "" if settings is None else settings_hash(settings)}
         self._run_log = RunLog(self.path)
         self._held: dict[DrawingKey, Replay] = {}
+        self.finished = not self.path.exists()
         try:
             lines = self._run_log.read()
             same = bool(lines) and (
-                lines[0] == self._head or (settings is None and lines[0]["format"] == REPLAY_FORMAT)
+                lines[0] == self._head or (settings is None and is_version(lines[0].get("format"), REPLAY_FORMAT))
             )
-            for line in lines[1:] if same else ():
-                replay = Replay.from_dict(line)
-                self._held[replay.key] = replay
-        except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, AttributeError) as error:
+            if same:
+                self._take_up(lines[1:])
+        except ValueError as error:
             raise ValueError(f"{self.path} holds no replays ({error}); delete it and record them again") from error
         if not same:
             self._run_log = RunLog(self.path)
+
+    def _take_up(self, lines: Sequence[Mapping[str, Any]]) -> None:
+        self.finished = False
+        for number, line in enumerate(lines, start=2):
+            self.finished = line.keys() == {FINISHED}
+            try:
+                if not self.finished:
+                    self._hold(Replay.from_dict(line))
+                elif type(line[FINISHED]) is not int or line[FINISHED] != len(self._held):
+                    raise ValueError(f"expected {len(self._held)} finished replays, got {line[FINISHED]!r}")
+            except ValueError as error:
+                raise ValueError(f"line {number}: {error}") from error
+        self.finished = self.finished and not self._run_log.unfinished
+
+    def _hold(self, replay: Replay) -> None:
+        self._held[replay.key] = replay
 
     def __contains__(self, key: DrawingKey) -> bool:
         return key in self._held
@@ -200,7 +256,14 @@ class ReplayLog:
         if self._run_log.empty:
             self._run_log.append(self._head)
         self._run_log.append(dataclasses.asdict(replay))
-        self._held[replay.key] = replay
+        self._hold(replay)
+        self.finished = False
+
+    def finish(self) -> None:
+        """Say in the file that all replays asked for are recorded, so that a file that is cut short can be told."""
+        if not self.finished and not self._run_log.empty:
+            self._run_log.append({FINISHED: len(self._held)})
+            self.finished = True
 
 
 def record_replays(
@@ -225,4 +288,5 @@ def record_replays(
         report(done, len(wanted))
         if key not in log:
             log.add(record(models, method, plan, key, drawings[key].tokens))
+    log.finish()
     report(len(wanted), len(wanted))

@@ -8,12 +8,15 @@ from typing import Any, Final
 
 from underpaint.runtime.page.tables import number
 
+_FIELDS: Final = ("mean_nodes", "target_ms_per_cycle", "drafter_ms_per_cycle", "host_ms_per_cycle")
 _WIDTH: Final = 640
 _HEIGHT: Final = 300
 _LEFT: Final = 52
 _RIGHT: Final = 20
 _TOP: Final = 16
 _FOOT: Final = 44
+_LEAST: Final = 1e-4
+"""Of an axis, which never ends at 0."""
 
 
 def cost_curve(curve: Mapping[str, Any] | None, rows: Sequence[Mapping[str, Any]]) -> str:
@@ -21,7 +24,7 @@ def cost_curve(curve: Mapping[str, Any] | None, rows: Sequence[Mapping[str, Any]
     points = [
         (row["method"], place, row["mean_nodes"] + 1.0, row["target_ms_per_cycle"])
         for place, row in enumerate(rows)
-        if row.get("mean_nodes") is not None and row.get("host_ms_per_cycle") is not None
+        if all(row.get(field) is not None for field in _FIELDS)
     ]
     line = [] if curve is None else [(float(nodes), float(ms)) for nodes, ms in curve["verify_ms"]]
     if not points and not line:
@@ -56,10 +59,7 @@ def _tables(
 ) -> str:
     lines = []
     for turn, (name, place, _, _) in enumerate(points):
-        cells = [
-            f"<td>{number(rows[place][field], '.2f', 'rows', place, field)}</td>"
-            for field in ("mean_nodes", "target_ms_per_cycle", "drafter_ms_per_cycle", "host_ms_per_cycle")
-        ]
+        cells = [f"<td>{number(rows[place][field], '.2f', 'rows', place, field)}</td>" for field in _FIELDS]
         method = f'<th scope="row" class="words">{html.escape(name)}</th>'
         lines.append(f"<tr><td>{turn + 1}</td>{method}{''.join(cells)}</tr>")
     heads = ("no.", "method", "drafted nodes", "target ms", "drafter ms", "host ms")
@@ -86,7 +86,8 @@ def _tables(
 
 def _scale(most: float) -> tuple[float, float]:
     """The largest value that an axis shows, and the step between its marks."""
-    steps = (10.0**exponent * digit for exponent in range(-4, 8) for digit in (1, 2, 5))
+    most = max(most, _LEAST)
+    steps = (10.0**exponent * digit for exponent in range(-4, 10) for digit in (1, 2, 5))
     step = next(each for each in steps if most / each <= 6)
     return step * -(-most // step), step
 

@@ -14,7 +14,7 @@ from underpaint.algos.draft import Grid
 from underpaint.artifacts.results import ResultsError, upgraded
 from underpaint.artifacts.run_log import RunLog
 from underpaint.runtime.drawing import Drawing
-from underpaint.runtime.evaluation.drawing_log import FILE_NAME, drawing_of, read_head
+from underpaint.runtime.evaluation.drawing_log import FILE_NAME, OtherComparison, drawings_of, read_head
 from underpaint.runtime.evaluation.jobs.shards import HEAD_NAME, EvaluationFolder, read_plan
 from underpaint.runtime.evaluation.replay import Replay, ReplayLog
 from underpaint.runtime.page.curve import cost_curve
@@ -29,11 +29,13 @@ KINDS: Final = ("compare", "evaluate")
 
 @dataclass(frozen=True, slots=True)
 class ComparisonFolder:
-    """What a comparison left in its folder. results: its figures. drawings: by method and prompt, of the first seed."""
+    """What a comparison left in its folder. results: its figures. drawings: by method and prompt, of the first seed.
+    finished: whether the recording of the replays came to its end."""
 
     results: Mapping[str, Any]
     drawings: Mapping[tuple[str, str], Drawing]
     replays: tuple[Replay, ...]
+    finished: bool = True
 
     @property
     def grid(self) -> Grid:
@@ -59,10 +61,41 @@ class ComparisonFolder:
                 f"{path}: expected results of one model, of {' or '.join(KINDS)}, got '{results['kind']}'; evaluate "
                 "one model in a folder for a page of its own"
             )
+        if "grid" not in results["model"] or "seeds" not in results["settings"]:
+            raise ResultsError(f"{path}: expected the model's grid and the settings' seeds; repeat the comparison")
         found = _evaluated(folder, path, results) if evaluated else _compared(folder, path, results)
         seed = results["settings"]["seeds"][0]
         drawings = {(one.method, one.prompt): one for one in found if one.seed == seed}
-        return cls(results, drawings, ReplayLog(folder, None).replays())
+        recorded = ReplayLog(folder, None)
+        replays = tuple(_check_replay(one, drawings, recorded.path) for one in recorded.replays())
+        return cls(results, drawings, replays, recorded.finished)
+
+    def check_codes(self, vocab_size: int) -> None:
+        """Raise ValueError where a drawing or a replay is not of the model's grid, or holds none of its codes."""
+        shown: list[Drawing | Replay] = [*self.drawings.values(), *self.replays]
+        for one in shown:
+            if len(one.tokens) != self.grid.cells:
+                raise ValueError(
+                    f"the drawing of {one.prompt!r} by {one.method}, seed {one.seed}, has {len(one.tokens)} tokens, "
+                    f"and the figures are of {self.grid.cells} cells; draw it again with --fresh"
+                )
+            if max(one.tokens) >= vocab_size:
+                raise ValueError(
+                    f"the drawing of {one.prompt!r} by {one.method}, seed {one.seed}, holds the token "
+                    f"{max(one.tokens)}, and these models have {vocab_size} codes; name the folder of its models with "
+                    "--engines, or draw it again with --fresh"
+                )
+
+
+def _check_replay(replay: Replay, drawings: Mapping[tuple[str, str], Drawing], path: Path) -> Replay:
+    """The replay; ResultsError where the picture that it is of was drawn and is another one."""
+    drawn = drawings.get((replay.method, replay.prompt))
+    if drawn is not None and drawn.seed == replay.seed and drawn.tokens != replay.tokens:
+        raise ResultsError(
+            f"{path}: the replay of {replay.prompt!r} by {replay.method} is of another picture than was drawn; delete "
+            "the file and record it again with --save-replay"
+        )
+    return replay
 
 
 def _compared(folder: Path, path: Path, results: Mapping[str, Any]) -> list[Drawing]:
@@ -70,9 +103,15 @@ def _compared(folder: Path, path: Path, results: Mapping[str, Any]) -> list[Draw
     log = folder / FILE_NAME
     if not log.is_file():
         return []
-    lines = RunLog(log).read()
-    _check_same_run(log, path, read_head(log, lines), results)
-    return [drawing_of(line) for line in lines[1:]]
+    try:
+        lines = RunLog(log).read()
+        settings = read_head(log, lines)
+        _check_same_run(log, path, settings, results)
+        return list(drawings_of(lines, settings))
+    except (ResultsError, OtherComparison):
+        raise
+    except ValueError as error:
+        raise ResultsError(f"{log}: {error}; repeat the comparison with --fresh") from error
 
 
 def _evaluated(folder: Path, path: Path, results: Mapping[str, Any]) -> list[Drawing]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,7 +22,23 @@ Decode = Callable[[IntArray], Picture]
 """Tokens [cells] to a picture [height, width, 3]."""
 
 
-def decoder_for(folder: Path, model: Mapping[str, Any]) -> Decode:
+@dataclass(frozen=True, slots=True)
+class GridDecoder:
+    """A `Decode` of pictures on one grid, by a decoder of a folder of models."""
+
+    decoder: ImageDecoder
+    grid: Grid
+
+    @property
+    def vocab_size(self) -> int:
+        """The codes that it knows."""
+        return self.decoder.vocab_size
+
+    def __call__(self, tokens: IntArray) -> Picture:
+        return self.decoder(tokens, self.grid)
+
+
+def decoder_for(folder: Path, model: Mapping[str, Any]) -> GridDecoder:
     """What decodes the pictures of results from `model` (their fingerprint), with the models of `folder`.
 
     Raises ValueError where the folder holds another decoder than they were made with, or none; and what `read_index`
@@ -37,8 +54,7 @@ def decoder_for(folder: Path, model: Mapping[str, Any]) -> Decode:
             f"{folder}: '{name}' is not the decoder that these results were made with "
             f"(SHA-256 {str(made_with)[:12]}); name the folder of their models with --engines"
         )
-    decode, grid = ImageDecoder(name, folder), Grid(*model["grid"])
-    return lambda tokens: decode(tokens, grid)
+    return GridDecoder(ImageDecoder(name, folder), Grid(*model["grid"]))
 
 
 class PictureStore:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from underpaint.algos.registry import suggest
 from underpaint.algos.spatial.resolution import ResolutionMap
+from underpaint.artifacts.arrays import ArrayFile, ArrayForm
 from underpaint.artifacts.manifest import ManifestError
 from underpaint.artifacts.model_families import TEXTURED_FAMILY
 from underpaint.artifacts.model_index import family_of
@@ -60,9 +61,9 @@ def read_table(name: str, kind: str, folder: Path) -> NDArray[Any]:
     """The one array, of the model's own name, in an .npz file of a folder; ManifestError where it cannot be read."""
     path = locate(name, kind, folder).path
     try:
-        with np.load(path, allow_pickle=False) as held:
-            table: NDArray[Any] = held[name]
-    except (KeyError, ValueError, EOFError) as error:
+        with ArrayFile(path) as held:
+            table = held.read(name, ArrayForm(dimensions=2))
+    except ValueError as error:
         raise ManifestError(f"{path}: expected an array '{name}' ({error}); export the tokenizer again") from error
     return table
 

@@ -146,6 +146,25 @@ class Lockstep(NamedTuple):
     depth_at: FloatArray
 
 
+def run_plain(model: TableModel, images: int, seed: int, first_image: int = 0) -> Lockstep:
+    """Draw images first_image.. side by side, one token a target pass: in every model, whatever its grid."""
+    if images < 1:
+        raise ValueError(f"runs: expected at least one image, got {images}")
+    tables, cells = TableLookups(model, 1), model.grid.cells
+    batch = TableBatch(tables, first_image, images, np.random.default_rng([seed, first_image]))
+    every, none = np.arange(images), np.zeros(images, dtype=np.int64)
+    batch.canvas[:, 0] = tables.draw(batch.first_rows(), batch.draws.random(images))
+    batch.cell[:] = 1
+    for _ in range(1, cells):
+        rows = batch.rows_after(every, 0, batch.roots(every))
+        batch.commit(every, none[:, None], none, tables.draw(rows, batch.draws.random(images)))
+    verify = np.zeros((images, MOST_NODES + 1), dtype=np.int64)
+    verify[:, 1] = cells
+    drafted = np.zeros_like(verify)
+    runs = Runs(cells, np.full(images, cells - 1), none, none, verify, drafted, drafted)
+    return Lockstep(runs, batch.canvas, batch.images, np.full(cells, np.nan))
+
+
 def run_lockstep(
     model: TableModel, scheme: Scheme, images: int, seed: int, first_image: int = 0, chains: bool = False
 ) -> Lockstep:

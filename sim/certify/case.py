@@ -1,7 +1,7 @@
 """A small world on which a verifier is judged: two tables of distributions and the shape of a draft tree."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import product
 from math import fsum
@@ -11,6 +11,7 @@ import numpy as np
 
 from underpaint.algos.arrays import BoolArray, FloatArray
 from underpaint.algos.tree import DRAWN, DraftTree, Drawn
+from underpaint.artifacts.typed_json import build_typed
 
 Tokens: TypeAlias = tuple[int, ...]
 SequenceDistribution: TypeAlias = dict[Tokens, float]
@@ -190,20 +191,7 @@ class VerifierCase:
 
 def case_from_dict(values: Mapping[str, Any]) -> VerifierCase:
     """A case out of JSON's values. Raises ValueError: an unknown or missing field, a value of another kind."""
-    known = {field.name for field in fields(VerifierCase)}
-    if set(values) - known or {"vocab_size", "parents", "drawn", "target", "draft"} - set(values):
-        raise ValueError(f"case: expected the fields {', '.join(sorted(known))}, got {', '.join(sorted(values))}")
-    try:
-        return VerifierCase(
-            int(values["vocab_size"]),
-            tuple(int(one) for one in values["parents"]),
-            values["drawn"],
-            tuple(tuple(int(one) for one in row) for row in values["target"]),
-            tuple(tuple(int(one) for one in row) for row in values["draft"]),
-            tuple(int(one) for one in values.get("banned", ())),
-        )
-    except TypeError as error:
-        raise ValueError(f"case: expected whole numbers and lists of them, got {dict(values)}") from error
+    return build_typed(VerifierCase, values, "case")
 
 
 def prefix_masses(distribution: SequenceDistribution) -> dict[Tokens, float]:

@@ -12,6 +12,7 @@ from typing import Any, Self
 
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.tree import Verdict
+from underpaint.artifacts.strict_json import parse_json
 from underpaint.sim.certify.adapters import read_decision
 from underpaint.sim.certify.case import DraftRequest
 from underpaint.sim.certify.verifier import Fault, Noise, VerifierStopped
@@ -156,7 +157,7 @@ class ProcessVerifier:
 
 def _decision(line: bytes, number: int) -> Verdict | Fault:
     try:
-        reply = json.loads(line)
+        reply = parse_json(line)
     except ValueError:
         return Fault("bad reply", f"expected a JSON line, got {line!r:.200}")
     if not isinstance(reply, dict) or reply.get("id") != number:

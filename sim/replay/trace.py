@@ -21,9 +21,13 @@ from underpaint.algos.draft.top_tokens import top
 from underpaint.algos.step import Drafter, Scored, Target
 from underpaint.algos.transport import overlap
 from underpaint.algos.tree import Verdict, root_only
+from underpaint.artifacts.arrays import ArrayFile
 from underpaint.artifacts.manifest import write_beside
+from underpaint.artifacts.typed_json import build_typed
+from underpaint.artifacts.versions import check_format
 from underpaint.sim.replay.row_trace import ARRAYS as ROW_ARRAYS
 from underpaint.sim.replay.row_trace import RowTrace
+from underpaint.sim.replay.trace_values import TraceHead, array_forms, check_values
 from underpaint.sim.synthetic.table_model import TableModel
 
 FORMAT = 1
@@ -211,25 +215,26 @@ def load(path: Path) -> Trace:
     Raises ValueError where the file is none or of another format, OSError where there is none.
     """
     try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as held:
-            head = json.loads(str(held["head"]))
-            arrays = {name: _wide(held[name]) for name in _ARRAYS}
+        with ArrayFile(path) as held:
+            told = held.read_json("head")
+            written = told.get("format") if isinstance(told, dict) else None
+            check_format(written, FORMAT, "record it again")
+            head = build_typed(TraceHead, told, "head")
+            forms = array_forms(head.vocab_size)
             rows = tuple(
                 RowTrace(
-                    settings=one["settings"],
-                    rows_per_cycle=one["rows_per_cycle"],
-                    **{name: _wide(held[_row_array(place, name)]) for name in ROW_ARRAYS},
+                    settings=one.settings,
+                    rows_per_cycle=one.rows_per_cycle,
+                    **{name: _wide(held.read(_row_array(place, name), forms[name])) for name in ROW_ARRAYS},
                 )
-                for place, one in enumerate(head.get("rows", ()))
+                for place, one in enumerate(head.rows)
             )
-        if head["format"] != FORMAT:
-            raise ValueError(f"format {head['format']} instead of {FORMAT}")
-        about, grid, vocab_size = head["about"], Grid(*head["grid"]), int(head["vocab_size"])
-    except OSError:
-        raise
-    except Exception as error:  # zip, header and array errors share no base but Exception
+            arrays = {name: _wide(held.read(name, forms[name])) for name in _ARRAYS}
+        trace = Trace(about=head.about, grid=Grid(*head.grid), vocab_size=head.vocab_size, rows=rows, **arrays)
+        check_values(trace)
+    except ValueError as error:
         raise ValueError(f"{path} is no trace ({error}); record one with `underpaint trace`") from error
-    return Trace(about=about, grid=grid, vocab_size=vocab_size, rows=rows, **arrays)
+    return trace
 
 
 def _row_array(place: int, name: str) -> str:

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from multiprocessing import connection
 from typing import Any, Protocol, TypeVar
 
+from underpaint.artifacts.install import install_hint
+
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -95,7 +97,7 @@ def _ray() -> Any:
     try:
         return importlib.import_module("ray")
     except ModuleNotFoundError as error:
-        raise ValueError("engine 'ray' needs Ray; install it with: pip install -e '.[cluster]'") from error
+        raise ValueError(f"engine 'ray' needs Ray; install it with: {install_hint('cluster')}") from error
 
 
 def executor(engine: str, jobs: int | None = None, address: str | None = None) -> Executor:

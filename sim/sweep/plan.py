@@ -15,6 +15,7 @@ from underpaint.algos.draft import POLICIES
 from underpaint.algos.draft.limits import check_limits
 from underpaint.algos.fit import fits
 from underpaint.algos.registry import suggest
+from underpaint.artifacts.input_file import read_regular
 from underpaint.sim.batched.decoding import MOST_NODES, Scheme, make_scheme, run_loop
 from underpaint.sim.latency.run_times import CURVE, InCycleTimes, RunTimes, latency_model_of, run_times_of
 from underpaint.sim.replay.trace import load, replay
@@ -100,7 +101,7 @@ class SweepPlan:
         """The plan as JSON holds it, with the SHA-256 of every trace and cost curve; OSError where one is gone."""
         named = [name for name in self.models if name.endswith(TRACE)]
         named += [name for name in self.machines if name.endswith(CURVE)]
-        hashes = {name: hashlib.sha256(Path(name).read_bytes()).hexdigest() for name in named}
+        hashes = {name: hashlib.sha256(read_regular(Path(name))).hexdigest() for name in named}
         told = json.loads(json.dumps(asdict(self)))
         if not self.windows:
             del told["windows"]  # as before there were any

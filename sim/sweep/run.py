@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from underpaint.artifacts.run_log import RunLog
-from underpaint.sim.batched.decoding import Lockstep, Scheme, make_scheme, run_lockstep, run_loop
+from underpaint.sim.batched.decoding import Lockstep, run_lockstep, run_loop, run_plain
 from underpaint.sim.exact.bias import alignment, token_bias
 from underpaint.sim.latency.run_times import latency_model_of, run_times_of, speedup
 from underpaint.sim.report.statistics import Estimate, Runs, mean_depth, ratio, tokens_per_cycle
@@ -20,6 +20,7 @@ from underpaint.sim.sweep.plan import (
     times_chains,
     window_scheme_of,
 )
+from underpaint.sim.sweep.result_line import check_line
 from underpaint.sim.synthetic.table_model import TableModel
 from underpaint.sim.synthetic.windows import WindowScheme, run_windows
 
@@ -46,7 +47,7 @@ def simulate(work: Work) -> dict[str, Any]:
     model = synthetic_model_of(job.model, job.model_settings)
     window = window_scheme_of(model, job)
     found = _of_trees(model, work) if window is None else _of_windows(window, work)
-    seen = found.lockstep or run_lockstep(model, plain_scheme(model), _FIRST_IMAGES, work.seed)
+    seen = found.lockstep or run_plain(model, _FIRST_IMAGES, work.seed)
     return {
         "key": job.key,
         **job.to_dict(),
@@ -103,11 +104,6 @@ def _of_windows(scheme: WindowScheme, work: Work) -> _Simulated:
     return _Simulated(runs, speedups, 0.0 if scheme.lossless else None)
 
 
-def plain_scheme(model: TableModel) -> Scheme:
-    """A lossless scheme that shows where the target's own images go."""
-    return make_scheme(model, "chain", "chain")
-
-
 def _precise(work: Work, first: int, more: Callable[[int, int], Runs], speedups: Speedups) -> Runs:
     """As many images as the precision takes, `first` to begin with. more: so many images from a number on."""
     runs = more(min(work.most_images, first), 0)
@@ -150,16 +146,25 @@ class Results:
             lines = self._run_log.read()
             if not lines and self.path.exists() and not _HEAD.startswith(self.path.read_bytes()[: len(_HEAD)]):
                 raise ValueError("no plan in its first line")
-            head = dict(lines[0]["plan"]) if lines else None
-            self.lines = [line for line in lines[1:] if line["key"]]
-        except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"{self.path} is no sweep ({error!r}); choose another --out or delete it") from error
+            head = lines[0].get("plan") if lines else None
+            if lines and not isinstance(head, dict):
+                raise ValueError("line 1: no plan")
+        except ValueError as error:
+            raise ValueError(f"{self.path} is no sweep ({error}); choose another --out or delete it") from error
         if head is not None and head != self._plan:
             differs = sorted(key for key in head.keys() | self._plan.keys() if head.get(key) != self._plan.get(key))
             raise ValueError(
                 f"{self.path} belongs to another sweep (it differs in {', '.join(differs)}); repeat that command to go "
                 "on with it, or choose another --out folder"
             )
+        for number, line in enumerate(lines[1:], start=2):
+            try:
+                check_line(line, plan)
+            except ValueError as error:
+                raise ValueError(
+                    f"{self.path}, line {number}: {error}; choose another --out folder, or delete the file"
+                ) from error
+            self.lines.append(line)
 
     def missing(self, wanted: Sequence[Job]) -> list[Job]:
         """Those of `wanted` that are not finished."""

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from math import isfinite
+from math import isfinite, log, log1p
 from typing import Any
 
 import numpy as np
@@ -15,12 +15,19 @@ from underpaint.algos.registry import Registry, build
 from underpaint.sim.synthetic.table_model import TableModel
 
 _FREE_CODE_DIMENSIONS = 4
+_MOST_SCALE = 1e6
+"""Of any setting that is no count: tables are one-hot long before, and larger ones overflow."""
+_MOST_EXPONENT = 60.0
+"""Of Zipf's distribution: the largest vocabulary to this power is a number that float64 holds."""
+_LEAST_SMOOTHNESS = 1e-3
 
 
 def _check(model: str, least: float, **settings: float) -> None:
     for name, value in settings.items():
         if not (isfinite(value) and value >= least):
             raise ValueError(f"synthetic model '{model}': {name} must be at least {least:g}, got {value!r}")
+        if isinstance(value, float) and value > _MOST_SCALE:
+            raise ValueError(f"synthetic model '{model}': {name} must be at most {_MOST_SCALE:g}, got {value!r}")
 
 
 def _check_share(model: str, **settings: float) -> None:
@@ -39,10 +46,12 @@ _MOST_SEED = 2**64 - 1
 def _check_most(
     model: str, *, height: int, width: int, images: int, vocab_size: int, tables: int, rows: str, seed: int
 ) -> None:
-    """ValueError, with the largest that would do, where sizes are beyond what tables can hold.
+    """ValueError, with the largest that would do, where sizes are beyond what tables can hold, or of one cell alone.
 
     tables: rows of all tables together; rows: the setting that they mostly come from.
     """
+    if height * width == 1:
+        raise ValueError(f"synthetic model '{model}': expected two cells or more, got height 1 and width 1")
     for name, value, most in (
         ("height", height, _MOST_SIDE),
         ("width", width, _MOST_SIDE),
@@ -94,6 +103,10 @@ def dirichlet_rows(settings: RowsSettings, draws: np.random.Generator) -> FloatA
 
 def zipf_rows(settings: RowsSettings, draws: np.random.Generator) -> FloatArray:
     """[rows, V] distributions by Zipf's distribution, each over its own order of the tokens."""
+    if settings.concentration > _MOST_EXPONENT:
+        raise ValueError(
+            f"synthetic model 'zipf': concentration must be at most {_MOST_EXPONENT:g}, got {settings.concentration!r}"
+        )
     masses = 1.0 / np.arange(1, settings.vocab_size + 1) ** settings.concentration
     distributions: FloatArray = draws.permuted(np.tile(masses / masses.sum(), (settings.rows, 1)), axis=1)
     return distributions
@@ -172,6 +185,16 @@ class FieldSettings:
         _check(name, 0, spread=self.spread, sharpness=self.sharpness, smoothness=self.smoothness)
         _check(name, 0, texture=self.texture, noise=self.noise, drift=self.drift, seed=self.seed)
         _check(name, 0.05, temperature=self.temperature)
+        if 0.0 < self.smoothness < _LEAST_SMOOTHNESS:
+            raise ValueError(
+                f"synthetic model '{name}': smoothness must be 0 (none) or at least {_LEAST_SMOOTHNESS:g}, got "
+                f"{self.smoothness!r}"
+            )
+        if (self.depth_known - 1) * log1p(self.drift) > log(_MOST_SCALE):
+            raise ValueError(
+                f"synthetic model '{name}': drift {self.drift!r} grows the drafter's noise by more than "
+                f"{_MOST_SCALE:g} in {self.depth_known} tables; take a smaller drift or depth_known"
+            )
         _check_share(name, context_loss=self.context_loss)
         if self.vocab_size < 2 or self.vocab_size % self.clusters:
             raise ValueError(

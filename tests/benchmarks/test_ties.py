@@ -8,7 +8,9 @@ import pytest
 from typer.testing import CliRunner
 
 from benchmarks.ties import main, parting
+from tests.run_logs import log_values
 from underpaint.algos.draft import Grid
+from underpaint.artifacts.run_log import log_bytes
 from underpaint.cli.app import app
 from underpaint.sim.synthetic.models import RandomDistribution, SyntheticTarget
 
@@ -33,10 +35,10 @@ def test_a_picture_that_parts_where_nothing_ties_is_counted(
     main([str(out), *named])
     (row,) = json.loads(capsys.readouterr().out.splitlines()[-1])["rows"]
     assert (row["method"], row["pictures"], row["beyond_ties"]) == ("eagle2", 2, 0)
-    lines = [json.loads(line) for line in (out / "drawings.jsonl").read_text().splitlines()]
+    lines = log_values(out / "drawings.jsonl")
     changed = next(line for line in lines if line.get("method") == "eagle2")
     changed["tokens"][40] = (changed["tokens"][40] + 1) % 4096
-    (out / "drawings.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (out / "drawings.jsonl").write_bytes(log_bytes(lines))
     main([str(out), *named])
     told = json.loads(capsys.readouterr().out.splitlines()[-1])
     (row,), (parted,) = told["rows"], told["partings"]

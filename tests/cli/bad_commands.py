@@ -126,7 +126,7 @@ _WRITTEN: Final = (
     ),
     (
         "generate FOX --out x.png --method roofline --set costs=costs_nan.json",
-        "costs_nan.json: draft_ms must hold positive times,",
+        "costs_nan.json: expected JSON with verify_ms and draft_ms",
     ),
     (
         "generate FOX --out x.png --method roofline --set costs=costs_in_cycle.json",
@@ -232,7 +232,10 @@ _WRITTEN: Final = (
     ("compare --engines text.txt --out x", "no folder text.txt; make one with `underpaint"),
     ("compare --engines m_no_index --out x", "m_no_index is no folder of models that this"),
     ("compare --engines m_cut_index --out x", "m_cut_index/model_index.json: damaged"),
-    ("compare --engines m_list_index --out x", "m_list_index/model_index.json: damaged ('list'"),
+    (
+        "compare --engines m_list_index --out x",
+        "m_list_index/model_index.json: damaged (expected a JSON object",
+    ),
     ("compare --engines m_cut_manifest --out x --resolution 64", "expected JSON, got Expecting value: line 1"),
     ("compare --engines m_no_manifest --out x --resolution 64", "m_no_manifest: model_index.json names other models,"),
     ("compare --engines m_cut_weights --out x --resolution 64", _cut("target.safetensors", 5)),
@@ -346,7 +349,7 @@ _WRITTEN: Final = (
     ("compare --out x --json text.txt/f.json", "is not a folder; choose another place"),
     (
         "compare --methods eagle2 --prompts-count 1 --resolution 64 --out log_seconds",
-        "expected a time of at least 0, got -1.0);",
+        "a drawing: seconds: expected 1e-09 to 1e+09, got -1.0)",
     ),
     (
         "compare --methods eagle2 --prompts-count 1 --resolution 64 --out log_seconds_text",
@@ -354,7 +357,7 @@ _WRITTEN: Final = (
     ),
     (
         "compare --methods eagle2 --prompts-count 1 --resolution 64 --out log_seconds_nan",
-        "expected a time of at least 0, got nan); choose",
+        "line 2: its checksum is of another text",
     ),
     (
         "compare --methods eagle2 --prompts-count 1 --resolution 64 --out log_token",
@@ -362,11 +365,11 @@ _WRITTEN: Final = (
     ),
     (
         "compare --methods eagle2 --prompts-count 1 --resolution 64 --out log_token_negative",
-        "expected one target pass or more, and no number",
+        "expected 0 to 1.09951e+12, got",
     ),
     (
         "compare --methods eagle2 --prompts-count 1 --resolution 64 --out log_tokens_few",
-        "log_tokens_few/drawings.jsonl: the drawing of 'a",
+        "its cycles decide 64 cells, and it has 63 tokens",
     ),
     (
         "compare --methods eagle2 --prompts-count 1 --resolution 64 --out log_tokens_none",
@@ -374,15 +377,34 @@ _WRITTEN: Final = (
     ),
     (
         "compare --methods eagle2 --prompts-count 1 --resolution 64 --out log_passes",
-        "expected one target pass or more, and no number",
+        "target_nfe: expected 1 to 1.09951e+12, got 0)",
     ),
+    (
+        "compare --methods eagle2 --prompts-count 1 --resolution 64 --out log_seconds_huge",
+        "a drawing: seconds: expected 1e-09 to 1e+09, got 1e+308)",
+    ),
+    (
+        "compare --methods eagle2 --prompts-count 1 --resolution 64 --out log_few_passes",
+        "a drawing: target_nfe: expected",
+    ),
+    ("compare --methods eagle2 --prompts-count 1 --resolution 64 --out log_batch", "batch: expected 1 to"),
+    (
+        "compare --methods eagle2 --prompts-count 1 --resolution 64 --out log_device_seconds",
+        "device_seconds: expected 0 to 1e+09, got -5)",
+    ),
+    ("compare --methods eagle2 --prompts-count 1 --resolution 64 --out log_depths", "a drawing: depths: expected"),
+    (
+        "compare --methods eagle2 --prompts-count 1 --resolution 64 --out log_edited",
+        "its checksum is of another text: the line, or one before it, was edited",
+    ),
+    ("compare --methods eagle2 --prompts-count 1 --resolution 64 --out log_cut_line", "line 2: expected JSON, got"),
     (
         "compare --methods eagle2 --prompts-count 1 --resolution 64 --out log_unknown_key",
         "log_unknown_key/drawings.jsonl is no record of",
     ),
     (
         "compare --methods eagle2 --prompts-count 1 --resolution 64 --out log_method",
-        "log_method/drawings.jsonl: the drawing of 'an outlined",
+        "a drawing of method 'nobody', which the run does not have",
     ),
     (
         "compare --methods eagle2 --prompts-count 1 --resolution 64 --out log_head",
@@ -390,7 +412,7 @@ _WRITTEN: Final = (
     ),
     (
         "compare --methods eagle2 --prompts-count 1 --resolution 64 --out log_head_hash",
-        "log_head_hash/drawings.jsonl belongs to",
+        "log_head_hash/drawings.jsonl is no record of a",
     ),
     (
         "compare --methods eagle2 --prompts-count 1 --resolution 64 --out log_text",
@@ -475,12 +497,18 @@ _WRITTEN: Final = (
     ("simulate sweep --machines nobody --out x", "expected machine/model, such as"),
     ("simulate sweep --machines a100/llamagen-xl/batch0 --out x", "roofline: batch must be at least 1, got 0"),
     ("simulate sweep --machines nowhere.json --out x", "expected a cost curve"),
-    ("simulate sweep --machines costs_nan.json --out x", "costs_nan.json: draft_ms must hold positive times,"),
+    (
+        "simulate sweep --machines costs_nan.json --out x",
+        "costs_nan.json: expected JSON with verify_ms and draft_ms",
+    ),
     ("simulate sweep --machines costs_in_cycle.json --out x", "costs_in_cycle.json: 'in_cycle' is not"),
     ("simulate sweep --models nowhere.npz --out x", "[Errno 2] No such file or directory: 'nowhere.npz'"),
-    ("simulate sweep --models text.npz --out x", "text.npz is no trace (This file contains"),
-    ("simulate sweep --models cut.npz --out x", "cut.npz is no trace (File is not a zip file);"),
-    ("simulate sweep --models numbers.npz --out x", "numbers.npz is no trace ('head is not a file in"),
+    ("simulate sweep --models text.npz --out x", "text.npz is no trace (no .npz file of NumPy's"),
+    (
+        "simulate sweep --models cut.npz --out x",
+        "cut.npz is no trace (no .npz file of NumPy's: File is",
+    ),
+    ("simulate sweep --models numbers.npz --out x", "numbers.npz is no trace (there is no array 'head' in"),
     ("simulate sweep --vary nobody --out x", "expected part.setting=value,value, each setting"),
     ("simulate sweep --vary model.nobody=1 --out x", "--vary model.nobody: no model of the sweep has"),
     ("simulate sweep --vary model.vocab_size=10000000 --out x", "must be at most 65,536, got 10,000,000"),
@@ -531,10 +559,10 @@ _WRITTEN: Final = (
     ("simulate spatial --radius 100000", "expected 0..15 on a grid of 16 x 16, got"),
     ("simulate spatial --seed 18446744073709551616", "Invalid value for '--seed': Input should be less"),
     ("simulate fit --trace nowhere.npz", "[Errno 2] No such file or directory: 'nowhere.npz'"),
-    ("simulate fit --trace text.npz", "text.npz is no trace (This file contains"),
-    ("simulate fit --trace cut.npz", "cut.npz is no trace (File is not a zip file);"),
-    ("simulate fit --trace numbers.npz", "numbers.npz is no trace ('head is not a file in"),
-    ("simulate fit --trace a_folder", "[Errno 21] Is a directory: 'a_folder'"),
+    ("simulate fit --trace text.npz", "text.npz is no trace (no .npz file of NumPy's"),
+    ("simulate fit --trace cut.npz", "cut.npz is no trace (no .npz file of NumPy's: File is"),
+    ("simulate fit --trace numbers.npz", "numbers.npz is no trace (there is no array 'head' in"),
+    ("simulate fit --trace a_folder", "a_folder: expected a regular file, got a folder"),
     ("simulate fit --trace real.npz --vocab-size 0", "must be at least 2 and a multiple of c"),
     ("simulate fit --trace real.npz --vocab-size 10000000", "must be at most 65,536, got 10,000,000"),
     ("simulate fit --trace real.npz --seed -1", "Invalid value for '--seed': Input should be"),

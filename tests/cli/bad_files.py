@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from tests.run_logs import edit_log
+from underpaint.artifacts.run_log import log_bytes
 from underpaint.models.train.target import CONFIG as TARGET
 from underpaint.models.train.tokenizer import CONFIG
 from underpaint.zoo.load import FOLDER as ZOO
@@ -180,21 +182,21 @@ def _recorded(folder: Path) -> None:
         "trace --prompts-count 1 --resolution 64 --depths 2 --keep 8 --out real.npz",
     ):
         subprocess.run([*program, *line.split()], cwd=folder, check=True, capture_output=True, env=environment())
-    log = (folder / "compared" / "drawings.jsonl").read_text().splitlines()
+    log = folder / "compared" / "drawings.jsonl"
 
     def edited(name: str, change: Callable[[dict[str, Any]], None], line: int = 1) -> None:
         made = folder / f"log_{name}"
         made.mkdir()
-        lines = [json.loads(one) for one in log]
-        change(lines[line])
-        (made / "drawings.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
+        edit_log(log, lambda values: change(values[line]), to=made / "drawings.jsonl")
 
     def put(key: str, value: Any) -> Callable[[dict[str, Any]], None]:
         return lambda held: held.__setitem__(key, value)
 
     edited("seconds", put("seconds", -1.0))
     edited("seconds_text", put("seconds", "long"))
-    edited("seconds_nan", put("seconds", float("nan")))
+    (folder / "log_seconds_nan").mkdir()
+    plain = log.read_text().replace('"seconds": ', '"seconds": NaN, "was": ', 1)
+    (folder / "log_seconds_nan" / "drawings.jsonl").write_text(plain)
     edited("token", lambda held: held["tokens"].__setitem__(0, 10**6))
     edited("token_negative", lambda held: held["tokens"].__setitem__(0, -1))
     edited("token_text", lambda held: held["tokens"].__setitem__(0, "a"))
@@ -205,14 +207,24 @@ def _recorded(folder: Path) -> None:
     edited("accepted", put("accepted", [-3]))
     edited("unknown_key", put("colour", "red"))
     edited("method", put("method", "nobody"))
-    edited("head", lambda held: held.clear(), line=0)
+    edited("head", lambda held: [held.pop(key) for key in list(held) if key != "format"], line=0)
+    edited("seconds_huge", put("seconds", 1e308))
+    edited("few_passes", put("target_nfe", 3))
+    edited("batch", put("batch", -7))
+    edited("device_seconds", put("device_seconds", -5))
+    edited("depths", lambda held: held["depths"].pop())
+    (folder / "log_edited").mkdir()
+    (folder / "log_edited" / "drawings.jsonl").write_text(log.read_text().replace('"seed": 0', '"seed": 1', 1))
+    (folder / "log_cut_line").mkdir()
+    lines = log.read_text().split("\n")
+    (folder / "log_cut_line" / "drawings.jsonl").write_text("\n".join([lines[0], lines[1][:200], *lines[2:]]))
     edited("head_hash", put("hash", 3), line=0)
     for name, content in (("text", "text\n"), ("list", "[]\n[]\n"), ("null", "null\n"), ("binary", "\x00\xff\n")):
         (folder / f"log_{name}").mkdir()
         (folder / f"log_{name}" / "drawings.jsonl").write_bytes(content.encode("latin-1"))
     (folder / "log_folder" / "drawings.jsonl").mkdir(parents=True)
     (folder / "log_sweep").mkdir()
-    (folder / "log_sweep" / "results.jsonl").write_text('{"plan": {}}\n')
+    (folder / "log_sweep" / "results.jsonl").write_bytes(log_bytes([{"plan": {}}]))
     (folder / "log_sweep_text").mkdir()
     (folder / "log_sweep_text" / "results.jsonl").write_text("text\n")
     for name, change in (

@@ -7,7 +7,7 @@ from underpaint.runtime.drawing import Drawing
 from underpaint.runtime.evaluation.drawing_log import DrawingLog
 
 SETTINGS = {"methods": ["ar"]}
-DRAWING = Drawing("ar", "a fox", 0, (1, 2), (), (), 2, 0, 1.0, 0.5, 0.0)
+DRAWING = Drawing("ar", "a fox", 0, (1, 2), (0,), (0,), 2, 0, 1.0, 0.5, 0.0)
 
 
 def stored(folder):

@@ -1,6 +1,8 @@
 """`underpaint metrics`: pictures of an evaluation through tiny and random networks, and refusals before any work."""
 
+import io
 import json
+import tarfile
 
 import numpy as np
 import pytest
@@ -160,9 +162,58 @@ def test_benchmarks_get_their_folders(drawn, tmp_path, benchmark):
 
 def test_other_prompts_than_were_drawn_are_refused(drawn, tmp_path):
     (tmp_path / "other.txt").write_text("\n\n\na cat\n")
-    result = called("metrics", "write", "dpg", drawn, "--prompts", tmp_path / "other.txt", "--out", tmp_path / "out")
+    asked = ("metrics", "write", "dpg", drawn, "--prompts", tmp_path / "other.txt", "--out", tmp_path / "out")
+    result = called(*asked)
+    assert result.exit_code == 2
+    assert "the evaluation drew another file of prompts, evaluation_metadata.jsonl" in result.stderr
+    (drawn / "evaluate.json").unlink()
+    result = called(*asked)
     assert result.exit_code == 2
     assert "drew none of its prompts" in result.stderr
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda plan: plan.update(models=[]), "expected a list of models"),
+        (lambda plan: plan.update(models={}), "expected a list of models"),
+        (lambda plan: plan.update(models=[5]), "expected a list of models"),
+        (lambda plan: plan["models"][0].update(model={}), "expected the name of a target"),
+        (lambda plan: plan["models"][0]["model"].update(target="../x"), "expected the name of a file in its own"),
+        (lambda plan: plan["models"][0].update(prompts=5), "prompts: expected a list"),
+        (lambda plan: plan["models"][0].pop("prompts"), "prompts: expected a list, got None"),
+        (lambda plan: plan["models"][0].update(prompt_keys=["line 1"]), "expected a key for each of 2 prompts, got 1"),
+    ],
+    ids=range(8),
+)
+def test_an_evaluation_that_was_edited_is_refused(drawn, tmp_path, change, message):
+    path = tmp_path / "evaluation_metadata.jsonl"
+    head = json.loads((drawn / "evaluation.json").read_text())
+    change(head["settings"])
+    (drawn / "evaluation.json").write_text(json.dumps(head))
+    result = called("metrics", "write", "geneval", drawn, "--prompts", path, "--out", tmp_path / "out")
+    assert result.exit_code == 2, result.output
+    assert message in result.stderr
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("model", [1, -1, "0", None, True])
+def test_pictures_of_a_model_that_is_not_there_are_refused(drawn, tmp_path, model):
+    (shard,) = (drawn / "shards").glob("*.tar")
+    with tarfile.open(shard) as tar:
+        held = [(member.name, tar.extractfile(member).read()) for member in tar]
+    with tarfile.open(shard, "w") as tar:
+        for name, content in held:
+            if name.endswith(".json"):
+                content = json.dumps({**json.loads(content), "model": model}).encode()
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+    path = tmp_path / "evaluation_metadata.jsonl"
+    result = called("metrics", "write", "geneval", drawn, "--prompts", path, "--out", tmp_path / "out")
+    assert result.exit_code == 2, result.output
+    assert f"{shard}: " in result.stderr
 
 
 def test_a_scorers_results_are_read_back(tmp_path):

@@ -1,6 +1,8 @@
 """`--prompts FILE`: which of a file's prompts are drawn, by models of words and of classes, and what is refused."""
 
 import json
+import os
+from threading import Thread
 
 import pytest
 from typer.testing import CliRunner
@@ -120,3 +122,59 @@ def test_no_more_prompts_are_chosen_than_there_are(tmp_path):
     refused = compare(tmp_path, "--prompts-count", 10_001)
     assert refused.exit_code == 2
     assert "at most 10,000 to be skipped and chosen together, got 0 and 10,001" in refused.stderr
+
+
+def generated(folder, *arguments):
+    asked = ("generate", "--method", "ar", *arguments)
+    return CliRunner().invoke(app, [str(one) for one in asked])
+
+
+@pytest.mark.parametrize("lines", ["a 3d fox, left\n", "a 3d fox, left\na 3D  fox, left\n"])
+def test_one_prompt_that_is_left_of_a_file_goes_into_a_folder_or_a_picture(tmp_path, lines):
+    path = written(tmp_path, lines)
+    own = ("--prompts", path, "--skip-repeated")
+    into_folder = generated(tmp_path, *own, "--out", tmp_path / "folder")
+    assert into_folder.exit_code == 0, into_folder.output
+    (picture,) = (tmp_path / "folder").iterdir()
+    assert picture.name.startswith("0000-a-large-3d-fox")
+    as_picture = generated(tmp_path, *own, "--out", tmp_path / "one.png")
+    assert as_picture.exit_code == 0, as_picture.output
+    assert (tmp_path / "one.png").read_bytes() == picture.read_bytes()
+    chosen = generated(tmp_path, "--prompts-count", 1, "--out", tmp_path / "chosen")
+    assert chosen.exit_code == 0, chosen.output
+    assert len(list((tmp_path / "chosen").iterdir())) == 1
+    for name in ("one.jpg", "one.gif"):
+        refused = generated(tmp_path, *own, "--out", tmp_path / name)
+        assert refused.exit_code == 2
+        assert "expected a name that ends in .png, .webp, .bmp" in refused.stderr
+    refused = generated(tmp_path, *own, "--seeds", 2, "--out", tmp_path / "one.png")
+    assert refused.exit_code == 2
+    assert "several pictures go into a folder" in refused.stderr
+
+
+@pytest.mark.parametrize("command", ["generate", "compare"])
+def test_prompts_come_through_pipes(tmp_path, command):
+    """As `--prompts /dev/stdin` and `--prompts <(head -1 FILE)` give them."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = Thread(target=pipe.write_text, args=("a 3d fox, left\n",))
+    writer.start()
+    own = ("--prompts", pipe, "--out", tmp_path / "out")
+    result = generated(tmp_path, *own) if command == "generate" else compare(tmp_path, "--prompts", pipe)
+    writer.join()
+    assert result.exit_code == 0, result.output
+    if command == "compare":
+        assert settings_of(tmp_path)["prompts_file"]["name"] == "a pipe"
+
+
+def test_several_models_share_one_pipe(tmp_path, monkeypatch):
+    replace_models(monkeypatch, lambda side: SyntheticPipeline(resolution=side or 128, name=f"target{side}"))
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = Thread(target=pipe.write_text, args=("a 3d fox, left\n",))
+    writer.start()
+    asked = ("evaluate", "--prompts", pipe, "--methods", "ar", "--jobs", 0, "--out", tmp_path / "out")
+    folders = ("--engines", f"{tmp_path}@64", "--engines", f"{tmp_path}@128")
+    result = CliRunner().invoke(app, [str(one) for one in (*asked, *folders)])
+    writer.join()
+    assert result.exit_code == 0, result.output

@@ -15,6 +15,7 @@ import typer
 from typer.testing import CliRunner
 
 from tests.cli.synthetic_pipeline import GRID, VOCAB, SyntheticPipeline, replace_models
+from tests.run_logs import log_values
 from underpaint.artifacts.results import with_envelope
 from underpaint.artifacts.run_log import RunLogInUse
 from underpaint.cli.simulate.commands import app
@@ -78,7 +79,7 @@ def test_what_is_known_is_listed() -> None:
 def test_a_sweep_writes_results_and_a_page_of_its_own(tmp_path: Path) -> None:
     code, text = call(*SWEEP, "--out", str(tmp_path))
     assert code == 0, text
-    lines = [json.loads(line) for line in (tmp_path / FILE_NAME).read_text().splitlines()[1:]]
+    lines = log_values(tmp_path / FILE_NAME)[1:]
     # chain: 2 rules; eagle2: 2 rules x 2 depths x 2 widths; adt: 2 rules.
     assert len(lines) == 2 + 8 + 2
     for line in lines:
@@ -119,7 +120,7 @@ WINDOWS = [
 def test_windows_stand_in_a_sweep_at_every_setting_and_temperature(tmp_path: Path) -> None:
     code, text = call(*WINDOWS, "--out", str(tmp_path))
     assert code == 0, text
-    lines = [json.loads(line) for line in (tmp_path / FILE_NAME).read_text().splitlines()[1:]]
+    lines = log_values(tmp_path / FILE_NAME)[1:]
     assert len(lines) == 3 * 2 * 2
     assert {line["loop"] for line in lines} == {"jacobi", "jacobi fronts"}
     assert {line["token_bias"] for line in lines if line["policy"] == "scd-maximal"} == {0.0}
@@ -142,7 +143,7 @@ def test_trees_are_simulated_as_they_were_without_windows_beside_them(tmp_path: 
     alone, beside = tmp_path / "alone", tmp_path / "beside"
     assert call(*CHAINS, "--out", str(alone))[0] == 0
     assert call(*CHAINS, "--windows", "sjd", "--out", str(beside))[0] == 0
-    lines = [[json.loads(line) for line in (out / FILE_NAME).read_text().splitlines()] for out in (alone, beside)]
+    lines = [log_values(out / FILE_NAME) for out in (alone, beside)]
     assert "windows" not in lines[0][0]["plan"]
     assert "loop" not in lines[0][1]
     assert lines[1][1:-1] == lines[0][1:]
@@ -282,7 +283,7 @@ def test_a_sweep_takes_the_costs_inside_cycles_where_a_curve_holds_them(tmp_path
         out = tmp_path / name
         code, text = call(*CHAINS, *chains, "--machines", str(curve), "--out", str(out))
         assert code == 0, text
-        line = json.loads((out / FILE_NAME).read_text().splitlines()[1])
+        line = log_values(out / FILE_NAME)[1]
         assert line["engine"] == "lockstep"
         found[name] = line["speedup"][str(curve)][0]
         passes, drafted = line["target_passes"], line["drafter_passes"]
@@ -301,6 +302,22 @@ def test_a_sweep_of_nothing_is_refused(tmp_path: Path) -> None:
     code, text = call(*CHAINS, "--rules", "point", "--out", str(tmp_path / "out"))
     assert code == 2
     assert "no rule of point fits a policy of chain" in text
+
+
+def test_a_sweep_varies_the_grid_down_to_two_cells(tmp_path: Path) -> None:
+    others = [setting for setting in SMALL if not setting.startswith(("model.height", "model.width"))]
+    own = [part for setting in others for part in ("--vary", setting)]
+    sizes = ("--vary", "model.height=1,2,4,8", "--vary", "model.width=2,4,8", "--jobs", "1", "--precision", "0.5")
+    asked = ("--models", "field", "--policies", "chain,eagle2", "--rules", "chain,point", "--windows", "sjd", *sizes)
+    code, text = call("sweep", *asked, "--most-images", "4", *own, "--out", str(tmp_path / "out"))
+    assert code == 0, text
+    lines = [json.loads(line) for line in (tmp_path / "out" / FILE_NAME).read_text().splitlines()[1:]]
+    assert len(lines) == 12 * 3
+    assert all(0.0 <= line["alignment"] <= 1.0 for line in lines)
+    assert {line["engine"] for line in lines} == {"loop", "lockstep"}
+    code, text = call("sweep", *asked[:4], *own, *("--vary", "model.height=1", "--vary", "model.width=1"), "--out", "x")
+    assert code == 2
+    assert "expected two cells or more, got height 1 and width 1" in text
 
 
 def test_a_torn_line_is_dropped_and_done_again(tmp_path: Path) -> None:
@@ -405,7 +422,7 @@ def test_every_executor_finds_the_same(tmp_path: Path, engine: str) -> None:
 
 def test_ray_is_asked_for_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(ValueError, match=r"engine 'ray' needs Ray; install it with: pip install -e '\.\[cluster\]'"):
+    with pytest.raises(ValueError, match=r"engine 'ray' needs Ray; install it with: pip install -e '.*\[cluster\]'"):
         executor("ray", 2)
 
 
@@ -515,7 +532,11 @@ def test_bad_costs_and_comparisons_are_refused(monkeypatch: pytest.MonkeyPatch, 
         refused(compare, held, "expected JSON")
     refused(compare, '{"settings": {}, "rows": []}', "results upgrade")
     values = {"model": {"target": "field", "engine": "cpu", "sha256": {}}, "settings": {"temperature": 1}, "rows": []}
-    refused(compare, json.dumps(with_envelope("compare", {"processor": "one"}, "", values)), "is no comparison")
+    refused(
+        compare,
+        json.dumps(with_envelope("compare", {"processor": "one"}, "", values)),
+        "rows: expected 1 or more of them",
+    )
 
 
 def test_a_prediction_says_which_costs_it_took(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

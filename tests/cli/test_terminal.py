@@ -16,7 +16,17 @@ from tests.cli.program import subcommands
 from underpaint.cli import terminal
 from underpaint.cli.app import app
 from underpaint.cli.root import own_first
-from underpaint.cli.terminal import Column, Format, ResultTable, be_quiet, figure, progress, show
+from underpaint.cli.terminal import (
+    Column,
+    Format,
+    ResultTable,
+    be_quiet,
+    figure,
+    interval,
+    progress,
+    show,
+    with_interval,
+)
 from underpaint.cli.train.stages import stages
 
 COLUMNS = (
@@ -75,6 +85,29 @@ def test_programs_read_values_and_people_read_cells(capsys: pytest.CaptureFixtur
     assert "| 1.23x | yes |" in lines[4]
     show([TABLE, ResultTable("others", COLUMNS[:1], [{"name": "ar"}])], Format.json)
     assert json.loads(capsys.readouterr().out)["others"] == [{"name": "ar"}]
+
+
+def test_intervals_are_one_cell_for_people_and_numbers_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
+    columns = (Column("name"), interval("speedup", "95 %", ".2f"), with_interval("auc", "AUC", "+.3f"))
+    rows = [
+        {"name": "adt", "speedup_low": 1.125, "speedup_high": 1.5, "auc": 0.5, "auc_low": 0.25, "auc_high": 0.75},
+        {"name": "ar", "speedup_low": None, "speedup_high": None, "auc": 0.5, "auc_low": None, "auc_high": None},
+        {"name": "zipar"},
+    ]
+    table = ResultTable("", columns, rows)
+    show([table], Format.markdown)
+    assert capsys.readouterr().out.splitlines()[2:] == [
+        "| adt | 1.12-1.50 | +0.500 (+0.250 to +0.750) |",
+        "| ar | - | +0.500 |",
+        "| zipar | - | - |",
+    ]
+    show([table], Format.csv)
+    text = capsys.readouterr().out
+    read = list(csv.reader(io.StringIO(text)))
+    assert read[0] == ["name", "speedup_low", "speedup_high", "auc", "auc_low", "auc_high"]
+    assert [[float(cell) for cell in row[1:] if cell] for row in read[1:]] == [[1.125, 1.5, 0.5, 0.25, 0.75], [0.5], []]
+    show([table], Format.json)
+    assert [row.get("auc_high") for row in json.loads(capsys.readouterr().out)] == [0.75, None, None]
 
 
 @pytest.mark.parametrize(

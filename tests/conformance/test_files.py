@@ -93,7 +93,10 @@ def test_a_damaged_file_is_refused(folder: Path, damage: object, message: str, f
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format": 1}, "expected format 2, got 1; make the folder again: `underpaint export"),
+        (
+            {"format": 1},
+            "expected format 2, got 1: an older version wrote it; make the folder again: `underp",
+        ),
         ({"weights": {"file": "absent.safetensors", "bytes": 1, "sha256": ""}}, "no model file at"),
         ({"weights": {"file": "absent.safetensors"}}, "missing setting"),
         ({"colour": "red"}, "unknown setting 'colour'"),
@@ -111,7 +114,7 @@ def test_a_manifest_that_is_no_json_is_refused(folder: Path) -> None:
     for content, message in (
         ("{", "expected JSON"),
         ("[]", "there is no model 'target'"),
-        ('{"kind": "target", "sha256": ""}', "expected format 2, got None"),
+        ('{"kind": "target", "sha256": ""}', "expected format 2, got none; make"),
         ('{"kind": "target", "sha256": "", "format": 2}', "missing setting"),
     ):
         (folder / "target.json").write_text(content)

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import pickle
 import shutil
 import sys
@@ -186,6 +187,24 @@ def test_shards_and_single_files_are_one_checkpoint(tmp_path: Path) -> None:
             lambda state: state.update({"output.weight": torch.zeros(VOCAB, DIM, dtype=torch.int64)}),
             r"head\.weight \(int64\) no floating numbers",
         ),
+        (
+            lambda state: state.update({"output.weight": torch.zeros(VOCAB, DIM)}),
+            r"head\.weight \(0\) the same number everywhere as torch\.float32",
+        ),
+        (
+            lambda state: state.update({"tok_embeddings.weight": torch.full((VOCAB, DIM), 0.5)}),
+            r"codes\.weight \(0\.5\) the same number everywhere",
+        ),
+        (lambda state: state.update({"norm.weight": torch.zeros(DIM)}), r"norm\.weight \(0\) the same number"),
+        (
+            lambda state: state.update({"tok_embeddings.weight": torch.zeros(0, DIM)}),
+            r"expected numbers in every parameter, tok_embeddings\.weight has none",
+        ),
+        (
+            lambda state: state.update({"cls_embedding.embedding_table.weight": torch.zeros(0, DIM)}),
+            r"embedding_table\.weight has none",
+        ),
+        (lambda state: state.update({"layers.0.feed_forward.w1.weight": torch.zeros(0, DIM)}), "w1.weight has none"),
     ],
 )
 def test_parameters_that_do_not_fit_are_named(tmp_path: Path, change: object, message: str) -> None:
@@ -194,6 +213,37 @@ def test_parameters_that_do_not_fit_are_named(tmp_path: Path, change: object, me
     save_file(state, tmp_path / "changed.safetensors")
     with pytest.raises(CheckpointError, match=message):
         load("llamagen-c2i", tmp_path / "changed.safetensors", options=TINY)
+
+
+def test_numbers_that_a_precision_rounds_to_nothing_are_named(tmp_path: Path) -> None:
+    state = dict(save_llamagen(tmp_path / "c2i.pt", captions=False).state_dict())
+    state["output.weight"] = 1e-12 * state["output.weight"]
+    state["layers.0.attention.wo.weight"] = torch.zeros(DIM, DIM)  # a layer that passes on what it got may be meant
+    state["norm.weight"] = torch.ones(DIM)
+    save_file(state, tmp_path / "small.safetensors")
+    assert load("llamagen-c2i", tmp_path / "small.safetensors", options=TINY).decoder is not None
+    with pytest.raises(CheckpointError, match=r"head\.weight \(-?0\) the same number everywhere as torch\.float16"):
+        load("llamagen-c2i", tmp_path / "small.safetensors", "fp16", TINY)
+
+
+def test_a_tokenizer_of_no_codes_or_of_equal_ones_is_refused(tmp_path: Path) -> None:
+    state = dict(save_vq(tmp_path / "vq.pt").state_dict())
+    codes = state["quantize.embedding.weight"]
+    for changed, message in (
+        (codes[:0], r"quantize\.embedding\.weight has none"),
+        (torch.zeros_like(codes), r"quantize\.embedding\.weight \(0\) the same number everywhere"),
+    ):
+        torch.save({"model": {**state, "quantize.embedding.weight": changed}}, tmp_path / "changed.pt")
+        with pytest.raises(CheckpointError, match=message):
+            load("vq", tmp_path / "changed.pt")
+
+
+def test_a_pipe_is_no_checkpoint(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.pt")
+    with pytest.raises(OSError, match="expected a regular file, got a named pipe"):
+        read_checkpoint(tmp_path / "pipe.pt")
+    with pytest.raises(CheckpointError, match="expected one checkpoint file or an index, got 0"):
+        read_checkpoint(tmp_path)
 
 
 def test_layers_missing_at_the_end_are_missed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

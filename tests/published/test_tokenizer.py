@@ -9,11 +9,12 @@ import pytest
 import torch
 
 from tests.models.test_golden import load_case, regenerate
-from tests.published.checkpoints import VOCAB, save_vq
+from tests.published.checkpoints import HEADS, SIDE, VOCAB, save_llamagen, save_vq
 from underpaint.algos.draft.spec import Grid
 from underpaint.export.checkpoint import Request, export_checkpoint
 from underpaint.models.config import build
 from underpaint.models.published.files import CheckpointError
+from underpaint.models.published.options import LoadOptions
 from underpaint.models.vq import VQConfig, VQModel
 from underpaint.runtime.engines.context import EngineContext, EngineError, open_session
 from underpaint.runtime.engines.images import ImageDecoder, ImageEncoder
@@ -88,4 +89,22 @@ def test_a_tokenizer_that_overflows_float16_is_refused(tmp_path: Path) -> None:
     torch.save({"model": model.state_dict()}, tmp_path / "vq.pt")
     with pytest.raises(CheckpointError, match=r"decoder\.conv_out\.weight not finite as torch\.float16"):
         export_checkpoint(Request("vq", tmp_path / "vq.pt", "fp16"), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("count", [0, VOCAB, 100_000_000])
+def test_more_neighbours_than_other_codes_are_refused(tmp_path: Path, count: int) -> None:
+    save_vq(tmp_path / "vq.pt")
+    with pytest.raises(
+        ValueError, match=f"--neighbours: expected 1 to {VOCAB - 1}, as this checkpoint has {VOCAB} codes"
+    ):
+        export_checkpoint(Request("vq", tmp_path / "vq.pt", neighbours=count), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_neighbours_are_of_checkpoints_with_codes(tmp_path: Path) -> None:
+    save_llamagen(tmp_path / "c2i.pt", captions=False)
+    options = LoadOptions(heads=HEADS, grid_side=SIDE)
+    with pytest.raises(ValueError, match="--neighbours goes with vq, chameleon, chameleon-vq"):
+        export_checkpoint(Request("llamagen-c2i", tmp_path / "c2i.pt", options=options, neighbours=5), tmp_path / "out")
     assert not (tmp_path / "out").exists()

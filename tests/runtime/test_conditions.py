@@ -51,9 +51,9 @@ def test_a_file_without_features_is_named(tmp_path: Path, write) -> None:
         parse_condition(str(tmp_path / "cat.npy"), "ids")
 
 
-@pytest.mark.parametrize("condition", ["", "cat", "1,,2", "1.5"])
+@pytest.mark.parametrize("condition", ["", "cat", "1,,2", "1.5", "\u0661", "1_0", "99999999999999999999"])
 def test_what_is_no_condition_is_refused(condition: str) -> None:
-    with pytest.raises(EngineError, match="expected a class, ids with commas"):
+    with pytest.raises(EngineError, match="expected a class such as 207, ids with commas"):
         parse_condition(condition, "ids")
 
 

@@ -54,6 +54,8 @@ def test_what_is_left_out_takes_its_default() -> None:
         ("fox owl brick cloth", "too many values for ground: 'brick' and 'cloth'"),
         ("stone outlined fox owl", "two finishes for one thing"),
         ("fox owl stone", "no thing after it"),
+        ("a woolly f\u00f3x left of an outlined pumpkin", "unknown word 'f\u00f3x'; did you mean 'fox'"),
+        ("a woolly fo\u0301x left of an outlined pumpkin", "unknown word 'fo\u0301x'; did you mean 'fox'"),
         ("fox owle", "unknown word 'owle'; did you mean 'owl'"),
     ],
 )

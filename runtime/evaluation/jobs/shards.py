@@ -14,6 +14,7 @@ import secrets
 import socket
 import tarfile
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Final, NamedTuple
@@ -21,10 +22,15 @@ from typing import Any, BinaryIO, Final, NamedTuple
 import numpy as np
 from PIL import Image
 
+from underpaint.artifacts.manifest import check_beside
+from underpaint.artifacts.strict_json import parse_json, read_object
+from underpaint.artifacts.typed_json import build_typed
+from underpaint.artifacts.versions import check_format
 from underpaint.artifacts.whole_file import part_of, written_beside
 from underpaint.runtime.drawing import Drawing
-from underpaint.runtime.evaluation.drawing_log import settings_hash
+from underpaint.runtime.evaluation.drawing_log import drawing_of, settings_hash
 from underpaint.runtime.evaluation.jobs.drawer import DrawnJob
+from underpaint.runtime.evaluation.jobs.records import EvaluationHead, JobRecord, check_model
 from underpaint.runtime.evaluation.picture_judge import Picture
 from underpaint.runtime.evaluation.quality import Reading
 
@@ -81,12 +87,14 @@ class EvaluationFolder:
                 raise ValueError(f"{self.folder} holds shards and no {HEAD_NAME}; choose another folder")
             return
         try:
-            held = json.loads(path.read_text(encoding="utf-8"))
-            written, told, before = held["format"], held["hash"], held["settings"]
-        except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"{path} is no evaluation ({error!r}); choose another folder or delete it") from error
-        if written != SHARD_FORMAT:
-            raise ValueError(f"{path}: format {written}, expected {SHARD_FORMAT}; choose another folder")
+            held = build_typed(EvaluationHead, read_object(path), path.name)
+            told, before = held.hash, held.settings
+        except ValueError as error:
+            raise ValueError(f"{path} is no evaluation ({error}); choose another folder or delete it") from error
+        try:
+            check_format(held.format, SHARD_FORMAT, "choose another folder")
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from error
         if told != self._head["hash"]:
             raise ValueError(
                 f"{path} belongs to another evaluation (it differs in {', '.join(_differences(before, self._head))}); "
@@ -108,7 +116,7 @@ class EvaluationFolder:
         numbers: dict[int, int] = {}
         for path in self.shards:
             for record, picture in _finished(path):
-                key, drawing = record["key"], _drawing(record["drawing"], numbers)
+                key, drawing = record["key"], _shared(drawing_of(record["drawing"]), numbers)
                 if key in drawings:
                     repeated += 1
                     differing += drawings[key].tokens != drawing.tokens
@@ -153,18 +161,60 @@ def read_plan(folder: Path) -> dict[str, Any]:
     """What an evaluation's folder says that it draws; ValueError where it is none."""
     path = folder / HEAD_NAME
     try:
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))["settings"]
-        found["models"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        found: dict[str, Any] = build_typed(EvaluationHead, read_object(path), path.name).settings
+        models = found.get("models")
+        if not isinstance(models, list) or not models or not all(isinstance(one, dict) for one in models):
+            raise ValueError("settings: expected a list of models")
+        for turn, one in enumerate(models):
+            check_model(one, turn)
+    except (OSError, ValueError) as error:
         raise ValueError(f"{folder} is no folder of `underpaint evaluate` ({path.name}: {error!r})") from error
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class PlannedModel:
+    """A model of an evaluation as its folder names it.
+
+    model: see `Pipeline.fingerprint`. prompt_keys: what the file of prompts calls each of `prompts`; empty without one.
+    """
+
+    model: Mapping[str, Any]
+    prompts: tuple[str, ...]
+    prompt_keys: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.prompt_keys and len(self.prompt_keys) != len(self.prompts):
+            raise ValueError(f"expected a key for each of {len(self.prompts)} prompts, got {len(self.prompt_keys)}")
+        check_beside(self.target, "target")
+
+    @property
+    def target(self) -> str:
+        """The name of the target, which may be part of a file's name."""
+        return str(self.model["target"])
+
+
+def read_planned_models(folder: Path) -> tuple[PlannedModel, ...]:
+    """The models of an evaluation's folder; ValueError where the folder is none, or its head was edited."""
+    known = {field.name for field in fields(PlannedModel)}
+    models = [{name: one[name] for name in known & one.keys()} for one in read_plan(folder)["models"]]
+    try:
+        return tuple(build_typed(PlannedModel, one, f"models[{place}]") for place, one in enumerate(models))
+    except ValueError as error:
+        raise ValueError(f"{folder / HEAD_NAME} was edited or damaged ({error}); evaluate into a new folder") from error
+
+
 def stored_pictures(folder: Path) -> list[StoredPicture]:
-    """The pictures of an evaluation's folder, in an order that says nothing of who drew them, or when."""
+    """The pictures of an evaluation's folder, in an order that says nothing of who drew them, or when.
+
+    Raises ValueError, naming the shard, where a record is not as it was written.
+    """
     found: dict[str, StoredPicture] = {}
+    models = len(read_plan(folder)["models"])
     for path in sorted((folder / "shards").glob("*.tar")):
         for record, picture in _finished(path):
+            if picture is not None and picture.model >= models:
+                raise ValueError(f"{path}: {record['key']} is of model {picture.model}, and {HEAD_NAME} has {models}")
             if picture is not None:
                 found.setdefault(record["key"], picture)
     return sorted(found.values())
@@ -239,26 +289,42 @@ def _members(path: Path) -> Iterator[tuple[tarfile.TarInfo, bytes]]:
 
 
 def _finished(path: Path) -> Iterator[tuple[dict[str, Any], StoredPicture | None]]:
-    """The finished jobs of a shard, each with where its picture lies; None where it has none."""
+    """The finished jobs of a shard, each with where its picture lies; None where it has none.
+
+    Raises ValueError, naming the shard and the member, where one is no record of a job.
+    """
     places: dict[str, tuple[int, int]] = {}
     for member, content in _members(path):
         key, _, kind = member.name.partition(".")
         if kind == "png":
             places[key] = member.offset_data, member.size
         elif kind == "json":
-            record = json.loads(content)
-            drawing, place = record["drawing"], places.get(key)
-            told = record["model"], drawing["method"], drawing["prompt"], drawing["seed"]
+            try:
+                record: dict[str, Any] = parse_json(content)
+                build_typed(JobRecord, record, "a finished job")
+                drawing, place = drawing_of(record["drawing"]), places.get(key)
+            except ValueError as error:
+                raise ValueError(
+                    f"{path}: {member.name}: {error}; move the shard away and repeat the command to draw its jobs again"
+                ) from error
+            told = record["model"], drawing.method, drawing.prompt, drawing.seed
             yield record, None if place is None else StoredPicture(*told, path, *place)
 
 
-def _drawing(plain: dict[str, Any], numbers: dict[int, int]) -> Drawing:
-    """A drawing out of its record. numbers: keeps one object a number, as there are few and tokens are many."""
-    values: dict[str, Any] = {
-        name: tuple(numbers.setdefault(one, one) for one in value) if isinstance(value, list) else value
-        for name, value in plain.items()
-    }
-    return Drawing(**values)
+def _shared(drawing: Drawing, numbers: dict[int, int]) -> Drawing:
+    """A drawing that keeps one object a number, as there are few of them and tokens are many."""
+
+    def shared(held: tuple[int, ...] | None) -> tuple[int, ...] | None:
+        return None if held is None else tuple(numbers.setdefault(one, one) for one in held)
+
+    return replace(
+        drawing,
+        tokens=shared(drawing.tokens) or (),
+        accepted=shared(drawing.accepted),
+        depths=shared(drawing.depths),
+        kept_cells=shared(drawing.kept_cells),
+        nodes=shared(drawing.nodes),
+    )
 
 
 def _differences(before: Mapping[str, Any], head: Mapping[str, Any]) -> list[str]:

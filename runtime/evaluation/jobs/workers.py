@@ -17,6 +17,7 @@ from multiprocessing import connection
 from multiprocessing.process import BaseProcess
 from typing import Any, Final, Protocol
 
+from underpaint.artifacts.install import install_hint
 from underpaint.runtime.evaluation.jobs.drawer import DrawnJob, JobDrawer
 from underpaint.runtime.evaluation.jobs.plan import DrawingJob, ModelTask
 
@@ -262,4 +263,4 @@ def load_ray() -> Any:
     try:
         return importlib.import_module("ray")
     except ModuleNotFoundError as error:
-        raise ValueError("workers on a cluster need Ray; install it with: pip install -e '.[cluster]'") from error
+        raise ValueError(f"workers on a cluster need Ray; install it with: {install_hint('cluster')}") from error

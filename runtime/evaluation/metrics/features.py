@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from underpaint.algos.arrays import BoolArray, FloatArray
+from underpaint.artifacts.arrays import ArrayFile, ArrayForm
 
 KID_SUBSETS: Final = 100
 KID_SIZE: Final = 1000
@@ -97,9 +98,12 @@ class AdmReference(NamedTuple):
 def read_adm_reference(path: Path) -> AdmReference:
     """A reference batch of ADM's (.npz with mu and sigma). Raises ValueError where it is none."""
     try:
-        with np.load(path, allow_pickle=False) as held:
-            mean, covariance = held["mu"].astype(np.float64), held["sigma"].astype(np.float64)
-    except (OSError, ValueError, KeyError, EOFError) as error:
+        with ArrayFile(path) as held:
+            mean, covariance = (
+                held.read(name, ArrayForm(dimensions=dimensions)).astype(np.float64)
+                for name, dimensions in (("mu", 1), ("sigma", 2))
+            )
+    except (OSError, ValueError) as error:
         raise ValueError(f"{path}: expected ADM's reference batch, an .npz with mu and sigma ({error})") from error
     if mean.ndim != 1 or covariance.shape != (mean.size, mean.size):
         raise ValueError(f"{path}: expected mu [F] and sigma [F, F], got {mean.shape} and {covariance.shape}")

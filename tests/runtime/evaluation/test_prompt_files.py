@@ -1,11 +1,16 @@
 """Files of prompts in the forms that the field publishes, and what is wrong with them."""
 
 import json
+import os
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
-from underpaint.runtime.evaluation.prompt_files import PROMPT_FORMS, FilePrompt, find_form, known_prompts, read_prompts
+from underpaint.artifacts import input_file
+from underpaint.runtime.evaluation.prompt_files import PROMPT_FORMS, FilePrompt, find_form, known_prompts
+from underpaint.runtime.evaluation.prompt_files import read_prompts as read_source
+from underpaint.runtime.evaluation.prompt_source import PromptSource
 from underpaint.zoo.prompts import parse
 
 FILES = {
@@ -35,6 +40,10 @@ FILES = {
 }  # fmt: skip
 
 
+def read_prompts(path, *arguments, **options):
+    return read_source(PromptSource.read(path), *arguments, **options)
+
+
 def parsed(prompt: FilePrompt):
     return parse(prompt.text)
 
@@ -49,7 +58,7 @@ def written(folder: Path, form: str) -> Path:
 @pytest.mark.parametrize("form", PROMPT_FORMS)
 def test_every_form_is_found_out_and_read(tmp_path, form):
     path = written(tmp_path, form)
-    assert find_form(path) == form
+    assert find_form(PromptSource.read(path)) == form
     found = read_prompts(path)
     assert [one.text for one in found] == ["a fox", 'a "red" cat']
     assert len({one.key for one in found}) == 2
@@ -91,7 +100,35 @@ def test_what_a_scorer_wants_back_is_kept(tmp_path):
         ("coco.json", b'{"annotations": ', "expected JSON"),
         ("classes.json", b'["tench"]', "expected ImageNet's classes"),
         ("own.jsonl", b'{"words": "a fox"}', "line 1: expected an object with one of prompt, caption, text"),
-        ("own.jsonl", b"a fox", "line 1: expected a JSON object"),
+        ("own.jsonl", b"a fox", "line 1: expected JSON, got Expecting value"),
+        ("parti.tsv", b'Prompt\tNote\n"a fox\nleft"\tx\n', "line 2: a quotation mark opens a field and is not closed"),
+        ("parti.tsv", b"Prompt\tNote\na fox\tx\ty\n", "line 2: expected 2 fields as in the head, got 3"),
+        ("parti.tsv", b"Note\tPrompt\nx\n", "line 2: expected 2 fields as in the head, got 1"),
+        ("parti.tsv", b"Prompt\tprompt\na fox\tx\n", "the head names the column 'prompt' twice"),
+        ("dpg.csv", b'item_id,text\n1,a fox\n2,"a cat\n3,a dog\n', "line 3: expected CSV, got unexpected end of data"),
+        ("dpg.csv", b'item_id,text\n1,"a" fox\n', "line 2: expected CSV, got ',' expected after '\"'"),
+        ("dpg.csv", b"item_id,text\n1,a fox\n1,a cat\n", "line 3: item 1 has another text than before"),
+        ("dpg.csv", b"item_id,text\n,a fox\n", "line 2: expected an item_id"),
+        ("coco.json", b'{"annotations": [{"image_id": 1, "caption": "a fox"}]}', "with a list 'images'"),
+        (
+            "coco.json",
+            b'{"images": [{"id": 1}], "annotations": [{"image_id": 1, "caption": "a fox"}, '
+            b'{"image_id": 2, "caption": "a cat"}]}',
+            "1 captions are of images that 'images' does not list, the first of image 2",
+        ),
+        ("coco.json", b'{"images": [], "annotations": [{"image_id": null, "caption": "a"}]}', "no 'caption' with an"),
+        ("coco.json", b'{"annotations": [], "annotations": []}', "the key 'annotations' stands twice"),
+        ("coco.json", b'{"annotations": ' + b"[" * 100_000, "at most 32 lists and objects inside each other"),
+        ("classes.json", b'{"0": 5}', "class 0: expected .synset, name. or a name, got 5"),
+        ("classes.json", b'{"0": []}', "class 0: expected .synset, name. or a name"),
+        ("classes.json", b'{"1": "a", "01": "b"}', "expected ImageNet's classes"),
+        ("classes.json", '{"\u0661": "a"}'.encode(), "expected ImageNet's classes"),
+        ("own.jsonl", b'{"prompt": "a fox", "prompt": "a cat"}', "line 1: the key 'prompt' stands twice"),
+        ("own.jsonl", b'{"prompt": "a fox", "weight": NaN}', "line 1: expected JSON, which has no NaN"),
+        ("own.jsonl", b'{"prompt": "a fox \\ud800"}', "line 1: a .u escape is half of a character"),
+        ("own.jsonl", b'{"prompt": "a fox", "id": [1]}', "line 1: expected an 'id' that is a text or a whole number"),
+        ("own.jsonl", b'{"prompt": "a fox", "id": 1}\n{"prompt": "a cat", "id": 1}', "the id '1' names 2 prompts"),
+        ("own.jsonl", b'\n{"prompt": ' + b'{"a": ' * 100_000, "line 2: expected at most 32 lists and objects"),
         ("twice.txt", b"a fox\na cat\na fox\n", "1 prompts are repeated, the first is 'a fox' .line 1, line 3."),
     ],
 )
@@ -133,3 +170,52 @@ def test_prompts_without_words_are_counted_or_skipped(tmp_path):
     assert [one.key for one, _ in unknown] == ["line 2"]
     with pytest.raises(ValueError, match="none of them can be drawn"):
         known_prompts(prompts[1:2], parsed, skip_unknown=True)
+
+
+def test_quotation_marks_of_tables_are_the_texts_or_around_it(tmp_path):
+    rows = ['"a fox"', '"a ""red"" cat"', '"Stop" and "Go" on a sign', 'a sign: "Stop"']
+    (tmp_path / "parti.tsv").write_text("Prompt\tNote\n" + "".join(f"{row}\tx\n" for row in rows))
+    found = read_prompts(tmp_path / "parti.tsv")
+    assert [one.text for one in found] == ["a fox", 'a "red" cat', '"Stop" and "Go" on a sign', 'a sign: "Stop"']
+    assert [one.key for one in found] == ["line 2", "line 3", "line 4", "line 5"]
+    (tmp_path / "dpg.csv").write_bytes(b'item_id,text\r\n1,"a fox,\r\nleft of a cat"\r\n\r\n2,a dog\r\n')
+    assert [one.text for one in read_prompts(tmp_path / "dpg.csv")] == ["a fox, left of a cat", "a dog"]
+
+
+@pytest.mark.parametrize("mark", ["\u2028", "\u2029", "\u0085", "\x0b", "\x0c", "\x1c", "\x1e"])
+def test_lines_end_in_line_feeds_and_carriage_returns_only(tmp_path, mark):
+    (tmp_path / "mine.txt").write_text(f"a fox{mark}and a cat\na dog\n", encoding="utf-8", newline="")
+    found = read_prompts(tmp_path / "mine.txt")
+    assert [(one.text, one.key) for one in found] == [(f"a fox{mark}and a cat", "line 1"), ("a dog", "line 2")]
+    lines = json.dumps({"prompt": f"a fox{mark}and a cat"}, ensure_ascii=False) + '\r{"prompt": "a dog"}\r\n'
+    (tmp_path / "mine.jsonl").write_text(lines, encoding="utf-8", newline="")
+    if mark not in "\x0b\x0c\x1c\x1e":  # control characters are escaped in JSON
+        assert [one.text for one in read_prompts(tmp_path / "mine.jsonl")] == [f"a fox{mark}and a cat", "a dog"]
+    for form, separator in (("tsv", "\t"), ("csv", ",")):
+        head, row = separator.join(["item_id", "text", "prompt"]), separator.join(["1", f"a{mark}b", f"a{mark}b"])
+        (tmp_path / f"mine.{form}").write_text(f"{head}\n{row}\n", encoding="utf-8", newline="")
+        assert [one.text.split() for one in read_prompts(tmp_path / f"mine.{form}")] == [f"a{mark}b".split()]
+
+
+@pytest.mark.parametrize("form", PROMPT_FORMS)
+def test_a_pipe_is_read_once_and_its_form_found_by_what_it_holds(tmp_path, form):
+    _, text = FILES[form]
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = Thread(target=pipe.write_text, args=(text,))
+    writer.start()
+    source = PromptSource.read(pipe)
+    writer.join()
+    assert find_form(source) == form
+    assert [one.text for one in read_source(source)] == ["a fox", 'a "red" cat']
+    assert source.name == "a pipe"
+    assert source.sha256() == PromptSource.read(written(tmp_path, form)).sha256()
+
+
+def test_a_folders_pipe_and_an_endless_device_are_refused(tmp_path, monkeypatch):
+    os.mkfifo(tmp_path / "a.txt")
+    with pytest.raises(ValueError, match="expected a regular file, got a named pipe"):
+        PromptSource.read(tmp_path)
+    monkeypatch.setattr(input_file, "MOST_PIPED", 1 << 20)
+    with pytest.raises(ValueError, match="expected at most 1 MiB from a pipe or device, got more"):
+        PromptSource.read(Path("/dev/zero"))

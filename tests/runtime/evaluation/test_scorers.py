@@ -55,7 +55,16 @@ def test_genevals_score_is_the_mean_over_its_tasks(tmp_path):
     assert found.pictures == 5
 
 
-@pytest.mark.parametrize("text", ["", "{", '{"tag": "a"}', "[1]"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "{", '{"tag": "a"}', "[1]", '{"tag": "a", "correct": "yes"}', '{"tag": "a", "correct": 1}'),
+        *('{"tag": "a", "correct": null}', '{"tag": ["a"], "correct": true}'),
+        '{"tag": "a", "correct": true, "correct": false}',
+        "[" * 100_000,
+    ],
+    ids=range(10),
+)
 def test_what_geneval_did_not_write_is_refused(tmp_path, text):
     (tmp_path / "results.jsonl").write_text(text)
     with pytest.raises(ValueError, match=r"evaluate_images\.py"):
@@ -96,3 +105,16 @@ def test_dpgs_scores_are_read_from_its_summary(tmp_path):
     (tmp_path / "results.txt").write_text("a/1.png, 1.0, 1.0\n")
     with pytest.raises(ValueError, match="to its end"):
         read_dpg(tmp_path / "results.txt")
+
+
+@pytest.mark.parametrize("score", ["101", "-1", "nan", "\u0661", "1e400", "62.5\nDPG-Bench score: 63.5"])
+def test_scores_that_dpg_cannot_have_written_are_refused(tmp_path, score):
+    (tmp_path / "results.txt").write_text(f"Model: a\nL1 category scores:\nL2\nDPG-Bench score: {score}\n")
+    with pytest.raises(ValueError, match=r"compute_dpg_bench\.py"):
+        read_dpg(tmp_path / "results.txt")
+
+
+def test_a_category_with_another_end_of_line_inside_is_one(tmp_path):
+    text = "L1 category scores:\n\tan\u2028entity: 80.5\nL2 category scores:\nDPG-Bench score: 62.5\n"
+    (tmp_path / "results.txt").write_text(text, encoding="utf-8")
+    assert read_dpg(tmp_path / "results.txt").parts == {"an\u2028entity": 0.805}

@@ -17,9 +17,10 @@ from underpaint.algos.spatial.row_front import front_steps
 from underpaint.algos.spatial.zipar import zipar
 from underpaint.algos.step import decode
 from underpaint.algos.transport import best_acceptance_iid, overlap
+from underpaint.algos.tree import NO_TOKEN
 from underpaint.sim.batched import draws as batch_draws
 from underpaint.sim.batched import images as batch_images
-from underpaint.sim.batched.decoding import MOST_NODES, Scheme, make_scheme, run_lockstep, run_loop
+from underpaint.sim.batched.decoding import MOST_NODES, Scheme, make_scheme, run_lockstep, run_loop, run_plain
 from underpaint.sim.latency.models import MeasuredCosts
 from underpaint.sim.report.statistics import Estimate, Runs, mean_depth, ratio, speedup, tokens_per_cycle
 from underpaint.sim.synthetic.field import SYNTHETIC_MODELS, SyntheticModelSpec, make_synthetic_model
@@ -205,6 +206,31 @@ def draws_the_enumerated_distribution(
     assert squares < len(expected) + 5.0 * np.sqrt(2.0 * len(expected)), (squares, len(expected))
 
 
+@pytest.mark.parametrize(("height", "width"), [(1, 4), (2, 2), (4, 1), (1, 2)])
+def test_plain_runs_draw_from_the_targets_own_distribution(height: int, width: int) -> None:
+    """In grids that are too narrow for any draft to run in lockstep too."""
+    size = {"vocab_size": 3, "height": height, "width": width, "images": 1, "rows": 5}
+    model = make_synthetic_model("dirichlet", size)
+    exact: dict[tuple[int, ...], float] = {(): 1.0}
+    for cell in range(model.grid.cells):
+        longer: dict[tuple[int, ...], float] = {}
+        for tokens, weight in exact.items():
+            left = np.array([tokens[-1] if cell else NO_TOKEN])
+            upper = np.array([tokens[cell - width] if cell >= width else NO_TOKEN])
+            row = model.target[model.rows(np.zeros(1, dtype=np.int64), np.array([cell]), left, upper)[0]]
+            longer |= {(*tokens, token): weight * float(row[token] / row.sum()) for token in range(3)}
+        exact = longer
+    found = run_plain(model, 40_000, 1)
+    assert (found.runs.verify.sum(axis=1) == model.grid.cells).all()
+    assert (found.canvas >= 0).all()
+    seen = Counter(map(tuple, found.canvas.tolist()))
+    expected = {tokens: found.runs.images * weight for tokens, weight in exact.items() if weight > 1e-12}
+    assert sum(exact.values()) == pytest.approx(1.0)
+    assert seen.keys() <= expected.keys()
+    squares = sum((seen[tokens] - count) ** 2 / count for tokens, count in expected.items())
+    assert squares < len(expected) + 5.0 * np.sqrt(2.0 * len(expected)), (squares, len(expected))
+
+
 def one_row(error: float, vocab_size: int = 12) -> TableModel:
     return make_synthetic_model(
         "dirichlet",
@@ -354,3 +380,44 @@ def test_bad_worlds_are_named() -> None:
         make_synthetic_model("field", {"height": 1.5})
     with pytest.raises(ValueError, match="expected at least one image"):
         run_loop(small(), make_scheme(small(), "chain", "chain"), 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "message"),
+    [
+        *(
+            ("field", {key: 1e308}, f"{key} must be at most 1e\\+06")
+            for key in ("noise", "sharpness", "spread", "texture")
+        ),
+        ("field", {"contrast": 1e308}, r"contrast must be at most 1e\+06"),
+        ("field", {"temperature": 1e308}, r"temperature must be at most 1e\+06"),
+        ("field", {"smoothness": 1e-320}, "smoothness must be 0 .none. or at least 0.001"),
+        ("field", {"drift": 1e5, "depth_known": 20}, "grows the drafter's noise by more than"),
+        ("dirichlet", {"concentration": 1e308}, r"concentration must be at most 1e\+06"),
+        ("zipf", {"concentration": 1e5}, "concentration must be at most 60"),
+        ("field", {"height": 1, "width": 1}, "expected two cells or more, got height 1 and width 1"),
+        ("zipf", {"height": 1, "width": 1}, "expected two cells or more"),
+    ],
+)
+def test_sizes_beyond_floating_numbers_are_named_without_a_warning(
+    name: str, settings: dict[str, Any], message: str
+) -> None:
+    """Warnings are errors in tests: NumPy gives none before the message."""
+    with pytest.raises(ValueError, match=message):
+        make_synthetic_model(name, {"vocab_size": 32, **settings})
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        *(("field", {key: 1e6}) for key in ("noise", "sharpness", "spread", "texture", "contrast", "temperature")),
+        ("field", {"smoothness": 1e-3}),
+        ("field", {"drift": 9.0, "depth_known": 6, "noise": 1e6}),
+        ("dirichlet", {"concentration": 1e6}),
+        ("zipf", {"concentration": 60.0}),
+    ],
+)
+def test_the_largest_sizes_make_distributions_without_a_warning(name: str, settings: dict[str, Any]) -> None:
+    model = make_synthetic_model(name, {"vocab_size": 32, "images": 2, **settings})
+    np.testing.assert_allclose(model.target.sum(axis=1), 1.0, atol=1e-9)
+    np.testing.assert_allclose(model.draft.sum(axis=2), 1.0, atol=1e-9)

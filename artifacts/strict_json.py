@@ -1,0 +1,151 @@
+"""The one reader of JSON and JSON lines, for files that strangers wrote or that somebody edited.
+
+It takes RFC 8259 in UTF-8 and nothing more: each key of an object once, no NaN or Infinity, only numbers that 64 bits
+hold, a bounded depth and size.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from math import isinf
+from pathlib import Path
+from typing import Any, Final
+
+from underpaint.artifacts.input_file import check_regular
+
+MOST_DEPTH: Final = 32
+"""Lists and objects inside each other. No file of this program has more than a dozen."""
+MOST_BYTES: Final = 1 << 28
+"""Of one JSON text: the captions of COCO's training pictures are a quarter of it."""
+_LARGEST: Final = 2**63
+_HALVES: Final = re.compile(r"\\u[dD][89a-fA-F]")
+"""Escapes of halves of characters beyond U+FFFF, which mean nothing alone."""
+_MANY_DIGITS: Final = re.compile(r"[0-9]{19}")
+_NESTING: Final = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?|[\[{\]}]', re.DOTALL)
+"""Texts in quotation marks, whose brackets do not count, and brackets."""
+
+
+class JsonError(ValueError):
+    """What was read is no JSON, or JSON with two meanings."""
+
+
+def parse_json(content: bytes | str, where: str = "") -> Any:
+    """Parse one JSON text.
+
+    Args:
+        content: the text, or its bytes in UTF-8.
+        where: the file, and the line where it has many; the message begins with it.
+
+    Raises:
+        JsonError: the text is no JSON, or it is too deep or too large, repeats a key or holds a number out of range.
+    """
+    try:
+        return _parsed(content)
+    except json.JSONDecodeError as error:
+        raise JsonError(f"{_prefix(where)}expected JSON, got {error}") from error
+    except ValueError as error:
+        raise JsonError(f"{_prefix(where)}{error}") from error
+
+
+def read_json(path: Path) -> Any:
+    """Parse a JSON file.
+
+    Raises:
+        JsonError: as `parse_json`; the message does not name the file.
+        OSError: there is no such file, it is no regular file, or it cannot be read.
+    """
+    check_regular(path)
+    if path.stat().st_size > MOST_BYTES:
+        raise JsonError(f"expected at most {MOST_BYTES >> 20} MiB of JSON, got {path.stat().st_size >> 20} MiB")
+    return parse_json(path.read_bytes())
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """Parse a JSON file that holds one object; raises as `read_json`."""
+    found = read_json(path)
+    if not isinstance(found, dict):
+        raise JsonError(f"expected a JSON object, got {type(found).__name__}")
+    return found
+
+
+def split_lines(content: bytes) -> list[bytes]:
+    r"""The lines of JSON lines. Only \n ends one: U+2028 and U+0085 may stand in a text. The last may lack its end."""
+    lines = content.split(b"\n")
+    return lines[:-1] if not lines[-1] else lines
+
+
+def is_version(value: object, version: int) -> bool:
+    """Whether a value read is that version: a whole number, and not 1.0, true or "1"."""
+    return type(value) is int and value == version
+
+
+def _prefix(where: str) -> str:
+    return f"{where}: " if where else ""
+
+
+def _parsed(content: bytes | str) -> Any:
+    if len(content) > MOST_BYTES:
+        raise ValueError(f"expected at most {MOST_BYTES >> 20} MiB of JSON, got {len(content) >> 20} MiB")
+    try:
+        text = content.decode() if isinstance(content, bytes) else content
+    except UnicodeDecodeError as error:
+        raise ValueError(f"expected UTF-8, byte {error.start} is none") from error
+    _check_depth(text)
+    found = json.loads(
+        text,
+        object_pairs_hook=_unique,
+        parse_constant=_refuse_constant,
+        parse_float=_number,
+        parse_int=_whole if _MANY_DIGITS.search(text) else None,
+    )
+    if _HALVES.search(text):
+        _check_characters(found)
+    return found
+
+
+def _check_depth(text: str) -> None:
+    if text.count("[") + text.count("{") <= MOST_DEPTH:
+        return
+    depth = 0
+    for found in _NESTING.finditer(text):
+        if found[0] in ("[", "{"):
+            depth += 1
+            if depth > MOST_DEPTH:
+                raise ValueError(f"expected at most {MOST_DEPTH} lists and objects inside each other, got more")
+        elif found[0] in ("]", "}"):
+            depth -= 1
+
+
+def _check_characters(value: Any) -> None:
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise ValueError("a \\u escape is half of a character; write both halves, or the letter") from error
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise ValueError(f"the key {twice!r} stands twice in one object; keep one of them")
+    return found
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"expected JSON, which has no {name}")
+
+
+def _number(text: str) -> float:
+    value = float(text)
+    if isinf(value) or (value == 0.0 and any(digit in "123456789" for digit in text.lower().partition("e")[0])):
+        raise ValueError(f"{text[:40]}: expected a number that 64 bits hold")
+    return value
+
+
+def _whole(text: str) -> int:
+    value = int(text) if len(text) <= 20 else _LARGEST
+    if not -_LARGEST <= value < _LARGEST:
+        raise ValueError(f"{text[:40]}: expected a whole number that 64 bits hold")
+    return value

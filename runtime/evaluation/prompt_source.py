@@ -1,0 +1,172 @@
+"""A file of prompts as it lies on disk or comes through a pipe: read once, decoded, and split into lines and rows."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from underpaint.artifacts.input_file import check_regular, other_kind, read_once
+
+_ENDS: Final = re.compile(r"\r\n|\n|\r")
+"""Ends of lines. Unicode's others (U+2028, U+0085, form feeds) stand inside prompts."""
+
+_PIPE: Final = "a pipe"
+"""The name of what has none of its own: `/dev/fd/63` says nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class PromptSource:
+    """A file of prompts, or a folder of one text file each, with its content: pipes give theirs only once.
+
+    path: as it was named. name: how results name it. contents: bytes by the name of the file.
+    """
+
+    path: Path
+    name: str
+    contents: Mapping[str, bytes]
+    folder: bool = False
+
+    @classmethod
+    def read(cls, path: Path) -> PromptSource:
+        """Read a file, a pipe (`/dev/stdin`, `<(command)`) or the .txt files of a folder, to the end.
+
+        Raises ValueError where there is none, or it cannot be read.
+        """
+        try:
+            if not path.is_dir():
+                name = path.name if other_kind(path) is None else _PIPE
+                return cls(path, name, {path.name: read_once(path)})
+            texts = sorted(path.glob("*.txt"))
+            for one in texts:
+                check_regular(one)
+            return cls(path, path.name, {one.name: one.read_bytes() for one in texts}, folder=True)
+        except FileNotFoundError as error:
+            raise ValueError(f"{path}: there is no such file of prompts; check the name") from error
+        except OSError as error:
+            raise ValueError(f"{path}: the prompts cannot be read: {error.strerror or error}; name another") from error
+
+    def text(self, name: str | None = None) -> str:
+        """The content as text; of a folder, of its file `name`. ValueError: not UTF-8, or empty."""
+        content = self.contents[next(iter(self.contents)) if name is None else name]
+        path = self.path if name is None else self.path / name
+        try:
+            found = content.decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            raise ValueError(
+                f"{path}: expected UTF-8, byte {error.start} is none; convert it, for example with "
+                f"iconv -f latin1 -t utf-8 {path.name}"
+            ) from error
+        if not found.strip():
+            raise ValueError(f"{path}: it is empty; expected a prompt in it")
+        return found
+
+    def sha256(self) -> str:
+        """SHA-256 of the file, or of the texts of the folder with their names."""
+        if not self.folder:
+            return hashlib.sha256(next(iter(self.contents.values()))).hexdigest()
+        found = hashlib.sha256()
+        for name, content in self.contents.items():
+            found.update(f"{name}\0".encode() + hashlib.sha256(content).digest())
+        return found.hexdigest()
+
+
+class NumberedLine(NamedTuple):
+    """A line that is not empty, without the spaces around it."""
+
+    number: int
+    text: str
+
+
+def split_lines(text: str) -> list[str]:
+    """The lines of a text, which end in a line feed, a carriage return, or both: Unicode's other ends do not count."""
+    return _ENDS.split(text)
+
+
+def lines_of(text: str) -> list[NumberedLine]:
+    """The lines of a text that are not empty, counted from 1."""
+    split = enumerate(split_lines(text), start=1)
+    return [NumberedLine(number, line.strip()) for number, line in split if line.strip()]
+
+
+class TableRow(NamedTuple):
+    """A row of a table: its first line, and its fields by the names of the head in lower case."""
+
+    line: int
+    fields: Mapping[str, str]
+
+
+def rows_of(source: PromptSource, delimiter: str, columns: tuple[str, ...]) -> list[TableRow]:
+    """The rows of a CSV or TSV file with a head, whose case does not matter.
+
+    delimiter: a tab for TSV, whose rows are one line each; else CSV as RFC 4180 has it. columns: those that every row
+    must have. Raises ValueError, naming the line: a head without them or with one twice, a quotation mark that is not
+    closed, a row of other fields than the head's.
+    """
+    text, path = source.text(), source.path
+    rows = _tsv_rows(text, path) if delimiter == "\t" else _csv_rows(text, path, delimiter)
+    _, head = next(rows, (1, []))
+    names = [name.strip().lower() for name in head]
+    for wanted in columns:
+        if wanted not in names:
+            raise ValueError(f"{path}: expected a column '{wanted}', got {', '.join(filter(None, names)) or 'no head'}")
+    twice = next((name for name in names if name and names.count(name) > 1), None)
+    if twice is not None:
+        raise ValueError(f"{path}: the head names the column '{twice}' twice; rename one")
+    found = []
+    for line, fields in rows:
+        if len(fields) > len(names):
+            raise ValueError(
+                f"{path}: line {line}: expected {len(names)} fields as in the head, got {len(fields)}; put a field "
+                "that holds the separator in quotation marks"
+            )
+        row = dict(zip(names, fields, strict=False))
+        for wanted in columns:
+            if wanted not in row:
+                raise ValueError(f"{path}: line {line}: expected {len(names)} fields as in the head, got {len(fields)}")
+        found.append(TableRow(line, row))
+    return found
+
+
+def _csv_rows(text: str, path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
+    """Rows that are not empty, each with the number of its first line."""
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    first = 1
+    while True:
+        try:
+            fields = next(reader, None)
+        except csv.Error as error:
+            raise ValueError(
+                f"{path}: line {first}: expected CSV, got {error}; close each quotation mark, and write one inside a "
+                'field twice ("")'
+            ) from error
+        if fields is None:
+            return
+        if fields:
+            yield first, fields
+        first = reader.line_num + 1
+
+
+def _tsv_rows(text: str, path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Rows that are not empty. A quotation mark inside a field is itself; a field in quotes ends on its own line."""
+    for number, line in enumerate(split_lines(text), start=1):
+        if line.strip():
+            yield number, [_tsv_field(one, f"{path}: line {number}") for one in line.split("\t")]
+
+
+def _tsv_field(field: str, where: str) -> str:
+    if not field.startswith('"'):
+        return field
+    if field.count('"') % 2:
+        raise ValueError(
+            f"{where}: a quotation mark opens a field and is not closed on this line; a row of a TSV file is one line: "
+            'join the lines, or write a quotation mark that belongs to the text twice ("")'
+        )
+    inner = field[1:-1]
+    quoted = len(field) > 1 and field.endswith('"') and '"' not in inner.replace('""', "")
+    return inner.replace('""', '"') if quoted else field

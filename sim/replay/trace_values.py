@@ -1,0 +1,113 @@
+"""What the numbers of a trace must be: probabilities, token ids and entropies in their ranges."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import numpy as np
+
+from underpaint.algos.arrays import FloatArray, IntArray
+from underpaint.algos.tree import NO_TOKEN
+from underpaint.artifacts.arrays import ArrayForm
+from underpaint.artifacts.typed_json import Within
+
+if TYPE_CHECKING:
+    from underpaint.sim.replay.trace import Trace
+
+_ROUNDING: Final = 1e-4
+"""Probabilities and sums of them are stored in float32."""
+_LARGEST: Final = float(np.finfo(np.float32).max)
+_MOST_SIDE: Final = 1 << 12
+"""Rows or columns of codes."""
+_MOST_CODES: Final = 1 << 24
+
+
+@dataclass(frozen=True, slots=True)
+class RowsHead:
+    """What the head of a trace says of rows drafted in one way; see `RowTrace`."""
+
+    settings: Mapping[str, Any]
+    rows_per_cycle: Annotated[int, Within(1, _MOST_SIDE)]
+
+
+@dataclass(frozen=True, slots=True)
+class TraceHead:
+    """The JSON beside the arrays of a trace; see `Trace`."""
+
+    format: int
+    about: Mapping[str, Any]
+    grid: tuple[Annotated[int, Within(1, _MOST_SIDE)], Annotated[int, Within(1, _MOST_SIDE)]]
+    vocab_size: Annotated[int, Within(1, _MOST_CODES)]
+    rows: tuple[RowsHead, ...] = ()
+
+    def __post_init__(self) -> None:
+        model = self.about.get("model", {})
+        fits = isinstance(model, Mapping) and isinstance(model.get("sha256", {}), Mapping)
+        prompts = self.about.get("prompts", [])
+        fits = fits and isinstance(prompts, list) and all(isinstance(one, str) for one in prompts)
+        if not fits:
+            raise ValueError("head: about: expected a model with its sha256, and a list of prompts")
+
+
+def array_forms(vocab_size: int) -> dict[str, ArrayForm]:
+    """The form of every array in a trace of that many codes; see `Trace` and `RowTrace`."""
+
+    def tokens(dimensions: int, low: int = 0) -> ArrayForm:
+        return ArrayForm("whole", dimensions, low, vocab_size - 1)
+
+    def shares(dimensions: int) -> ArrayForm:
+        return ArrayForm("real", dimensions, -_ROUNDING, 1.0 + _ROUNDING)
+
+    def nats(dimensions: int) -> ArrayForm:
+        return ArrayForm("real", dimensions, -_ROUNDING, math.log(vocab_size) + _ROUNDING)
+
+    return {
+        "tokens": tokens(2),
+        "target_tokens": tokens(3),
+        "target_probs": shares(3),
+        "draft_tokens": tokens(4),
+        "draft_probs": shares(4),
+        "target_entropy": nats(2),
+        "draft_entropy": nats(3),
+        "neighbour_mass": shares(2),
+        "acceptance": shares(3),
+        "codebook": ArrayForm("real", 2, -_LARGEST, _LARGEST),
+        "drafts": tokens(2, NO_TOKEN),
+        "distribution_tokens": tokens(3),
+        "distribution_probs": shares(3),
+        "low_passes": ArrayForm("whole", 2, 0, 1 << 20),
+    }
+
+
+def check_values(trace: Trace) -> None:
+    """Raise ValueError where the likeliest tokens of a trace are no distributions."""
+    pairs = [
+        ("target", trace.target_tokens, trace.target_probs),
+        ("draft", trace.draft_tokens, trace.draft_probs),
+        *(("distribution", one.distribution_tokens, one.distribution_probs) for one in trace.rows),
+    ]
+    if 0 in trace.tokens.shape or 0 in trace.draft_probs.shape:
+        raise ValueError(f"expected at least one image, depth and token, got shape {trace.draft_probs.shape}")
+    for name, tokens, probs in pairs:
+        _check_likeliest(name, tokens, probs, trace.vocab_size)
+
+
+def _check_likeliest(name: str, tokens: IntArray, probs: FloatArray, vocab_size: int) -> None:
+    sums = probs.sum(axis=-1)
+    if sums.size and sums.max() > 1.0 + _ROUNDING:
+        raise ValueError(f"{name}_probs: expected distributions that sum to at most 1, got {sums.max():.4g}")
+    if np.any(np.diff(probs, axis=-1) > _ROUNDING):
+        raise ValueError(f"{name}_probs: expected the likeliest tokens first")
+    ended = probs[..., -1] <= 0.0 if tokens.shape[-1] < vocab_size else np.ones(sums.shape, np.bool_)
+    if np.any(sums[ended] < 1.0 - _ROUNDING):
+        raise ValueError(
+            f"{name}_probs: expected distributions over all their tokens to sum to 1, got {sums.min():.4g}"
+        )
+    # Places past a support hold token 0 with probability 0, as often as it takes.
+    shown = np.where(probs > 0.0, tokens, -1 - np.arange(tokens.shape[-1]))
+    ordered = np.sort(shown, axis=-1)
+    if np.any(np.diff(ordered, axis=-1) == 0):
+        raise ValueError(f"{name}_tokens: expected each token once in a distribution, got one twice")

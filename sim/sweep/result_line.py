@@ -1,0 +1,59 @@
+"""One line of a sweep's results, as its file holds it: the job, and what was simulated for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, Literal, TypeAlias
+
+from underpaint.artifacts.strict_json import parse_json
+from underpaint.artifacts.typed_json import Within, build_typed
+from underpaint.sim.sweep.plan import TREES, Job, SweepPlan
+
+_LARGEST: Final = 1e9
+_Figure: TypeAlias = Annotated[float, Within(0.0, _LARGEST)]
+
+
+@dataclass(frozen=True, slots=True)
+class _ResultLine:
+    """See `Job` for the first fields, and `sim.sweep.run` for the others. speedup: mean, low and high by machine."""
+
+    key: str
+    model: str
+    model_settings: str
+    policy: str
+    policy_settings: str
+    rule: str
+    rule_settings: str
+    images: Annotated[int, Within(1, 1 << 40)]
+    tokens_per_cycle: _Figure
+    mean_depth: _Figure
+    nodes_per_pass: _Figure
+    target_passes: _Figure
+    drafter_passes: _Figure
+    speedup: Mapping[str, tuple[_Figure, Annotated[float, Within(-_LARGEST, _LARGEST)], _Figure]]
+    engine: Literal["loop", "lockstep"]
+    alignment: Annotated[float, Within(-1.001, 1.001)] | None
+    token_bias: Annotated[float, Within(-1e-6, 1.000001)] | None
+    loop: str = TREES
+    temperature: _Figure = 1.0
+
+
+def check_line(line: Mapping[str, Any], plan: SweepPlan) -> None:
+    """Check a line of a sweep's results.
+
+    Raises:
+        ValueError: a field is missing, unknown, of another type or range, or the line is of another job than its key
+            says, or of other machines than the plan's.
+    """
+    found = build_typed(_ResultLine, line, "a result")
+    for name in ("model_settings", "policy_settings", "rule_settings"):
+        if not isinstance(parse_json(getattr(found, name), f"a result: {name}"), dict):
+            raise ValueError(f"a result: {name}: expected settings as JSON, got {getattr(found, name)!r:.60}")
+    if Job.of(line).key != found.key:
+        raise ValueError(f"a result: key: expected {Job.of(line).key}, which is of its settings, got {found.key!r}")
+    if found.speedup.keys() != set(plan.machines):
+        raise ValueError(f"a result: speedup: expected {', '.join(plan.machines)}, got {', '.join(found.speedup)}")
+    for machine, (mean, low, high) in found.speedup.items():
+        if not low <= mean <= high:
+            raise ValueError(f"a result: speedup: {machine}: expected an interval round {mean}, got {low} to {high}")

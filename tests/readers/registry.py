@@ -1,0 +1,385 @@
+"""Every kind of file that the program reads: a good one, its reader, and what holds of whatever the reader accepts.
+
+Another kind of file is one more `FileReader` in `READERS`.
+"""
+
+import dataclasses
+import io
+import json
+import shutil
+import tarfile
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from tests.sim.replay.test_trace import field, recorded
+from underpaint.artifacts.cost_curve import MOST_MS, CostCurveFile, read_cost_curve
+from underpaint.artifacts.manifest import Manifest, read
+from underpaint.artifacts.model_index import INDEX, read_index
+from underpaint.artifacts.results import read_results, with_envelope
+from underpaint.artifacts.run_log import log_bytes
+from underpaint.runtime.conditions import read_features
+from underpaint.runtime.drawing import Drawing
+from underpaint.runtime.engines.context import EngineError
+from underpaint.runtime.engines.shape import read_shape
+from underpaint.runtime.evaluation.drawing_log import LOG_FORMAT, DrawingLog, settings_hash
+from underpaint.runtime.evaluation.jobs.shards import HEAD_NAME, read_plan, stored_pictures
+from underpaint.runtime.evaluation.quality import load_reference
+from underpaint.runtime.evaluation.replay import FINISHED, REPLAY_FORMAT, Replay, ReplayLog, TreeEvent
+from underpaint.sim.certify.case import VerifierCase, case_from_dict
+from underpaint.sim.replay.comparison import load_comparison
+from underpaint.sim.replay.row_trace import RowTrace
+from underpaint.sim.replay.trace import Trace, load, replay, save
+from underpaint.sim.sweep.plan import Job, SweepPlan
+from underpaint.sim.sweep.run import Results
+from underpaint.zoo.grammars import TEXTURED, check_tables
+from underpaint.zoo.load import FOLDER
+
+
+class FileReader(NamedTuple):
+    """One kind of file.
+
+    name: of the kind. form: how its content is mutated; "sealed" are JSON lines that get checksums that fit.
+    make: writes a good file into an empty folder and returns its path, or the content is taken from it.
+    read: the program's own entry. check: raises where what was accepted is out of its range.
+    """
+
+    name: str
+    form: Literal["json", "lines", "sealed", "npz", "npy"]
+    make: Callable[[Path], Path]
+    read: Callable[[Path], Any]
+    check: Callable[[Any], None]
+
+
+def written(name: str, content: Any, folder: Path) -> Path:
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content if isinstance(content, bytes) else json.dumps(content).encode())
+    return path
+
+
+def linked_models(folder: Path, *names: str) -> None:
+    """The index and the manifests of the shipped models."""
+    for name in names or [path.name for path in FOLDER.glob("*.json")]:
+        shutil.copy(FOLDER / name, folder / name)
+
+
+def _manifest(folder: Path) -> Path:
+    return Path(shutil.copy(FOLDER / "target64.json", folder))
+
+
+def _check_manifest(found: Manifest) -> None:
+    assert type(found.format) is int
+    assert all(np.isfinite(list(found.parity.values())))
+
+
+def _index(folder: Path) -> Path:
+    linked_models(folder)
+    return folder / INDEX
+
+
+CURVE = {
+    "format": 3,
+    "model": {"target": "target64", "rows": 1},
+    "measured_on": {"cores": 2},
+    "overhead_ms": 0.1,
+    "verify_ms": [[1, 1.0], [8, 1.5]],
+    "draft_ms": [[1, 0.2], [16, 0.5]],
+    "in_grid": {"target_ms": [[1, 1.0], [4, 1.4]]},
+    "in_cycle": {
+        "plain": {"target_ms": 1.0, "host_ms": 0.1},
+        "target_ms": [[1, 1.0], [4, 1.2]],
+        "draft_ms": [[1, 0.2]],
+        "chain_ms": [[1, 0.2], [3, 0.5]],
+        "host_ms": {"sampled": {"cycle": 0.1, "level": 0.1, "node": 0.01, "pooled": 0.2}},
+        "tree_ms": {"ranked": {"call": 0.1, "levels": [[1, 0.1]]}},
+    },
+}
+
+
+def _check_curve(found: CostCurveFile) -> None:
+    curves = [found.verify_ms, found.draft_ms, found.in_grid]
+    assert all(0 < ms <= MOST_MS for curve in curves for _, ms in curve)
+    assert all(type(size) is int for curve in curves for size, _ in curve)
+    assert 0 <= found.overhead_ms <= MOST_MS
+
+
+ROW = {"method": "ar", "lossless": True, "speedup": 1.0, "speedup_low": 0.9, "speedup_high": 1.1, "target_nfe": 4.0}
+ROW |= {"drafter_nfe": 0.0, "tokens_per_cycle": 1.0, "mean_depth": 0.0, "prompt_accuracy": 0.5, "images": 2}
+ROW |= {"mean_nodes": 1.0, "target_ms_per_cycle": 1.0, "drafter_ms_per_cycle": 0.0, "host_ms_per_cycle": 0.1}
+SAMPLER = {"guidance": 1.0, "temperature": 1.0, "top_k": 0, "top_p": 1.0}
+PLAIN = {"policy": "none", "policy_settings": {}, "rule": "point", "rule_settings": {}}
+SETTINGS = {"methods": {"ar": PLAIN, "eagle2": {**PLAIN, "policy": "eagle2"}}, "prompts": ["a fox"], "seeds": [0, 1]}
+SETTINGS |= SAMPLER
+MODEL = {"target": "t", "engine": "cpu", "sha256": {"t": "0" * 64}, "grid": [2, 2], "resolution": 64}
+COMPARED = with_envelope(
+    "compare",
+    {"processor": "p", "cores": 2, "memory_bytes": 10**9},
+    "underpaint compare",
+    {
+        "model": MODEL,
+        "settings": SETTINGS,
+        "rows": [ROW, {**ROW, "method": "eagle2", "drafter_nfe": 2.0}],
+        "acceptance_per_cell": {"eagle2": [[0.5, 0.0], [1.0, 0.25]]},
+        "cost_curve": {"fingerprint": "0", "verify_ms": [[1, 1.0], [4, 2.0]]},
+    },
+)
+
+
+def _check_results(found: Mapping[str, Any]) -> None:
+    assert type(found["results_version"]) is int
+    assert found["machine"].get("cores") is None or found["machine"]["cores"] > 0
+    for row in found["rows"]:
+        assert 0 <= row["speedup"] <= 1e9
+        assert row["images"] >= 1
+        if row.get("speedup_low") is not None and row.get("speedup_high") is not None:
+            assert row["speedup_low"] <= row["speedup_high"]
+    assert {row["method"] for row in found["rows"]} >= set(found.get("acceptance_per_cell", {}))
+
+
+def page_of(path: Path) -> str:
+    """A page of a comparison, with pictures that are all black."""
+    from underpaint.runtime.page.document import ComparisonFolder, page
+
+    found = ComparisonFolder.read(path.parent)
+    found.check_codes(5)
+    return page(found, lambda tokens: np.zeros((16, 16, 3), np.uint8), "", 2)
+
+
+def _check_page(found: str) -> None:
+    drawing = found[found.find('<svg class="chart"') : found.find("</svg>")]
+    assert "nan" not in drawing
+    assert "inf" not in drawing
+
+
+DRAWN = [
+    Drawing("ar", "a fox", 0, (1, 2, 3, 4), (0, 0, 0), (0, 0, 0), 4, 0, 1.0, 0.5, 0.0, nodes=(0, 0, 0)),
+    Drawing("eagle2", "a fox", 0, (1, 2, 3, 4), (1, 0), (2, 1), 3, 4, 0.5, 0.2, 0.1, kept_cells=(1,), nodes=(3, 1)),
+]
+RUN = {**SETTINGS, "model": MODEL}
+HEAD = {"format": LOG_FORMAT, "hash": settings_hash(RUN), "settings": RUN}
+EVENTS = (
+    TreeEvent(0, (-1,), (-1,), (), 1),
+    TreeEvent(1, (1, 2, 3), (-1, 0, 0), (1,), 3),
+    TreeEvent(3, (3, 1), (-1, 0), (), 4),
+)
+REPLAY = Replay("eagle2", "a fox", 0, "tree", (1, 2, 3, 4), EVENTS, 0.0)
+LOG = [HEAD, *map(dataclasses.asdict, DRAWN)]
+REPLAYS = [{"format": REPLAY_FORMAT, "hash": settings_hash(RUN)}, dataclasses.asdict(REPLAY), {FINISHED: 1}]
+
+
+def _compared_folder(changed: str, folder: Path) -> Path:
+    written("compare.json", COMPARED, folder)
+    written("drawings.jsonl", log_bytes(LOG), folder)
+    written("replays.jsonl", log_bytes(REPLAYS), folder)
+    return folder / changed
+
+
+def _check_drawings(found: DrawingLog) -> None:
+    for one in found:
+        assert 0 < one.seconds <= 1e9
+        assert one.batch >= 1
+        assert one.device_seconds is None or one.device_seconds >= 0
+        assert one.method in SETTINGS["methods"]
+        assert one.target_nfe == len(one.accepted or ()) + 1 or one.accepted is None
+        assert all(len(listed) == len(one.accepted or ()) for listed in (one.depths, one.nodes) if listed is not None)
+
+
+def _check_unchanged_drawings(found: DrawingLog) -> None:
+    """Of a log whose checksums fit nothing but what was written."""
+    assert list(found) == DRAWN[: len(found)]
+
+
+def _check_replays(found: ReplayLog) -> None:
+    for one in found.replays():
+        assert all(token >= 0 for token in one.tokens)
+        assert one.token_bias is None or 0 <= one.token_bias <= 1.00001
+
+
+def _check_unchanged_replays(found: ReplayLog) -> None:
+    assert found.replays() == (REPLAY,) or (found.replays() == () and not found.finished)
+
+
+PLAN = SweepPlan(("field",), (), (), ("a100/llamagen-b",), {}, {})
+JOB = Job("field", '{"height": 4}', "chain", "{}", "chain", "{}")
+RESULT = {"key": JOB.key, **JOB.to_dict(), "images": 32, "tokens_per_cycle": 3.0, "mean_depth": 3.5}
+RESULT |= {"nodes_per_pass": 4.0, "target_passes": 11.5, "drafter_passes": 39.0, "engine": "lockstep"}
+RESULT |= {"speedup": {"a100/llamagen-b": [2.2, 2.1, 2.3]}, "alignment": 0.78, "token_bias": 0.0}
+
+
+def _check_sweep(found: Results) -> None:
+    for line in found.lines:
+        assert Job.of(line).key == line["key"]
+        assert all(low <= mean <= high for mean, low, high in line["speedup"].values())
+        assert line["images"] >= 1
+
+
+EVALUATION = {"format": 1, "hash": "0", "settings": {"models": [{"model": MODEL, **SETTINGS}]}}
+JOB_RECORD = {"key": "k0", "model": 0, "drawing": dataclasses.asdict(DRAWN[0]), "log_likelihood": -3.0}
+JOB_RECORD |= {"reading": {"values": {"colour": "red"}, "features": [0.5], "scores": {}}, "processor": "p"}
+
+
+def _shards_read(path: Path) -> Any:
+    """The pictures of a folder whose one shard holds the record at `path`."""
+    folder = path.parent
+    written(HEAD_NAME, EVALUATION, folder)
+    (folder / "shards").mkdir(exist_ok=True)
+    with tarfile.open(folder / "shards" / "one.tar", "w") as tar:
+        for name, content in (("k0.png", b"png"), ("k0.json", path.read_bytes())):
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+    return stored_pictures(folder)
+
+
+def _check_pictures(found: Any) -> None:
+    assert all(one.model == 0 and one.seed >= 0 for one in found)
+
+
+CASE = VerifierCase(3, (-1, 0, 0), "iid", ((1, 2, 3), (3, 0, 1)), ((1, 1, 1), (2, 1, 0)))
+CASE_FILE = with_envelope(
+    "certify-case",
+    {"processor": "p"},
+    "underpaint certify",
+    {
+        "verifier": {"target": "m:f"},
+        "case": CASE.to_dict(),
+        "finding": {"how": "quantiles", "total_variation": 0.1, "node": None, "fault": None, "difference": None},
+    },
+)
+
+
+def _case(path: Path) -> VerifierCase:
+    found = read_results(path)
+    if found["kind"] != "certify-case":
+        raise ValueError("another kind")
+    return case_from_dict(found["case"])
+
+
+def _check_case(found: VerifierCase) -> None:
+    assert found.drafts
+    assert np.isfinite(list(found.wanted.values())).all()
+
+
+def trace_file(folder: Path) -> Path:
+    trace = recorded(field(height=2, width=3, images=2), 1, keep=4, depths=2)
+    rows = RowTrace({"ratio": 2}, 2, trace.tokens, trace.target_tokens, trace.target_probs, np.ones((1, 7), np.int64))
+    save(dataclasses.replace(trace, rows=(rows,)), folder / "one.npz")
+    return folder / "one.npz"
+
+
+def _check_trace(found: Trace) -> None:
+    for tokens in (found.tokens, found.target_tokens, found.draft_tokens):
+        assert tokens.min() >= 0
+        assert tokens.max() < found.vocab_size
+    for shares in (found.target_probs, found.draft_probs, found.acceptance):
+        assert shares.min() >= -1e-3
+        assert shares.max() <= 1.001
+    assert np.isfinite(found.codebook).all()
+    model = replay(found)
+    assert np.allclose(model.target.sum(axis=1), 1.0, atol=1e-3)
+    assert model.target.min() >= -1e-6
+
+
+def _reference(folder: Path) -> Path:
+    halves = {f"features_{half}_64": np.arange(6, dtype=np.float32).reshape(3, 2) for half in "ab"}
+    np.savez(folder / "reference.npz", accuracy=np.array(json.dumps({"64": {"prompt": 0.9}})), **halves)
+    return folder / "reference.npz"
+
+
+def _check_reference(found: Any) -> None:
+    assert np.isfinite(found.features_a).all()
+    assert all(0 <= share <= 1 for share in found.accuracy.values())
+
+
+def _features(folder: Path) -> Path:
+    np.save(folder / "f.npy", np.ones((2, 3), np.float32))
+    return folder / "f.npy"
+
+
+def _check_features(found: Any) -> None:
+    assert found.ndim == 2
+    assert np.isfinite(found).all()
+
+
+def _shape(path: Path) -> Any:
+    return read_shape(read(path).settings, "target64")
+
+
+def _check_shape(found: Any) -> None:
+    assert found.grid.cells <= found.capacity <= 1 << 20
+    assert min(found.vocab_size, found.dim, found.layers) >= 1
+    assert np.isfinite([found.rope_base, found.norm_eps]).all()
+
+
+def _nothing(found: Any) -> None:
+    del found
+
+
+READERS: list[FileReader] = [
+    FileReader("manifest", "json", _manifest, read, _check_manifest),
+    FileReader("settings of a decoder", "json", _manifest, _shape, _check_shape),
+    FileReader("index of models", "json", _index, lambda path: read_index(path.parent), _nothing),
+    FileReader("cost curve", "json", partial(written, "costs.json", CURVE), read_cost_curve, _check_curve),
+    FileReader("results", "json", partial(written, "compare.json", COMPARED), read_results, _check_results),
+    FileReader("comparison", "json", partial(written, "compare.json", COMPARED), load_comparison, _nothing),
+    FileReader("page of figures", "json", partial(_compared_folder, "compare.json"), page_of, _check_page),
+    FileReader("page of drawings", "sealed", partial(_compared_folder, "drawings.jsonl"), page_of, _check_page),
+    FileReader("page of replays", "sealed", partial(_compared_folder, "replays.jsonl"), page_of, _check_page),
+    FileReader(
+        "edited drawings",
+        "lines",
+        partial(written, "drawings.jsonl", log_bytes(LOG)),
+        lambda path: DrawingLog(path.parent, RUN),
+        _check_unchanged_drawings,
+    ),
+    FileReader(
+        "drawings",
+        "sealed",
+        partial(written, "drawings.jsonl", log_bytes(LOG)),
+        lambda path: DrawingLog(path.parent, RUN),
+        _check_drawings,
+    ),
+    FileReader(
+        "edited replays",
+        "lines",
+        partial(written, "replays.jsonl", log_bytes(REPLAYS)),
+        lambda path: ReplayLog(path.parent, RUN),
+        _check_unchanged_replays,
+    ),
+    FileReader(
+        "replays",
+        "sealed",
+        partial(written, "replays.jsonl", log_bytes(REPLAYS)),
+        lambda path: ReplayLog(path.parent, RUN),
+        _check_replays,
+    ),
+    FileReader(
+        "sweep",
+        "sealed",
+        partial(written, "results.jsonl", log_bytes([{"plan": PLAN.to_dict()}, RESULT])),
+        lambda path: Results(path.parent, PLAN),
+        _check_sweep,
+    ),
+    FileReader(
+        "evaluation", "json", partial(written, HEAD_NAME, EVALUATION), lambda path: read_plan(path.parent), _nothing
+    ),
+    FileReader("job of a shard", "json", partial(written, "k0.json", JOB_RECORD), _shards_read, _check_pictures),
+    FileReader("certificate case", "json", partial(written, "case.json", CASE_FILE), _case, _check_case),
+    FileReader("trace", "npz", trace_file, load, _check_trace),
+    FileReader("real scenes", "npz", _reference, lambda path: load_reference(path, 64), _check_reference),
+    FileReader("features", "npy", _features, read_features, _check_features),
+    FileReader(
+        "tables of words",
+        "json",
+        lambda folder: Path(shutil.copy(FOLDER / TEXTURED.tables, folder)),
+        lambda path: check_tables(path.parent, TEXTURED),
+        _nothing,
+    ),
+]
+
+REFUSED = (ValueError, EngineError, OSError)
+"""What the program turns into a message and exit code 2."""
