@@ -6,11 +6,11 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperGroup
+
+from underpaint.cli import STOPPED, STOPPED_LINE
 
 BAD_INPUT = 2
-STOPPED = 130
-"""The exit code after Ctrl-C, as shells count it."""
 _OURS: Final = "underpaint"
 _INSTALL: Final = "pip install -e '.[cpu,train]'"
 _FULL: Final = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
@@ -35,6 +35,16 @@ def bad_input(*kinds: type[Exception]) -> Iterator[None]:
 
 
 @contextmanager
+def stopped_on_interrupt() -> Iterator[None]:
+    """Ctrl-C in what keeps nothing that was not finished: one line, and the code of shells."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        typer.echo(STOPPED_LINE, err=True)
+        raise SystemExit(STOPPED) from None
+
+
+@contextmanager
 def machine_errors() -> Iterator[None]:
     """Turn a disk that is full or cannot be written, and memory that runs out, into a message and exit code 2."""
     try:
@@ -50,26 +60,17 @@ def machine_errors() -> Iterator[None]:
         raise SystemExit(BAD_INPUT) from error
 
 
-class TorchCommand(TyperCommand):
-    """A command that imports packages of the training extra as it runs; its help and its completion need none."""
-
-    def invoke(self, ctx: Any) -> Any:
-        """Run it; tell what to install where a package is missing."""
-        with _needed(ctx.command_path):
-            return super().invoke(ctx)
-
-
 class TorchGroup(TyperGroup):
     """Commands of that kind."""
 
     def invoke(self, ctx: Any) -> Any:
         """Run one; tell what to install where a package is missing."""
-        with _needed(ctx.command_path):
+        with needed(ctx.command_path):
             return super().invoke(ctx)
 
 
 @contextmanager
-def _needed(command: str) -> Iterator[None]:
+def needed(command: str) -> Iterator[None]:
     """Turn a package that is not installed into a message that says how it is, and exit code 2."""
     try:
         yield

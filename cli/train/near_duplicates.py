@@ -7,6 +7,7 @@ import typer
 
 from underpaint.cli.errors import bad_input
 from underpaint.cli.options import read_numbers
+from underpaint.cli.outputs import json_output
 from underpaint.cli.terminal import (
     Column,
     Format,
@@ -33,7 +34,9 @@ def report_near_duplicates(
     ranks: Annotated[str, typer.Option(help="Which neighbours, nearest 1, with commas between.")] = RANKS,
     json_file: Annotated[
         Path | None,
-        typer.Option("--json", "--out", help="Write everything as JSON to this file; - is standard output."),
+        typer.Option(
+            "--json", "--out", parser=json_output, help="Write everything as JSON to this file; - is standard output."
+        ),
     ] = None,
     threads: Threads = None,
     form: FormatOption = Format.table,
