@@ -5,7 +5,7 @@ command starts.
 """
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any, Final
 import typer
 from typer.core import TyperCommand
 
+from underpaint.algos.numbers import real_number, whole_number
 from underpaint.artifacts.origin import LOG, RESULTS, kind_of
 from underpaint.cli.errors import bad_input, needed
 
@@ -90,11 +91,42 @@ def output_of(option: Any) -> Output | None:
 class Command(TyperCommand):
     """A command whose outputs are checked before it starts."""
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Refuse what Python alone reads as a number: 1_000, digits of other scripts, 1e-400."""
+        given, _, _ = self.make_parser(ctx).parse_args(args=list(args))
+        for option in self.params:
+            read = _reader_of(option)
+            held = given.get(option.name)
+            for text in (held if isinstance(held, list | tuple) else [held]) if read is not None else ():
+                if isinstance(text, str):
+                    _check_number(option, text, ctx)
+        return super().parse_args(ctx, args)
+
     def invoke(self, ctx: Any) -> Any:
         """Check, then run it."""
         with bad_input():
             check_outputs(ctx)
         return super().invoke(ctx)
+
+
+def _reader_of(option: Any) -> Callable[[str], float] | None:
+    """What reads the numbers of an option strictly; None where it takes none."""
+    info = getattr(option, "type_descriptor", None)
+    kind = getattr(info, "annotation", None) or getattr(getattr(option, "type", None), "name", "")
+    words = str(getattr(kind, "__name__", kind))
+    return whole_number if words.startswith("int") else real_number if words.startswith("float") else None
+
+
+def _check_number(option: Any, text: str, ctx: Any) -> None:
+    read = _reader_of(option)
+    try:
+        float(text)  # what is no number at all is told as for every option
+        assert read is not None
+        read(text)
+    except ValueError as error:
+        with suppress(ValueError):
+            float(text)
+            raise typer.BadParameter(str(error), ctx, option) from error
 
 
 class TorchCommand(Command):

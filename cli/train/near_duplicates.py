@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from underpaint.algos.numbers import whole_number
 from underpaint.cli.errors import bad_input
 from underpaint.cli.options import read_numbers
 from underpaint.cli.outputs import json_output
@@ -49,7 +50,7 @@ def report_near_duplicates(
 
     with bad_input():
         prepare("cpu", threads)
-        wanted = read_numbers("--ranks", ranks, int)
+        wanted = read_numbers("--ranks", ranks, whole_number)
         check_json(json_file)
         vq = load_vq(tokenizer)
         with stages() as told:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from underpaint.algos.numbers import whole_number
 from underpaint.artifacts.lock import check_free
 from underpaint.cli.errors import STOPPED, bad_input
 from underpaint.cli.options import read_numbers
@@ -60,7 +61,7 @@ def world(
     from underpaint.models.train.world import train_world
 
     with bad_input(), shown(not is_quiet()):
-        settings = WorldSettings(sides=read_numbers("--sides", sides, int))
+        settings = WorldSettings(sides=read_numbers("--sides", sides, whole_number))
         prepare(device, threads)
         check_folder_writable(out)
         check_free(out)

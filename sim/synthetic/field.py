@@ -3,7 +3,6 @@
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -15,12 +14,15 @@ from underpaint.algos.registry import Registry, build
 from underpaint.sim.synthetic.table_model import TableModel
 
 _FREE_CODE_DIMENSIONS = 4
+_MOST = 1e6
 
 
 def _check(model: str, least: float, **settings: float) -> None:
     for name, value in settings.items():
-        if not (isfinite(value) and value >= least):
-            raise ValueError(f"synthetic model '{model}': {name} must be at least {least:g}, got {value!r}")
+        if not least <= value <= _MOST:
+            raise ValueError(
+                f"synthetic model '{model}': {name} must be at least {least:g} and at most {_MOST:g}, got {value!r}"
+            )
 
 
 def _check_share(model: str, **settings: float) -> None:
