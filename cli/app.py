@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from underpaint.algos.plugin_guard import clean_output, named_in_use
 from underpaint.algos.plugins import VARIABLE, PluginError, load_plugins, named_by_environment
 from underpaint.artifacts.manifest import ManifestError
 from underpaint.cli.certify import certify
@@ -112,7 +113,7 @@ def completion(
 def main() -> None:
     """Run the command line."""
     try:
-        with stopped_on_interrupt(), machine_errors():
+        with stopped_on_interrupt(), machine_errors(), clean_output(), named_in_use():
             enable_completion()
             app(prog_name=_NAME)
     # A plug-in of an installed package, which is loaded when a registry is first asked; the package's own tables.
