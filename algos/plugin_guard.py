@@ -22,7 +22,8 @@ class PluginError(ValueError):
 @contextmanager
 def loading() -> Iterator[None]:
     """While a plug-in is loaded, what it prints goes to standard error, and `os._exit` is an error of the plug-in."""
-    ending, owner = os._exit, os.getpid()
+    ending: Callable[[int], NoReturn] = os._exit
+    owner = os.getpid()
 
     def refused(code: int = 0) -> NoReturn:
         if os.getpid() != owner:
@@ -34,11 +35,11 @@ def loading() -> Iterator[None]:
         places = [one for one in (os, system) if one is not None]
         try:
             for place in places:
-                place._exit = refused
+                place.__dict__["_exit"] = refused
             yield
         finally:
             for place in places:
-                place._exit = ending
+                place.__dict__["_exit"] = ending
 
 
 @contextmanager
@@ -96,7 +97,7 @@ def named_in_use() -> Iterator[None]:
 def clean_output() -> Iterator[None]:
     """Standard output for the program alone: what a plug-in prints goes to standard error."""
     before = sys.stdout
-    sys.stdout = _Routed(before)  # type: ignore[assignment]
+    sys.stdout = _Routed(before)
     try:
         yield
     finally:

@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
-from underpaint.algos.plugin_guard import PluginError, loading, own_file
+from underpaint.algos.plugin_guard import PluginError as PluginError
+from underpaint.algos.plugin_guard import loading, own_file
 
 VARIABLE = "UNDERPAINT_PLUGINS"
 """Names the plug-ins of every command and of the tests: modules or paths of .py files, with commas between."""

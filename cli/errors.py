@@ -8,7 +8,8 @@ from typing import Any, Final
 import typer
 from typer.core import TyperGroup
 
-from underpaint.cli import STOPPED, STOPPED_LINE
+from underpaint.cli import STOPPED as STOPPED
+from underpaint.cli import STOPPED_LINE
 
 BAD_INPUT = 2
 _OURS: Final = "underpaint"

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import typer
 from typer.core import TyperCommand
@@ -23,6 +23,9 @@ MODELS_INDEX: Final = "model_index.json"
 _READ: Final = frozenset({"compare", "sweep", "evaluate", "certify", "certify-case", LOG})
 """What commands read of a folder that they are given."""
 _PLAIN: Final = (".png", ".webp", ".bmp", ".gif")
+
+
+Registered = TypeVar("Registered", bound=Callable[..., Any])
 
 
 @dataclass(slots=True)
@@ -141,7 +144,9 @@ class TorchCommand(Command):
 class Commands(typer.Typer):
     """A group of such commands."""
 
-    def command(self, name: str | None = None, *, cls: type[TyperCommand] | None = None, **settings: Any) -> Any:
+    def command(
+        self, name: str | None = None, *, cls: type[TyperCommand] | None = None, **settings: Any
+    ) -> Callable[[Registered], Registered]:
         """Register one, as `typer.Typer.command` does."""
         return super().command(name, cls=cls or Command, **settings)
 

@@ -100,7 +100,7 @@ def _read(text: str, kind: Any) -> Shown:
             raise ValueError(text)
         return text.lower() == "true"
     if kind is int:
-        return whole_number(text, -MOST_WHOLE_SETTING, MOST_WHOLE_SETTING)
+        return _whole_setting(text)
     if kind is float:
         return real_number(text)
     if kind == Curve:
@@ -108,7 +108,8 @@ def _read(text: str, kind: Any) -> Shown:
             (whole_number(at), real_number(value)) for at, value in (part.split(":") for part in text.split(","))
         )
     if kind in (tuple[int, ...], tuple[float, ...]):
-        return tuple(_read(part, get_args(kind)[0]) for part in text.split(","))
+        parts, whole = text.split(","), get_args(kind)[0] is int
+        return tuple(map(_whole_setting, parts)) if whole else tuple(map(real_number, parts))
     if get_origin(kind) is Literal:
         if text not in get_args(kind):
             raise ValueError(text)
@@ -124,6 +125,10 @@ def _read(text: str, kind: Any) -> Shown:
     if kind is str:
         return text
     raise ValueError(text)
+
+
+def _whole_setting(text: str) -> int:
+    return whole_number(text, -MOST_WHOLE_SETTING, MOST_WHOLE_SETTING)
 
 
 def _described(kind: Any) -> str:
