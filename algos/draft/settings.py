@@ -2,7 +2,7 @@
 
 from typing import Final
 
-MOST: Final = 1e6
+MOST: Final = 1e9
 """No setting of a policy is larger: levels, nodes and milliseconds all stay far below."""
 
 

@@ -25,7 +25,7 @@ from tests.cli.program import run_program
         ("exact cool --set mu=1e8", "from -50 to 50"),
         ("exact lantern_pp --set factor=1e8", "from 1 to 1e+06"),
         ("generate cat --method adt --set beta=1e308", "0 or of size"),
-        ("compare --methods adt --set adt.beta=1e8", "at most 1,000,000"),
+        ("compare --methods adt --set adt.beta=2e9", "size 1e-30 to 1e+09"),
         ("exact lantern --set k=\u0663", "in digits 0 to 9"),
         ("exact lantern --set k=1_0", "in digits 0 to 9"),
         ("exact lantern --set k=99999999999999999999", "2,147,483,647"),
