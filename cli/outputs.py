@@ -66,7 +66,7 @@ class Output:
         if not told.strip():
             raise typer.BadParameter(f"expected the name of {what}, got an empty name; name one, or leave it out")
         path = Path(told)
-        if path.resolve() == Path(path.resolve().anchor):
+        if os.path.realpath(path) == os.path.realpath(os.sep):
             raise typer.BadParameter(f"expected the name of {what}, got {told}, the root of all files; name one in it")
         only_file = self.file and (not self.folder or path.suffix.lower() in _PLAIN)
         if only_file and told.endswith((os.sep, f"{os.sep}.")):
@@ -192,7 +192,7 @@ def check_replaceable(called: str, path: Path, wanted: str | None = None) -> Non
     kind = kind_of(path)
     if kind == LOG:
         raise ValueError(f"{called} {path}: the record of a run is there, which would be lost; name another file")
-    if (path.resolve().parent / MODELS_INDEX).exists() and kind is None:
+    if (Path(os.path.realpath(path)).parent / MODELS_INDEX).exists() and kind is None:
         raise ValueError(f"{called} {path}: it belongs to a folder of models, which would be lost; name another file")
     if _permission.overwrite:
         return
@@ -212,8 +212,10 @@ def _check_apart_from(called: str, path: Path, name: str, source: Path, read: Ou
         if path.is_dir() and read.models:
             return
         raise ValueError(f"{called} {path}: it is the same as {name} {source}, which the command reads; name another")
-    inside = source.is_dir() and path.is_file() and path.resolve().is_relative_to(source.resolve())
-    if inside and source.resolve() != Path.cwd():
+    inside = (
+        source.is_dir() and path.is_file() and Path(os.path.realpath(path)).is_relative_to(os.path.realpath(source))
+    )
+    if inside and not os.path.samefile(source, Path.cwd()):
         kind = kind_of(path)
         if kind is None or kind in _READ:
             raise ValueError(f"{called} {path}: it belongs to {name} {source}, which the command reads; name another")
