@@ -11,6 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
+from underpaint.algos.plugin_guard import PluginError as PluginError
+from underpaint.algos.plugin_guard import loading, own_file
+
 VARIABLE = "UNDERPAINT_PLUGINS"
 """Names the plug-ins of every command and of the tests: modules or paths of .py files, with commas between."""
 
@@ -21,10 +24,6 @@ _LOADED: list[str] = []
 def loaded_plugins() -> tuple[str, ...]:
     """The names that `load_plugins` was given so far, in order; files by their whole paths."""
     return tuple(_LOADED)
-
-
-class PluginError(ValueError):
-    """A plug-in that is not there or that fails while it is loaded; the message names it and the line."""
 
 
 def load_plugins(names: Iterable[str]) -> None:
@@ -41,7 +40,7 @@ def load_plugins(names: Iterable[str]) -> None:
         elif name not in sys.modules:
             _check_there(name)
             with named(name):
-                importlib.import_module(name)
+                _own(importlib.import_module(name), name)
 
 
 def named_by_environment() -> tuple[str, ...]:
@@ -61,6 +60,7 @@ def load_entry_points(group: str) -> Iterator[tuple[str, object]]:
         plugin = f"{point.value}{owner} (entry point '{point.name}' of {group})"
         with named(plugin):
             found = point.load()
+            _own(sys.modules.get(point.module), plugin)
         yield plugin, found
 
 
@@ -68,7 +68,8 @@ def load_entry_points(group: str) -> Iterator[tuple[str, object]]:
 def named(plugin: str) -> Iterator[None]:
     """Errors inside become a PluginError that names the plug-in, the file and the line."""
     try:
-        yield
+        with loading():
+            yield
     except PluginError:
         raise
     except (Exception, SystemExit) as error:
@@ -87,12 +88,22 @@ def _load_file(name: str) -> None:
         raise PluginError(f"plug-in: {name} cannot be loaded as a Python module")
     loaded: ModuleType = importlib.util.module_from_spec(spec)
     sys.modules[module] = loaded
+    own_file(str(path), name)
     try:
         with named(name):
             spec.loader.exec_module(loaded)
     except PluginError:
         del sys.modules[module]
         raise
+
+
+def _own(module: ModuleType | None, plugin: str) -> None:
+    """Remember the files of a plug-in: its module's, and of a package those of its modules that are loaded."""
+    if module is None or module.__name__.partition(".")[0] == __name__.partition(".")[0]:
+        return
+    for name, one in list(sys.modules.items()):
+        if name == module.__name__ or name.startswith(f"{module.__name__}."):
+            own_file(getattr(one, "__file__", None), plugin)
 
 
 def _check_there(name: str) -> None:

@@ -5,13 +5,14 @@ from typing import Annotated
 
 import typer
 
+from underpaint.algos.plugin_guard import clean_output, named_in_use
 from underpaint.algos.plugins import VARIABLE, PluginError, load_plugins, named_by_environment
 from underpaint.artifacts.manifest import ManifestError
 from underpaint.cli.certify import certify
 from underpaint.cli.compare import compare
 from underpaint.cli.costs import costs
 from underpaint.cli.engine import engine
-from underpaint.cli.errors import BAD_INPUT, TorchCommand, bad_input, machine_errors
+from underpaint.cli.errors import BAD_INPUT, bad_input, machine_errors, stopped_on_interrupt
 from underpaint.cli.evaluation.evaluate import evaluate
 from underpaint.cli.evaluation.metrics import app as metrics
 from underpaint.cli.evaluation.premises import premises
@@ -19,6 +20,7 @@ from underpaint.cli.exact import exact
 from underpaint.cli.export import caption, check, export
 from underpaint.cli.generate import generate
 from underpaint.cli.methods import methods
+from underpaint.cli.outputs import Commands, TorchCommand, allow_overwriting
 from underpaint.cli.prompts import prompts
 from underpaint.cli.report import report
 from underpaint.cli.results import app as results
@@ -31,7 +33,7 @@ from underpaint.cli.train.commands import app as train
 
 _NAME = "underpaint"
 
-app = typer.Typer(
+app = Commands(
     help="Draft, verify, paint: speculative decoding of visual autoregressive models, method beside method.",
     cls=RootGroup,
     context_settings=HELP_NAMES,
@@ -58,12 +60,16 @@ def plugins(
     quiet: Annotated[
         bool, typer.Option("--quiet", "-q", help="Print results and errors only: no progress, no notes.")
     ] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Let outputs replace files that this program did not write.")
+    ] = False,
     version: Annotated[
         bool, typer.Option("--version", help="Print the version.", callback=_show_version, is_eager=True)
     ] = False,
 ) -> None:
     """Load rules and policies from outside before any command. These options may stand anywhere on the line."""
     be_quiet(quiet)
+    allow_overwriting(overwrite)
     with bad_input():
         load_plugins((*named_by_environment(), *(plugin or ())))
 
@@ -107,9 +113,9 @@ def completion(
 def main() -> None:
     """Run the command line."""
     forget_odd_columns()
-    enable_completion()
     try:
-        with machine_errors():
+        with stopped_on_interrupt(), machine_errors(), clean_output(), named_in_use():
+            enable_completion()
             app(prog_name=_NAME)
     # A plug-in of an installed package, which is loaded when a registry is first asked; the package's own tables.
     except (PluginError, ManifestError) as error:

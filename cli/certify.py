@@ -13,6 +13,7 @@ import typer
 
 from underpaint.algos.chance import MOST_SEED
 from underpaint.cli.errors import STOPPED, bad_input
+from underpaint.cli.outputs import json_output
 from underpaint.cli.terminal import (
     STANDARD_OUTPUT,
     Column,
@@ -68,11 +69,12 @@ def certify(
     shrink_seconds: Annotated[
         float, typer.Option(help="Look so long for a smaller failing case.", min=0, max=86_400)
     ] = 15.0,
-    out: Annotated[Path, typer.Option(help="Where the smallest failing case is written; it replays.")] = Path(
-        "failing-case.json"
-    ),
+    out: Annotated[
+        Path, typer.Option(parser=json_output, help="Where the smallest failing case is written; it replays.")
+    ] = Path("failing-case.json"),
     json_file: Annotated[
-        Path | None, typer.Option("--json", help="Write the whole certificate; - is standard output.")
+        Path | None,
+        typer.Option("--json", parser=json_output, help="Write the whole certificate; - is standard output."),
     ] = None,
     replay: Annotated[
         Path | None, typer.Option(help="Judge on the case in this file alone; with its verifier unless one is named.")

@@ -45,7 +45,17 @@ from underpaint.cli.options import (
     settings_by_method,
     short_hash,
 )
-from underpaint.cli.terminal import Format, FormatOption, check_json, note, note_files, progress, told_as_json
+from underpaint.cli.outputs import check_replaceable, json_output, output_folder
+from underpaint.cli.terminal import (
+    STANDARD_OUTPUT,
+    Format,
+    FormatOption,
+    check_json,
+    note,
+    note_files,
+    progress,
+    told_as_json,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -94,12 +104,16 @@ def compare(
     out: Annotated[
         Path | None,
         typer.Option(
+            parser=output_folder,
             help="Folder for pictures and finished drawings; default: under runs/compare, by settings.",
             show_default=False,
         ),
     ] = None,
     json_file: Annotated[
-        Path | None, typer.Option("--json", help="Figures; default: compare.json in --out; - is standard output.")
+        Path | None,
+        typer.Option(
+            "--json", parser=json_output, help="Figures; default: compare.json in --out; - is standard output."
+        ),
     ] = None,
     form: FormatOption = Format.table,
     save_pictures: Annotated[
@@ -182,6 +196,9 @@ def compare(
         check_json(figures)
         kept = {"the record of drawings": out / FILE_NAME, "the gallery": out / GALLERY, "the maps": out / MAPS}
         check_apart({**kept, "--json": figures})
+        for called, path in {"the figures": figures, **kept}.items():
+            if path.name != FILE_NAME and path != STANDARD_OUTPUT:
+                check_replaceable(called, path, "json" if path == figures else None)
         log, replays = DrawingLog(out, told, fresh=fresh), ReplayLog(out, told)
         check_log(log, plan, pipeline)
     if on_device is not None:
@@ -251,11 +268,12 @@ def _save_pictures(pipeline: "Pipeline", log: "DrawingLog", folder: Path, form: 
     from PIL import Image
 
     from underpaint.artifacts.manifest import write_beside
+    from underpaint.artifacts.origin import marked
 
     places = {prompt: place for place, prompt in enumerate(dict.fromkeys(one.prompt for one in log))}
     for drawing in log:
         stream = io.BytesIO()
         Image.fromarray(pipeline.picture(drawing.tokens_array())).save(stream, "PNG")
         name = f"{places[drawing.prompt]:04d}-seed{drawing.seed}.png"
-        write_beside(folder / drawing.method.replace(":", "_") / name, stream.getvalue())
+        write_beside(folder / drawing.method.replace(":", "_") / name, marked(stream.getvalue()))
     note(str(folder), form)

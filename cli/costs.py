@@ -9,6 +9,7 @@ import typer
 
 from underpaint.cli.errors import STOPPED, bad_input
 from underpaint.cli.options import Backend, Engines, Guidance, Resolution, TopK, TopP, open_pipeline, read_sampling
+from underpaint.cli.outputs import json_output
 from underpaint.cli.terminal import Column, Format, FormatOption, ResultTable, figure, note, note_files, progress, show
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def costs(
         ),
     ] = False,
     form: FormatOption = Format.table,
-    export: Annotated[Path | None, typer.Option(help="Write the curve's JSON here too.")] = None,
+    export: Annotated[Path | None, typer.Option(parser=json_output, help="Write the curve's JSON here too.")] = None,
 ) -> None:
     """Show the cost curve of this machine: milliseconds of passes by their size. Measured on first use, then kept.
 

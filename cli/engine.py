@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from underpaint.algos.numbers import whole_number
 from underpaint.cli.device import imported
 from underpaint.cli.errors import bad_input
 from underpaint.cli.option_groups import grouped
@@ -155,7 +156,7 @@ def _build_for_device(folder: Path, backend: str, gpu: str, asked: ForDevice) ->
 
 
 def _read_counts(option: str, text: str, most: int | None = None) -> tuple[int, ...]:
-    counts = tuple(sorted(set(read_numbers(option, text, int))))
+    counts = tuple(sorted(set(read_numbers(option, text, whole_number))))
     if counts[0] < 1 or (most is not None and counts[-1] > most):
         raise ValueError(f"{option}: expected numbers from 1{f' to {most}' if most else ''}, got {text!r}")
     return counts

@@ -7,14 +7,14 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperGroup
 
 from underpaint.algos.memory import lacks_memory
 from underpaint.artifacts.install import install_hint
+from underpaint.cli import STOPPED as STOPPED
+from underpaint.cli import STOPPED_LINE
 
 BAD_INPUT = 2
-STOPPED = 130
-"""The exit code after Ctrl-C, as shells count it."""
 _OURS: Final = "underpaint"
 _FULL: Final = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
 _STORAGE: Final = _FULL | {errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ENAMETOOLONG}
@@ -42,6 +42,16 @@ def bad_input(*kinds: type[Exception]) -> Iterator[None]:
 
 
 @contextmanager
+def stopped_on_interrupt() -> Iterator[None]:
+    """Ctrl-C in what keeps nothing that was not finished: one line, and the code of shells."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        typer.echo(STOPPED_LINE, err=True)
+        raise SystemExit(STOPPED) from None
+
+
+@contextmanager
 def machine_errors() -> Iterator[None]:
     """Turn what a machine lacks into a message and exit code 2: room on a disk, memory, open files."""
     try:
@@ -58,26 +68,17 @@ def machine_errors() -> Iterator[None]:
         raise SystemExit(BAD_INPUT) from error
 
 
-class TorchCommand(TyperCommand):
-    """A command that imports packages of the training extra as it runs; its help and its completion need none."""
-
-    def invoke(self, ctx: Any) -> Any:
-        """Run it; tell what to install where a package is missing."""
-        with _needed(ctx.command_path):
-            return super().invoke(ctx)
-
-
 class TorchGroup(TyperGroup):
     """Commands of that kind."""
 
     def invoke(self, ctx: Any) -> Any:
         """Run one; tell what to install where a package is missing."""
-        with _needed(ctx.command_path):
+        with needed(ctx.command_path):
             return super().invoke(ctx)
 
 
 @contextmanager
-def _needed(command: str) -> Iterator[None]:
+def needed(command: str) -> Iterator[None]:
     """Turn a package that is not installed into a message that says how it is, and exit code 2."""
     try:
         yield

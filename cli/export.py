@@ -11,6 +11,7 @@ from underpaint.algos.memory import free_bytes
 from underpaint.cli.errors import bad_input
 from underpaint.cli.invariance import check_passes
 from underpaint.cli.options import Backend
+from underpaint.cli.outputs import models_folder, output_file
 from underpaint.cli.terminal import Format, FormatOption, JsonFile
 from underpaint.cli.train.stages import stages
 from underpaint.export.trained_names import OTHERS, OUT, RUNS, USUAL
@@ -71,7 +72,8 @@ def export(
     out: Annotated[
         Path | None,
         typer.Option(
-            help=f"Folder of models; {OUT} without --kind. One folder holds a target, its drafter, its tokenizer."
+            parser=models_folder,
+            help=f"Folder of models; {OUT} without --kind. One folder holds a target, its drafter, its tokenizer.",
         ),
     ] = None,
     runs: Annotated[
@@ -257,7 +259,7 @@ def check(
 def caption(
     encoder: Annotated[Path, typer.Argument(help="Folder of the text encoder: FLAN-T5's weights and tokenizer.")],
     text: Annotated[str, typer.Argument(help="The caption.")],
-    out: Annotated[Path, typer.Option(help="The .npy file to write.")],
+    out: Annotated[Path, typer.Option(parser=output_file, help="The .npy file to write.")],
 ) -> None:
     """Write a caption's features, which `underpaint compare --engines` draws by, to a file."""
     import io

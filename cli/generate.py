@@ -37,6 +37,7 @@ from underpaint.cli.options import (
     read_sampling,
     short_hash,
 )
+from underpaint.cli.outputs import check_replaceable, file_or_folder, output_file
 from underpaint.cli.terminal import is_quiet, progress
 from underpaint.runtime.methods import DEFAULT_METHOD
 
@@ -73,6 +74,7 @@ def generate(
     out: Annotated[
         Path | None,
         typer.Option(
+            parser=file_or_folder,
             help="Picture to write: .png, .webp or .bmp; of several pictures, their folder. Default: under "
             "runs/generate, by settings.",
             show_default=False,
@@ -104,7 +106,10 @@ def generate(
         bool, typer.Option("--save-tokens", help="Also a .json of every picture's tokens and what it cost.")
     ] = False,
     strip: Annotated[
-        Path | None, typer.Option(help="Also a PNG of every cycle of a mulo method: draft, rejections, repair, result.")
+        Path | None,
+        typer.Option(
+            parser=output_file, help="Also a PNG of every cycle of a mulo method: draft, rejections, repair, result."
+        ),
     ] = None,
 ) -> None:
     """Draw pictures from prompts."""
@@ -151,6 +156,9 @@ def generate(
         for one in wanted:
             noise_of(one.condition, one.seed)
             check_file_writable(one.path)
+            check_replaceable("--out", one.path)
+            if save_tokens:
+                check_replaceable("--save-tokens", one.path.with_suffix(".json"))
         if pipeline.decoder is None:
             raise ValueError(f"{pipeline.folder} holds no picture decoder; export its tokenizer into it")
         tables = pipeline.tables if backend == DEVICE else tables_with_costs(pipeline, [config], sampling)
@@ -229,11 +237,12 @@ def _write(pipeline: "Pipeline", one: WantedPicture, drawing: "Drawing", save_to
     from PIL import Image
 
     from underpaint.artifacts.manifest import write_beside
+    from underpaint.artifacts.origin import marked
 
     encoded = io.BytesIO()
     picture = Image.fromarray(pipeline.picture(drawing.tokens_array()))
     picture.save(encoded, format=_FORMATS[one.path.suffix.lower()], lossless=True)
-    write_beside(one.path, encoded.getvalue())
+    write_beside(one.path, marked(encoded.getvalue()))
     if save_tokens:
         from dataclasses import asdict
 

@@ -126,11 +126,11 @@ def read_names(text: str) -> tuple[str, ...]:
 
 
 def read_numbers(option: str, text: str, read: Callable[[str], Number]) -> tuple[Number, ...]:
-    """The numbers that `option` names with commas between; ValueError on what `read` (int or float) does not take."""
+    """The numbers that `option` names with commas between; ValueError on what `read` does not take."""
     try:
         return tuple(read(part) for part in text.split(","))
     except ValueError as error:
-        raise ValueError(f"{option}: expected numbers with commas between, got {text!r}") from error
+        raise ValueError(f"{option}: expected numbers with commas between, got {text[:80]!r}; {error}") from error
 
 
 def check_costs(settings: Iterable[str], pipeline: "Pipeline") -> None:

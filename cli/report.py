@@ -7,6 +7,7 @@ import typer
 
 from underpaint.cli.errors import bad_input
 from underpaint.cli.options import Engines
+from underpaint.cli.outputs import check_replaceable, output_file, page_output
 from underpaint.cli.terminal import note
 
 if TYPE_CHECKING:
@@ -20,13 +21,17 @@ MOST_BYTES = 6_000_000
 
 def report(
     folder: Annotated[Path, typer.Argument(help="What `underpaint compare` or `evaluate` wrote: its --out.")],
-    out: Annotated[Path | None, typer.Option(help="The page to write; default: report.html in the folder.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(parser=page_output, help="The page to write; default: report.html in the folder.")
+    ] = None,
     figures: Annotated[
         Path | None, typer.Option("--figures", help="Their JSON, where --json of the comparison put it elsewhere.")
     ] = None,
     engines: Engines = None,
     gallery: Annotated[int, typer.Option(help="Prompts shown in the gallery, the first ones.", min=1)] = 8,
-    gif: Annotated[Path | None, typer.Option(help="Also write a recorded decoding as an animated GIF.")] = None,
+    gif: Annotated[
+        Path | None, typer.Option(parser=output_file, help="Also write a recorded decoding as an animated GIF.")
+    ] = None,
     gif_method: Annotated[str | None, typer.Option(help="Whose; default: the first that drafts.")] = None,
     gif_prompt: Annotated[int, typer.Option(help="Of which recorded prompt, counted from 1.", min=1)] = 1,
 ) -> None:
@@ -36,6 +41,7 @@ def report(
     with --save-replay.
     """
     from underpaint.artifacts.manifest import write_beside
+    from underpaint.artifacts.origin import marked
     from underpaint.runtime.files import check_file_writable
     from underpaint.runtime.page.document import ComparisonFolder, page
     from underpaint.runtime.page.gif import gif_of
@@ -46,6 +52,7 @@ def report(
     with bad_input():
         found = ComparisonFolder.read(folder, figures)
         check_file_writable(place)
+        check_replaceable("the page", place, "html")
         decode: GridDecoder | None = None
         why = "No drawings stand beside the figures, so there is nothing to show here."
         if found.drawings:
@@ -78,7 +85,7 @@ def report(
     if decode is None:
         note(why)
     if gif is not None and animated is not None and decode is not None:
-        write_beside(gif, gif_of(animated, found.grid, decode))
+        write_beside(gif, marked(gif_of(animated, found.grid, decode)))
         note(f"{gif}: {animated.prompt!r} by {animated.method}")
 
 

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from underpaint.cli.errors import bad_input
+from underpaint.cli.outputs import Commands, json_output
 from underpaint.cli.terminal import (
     Column,
     Format,
@@ -19,7 +20,7 @@ from underpaint.cli.terminal import (
     told_as_json,
 )
 
-app = typer.Typer(help="Validate, upgrade, merge and rank files of results.", no_args_is_help=True)
+app = Commands(help="Validate, upgrade, merge and rank files of results.", no_args_is_help=True)
 
 Files = Annotated[list[Path], typer.Argument(help="Files that compare --json, sweep or certify --json wrote.")]
 
@@ -39,7 +40,9 @@ def validate(paths: Files, form: FormatOption = Format.table) -> None:
 @app.command()
 def upgrade(
     path: Annotated[Path, typer.Argument(help="A comparison or a sweep that an older version wrote.")],
-    out: Annotated[Path | None, typer.Option(help="Where to write it; default: in its place.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(parser=json_output, help="Where to write it; default: in its place.")
+    ] = None,
 ) -> None:
     """Bring a file to this version of the schema."""
     from underpaint.artifacts.manifest import write_beside
@@ -57,7 +60,9 @@ def upgrade(
 @app.command()
 def merge(
     paths: Files,
-    out: Annotated[Path, typer.Option(help="The merged file; it may be merged again.")] = Path("merged.json"),
+    out: Annotated[Path, typer.Option(parser=json_output, help="The merged file; it may be merged again.")] = Path(
+        "merged.json"
+    ),
 ) -> None:
     """Put results into one file; runs are told apart by machine, engine, model hashes and settings."""
     from underpaint.artifacts.manifest import write_beside

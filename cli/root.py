@@ -4,13 +4,12 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any, Final
 
-import typer
 from typer.core import TyperGroup
 
-from underpaint.cli.errors import STOPPED
+from underpaint.cli.errors import stopped_on_interrupt
 
 _WITH_VALUE: Final = ("--plugin",)
-_FLAGS: Final = ("--quiet", "-q", "--version")
+_FLAGS: Final = ("--quiet", "-q", "--overwrite", "--version")
 HELP_NAMES: Final = {"help_option_names": ["-h", "--help"]}
 """Of every command."""
 
@@ -23,11 +22,13 @@ class RootGroup(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         """Ctrl-C in a command that keeps nothing of what it had not finished: one line, and the code of shells."""
-        try:
+        with stopped_on_interrupt():
             return super().invoke(ctx)
-        except KeyboardInterrupt:
-            typer.echo("stopped: nothing of what was not finished is kept", err=True)
-            raise typer.Exit(STOPPED) from None
+
+    def make_context(self, *given: Any, **more: Any) -> Any:
+        """Ctrl-C while the line is read ends in the same way."""
+        with stopped_on_interrupt():
+            return super().make_context(*given, **more)
 
 
 def own_first(args: Sequence[str]) -> list[str]:

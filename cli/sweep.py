@@ -28,6 +28,7 @@ from underpaint.cli.options import (
     read_sampling,
     short_hash,
 )
+from underpaint.cli.outputs import check_replaceable, json_output, output_folder
 from underpaint.cli.terminal import Format, FormatOption, check_json, note, note_files, told_as_json
 
 DEFAULT_OUT = Path("runs/sweep")
@@ -74,12 +75,14 @@ def sweep(
     out: Annotated[
         Path | None,
         typer.Option(
+            parser=output_folder,
             help="Folder for the figures and finished drawings; default: under runs/sweep, by settings.",
             show_default=False,
         ),
     ] = None,
     json_file: Annotated[
-        Path | None, typer.Option("--json", help="Figures; default: sweep.json in --out; - is standard output.")
+        Path | None,
+        typer.Option("--json", parser=json_output, help="Figures; default: sweep.json in --out; - is standard output."),
     ] = None,
     form: FormatOption = Format.table,
     fresh: Annotated[bool, typer.Option("--fresh", help="Discard the drawings that --out holds.")] = False,
@@ -129,6 +132,8 @@ def sweep(
         out = out or DEFAULT_OUT / short_hash(told)
         figures, plot = json_file or out / "sweep.json", out / "pareto.png"
         check_apart({"the record of drawings": out / FILE_NAME, "the plot": plot, "--json": figures})
+        check_replaceable("the plot", plot)
+        check_replaceable("the figures", figures, "json")
         log = DrawingLog(out, told, fresh=fresh)
         check_log(log, plan, pipeline)
     curve = curve_for(pipeline, plan, log)

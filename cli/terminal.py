@@ -18,6 +18,8 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from underpaint.cli.outputs import json_output
+
 PIPED_WIDTH: Final = 120
 """Columns of tables where there is no terminal to ask, and COLUMNS does not say."""
 STANDARD_OUTPUT: Final = Path("-")
@@ -45,7 +47,8 @@ FormatOption = Annotated[
     Format, typer.Option("--format", help="How tables are printed on standard output; all else goes to standard error.")
 ]
 JsonFile = Annotated[
-    Path | None, typer.Option("--json", help="Write everything as JSON to this file; - is standard output.")
+    Path | None,
+    typer.Option("--json", parser=json_output, help="Write everything as JSON to this file; - is standard output."),
 ]
 
 

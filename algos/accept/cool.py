@@ -1,8 +1,8 @@
 """Cool-SD: the acceptance is loosened by a factor that cools along the draft, with the residual of least bias."""
 
 from dataclasses import dataclass
-from math import exp, isfinite
-from typing import NamedTuple
+from math import exp
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -11,7 +11,11 @@ from underpaint.algos.accept.spec import RULES, DraftedNode, RuleSpec, Settings,
 from underpaint.algos.accept.walk import walk
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.chance import Chance
+from underpaint.algos.numbers import MOST_FACTOR
 from underpaint.algos.tree import DRAWN, DraftTree, Verdict
+
+MOST_COOLING: Final = 50.0
+"""exp of it spans what 64-bit numbers tell apart."""
 
 
 class ScaledAcceptance(NamedTuple):
@@ -40,10 +44,13 @@ class CoolSD:
     mu: float | None = None
 
     def __post_init__(self) -> None:
-        if not (isfinite(self.delta) and self.delta > 0.0 and isfinite(self.nu) and self.nu >= 0.0):
-            raise ValueError(f"cool: expected delta > 0 and nu >= 0, finite, got {self.delta!r} and {self.nu!r}")
-        if self.mu is not None and not isfinite(self.mu):
-            raise ValueError(f"cool: mu must be finite or None, got {self.mu!r}")
+        if not (0.0 < self.delta <= MOST_FACTOR and 0.0 <= self.nu <= MOST_COOLING):
+            raise ValueError(
+                f"cool: expected delta above 0 and at most {MOST_FACTOR:g}, and nu from 0 to {MOST_COOLING:g}, got "
+                f"{self.delta!r} and {self.nu!r}"
+            )
+        if self.mu is not None and not -MOST_COOLING <= self.mu <= MOST_COOLING:
+            raise ValueError(f"cool: mu must be from -{MOST_COOLING:g} to {MOST_COOLING:g}, or None, got {self.mu!r}")
 
     def factors(self, depth: int) -> tuple[float, ...]:
         """w_i for each level of a tree of this depth."""

@@ -24,6 +24,7 @@ from underpaint.algos.batched.pooling import NeighbourPool, PooledPoints, additi
 from underpaint.algos.batched.spec import BatchedRule
 from underpaint.algos.batched.walk import BatchedWalk
 from underpaint.algos.chance import At, Chance, Role
+from underpaint.algos.numbers import MOST_FACTOR
 from underpaint.algos.tree import DRAWN, DraftTree, Drawn, Verdict
 
 
@@ -200,8 +201,8 @@ class LanternPP:
     residual: Residual = "paper"
 
     def __post_init__(self) -> None:
-        if not 1.0 <= self.factor < float("inf"):
-            raise ValueError(f"lantern_pp: factor must be >= 1 and finite, got {self.factor!r}")
+        if not 1.0 <= self.factor <= MOST_FACTOR:
+            raise ValueError(f"lantern_pp: factor must be from 1 to {MOST_FACTOR:g}, got {self.factor!r}")
         check_settings("lantern_pp", self.neighbours, self.k, self.residual)
 
     def __call__(self, tree: DraftTree, probs: FloatArray, chance: Chance) -> Verdict:

@@ -12,6 +12,7 @@ from underpaint.algos.batched.longest import LongestPath, Outweighs
 from underpaint.algos.batched.pooling import NeighbourPool, additive_limit, relative_limit
 from underpaint.algos.batched.spec import BatchedRule
 from underpaint.algos.chance import Chance
+from underpaint.algos.numbers import MOST_FACTOR
 from underpaint.algos.tree import DraftTree, Verdict
 
 
@@ -82,8 +83,8 @@ class LanternPPGreedy:
     choose: Choice = "longest"
 
     def __post_init__(self) -> None:
-        if not 1.0 <= self.factor < float("inf"):
-            raise ValueError(f"lantern_pp_greedy: factor must be >= 1 and finite, got {self.factor!r}")
+        if not 1.0 <= self.factor <= MOST_FACTOR:
+            raise ValueError(f"lantern_pp_greedy: factor must be from 1 to {MOST_FACTOR:g}, got {self.factor!r}")
         check_settings("lantern_pp_greedy", self.neighbours, self.k, "paper")
         check_choice("lantern_pp_greedy", self.choose)
 

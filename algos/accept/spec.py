@@ -4,11 +4,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import product
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, get_args
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, cast, get_args
+
+import numpy as np
 
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.batched.spec import BatchedRuleOf, no_batched_rule
 from underpaint.algos.chance import Chance
+from underpaint.algos.plugin_guard import check_answers
 from underpaint.algos.registry import Registry, check_dataclass, default_settings
 from underpaint.algos.tree import DRAWN, DraftTree, Drawn, Verdict
 
@@ -102,6 +105,7 @@ class RuleSpec:
     def __post_init__(self) -> None:
         """Raise ValueError where what a plug-in registers is no rule: a promise or a kind of tree that there is not."""
         check_dataclass(f"rule '{self.name}'", self.make)
+        check_answers(f"rule '{self.name}'", cast("type[Rule]", self.make), "__call__", _not_a_verdict)
         if self.promise not in get_args(Promise):
             raise ValueError(
                 f"rule '{self.name}': expected a promise of {', '.join(get_args(Promise))}, got {self.promise!r}"
@@ -127,6 +131,20 @@ class RuleSpec:
         """Whether the output distribution is exactly the target's at these settings (its argmax image, of a greedy
         rule). Settings that are not given count at their defaults."""
         return self.promise == "lossless" or self.lossless_when(self.all_settings(settings))
+
+
+def _not_a_verdict(answer: object, tree: DraftTree, probs: FloatArray, *_: object) -> str | None:
+    """What a rule should have answered; None where it is a verdict on the tree."""
+    nodes, codes = tree.size, probs.shape[-1]
+    if (
+        isinstance(answer, Verdict)
+        and isinstance(answer.path, tuple)
+        and all(isinstance(node, int | np.integer) and 0 < node < nodes for node in answer.path)
+        and isinstance(answer.token, int | np.integer)
+        and 0 <= answer.token < codes
+    ):
+        return None
+    return f"a Verdict with nodes from 1 to {nodes - 1} and a token from 0 to {codes - 1}"
 
 
 RULES: Registry[RuleSpec] = Registry("rule", "underpaint.rules")

@@ -1,13 +1,18 @@
 """Checks that policies' settings share."""
 
-from math import isfinite
+from typing import Final
+
+MOST: Final = 1e9
+"""No setting of a policy is larger: levels, nodes and milliseconds all stay far below."""
 
 
 def at_least(policy: str, least: float, **settings: float) -> None:
-    """Raise ValueError, naming the setting, unless each is a finite number >= `least`."""
+    """Raise ValueError, naming the setting and the bounds, unless each is from `least` to `MOST`."""
     for name, value in settings.items():
-        if not (isfinite(value) and value >= least):
-            raise ValueError(f"policy '{policy}': {name} must be at least {least}, got {value!r}")
+        if not least <= value <= MOST:
+            raise ValueError(
+                f"policy '{policy}': {name} must be at least {least} and at most {MOST:,.0f}, got {value!r}"
+            )
 
 
 def one_of(policy: str, options: tuple[str, ...], **settings: str) -> None:

@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 
 from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.batched.spec import BatchedPolicyOf, no_batched_policy
 from underpaint.algos.chance import Chance
+from underpaint.algos.plugin_guard import check_answers
 from underpaint.algos.registry import Registry, check_dataclass
 from underpaint.algos.tree import DRAWN, DraftTree, Drawn, Verdict
 
@@ -171,8 +172,14 @@ class PolicySpec:
     def __post_init__(self) -> None:
         """Raise ValueError where what a plug-in registers is no policy."""
         check_dataclass(f"policy '{self.name}'", self.make)
+        check_answers(f"policy '{self.name}'", cast("type[Policy]", self.make), "grow", _not_a_tree)
         if self.drawn not in DRAWN:
             raise ValueError(f"policy '{self.name}': expected drawn of {', '.join(DRAWN)}, got {self.drawn!r}")
+
+
+def _not_a_tree(answer: object, *_: object) -> str | None:
+    """What a policy should have answered; None where it is a draft tree."""
+    return None if isinstance(answer, DraftTree) else "a DraftTree"
 
 
 POLICIES: Registry[PolicySpec] = Registry("policy", "underpaint.policies")

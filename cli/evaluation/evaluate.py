@@ -28,6 +28,7 @@ from underpaint.cli.options import (
     read_sampling,
     settings_by_method,
 )
+from underpaint.cli.outputs import check_replaceable, output_folder
 from underpaint.cli.terminal import Format, FormatOption, note, note_files, progress
 
 if TYPE_CHECKING:
@@ -93,7 +94,9 @@ def evaluate(
         ),
     ] = True,
     shard: Annotated[str, typer.Option(help="Draw part i of n only, i/n: for a batch system.")] = "1/1",
-    out: Annotated[Path, typer.Option(help="Folder for pictures, tokens and figures.")] = Path("runs/evaluate"),
+    out: Annotated[Path, typer.Option(parser=output_folder, help="Folder for pictures, tokens and figures.")] = Path(
+        "runs/evaluate"
+    ),
     form: FormatOption = Format.table,
 ) -> None:
     """Draw models by methods by prompts by seeds on many workers, and report speed, cost and quality beside AR.
@@ -114,6 +117,7 @@ def evaluate(
         names = with_baseline(read_names(methods))
         check_folder_writable(out)
         check_file_writable(figures)
+        check_replaceable("the figures", figures)
         specs = [
             _spec(name, resolution, low, backend, threads, folders=len(engines or ["one"])) for name in engines or [""]
         ]

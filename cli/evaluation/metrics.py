@@ -12,6 +12,7 @@ import typer
 
 from underpaint.artifacts.install import install_hint
 from underpaint.cli.errors import bad_input
+from underpaint.cli.outputs import Commands, check_replaceable, json_output, output_folder
 from underpaint.cli.terminal import (
     Column,
     Format,
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from underpaint.runtime.evaluation.prompt_files import FilePrompt
     from underpaint.runtime.evaluation.prompt_source import PromptSource
 
-app = typer.Typer(help="Score the pictures of an evaluation, by weights on this machine.", no_args_is_help=True)
+app = Commands(help="Score the pictures of an evaluation, by weights on this machine.", no_args_is_help=True)
 METRICS = ("fid", "kid", "precision-recall", "is", "clip", "hps", "aesthetic")
 BENCHMARKS = ("geneval", "dpg")
 
@@ -51,7 +52,9 @@ def score(
     clip: Annotated[Path | None, typer.Option(help="A folder with a CLIP in the format of transformers.")] = None,
     hps: Annotated[Path | None, typer.Option(help="HPSv2's checkpoint; --clip is then ViT-H-14.")] = None,
     aesthetic: Annotated[Path | None, typer.Option(help="LAION's aesthetic predictor; --clip is ViT-L-14.")] = None,
-    out: Annotated[Path | None, typer.Option(help="The figures; default: metrics.json in the folder.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(parser=json_output, help="The figures; default: metrics.json in the folder.")
+    ] = None,
     form: FormatOption = Format.table,
 ) -> None:
     """Score every method's pictures; nothing is downloaded, and a missing file is refused before any work."""
@@ -71,6 +74,7 @@ def score(
         models = read_planned_models(folder)
         groups = _by_method(folder)
         check_file_writable(figures)
+        check_replaceable("the figures", figures, "json")
         networks = Networks.open(wanted, inception, reference, clip, hps, aesthetic)
     rows: list[dict[str, Any]] = []
     with progress("scoring methods", len(groups)) as advance:
@@ -93,7 +97,10 @@ def write(
     benchmark: Benchmark,
     folder: Folder,
     prompts: Annotated[Path, typer.Option(help="The benchmark's file of prompts that the evaluation drew.")],
-    out: Annotated[Path, typer.Option(help="Where the pictures go: a folder for each model and method in it.")],
+    out: Annotated[
+        Path,
+        typer.Option(parser=output_folder, help="Where the pictures go: a folder for each model and method in it."),
+    ],
 ) -> None:
     """Write pictures in the layout that GenEval's or DPG-Bench's own scorer reads."""
     from underpaint.runtime.evaluation.jobs.shards import read_planned_models

@@ -23,6 +23,7 @@ from underpaint.cli.options import (
     open_pipeline,
     read_sampling,
 )
+from underpaint.cli.outputs import json_output, output_file
 from underpaint.cli.terminal import (
     Column,
     Format,
@@ -79,9 +80,11 @@ def premises(
     backend: Backend = "cpu",
     form: FormatOption = Format.table,
     json_file: Annotated[
-        Path | None, typer.Option("--json", help="Write the figures here; - is standard output.")
+        Path | None, typer.Option("--json", parser=json_output, help="Write the figures here; - is standard output.")
     ] = None,
-    picture: Annotated[Path | None, typer.Option(help="Write a picture (.png) of them here.")] = None,
+    picture: Annotated[
+        Path | None, typer.Option(parser=output_file, help="Write a picture (.png) of them here.")
+    ] = None,
 ) -> None:
     """Say of any model what the papers take for granted: flat distributions, near-duplicate codes, local difficulty.
 
@@ -89,6 +92,7 @@ def premises(
     drawn from: after guidance, temperature, top-k and top-p. The papers' setting is --top-k 0.
     """
     from underpaint.artifacts.manifest import write_beside
+    from underpaint.artifacts.origin import marked
     from underpaint.artifacts.results import with_envelope
     from underpaint.runtime.drawing import noise_of
     from underpaint.runtime.engines.context import EngineError
@@ -133,7 +137,8 @@ def premises(
     rows = _rows(found, passes, knee)
     title = f"{pipeline.fingerprint()['target']}, {pipeline.title()}, {describe_sampling(sampling, found.vocab_size)}"
     if picture is not None:
-        write_beside(picture, premises_png(found, f"{title}, {len(images)} images", passes, knee and knee.nodes))
+        drawn = premises_png(found, f"{title}, {len(images)} images", passes, knee and knee.nodes)
+        write_beside(picture, marked(drawn))
         note_files((picture,), f"open {picture}", Format.json if json_file == Path("-") else form)
     values = {
         "model": dict(pipeline.fingerprint()),

@@ -12,6 +12,7 @@ import typer
 from underpaint.algos.chance import MOST_SEED
 from underpaint.cli.errors import BAD_INPUT, STOPPED, bad_input
 from underpaint.cli.options import short_hash
+from underpaint.cli.outputs import Commands, check_replaceable, output_folder
 from underpaint.cli.simulate.predict import predict
 from underpaint.cli.simulate.spatial import fit, spatial
 from underpaint.cli.simulate.windows import window_recipes, windows_apart
@@ -36,9 +37,7 @@ if TYPE_CHECKING:
     from underpaint.sim.sweep.plan import SweepPlan
     from underpaint.sim.sweep.run import Results
 
-app = typer.Typer(
-    help="Predict what methods gain: tables, synthetic models, sweeps, predictions.", no_args_is_help=True
-)
+app = Commands(help="Predict what methods gain: tables, synthetic models, sweeps, predictions.", no_args_is_help=True)
 
 app.command()(spatial)
 app.command()(fit)
@@ -174,6 +173,7 @@ def sweep(
     out: Annotated[
         Path | None,
         typer.Option(
+            parser=output_folder,
             help="Folder for the results and the report; default: under runs/simulate, by settings.",
             show_default=False,
         ),
@@ -217,6 +217,7 @@ def sweep(
         where = executor(engine, jobs, address)
         out = out or Path("runs/simulate") / short_hash(asdict(plan))
         check_folder_writable(out)
+        check_replaceable("the report", out / "report.html")
         check(plan, wanted)
         results = Results(out, plan)
     try:

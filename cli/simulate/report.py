@@ -10,6 +10,7 @@ import numpy as np
 
 from underpaint.algos.draft import POLICIES
 from underpaint.algos.tree import NO_TOKEN
+from underpaint.artifacts.origin import GENERATOR_META
 from underpaint.cli.simulate.plots import Line, Plot, against_alignment, frontier, heat_map, label, maps
 from underpaint.sim.batched.decoding import make_scheme, run_lockstep
 from underpaint.sim.replay.trace import entropy
@@ -82,6 +83,7 @@ def page(lines: Sequence[Line], plan: SweepPlan, command: str) -> str:
     )
     return (
         "<!doctype html><html lang=en><head><meta charset=utf-8>"
+        f"{GENERATOR_META}"
         "<meta name=viewport content='width=device-width,initial-scale=1'><title>Underpaint: a sweep</title>"
         f"<style>{_STYLE}</style></head><body><h1>A sweep: {len(lines) * len(plan.machines)} configurations</h1>"
         f"<p>{len(lines)} simulations, each on {len(plan.machines)} latency models: "

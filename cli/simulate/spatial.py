@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from underpaint.algos.chance import MOST_SEED
+from underpaint.algos.numbers import real_number, whole_number
 from underpaint.cli.errors import BAD_INPUT, bad_input
 from underpaint.cli.options import read_numbers
 from underpaint.cli.terminal import (
@@ -53,7 +54,7 @@ def spatial(
     with bad_input():
         check_json(json_file)
         costs, made = latency_model_of(machine), {name: make_synthetic_model(name, {}) for name in models.split(",")}
-        sizes, thresholds = read_numbers("--windows", windows, int), read_numbers("--taus", taus, float)
+        sizes, thresholds = read_numbers("--windows", windows, whole_number), read_numbers("--taus", taus, real_number)
         repairs = {
             "serial": Repair(radius=radius, order="serial"),
             "islands": Repair(radius=radius, order="islands"),

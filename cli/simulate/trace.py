@@ -26,6 +26,7 @@ from underpaint.cli.options import (
     read_sampling,
     settings_by_method,
 )
+from underpaint.cli.outputs import output_file
 from underpaint.cli.terminal import note, progress
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def trace(
     resolution: Resolution = None,
     low: Low = None,
     backend: Backend = "cpu",
-    out: Annotated[Path, typer.Option(help="The .npz file to write.")] = Path("runs/trace.npz"),
+    out: Annotated[Path, typer.Option(parser=output_file, help="The .npz file to write.")] = Path("runs/trace.npz"),
 ) -> None:
     """Draw by plain autoregression and record the distributions of target and drafter at every cell.
 

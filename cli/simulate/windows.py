@@ -7,6 +7,8 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
+from underpaint.algos.numbers import real_number
+
 if TYPE_CHECKING:
     from underpaint.sim.synthetic.windows import WindowRecipe
 
@@ -58,7 +60,7 @@ def _axes(vary: Sequence[str]) -> tuple[dict[str, list[str]], list[float]]:
             raise ValueError(f"--vary {text}: expected {PART}.setting=value,value, each setting and value once")
         axes[name] = texts
     try:
-        return axes, [float(text) for text in axes.pop(TEMPERATURE, ["1"])]
+        return axes, [real_number(text) for text in axes.pop(TEMPERATURE, ["1"])]
     except ValueError as error:
         raise ValueError(f"--vary {PART}.{TEMPERATURE}: expected 0, 1 or both") from error
 

@@ -10,6 +10,7 @@ import typer
 
 from underpaint.cli.errors import TorchGroup
 from underpaint.cli.option_groups import grouped
+from underpaint.cli.outputs import Commands
 from underpaint.cli.root import HELP_NAMES
 from underpaint.cli.train.near_duplicates import report_near_duplicates
 from underpaint.cli.train.options import TOKENIZER, InitFrom, Pair, Run, Scenes, report
@@ -17,7 +18,7 @@ from underpaint.cli.train.stages import stages
 from underpaint.cli.train.world import add_guidance, store, world
 from underpaint.zoo.resolutions import between
 
-app = typer.Typer(
+app = Commands(
     cls=TorchGroup,
     context_settings=HELP_NAMES,
     help="Train models (needs PyTorch): `world` those that ship, the others a stage each. A stopped run goes on.",

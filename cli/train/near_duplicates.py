@@ -5,8 +5,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from underpaint.algos.numbers import whole_number
 from underpaint.cli.errors import bad_input
 from underpaint.cli.options import read_numbers
+from underpaint.cli.outputs import json_output
 from underpaint.cli.terminal import (
     Column,
     Format,
@@ -33,7 +35,9 @@ def report_near_duplicates(
     ranks: Annotated[str, typer.Option(help="Which neighbours, nearest 1, with commas between.")] = RANKS,
     json_file: Annotated[
         Path | None,
-        typer.Option("--json", "--out", help="Write everything as JSON to this file; - is standard output."),
+        typer.Option(
+            "--json", "--out", parser=json_output, help="Write everything as JSON to this file; - is standard output."
+        ),
     ] = None,
     threads: Threads = None,
     form: FormatOption = Format.table,
@@ -46,7 +50,7 @@ def report_near_duplicates(
 
     with bad_input():
         prepare("cpu", threads)
-        wanted = read_numbers("--ranks", ranks, int)
+        wanted = read_numbers("--ranks", ranks, whole_number)
         check_json(json_file)
         vq = load_vq(tokenizer)
         with stages() as told:

@@ -16,6 +16,7 @@ from underpaint.algos.spatial.resolution import ResolutionMap
 from underpaint.artifacts.lock import check_free
 from underpaint.cli.errors import STOPPED, bad_input
 from underpaint.cli.options import MOST_THREADS
+from underpaint.cli.outputs import output_folder
 from underpaint.cli.terminal import is_quiet, note
 from underpaint.runtime.files import check_folder_writable
 from underpaint.zoo.resolutions import RESOLUTIONS
@@ -23,7 +24,7 @@ from underpaint.zoo.resolutions import RESOLUTIONS
 if TYPE_CHECKING:
     from underpaint.models.train.loop import LoopSettings, TrainingResult
 
-Out = Annotated[Path | None, typer.Option(help="Folder of the run; the default is under runs/.")]
+Out = Annotated[Path | None, typer.Option(parser=output_folder, help="Folder of the run; the default is under runs/.")]
 Steps = Annotated[int | None, typer.Option(help="Optimiser steps in all.", min=1, max=2**31 - 1)]
 Minutes = Annotated[
     float | None, typer.Option(help="Stop after this long; the schedule adapts.", min=0.01, max=60 * 24 * 365)
@@ -34,7 +35,7 @@ Threads = Annotated[int | None, typer.Option(help="CPU threads.", min=1, max=MOS
 
 InitFrom = Annotated[Path | None, typer.Option(help="Start from the weights of this checkpoint.")]
 TokenizerFrom = Annotated[Path, typer.Option("--tokenizer", help="Checkpoint of the tokenizer.")]
-Tokens = Annotated[Path, typer.Option(help="Folder of the encoded scenes.")]
+Tokens = Annotated[Path, typer.Option(parser=output_folder, help="Folder of the encoded scenes.")]
 TOKENIZER: Final = Path("runs/tokenizer/checkpoint.pt")
 
 

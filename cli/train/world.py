@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from underpaint.algos.numbers import whole_number
 from underpaint.artifacts.lock import check_free
 from underpaint.cli.errors import STOPPED, bad_input
 from underpaint.cli.options import read_numbers
+from underpaint.cli.outputs import output_folder
 from underpaint.cli.terminal import is_quiet, note
 from underpaint.cli.train.options import Device, Seed, Threads, prepare
 from underpaint.cli.train.stages import stages
@@ -36,7 +38,9 @@ def world(
             "64,128,256. Samplers lie between the first two; `train sampler --from 128 --to 256` makes others."
         ),
     ] = ",".join(map(str, SHIPPED_RESOLUTIONS)),
-    out: Annotated[Path, typer.Option(help="Folder of the world, a folder a stage.")] = Path("runs/world"),
+    out: Annotated[Path, typer.Option(parser=output_folder, help="Folder of the world, a folder a stage.")] = Path(
+        "runs/world"
+    ),
     device: Device = "cpu",
     seed: Seed = 0,
     threads: Threads = None,
@@ -57,7 +61,7 @@ def world(
     from underpaint.models.train.world import train_world
 
     with bad_input(), shown(not is_quiet()):
-        settings = WorldSettings(sides=read_numbers("--sides", sides, int))
+        settings = WorldSettings(sides=read_numbers("--sides", sides, whole_number))
         prepare(device, threads)
         check_folder_writable(out)
         check_free(out)
@@ -106,7 +110,8 @@ def store(
     name: Annotated[str, typer.Argument(help="Name of the weights, such as tokenizer_textured.")],
     recipe: Annotated[str, typer.Option(help="The command that makes the checkpoint again.")],
     out: Annotated[
-        Path | None, typer.Option(help="Folder of the weights; by default the one that the package keeps.")
+        Path | None,
+        typer.Option(parser=output_folder, help="Folder of the weights; by default the one that the package keeps."),
     ] = None,
 ) -> None:
     """Round a checkpoint's weights to 16 and 8 bits, for the repository to keep, beside a manifest of its making."""
@@ -125,7 +130,9 @@ def add_guidance(
     target: Annotated[Path, typer.Option(help="Checkpoint of the target that guidance is to be added to.")],
     before: Annotated[Path, typer.Option(help="Checkpoint of an earlier target.")],
     guided: Annotated[Path, typer.Option(help="Checkpoint of that one with guidance baked in.")],
-    out: Annotated[Path, typer.Option(help="Folder of the guided target's run.")] = Path("runs/world/guided"),
+    out: Annotated[Path, typer.Option(parser=output_folder, help="Folder of the guided target's run.")] = Path(
+        "runs/world/guided"
+    ),
 ) -> None:
     """Begin a guided target by task arithmetic: add to a target what guidance changed in an earlier one."""
     from underpaint.models.train.task_arithmetic import add_guidance as added

@@ -17,6 +17,7 @@ from matplotlib.ticker import PercentFormatter
 
 from underpaint.algos.arrays import FloatArray
 from underpaint.artifacts.manifest import write_beside
+from underpaint.artifacts.origin import marked
 from underpaint.runtime.evaluation.picture_judge import Picture
 from underpaint.runtime.evaluation.report import ReportRow
 
@@ -128,4 +129,4 @@ def _heading(title: str, width: float) -> str:
 def _save(figure: Figure, path: Path) -> None:
     drawn = io.BytesIO()
     figure.savefig(drawn, format="png", dpi=160, facecolor=_PAPER)
-    write_beside(path, drawn.getvalue())
+    write_beside(path, marked(drawn.getvalue()))

@@ -16,6 +16,7 @@ matplotlib.use("Agg")
 from matplotlib.figure import Figure
 
 from underpaint.artifacts.manifest import write_beside
+from underpaint.artifacts.origin import marked
 from underpaint.runtime.evaluation.comparison import BASELINE
 from underpaint.runtime.evaluation.report import ReportRow, above_floor
 from underpaint.runtime.methods.settings import split_setting
@@ -134,7 +135,7 @@ def write_pareto(path: Path, rows: Sequence[ReportRow], asked: Sequence[Variant]
     figure.text(0.01, 0.01, "Dashed: AR's accuracy less 2 points; the floor of the distance.", fontsize=7, color=_INK)
     drawn = io.BytesIO()
     figure.savefig(drawn, format="png", dpi=150, bbox_inches="tight")
-    write_beside(path, drawn.getvalue())
+    write_beside(path, marked(drawn.getvalue()))
 
 
 def _says_something(row: ReportRow, figure: str) -> bool:

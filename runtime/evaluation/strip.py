@@ -18,6 +18,7 @@ from underpaint.algos.arrays import BoolArray, FloatArray, IntArray
 from underpaint.algos.spatial.mulo import RepairCycle
 from underpaint.algos.tree import NO_TOKEN
 from underpaint.artifacts.manifest import write_beside
+from underpaint.artifacts.origin import marked
 from underpaint.runtime.evaluation.picture_judge import Picture
 from underpaint.runtime.pipeline import Pipeline
 
@@ -59,7 +60,7 @@ def write_strip(path: Path, pipeline: Pipeline, cycles: Sequence[RepairCycle], t
                 axes.set_title(heads[column], fontsize=8, color=_INK, pad=3)
     drawn = io.BytesIO()
     figure.savefig(drawn, format="png", dpi=160)
-    write_beside(path, drawn.getvalue())
+    write_beside(path, marked(drawn.getvalue()))
 
 
 def _pictures(pipeline: Pipeline, cycle: RepairCycle) -> tuple[Any, ...]:

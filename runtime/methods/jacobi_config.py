@@ -26,11 +26,12 @@ from underpaint.runtime.methods.method import (
 from underpaint.runtime.methods.method_config import build_rule, no_settings
 from underpaint.runtime.methods.settings import (
     Shown,
+    check_new,
     owner_of,
     read_setting,
     settings_by_default,
     settings_of,
-    split_setting,
+    split_settings,
 )
 
 _CHAIN: Final = "chain"
@@ -95,15 +96,18 @@ class JacobiConfig:
 
         `rule=NAME` takes another rule, as `with_rule` does, wherever it stands; other settings are of that one then.
         """
-        pairs = [split_setting(setting) for setting in settings]
+        pairs = split_settings(settings)
         start = self
         for key, value in pairs:
             start = replace(start, rule=RULES[value].name, rule_settings=no_settings()) if key == "rule" else start
         known = {"window": _window_settings(), "rule": settings_of(RULES[start.rule].make, GIVEN_BY_ENGINE)}
         found: dict[str, dict[str, Any]] = {"window": {}, "rule": dict(start.rule_settings)}
+        taken: set[tuple[str, str]] = set()
         for key, value in pairs:
             if key != "rule":
                 owner, name = owner_of(method, key, known)
+                check_new(name, owner, taken)
+                taken.add((owner, name))
                 found[owner][name] = read_setting(f"method '{method}'", name, value, known[owner])
         asked = replace(start, rule_settings=found["rule"], **found["window"])
         drawn_for(RULES[asked.rule], asked.coupling, asked.candidates)

@@ -12,7 +12,7 @@ from underpaint.algos.registry import build
 from underpaint.algos.rows import SamplingParams
 from underpaint.artifacts.model_families import EMOJI_FAMILY
 from underpaint.runtime.methods.method import DecodingMethod, ModelTables
-from underpaint.runtime.methods.settings import Shown, read_setting, settings_of, split_setting
+from underpaint.runtime.methods.settings import Shown, read_setting, settings_of, split_settings
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -153,6 +153,5 @@ def with_fields(config: Settings, method: str, settings: Sequence[str], fixed: S
     fixed: fields that no user sets. ValueError, naming `method`, on an unknown or unreadable setting.
     """
     known = settings_of(type(config), fixed)
-    pairs = [split_setting(text) for text in settings]
-    values = {name: read_setting(f"method '{method}'", name, value, known) for name, value in pairs}
+    values = {name: read_setting(f"method '{method}'", name, value, known) for name, value in split_settings(settings)}
     return replace(config, **values)

@@ -7,11 +7,14 @@ from collections.abc import Callable, Iterable, Mapping
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
 
+from underpaint.algos.numbers import LEAST_REAL, MOST_REAL, real_number, whole_number
 from underpaint.algos.registry import suggest
 
 Curve: TypeAlias = tuple[tuple[int, float], ...]
 Shown: TypeAlias = bool | int | float | str | tuple[int, ...] | tuple[float, ...] | Curve | None
 """What a setting may be: values that JSON can hold."""
+MOST_WHOLE_SETTING = 2**31 - 1
+"""The size of a whole number that any setting may have; most have closer bounds."""
 
 
 def settings_of(make: Callable[..., Any], given_by_engine: Iterable[str] = ()) -> dict[str, Any]:
@@ -36,13 +39,29 @@ def split_setting(text: str) -> tuple[str, str]:
     return name.strip(), value.strip()
 
 
+def split_settings(texts: Iterable[str]) -> list[tuple[str, str]]:
+    """`name=value` settings as pairs; ValueError where one name is given twice."""
+    pairs = [split_setting(text) for text in texts]
+    names = [name for name, _ in pairs]
+    for name in names:
+        if names.count(name) > 1:
+            values = " and ".join(value for one, value in pairs if one == name)
+            raise ValueError(f"setting '{name}' is given {names.count(name)} times, {values}; give it once")
+    return pairs
+
+
+def check_new(name: str, part: str, taken: Iterable[tuple[str, str]]) -> None:
+    """ValueError where a setting of a part was given before under its other spelling, with or without the part."""
+    if (part, name) in taken:
+        raise ValueError(f"setting '{name}' is given twice, as {name} and as {part}.{name}; give it once")
+
+
 def read_settings(
     what: str, make: Callable[..., Any], texts: Iterable[str], given_by_engine: Iterable[str] = ()
 ) -> dict[str, Shown]:
     """`name=value` settings of a dataclass; see `read_setting`."""
     known = settings_of(make, given_by_engine)
-    pairs = [split_setting(text) for text in texts]
-    return {name: read_setting(what, name, value, known) for name, value in pairs}
+    return {name: read_setting(what, name, value, known) for name, value in split_settings(texts)}
 
 
 def read_setting(what: str, name: str, text: str, known: Mapping[str, Any]) -> Shown:
@@ -81,13 +100,16 @@ def _read(text: str, kind: Any) -> Shown:
             raise ValueError(text)
         return text.lower() == "true"
     if kind is int:
-        return int(text)
+        return _whole_setting(text)
     if kind is float:
-        return float(text)
+        return real_number(text)
     if kind == Curve:
-        return tuple((int(at), float(value)) for at, value in (part.split(":") for part in text.split(",")))
+        return tuple(
+            (whole_number(at), real_number(value)) for at, value in (part.split(":") for part in text.split(","))
+        )
     if kind in (tuple[int, ...], tuple[float, ...]):
-        return tuple(get_args(kind)[0](part) for part in text.split(","))
+        parts, whole = text.split(","), get_args(kind)[0] is int
+        return tuple(map(_whole_setting, parts)) if whole else tuple(map(real_number, parts))
     if get_origin(kind) is Literal:
         if text not in get_args(kind):
             raise ValueError(text)
@@ -105,6 +127,10 @@ def _read(text: str, kind: Any) -> Shown:
     raise ValueError(text)
 
 
+def _whole_setting(text: str) -> int:
+    return whole_number(text, -MOST_WHOLE_SETTING, MOST_WHOLE_SETTING)
+
+
 def _described(kind: Any) -> str:
     if get_origin(kind) is Literal:
         return "one of " + ", ".join(str(option) for option in get_args(kind))
@@ -114,7 +140,13 @@ def _described(kind: Any) -> str:
         return "numbers with commas between"
     if kind == Curve:
         return "number:value pairs with commas between"
-    words = {bool: "true or false", int: "a whole number", float: "a number", str: "a word", NoneType: "none"}
+    words = {
+        bool: "true or false",
+        int: f"a whole number from -{MOST_WHOLE_SETTING:,} to {MOST_WHOLE_SETTING:,} in digits 0 to 9",
+        float: f"a number, 0 or of size {LEAST_REAL:g} to {MOST_REAL:g}, in digits 0 to 9",
+        str: "a word",
+        NoneType: "none",
+    }
     return words.get(kind, f"no plain value ({kind}); it cannot be set here")
 
 

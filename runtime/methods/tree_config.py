@@ -36,11 +36,12 @@ from underpaint.runtime.methods.method import (
 from underpaint.runtime.methods.method_config import build_rule, no_settings, scaled_to
 from underpaint.runtime.methods.settings import (
     Shown,
+    check_new,
     owner_of,
     read_setting,
     settings_by_default,
     settings_of,
-    split_setting,
+    split_settings,
 )
 from underpaint.runtime.methods.window_settings import DrawnSettings, WindowPlan, WindowSettings, window_plan
 
@@ -143,9 +144,11 @@ class TreeConfig:
         if self.drawn is not None:
             known["drawn"], found["drawn"] = settings_of(DrawnSettings), dict(self.drawn)
         cost_curve = self.cost_curve
-        for setting in settings:
-            key, value = split_setting(setting)
+        taken: set[tuple[str, str]] = set()
+        for key, value in split_settings(settings):
             owner, chosen = owner_of(method, key, known)
+            check_new(chosen, owner, taken)
+            taken.add((owner, chosen))
             if known[owner].get(chosen) is Path:
                 costs = read_engine_costs(Path(value))
                 found[owner].update(costs.settings_for(POLICIES[self.policy]))

@@ -1,11 +1,16 @@
 """Named machines and models, and the least time that a pass of one can take on the other."""
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
 from underpaint.algos.arrays import FloatArray, IntArray
+from underpaint.algos.numbers import whole_number
 from underpaint.algos.registry import Registry
+
+MOST_BATCH: Final = 65_536
+"""Images of one pass; more fit into no machine's memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,9 +138,16 @@ def roofline(name: str) -> RooflineCosts:
     machine, slash, rest = name.partition("/")
     model, _, batch = rest.partition("/")
     count = batch.removeprefix("batch")
-    if not slash or (batch and not (batch.startswith("batch") and count.isdecimal())):
+    if not slash or (batch and not batch.startswith("batch")):
         raise ValueError(
             f"latency '{name}': expected machine/model, such as a100/llamagen-xl, machine/model/batch8, or a cost "
             "curve's file (.json)"
         )
-    return RooflineCosts(MACHINES[machine], DECODER_SIZES[model], int(count) if batch else 1)
+    return RooflineCosts(MACHINES[machine], DECODER_SIZES[model], _batch(name, count) if batch else 1)
+
+
+def _batch(name: str, count: str) -> int:
+    try:
+        return whole_number(count, 1, MOST_BATCH)
+    except ValueError as error:
+        raise ValueError(f"latency '{name}': batch: {error}") from error

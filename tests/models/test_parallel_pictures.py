@@ -26,6 +26,7 @@ from underpaint.models.train.parallel_pictures import DrawingPool
 if __name__ == "__main__":
     pool = DrawingPool(TexturedSheet(made_up_sprites()), 4)  # held: its processes end with it
     pool.draw(range(4), 64, "train", 1)
+    pool.draw(range(4), 64, "train", 1)
     print(*(child.pid for child in multiprocessing.active_children()), flush=True)
     time.sleep(60)
 """
@@ -81,7 +82,7 @@ def test_an_interrupt_is_for_the_process_that_asked(pool: DrawingPool) -> None:
     for process in drawing:
         os.kill(process, signal.SIGINT)
     np.testing.assert_array_equal(pool.draw([0, 1, 2], 64, "train", 3), wanted)
-    assert processes_of(pool) == drawing
+    assert set(drawing) <= set(processes_of(pool))  # a further one may have started, none has ended
     for process in drawing:  # from their first instruction on, not only once they draw
         (blocked,) = re.findall(r"SigBlk:\s*(\w+)", Path(f"/proc/{process}/status").read_text(encoding="utf-8"))
         assert int(blocked, 16) >> (signal.SIGINT - 1) & 1
@@ -97,7 +98,7 @@ def test_killing_the_process_that_asked_ends_the_others(tmp_path: Path) -> None:
         assert asked.stdout is not None
         drawing = [int(pid) for pid in asked.stdout.readline().split()]
         asked.send_signal(signal.SIGKILL)
-    assert len(drawing) == 4
+    assert 1 <= len(drawing) <= 4  # a process that is free takes a further share, so that fewer may have started
     waited = time.monotonic() + 20
     while (left := [pid for pid in drawing if _runs(pid)]) and time.monotonic() < waited:
         time.sleep(0.05)

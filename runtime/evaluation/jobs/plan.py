@@ -8,12 +8,16 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
+from underpaint.algos.numbers import whole_number
 from underpaint.algos.rows import SamplingParams
 from underpaint.runtime.engines.context import EngineContext
 from underpaint.runtime.evaluation.comparison import ComparisonPlan, check_opens
 from underpaint.runtime.pipeline import Pipeline
+
+MOST_SHARES: Final = 1_000_000
+"""Parts that an evaluation is cut into at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,10 +165,14 @@ class JobShare:
     @classmethod
     def parse(cls, text: str) -> JobShare:
         """ "2/8" as (2, 8); ValueError for anything else."""
-        first, slash, second = text.partition("/")
-        if not (slash and first.isdecimal() and second.isdecimal() and 1 <= int(first) <= int(second)):
-            raise ValueError(f"--shard: expected i/n with i from 1 to n, such as 2/8, got {text!r}")
-        return cls(int(first), int(second))
+        first, _, second = text.partition("/")
+        try:
+            count = whole_number(second, 1, MOST_SHARES)
+            return cls(whole_number(first, 1, count), count)
+        except ValueError as error:
+            raise ValueError(
+                f"--shard: expected i/n with i from 1 to n, and n up to {MOST_SHARES:,}, such as 2/8, got {text[:80]!r}"
+            ) from error
 
     def of(self, jobs: list[DrawingJob]) -> list[DrawingJob]:
         """Its part of the jobs; the parts of all are the whole, each job once."""

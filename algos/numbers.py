@@ -1,0 +1,41 @@
+"""One strict reading of numbers that people type: ASCII digits, within stated bounds, nothing rounded to nothing."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+MOST_WHOLE: Final = 2**63 - 1
+"""The largest whole number that is read; options and settings have narrower bounds of their own."""
+MOST_REAL: Final = 1e9
+LEAST_REAL: Final = 1e-30
+"""Real numbers are 0, or between these two in size: a smaller one would act as 0, a larger one as infinity."""
+MOST_FACTOR: Final = 1e6
+"""A factor on a probability that accepts every draft whose probability is not almost 0."""
+_WHOLE: Final = re.compile(r"[+-]?[0-9]+")
+_REAL: Final = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+
+
+def whole_number(text: str, least: int = -MOST_WHOLE, most: int = MOST_WHOLE) -> int:
+    """The whole number that `text` is; ValueError, with the bounds, for anything else.
+
+    Digits of other scripts and underscores are refused, though Python reads them.
+    """
+    told = text.strip()
+    digits = told.lstrip("+-").lstrip("0")
+    if _WHOLE.fullmatch(told) and len(digits) <= len(str(MOST_WHOLE)) and least <= int(told) <= most:
+        return int(told)
+    raise ValueError(f"expected a whole number from {least:,} to {most:,}, in digits 0 to 9, got {text[:80]!r}")
+
+
+def real_number(text: str) -> float:
+    """The number that `text` is; ValueError, with the bounds, for anything else: NaN, infinities, what rounds to 0."""
+    told = text.strip()
+    if _REAL.fullmatch(told):
+        value = float(told)
+        is_zero = not re.search("[1-9]", re.split("[eE]", told)[0])
+        if (is_zero and value == 0.0) or LEAST_REAL <= abs(value) <= MOST_REAL:
+            return value
+    raise ValueError(
+        f"expected 0, or a number of size {LEAST_REAL:g} to {MOST_REAL:g}, in digits 0 to 9, got {text[:80]!r}"
+    )

@@ -1,0 +1,159 @@
+"""What a plug-in may not do to the program: print into its results, end it, or answer with something else."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout, suppress
+from functools import wraps
+from types import FrameType, TracebackType
+from typing import Any, Final, NoReturn
+
+_HOUSE: Final = "underpaint."
+_FILES: Final[dict[str, str]] = {}
+"""The plug-in that a file belongs to."""
+
+
+class PluginError(ValueError):
+    """A plug-in that is not there or that fails, while it is loaded or used; the message names it, file and line."""
+
+
+@contextmanager
+def loading() -> Iterator[None]:
+    """While a plug-in is loaded, what it prints goes to standard error, and `os._exit` is an error of the plug-in."""
+    ending: Callable[[int], NoReturn] = os._exit
+    owner = os.getpid()
+
+    def refused(code: int = 0) -> NoReturn:
+        if os.getpid() != owner:
+            ending(code)
+        raise SystemExit(f"it ended the program by os._exit({code})")
+
+    system = sys.modules.get("posix")
+    with _descriptor_to_error(), redirect_stdout(sys.stderr):
+        places = [one for one in (os, system) if one is not None]
+        try:
+            for place in places:
+                place.__dict__["_exit"] = refused
+            yield
+        finally:
+            for place in places:
+                place.__dict__["_exit"] = ending
+
+
+@contextmanager
+def _descriptor_to_error() -> Iterator[None]:
+    """What programs and libraries write to file descriptor 1 goes to standard error."""
+    with suppress(OSError, ValueError):
+        sys.stdout.flush()
+    try:
+        kept = os.dup(1)
+        os.dup2(2, 1)
+    except OSError:  # closed
+        yield
+        return
+    try:
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+
+
+def own_file(file: str | None, plugin: str) -> None:
+    """Remember that `file` is of `plugin`, for messages."""
+    if file is not None:
+        _FILES[file] = plugin
+
+
+def plugin_line(trace: TracebackType | None) -> tuple[str, str, int] | None:
+    """The plug-in, file and line that a traceback leads through, the innermost one; None where it meets no plug-in."""
+    found = None
+    while trace is not None:
+        file = trace.tb_frame.f_code.co_filename
+        found = (_FILES[file], file, trace.tb_lineno) if file in _FILES else found
+        trace = trace.tb_next
+    return found
+
+
+@contextmanager
+def named_in_use() -> Iterator[None]:
+    """An error that a plug-in raises while it is used becomes a PluginError; all others stay as they are."""
+    try:
+        yield
+    except PluginError:
+        raise
+    except Exception as error:
+        place = plugin_line(error.__traceback__)
+        if place is None:
+            raise
+        plugin, file, line = place
+        raise PluginError(
+            f"plug-in {plugin}: {type(error).__name__}: {error} ({file}, line {line}); mend it there"
+        ) from error
+
+
+@contextmanager
+def clean_output() -> Iterator[None]:
+    """Standard output for the program alone: what a plug-in prints goes to standard error."""
+    before = sys.stdout
+    sys.stdout = _Routed(before)
+    try:
+        yield
+    finally:
+        sys.stdout = before
+
+
+class _Routed:
+    """A stream that looks, for each text, whether a plug-in writes it."""
+
+    def __init__(self, output: Any) -> None:
+        self._output = output
+
+    def write(self, text: str) -> Any:
+        return (sys.stderr if _FILES and _is_of_plugin(sys._getframe(1)) else self._output).write(text)
+
+    def writelines(self, lines: Any) -> None:
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._output, name)
+
+
+def _is_of_plugin(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code.co_filename in _FILES:
+            return True
+        frame = frame.f_back
+    return False
+
+
+def check_answers(what: str, make: type[Any], method: str, wrong: Callable[..., str | None]) -> None:
+    """Let `method` of a class from outside raise PluginError where its answer is wrong; a second call does nothing.
+
+    Args:
+        what: The part that the class makes, as `rule 'mine'`.
+        make: The class; one of this project is left as it is.
+        method: The name of the method.
+        wrong: (answer, the method's arguments) -> what was expected, or None where the answer is right.
+    """
+    asked = getattr(make, method, None)
+    if make.__module__.startswith(_HOUSE) or asked is None or hasattr(asked, "__wrapped__"):
+        return
+
+    @wraps(asked)
+    def checked(self: Any, *given: Any, **named: Any) -> Any:
+        answer = asked(self, *given, **named)
+        expected = wrong(answer, *given, *named.values())
+        if expected is not None:
+            code = getattr(asked, "__code__", None)
+            place = f"{code.co_filename}, line {code.co_firstlineno}" if code is not None else make.__module__
+            plugin = _FILES.get(code.co_filename, make.__module__) if code is not None else make.__module__
+            raise PluginError(
+                f"plug-in {plugin}: {what}: {method} must return {expected}, got {str(answer)[:80]} "
+                f"({place}); mend it there"
+            )
+        return answer
+
+    setattr(make, method, checked)

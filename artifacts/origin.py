@@ -1,0 +1,135 @@
+"""Which files this program wrote: the mark that it leaves in pictures and pages, and the form of its JSON."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any, Final
+
+from underpaint.artifacts.results import KINDS, VERSION_KEY
+
+GENERATOR: Final = "Underpaint"
+"""The name that pictures and pages carry as their software."""
+GENERATOR_META: Final = f'<meta name="generator" content="{GENERATOR}">'
+"""Stands in the head of every page."""
+LOG: Final = "run log"
+RESULTS: Final = (*KINDS, "merged")
+"""Kinds of results that other commands read."""
+_PNG: Final = b"\x89PNG\r\n\x1a\n"
+_PNG_HEAD: Final = len(_PNG) + 25
+"""Bytes of a PNG's signature and its first chunk."""
+_HEAD: Final = 1 << 16
+"""Bytes in which a mark is looked for."""
+_MOST_JSON: Final = 1 << 28
+"""Bytes of JSON beyond which no file is taken for this program's."""
+_FORMS: Final[tuple[frozenset[str], ...]] = tuple(
+    frozenset(names.split())
+    for names in (
+        "methods policies rules",  # methods
+        "rule total_variation keeps_promise",  # exact
+        "benchmark overall parts",  # metrics read
+        "side codebook codes_used replacements",  # train near-duplicates
+        "tokens target_nfe grid model",  # generate --save-tokens
+        "table method published verdict",  # simulate tables
+        "model policy rule speedup",  # simulate sweep
+        "method tokens_error speedup_error",  # simulate predict
+        "model method passes",  # simulate spatial
+        "run method speedup machine",  # results leaderboard
+        "verify_ms draft_ms",  # costs
+    )
+)
+"""Keys that tell JSON without a version: of an object, or of the first row of a list."""
+
+
+def marked(content: bytes) -> bytes:
+    """`content` of a PNG, WebP, BMP or GIF file with the name of this program in it; other content as it is.
+
+    The pixels stay the same. A PNG gets a text chunk `Software`, a GIF a comment, a WebP a chunk of XMP, which readers
+    skip, and a BMP the two reserved words of its header.
+    """
+    name = GENERATOR.encode()
+    if content.startswith(_PNG):
+        chunk = b"tEXtSoftware\0" + name
+        whole = (len(chunk) - 4).to_bytes(4, "big") + chunk + zlib.crc32(chunk).to_bytes(4, "big")
+        return content[:_PNG_HEAD] + whole + content[_PNG_HEAD:]
+    if content.startswith(b"BM"):
+        return content[:6] + name[:4] + content[10:]
+    if content.startswith(b"GIF8"):
+        return b"GIF89a" + content[6:-1] + b"\x21\xfe" + bytes([len(name)]) + name + b"\0" + content[-1:]
+    if content.startswith(b"RIFF") and content[8:12] == b"WEBP":
+        chunk = name.ljust(len(name) + len(name) % 2, b" ")
+        body = content[8:] + b"UPNT" + len(chunk).to_bytes(4, "little") + chunk
+        return b"RIFF" + len(body).to_bytes(4, "little") + body
+    return content
+
+
+def kind_of(path: Path) -> str | None:
+    """What the file at `path` holds, where this program wrote it; None where it did not, or where nothing tells.
+
+    Returns:
+        A kind of results, `json` for other JSON, `run log`, `trace`, or `html`, `png`, `gif`, `webp`, `bmp`.
+    """
+    try:
+        with path.open("rb") as file:
+            head = file.read(_HEAD)
+            file.seek(0, 2)
+            size = file.tell()
+            file.seek(max(0, size - _HEAD))
+            tail = file.read()
+    except OSError:
+        return None
+    name = GENERATOR.encode()
+    if head.startswith(_PNG):
+        return "png" if b"tEXtSoftware\0" + name in head else None
+    if head.startswith(b"BM"):
+        return "bmp" if head[6:10] == name[:4] else None
+    if head.startswith(b"GIF8"):
+        return "gif" if tail.endswith(name + b"\0\x3b") else None
+    if head.startswith(b"RIFF"):
+        return "webp" if b"UPNT" in tail[-64:] and tail.rstrip().endswith(name) else None
+    if GENERATOR_META.encode() in head:
+        return "html"
+    if head.startswith(b"PK"):
+        return _kind_of_archive(path)
+    return _kind_of_json(path, head, size)
+
+
+def _kind_of_archive(path: Path) -> str | None:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return "trace" if {"head.npy", "tokens.npy"} <= set(archive.namelist()) else None
+    except (OSError, zipfile.BadZipFile):
+        return None
+
+
+def _kind_of_json(path: Path, head: bytes, size: int) -> str | None:
+    if not head.lstrip().startswith((b"{", b"[")) or size > _MOST_JSON:
+        return None
+    first = _parsed(head.partition(b"\n")[0])
+    if isinstance(first, dict) and (path.suffix == ".jsonl" or not _parsed_file(path)) and first.keys() & _LOG_HEADS:
+        return LOG
+    held = _parsed_file(path)
+    if isinstance(held, dict) and VERSION_KEY in held:
+        return str(held.get("kind")) if held.get("kind") in RESULTS else None
+    while isinstance(held, list) and held:
+        held = held[0]
+    return "json" if isinstance(held, dict) and any(form <= held.keys() for form in _FORMS) else None
+
+
+_LOG_HEADS: Final = frozenset({"plan", "hash"})
+
+
+def _parsed_file(path: Path) -> Any:
+    try:
+        return _parsed(path.read_bytes())
+    except OSError:
+        return None
+
+
+def _parsed(content: bytes) -> Any:
+    try:
+        return json.loads(content)
+    except (ValueError, RecursionError):
+        return None

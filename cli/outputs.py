@@ -1,0 +1,241 @@
+"""Outputs of commands: nothing of the user's is overwritten unasked.
+
+Every option that names an output is declared by `parser=` one of the parsers here; `Commands` checks them all before a
+command starts.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import typer
+from typer.core import TyperCommand
+
+from underpaint.algos.numbers import real_number, whole_number
+from underpaint.artifacts.origin import LOG, RESULTS, kind_of
+from underpaint.cli.errors import bad_input, needed
+
+MODELS_INDEX: Final = "model_index.json"
+"""The file that makes a folder one of models."""
+_READ: Final = frozenset({"compare", "sweep", "evaluate", "certify", "certify-case", LOG})
+"""What commands read of a folder that they are given."""
+_PLAIN: Final = (".png", ".webp", ".bmp", ".gif")
+
+
+Registered = TypeVar("Registered", bound=Callable[..., Any])
+
+
+@dataclass(slots=True)
+class _Permission:
+    overwrite: bool = False
+
+
+_permission: Final = _Permission()
+
+
+def allow_overwriting(allowed: bool) -> None:
+    """Whether files that this program did not write may be replaced: `--overwrite`."""
+    _permission.overwrite = allowed
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """Reads the value of an option that names an output, before Python forgets how it was written.
+
+    file: whether it names a file. folder: whether it names a folder. Both where it depends on the rest of the line.
+    models: whether a folder of models may be filled. kind: the format of the file, where its name does not say it.
+    """
+
+    file: bool = True
+    folder: bool = False
+    models: bool = False
+    kind: str | None = None
+
+    @property
+    def __name__(self) -> str:
+        """What usage shows for it."""
+        return "path"
+
+    def __call__(self, text: str | Path) -> Path:
+        """The path; BadParameter where the name is empty, `/`, or has a trailing slash where a file is expected."""
+        told = os.fspath(text)
+        what = "a file or folder" if self.file and self.folder else "a file" if self.file else "a folder"
+        if not told.strip():
+            raise typer.BadParameter(f"expected the name of {what}, got an empty name; name one, or leave it out")
+        path = Path(told)
+        if os.path.realpath(path) == os.path.realpath(os.sep):
+            raise typer.BadParameter(f"expected the name of {what}, got {told}, the root of all files; name one in it")
+        only_file = self.file and (not self.folder or path.suffix.lower() in _PLAIN)
+        if only_file and told.endswith((os.sep, f"{os.sep}.")):
+            raise typer.BadParameter(f"expected the name of a file, got {told}, a folder; name a file in it")
+        if only_file and told in (".", ".."):
+            raise typer.BadParameter(f"expected the name of a file, got {told}, a folder; name a file in it")
+        return path
+
+
+output_file: Final = Output()
+json_output: Final = Output(kind="json")
+page_output: Final = Output(kind="html")
+output_folder: Final = Output(file=False, folder=True)
+models_folder: Final = Output(file=False, folder=True, models=True)
+file_or_folder: Final = Output(folder=True)
+
+
+def output_of(option: Any) -> Output | None:
+    """How an option's output is read; None where the option names none."""
+    info = getattr(getattr(option, "type_descriptor", None), "parameter_info", None)
+    parser = getattr(info, "parser", None) or getattr(getattr(option, "type", None), "func", None)
+    return parser if isinstance(parser, Output) else None
+
+
+class Command(TyperCommand):
+    """A command whose outputs are checked before it starts."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Refuse what Python alone reads as a number: 1_000, digits of other scripts, 1e-400."""
+        given, _, _ = self.make_parser(ctx).parse_args(args=list(args))
+        for option in self.params:
+            read = _reader_of(option)
+            held = given.get(option.name)
+            for text in (held if isinstance(held, list | tuple) else [held]) if read is not None else ():
+                if isinstance(text, str):
+                    _check_number(option, text, ctx)
+        return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Check, then run it."""
+        with bad_input():
+            check_outputs(ctx)
+        return super().invoke(ctx)
+
+
+def _reader_of(option: Any) -> Callable[[str], float] | None:
+    """What reads the numbers of an option strictly; None where it takes none."""
+    info = getattr(option, "type_descriptor", None)
+    kind = getattr(info, "annotation", None) or getattr(getattr(option, "type", None), "name", "")
+    words = str(getattr(kind, "__name__", kind))
+    return whole_number if words.startswith("int") else real_number if words.startswith("float") else None
+
+
+def _check_number(option: Any, text: str, ctx: Any) -> None:
+    read = _reader_of(option)
+    try:
+        float(text)  # what is no number at all is told as for every option
+        assert read is not None
+        read(text)
+    except ValueError as error:
+        with suppress(ValueError):
+            float(text)
+            raise typer.BadParameter(str(error), ctx, option) from error
+
+
+class TorchCommand(Command):
+    """A command that imports packages of the training extra as it runs; its help and its completion need none."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run it; tell what to install where a package is missing."""
+        with needed(ctx.command_path):
+            return super().invoke(ctx)
+
+
+class Commands(typer.Typer):
+    """A group of such commands."""
+
+    def command(
+        self, name: str | None = None, *, cls: type[TyperCommand] | None = None, **settings: Any
+    ) -> Callable[[Registered], Registered]:
+        """Register one, as `typer.Typer.command` does."""
+        return super().command(name, cls=cls or Command, **settings)
+
+
+def check_outputs(ctx: Any) -> None:
+    """Raise ValueError where an output of the command is one of its inputs, or a file that it must not replace."""
+    given: Mapping[str, Any] = ctx.params
+    outputs: list[tuple[str, Path, Output]] = []
+    inputs: dict[Path, str] = {}
+    for option in ctx.command.params:
+        value, read = given.get(option.name), output_of(option)
+        called = option.opts[0] if option.opts[0].startswith("-") else option.name.upper()
+        if read is None:
+            inputs |= dict.fromkeys(_named_files(value), called)
+        elif value is not None and os.fspath(value) != "-":
+            outputs.append((called, Path(value), read))
+    if ctx.parent is not None:
+        inputs |= dict.fromkeys(_named_files(ctx.find_root().params.get("plugin")), "--plugin")
+    for called, path, read in outputs:
+        for source, name in inputs.items():
+            _check_apart_from(called, path, name, source, read)
+        if path.is_dir():
+            if read.folder and not read.models and (path / MODELS_INDEX).exists():
+                raise ValueError(
+                    f"{called} {path}: it is a folder of models, which would be spoilt; name another folder"
+                )
+        elif read.file:
+            check_replaceable(called, path, read.kind)
+
+
+def check_replaceable(called: str, path: Path, wanted: str | None = None) -> None:
+    """Raise ValueError unless nothing is at `path`, or a file that this program wrote in the format of the name.
+
+    `--overwrite` allows files of others too, but never a run log or a file in a folder of models.
+
+    Args:
+        called: The option or the purpose of the output, for the message.
+        path: The file that is to be written.
+        wanted: Its format; by default the ending of its name.
+    """
+    if not path.is_file() or path.stat().st_size == 0:
+        return
+    kind = kind_of(path)
+    if kind == LOG:
+        raise ValueError(f"{called} {path}: the record of a run is there, which would be lost; name another file")
+    if (Path(os.path.realpath(path)).parent / MODELS_INDEX).exists() and kind is None:
+        raise ValueError(f"{called} {path}: it belongs to a folder of models, which would be lost; name another file")
+    if _permission.overwrite:
+        return
+    held = "json" if kind in RESULTS else "npz" if kind == "trace" else kind
+    if held is None or held != (wanted or path.suffix.lower().lstrip(".")):
+        raise ValueError(
+            f"{called} {path}: expected a new name, or a file that this command wrote before; got another file; name "
+            "another, or pass --overwrite to replace it"
+        )
+
+
+def _check_apart_from(called: str, path: Path, name: str, source: Path, read: Output) -> None:
+    """ValueError where an output is the input `source`, or a file in it that the command reads."""
+    if not path.exists():
+        return
+    if os.path.samefile(path, source):
+        if path.is_dir() and read.models:
+            return
+        raise ValueError(f"{called} {path}: it is the same as {name} {source}, which the command reads; name another")
+    inside = (
+        source.is_dir() and path.is_file() and Path(os.path.realpath(path)).is_relative_to(os.path.realpath(source))
+    )
+    if inside and not os.path.samefile(source, Path.cwd()):
+        kind = kind_of(path)
+        if kind is None or kind in _READ:
+            raise ValueError(f"{called} {path}: it belongs to {name} {source}, which the command reads; name another")
+
+
+def _named_files(value: Any) -> Iterator[Path]:
+    """The files and folders that an argument names, alone or as a part of it: `file.py:function`, `costs=FILE`, lists.
+
+    `/dev/null` and its like are none.
+    """
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        for one in value:
+            yield from _named_files(one)
+        return
+    if not isinstance(value, str | Path):
+        return
+    text = os.fspath(value)
+    parts = {text, text.partition("=")[2], text.rpartition(":")[0], *text.split(",")}
+    for part in filter(None, map(str.strip, parts)):
+        with suppress(OSError, ValueError):
+            path = Path(part)
+            if path.is_file() or path.is_dir():
+                yield path

@@ -1,0 +1,82 @@
+"""A plug-in that fails, ends the program or prints is told by name, file and line, and spoils no output."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.program import run_program
+
+ROOT = Path(__file__).parents[2]
+EXAMPLE = (ROOT / "docs/examples/last_first.py").read_text()
+BODY = "        return walk(tree, probs, chance, _backwards)\n"
+assert BODY in EXAMPLE
+
+
+def plugin(folder: Path, body: str, head: str = "") -> Path:
+    path = folder / "mine.py"
+    path.write_text(EXAMPLE.replace(BODY, body) + head)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ("        raise RuntimeError('broken rule')\n", "RuntimeError: broken rule"),
+        ("        return 1 / 0\n", "ZeroDivisionError"),
+        ("        return 5\n", "must return a Verdict"),
+        ("        return None\n", "must return a Verdict"),
+        ("        return Verdict((99,), 0)\n", "must return a Verdict with nodes from 1 to"),
+        ("        return Verdict((), -1)\n", "must return a Verdict"),
+        ("        return Verdict((), 0.5)\n", "must return a Verdict"),
+    ],
+)
+def test_a_rule_that_fails_in_use_is_named_with_its_file_and_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str, says: str
+) -> None:
+    path = plugin(tmp_path, body)
+    done = run_program(f"--plugin {path.name} exact last_first", tmp_path, monkeypatch)
+    assert (done.code, done.crash) == (2, ""), done
+    assert says in done.err
+    assert "plug-in mine.py" in done.err
+    line = 1 + path.read_text()[: path.read_text().index(body)].count("\n")
+    assert f"{path}, line {line}" in done.err or f"{path}, line {line - 1}" in done.err
+    assert done.out == ""
+
+
+def run(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "underpaint.cli.app", *command],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize(
+    "ending", ["import os; os._exit(0)", "from os import _exit; _exit(0)", "import posix; posix._exit(0)"]
+)
+def test_a_plug_in_that_ends_the_program_as_it_is_loaded_is_bad_input(tmp_path: Path, ending: str) -> None:
+    (tmp_path / "mine.py").write_text(f"x = 1\n{ending}\n")
+    done = run(tmp_path, "--plugin", "mine.py", "methods")
+    assert done.returncode == 2
+    assert "plug-in mine.py" in done.stderr
+    assert "line 2" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_what_a_plug_in_prints_does_not_stand_in_the_results(tmp_path: Path) -> None:
+    plugin(
+        tmp_path,
+        "        print('in use')\n" + BODY,
+        "print('loaded')\nimport os, sys\nos.write(1, b'raw')\nsys.stdout.write('direct')\n",
+    )
+    done = run(tmp_path, "--plugin", "mine.py", "exact", "last_first", "--json", "-")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["rule"] == "last_first"
+    for said in ("loaded", "raw", "direct", "in use"):
+        assert said in done.stderr
