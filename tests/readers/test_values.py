@@ -189,3 +189,10 @@ def test_a_head_of_a_trace_is_read_by_its_types(tmp_path: Path) -> None:
 def test_the_good_ones_are_read(tmp_path: Path) -> None:
     assert len(DrawingLog(written("drawings.jsonl", log_bytes(LOG), tmp_path).parent, RUN)) == 2
     assert dataclasses.is_dataclass(load(trace_file(tmp_path)))
+
+
+def test_a_page_names_the_drawing_whose_tokens_are_no_codes(tmp_path: Path) -> None:
+    log = [HEAD, LOG[1], {**TREE, "tokens": (1, 2, 3, 99)}]
+    written("drawings.jsonl", log_bytes(log), tmp_path)
+    with pytest.raises(ValueError, match="'a fox' by eagle2, seed 0, holds the token 99, and these models"):
+        page_of(written("compare.json", COMPARED, tmp_path))

@@ -167,8 +167,8 @@ def test_a_module_that_fails_at_import_is_refused(tmp_path):
         ({"banned": (0, 1)}, "not banned"),
         ({"banned": (5,)}, "tokens below 2"),
         ({"draft": ((1, 0),), "parents": (-1, 0, 0), "drawn": "without_replacement"}, "take fewer"),
-        ({"more": 1}, "expected the fields"),
-        ({"parents": 3}, "lists of them"),
+        ({"more": 1}, "unknown setting .more."),
+        ({"parents": 3}, "parents: expected a list, got 3"),
     ],
 )
 def test_cases_that_are_none_are_refused(changed, message):
