@@ -77,7 +77,9 @@ def test_random_tokens_scored_one_hot_cost_passes(seed: int) -> None:
     """The same code, `get_multi_token_for_preparation`: tokens drawn evenly, scored as certain. Both are lossless;
     the distribution that they were drawn from saves passes."""
     one_hot, even = SJD, ReleasedLoop(4, one_hot_refill=False)
-    (first_bias, first), (second_bias, second) = (bias_and_passes(two_tokens(seed), 5, loop) for loop in (one_hot, even))
+    (first_bias, first), (second_bias, second) = (
+        bias_and_passes(two_tokens(seed), 5, loop) for loop in (one_hot, even)
+    )
     assert max(first_bias, second_bias) < 1e-12
     assert second < first - 0.1
 
