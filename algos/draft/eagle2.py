@@ -60,8 +60,8 @@ SPEC = POLICIES.register(
         make=Eagle2,
         drawn="top_k",
         source="arXiv 2406.16858",
-        deviations="tokens of draft probability 0 are not proposed; the last level is not expanded, which is one "
-        "drafter pass fewer than the authors' code for the same tree",
+        deviations="tokens of draft probability 0 are not proposed; `depth` counts all levels, and the authors' "
+        "`depth` all but the first: theirs plus one grows the same tree in as many drafter passes",
         examples=({"depth": 3, "top_k": 2, "total_tokens": 5}, {"depth": 2, "top_k": 1}),
         batched=_batched,
     )

@@ -48,6 +48,9 @@ def zipar(
 ) -> GridDecoded:
     """Decode an image by row fronts; a row opens `window` tokens behind the row above.
 
+    It takes W + (H - 1) * window passes with a fixed window. The released code decodes the first row alone and takes
+    2 W + (H - 2) * window.
+
     window: 1..width; the width itself is raster order, plain autoregression. adaptive: hold back the first token of a
         row, and test it as the window widens.
     role: what the draws are for in their address: Role.DRAFT where `target` drafts for another model, so that the two

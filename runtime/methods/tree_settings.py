@@ -96,7 +96,8 @@ PAPER_TREE: Final = PolicySettings(
     {"depth": 5, "top_k": 10, "total_tokens": 59},
     {
         "top_k, total_tokens": "arXiv 2406.16858 (EAGLE-2): 60 nodes with the root, 10 a level",
-        "depth": "arXiv 2410.03355 (LANTERN), released code: 5 levels; EAGLE's own code has up to 7",
+        "depth": "arXiv 2410.03355 (LANTERN), released code: 5 levels (its depth is 4); EAGLE's own code has "
+        "up to 8 (its depth is 7)",
     },
 )
 PAPER_STATIC: Final = PolicySettings(
