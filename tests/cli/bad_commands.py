@@ -257,7 +257,7 @@ _WRITTEN: Final = (
         "compare --engines m_manifest_settings_none --out x --resolution 64",
         "expected an object, got None; make the folder",
     ),
-    ("compare --engines m_manifest_format --out x --resolution 64", "expected format 2, got 1: an older version wrote it"),
+    ("compare --engines m_manifest_format --out x --resolution 64", "expected format 2, got 1: an older version"),
     ("compare --engines m_settings_empty --out x --resolution 64", "manifest of 'target64': settings: missing"),
     ("compare --engines m_no_judge_reference --out x --resolution 64", "judge_reference: no model file at"),
     ("compare --low nowhere --out x", "--low nowhere: no folder nowhere; make one"),
