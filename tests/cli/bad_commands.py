@@ -126,7 +126,7 @@ _WRITTEN: Final = (
     ),
     (
         "generate FOX --out x.png --method roofline --set costs=costs_nan.json",
-        "costs_nan.json: expected JSON with verify_ms and draft_ms",
+        "costs_nan.json: no cost curve: expected JSON, which has no NaN",
     ),
     (
         "generate FOX --out x.png --method roofline --set costs=costs_in_cycle.json",
@@ -257,7 +257,7 @@ _WRITTEN: Final = (
         "compare --engines m_manifest_settings_none --out x --resolution 64",
         "expected an object, got None; make the folder",
     ),
-    ("compare --engines m_manifest_format --out x --resolution 64", "expected format 2, got 1; make the folder"),
+    ("compare --engines m_manifest_format --out x --resolution 64", "expected format 2, got 1: an older version"),
     ("compare --engines m_settings_empty --out x --resolution 64", "manifest of 'target64': settings: missing"),
     ("compare --engines m_no_judge_reference --out x --resolution 64", "judge_reference: no model file at"),
     ("compare --low nowhere --out x", "--low nowhere: no folder nowhere; make one"),
@@ -499,7 +499,7 @@ _WRITTEN: Final = (
     ("simulate sweep --machines nowhere.json --out x", "expected a cost curve"),
     (
         "simulate sweep --machines costs_nan.json --out x",
-        "costs_nan.json: expected JSON with verify_ms and draft_ms",
+        "costs_nan.json: no cost curve: expected JSON, which has no NaN",
     ),
     ("simulate sweep --machines costs_in_cycle.json --out x", "costs_in_cycle.json: 'in_cycle' is not"),
     ("simulate sweep --models nowhere.npz --out x", "[Errno 2] No such file or directory: 'nowhere.npz'"),
@@ -580,7 +580,7 @@ _WRITTEN: Final = (
     ),
     (
         "simulate predict --trace real.npz --costs costs_format.json --compare compared/compare.json",
-        "expected format 3, got 99",
+        "expected format 1 to 3, got 99: a newer version",
     ),
     (
         "simulate predict --trace real.npz --costs costs_overhead.json --compare compared/compare.json",
