@@ -19,10 +19,10 @@ _MOST = 1e6
 
 def _check(model: str, least: float, **settings: float) -> None:
     for name, value in settings.items():
-        if not least <= value <= _MOST:
-            raise ValueError(
-                f"synthetic model '{model}': {name} must be at least {least:g} and at most {_MOST:g}, got {value!r}"
-            )
+        if not value >= least:
+            raise ValueError(f"synthetic model '{model}': {name} must be at least {least:g}, got {value!r}")
+        if value > _MOST:
+            raise ValueError(f"synthetic model '{model}': {name} must be at most {_MOST:g}, got {value!r}")
 
 
 def _check_share(model: str, **settings: float) -> None:
