@@ -121,15 +121,20 @@ def _reader_of(option: Any) -> Callable[[str], float] | None:
 
 
 def _check_number(option: Any, text: str, ctx: Any) -> None:
+    """BadParameter for what is a number to Python alone; what the option's own check refuses is left to it."""
+    try:
+        value = float(text)
+    except ValueError:
+        return
+    plain = text.isascii() and "_" not in text
+    if plain and (value != 0.0 or not set(text.lower().partition("e")[0]) & set("123456789")):
+        return
     read = _reader_of(option)
     try:
-        float(text)  # what is no number at all is told as for every option
-        assert read is not None
-        read(text)
+        if read is not None:
+            read(text)
     except ValueError as error:
-        with suppress(ValueError):
-            float(text)
-            raise typer.BadParameter(str(error), ctx, option) from error
+        raise typer.BadParameter(str(error), ctx, option) from error
 
 
 class TorchCommand(Command):

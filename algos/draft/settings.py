@@ -9,10 +9,10 @@ MOST: Final = 1e9
 def at_least(policy: str, least: float, **settings: float) -> None:
     """Raise ValueError, naming the setting and the bounds, unless each is from `least` to `MOST`."""
     for name, value in settings.items():
-        if not least <= value <= MOST:
-            raise ValueError(
-                f"policy '{policy}': {name} must be at least {least} and at most {MOST:,.0f}, got {value!r}"
-            )
+        if not value >= least:
+            raise ValueError(f"policy '{policy}': {name} must be at least {least}, got {value!r}")
+        if value > MOST:
+            raise ValueError(f"policy '{policy}': {name} must be at most {MOST:g}, got {value!r}")
 
 
 def one_of(policy: str, options: tuple[str, ...], **settings: str) -> None:

@@ -71,7 +71,9 @@ def read_setting(what: str, name: str, text: str, known: Mapping[str, Any]) -> S
     try:
         return _read(text, known[name])
     except ValueError as error:
-        raise ValueError(f"{what}: setting '{name}' is {_described(known[name])}, got {text!r}") from error
+        raise ValueError(
+            f"{what}: setting '{name}' is {_described(known[name])}, got {text[:80]!r}{_bounds(text, known[name])}"
+        ) from error
 
 
 def owner_of(method: str, key: str, known: Mapping[str, Mapping[str, Any]]) -> tuple[str, str]:
@@ -102,7 +104,7 @@ def _read(text: str, kind: Any) -> Shown:
     if kind is int:
         return _whole_setting(text)
     if kind is float:
-        return real_number(text)
+        return float(text) if text.lower().lstrip("+-") in _NOT_FINITE else real_number(text)
     if kind == Curve:
         return tuple(
             (whole_number(at), real_number(value)) for at, value in (part.split(":") for part in text.split(","))
@@ -127,6 +129,24 @@ def _read(text: str, kind: Any) -> Shown:
     raise ValueError(text)
 
 
+_NOT_FINITE = ("nan", "inf", "infinity")
+"""Words that a setting's own check refuses, with what it expects."""
+
+
+def _bounds(text: str, kind: Any) -> str:
+    """The bounds of a setting's kind, where `text` is a number to Python that is beyond them or otherwise written."""
+    try:
+        float(text)
+    except ValueError:
+        return ""
+    kinds = get_args(kind) or (kind,)
+    if float in kinds:
+        return f"; expected 0 or of size {LEAST_REAL:g} to {MOST_REAL:g}, in digits 0 to 9"
+    if int in kinds:
+        return f"; expected -{MOST_WHOLE_SETTING:,} to {MOST_WHOLE_SETTING:,}, in digits 0 to 9"
+    return ""
+
+
 def _whole_setting(text: str) -> int:
     return whole_number(text, -MOST_WHOLE_SETTING, MOST_WHOLE_SETTING)
 
@@ -142,8 +162,8 @@ def _described(kind: Any) -> str:
         return "number:value pairs with commas between"
     words = {
         bool: "true or false",
-        int: f"a whole number from -{MOST_WHOLE_SETTING:,} to {MOST_WHOLE_SETTING:,} in digits 0 to 9",
-        float: f"a number, 0 or of size {LEAST_REAL:g} to {MOST_REAL:g}, in digits 0 to 9",
+        int: "a whole number",
+        float: "a number",
         str: "a word",
         NoneType: "none",
     }
