@@ -9,6 +9,9 @@ LEAST_TEMPERATURE: Final = 1e-4
 MOST_TEMPERATURE: Final = 1e4
 MOST_GUIDANCE: Final = 1e4
 """Beyond these, logits in float32 or float16 overflow, or nothing of them is left."""
+TOP_P_ROUNDING: Final = 1e-6
+"""By how much the mass of the tokens that top-p keeps may fall short of it: what float32 rounds off a row, several
+times over. It is the smallest top-p too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +23,9 @@ class SamplingParams:
     temperature: 0, or from `LEAST_TEMPERATURE` to `MOST_TEMPERATURE`; at 0 the distribution is one-hot on the (first)
         largest logit.
     top_k: tokens kept by logit, ties with the last kept included; 0 keeps all.
-    top_p: smallest set of tokens of at least this mass is kept; 1 keeps all.
+    top_p: the smallest set of likeliest tokens that has this mass is kept, ties by token id: tokens in order of falling
+        probability, until their sum in float64 reaches top_p - `TOP_P_ROUNDING`; at least one. 1 keeps all. From
+        `TOP_P_ROUNDING` on; smaller values would keep the likeliest token alone, which temperature 0 says better.
     """
 
     guidance: float = 1.0
@@ -37,7 +42,10 @@ class SamplingParams:
                 f">= 0 (0 takes the likeliest token; others lie from {LEAST_TEMPERATURE:g} to {MOST_TEMPERATURE:g})",
             ),
             ("top_k", self.top_k, self.top_k >= 0, ">= 0 (0 keeps all)"),
-            ("top_p", self.top_p, 0 < self.top_p <= 1, "in (0, 1]"),
+            (
+                *("top_p", self.top_p, TOP_P_ROUNDING <= self.top_p <= 1),
+                f"in [{TOP_P_ROUNDING:g}, 1]; for the likeliest token alone take temperature 0",
+            ),
         ):
             if not right:
                 raise ValueError(f"sampler: {name} must be {expected}, got {value!r}")
@@ -87,9 +95,15 @@ def _one_hot(xp: Any, rows: Any) -> Any:
 
 
 def _nucleus(xp: Any, probs: Any, top_p: float) -> Any:
+    """Rows [N, V] without what lies below the likeliest tokens of mass `top_p`, of equal ones those of larger ids."""
     falling = xp.flip(xp.sort(probs, axis=-1), axis=-1)
-    before = xp.cumulative_sum(falling, axis=-1) - falling
-    kept_count = xp.sum(xp.astype(before < top_p, xp.int64), axis=-1, keepdims=True)
+    wide = xp.astype(falling, xp.float64)
+    before = xp.cumulative_sum(wide, axis=-1) - wide
+    inside = xp.sum(xp.astype(before < top_p - TOP_P_ROUNDING, xp.int64), axis=-1, keepdims=True)
+    kept_count = xp.where(inside < 1, xp.ones_like(inside), inside)
     floor = xp.take_along_axis(falling, kept_count - 1, axis=-1)
-    masses = xp.where(probs < floor, xp.zeros_like(probs), probs)
+    above, level = probs > floor, probs == floor
+    room = kept_count - xp.sum(xp.astype(above, xp.int64), axis=-1, keepdims=True)
+    first = xp.cumulative_sum(xp.astype(level, xp.int64), axis=-1) <= room
+    masses = xp.where(above | (level & first), probs, xp.zeros_like(probs))
     return masses / xp.sum(masses, axis=-1, keepdims=True)

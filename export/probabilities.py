@@ -5,6 +5,7 @@ Read on the host, a pass over nine positions leaves as much work in softmax and 
 
 import numpy as np
 
+from underpaint.algos.rows import TOP_P_ROUNDING
 from underpaint.artifacts.decoder_graph import (
     GUIDANCE_MIX,
     INVERSE_TEMPERATURE,
@@ -15,7 +16,7 @@ from underpaint.artifacts.decoder_graph import (
     TOP_K_OFFSET,
     TOP_P,
 )
-from underpaint.export.graph import GraphWriter
+from underpaint.export.graph import TYPES, GraphWriter
 
 
 def write_probs(graph: GraphWriter, vocab_size: int, asked: str | None = None) -> None:
@@ -55,14 +56,28 @@ def probability_rows(graph: GraphWriter, logits: str, vocab_size: int, name: str
 
 
 def _nucleus(graph: GraphWriter, probs: str) -> str:
-    """`probs` [R, V] without what lies below the likeliest tokens of mass `top_p`; ties with the last are kept."""
+    """`probs` [R, V] without what lies below the likeliest tokens of mass `top_p`, as `algos.rows` has it."""
+    one = graph.integers(1)
     falling, _ = graph.nodes("TopK", [probs, graph.size(probs, 1)], [None, None])
-    before = graph.node("Sub", [graph.node("CumSum", [falling, graph.constant(np.array(1))]), falling])
-    inside = graph.to_integer(graph.node("Less", [before, TOP_P]))
-    count = graph.node("ReduceSum", [inside, graph.integers(-1)], keepdims=1)
-    last = graph.node("Sub", [count, graph.constant(np.array(1))])
-    floor = graph.node("GatherElements", [falling, last], axis=1)
-    return _normalised(graph, graph.node("Where", [graph.node("Less", [probs, floor]), _zero(graph), probs]))
+    before = graph.node("CumSum", [_wide(graph, falling), graph.constant(np.array(1))], exclusive=1)
+    limit = graph.node("Sub", [_wide(graph, TOP_P), graph.constant(np.array(TOP_P_ROUNDING))])
+    count = graph.node("Max", [_counted(graph, graph.node("Less", [before, limit])), one])
+    floor = graph.node("GatherElements", [falling, graph.node("Sub", [count, one])], axis=1)
+    above, level = graph.node("Greater", [probs, floor]), graph.node("Equal", [probs, floor])
+    room = graph.node("Sub", [count, _counted(graph, above)])
+    place = graph.node("CumSum", [graph.to_integer(level), graph.constant(np.array(1))])
+    first = graph.node("And", [level, graph.node("LessOrEqual", [place, room])])
+    kept = graph.node("Or", [above, first])
+    return _normalised(graph, graph.node("Where", [kept, probs, _zero(graph)]))
+
+
+def _wide(graph: GraphWriter, value: str) -> str:
+    return graph.node("Cast", [value], to=TYPES["float64"])
+
+
+def _counted(graph: GraphWriter, chosen: str) -> str:
+    """[R, 1] how many of each row are chosen."""
+    return graph.node("ReduceSum", [graph.to_integer(chosen), graph.integers(-1)], keepdims=1)
 
 
 def _normalised(graph: GraphWriter, shares: str) -> str:
@@ -76,7 +91,3 @@ def _last_column(graph: GraphWriter, value: str) -> str:
 
 def _zero(graph: GraphWriter) -> str:
     return graph.constant(np.array(0, dtype=np.float32))
-
-
-MOST_KEPT = 3840
-"""The most tokens that TensorRT's TopK keeps."""

@@ -26,8 +26,13 @@ def check_limits(settings: Mapping[str, Any], max_nodes: int, vocab_size: int) -
             if isinstance(value, int | float) and value > most:
                 raise ValueError(f"setting {name}: expected at most {most}, got {value}: {why}")
     widths = settings.get("widths", ())
-    if sum(widths) > drafted or max(widths, default=0) > vocab_size:
+    if sum(widths) > drafted:
         raise ValueError(
             f"setting widths: expected at most {drafted} nodes in all levels, got {sum(widths)}: the engine scores "
-            f"{max_nodes} nodes, the root included, and there are {vocab_size} codes"
+            f"{max_nodes} nodes, the root included"
+        )
+    if max(widths, default=0) > vocab_size:
+        raise ValueError(
+            f"setting widths: expected at most {vocab_size} nodes in a level, as there are {vocab_size} codes, got "
+            f"{max(widths)}"
         )

@@ -14,7 +14,7 @@ from torch import Tensor
 from underpaint.algos.arrays import IntArray
 from underpaint.algos.chance import Philox, Role
 from underpaint.algos.draft.spec import Grid
-from underpaint.algos.rows import SamplingParams
+from underpaint.algos.rows import TOP_P_ROUNDING, SamplingParams
 from underpaint.models.decoder import Decoder, causal_bias
 from underpaint.runtime.device.runner import Watch
 
@@ -80,9 +80,11 @@ class EagerLoop:
             rows = rows.masked_fill(rows < rows.topk(sampler.top_k, dim=-1).values[:, -1:], -torch.inf)
         probs = (rows / sampler.temperature).softmax(dim=-1)
         if sampler.top_p < 1:
-            falling = probs.sort(dim=-1, descending=True).values
-            kept = (falling.cumsum(dim=-1) - falling < sampler.top_p).sum(dim=-1, keepdim=True)
-            probs = probs.masked_fill(probs < falling.gather(1, kept - 1), 0.0)
+            order = probs.argsort(dim=-1, descending=True, stable=True)
+            falling = probs.gather(1, order).double()
+            left = falling.cumsum(dim=-1) - falling >= sampler.top_p - TOP_P_ROUNDING
+            left[:, 0] = False
+            probs = probs.masked_fill(torch.zeros_like(left).scatter(1, order, left), 0.0)
         cumulated = probs.double().cumsum(dim=-1)
         drawn = torch.searchsorted(cumulated, (uniforms * cumulated[:, -1])[:, None], right=True)[:, 0]
         return drawn.clamp(max=rows.shape[1] - 1)

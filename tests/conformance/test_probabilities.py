@@ -10,7 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from underpaint.algos.arrays import FloatArray
-from underpaint.algos.rows import SamplingParams, sampling_probs
+from underpaint.algos.rows import TOP_P_ROUNDING, SamplingParams, sampling_probs
 from underpaint.artifacts.decoder_graph import SAMPLING_INPUTS, TOP_P
 from underpaint.export import probabilities as exported
 from underpaint.export.graph import GraphWriter
@@ -68,6 +68,95 @@ def test_a_graph_makes_the_distributions_of_its_sampler(
     # Where float32 and float64 cut the nucleus at two places, the sum before a token is top-p to the last bit.
     assume(np.array_equal(sampling_probs(logits, params) > 0, sampling_probs(logits.astype(np.float64), params) > 0))
     check(session, logits, params)
+
+
+EDGES = {
+    "a running sum that is top-p": ([0.3, 0.1, 0.1, 0.5, 0.0, 0.0], 0.8, [0, 3]),
+    "the same with the tie inside": ([0.3, 0.1, 0.1, 0.5, 0.0, 0.0], 0.85, [0, 1, 3]),
+    "ties by token id": ([0.2, 0.2, 0.2, 0.2, 0.2, 0.0], 0.5, [0, 1, 2]),
+    "flat": ([1 / 6] * 6, 0.5, [0, 1, 2]),
+    "one-hot": ([0.0, 0.0, 1.0, 0.0, 0.0, 0.0], 0.5, [2]),
+    "the smallest top-p": ([0.25, 0.25, 0.2, 0.2, 0.1, 0.0], TOP_P_ROUNDING, [0]),
+    "nearly all": ([0.5, 0.25, 0.125, 0.0625, 0.03125, 0.03125], 0.999, [0, 1, 2, 3, 4, 5]),
+}
+"""Probabilities, top-p, and the tokens that are kept."""
+
+
+@pytest.mark.parametrize("edge", EDGES)
+@pytest.mark.parametrize("where", ["host", "graph", "device"])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_top_p_keeps_the_same_tokens_everywhere(session: Any, edge: str, where: str, dtype: type) -> None:
+    probs, top_p, kept = EDGES[edge]
+    logits = np.maximum(np.log(np.maximum(probs, 1e-30)), -60.0).astype(dtype)[None, None]
+    params = SamplingParams(top_p=top_p)
+    if where == "host":
+        found = sampling_probs(logits, params)
+    elif where == "graph":
+        found = made(session, logits.astype(np.float32), params)
+    else:
+        found = by_device(logits.astype(np.float32), params)
+    assert np.flatnonzero(found[0] > 1e-9).tolist() == kept
+    assert found[0].sum() == pytest.approx(1.0, abs=1e-3)
+
+
+def by_device(logits: FloatArray, params: SamplingParams) -> FloatArray:
+    """The distributions [N, V] of logits [1, N, V], by the device's kernel."""
+    torch = pytest.importorskip("torch")
+    kernels = pytest.importorskip("underpaint.runtime.device.kernels.probs")
+    rows, vocab_size = logits.shape[1:]
+    out = torch.zeros(1, rows, vocab_size)
+    support, finite = torch.zeros(1, rows, dtype=torch.int32), torch.ones(1, rows, dtype=torch.int32)
+    counts = torch.full((1,), rows)
+    kernels.probs(torch.from_numpy(logits)[:, None].contiguous(), out, support, finite, counts, params)
+    assert support[0].tolist() == (out[0] > 0).sum(dim=-1).tolist()
+    found: FloatArray = out[0].numpy()
+    return found
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    weights=st.lists(st.sampled_from([0, 1, 1, 2, 3, 8]), min_size=VOCAB, max_size=VOCAB).filter(any),
+    top_p=st.sampled_from([0.05, 0.25, 0.5, 0.75, 0.8, 0.9, 0.999]),
+)
+def test_top_p_is_the_smallest_set_by_probability_and_id(session: Any, weights: list[int], top_p: float) -> None:
+    """In exact arithmetic: whole weights, sorted by weight and id, until their sum reaches top-p."""
+    total, mass, kept = sum(weights), 0, []
+    for token in sorted(range(VOCAB), key=lambda one: (-weights[one], one)):
+        kept.append(token)
+        mass += weights[token]
+        if mass >= (top_p - TOP_P_ROUNDING) * total:
+            break
+    logits = np.array([[[np.log(weight) if weight else -80.0 for weight in weights]]], dtype=np.float32)
+    params = SamplingParams(top_p=top_p)
+    for found in (sampling_probs(logits, params), made(session, logits, params), by_device(logits, params)):
+        assert np.flatnonzero(found[0] > 1e-9).tolist() == sorted(kept)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16])
+def test_half_of_a_flat_row_is_half_of_its_tokens(dtype: type) -> None:
+    found = sampling_probs(np.zeros((1, 1, 4096), dtype=dtype), SamplingParams(top_p=0.5))
+    assert np.flatnonzero(found[0]).tolist() == list(range(2048))
+
+
+@pytest.mark.parametrize("top_p", [1e-46, 1e-8, 0.0, -0.5, 1.0000001, float("nan")])
+def test_a_top_p_that_filters_nothing_or_everything_is_refused(top_p: float) -> None:
+    with pytest.raises(ValueError, match=r"top_p must be in \[1e-06, 1\]"):
+        SamplingParams(top_p=top_p)
+
+
+def test_transformers_keeps_as_many_tokens_and_top_k_keeps_its_ties() -> None:
+    """What docs/reference/methods.md says of the same rows in transformers."""
+    warpers = pytest.importorskip("transformers.generation.logits_process")
+    torch = pytest.importorskip("torch")
+    for edge in ("ties by token id", "flat", "one-hot"):
+        probs, top_p, kept = EDGES[edge]
+        scores = torch.from_numpy(np.maximum(np.log(np.maximum(probs, 1e-30)), -60.0))[None]
+        theirs = warpers.TopPLogitsWarper(top_p)(None, scores)
+        assert int(torch.isfinite(theirs).sum()) == len(kept)
+    tied = torch.tensor([[3.0, 1.0, 1.0, 1.0, 0.0, 0.0]])
+    assert torch.isfinite(warpers.TopKLogitsWarper(2)(None, tied))[0].tolist() == [True] * 4 + [False] * 2
+    ours = sampling_probs(tied[None].numpy(), SamplingParams(top_k=2))
+    assert (ours[0] > 0).tolist() == [True] * 4 + [False] * 2
 
 
 TIED = np.array([[[1.0, 0.5, 0.5, -3.0, 0.0, 0.0]]], dtype=np.float32)

@@ -1,9 +1,8 @@
 """From logits to distributions: guidance, temperature, top-k with ties, top-p, softmax, as `algos.rows`."""
 
-import numpy as np
 from torch import Tensor
 
-from underpaint.algos.rows import SamplingParams
+from underpaint.algos.rows import TOP_P_ROUNDING, SamplingParams
 from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
 
 _TILE = 512
@@ -143,18 +142,34 @@ def probs_kernel(
         if NUCLEUS:
             tl.debug_barrier()
             floor = nucleus(row, V, wanted, BLOCK)
+            # Of the tokens at the floor, those of the smallest ids that are needed to reach the mass.
+            unit: tl.constexpr = 17592186044416.0
+            above = tl.full((), 0, tl.int64)
+            each = tl.full((), 1, tl.int64)
+            for start in range(0, V, BLOCK):
+                place = start + tl.arange(0, BLOCK)
+                probs = tl.load(row + place, place < V, other=0.0)
+                whole = (probs.to(tl.float64) * unit).to(tl.int64)
+                above += tl.sum(tl.where(ordered(probs) > floor, whole, 0), axis=0)
+                each = tl.maximum(each, tl.max(tl.where(ordered(probs) == floor, whole, 0), axis=0))
+            room = tl.maximum((wanted - above + each - 1) // each, 1)
             total = tl.full((), 0.0, tl.float64)
             held = tl.full((), 0, tl.int32)
+            seen = tl.full((), 0, tl.int64)
             for start in range(0, V, BLOCK):
                 place = start + tl.arange(0, BLOCK)
                 probs = tl.load(row + place, place < V, other=0.0)
-                kept = tl.where(ordered(probs) >= floor, probs, 0.0)
+                level = ((ordered(probs) == floor) & (place < V)).to(tl.int64)
+                first = (level > 0) & (seen + tl.cumsum(level, axis=0) <= room)
+                seen += tl.sum(level, axis=0)
+                kept = tl.where((ordered(probs) > floor) | first, probs, 0.0)
                 total += tl.sum(kept.to(tl.float64), axis=0)
                 held += tl.sum((kept > 0.0).to(tl.int32), axis=0)
+                tl.store(row + place, kept, place < V)
+            tl.debug_barrier()
             for start in range(0, V, BLOCK):
                 place = start + tl.arange(0, BLOCK)
-                probs = tl.load(row + place, place < V, other=0.0)
-                kept = tl.where(ordered(probs) >= floor, probs, 0.0)
+                kept = tl.load(row + place, place < V, other=0.0)
                 tl.store(row + place, tl.math.div_rn(kept, total.to(tl.float32) + tl.zeros_like(kept)), place < V)
     tl.store(support + image * support_stride + node, held)
 
@@ -194,7 +209,7 @@ def probs(
         float(sampler.guidance),
         float(sampler.temperature),
         sampler.top_k,
-        int(float(np.float32(sampler.top_p)) * 2**44),
+        max(1, int((sampler.top_p - TOP_P_ROUNDING) * 2**44)),
         GUIDED=rows == 2,
         GREEDY=sampler.temperature == 0,
         WARM=sampler.temperature not in (0, 1),
