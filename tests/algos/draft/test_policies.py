@@ -13,6 +13,7 @@ from underpaint.algos.chance import enumerate_outcomes, sampling
 from underpaint.algos.draft import POLICIES, Budget, Grid, PolicySpec
 from underpaint.algos.draft.chain import Chain
 from underpaint.algos.draft.eagle1 import Eagle1
+from underpaint.algos.draft.limits import check_limits
 from underpaint.algos.registry import build
 from underpaint.algos.tree import DraftTree, Verdict
 
@@ -225,3 +226,10 @@ def test_a_chain_is_drawn_from_its_distributions(drafter: PathDrafter, length: i
 def test_bad_settings_raise(name: str, bad: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"policy|cost curve"):
         build(POLICIES[name].make, bad, f"policy '{name}'")
+
+
+def test_a_level_wider_than_the_codebook_is_named_as_such():
+    with pytest.raises(ValueError, match="widths: expected at most 2 nodes in a level, as there are 2 codes, got 3"):
+        check_limits({"widths": (3,)}, 16, 2)
+    with pytest.raises(ValueError, match="widths: expected at most 15 nodes in all levels, got 16"):
+        check_limits({"widths": (8, 8)}, 16, 4096)
