@@ -13,7 +13,7 @@ from underpaint.algos.draft.choice import NOTHING, Choice, Kind
 from underpaint.algos.draft.costs import MEASURED_DRAFT_MS, MEASURED_VERIFY_MS, Between, ChainCosts, DraftCosts
 from underpaint.algos.draft.drawn_trees import NO_TREE, DrawnTrees
 from underpaint.algos.draft.point_trees import PointTrees
-from underpaint.algos.draft.roofline_costs import DraftingCosts, NetLoss, drafting_costs
+from underpaint.algos.draft.roofline_costs import DraftingCosts, NetLoss, drafting_costs, likely_length
 from underpaint.algos.draft.sequoia import StaticTree
 from underpaint.algos.draft.settings import at_least
 from underpaint.algos.draft.shape import within
@@ -24,8 +24,6 @@ from underpaint.algos.tree import DraftTree, Verdict, root_only
 WEIGHTS: Final = ("prior", "band_prior", "chain_prior", "window_prior", "sibling_prior")
 DECAYS: Final = ("decay", "chain_decay", "window_decay")
 NO_CHAIN: Final = ChainForecast(0, 0.0)
-TRIED_ACCEPTANCE: Final = 0.8
-"""Of a window's draft, by which the length of its trial is chosen."""
 
 
 @dataclass(slots=True)
@@ -78,8 +76,9 @@ class Roofline:
     lookahead_interval: where a chain is forecast and a tree does not seem to pay, cycles until the next forecast of a
         tree, >= 1.
     windows: passes over the window in a trial, >= 0; 0 leaves windows out. What the first half of them yields is
-        forgotten, as they fill the window. least_window: drafts in a pass over it at least, >= 1: shorter passes would
-        pay at once, but the drafts behind them would be no better at the next. window_prior, window_decay: those of
+        forgotten, as they fill the window. least_window: drafts in a pass over it at least, >= 0: shorter passes would
+        pay at once, but the drafts behind them would be no better at the next. 0: the length that pays best by the cost
+        curve where drafts are accepted with probability 0.8, see `likely_length`. window_prior, window_decay: those of
         `AcceptanceEstimator`. window_margin: by how much the rest has to be ahead, >= 1, as each pass over the window
         makes its drafts better too. A plain step has only to be as good.
     second_look: cycles until what is behind, the window or the rest, is looked at again, >= 1.
@@ -109,7 +108,7 @@ class Roofline:
     probe_most: int = 16
     lookahead_interval: int = 8
     windows: int = 20
-    least_window: int = 14
+    least_window: int = 0
     window_prior: float = 8.0
     window_decay: float = 0.6
     window_margin: float = 1.5
@@ -141,10 +140,9 @@ class Roofline:
 
     def __post_init__(self) -> None:
         at_least("roofline", 1, top_k=self.top_k, max_depth=self.max_depth, lookahead_interval=self.lookahead_interval)
-        at_least(
-            "roofline", 1, probe_first=self.probe_first, second_look=self.second_look, least_window=self.least_window
-        )
+        at_least("roofline", 1, probe_first=self.probe_first, second_look=self.second_look)
         at_least("roofline", 0, windows=self.windows, siblings=self.siblings, sibling_trial=self.sibling_trial)
+        at_least("roofline", 0, least_window=self.least_window)
         at_least("roofline", self.probe_first, probe_most=self.probe_most)
         weights = {
             name: getattr(self, name)
@@ -158,8 +156,7 @@ class Roofline:
         curves = self.verify_ms, self.draft_ms, self.chain_ms, self.plain_ms, self.tree_ms
         self._costs = drafting_costs(*curves, self.between, self.top_k, self.least_window)
         self._plain_rate = 1.0 / self._costs.plain_ms
-        tokens = 1.0 + np.cumsum(TRIED_ACCEPTANCE ** np.arange(1, self.most_nodes))
-        self._trial_length = 1 + int(np.argmax(tokens / self._costs.window.ms)) if tokens.size else 1
+        self._trial_length = likely_length(np.array(self._costs.window.ms))
         self.begin(Grid(1, 1))
 
     @property

@@ -1,10 +1,11 @@
 """What `roofline`'s drafts cost on an engine, and what a picture has lost to plain decoding by these costs."""
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
+from underpaint.algos.arrays import FloatArray
 from underpaint.algos.draft.choice import Kind
 from underpaint.algos.draft.costs import (
     Between,
@@ -18,6 +19,9 @@ from underpaint.algos.draft.costs import (
 )
 from underpaint.algos.draft.settings import at_least
 from underpaint.algos.tree import DraftTree
+
+TRIED_ACCEPTANCE: Final = 0.8
+"""Of a window's draft, by which the length of its trial and its least length are chosen."""
 
 
 class DraftingCosts(NamedTuple):
@@ -54,6 +58,21 @@ class DraftingCosts(NamedTuple):
         return (self.window if kind == "window" else self.chain).ms[nodes - 1]
 
 
+def likely_length(ms: FloatArray) -> int:
+    """The window that pays best where each draft is accepted with `TRIED_ACCEPTANCE`; ties: the shorter.
+
+    Args:
+        ms: Of a cycle by drafts, from 1 on; `[L]`, may be empty.
+
+    Returns:
+        Drafts, from 1 to `L`; 1 where `ms` is empty.
+    """
+    if not ms.size:
+        return 1
+    tokens = 1.0 + np.cumsum(TRIED_ACCEPTANCE ** np.arange(1, ms.size + 1))
+    return 1 + int(np.argmax(tokens / ms))
+
+
 def drafting_costs(
     verify_ms: tuple[tuple[int, float], ...],
     draft_ms: DraftCosts,
@@ -73,9 +92,10 @@ def drafting_costs(
     plain = float(verify[0]) if plain_ms is None else plain_ms
     if not 0 < plain < np.inf:
         raise ValueError(f"policy 'roofline': plain_ms must be a positive time, got {plain_ms!r}")
-    # No drafter pass empties the caches before a pass over the window, as none does before a plain step.
-    window_ms = verify[1:] - max(0.0, verify[0] - plain)
-    window_ms[:least_window] = window_ms[:least_window][-1:]
+    # A pass over the window has a plain step's caches, which no drafter pass empties, and its share of the host.
+    window_ms = plain + np.maximum(0.0, verify[1:] - verify[0])
+    least = least_window or likely_length(window_ms)
+    window_ms[:least] = window_ms[:least][-1:]
     return DraftingCosts(
         SizeCosts.of(verify),
         draft.tolist(),

@@ -210,7 +210,7 @@ def test_a_chain_is_drawn_from_its_distributions(drafter: PathDrafter, length: i
         ("roofline", {"windows": -1}),
         ("roofline", {"window_decay": 1.5}),
         ("roofline", {"second_look": 0}),
-        ("roofline", {"least_window": 0}),
+        ("roofline", {"least_window": -1}),
         ("roofline", {"window_margin": 0.9}),
         ("roofline", {"siblings": -1}),
         ("roofline", {"sibling_prior": 0.0}),
