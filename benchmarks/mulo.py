@@ -32,6 +32,7 @@ from underpaint.runtime.evaluation.report import ReportRow, accepted_cells, repo
 from underpaint.runtime.files import check_folder_writable
 from underpaint.runtime.methods.method import DecodingMethod
 from underpaint.runtime.methods.registry import build_method, resolve
+from underpaint.runtime.methods.settings import overridden
 from underpaint.runtime.pipeline import Pipeline
 
 APART = 128
@@ -59,7 +60,7 @@ def available(
 
 
 def built(pipeline: Pipeline, one: Variant, *more: str) -> DecodingMethod:
-    config = resolve(one.method, TEMPERATURE, None, (*one.settings, *more))
+    config = resolve(one.method, TEMPERATURE, None, overridden(one.settings, more))
     return build_method(one.label, config, pipeline.tables)
 
 

@@ -13,7 +13,7 @@ import typer
 
 from underpaint.algos.chance import MOST_SEED
 from underpaint.cli.errors import STOPPED, bad_input
-from underpaint.cli.outputs import json_output
+from underpaint.cli.outputs import check_replaceable, json_output
 from underpaint.cli.terminal import (
     STANDARD_OUTPUT,
     Column,
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from underpaint.sim.certify.verifier import Verifier
 
 
+DEFAULT_OUT = Path("failing-case.json")
 NOT_LOSSLESS = 1
 """The exit code of a verifier that is not lossless."""
 
@@ -70,8 +71,13 @@ def certify(
         float, typer.Option(help="Look so long for a smaller failing case.", min=0, max=86_400)
     ] = 15.0,
     out: Annotated[
-        Path, typer.Option(parser=json_output, help="Where the smallest failing case is written; it replays.")
-    ] = Path("failing-case.json"),
+        Path | None,
+        typer.Option(
+            parser=json_output,
+            help="Where the smallest failing case is written; it replays. Default: failing-case.json.",
+            show_default=False,
+        ),
+    ] = None,
     json_file: Annotated[
         Path | None,
         typer.Option("--json", parser=json_output, help="Write the whole certificate; - is standard output."),
@@ -103,9 +109,12 @@ def certify(
     with bad_input():
         if not 0.001 <= margin < 1.0:
             raise ValueError(f"--margin: expected 0.001 to below 1, got {margin}")
-        check_file_writable(out)
+        place = out or DEFAULT_OUT
+        if replay is None:
+            check_replaceable("--out", place, "json")
+            check_file_writable(place)
         check_json(json_file)
-        check_apart({"--out": out, "--json": json_file})
+        check_apart({"--out": place, "--json": json_file})
         effort = Effort(margin=margin, seed=seed)
         named = None if verifier is None else Spec(verifier, cast("Interface", interface), seeds)
         case: VerifierCase | None = None
@@ -141,8 +150,8 @@ def certify(
     held = {name: plain[name] for name in ("finding", "looks_like")}
     whole = {**asdict(spec), "target": with_whole_path(spec.target)}
     case_values = {"verifier": whole, "case": found.failing.to_dict(), **held}
-    write_beside(out, _as_json(with_envelope("certify-case", machine, command, case_values)))
-    note(f"the case is in {out}; again with: {_replay_command(out, spec)}", as_text)
+    write_beside(place, _as_json(with_envelope("certify-case", machine, command, case_values)))
+    note(f"the case is in {place}; again with: {_replay_command(place, spec)}", as_text)
     raise typer.Exit(NOT_LOSSLESS)
 
 

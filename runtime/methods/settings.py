@@ -50,6 +50,11 @@ def split_settings(texts: Iterable[str]) -> list[tuple[str, str]]:
     return pairs
 
 
+def overridden(settings: Iterable[str], by: Iterable[str]) -> list[str]:
+    """`name=value` settings with those of `by` in the place of earlier ones of the same name."""
+    return [f"{name}={value}" for name, value in {**dict(split_settings(settings)), **dict(split_settings(by))}.items()]
+
+
 def check_new(name: str, part: str, taken: Iterable[tuple[str, str]]) -> None:
     """ValueError where a setting of a part was given before under its other spelling, with or without the part."""
     if (part, name) in taken:

@@ -20,6 +20,7 @@ from underpaint.runtime.evaluation.drawing_log import DrawingLog
 from underpaint.runtime.evaluation.report import make_report, to_results
 from underpaint.runtime.methods.mulo_method import MuloMethod
 from underpaint.runtime.methods.registry import build_method, resolve
+from underpaint.runtime.methods.settings import overridden
 from underpaint.sim.replay.predict_rows import rows_for, run_rows
 from underpaint.sim.replay.trace import load
 
@@ -120,7 +121,7 @@ def test_a_draft_of_the_whole_image_is_repaired_as_the_method_does_pass_by_pass(
         ("mulo-raster", ("tau=0.4", "k=none", "rows=none")),
     ):
         built = build_method(
-            method, resolve(method, temperature, None, (*SETTINGS.get(method, ()), *settings)), PIPELINE.tables
+            method, resolve(method, temperature, None, overridden(SETTINGS.get(method, ()), settings)), PIPELINE.tables
         )
         assert isinstance(built, MuloMethod)
         plain = built.config.to_dict()["settings"]

@@ -471,7 +471,7 @@ def test_spatial_methods_stand_beside_their_control() -> None:
     for extra, message in (
         (("--taus", "x"), "--taus: expected numbers"),
         (("--taus", "-1"), "at least 0"),
-        (("--taus", "0.1,nan"), "at least 0"),
+        (("--taus", "0.1,nan"), "expected numbers with commas between"),
         (("--models", "shrap"), "did you mean 'sharp'"),
         (("--machine", "no.json"), "no.json"),
         (("--windows", "17"), "window: expected 1..16"),
@@ -523,8 +523,9 @@ def test_bad_costs_and_comparisons_are_refused(monkeypatch: pytest.MonkeyPatch, 
         assert message in text
 
     refused(costs, None, "costs.json")
-    for held in ("{", "[1]", "{}", '{"verify_ms": [1], "draft_ms": []}'):
-        refused(costs, held, "expected JSON with verify_ms and draft_ms")
+    refused(costs, "{", "no cost curve: expected JSON")
+    for held in ("[1]", "{}", '{"verify_ms": [1], "draft_ms": []}'):
+        refused(costs, held, "costs.json: ")
     refused(costs, '{"verify_ms": [[1, -2]], "draft_ms": [[1, 1]]}', "verify_ms")
     compare.touch()
     refused(compare, None, "compare.json")

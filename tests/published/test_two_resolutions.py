@@ -25,6 +25,7 @@ from underpaint.runtime.conditions import parse_condition
 from underpaint.runtime.drawing import Drawing, draw, noise_of
 from underpaint.runtime.engines.context import EngineContext, EngineError
 from underpaint.runtime.methods.registry import METHODS, build_method, resolve
+from underpaint.runtime.methods.settings import overridden
 from underpaint.runtime.pipeline import Pipeline
 
 SIDE = 8
@@ -65,7 +66,7 @@ def pipeline(folders: tuple[Path, Path]) -> Pipeline:
 
 def drawn(pipeline: Pipeline, sampler: SamplingParams, method: str, *settings: str) -> Drawing:
     own = ["resampler=bicubic", "k=none", "window=none"] if method in MULTI_SCALE else []
-    config = resolve(method, sampler.temperature, settings=[*own, *settings])
+    config = resolve(method, sampler.temperature, settings=overridden(own, settings))
     return draw(pipeline, build_method(method, config, pipeline.tables), sampler, ASKED, 5)
 
 
