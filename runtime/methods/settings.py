@@ -50,9 +50,10 @@ def split_settings(texts: Iterable[str]) -> list[tuple[str, str]]:
     return pairs
 
 
-def overridden(settings: Iterable[str], by: Iterable[str]) -> list[str]:
-    """`name=value` settings with those of `by` in the place of earlier ones of the same name."""
-    return [f"{name}={value}" for name, value in {**dict(split_settings(settings)), **dict(split_settings(by))}.items()]
+def overridden(*groups: Iterable[str]) -> list[str]:
+    """`name=value` settings, each name once: of several with one name the last is kept."""
+    last = dict(split_setting(text) for group in groups for text in group)
+    return [f"{name}={value}" for name, value in last.items()]
 
 
 def check_new(name: str, part: str, taken: Iterable[tuple[str, str]]) -> None:

@@ -155,7 +155,13 @@ class SyntheticPipeline:
         return f"{self.resolution} px"
 
     def fingerprint(self) -> Mapping[str, Any]:
-        return {"target": self.name, "resolution": self.resolution, "engine": "synthetic", "sha256": {}}
+        return {
+            "grid": list(self.grid),
+            "target": self.name,
+            "resolution": self.resolution,
+            "engine": "synthetic",
+            "sha256": {},
+        }
 
     def condition(self, text: str) -> Condition:
         return parse_condition(text, self.index.condition)

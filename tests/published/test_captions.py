@@ -49,8 +49,9 @@ def test_the_command_writes_a_file_or_says_why_not(encoder: Path, tmp_path: Path
     assert result.exit_code == 0, result.output
     assert np.load(out).shape == (3, 12)
     for arguments, message in (
-        ([str(encoder), " ", "--out", str(out)], "expected a text"),
-        ([str(tmp_path / "none"), "a", "--out", str(out)], "no text encoder"),
+        ([str(encoder), " ", "--out", str(tmp_path / "other.npy")], "expected a text"),
+        ([str(encoder), "a red cat", "--out", str(out)], "pass --overwrite to replace it"),
+        ([str(tmp_path / "none"), "a", "--out", str(tmp_path / "other.npy")], "no text encoder"),
         ([str(encoder), "a", "--out", str(tmp_path / "cat.txt")], "ends in .npy"),
         ([str(encoder), "a", "--out", "/proc/cat.npy"], "cannot write into /proc"),
     ):

@@ -314,7 +314,7 @@ def test_every_method_runs_on_exported_engines(folder: Path, tmp_path: Path) -> 
         if temperature == "0":
             assert all(row["identical_share"] == 1 for row in rows.values() if row["lossless"])
     for arguments, message in (
-        (["99"], "expected \\[1\\] ids"),
+        (["99"], "class must be between 0 and 5, got 99"),
         (["x"], "expected a class"),
         (["x.npy"], "no file at"),
         (["1", "--engines", str(tmp_path)], "model_index"),
