@@ -638,7 +638,7 @@ _WRITTEN: Final = (
     ("results validate list.json", "list.json: expected a JSON object, got list"),
     ("results validate object.json", "there is no 'results_version': it wa"),
     ("results validate null.json", "null.json: expected a JSON object, got NoneType"),
-    ("results validate a_folder", "a_folder: there is no such file"),
+    ("results validate a_folder", "a_folder: expected a regular file, got a folder; name a file"),
     ("results validate compare_version.json", "compare_version.json: results of version 99, this"),
     ("results upgrade nowhere.json", "nowhere.json: there is no such file"),
     ("results upgrade object.json", "expected a comparison or a sweep written before"),
