@@ -176,7 +176,7 @@ def test_a_head_of_a_trace_is_read_by_its_types(tmp_path: Path) -> None:
         arrays = {one: held[one] for one in held.files}
     head = json.loads(str(arrays["head"]))
     for field, value, says in (
-        ("format", 1.0, "format 1.0 instead of 1"),
+        ("format", 1.0, "expected format 1, got 1.0"),
         ("vocab_size", "24", "vocab_size: expected a whole number"),
         ("grid", [2, -3], "grid: expected 1 to 4096"),
         ("about", {"model": []}, "expected a model with its sha256"),
