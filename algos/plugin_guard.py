@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
 from functools import wraps
+from threading import Lock
 from types import FrameType, TracebackType
 from typing import Any, Final, NoReturn
 
@@ -22,42 +23,68 @@ class PluginError(ValueError):
 @contextmanager
 def loading() -> Iterator[None]:
     """While a plug-in is loaded, what it prints goes to standard error, and `os._exit` is an error of the plug-in."""
+    with _descriptor_to_error(), redirect_stdout(sys.stderr), _no_ending(lambda caller: True):
+        yield
+
+
+@contextmanager
+def _no_ending(refuses: Callable[[FrameType], bool]) -> Iterator[None]:
+    """`os._exit` raises SystemExit in this process where `refuses(caller's frame)`."""
     ending: Callable[[int], NoReturn] = os._exit
     owner = os.getpid()
 
     def refused(code: int = 0) -> NoReturn:
-        if os.getpid() != owner:
+        if os.getpid() != owner or not refuses(sys._getframe(1)):
             ending(code)
         raise SystemExit(f"it ended the program by os._exit({code})")
 
-    system = sys.modules.get("posix")
-    with _descriptor_to_error(), redirect_stdout(sys.stderr):
-        places = [one for one in (os, system) if one is not None]
-        try:
-            for place in places:
-                place.__dict__["_exit"] = refused
-            yield
-        finally:
-            for place in places:
-                place.__dict__["_exit"] = ending
+    places = [one for one in (os, sys.modules.get("posix")) if one is not None]
+    try:
+        for place in places:
+            place.__dict__["_exit"] = refused
+        yield
+    finally:
+        for place in places:
+            place.__dict__["_exit"] = ending
 
 
 @contextmanager
 def _descriptor_to_error() -> Iterator[None]:
-    """What programs and libraries write to file descriptor 1 goes to standard error."""
-    with suppress(OSError, ValueError):
-        sys.stdout.flush()
-    try:
-        kept = os.dup(1)
-        os.dup2(2, 1)
-    except OSError:  # closed
-        yield
-        return
+    """What programs and libraries write to file descriptor 1 goes to standard error; it may be entered again."""
+    with _DESCRIPTOR.lock:
+        if _DESCRIPTOR.users == 0:
+            _DESCRIPTOR.turn()
+        _DESCRIPTOR.users += 1
     try:
         yield
     finally:
-        os.dup2(kept, 1)
-        os.close(kept)
+        with _DESCRIPTOR.lock:
+            _DESCRIPTOR.users -= 1
+            if _DESCRIPTOR.users == 0:
+                _DESCRIPTOR.turn_back()
+
+
+class _Descriptor:
+    """File descriptor 1, which threads turn to standard error together: the last one turns it back."""
+
+    def __init__(self) -> None:
+        self.lock, self.users, self._kept = Lock(), 0, -1
+
+    def turn(self) -> None:
+        with suppress(OSError, ValueError):
+            sys.stdout.flush()
+        with suppress(OSError):  # closed
+            self._kept = os.dup(1)
+            os.dup2(2, 1)
+
+    def turn_back(self) -> None:
+        if self._kept >= 0:
+            os.dup2(self._kept, 1)
+            os.close(self._kept)
+            self._kept = -1
+
+
+_DESCRIPTOR: Final = _Descriptor()
 
 
 def own_file(file: str | None, plugin: str) -> None:
@@ -78,12 +105,13 @@ def plugin_line(trace: TracebackType | None) -> tuple[str, str, int] | None:
 
 @contextmanager
 def named_in_use() -> Iterator[None]:
-    """An error that a plug-in raises while it is used becomes a PluginError; all others stay as they are."""
+    """A plug-in that raises or ends the program while it is used is a PluginError; other errors stay as they are."""
     try:
-        yield
+        with _no_ending(_is_of_plugin):
+            yield
     except PluginError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         place = plugin_line(error.__traceback__)
         if place is None:
             raise
@@ -132,6 +160,8 @@ def _is_of_plugin(frame: FrameType | None) -> bool:
 def check_answers(what: str, make: type[Any], method: str, wrong: Callable[..., str | None]) -> None:
     """Let `method` of a class from outside raise PluginError where its answer is wrong; a second call does nothing.
 
+    What it writes to file descriptor 1 goes to standard error.
+
     Args:
         what: The part that the class makes, as `rule 'mine'`.
         make: The class; one of this project is left as it is.
@@ -144,7 +174,8 @@ def check_answers(what: str, make: type[Any], method: str, wrong: Callable[..., 
 
     @wraps(asked)
     def checked(self: Any, *given: Any, **named: Any) -> Any:
-        answer = asked(self, *given, **named)
+        with _descriptor_to_error():
+            answer = asked(self, *given, **named)
         expected = wrong(answer, *given, *named.values())
         if expected is not None:
             code = getattr(asked, "__code__", None)

@@ -65,7 +65,7 @@ def read_results(path: Path) -> dict[str, Any]:
         )
     if not is_version(version, VERSION):
         newer = type(version) is int and version > VERSION
-        todo = "install a newer underpaint" if newer else f"`underpaint results upgrade {path}` brings it up"
+        todo = "install a newer underpaint" if newer else "repeat the command that wrote it"
         raise ResultsError(f"{path}: results of version {version!r}, this reads version {VERSION}; {todo}")
     problems = problems_of(found)
     if problems:
@@ -77,10 +77,10 @@ def read_results(path: Path) -> dict[str, Any]:
 def upgraded(path: Path) -> dict[str, Any]:
     """The results in a file as this version has them. Raises ResultsError where nothing tells what it holds."""
     found = _read_object(path)
-    if is_version(found.get(VERSION_KEY), VERSION):
+    if VERSION_KEY in found:
         return read_results(path)
     rows = found.get("rows")
-    if VERSION_KEY in found or not isinstance(rows, list) or not {"machine", "model", "settings"} <= set(found):
+    if not isinstance(rows, list) or not {"machine", "model", "settings"} <= set(found):
         raise ResultsError(
             f"{path}: expected a comparison or a sweep written before version 1, with machine, model, settings and "
             f"rows; got {', '.join(sorted(found)) or 'an empty object'}"
@@ -226,8 +226,8 @@ def _is(value: Any, name: str) -> bool:
 
 
 def _read_object(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        raise ResultsError(f"{path}: there is no such file")
+    if not path.exists():
+        raise ResultsError(f"{path}: there is no such file; check the name")
     try:
         return read_object(path)
     except ValueError as error:

@@ -257,7 +257,8 @@ def _report(
         print_rows(report.rows, pipeline, title, curve, form)
     else:
         show_device_rows(report.rows, f"{title}, {on_device.told()}", form, pipeline.judge is not None)
-    page = f"underpaint report {shlex.quote(str(out))}"
+    elsewhere = [] if figures == out / "compare.json" else ["--figures", str(figures)]
+    page = shlex.join(["underpaint", "report", str(out), *elsewhere])
     note_files((figures, *([gallery] if report.gallery else []), maps), f"{page} makes one page of it", form)
 
 

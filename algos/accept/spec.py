@@ -144,7 +144,8 @@ def _not_a_verdict(answer: object, tree: DraftTree, probs: FloatArray, *_: objec
         and 0 <= answer.token < codes
     ):
         return None
-    return f"a Verdict with nodes from 1 to {nodes - 1} and a token from 0 to {codes - 1}"
+    path = f"nodes from 1 to {nodes - 1}" if nodes > 1 else "no nodes"
+    return f"a Verdict with {path} and a token from 0 to {codes - 1}"
 
 
 RULES: Registry[RuleSpec] = Registry("rule", "underpaint.rules")

@@ -53,7 +53,7 @@ class ComparisonFolder:
             raise NotADirectoryError(f"no folder {folder}; make one with `underpaint compare --out {folder}`")
         evaluated = (folder / HEAD_NAME).is_file()
         path = figures or folder / ("evaluate.json" if evaluated else "compare.json")
-        if not path.is_file():
+        if not path.exists():
             raise ResultsError(f"{path}: there are no figures; let the run finish, or name their file with --figures")
         results = upgraded(path)
         if results["kind"] not in KINDS:

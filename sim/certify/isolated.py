@@ -116,7 +116,13 @@ def open_isolated(spec: Spec, timeout: float) -> AbstractContextManager[Verifier
     this one.
     """
     if spec.interface == "process":
-        return ProcessVerifier(shlex.split(spec.target), "seeds" if spec.seeds else "uniforms", timeout)
+        try:
+            command = shlex.split(spec.target)
+        except ValueError as error:
+            raise ValueError(
+                f"--as process: expected a command line as a shell reads it, got {spec.target!r}: {error}; close it"
+            ) from error
+        return ProcessVerifier(command, "seeds" if spec.seeds else "uniforms", timeout)
     if spec.target.startswith(GALLERY) or _is_own_rule(spec):
         return nullcontext(open_verifier(spec))
     return IsolatedVerifier(spec, timeout)

@@ -36,7 +36,9 @@ class ProcessVerifier:
 
     def __init__(self, command: Sequence[str], noise: Noise = "uniforms", timeout: float = 10.0) -> None:
         if not command:
-            raise ValueError("--process: expected a command line, got an empty one")
+            raise ValueError(
+                "--as process: expected a command line, got an empty one; name a program and its arguments"
+            )
         self.command, self.noise, self.timeout = list(command), noise, timeout
         self._next = 0
         self._start()
@@ -79,7 +81,9 @@ class ProcessVerifier:
             )
         except OSError as error:
             self._errors.close()
-            raise ValueError(f"--process: {self.command[0]!r} cannot be started: {error}") from error
+            raise ValueError(
+                f"--as process: {self.command[0]!r} cannot be started: {error}; name a program, with its path"
+            ) from error
         self._left = b""
 
     def _batch(self, drafts: Sequence[DraftRequest], noise: FloatArray, offset: int) -> list[Verdict | Fault]:

@@ -97,6 +97,12 @@ def test_what_nothing_tells_is_not_brought_up(tmp_path):
         upgraded(written(tmp_path, {"rows": []}))
 
 
+def test_a_newer_or_damaged_version_is_not_called_an_older_one(tmp_path):
+    for version, todo in ((VERSION + 1, "install a newer underpaint"), (1.0, "repeat the command that wrote it")):
+        with pytest.raises(ResultsError, match=todo):
+            upgraded(written(tmp_path, compared(results_version=version)))
+
+
 def test_runs_are_told_apart_and_the_same_run_is_kept_once():
     other = compared(machine={"processor": "another"})
     found = merged([("a", compared()), ("b", other), ("c", compared())])

@@ -152,6 +152,10 @@ def test_methods_begins_with_what_each_method_is(tmp_path, monkeypatch):
             "compare --methods zipar --resolution 64 --prompts-count 1 --no-likelihood --out 'a run'",
             "underpaint report 'a run'",
         ),
+        (
+            "compare --methods zipar --resolution 64 --prompts-count 1 --no-likelihood --out 'a run' --json 'a.json'",
+            "underpaint report 'a run' --figures a.json",
+        ),
         ("report 'a run'", "open a run/report.html in a browser"),
         ("sweep --resolution 64 --prompts-count 1 --vary zipar.window=1,2 --out s", "open s/pareto.png"),
         (

@@ -28,8 +28,10 @@ def plugin(folder: Path, body: str, head: str = "") -> Path:
         ("        raise RuntimeError('broken rule')\n", "RuntimeError: broken rule"),
         ("        return 1 / 0\n", "ZeroDivisionError"),
         ("        return 5\n", "must return a Verdict"),
-        ("        return None\n", "must return a Verdict"),
-        ("        return Verdict((99,), 0)\n", "must return a Verdict with nodes from 1 to"),
+        ("        return None\n", "must return a Verdict with no nodes and a token from 0 to"),
+        ("        raise SystemExit(0)\n", "SystemExit: 0"),
+        ("        __import__('os')._exit(0)\n", "SystemExit: it ended the program by os._exit(0)"),
+        ("        return Verdict((99,), 0)\n", "must return a Verdict with no nodes"),
         ("        return Verdict((), -1)\n", "must return a Verdict"),
         ("        return Verdict((), 0.5)\n", "must return a Verdict"),
     ],
@@ -72,11 +74,12 @@ def test_a_plug_in_that_ends_the_program_as_it_is_loaded_is_bad_input(tmp_path: 
 def test_what_a_plug_in_prints_does_not_stand_in_the_results(tmp_path: Path) -> None:
     plugin(
         tmp_path,
-        "        print('in use')\n" + BODY,
+        "        print('in use')\n        import os\n        os.write(1, b'raw use')\n        os.system('echo child')\n"
+        + BODY,
         "print('loaded')\nimport os, sys\nos.write(1, b'raw')\nsys.stdout.write('direct')\n",
     )
     done = run(tmp_path, "--plugin", "mine.py", "exact", "last_first", "--json", "-")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["rule"] == "last_first"
-    for said in ("loaded", "raw", "direct", "in use"):
+    for said in ("loaded", "raw", "direct", "in use", "raw use", "child"):
         assert said in done.stderr

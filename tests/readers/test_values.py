@@ -63,7 +63,7 @@ def put(path: tuple[Any, ...], value: Any) -> Any:
 @pytest.mark.parametrize(
     ("path", "value", "says"),
     [
-        (("results_version",), 1.0, "version 1.0"),
+        (("results_version",), 1.0, "version 1.0, this reads version 1; repeat the command"),
         (("results_version",), True, "version True"),
         (("results_version",), "1", "version '1'"),
         (("rows",), [], "rows: expected 1 or more of them, got 0"),
@@ -71,6 +71,7 @@ def put(path: tuple[Any, ...], value: Any) -> Any:
         (("rows", 1, "method"), "ar", "'ar' has two rows"),
         (("rows", 0, "speedup"), 1e308, "rows.0..speedup: expected 1e.09 or less"),
         (("rows", 0, "speedup_low"), 2.0, "speedup_low: expected an interval, got 2.0 to 1.1"),
+        (("rows", 0), {**ROW, "batch": -7}, "batch: expected 1 or more, got -7"),
         (("machine", "cores"), -4, "machine.cores: expected 1 or more, got -4"),
         (("acceptance_per_cell", "eagle2"), [[0.5], [1.0, 0.5]], "expected rows of one length, got 1 and 2 cells"),
         (("acceptance_per_cell", "eagle2"), [[0.5, 0.5, 0.5]], "expected 2 x 2 cells, as the model's grid has"),
