@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from underpaint.algos.chance import MOST_SEED
+from underpaint.algos.numbers import whole_number
 from underpaint.cli.errors import BAD_INPUT, STOPPED, bad_input
 from underpaint.cli.options import short_hash
 from underpaint.cli.outputs import Commands, check_replaceable, output_folder
@@ -58,9 +59,12 @@ def tables(
 
     with bad_input():
         check_json(json_file)
-        if fit_on != "median" and not fit_on.isdigit():
-            raise ValueError(f"--fit-on: expected a row's number or 'median', got {fit_on!r}")
-        row = None if fit_on == "median" else int(fit_on)
+        try:
+            row = None if fit_on == "median" else whole_number(fit_on, 0)
+        except ValueError as error:
+            raise ValueError(
+                f"--fit-on: expected a row's number, in digits 0 to 9, or 'median', got {fit_on!r}"
+            ) from error
         found = [check(group, row) for group in groups() if row is None or row < len(group.rows)]
         if not found:
             raise ValueError(f"--fit-on {fit_on}: no published table has that many rows")
