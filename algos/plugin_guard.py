@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
 from functools import wraps
 from types import FrameType, TracebackType
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, TextIO
 
 _HOUSE: Final = "underpaint."
 _FILES: Final[dict[str, str]] = {}
@@ -22,24 +22,31 @@ class PluginError(ValueError):
 @contextmanager
 def loading() -> Iterator[None]:
     """While a plug-in is loaded, what it prints goes to standard error, and `os._exit` is an error of the plug-in."""
+    with _descriptor_to_error(), redirect_stdout(sys.stderr), _no_exit(lambda frame: True):
+        yield
+    if isinstance(sys.stdout, _Routed):
+        sys.stdout.take_descriptor()
+
+
+@contextmanager
+def _no_exit(refuses: Callable[[FrameType], bool]) -> Iterator[None]:
+    """`os._exit` in this process is SystemExit with a message where `refuses` says so of the frame that calls it."""
     ending: Callable[[int], NoReturn] = os._exit
     owner = os.getpid()
 
     def refused(code: int = 0) -> NoReturn:
-        if os.getpid() != owner:
+        if os.getpid() != owner or not refuses(sys._getframe(1)):
             ending(code)
         raise SystemExit(f"it ended the program by os._exit({code})")
 
-    system = sys.modules.get("posix")
-    with _descriptor_to_error(), redirect_stdout(sys.stderr):
-        places = [one for one in (os, system) if one is not None]
-        try:
-            for place in places:
-                place.__dict__["_exit"] = refused
-            yield
-        finally:
-            for place in places:
-                place.__dict__["_exit"] = ending
+    places = [one for one in (os, sys.modules.get("posix")) if one is not None]
+    try:
+        for place in places:
+            place.__dict__["_exit"] = refused
+        yield
+    finally:
+        for place in places:
+            place.__dict__["_exit"] = ending
 
 
 @contextmanager
@@ -83,32 +90,67 @@ def named_in_use() -> Iterator[None]:
         yield
     except PluginError:
         raise
-    except Exception as error:
-        place = plugin_line(error.__traceback__)
-        if place is None:
-            raise
-        plugin, file, line = place
-        raise PluginError(
-            f"plug-in {plugin}: {type(error).__name__}: {error} ({file}, line {line}); mend it there"
-        ) from error
+    except (Exception, SystemExit) as error:
+        cause: BaseException | None = error
+        while cause is not None:  # Python hides StopIteration behind an error of its own
+            place = plugin_line(cause.__traceback__)
+            if place is not None:
+                plugin, file, line = place
+                raise PluginError(
+                    f"plug-in {plugin}: {type(cause).__name__}: {cause} ({file}, line {line}); mend it there"
+                ) from error
+            cause = cause.__cause__
+        raise
 
 
 @contextmanager
 def clean_output() -> Iterator[None]:
-    """Standard output for the program alone: what a plug-in prints goes to standard error."""
+    """Standard output for the program alone: what a plug-in prints goes to standard error, and it cannot end it."""
     before = sys.stdout
-    sys.stdout = _Routed(before)
+    routed = _Routed(before)
+    sys.stdout = routed
     try:
-        yield
+        with _no_exit(_is_of_plugin):
+            yield
     finally:
         sys.stdout = before
+        routed.give_descriptor_back()
 
 
 class _Routed:
     """A stream that looks, for each text, whether a plug-in writes it."""
 
     def __init__(self, output: Any) -> None:
-        self._output = output
+        self._output = self._given = output
+        self._own: TextIO | None = None
+
+    def take_descriptor(self) -> None:
+        """Write by a descriptor of its own; what is written past Python to descriptor 1 goes to standard error."""
+        try:
+            if self._own is not None or self._output.fileno() != 1:
+                return
+            self._output.flush()
+            self._own = open(  # noqa: SIM115  (closed by `give_descriptor_back`)
+                os.dup(1), "w", encoding=self._output.encoding, errors=self._output.errors
+            )
+            os.dup2(2, 1)
+        except (AttributeError, OSError, ValueError):  # closed, or no file
+            return
+        self._output = self._own
+
+    def give_descriptor_back(self) -> None:
+        """Put descriptor 1 back; OSError where what was written does not fit on the disk."""
+        if self._own is None:
+            return
+        try:
+            with suppress(OSError, ValueError):
+                self._given.flush()  # what a plug-in wrote past this stream, still to standard error
+            self._own.flush()
+        finally:
+            os.dup2(self._own.fileno(), 1)
+            with suppress(OSError):
+                self._own.close()
+            self._own = None
 
     def write(self, text: str) -> Any:
         return (sys.stderr if _FILES and _is_of_plugin(sys._getframe(1)) else self._output).write(text)

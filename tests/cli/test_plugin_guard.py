@@ -27,6 +27,9 @@ def plugin(folder: Path, body: str, head: str = "") -> Path:
     [
         ("        raise RuntimeError('broken rule')\n", "RuntimeError: broken rule"),
         ("        return 1 / 0\n", "ZeroDivisionError"),
+        ("        raise StopIteration\n", "StopIteration"),
+        ("        raise SystemExit(0)\n", "SystemExit: 0"),
+        ("        import os; os._exit(0)\n", "it ended the program by os._exit(0)"),
         ("        return 5\n", "must return a Verdict"),
         ("        return None\n", "must return a Verdict"),
         ("        return Verdict((99,), 0)\n", "must return a Verdict with nodes from 1 to"),
@@ -72,11 +75,12 @@ def test_a_plug_in_that_ends_the_program_as_it_is_loaded_is_bad_input(tmp_path: 
 def test_what_a_plug_in_prints_does_not_stand_in_the_results(tmp_path: Path) -> None:
     plugin(
         tmp_path,
-        "        print('in use')\n" + BODY,
+        "        import os, sys; print('in use'); sys.__stdout__.write('past')\n"
+        "        os.write(1, b'bytes'); os.system('echo sub')\n" + BODY,
         "print('loaded')\nimport os, sys\nos.write(1, b'raw')\nsys.stdout.write('direct')\n",
     )
     done = run(tmp_path, "--plugin", "mine.py", "exact", "last_first", "--json", "-")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["rule"] == "last_first"
-    for said in ("loaded", "raw", "direct", "in use"):
+    for said in ("loaded", "raw", "direct", "in use", "past", "bytes", "sub"):
         assert said in done.stderr
