@@ -62,9 +62,7 @@ def tables(
         try:
             row = None if fit_on == "median" else whole_number(fit_on, 0)
         except ValueError as error:
-            raise ValueError(
-                f"--fit-on: expected a row's number, in digits 0 to 9, or 'median', got {fit_on!r}"
-            ) from error
+            raise ValueError(f"--fit-on: expected a row's number or 'median', got {fit_on!r}") from error
         found = [check(group, row) for group in groups() if row is None or row < len(group.rows)]
         if not found:
             raise ValueError(f"--fit-on {fit_on}: no published table has that many rows")

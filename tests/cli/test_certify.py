@@ -120,7 +120,7 @@ def test_results_are_brought_up_merged_and_ranked(tmp_path):
     merged = tmp_path / "merged.json"
     files = [tmp_path / name for name in ("textured-compare-128-t0.json", "textured-compare-128-t1.json")]
     assert called("results", "merge", *files, "--out", merged).exit_code == 0
-    assert "2 runs" in called("results", "merge", *files, merged, "--out", merged).output
+    assert "2 runs" in called("results", "merge", *files, merged, "--out", tmp_path / "again.json").output
     done = called("results", "leaderboard", merged, "--json", "-")
     rows = json.loads(done.output)
     assert rows == sorted(rows, key=lambda row: -row["speedup"])
