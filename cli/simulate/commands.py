@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from underpaint.algos.chance import MOST_SEED
-from underpaint.algos.numbers import whole_number
 from underpaint.cli.errors import BAD_INPUT, STOPPED, bad_input
 from underpaint.cli.options import short_hash
 from underpaint.cli.outputs import Commands, check_replaceable, output_folder
@@ -59,10 +58,9 @@ def tables(
 
     with bad_input():
         check_json(json_file)
-        try:
-            row = None if fit_on == "median" else whole_number(fit_on, 0)
-        except ValueError as error:
-            raise ValueError(f"--fit-on: expected a row's number or 'median', got {fit_on!r}") from error
+        if fit_on != "median" and not (fit_on.isascii() and fit_on.isdigit()):
+            raise ValueError(f"--fit-on: expected a row's number or 'median', got {fit_on!r}")
+        row = None if fit_on == "median" else int(fit_on)
         found = [check(group, row) for group in groups() if row is None or row < len(group.rows)]
         if not found:
             raise ValueError(f"--fit-on {fit_on}: no published table has that many rows")
