@@ -112,13 +112,16 @@ def named_in_use() -> Iterator[None]:
     except PluginError:
         raise
     except (Exception, SystemExit) as error:
-        place = plugin_line(error.__traceback__)
-        if place is None:
-            raise
-        plugin, file, line = place
-        raise PluginError(
-            f"plug-in {plugin}: {type(error).__name__}: {error} ({file}, line {line}); mend it there"
-        ) from error
+        cause: BaseException | None = error
+        while cause is not None:  # Python hides StopIteration behind an error of its own
+            place = plugin_line(cause.__traceback__)
+            if place is not None:
+                plugin, file, line = place
+                raise PluginError(
+                    f"plug-in {plugin}: {type(cause).__name__}: {cause} ({file}, line {line}); mend it there"
+                ) from error
+            cause = cause.__cause__
+        raise
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """`underpaint compare`: methods beside each other, on the same prompts and seeds."""
 
 import shlex
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -69,6 +70,7 @@ if TYPE_CHECKING:
 
 DEFAULT_OUT = Path("runs/compare")
 GALLERY = "gallery.png"
+PICTURES = "pictures"
 MAPS = "acceptance.png"
 DEFAULT_METHODS = (
     "ar,speculative,eagle2,adt-control-chain,adt-control-tree,adt,scd-maximal,jacobi-lookup,"
@@ -155,6 +157,7 @@ def compare(
         with_eager_baseline,
     )
     from underpaint.runtime.evaluation.drawing_log import FILE_NAME, DrawingLog
+    from underpaint.runtime.evaluation.replay import FILE_NAME as REPLAYS
     from underpaint.runtime.evaluation.replay import ReplayLog
     from underpaint.runtime.files import check_apart, check_folder_writable
     from underpaint.runtime.methods.registry import resolve
@@ -194,11 +197,16 @@ def compare(
         out = out or DEFAULT_OUT / short_hash(told)
         figures = json_file or out / "compare.json"
         check_json(figures)
-        kept = {"the record of drawings": out / FILE_NAME, "the gallery": out / GALLERY, "the maps": out / MAPS}
-        check_apart({**kept, "--json": figures})
-        for called, path in {"the figures": figures, **kept}.items():
-            if path.name != FILE_NAME and path != STANDARD_OUTPUT:
+        logs = {"the record of drawings": out / FILE_NAME, "the replays": out / REPLAYS}
+        pictures = {"the gallery": out / GALLERY, "the maps": out / MAPS}
+        check_apart({**logs, **pictures, "--json": figures})
+        for called, path in {"the figures": figures, **pictures}.items():
+            if path != STANDARD_OUTPUT:
                 check_replaceable(called, path, "json" if path == figures else None)
+        if save_pictures:
+            for method, place, number in product(plan.methods, range(len(plan.conditions)), plan.seeds):
+                path = _picture_path(out / PICTURES, method.name, place, number)
+                check_replaceable("--save-pictures", path)
         log, replays = DrawingLog(out, told, fresh=fresh), ReplayLog(out, told)
         check_log(log, plan, pipeline)
     if on_device is not None:
@@ -210,7 +218,7 @@ def compare(
         record_all(pipeline, plan, log, replays, save_replay)
     _report(pipeline, plan, out, figures, log, replays, curve, form, chosen.source, likelihood, on_device)
     if save_pictures:
-        _save_pictures(pipeline, log, out / "pictures", form)
+        _save_pictures(pipeline, log, out / PICTURES, form)
 
 
 def _report(
@@ -275,6 +283,11 @@ def _save_pictures(pipeline: "Pipeline", log: "DrawingLog", folder: Path, form: 
     for drawing in log:
         stream = io.BytesIO()
         Image.fromarray(pipeline.picture(drawing.tokens_array())).save(stream, "PNG")
-        name = f"{places[drawing.prompt]:04d}-seed{drawing.seed}.png"
-        write_beside(folder / drawing.method.replace(":", "_") / name, marked(stream.getvalue()))
+        path = _picture_path(folder, drawing.method, places[drawing.prompt], drawing.seed)
+        write_beside(path, marked(stream.getvalue()))
     note(str(folder), form)
+
+
+def _picture_path(folder: Path, method: str, place: int, seed: int) -> Path:
+    """Where a drawing's PNG goes. place: the prompt's, as they were given, from 0."""
+    return folder / method.replace(":", "_") / f"{place:04d}-seed{seed}.png"

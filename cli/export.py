@@ -8,6 +8,7 @@ import typer
 
 from underpaint.algos.chance import MOST_SEED
 from underpaint.algos.memory import free_bytes
+from underpaint.algos.numbers import whole_number
 from underpaint.cli.errors import bad_input
 from underpaint.cli.invariance import check_passes
 from underpaint.cli.options import Backend
@@ -186,11 +187,13 @@ def _read_grid(text: str | None) -> tuple[int | None, int | None]:
     if text is None:
         return None, None
     parts = text.split("x")
-    if len(parts) > 2 or not all(part.isdecimal() and int(part) >= LEAST_SIDE for part in parts):
+    try:
+        rows, columns = [whole_number(part, LEAST_SIDE) for part in (parts if len(parts) == 2 else parts * 2)]
+    except ValueError as error:
         raise ValueError(
-            f"--grid: expected cells along a side, {LEAST_SIDE} or more, or rows x columns as 48x64, got {text!r}"
-        )
-    rows, columns = int(parts[0]), int(parts[-1])
+            f"--grid: expected cells along a side, {LEAST_SIDE} or more, or rows x columns as 48x64, in digits 0 to 9, "
+            f"got {text!r}"
+        ) from error
     _check_mask(rows * columns)
     return rows, None if rows == columns else columns
 

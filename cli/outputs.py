@@ -22,6 +22,17 @@ MODELS_INDEX: Final = "model_index.json"
 """The file that makes a folder one of models."""
 _READ: Final = frozenset({"compare", "sweep", "evaluate", "certify", "certify-case", LOG})
 """What commands read of a folder that they are given."""
+_RESULTS_OF: Final[Mapping[str, tuple[str, ...]]] = {
+    "compare": ("compare",),
+    "sweep": ("sweep",),
+    "premises": ("premises",),
+    "check": ("invariance",),
+    "certify": ("certify", "certify-case"),
+    "metrics score": ("metrics",),
+    "results merge": ("merged",),
+    "results upgrade": ("compare", "sweep"),
+}
+"""The kinds of results that a command writes by an option, and so may replace."""
 _PLAIN: Final = (".png", ".webp", ".bmp", ".gif")
 
 
@@ -180,6 +191,19 @@ def check_outputs(ctx: Any) -> None:
                 )
         elif read.file:
             check_replaceable(called, path, read.kind)
+            _check_results(called, path, ctx.command_path.partition(" ")[2])
+
+
+def _check_results(called: str, path: Path, command: str) -> None:
+    """ValueError where results that another command wrote would be lost, unless `--overwrite` allows it."""
+    if _permission.overwrite or not path.is_file():
+        return
+    kind = kind_of(path)
+    if kind in RESULTS and kind not in _RESULTS_OF.get(command, ()):
+        raise ValueError(
+            f"{called} {path}: expected a new name, or a file that `{command}` wrote before; got results of kind "
+            f"'{kind}'; name another, or pass --overwrite to replace it"
+        )
 
 
 def check_replaceable(called: str, path: Path, wanted: str | None = None) -> None:

@@ -147,7 +147,7 @@ def _spec(name: str, resolution: int | None, low: Path | None, backend: str, thr
     from underpaint.zoo.load import FOLDER
 
     folder, at, pixels = name.rpartition("@")
-    if not at or not pixels.isdecimal():
+    if not (at and pixels.isascii() and pixels.isdecimal()):
         folder, pixels = name, ""
     side = int(pixels) if pixels else resolution
     place = Path(folder) if folder else FOLDER

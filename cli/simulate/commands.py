@@ -17,6 +17,7 @@ from underpaint.cli.simulate.predict import predict
 from underpaint.cli.simulate.spatial import fit, spatial
 from underpaint.cli.simulate.windows import window_recipes, windows_apart
 from underpaint.cli.terminal import (
+    STANDARD_OUTPUT,
     Column,
     Format,
     FormatOption,
@@ -57,7 +58,7 @@ def tables(
 
     with bad_input():
         check_json(json_file)
-        if fit_on != "median" and not fit_on.isdigit():
+        if fit_on != "median" and not (fit_on.isascii() and fit_on.isdigit()):
             raise ValueError(f"--fit-on: expected a row's number or 'median', got {fit_on!r}")
         row = None if fit_on == "median" else int(fit_on)
         found = [check(group, row) for group in groups() if row is None or row < len(group.rows)]
@@ -186,12 +187,12 @@ def sweep(
     A stopped sweep (Ctrl-C) keeps what is finished; the same command goes on with it.
     """
     from underpaint.artifacts.run_log import RunLogInUse
-    from underpaint.runtime.files import check_folder_writable
+    from underpaint.runtime.files import check_apart, check_folder_writable
     from underpaint.sim.latency.models import SizeMissing
     from underpaint.sim.sweep.executors import executor
     from underpaint.sim.sweep.plan import SweepPlan, check
     from underpaint.sim.sweep.plan import jobs as all_jobs
-    from underpaint.sim.sweep.run import Results
+    from underpaint.sim.sweep.run import FILE_NAME, Results
     from underpaint.sim.sweep.run import run as run_sweep
 
     with bad_input():
@@ -217,7 +218,10 @@ def sweep(
         where = executor(engine, jobs, address)
         out = out or Path("runs/simulate") / short_hash(asdict(plan))
         check_folder_writable(out)
-        check_replaceable("the report", out / "report.html")
+        page = out / "report.html"
+        own = {"the record of simulations": out / FILE_NAME, "the report": page}
+        check_apart(own if json_file == STANDARD_OUTPUT else {**own, "--json": json_file})
+        check_replaceable("the report", page)
         check(plan, wanted)
         results = Results(out, plan)
     try:

@@ -128,6 +128,70 @@ def test_every_output_of_every_command_spares_a_file_of_the_user(
     assert contents(folder) == before
 
 
+_SWEEP = "simulate sweep --models flat --policies chain --rules chain --most-images 8 --jobs 1"
+_COMPARE = "compare --methods ar --prompts-count 1 --resolution 64"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"{_COMPARE} --out new --json new/replays.jsonl",
+        f"{_COMPARE} --out new --json new/acceptance.png",
+        f"{_SWEEP} --out new --json new/results.jsonl",
+        f"{_SWEEP} --out new --json new/report.html",
+    ],
+)
+def test_a_name_that_the_run_itself_takes_later_is_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, line: str
+) -> None:
+    before = contents(folder)
+    done = run_program(line, folder, monkeypatch)
+    assert (done.code, done.crash) == (2, ""), done
+    assert "name two files" in done.err
+    assert contents(folder) == before
+
+
+@pytest.mark.parametrize(
+    ("file", "line"),
+    [
+        ("new/pictures/ar/0000-seed0.png", f"{_COMPARE} --out new --save-pictures"),
+        ("new/gallery.png", f"{_COMPARE} --out new"),
+        ("new/acceptance.png", f"{_COMPARE} --out new"),
+        ("new/compare.json", f"{_COMPARE} --out new"),
+        ("new/evaluate.json", "evaluate --methods ar --prompts-count 1 --resolution 64 --jobs 0 --out new"),
+        ("new/report.html", f"{_SWEEP} --out new"),
+        ("fox.json", "generate 'a fox left of a panda' --method ar --resolution 64 --out fox.png --save-tokens"),
+        ("failing-case.json", "certify gallery:no-residual --cases 2"),
+        ("merged.json", "results merge c/compare.json"),
+    ],
+)
+def test_names_that_a_command_chooses_spare_a_file_of_the_user(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, file: str, line: str
+) -> None:
+    (folder / file).parent.mkdir(parents=True, exist_ok=True)
+    (folder / file).write_text('{"mine": 1}')
+    before = contents(folder)
+    done = run_program(line, folder, monkeypatch)
+    assert (done.code, done.crash) == (2, ""), done
+    assert "--overwrite" in done.err
+    assert contents(folder) == before
+
+
+@pytest.mark.parametrize(
+    "line", ["methods --json", "certify rule:point --cases 2 --json", "results merge x.json --out"]
+)
+def test_results_of_another_command_are_replaced_on_request_alone(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, line: str
+) -> None:
+    (folder / "kept.json").write_text(OWN % "compare")
+    done = run_program(f"{line} kept.json", folder, monkeypatch)
+    assert (done.code, done.crash) == (2, ""), done
+    assert "got results of kind 'compare'" in done.err
+    assert (folder / "kept.json").read_text() == OWN % "compare"
+    if line.startswith("methods"):
+        assert run_program(f"{line} kept.json --overwrite", folder, monkeypatch).code == 0
+
+
 @pytest.mark.parametrize("line", ["methods", "exact chain", "simulate tables"])
 def test_the_same_command_twice_replaces_its_own_file(folder: Path, monkeypatch: pytest.MonkeyPatch, line: str) -> None:
     for _ in range(2):

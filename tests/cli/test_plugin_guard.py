@@ -27,6 +27,7 @@ def plugin(folder: Path, body: str, head: str = "") -> Path:
     [
         ("        raise RuntimeError('broken rule')\n", "RuntimeError: broken rule"),
         ("        return 1 / 0\n", "ZeroDivisionError"),
+        ("        raise StopIteration\n", "StopIteration"),
         ("        return 5\n", "must return a Verdict"),
         ("        return None\n", "must return a Verdict with no nodes and a token from 0 to"),
         ("        raise SystemExit(0)\n", "SystemExit: 0"),
