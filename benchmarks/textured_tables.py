@@ -196,6 +196,16 @@ TEXTURED_SECTIONS: Final[tuple[Section, ...]] = (
         )
         for t, file in PAIRED_BY.items()
     ),
+    *(
+        Section(
+            TEXTURED_PAGE,
+            f"`roofline` and its own window, 128 px, temperature {t}",
+            f"textured-paired-roofline-128-t{t}.json",
+            PAIRED,
+            "Picture by picture: how many times as fast as the other `roofline` is.",
+        )
+        for t in (1, 0)
+    ),
     Section(
         TEXTURED_PAGE,
         "Where lossless methods part from plain decoding, 128 px, temperature 0",
