@@ -26,6 +26,7 @@ def contradictions(results: Mapping[str, Any]) -> list[str]:
             found += _methods(run)
             found += _maps(run)
             found += _curve(run)
+            found += _passes(run)
     return found
 
 
@@ -69,8 +70,27 @@ def _maps(run: Mapping[str, Any]) -> Iterator[str]:
             yield f"{at}: expected {grid[0]} x {grid[1]} cells, as the model's grid has, got {len(cells)} x {widths[0]}"
 
 
+def _passes(run: Mapping[str, Any]) -> Iterator[str]:
+    """Rows whose target passes cannot have drawn the grid, and rows of a sweep that do not say what they vary."""
+    grid = run["model"].get("grid")
+    for row in run["rows"]:
+        passes, tokens = row.get("target_nfe"), row.get("tokens_per_cycle")
+        # A pass draws tokens_per_cycle on average; half of the grid leaves room for cycles without a pass.
+        if grid and _is_number(passes) and _is_number(tokens) and passes * max(tokens, 1.0) < grid[0] * grid[1] / 2:
+            yield (
+                f"rows: '{row['method']}': {passes:g} target passes of {tokens:g} tokens do not draw "
+                f"{grid[0] * grid[1]} cells"
+            )
+        if run["kind"] == "sweep" and "variant_of" not in row:
+            yield f"rows: '{row['method']}': expected variant_of in a row of a sweep, got none"
+
+
 def _curve(run: Mapping[str, Any]) -> Iterator[str]:
-    pairs = (run.get("cost_curve") or {}).get("verify_ms", [])
+    curve = run.get("cost_curve")
+    if curve is not None and not {"fingerprint", "verify_ms"} <= curve.keys():
+        yield f"cost_curve: expected fingerprint and verify_ms, got {sorted(curve) or 'nothing'}"
+        return
+    pairs = (curve or {}).get("verify_ms", [])
     sizes = [size for size, _ in pairs]
     if any(type(size) is not int for size in sizes) or any(low >= high for low, high in pairwise(sizes)):
         yield f"cost_curve.verify_ms: expected whole numbers of nodes that rise, got {sizes[:8]}"

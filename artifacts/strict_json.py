@@ -112,7 +112,10 @@ def _check_depth(text: str) -> None:
         if found[0] in ("[", "{"):
             depth += 1
             if depth > MOST_DEPTH:
-                raise ValueError(f"expected at most {MOST_DEPTH} lists and objects inside each other, got more")
+                raise ValueError(
+                    f"expected at most {MOST_DEPTH} lists and objects inside each other, got more; no file of this "
+                    "program has so many: make the file again"
+                )
         elif found[0] in ("]", "}"):
             depth -= 1
 

@@ -53,6 +53,8 @@ def read_prompts(
     if skip < 0 or (count is not None and count < 1):
         raise ValueError(f"prompts: expected skip >= 0 and count >= 1, got {skip} and {count}")
     found = _READERS[form or find_form(source)](source)
+    if not found:
+        raise ValueError(f"{path}: expected at least one prompt, got none; write one, or name another file")
     empty = [one.key for one in found if not one.text]
     if empty:
         raise ValueError(f"{path}: the prompt of {empty[0]} is empty; take the line out, or write it")

@@ -87,6 +87,21 @@ def test_other_files_are_refused(tmp_path, values, message):
         read_results(written(tmp_path, values))
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"rows": [{**compared()["rows"][0], "target_nfe": 3}]}, "3 target passes of 1 tokens do not draw 256 cells"),
+        ({"cost_curve": {}}, "cost_curve: expected fingerprint and verify_ms, got nothing"),
+        ({"kind": "sweep"}, "'ar': expected variant_of in a row of a sweep"),
+    ],
+)
+def test_figures_that_contradict_the_model_are_refused(tmp_path, change, message):
+    model = {**compared()["model"], "grid": [16, 16]}
+    with pytest.raises(ResultsError, match=message):
+        read_results(written(tmp_path, compared(model=model, **change)))
+    assert read_results(written(tmp_path, compared(model=model)))
+
+
 def test_a_missing_file_is_refused(tmp_path):
     with pytest.raises(ResultsError, match="there is no such file"):
         read_results(tmp_path / "none.json")

@@ -16,6 +16,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from tests.sim.replay.test_trace import field, recorded
+from underpaint.artifacts.arrays import read_tensor_header
 from underpaint.artifacts.cost_curve import MOST_MS, CostCurveFile, read_cost_curve
 from underpaint.artifacts.manifest import Manifest, read
 from underpaint.artifacts.model_index import INDEX, read_index
@@ -27,6 +28,9 @@ from underpaint.runtime.engines.context import EngineError
 from underpaint.runtime.engines.shape import read_shape
 from underpaint.runtime.evaluation.drawing_log import LOG_FORMAT, DrawingLog, settings_hash
 from underpaint.runtime.evaluation.jobs.shards import HEAD_NAME, read_plan, stored_pictures
+from underpaint.runtime.evaluation.metrics.scorers import BenchmarkScore, read_dpg, read_geneval
+from underpaint.runtime.evaluation.prompt_files import FilePrompt, PromptForm, read_prompts
+from underpaint.runtime.evaluation.prompt_source import PromptSource
 from underpaint.runtime.evaluation.quality import load_reference
 from underpaint.runtime.evaluation.replay import FINISHED, REPLAY_FORMAT, Replay, ReplayLog, TreeEvent
 from underpaint.sim.certify.case import VerifierCase, case_from_dict
@@ -319,6 +323,51 @@ def _nothing(found: Any) -> None:
     del found
 
 
+PROMPT_CONTENTS: dict[PromptForm, tuple[str, bytes]] = {
+    "parti": ("parti.tsv", b"Prompt\tCategory\tChallenge\na red fox\tAnimals\tBasic\na \xc3\xa9toile\tArts\tBasic\n"),
+    "dpg": (
+        "dpg.csv",
+        b"item_id,text,keywords,proposition_id,dependency,category_broad,category_detailed,tuple,question_natural_language\n"
+        b'p1,"a fox, red",fox,1,0,entity,whole,entity - whole (fox),is there a fox?\n',
+    ),
+    "imagenet": ("class_index.json", b'{"0": ["n01440764", "tench"], "1": ["n01443537", "goldfish"]}'),
+    "coco": (
+        "captions_val2014.json",
+        b'{"images": [{"id": 1}, {"id": 2}], "annotations": [{"image_id": 1, "id": 3, "caption": "a fox"},'
+        b' {"image_id": 2, "id": 4, "caption": "a cat"}]}',
+    ),
+    "geneval": (
+        "evaluation_metadata.jsonl",
+        b'{"tag": "single_object", "include": [{"class": "fox", "count": 1}], "prompt": "a photo of a fox"}\n',
+    ),
+    "jsonl": ("prompts.jsonl", b'{"prompt": "a fox", "id": "1"}\n{"prompt": "a cat", "id": "2"}\n'),
+    "text": ("prompts.txt", b"a fox\na cat\n"),
+}
+"""A small file of prompts in each form."""
+
+
+def _prompts(form: PromptForm, path: Path) -> tuple[FilePrompt, ...]:
+    return read_prompts(PromptSource.read(path), form)
+
+
+def _check_prompts(found: tuple[FilePrompt, ...]) -> None:
+    assert found
+    assert all(one.text.strip() and one.key and "\n" not in one.text for one in found)
+    assert len({one.key for one in found}) == len(found)
+
+
+def _check_score(found: BenchmarkScore) -> None:
+    assert 0.0 <= found.overall <= 1.0
+
+
+def _tensors(folder: Path) -> Path:
+    from safetensors.numpy import save_file
+
+    path = folder / "weights.safetensors"
+    save_file({"a": np.ones((2, 3), dtype=np.float32), "b": np.zeros(4, dtype=np.float16)}, path)
+    return path
+
+
 READERS: list[FileReader] = [
     FileReader("manifest", "json", _manifest, read, _check_manifest),
     FileReader("settings of a decoder", "json", _manifest, _shape, _check_shape),
@@ -379,6 +428,38 @@ READERS: list[FileReader] = [
         lambda path: check_tables(path.parent, TEXTURED),
         _nothing,
     ),
+]
+
+READERS += [
+    FileReader(
+        f"prompts, {form}",
+        "json" if name.endswith(".json") else "npy",
+        partial(written, name, content),
+        partial(_prompts, form),
+        _check_prompts,
+    )
+    for form, (name, content) in PROMPT_CONTENTS.items()
+]
+READERS += [
+    FileReader(
+        "scores of GenEval",
+        "npy",
+        partial(written, "results.jsonl", b'{"tag": "single_object", "correct": true, "prompt": "a fox"}\n'),
+        read_geneval,
+        _check_score,
+    ),
+    FileReader(
+        "scores of DPG-Bench",
+        "npy",
+        partial(
+            written,
+            "dpg.txt",
+            b"L1 category scores:\n\tentity: 90.0\nL2 category scores:\n\twhole: 90.0\nDPG-Bench score: 88.5\n",
+        ),
+        read_dpg,
+        _check_score,
+    ),
+    FileReader("head of safetensors", "npy", _tensors, read_tensor_header, _nothing),
 ]
 
 REFUSED = (ValueError, EngineError, OSError)

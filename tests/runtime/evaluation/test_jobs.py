@@ -212,7 +212,7 @@ def test_other_files_on_a_worker_are_refused():
 
 def test_a_job_that_kills_its_workers_stops_the_run(tmp_path):
     plugin = tmp_path / "dies.py"
-    plugin.write_text("import os\nos._exit(9)\n")
+    plugin.write_text("import os\nos.kill(os.getpid(), 9)\n")
     plan = planned(prompts=1, seeds=1)
     pool = ProcessWorkers(plan.tasks(), 1, (str(plugin),))
     with pytest.raises(WorkerError, match="3 workers died while they drew"):
