@@ -17,6 +17,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 
 from tests.made_once import made_once, run_folder
+from underpaint.algos import plugins
 from underpaint.algos.plugins import load_plugins, named_by_environment
 
 settings.register_profile(
@@ -105,3 +106,9 @@ def small_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
         measure_curves(place / "models")
 
     return made_once(tmp_path_factory.getbasetemp(), "small", write) / "models"
+
+
+@pytest.fixture(autouse=True)
+def own_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test's plug-ins are no plug-ins of the next one's processes."""
+    monkeypatch.setattr(plugins, "_LOADED", list(plugins._LOADED))

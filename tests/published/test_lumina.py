@@ -94,7 +94,10 @@ def test_a_wide_picture_names_its_height_and_its_width(tmp_path: Path) -> None:
     for grid, message in (
         ("4x5", "expected an even --grid, pixels / 16"),
         ("4x8", "<reserved08804> not in vocabulary_map"),
-        ("4x", "--grid: expected cells along a side, 4 or more, or rows x columns as 48x64, got '4x'"),
+        (
+            "4x",
+            "--grid: expected cells along a side, 4 or more, or rows x columns as 48x64, in digits 0 to 9, got '4x'",
+        ),
         ("2", "--grid: expected cells along a side"),
     ):
         result = CliRunner().invoke(underpaint, [*export, "--grid", grid])

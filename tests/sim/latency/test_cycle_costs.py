@@ -255,7 +255,7 @@ def test_the_names_of_the_first_format_are_still_read_and_later_formats_refused(
     assert found.in_cycle is not None
     assert found.in_cycle.host == {"cost_aware": HostCosts(**one), "cost_aware_chain": HostCosts(**one)}
     assert found.fingerprint == hashlib.sha256(path.read_bytes()).hexdigest()
-    for changed, message in (({"format": 4}, "expected format 3, got 4"), ({}, "host_ms holds guessed")):
+    for changed, message in (({"format": 4}, "expected format 1 to 3, got 4"), ({}, "host_ms holds guessed")):
         path.write_text(json.dumps({**ALONE, **changed, "in_cycle": {**JSON, "host_ms": {"guessed": one}}}))
         with pytest.raises(ValueError, match=message):
             read_cost_curve(path)

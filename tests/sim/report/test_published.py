@@ -36,7 +36,7 @@ def test_a_curve_is_loaded_from_the_benchmark_s_file(tmp_path: Path) -> None:
         MeasuredCosts.of(read_cost_curve(path)).cells_ms(np.array([16]))
     for broken in ("{}", "[1]", json.dumps({**held, "in_grid": 3}), '{"verify_ms": [[1]], "draft_ms": []}', "not json"):
         path.write_text(broken)
-        with pytest.raises(ValueError, match=r"here\.json: expected JSON with verify_ms and draft_ms"):
+        with pytest.raises(ValueError, match=r"here\.json: (no cost curve|expected JSON with verify_ms and draft_ms)"):
             MeasuredCosts.of(read_cost_curve(path))
     path.write_text('{"verify_ms": [[2, 1.0]], "draft_ms": [[1, 1.0]]}')
     with pytest.raises(ValueError, match="must name rising sizes from 1 node on"):
