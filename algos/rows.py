@@ -12,6 +12,7 @@ MOST_GUIDANCE: Final = 1e4
 TOP_P_ROUNDING: Final = 1e-6
 """By how much the mass of the tokens that top-p keeps may fall short of it: what float32 rounds off a row, several
 times over. It is the smallest top-p too."""
+_BELOW_ONE: Final = float(np.nextafter(np.float32(1), np.float32(0)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +25,8 @@ class SamplingParams:
         largest logit.
     top_k: tokens kept by logit, ties with the last kept included; 0 keeps all.
     top_p: the smallest set of likeliest tokens that has this mass is kept, ties by token id: tokens in order of falling
-        probability, until their sum in float64 reaches top_p - `TOP_P_ROUNDING`; at least one. 1 keeps all. From
-        `TOP_P_ROUNDING` on; smaller values would keep the likeliest token alone, which temperature 0 says better.
+        probability, until their sum in float64 reaches `kept_mass`; at least one. 1 keeps all. From `TOP_P_ROUNDING`
+        on; smaller values would keep the likeliest token alone, which temperature 0 says better.
     """
 
     guidance: float = 1.0
@@ -49,6 +50,16 @@ class SamplingParams:
         ):
             if not right:
                 raise ValueError(f"sampler: {name} must be {expected}, got {value!r}")
+
+    @property
+    def float32_top_p(self) -> float:
+        """`top_p` as graphs take it, rounded to float32: one below 1 stays below 1, so that its filter stays on."""
+        return 1.0 if self.top_p >= 1 else min(float(np.float32(self.top_p)), _BELOW_ONE)
+
+    @property
+    def kept_mass(self) -> float:
+        """The mass that the tokens kept by top-p reach: `float32_top_p` - `TOP_P_ROUNDING`, in float64."""
+        return self.float32_top_p - TOP_P_ROUNDING
 
 
 def sampling_probs(logits: Any, sampler: SamplingParams) -> Any:
@@ -79,7 +90,7 @@ def sampling_probs(logits: Any, sampler: SamplingParams) -> Any:
     if cut:
         masses *= xp.astype(rows >= kept[:, :1], masses.dtype)  # quicker than choosing between two arrays
     probs = masses / xp.sum(masses, axis=-1, keepdims=True)
-    return _nucleus(xp, probs, sampler.top_p) if sampler.top_p < 1 else probs
+    return _nucleus(xp, probs, sampler.kept_mass) if sampler.top_p < 1 else probs
 
 
 def _namespace(array: Any) -> Any:
@@ -94,12 +105,12 @@ def _one_hot(xp: Any, rows: Any) -> Any:
     return xp.astype(xp.arange(rows.shape[-1])[None, :] == best[:, None], rows.dtype)
 
 
-def _nucleus(xp: Any, probs: Any, top_p: float) -> Any:
-    """Rows [N, V] without what lies below the likeliest tokens of mass `top_p`, of equal ones those of larger ids."""
+def _nucleus(xp: Any, probs: Any, mass: float) -> Any:
+    """Rows [N, V] of the likeliest tokens alone that reach `mass`, of equal ones those of the smallest ids."""
     falling = xp.flip(xp.sort(probs, axis=-1), axis=-1)
     wide = xp.astype(falling, xp.float64)
     before = xp.cumulative_sum(wide, axis=-1) - wide
-    inside = xp.sum(xp.astype(before < top_p - TOP_P_ROUNDING, xp.int64), axis=-1, keepdims=True)
+    inside = xp.sum(xp.astype(before < mass, xp.int64), axis=-1, keepdims=True)
     kept_count = xp.where(inside < 1, xp.ones_like(inside), inside)
     floor = xp.take_along_axis(falling, kept_count - 1, axis=-1)
     above, level = probs > floor, probs == floor

@@ -16,7 +16,7 @@ from underpaint.artifacts.decoder_graph import (
     TOP_K_OFFSET,
     TOP_P,
 )
-from underpaint.export.graph import TYPES, GraphWriter
+from underpaint.export.graph import GraphWriter
 
 
 def write_probs(graph: GraphWriter, vocab_size: int, asked: str | None = None) -> None:
@@ -59,8 +59,8 @@ def _nucleus(graph: GraphWriter, probs: str) -> str:
     """`probs` [R, V] without what lies below the likeliest tokens of mass `top_p`, as `algos.rows` has it."""
     one = graph.integers(1)
     falling, _ = graph.nodes("TopK", [probs, graph.size(probs, 1)], [None, None])
-    before = graph.node("CumSum", [_wide(graph, falling), graph.constant(np.array(1))], exclusive=1)
-    limit = graph.node("Sub", [_wide(graph, TOP_P), graph.constant(np.array(TOP_P_ROUNDING))])
+    before = graph.node("CumSum", [graph.to_double(falling), graph.constant(np.array(1))], exclusive=1)
+    limit = graph.node("Sub", [graph.to_double(TOP_P), graph.constant(np.array(TOP_P_ROUNDING))])
     count = graph.node("Max", [_counted(graph, graph.node("Less", [before, limit])), one])
     floor = graph.node("GatherElements", [falling, graph.node("Sub", [count, one])], axis=1)
     above, level = graph.node("Greater", [probs, floor]), graph.node("Equal", [probs, floor])
@@ -69,10 +69,6 @@ def _nucleus(graph: GraphWriter, probs: str) -> str:
     first = graph.node("And", [level, graph.node("LessOrEqual", [place, room])])
     kept = graph.node("Or", [above, first])
     return _normalised(graph, graph.node("Where", [kept, probs, _zero(graph)]))
-
-
-def _wide(graph: GraphWriter, value: str) -> str:
-    return graph.node("Cast", [value], to=TYPES["float64"])
 
 
 def _counted(graph: GraphWriter, chosen: str) -> str:

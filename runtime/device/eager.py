@@ -14,7 +14,7 @@ from torch import Tensor
 from underpaint.algos.arrays import IntArray
 from underpaint.algos.chance import Philox, Role
 from underpaint.algos.draft.spec import Grid
-from underpaint.algos.rows import TOP_P_ROUNDING, SamplingParams
+from underpaint.algos.rows import SamplingParams
 from underpaint.models.decoder import Decoder, causal_bias
 from underpaint.runtime.device.runner import Watch
 
@@ -82,7 +82,7 @@ class EagerLoop:
         if sampler.top_p < 1:
             order = probs.argsort(dim=-1, descending=True, stable=True)
             falling = probs.gather(1, order).double()
-            left = falling.cumsum(dim=-1) - falling >= sampler.top_p - TOP_P_ROUNDING
+            left = falling.cumsum(dim=-1) - falling >= sampler.kept_mass
             left[:, 0] = False
             probs = probs.masked_fill(torch.zeros_like(left).scatter(1, order, left), 0.0)
         cumulated = probs.double().cumsum(dim=-1)

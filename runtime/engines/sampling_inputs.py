@@ -41,4 +41,4 @@ class SamplingInputs:
             self.arrays[TOP_K][:] = params.top_k if cut else 1
             self.arrays[TOP_K_OFFSET][...] = 0.0 if cut else _KEEPS_ALL
             self.arrays[INVERSE_TEMPERATURE][...] = 1.0 / params.temperature
-            self.arrays[TOP_P][...] = params.top_p
+            self.arrays[TOP_P][...] = params.float32_top_p

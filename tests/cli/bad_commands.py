@@ -36,6 +36,10 @@ _WRITTEN: Final = (
         "sampler: top_p must be in [1e-06, 1]; for the likeliest token alone take temperature 0, got 0.0",
     ),
     (
+        "generate FOX --out x.png --top-p 1e-8",
+        "sampler: top_p must be in [1e-06, 1]; for the likeliest token alone take temperature 0, got 1e-08",
+    ),
+    (
         "generate FOX --out x.png --resolution 0",
         "resolution 0: the folder draws 64, 128; choose one",
     ),
@@ -226,6 +230,7 @@ _WRITTEN: Final = (
         "compare --top-p 7 --out x",
         "sampler: top_p must be in [1e-06, 1]; for the likeliest token alone take temperature 0, got 7.0",
     ),
+    ("compare --top-p 1e-46 --out x", "sampler: top_p must be in [1e-06, 1]; for the likeliest token alone take"),
     ("compare --set beta=3 --out x", "expected method.name=value with a method of"),
     ("compare --set adt.nobody=3 --out x", "method 'adt': unknown setting 'nobody'; did you"),
     ("compare --methods eagle1 --set eagle1.widths=1000000 --out x", "expected at most 63 nodes in all levels, got"),
@@ -530,6 +535,11 @@ _WRITTEN: Final = (
     ),
     ("simulate sweep --vary policy.depth=0 --out x", "policy 'eagle2': depth must be at least 1, got 0"),
     ("simulate sweep --vary policy.depth=100000 --out x", "expected at most 127, got 100000: the engine"),
+    (
+        "simulate sweep --models field --vary model.vocab_size=8 --policies eagle1 --rules without_replacement "
+        "--vary policy.widths=9 --out x",
+        "setting widths: expected at most 8 children of a node, got 9 in level 1 of 9: siblings are different",
+    ),
     ("simulate sweep --vary rule.delta=nan --out x", "lantern: delta must be in [0, 1], got nan"),
     ("simulate sweep --vary rule.k=100000 --out x", "must be in 0..100 (the table's columns"),
     ("simulate sweep --precision 0 --out x", "expected a share above 0 and below 1, got"),

@@ -1,6 +1,7 @@
 """The distributions that a graph makes of logits against those of `algos.rows`."""
 
 from collections.abc import Callable
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,10 @@ LOGITS = st.sampled_from([0.0, 1.0, 1.0 + 2.0**-20, -3.0, 40.0, -90.0])
 """Few values, so that ties with the last kept are common, and probabilities that float32 rounds to 0."""
 
 
-def graph_of(write: Callable[[GraphWriter, int], None], path: Path) -> Any:
+def graph_of(write: Callable[[GraphWriter, int], None], path: Path, vocab_size: int = VOCAB) -> Any:
     graph = GraphWriter("probabilities")
-    graph.input("logits", "float32", ["B", "T", VOCAB])
-    write(graph, VOCAB)
+    graph.input("logits", "float32", ["B", "T", vocab_size])
+    write(graph, vocab_size)
     graph.write(path)
     return open_session(path, EngineContext(threads=1))
 
@@ -37,7 +38,7 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 def made(session: Any, logits: FloatArray, sampler: SamplingParams) -> FloatArray:
     sampling = SamplingInputs(len(logits), frozenset(each.name for each in session.get_inputs()))
-    sampling.set(sampler, VOCAB)
+    sampling.set(sampler, logits.shape[-1])
     assert sampling.complete
     found: FloatArray = session.run(None, {"logits": logits, **sampling.arrays})[0]
     return found
@@ -113,23 +114,70 @@ def by_device(logits: FloatArray, params: SamplingParams) -> FloatArray:
     return found
 
 
-@settings(max_examples=60, deadline=None)
+@pytest.fixture(scope="module")
+def graphs(session: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[int, Any]:
+    """Graphs of distributions by the size of the vocabulary."""
+    folder = tmp_path_factory.mktemp("tiny")
+    return {VOCAB: session} | {
+        size: graph_of(exported.write_probs, folder / f"{size}.onnx", size) for size in (1, 2, 3)
+    }
+
+
+@st.composite
+def whole_weights(draw: st.DrawFn) -> list[int]:
+    """Rows of tiny vocabularies: ties and zeros are common, one token alone and equal tokens too."""
+    size = draw(st.sampled_from([1, 2, 3, VOCAB]))
+    one_hot = st.integers(0, size - 1).map(lambda token: [int(token == place) for place in range(size)])
+    mixed = st.lists(st.sampled_from([0, 1, 1, 2, 3, 8]), min_size=size, max_size=size).filter(any)
+    return draw(mixed | one_hot | st.just([1] * size))
+
+
+@settings(max_examples=150, deadline=None)
 @given(
-    weights=st.lists(st.sampled_from([0, 1, 1, 2, 3, 8]), min_size=VOCAB, max_size=VOCAB).filter(any),
-    top_p=st.sampled_from([0.05, 0.25, 0.5, 0.75, 0.8, 0.9, 0.999]),
+    weights=whole_weights(),
+    top_k=st.integers(0, VOCAB),
+    top_p=st.sampled_from([TOP_P_ROUNDING, 0.05, 0.25, 0.5, 0.75, 0.8, 0.9, 0.999, 1 - 1e-8, 1.0]),
 )
-def test_top_p_is_the_smallest_set_by_probability_and_id(session: Any, weights: list[int], top_p: float) -> None:
-    """In exact arithmetic: whole weights, sorted by weight and id, until their sum reaches top-p."""
-    total, mass, kept = sum(weights), 0, []
-    for token in sorted(range(VOCAB), key=lambda one: (-weights[one], one)):
+def test_what_is_kept_is_what_exact_arithmetic_keeps(
+    graphs: dict[int, Any], weights: list[int], top_k: int, top_p: float
+) -> None:
+    """Weights from the k-th on, ties with it included; of these by weight and id until their sum reaches top-p."""
+    vocab_size = len(weights)
+    least = sorted(weights)[-top_k] if 0 < top_k < vocab_size else 0
+    ranked = sorted(
+        (token for token in range(vocab_size) if weights[token] >= max(least, 1)), key=lambda one: -weights[one]
+    )
+    total, mass, kept = sum(weights[token] for token in ranked), Fraction(0), list[int]()
+    for token in ranked:
         kept.append(token)
         mass += weights[token]
-        if mass >= (top_p - TOP_P_ROUNDING) * total:
+        if mass >= (Fraction(top_p) - Fraction(TOP_P_ROUNDING)) * total:
             break
     logits = np.array([[[np.log(weight) if weight else -80.0 for weight in weights]]], dtype=np.float32)
+    params = SamplingParams(top_k=top_k, top_p=top_p)
+    for where, found in (
+        ("host", sampling_probs(logits, params)),
+        ("graph", made(graphs[vocab_size], logits, params)),
+        ("device", by_device(logits, params)),
+    ):
+        assert np.flatnonzero(found[0] > 1e-9).tolist() == sorted(kept), where
+
+
+@pytest.mark.parametrize("top_p", [1 - 1e-7, 1 - 1e-8, 1 - 2**-53])
+def test_a_top_p_that_float32_rounds_to_one_still_filters(session: Any, top_p: float) -> None:
+    """A graph is given it in float32, where it would say that nothing is filtered."""
+    logits = np.array([[[0.0, -15.0, -16.0, -18.0, -30.0, -60.0]]], dtype=np.float32)
     params = SamplingParams(top_p=top_p)
     for found in (sampling_probs(logits, params), made(session, logits, params), by_device(logits, params)):
-        assert np.flatnonzero(found[0] > 1e-9).tolist() == sorted(kept)
+        assert found.tolist() == [[1.0, 0.0, 0.0, 0.0, 0.0, 0.0]]
+
+
+@pytest.mark.parametrize("top_p", [TOP_P_ROUNDING, 0.1, 1 / 3, 0.8, 1 - 1e-8])
+def test_host_device_and_graph_stop_at_one_mass(top_p: float) -> None:
+    inputs = SamplingInputs(1, frozenset(spec.name for spec in SAMPLING_INPUTS))
+    inputs.set(params := SamplingParams(top_p=top_p), VOCAB)
+    assert float(inputs.arrays[TOP_P]) - TOP_P_ROUNDING == params.kept_mass
+    assert params.kept_mass == pytest.approx(top_p - TOP_P_ROUNDING, abs=6e-8)
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16])

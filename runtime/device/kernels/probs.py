@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from underpaint.algos.rows import TOP_P_ROUNDING, SamplingParams
+from underpaint.algos.rows import SamplingParams
 from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
 
 _TILE = 512
@@ -209,7 +209,7 @@ def probs(
         float(sampler.guidance),
         float(sampler.temperature),
         sampler.top_k,
-        max(1, int((sampler.top_p - TOP_P_ROUNDING) * 2**44)),
+        max(1, int(sampler.kept_mass * 2**44)),
         GUIDED=rows == 2,
         GREEDY=sampler.temperature == 0,
         WARM=sampler.temperature not in (0, 1),
