@@ -1,7 +1,10 @@
 """How large a tree a policy may ask for: an engine scores so many nodes, and a larger tree would be cut in silence."""
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Final
+
+from underpaint.algos.draft.shape import ranked_shape
 
 _NODES: Final = ("total_tokens",)
 _LEVELS: Final = ("depth", "length", "start_depth", "max_depth", "min_depth", "mean_depth")
@@ -16,23 +19,26 @@ def check_limits(settings: Mapping[str, Any], max_nodes: int, vocab_size: int) -
     max_nodes: of the largest tree that the target scores, its root included. vocab_size: V.
     """
     drafted = max_nodes - 1
+    scored = f"the engine scores {max_nodes} nodes, the root included"
+    few = f"siblings are different codes, of which there are {vocab_size}"
     for names, most, why in (
-        (_NODES, drafted, f"the engine scores {max_nodes} nodes, the root included"),
-        (_LEVELS, drafted, f"the engine scores {max_nodes} nodes, the root included"),
-        (_CHILDREN, min(drafted, vocab_size), f"the engine scores {max_nodes} nodes, and there are {vocab_size} codes"),
+        (_NODES + _LEVELS, drafted, scored),
+        (_CHILDREN, *min((drafted, scored), (vocab_size, few))),
     ):
         for name in names:
             value = settings.get(name)
             if isinstance(value, int | float) and value > most:
                 raise ValueError(f"setting {name}: expected at most {most}, got {value}: {why}")
-    widths = settings.get("widths", ())
+    widths = tuple(settings.get("widths", ()))
     if sum(widths) > drafted:
+        raise ValueError(f"setting widths: expected at most {drafted} nodes in all levels, got {sum(widths)}: {scored}")
+    shape = ranked_shape(widths)
+    node, children = max(Counter(shape[1:]).items(), key=lambda held: held[1], default=(0, 0))
+    if children > vocab_size:
+        level = 1
+        while node:
+            node, level = shape[node], level + 1
         raise ValueError(
-            f"setting widths: expected at most {drafted} nodes in all levels, got {sum(widths)}: the engine scores "
-            f"{max_nodes} nodes, the root included"
-        )
-    if max(widths, default=0) > vocab_size:
-        raise ValueError(
-            f"setting widths: expected at most {vocab_size} nodes in a level, as there are {vocab_size} codes, got "
-            f"{max(widths)}"
+            f"setting widths: expected at most {vocab_size} children of a node, got {children} in level {level} of "
+            f"{','.join(map(str, widths))}: {few}"
         )

@@ -228,8 +228,26 @@ def test_bad_settings_raise(name: str, bad: dict[str, Any]) -> None:
         build(POLICIES[name].make, bad, f"policy '{name}'")
 
 
-def test_a_level_wider_than_the_codebook_is_named_as_such():
-    with pytest.raises(ValueError, match="widths: expected at most 2 nodes in a level, as there are 2 codes, got 3"):
-        check_limits({"widths": (3,)}, 16, 2)
-    with pytest.raises(ValueError, match="widths: expected at most 15 nodes in all levels, got 16"):
-        check_limits({"widths": (8, 8)}, 16, 4096)
+@pytest.mark.parametrize(
+    ("setting", "max_nodes", "vocab_size", "told"),
+    [
+        ({"widths": (3,)}, 16, 2, "at most 2 children of a node, got 3 in level 1 of 3: siblings are different codes"),
+        ({"widths": (2, 4)}, 16, 2, "at most 2 children of a node, got 3 in level 2 of 2,4: siblings are"),
+        ({"widths": (1, 1, 3)}, 16, 2, "at most 2 children of a node, got 3 in level 3 of 1,1,3: siblings are"),
+        ({"widths": (8, 8)}, 16, 4096, "at most 15 nodes in all levels, got 16: the engine scores 16 nodes"),
+        ({"widths": (8, 8)}, 16, 2, "at most 15 nodes in all levels, got 16: the engine scores 16 nodes"),
+        ({"top_k": 3}, 16, 2, "at most 2, got 3: siblings are different codes, of which there are 2"),
+        ({"max_width": 16}, 16, 4096, "at most 15, got 16: the engine scores 16 nodes, the root included"),
+        ({"depth": 16}, 16, 2, "at most 15, got 16: the engine scores 16 nodes, the root included"),
+    ],
+)
+def test_a_limit_names_what_it_counts(setting: dict[str, Any], max_nodes: int, vocab_size: int, told: str) -> None:
+    with pytest.raises(ValueError, match=f"setting {next(iter(setting))}: expected {told}"):
+        check_limits(setting, max_nodes, vocab_size)
+
+
+@pytest.mark.parametrize("widths", [(2, 3), (1, 2, 3), (2, 2)])
+def test_a_level_may_be_wider_than_the_codebook_where_no_node_has_so_many_children(widths: tuple[int, ...]) -> None:
+    check_limits({"widths": widths}, 16, 2)
+    tree = Eagle1(widths).grow(dense(3, 2), 0, Budget(9, 40), sampling(1).cycle(0))
+    assert tree.size == 1 + sum(widths)
