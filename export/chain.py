@@ -3,6 +3,7 @@
 A chain of n tokens takes n passes of a fraction of a millisecond; calling the engine for each, and moving distributions
 and features out and in again, costs as much as the passes. Here a loop inside the graph feeds each likeliest token and
 the feature predicted beside it back. What the chain writes is seen by the chain alone and leaves no trace.
+Where two tokens are nearly as likely, it may take the other one than single levels do: see `algos.draft.fused`.
 """
 
 from collections.abc import Sequence

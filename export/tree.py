@@ -1,7 +1,8 @@
 """Whole trees in one call of a drafter: EAGLE-2's expansion (arXiv 2406.16858, 4.1), and static trees.
 
-Draws are those of `algos.chance.index_of`, to the last bit: sums in float64, in the order of the tokens. Products of
-probabilities are in float64 too, so that a tree is what its levels are.
+Draws from a distribution are those of `algos.chance.index_of`, to the last bit: sums in float64, in the order of the
+tokens. Products of probabilities are in float64 too. So a tree is what its levels are, as far as their distributions
+are: see `algos.draft.fused` for how these differ where products round to 8 bits.
 """
 
 from typing import NamedTuple

@@ -2,8 +2,8 @@
 
 Each draft is judged by the distribution that it was drawn from, so a call of several levels is as lossless as single
 ones. The two may draw different drafts: the shipped drafters round the inputs of their products to 8 bits, and a last
-bit of difference can become a whole step of these. Their distributions then differ by up to about 0.01 in total
-variation (the median is 3e-7); with products in float32 by less than 1e-5 (`tests/zoo/test_one_call_drafts.py`).
+bit of difference can become a whole step of these. Distributions then differ by about 0.01 in total variation at most,
+where the median is 3e-7. With products in float32 they differ by less than 1e-5 (`tests/zoo/test_one_call_drafts.py`).
 """
 
 from collections.abc import Callable

@@ -192,19 +192,21 @@ def test_a_top_p_that_filters_nothing_or_everything_is_refused(top_p: float) -> 
         SamplingParams(top_p=top_p)
 
 
-def test_transformers_keeps_as_many_tokens_and_top_k_keeps_its_ties() -> None:
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_transformers_keeps_as_many_tokens_and_all_ties_of_top_k(dtype: type) -> None:
     """What docs/reference/methods.md says of the same rows in transformers."""
     warpers = pytest.importorskip("transformers.generation.logits_process")
     torch = pytest.importorskip("torch")
-    for edge in ("ties by token id", "flat", "one-hot"):
-        probs, top_p, kept = EDGES[edge]
-        scores = torch.from_numpy(np.maximum(np.log(np.maximum(probs, 1e-30)), -60.0))[None]
-        theirs = warpers.TopPLogitsWarper(top_p)(None, scores)
-        assert int(torch.isfinite(theirs).sum()) == len(kept)
-    tied = torch.tensor([[3.0, 1.0, 1.0, 1.0, 0.0, 0.0]])
-    assert torch.isfinite(warpers.TopKLogitsWarper(2)(None, tied))[0].tolist() == [True] * 4 + [False] * 2
-    ours = sampling_probs(tied[None].numpy(), SamplingParams(top_k=2))
-    assert (ours[0] > 0).tolist() == [True] * 4 + [False] * 2
+    tied = [0.06, 0.1, 0.4, 0.1, 0.24, 0.1]
+    for probs, warper, params, ours in (
+        ([0.2] * 5, warpers.TopPLogitsWarper(0.5), SamplingParams(top_p=0.5), [0, 1, 2]),
+        ([1 / 4096] * 4096, warpers.TopPLogitsWarper(0.5), SamplingParams(top_p=0.5), list(range(2048))),
+        (tied, warpers.TopPLogitsWarper(0.7), SamplingParams(top_p=0.7), [1, 2, 4]),
+        (tied, warpers.TopKLogitsWarper(3), SamplingParams(top_k=3), [1, 2, 3, 4, 5]),
+    ):
+        logits = np.log(probs).astype(dtype)[None]
+        assert np.flatnonzero(sampling_probs(logits[None], params)).tolist() == ours
+        assert int(torch.isfinite(warper(None, torch.from_numpy(logits))).sum()) == len(ours)
 
 
 TIED = np.array([[[1.0, 0.5, 0.5, -3.0, 0.0, 0.0]]], dtype=np.float32)
