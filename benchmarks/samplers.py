@@ -23,13 +23,13 @@ from benchmarks.report import at_least, finish, options, parse, refusing
 from underpaint.algos.arrays import IntArray
 from underpaint.algos.draft.spec import Grid
 from underpaint.algos.spatial.resolution import ResolutionMap
-from underpaint.models.data.textured_scenes import Split
-from underpaint.models.train.pictures import TexturedPictures
 from underpaint.runtime.engines.context import EngineContext
 from underpaint.runtime.engines.images import ImageDecoder, ImageEncoder
 from underpaint.runtime.files import check_file_writable
 from underpaint.runtime.resampling.registry import RESAMPLERS, models_behind, open_resampler
 from underpaint.runtime.resampling.resampler import Resampler
+from underpaint.training.data.textured_scenes import Split
+from underpaint.training.pictures import TexturedPictures
 from underpaint.zoo.load import FOLDER, manifest, names
 from underpaint.zoo.resolutions import RESOLUTIONS
 

@@ -10,8 +10,8 @@ from underpaint.export.store import Origin
 from underpaint.export.weight_file import SUFFIX
 from underpaint.models.decoder import Decoder
 from underpaint.models.text import CaptionedTarget, with_condition_table
-from underpaint.models.train.grids import decoder_on_grid, on_grid
 from underpaint.models.weights import round_to_stored
+from underpaint.training.grids import decoder_on_grid, on_grid
 
 
 def round_shared_target(target: CaptionedTarget) -> None:

@@ -22,7 +22,7 @@ from underpaint.artifacts.model_index import INDEX
 from underpaint.export.graph import external
 from underpaint.export.weight_file import SUFFIX, WeightFile, header_room
 
-LICENCE: Final = "Apache-2.0 (weights); trained on pictures under the licences in models/data/LICENCES.md"
+LICENCE: Final = "Apache-2.0 (weights); trained on pictures under the licences in training/data/LICENCES.md"
 PACKAGES: Final = ("torch", "onnx", "onnxruntime", "numpy")
 _ASIDE: Final = ".export."
 _LEAST_WEIGHT: Final = 16

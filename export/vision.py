@@ -21,13 +21,13 @@ from underpaint.artifacts.manifest import Manifest
 from underpaint.export.decoder_weights import plain, round_to_half
 from underpaint.export.modules import BATCH, store_module, to_onnx
 from underpaint.export.store import Origin, draft_manifest, store_bytes
-from underpaint.models.data.batches import numbered_batch
-from underpaint.models.data.textured_render import TexturedSheet
 from underpaint.models.judge import JUDGE_SIDE, Judge, to_judge_side
-from underpaint.models.train.judge import accuracy
-from underpaint.models.train.pictures import SCENE_SEED, to_pixels
 from underpaint.models.vq import VQConfig, VQModel
 from underpaint.runtime.evaluation.quality import REFERENCE_KIND, Reference, reference_arrays, reference_name
+from underpaint.training.data.batches import numbered_batch
+from underpaint.training.data.textured_render import TexturedSheet
+from underpaint.training.judge import accuracy
+from underpaint.training.pictures import SCENE_SEED, to_pixels
 from underpaint.zoo.grammars import TEXTURED
 from underpaint.zoo.resolutions import SHIPPED_RESOLUTIONS
 

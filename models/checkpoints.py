@@ -28,7 +28,7 @@ _NEEDED: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """The kinds that have a command of their own, and what the config of each says, without which nothing can be built."""
 _WORLD: Final = Path("world.json")
-"""What `models.train.world` writes beside the stages of a world, in a folder that is named alike unless it is told."""
+"""What `training.world` writes beside the stages of a world, in a folder that is named alike unless it is told."""
 
 
 def load_whole(path: Path, device: str | torch.device = "cpu") -> dict[str, Any]:
@@ -111,7 +111,7 @@ def _recipe(path: Path, kind: str) -> str:
 def story(saved: Mapping[str, Any]) -> dict[str, Any]:
     """How a checkpoint came to be, in plain values, as far as it says.
 
-    "kind", and "step" (in all), "elapsed_seconds", "validation" and "runs" (see `models.train.history`).
+    "kind", and "step" (in all), "elapsed_seconds", "validation" and "runs" (see `training.history`).
     """
     told: dict[str, Any] = {"kind": saved["config"]["kind"]}
     told |= {name: saved[name] for name in ("step", "elapsed_seconds", "validation", "runs") if name in saved}

@@ -28,7 +28,7 @@ from underpaint.models.config import plain
 FOLDER: Final = Path(__file__).resolve().parent / "weights"
 """Where the repository keeps them; in a checkout only, a wheel brings none."""
 KIND: Final = "weights"
-LICENCE: Final = "Apache-2.0 (weights); trained on pictures under the licences in models/data/LICENCES.md"
+LICENCE: Final = "Apache-2.0 (weights); trained on pictures under the licences in training/data/LICENCES.md"
 _NARROW_ABOVE: Final = 100_000
 _LEFT_OUT: Final = ("quantize.codebook_used",)
 """Buffers that nothing reads: the published usage counter of a tokenizer."""

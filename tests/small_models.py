@@ -13,9 +13,9 @@ import torch
 from tests.models.tiny import save_target
 from underpaint.export.trained_models import export_all
 from underpaint.models.text import CaptionedTarget, new_drafter
-from underpaint.models.train.grids import STRIDE
-from underpaint.models.train.loop import CHECKPOINT, save_atomically
-from underpaint.models.train.target import CONFIG
+from underpaint.training.grids import STRIDE
+from underpaint.training.loop import CHECKPOINT, save_atomically
+from underpaint.training.target import CONFIG
 from underpaint.zoo.load import FOLDER
 from underpaint.zoo.resolutions import SHIPPED_RESOLUTIONS
 from underpaint.zoo.textured_prompts import TEXTURED_WORDS

@@ -45,9 +45,9 @@ def tokenizer(
     run: Run,
 ) -> None:
     """Train the VQ tokenizer, shared by all resolutions; it sees pictures of 64, 128 and 256 px."""
-    from underpaint.models.train.pictures import TexturedPictures
-    from underpaint.models.train.start import read_start
-    from underpaint.models.train.tokenizer import CONFIG, DECODER_LOOP, LOOP, train_tokenizer
+    from underpaint.training.pictures import TexturedPictures
+    from underpaint.training.start import read_start
+    from underpaint.training.tokenizer import CONFIG, DECODER_LOOP, LOOP, train_tokenizer
 
     with run.started("runs/decoder" if decoder_only else "runs/tokenizer") as folder:
         if decoder_only and init_from is None:
@@ -78,8 +78,8 @@ def judge(
 ) -> None:
     """Train the judge, which reads what a picture shows."""
     from underpaint.models.checkpoints import read
-    from underpaint.models.train.judge import DEFAULT_LOOP, train_judge
-    from underpaint.models.train.pictures import TexturedPictures
+    from underpaint.training.judge import DEFAULT_LOOP, train_judge
+    from underpaint.training.pictures import TexturedPictures
 
     with run.started("runs/judge") as folder:
         if tokenizer is not None:
@@ -123,7 +123,7 @@ def sampler(
     from underpaint.cli.train.encoded import encoded_pairs
     from underpaint.models.checkpoints import vq_config
     from underpaint.models.sampler import SamplerConfig
-    from underpaint.models.train.sampler import LOOPS, LOSSES, read_sampler_start, settings_for, train_sampler
+    from underpaint.training.sampler import LOOPS, LOSSES, read_sampler_start, settings_for, train_sampler
 
     ends = between(pair.low, pair.high)
     with run.started(f"runs/sampler_{direction}_{losses}{ends}") as folder:
@@ -148,7 +148,7 @@ def sampler(
 def superres(*, pair: Pair, scenes: Scenes, run: Run) -> None:
     """Train the super-resolution network of the pixel sampler."""
     from underpaint.cli.train.encoded import encoded_pairs
-    from underpaint.models.train.superres import LOOP, settings_for, train_super_resolution
+    from underpaint.training.superres import LOOP, settings_for, train_super_resolution
 
     with run.started(f"runs/superres{between(pair.low, pair.high)}") as folder:
         pairs, settings = encoded_pairs(scenes, pair, run.device), settings_for(pair.high)

@@ -10,11 +10,11 @@ from underpaint.cli.terminal import Advance, note, progress
 from underpaint.cli.train.options import Pair, Scenes
 from underpaint.cli.train.stages import stages
 from underpaint.models.checkpoints import vq_config
-from underpaint.models.data.textured_scenes import Split
-from underpaint.models.train.pictures import FolderPictures, Pictures, TexturedPictures
-from underpaint.models.train.sampler import PairedCodes, PairedScenes, settings_for
-from underpaint.models.train.tokens import encode_pictures
 from underpaint.runtime.files import check_folder_writable
+from underpaint.training.data.textured_scenes import Split
+from underpaint.training.pictures import FolderPictures, Pictures, TexturedPictures
+from underpaint.training.sampler import PairedCodes, PairedScenes, settings_for
+from underpaint.training.tokens import encode_pictures
 
 
 def encoded_pairs(scenes: Scenes, pair: Pair, device: str) -> PairedScenes:

@@ -23,7 +23,7 @@ from underpaint.cli.train.options import TOKENIZER, Pixels, Resolution, Threads,
 from underpaint.cli.train.stages import stages
 
 if TYPE_CHECKING:
-    from underpaint.models.train.near_duplicates import DuplicateReport
+    from underpaint.training.near_duplicates import DuplicateReport
 
 RANKS = "1,2,4,8,16,32,64,128,256"
 
@@ -44,9 +44,9 @@ def report_near_duplicates(
 ) -> None:
     """Replace every code of real scenes by its k-th nearest code, and say what that does to their pictures."""
     from underpaint.models.checkpoints import load_vq
-    from underpaint.models.train.near_duplicates import near_duplicates
-    from underpaint.models.train.pictures import TexturedPictures
     from underpaint.runtime.evaluation.machine import describe_machine, typed_command
+    from underpaint.training.near_duplicates import near_duplicates
+    from underpaint.training.pictures import TexturedPictures
 
     with bad_input():
         prepare("cpu", threads)

@@ -22,7 +22,7 @@ from underpaint.runtime.files import check_folder_writable
 from underpaint.zoo.resolutions import RESOLUTIONS
 
 if TYPE_CHECKING:
-    from underpaint.models.train.loop import LoopSettings, TrainingResult
+    from underpaint.training.loop import LoopSettings, TrainingResult
 
 Out = Annotated[Path | None, typer.Option(parser=output_folder, help="Folder of the run; the default is under runs/.")]
 Steps = Annotated[int | None, typer.Option(help="Optimiser steps in all.", min=1, max=2**31 - 1)]
@@ -102,8 +102,8 @@ class Run:
     @contextmanager
     def started(self, default: str) -> Iterator[Path]:
         """The folder to train in. Bad input on the way is one message and exit code 2: recipes check as they start."""
-        from underpaint.models.train.precision import describe_products
-        from underpaint.models.train.shown import shown
+        from underpaint.training.precision import describe_products
+        from underpaint.training.shown import shown
 
         with bad_input(), shown(not is_quiet()):
             prepare(self.device, self.threads)

@@ -21,7 +21,7 @@ from underpaint.runtime.files import check_folder_writable
 from underpaint.zoo.resolutions import SHIPPED_RESOLUTIONS
 
 if TYPE_CHECKING:
-    from underpaint.models.train.world import StageReport
+    from underpaint.training.world import StageReport
 
 
 def world(
@@ -54,11 +54,11 @@ def world(
 ) -> None:
     """Train tokenizer, judge, target, drafter and samplers of textured scenes in order. Run again to continue."""
     from underpaint.models.config import plain
-    from underpaint.models.train.pictures import TexturedPictures
-    from underpaint.models.train.precision import describe_products
-    from underpaint.models.train.shown import shown
-    from underpaint.models.train.textured_world import WorldSettings, textured_stages
-    from underpaint.models.train.world import train_world
+    from underpaint.training.pictures import TexturedPictures
+    from underpaint.training.precision import describe_products
+    from underpaint.training.shown import shown
+    from underpaint.training.textured_world import WorldSettings, textured_stages
+    from underpaint.training.world import train_world
 
     with bad_input(), shown(not is_quiet()):
         settings = WorldSettings(sides=read_numbers("--sides", sides, whole_number))
@@ -135,7 +135,7 @@ def add_guidance(
     ),
 ) -> None:
     """Begin a guided target by task arithmetic: add to a target what guidance changed in an earlier one."""
-    from underpaint.models.train.task_arithmetic import add_guidance as added
+    from underpaint.training.task_arithmetic import add_guidance as added
 
     with bad_input():
         check_folder_writable(out)

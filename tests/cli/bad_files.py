@@ -15,8 +15,8 @@ import numpy as np
 
 from tests.run_logs import edit_log
 from underpaint.artifacts.run_log import log_bytes
-from underpaint.models.train.target import CONFIG as TARGET
-from underpaint.models.train.tokenizer import CONFIG
+from underpaint.training.target import CONFIG as TARGET
+from underpaint.training.tokenizer import CONFIG
 from underpaint.zoo.load import FOLDER as ZOO
 from underpaint.zoo.textured_prompts import TEXTURED_WORDS
 

@@ -114,12 +114,12 @@ def _tiny_recipes() -> Iterator[Patch]:
     """No art, and models of a few hundred weights: every recipe has two steps of seconds together."""
     from dataclasses import replace
 
-    from tests.models.sprites import made_up_sprites
-    from tests.models.test_textured_world import SETTINGS
+    from tests.training.sprites import made_up_sprites
+    from tests.training.test_textured_world import SETTINGS
     from underpaint.models import checkpoints
     from underpaint.models.judge import JudgeConfig
-    from underpaint.models.train import drawn, judge, pictures, textured_world, world
     from underpaint.models.vq import VQModel
+    from underpaint.training import drawn, judge, pictures, textured_world, world
 
     yield pictures, "load_sprites", lambda *given: made_up_sprites()
     yield textured_world, "WorldSettings", lambda sides: replace(SETTINGS, sides=sides)
@@ -181,8 +181,8 @@ def _command(line: str, folder: str, prepared: str, killed_at: list[Any] | None,
 @cache
 def _draw_what_recipes_share() -> None:
     """Sprites and tiles of textures, which every training would draw for itself."""
-    from tests.models.sprites import made_up_sprites
-    from underpaint.models.data import textures
+    from tests.training.sprites import made_up_sprites
+    from underpaint.training.data import textures
 
     made_up_sprites()
     for kind in textures.KINDS:

@@ -9,10 +9,10 @@ import torch
 
 from tests.cli.killed_commands import PREPARED
 from tests.cli.program import Ran, listing, run_program
-from tests.models.test_textured_world import SETTINGS
 from tests.models.tiny import save_exportable, save_target, tiny_target
 from tests.published.checkpoints import save_llamagen
 from tests.published.limits import files_of_at_most
+from tests.training.test_textured_world import SETTINGS
 from underpaint.models.vq import VQModel
 from underpaint.runtime import files as probing
 

@@ -67,7 +67,7 @@ TRAINING = """
 import sys
 from pathlib import Path
 import torch
-from underpaint.models.train.loop import Loss, LoopSettings, train
+from underpaint.training.loop import Loss, LoopSettings, train
 model = torch.nn.Linear(2, 2)
 given = torch.ones(1, 2)
 settings = LoopSettings(int(sys.argv[1]), 1e-3, checkpoint_seconds=0.0)

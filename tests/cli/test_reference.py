@@ -2,12 +2,12 @@ import numpy as np
 import pytest
 import torch
 
-from tests.models.sprites import made_up_sprites
+from tests.training.sprites import made_up_sprites
 from underpaint.export.store import Origin
 from underpaint.export.vision import real_scenes, write_reference
-from underpaint.models.data.textured_render import TexturedSheet
 from underpaint.models.judge import Judge, JudgeConfig
 from underpaint.runtime.evaluation.quality import REFERENCE_KIND, load_reference, reference_name
+from underpaint.training.data.textured_render import TexturedSheet
 from underpaint.zoo.load import locate
 
 

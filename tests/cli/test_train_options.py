@@ -17,7 +17,7 @@ from underpaint.cli.option_groups import grouped
 from underpaint.cli.terminal import be_quiet
 from underpaint.cli.train.commands import app
 from underpaint.models.sampler import SamplerConfig
-from underpaint.models.train.tokenizer import CONFIG
+from underpaint.training.tokenizer import CONFIG
 
 
 @dataclass(frozen=True)
@@ -124,8 +124,8 @@ def test_what_cannot_be_trained_is_refused_at_once(
 
 
 def test_a_stopped_run_says_so_and_exits_as_a_shell_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from underpaint.models.train.loop import LoopSettings, TrainingResult
-    from underpaint.models.train.precision import describe_products
+    from underpaint.training.loop import LoopSettings, TrainingResult
+    from underpaint.training.precision import describe_products
 
     asked = []
 
@@ -135,9 +135,9 @@ def test_a_stopped_run_says_so_and_exits_as_a_shell_does(tmp_path: Path, monkeyp
         asked.append((folder, tokenizer, loop.steps, loop.minutes, seed, device))
         return TrainingResult(7, False, {"accuracy": 0.5})
 
-    monkeypatch.setattr("underpaint.models.train.judge.train_judge", stopped)
-    monkeypatch.setattr("underpaint.models.train.pictures.load_sprites", lambda art, report: {})
-    monkeypatch.setattr("underpaint.models.train.pictures.TexturedSheet", lambda sprites: sprites)
+    monkeypatch.setattr("underpaint.training.judge.train_judge", stopped)
+    monkeypatch.setattr("underpaint.training.pictures.load_sprites", lambda art, report: {})
+    monkeypatch.setattr("underpaint.training.pictures.TexturedSheet", lambda sprites: sprites)
     given = ["--out", str(tmp_path), "--steps", "9", "--minutes", "0.5", "--seed", "3"]
     result = CliRunner().invoke(app, ["judge", *given])
     assert result.exit_code == 130, result.output
@@ -158,8 +158,8 @@ def test_a_stopped_run_says_so_and_exits_as_a_shell_does(tmp_path: Path, monkeyp
 def test_samplers_learn_between_the_sides_that_are_named(
     checkpoints: Path, monkeypatch: pytest.MonkeyPatch, asked: list[str], run: str, sides: tuple[int, int]
 ) -> None:
-    from underpaint.models.train import sampler, superres
-    from underpaint.models.train.loop import TrainingResult
+    from underpaint.training import sampler, superres
+    from underpaint.training.loop import TrainingResult
 
     encoded, trained = [], []
 
@@ -183,8 +183,8 @@ def test_samplers_learn_between_the_sides_that_are_named(
 
     monkeypatch.chdir(checkpoints)
     monkeypatch.setattr("underpaint.cli.train.encoded.encode_pictures", encode)
-    monkeypatch.setattr("underpaint.models.train.pictures.load_sprites", lambda art, report: {})
-    monkeypatch.setattr("underpaint.models.train.pictures.TexturedSheet", lambda sprites: sprites)
+    monkeypatch.setattr("underpaint.training.pictures.load_sprites", lambda art, report: {})
+    monkeypatch.setattr("underpaint.training.pictures.TexturedSheet", lambda sprites: sprites)
     monkeypatch.setattr(sampler, "train_sampler", train)
     monkeypatch.setattr(superres, "train_super_resolution", train)
     for command in (["sampler", "--direction", "down"], ["superres"]):

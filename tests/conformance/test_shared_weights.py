@@ -20,10 +20,10 @@ from underpaint.export.tensorrt_build import plain_pass
 from underpaint.export.weight_file import WeightFile, header_room
 from underpaint.models.decoder import Decoder
 from underpaint.models.text import new_drafter, with_condition_table
-from underpaint.models.train.grids import on_grid
 from underpaint.runtime.device.weights import read_decoder
 from underpaint.runtime.engines.context import EngineContext, open_session
 from underpaint.runtime.engines.shape import read_shape
+from underpaint.training.grids import on_grid
 from underpaint.zoo.load import Located
 
 FORM = GraphFormat()

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import torch
 
-from tests.models.test_tokenizer import LOOP, SETTINGS, TINY_VQ, flat_pictures
+from tests.training.test_tokenizer import LOOP, SETTINGS, TINY_VQ, flat_pictures
 from underpaint.artifacts.manifest import ManifestError
 from underpaint.models import weights
 from underpaint.models.checkpoints import load_vq, load_whole
-from underpaint.models.train.tokenizer import train_tokenizer
 from underpaint.models.weights import narrowed, restore, store, widened
+from underpaint.training.tokenizer import train_tokenizer
 
 
 @pytest.fixture(scope="module")

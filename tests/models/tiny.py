@@ -9,9 +9,9 @@ import torch
 
 from underpaint.models.decoder_config import DecoderConfig
 from underpaint.models.text import CaptionedTarget
-from underpaint.models.train.grids import STRIDE
-from underpaint.models.train.loop import CHECKPOINT
-from underpaint.models.train.tokens import TokenSet
+from underpaint.training.grids import STRIDE
+from underpaint.training.loop import CHECKPOINT
+from underpaint.training.tokens import TokenSet
 from underpaint.zoo.textured_prompts import TEXTURED_WORD_SLOTS, TEXTURED_WORDS
 
 TINY = DecoderConfig(dim=32, layers=2, heads=2, hidden=96, vocab_size=24, grid_side=4, prefix=8, condition="external")

@@ -20,9 +20,9 @@ from underpaint.export.checkpoint import Request, export_checkpoint
 from underpaint.models.checkpoints import load_vq, vq_config
 from underpaint.models.published.files import CheckpointError
 from underpaint.models.sampler import load_sampler
-from underpaint.models.train.pictures import FolderPictures
 from underpaint.runtime.resampling.registry import open_resampler
 from underpaint.runtime.resampling.tokens import TokenResampler
+from underpaint.training.pictures import FolderPictures
 from underpaint.zoo.load import manifest
 
 pytestmark = pytest.mark.slow

@@ -20,7 +20,7 @@ from tests.cli.hand_made import (
     write_image_encoder,
     write_judge,
 )
-from tests.models.test_textured_world import MadeUp
+from tests.training.test_textured_world import MadeUp
 from underpaint.algos.chance import Role
 from underpaint.algos.draft.spec import Grid
 from underpaint.algos.rows import SamplingParams
@@ -38,15 +38,6 @@ from underpaint.models.decoder_config import DecoderConfig
 from underpaint.models.judge import Judge, JudgeConfig
 from underpaint.models.sampler import SamplerConfig
 from underpaint.models.text import CaptionedTarget
-from underpaint.models.train.drafter import DrafterSettings, train_drafter
-from underpaint.models.train.drawn import draw_scenes, load_drawn
-from underpaint.models.train.grids import GridData
-from underpaint.models.train.guided import train_guided
-from underpaint.models.train.loop import CHECKPOINT, LoopSettings, save_atomically
-from underpaint.models.train.pictures import textured_captions
-from underpaint.models.train.sampler import LOSSES, PairedCodes, PairedScenes, SamplerSettings, train_sampler
-from underpaint.models.train.target import TargetSettings, train_target
-from underpaint.models.train.tokens import TokenSet, encode_pictures
 from underpaint.models.vq import VQConfig, VQModel
 from underpaint.runtime.conditions import of_words
 from underpaint.runtime.drawing import Drawing, draw, noise_of
@@ -55,6 +46,15 @@ from underpaint.runtime.engines.onnx_engine import OnnxDecoder
 from underpaint.runtime.engines.target import EngineTarget
 from underpaint.runtime.methods.registry import build_method, resolve
 from underpaint.runtime.pipeline import Pipeline
+from underpaint.training.drafter import DrafterSettings, train_drafter
+from underpaint.training.drawn import draw_scenes, load_drawn
+from underpaint.training.grids import GridData
+from underpaint.training.guided import train_guided
+from underpaint.training.loop import CHECKPOINT, LoopSettings, save_atomically
+from underpaint.training.pictures import textured_captions
+from underpaint.training.sampler import LOSSES, PairedCodes, PairedScenes, SamplerSettings, train_sampler
+from underpaint.training.target import TargetSettings, train_target
+from underpaint.training.tokens import TokenSet, encode_pictures
 from underpaint.zoo import load
 from underpaint.zoo.grammars import TEXTURED
 from underpaint.zoo.textured_prompts import TEXTURED_SLOTS, TEXTURED_WORD_SLOTS, TEXTURED_WORDS
@@ -112,7 +112,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     train_target(target, grids, **named)  # type: ignore[arg-type]
     train_guided(guided.parent, grids, target / CHECKPOINT, 2.0, settings=SETTINGS, loop=LOOP)
     with pytest.MonkeyPatch.context() as few:
-        few.setattr("underpaint.models.train.drawn.CHUNK", 4)
+        few.setattr("underpaint.training.drawn.CHUNK", 4)
         draw_scenes(folder / "drawn", guided, lambda indices: textured_captions(indices, "train", 256), 4)
     settings = DrafterSettings(batch=2, passes=2, validated=2, validated_passes=2)
     drawn = {32: load_drawn(folder / "drawn", load_target(guided))}

@@ -35,8 +35,6 @@ from underpaint.export.store import Origin
 from underpaint.export.trained_models import export_all
 from underpaint.models.checkpoints import load_drafter, load_target, load_whole
 from underpaint.models.text import with_condition_table
-from underpaint.models.train.grids import on_grid
-from underpaint.models.train.loop import CHECKPOINT, save_atomically
 from underpaint.models.weights import narrowed, widened
 from underpaint.runtime.device.weights import read_decoder
 from underpaint.runtime.drawing import Drawing, draw, noise_of
@@ -51,6 +49,8 @@ from underpaint.runtime.evaluation.picture_judge import open_judge
 from underpaint.runtime.evaluation.token_bias import draw_watched
 from underpaint.runtime.methods.registry import METHODS, build_method, resolve
 from underpaint.runtime.pipeline import Pipeline, _tables
+from underpaint.training.grids import on_grid
+from underpaint.training.loop import CHECKPOINT, save_atomically
 from underpaint.zoo import load
 from underpaint.zoo.textured_prompts import no_textured_prompt, parse_textured, side_word_id, textured_word_ids
 

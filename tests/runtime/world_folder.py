@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.models.test_textured_world import SETTINGS, MadeUp
+from tests.training.test_textured_world import SETTINGS, MadeUp
 from underpaint.export.trained_models import export_all
 from underpaint.models.checkpoints import load_whole
-from underpaint.models.train.loop import CHECKPOINT, save_atomically
-from underpaint.models.train.textured_world import textured_stages
-from underpaint.models.train.world import train_world
+from underpaint.training.loop import CHECKPOINT, save_atomically
+from underpaint.training.textured_world import textured_stages
+from underpaint.training.world import train_world
 
 WIDE = replace(
     SETTINGS,

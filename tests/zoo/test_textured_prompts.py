@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from underpaint.models.data.textured_scenes import textured_scene
+from underpaint.training.data.textured_scenes import textured_scene
 from underpaint.zoo.prompts import CONCEPT_NAMES
 from underpaint.zoo.textured_prompts import (
     COMPANIONS,

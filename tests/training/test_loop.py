@@ -1,0 +1,125 @@
+"""The training loop: resuming, stopping, and what it refuses."""
+
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from underpaint.training.loop import CHECKPOINT, LoopSettings, Loss, rate_share, train
+from underpaint.training.shown import shown
+
+SETTINGS = LoopSettings(steps=12, learning_rate=0.1, warmup_steps=2, ema_decay=0.9, validate_every=4)
+CONFIG = {"kind": "line", "width": 3}
+
+
+def line() -> nn.Linear:
+    torch.manual_seed(0)
+    return nn.Linear(3, 1)
+
+
+def loss_of(model: nn.Linear, stop_at: int | None = None):
+    def loss(step: int) -> Loss:
+        if step == stop_at:
+            os.kill(os.getpid(), signal.SIGINT)
+        inputs = torch.randn(8, 3, generator=torch.Generator().manual_seed(step))
+        return Loss((model(inputs) - inputs.sum(dim=1, keepdim=True)).square().mean(), {})
+
+    return loss
+
+
+def test_an_interrupted_run_continues_to_the_same_weights(tmp_path: Path) -> None:
+    whole = line()
+    outcome = train(whole, loss_of(whole), tmp_path / "whole", SETTINGS, CONFIG)
+    assert outcome.step == 12
+    assert outcome.finished
+
+    parts = line()
+    first = train(parts, loss_of(parts, stop_at=5), tmp_path / "parts", SETTINGS, CONFIG)
+    assert first.step == 6
+    assert not first.finished
+    again = nn.Linear(3, 1)
+    second = train(again, loss_of(again), tmp_path / "parts", SETTINGS, CONFIG)
+    assert second.finished
+    for left, right in zip(whole.parameters(), again.parameters(), strict=True):
+        torch.testing.assert_close(left, right)
+
+
+def test_the_checkpoint_holds_the_average_and_the_raw_weights(tmp_path: Path) -> None:
+    model = line()
+    train(model, loss_of(model), tmp_path, SETTINGS, CONFIG, validate=lambda: {"figure": 1.0})
+    saved = torch.load(tmp_path / CHECKPOINT, weights_only=True)
+    assert saved["config"] == CONFIG
+    assert saved["step"] == 12
+    assert saved["validation"] == {"figure": 1.0}
+    assert not torch.equal(saved["model"]["weight"], saved["raw"]["weight"])
+    torch.testing.assert_close(saved["model"]["weight"], model.weight.detach())
+
+
+def test_without_averaging_the_weights_are_the_models(tmp_path: Path) -> None:
+    model = line()
+    train(model, loss_of(model), tmp_path, replace(SETTINGS, ema_decay=0.0), CONFIG)
+    saved = torch.load(tmp_path / CHECKPOINT, weights_only=True)
+    assert torch.equal(saved["model"]["weight"], saved["raw"]["weight"])
+
+
+def test_another_models_folder_is_refused(tmp_path: Path) -> None:
+    model = line()
+    train(model, loss_of(model), tmp_path, SETTINGS, CONFIG)
+    with pytest.raises(ValueError, match="holds another model"):
+        train(model, loss_of(model), tmp_path, SETTINGS, CONFIG | {"width": 4})
+
+
+def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
+    model = line()
+    train(model, loss_of(model), tmp_path, SETTINGS, CONFIG)
+    whole = (tmp_path / CHECKPOINT).read_bytes()
+    for damaged in (b"", b"text", whole[:-200]):
+        (tmp_path / CHECKPOINT).write_bytes(damaged)
+        with pytest.raises(ValueError, match=r"checkpoint\.pt is no checkpoint of these recipes, or a damaged one"):
+            train(model, loss_of(model), tmp_path, SETTINGS, CONFIG)
+
+
+def test_a_loss_that_is_no_number_stops_the_run(tmp_path: Path) -> None:
+    model = line()
+    with pytest.raises(FloatingPointError, match="step 1 is nan"):
+        train(model, lambda _: Loss(model.weight.sum() * torch.nan, {}), tmp_path, SETTINGS, CONFIG)
+    assert not (tmp_path / CHECKPOINT).exists()
+
+
+def test_the_schedule_follows_whichever_of_steps_and_minutes_is_further_on() -> None:
+    timed = replace(SETTINGS, minutes=1.0)
+    assert rate_share(SETTINGS, 0, 0.0) == pytest.approx(0.5)
+    assert rate_share(timed, 4, 0.0) == rate_share(SETTINGS, 4, 0.0)
+    assert rate_share(timed, 4, 45.0) == pytest.approx(rate_share(SETTINGS, 9, 0.0))
+    assert rate_share(timed, 4, 60.0) == pytest.approx(SETTINGS.final_rate)
+
+
+def test_a_recipe_is_told_the_share_of_each_step_before_its_loss(tmp_path: Path) -> None:
+    model, told = line(), list[float]()
+
+    def loss(step: int) -> Loss:
+        assert len(told) == step + 1
+        return loss_of(model)(step)
+
+    train(model, loss, tmp_path, SETTINGS, CONFIG, at_share=told.append)
+    assert told == [rate_share(SETTINGS, step, 0.0) for step in range(12)]
+
+
+@pytest.mark.parametrize("change", [{"steps": 0}, {"learning_rate": 0.0}, {"ema_decay": 1.0}, {"minutes": 0.0}])
+def test_settings_out_of_range_raise(change: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="must be"):
+        replace(SETTINGS, **change)
+
+
+def test_steps_are_told_on_standard_error_or_not_at_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = line()
+    train(model, loss_of(model), tmp_path / "told", SETTINGS, CONFIG)
+    told = capsys.readouterr()
+    assert (told.out, told.err.startswith("step 1 loss ")) == ("", True)
+    with shown(False):
+        train(model, loss_of(model), tmp_path / "silent", SETTINGS, CONFIG)
+    assert capsys.readouterr() == ("", "")

@@ -1,0 +1,240 @@
+"""Every stage of a textured world at tiny sizes, from scenes to samplers, stopped once and gone on."""
+
+import json
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from tests.training.sprites import made_up_sprites
+from underpaint.cli.train.commands import app
+from underpaint.models.checkpoints import load_whole
+from underpaint.models.judge import JudgeConfig
+from underpaint.models.weights import store
+from underpaint.training import textured_world
+from underpaint.training import tokenizer as recipe
+from underpaint.training.data.art import Report, unheard
+from underpaint.training.data.textured_render import TexturedSheet
+from underpaint.training.drafter import DrafterSettings
+from underpaint.training.drawn import CHUNK
+from underpaint.training.grids import add_grids
+from underpaint.training.judge import JudgeSettings
+from underpaint.training.loop import LoopSettings, TrainingResult
+from underpaint.training.parallel_pictures import DrawingPool
+from underpaint.training.pictures import TexturedPictures
+from underpaint.training.sampler import SamplerSettings
+from underpaint.training.target import CONFIG, GROWN_LOOP, LOOP, TargetSettings
+from underpaint.training.textured_world import WorldSettings, textured_stages
+from underpaint.training.world import Stage, train_world
+
+WIDTHS = (1, 1, 1, 2)
+SETTINGS = WorldSettings(
+    vq=replace(
+        recipe.CONFIG,
+        codebook_size=48,
+        ch=4,
+        z_channels=8,
+        encoder_ch_mult=(1, 1, 1, 2),
+        decoder_ch_mult=(1, 1, 1, 2),
+    ),
+    tokenizer=replace(recipe.SETTINGS, batch=4, plain_steps=1, validation_scenes=2, sides=(64, 128)),
+    judge=JudgeConfig((4, 4, 4, 4), 8),
+    judging=JudgeSettings(batch=4, validation_scenes=4),
+    decoder=replace(CONFIG, dim=16, layers=2, heads=2, hidden=32, vocab_size=48),
+    shallow_layers=1,
+    caption_dim=8,
+    target=TargetSettings(batch=2, validated=2),
+    guiding=TargetSettings(batch=2, validated=2),
+    drafter=DrafterSettings(batch=2, passes=2, validated=2, validated_passes=2),
+    sampling=SamplerSettings(batch=2, drawn=1, validated=2),
+    sampler_width=8,
+    scenes=6,
+    validation_scenes=4,
+    drawings=3,
+    steps=2,
+)
+
+
+class MadeUp(TexturedPictures):
+    def __init__(self, report: Report = unheard, workers: int = 1) -> None:
+        self.sheet = TexturedSheet(made_up_sprites())
+        self._pool = DrawingPool(self.sheet, workers)
+
+
+def test_all_stages_run_and_stand_on_each_other(tmp_path: Path) -> None:
+    pictures, heard = MadeUp(), list[tuple[str, int, int, str]]()
+
+    def run(settings: WorldSettings) -> list[str]:
+        stages = textured_stages(tmp_path, pictures, settings=settings, report=lambda *told: heard.append(told))
+        assert sum(stage.share for stage in stages) == 100
+        return [one.state for one in train_world(tmp_path, 1, stages, {}, stored=tmp_path / "none")]
+
+    assert run(SETTINGS) == ["finished"] * 10
+    large = np.fromfile(tmp_path / "tokens" / "train_128.codes", np.int16)
+    codes = np.fromfile(tmp_path / "tokens" / "train_64.codes", np.int16)
+    assert len(codes) == len(large) == 6 * 16**2
+    assert 0 <= codes.min() <= codes.max() < 48
+    assert load_whole(tmp_path / "sampler_down_ce" / "checkpoint.pt")["step"] == 2
+    for one in ("target", "guided", "drafter"):
+        assert load_whole(tmp_path / one / "checkpoint.pt")["config"]["grids"] == [8, 16]
+    assert load_whole(tmp_path / "guided" / "checkpoint.pt")["config"]["guidance"] == 3.0
+    # The drafter learnt from what its target drew on each grid, a chunk less the two that are validated on.
+    learnt = load_whole(tmp_path / "drafter" / "checkpoint.pt")
+    assert learnt["runs"][-1]["how"]["drawn_scenes"] == {"8": CHUNK - 2, "16": CHUNK - 2}
+    assert {name for name in learnt["validation"] if name.startswith("drawn_top1_1")} == {
+        "drawn_top1_1_64",
+        "drawn_top1_1_128",
+    }
+    assert {
+        ("encoding train pictures of 64 px", 24, 24, "pictures"),
+        ("drawing pictures of 64 px", CHUNK, CHUNK, "pictures"),
+        ("drawing pictures of 128 px", CHUNK, CHUNK, "pictures"),
+    } <= set(heard)
+    # Nothing learns from a judge, a drafter or the last samplers: they go on.
+    open_ones = ("judge", "drafter", "sampler_up_pixel", "sampler_down_ce", "superres")
+    names = [stage.name for stage in textured_stages(tmp_path, pictures, settings=SETTINGS)]
+    wanted = ["finished" if name in open_ones else "closed" for name in names]
+    assert run(replace(SETTINGS, steps=3)) == wanted
+    assert load_whole(tmp_path / "sampler_down_ce" / "checkpoint.pt")["step"] == 3
+
+
+def test_a_target_that_the_repository_keeps_learns_a_larger_grid(tmp_path: Path) -> None:
+    kept, pictures = tmp_path / "kept", MadeUp()
+    stages = textured_stages(tmp_path / "small", pictures, settings=SETTINGS)
+    train_world(tmp_path / "small", 1, stages[:4], {}, stored=tmp_path / "none")
+    for name in ("tokenizer", "target"):
+        store(tmp_path / "small" / name / "checkpoint.pt", f"{name}_textured", "again", kept)
+    larger = replace(SETTINGS, sides=(64, 128, 256), scenes=2, validation_scenes=2, drawings=1, steps=3)
+    stages = textured_stages(tmp_path / "large", pictures, settings=larger)
+    found = {one.name: one for one in train_world(tmp_path / "large", 1, stages, {}, stored=kept)}
+    assert {one.state for one in found.values()} == {"finished", "closed"}
+    # The target goes on from the kept one, two steps old; what stands on it starts anew.
+    assert found["target_shallow"].state == "closed"
+    for stage, figure in (("target", "validation_ce"), ("guided", "validation_kl"), ("drafter", "top1_1")):
+        saved = load_whole(tmp_path / "large" / stage / "checkpoint.pt")
+        assert saved["config"]["grids"] == [8, 16, 32]
+        assert saved["config"]["decoder"]["grid_side"] == 32
+        assert {f"{figure}_{side}" for side in (64, 128, 256)} <= saved["validation"].keys()
+        assert saved["runs"][-1]["first_step"] == (2 if stage == "target" else 0)
+    # Samplers lie between the two that ship.
+    assert load_whole(tmp_path / "large" / "sampler_up_ce" / "checkpoint.pt")["config"]["high"] == [16, 16]
+
+
+def test_weights_with_an_optimiser_or_of_another_grid_keep_their_grids(tmp_path: Path) -> None:
+    for name, extra, grids in (("going on", {"optimizer": {}}, [8]), ("of another grid", {}, [4, 8])):
+        path = tmp_path / f"{name}.pt"
+        saved = {"config": {"grids": grids, "decoder": {"grid_side": grids[-1]}}, "model": {}, **extra}
+        torch.save(saved, path)
+        held = path.read_bytes()
+        add_grids(path, [8, 16])
+        assert path.read_bytes() == held
+    add_grids(tmp_path / "none.pt", [8, 16])
+    assert not (tmp_path / "none.pt").exists()
+
+
+@pytest.mark.parametrize("sides", [(), (64,), (128, 256), (64, 256), (64, 128, 512), (128, 64)])
+def test_a_world_is_of_the_sides_that_ship_and_larger_ones(sides: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match="sides: expected 64,128 or 64,128,256, got"):
+        replace(SETTINGS, sides=sides)
+
+
+def test_a_drawing_that_was_stopped_goes_on_before_the_drafter_learns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = replace(SETTINGS, drawings=CHUNK + 1)
+
+    def run(out: Path, report: Report = unheard) -> list[str]:
+        stages = textured_stages(out, MadeUp(), settings=whole, report=report)
+        return [one.state for one in train_world(out, 1, stages[:6], {}, stored=tmp_path / "none")]
+
+    def interrupt(what: str, done: int, total: int, unit: str) -> None:
+        if (what, done, total) == ("drawing pictures of 128 px", CHUNK, 2 * CHUNK):
+            os.kill(os.getpid(), signal.SIGINT)
+
+    assert run(tmp_path / "parts", interrupt)[-1] == "stopped"
+    assert not (tmp_path / "parts" / "drafter").exists()
+    assert run(tmp_path / "parts")[-1] == "finished"
+    assert run(tmp_path / "whole")[-1] == "finished"
+    held = [load_whole(tmp_path / name / "drafter" / "checkpoint.pt") for name in ("parts", "whole")]
+    assert held[0]["runs"][0]["how"]["drawn_scenes"] == {"8": 2 * CHUNK - 2, "16": 2 * CHUNK - 2}
+    assert all(torch.equal(value, held[1]["raw"][name]) for name, value in held[0]["raw"].items())
+
+
+@pytest.mark.parametrize("kept", [False, True], ids=["from a shallow one", "from kept weights alone"])
+def test_a_target_is_trained_on_at_the_lower_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: bool) -> None:
+    pictures, rates, starts = MadeUp(), list[float](), list[Path | None]()
+
+    def told(out: Path, grids: object, *, loop: LoopSettings, init_from: Path | None, **rest: object) -> TrainingResult:
+        rates.append(loop.learning_rate)
+        starts.append(init_from)
+        return real(out, grids, loop=loop, init_from=init_from, **rest)  # type: ignore[arg-type]
+
+    real = textured_world.train_target
+    monkeypatch.setattr(textured_world, "train_target", told)
+    stages = textured_stages(tmp_path, pictures, settings=SETTINGS)
+    train_world(tmp_path, 1, stages[:4], {}, stored=tmp_path / "none")
+    assert rates == [LOOP.learning_rate, GROWN_LOOP.learning_rate]
+    assert GROWN_LOOP.learning_rate < LOOP.learning_rate
+    if kept:
+        (tmp_path / "target_shallow" / "checkpoint.pt").unlink()
+        again = textured_stages(tmp_path, pictures, settings=replace(SETTINGS, steps=3))
+        train_world(tmp_path, 1, again[:4], {}, only=["target"], stored=tmp_path / "none")
+        assert rates[2:] == [GROWN_LOOP.learning_rate]
+        assert starts[2:] == [None]
+
+
+def test_bad_input_to_the_command_is_one_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("underpaint.training.pictures.TexturedPictures", MadeUp)
+    (tmp_path / "world.json").write_text('{"seed": 5}')
+    done = CliRunner().invoke(app, ["world", "--hours", "1", "--out", str(tmp_path)])
+    assert done.exit_code == 2
+    assert "holds a world of" in done.output
+    assert CliRunner().invoke(app, ["world", "--hours", "1", "--device", "tpu"]).exit_code == 2
+    for sides, told in (
+        ("64,256", "expected 64,128 or 64,128,256"),
+        ("64;128", "--sides: expected numbers with commas between"),
+    ):
+        done = CliRunner().invoke(app, ["world", "--hours", "1", "--sides", sides, "--out", str(tmp_path / "new")])
+        assert done.exit_code == 2
+        assert told in done.output
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    done = CliRunner().invoke(app, ["world", "--hours", "1", "--compile", "--out", str(tmp_path / "new")])
+    assert done.exit_code == 2
+    assert "expected a compiler of C++, found no no-such-compiler" in done.output
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_folder_from_before_a_stage_goes_on_and_options_reach_the_stages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("underpaint.training.pictures.TexturedPictures", MadeUp)
+    told = list[object]()
+
+    def stages_of(_: object, pictures: MadeUp, *, compiled: bool, **__: object) -> list[Stage]:
+        told.append((compiled, pictures._pool.workers))
+        return [Stage("tokenizer", 1, lambda folder, minutes: TrainingResult(1, True, {}))]
+
+    monkeypatch.setattr("underpaint.training.textured_world.textured_stages", stages_of)
+    command = ["world", "--hours", "1", "--out", str(tmp_path)]
+    assert CliRunner().invoke(app, command).exit_code == 0
+    held = json.loads((tmp_path / "world.json").read_text())["settings"]
+    assert not {"shallow_layers", "guidance", "guiding", "drawings", "drawing"} & held.keys()
+    monkeypatch.setenv("CXX", "python3")
+    assert CliRunner().invoke(app, [*command, "--compile", "--workers", "3"]).exit_code == 0
+    assert told == [(False, 1), (True, 3)]
+
+
+def test_storing_by_command(tmp_path: Path) -> None:
+    stages = textured_stages(tmp_path / "world", MadeUp(), settings=SETTINGS)
+    train_world(tmp_path / "world", 1, stages[:1], {}, stored=tmp_path / "none")
+    checkpoint, out = str(tmp_path / "world" / "tokenizer" / "checkpoint.pt"), str(tmp_path / "weights")
+    done = CliRunner().invoke(app, ["store", checkpoint, "tiny", "--recipe", "underpaint train world", "--out", out])
+    assert done.exit_code == 0, done.output
+    assert sorted(path.name for path in (tmp_path / "weights").iterdir()) == ["tiny.json", "tiny.safetensors"]
+    wrong = CliRunner().invoke(app, ["store", checkpoint, "../tiny", "--recipe", "again", "--out", out])
+    assert wrong.exit_code == 2

@@ -1,0 +1,184 @@
+"""The tokenizer's recipe and the token cache, on made-up pictures."""
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from underpaint.models.checkpoints import load_vq, load_whole, read
+from underpaint.models.vq import VQConfig, VQModel
+from underpaint.training.data.textured_scenes import Split
+from underpaint.training.loop import LoopSettings, save_atomically
+from underpaint.training.pictures import to_pictures, to_pixels
+from underpaint.training.precision import autocast
+from underpaint.training.reconstruction import ReconstructionWeights, reconstruction_loss, texture_energy
+from underpaint.training.tokenizer import TokenizerSettings, spherical_kmeans, train_tokenizer
+from underpaint.training.tokens import encode_pictures
+
+TINY_VQ = VQConfig(
+    codebook_size=32,
+    codebook_embed_dim=4,
+    encoder_ch_mult=(1, 1, 2),
+    decoder_ch_mult=(1, 1, 2),
+    z_channels=16,
+    ch=8,
+    num_res_blocks=1,
+)
+SOURCE = {"pictures": "flat"}
+SETTINGS = TokenizerSettings(batch=4, validation_scenes=4, sides=(128, *[64] * 7), plain_steps=10, restart_every=5)
+LOOP = LoopSettings(steps=40, learning_rate=4e-3, warmup_steps=5, ema_decay=0.9, validate_every=40)
+
+
+def flat_pictures(indices: Sequence[int], size: int, split: Split) -> NDArray[np.uint8]:
+    """Two flat halves in colours drawn by scene number."""
+    colours = np.stack([np.random.default_rng([index, len(split)]).integers(0, 256, (2, 3)) for index in indices])
+    pictures = np.repeat(colours[:, :, None], size // 2, axis=1).astype(np.uint8).reshape(len(indices), size, 1, 3)
+    return np.broadcast_to(pictures, (len(indices), size, size, 3)).copy()
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("tokenizer")
+    train_tokenizer(out, flat_pictures, config=TINY_VQ, settings=SETTINGS, loop=LOOP)
+    return out / "checkpoint.pt"
+
+
+def test_a_tokenizer_learns_and_loads(trained: Path) -> None:
+    saved = read(trained, "tokenizer")
+    model = load_vq(trained)
+    assert model.config == TINY_VQ
+    assert saved["validation"]["psnr_64"] > 11
+    assert saved["validation"]["codes_used"] > 8
+
+
+@torch.no_grad()
+def test_codes_fill_the_grid_and_depend_on_their_neighbourhood(trained: Path) -> None:
+    model = load_vq(trained)
+    codes = model.encode(to_pixels(flat_pictures([1, 2], 64, "train")))
+    assert codes.shape == (2, 256)
+    assert model.decode_codes(codes).shape == (2, 3, 64, 64)
+    with pytest.raises(ValueError, match="divisible by 4"):
+        model.encode(torch.zeros(1, 3, 63, 64))
+    with pytest.raises(ValueError, match="square grid"):
+        model.decode_codes(codes[:, :10])
+
+
+def test_refining_the_decoder_changes_no_code(trained: Path, tmp_path: Path) -> None:
+    train_tokenizer(
+        tmp_path,
+        flat_pictures,
+        config=TINY_VQ,
+        settings=SETTINGS,
+        loop=replace(LOOP, steps=5),
+        init_from=trained,
+        decoder_only=True,
+    )
+    before, after = load_vq(trained).state_dict(), load_vq(tmp_path / "checkpoint.pt").state_dict()
+    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    assert changed
+    assert all(name.startswith(("decoder.", "post_quant_conv.")) for name in changed)
+    with pytest.raises(ValueError, match="trained tokenizer to start from"):
+        train_tokenizer(tmp_path, flat_pictures, config=TINY_VQ, decoder_only=True)
+
+
+def test_kmeans_finds_separate_directions() -> None:
+    torch.manual_seed(0)
+    wanted = torch.eye(6)[:4]
+    rows = torch.nn.functional.normalize(wanted.repeat(50, 1) + 0.05 * torch.randn(200, 6), dim=1)
+    centres = spherical_kmeans(rows, 4, rounds=10, seed=3)
+    assert torch.allclose((centres @ wanted.T).max(dim=0).values, torch.ones(4), atol=0.05)
+    with pytest.raises(ValueError, match="as many rows"):
+        spherical_kmeans(rows[:3], 4, rounds=1, seed=0)
+
+
+def test_the_loss_is_zero_for_equal_pictures_and_counts_edges() -> None:
+    pixels = to_pixels(flat_pictures([1], 64, "train"))
+    weights = ReconstructionWeights()
+    assert float(reconstruction_loss(pixels, pixels, weights)) == 0
+    blurred = torch.nn.functional.avg_pool2d(pixels, 3, stride=1, padding=1, count_include_pad=False)
+    plain = reconstruction_loss(blurred, pixels, replace(weights, gradient=0.0))
+    assert float(reconstruction_loss(blurred, pixels, weights)) > float(plain) > 0
+
+
+def test_pixels_and_pictures_are_inverse() -> None:
+    pictures = np.random.default_rng(0).integers(0, 256, (2, 8, 8, 3), dtype=np.uint8)
+    np.testing.assert_array_equal(to_pictures(to_pixels(pictures)), pictures)
+
+
+def test_the_cache_is_filled_once_grows_and_names_its_tokenizer(trained: Path, tmp_path: Path) -> None:
+    seen: list[int] = []
+
+    def counting(indices: Sequence[int], size: int, split: Split) -> NDArray[np.uint8]:
+        seen.extend(indices)
+        return flat_pictures(indices, size, split)
+
+    few = encode_pictures(tmp_path, trained, counting, 64, 5, "train", SOURCE)
+    assert few.shape == (5, 256)
+    assert few.min() >= 0
+    more = encode_pictures(tmp_path, trained, counting, 64, 8, "train", SOURCE)
+    assert seen == list(range(8))
+    np.testing.assert_array_equal(more[:5], few)
+    with autocast("cpu"):
+        expected = load_vq(trained).encode(to_pixels(flat_pictures([7], 64, "train")))
+    assert (more[7] == expected[0].numpy()).mean() > 0.9
+
+    other = torch.load(trained, weights_only=True)
+    other["model"]["quant_conv.bias"] += 1
+    torch.save(other, tmp_path / "other.pt")
+    with pytest.raises(ValueError, match="Delete its folder"):
+        encode_pictures(tmp_path, tmp_path / "other.pt", counting, 64, 5, "train", SOURCE)
+    for damaged in (b"", b'{"tokenizer": "', b"\xff\xfe"):
+        (tmp_path / "train_64.json").write_bytes(damaged)
+        with pytest.raises(
+            ValueError, match=r"train_64\.json should say which tokenizer .* damaged .* to encode again"
+        ):
+            encode_pictures(tmp_path, trained, counting, 64, 5, "train", SOURCE)
+    assert seen == list(range(8))
+
+
+def test_a_missing_or_foreign_checkpoint_says_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="underpaint train tokenizer"):
+        load_vq(tmp_path / "none.pt")
+    torch.save([1], tmp_path / "list.pt")
+    with pytest.raises(ValueError, match="needs 'config' and 'model'"):
+        load_vq(tmp_path / "list.pt")
+
+
+def test_unequal_depths_raise() -> None:
+    with pytest.raises(ValueError, match="one length"):
+        VQModel(VQConfig(encoder_ch_mult=(1, 1), decoder_ch_mult=(1,)))
+
+
+def test_a_run_with_another_seed_or_other_settings_is_refused(trained: Path) -> None:
+    out = trained.parent
+    with pytest.raises(ValueError, match=r"was trained with seed 0, now wanted 1\."):
+        train_tokenizer(out, flat_pictures, config=TINY_VQ, settings=SETTINGS, loop=LOOP, seed=1)
+    with pytest.raises(ValueError, match="holds another model"):
+        train_tokenizer(out, flat_pictures, config=replace(TINY_VQ, ch=16), settings=SETTINGS, loop=LOOP)
+
+
+def test_energy_rewards_texture_wherever_it_lies() -> None:
+    generator = torch.Generator().manual_seed(0)
+    wanted, other = 0.3 * torch.randn(2, 4, 3, 32, 32, generator=generator)
+    grey = torch.zeros_like(wanted)
+    for near, far in zip(texture_energy(other), texture_energy(grey), strict=True):
+        assert float(near.mean()) > 0.05
+        assert float(far.abs().max()) == 0
+    plain, energetic = ReconstructionWeights(), ReconstructionWeights(energy=20.0)
+    assert reconstruction_loss(grey, wanted, plain) < reconstruction_loss(other, wanted, plain)
+    assert reconstruction_loss(grey, wanted, energetic) > reconstruction_loss(other, wanted, energetic)
+
+
+def test_a_tokenizer_that_took_another_s_place_is_read_anew(trained: Path, tmp_path: Path) -> None:
+    """Its file is kept once read; a training puts the next in its place, and a reader gets that."""
+    path = tmp_path / "checkpoint.pt"
+    shutil.copyfile(trained, path)
+    before, saved = load_vq(path).quantize.embedding.weight, load_whole(path)
+    saved["model"]["quantize.embedding.weight"] += 1.0
+    save_atomically(saved, path)
+    assert torch.equal(load_vq(path).quantize.embedding.weight, before + 1.0)

@@ -1,0 +1,179 @@
+"""Sequences that a target drew itself, kept as a memory map: what a drafter meets when it drafts for that target.
+
+Medusa trains on what its own target writes (self-distillation, arXiv 2401.10774); EAGLE keeps to a fixed data set, to
+which it is little sensitive (arXiv 2401.15077). Here the drawings are a second set, mixed into the encoded scenes by
+`training.drafter`.
+
+A folder holds, per target, `<fingerprint>.rows` int16 [scenes, prefix + cells], the word ids and then the codes of each
+scene (-1: not yet), and a JSON file of how they were drawn. A changed target has another fingerprint, so drawings of
+one are never read for another. A run that was stopped continues, to the same rows on the same device.
+"""
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from underpaint.artifacts.lock import held
+from underpaint.artifacts.whole_file import named
+from underpaint.models.checkpoints import load_target
+from underpaint.models.sample import sample
+from underpaint.models.text import CaptionedTarget
+from underpaint.training.grids import on_grid
+from underpaint.training.interrupt import stop_on_interrupt
+from underpaint.training.tokens import TokenSet, check_source
+
+CHUNK: Final = 64
+"""Rows that are drawn, and written, together."""
+
+
+@dataclass(frozen=True, slots=True)
+class DrawSettings:
+    """How a target draws: `greedy_share` of every chunk at temperature 0, the rest at `temperature` with `top_k`."""
+
+    greedy_share: float = 0.5
+    temperature: float = 1.0
+    top_k: int = 5
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.greedy_share <= 1 or self.temperature <= 0 or self.top_k < 0 or self.seed < 0:
+            raise ValueError(
+                "drawings: expected 0 <= greedy_share <= 1, temperature > 0, top_k >= 0 (0 keeps every token) "
+                f"and seed >= 0, got {self}"
+            )
+
+    def greedy(self) -> NDArray[np.bool_]:
+        """Which rows of a chunk are drawn at temperature 0: bool [CHUNK], spread evenly."""
+        rises: NDArray[np.float64] = np.diff(np.floor(np.arange(CHUNK + 1) * self.greedy_share))
+        return np.greater(rises, 0)
+
+
+class DrawnRows(NamedTuple):
+    """How a run ended: rows that are drawn, and rows that were asked for."""
+
+    rows: int
+    wanted: int
+
+
+def fingerprint(target: CaptionedTarget) -> str:
+    """A name of all that decides what a target draws: its sizes and its weights."""
+    digest = hashlib.sha256(repr(target.decoder.config).encode())
+    for name, value in target.state_dict().items():
+        digest.update(name.encode())
+        digest.update(value.cpu().numpy().tobytes())
+    return digest.hexdigest()[:16]
+
+
+def _open(folder: Path, name: str, width: int, settings: DrawSettings, words: NDArray[np.int64]) -> NDArray[np.int16]:
+    """The rows on disk, at least as many as `words`, each with its words in place."""
+    folder.mkdir(parents=True, exist_ok=True)
+    about, path = folder / f"{name}.json", folder / f"{name}.rows"
+    described = {"target": name, "chunk": CHUNK, **asdict(settings)}
+    check_source(about, described, "how the rows beside it were drawn", "Delete both, or choose another folder.")
+    path.touch()
+    held = path.stat().st_size // (2 * width)
+    if held < len(words):
+        fresh = np.full((len(words) - held, width), -1, np.int16)
+        fresh[:, : words.shape[1]] = words[held:]
+        with named(path), path.open("r+b") as file:
+            file.seek(2 * width * held)  # over what is left of a row that was cut short
+            file.write(fresh.tobytes())
+    rows: NDArray[np.int16] = np.memmap(path, np.int16, "r+", shape=(max(held, len(words)), width))
+    if not np.array_equal(rows[: len(words), : words.shape[1]], words):
+        raise ValueError(f"{path} was drawn from other captions. Delete it, or choose another folder.")
+    return rows
+
+
+def _draw_chunk(
+    target: CaptionedTarget, word_ids: NDArray[np.int64], settings: DrawSettings, chunk: int
+) -> NDArray[np.int16]:
+    """Codes int16 [CHUNK, cells] of chunk number `chunk`."""
+    codes = np.empty((CHUNK, target.decoder.config.cells), np.int16)
+    greedy = settings.greedy()
+    for rows, temperature in ((greedy, 0.0), (~greedy, settings.temperature)):
+        if rows.any():
+            asked = torch.from_numpy(word_ids[rows]).to(target.decoder.head.weight.device)
+            seed = int(np.random.default_rng([settings.seed, chunk]).integers(2**62))
+            found = sample(target, asked, guidance=1, temperature=temperature, top_k=settings.top_k, seed=seed)
+            codes[rows] = found.cpu().numpy()
+    return codes
+
+
+def draw_scenes(
+    folder: Path,
+    target: Path,
+    captions: Callable[[range], NDArray[np.int64]],
+    scenes: int,
+    *,
+    grid_side: int | None = None,
+    settings: DrawSettings | None = None,
+    device: str = "cpu",
+    progress: Callable[[int, int], None] = lambda rows, wanted: None,
+) -> DrawnRows:
+    """Draw scenes 0 to `scenes` - 1, one row a caption without guidance, as far as the cache lacks them.
+
+    Args:
+        folder: the cache, created if absent.
+        target: checkpoint of the target, with guidance baked in.
+        captions: word ids int64 [N, prefix] of numbered scenes.
+        scenes: how many; rounded up to whole chunks.
+        grid_side: in cells, of a target of several grids; by default the largest. Each grid has rows of its own.
+        settings: temperatures and seed.
+        device: "cpu" or "cuda".
+        progress: called with the rows drawn and the rows wanted, at the start and after every chunk.
+
+    SIGINT finishes the chunk and returns.
+
+    Raises:
+        ValueError: when the cache was drawn by other settings or from other captions.
+    """
+    settings = settings or DrawSettings()
+    model = load_target(target)
+    model = model if grid_side is None else on_grid(model, grid_side)
+    name = fingerprint(model)
+    model.to(device)
+    chunks = -(-scenes // CHUNK)
+    word_ids = captions(range(chunks * CHUNK))
+    rows = _open(folder, name, model.decoder.config.prefix + model.decoder.config.cells, settings, word_ids)
+    places = [slice(chunk * CHUNK, (chunk + 1) * CHUNK) for chunk in range(chunks)]
+    todo = [chunk for chunk in range(chunks) if (rows[places[chunk]] < 0).any()]
+    drawn = (chunks - len(todo)) * CHUNK
+    progress(drawn, len(word_ids))
+    with held(folder), stop_on_interrupt() as asked:
+        for chunk in todo:
+            here = places[chunk]
+            rows[here, word_ids.shape[1] :] = _draw_chunk(model, word_ids[here], settings, chunk)
+            drawn += CHUNK
+            progress(drawn, len(word_ids))
+            if asked.is_set():
+                break
+    return DrawnRows(drawn, len(word_ids))
+
+
+def load_drawn(folder: Path, target: CaptionedTarget) -> TokenSet:
+    """The rows of `folder` that this very target drew; scenes that are not drawn yet are left out.
+
+    Raises:
+        FileNotFoundError: when the folder has none of this target.
+    """
+    name, width = fingerprint(target), target.decoder.config.prefix + target.decoder.config.cells
+    path = folder / f"{name}.rows"
+    if not path.exists():
+        others = ", ".join(sorted(other.stem for other in folder.glob("*.rows"))) or "nothing"
+        raise FileNotFoundError(
+            f"{folder} holds no drawings of target {name} (it holds {others}); "
+            "`underpaint train world` draws them, from the target that the drafter is for"
+        )
+    held = path.stat().st_size // (2 * width)
+    rows = np.fromfile(path, np.int16, held * width).reshape(held, width)
+    kept = rows[(rows >= 0).all(axis=1)]
+    if not len(kept):
+        raise FileNotFoundError(f"{path} has no finished row; `underpaint train world` goes on with it")
+    prefix = target.decoder.config.prefix
+    return TokenSet(kept[:, prefix:], kept[:, :prefix].astype(np.int64))

@@ -1,0 +1,111 @@
+"""What the recipes share: scenes encoded on several grids, their batches, and one network's view of each grid."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from underpaint.models.checkpoints import load_whole
+from underpaint.models.decoder import Decoder
+from underpaint.models.text import CaptionedTarget
+from underpaint.training.loop import save_atomically
+from underpaint.training.tokens import TokenSet
+from underpaint.zoo.prompts import PAD_WORD
+
+STRIDE: Final = 8
+"""Pixels a code along a side."""
+
+
+class GridData(NamedTuple):
+    """Scenes encoded on one grid, to learn from and to validate on.
+
+    things: bool [scenes, cells], which cells of `data` show a thing; None where cells are not weighted.
+    """
+
+    data: TokenSet
+    validation: TokenSet
+    things: NDArray[np.bool_] | None = None
+
+
+def decoder_on_grid(decoder: Decoder, grid_side: int) -> Decoder:
+    """The same decoder on another grid: every part is shared, only positions differ."""
+    with torch.device("meta"):
+        shared = Decoder(replace(decoder.config, grid_side=grid_side))
+    for name, part in decoder.named_children():
+        setattr(shared, name, part)
+    shared.training = decoder.training
+    return shared
+
+
+def on_grid(target: CaptionedTarget, grid_side: int) -> CaptionedTarget:
+    """The same target on another grid, see `decoder_on_grid`."""
+    config = replace(target.decoder.config, grid_side=grid_side)
+    with torch.device("meta"):
+        shared = CaptionedTarget(config, target.caption_dim, target.words.embedding.num_embeddings)
+    shared.training = target.training
+    shared.words, shared.conditioner = target.words, target.conditioner
+    shared.decoder = decoder_on_grid(target.decoder, grid_side)
+    return shared
+
+
+def require_cells(what: str, grids: Mapping[int, GridData]) -> None:
+    """ValueError where the scenes of a grid do not fill it."""
+    for side, held in grids.items():
+        for codes, _ in held[:2]:
+            if codes.shape[1] != side**2:
+                raise ValueError(
+                    f"{what}: expected {side**2} codes a scene on a grid of {side}, got {codes.shape[1]}; encode the "
+                    "scenes again, at the grid's side"
+                )
+
+
+def require_grids(path: Path, saved: Mapping[str, Any], sides: Sequence[int]) -> None:
+    """ValueError where the target saved at `path` was not trained on all of the grids `sides`, or none is given."""
+    known = saved["config"].get("grids", [])
+    if not sides or not set(sides) <= set(known):
+        raise ValueError(
+            f"{path}: expected a target of the grids {list(sides) or '(none is given)'}, got one of "
+            f"{known or 'one grid'}; train it with `underpaint train world`"
+        )
+
+
+def add_grids(checkpoint: Path, sides: Sequence[int]) -> None:
+    """Let weights alone, as the repository keeps them, be trained on more grids than they know; in place.
+
+    sides: of the grids, all that are wanted. What has an optimiser, or knows these grids, stays as it is; so does what
+    knows another grid, which training refuses.
+    """
+    if not checkpoint.exists():
+        return
+    saved = load_whole(checkpoint)
+    config, wanted = saved["config"], sorted(sides)
+    known = set(config.get("grids", ()))
+    if "optimizer" in saved or not known < set(wanted):
+        return
+    decoder = {**config["decoder"], "grid_side": wanted[-1]}
+    config = {**config, "grids": wanted, "resolution": wanted[-1] * STRIDE, "decoder": decoder}
+    save_atomically({**saved, "config": config}, checkpoint)
+
+
+def batch_of(data: TokenSet, size: int, dropout: float, random: np.random.Generator) -> tuple[Tensor, Tensor]:
+    """A random batch: codes int64 [size, cells] and word ids int64 [size, prefix], some rows without condition."""
+    return batch_at(data, random.integers(len(data.codes), size=size), dropout, random)
+
+
+def batch_at(
+    data: TokenSet, rows: NDArray[np.int64], dropout: float, random: np.random.Generator
+) -> tuple[Tensor, Tensor]:
+    """See `batch_of`; scenes `rows` of `data`, int64 [size]."""
+    words = np.where((random.random(len(rows)) < dropout)[:, None], PAD_WORD, data.words[rows])
+    return torch.from_numpy(data.codes[rows].astype(np.int64)), torch.from_numpy(words)
+
+
+def at_once(data: TokenSet, most: int) -> int:
+    """Scenes to validate on together: `most` of up to 256 cells, of larger ones as many as hold as many cells."""
+    cells: int = data.codes.shape[1]
+    return max(1, most * 256 // max(256, cells))

@@ -1,0 +1,302 @@
+"""One small resumable training loop: seeded, stopped by steps, minutes or SIGINT, and picked up where it was.
+
+A recipe gives a module, a loss for a step number (its batch must depend on the seed and the step alone), and
+what to validate. The loop owns the optimiser, the schedule, averaging, checkpoints and the log.
+"""
+
+import math
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from torch import Tensor, nn
+
+from underpaint.artifacts.lock import held
+from underpaint.artifacts.whole_file import replacing
+from underpaint.models.checkpoints import load_whole
+from underpaint.models.config import plain
+from underpaint.training.history import Given, refuse_other_seed, runs_with
+from underpaint.training.interrupt import stop_on_interrupt
+from underpaint.training.muon import Optimisers
+from underpaint.training.shown import is_shown
+
+CHECKPOINT = "checkpoint.pt"
+HEADS = ("output.weight", "head.weight", "conv_out.weight")
+"""Matrices at the ends of a network, which AdamW learns."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoopSettings:
+    """How long and how fast to learn: `learning_rate` is AdamW's peak, `matrix_rate` Muon's.
+
+    The schedule (linear warm-up, then cosine to `final_rate` of the peak) follows whichever of `steps` and
+    `minutes` is further on, so a run cut by time still ends on a small rate. `minutes` of None: steps alone,
+    which makes a run repeatable.
+    """
+
+    steps: int
+    learning_rate: float
+    matrix_rate: float = 0.02
+    minutes: float | None = None
+    warmup_steps: int = 100
+    final_rate: float = 0.02
+    weight_decay: float = 0.01
+    beta2: float = 0.99
+    clip_norm: float = 1.0
+    ema_decay: float = 0.0
+    log_every: int = 50
+    validate_every: int = 500
+    checkpoint_seconds: float = 120.0
+
+    def __post_init__(self) -> None:
+        if self.steps < 1 or self.learning_rate <= 0 or not 0 <= self.ema_decay < 1:
+            raise ValueError(
+                "steps must be >= 1, learning_rate > 0 and 0 <= ema_decay < 1; "
+                f"got {self.steps}, {self.learning_rate} and {self.ema_decay}"
+            )
+        if self.minutes is not None and self.minutes <= 0:
+            raise ValueError(f"minutes must be positive; got {self.minutes}")
+
+
+class Loss(NamedTuple):
+    """A scalar to minimise and figures to log."""
+
+    value: Tensor
+    figures: Mapping[str, float | Tensor]
+
+
+class TrainingResult(NamedTuple):
+    """How a run ended: the steps done in all, whether it is finished, the last validation."""
+
+    step: int
+    finished: bool
+    validation: dict[str, float]
+
+
+def save_atomically(payload: Mapping[str, Any], path: Path) -> None:
+    """torch.save beside `path`, then replace it, so that a reader never sees half a file.
+
+    Raises OSError where the disk is full or cannot be written; what `path` held before stays.
+    """
+    try:
+        with replacing(path) as file:
+            torch.save(dict(payload), file)
+    except (OSError, RuntimeError) as error:
+        kept = "the checkpoint before it is kept" if path.exists() else "nothing was kept before"
+        raise OSError(f"{path} could not be written ({error}): {kept}. Free some space and run again") from error
+
+
+def rate_share(settings: LoopSettings, step: int, elapsed_seconds: float) -> float:
+    """The share of the peak rates at a step."""
+    progress = step / settings.steps
+    if settings.minutes is not None:
+        progress = max(progress, elapsed_seconds / (60 * settings.minutes))
+    warm = min(1.0, (step + 1) / max(1, settings.warmup_steps))
+    cosine = 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
+    return warm * (settings.final_rate + (1 - settings.final_rate) * cosine)
+
+
+class Averager:
+    """An exponential moving average of a module's floating-point state; a no-op copy at decay 0."""
+
+    def __init__(self, module: nn.Module, decay: float) -> None:
+        self.decay = decay
+        self.module = module
+        self.state = {name: value.detach().clone() for name, value in module.state_dict().items()}
+
+    def update(self, step: int) -> None:
+        """Move towards the module's weights; early steps use a shorter memory."""
+        decay = min(self.decay, (1 + step) / (10 + step))
+        current = self.module.state_dict()
+        names = [name for name, value in current.items() if value.is_floating_point()]
+        torch._foreach_lerp_(
+            [self.state[name] for name in names], [current[name].detach() for name in names], 1 - decay
+        )
+        for name in current.keys() - names:
+            self.state[name].copy_(current[name])
+
+    def weights(self) -> dict[str, Tensor]:
+        """The averaged state, or the module's own at decay 0."""
+        return self.state if self.decay > 0 else self.module.state_dict()
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """Run the module with the averaged weights, in eval mode."""
+        own = {name: value.clone() for name, value in self.module.state_dict().items()}
+        was_training = self.module.training
+        self.module.load_state_dict(self.weights())
+        self.module.eval()
+        try:
+            yield
+        finally:
+            self.module.load_state_dict(own)
+            self.module.train(was_training)
+
+
+class _Log:
+    """A progress bar on a terminal, one line every so often elsewhere; on standard error, or nothing if not shown."""
+
+    def __init__(self, settings: LoopSettings, title: str) -> None:
+        self.console = Console(stderr=True)
+        self.settings = settings
+        self.progress: Progress | None = None
+        if self.console.is_terminal and is_shown():
+            columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+            self.progress = Progress(*columns, console=self.console)
+            self.task = self.progress.add_task(title, total=settings.steps)
+            self.progress.start()
+
+    def line(self, step: int, figures: Mapping[str, float]) -> None:
+        text = f"step {step} " + " ".join(f"{name} {value:.4g}" for name, value in figures.items())
+        if self.progress is None:
+            if is_shown():
+                print(text, file=sys.stderr, flush=True)
+        else:
+            self.progress.update(self.task, completed=step, description=text)
+
+    def close(self) -> None:
+        if self.progress is not None:
+            self.progress.stop()
+
+
+def _resume(path: Path, config: Mapping[str, Any], given: Given, device: torch.device) -> dict[str, Any] | None:
+    if not path.exists():
+        return None
+    saved = load_whole(path, device)
+    if plain(saved["config"]) != plain(config):  # the repository's weights bring theirs from JSON
+        raise ValueError(
+            f"{path} holds another model ({saved['config']}); wanted {dict(config)}. Choose another --out."
+        )
+    refuse_other_seed(path, saved, given)
+    return saved
+
+
+def train(
+    model: nn.Module,
+    loss: Callable[[int], Loss],
+    out: Path,
+    settings: LoopSettings,
+    config: Mapping[str, Any],
+    *,
+    validate: Callable[[], dict[str, float]] | None = None,
+    after_step: Callable[[int], None] | None = None,
+    at_share: Callable[[float], None] | None = None,
+    given: Given | None = None,
+    title: str = "training",
+) -> TrainingResult:
+    """Train `model` in place and leave `out/checkpoint.pt`; a second call continues from it.
+
+    The checkpoint holds: "config" (the mapping given), "model" (averaged weights, what loaders read), "raw",
+    "optimizer", "step", "elapsed_seconds", "validation", "settings" and "runs" (`training.history`). On return
+    the module holds the averaged weights.
+
+    Args:
+        model: parameters that require a gradient are learnt.
+        loss: step number to a loss; seeded by the recipe.
+        out: folder of the run.
+        settings: length and rates.
+        config: plain mapping of what a loader needs to rebuild the module.
+        validate: figures, with the averaged weights in place.
+        after_step: called after each optimiser step.
+        at_share: told before each loss the share of the peak rates that its step is taken at.
+        given: what the recipe was given, for the checkpoint to tell.
+        title: name on the progress bar.
+
+    Raises:
+        ValueError: when `out` holds a checkpoint of another config, or of another seed.
+        FolderInUse: when another process trains in `out`.
+        FloatingPointError: when the loss is not finite.
+    """
+    with held(out):
+        return _train(model, loss, out, settings, config, validate, after_step, at_share, given or Given(), title)
+
+
+def _train(
+    model: nn.Module,
+    loss: Callable[[int], Loss],
+    out: Path,
+    settings: LoopSettings,
+    config: Mapping[str, Any],
+    validate: Callable[[], dict[str, float]] | None,
+    after_step: Callable[[int], None] | None,
+    at_share: Callable[[float], None] | None,
+    given: Given,
+    title: str,
+) -> TrainingResult:
+    """See `train`, which holds the folder."""
+    path = out / CHECKPOINT
+    device = next(model.parameters()).device
+    optimiser = Optimisers(
+        model, settings.learning_rate, settings.matrix_rate, settings.beta2, settings.weight_decay, HEADS
+    )
+    step, before = 0, 0.0
+    validation: dict[str, float] = {}
+    saved = _resume(path, config, given, device)
+    if saved is not None:
+        model.load_state_dict(saved["raw"])
+        if "optimizer" in saved:  # weights of the repository bring none: a fresh one goes on from them
+            optimiser.load_state_dict(saved["optimizer"])
+        step, before, validation = saved["step"], saved["elapsed_seconds"], saved["validation"]
+    averager = Averager(model, settings.ema_decay)
+    if saved is not None:
+        averager.state = {name: value.clone() for name, value in saved["model"].items()}
+    first, runs = step, runs_with(saved, given, asdict(settings))
+    log, started = _Log(settings, title), time.monotonic()
+    saved_at = started
+
+    def elapsed() -> float:
+        return before + time.monotonic() - started
+
+    def save() -> None:
+        payload: dict[str, Any] = {"config": dict(config), "model": averager.weights(), "raw": model.state_dict()}
+        payload |= {"optimizer": optimiser.state_dict(), "step": step, "elapsed_seconds": elapsed()}
+        payload |= {"validation": validation, "settings": asdict(settings)}
+        payload |= {"runs": (saved or {}).get("runs", []) if step == first else runs}
+        save_atomically(payload, path)
+
+    def done() -> bool:
+        late = settings.minutes is not None and elapsed() >= 60 * settings.minutes
+        return step >= settings.steps or late
+
+    model.train()
+    with stop_on_interrupt() as asked:
+        try:
+            while not done() and not asked.is_set():
+                now = rate_share(settings, step, elapsed())
+                optimiser.set_share(now)
+                if at_share is not None:
+                    at_share(now)
+                value, figures = loss(step)
+                optimiser.zero_grad()
+                torch.autograd.backward(value)
+                nn.utils.clip_grad_norm_(model.parameters(), settings.clip_norm)
+                optimiser.step()
+                if settings.ema_decay > 0:
+                    averager.update(step)
+                if after_step is not None:
+                    after_step(step)
+                step += 1
+                if step % settings.log_every == 0 or step == 1:
+                    if not math.isfinite(float(value.detach())):
+                        raise FloatingPointError(f"the loss at step {step} is {float(value.detach())}")
+                    shown = {"loss": float(value.detach())} | {k: float(v) for k, v in figures.items()}
+                    log.line(step, shown | {"rate": now, "seconds": elapsed()})
+                if validate is not None and (step % settings.validate_every == 0 or done()):
+                    with averager.applied(), torch.no_grad():
+                        validation = validate()
+                    log.line(step, validation)
+                if time.monotonic() - saved_at > settings.checkpoint_seconds:
+                    save()
+                    saved_at = time.monotonic()
+        finally:
+            log.close()
+    save()
+    model.load_state_dict({name: value.clone() for name, value in averager.weights().items()})
+    return TrainingResult(step, done(), validation)

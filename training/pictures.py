@@ -1,0 +1,104 @@
+"""Pictures and captions of scenes as the recipes ask for them: by scene number, split and size."""
+
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import Final, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image, ImageOps
+from torch import Tensor
+
+from underpaint.training.data.art import Report, load_sprites, unheard
+from underpaint.training.data.textured_render import DRAWING, TexturedSheet
+from underpaint.training.data.textured_scenes import Split, textured_scene
+from underpaint.training.parallel_pictures import DrawingPool
+from underpaint.zoo.textured_prompts import textured_word_ids
+
+SUFFIXES: Final = (".png", ".jpg", ".jpeg", ".webp")
+"""Of files that are read as pictures."""
+_HELD: Final = 50
+SCENE_SEED: Final = 1
+"""Of the scenes that recipes learn from; another seed gives other scenes of the same grammar."""
+
+
+class Pictures(Protocol):
+    """Pictures of numbered scenes: uint8 [N, size, size, 3]."""
+
+    def __call__(self, indices: Sequence[int], size: int, split: Split) -> NDArray[np.uint8]:
+        """Render scenes `indices` of `split` at `size` px."""
+
+
+class TexturedPictures:
+    """Renders scenes on demand, in `workers` processes; sprites are loaded, and at first fetched, once."""
+
+    source: Final[Mapping[str, object]] = {"seed": SCENE_SEED, "scenes": "textured", "drawing": DRAWING}
+    """What tells these pictures from others, in a cache of their codes."""
+
+    def __init__(self, art: Path | None = None, report: Report = unheard, workers: int = 1) -> None:
+        self.sheet = TexturedSheet(load_sprites(art, report))
+        self._pool = DrawingPool(self.sheet, workers)
+
+    def __call__(self, indices: Sequence[int], size: int, split: Split) -> NDArray[np.uint8]:
+        """Render scenes `indices` of `split` at `size` px."""
+        return self._pool.draw(indices, size, split, SCENE_SEED)
+
+    def close(self) -> None:
+        """End the processes that draw."""
+        self._pool.close()
+
+
+class FolderPictures:
+    """Pictures of one's own, cut square about their middle and resized; one in fifty is kept for validation.
+
+    A file has one number in its split, in order of name. Raises ValueError where a folder holds too few.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        if not folder.is_dir():
+            raise NotADirectoryError(f"--pictures: no folder {folder}; name one of {', '.join(SUFFIXES)} files")
+        files = sorted(file for file in folder.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file())
+        if len(files) < 2:
+            raise ValueError(f"--pictures {folder}: expected two {', '.join(SUFFIXES)} files or more, got {len(files)}")
+        self._files = {"seen": files[::_HELD], "train": [file for place, file in enumerate(files) if place % _HELD]}
+        told = "".join(f"{file.relative_to(folder)}\n{file.stat().st_size}\n" for file in files)
+        self.source = {"pictures": sha256(told.encode()).hexdigest()}
+        """What tells these pictures from others, in a cache of their codes."""
+
+    def count(self, split: Split) -> int:
+        """How many there are: of "train", or of all other splits alike."""
+        return len(self._of(split))
+
+    def _of(self, split: Split) -> list[Path]:
+        return self._files["train" if split == "train" else "seen"]
+
+    def __call__(self, indices: Sequence[int], size: int, split: Split) -> NDArray[np.uint8]:
+        """Read pictures `indices` of `split` at `size` px; OSError names a file that is no picture."""
+        return np.stack([_square(self._of(split)[index], size) for index in indices])
+
+
+def _square(file: Path, size: int) -> NDArray[np.uint8]:
+    try:
+        with Image.open(file) as opened:
+            return np.asarray(ImageOps.fit(opened.convert("RGB"), (size, size), Image.Resampling.LANCZOS))
+    except OSError as error:
+        raise OSError(f"{file}: expected a picture ({error}); take it out of --pictures") from error
+
+
+def textured_captions(indices: Sequence[int], split: Split, size: int) -> NDArray[np.int64]:
+    """Word ids int64 [N, 12] of scenes, for pictures of `size` px."""
+    return np.stack([textured_word_ids(textured_scene(SCENE_SEED, index, split).prompt, size) for index in indices])
+
+
+def to_pixels(pictures: NDArray[np.uint8], device: torch.device | str = "cpu") -> Tensor:
+    """uint8 [N, H, W, 3] to float [N, 3, H, W] in [-1, 1], channels last in memory."""
+    pixels = torch.from_numpy(pictures).to(device).permute(0, 3, 1, 2).float() / 127.5 - 1
+    return pixels.contiguous(memory_format=torch.channels_last)
+
+
+def to_pictures(pixels: Tensor) -> NDArray[np.uint8]:
+    """The inverse of `to_pixels`, clamped."""
+    scaled = ((pixels.float().clamp(-1, 1) + 1) * 127.5).round().to(torch.uint8)
+    return scaled.permute(0, 2, 3, 1).cpu().numpy()

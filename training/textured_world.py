@@ -1,0 +1,273 @@
+"""The stages of the models that ship: tokenizer, judge, one target for all grids (a shallow one first), the same with
+guidance baked in, its drafter, samplers.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from underpaint.artifacts.model_families import TEXTURED_GUIDANCE
+from underpaint.models.checkpoints import vq_config
+from underpaint.models.decoder_config import DecoderConfig
+from underpaint.models.judge import JudgeConfig
+from underpaint.models.sampler import Direction, SamplerConfig
+from underpaint.models.vq import VQConfig
+from underpaint.training import target as target_recipe
+from underpaint.training import tokenizer as tokenizer_recipe
+from underpaint.training.data.art import Report, unheard
+from underpaint.training.data.textured_scenes import Split
+from underpaint.training.drafter import DrafterSettings, train_drafter
+from underpaint.training.drawn import DrawSettings
+from underpaint.training.grids import add_grids
+from underpaint.training.guided import LOOP as GUIDED_LOOP
+from underpaint.training.guided import train_guided
+from underpaint.training.judge import DEFAULT_LOOP as JUDGE_LOOP
+from underpaint.training.judge import JudgeSettings, train_judge
+from underpaint.training.loop import CHECKPOINT, LoopSettings, TrainingResult
+from underpaint.training.pictures import TexturedPictures
+from underpaint.training.sampler import LOOPS, LOSSES, SamplerSettings, train_sampler
+from underpaint.training.superres import LOOP as SUPER_RESOLUTION_LOOP
+from underpaint.training.superres import settings_for as super_resolution_settings
+from underpaint.training.superres import train_super_resolution
+from underpaint.training.target import TargetSettings, train_target
+from underpaint.training.tokenizer import TokenizerSettings, train_tokenizer
+from underpaint.training.world import Stage
+from underpaint.training.world_data import WorldData
+from underpaint.zoo.resolutions import RESOLUTIONS, SHIPPED_RESOLUTIONS
+
+SHARES: Final = (15, 5, 35, 20, 5, 10, 4, 3, 2, 1)
+"""Per cent of the hours, by stage; encoding scenes, once the tokenizer is finished, comes on top."""
+WEIGHTS: Final = "{}_textured"
+"""Names of stages' weights in the repository, where it has them."""
+NEEDED: Final = ("tokenizer", "target_shallow", "target", "guided", "sampler_up_ce")
+"""Stages that later ones learn from."""
+STARTS: Final = {"target_shallow": "target"}
+"""Stages that are the start of another one, and nothing else."""
+SIDES: Final = tuple(RESOLUTIONS[:count] for count in range(len(SHIPPED_RESOLUTIONS), len(RESOLUTIONS) + 1))
+"""What the sides of a world can be, in pixels."""
+_SPLITS: Final[tuple[Split, ...]] = ("train", "seen")
+_UNTIL_TIME: Final = 10_000_000
+"""Steps that no run reaches, so that its minutes end it."""
+GUIDING: Final = replace(target_recipe.SETTINGS, batch=16)
+"""Of the guided target: a pair of rows and one row are passed."""
+DRAWING_FREELY: Final = DrawSettings(greedy_share=0.25, top_k=0)
+"""As the target is sampled: temperature 1 and all codes, and at temperature 0 for a quarter."""
+_DRAFTER_LOOP: Final = LoopSettings(
+    steps=_UNTIL_TIME, learning_rate=2e-3, warmup_steps=30, ema_decay=0.98, validate_every=200
+)
+
+
+@dataclass(frozen=True, slots=True)
+class WorldSettings:
+    """Sizes and batches of the stages; `steps` bounds every run beside its minutes.
+
+    shallow_layers: of the target that learns first. thing_weight: of both, see `train_target`. sides: of the
+    pictures that target and drafter know: those that ship and, after them, larger ones; samplers lie between the first
+    two, and `underpaint train sampler` makes others. scenes: how many are encoded at each; for the targets, at a
+    smaller side as many as have as many cells, as its steps take more of them. validation_scenes: encoded at
+    each. sampler_width: of the samplers' networks. guidance: what one row learns to draw; guiding: batches it learns
+    from. drawings: how many pictures the guided target draws at each side, as `drawing` says, for its drafter.
+    """
+
+    vq: VQConfig = tokenizer_recipe.CONFIG
+    tokenizer: TokenizerSettings = tokenizer_recipe.SETTINGS
+    judge: JudgeConfig | None = None
+    judging: JudgeSettings = field(default_factory=JudgeSettings)
+    decoder: DecoderConfig = target_recipe.CONFIG
+    shallow_layers: int = target_recipe.SHALLOW_LAYERS
+    thing_weight: float = target_recipe.THING_WEIGHT
+    caption_dim: int = target_recipe.CAPTION_DIM
+    target: TargetSettings = target_recipe.SETTINGS
+    guidance: float = TEXTURED_GUIDANCE
+    guiding: TargetSettings = GUIDING
+    drafter: DrafterSettings = field(default_factory=DrafterSettings)
+    drawings: int = 1024
+    drawing: DrawSettings = DRAWING_FREELY
+    sampling: SamplerSettings = field(default_factory=SamplerSettings)
+    sampler_width: int = 80
+    sides: tuple[int, ...] = SHIPPED_RESOLUTIONS
+    scenes: int = 40000
+    validation_scenes: int = 500
+    steps: int = _UNTIL_TIME
+
+    def __post_init__(self) -> None:
+        if self.sides not in SIDES:
+            known = " or ".join(",".join(map(str, sides)) for sides in SIDES)
+            raise ValueError(f"sides: expected {known}, got {','.join(map(str, self.sides)) or 'none'}")
+
+
+@dataclass(frozen=True, slots=True)
+class _World:
+    """What the stages share: where they lie, what they draw, and the recipes' common arguments."""
+
+    out: Path
+    pictures: TexturedPictures
+    settings: WorldSettings
+    seed: int
+    device: str
+    compiled: bool
+    report: Report
+
+    def loop(self, usual: LoopSettings, minutes: float) -> LoopSettings:
+        """A recipe's own rates until its minutes are over."""
+        return replace(usual, steps=self.settings.steps, minutes=minutes)
+
+    def checkpoint(self, stage: str) -> Path:
+        return self.out / stage / CHECKPOINT
+
+    @property
+    def data(self) -> WorldData:
+        own = self.settings
+        counts = own.sides, own.scenes, own.validation_scenes
+        return WorldData(self.out, self.checkpoint("tokenizer"), self.pictures, *counts, self.device, self.report)
+
+    def learn_grids(self, folder: Path) -> None:
+        """Let a stage that starts from the repository's weights learn grids that those do not know."""
+        add_grids(folder / CHECKPOINT, sorted(side // self.data.stride for side in self.settings.sides))
+
+    def tokenizer(self, folder: Path, minutes: float) -> TrainingResult:
+        own, loop = self.settings, self.loop(tokenizer_recipe.LOOP, minutes)
+        return train_tokenizer(
+            folder,
+            self.pictures,
+            config=own.vq,
+            settings=own.tokenizer,
+            loop=loop,
+            seed=self.seed,
+            device=self.device,
+        )
+
+    def judge(self, folder: Path, minutes: float) -> TrainingResult:
+        own, loop = self.settings, self.loop(JUDGE_LOOP, minutes)
+        return train_judge(
+            folder,
+            self.pictures.sheet,
+            config=own.judge,
+            settings=own.judging,
+            loop=loop,
+            tokenizer=self.checkpoint("tokenizer"),
+            seed=self.seed,
+            device=self.device,
+        )
+
+    def target_shallow(self, folder: Path, minutes: float) -> TrainingResult:
+        own = self.settings
+        return self.target_of(own.shallow_layers, folder, self.loop(target_recipe.LOOP, minutes))
+
+    def target_of(self, layers: int, folder: Path, loop: LoopSettings, init_from: Path | None = None) -> TrainingResult:
+        """Train a target of so many layers on all grids."""
+        own = self.settings
+        self.learn_grids(folder)
+        grids = self.data.target_grids(weighted=own.thing_weight != 1)
+        return train_target(
+            folder,
+            grids,
+            config=replace(own.decoder, grid_side=max(grids), layers=layers),
+            caption_dim=own.caption_dim,
+            settings=own.target,
+            loop=loop,
+            thing_weight=own.thing_weight,
+            init_from=init_from,
+            seed=self.seed,
+            device=self.device,
+            compiled=self.compiled,
+        )
+
+    def target(self, folder: Path, minutes: float) -> TrainingResult:
+        own, shallow = self.settings, self.checkpoint("target_shallow")
+        start, loop = shallow if shallow.exists() else None, self.loop(target_recipe.GROWN_LOOP, minutes)
+        return self.target_of(own.decoder.layers, folder, loop, start)
+
+    def guided(self, folder: Path, minutes: float) -> TrainingResult:
+        own = self.settings
+        self.learn_grids(folder)
+        return train_guided(
+            folder,
+            self.data.plain_grids(),
+            self.checkpoint("target"),
+            own.guidance,
+            settings=own.guiding,
+            loop=self.loop(GUIDED_LOOP, minutes),
+            seed=self.seed,
+            device=self.device,
+        )
+
+    def drafter(self, folder: Path, minutes: float) -> TrainingResult:
+        own, guided = self.settings, self.checkpoint("guided")
+        drawn = self.data.drawn(guided, own.drawings, own.drawing)
+        if drawn is None:
+            return TrainingResult(0, False, {})
+        self.learn_grids(folder)
+        return train_drafter(
+            folder,
+            self.data.plain_grids(),
+            guided,
+            settings=own.drafter,
+            loop=self.loop(_DRAFTER_LOOP, minutes),
+            drawn=drawn,
+            seed=self.seed,
+            device=self.device,
+        )
+
+    def sampler(self, direction: Direction, losses: str, folder: Path, minutes: float) -> TrainingResult:
+        (low, high), vq = self.settings.sides[:2], vq_config(self.checkpoint("tokenizer"))
+        ratio = high // low
+        return train_sampler(
+            folder,
+            self.data.pairs(),
+            SamplerConfig(direction, vq.codebook_size, ratio, self.settings.sampler_width, high_blocks=ratio),
+            losses=LOSSES[losses],
+            settings=self.settings.sampling,
+            loop=self.loop(LOOPS[losses], minutes),
+            init_from=None if losses == "ce" else self.checkpoint(f"sampler_{direction}_ce"),
+            seed=self.seed,
+            device=self.device,
+        )
+
+    def super_resolution(self, folder: Path, minutes: float) -> TrainingResult:
+        return train_super_resolution(
+            folder,
+            self.data.pairs(),
+            settings=super_resolution_settings(self.settings.sides[1]),
+            loop=self.loop(SUPER_RESOLUTION_LOOP, minutes),
+            seed=self.seed,
+            device=self.device,
+        )
+
+
+def textured_stages(
+    out: Path,
+    pictures: TexturedPictures,
+    *,
+    settings: WorldSettings | None = None,
+    seed: int = 0,
+    device: str = "cpu",
+    compiled: bool = False,
+    report: Report = unheard,
+) -> Sequence[Stage]:
+    """The stages of `training.world.train_world` in order, in folders of `out`.
+
+    A stage starts from the repository's weights, if there are any, where its run is lost. `compiled`: of the targets,
+    see `train_target`. `report` hears how far encoding and drawing are.
+    """
+    own = settings or WorldSettings()
+    world = _World(out, pictures, own, seed, device, compiled, report)
+    recipes: list[tuple[str, Callable[[Path, float], TrainingResult]]] = [
+        ("tokenizer", world.tokenizer),
+        ("judge", world.judge),
+        ("target_shallow", world.target_shallow),
+        ("target", world.target),
+        ("guided", world.guided),
+        ("drafter", world.drafter),
+        ("sampler_up_ce", partial(world.sampler, "up", "ce")),
+        ("sampler_up_pixel", partial(world.sampler, "up", "pixel")),
+        ("sampler_down_ce", partial(world.sampler, "down", "ce")),
+        ("superres", world.super_resolution),
+    ]
+    shares = dict(zip([name for name, _ in recipes], SHARES, strict=True))
+    return [
+        Stage(name, shares[name], recipe, WEIGHTS.format(name), name in NEEDED, STARTS.get(name))
+        for name, recipe in recipes
+    ]

@@ -1,0 +1,235 @@
+"""Recipe of the tokenizer: a small VQ autoencoder shared by all resolutions.
+
+No perceptual network and no discriminator: L1 on pixels, on their differences and on two coarser scales, the energy of
+textures, and the codebook terms. The codebook starts from spherical k-means over the encoder's outputs after a short
+warm-up without quantisation, and unused codes restart at latents of the current batch. A second stage may refine the
+decoder alone, which changes no code.
+"""
+
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from underpaint.models.checkpoints import story
+from underpaint.models.typed import channels_last
+from underpaint.models.vq import VQConfig, VQModel
+from underpaint.training.history import Given, refuse_other
+from underpaint.training.loop import LoopSettings, Loss, TrainingResult, train
+from underpaint.training.pictures import Pictures, to_pixels
+from underpaint.training.precision import autocast
+from underpaint.training.reconstruction import ReconstructionWeights, reconstruction_loss
+from underpaint.training.start import read_start
+
+CONFIG = VQConfig(
+    codebook_size=4096,
+    codebook_embed_dim=8,
+    encoder_ch_mult=(1, 2, 4, 8),
+    decoder_ch_mult=(1, 2, 4, 8),
+    z_channels=128,
+    ch=16,
+    num_res_blocks=1,
+)
+"""Narrow at full resolution, where most of the time goes."""
+DECODER_LOOP = LoopSettings(
+    steps=1500, learning_rate=1e-3, warmup_steps=50, ema_decay=0.995, validate_every=300, beta2=0.99
+)
+LOOP = LoopSettings(
+    steps=4000, learning_rate=2e-3, matrix_rate=0.03, warmup_steps=40, ema_decay=0.997, validate_every=400, beta2=0.99
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizerSettings:
+    """What a batch is and what the loss weighs.
+
+    Step after step the pictures are of the next of `sides` (px), in turn: `batch` of 64 px, or as many of another side
+    as hold as many pixels, at least one. Validation draws `validation_scenes` at each of the sides.
+    """
+
+    batch: int = 16
+    scenes: int = 1_000_000
+    validation_scenes: int = 64
+    sides: tuple[int, ...] = (128, 64, 64, 64)
+    weights: ReconstructionWeights = field(default_factory=ReconstructionWeights)
+    commitment_weight: float = 0.25
+    plain_steps: int = 150
+    restart_every: int = 40
+    restart_until: float = 0.7
+
+
+SETTINGS = TokenizerSettings(
+    batch=24,
+    validation_scenes=32,
+    sides=(64, 128, 64, 128, 256),
+    weights=ReconstructionWeights(gradient=0.2, energy=1.0),
+)
+
+
+@torch.no_grad()
+def spherical_kmeans(latents: Tensor, count: int, rounds: int, seed: int) -> Tensor:
+    """Unit centres [count, C] of unit rows [N, C]; empty centres restart at random rows."""
+    generator = torch.Generator(device="cpu").manual_seed(seed)
+    if len(latents) < count:
+        raise ValueError(f"k-means of {count} centres needs as many rows; got {len(latents)}")
+    centres = latents[torch.randperm(len(latents), generator=generator)[:count].to(latents.device)]
+    for _ in range(rounds):
+        nearest = (latents @ centres.T).argmax(dim=1)
+        sums = torch.zeros_like(centres).index_add_(0, nearest, latents)
+        empty = torch.bincount(nearest, minlength=count) == 0
+        spare = torch.randint(len(latents), (count,), generator=generator).to(latents.device)
+        centres = functional.normalize(torch.where(empty[:, None], latents[spare], sums), dim=-1)
+    return centres
+
+
+class _Recipe:
+    """The mutable side of a run: which codes were used since the last restart."""
+
+    def __init__(self, model: VQModel, pictures: Pictures, settings: TokenizerSettings, steps: int, seed: int) -> None:
+        self.model, self.pictures, self.settings = model, pictures, settings
+        self.steps, self.seed = steps, seed
+        self.device = next(model.parameters()).device
+        self.used = torch.zeros(model.config.codebook_size, device=self.device)
+        self.latents = torch.empty(0, model.config.codebook_embed_dim, device=self.device)
+
+    def batch(self, step: int) -> Tensor:
+        random = np.random.default_rng([self.seed, step])
+        side = self.settings.sides[step % len(self.settings.sides)]
+        count = max(1, self.settings.batch * 64**2 // side**2)
+        scenes = random.integers(self.settings.scenes, size=count).tolist()
+        pixels = to_pixels(self.pictures(scenes, side, "train"), self.device)
+        return pixels.flip(3) if random.random() < 0.5 else pixels
+
+    def loss(self, step: int) -> Loss:
+        pixels = self.batch(step)
+        quantise = step >= self.settings.plain_steps
+        if step == self.settings.plain_steps:
+            self.start_codebook(step)
+        with autocast(self.device):
+            latents = self.model.latents(pixels)
+        quantized = self.model.quantize(latents)
+        passed = quantized.values if quantise else functional.normalize(latents.float(), dim=1)
+        with autocast(self.device):
+            found = self.model.decode(passed)
+        value = reconstruction_loss(found.float(), pixels, self.settings.weights)
+        mse = (found.float().clamp(-1, 1) - pixels).square().mean().detach()
+        figures: dict[str, float | Tensor] = {"psnr": 10 * torch.log10(4 / mse)}
+        if quantise:
+            value = value + quantized.codebook_loss + self.settings.commitment_weight * quantized.commitment
+            figures |= {"commitment": quantized.commitment.detach()}
+            self.used += torch.bincount(quantized.codes, minlength=len(self.used))
+            self.latents = quantized.latents.detach()
+        return Loss(value, figures)
+
+    def decoder_loss(self, step: int) -> Loss:
+        """The reconstruction alone, from codes as they are decoded in use."""
+        pixels = self.batch(step)
+        with autocast(self.device):
+            with torch.no_grad():
+                passed = self.model.quantize(self.model.latents(pixels)).values
+            found = self.model.decode(passed)
+        mse = (found.detach().float().clamp(-1, 1) - pixels).square().mean()
+        value = reconstruction_loss(found.float(), pixels, self.settings.weights)
+        return Loss(value, {"psnr": 10 * torch.log10(4 / mse)})
+
+    @torch.no_grad()
+    def start_codebook(self, step: int) -> None:
+        """k-means over the latents of sixteen batches."""
+        self.model.eval()
+        found = []
+        for offset in range(16):
+            with autocast(self.device):
+                latents = self.model.latents(self.batch(step + offset))
+            found.append(self.model.quantize(latents).latents)
+        self.model.train()
+        rows = torch.cat(found)
+        self.model.quantize.embedding.weight.copy_(
+            spherical_kmeans(rows, self.model.config.codebook_size, 8, self.seed)
+        )
+
+    @torch.no_grad()
+    def after_step(self, step: int) -> None:
+        """Restart codes that nothing used for a while, until the schedule settles."""
+        last = self.settings.restart_until * self.steps
+        since = step - self.settings.plain_steps
+        if since <= 0 or since % self.settings.restart_every or step > last:
+            return
+        dead = (self.used == 0).nonzero().ravel()
+        random = np.random.default_rng([self.seed, step, 1])
+        rows = torch.from_numpy(random.integers(len(self.latents), size=len(dead))).to(self.device)
+        self.model.quantize.embedding.weight[dead] = self.latents[rows]
+        self.used.zero_()
+
+    def validate(self) -> dict[str, float]:
+        """PSNR (dB, over [0, 255]) and the share of codes used, on scenes that training never draws."""
+        figures: dict[str, float] = {}
+        codes = []
+        count = self.settings.validation_scenes
+        for size in sorted(set(self.settings.sides)):
+            error = 0.0
+            for start in range(0, count, 16):
+                pixels = to_pixels(self.pictures(range(start, min(count, start + 16)), size, "seen"), self.device)
+                with autocast(self.device):
+                    found, quantized = self.model(pixels)
+                codes.append(quantized.codes)
+                error += float((found.float().clamp(-1, 1) - pixels).square().mean()) * len(pixels)
+            figures[f"psnr_{size}"] = float(10 * np.log10(4 / (error / count)))
+        figures["codes_used"] = float(torch.bincount(torch.cat(codes)).count_nonzero())
+        return figures
+
+
+def train_tokenizer(
+    out: Path,
+    pictures: Pictures,
+    *,
+    config: VQConfig = CONFIG,
+    settings: TokenizerSettings = SETTINGS,
+    loop: LoopSettings = LOOP,
+    init_from: Path | None = None,
+    decoder_only: bool = False,
+    seed: int = 0,
+    device: str = "cpu",
+) -> TrainingResult:
+    """Train a tokenizer into `out/checkpoint.pt` (kind "tokenizer"), continuing what is there.
+
+    Args:
+        out: folder of the run.
+        pictures: what it learns from.
+        config: widths.
+        settings: batches and weights of the loss.
+        loop: length and rates.
+        init_from: another tokenizer of the same widths to start from.
+        decoder_only: keep its codes as they are and learn `decoder` and `post_quant_conv` alone.
+        seed: of weights and batches.
+        device: "cpu" or "cuda".
+
+    Raises ValueError where `out` holds a run of other widths, another seed or settings.
+    """
+    if decoder_only and init_from is None:
+        raise ValueError("refining the decoder alone needs a trained tokenizer to start from")
+    torch.manual_seed(seed)
+    model = channels_last(VQModel(config).to(device))
+    start = read_start(init_from, "tokenizer", config)
+    if start is not None:
+        model.load_state_dict(start["model"])
+    if decoder_only:
+        for part in (model.encoder, model.quantize, model.quant_conv):
+            part.requires_grad_(False)
+    given = Given({"seed": seed, "settings": asdict(settings), "decoder_only": decoder_only}, start and story(start))
+    refuse_other(out, given)
+    recipe = _Recipe(model, pictures, settings, loop.steps, seed)
+    plain = {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(config).items()}
+    return train(
+        model,
+        recipe.decoder_loss if decoder_only else recipe.loss,
+        out,
+        loop,
+        {"kind": "tokenizer", "vq": plain, "scenes": "textured"},
+        validate=recipe.validate,
+        after_step=None if decoder_only else recipe.after_step,
+        given=given,
+        title="tokenizer",
+    )

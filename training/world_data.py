@@ -1,0 +1,108 @@
+"""What the stages of a world learn from: scenes encoded once, at each side, and what the guided target draws."""
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from underpaint.algos.draft.spec import Grid
+from underpaint.algos.spatial.resolution import ResolutionMap
+from underpaint.models.checkpoints import load_target, vq_config
+from underpaint.training.data.art import Report
+from underpaint.training.data.textured_scenes import Split, textured_scene, thing_cells
+from underpaint.training.drawn import DrawSettings, draw_scenes, load_drawn
+from underpaint.training.grids import GridData, on_grid
+from underpaint.training.pictures import SCENE_SEED, TexturedPictures, textured_captions
+from underpaint.training.sampler import PairedCodes, PairedScenes
+from underpaint.training.tokens import TokenSet, encode_pictures
+
+
+@dataclass(frozen=True, slots=True)
+class WorldData:
+    """Scenes of a world, by side of their pictures.
+
+    out: folder of the world, which caches them. tokenizer: checkpoint of what encodes them. sides: the smallest first.
+    scenes: how many to learn from at each side; validation_scenes: to validate on. report: hears how far work is.
+    """
+
+    out: Path
+    tokenizer: Path
+    pictures: TexturedPictures
+    sides: tuple[int, ...]
+    scenes: int
+    validation_scenes: int
+    device: str
+    report: Report
+
+    @property
+    def stride(self) -> int:
+        """Pixels a code along a side."""
+        return vq_config(self.tokenizer).stride
+
+    def target_grids(self, weighted: bool) -> dict[int, GridData]:
+        """Scenes by the grid's side in cells, each grid with as many cells in all as the largest: for targets.
+
+        weighted: with the cells that show a thing.
+        """
+        stride, found = self.stride, dict[int, GridData]()
+        for side in self.sides:
+            count = self.scenes * (max(self.sides) // side) ** 2
+            data = self._grid_data(side, count)
+            if weighted:
+                shown = (textured_scene(SCENE_SEED, index, "train") for index in range(count))
+                things = np.stack([thing_cells(one, side // stride).ravel() for one in shown])
+                data = data._replace(things=things)
+            found[side // stride] = data
+        return found
+
+    def plain_grids(self) -> dict[int, GridData]:
+        """Scenes by the grid's side in cells, as many on each: for what learns the whole distributions of a target."""
+        stride = self.stride
+        return {side // stride: self._grid_data(side, self.scenes) for side in self.sides}
+
+    def pairs(self) -> PairedScenes:
+        """The same scenes at the two smallest sides."""
+        (low, high), stride = self.sides[:2], self.stride
+        grids = ResolutionMap(*(Grid(side // stride, side // stride) for side in (low, high)))
+
+        def paired(split: Split, count: int) -> PairedCodes:
+            return PairedCodes(self._codes(low, split, count), self._codes(high, split, count))
+
+        data, validation = paired("train", self.scenes), paired("seen", self.validation_scenes)
+        return PairedScenes(data, validation, self.tokenizer, self.pictures, grids)
+
+    def drawn(self, guided: Path, count: int, settings: DrawSettings) -> dict[int, TokenSet] | None:
+        """At least `count` pictures that the target at `guided` draws on each grid; None where drawing was stopped."""
+        folder, stride, found = self.out / "drawn", self.stride, dict[int, TokenSet]()
+        for side in self.sides:
+            grid = side // stride
+            done = draw_scenes(
+                folder,
+                guided,
+                partial(textured_captions, split="train", size=side),
+                count,
+                grid_side=grid,
+                settings=settings,
+                device=self.device,
+                progress=partial(self._told, f"drawing pictures of {side} px"),
+            )
+            if done.rows < done.wanted:
+                return None
+            found[grid] = load_drawn(folder, on_grid(load_target(guided), grid))
+        return found
+
+    def _grid_data(self, side: int, count: int) -> GridData:
+        return GridData(self._tokens(side, "train", count), self._tokens(side, "seen", self.validation_scenes))
+
+    def _tokens(self, side: int, split: Split, count: int) -> TokenSet:
+        return TokenSet(self._codes(side, split, count), textured_captions(range(count), split, side))
+
+    def _codes(self, side: int, split: Split, count: int) -> NDArray[np.int16]:
+        told = partial(self._told, f"encoding {split} pictures of {side} px")
+        wanted = (self.pictures, side, count, split, self.pictures.source, self.device, told)
+        return encode_pictures(self.out / "tokens", self.tokenizer, *wanted)
+
+    def _told(self, what: str, done: int, total: int) -> None:
+        self.report(what, done, total, "pictures")
