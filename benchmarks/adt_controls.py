@@ -21,7 +21,6 @@ from underpaint.algos.rows import SamplingParams
 from underpaint.runtime.conditions import Condition
 from underpaint.runtime.drawing import Drawing, draw
 from underpaint.runtime.evaluation.comparison import read_conditions
-from underpaint.runtime.methods.method_config import usual_preset
 from underpaint.runtime.methods.registry import build_method, resolve
 from underpaint.runtime.pipeline import Pipeline
 
@@ -36,7 +35,7 @@ STEPS: Final = 4
 def drawn(
     pipeline: Pipeline, name: str, sampling: SamplingParams, prompts: Sequence[Condition], seeds: int, *settings: str
 ) -> list[Drawing]:
-    config = resolve(name, sampling.temperature, None, settings, usual_preset(pipeline.index.family))
+    config = resolve(name, sampling.temperature, None, settings)
     method = build_method(name, config, pipeline.tables)
     return [draw(pipeline, method, sampling, prompt, seed) for seed in range(seeds) for prompt in prompts]
 
@@ -64,7 +63,7 @@ def at_temperature(
     rows = [counts(ADT, drawn(pipeline, ADT, sampling, prompts, seeds))]
     wanted = rows[0]["mean_depth"]
     for name in CONTROLS:
-        config = resolve(name, sampling.temperature, preset=usual_preset(pipeline.index.family)).to_dict()
+        config = resolve(name, sampling.temperature).to_dict()
         present_depth = config["policy_settings"]["mean_depth"]
         present = counts(name, drawn(pipeline, name, sampling, prompts, seeds), setting=present_depth, chosen=False)
         rows.append(present)

@@ -16,7 +16,6 @@ from typing import Any
 from benchmarks.models import engines_option, open_models
 from benchmarks.report import at_least, finish, options, parse, progress, refusing
 from underpaint.algos.rows import SamplingParams
-from underpaint.artifacts.model_index import family_of
 from underpaint.runtime.evaluation.comparison import (
     BASELINE,
     ComparisonPlan,
@@ -28,7 +27,6 @@ from underpaint.runtime.evaluation.comparison import (
 from underpaint.runtime.evaluation.drawing_log import DrawingKey, DrawingLog
 from underpaint.runtime.evaluation.report import ReportRow, Speedup, make_report, speedup
 from underpaint.runtime.files import check_folder_writable
-from underpaint.runtime.methods.method_config import usual_preset
 from underpaint.runtime.methods.registry import build_method, resolve
 
 ADT_VARIANTS = (
@@ -117,18 +115,17 @@ def main(arguments: list[str] | None = None) -> None:
     asked = parse(parser, arguments)
     with refusing(parser):
         check_folder_writable(asked.folder)
-        preset = usual_preset(family_of(asked.engines))
         configs = {BASELINE: resolve(BASELINE, asked.temperature)}
         for settings in ("", *asked.variant, *(ADT_VARIANTS if asked.adt else ())):
             own = settings.split()
-            configs[settings or DEFAULT] = resolve(asked.method, asked.temperature, asked.rule, own, preset)
+            configs[settings or DEFAULT] = resolve(asked.method, asked.temperature, asked.rule, own)
         pipeline = open_models(asked, asked.resolution)
         shipped = pipeline.sampling
         guidance = shipped.guidance if asked.guidance is None else asked.guidance
         sampler = SamplingParams(guidance, asked.temperature, shipped.top_k, shipped.top_p)
         methods = tuple(build_method(label, config, pipeline.tables) for label, config in configs.items())
         prompts = read_conditions(pipeline, (), asked.prompts_count, asked.prompts_skip)
-        plan = ComparisonPlan(methods, prompts, tuple(range(asked.seeds)), sampler, preset)
+        plan = ComparisonPlan(methods, prompts, tuple(range(asked.seeds)), sampler)
         check_opens(pipeline, plan)
         store = DrawingLog(asked.folder, log_settings(pipeline, plan), fresh=asked.fresh)
     run(pipeline, plan, store, progress)
@@ -143,7 +140,7 @@ def main(arguments: list[str] | None = None) -> None:
         "temperature": asked.temperature,
         "resolution": asked.resolution,
         "guidance": guidance,
-        "preset": preset,
+        "preset": plan.preset,
         "prompts": asked.prompts_count,
         "prompts_skip": asked.prompts_skip,
         "seeds": asked.seeds,

@@ -26,6 +26,7 @@ from underpaint.cli.errors import bad_input
 from underpaint.cli.evaluation.prompts import PromptOptions, choose
 from underpaint.cli.option_groups import grouped
 from underpaint.cli.options import (
+    USUAL_PRESET,
     Backend,
     Engines,
     Guidance,
@@ -41,7 +42,6 @@ from underpaint.cli.options import (
     check_promises,
     open_pipeline,
     read_names,
-    read_preset,
     read_sampling,
     settings_by_method,
     short_hash,
@@ -90,7 +90,7 @@ def compare(
     methods: Annotated[str, typer.Option(help="Methods, with commas between; AR is always among them.")] = (
         DEFAULT_METHODS
     ),
-    preset: Preset = None,
+    preset: Preset = USUAL_PRESET,
     temperature: Temperature = 1.0,
     seeds: Seeds = 1,
     prompt_options: PromptOptions = _NO_FILE,
@@ -173,7 +173,6 @@ def compare(
         wanted = DEVICE_METHODS if backend == DEVICE and methods == DEFAULT_METHODS else methods
         names = with_baseline(tuple(name for name in read_names(wanted) if backend != DEVICE or name != EAGER))
         own = settings_by_method(setting or [], names)
-        preset = read_preset(preset, engines)
         configs = [resolve(name, checked, None, own[name], preset) for name in names]
         check_folder_writable(out or DEFAULT_OUT)
         check_json(json_file)

@@ -11,6 +11,7 @@ from underpaint.cli.errors import bad_input
 from underpaint.cli.evaluation.prompts import PromptOptions, choose
 from underpaint.cli.option_groups import grouped
 from underpaint.cli.options import (
+    USUAL_PRESET,
     Backend,
     Engines,
     Guidance,
@@ -24,7 +25,6 @@ from underpaint.cli.options import (
     check_promises,
     open_pipeline,
     read_names,
-    read_preset,
     read_sampling,
     short_hash,
 )
@@ -61,7 +61,7 @@ def sweep(
     setting: Annotated[
         list[str] | None, typer.Option("--set", help="method.name=value for all variants of a method.")
     ] = None,
-    preset: Preset = None,
+    preset: Preset = USUAL_PRESET,
     temperature: Temperature = 1.0,
     prompt_options: PromptOptions = _NO_FILE,
     seeds: Seeds = 1,
@@ -114,7 +114,6 @@ def sweep(
     with bad_input():
         checked = SamplingParams(temperature=temperature).temperature
         asked = variants(vary or DEFAULT_VARY, setting or (), list(dict.fromkeys([BASELINE, *read_names(methods)])))
-        preset = read_preset(preset, engines)
         configs = [resolve(one.method, checked, None, one.settings, preset) for one in asked]
         check_promises(configs)
         check_folder_writable(out or DEFAULT_OUT)

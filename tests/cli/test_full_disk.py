@@ -20,8 +20,8 @@ NO_ROOM = 1024
 """Bytes of a file at most: fewer than a probe of the disk writes."""
 SOME_ROOM = 1 << 16
 """As many as a probe writes."""
-PROMPT = '"a fox" --resolution 64'
-GENEVAL = '{"tag": "colors", "include": [{"class": "fox", "count": 1}], "prompt": "a 3d fox, left"}\n'
+PROMPT = '"a fox, an owl" --resolution 64'
+GENEVAL = '{"tag": "colors", "include": [{"class": "fox", "count": 1}], "prompt": "a woolly fox, an owl"}\n'
 DRAWN = "--prompts-count 1 --resolution 64"
 STAGES = ("tokenizer", "judge", "sampler", "superres")
 RUNS = "trained"

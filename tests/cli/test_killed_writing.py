@@ -36,9 +36,9 @@ class Case(NamedTuple):
 
 
 CASES = (
-    Case('generate "a fox" --out fox.png --save-tokens', "synthetic", RENAME, ("fox.png", "fox.json")),
+    Case('generate "a fox, an owl" --out fox.png --save-tokens', "synthetic", RENAME, ("fox.png", "fox.json")),
     Case(
-        *('generate "a fox" --out fox.png --save-tokens', "synthetic", Moment("replace", 2)),
+        *('generate "a fox, an owl" --out fox.png --save-tokens', "synthetic", Moment("replace", 2)),
         *(("fox.png", "fox.json"), ("fox.png",)),
     ),
     Case(
@@ -128,7 +128,7 @@ def files(commands: Commands, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What the commands read."""
     folder = tmp_path_factory.mktemp("files")
     (folder / "verifier.py").write_text("def verify(draft, uniforms):\n    return [], 0\n")
-    wanted = '{"tag": "colors", "include": [{"class": "fox", "count": 1}], "prompt": "a 3d fox, left"}\n'
+    wanted = '{"tag": "colors", "include": [{"class": "fox", "count": 1}], "prompt": "a woolly fox, an owl"}\n'
     (folder / "prompts.jsonl").write_text(wanted)
     save_target(folder / "target.pt", tiny_target())
     save_llamagen(folder / "c2i.pt", captions=False)

@@ -16,7 +16,7 @@ from underpaint.models.decoder_config import DecoderConfig, rope_table
 from underpaint.models.published.training_format import llamagen_width
 from underpaint.models.sample import filter_logits, sample
 from underpaint.models.text import with_condition_table
-from underpaint.zoo.prompts import WORDS
+from underpaint.zoo.textured_prompts import TEXTURED_WORDS as WORDS
 
 
 @torch.no_grad()

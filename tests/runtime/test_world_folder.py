@@ -24,7 +24,7 @@ from underpaint.algos.rows import SamplingParams, sampling_probs
 from underpaint.api import draw as draw_once
 from underpaint.artifacts.index_writer import write_index
 from underpaint.artifacts.manifest import DRAFT_TARGET, ManifestError
-from underpaint.artifacts.model_families import EMOJI_FAMILY, TEXTURED_FAMILY
+from underpaint.artifacts.model_families import TEXTURED_FAMILY
 from underpaint.artifacts.model_index import read_index
 from underpaint.artifacts.scaled_rows import ScaledRows
 from underpaint.cli.app import app
@@ -421,10 +421,10 @@ def test_a_missing_stage_and_another_family_are_refused_before_any_work(
     assert not (tmp_path / "out").exists()
     others = copytree(models, tmp_path / "others")
     index = others / "model_index.json"
-    index.write_text(index.read_text().replace(TEXTURED_FAMILY, EMOJI_FAMILY))
+    index.write_text(index.read_text().replace(TEXTURED_FAMILY, "llamagen"))
     done = called("export", "target", "--runs", fewer, "--out", others)
     assert done.exit_code == 2
-    assert "holds models of the family emoji-scenes; export those of textured-scenes" in done.stderr
+    assert "holds models of the family llamagen; export those of textured-scenes" in done.stderr
     done = called("export", "target_pair", "target", "--runs", fewer, "--out", tmp_path / "out")
     assert "target_pair and target write the same files; export one of them into each folder" in done.stderr
     done = called("export", "target64", "--runs", fewer, "--out", tmp_path / "out")
@@ -461,7 +461,7 @@ def test_damaged_and_mixed_folders_are_refused(models: Path, tmp_path: Path) -> 
     refused("old", "expected format 2, got 1")
     index = copy("other") / "model_index.json"
     index.write_text(index.read_text().replace("textured-scenes", "painted-scenes"))
-    refused("other", "a prompt grammar that this version does not know")
+    refused("other", "whose prompt grammar this version knows")
     words = copy("words") / "textured_scenes.json"
     words.write_text(words.read_text().replace("pumpkin", "agave"))
     refused("words", "expected the words of this version's textured-scenes, got others")
@@ -469,7 +469,7 @@ def test_damaged_and_mixed_folders_are_refused(models: Path, tmp_path: Path) -> 
     manifest.write_text(manifest.read_text().replace("scaled_rows", "scaled_columns"))
     refused("form", "expected one of 'scaled_rows'")
     folder = copy("judge")
-    write_judge(folder)
+    write_judge(folder, {"colour": ("red", "blue")})
     write_index(folder)
     refused("judge", "expected a judge of finish, thing, relation")
 
