@@ -131,7 +131,7 @@ def test_bad_results_end_with_2(tmp_path):
     for arguments in (
         ("validate", tmp_path / "none.json"),
         ("merge", ROOT / "pyproject.toml", "--out", out),
-        ("merge", ROOT / "benchmarks" / "results" / "decide.json", "--out", out),
+        ("merge", ROOT / "benchmarks" / "results" / "llamagen-b.json", "--out", out),
     ):
         done = called("results", *arguments)
         assert done.exit_code == 2, done.output

@@ -17,7 +17,6 @@ from safetensors.numpy import load_file
 from typer.testing import CliRunner, Result
 
 import benchmarks.rank_acceptance as rank_acceptance
-import benchmarks.settings as settings
 from tests.cli.hand_made import write_judge
 from tests.runtime.world_folder import export_tiny, train_tiny
 from underpaint.algos.rows import SamplingParams, sampling_probs
@@ -335,15 +334,6 @@ def test_benchmarks_measure_a_folder_on_its_own_prompts(models: Path, tmp_path: 
     )
     found = json.loads(out.read_text())
     assert (found["vocab_size"], found["sampler"]["guidance"]) == (48, 1.0)
-    settings.main(
-        [
-            *("adt", "--engines", str(models), "--resolution", "64", "--prompts-count", "1"),
-            *("--folder", str(tmp_path / "drawn"), "--out", str(out)),
-        ]
-    )
-    assert json.loads(out.read_text())["model"]["sha256"]["judge"] == OPEN(models).hashes["judge"]
-    drawn_prompts = (tmp_path / "drawn" / "drawings.jsonl").read_text()
-    assert read_conditions(OPEN(models), (), 1)[0].caption() in drawn_prompts
 
 
 def test_the_judge_reads_the_slots_of_this_grammar(pipeline: Pipeline) -> None:
