@@ -1,6 +1,6 @@
 """The controls for ADT-Tree: trees of its mean depth that never adapt, measured beside it, and their parameters.
 
-Run: python -m benchmarks.adt_controls [--engines DIR] [--prompts-count 16] [--prompts-skip 0] [--seeds 1] [--out FILE]
+Run: python -m benchmarks.adt_controls [--models DIR] [--prompts-count 16] [--prompts-skip 0] [--seeds 1] [--out FILE]
 
 ADT-Tree adapts the depth of its tree. What that is worth shows beside trees of the same mean depth that do not:
 `adt-control-chain`, which has as many nodes too because tuned ADT-Tree never forks, and `adt-control-tree`. At each
@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from benchmarks.models import engines_option, open_models
+from benchmarks.models import models_option, open_models
 from benchmarks.report import at_least, finish, options, parse, refusing
 from underpaint.algos.rows import SamplingParams
 from underpaint.runtime.conditions import Condition
@@ -94,7 +94,7 @@ def show(temperature: float, rows: Sequence[dict[str, Any]]) -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     parser = options("adt_controls", __doc__)
-    engines_option(parser)
+    models_option(parser)
     parser.add_argument("--resolution", type=int, choices=(64, 128), default=128)
     parser.add_argument("--prompts-count", type=at_least(1), default=16)
     parser.add_argument("--prompts-skip", type=at_least(0), default=0, help="chosen prompts left out")

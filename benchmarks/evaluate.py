@@ -1,6 +1,6 @@
 """Does an evaluation that loses a worker half-way have the statistics of one that does not?
 
-Run: python -m benchmarks.evaluate [--pictures 2000] [--workers 2] [--on ray] [--engines DIR]
+Run: python -m benchmarks.evaluate [--pictures 2000] [--workers 2] [--on ray] [--models DIR]
 [--out benchmarks/results/evaluate.json]
 
 The same plan is drawn twice by the models of 64 px, half of the pictures by plain AR and half by EAGLE-2: once
@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.models import engines_option
+from benchmarks.models import models_option
 from benchmarks.report import at_least, finish, options, parse, progress, refusing
 from underpaint.runtime.evaluation.comparison import ComparisonPlan, ComparisonProgress, build_methods, read_conditions
 from underpaint.runtime.evaluation.jobs.plan import EvaluationPlan, ModelPlan, ModelSpec
@@ -74,12 +74,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--pictures", type=at_least(4), default=2000)
     parser.add_argument("--workers", type=at_least(1), default=2)
     parser.add_argument("--on", choices=("ray", "local"), default="ray")
-    engines_option(parser)
+    models_option(parser)
     asked = parse(parser, arguments)
     with refusing(parser):
         if asked.on == "ray":
             load_ray()
-        plan = plan_of(asked.pictures, asked.engines)
+        plan = plan_of(asked.pictures, asked.models)
 
     def pool() -> WorkerPool:
         tasks = plan.tasks()

@@ -7,14 +7,14 @@ from underpaint.runtime.pipeline import Pipeline
 from underpaint.zoo.load import FOLDER
 
 
-def engines_option(parser: argparse.ArgumentParser) -> None:
-    """--engines, as the commands have it."""
-    parser.add_argument("--engines", type=Path, default=FOLDER, help="folder of models; default: the shipped one")
+def models_option(parser: argparse.ArgumentParser) -> None:
+    """--models, as the commands have it."""
+    parser.add_argument("--models", type=Path, default=FOLDER, help="folder of models; default: the shipped one")
 
 
 def open_models(asked: argparse.Namespace, resolution: int) -> Pipeline:
-    """The models of --engines at a resolution; ValueError where they are no folder of models that can be judged.
+    """The models of --models at a resolution; ValueError where they are no folder of models that can be judged.
 
     Prompts of theirs are chosen by `runtime.evaluation.comparison.read_conditions`.
     """
-    return Pipeline.open(asked.engines, resolution=resolution)
+    return Pipeline.open(asked.models, resolution=resolution)

@@ -1,7 +1,7 @@
 """Do lossless methods draw tokens by the target's distribution on the real engine? First tokens and pairs, against
 exact distributions.
 
-Run: python -m benchmarks.pair_statistics [--engines DIR] [--prompts-count 2] [--draws 2000] [--top-k K]
+Run: python -m benchmarks.pair_statistics [--models DIR] [--prompts-count 2] [--draws 2000] [--top-k K]
          [--out FILE]
 
 For each prompt the engine itself gives the exact distribution of the first three tokens: p(a), p(b | a) and p(c | a, b)
@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from benchmarks.models import engines_option, open_models
+from benchmarks.models import models_option, open_models
 from benchmarks.report import at_least, finish, options, parse, refusing
 from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.chance import sampling
@@ -119,7 +119,7 @@ def score(drawn: IntArray, distributions: Distributions, columns: slice, rng: np
 
 def main(arguments: list[str] | None = None) -> None:
     parser = options("pair_statistics", __doc__)
-    engines_option(parser)
+    models_option(parser)
     parser.add_argument("--resolution", type=int, choices=(64, 128), default=128)
     parser.add_argument("--prompts-count", type=at_least(1), default=2)
     parser.add_argument("--top-k", type=at_least(1), help="codes kept; default: as the models are meant to be sampled")

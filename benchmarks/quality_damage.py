@@ -1,6 +1,6 @@
 """Which measure of quality sees known damage, and with how many pictures.
 
-Run: python -m benchmarks.quality_damage [--engines DIR] [--resolution 128] [--prompts-count 200] [--out FILE]
+Run: python -m benchmarks.quality_damage [--models DIR] [--resolution 128] [--prompts-count 200] [--out FILE]
 
 Plain AR draws two pictures for every prompt at temperature 1, with different noise, as a relaxed method's pictures
 have other tokens than AR's. In the second a share of the tokens is replaced by their k-th nearest code, and each
@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks.models import engines_option, open_models
+from benchmarks.models import models_option, open_models
 from benchmarks.report import at_least, finish, options, parse, refusing
 from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.rows import SamplingParams
@@ -113,7 +113,7 @@ def told_apart(base: FloatArray, damaged: FloatArray) -> dict[str, Any]:
 
 def main(arguments: list[str] | None = None) -> None:
     parser = options("quality_damage", __doc__)
-    engines_option(parser)
+    models_option(parser)
     parser.add_argument("--resolution", type=int, choices=(64, 128), default=128)
     parser.add_argument("--prompts-count", type=at_least(LEAST_PROMPTS), default=200)
     asked = parse(parser, arguments)
@@ -121,7 +121,7 @@ def main(arguments: list[str] | None = None) -> None:
         pipeline = open_models(asked, asked.resolution)
         prompts = read_conditions(pipeline, (), asked.prompts_count)
         if pipeline.judge is None:
-            raise ValueError(f"{asked.engines} holds no judge, so nothing sees a damage; export one into it")
+            raise ValueError(f"{asked.models} holds no judge, so nothing sees a damage; export one into it")
     shipped = pipeline.sampling
     sampling = SamplingParams(shipped.guidance, 1.0, shipped.top_k, shipped.top_p)
     plain = build_method("ar", resolve("ar", 1.0), pipeline.tables)

@@ -13,7 +13,7 @@ What is chosen here is to be reported on other prompts: `compare --prompts-skip`
 from pathlib import Path
 from typing import Any
 
-from benchmarks.models import engines_option, open_models
+from benchmarks.models import models_option, open_models
 from benchmarks.report import at_least, finish, options, parse, progress, refusing
 from underpaint.algos.rows import SamplingParams
 from underpaint.artifacts.model_index import family_of
@@ -107,7 +107,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--rule", help="another rule for the method")
     parser.add_argument("--temperature", type=float, default=1.0)
     parser.add_argument("--guidance", type=float)
-    engines_option(parser)
+    models_option(parser)
     parser.add_argument("--resolution", type=int, choices=(64, 128), default=128)
     parser.add_argument("--prompts-count", type=at_least(1), default=8)
     parser.add_argument("--prompts-skip", type=at_least(0), default=0, help="chosen prompts left out")
@@ -117,7 +117,7 @@ def main(arguments: list[str] | None = None) -> None:
     asked = parse(parser, arguments)
     with refusing(parser):
         check_folder_writable(asked.folder)
-        preset = usual_preset(family_of(asked.engines))
+        preset = usual_preset(family_of(asked.models))
         configs = {BASELINE: resolve(BASELINE, asked.temperature)}
         for settings in ("", *asked.variant, *(ADT_VARIANTS if asked.adt else ())):
             own = settings.split()

@@ -1,6 +1,6 @@
 """What was trained of a folder of models, for how long, and what it reached: from the manifests in it.
 
-Run: python -m benchmarks.textured_training [--engines runs/textured] [--out FILE]
+Run: python -m benchmarks.textured_training [--models runs/textured] [--out FILE]
 
 Manifests tell the steps and the seconds of training that made a model, what it began from, its last validation, and
 that of what it began from ("reached_before").
@@ -71,18 +71,18 @@ def trained(name: str, folder: Path) -> dict[str, Any] | None:
 
 def main(arguments: list[str] | None = None) -> None:
     parser = options("textured_training", __doc__)
-    parser.add_argument("--engines", type=Path, default=Path("runs/textured"), help="folder of models")
+    parser.add_argument("--models", type=Path, default=Path("runs/textured"), help="folder of models")
     asked = parse(parser, arguments)
     with refusing(parser):
-        index = read_index(asked.engines)
-        rows = [row for name in sorted(names(asked.engines)) if (row := trained(name, asked.engines)) is not None]
+        index = read_index(asked.models)
+        rows = [row for name in sorted(names(asked.models)) if (row := trained(name, asked.models)) is not None]
         if not rows:
-            raise ValueError(f"{asked.engines}: no manifest tells how its model was trained; export them again")
+            raise ValueError(f"{asked.models}: no manifest tells how its model was trained; export them again")
     for row in rows:
         reached = ", ".join(f"{name} {value:.4g}" for name, value in row["reached"].items())
         print(f"{row['model']:16s} {row['steps']:7d} steps {row['seconds'] / 60:8.1f} min  {reached}")
     hashes = index.hashes([row["model"] for row in rows])
-    target = manifest(index.resolutions[-1].target, asked.engines) if index.resolutions else None
+    target = manifest(index.resolutions[-1].target, asked.models) if index.resolutions else None
     codes = None if target is None else target.settings["vocab_size"]
     found = {"family": index.family, "vocab_size": codes, "model": {"sha256": hashes}, "rows": rows}
     told = {**found, "command": typed_command()}

@@ -1,6 +1,6 @@
 """What block and traversal verification accept beyond token-wise rules, on a shipped model's own image tokens.
 
-Run: python -m benchmarks.verification [--engines DIR] [--resolution 128] [--prompts-count 16] [--seeds 1] [--out FILE]
+Run: python -m benchmarks.verification [--models DIR] [--resolution 128] [--prompts-count 16] [--seeds 1] [--out FILE]
 
 A token-wise rule decodes pictures at temperature 1; at every cycle each rule is asked what it would accept of the same
 draft under the same target distributions. Its expected accepted length there is exact: every outcome of its flips is
@@ -14,7 +14,7 @@ from typing import Self
 
 import numpy as np
 
-from benchmarks.models import engines_option, open_models
+from benchmarks.models import models_option, open_models
 from benchmarks.report import at_least, finish, options, parse, refusing
 from underpaint.algos.accept import RULES
 from underpaint.algos.arrays import FloatArray
@@ -84,7 +84,7 @@ def interval(pictures: list[FloatArray], draws: int = 2000) -> tuple[float, floa
 
 def main(arguments: list[str] | None = None) -> None:
     parser = options("verification", __doc__)
-    engines_option(parser)
+    models_option(parser)
     parser.add_argument("--resolution", type=int, choices=(64, 128), default=128)
     parser.add_argument("--prompts-count", type=at_least(1), default=16)
     parser.add_argument("--seeds", type=at_least(1), default=1)

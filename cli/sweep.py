@@ -12,9 +12,9 @@ from underpaint.cli.evaluation.prompts import PromptOptions, choose
 from underpaint.cli.option_groups import grouped
 from underpaint.cli.options import (
     Backend,
-    Engines,
     Guidance,
     Low,
+    Models,
     Preset,
     Resolution,
     Seeds,
@@ -68,7 +68,7 @@ def sweep(
     guidance: Guidance = None,
     top_k: TopK = None,
     top_p: TopP = None,
-    engines: Engines = None,
+    models: Models = None,
     resolution: Resolution = None,
     low: Low = None,
     backend: Backend = "cpu",
@@ -114,12 +114,12 @@ def sweep(
     with bad_input():
         checked = SamplingParams(temperature=temperature).temperature
         asked = variants(vary or DEFAULT_VARY, setting or (), list(dict.fromkeys([BASELINE, *read_names(methods)])))
-        preset = read_preset(preset, engines)
+        preset = read_preset(preset, models)
         configs = [resolve(one.method, checked, None, one.settings, preset) for one in asked]
         check_promises(configs)
         check_folder_writable(out or DEFAULT_OUT)
         check_json(json_file)
-        pipeline = open_pipeline(engines, resolution, low, backend)
+        pipeline = open_pipeline(models, resolution, low, backend)
         if pipeline.judge is None:
             raise ValueError(f"sweep: {pipeline.folder} holds no judge, so there is no quality to plot; use `compare`")
         sampling = read_sampling(temperature, guidance, top_k, top_p, pipeline)

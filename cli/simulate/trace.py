@@ -10,10 +10,10 @@ import typer
 from underpaint.cli.errors import bad_input
 from underpaint.cli.options import (
     Backend,
-    Engines,
     Guidance,
     Low,
     MethodSettings,
+    Models,
     Preset,
     Resolution,
     Seed,
@@ -63,7 +63,7 @@ def trace(
     guidance: Guidance = None,
     top_k: TopK = None,
     top_p: TopP = None,
-    engines: Engines = None,
+    models: Models = None,
     resolution: Resolution = None,
     low: Low = None,
     backend: Backend = "cpu",
@@ -87,7 +87,7 @@ def trace(
 
     with bad_input():
         config = resolve("ar", SamplingParams(temperature=temperature).temperature)
-        preset = read_preset(preset, engines)
+        preset = read_preset(preset, models)
         if preset not in PRESETS:
             raise ValueError(f"--preset: expected one of {', '.join(PRESETS)}, got {preset!r}")
         if out.suffix != ".npz":
@@ -96,7 +96,7 @@ def trace(
         own = settings_by_method(setting or [], names)
         configs = {name: resolve(name, temperature, None, own[name], preset) for name in names}
         check_file_writable(out)
-        pipeline = open_pipeline(engines, resolution, low, backend)
+        pipeline = open_pipeline(models, resolution, low, backend)
         sampling = read_sampling(temperature, guidance, top_k, top_p, pipeline)
         keep = min(_KEEP, pipeline.tables.vocab_size) if keep is None else keep
         read_trace_sizes(pipeline, depths, keep, prompts_count)

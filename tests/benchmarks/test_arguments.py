@@ -47,7 +47,7 @@ REFUSED = [
     ("settings", ["adt", "--temperature", "-1", "--resolution", "64"], "temperature must be >= 0"),
     ("settings", ["adt", "--folder", "/proc/here"], "cannot write into /proc/here"),
     ("simulate", ["--images", "0"], "expected a whole number from 2"),
-    ("textured_training", ["--engines", "absent"], "absent"),
+    ("textured_training", ["--models", "absent"], "absent"),
     ("verification", ["--prompts-count", "0"], "expected a whole number from 1"),
 ]
 POSITIONAL = {

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 def test_a_ray_worker_that_is_killed_changes_no_statistics(tmp_path: Path, small_models: Path) -> None:
     pytest.importorskip("ray")
     out = tmp_path / "evaluate.json"
-    asked = ("--engines", str(small_models), "--pictures", "16", "--on", "ray", "--out", str(out))
+    asked = ("--models", str(small_models), "--pictures", "16", "--on", "ray", "--out", str(out))
     command = [sys.executable, "-m", "benchmarks.evaluate", *asked]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
