@@ -296,7 +296,7 @@ def test_what_lies_between_the_sides_is_made_by_the_world_or_beside_it(
 ) -> None:
     folder = Path(copytree(models, tmp_path / "models"))
     super_resolution = ("--preset", "paper", "--set", "mulo-islands.window=4", "--set", "mulo-islands.draft_window=4")
-    asked = ("compare", TEXT, "--engines", folder, "--methods", "ar,mulo-islands", *super_resolution)
+    asked = ("compare", TEXT, "--models", folder, "--methods", "ar,mulo-islands", *super_resolution)
     done = called(*asked, "--out", tmp_path / "c")
     assert done.exit_code == 2, done.output
     told = " ".join(done.stderr.split())
@@ -330,7 +330,7 @@ def test_published_counts_of_near_codes_fit_a_codebook_of_4096(models: Path, mon
 def test_benchmarks_measure_a_folder_on_its_own_prompts(models: Path, tmp_path: Path) -> None:
     out = tmp_path / "found.json"
     rank_acceptance.main(
-        [*("--engines", str(models), "--resolution", "64", "--prompts-count", "1"), "--ranks", "2", "--out", str(out)]
+        [*("--models", str(models), "--resolution", "64", "--prompts-count", "1"), "--ranks", "2", "--out", str(out)]
     )
     found = json.loads(out.read_text())
     assert (found["vocab_size"], found["sampler"]["guidance"]) == (48, 1.0)
@@ -347,11 +347,11 @@ def test_the_judge_reads_the_slots_of_this_grammar(pipeline: Pipeline) -> None:
 
 def test_commands_draw_compare_and_measure(models: Path, tmp_path: Path) -> None:
     out = tmp_path / "fox.png"
-    done = called("generate", TEXT, "--engines", models, "--method", "adt+lantern", "--out", out)
+    done = called("generate", TEXT, "--models", models, "--method", "adt+lantern", "--out", out)
     assert done.exit_code == 0, done.output
     with Image.open(out) as picture:
         assert picture.size == (128, 128)
-    small = ("--engines", models, "--resolution", 64, "--prompts-count", 2)
+    small = ("--models", models, "--resolution", 64, "--prompts-count", 2)
     table = tmp_path / "compare.json"
     done = called("compare", *small, "--methods", "ar,adt+lantern", "--out", tmp_path / "c", "--json", table)
     assert done.exit_code == 0, done.output
@@ -373,10 +373,10 @@ def test_commands_draw_compare_and_measure(models: Path, tmp_path: Path) -> None
     done = called("premises", TEXT, *small[:4], "--no-costs", "--json", figures)
     assert done.exit_code == 0, done.output
     assert json.loads(figures.read_text())["rows"][0]["value"] > 0
-    listed = called("prompts", "--engines", models)
+    listed = called("prompts", "--models", models)
     assert "woolly" in listed.stdout
-    assert "foliage" in called("prompts", "--backgrounds", "--engines", models).stdout
-    (drawn_at_random,) = called("prompts", "--random", 1, "--engines", models).stdout.splitlines()
+    assert "foliage" in called("prompts", "--backgrounds", "--models", models).stdout
+    (drawn_at_random,) = called("prompts", "--random", 1, "--models", models).stdout.splitlines()
     assert "background" in drawn_at_random
 
 
@@ -392,7 +392,7 @@ def test_commands_draw_compare_and_measure(models: Path, tmp_path: Path) -> None
 def test_wrong_prompts_and_options_are_one_line(
     models: Path, tmp_path: Path, words: tuple[object, ...], message: str
 ) -> None:
-    done = called("generate", *words, "--engines", models, "--out", tmp_path / "x.png")
+    done = called("generate", *words, "--models", models, "--out", tmp_path / "x.png")
     assert done.exit_code == 2, done.output
     (line,) = done.stderr.splitlines()
     assert message in line
@@ -430,7 +430,7 @@ def test_a_missing_stage_and_another_family_are_refused_before_any_work(
 
 def test_damaged_and_mixed_folders_are_refused(models: Path, tmp_path: Path) -> None:
     def refused(change: str, message: str) -> None:
-        done = called("generate", TEXT, "--engines", tmp_path / change, "--out", tmp_path / "x.png")
+        done = called("generate", TEXT, "--models", tmp_path / change, "--out", tmp_path / "x.png")
         assert done.exit_code == 2, done.output
         assert message in done.stderr
         assert not (tmp_path / "x.png").exists()
