@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from torch import Tensor
 
-from underpaint.models.decoder_config import DecoderConfig
+from underpaint.artifacts.decoder_config import DecoderConfig
 from underpaint.models.published.llamagen import layer_state
 
 _TARGET: Final = {

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks import gpu, host_share, llamagen_b, pauses, samplers
 from tests.benchmarks.ending import figures
-from underpaint.models.decoder_config import DecoderConfig
+from underpaint.artifacts.decoder_config import DecoderConfig
 from underpaint.runtime.engines.context import EngineError
 
 

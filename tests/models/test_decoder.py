@@ -8,11 +8,12 @@ import torch
 
 from tests.models.tiny import CAPTION_DIM, TINY, tiny_target
 from tests.published.llamagen_reference import Transformer, TransformerConfig
+from underpaint.artifacts.decoder_config import DecoderConfig
 from underpaint.artifacts.decoder_graph import MASKED_SCORE
 from underpaint.models.checkpoints import load_drafter, load_target
 from underpaint.models.config import build
 from underpaint.models.decoder import causal_bias
-from underpaint.models.decoder_config import DecoderConfig, rope_table
+from underpaint.models.layers import rope_table
 from underpaint.models.published.training_format import llamagen_width
 from underpaint.models.sample import filter_logits, sample
 from underpaint.models.text import with_condition_table
