@@ -70,7 +70,7 @@ def test_a_drafter_in_eight_bits_has_graphs_of_what_they_stand_for(tmp_path: Pat
     assert 1e-4 < (found.features - wanted.features).abs().max() < 0.3
 
 
-@pytest.mark.parametrize("family", ["llamagen", "chameleon", "learnt"])
+@pytest.mark.parametrize("family", ["llamagen", "chameleon", "learnt", "shared keys"])
 @torch.no_grad()
 def test_a_condition_is_taken_in_as_the_torch_forward_does(family: str, tmp_path: Path) -> None:
     model = model_of(FAMILIES[family])

@@ -153,7 +153,10 @@ FAMILIES = {
     "chameleon": replace(CONFIG, rope="line", qk_norm=True, post_norm=True),
     "learnt": replace(CONFIG, rope="none", qkv_bias=True),
     "drafter": replace(CONFIG, layers=1, drafter=True, condition="none", cond_ids=0),
-    "released drafter": replace(CONFIG, layers=1, drafter=True, first_norm=False, final_norm=False, fc_bias=False),
+    "released drafter": replace(
+        CONFIG, layers=1, drafter=True, condition="none", cond_ids=0, first_norm=False, final_norm=False, fc_bias=False
+    ),
+    "shared keys": replace(CONFIG, rope="line", qk_norm=True, heads=6, kv_heads=2, head_dim=8),
 }
 
 
@@ -214,7 +217,7 @@ def test_a_tree_pass_is_the_model_s(family: str) -> None:
         torch.testing.assert_close(cache.slots[layer, 0, :, :, :5], keys, atol=2e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("family", ["llamagen", "chameleon", "learnt"])
+@pytest.mark.parametrize("family", ["llamagen", "chameleon", "learnt", "shared keys"])
 @torch.no_grad()
 def test_a_condition_is_taken_in_as_the_model_does(family: str) -> None:
     model = model_of(FAMILIES[family])
