@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         with refusing(parser):
             asked.curves.mkdir(parents=True, exist_ok=True)
             check_file_writable(asked.curves / "device-h200-llamagen-xl.json")
-    from underpaint.models.decoder_config import DecoderConfig
+    from underpaint.artifacts.decoder_config import DecoderConfig
     from underpaint.runtime.device.program import Program, count_cycle, count_islands
     from underpaint.runtime.device.sizes import (
         CHOICES,

@@ -27,9 +27,8 @@ from underpaint.artifacts.model_families import TEXTURED_FAMILY
 from underpaint.artifacts.model_index import read_index
 from underpaint.artifacts.scaled_rows import ScaledRows
 from underpaint.cli.app import app
-from underpaint.export.decoders import GraphFormat, export_decoders
-from underpaint.export.device_graph import write_device_graphs
-from underpaint.export.shared_decoders import round_shared_target
+from underpaint.export.decoders import GraphFormat, export_decoders, round_shared_target
+from underpaint.export.device_engines import write_device_graphs
 from underpaint.export.store import Origin
 from underpaint.export.trained_models import export_all
 from underpaint.models.checkpoints import load_drafter, load_target, load_whole
@@ -38,9 +37,9 @@ from underpaint.models.weights import narrowed, widened
 from underpaint.runtime.device.weights import read_decoder
 from underpaint.runtime.drawing import Drawing, draw, noise_of
 from underpaint.runtime.engines.context import EngineContext, EngineError
+from underpaint.runtime.engines.elsewhere import load_elsewhere
 from underpaint.runtime.engines.engine import PassOutput
 from underpaint.runtime.engines.onnx_engine import OnnxDecoder, OnnxEngine
-from underpaint.runtime.engines.shape import read_shape
 from underpaint.runtime.evaluation.comparison import read_conditions
 from underpaint.runtime.evaluation.invariance import check_invariance
 from underpaint.runtime.evaluation.likelihood import image_log_likelihood
@@ -170,17 +169,14 @@ def test_other_readers_get_the_same_numbers(runs: Path, models: Path) -> None:
     round_shared_target(target)
     for name, grid in (("target64", 8), ("target128", 16)):
         located = load.locate(name, "target", models)
-        read = read_decoder(located, read_shape(located.manifest.settings, name), torch.device("cpu"))
+        read = read_decoder(load_elsewhere("", located), torch.device("cpu"))
         wanted = with_condition_table(on_grid(target, grid)).state_dict()
         assert read.state_dict().keys() == wanted.keys()
         for key, value in read.state_dict().items():
             torch.testing.assert_close(value, wanted[key], rtol=0, atol=0)
     own = load_drafter(runs / "drafter" / CHECKPOINT, target.decoder).state_dict()
     drafters = [load.locate(f"drafter{side}", "drafter", models) for side in (64, 128)]
-    low, high = (
-        read_decoder(one, read_shape(one.manifest.settings, "a drafter"), torch.device("cpu")).state_dict()
-        for one in drafters
-    )
+    low, high = (read_decoder(load_elsewhere("", one), torch.device("cpu")).state_dict() for one in drafters)
     assert low.keys() == high.keys() == own.keys()
     for key, value in high.items():
         torch.testing.assert_close(value, low[key], rtol=0, atol=0)
@@ -191,11 +187,11 @@ def test_other_readers_get_the_same_numbers(runs: Path, models: Path) -> None:
 def test_the_device_s_graphs_hold_what_8_bits_stand_for(models: Path, tmp_path: Path) -> None:
     folder = copytree(models, tmp_path / "models")
     located = load.locate("target64", "target", folder)
-    shape = read_shape(located.manifest.settings, "target64")
-    _, head = write_device_graphs(located, shape)
-    features = np.random.default_rng(0).standard_normal((2, 3, shape.dim)).astype(np.float32)
+    decoder = load_elsewhere("target64", located)
+    _, head = write_device_graphs(decoder)
+    features = np.random.default_rng(0).standard_normal((2, 3, decoder.config.dim)).astype(np.float32)
     (logits,) = ReferenceEvaluator(str(head)).run(None, {"features": features})
-    weight = read_decoder(located, shape, torch.device("cpu")).head.weight.detach().numpy()
+    weight = read_decoder(decoder, torch.device("cpu")).head.weight.detach().numpy()
     np.testing.assert_allclose(logits, features @ weight.T, atol=1e-5)
 
 
