@@ -13,14 +13,14 @@ from torch import Tensor
 from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.draft.spec import FusedTreeSpec
 from underpaint.algos.rows import SamplingParams
+from underpaint.artifacts.decoder_config import DecoderConfig
 from underpaint.artifacts.decoder_graph import MASKED_SCORE
 from underpaint.runtime.conditions import Condition
 from underpaint.runtime.engines.cache import CacheOwner, KeyValueCache
 from underpaint.runtime.engines.condition_encoder import ConditionEncoder, EncodedCondition
 from underpaint.runtime.engines.context import EngineError
-from underpaint.runtime.engines.engine import PassOutput, PassTimer
+from underpaint.runtime.engines.engine import PassOutput, PassTimer, check_cells
 from underpaint.runtime.engines.eol_tokens import EolLayout
-from underpaint.runtime.engines.shape import DecoderShape
 from underpaint.runtime.engines.torch_sampling import sampled_probs
 from underpaint.runtime.live.memory import StaticCache
 from underpaint.runtime.live.model import Ids, LiveModel
@@ -43,11 +43,11 @@ class TorchEngine(CacheOwner):
             features: Whether passes return hidden states, for drafters.
             logits: Whether passes return logits as well as distributions, for checks.
         """
-        self.live, self.shape, self.rows, self.cost = live, live.shape, rows, PassTimer()
+        self.live, self.config, self.rows, self.cost = live, live.decoder, rows, PassTimer()
         self._like = next(live.body.parameters())
-        self.memory = StaticCache(self.shape, rows, self._like)
+        self.memory = StaticCache(self.config, rows, self._like)
         self.cache = KeyValueCache(self.memory, rows)
-        self._eol = EolLayout(self.shape)
+        self._eol = EolLayout(self.config)
         self._features, self._logits = features, logits
         self._params = live.sampling
         self._padding = np.zeros((rows, 1), dtype=np.int64)
@@ -77,7 +77,7 @@ class TorchEngine(CacheOwner):
     ) -> PassOutput:
         if features is not None or chain_levels > 1 or tree is not None:
             raise EngineError("live model: it drafts nothing; give the drafter an engine of its own")
-        self.shape.check_cells(cells)
+        check_cells(self.config, cells)
         started = perf_counter()
         device, count = self._like.device, cells.shape[-1]
         ids = torch.tensor(np.broadcast_to(tokens, (self.rows, count)), device=device)
@@ -107,7 +107,7 @@ class TorchEngine(CacheOwner):
 
     def _embed(self, ids: Tensor) -> Tensor:
         """Embeddings [B, T, D] of tokens [B, T]: codes, and behind them vocabulary ids."""
-        codes = self.shape.vocab_size
+        codes = self.config.vocab_size
         is_code = ids < codes
         if bool(is_code.all()):
             return self.live.embed_codes(ids)
@@ -158,8 +158,8 @@ class LiveDecoder:
         self._features, self._logits = features, logits
 
     @property
-    def shape(self) -> DecoderShape:
-        return self.live.shape
+    def config(self) -> DecoderConfig:
+        return self.live.decoder
 
     def max_positions(self, rows: int) -> int | None:
         return None
@@ -172,7 +172,7 @@ class LiveEncoder(ConditionEncoder):
     """Encodes prompts of ids; the second row is the family's, or a negative prompt of any length."""
 
     def __init__(self, live: LiveModel) -> None:
-        super().__init__(live.shape)
+        super().__init__(live.decoder)
         self._live = live
 
     def encode(self, condition: Condition) -> EncodedCondition:

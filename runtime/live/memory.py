@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from underpaint.algos.arrays import IntArray
-from underpaint.runtime.engines.shape import DecoderShape
+from underpaint.artifacts.decoder_config import DecoderConfig
 
 _FIRST_PASS = 64
 """Room for new positions behind the cache, at first; a larger pass makes more."""
@@ -24,11 +24,11 @@ class StaticCache:
 
     is_compileable = False
 
-    def __init__(self, shape: DecoderShape, rows: int, like: Tensor) -> None:
-        self.capacity, self.slots = shape.capacity, 0
-        self._size = (rows, shape.heads, shape.head_dim)
-        self._keys = [self._empty(shape.capacity + _FIRST_PASS, like) for _ in range(shape.layers)]
-        self._values = [self._empty(shape.capacity + _FIRST_PASS, like) for _ in range(shape.layers)]
+    def __init__(self, config: DecoderConfig, rows: int, like: Tensor) -> None:
+        self.capacity, self.slots = config.capacity, 0
+        self._size = (rows, config.kv_heads, config.head_dim)
+        self._keys = [self._empty(config.capacity + _FIRST_PASS, like) for _ in range(config.layers)]
+        self._values = [self._empty(config.capacity + _FIRST_PASS, like) for _ in range(config.layers)]
         self._at, self.new_positions = 0, 0
 
     def _empty(self, slots: int, like: Tensor) -> Tensor:

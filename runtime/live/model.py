@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.draft.spec import Grid
 from underpaint.algos.rows import SamplingParams
-from underpaint.runtime.engines.shape import DecoderShape
+from underpaint.artifacts.decoder_config import DecoderConfig
 
 Ids: TypeAlias = tuple[int, ...]
 """Ids of the model's own vocabulary."""
@@ -38,7 +38,8 @@ class LiveModel:
         family: Name of the family.
         body: The decoder layers. They are called as `transformers` calls them: `inputs_embeds` [B, T, D], a 4-D
             additive `attention_mask` [B, 1, T, S], `position_ids` and `past_key_values`.
-        config: The decoder's configuration: `hidden_size`, `num_hidden_layers`, `num_key_value_heads`, `head_dim`.
+        config: The decoder's configuration: `hidden_size`, `intermediate_size`, `num_hidden_layers`,
+            `num_attention_heads`, and `num_key_value_heads` and `head_dim` where it has them.
         grid: Rows and columns of the token image.
         codes: V, the number of image codes.
         vocabulary: Number of ids that `embed_ids` takes.
@@ -83,26 +84,26 @@ class LiveModel:
         return f"<LiveModel {self.family}: {self.grid.height} x {self.grid.width} cells, {self.codes:,} codes>"
 
     @property
-    def shape(self) -> DecoderShape:
-        """The sizes of the decoder, as engines need them; its heads are those of keys and values."""
+    def decoder(self) -> DecoderConfig:
+        """The sizes of the decoder, as engines need them."""
         config, grid = self.config, self.grid
-        head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         eol = 0 if self.eol_id is None else grid.height - 1
-        return DecoderShape(
-            vocab_size=self.codes,
-            height=grid.height,
-            width=grid.width,
-            layers=config.num_hidden_layers,
-            heads=getattr(config, "num_key_value_heads", None) or config.num_attention_heads,
-            head_dim=head_dim,
+        return DecoderConfig(
             dim=config.hidden_size,
-            capacity=self.longest_prompt + grid.cells + eol,
+            layers=config.num_hidden_layers,
+            heads=config.num_attention_heads,
+            hidden=config.intermediate_size,
+            vocab_size=self.codes,
+            grid_side=grid.height,
+            grid_width=grid.width,
             prefix=self.longest_prompt,
+            rope="line",
             cond_ids=self.vocabulary,
-            uncond_ids=(),
-            prefix_cells="each",
-            uncond_keep=() if self.uncond is None else (0, 1),
-            eol_token=None if self.eol_id is None else self.codes + self.eol_id,
+            uncond_keep=None if self.uncond is None else (0, 1),
+            eol_token=self.eol_id,
+            kv_heads=getattr(config, "num_key_value_heads", None) or config.num_attention_heads,
+            head_dim=getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads,
+            capacity=self.longest_prompt + grid.cells + eol,
         )
 
     def token_ids(self, tokens: IntArray) -> IntArray:

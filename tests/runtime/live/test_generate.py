@@ -161,9 +161,9 @@ def test_committing_the_first_positions_of_a_pass_copies_nothing(monkeypatch):
 
 
 def test_a_longer_pass_than_there_is_room_for_makes_room():
-    shape = accelerate(tiny_llama(), "ar", family=family).live.shape
-    cache = StaticCache(shape, 1, torch.zeros(1))
-    key = torch.rand(1, shape.heads, 200, shape.head_dim)
+    config = accelerate(tiny_llama(), "ar", family=family).live.decoder
+    cache = StaticCache(config, 1, torch.zeros(1))
+    key = torch.rand(1, config.kv_heads, 200, config.head_dim)
     read, _ = cache.update(key, key, 0)
     assert torch.equal(read, key)
 
