@@ -49,6 +49,11 @@ class StaticCache:
         self._at, self.new_positions = start, count
         return keys[:, :, : start + count], values[:, :, : start + count]
 
+    def read(self) -> tuple[list[Tensor], list[Tensor]]:
+        """Views of the keys and of the values that the next pass reads, one a layer."""
+        views = [[memory[:, :, : self.slots] for memory in kind] for kind in (self._keys, self._values)]
+        return views[0], views[1]
+
     def _longer(self, memory: Tensor, slots: int) -> Tensor:
         longer = self._empty(slots + _FIRST_PASS, memory)
         longer[:, :, : memory.shape[2]] = memory
