@@ -769,7 +769,7 @@ _WRITTEN: Final = (
     ("export --nobody", "No such option"),
     ("compare --engines a_folder", "--engines is called --models now; pass --models"),
     ("evaluate --engines=a_folder", "--engines is called --models now; pass --models"),
-    ("simulate sweep --model field", "--models is called --model now; pass --model"),
+    ("simulate sweep --models field", "--models is called --model now; pass --model"),
     ("export vq --precision fp16 --out x", "--precision goes with --kind"),
     ("export target.pt tokenizer.pt --kind vq --out x", "exports one checkpoint"),
     ("export target.pt --kind vq --runs y --out x", "leave out --runs, or --kind"),
