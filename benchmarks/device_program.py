@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         method_of,
         roofline_of,
     )
-    from underpaint.models.decoder_config import DecoderConfig
+    from underpaint.artifacts.decoder_config import DecoderConfig
 
     models: dict[str, DecoderConfig] = {"llamagen-xl": XL, "7b": SEVEN_B}
     rows: list[dict[str, Any]] = []

@@ -28,9 +28,9 @@ def options(name: str, description: str | None) -> argparse.ArgumentParser:
     return parser
 
 
-def engines_option(parser: argparse.ArgumentParser) -> None:
-    """--engines, as the commands have it."""
-    parser.add_argument("--engines", type=Path, default=FOLDER, help="folder of models; default: the shipped one")
+def models_option(parser: argparse.ArgumentParser) -> None:
+    """--models, as the commands have it."""
+    parser.add_argument("--models", type=Path, default=FOLDER, help="folder of models; default: the shipped one")
 
 
 def at_least(least: int) -> Callable[[str], int]:

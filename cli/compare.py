@@ -28,10 +28,10 @@ from underpaint.cli.option_groups import grouped
 from underpaint.cli.options import (
     USUAL_PRESET,
     Backend,
-    Engines,
     Guidance,
     Low,
     MethodSettings,
+    Models,
     Preset,
     Resolution,
     Seeds,
@@ -85,7 +85,7 @@ _NO_DEVICE = DeviceOptions()
 def compare(
     prompts: Annotated[
         list[str] | None,
-        typer.Argument(help="Prompts in quotes (see --engines); without any, and without --prompts, some are chosen."),
+        typer.Argument(help="Prompts in quotes (see --models); without any, and without --prompts, some are chosen."),
     ] = None,
     methods: Annotated[str, typer.Option(help="Methods, with commas between; AR is always among them.")] = (
         DEFAULT_METHODS
@@ -98,7 +98,7 @@ def compare(
     guidance: Guidance = None,
     top_k: TopK = None,
     top_p: TopP = None,
-    engines: Engines = None,
+    models: Models = None,
     resolution: Resolution = None,
     low: Low = None,
     backend: Backend = "cpu",
@@ -176,7 +176,7 @@ def compare(
         configs = [resolve(name, checked, None, own[name], preset) for name in names]
         check_folder_writable(out or DEFAULT_OUT)
         check_json(json_file)
-        pipeline = open_pipeline(engines, resolution, low, backend, on_device=True)
+        pipeline = open_pipeline(models, resolution, low, backend, on_device=True)
         sampling = read_sampling(temperature, guidance, top_k, top_p, pipeline)
         chosen = choose(pipeline, prompts or [], prompt_options)
         drawn_by = build_methods(pipeline, names, checked, own, preset)

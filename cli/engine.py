@@ -121,12 +121,12 @@ def _tell(path: Path, record: "EngineRecord", profiles: int) -> None:
 
 def _write_graphs(folder: Path, only: tuple[str, ...]) -> None:
     """Write the device's graphs of the targets and drafters of a folder."""
-    from underpaint.export.device_graph import write_device_graphs
+    from underpaint.export.device_engines import write_device_graphs
     from underpaint.export.tensorrt_build import decoders_of
-    from underpaint.runtime.engines.shape import read_shape
+    from underpaint.runtime.engines.elsewhere import load_elsewhere
 
     for located in decoders_of(folder, only):
-        for path in write_device_graphs(located, read_shape(located.manifest.settings, located.manifest.name)):
+        for path in write_device_graphs(load_elsewhere(located.manifest.name, located)):
             typer.echo(f"{path.name}: {path.stat().st_size / 2**20:.1f} MiB, beside {located.manifest.name}'s weights")
 
 

@@ -23,9 +23,9 @@ from underpaint.cli.option_groups import grouped
 from underpaint.cli.options import (
     USUAL_PRESET,
     Backend,
-    Engines,
     Guidance,
     Low,
+    Models,
     Preset,
     Resolution,
     Seed,
@@ -68,7 +68,7 @@ def generate(
     prompts: Annotated[
         list[str] | None,
         typer.Argument(
-            help='Plain words, e.g. "a woolly fox left of an outlined pumpkin"; see --engines. Several draw each.'
+            help='Plain words, e.g. "a woolly fox left of an outlined pumpkin"; see --models. Several draw each.'
         ),
     ] = None,
     out: Annotated[
@@ -97,7 +97,7 @@ def generate(
     seeds: Annotated[
         int, typer.Option(help="Pictures of each prompt, by seeds counted from --seed.", min=1, max=1_000_000)
     ] = 1,
-    engines: Engines = None,
+    models: Models = None,
     resolution: Resolution = None,
     low: Low = None,
     backend: Backend = "cpu",
@@ -142,7 +142,7 @@ def generate(
                 raise ValueError(f"--strip {strip}: expected a name that ends in .png")
             check_file_writable(strip)
             check_apart({"--out": out, "--strip": strip})
-        pipeline = open_pipeline(engines, resolution, low, backend, on_device=True)
+        pipeline = open_pipeline(models, resolution, low, backend, on_device=True)
         check_costs(setting or (), pipeline)
         conditions = choose(pipeline, texts, prompt_options).conditions
         several = len(conditions) * seeds > 1

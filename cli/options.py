@@ -41,7 +41,7 @@ Resolution = Annotated[
         show_default=False,
     ),
 ]
-Engines = Annotated[
+Models = Annotated[
     Path | None,
     typer.Option(
         help="Folder of models, as `underpaint export` writes it; default: the shipped one. What a prompt is depends "
@@ -73,7 +73,7 @@ USUAL_PRESET: Final = "tuned"
 
 
 def open_pipeline(
-    engines: Path | None, resolution: int | None, low: Path | None, backend: str, on_device: bool = False
+    models: Path | None, resolution: int | None, low: Path | None, backend: str, on_device: bool = False
 ) -> "Pipeline":
     """The models that the options name; raises as `Pipeline.open` does. on_device: whether the command draws there."""
     from underpaint.runtime.engines.elsewhere import DEVICE
@@ -83,7 +83,7 @@ def open_pipeline(
     if backend == DEVICE and not on_device:
         raise ValueError(f"--backend device: of compare and generate; expected one of {', '.join(BACKENDS)} here")
 
-    return Pipeline.open(engines or FOLDER, resolution=resolution, low=low, backend=backend)
+    return Pipeline.open(models or FOLDER, resolution=resolution, low=low, backend=backend)
 
 
 def read_sampling(

@@ -13,9 +13,9 @@ from underpaint.cli.option_groups import grouped
 from underpaint.cli.options import (
     USUAL_PRESET,
     Backend,
-    Engines,
     Guidance,
     Low,
+    Models,
     Preset,
     Resolution,
     Seeds,
@@ -68,7 +68,7 @@ def sweep(
     guidance: Guidance = None,
     top_k: TopK = None,
     top_p: TopP = None,
-    engines: Engines = None,
+    models: Models = None,
     resolution: Resolution = None,
     low: Low = None,
     backend: Backend = "cpu",
@@ -118,7 +118,7 @@ def sweep(
         check_promises(configs)
         check_folder_writable(out or DEFAULT_OUT)
         check_json(json_file)
-        pipeline = open_pipeline(engines, resolution, low, backend)
+        pipeline = open_pipeline(models, resolution, low, backend)
         if pipeline.judge is None:
             raise ValueError(f"sweep: {pipeline.folder} holds no judge, so there is no quality to plot; use `compare`")
         sampling = read_sampling(temperature, guidance, top_k, top_p, pipeline)

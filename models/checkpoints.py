@@ -10,10 +10,10 @@ import torch
 from torch import nn
 
 from underpaint.algos.memory import lacks_memory
+from underpaint.artifacts.decoder_config import DecoderConfig
 from underpaint.artifacts.input_file import check_regular
 from underpaint.models.config import build
 from underpaint.models.decoder import Decoder
-from underpaint.models.decoder_config import DecoderConfig
 from underpaint.models.published.files import UNREADABLE, read_checkpoint
 from underpaint.models.published.load import load as load_published
 from underpaint.models.text import CaptionedTarget, share_ends

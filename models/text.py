@@ -5,8 +5,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
+from underpaint.artifacts.decoder_config import DecoderConfig
 from underpaint.models.decoder import Conditioner, Decoder, initialise
-from underpaint.models.decoder_config import DecoderConfig
 from underpaint.models.typed import call
 from underpaint.zoo.textured_prompts import PAD_WORD
 

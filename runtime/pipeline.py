@@ -170,7 +170,7 @@ class Pipeline:
             "target": self.entry.target,
             "drafter": self.entry.drafter,
             "engine": self.backend,
-            "precision": self.high.decoder.shape.precision,
+            "precision": self.high.decoder.config.precision,
             "threads": self.context.threads,
             "sha256": {**self.hashes, **self.low.hashes},
             **judged,
@@ -273,16 +273,16 @@ def _check_together(
     folder: Path, tables: ModelTables, target: EngineTarget, drafter: EngineDrafter | None, decoder: ImageDecoder | None
 ) -> None:
     """EngineError unless all draw the same codes on the same grid."""
-    shape = target.decoder.shape
-    sizes = {shape.vocab_size, tables.vocab_size}
+    config = target.decoder.config
+    sizes = {config.vocab_size, tables.vocab_size}
     sizes |= {decoder.vocab_size} if decoder is not None else set()
     if drafter is not None:
-        drafts = drafter.decoder.shape
+        drafts = drafter.decoder.config
         sizes.add(drafts.vocab_size)
-        if shape.grid != drafts.grid or shape.dim != drafts.dim:
+        if config.grid != drafts.grid or config.dim != drafts.dim:
             raise EngineError(
-                f"{folder}: target and drafter do not belong together: grids {tuple(shape.grid)} and "
-                f"{tuple(drafts.grid)}, features {shape.dim} and {drafts.dim}; export them from one "
+                f"{folder}: target and drafter do not belong together: grids {tuple(config.grid)} and "
+                f"{tuple(drafts.grid)}, features {config.dim} and {drafts.dim}; export them from one "
                 "training"
             )
     if len(sizes) != 1:

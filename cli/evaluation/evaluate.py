@@ -49,7 +49,7 @@ def evaluate(
         list[str] | None,
         typer.Argument(help="Prompts in quotes; without any, and without --prompts, some are chosen."),
     ] = None,
-    engines: Annotated[
+    models: Annotated[
         list[str] | None,
         typer.Option(
             help="A folder of models, or FOLDER@PIXELS; repeat for more. Default: the shipped one.", show_default=False
@@ -120,7 +120,7 @@ def evaluate(
         check_file_writable(figures)
         check_replaceable("the figures", figures)
         specs = [
-            _spec(name, resolution, low, backend, threads, folders=len(engines or ["one"])) for name in engines or [""]
+            _spec(name, resolution, low, backend, threads, folders=len(models or ["one"])) for name in models or [""]
         ]
 
         file = None if prompts else prompt_options.file()

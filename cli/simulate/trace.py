@@ -11,10 +11,10 @@ from underpaint.cli.errors import bad_input
 from underpaint.cli.options import (
     USUAL_PRESET,
     Backend,
-    Engines,
     Guidance,
     Low,
     MethodSettings,
+    Models,
     Preset,
     Resolution,
     Seed,
@@ -63,7 +63,7 @@ def trace(
     guidance: Guidance = None,
     top_k: TopK = None,
     top_p: TopP = None,
-    engines: Engines = None,
+    models: Models = None,
     resolution: Resolution = None,
     low: Low = None,
     backend: Backend = "cpu",
@@ -95,7 +95,7 @@ def trace(
         own = settings_by_method(setting or [], names)
         configs = {name: resolve(name, temperature, None, own[name], preset) for name in names}
         check_file_writable(out)
-        pipeline = open_pipeline(engines, resolution, low, backend)
+        pipeline = open_pipeline(models, resolution, low, backend)
         sampling = read_sampling(temperature, guidance, top_k, top_p, pipeline)
         keep = min(_KEEP, pipeline.tables.vocab_size) if keep is None else keep
         read_trace_sizes(pipeline, depths, keep, prompts_count)

@@ -83,7 +83,7 @@ class ComparisonFolder:
                 raise ValueError(
                     f"the drawing of {one.prompt!r} by {one.method}, seed {one.seed}, holds the token "
                     f"{max(one.tokens)}, and these models have {vocab_size} codes; name the folder of its models with "
-                    "--engines, or draw it again with --fresh"
+                    "--models, or draw it again with --fresh"
                 )
 
 

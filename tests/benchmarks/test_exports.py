@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks import gpu, llamagen_b
 from tests.benchmarks.ending import figures
-from underpaint.models.decoder_config import DecoderConfig
+from underpaint.artifacts.decoder_config import DecoderConfig
 from underpaint.runtime.engines.context import EngineError
 
 

@@ -9,7 +9,7 @@ def test_the_study_ends_in_a_row_a_world_rule_and_machine(monkeypatch, tmp_path,
     rivals = {name: roofline_study.RIVALS[name][:1] for name in ("chain", "adt", "sampled")}
     monkeypatch.setattr(roofline_study, "RIVALS", rivals)
     model = "flat, drafter far"
-    asked = ["--models", model, "--rules", "point", "--seeds", "1", "--images", "2", "--jobs", "1"]
+    asked = ["--model", model, "--rules", "point", "--seeds", "1", "--images", "2", "--jobs", "1"]
     found = figures(roofline_study.main, asked, tmp_path, capsys)
     assert (found["benchmark"], found["seeds"], found["images"]) == ("roofline_study", 1, 2)
     assert set(found["models"]) == {model}
@@ -29,7 +29,7 @@ def test_the_study_ends_in_a_row_a_world_rule_and_machine(monkeypatch, tmp_path,
 
 
 def test_every_method_is_simulated_on_both_machines(tmp_path, capsys):
-    asked = ["--images", "2", "--models", "flat", "--jobs", "1", "--methods", "speculative,sequoia,scd-maximal,lantern"]
+    asked = ["--images", "2", "--model", "flat", "--jobs", "1", "--methods", "speculative,sequoia,scd-maximal,lantern"]
     found = figures(simulated_methods.main, asked, tmp_path, capsys)
     assert not found["left_out"]
     rows = {(row["method"], row["preset"], row["machine"]): row for row in found["rows"]}

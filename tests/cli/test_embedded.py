@@ -14,9 +14,9 @@ from underpaint.algos.rows import SamplingParams
 from underpaint.algos.spatial.row_front import front_steps
 from underpaint.algos.spatial.zipar import raster
 from underpaint.artifacts import manifest
+from underpaint.artifacts.decoder_config import DecoderConfig
 from underpaint.artifacts.index_writer import write_index
 from underpaint.cli.app import app
-from underpaint.models.decoder_config import DecoderConfig
 from underpaint.models.text import CaptionedTarget, new_drafter
 from underpaint.runtime.conditions import parse_condition
 from underpaint.runtime.drawing import draw, noise_of

@@ -71,7 +71,7 @@ def limited(line: str, folder: Path, monkeypatch: pytest.MonkeyPatch, count: int
         "compare --methods ar --prompts-count 1 --resolution 64 --out x --json figures.json",
         "sweep --vary zipar.window=2 --prompts-count 1 --resolution 64 --out x",
         "trace --prompts-count 1 --resolution 64 --out x.npz",
-        "simulate sweep --models flat --policies chain --rules chain --most-images 2 --jobs 1 --out x",
+        "simulate sweep --model flat --policies chain --rules chain --most-images 2 --jobs 1 --out x",
         "certify verifier.py:verify --cases 1",
         "certify verifier.py:verify --cases 1 --json x.json",
         "results merge whole.json --out x.json",
@@ -114,7 +114,7 @@ def test_a_full_disk_is_found_before_the_work(files: Path, monkeypatch: pytest.M
 def test_a_disk_that_fills_up_in_the_work_is_told(
     files: Path, small_models: Path, monkeypatch: pytest.MonkeyPatch, line: str, kept: list[str]
 ) -> None:
-    line = f"{line} --engines {small_models}"
+    line = f"{line} --models {small_models}"
     before = listing(files)
     ran = limited(line, files, monkeypatch, SOME_ROOM)
     assert not ran.crash, ran.crash
@@ -144,7 +144,7 @@ def test_a_disk_that_fills_up_in_the_work_is_told(
         (f"trace {DRAWN} --depths 2 --keep 8 --out x.npz", "synthetic", ()),
         ("simulate tables --json x.json", "", ()),
         (
-            "simulate sweep --models flat --policies chain --rules chain --most-images 2 --jobs 1 --out x",
+            "simulate sweep --model flat --policies chain --rules chain --most-images 2 --jobs 1 --out x",
             *("", ("x/results.jsonl",)),
         ),
         (f"{EXPORT} x", "", ()),

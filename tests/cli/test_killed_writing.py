@@ -75,11 +75,11 @@ CASES = (
     Case(f"premises {DRAWN} --json x.json --picture x.png", "synthetic", RENAME, ("x.json", "x.png")),
     Case("simulate tables --json x.json", "", RENAME, ("x.json",)),
     Case(
-        *("simulate sweep --models flat --policies chain,eagle2 --rules chain --most-images 2 --jobs 1 --out x", ""),
+        *("simulate sweep --model flat --policies chain,eagle2 --rules chain --most-images 2 --jobs 1 --out x", ""),
         *(Moment("fsync", 2), ("x/results.jsonl", "x/report.html"), ("x/results.jsonl",)),
     ),
     Case(
-        *("simulate sweep --models flat --policies chain --rules chain --most-images 2 --jobs 1 --out x", ""),
+        *("simulate sweep --model flat --policies chain --rules chain --most-images 2 --jobs 1 --out x", ""),
         *(RENAME, ("x/results.jsonl", "x/report.html"), ("x/results.jsonl",)),
     ),
     Case("train store tokenizer.pt tiny --recipe again --out x", "", RENAME, ("x/tiny.safetensors", "x/tiny.json")),

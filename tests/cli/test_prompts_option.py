@@ -176,7 +176,7 @@ def test_several_models_share_one_pipe(tmp_path, monkeypatch):
     writer = Thread(target=pipe.write_text, args=("a woolly fox, an owl\n",))
     writer.start()
     asked = ("evaluate", "--prompts", pipe, "--methods", "ar", "--jobs", 0, "--out", tmp_path / "out")
-    folders = ("--engines", f"{tmp_path}@64", "--engines", f"{tmp_path}@128")
+    folders = ("--models", f"{tmp_path}@64", "--models", f"{tmp_path}@128")
     result = CliRunner().invoke(app, [str(one) for one in (*asked, *folders)])
     writer.join()
     assert result.exit_code == 0, result.output

@@ -6,10 +6,11 @@ import pytest
 import torch
 
 from tests.models.tiny import TINY, tiny_target
+from underpaint.artifacts.decoder_config import DecoderConfig
 from underpaint.artifacts.decoder_graph import MASKED_SCORE
 from underpaint.models.config import build
 from underpaint.models.decoder import causal_bias
-from underpaint.models.decoder_config import DecoderConfig, rope_table
+from underpaint.models.layers import rope_table
 from underpaint.models.sample import filter_logits, sample
 from underpaint.models.text import with_condition_table
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from underpaint.models.decoder_config import DecoderConfig
+from underpaint.artifacts.decoder_config import DecoderConfig
 from underpaint.models.text import CaptionedTarget
 from underpaint.training.grids import STRIDE
 from underpaint.training.loop import CHECKPOINT

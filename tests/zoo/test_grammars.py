@@ -70,7 +70,7 @@ def test_a_folder_of_another_grammar_is_refused(tmp_path: Path, family: str, nam
     (tmp_path / INDEX).unlink()
     (tmp_path / INDEX).write_text((FOLDER / INDEX).read_text().replace('"textured-scenes"', f'"{family}"'))
     done = CliRunner().invoke(
-        app, ["generate", "a fox, an owl", "--engines", str(tmp_path), "--out", str(tmp_path / "x.png")]
+        app, ["generate", "a fox, an owl", "--models", str(tmp_path), "--out", str(tmp_path / "x.png")]
     )
     assert done.exit_code == 2
     assert f"got models of {named}" in " ".join(done.stderr.split())
