@@ -7,7 +7,7 @@ ADT-Tree adapts the depth of its tree. What that is worth shows beside trees of 
 temperature this chooses their `mean_depth` so that the mean over all cycles is ADT-Tree's, to within 0.1 levels, and
 then measures all of them on the same prompts and seeds. Depths and nodes are counts: they do not depend on the machine
 or on its load. The last line is JSON; --out holds it whole. The exit status is 1 where the settings that the methods
-have now (`runtime.methods.tree_methods`) miss ADT-Tree's mean depth by more than 0.1.
+have now (`runtime.methods.trees.presets`) miss ADT-Tree's mean depth by more than 0.1.
 """
 
 from collections.abc import Sequence

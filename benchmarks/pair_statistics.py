@@ -29,8 +29,8 @@ from underpaint.algos.tree import NO_TOKEN, Verdict, root_only
 from underpaint.runtime.conditions import Condition
 from underpaint.runtime.evaluation.comparison import read_conditions
 from underpaint.runtime.methods.registry import build_method, resolve
-from underpaint.runtime.methods.tree_config import TreeMethod
-from underpaint.runtime.methods.tree_methods import TREE_METHODS
+from underpaint.runtime.methods.trees.method import TreeMethod
+from underpaint.runtime.methods.trees.presets import TREE_METHODS
 from underpaint.runtime.pipeline import Pipeline
 
 TOKENS = 3

@@ -9,10 +9,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from underpaint.algos.draft.spec import Grid
 from underpaint.artifacts.device_graph import DecoderPasses, PassSize
-from underpaint.runtime.device.cell_cycle import CellCycle
-from underpaint.runtime.device.cycle import DeviceCycle, DeviceMethod
+from underpaint.runtime.device.forms import DeviceForm
 from underpaint.runtime.device.forwards import Attend, ForwardSizes
-from underpaint.runtime.device.jacobi_front_cycle import RowFrontMethod, row_front_cycle
 
 
 class _Recorder:
@@ -46,7 +44,7 @@ class _Recorder:
 
 
 def passes_of(
-    method: DeviceMethod | RowFrontMethod,
+    form: DeviceForm,
     target: ForwardSizes,
     drafter: ForwardSizes | None,
     grid: Grid,
@@ -58,13 +56,9 @@ def passes_of(
     """The passes of target and drafter in a method's program, the condition's among them; see `DeviceCycle`."""
     device = torch.device("cpu")
     with FakeTensorMode(), torch.no_grad():
-        verified, drafted = _Recorder(target, False, dtype), None
-        cycle: DeviceCycle | CellCycle
-        if not isinstance(method, DeviceMethod):
-            cycle = row_front_cycle(verified, method, grid, prefix, batch, device)
-        else:
-            drafted = None if drafter is None else _Recorder(drafter, True, dtype)
-            cycle = DeviceCycle(verified, drafted, method, grid, prefix, batch, device, line_token=line_token)
+        verified = _Recorder(target, False, dtype)
+        drafted = None if drafter is None else _Recorder(drafter, True, dtype)
+        cycle = form.cycle(verified, drafted, grid, prefix, batch, device, line_token)
         cycle.run()
     committed = cycle.state.target_cache.committed.shape[4]
     conditions = DecoderPasses((PassSize(1, prefix, committed, 0),), (PassSize(1, 1, 0, 0),))

@@ -7,15 +7,17 @@ from underpaint.algos.accept import RULES
 from underpaint.algos.accept.spec import at_temperature
 from underpaint.algos.draft import POLICIES
 from underpaint.algos.registry import Registry
-from underpaint.runtime.methods.grid_methods import GRID_METHODS
-from underpaint.runtime.methods.jacobi_methods import JACOBI_METHODS
+from underpaint.runtime.methods.fronts.jacobi_fronts import PJD
+from underpaint.runtime.methods.fronts.zipar import ZIPAR, ZIPAR_ADAPTIVE
 from underpaint.runtime.methods.method import DecodingMethod, ModelTables
 from underpaint.runtime.methods.method_config import TUNED, MethodConfig, MethodSpec
-from underpaint.runtime.methods.tree_config import TreeConfig
-from underpaint.runtime.methods.tree_methods import TREE_METHODS
+from underpaint.runtime.methods.multi_scale.presets import MULTI_SCALE_METHODS
+from underpaint.runtime.methods.trees.method import TreeConfig
+from underpaint.runtime.methods.trees.presets import TREE_METHODS
+from underpaint.runtime.methods.windows.presets import WINDOW_METHODS
 
 METHODS: Final[Registry[MethodSpec]] = Registry("method", "underpaint.methods")
-for _spec in (*TREE_METHODS, *GRID_METHODS, *JACOBI_METHODS):
+for _spec in (*TREE_METHODS, ZIPAR, ZIPAR_ADAPTIVE, *MULTI_SCALE_METHODS, *WINDOW_METHODS, PJD):
     METHODS.register(_spec)
 
 
