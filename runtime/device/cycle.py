@@ -28,8 +28,9 @@ from underpaint.runtime.device.kernels.lines import LineBuffers, commit_lines, l
 from underpaint.runtime.device.kernels.probs import probs
 from underpaint.runtime.device.kernels.tree_meta import MOST_NODES, tree_meta
 from underpaint.runtime.device.kernels.uniforms import uniforms
+from underpaint.runtime.device.kernels.walk import Shape
 from underpaint.runtime.device.plans import Plan
-from underpaint.runtime.device.rules import Shape, device_rule
+from underpaint.runtime.device.rules import device_rule
 from underpaint.runtime.device.state import Envelope, State
 
 ALONE: Final = Envelope(1, 0, 1, 1, 1)

@@ -5,7 +5,6 @@ A family of methods names its form as "module:function" in `MethodConfig.device`
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from importlib import import_module
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias
 
 import torch
@@ -17,6 +16,7 @@ from underpaint.algos.rows import SamplingParams
 from underpaint.runtime.conditions import Condition
 from underpaint.runtime.device.chosen_growth import ChosenGrowth
 from underpaint.runtime.device.forwards import DeviceDecoder, ForwardSizes
+from underpaint.runtime.device.rules import load_form
 from underpaint.runtime.device.state import Envelope, State
 from underpaint.runtime.methods.method import DecodingMethod
 from underpaint.runtime.methods.registry import METHODS
@@ -224,8 +224,7 @@ def form_of(method: DecodingMethod, sampling: SamplingParams, grid: Grid) -> Dev
         )
     if config.device_gap is not None:
         raise DeviceError(f"method '{method.name}': {config.device_gap}")
-    module, _, name = config.device.partition(":")
-    make: Callable[[DecodingMethod, SamplingParams, Grid], DeviceForm] = getattr(import_module(module), name)
+    make: Callable[[DecodingMethod, SamplingParams, Grid], DeviceForm] = load_form(config.device)
     try:
         return make(method, sampling, grid)
     except ValueError as error:

@@ -4,10 +4,13 @@ A verdict is `path` [B, N] int64 (accepted nodes, the first `taken` - 1 of them)
 the root included; 0 where the image does not take part) and `token` [B] int64, as `algos.tree.Verdict`.
 """
 
-from typing import Final, NamedTuple
+from collections.abc import Callable
+from typing import Final, NamedTuple, TypeAlias
 
+import torch
 from torch import Tensor
 
+from underpaint.algos.tree import Drawn
 from underpaint.runtime.device.language import kernel, next_power_of_2, tl
 
 GOING: Final = 0
@@ -48,6 +51,26 @@ class Verdicts(NamedTuple):
     token: Tensor
     status: Tensor
     finite: Tensor
+
+
+class Shape(NamedTuple):
+    """What a rule must know of the trees that it will decide. levels: the greatest depth; children: of one node."""
+
+    batch: int
+    nodes: int
+    vocab_size: int
+    drawn: Drawn
+    levels: int
+    children: int
+
+
+Decide: TypeAlias = Callable[[BatchTree, Tensor, Verdicts], None]
+"""Decides a batch of trees, given the depths [B, N] int64 of their nodes; no read-back."""
+
+
+def scratch(shape: Shape, device: torch.device) -> Tensor:
+    """A row [B, V] float64 of every image, for a walk to write to."""
+    return torch.zeros(shape.batch, shape.vocab_size, dtype=torch.float64, device=device)
 
 
 @kernel

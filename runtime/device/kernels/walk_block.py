@@ -1,9 +1,21 @@
 """Block verification on the device: a chain judged as a whole, as `algos.accept.block`."""
 
+import torch
 from torch import Tensor
 
+from underpaint.algos.accept.block import BlockVerification
 from underpaint.runtime.device.kernels.row_maths import draw, flip, row_sum
-from underpaint.runtime.device.kernels.walk import BatchTree, Verdicts, conclude, row_bytes, takes_part, tile
+from underpaint.runtime.device.kernels.walk import (
+    BatchTree,
+    Decide,
+    Shape,
+    Verdicts,
+    conclude,
+    row_bytes,
+    scratch,
+    takes_part,
+    tile,
+)
 from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
 
 
@@ -126,3 +138,9 @@ def walk_block(tree: BatchTree, out: Verdicts, left: Tensor) -> None:
         ROWS=next_power_of_2(out.finite.shape[1]),
         BLOCK=tile(vocab_size),
     )
+
+
+def block_walk(rule: BlockVerification, shape: Shape, device: torch.device) -> Decide:
+    """The device form of rule 'block'."""
+    left = scratch(shape, device)
+    return lambda tree, depths, out: walk_block(tree, out, left)

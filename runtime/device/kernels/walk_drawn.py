@@ -6,10 +6,21 @@ The reference is `algos.accept.proposals.try_siblings` and, with pools, `algos.a
 import torch
 from torch import Tensor
 
+from underpaint.algos.accept.lantern import Lantern, LanternPP
 from underpaint.runtime.device.kernels.pool import NONE, PAPER, RELATIVE, RELEASED, clear, pool
 from underpaint.runtime.device.kernels.row_maths import draw, flip, row_sum
-from underpaint.runtime.device.kernels.walk import BatchTree, Verdicts, conclude, row_bytes, takes_part, tile
-from underpaint.runtime.device.kernels.walk_lantern import Pools
+from underpaint.runtime.device.kernels.walk import (
+    BatchTree,
+    Decide,
+    Shape,
+    Verdicts,
+    conclude,
+    row_bytes,
+    scratch,
+    takes_part,
+    tile,
+)
+from underpaint.runtime.device.kernels.walk_lantern import Pools, pools_of, walk_lantern
 from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
 
 
@@ -245,3 +256,24 @@ def walk_drawn(
         KBLOCK=2 if pools is None else pools.tile,
         warps=4 if wide else 8,
     )
+
+
+def drawn_walk(rule: object, shape: Shape, device: torch.device, pools: Pools | None = None) -> Decide:
+    """The device form of the rules that try drawn siblings one by one; pools: of LANTERN, None for the exact rules."""
+    left, drafted = scratch(shape, device), scratch(shape, device)
+
+    def decide(tree: BatchTree, depths: Tensor, out: Verdicts) -> None:
+        walk_drawn(tree, out, left, drafted, shape.drawn == "iid", shape.children, shape.levels, pools)
+
+    return decide
+
+
+def lantern_walk(rule: Lantern | LanternPP, shape: Shape, device: torch.device) -> Decide:
+    """The device form of rules 'lantern' and 'lantern_pp', on trees of any kind."""
+    pools = pools_of(rule, device, rule.residual)
+    if shape.drawn == "top_k":
+        left = scratch(shape, device)
+        return lambda tree, depths, out: walk_lantern(tree, out, pools, left, shape.levels)
+    if shape.drawn == "iid" and rule.residual == "released":
+        raise ValueError("device: residual 'released' says nothing of 'iid' trees; use 'paper' or 'standard'")
+    return drawn_walk(rule, shape, device, pools)

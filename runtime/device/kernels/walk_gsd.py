@@ -6,11 +6,23 @@ The reference sorts a distribution; here the tokens next to one in that order ar
 
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
-from underpaint.runtime.device.kernels.proposals import POINTS, WITHOUT, offer_others
+from underpaint.algos.accept.gsd import GroupedSpeculation
+from underpaint.runtime.device.kernels.proposals import POINTS, WITHOUT, kind_of, offer_others
 from underpaint.runtime.device.kernels.row_maths import draw, flip
-from underpaint.runtime.device.kernels.walk import BatchTree, Verdicts, conclude, row_bytes, takes_part, tile
+from underpaint.runtime.device.kernels.walk import (
+    BatchTree,
+    Decide,
+    Shape,
+    Verdicts,
+    conclude,
+    row_bytes,
+    scratch,
+    takes_part,
+    tile,
+)
 from underpaint.runtime.device.kernels.walk_drawn import normalised
 from underpaint.runtime.device.kernels.walk_lantern import copy_row
 from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
@@ -269,3 +281,27 @@ def walk_gsd(
         EBLOCK=next_power_of_2(max(2, width)),
         warps=4 if drawn == WITHOUT.value else 8,  # either way within the budget of registers, without spills
     )
+
+
+def gsd_walk(rule: GroupedSpeculation, shape: Shape, device: torch.device) -> Decide:
+    """The device form of rule 'gsd', but with the residual "standard"."""
+    if rule.residual == "standard":
+        raise ValueError(
+            "device: rule 'gsd' has no form with residual 'standard'; those that have one: paper, released"
+        )
+    if rule.codebook.shape[0] != shape.vocab_size:
+        raise ValueError(
+            f"device: gsd: expected a codebook of V = {shape.vocab_size} codes, got {rule.codebook.shape[0]}"
+        )
+    codebook = torch.as_tensor(rule.codebook, device=device).contiguous()
+    grouped = rule.grouped
+    groups = Groups(
+        codebook,
+        torch.tensor([rule.gap], dtype=torch.float64, device=device),
+        torch.tensor([rule.distance**2], dtype=codebook.dtype, device=device),
+        rule.group,
+        grouped.before,
+        grouped.rising,
+    )
+    left, drafted, drawn = scratch(shape, device), scratch(shape, device), kind_of(shape.drawn)
+    return lambda tree, depths, out: walk_gsd(tree, out, left, drafted, groups, drawn, shape.children, shape.levels)

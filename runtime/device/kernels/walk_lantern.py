@@ -1,8 +1,11 @@
 """The walk of `algos.accept.lantern` over point proposals: each is kept with its own mass and its pool's."""
 
+import torch
 from torch import Tensor
 
-from underpaint.runtime.device.kernels.pool import PAPER, RELATIVE, RELEASED, STANDARD, clear, pool
+from underpaint.algos.accept.lantern import Lantern, LanternPP
+from underpaint.algos.accept.lantern_greedy import LanternGreedy, LanternPPGreedy
+from underpaint.runtime.device.kernels.pool import ABSOLUTE, PAPER, RELATIVE, RELEASED, STANDARD, clear, pool
 from underpaint.runtime.device.kernels.row_maths import draw, flip, row_sum
 from underpaint.runtime.device.kernels.walk import BatchTree, Verdicts, conclude, row_bytes, takes_part, tile
 from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
@@ -133,6 +136,18 @@ class Pools:
     def tile(self) -> int:
         """Codes of a pool at a time."""
         return min(256, next_power_of_2(max(2, self.k)))
+
+
+def pools_of(
+    rule: Lantern | LanternPP | LanternGreedy | LanternPPGreedy, device: torch.device, residual: str = "paper"
+) -> Pools:
+    """The pools of a rule, with its table on `device`."""
+    if isinstance(rule, LanternPP | LanternPPGreedy):
+        bound, kind = rule.factor - 1.0, RELATIVE
+    else:
+        bound, kind = rule.delta, ABSOLUTE
+    table = torch.as_tensor(rule.neighbours, dtype=torch.int32, device=device).contiguous()
+    return Pools(table, rule.k, torch.tensor([bound], dtype=torch.float64, device=device), kind.value, residual)
 
 
 def walk_lantern(tree: BatchTree, out: Verdicts, pools: Pools, left: Tensor, levels: int) -> None:

@@ -6,12 +6,25 @@ Two kernels: one tests all nodes at once, the other takes the longest path of no
 
 from typing import Final
 
+import torch
 from torch import Tensor
 
+from underpaint.algos.accept.greedy import GreedyMatch
+from underpaint.algos.accept.lantern_greedy import LanternGreedy, LanternPPGreedy
+from underpaint.algos.accept.typical import TypicalAcceptance
 from underpaint.runtime.device.kernels.pool import NONE, RELATIVE, pool
 from underpaint.runtime.device.kernels.row_maths import draw, row_argmax
-from underpaint.runtime.device.kernels.walk import BatchTree, Verdicts, conclude, row_bytes, takes_part, tile
-from underpaint.runtime.device.kernels.walk_lantern import Pools
+from underpaint.runtime.device.kernels.walk import (
+    BatchTree,
+    Decide,
+    Shape,
+    Verdicts,
+    conclude,
+    row_bytes,
+    takes_part,
+    tile,
+)
+from underpaint.runtime.device.kernels.walk_lantern import Pools, pools_of
 from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
 
 FIRST: Final = 0
@@ -238,3 +251,40 @@ def walk_longest(
         ROWS=next_power_of_2(out.finite.shape[1]),
         BLOCK=tile(vocab_size),
     )
+
+
+def _by_nodes(shape: Shape, device: torch.device) -> tuple[Tensor, Tensor]:
+    passes = torch.zeros(shape.batch, shape.nodes, dtype=torch.int64, device=device)
+    return passes, torch.zeros(shape.batch, shape.nodes, dtype=torch.float64, device=device)
+
+
+def greedy_walk(
+    rule: GreedyMatch | LanternGreedy | LanternPPGreedy, shape: Shape, device: torch.device, pools: Pools | None = None
+) -> Decide:
+    """The device form of rule 'greedy'; with `pools`, of greedy LANTERN."""
+    passes, logs = _by_nodes(shape, device)
+    choose = LONGEST if getattr(rule, "choose", "first") == "longest" else FIRST
+
+    def decide(tree: BatchTree, depths: Tensor, out: Verdicts) -> None:
+        pass_by_argmax(tree, passes, pools)
+        walk_longest(tree, depths, out, passes, logs, choose, greedy=True)
+
+    return decide
+
+
+def lantern_greedy_walk(rule: LanternGreedy | LanternPPGreedy, shape: Shape, device: torch.device) -> Decide:
+    """The device form of rules 'lantern_greedy' and 'lantern_pp_greedy'."""
+    return greedy_walk(rule, shape, device, pools_of(rule, device))
+
+
+def typical_walk(rule: TypicalAcceptance, shape: Shape, device: torch.device) -> Decide:
+    """The device form of rule 'typical'."""
+    passes, logs = _by_nodes(shape, device)
+    bound = torch.tensor([rule.epsilon, rule.alpha], dtype=torch.float64, device=device)
+    choose = LIKELIEST if rule.choose == "likeliest" else LONGEST
+
+    def decide(tree: BatchTree, depths: Tensor, out: Verdicts) -> None:
+        pass_by_typical(tree, passes, logs, bound)
+        walk_longest(tree, depths, out, passes, logs, choose, greedy=False)
+
+    return decide

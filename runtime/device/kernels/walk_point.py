@@ -1,7 +1,19 @@
 """The walk of `algos.accept.point`: proposals chosen deterministically, each kept with its target probability."""
 
+import torch
+
+from underpaint.algos.accept.point import PointProposals
 from underpaint.runtime.device.kernels.row_maths import draw, flip, row_sum
-from underpaint.runtime.device.kernels.walk import BatchTree, Verdicts, conclude, row_bytes, takes_part, tile
+from underpaint.runtime.device.kernels.walk import (
+    BatchTree,
+    Decide,
+    Shape,
+    Verdicts,
+    conclude,
+    row_bytes,
+    takes_part,
+    tile,
+)
 from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
 
 
@@ -93,3 +105,8 @@ def walk_point(tree: BatchTree, out: Verdicts, most_children: int, levels: int) 
         BLOCK=tile(vocab_size, most_children),
         warps=8,
     )
+
+
+def point_walk(rule: PointProposals, shape: Shape, device: torch.device) -> Decide:
+    """The device form of rule 'point'."""
+    return lambda tree, depths, out: walk_point(tree, out, shape.children, shape.levels)

@@ -4,11 +4,22 @@ A program visits an image's tree depth first. What it holds of the nodes above (
 level, and of distributions a row of scratch a level.
 """
 
+import torch
 from torch import Tensor
 
-from underpaint.runtime.device.kernels.proposals import POINTS, WITHOUT, offer_others
+from underpaint.algos.accept.traversal import TraversalVerification
+from underpaint.runtime.device.kernels.proposals import POINTS, WITHOUT, kind_of, offer_others
 from underpaint.runtime.device.kernels.row_maths import draw, flip
-from underpaint.runtime.device.kernels.walk import BatchTree, Verdicts, conclude, row_bytes, takes_part, tile
+from underpaint.runtime.device.kernels.walk import (
+    BatchTree,
+    Decide,
+    Shape,
+    Verdicts,
+    conclude,
+    row_bytes,
+    takes_part,
+    tile,
+)
 from underpaint.runtime.device.kernels.walk_drawn import normalised
 from underpaint.runtime.device.kernels.walk_lantern import copy_row
 from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
@@ -198,3 +209,12 @@ def walk_traversal(tree: BatchTree, out: Verdicts, left: Tensor, drafted: Tensor
         BLOCK=tile(vocab_size, children),
         warps=8,
     )
+
+
+def traversal_walk(rule: TraversalVerification, shape: Shape, device: torch.device) -> Decide:
+    """The device form of rule 'traversal'."""
+    size = (shape.batch, shape.levels + 1, shape.vocab_size)
+    drawn = kind_of(shape.drawn)
+    left = torch.zeros(size, dtype=torch.float64, device=device)
+    drafted = torch.zeros((1, 1, 1) if drawn == POINTS.value else size, dtype=torch.float64, device=device)
+    return lambda tree, depths, out: walk_traversal(tree, out, left, drafted, drawn, shape.children)

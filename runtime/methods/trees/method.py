@@ -81,6 +81,11 @@ class TreeConfig(MethodConfig):
         return "underpaint.runtime.methods.trees.device:form" if self.skipping is None else None
 
     @property
+    def runs_on_device(self) -> bool:
+        drafts = self.policy == NO_POLICY or POLICIES[self.policy].device is not None
+        return self.skipping is None and drafts and RULES[self.rule].device is not None
+
+    @property
     def draws_by(self) -> str:
         window = ", Jacobi windows" if self.window is not None else ""
         window += ", drawn siblings" if self.drawn is not None else ""

@@ -55,6 +55,10 @@ class JacobiConfig(MethodConfig):
         return "underpaint.runtime.methods.windows.device:form"
 
     @property
+    def runs_on_device(self) -> bool:
+        return RULES[self.rule].device is not None
+
+    @property
     def draws_by(self) -> str:
         window = self.window
         tree = f" of {window.candidates} candidates" if window.candidates > 1 else ""
