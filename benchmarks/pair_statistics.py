@@ -28,9 +28,8 @@ from underpaint.algos.step import Target, cycles
 from underpaint.algos.tree import NO_TOKEN, Verdict, root_only
 from underpaint.runtime.conditions import Condition
 from underpaint.runtime.evaluation.comparison import read_conditions
-from underpaint.runtime.methods.registry import build_method, resolve
+from underpaint.runtime.methods.registry import METHODS, build_method, resolve
 from underpaint.runtime.methods.trees.method import TreeMethod
-from underpaint.runtime.methods.trees.presets import TREE_METHODS
 from underpaint.runtime.pipeline import Pipeline
 
 TOKENS = 3
@@ -174,7 +173,8 @@ def main(arguments: list[str] | None = None) -> None:
 
 def lossless(pipeline: Pipeline, asked: str | None) -> list[TreeMethod]:
     """The methods asked for, with commas between (None: all that fit); ValueError for one that is no such method."""
-    names = [each.name for each in TREE_METHODS] if asked is None else [name.strip() for name in asked.split(",")]
+    trees = [each.name for each in METHODS if each.tuned.sampled.family == "tree"]
+    names = trees if asked is None else [name.strip() for name in asked.split(",")]
     found = []
     for name in names:
         built = build_method(name, resolve(name, 1.0), pipeline.tables)

@@ -17,6 +17,7 @@ from underpaint.runtime.methods.method import (
     SessionTimers,
 )
 from underpaint.runtime.methods.method_config import LoopConfig, LoopMethod, MethodSpec, Preset
+from underpaint.runtime.methods.registry import METHODS
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,21 +57,27 @@ _PJD: Final = "arXiv 2606.05703 (PJD)"
 _TUNED: Final = JacobiFrontsConfig(4, 2, "left", "all")
 _PAPER: Final = JacobiFrontsConfig(6, 6, "uniform", "top")
 
-PJD: Final = MethodSpec(
-    "pjd",
-    "PJD: parallel row fronts, each with a Jacobi window of its own",
-    Preset(
-        _TUNED,
-        _TUNED,
-        {"lead, window, refill, redraw": ("measured on earlier models (git show cd40511:docs/results/settings.md)")},
-    ),
-    Preset(
-        _PAPER,
-        _PAPER,
-        {
-            "lead": f"{_PJD}: c = 6 on LlamaGen (rows of 24 or 32 codes)",
-            "window, refill": "our guess: the paper leaves it open",
-            "redraw": f"{_PJD}: the uppermost open row's first token alone",
-        },
-    ),
+METHODS.register(
+    MethodSpec(
+        "pjd",
+        "PJD: parallel row fronts, each with a Jacobi window of its own",
+        Preset(
+            _TUNED,
+            _TUNED,
+            {
+                "lead, window, refill, redraw": (
+                    "measured on earlier models (git show cd40511:docs/results/settings.md)"
+                )
+            },
+        ),
+        Preset(
+            _PAPER,
+            _PAPER,
+            {
+                "lead": f"{_PJD}: c = 6 on LlamaGen (rows of 24 or 32 codes)",
+                "window, refill": "our guess: the paper leaves it open",
+                "redraw": f"{_PJD}: the uppermost open row's first token alone",
+            },
+        ),
+    )
 )

@@ -18,6 +18,7 @@ from underpaint.runtime.methods.method import (
     SessionTimers,
 )
 from underpaint.runtime.methods.method_config import LoopConfig, LoopMethod, MethodSpec, Preset
+from underpaint.runtime.methods.registry import METHODS
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,26 +69,30 @@ _NARROWEST: Final = (
     "pictures the judge did not read worse than AR's"
 )
 
-ZIPAR: Final = MethodSpec(
-    "zipar",
-    "ZipAR: row fronts with the target alone, nothing drafted; the control for mulo",
-    Preset(ZiparConfig(), ZiparConfig(), {"window": _EARLIER}),
-    Preset(
-        ZiparConfig(window=8),
-        ZiparConfig(window=8),
-        {"window": "arXiv 2412.04062, released code for LlamaGen (rows of 32 codes)"},
-    ),
+METHODS.register(
+    MethodSpec(
+        "zipar",
+        "ZipAR: row fronts with the target alone, nothing drafted; the control for mulo",
+        Preset(ZiparConfig(), ZiparConfig(), {"window": _EARLIER}),
+        Preset(
+            ZiparConfig(window=8),
+            ZiparConfig(window=8),
+            {"window": "arXiv 2412.04062, released code for LlamaGen (rows of 32 codes)"},
+        ),
+    )
 )
-ZIPAR_ADAPTIVE: Final = MethodSpec(
-    "zipar-adaptive",
-    "ZipAR with adaptive windows: a row opens once its first token no longer minds the row above",
-    Preset(ZiparConfig(2, adaptive=True), ZiparConfig(3, adaptive=True), {"window": _NARROWEST}),
-    Preset(
-        ZiparConfig(window=8, adaptive=True),
-        ZiparConfig(window=8, adaptive=True),
-        {
-            "window": "arXiv 2412.04062, released code for LlamaGen (rows of 32 codes), where the window is fixed",
-            "adaptive": "arXiv 2412.04062; its code does not have it",
-        },
-    ),
+METHODS.register(
+    MethodSpec(
+        "zipar-adaptive",
+        "ZipAR with adaptive windows: a row opens once its first token no longer minds the row above",
+        Preset(ZiparConfig(2, adaptive=True), ZiparConfig(3, adaptive=True), {"window": _NARROWEST}),
+        Preset(
+            ZiparConfig(window=8, adaptive=True),
+            ZiparConfig(window=8, adaptive=True),
+            {
+                "window": "arXiv 2412.04062, released code for LlamaGen (rows of 32 codes), where the window is fixed",
+                "adaptive": "arXiv 2412.04062; its code does not have it",
+            },
+        ),
+    )
 )

@@ -5,6 +5,7 @@ from typing import Final
 
 from underpaint.runtime.methods.method_config import MethodSpec, Preset
 from underpaint.runtime.methods.multi_scale.method import MuloConfig
+from underpaint.runtime.methods.registry import METHODS
 
 _EARLIER: Final = "measured on earlier models (git show cd40511:docs/results/mulo-sd.md)"
 _LOW_IN_8_BITS: Final = "measured: on 48 prompts apart (docs/explanation/mulo-sd.md); not in the papers"
@@ -53,7 +54,7 @@ _ISLANDS: Final = {
 }
 _PAPER_V1: Final = MuloConfig(tau=0.3, k=30, radius=1, order="serial", window=None, draft_int8=False)
 
-MULTI_SCALE_METHODS: Final = (
+for _spec in (
     _mulo(
         "mulo",
         "MuLo-SD, first version: drafted at half the resolution, rejected cells and those around them redrawn serially",
@@ -84,4 +85,5 @@ MULTI_SCALE_METHODS: Final = (
             "draft_int8": _LOW_IN_8_BITS,
         },
     ),
-)
+):
+    METHODS.register(_spec)

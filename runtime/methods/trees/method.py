@@ -35,7 +35,7 @@ from underpaint.runtime.methods.method import (
     RuleWatcher,
     SessionTimers,
 )
-from underpaint.runtime.methods.method_config import MethodConfig, build_rule, no_settings, scaled_to
+from underpaint.runtime.methods.method_config import MethodConfig, Preset, build_rule, no_settings, scaled_to
 from underpaint.runtime.methods.settings import (
     Shown,
     read_parts,
@@ -214,6 +214,35 @@ class TreeConfig(MethodConfig):
             return TreeMethod(method, self, lossless, True, policy, rule)
         skipping = build(Skipping, dict(self.skipping), f"skipping of '{method}'")
         return TreeMethod(method, self, lossless and skipping.never, True, policy, rule, skipping)
+
+
+def of_pair(policy: str, rule: str, temperature: float, presets: Sequence[Preset]) -> TreeConfig:
+    """The configuration of any tree policy and rule.
+
+    Args:
+        policy: The policy's name.
+        rule: The rule's name; at temperature 0 its greedy variant replaces it.
+        temperature: Of the target's distributions.
+        presets: Those of all methods. The settings are from the first of this pair, or else from the first with this
+            policy, whose rule then has its default settings.
+
+    Raises:
+        ValueError: A name is unknown, or the rule does not cover the policy's trees.
+    """
+    pair = POLICIES[policy].name, RULES[rule].name
+    config = TreeConfig(pair[0], at_temperature(RULES[rule], temperature).name)
+    config.check()
+    trees = [
+        (cast(TreeConfig, one.sampled), cast(TreeConfig, one.greedy)) for one in presets if one.sampled.family == "tree"
+    ]
+    for sampled, greedy in trees:
+        if pair in ((sampled.policy, sampled.rule), (greedy.policy, greedy.rule)):
+            return greedy if temperature == 0 else sampled
+    for sampled, greedy in trees:
+        known = greedy if temperature == 0 else sampled
+        if known.policy == pair[0]:
+            return dataclasses.replace(config, policy_settings=known.policy_settings)
+    return config
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from typing import Final
 
 from underpaint.algos.spatial.jacobi_window import Coupling, JacobiWindow
 from underpaint.runtime.methods.method_config import MethodSpec, Preset
+from underpaint.runtime.methods.registry import METHODS
 from underpaint.runtime.methods.windows.method import JacobiConfig
 
 _SJD: Final = "arXiv 2410.01699 (SJD)"
@@ -44,7 +45,7 @@ _LOOKUP_SOURCES: Final = {
     "all": "our own method: there is no paper, both presets are the same",
 }
 
-WINDOW_METHODS: Final = (
+for _spec in (
     _windows(
         "sjd",
         "SJD: a Jacobi window, judged by the distributions of the pass before and drafted anew behind a rejection",
@@ -87,4 +88,5 @@ WINDOW_METHODS: Final = (
             "gap, distance": f"{_GSD}, released code; it measures in the language model's embeddings",
         },
     ),
-)
+):
+    METHODS.register(_spec)
