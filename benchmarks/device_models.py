@@ -20,9 +20,8 @@ from underpaint.runtime.engines.condition_encoder import ConditionEncoder
 from underpaint.runtime.engines.shape import DecoderShape, read_shape
 from underpaint.runtime.methods.method import ModelTables
 from underpaint.runtime.methods.registry import resolve
-from underpaint.runtime.resampling.registry import read_codebook
 from underpaint.zoo.grammars import index_grammar
-from underpaint.zoo.load import FOLDER, locate
+from underpaint.zoo.load import FOLDER, locate, read_codebook
 
 NEAREST = 100
 """Codes that a codebook rule may pool over."""

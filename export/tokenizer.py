@@ -32,8 +32,7 @@ from underpaint.models.published.options import Published
 from underpaint.models.typed import call
 from underpaint.models.vq import VQModel
 from underpaint.models.vq_layers import AttentionBlock
-from underpaint.runtime.resampling.registry import read_codebook
-from underpaint.zoo.load import manifest, names
+from underpaint.zoo.load import manifest, names, read_codebook
 
 TOKENIZER_MOST: Final = {"fp32": MOST, "fp16": 0.05}
 """The largest difference from torch in float32 that passes, over max(1, largest expected)."""
