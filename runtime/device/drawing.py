@@ -74,23 +74,22 @@ def plan_drawing(
         raise DeviceError(f"--batch: expected 1 to {MOST_BATCH} images, got {batch}")
     check_forward(forward, device)
     folder, rows = FolderModels.of(pipeline), 1 if sampling.guidance == 1.0 else 2
-    shape, grid = folder.target.shape, pipeline.grid
-    target, drafter = folder.sizes(rows)
-    prefix, needed, small = max(1, shape.prefix) + shape.eol_tokens, 0, dict[Any, int]()
+    grid, (target, drafter) = pipeline.grid, folder.configs
+    prefix, needed, small = max(1, target.prefix) + target.eol_tokens, 0, dict[Any, int]()
     forms = [form_of(method, sampling, grid) for method in methods]
     for method, form in zip(methods, forms, strict=True):
         try:
-            layout = form.layout(grid, shape.vocab_size, shape.eol_token, batch)
+            layout = form.layout(grid, target.vocab_size, target.eol_id, batch)
             low = form.low_files(pipeline)
-            form.check(grid, shape.vocab_size, shape.eol_token)
+            form.check(grid, target.vocab_size, target.eol_id)
         except ValueError as error:
             raise DeviceError(f"method '{method.name}': {str(error).removeprefix('device: ')}") from error
         held = batch * layout.image_bytes
         if low is not None:
-            held += low.draft_bytes(batch, target, grid, folder.number_bytes)
+            held += low.draft_bytes(batch, rows, target, grid, folder.number_bytes)
             small[form.low_key] = low.weight_bytes()
-        shapes = (target, drafter if form.drafts else None, folder.number_bytes)
-        needed = max(needed, held + needed_bytes(batch, layout.envelope, grid.cells, prefix, *shapes))
+        models = (target, drafter if form.drafts else None, rows, folder.number_bytes)
+        needed = max(needed, held + needed_bytes(batch, layout.envelope, grid.cells, prefix, *models))
     asked = check_engines(folder, forms, forward, batch, rows)
     weights = folder.weight_bytes() * (1 if forward == TORCH else 2)  # an engine's own lie beside those in torch
     weights += sum(small.values())
@@ -192,7 +191,7 @@ class _CapturedProgram(_Program):
     def __init__(self, drawer: DeviceDrawer, method: DecodingMethod, sampling: SamplingParams) -> None:
         super().__init__(drawer, method, sampling)
         models, pipeline = drawer.models, drawer.pipeline
-        prefix = max(1, pipeline.high.decoder.shape.prefix)
+        prefix = max(1, pipeline.high.decoder.config.prefix)
         drafter = models.drafter if self._form.drafts else None
         self._low = drawer.low(self._form)
         sizes = (pipeline.grid, prefix, drawer.batch, models.device, models.target.line_token)

@@ -13,9 +13,10 @@ from torch import Tensor
 from underpaint.algos.arrays import IntArray
 from underpaint.algos.draft.spec import Grid
 from underpaint.algos.rows import SamplingParams
+from underpaint.artifacts.decoder_config import DecoderConfig
 from underpaint.runtime.conditions import Condition
 from underpaint.runtime.device.chosen_growth import ChosenGrowth
-from underpaint.runtime.device.forwards import DeviceDecoder, ForwardSizes
+from underpaint.runtime.device.forwards import DeviceDecoder
 from underpaint.runtime.device.rules import load_form
 from underpaint.runtime.device.state import Envelope, State
 from underpaint.runtime.methods.method import DecodingMethod
@@ -67,7 +68,7 @@ class LowFiles(Protocol):
         """Return the bytes that their weights take on the device."""
         ...
 
-    def draft_bytes(self, batch: int, target: ForwardSizes, grid: Grid, number_bytes: int) -> int:
+    def draft_bytes(self, batch: int, rows: int, target: DecoderConfig, grid: Grid, number_bytes: int) -> int:
         """Return the bytes that drafting takes for a batch beside the program's own buffers, weights left out."""
         ...
 
@@ -200,7 +201,7 @@ class DeviceForm(ABC):
         """Return the models that draft for it; ValueError where one is missing, or does not fit."""
         return None
 
-    def draft_bytes(self, batch: int, target: ForwardSizes, grid: Grid, low: LowDraft, number_bytes: int) -> int:
+    def draft_bytes(self, batch: int, target: DeviceDecoder, grid: Grid, low: LowDraft, number_bytes: int) -> int:
         """Return the bytes that drafting takes for a batch beside the program's own buffers, weights left out."""
         return 0
 

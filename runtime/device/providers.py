@@ -42,15 +42,15 @@ def passes_of_methods(folder: FolderModels, forms: Sequence[DeviceForm], batch: 
 
     rows: of an image, 2 for a guidance pair. EngineError names a method whose passes have no fixed sizes.
     """
-    shape, (target, drafter) = folder.target.shape, folder.sizes(rows)
-    line_token = None if shape.eol_token is None else shape.vocab_size
-    more = batch, DTYPES[shape.precision], line_token
+    target, drafter = folder.configs
+    line_token = None if target.eol_id is None else target.vocab_size
+    more = rows, batch, DTYPES[target.precision], line_token
     found = [DecoderPasses((), ()) for _ in folder.decoders]
     for form in forms:
         if form.engine_gap is not None:
             raise EngineError(f"--forward: {form.engine_gap}; use --forward torch")
         drafts = drafter if form.drafts else None
-        made = passes_of(form, target, drafts, shape.grid, max(1, shape.prefix), *more)
+        made = passes_of(form, target, drafts, target.grid, max(1, target.prefix), *more)
         found = [before.joined(now) for before, now in zip(found, made, strict=False)]
     return found
 

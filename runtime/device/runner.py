@@ -108,12 +108,14 @@ class DeviceRunner:
             DeviceError: The device has too little memory free.
         """
         self.batch, self.grid, self._device = batch, grid, device
-        layout = method.layout(grid, target.shape.vocab_size, line_token, batch)
-        shapes = target.shape, drafter.shape if drafter is not None and method.drafts else None
+        layout = method.layout(grid, target.config.vocab_size, line_token, batch)
+        drafting = drafter.config if drafter is not None and method.drafts else None
         number_bytes = torch.empty(0, dtype=target.dtype).element_size()
-        needed = needed_bytes(batch, layout.envelope, grid.cells, prefix, *shapes, number_bytes)
+        needed = needed_bytes(
+            batch, layout.envelope, grid.cells, prefix, target.config, drafting, target.rows, number_bytes
+        )
         if low is not None:
-            needed += method.draft_bytes(batch, target.shape, grid, low, number_bytes)
+            needed += method.draft_bytes(batch, target, grid, low, number_bytes)
         check_memory(device, needed + batch * layout.image_bytes)
         self.cycle = method.cycle(target, drafter, grid, prefix, batch, device, line_token, low)
         self.clock = DeviceClock(device)

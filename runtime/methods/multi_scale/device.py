@@ -20,11 +20,12 @@ from underpaint.algos.rows import SamplingParams
 from underpaint.algos.spatial.cell_rule import PooledCells
 from underpaint.algos.spatial.mulo import Repair
 from underpaint.algos.spatial.row_front import check_window, front_steps
+from underpaint.artifacts.decoder_config import DecoderConfig
 from underpaint.runtime.conditions import Condition
 from underpaint.runtime.device.cell_cycle import CellProgram
-from underpaint.runtime.device.folder import DeviceModels, decoder_bytes, sizes_of
+from underpaint.runtime.device.folder import DeviceModels, decoder_bytes
 from underpaint.runtime.device.forms import BatchCycle, DeviceForm, Layout, LowCondition, LowDraft, Stage
-from underpaint.runtime.device.forwards import DeviceDecoder, ForwardSizes, gather_rows
+from underpaint.runtime.device.forwards import DeviceDecoder, gather_rows
 from underpaint.runtime.device.kernels.cell_uniforms import cell_uniforms
 from underpaint.runtime.device.kernels.commit_cells import commit_cells
 from underpaint.runtime.device.kernels.fronts import advance_fronts, settle
@@ -108,8 +109,9 @@ class RepairForm(DeviceForm):
     def low_files(self, pipeline: Pipeline) -> "LowFiles":
         return LowFiles.of(pipeline, self)
 
-    def draft_bytes(self, batch: int, target: ForwardSizes, grid: Grid, low: LowDraft, number_bytes: int) -> int:
-        return draft_bytes(batch, target, grid, low.target.shape, low.grid, low.prefix, number_bytes)
+    def draft_bytes(self, batch: int, target: DeviceDecoder, grid: Grid, low: LowDraft, number_bytes: int) -> int:
+        small = low.target.config, low.grid, low.prefix
+        return draft_bytes(batch, target.rows, target.config, grid, *small, number_bytes)
 
     def low_passes(self, low: Grid) -> int:
         return front_steps(low, self.draft_window)
@@ -145,26 +147,26 @@ class LowFiles(NamedTuple):
         low = pipeline.low.target(form.ratio)
         if not isinstance(low.decoder, ElsewhereDecoder):
             raise EngineError(f"{pipeline.folder}: expected models opened with backend device, got {pipeline.backend}")
-        check_lines(low.decoder.shape.eol_token)
+        check_lines(low.decoder.config.eol_token)
         check_window(form.draft_window, low.grid, "draft_window")
         return cls(low.decoder, low.encoder, pipeline.low.networks(form.resampler, form.ratio)[0])
 
     @property
     def prefix(self) -> int:
         """Condition positions of the target at most."""
-        return max(1, self.target.shape.prefix)
+        return max(1, self.target.config.prefix)
 
     def weight_bytes(self) -> int:
         return decoder_bytes(self.target) + 4 * stored_numbers(self.enlarger)
 
-    def draft_bytes(self, batch: int, target: ForwardSizes, grid: Grid, number_bytes: int) -> int:
-        low = sizes_of(self.target.shape, target.rows)
-        return draft_bytes(batch, target, grid, low, self.target.shape.grid, self.prefix, number_bytes)
+    def draft_bytes(self, batch: int, rows: int, target: DecoderConfig, grid: Grid, number_bytes: int) -> int:
+        low = self.target.config
+        return draft_bytes(batch, rows, target, grid, low, low.grid, self.prefix, number_bytes)
 
     def read(self, rows: int, device: torch.device) -> "LowModels":
-        target = read_decoder(self.target.located, self.target.shape, device)
+        target = read_decoder(self.target, device)
         models = DeviceModels(target, None, self.encoder, rows, device)
-        return LowModels(models, read_enlarger(self.enlarger, device), self.target.shape.grid, self.prefix)
+        return LowModels(models, read_enlarger(self.enlarger, device), self.target.config.grid, self.prefix)
 
 
 class LowModels(NamedTuple):
@@ -192,15 +194,22 @@ def island_envelope(grid: Grid, positions: int | None = None) -> Envelope:
 
 
 def draft_bytes(
-    batch: int, target: ForwardSizes, grid: Grid, low: ForwardSizes, low_grid: Grid, prefix: int, number_bytes: int
+    batch: int,
+    rows: int,
+    target: DecoderConfig,
+    grid: Grid,
+    low: DecoderConfig,
+    low_grid: Grid,
+    prefix: int,
+    number_bytes: int,
 ) -> int:
     """Bytes that drafting and verification take beside the repair's own buffers, weights left out.
 
-    prefix: condition positions of the low target at most.
+    rows: of an image, 2 for a guidance pair. prefix: condition positions of the low target at most.
     """
-    drafting = needed_bytes(batch, front_envelope(1, low_grid), low_grid.cells, prefix, low, None, number_bytes)
+    drafting = needed_bytes(batch, front_envelope(1, low_grid), low_grid.cells, prefix, low, None, rows, number_bytes)
     # Of the pass over the whole picture: features twice, and some 12 widths within a layer.
-    features = 14 * target.rows * batch * grid.cells * target.width * number_bytes
+    features = 14 * rows * batch * grid.cells * target.dim * number_bytes
     return drafting + features + 8 * batch * grid.cells * target.vocab_size
 
 
@@ -233,7 +242,7 @@ class IslandCycle(CellProgram):
             *(whole(batch, cells, dtype=torch.int32) for _ in range(4)),
             *(whole(batch) for _ in range(2)),
         )
-        rows, width = target.shape.rows * batch, target.shape.width
+        rows, width = target.rows * batch, target.config.dim
         self._before, self._known = (torch.zeros(rows, 1, width, dtype=target.dtype, device=device) for _ in range(2))
         self._near = torch.as_tensor(method.near, dtype=torch.int32, device=device).contiguous()
         self._tau = torch.tensor([method.tau], dtype=torch.float64, device=device)
@@ -290,7 +299,7 @@ class IslandCycle(CellProgram):
         if repair.order == "islands":
             label(islands, grid)
         first = islands.first.clamp(max=grid.cells - 1).unsqueeze(1)
-        self._known.copy_(gather_rows(features, first, self._target.shape.rows))
+        self._known.copy_(gather_rows(features, first, self._target.rows))
 
     def run(self) -> None:
         """One pass that redraws cells of every image that is not done."""
@@ -300,7 +309,7 @@ class IslandCycle(CellProgram):
         made = self._features()
         commit_cells(state.target_cache.committed, state.target_cache.slots, out.places)
         # What the first rejected cell follows has not changed since it was verified; cell 0 follows the condition.
-        known = (out.settled[:, :1] == islands.first[:, None]).repeat(self._target.shape.rows, 1)
+        known = (out.settled[:, :1] == islands.first[:, None]).repeat(self._target.rows, 1)
         made = torch.cat([torch.where(known.unsqueeze(2), self._known, made[:, :1]), made[:, 1:]], dim=1)
         cell_uniforms(self._uniforms, *state.noise, self._noise_cycle, out.settled, self._role)
         self._find_probs(made, self.method.sampler)
