@@ -11,11 +11,10 @@ from underpaint.algos.rows import SamplingParams
 from underpaint.artifacts.decoder_config import DecoderConfig, read_config
 from underpaint.artifacts.manifest import DRAFT_TARGET, Manifest, ManifestError, write_beside
 from underpaint.artifacts.model_families import (
-    EMOJI_FAMILY,
-    GRAMMAR_SAMPLING,
-    GRAMMAR_TABLES,
     PROMPT_GRAMMAR,
     PUBLISHED_SAMPLING,
+    TEXTURED_FAMILY,
+    TEXTURED_SAMPLING,
 )
 from underpaint.artifacts.model_index import (
     INDEX,
@@ -57,10 +56,10 @@ def build_index(
         family = before.family if before else ""
     same = before is not None and all(before.models.get(found.name) == entry_of(found) for found in drawn_by)
     if condition is None:
-        condition = before.condition if before and targets and same else _condition(folder, drawn_by, family)
+        condition = before.condition if before and targets and same else _condition(drawn_by, family)
     if sampling_params is None:
         kept = before is not None and before.resolutions and before.condition == condition
-        sampling_params = before.sampling() if before and kept else _sampling(drawn_by, condition, family)
+        sampling_params = before.sampling() if before and kept else _sampling(drawn_by, condition)
     return ModelIndex(
         models={name: entry_of(found) for name, found in manifests.items()},
         resolutions=resolutions,
@@ -168,9 +167,9 @@ def _check_pairs(resolutions: Iterable[ResolutionEntry], manifests: Mapping[str,
         raise ManifestError(f"{folder}: expected models of one codebook, got numbers of codes: {told}; {REMEDY}")
 
 
-def _condition(folder: Path, targets: Iterable[Manifest], family: str) -> str:
-    """What the targets take: from the folder's family or words, and else from their manifests."""
-    if family in GRAMMAR_TABLES or (not family and (folder / GRAMMAR_TABLES[EMOJI_FAMILY]).is_file()):
+def _condition(targets: Iterable[Manifest], family: str) -> str:
+    """What the targets take: from the folder's family, and else from their manifests."""
+    if family == TEXTURED_FAMILY:
         return PROMPT_GRAMMAR
     for config in map(_config, targets):
         if config.condition == "external":
@@ -180,10 +179,10 @@ def _condition(folder: Path, targets: Iterable[Manifest], family: str) -> str:
     return "class"
 
 
-def _sampling(targets: Iterable[Manifest], condition: str, family: str) -> SamplingParams:
-    """That of a family of our own; else the published one, without guidance where no target knows no condition."""
+def _sampling(targets: Iterable[Manifest], condition: str) -> SamplingParams:
+    """That of our own models; else the published one, without guidance where no target knows no condition."""
     if condition == PROMPT_GRAMMAR:
-        return GRAMMAR_SAMPLING.get(family, GRAMMAR_SAMPLING[EMOJI_FAMILY])
+        return TEXTURED_SAMPLING
     if any(_config(found).guided for found in targets):
         return PUBLISHED_SAMPLING
     return SamplingParams(top_k=PUBLISHED_SAMPLING.top_k)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
 
 from underpaint.artifacts.manifest import Manifest
-from underpaint.artifacts.model_families import GRAMMAR_SAMPLING, TEXTURED_FAMILY, TEXTURED_GUIDANCE
+from underpaint.artifacts.model_families import TEXTURED_FAMILY, TEXTURED_GUIDANCE, TEXTURED_SAMPLING
 from underpaint.artifacts.model_index import family_of, read_manifests
 from underpaint.export.decoder_weights import round_to_half
 from underpaint.export.decoders import export_shared_drafter, export_shared_target, round_shared_target
@@ -221,10 +221,10 @@ def export_all(
         read_manifests(out)
         _require_family(out)
     written: list[Manifest] = []
-    usual = GRAMMAR_SAMPLING[TEXTURED_FAMILY]
     if guidance is None:
         guidance = _guidance_of(names)
-    with staged(out, TEXTURED_FAMILY, None if guidance is None else replace(usual, guidance=guidance)) as aside:
+    sampling = None if guidance is None else replace(TEXTURED_SAMPLING, guidance=guidance)
+    with staged(out, TEXTURED_FAMILY, sampling) as aside:
         shutil.copyfile(FOLDER / TEXTURED.tables, aside / TEXTURED.tables)
         for done, name in enumerate(names):
             report("exporting", done, len(names), "models")

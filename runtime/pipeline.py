@@ -32,7 +32,7 @@ from underpaint.runtime.methods.method import ModelTables, Timed
 from underpaint.runtime.methods.method_config import MOST_PUBLISHED_K, scaled_to
 from underpaint.runtime.resampling.registry import read_codebook, read_table
 from underpaint.runtime.resampling.resampler import Resampler
-from underpaint.zoo.grammars import EMOJI, check_tables, index_grammar
+from underpaint.zoo.grammars import check_tables, index_grammar
 from underpaint.zoo.load import FOLDER
 
 MAX_NODES: Final = 64
@@ -179,7 +179,7 @@ class Pipeline:
 
     def condition(self, text: str) -> Condition:
         """What was typed, as the models of this folder take it; ValueError says what was expected."""
-        return parse_condition(text, self.index.condition, index_grammar(self.index) or EMOJI)
+        return parse_condition(text, self.index.condition)
 
     def target(self, condition: Condition, sampling: SamplingParams) -> Timed[Target]:
         """The target under a condition, until another is set; EngineError where it takes no such condition."""

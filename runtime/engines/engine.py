@@ -101,7 +101,7 @@ class PassOutput(NamedTuple):
         params: those that the engine was told. Raises ValueError on NaN or infinity among the logits.
         """
         if self.probs is None:
-            return np.asarray(sampling_probs(self.logits[:, positions], params))
+            return sampling_probs(self.logits[:, positions], params)
         probs = self.probs[positions].copy()
         if not np.isfinite(np.add.reduce(probs[:, 0])):  # one NaN or infinity spoils the whole of its distribution
             raise ValueError("distributions: expected finite logits, got NaN or infinity; check the engine's parity")

@@ -66,9 +66,7 @@ def test_what_is_not_told_again_stays(tmp_path: Path) -> None:
 def test_captions_of_features_and_a_grammar_are_told_apart(tmp_path: Path) -> None:
     assert build_index(small_folder(tmp_path / "a", condition="external", prefix=120)).condition == "features"
     assert build_index(small_folder(tmp_path / "b", prefix=8)).condition == "ids"
-    folder = small_folder(tmp_path / "c", prefix=8)
-    (folder / "emoji_scenes.json").write_text("{}")
-    assert build_index(folder).condition == "prompt_grammar"
+    assert build_index(small_folder(tmp_path / "c", prefix=8), family="textured-scenes").condition == "prompt_grammar"
 
 
 def test_a_resolution_that_is_not_there_names_those_that_are(tmp_path: Path) -> None:

@@ -136,7 +136,7 @@ def test_measured_kernels_are_taken_on_the_gpu_that_they_were_measured_on(
 
 def test_weights_of_8_bits_with_a_scale_a_row_are_widened_for_the_builder(tmp_path: Path) -> None:
     sizes = DecoderConfig(64, 1, 4, 800, 64, 8, 12, condition="external")
-    target = CaptionedTarget(sizes, 8)
+    target = CaptionedTarget(sizes, 8, 9)
     for part in target.parameters():
         torch.nn.init.normal_(part, std=0.1)
     (found,) = export_shared_target(target, {64: 3}, 8, tmp_path, Origin("random weights", "a test"))

@@ -214,7 +214,7 @@ def test_methods_compare_on_a_chameleon_export(tmp_path: Path, options: LoadOpti
     drafter = Request("eagle-drafter", tmp_path / "drafter", target=pair, target_options=options)
     export_checkpoint(drafter, tmp_path / "out")
     prompt, out = ",".join(str(int(each)) for each in PROMPT[0]), tmp_path / "drawn"
-    common = ["compare", prompt, "--engines", str(tmp_path / "out"), "--top-k", "0", "--temperature", "0"]
+    common = ["compare", prompt, "--models", str(tmp_path / "out"), "--top-k", "0", "--temperature", "0"]
     methods = ["--methods", "ar,eagle2,lantern,zipar", "--set", "lantern.k=0"]
     result = CliRunner().invoke(underpaint, [*common, *methods, "--out", str(out)])
     assert result.exit_code == 0, result.output
