@@ -11,7 +11,6 @@ from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.chance import At, Chance, Role
 from underpaint.algos.draft.spec import Expander, FusedTreeLevel, FusedTreeSpec, Policy
 from underpaint.algos.draft.tree_builder import fuses_trees
-from underpaint.algos.enumeration import emitted
 from underpaint.algos.path_similarity import path_similarity
 from underpaint.algos.step import Cycle, Decoded, Drafter, Scored, Target, check_probs, cycles
 from underpaint.algos.tree import DraftTree, Verdict
@@ -250,6 +249,4 @@ def skipping_decode(
     watch: SkipWatch | None = None,
 ) -> Decoded:
     """Decode one image (see `skipping_cycles`)."""
-    done = tuple(skipping_cycles(target, drafter, policy, rule, chance, skipping, max_nodes, codebook, watch))
-    tokens = [token for cycle in done for token in emitted(cycle.tree, cycle.verdict)]
-    return Decoded(np.array(tokens, dtype=np.int64), done)
+    return Decoded.of(skipping_cycles(target, drafter, policy, rule, chance, skipping, max_nodes, codebook, watch))

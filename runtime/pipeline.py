@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -27,13 +27,14 @@ from underpaint.runtime.engines.images import ImageDecoder
 from underpaint.runtime.engines.target import EngineTarget
 from underpaint.runtime.evaluation.machine import check_clock
 from underpaint.runtime.evaluation.picture_judge import Picture, PictureJudge, open_judge
-from underpaint.runtime.low_resolution import LowResolution
 from underpaint.runtime.methods.method import ModelTables, Timed
 from underpaint.runtime.methods.method_config import MOST_PUBLISHED_K, scaled_to
-from underpaint.runtime.resampling.registry import read_codebook, read_table
-from underpaint.runtime.resampling.resampler import Resampler
 from underpaint.zoo.grammars import check_tables, index_grammar
-from underpaint.zoo.load import FOLDER
+from underpaint.zoo.load import FOLDER, read_codebook, read_table
+
+if TYPE_CHECKING:
+    from underpaint.runtime.low_resolution import LowResolution
+    from underpaint.runtime.resampling.resampler import Resampler
 
 MAX_NODES: Final = 64
 """Nodes of the largest tree that a target scores, its root included."""
@@ -66,10 +67,10 @@ class Pipeline:
     loaded_drafter: EngineDrafter | None
     decoder: ImageDecoder | None
     judge: PictureJudge | None
-    low: LowResolution
     context: EngineContext
     hashes: dict[str, str]
     max_nodes: int = MAX_NODES
+    _low: LowResolution | None = None
 
     @classmethod
     def open(
@@ -118,8 +119,7 @@ class Pipeline:
         judge = open_judge(folder, index, entry, context)
         used = (entry.target, entry.drafter, parts.codebook, parts.neighbours, parts.vq_decoder)
         judging = (index.judge, entry.reference) if judge is not None else ()
-        own = replace(context, lingering=False)  # for models between the passes of the target
-        return cls(
+        opened = cls(
             folder=folder,
             index=index,
             entry=entry,
@@ -130,10 +130,12 @@ class Pipeline:
             loaded_drafter=drafter,
             decoder=decoder,
             judge=judge,
-            low=LowResolution.of(folder, index, entry, target, low, backend, own),
             context=context,
             hashes=index.hashes(name for name in (*used, *judging, "condition") if name is not None),
         )
+        if low is not None:
+            opened._low = opened._low_of(low)
+        return opened
 
     def __repr__(self) -> str:
         drafter = self.entry.drafter if self.loaded_drafter is not None else None
@@ -141,6 +143,19 @@ class Pipeline:
             f"<Pipeline {str(self.folder)!r}: {self.title()}, target {self.entry.target!r}, drafter {drafter!r}, "
             f"{self.tables.vocab_size:,} codes, backend {self.backend!r}>"
         )
+
+    @property
+    def low(self) -> LowResolution:
+        """Smaller targets, and what lies between: made when they are first asked for."""
+        if self._low is None:
+            self._low = self._low_of(None)
+        return self._low
+
+    def _low_of(self, folder: Path | None) -> LowResolution:
+        from underpaint.runtime.low_resolution import LowResolution
+
+        own = replace(self.context, lingering=False)  # for models between the passes of the target
+        return LowResolution.of(self.folder, self.index, self.entry, self.high, folder, self.backend, own)
 
     @property
     def grid(self) -> Grid:
@@ -163,7 +178,8 @@ class Pipeline:
         else of the whole file.
         """
         judged = {} if self.judge is None else {"judge_accuracy": dict(self.judge.reference.accuracy)}
-        smaller = {} if self.low.folder == self.folder else {"low": self.low.to_dict()}
+        low = self._low
+        smaller = {} if low is None or low.folder == self.folder else {"low": low.to_dict()}
         return {
             "resolution": self.resolution,
             "grid": list(self.grid),
@@ -172,7 +188,7 @@ class Pipeline:
             "engine": self.backend,
             "precision": self.high.decoder.config.precision,
             "threads": self.context.threads,
-            "sha256": {**self.hashes, **self.low.hashes},
+            "sha256": {**self.hashes, **({} if low is None else low.hashes)},
             **judged,
             **smaller,
         }

@@ -65,16 +65,18 @@ class Compiled(NamedTuple):
     warps: int
 
 
-def signature(launch: Launch) -> tuple[dict[str, str], dict[str, Any]]:
+def signature(launch: Launch) -> tuple[dict[str, Any], dict[str, Any]]:
     """A launch's types by argument, and its constants."""
     names = launch.function.arg_names
-    types = dict.fromkeys(names, "constexpr")
+    types: dict[str, Any] = dict.fromkeys(names, "constexpr")
     for name, argument in zip(names, launch.arguments, strict=False):
         types[name] = _type_of(argument)
     return types, dict(launch.constants)
 
 
-def _type_of(argument: Any) -> str:
+def _type_of(argument: Any) -> Any:
+    if isinstance(argument, tuple):
+        return type(argument)(*map(_type_of, argument))
     if isinstance(argument, Tensor):
         return _TYPES[argument.dtype]
     if isinstance(argument, float):
