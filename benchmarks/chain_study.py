@@ -18,11 +18,11 @@ from benchmarks.roofline_study import CURVE, SYNTHETIC_MODELS
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.draft import POLICIES
 from underpaint.artifacts.cost_curve import read_engine_costs
+from underpaint.artifacts.workers import local_workers, usable_cores
 from underpaint.sim.batched.decoding import make_scheme, run_loop
 from underpaint.sim.latency.run_times import InCycleTimes, run_times_of
 from underpaint.sim.replay.trace import load, replay
 from underpaint.sim.report.statistics import Estimate, Runs, mean_depth, ratio, times_faster, tokens_per_cycle
-from underpaint.sim.sweep.executors import executor, usable_cores
 from underpaint.sim.synthetic.field import make_synthetic_model
 from underpaint.sim.synthetic.table_model import TableModel
 
@@ -128,7 +128,7 @@ def main(arguments: list[str] | None = None) -> None:
         prices_at(asked.costs)
         for place in places:
             model_at(place)
-    ran = list(executor("local", asked.jobs).run(work, tasks(places, asked.costs, asked.images)))
+    ran = list(local_workers(work, asked.jobs).run(tasks(places, asked.costs, asked.images)))
     rows = [row(place, [one for one in ran if one.task.place == place]) for place in places]
     finish({"benchmark": "chain_study", "images": asked.images, "costs": asked.costs.name, "rows": rows}, asked.out)
 

@@ -26,10 +26,11 @@ from underpaint.algos.draft.eagle2 import Eagle2
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.step import Drafter, Scored, cycles
 from underpaint.algos.tree import DraftTree, Verdict
+from underpaint.artifacts.workers import usable_cores
 from underpaint.export.checkpoint import Request, export_checkpoint
 from underpaint.models.published.options import LoadOptions
 from underpaint.runtime.conditions import Condition
-from underpaint.runtime.engines.context import EngineContext, usable_cores
+from underpaint.runtime.engines.context import EngineContext
 from underpaint.runtime.engines.drafter import EngineDrafter
 from underpaint.runtime.engines.engine import PassTimer
 from underpaint.runtime.engines.target import EngineTarget

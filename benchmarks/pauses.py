@@ -15,8 +15,9 @@ import numpy as np
 
 from benchmarks.report import at_least, finish, options, parse, refusing
 from underpaint.algos.rows import SamplingParams
+from underpaint.artifacts.workers import usable_cores
 from underpaint.runtime.costs.passes import halfway, verify_once
-from underpaint.runtime.engines.context import EngineContext, usable_cores
+from underpaint.runtime.engines.context import EngineContext
 from underpaint.runtime.engines.target import EngineTarget
 from underpaint.zoo.load import FOLDER
 

@@ -13,11 +13,11 @@ import time
 from pathlib import Path
 
 from benchmarks.report import at_least, finish, options, parse
+from underpaint.artifacts.workers import usable_cores
 from underpaint.sim.batched.decoding import make_scheme, run_lockstep, run_loop
 from underpaint.sim.report.statistics import tokens_per_cycle
-from underpaint.sim.sweep.executors import executor, usable_cores
 from underpaint.sim.sweep.plan import SweepPlan, jobs
-from underpaint.sim.sweep.run import Results, run
+from underpaint.sim.sweep.run import Results, run, workers
 from underpaint.sim.synthetic.field import make_synthetic_model
 
 TREE = {"depth": 4, "top_k": 4, "total_tokens": 12}
@@ -75,7 +75,7 @@ def sweep(count: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         results = Results(Path(folder), SWEEP)
         started, spent = time.perf_counter(), processor_seconds()
-        run(SWEEP, results, executor("local", count), lambda line: None)
+        run(SWEEP, results, workers(jobs=count), lambda line: None)
         seconds, spent = time.perf_counter() - started, processor_seconds() - spent
     widest = max((high - low) / 2 / mean for line in results.lines for mean, low, high in line["speedup"].values())
     print(

@@ -1,16 +1,16 @@
 """Sweeps: every fitting rule, policy, setting and synthetic model, simulated once and timed by every latency model."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from underpaint.artifacts.run_log import RunLog
+from underpaint.artifacts.workers import RayWorkers, Workers, local_workers, usable_cores
 from underpaint.sim.batched.decoding import Lockstep, run_lockstep, run_loop, run_plain
 from underpaint.sim.exact.bias import alignment, token_bias
 from underpaint.sim.latency.run_times import latency_model_of, run_times_of, speedup
 from underpaint.sim.report.statistics import Estimate, Runs, mean_depth, ratio, tokens_per_cycle
 from underpaint.sim.report.statistics import speedup as speedup_alone
-from underpaint.sim.sweep.executors import Executor
 from underpaint.sim.sweep.plan import (
     Job,
     SweepPlan,
@@ -39,6 +39,24 @@ class Work(NamedTuple):
     precision: float
     most_images: int
     seed: int
+
+    def __str__(self) -> str:
+        return f"{self.job.model}: {self.job.policy} {self.job.rule}"
+
+
+def workers(on: str = "local", jobs: int | None = None, address: str | None = None) -> Workers[Work, dict[str, Any]]:
+    """Where a sweep is simulated; the results are the same everywhere.
+
+    Args:
+        on: One of `artifacts.workers.WORKER_KINDS`.
+        jobs: Processes, at least 1: of one, this process. None takes as many as there are cores.
+        address: Of a Ray cluster; None starts a local one.
+    """
+    count = usable_cores() if jobs is None else jobs
+    known = (ValueError, OSError)
+    if on == "ray":
+        return RayWorkers(simulate, count, address, known=known)
+    return local_workers(simulate, count, known)
 
 
 def simulate(work: Work) -> dict[str, Any]:
@@ -179,12 +197,13 @@ class Results:
         self.lines.append(line)
 
 
-def run(plan: SweepPlan, results: Results, where: Executor, report: Callable[[dict[str, Any]], None]) -> None:
+def run(
+    plan: SweepPlan, results: Results, where: Workers[Work, dict[str, Any]], report: Callable[[dict[str, Any]], None]
+) -> None:
     """Simulate what `results` does not hold yet. A stop leaves every finished job in it."""
     todo = [
         Work(job, plan.machines, plan.precision, plan.most_images, plan.seed) for job in results.missing(jobs(plan))
     ]
-    finished: Iterator[dict[str, Any]] = where.run(simulate, todo)
-    for line in finished:
+    for line in where.run(todo):
         results.add(line)
         report(line)
