@@ -38,10 +38,14 @@ class WorkerError(RuntimeError):
     """A job fails, or kills whoever does it."""
 
 
-class Workers(Protocol[Job, Result]):
+Taken = TypeVar("Taken", contravariant=True)
+Given = TypeVar("Given", covariant=True)
+
+
+class Workers(Protocol[Taken, Given]):
     """Does jobs by one function, which each worker has a copy of."""
 
-    def run(self, jobs: Sequence[Job]) -> Iterator[Result]:
+    def run(self, jobs: Sequence[Taken]) -> Iterator[Given]:
         """The results as they are finished, in any order. Raises WorkerError, naming the job."""
         ...
 

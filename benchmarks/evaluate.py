@@ -21,33 +21,35 @@ from typing import Any
 
 from benchmarks.models import models_option
 from benchmarks.report import at_least, finish, options, parse, progress, refusing
-from underpaint.runtime.evaluation.comparison import ComparisonPlan, ComparisonProgress, build_methods, read_conditions
-from underpaint.runtime.evaluation.jobs.plan import EvaluationPlan, ModelPlan, ModelSpec
-from underpaint.runtime.evaluation.jobs.run import draw_missing, evaluation_report
-from underpaint.runtime.evaluation.jobs.shards import EvaluationFolder
-from underpaint.runtime.evaluation.jobs.workers import ProcessWorkers, RayWorkers, WorkerPool, load_ray
-from underpaint.runtime.evaluation.report import TIMED
+from underpaint.artifacts.workers import Processes, RayWorkers, Workers, load_ray
+from underpaint.runtime.evaluation.comparison import ComparisonPlan, build_methods, read_conditions
+from underpaint.runtime.evaluation.drawer import JobDrawer, RunProgress, draw_missing
+from underpaint.runtime.evaluation.drawing_log import DrawingKey, DrawnJob
+from underpaint.runtime.evaluation.plan import ModelPlan, ModelSpec, RunPlan
+from underpaint.runtime.evaluation.report import TIMED, evaluation_report
+
+Pool = Workers[DrawingKey, DrawnJob]
 
 METHODS = ("ar", "eagle2")
 
 
-def plan_of(pictures: int, folder: Path) -> EvaluationPlan:
+def plan_of(pictures: int, folder: Path) -> RunPlan:
     """`pictures` in all: two methods, prompts by two seeds. folder: of the models."""
     spec = ModelSpec(str(folder), 64)
     pipeline = spec.open(own_threads=False)
     sampling = dataclasses.replace(pipeline.sampling, temperature=1.0)
     methods = build_methods(pipeline, METHODS, 1.0)
     plan = ComparisonPlan(methods, read_conditions(pipeline, (), pictures // 4), (0, 1), sampling)
-    return EvaluationPlan((ModelPlan.make(spec, pipeline, plan, {}, {}),))
+    return RunPlan((ModelPlan.for_workers(spec, pipeline, plan, {}, {}),))
 
 
 def drawn(
-    plan: EvaluationPlan, folder: Path, pool: WorkerPool, report: Callable[[ComparisonProgress], None]
+    plan: RunPlan, folder: Path, pool: Pool, report: Callable[[RunProgress], None]
 ) -> tuple[list[dict[str, Any]], float]:
     """The rows of a plan without what a clock says, and the seconds that drawing took."""
-    held = EvaluationFolder(folder, plan.to_dict())
+    held = plan.open_log(folder)
     started = time.perf_counter()
-    draw_missing(plan, held, pool, report)
+    draw_missing(plan.jobs(), held, pool, report)
     seconds = time.perf_counter() - started
     found = evaluation_report(plan, held, "")
     if found.repeated:
@@ -56,10 +58,10 @@ def drawn(
     return [{name: value for name, value in row.items() if name not in TIMED} for row in rows], seconds
 
 
-def killing(pool: WorkerPool, after: int, killed: list[int]) -> Callable[[ComparisonProgress], None]:
+def killing(pool: Pool, after: int, killed: list[int]) -> Callable[[RunProgress], None]:
     """Reports progress, and kills one worker when `after` jobs are done."""
 
-    def report(state: ComparisonProgress) -> None:
+    def report(state: RunProgress) -> None:
         progress(state)
         if state.finished == after:
             killed.append(pool.pids()[0])
@@ -81,9 +83,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             load_ray()
         plan = plan_of(asked.pictures, asked.models)
 
-    def pool() -> WorkerPool:
-        tasks = plan.tasks()
-        return RayWorkers(tasks, asked.workers) if asked.on == "ray" else ProcessWorkers(tasks, asked.workers)
+    def pool() -> Pool:
+        drawer = JobDrawer(plan.tasks())
+        return RayWorkers(drawer, asked.workers) if asked.on == "ray" else Processes(drawer, asked.workers)
 
     folder = Path(tempfile.mkdtemp(prefix="underpaint-evaluate-"))
     try:

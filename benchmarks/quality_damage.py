@@ -31,6 +31,7 @@ from underpaint.runtime.drawing import Drawing, draw
 from underpaint.runtime.evaluation.comparison import read_conditions
 from underpaint.runtime.evaluation.damage import replaced_by_neighbours
 from underpaint.runtime.evaluation.paired import interval_ends, paired_difference, pictures_needed, resampled
+from underpaint.runtime.evaluation.picture_judge import judge_of
 from underpaint.runtime.evaluation.picture_quality import PictureViews
 from underpaint.runtime.evaluation.two_sample import LEAST_PROMPTS, two_sample_test
 from underpaint.runtime.methods.registry import build_method, resolve
@@ -120,14 +121,13 @@ def main(arguments: list[str] | None = None) -> None:
     with refusing(parser):
         pipeline = open_models(asked, asked.resolution)
         prompts = read_conditions(pipeline, (), asked.prompts_count)
-        if pipeline.judge is None:
+        judge = judge_of(pipeline)
+        if judge is None:
             raise ValueError(f"{asked.models} holds no judge, so nothing sees a damage; export one into it")
     shipped = pipeline.sampling
     sampling = SamplingParams(shipped.guidance, 1.0, shipped.top_k, shipped.top_p)
     plain = build_method("ar", resolve("ar", 1.0), pipeline.tables)
-    views = PictureViews(pipeline, prompts, compared=True, likelihood=sampling)
-    judge = views.judge
-    assert judge is not None
+    views = PictureViews(pipeline, judge, prompts, compared=True, likelihood=sampling)
     neighbours = pipeline.tables.neighbours
 
     def drawn(seed: int) -> list[Drawing]:

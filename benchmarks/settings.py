@@ -21,11 +21,12 @@ from underpaint.runtime.evaluation.comparison import (
     BASELINE,
     ComparisonPlan,
     check_opens,
-    log_settings,
     read_conditions,
-    run,
 )
-from underpaint.runtime.evaluation.drawing_log import DrawingKey, DrawingLog
+from underpaint.runtime.evaluation.drawer import run
+from underpaint.runtime.evaluation.drawing_log import DrawingKey
+from underpaint.runtime.evaluation.picture_judge import judge_of
+from underpaint.runtime.evaluation.plan import RunPlan
 from underpaint.runtime.evaluation.report import ReportRow, Speedup, make_report, speedup
 from underpaint.runtime.files import check_folder_writable
 from underpaint.runtime.methods.method_config import usual_preset
@@ -130,13 +131,14 @@ def main(arguments: list[str] | None = None) -> None:
         prompts = read_conditions(pipeline, (), asked.prompts_count, asked.prompts_skip)
         plan = ComparisonPlan(methods, prompts, tuple(range(asked.seeds)), sampler, preset)
         check_opens(pipeline, plan)
-        store = DrawingLog(asked.folder, log_settings(pipeline, plan), fresh=asked.fresh)
-    run(pipeline, plan, store, progress)
+        whole = RunPlan.of(pipeline, plan, judge_of(pipeline))
+        store = whole.open_log(asked.folder, fresh=asked.fresh)
+    run(whole, store, progress)
     keys = [(one.caption(), seed) for one in plan.conditions for seed in plan.seeds]
-    seconds = {method.name: [store[DrawingKey(method.name, *key)].seconds for key in keys] for method in methods}
-    rows = [
-        to_dict(row, speedup(seconds[DEFAULT], seconds[row.method])) for row in make_report(pipeline, plan, store).rows
-    ]
+    seconds = {
+        method.name: [store.drawing(DrawingKey(method.name, *key)).seconds for key in keys] for method in methods
+    }
+    rows = [to_dict(row, speedup(seconds[DEFAULT], seconds[row.method])) for row in make_report(whole, store).rows]
     show(rows)
     found = {
         "method": asked.method,
@@ -147,7 +149,7 @@ def main(arguments: list[str] | None = None) -> None:
         "prompts": asked.prompts_count,
         "prompts_skip": asked.prompts_skip,
         "seeds": asked.seeds,
-        "model": dict(pipeline.fingerprint()),
+        "model": dict(whole.models[0].fingerprint),
         "rows": rows,
     }
     finish(found, asked.out)

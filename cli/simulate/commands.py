@@ -192,7 +192,7 @@ def sweep(
     from underpaint.sim.latency.models import SizeMissing
     from underpaint.sim.sweep.plan import SweepPlan, check
     from underpaint.sim.sweep.plan import jobs as all_jobs
-    from underpaint.sim.sweep.run import FILE_NAME, Results, workers
+    from underpaint.sim.sweep.run import Results, workers
     from underpaint.sim.sweep.run import run as run_sweep
 
     with bad_input():
@@ -219,7 +219,7 @@ def sweep(
         out = out or Path("runs/simulate") / short_hash(asdict(plan))
         check_folder_writable(out)
         page = out / "report.html"
-        own = {"the record of simulations": out / FILE_NAME, "the report": page}
+        own = {"the record of simulations": out / "results.jsonl", "the report": page}
         check_apart(own if json_file == STANDARD_OUTPUT else {**own, "--json": json_file})
         check_replaceable("the report", page)
         check(plan, wanted)

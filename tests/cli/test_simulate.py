@@ -23,8 +23,9 @@ from underpaint.cli.simulate.commands import app
 from underpaint.cli.simulate.trace import trace
 from underpaint.sim.replay.trace import load
 from underpaint.sim.sweep.plan import SweepPlan, jobs
-from underpaint.sim.sweep.run import FILE_NAME, Results, run, simulate, workers
+from underpaint.sim.sweep.run import Results, run, simulate, workers
 
+FILE_NAME = "results.jsonl"
 SMALL = "model.vocab_size=24", "model.clusters=4", "model.height=6", "model.width=6", "model.images=8"
 CHAINS = [
     *("sweep", "--model", "field", "--policies", "chain", "--rules", "chain", "--jobs", "1", "--precision", "0.2"),
@@ -144,7 +145,7 @@ def test_trees_are_simulated_as_they_were_without_windows_beside_them(tmp_path: 
     assert call(*CHAINS, "--out", str(alone))[0] == 0
     assert call(*CHAINS, "--windows", "sjd", "--out", str(beside))[0] == 0
     lines = [log_values(out / FILE_NAME) for out in (alone, beside)]
-    assert "windows" not in lines[0][0]["plan"]
+    assert "windows" not in lines[0][0]["settings"]
     assert "loop" not in lines[0][1]
     assert lines[1][1:-1] == lines[0][1:]
     assert lines[1][-1]["policy"] == "sjd"
@@ -232,11 +233,11 @@ def test_another_sweep_s_folder_is_refused(tmp_path: Path) -> None:
     code, text = call(*CHAINS, "--seed", "1", "--out", str(tmp_path))
     assert code == 2
     assert "belongs to another sweep (it differs in seed)" in text
-    for held in ("what\n", "what", "[1]\n", '{"plan": 3}\n'):
+    for held in ("what\n", "[1]\n", '{"hash": 3}\n'):
         (tmp_path / FILE_NAME).write_text(held)
         code, text = call(*CHAINS, "--out", str(tmp_path))
         assert code == 2
-        assert "is no sweep" in text
+        assert "is no record of a sweep" in text
         assert (tmp_path / FILE_NAME).read_text() == held
 
 
@@ -422,9 +423,7 @@ def test_workers_of_every_kind_find_the_same(tmp_path: Path, engine: str) -> Non
 
 def test_ray_is_asked_for_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(
-        ValueError, match=r"need Ray; install it with: pip install -e '.*\[cluster\]'"
-    ):
+    with pytest.raises(ValueError, match=r"need Ray; install it with: pip install -e '.*\[cluster\]'"):
         check_workers("ray", None)
 
 
