@@ -11,7 +11,7 @@ import torch
 from benchmarks.device_checks import Check
 from benchmarks.device_models import random_model, shipped_method, shipped_models, shipped_prompts, weight_bytes
 from underpaint.algos.draft.spec import Grid
-from underpaint.models.decoder_config import DecoderConfig
+from underpaint.artifacts.decoder_config import DecoderConfig
 from underpaint.runtime.device.decoder import DecoderForward
 from underpaint.runtime.device.eager import EagerLoop
 from underpaint.runtime.device.program import count_cycle
@@ -98,14 +98,15 @@ class RandomWeights:
             found["peak_bytes"] = torch.cuda.max_memory_allocated(self._device) - before
             form = method_of(name, self.config.vocab_size)
             plan, _ = envelope_of(form, runner.grid, self.config.vocab_size, None, self.batch)
-            drafts = None if plan is None or plan.by_target else self._decoders[1].shape
+            drafts = None if plan is None or plan.by_target else self._decoders[1].config
             found["foreseen_bytes"] = needed_bytes(
                 self.batch,
                 runner.cycle.envelope,
                 runner.grid.cells,
                 self.config.prefix,
-                self._decoders[0].shape,
+                self._decoders[0].config,
                 drafts,
+                self._decoders[0].rows,
                 self._condition.element_size(),
             ) + (0 if plan is None else self.batch * plan.image_bytes)
         return found

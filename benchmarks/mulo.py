@@ -19,9 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.models import models_option, open_models
 from benchmarks.mulo_variants import FASTER, ORDERINGS, TEMPERATURE, VARIANTS, Variant, chosen
-from benchmarks.report import at_least, finish, options, parse, progress, refusing
+from benchmarks.report import at_least, finish, models_option, options, parse, progress, refusing
 from underpaint.algos.rows import SamplingParams
 from underpaint.artifacts.manifest import write_beside
 from underpaint.runtime.drawing import Drawing, draw
@@ -180,7 +179,7 @@ def main(arguments: list[str] | None = None) -> None:
         parser.error(f"--prompts-count: expected at most {APART}, got {given.prompts_count}")
     with refusing(parser):
         check_folder_writable(given.folder)
-        pipeline = open_models(given, 128)
+        pipeline = Pipeline.open(given.models, resolution=128)
         prompts = read_conditions(pipeline, (), given.prompts_count)
         sampler = pipeline.sampling
         asked, missing = available(pipeline, sampler, chosen(given.variants, given.settings))

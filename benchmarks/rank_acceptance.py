@@ -13,8 +13,7 @@ on the machine. A rank that was never tried, as where top-k leaves no such sibli
 from collections.abc import Sequence
 from typing import Any, Final
 
-from benchmarks.models import models_option, open_models
-from benchmarks.report import at_least, finish, options, parse, refusing
+from benchmarks.report import at_least, finish, models_option, options, parse, refusing
 from underpaint.algos.draft.sequoia import acceptance_by_rank
 from underpaint.algos.rows import SamplingParams
 from underpaint.runtime.conditions import Condition
@@ -58,7 +57,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--ranks", type=at_least(1), default=4, help="children that are told apart")
     asked = parse(parser, arguments)
     with refusing(parser):
-        pipeline = open_models(asked, asked.resolution)
+        pipeline = Pipeline.open(asked.models, resolution=asked.resolution)
         prompts = read_conditions(pipeline, (), asked.prompts_count, asked.prompts_skip)
     shipped = pipeline.sampling
     rows = []

@@ -15,8 +15,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from benchmarks.models import models_option, open_models
-from benchmarks.report import finish, options, parse, refusing
+from benchmarks.report import finish, models_option, options, parse, refusing
 from underpaint.algos.arrays import IntArray
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.step import Target
@@ -79,7 +78,7 @@ def main(arguments: list[str] | None = None) -> None:
     with refusing(parser):
         found = read(asked.folder, asked.figures)
         results, settings, model = found.results, found.results["settings"], found.results["model"]
-        models, name = open_models(asked, model["resolution"]), model["target"]
+        models, name = Pipeline.open(asked.models, resolution=model["resolution"]), model["target"]
         sampling = whole_distribution(SamplingParams(guidance=settings["guidance"]))
         models.target(models.condition(settings["prompts"][0]), sampling)
         if models.hashes.get(name) != model["sha256"][name]:

@@ -29,7 +29,6 @@ from underpaint.cli.options import (
     check_costs,
     check_promises,
     read_names,
-    read_preset,
     settings_by_method,
     short_hash,
 )
@@ -148,7 +147,7 @@ def compare(
         wanted = DEVICE_METHODS if backend == DEVICE and methods == DEFAULT_METHODS else methods
         names = with_baseline(tuple(name for name in read_names(wanted) if backend != DEVICE or name != EAGER))
         own = settings_by_method(options.setting or [], names)
-        preset = read_preset(options.preset, models)
+        preset = options.preset
         configs = [resolve(name, checked, None, own[name], preset) for name in names]
         check_folder_writable(out or DEFAULT_OUT)
         check_json(json_file)

@@ -21,6 +21,7 @@ from underpaint.cli.errors import STOPPED, bad_input
 from underpaint.cli.evaluation.prompts import PromptOptions, choose
 from underpaint.cli.option_groups import grouped
 from underpaint.cli.options import (
+    USUAL_PRESET,
     Backend,
     Guidance,
     Low,
@@ -33,7 +34,6 @@ from underpaint.cli.options import (
     TopP,
     check_costs,
     open_pipeline,
-    read_preset,
     read_sampling,
     short_hash,
 )
@@ -85,7 +85,7 @@ def generate(
         str, typer.Option(help="How to draw it; see `underpaint methods`. The default is lossless.")
     ] = DEFAULT_METHOD,
     rule: Annotated[str | None, typer.Option(help="Another acceptance rule for the method's drafts.")] = None,
-    preset: Preset = None,
+    preset: Preset = USUAL_PRESET,
     setting: Annotated[
         list[str] | None, typer.Option("--set", help="A setting of the method, name=value; repeat for more.")
     ] = None,
@@ -125,7 +125,7 @@ def generate(
         if backend == DEVICE and strip is not None:
             raise ValueError("--strip needs passes on the host; leave it or --backend device out")
         checked = SamplingParams(temperature=temperature).temperature
-        config = resolve(method, checked, rule, setting or (), read_preset(preset, models))
+        config = resolve(method, checked, rule, setting or (), preset)
         texts = list(prompts or ())
         if not texts and prompt_options == _NO_FILE:
             raise ValueError(

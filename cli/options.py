@@ -67,13 +67,9 @@ MethodSettings = Annotated[
 MOST_THREADS: Final = max(256, os.cpu_count() or 1)
 """More threads or processes than that help on no machine, and each takes memory."""
 Preset = Annotated[
-    str | None,
-    typer.Option(
-        help="Settings of the methods: tuned (best measured on the shipped models) or paper. Default: tuned, or of "
-        "models of EmojiScenes, paper.",
-        show_default=False,
-    ),
+    str, typer.Option(help="Settings of the methods: tuned (best measured on the shipped models) or paper.")
 ]
+USUAL_PRESET: Final = "tuned"
 
 
 def open_pipeline(
@@ -88,14 +84,6 @@ def open_pipeline(
         raise ValueError(f"--backend device: of compare and generate; expected one of {', '.join(BACKENDS)} here")
 
     return Pipeline.open(models or FOLDER, resolution=resolution, low=low, backend=backend)
-
-
-def read_preset(asked: str | None, models: Path | None) -> str:
-    """The preset asked for, or the usual one of the models in a folder; ManifestError where its index is damaged."""
-    from underpaint.artifacts.model_index import family_of
-    from underpaint.runtime.methods.method_config import TUNED, usual_preset
-
-    return asked or (TUNED if models is None else usual_preset(family_of(models)))
 
 
 def read_sampling(

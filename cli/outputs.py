@@ -30,7 +30,6 @@ _RESULTS_OF: Final[Mapping[str, tuple[str, ...]]] = {
     "certify": ("certify", "certify-case"),
     "metrics score": ("metrics",),
     "results merge": ("merged",),
-    "results upgrade": ("compare", "sweep"),
 }
 """The kinds of results that a command writes by an option, and so may replace."""
 _PLAIN: Final = (".png", ".webp", ".bmp", ".gif")

@@ -8,6 +8,7 @@ import typer
 
 from underpaint.cli.errors import STOPPED, bad_input
 from underpaint.cli.options import (
+    USUAL_PRESET,
     Backend,
     Guidance,
     Low,
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 class RunOptions:
     """How pictures are drawn: the methods' settings, the sampling, and what runs the models."""
 
-    preset: Preset = None
+    preset: Preset = USUAL_PRESET
     setting: MethodSettings = None
     temperature: Temperature = 1.0
     seeds: Seeds = 1

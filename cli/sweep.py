@@ -9,7 +9,7 @@ from underpaint.cli.costs import curve_for, tables_with_costs
 from underpaint.cli.errors import bad_input
 from underpaint.cli.evaluation.prompts import PromptOptions, choose
 from underpaint.cli.option_groups import grouped
-from underpaint.cli.options import Models, check_promises, read_names, read_preset, short_hash
+from underpaint.cli.options import Models, check_promises, read_names, short_hash
 from underpaint.cli.outputs import check_replaceable, json_output, output_folder
 from underpaint.cli.runs import RunOptions, draw_run
 from underpaint.cli.terminal import Format, FormatOption, check_json, note, note_files, told_as_json
@@ -82,8 +82,7 @@ def sweep(
 
     with bad_input():
         checked, once = options.checked_temperature(), list(dict.fromkeys([BASELINE, *read_names(methods)]))
-        asked = variants(vary or DEFAULT_VARY, options.setting or (), once)
-        preset = read_preset(options.preset, models)
+        asked, preset = variants(vary or DEFAULT_VARY, options.setting or (), once), options.preset
         configs = [resolve(one.method, checked, None, one.settings, preset) for one in asked]
         check_promises(configs)
         check_folder_writable(out or DEFAULT_OUT)

@@ -146,11 +146,9 @@ def _plan_model(
     from underpaint.runtime.evaluation.comparison import ComparisonPlan, build_methods
     from underpaint.runtime.evaluation.plan import ModelPlan
     from underpaint.runtime.evaluation.worker_costs import costs_file
-    from underpaint.runtime.methods.method_config import usual_preset
     from underpaint.runtime.methods.registry import resolve
 
-    pipeline = spec.open(own_threads=False)
-    preset = options.preset or usual_preset(pipeline.index.family)
+    pipeline, preset = spec.open(own_threads=False), options.preset
     own = {name: tuple(texts) for name, texts in settings_by_method(options.setting or [], names).items()}
     params = options.sampling(pipeline)
     chosen = choose(pipeline, prompts, prompt_options, file)

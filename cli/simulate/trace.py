@@ -9,6 +9,7 @@ import typer
 
 from underpaint.cli.errors import bad_input
 from underpaint.cli.options import (
+    USUAL_PRESET,
     Backend,
     Guidance,
     Low,
@@ -22,7 +23,6 @@ from underpaint.cli.options import (
     TopP,
     open_pipeline,
     read_names,
-    read_preset,
     read_sampling,
     settings_by_method,
 )
@@ -53,7 +53,7 @@ def trace(
     methods: Annotated[
         str, typer.Option(help="Methods to predict, with commas between; of MuLo-SD's, drafted rows are recorded too.")
     ] = "",
-    preset: Preset = None,
+    preset: Preset = USUAL_PRESET,
     setting: MethodSettings = None,
     depths: Annotated[int, typer.Option(help="How many tokens past the root the drafter is followed.", min=1)] = 6,
     keep: Annotated[
@@ -87,7 +87,6 @@ def trace(
 
     with bad_input():
         config = resolve("ar", SamplingParams(temperature=temperature).temperature)
-        preset = read_preset(preset, models)
         if preset not in PRESETS:
             raise ValueError(f"--preset: expected one of {', '.join(PRESETS)}, got {preset!r}")
         if out.suffix != ".npz":

@@ -20,8 +20,8 @@ from torch.utils._pytree import tree_leaves
 
 from underpaint.algos.draft.choice import NOTHING, Choice
 from underpaint.algos.draft.spec import Grid
+from underpaint.artifacts.decoder_config import DecoderConfig
 from underpaint.models.decoder import Decoder
-from underpaint.models.decoder_config import DecoderConfig
 from underpaint.runtime.device.cell_cycle import CellCycle
 from underpaint.runtime.device.cycle import DeviceCycle, DeviceMethod
 from underpaint.runtime.device.decoder import DecoderForward, shapes_alone
@@ -105,7 +105,7 @@ class _Marked:
 
     def __init__(self, decoder: DeviceDecoder, part: str) -> None:
         self._decoder, self._part = decoder, part
-        self.shape, self.dtype = decoder.shape, decoder.dtype
+        self.config, self.rows, self.dtype = decoder.config, decoder.rows, decoder.dtype
 
     def embed(self, tokens: Tensor) -> Tensor:
         with _in_part(self._part):

@@ -14,7 +14,7 @@ from underpaint.algos.spatial.jacobi_front import JacobiFronts
 from underpaint.algos.spatial.jacobi_window import JacobiWindow
 from underpaint.algos.spatial.lookup import Lookup
 from underpaint.algos.tree import Drawn
-from underpaint.models.decoder_config import DecoderConfig
+from underpaint.artifacts.decoder_config import DecoderConfig
 from underpaint.runtime.device.chosen_growth import Beside
 from underpaint.runtime.device.cycle import DeviceMethod
 from underpaint.runtime.device.front_cycle import FrontMethod

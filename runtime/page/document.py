@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from underpaint.algos.draft import Grid
-from underpaint.artifacts.results import ResultsError, upgraded
+from underpaint.artifacts.results import ResultsError, read_results
 from underpaint.runtime.drawing import Drawing
 from underpaint.runtime.evaluation.drawing_log import DrawingLog
 from underpaint.runtime.evaluation.replay import Replay, ReplayLog
@@ -53,7 +53,7 @@ class ComparisonFolder:
         path = figures or next((one for one in names if one.exists()), names[0])
         if not path.exists():
             raise ResultsError(f"{path}: there are no figures; let the run finish, or name their file with --figures")
-        results = upgraded(path)
+        results = read_results(path)
         if results["kind"] not in KINDS:
             raise ResultsError(
                 f"{path}: expected results of one model, of {' or '.join(KINDS)}, got '{results['kind']}'; evaluate "

@@ -16,7 +16,6 @@ from underpaint.runtime.evaluation.paired import paired_difference
 from underpaint.runtime.evaluation.plan import RunPlan
 from underpaint.runtime.evaluation.report import accepted_cells, make_report, speedup, to_results
 from underpaint.runtime.methods.registry import METHODS, build_method, resolve
-from underpaint.zoo.prompts import seen_pairs
 
 PIPELINE = SyntheticPipeline()
 LOSSLESS = [
@@ -49,15 +48,6 @@ def test_turns_rotate_and_cover_everything():
     turns = plan.jobs()
     assert len(set(turns)) == len(turns) == plan.models[0].comparison.size == 12
     assert [turn.method for turn in turns[:6]] == ["ar", "eagle2", "adt", "eagle2", "adt", "ar"]
-
-
-def test_chosen_prompts_are_seen_pairs_of_different_concepts():
-    prompts = choose_prompts(32)
-    assert prompts == choose_prompts(32)
-    assert prompts[:5] == choose_prompts(5)
-    assert prompts[20:] == choose_prompts(12, skip=20)
-    assert all((prompt.attributes["concept"], prompt.attributes["style"]) in seen_pairs() for prompt in prompts)
-    assert len({prompt.attributes["concept"] for prompt in prompts}) == 32
 
 
 def test_a_plan_refuses_repeats_and_nothing():

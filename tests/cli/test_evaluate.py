@@ -111,7 +111,7 @@ def test_a_stop_keeps_what_is_drawn_and_another_run_is_refused(tmp_path, monkeyp
     assert len(list(tmp_path.glob("drawings-*.jsonl"))) == 2
 
 
-CURVE = {"verify_ms": [[1, 2.0], [8, 5.0]], "draft_ms": [[1, 0.5], [8, 0.75]], "machine": {}}
+CURVE = {"format": 3, "verify_ms": [[1, 2.0], [8, 5.0]], "draft_ms": [[1, 0.5], [8, 0.75]], "machine": {}}
 
 
 @pytest.mark.usefixtures("synthetic")

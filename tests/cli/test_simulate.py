@@ -153,7 +153,7 @@ def test_trees_are_simulated_as_they_were_without_windows_beside_them(tmp_path: 
 
 def test_windows_are_not_priced_inside_cycles_that_draft(tmp_path: Path) -> None:
     curve = tmp_path / "curve.json"
-    held = {"verify_ms": [[1, 1.0], [128, 1.5]], "draft_ms": [[1, 0.2], [128, 0.3]]}
+    held = {"format": 3, "verify_ms": [[1, 1.0], [128, 1.5]], "draft_ms": [[1, 0.2], [128, 0.3]]}
     curve.write_text(json.dumps(held))
     arguments = (*WINDOWS, "--machines", str(curve))
     assert call(*arguments, "--out", str(tmp_path / "alone"))[0] == 0
@@ -244,11 +244,11 @@ def test_another_sweep_s_folder_is_refused(tmp_path: Path) -> None:
 def test_a_file_that_has_changed_makes_another_sweep(tmp_path: Path) -> None:
     curve, out = tmp_path / "curve.json", tmp_path / "out"
     arguments = (*CHAINS, "--machines", str(curve), "--out", str(out))
-    curve.write_text(json.dumps({"verify_ms": [[1, 1.0], [8, 1.5]], "draft_ms": [[1, 0.2]]}))
+    curve.write_text(json.dumps({"format": 3, "verify_ms": [[1, 1.0], [8, 1.5]], "draft_ms": [[1, 0.2]]}))
     assert call(*arguments)[0] == 0
     before = (out / FILE_NAME).read_bytes()
     assert call(*arguments)[0] == 0
-    curve.write_text(json.dumps({"verify_ms": [[1, 1.0], [8, 1.5]], "draft_ms": [[1, 0.4]]}))
+    curve.write_text(json.dumps({"format": 3, "verify_ms": [[1, 1.0], [8, 1.5]], "draft_ms": [[1, 0.4]]}))
     code, text = call(*arguments)
     assert code == 2
     assert "belongs to another sweep (it differs in files)" in text
@@ -257,7 +257,7 @@ def test_a_file_that_has_changed_makes_another_sweep(tmp_path: Path) -> None:
 
 def test_a_curve_without_a_size_says_which(tmp_path: Path) -> None:
     curve = tmp_path / "small.json"
-    curve.write_text(json.dumps({"verify_ms": [[1, 1.0], [2, 1.5]], "draft_ms": [[1, 0.2], [16, 0.4]]}))
+    curve.write_text(json.dumps({"format": 3, "verify_ms": [[1, 1.0], [2, 1.5]], "draft_ms": [[1, 0.2], [16, 0.4]]}))
     code, text = call(*CHAINS, "--vary", "policy.length=3", "--machines", str(curve), "--out", str(tmp_path / "out"))
     assert code == 2
     assert re.search(r"measured from 1 to 2 nodes, asked for\s+.*4; measure those sizes", text, re.S)
@@ -268,7 +268,7 @@ def test_a_curve_without_a_size_says_which(tmp_path: Path) -> None:
 
 
 def test_a_sweep_takes_the_costs_inside_cycles_where_a_curve_holds_them(tmp_path: Path) -> None:
-    alone = {"verify_ms": [[1, 1.0], [64, 1.0]], "draft_ms": [[1, 0.5], [64, 0.5]]}
+    alone = {"format": 3, "verify_ms": [[1, 1.0], [64, 1.0]], "draft_ms": [[1, 0.5], [64, 0.5]]}
     within = {
         "plain": {"target_ms": 2.0, "host_ms": 1.0},
         "target_ms": [[1, 4.0], [64, 4.0]],
@@ -517,7 +517,7 @@ def test_bad_costs_and_comparisons_are_refused(monkeypatch: pytest.MonkeyPatch, 
     given = ("--trace", tmp_path / "one.npz", "--costs", costs, "--compare", compare)
 
     def refused(path: Path, held: str | None, message: str) -> None:
-        costs.write_text('{"verify_ms": [[1, 1.0]], "draft_ms": [[1, 0.1]]}')
+        costs.write_text('{"format": 3, "verify_ms": [[1, 1.0]], "draft_ms": [[1, 0.1]]}')
         path.unlink() if held is None else path.write_text(held)
         code, text = call("predict", *map(str, given))
         assert code == 2
@@ -525,14 +525,14 @@ def test_bad_costs_and_comparisons_are_refused(monkeypatch: pytest.MonkeyPatch, 
 
     refused(costs, None, "costs.json")
     refused(costs, "{", "no cost curve: expected JSON")
-    for held in ("[1]", "{}", '{"verify_ms": [1], "draft_ms": []}'):
+    for held in ("[1]", "{}", '{"format": 3, "verify_ms": [1], "draft_ms": []}'):
         refused(costs, held, "costs.json: ")
-    refused(costs, '{"verify_ms": [[1, -2]], "draft_ms": [[1, 1]]}', "verify_ms")
+    refused(costs, '{"format": 3, "verify_ms": [[1, -2]], "draft_ms": [[1, 1]]}', "verify_ms")
     compare.touch()
     refused(compare, None, "compare.json")
     for held in ("", "{"):
         refused(compare, held, "expected JSON")
-    refused(compare, '{"settings": {}, "rows": []}', "results upgrade")
+    refused(compare, '{"settings": {}, "rows": []}', "without 'results_version'")
     values = {"model": {"target": "field", "engine": "cpu", "sha256": {}}, "settings": {"temperature": 1}, "rows": []}
     refused(
         compare,
@@ -553,7 +553,7 @@ def test_a_prediction_says_which_costs_it_took(monkeypatch: pytest.MonkeyPatch, 
     values = {"settings": settings, "rows": [row], "model": about["model"]}
     compared = with_envelope("compare", {"processor": "one"}, "a test", values)
     (tmp_path / "compare.json").write_text(json.dumps(compared))
-    alone = {"verify_ms": [[1, 1.0], [3, 2.0]], "draft_ms": [[1, 0.1]], "overhead_ms": 0.1}
+    alone = {"format": 3, "verify_ms": [[1, 1.0], [3, 2.0]], "draft_ms": [[1, 0.1]], "overhead_ms": 0.1}
     within = {
         "plain": {"target_ms": 2.0, "host_ms": 0.5},
         "target_ms": alone["verify_ms"],

@@ -239,7 +239,7 @@ def test_check_holds_a_manifest_against_its_model(folder: Path, tmp_path: Path) 
     out = tmp_path / "out"
     shutil.copytree(folder, out)
     found = json.loads((out / "target.json").read_text())
-    found["settings"]["uncond_ids"] = [VOCAB]
+    found["settings"]["uncond_rows"] = 2
     (out / "target.json").write_text(json.dumps(found))
     with pytest.raises(ManifestError, match="settings and request of 'target' tell of different models"):
         next(verify(out, False, 0))
