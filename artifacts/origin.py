@@ -118,7 +118,7 @@ def _kind_of_json(path: Path, head: bytes, size: int) -> str | None:
     return "json" if isinstance(held, dict) and any(form <= held.keys() for form in _FORMS) else None
 
 
-_LOG_HEADS: Final = frozenset({"plan", "hash"})
+_LOG_HEADS: Final = frozenset({"hash"})
 
 
 def _parsed_file(path: Path) -> Any:

@@ -53,11 +53,11 @@ CASES = (
     Case(f"evaluate --methods ar --jobs 0 {DRAWN} --out x", "synthetic", LINK, ("x/evaluate.json",)),
     Case(
         *(f"evaluate --methods ar --jobs 0 {DRAWN} --out x", "synthetic", SYNC, ("x/evaluate.json",)),
-        ("x/evaluation.json", "x/shards/*.tar"),
+        ("x/drawings-*.jsonl", "x/pictures/*/*.png"),
     ),
     Case(
         *(f"evaluate --methods ar --jobs 0 {DRAWN} --out x", "synthetic", RENAME, ("x/evaluate.json",)),
-        ("x/evaluation.json", "x/shards/*.tar"),
+        ("x/drawings-*.jsonl", "x/pictures/*/*.png"),
     ),
     Case(
         *("metrics score evaluated --inception inception.pth --reference real", "scores", RENAME),
