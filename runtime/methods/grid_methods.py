@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
 
+from underpaint.algos.bounds import Cells
 from underpaint.algos.chance import Chance
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.spatial.row_front import check_window
@@ -30,7 +31,7 @@ class ZiparConfig:
     window: None is raster order, plain autoregression.
     """
 
-    window: int | None = 4
+    window: Cells | None = 4
     adaptive: bool = False
 
     @property

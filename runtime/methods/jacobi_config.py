@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
 from underpaint.algos.accept import RULES, Rule
+from underpaint.algos.bounds import Cells, Nodes, Share
 from underpaint.algos.chance import Chance
 from underpaint.algos.coupling import noise_of
 from underpaint.algos.rows import SamplingParams
@@ -47,15 +48,15 @@ class JacobiConfig:
     passes, beside: see `algos.spatial.lookup.Lookup`; last_row: see `algos.spatial.jacobi_window.JacobiWindow`.
     """
 
-    window: int = 16
+    window: Cells = 16
     coupling: Coupling = "independent"
     refill: Refill = "uniform"
     rule: str = _CHAIN
     rule_settings: Mapping[str, Shown] = field(default_factory=no_settings)
-    candidates: int = 1
-    levels: int = 1
+    candidates: Nodes = 1
+    levels: Cells = 1
     passes: bool = False
-    beside: float = 0.0
+    beside: Share = 0.0
     last_row: bool = False
 
     @property

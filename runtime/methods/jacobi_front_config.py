@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from underpaint.algos.bounds import Cells
 from underpaint.algos.chance import Chance
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.spatial.jacobi_front import JacobiFronts, Redraw, jacobi_fronts
@@ -26,8 +27,8 @@ from underpaint.runtime.methods.method_config import with_fields
 class JacobiFrontsConfig:
     """Implements `method_config.MethodConfig`: PJD's row fronts; see `algos.spatial.jacobi_front.JacobiFronts`."""
 
-    lead: int
-    window: int
+    lead: Cells
+    window: Cells
     refill: FrontRefill = "uniform"
     redraw: Redraw = "top"
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
+from underpaint.algos.bounds import Cells, CellsOrNone, Codes, Share, Within
 from underpaint.algos.chance import Chance
+from underpaint.algos.numbers import MOST_FACTOR
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.spatial.cell_rule import CellRule, Kind, cell_rule, pooled_codes
 from underpaint.algos.spatial.mulo import Keys, Order, Reject, Repair, RepairCycle, draft_and_repair
@@ -47,20 +49,20 @@ class MuloConfig:
     something.
     """
 
-    tau: float = 0.1
-    k: int | None = 0
-    rows: int | None = None
+    tau: Annotated[float, Within(0.0, MOST_FACTOR)] = 0.1
+    k: Codes | None = 0
+    rows: Cells | None = None
     reject: Reject = "local"
-    radius: int = 1
+    radius: CellsOrNone = 1
     order: Order = "serial"
-    window: int | None = 2
+    window: Cells | None = 2
     adaptive: bool = False
     keys: Keys = "stale"
     rule: Kind = "pooled"
-    delta: float = 0.3
+    delta: Share = 0.3
     resampler: str = "latent"
-    ratio: int = 2
-    draft_window: int | None = None
+    ratio: Cells = 2
+    draft_window: Cells | None = None
     draft_adaptive: bool = False
     draft_int8: bool | None = None
     greedy: bool = False

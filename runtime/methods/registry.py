@@ -5,6 +5,7 @@ from typing import Final
 
 from underpaint.algos.accept import RULES
 from underpaint.algos.accept.spec import at_temperature
+from underpaint.algos.bounds import check_bounds
 from underpaint.algos.draft import POLICIES
 from underpaint.algos.registry import Registry
 from underpaint.runtime.methods.grid_methods import GRID_METHODS
@@ -28,12 +29,14 @@ def resolve(
     method of that pair, or else from those that the policy has in the first method that uses it. preset: "tuned" or
     "paper". A rule of one's own starts from its default settings; at temperature 0 its greedy variant replaces it.
     Raises ValueError, saying what to write instead: an unknown method, rule, preset or setting, a value of the wrong
-    type, or a rule that does not fit the method.
+    type or beyond its bounds, or a rule that does not fit the method.
     """
     config = _asked(name, temperature, preset)
     if rule is not None:
         config = config.with_rule(rule, temperature)
-    return config.with_settings(name, settings)
+    config = config.with_settings(name, settings)
+    check_bounds(f"method '{name}'", config)
+    return config
 
 
 def _asked(name: str, temperature: float, preset: str) -> MethodConfig:

@@ -6,6 +6,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from underpaint.algos.accept import RULES, Rule
+from underpaint.algos.bounds import Cells, Share
 from underpaint.algos.spatial.jacobi_window import Coupling, JacobiWindow, Refill, drawn_for
 from underpaint.algos.spatial.lookup import Lookup
 from underpaint.algos.tree import Drawn
@@ -22,11 +23,11 @@ class WindowSettings:
     length: of the window at most; None: whatever the policy asks for and a target pass holds.
     """
 
-    length: int | None = None
+    length: Cells | None = None
     coupling: Coupling = "maximal"
     refill: Refill = "lookup"
     passes: bool = True
-    beside: float = 0.85
+    beside: Share = 0.85
     last_row: bool = True
 
     def window(self) -> JacobiWindow:
