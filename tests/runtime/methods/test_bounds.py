@@ -41,10 +41,12 @@ def _settings() -> Iterator[Setting]:
             kinds[policy.make] = f"exact {judge} --policy {policy.name} --set-policy {{name}}={{{{}}}}"
     for method in METHODS:
         config = method.tuned.sampled
-        kinds.setdefault(type(config), f"generate 'a panda left of a fox' --method {method.name} --set {{name}}={{{{}}}}")
+        kinds.setdefault(
+            type(config), f"generate 'a panda left of a fox' --method {method.name} --set {{name}}={{{{}}}}"
+        )
         for part, made in (("skipping", Skipping), ("window", WindowSettings), ("drawn", DrawnSettings)):
             if getattr(config, part, None) is not None and not isinstance(getattr(config, part), int):
-                kinds.setdefault(made, f"generate 'a panda left of a fox' --method {method.name} --set {part}.{{name}}={{{{}}}}")
+                kinds.setdefault(made, f"{draw} {part}.{{name}}={{{{}}}}")
     for made, command in kinds.items():
         hints = get_type_hints(made)
         for name in settings_fields(made):
