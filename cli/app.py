@@ -12,6 +12,7 @@ from underpaint.cli.certify import certify
 from underpaint.cli.compare import compare
 from underpaint.cli.costs import costs
 from underpaint.cli.engine import engine
+from underpaint.cli.env import env
 from underpaint.cli.errors import BAD_INPUT, bad_input, machine_errors, stopped_on_interrupt
 from underpaint.cli.evaluation.evaluate import evaluate
 from underpaint.cli.evaluation.metrics import app as metrics
@@ -86,6 +87,7 @@ app.command()(exact)
 app.command()(certify)
 app.command()(premises)
 app.command()(trace)
+app.command()(env)
 app.add_typer(simulate, name="simulate")
 app.add_typer(results, name="results")
 app.add_typer(metrics, name="metrics")
