@@ -2,6 +2,7 @@
 
 import logging
 import re
+from pathlib import Path
 
 import underpaint
 
@@ -18,6 +19,7 @@ html_theme_options = {
     "secondary_sidebar_items": ["page-toc"],
     "use_edit_page_button": False,
 }
+html_extra_path = [path for path in ("extra",) if (Path(__file__).parent / path).is_dir()]
 html_show_sourcelink = False
 highlight_language = "none"  # commands of a shell
 myst_heading_anchors = 4

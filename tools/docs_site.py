@@ -116,7 +116,8 @@ def write_modules(site: Site) -> None:
         own = "underpaint" if package == "underpaint" else f"underpaint.{package}"
         for file in modules:
             name = module_name(file)
-            shown = f"```{{eval-rst}}\n.. automodule:: {name}\n   :members:\n   :undoc-members:\n   :show-inheritance:\n```\n"
+            options = "".join(f"   :{option}:\n" for option in ("members", "undoc-members", "show-inheritance"))
+            shown = f"```{{eval-rst}}\n.. automodule:: {name}\n{options}```\n"
             site.write(f"reference/modules/{name}.md", f"# {name}\n\n{shown}")
         names = [module_name(file) for file in modules]
         site.write(f"reference/packages/{own}.md", f"# {own}\n\n" + toctree([f"../modules/{name}" for name in names]))
@@ -241,13 +242,14 @@ def write_gallery(site: Site, comparison: Path | None) -> None:
     text = "# Gallery\n\nEach row is a method, each column a prompt.\n\n![Pictures by method](gallery.png)\n"
     shutil.copyfile(DOCS / "gallery.png", site.out / "gallery.png")
     if comparison is not None:
-        shutil.copytree(comparison, site.out / "_replays", ignore=lambda _, names: set(names) - {"report.html"})
-        attributes = 'loading="lazy" src="_replays/report.html" title="Replays" '
+        (site.out / "extra" / "replays").mkdir(parents=True)
+        shutil.copyfile(comparison / "report.html", site.out / "extra" / "replays" / "report.html")
+        attributes = 'loading="lazy" src="replays/report.html" title="Replays" '
         attributes += 'style="width:100%;height:60rem;border:0"'
         text += (
             "\n## Replays\n\nDrag the slider of a replay to see which cells each pass accepted. The page below is what "
-            "`underpaint report` writes for a comparison of two prompts "
-            "([full page](_replays/report.html)).\n\n```{raw} html\n"
+            "`underpaint report` writes for a comparison of two prompts.\n\n```{raw} html\n"
+            '<p><a href="replays/report.html">Open it alone</a></p>\n'
             f"<iframe {attributes}></iframe>\n```\n"
         )
     site.write("gallery.md", text)
