@@ -118,6 +118,17 @@ def check_dataclass(what: str, make: object) -> None:
         raise ValueError(f"{what}: expected make to be a dataclass, whose fields are its settings, got {make!r}")
 
 
+def check_reference(what: str, reference: object) -> None:
+    """ValueError unless the device form that `what` names is None or a reference like "package.module:function"."""
+    if reference is None:
+        return
+    module, colon, name = reference.rpartition(":") if isinstance(reference, str) else ("", "", "")
+    if not (module and colon and name.isidentifier()):
+        raise ValueError(
+            f'{what}: expected device to be "module:function" or "path/of/file.py:function", got {reference!r}'
+        )
+
+
 def default_settings(make: Callable[..., Any]) -> dict[str, Any]:
     """The defaults of the settings of the dataclass `make`; a setting without a default is left out."""
     found: dict[str, Any] = {}

@@ -10,13 +10,13 @@ import torch
 
 from benchmarks.device_checks import Check
 from benchmarks.device_models import random_model, shipped_method, shipped_models, shipped_prompts, weight_bytes
+from tools.device_programs import count_cycle
+from tools.device_sizes import method_of
 from underpaint.algos.draft.spec import Grid
 from underpaint.artifacts.decoder_config import DecoderConfig
 from underpaint.runtime.device.decoder import DecoderForward
 from underpaint.runtime.device.eager import EagerLoop
-from underpaint.runtime.device.program import count_cycle
 from underpaint.runtime.device.runner import ENDINGS, DeviceRunner, envelope_of
-from underpaint.runtime.device.sizes import method_of
 from underpaint.runtime.device.state import needed_bytes
 from underpaint.runtime.methods.method import ModelTables
 

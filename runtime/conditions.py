@@ -33,13 +33,15 @@ class Condition:
     """What a picture is drawn for.
 
     text: as it is shown, and what the noise of the picture is keyed by. ids: one class, or a prompt in the model's own
-    vocabulary. features: an .npy file of features [n, C], in place of ids. attributes: what a judge may look for in
-    the picture, by slot; empty where nothing tells.
+    vocabulary. features: an .npy file of features [n, C], in place of ids. uncond_ids: the ids of a negative prompt,
+    for live models; None takes the model's own second row. attributes: what a judge may look for in the picture, by
+    slot; empty where nothing tells.
     """
 
     text: str
     ids: tuple[int, ...] = ()
     features: Path | None = None
+    uncond_ids: tuple[int, ...] | None = None
     attributes: Mapping[str, str] = field(default_factory=_no_attributes, compare=False)
 
     def caption(self) -> str:

@@ -153,6 +153,6 @@ SPEC = RULES.register(
         examples=every_combination(
             group=(1, 2, 3, 4, 6), gap=(0.11, 0.5), distance=(0.8, 2.0), window=get_args(GroupWindow)
         ),
-        device="gsd",
+        device="underpaint.runtime.device.kernels.walk_gsd:gsd_walk",
     )
 )

@@ -245,7 +245,7 @@ _RESIDUALS: dict[Residual, frozenset[Drawn]] = {
 SPEC = RULES.register(
     RuleSpec(
         name="lantern",
-        device="lantern",
+        device="underpaint.runtime.device.kernels.walk_lantern:lantern_walk",
         make=Lantern,
         promise="bounded",
         drawn=frozenset({"top_k", "without_replacement", "iid"}),
@@ -271,7 +271,7 @@ SPEC = RULES.register(
 SPEC_PP = RULES.register(
     RuleSpec(
         name="lantern_pp",
-        device="lantern_pp",
+        device="underpaint.runtime.device.kernels.walk_lantern:lantern_walk",
         make=LanternPP,
         promise="bounded",
         drawn=frozenset({"top_k", "without_replacement", "iid"}),

@@ -102,7 +102,7 @@ def _batched(rule: LanternGreedy | LanternPPGreedy, sampled_siblings: bool) -> B
 SPEC = RULES.register(
     RuleSpec(
         name="lantern_greedy",
-        device="lantern_greedy",
+        device="underpaint.runtime.device.kernels.walk_longest:lantern_greedy_walk",
         make=LanternGreedy,
         promise="bounded",
         drawn=frozenset({"top_k", "without_replacement", "iid"}),
@@ -120,7 +120,7 @@ SPEC = RULES.register(
 SPEC_PP = RULES.register(
     RuleSpec(
         name="lantern_pp_greedy",
-        device="lantern_pp_greedy",
+        device="underpaint.runtime.device.kernels.walk_longest:lantern_greedy_walk",
         make=LanternPPGreedy,
         promise="bounded",
         drawn=frozenset({"top_k", "without_replacement", "iid"}),

@@ -12,7 +12,7 @@ from underpaint.algos.arrays import FloatArray
 from underpaint.algos.batched.spec import BatchedRuleOf, no_batched_rule
 from underpaint.algos.chance import Chance
 from underpaint.algos.plugin_guard import check_answers
-from underpaint.algos.registry import Registry, check_dataclass, default_settings
+from underpaint.algos.registry import Registry, check_dataclass, check_reference, default_settings
 from underpaint.algos.tree import DRAWN, DraftTree, Drawn, Verdict
 
 Residual: TypeAlias = Literal["paper", "released", "standard"]
@@ -79,7 +79,8 @@ class RuleSpec:
     needs_chain: it covers trees in which no node has two children.
     looks_ahead: whether a token stays depends on the tokens drafted behind it, on chains too.
     batched: its form over many trees at once; a test holds the two together.
-    device: the name of its form in `runtime.device.rules`, which takes the same uniforms; None where it has none.
+    device: its form on the GPU, which takes the same uniforms: "module:name" or "path/of/file.py:name" of a function
+        (rule, Shape, torch device) -> Decide, loaded on first use (see `runtime.device.rules`). None where it has none.
     """
 
     name: str
@@ -114,6 +115,7 @@ class RuleSpec:
             raise ValueError(
                 f"rule '{self.name}': expected drawn to name some of {', '.join(DRAWN)}, got {sorted(self.drawn)}"
             )
+        check_reference(f"rule '{self.name}'", self.device)
 
     def check_covers(self, drawn: Drawn) -> None:
         """Raise ValueError unless the rule covers trees drawn this way."""

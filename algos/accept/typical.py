@@ -65,7 +65,7 @@ class TypicalAcceptance:
 SPEC = RULES.register(
     RuleSpec(
         name="typical",
-        device="typical",
+        device="underpaint.runtime.device.kernels.walk_longest:typical_walk",
         make=TypicalAcceptance,
         promise="unbounded",
         drawn=frozenset(DRAWN),

@@ -150,6 +150,7 @@ def _batched(policy: AdtTree) -> BatchedPolicy | None:
 SPEC = POLICIES.register(
     PolicySpec(
         name="adt",
+        device="underpaint.runtime.device.ranked_growth:adt_plan",
         make=AdtTree,
         drawn="top_k",
         source="arXiv 2512.21857, equations 2 and 3 (no public code)",

@@ -70,6 +70,7 @@ def _batched_likeliest(policy: LikeliestChain) -> BatchedPolicy:
 SAMPLED = POLICIES.register(
     PolicySpec(
         name="chain",
+        device="underpaint.runtime.device.static_growth:chain_plan",
         make=Chain,
         drawn="iid",
         source="arXiv 2211.17192, algorithm 1",
@@ -81,6 +82,7 @@ SAMPLED = POLICIES.register(
 LIKELIEST = POLICIES.register(
     PolicySpec(
         name="chain_top1",
+        device="underpaint.runtime.device.ranked_growth:likeliest_chain_plan",
         make=LikeliestChain,
         drawn="top_k",
         source="arXiv 2211.17192 with a one-hot draft distribution",

@@ -75,6 +75,7 @@ def _batched_top_k(policy: StaticTopK) -> BatchedPolicy:
 SAMPLED = POLICIES.register(
     PolicySpec(
         name="eagle1",
+        device="underpaint.runtime.device.static_growth:widths_plan",
         make=Eagle1,
         drawn="without_replacement",
         source="arXiv 2401.15077 (EAGLE-1); arXiv 2502.06352 (LANTERN++) on images",
@@ -86,6 +87,7 @@ SAMPLED = POLICIES.register(
 LIKELIEST = POLICIES.register(
     PolicySpec(
         name="static_top_k",
+        device="underpaint.runtime.device.static_growth:widths_plan",
         make=StaticTopK,
         drawn="top_k",
         source="arXiv 2401.10774 (Medusa): a static tree of likeliest tokens",

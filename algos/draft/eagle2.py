@@ -57,6 +57,7 @@ def _batched(policy: Eagle2) -> BatchedPolicy:
 SPEC = POLICIES.register(
     PolicySpec(
         name="eagle2",
+        device="underpaint.runtime.device.ranked_growth:eagle2_plan",
         make=Eagle2,
         drawn="top_k",
         source="arXiv 2406.16858",

@@ -55,6 +55,7 @@ class OptTree:
 SPEC = POLICIES.register(
     PolicySpec(
         name="opt",
+        device="underpaint.runtime.device.opt_growth:opt_plan",
         make=OptTree,
         drawn="top_k",
         source="arXiv 2406.17276",

@@ -49,6 +49,7 @@ class ScheduledTree:
 SPEC = POLICIES.register(
     PolicySpec(
         name="scheduled",
+        device="underpaint.runtime.device.ranked_growth:scheduled_plan",
         make=ScheduledTree,
         drawn="top_k",
         source="a control of ours, on EAGLE-2's tree (arXiv 2406.16858)",

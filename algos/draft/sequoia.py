@@ -195,6 +195,7 @@ _EXAMPLE: Final[Mapping[str, Any]] = {
 SPEC = POLICIES.register(
     PolicySpec(
         name="sequoia",
+        device="underpaint.runtime.device.static_growth:sequoia_plan",
         make=Sequoia,
         drawn="without_replacement",
         source="arXiv 2402.12374, section 3",
@@ -206,6 +207,7 @@ SPEC = POLICIES.register(
 LIKELIEST = POLICIES.register(
     PolicySpec(
         name="sequoia_top_k",
+        device="underpaint.runtime.device.static_growth:sequoia_plan",
         make=SequoiaTopK,
         drawn="top_k",
         source="arXiv 2402.12374, section 3: the same trees at temperature 0",

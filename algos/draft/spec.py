@@ -8,7 +8,7 @@ from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.batched.spec import BatchedPolicyOf, no_batched_policy
 from underpaint.algos.chance import Chance
 from underpaint.algos.plugin_guard import check_answers
-from underpaint.algos.registry import Registry, check_dataclass
+from underpaint.algos.registry import Registry, check_dataclass, check_reference
 from underpaint.algos.tree import DRAWN, DraftTree, Drawn, Verdict
 
 
@@ -157,6 +157,7 @@ class PolicySpec:
         has them, `chain_ms` and `plain_ms`).
     examples: settings that make trees small enough for the property tests; one of them may be empty.
     batched: its form over many images at once; a test holds the two together.
+    device: its form on the GPU, as `RuleSpec.device`: a function (policy, Room) -> Plan, see `runtime.device.plans`.
     """
 
     name: str
@@ -168,6 +169,7 @@ class PolicySpec:
     cost_aware: bool = False
     examples: tuple[Mapping[str, Any], ...] = ()
     batched: BatchedPolicyOf = no_batched_policy
+    device: str | None = None
 
     def __post_init__(self) -> None:
         """Raise ValueError where what a plug-in registers is no policy."""
@@ -175,6 +177,7 @@ class PolicySpec:
         check_answers(f"policy '{self.name}'", cast("type[Policy]", self.make), "grow", _not_a_tree)
         if self.drawn not in DRAWN:
             raise ValueError(f"policy '{self.name}': expected drawn of {', '.join(DRAWN)}, got {self.drawn!r}")
+        check_reference(f"policy '{self.name}'", self.device)
 
 
 def _not_a_tree(answer: object, *_: object) -> str | None:
@@ -183,3 +186,8 @@ def _not_a_tree(answer: object, *_: object) -> str | None:
 
 
 POLICIES: Registry[PolicySpec] = Registry("policy", "underpaint.policies")
+
+
+def policy_spec_of(policy: Policy) -> PolicySpec | None:
+    """The registered spec that made `policy`; None for a policy that no spec makes."""
+    return next((spec for spec in POLICIES if spec.make is type(policy)), None)

@@ -22,11 +22,12 @@ from underpaint.algos.draft.tree_builder import point_tree
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.spatial.jacobi_window import JacobiWindow
 from underpaint.algos.tree import Drawn, Shape, Verdict
-from underpaint.runtime.device import rules
 from underpaint.runtime.device.forwards import DeviceDecoder
 from underpaint.runtime.device.growth import DraftPasses, Limits
-from underpaint.runtime.device.kernels.walk import DONE, GOING, BatchTree, Verdicts
+from underpaint.runtime.device.kernels.walk import DONE, GOING, BatchTree, Decide, Verdicts
+from underpaint.runtime.device.kernels.walk import Shape as TreeShape
 from underpaint.runtime.device.plans import Plan
+from underpaint.runtime.device.rules import device_rule
 from underpaint.runtime.device.state import Envelope, State
 from underpaint.runtime.device.static_growth import StaticGrowth
 from underpaint.runtime.device.window_growth import WindowGrowth, window_bytes
@@ -113,7 +114,7 @@ class ChosenGrowth:
         self._window = WindowGrowth(state, beside.window, grid, True, beside.likeliest)
         self._passes = DraftPasses(drafter, state, grid.cells // 2)
         self._statics: dict[Shape | int, StaticGrowth] = {}
-        self._decides: dict[Drawn | None, rules.Decide] = {}
+        self._decides: dict[Drawn | None, Decide] = {}
         self._root = torch.full_like(state.tree.parents, -1)
         self._cell, self.passes = 1, 0
         one = torch.zeros_like(state.progress.cells)
@@ -197,7 +198,7 @@ class ChosenGrowth:
             self._statics[key] = StaticGrowth(state, self._drafter, self._sampler, shapes, sampled)
         return self._statics[key]
 
-    def _rule(self) -> rules.Decide:
+    def _rule(self) -> Decide:
         chosen = self.choice
         drawn: Drawn | None = {"window": None, "drawn": chosen.drawn}.get(chosen.kind, "top_k")
         return self._decides[drawn]
@@ -209,9 +210,9 @@ class ChosenGrowth:
         """
         envelope, vocab_size = self._state.envelope, self._drafter.config.vocab_size
 
-        def made(judge: Rule, drawn: Drawn, children: int) -> rules.Decide:
-            shape = rules.Shape(1, envelope.nodes, vocab_size, drawn, envelope.levels, children)
-            return rules.device_rule(judge, shape, device)
+        def made(judge: Rule, drawn: Drawn, children: int) -> Decide:
+            shape = TreeShape(1, envelope.nodes, vocab_size, drawn, envelope.levels, children)
+            return device_rule(judge, shape, device)
 
         self._decides = {"top_k": made(rule, "top_k", 1), None: made(self._rules.rule, "iid", 1)}
         for drawn, judge in self._rules.drawn_rules.items():

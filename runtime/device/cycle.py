@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from underpaint.algos.accept import Rule
+from underpaint.algos.accept.spec import spec_of
 from underpaint.algos.draft.choice import NOTHING
 from underpaint.algos.draft.roofline import Roofline
 from underpaint.algos.draft.spec import Grid, Policy
@@ -26,8 +27,9 @@ from underpaint.runtime.device.kernels.lines import LineBuffers, commit_lines, l
 from underpaint.runtime.device.kernels.probs import probs
 from underpaint.runtime.device.kernels.tree_meta import MOST_NODES, tree_meta
 from underpaint.runtime.device.kernels.uniforms import uniforms
+from underpaint.runtime.device.kernels.walk import Shape
 from underpaint.runtime.device.plans import Plan, plan_of
-from underpaint.runtime.device.rules import Shape, device_rule
+from underpaint.runtime.device.rules import device_rule
 from underpaint.runtime.device.state import Envelope, State
 from underpaint.runtime.device.window_growth import window_plan
 
@@ -263,10 +265,5 @@ def _line_buffers(state: State) -> LineBuffers:
 
 def _covered(rule: Rule) -> Drawn:
     """A kind of tree that the rule covers: over a root alone every kind is the same."""
-    from underpaint.algos.accept import RULES
-    from underpaint.runtime.device.rules import DEVICE_RULES
-
-    for form in DEVICE_RULES.values():
-        if type(rule) is form.kind:
-            return min(RULES[form.name].drawn)
-    return "top_k"
+    spec = spec_of(rule)
+    return "top_k" if spec is None else min(spec.drawn)

@@ -25,10 +25,10 @@ from underpaint.runtime.device.folder import DeviceModels, FolderModels
 from underpaint.runtime.device.front_cycle import FrontMethod
 from underpaint.runtime.device.island_cycle import IslandMethod, LowCondition, draft_bytes
 from underpaint.runtime.device.jacobi_front_cycle import JacobiFrontMethod, RowFrontMethod
+from underpaint.runtime.device.kernels.walk import Shape
 from underpaint.runtime.device.low_models import LowFiles, LowModels, island_method, lacking
-from underpaint.runtime.device.plans import DEVICE_POLICIES
 from underpaint.runtime.device.providers import TORCH, check_engines, check_forward, open_engines
-from underpaint.runtime.device.rules import DEVICE_RULES, Shape, device_rule
+from underpaint.runtime.device.rules import device_rule
 from underpaint.runtime.device.runner import DecodedImage, DeviceError, DeviceRunner, Watch, check_memory, envelope_of
 from underpaint.runtime.device.state import needed_bytes
 from underpaint.runtime.drawing import Drawing
@@ -55,10 +55,10 @@ def has_form(spec: MethodSpec, temperature: float) -> bool:
     if isinstance(config, MuloConfig):
         return lacking(config) is None
     if isinstance(config, JacobiConfig):
-        return config.rule in DEVICE_RULES
-    if not isinstance(config, TreeConfig) or config.skipping is not None or config.rule not in DEVICE_RULES:
+        return RULES[config.rule].device is not None
+    if not isinstance(config, TreeConfig) or config.skipping is not None or RULES[config.rule].device is None:
         return False
-    return config.policy == NO_POLICY or POLICIES[config.policy].make in DEVICE_POLICIES
+    return config.policy == NO_POLICY or POLICIES[config.policy].device is not None
 
 
 def device_method(

@@ -29,6 +29,8 @@ from tests.runtime.device.engines import (
 )
 from tests.runtime.device.test_kernels import FAMILIES, model_of
 from tests.runtime.device.test_mutants import planted
+from tools.device_programs import count_cycle
+from tools.device_sizes import XL, method_of
 from underpaint.algos.draft.spec import Grid
 from underpaint.algos.spatial.jacobi_front import JacobiFronts
 from underpaint.artifacts.device_graph import PassSize
@@ -41,8 +43,6 @@ from underpaint.runtime.device.forwards import Attend, Cache
 from underpaint.runtime.device.front_cycle import FrontMethod
 from underpaint.runtime.device.jacobi_front_cycle import JacobiFrontMethod, row_front_cycle
 from underpaint.runtime.device.pass_sizes import passes_of
-from underpaint.runtime.device.program import count_cycle
-from underpaint.runtime.device.sizes import XL, method_of
 from underpaint.runtime.engines.context import EngineError
 
 

@@ -95,7 +95,7 @@ MUTANTS = {
         windows_agree("independent", "left"),
     ),
     "a token is accepted behind a rejected one": (
-        ("walk_drawn", "child = tl.load(sibling + tree + child)", "child = tl.load(first + tree + child)"),
+        ("walk_drawn", "child = tl.load(tree.sibling + base + child)", "child = tl.load(tree.first + base + child)"),
         decodes_agree,
     ),
     "a window runs over the picture's end": (
