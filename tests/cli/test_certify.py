@@ -281,7 +281,7 @@ def test_ctrl_c_ends_certify_with_one_line(folder):
 
 def test_a_case_is_shrunk_without_hypothesis(folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "hypothesis", None)
-    done = called("certify", "mine.py:wrong", "--drawn", "iid", "--json", "found.json")
+    done = called("certify", "mine.py:wrong", "--drawn", "iid", "--shrink-seconds", 600, "--json", "found.json")
     assert done.exit_code == 1
     found = json.loads((folder / "found.json").read_text())
     assert found["shrunk"]
