@@ -39,9 +39,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         with refusing(parser):
             asked.curves.mkdir(parents=True, exist_ok=True)
             check_file_writable(asked.curves / "device-h200-llamagen-xl.json")
-    from underpaint.artifacts.decoder_config import DecoderConfig
-    from underpaint.runtime.device.program import Program, count_cycle, count_islands
-    from underpaint.runtime.device.sizes import (
+    from tools.device_programs import Program, count_cycle, count_islands
+    from tools.device_sizes import (
         CHOICES,
         METHODS,
         SEVEN_B,
@@ -52,6 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         method_of,
         roofline_of,
     )
+    from underpaint.artifacts.decoder_config import DecoderConfig
 
     models: dict[str, DecoderConfig] = {"llamagen-xl": XL, "7b": SEVEN_B}
     rows: list[dict[str, Any]] = []

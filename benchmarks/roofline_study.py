@@ -25,7 +25,7 @@ import numpy as np
 from benchmarks.report import at_least, finish, options, parse
 from underpaint.artifacts.workers import local_workers, usable_cores
 from underpaint.runtime.methods.registry import resolve
-from underpaint.runtime.methods.window_settings import DrawnSettings, WindowSettings, window_plan
+from underpaint.runtime.methods.trees.beside import DrawnSettings, window_plan
 from underpaint.sim.batched.decoding import AlternativeDrafts, make_rule, make_scheme, run_lockstep, run_loop
 from underpaint.sim.latency.models import Costs, SizeMissing
 from underpaint.sim.latency.run_times import latency_model_of
@@ -156,7 +156,7 @@ def beside_of(task: Task, model: TableModel) -> AlternativeDrafts | None:
     """A window as `jacobi-lookup`'s, and rules for drawn siblings, as the method `roofline` has them."""
     if not task.beside:
         return None
-    plan = window_plan(WindowSettings(), "point", make_rule(model, "point", {}))
+    plan = window_plan({}, "point", make_rule(model, "point", {}))
     drawn = DrawnSettings("multi_round") if "replacement" in task.beside else DrawnSettings()
     return AlternativeDrafts(plan.window, plan.rule, drawn.rules() if "siblings" in task.beside else {})
 

@@ -135,7 +135,7 @@ def draw_all_on_device(device: "DevicePlan", plan: "ComparisonPlan", log: "Drawi
     """Draw what `log` lacks of the plan; on Ctrl-C say where it stands and leave."""
     from underpaint.artifacts.run_log import RunLogInUse
     from underpaint.runtime.device.comparison import run_on_device
-    from underpaint.runtime.device.runner import DeviceError
+    from underpaint.runtime.device.forms import DeviceError
     from underpaint.runtime.engines.context import EngineError
 
     try:
@@ -156,7 +156,7 @@ def draw_on_device(
 ) -> None:
     """Draw pictures batch by batch and hand each to `finish`; exit code 2 where one ended with an error."""
     from underpaint.runtime.device.batches import Wanted
-    from underpaint.runtime.device.runner import DeviceError
+    from underpaint.runtime.device.forms import DeviceError
     from underpaint.runtime.drawing import Drawing
     from underpaint.runtime.engines.context import EngineError
 

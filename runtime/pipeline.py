@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -26,13 +26,14 @@ from underpaint.runtime.engines.grid_target import EngineGridTarget
 from underpaint.runtime.engines.images import ImageDecoder, Picture
 from underpaint.runtime.engines.target import EngineTarget
 from underpaint.runtime.evaluation.machine import check_clock
-from underpaint.runtime.low_resolution import LowResolution
 from underpaint.runtime.methods.method import ModelTables, Timed
 from underpaint.runtime.methods.method_config import MOST_PUBLISHED_K, scaled_to
-from underpaint.runtime.resampling.registry import read_codebook, read_table
-from underpaint.runtime.resampling.resampler import Resampler
 from underpaint.zoo.grammars import check_tables, index_grammar
-from underpaint.zoo.load import FOLDER
+from underpaint.zoo.load import FOLDER, read_codebook, read_table
+
+if TYPE_CHECKING:
+    from underpaint.runtime.low_resolution import LowResolution
+    from underpaint.runtime.resampling.resampler import Resampler
 
 MAX_NODES: Final = 64
 """Nodes of the largest tree that a target scores, its root included."""
@@ -64,10 +65,10 @@ class Pipeline:
     high: EngineTarget
     loaded_drafter: EngineDrafter | None
     decoder: ImageDecoder | None
-    low: LowResolution
     context: EngineContext
     hashes: dict[str, str]
     max_nodes: int = MAX_NODES
+    _low: LowResolution | None = None
 
     @classmethod
     def open(
@@ -114,8 +115,7 @@ class Pipeline:
         tables = _tables(folder, index)
         _check_together(folder, tables, target, drafter, decoder)
         used = (entry.target, entry.drafter, parts.codebook, parts.neighbours, parts.vq_decoder)
-        own = replace(context, lingering=False)  # for models between the passes of the target
-        return cls(
+        opened = cls(
             folder=folder,
             index=index,
             entry=entry,
@@ -125,10 +125,12 @@ class Pipeline:
             high=target,
             loaded_drafter=drafter,
             decoder=decoder,
-            low=LowResolution.of(folder, index, entry, target, low, backend, own),
             context=context,
             hashes=index.hashes(name for name in (*used, "condition") if name is not None),
         )
+        if low is not None:
+            opened._low = opened._low_of(low)
+        return opened
 
     def __repr__(self) -> str:
         drafter = self.entry.drafter if self.loaded_drafter is not None else None
@@ -136,6 +138,19 @@ class Pipeline:
             f"<Pipeline {str(self.folder)!r}: {self.title()}, target {self.entry.target!r}, drafter {drafter!r}, "
             f"{self.tables.vocab_size:,} codes, backend {self.backend!r}>"
         )
+
+    @property
+    def low(self) -> LowResolution:
+        """Smaller targets, and what lies between: made when they are first asked for."""
+        if self._low is None:
+            self._low = self._low_of(None)
+        return self._low
+
+    def _low_of(self, folder: Path | None) -> LowResolution:
+        from underpaint.runtime.low_resolution import LowResolution
+
+        own = replace(self.context, lingering=False)  # for models between the passes of the target
+        return LowResolution.of(self.folder, self.index, self.entry, self.high, folder, self.backend, own)
 
     @property
     def grid(self) -> Grid:
@@ -157,7 +172,8 @@ class Pipeline:
         sha256: of every model that was opened so far, by name: of its weights where they lie in a file of their own,
         else of the whole file.
         """
-        smaller = {} if self.low.folder == self.folder else {"low": self.low.to_dict()}
+        low = self._low
+        smaller = {} if low is None or low.folder == self.folder else {"low": low.to_dict()}
         return {
             "resolution": self.resolution,
             "grid": list(self.grid),
@@ -166,7 +182,7 @@ class Pipeline:
             "engine": self.backend,
             "precision": self.high.decoder.config.precision,
             "threads": self.context.threads,
-            "sha256": {**self.hashes, **self.low.hashes},
+            "sha256": {**self.hashes, **({} if low is None else low.hashes)},
             **smaller,
         }
 

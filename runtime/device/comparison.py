@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from underpaint.runtime.device.batches import NotDrawn, Wanted
 from underpaint.runtime.device.drawing import DeviceDrawer
-from underpaint.runtime.device.runner import DeviceError
+from underpaint.runtime.device.forms import DeviceError
 from underpaint.runtime.drawing import Drawing
 from underpaint.runtime.evaluation.comparison import ComparisonPlan
 from underpaint.runtime.evaluation.drawing_log import DrawingKey, DrawingLog, DrawnJob

@@ -6,6 +6,7 @@ rest unused.
 
 from typing import NamedTuple, Protocol
 
+import torch
 from torch import Tensor
 
 from underpaint.runtime.device.forwards import DeviceDecoder, causal_masks, gather_rows
@@ -18,6 +19,14 @@ class Limits(NamedTuple):
     depths: Tensor
     widths: Tensor
     totals: Tensor
+
+
+def limits_of(state: State, depth: int, width: int, total: int) -> Limits:
+    """The same limits for every image."""
+    device = state.roles.device
+    return Limits(
+        *(torch.full((state.batch,), number, dtype=torch.int64, device=device) for number in (depth, width, total))
+    )
 
 
 class Growth(Protocol):

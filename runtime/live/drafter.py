@@ -37,7 +37,6 @@ def new_drafter(live: LiveModel) -> Decoder:
     line ends: codes have the rotary positions that they have in the target's sequence.
     """
     target = live.decoder
-    rope = getattr(live.config, "rope_parameters", None) or {}
     config = DecoderConfig(
         dim=target.dim,
         layers=1,
@@ -47,9 +46,9 @@ def new_drafter(live: LiveModel) -> Decoder:
         grid_side=target.grid_side,
         grid_width=target.grid_width,
         prefix=1,
-        norm_eps=getattr(live.config, "rms_norm_eps", 1e-5),
-        rope="line",
-        rope_base=float(rope.get("rope_theta", 10000.0)),
+        norm_eps=target.norm_eps,
+        rope=target.rope,
+        rope_base=target.rope_base,
         condition="none",
         drafter=True,
         fc_bias=False,

@@ -182,7 +182,7 @@ class LiveEncoder(ConditionEncoder):
             LiveModelError: An id out of range, a prompt that is too long, or one that begins no picture.
         """
         live = self._live
-        prompt = live.check_prompt(condition.ids)
+        prompt = live.check_prompt((*condition.ids, *live.appended))
         live.check_start(prompt)
         if condition.uncond_ids is None and live.uncond is None:
             return EncodedCondition(np.array([prompt]) + live.codes, (0,))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -39,7 +39,7 @@ class LiveModel:
         body: The decoder layers. They are called as `transformers` calls them: `inputs_embeds` [B, T, D], a 4-D
             additive `attention_mask` [B, 1, T, S], `position_ids` and `past_key_values`.
         config: The decoder's configuration: `hidden_size`, `intermediate_size`, `num_hidden_layers`,
-            `num_attention_heads`, and `num_key_value_heads` and `head_dim` where it has them.
+            `num_attention_heads`, and `num_key_value_heads` and `head_dim` where it has them; or a `DecoderConfig`.
         grid: Rows and columns of the token image.
         codes: V, the number of image codes.
         vocabulary: Number of ids that `embed_ids` takes.
@@ -54,6 +54,7 @@ class LiveModel:
         position_ids: Position ids of places [B, T] (0 is a row's first prompt token), given the prompt's length [B, 1].
         uncond: The second row's ids for a prompt, for guidance; None where the model is drawn without guidance.
         image_start: The ids that every prompt must end with.
+        appended: The ids that are put behind every prompt.
         encode: The ids of a text, by the model's processor; None where prompts must be given as ids.
         decode: Pixels uint8 [H, W, 3] of codes [cells]; None where the model has no picture decoder.
         longest_prompt: Most ids of a prompt.
@@ -76,6 +77,7 @@ class LiveModel:
     position_ids: Callable[[Tensor, Tensor], Tensor] = plain_positions
     uncond: Callable[[Ids], Ids] | None = None
     image_start: Ids = ()
+    appended: Ids = ()
     encode: Callable[[Any, str], Sequence[int]] | None = None
     decode: Callable[[IntArray], NDArray[np.uint8]] | None = None
     longest_prompt: int = 1024
@@ -87,6 +89,9 @@ class LiveModel:
     def decoder(self) -> DecoderConfig:
         """The sizes of the decoder, as engines need them."""
         config, grid = self.config, self.grid
+        if isinstance(config, DecoderConfig):
+            return replace(config, capacity=config.slots)
+        rope = getattr(config, "rope_parameters", None) or {}
         eol = 0 if self.eol_id is None else grid.height - 1
         return DecoderConfig(
             dim=config.hidden_size,
@@ -97,7 +102,9 @@ class LiveModel:
             grid_side=grid.height,
             grid_width=grid.width,
             prefix=self.longest_prompt,
+            norm_eps=getattr(config, "rms_norm_eps", 1e-5),
             rope="line",
+            rope_base=float(rope.get("rope_theta", 10000.0)),
             cond_ids=self.vocabulary,
             uncond_keep=None if self.uncond is None else (0, 1),
             eol_token=self.eol_id,

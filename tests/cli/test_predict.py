@@ -19,7 +19,7 @@ from underpaint.runtime.evaluation.comparison import ComparisonPlan, choose_prom
 from underpaint.runtime.evaluation.drawer import run
 from underpaint.runtime.evaluation.plan import RunPlan
 from underpaint.runtime.evaluation.report import make_report, to_results
-from underpaint.runtime.methods.mulo_method import MuloMethod
+from underpaint.runtime.methods.multi_scale.method import MuloMethod
 from underpaint.runtime.methods.registry import build_method, resolve
 from underpaint.runtime.methods.settings import overridden
 from underpaint.sim.replay.predict_rows import rows_for, run_rows
@@ -131,9 +131,9 @@ def test_a_draft_of_the_whole_image_is_repaired_as_the_method_does_pass_by_pass(
         found = run_rows(held, rows, plain, seeds=1, seed=0)
         for image, prompt in enumerate(choose_prompts(6, 64)):
             session = built.open(PIPELINE, prompt, sampler)
-            rule, repair = session.rule, session.repair
+            rule, repair = built.rule, built.config
             done = draft_and_repair(
-                *(session.target.model, session.drafter, rule, repair, session.rows_per_cycle, noise_of(prompt, 0))
+                *(session.target, session.drafter, rule, repair, session.rows_per_cycle, noise_of(prompt, 0))
             )
             assert np.array_equal(found.verify[image], np.bincount(np.maximum(done.passes, 1), minlength=17))
             low = np.maximum(session.drafter.passes, 1)

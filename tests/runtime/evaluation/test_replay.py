@@ -16,7 +16,7 @@ from underpaint.runtime.evaluation.replay import Replay, ReplayLog, TreeEvent, r
 from underpaint.runtime.evaluation.report import make_report
 from underpaint.runtime.evaluation.token_bias import draw_watched
 from underpaint.runtime.methods.registry import build_method, resolve
-from underpaint.runtime.methods.tree_config import TreeMethod
+from underpaint.runtime.methods.trees.method import TreeMethod
 
 PIPELINE = SyntheticPipeline()
 

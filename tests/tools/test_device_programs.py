@@ -12,13 +12,13 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
-from underpaint.runtime.device.program import count, count_cycle, count_islands
-from underpaint.runtime.device.sizes import CHOICES, METHODS, SEVEN_B, XL, islands_of, method_of, roofline_of
+from tools.device_programs import count, count_cycle, count_islands
+from tools.device_sizes import CHOICES, METHODS, SEVEN_B, XL, islands_of, method_of, roofline_of
 
 NODE_US, BANDWIDTH = 2.0, 4800.0
 MOST_OUTSIDE = 0.1
 """ms outside the models."""
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -56,7 +56,7 @@ def test_what_waits_is_refused() -> None:
 def test_every_kernel_compiles_within_its_budget(capability: int) -> None:
     """In a process of its own: this one interprets its kernels. One for each GPU, so that workers share them."""
     held = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
-    command = [sys.executable, "-m", "underpaint.runtime.device.compile_ahead", str(capability)]
+    command = [sys.executable, "-m", "tools.compile_ahead", str(capability)]
     told = subprocess.run(
         command, env=held | {"UNDERPAINT_TRITON": "compile"}, cwd=ROOT, capture_output=True, text=True, check=False
     )
@@ -75,7 +75,7 @@ def test_further_layers_launch_the_same_kernels(
     name: str, engine: bool, config: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("UNDERPAINT_TRITON", "interpret")  # importing asks for a compiler where nothing is asked for
-    from underpaint.runtime.device.compile_ahead import LAYERS, distinct, signature
+    from tools.compile_ahead import LAYERS, distinct, signature
 
     whole, few = (
         distinct(count_cycle(one, method_of(name, one.vocab_size), batch=1, engine=engine).launches)

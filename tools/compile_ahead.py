@@ -1,6 +1,6 @@
 """Compile a cycle's kernels for GPUs that are not there, and report their registers and spills.
 
-`python -m underpaint.runtime.device.compile_ahead [80 90 120] [--every-size]` compiles every kernel of every method
+`python -m tools.compile_ahead [80 90 120] [--every-size]` compiles every kernel of every method
 at LlamaGen-XL's and at 7B's sizes and prints JSON; exit code 1 where one is beyond the budget. A kernel that differs by
 its sizes alone is compiled at the largest of them, which take most registers, or at each with `--every-size`
 (minutes).
@@ -65,16 +65,18 @@ class Compiled(NamedTuple):
     warps: int
 
 
-def signature(launch: Launch) -> tuple[dict[str, str], dict[str, Any]]:
+def signature(launch: Launch) -> tuple[dict[str, Any], dict[str, Any]]:
     """A launch's types by argument, and its constants."""
     names = launch.function.arg_names
-    types = dict.fromkeys(names, "constexpr")
+    types: dict[str, Any] = dict.fromkeys(names, "constexpr")
     for name, argument in zip(names, launch.arguments, strict=False):
         types[name] = _type_of(argument)
     return types, dict(launch.constants)
 
 
-def _type_of(argument: Any) -> str:
+def _type_of(argument: Any) -> Any:
+    if isinstance(argument, tuple):
+        return type(argument)(*map(_type_of, argument))
     if isinstance(argument, Tensor):
         return _TYPES[argument.dtype]
     if isinstance(argument, float):
@@ -139,8 +141,8 @@ def resources(cubin: bytes) -> tuple[int, int]:
 
 def main(arguments: Sequence[str]) -> int:
     """Compile for the capabilities named (all without one); 1 where a kernel is beyond the budget."""
-    from underpaint.runtime.device.program import count_cycle, count_islands
-    from underpaint.runtime.device.sizes import CHOICES, METHODS, SEVEN_B, XL, islands_of, method_of, roofline_of
+    from tools.device_programs import count_cycle, count_islands
+    from tools.device_sizes import CHOICES, METHODS, SEVEN_B, XL, islands_of, method_of, roofline_of
 
     every_size = EVERY_SIZE in arguments
     capabilities = [int(argument) for argument in arguments if argument != EVERY_SIZE] or list(CAPABILITIES)
