@@ -186,6 +186,7 @@ class RunStore(Generic[Key, Record]):
         self.records: dict[Key, Record] = {}
         self.repeated: list[tuple[Key, Record]] = []
         self._any = settings is None
+        self._checked: set[Path] = set()
         self._run_log = RunLog(self.path)
         for path in [] if fresh else self.files(folder):
             self._take_up(path)
@@ -215,6 +216,7 @@ class RunStore(Generic[Key, Record]):
         try:
             lines = log.read()
             if lines:
+                self._checked.add(path)
                 self._check_head(path, lines)
             for number, line in enumerate(lines[1:], start=2):
                 try:
@@ -269,9 +271,8 @@ class RunStore(Generic[Key, Record]):
         head = {"format": self.VERSION, "hash": settings_hash(self.settings), "settings": self.settings}
         self._run_log.append(head)
         try:
-            for path in self.files(self.folder):
-                lines = [] if path == self.path else RunLog(path).read()
-                if lines:
+            for path in set(self.files(self.folder)) - self._checked - {self.path}:
+                if lines := RunLog(path).read():
                     self._check_head(path, lines[:1])
         except OtherRun:
             self.path.unlink()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import pairwise
@@ -13,10 +14,11 @@ from typing import Annotated, Any, ClassVar, Final, NamedTuple
 import numpy as np
 from PIL import Image
 
-from underpaint.artifacts.manifest import check_beside, write_beside
+from underpaint.artifacts.manifest import check_beside
 from underpaint.artifacts.origin import marked
 from underpaint.artifacts.run_log import RunStore
 from underpaint.artifacts.typed_json import Within, build_typed
+from underpaint.artifacts.whole_file import replacing
 from underpaint.runtime.drawing import Drawing
 from underpaint.runtime.engines.images import Picture
 from underpaint.runtime.evaluation.quality import Reading
@@ -129,6 +131,7 @@ class DrawingLog(RunStore[DrawingKey, DrawnJob]):
 
     def __init__(self, *given: Any, **options: Any) -> None:
         self._places: dict[int, dict[str, int]] = {}
+        self._numbers: dict[int, int] = {}
         super().__init__(*given, **options)
 
     def read(self, line: Mapping[str, Any]) -> tuple[DrawingKey, DrawnJob]:
@@ -138,6 +141,9 @@ class DrawingLog(RunStore[DrawingKey, DrawnJob]):
             raise ValueError(f"a drawing of model {told.model}, which the run does not have")
         own = models[told.model] if models else {}
         drawing = drawing_of({name: value for name, value in line.items() if name not in _TOLD}, own)
+        # One object a number: there are few of them, and tokens are many.
+        tokens = tuple(self._numbers.setdefault(one, one) for one in drawing.tokens)
+        drawing = dataclasses.replace(drawing, tokens=tokens)
         seen = told.reading
         reading = None
         if seen is not None:
@@ -166,7 +172,10 @@ class DrawingLog(RunStore[DrawingKey, DrawnJob]):
     def keep(self, job: DrawnJob) -> None:
         """Append a finished drawing, its picture first; both are on the disk when this returns. See `add`."""
         if job.picture is not None:
-            write_beside(self.picture_path(job.key), marked(job.picture))
+            with replacing(self.picture_path(job.key)) as file:
+                file.write(marked(job.picture))
+                file.flush()
+                os.fsync(file.fileno())
         self.add(job.key, dataclasses.replace(job, picture=None, stored=job.picture is not None))
 
     def drawing(self, key: DrawingKey) -> Drawing:

@@ -98,9 +98,9 @@ def _check_replay(replay: Replay, drawings: Mapping[tuple[str, str], Drawing], p
 
 def _drawings(folder: Path, path: Path, results: Mapping[str, Any]) -> list[Drawing]:
     """The drawings of a run; none where there is no log beside the figures."""
-    if not DrawingLog.files(folder):
-        return []
     log = DrawingLog(folder, None)
+    if not log.settings:
+        return []
     _check_same_run(log.path, path, log.settings["models"][0], results)
     return [job.drawing for job in log]
 
