@@ -41,9 +41,8 @@ def _settings() -> Iterator[Setting]:
             kinds[policy.make] = f"exact {judge} --policy {policy.name} --set-policy {{name}}={{{{}}}}"
     for method in METHODS:
         config = method.tuned.sampled
-        kinds.setdefault(
-            type(config), f"generate 'a panda left of a fox' --method {method.name} --set {{name}}={{{{}}}}"
-        )
+        draw = f"generate 'a panda left of a fox' --method {method.name} --set"
+        kinds.setdefault(type(config), f"{draw} {{name}}={{{{}}}}")
         for part, made in (("skipping", Skipping), ("window", WindowSettings), ("drawn", DrawnSettings)):
             if getattr(config, part, None) is not None and not isinstance(getattr(config, part), int):
                 kinds.setdefault(made, f"{draw} {part}.{{name}}={{{{}}}}")
