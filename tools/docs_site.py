@@ -116,7 +116,11 @@ def write_modules(site: Site) -> None:
         own = "underpaint" if package == "underpaint" else f"underpaint.{package}"
         for file in modules:
             name = module_name(file)
-            options = "".join(f"   :{option}:\n" for option in ("members", "undoc-members", "show-inheritance"))
+            own_page = (
+                () if file.name != "__init__.py" else ("no-index",)
+            )  # its names have a page where they are defined
+            shown_parts = ("members", "undoc-members", "show-inheritance", *own_page)
+            options = "".join(f"   :{option}:\n" for option in shown_parts)
             shown = f"```{{eval-rst}}\n.. automodule:: {name}\n{options}```\n"
             site.write(f"reference/modules/{name}.md", f"# {name}\n\n{shown}")
         names = [module_name(file) for file in modules]
