@@ -6,11 +6,12 @@ from typing import Final
 
 from underpaint.algos.accept import RULES
 from underpaint.algos.accept.spec import at_temperature
-from underpaint.runtime.methods import tree_settings as chosen
 from underpaint.runtime.methods.method_config import MethodSpec, Preset
+from underpaint.runtime.methods.registry import METHODS
 from underpaint.runtime.methods.settings import Shown
-from underpaint.runtime.methods.tree_config import NO_POLICY, TreeConfig
-from underpaint.runtime.methods.tree_settings import PolicySettings, RuleSettings
+from underpaint.runtime.methods.trees import settings as chosen
+from underpaint.runtime.methods.trees.method import NO_POLICY, TreeConfig
+from underpaint.runtime.methods.trees.settings import PolicySettings, RuleSettings
 
 _LIKELIEST: Final = {"chain": "chain_top1", "eagle1": "static_top_k", "sequoia": "sequoia_top_k"}
 """At temperature 0: the policy of the likeliest tokens, in place of one that draws them."""
@@ -53,7 +54,7 @@ def _method(
     return MethodSpec(name, summary, _preset(*pair, *tuned), _preset(*pair, *(paper or tuned)))
 
 
-TREE_METHODS: Final = (
+for _spec in (
     _method("ar", (NO_POLICY, "point"), "plain autoregression: one target pass per token, the baseline"),
     _method(
         "speculative",
@@ -182,4 +183,5 @@ TREE_METHODS: Final = (
         _preset("roofline", "lantern", chosen.OURS, chosen.LANTERN, window=chosen.NONE),
         _preset("roofline", "lantern", chosen.OURS, chosen.PAPER_LANTERN, window=chosen.NONE),
     ),
-)
+):
+    METHODS.register(_spec)

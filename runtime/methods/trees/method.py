@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, ClassVar, Final, Literal, cast
 
 from underpaint.algos.accept import RULES, Rule
 from underpaint.algos.accept.spec import at_temperature
-from underpaint.algos.arrays import FloatArray
 from underpaint.algos.chance import Chance
 from underpaint.algos.coupling import noise_of
 from underpaint.algos.draft import POLICIES, Budget, Expander, Grid, Policy
@@ -18,32 +17,33 @@ from underpaint.algos.draft.limits import check_limits
 from underpaint.algos.fit import check_fits
 from underpaint.algos.registry import build
 from underpaint.algos.rows import SamplingParams
-from underpaint.algos.skipping import Skipping, SkipWatch, skipping_decode
-from underpaint.algos.spatial.jacobi import WindowDrafter, WindowedCycles
+from underpaint.algos.skipping import Skipping, SkipWatch, skipping_cycles
+from underpaint.algos.spatial.jacobi import WindowDrafter, WindowedCycles, WindowPlan
 from underpaint.algos.spatial.jacobi_window import HeldWindow
-from underpaint.algos.step import Drafter, Target, decode
+from underpaint.algos.step import cycles
 from underpaint.algos.tree import DraftTree, Verdict, root_only
 from underpaint.artifacts.cost_curve import read_engine_costs
 from underpaint.runtime.conditions import Condition
 from underpaint.runtime.methods.method import (
     GIVEN_BY_ENGINE,
+    DecodingMethod,
     DecodingResult,
+    DecodingSession,
+    DecodingSteps,
     ModelTables,
     PipelineModels,
+    RuleWatcher,
     SessionTimers,
-    Timed,
 )
-from underpaint.runtime.methods.method_config import build_rule, no_settings, scaled_to
+from underpaint.runtime.methods.method_config import MethodConfig, Preset, build_rule, no_settings, scaled_to
 from underpaint.runtime.methods.settings import (
     Shown,
-    check_new,
-    owner_of,
-    read_setting,
+    read_parts,
     settings_by_default,
     settings_of,
     split_settings,
 )
-from underpaint.runtime.methods.window_settings import DrawnSettings, WindowPlan, WindowSettings, window_plan
+from underpaint.runtime.methods.trees.beside import DrawnSettings, shown_window, window_plan, window_settings
 
 COSTS_SETTING: Final = "costs"
 """The name by which a user points a cost-aware policy to a file with a cost curve."""
@@ -52,14 +52,14 @@ NO_POLICY: Final = "none"
 
 
 @dataclass(frozen=True, slots=True)
-class TreeConfig:
-    """Implements `method_config.MethodConfig`: a tree policy and an acceptance rule by name, with their settings.
+class TreeConfig(MethodConfig):
+    """A tree policy and an acceptance rule by name, with their settings.
 
     published_k: the rule's `k`, near codes pooled, where a paper gives it for `PUBLISHED_CODES` codes; it is scaled to
     the model's own codebook when the method is built. None where `k` is what the settings say.
     cost_curve: SHA-256 of the cost curve that costs in the policy's settings come from; "" where none do.
     skipping: settings of `algos.skipping.Skipping`; None where every cycle is verified.
-    window: settings of `WindowSettings`; None where no Jacobi window stands beside the policy's trees.
+    window: settings of `beside.WINDOW`; None where no Jacobi window stands beside the policy's trees.
     drawn: settings of `DrawnSettings`; None where the policy may not draw siblings beside trees of likeliest tokens. It
     needs `window`: both are judged by the same `WindowedCycles`.
     """
@@ -74,9 +74,16 @@ class TreeConfig:
     window: Mapping[str, Shown] | None = None
     drawn: Mapping[str, Shown] | None = None
 
+    family: ClassVar[Literal["tree"]] = "tree"
+
     @property
-    def family(self) -> Literal["tree"]:
-        return "tree"
+    def device(self) -> str | None:
+        return "underpaint.runtime.methods.trees.device:form" if self.skipping is None else None
+
+    @property
+    def runs_on_device(self) -> bool:
+        drafts = self.policy == NO_POLICY or POLICIES[self.policy].device is not None
+        return self.skipping is None and drafts and RULES[self.rule].device is not None
 
     @property
     def draws_by(self) -> str:
@@ -106,7 +113,7 @@ class TreeConfig:
         if self.skipping is not None:
             found["skipping"] = {**settings_by_default(Skipping), **self.skipping}
         if self.window is not None:
-            found["window"] = {**settings_by_default(WindowSettings), **self.window}
+            found["window"] = shown_window(self.window)
         if self.drawn is not None:
             found["drawn"] = {**settings_by_default(DrawnSettings), **self.drawn}
         return found | ({"cost_curve": self.cost_curve} if self.cost_curve else {})
@@ -136,35 +143,25 @@ class TreeConfig:
             known["policy"] = settings_of(POLICIES[self.policy].make)
             if self._takes_costs():
                 known["policy"][COSTS_SETTING] = Path
-        found: dict[str, dict[str, Shown]] = {"policy": dict(self.policy_settings), "rule": dict(self.rule_settings)}
-        if self.skipping is not None:
-            known["skipping"], found["skipping"] = settings_of(Skipping), dict(self.skipping)
-        if self.window is not None:
-            known["window"], found["window"] = settings_of(WindowSettings), dict(self.window)
-        if self.drawn is not None:
-            known["drawn"], found["drawn"] = settings_of(DrawnSettings), dict(self.drawn)
-        cost_curve = self.cost_curve
-        taken: set[tuple[str, str]] = set()
-        for key, value in split_settings(settings):
-            owner, chosen = owner_of(method, key, known)
-            check_new(chosen, owner, taken)
-            taken.add((owner, chosen))
-            if known[owner].get(chosen) is Path:
-                costs = read_engine_costs(Path(value))
-                found[owner].update(costs.settings_for(POLICIES[self.policy]))
+        parts = {"skipping": settings_of(Skipping), "window": window_settings(), "drawn": settings_of(DrawnSettings)}
+        known |= {part: kinds for part, kinds in parts.items() if getattr(self, part) is not None}
+        given = read_parts(method, split_settings(settings), known)
+        policy, cost_curve = dict(self.policy_settings), self.cost_curve
+        for name, value in given["policy"].items():
+            if known["policy"][name] is Path:
+                costs = read_engine_costs(Path(str(value)))
+                policy.update(costs.settings_for(POLICIES[self.policy]))
                 cost_curve = costs.fingerprint
-                continue
-            found[owner][chosen] = read_setting(f"{owner} of '{method}'", chosen, value, known[owner])
-        published_k = None if found["rule"].get("k") != self.rule_settings.get("k") else self.published_k
+            else:
+                policy[name] = value
+        rule = {**self.rule_settings, **given["rule"]}
         return dataclasses.replace(
             self,
-            policy_settings=found["policy"],
-            rule_settings=found["rule"],
-            published_k=published_k,
+            policy_settings=policy,
+            rule_settings=rule,
+            published_k=self.published_k if rule.get("k") == self.rule_settings.get("k") else None,
             cost_curve=cost_curve,
-            skipping=found.get("skipping"),
-            window=found.get("window"),
-            drawn=found.get("drawn"),
+            **cast("dict[str, Any]", {part: {**getattr(self, part), **given[part]} for part in parts if part in given}),
         )
 
     def _takes_costs(self) -> bool:
@@ -201,23 +198,51 @@ class TreeConfig:
         rule = build_rule(self.rule, self.rule_settings, tables)
         lossless = RULES[self.rule].is_lossless(self.rule_settings)
         if self.policy == NO_POLICY:
-            return TreeMethod(method, self, NoDraft(), rule, lossless, drafts=False)
+            return TreeMethod(method, self, lossless, False, NoDraft(), rule)
         if self.drawn is not None and self.window is None:
             raise ValueError(f"method '{method}': drawn siblings need settings of a window beside them, got none")
         policy = build(POLICIES[self.policy].make, dict(self.policy_settings), f"policy '{self.policy}'")
         if self.window is not None:
-            settings = build(WindowSettings, dict(self.window), f"window of '{method}'")
-            plan = window_plan(settings, self.rule, rule)
+            plan = window_plan(self.window, self.rule, rule)
             if self.drawn is not None:
                 drawn = build(DrawnSettings, dict(self.drawn), f"drawn of '{method}'")
                 plan = plan._replace(
                     drawn_rules=drawn.rules(self.policy_settings.get("with_replacement", False) is True)
                 )
-            return TreeMethod(method, self, policy, rule, lossless, drafts=True, window=plan)
+            return TreeMethod(method, self, lossless, True, policy, rule, window=plan)
         if self.skipping is None:
-            return TreeMethod(method, self, policy, rule, lossless, drafts=True)
+            return TreeMethod(method, self, lossless, True, policy, rule)
         skipping = build(Skipping, dict(self.skipping), f"skipping of '{method}'")
-        return TreeMethod(method, self, policy, rule, lossless and skipping.never, drafts=True, skipping=skipping)
+        return TreeMethod(method, self, lossless and skipping.never, True, policy, rule, skipping)
+
+
+def of_pair(policy: str, rule: str, temperature: float, presets: Sequence[Preset]) -> TreeConfig:
+    """The configuration of any tree policy and rule.
+
+    Args:
+        policy: The policy's name.
+        rule: The rule's name; at temperature 0 its greedy variant replaces it.
+        temperature: Of the target's distributions.
+        presets: Those of all methods. The settings are from the first of this pair, or else from the first with this
+            policy, whose rule then has its default settings.
+
+    Raises:
+        ValueError: A name is unknown, or the rule does not cover the policy's trees.
+    """
+    pair = POLICIES[policy].name, RULES[rule].name
+    config = TreeConfig(pair[0], at_temperature(RULES[rule], temperature).name)
+    config.check()
+    trees = [
+        (cast(TreeConfig, one.sampled), cast(TreeConfig, one.greedy)) for one in presets if one.sampled.family == "tree"
+    ]
+    for sampled, greedy in trees:
+        if pair in ((sampled.policy, sampled.rule), (greedy.policy, greedy.rule)):
+            return greedy if temperature == 0 else sampled
+    for sampled, greedy in trees:
+        known = greedy if temperature == 0 else sampled
+        if known.policy == pair[0]:
+            return dataclasses.replace(config, policy_settings=known.policy_settings)
+    return config
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,24 +260,21 @@ class NoDraft:
 
 
 @dataclass(frozen=True, slots=True)
-class TreeMethod:
-    """Implements `method.DecodingMethod`. `drafts` is False for plain autoregression, which needs no drafter.
+class TreeMethod(DecodingMethod):
+    """A tree policy and a rule, ready to draw. `drafts` is False for plain autoregression, which needs no drafter.
 
     window: the Jacobi window beside the policy's trees, if any.
     skipping: when a cycle is not verified; None verifies all. watch: told of every skipped tree, see `SkipWatch`.
     """
 
-    name: str
     config: TreeConfig
     policy: Policy
     rule: Rule
-    lossless: bool
-    drafts: bool
     skipping: Skipping | None = None
     watch: SkipWatch | None = None
     window: WindowPlan | None = None
 
-    def open(self, models: PipelineModels, condition: Condition, sampling: SamplingParams) -> TreeSession:
+    def open(self, models: PipelineModels, condition: Condition, sampling: SamplingParams) -> DecodingSession:
         """Take the target and, where the method drafts, the drafter; ValueError where a tree would be cut."""
         if self.drafts:
             check_limits(self.config.policy_settings, models.max_nodes, models.tables.vocab_size)
@@ -263,41 +285,30 @@ class TreeMethod:
                 f"{models.max_nodes} nodes, the root included"
             )
         used = self.config.target_sampling(sampling)
-        target = models.target(condition, used)
-        drafter = models.drafter(used) if self.drafts else None
-        return TreeSession(self, target, drafter, models.max_nodes, models.tables.codebook)
+        target, target_timer = models.target(condition, used)
+        drafter, drafter_timer = models.drafter(used) if self.drafts else (None, None)
 
+        def start(chance: Chance) -> DecodingSteps:
+            most = models.max_nodes
+            if self.skipping is not None and drafter is not None:
+                whole = target, drafter, self.policy, self.rule, chance
+                codebook = models.tables.codebook
+                return DecodingResult.of_cycles(skipping_cycles(*whole, self.skipping, most, codebook, self.watch))
+            verification: WindowedCycles | None = None
+            if self.window is not None and drafter is not None:
+                window, rule, likeliest, drawn_rules = self.window
+                noise = noise_of(chance) if window.coupling == "gumbel" else None
+                held = HeldWindow(window, target.grid, target.vocab_size, "iid", noise, likeliest)
+                verification = WindowedCycles(target, WindowDrafter(held, drafter), self.rule, rule, drawn_rules)
+            return DecodingResult.of_cycles(cycles(target, drafter, self.policy, self.rule, chance, most, verification))
 
-@dataclass(frozen=True, slots=True)
-class TreeSession:
-    """Implements `method.DecodingSession`."""
+        return DecodingSession(SessionTimers(target_timer, drafter_timer), start)
 
-    method: TreeMethod
-    target: Timed[Target]
-    drafter: Timed[Drafter] | None
-    max_nodes: int
-    codebook: FloatArray
-
-    @property
-    def timers(self) -> SessionTimers:
-        """Timers of the passes of the target and the drafter."""
-        return SessionTimers(self.target.timer, self.drafter.timer if self.drafter is not None else None)
-
-    def decode(self, chance: Chance) -> DecodingResult:
-        """Draw one image by `algos.step.decode`, with the window if there is one, or else by `algos.skipping`."""
-        method, target = self.method, self.target.model
-        if method.skipping is not None and self.drafter is not None:
-            models = target, self.drafter.model, method.policy, method.rule
-            return DecodingResult.of_cycles(
-                skipping_decode(*models, chance, method.skipping, self.max_nodes, self.codebook, method.watch)
-            )
-        drafter = self.drafter.model if self.drafter is not None else None
-        if method.window is not None and drafter is not None:
-            window, window_rule, likeliest, drawn_rules = method.window
-            noise = noise_of(chance) if window.coupling == "gumbel" else None
-            held = HeldWindow(window, target.grid, target.vocab_size, "iid", noise, likeliest)
-            verification = WindowedCycles(target, WindowDrafter(held, drafter), method.rule, window_rule, drawn_rules)
-            return DecodingResult.of_cycles(
-                decode(target, drafter, method.policy, method.rule, chance, self.max_nodes, verification)
-            )
-        return DecodingResult.of_cycles(decode(target, drafter, method.policy, method.rule, chance, self.max_nodes))
+    def watched(self, watch: Callable[[Rule], RuleWatcher]) -> TreeMethod | None:
+        """See `DecodingMethod`. Rules of temperature 0 decide by the likeliest token, which has no bias to watch."""
+        if RULES[self.config.rule].greedy:
+            return None
+        rule, window = watch(self.rule), self.window
+        if window is not None and window.rule is self.rule:
+            window = window._replace(rule=rule)
+        return dataclasses.replace(self, rule=rule, watch=rule.skipped, window=window)

@@ -1,39 +1,31 @@
 """What a tree policy may draft besides its own trees: Jacobi windows and drawn siblings, and the rules for those."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Final, NamedTuple
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final
 
 from underpaint.algos.accept import RULES, Rule
-from underpaint.algos.spatial.jacobi_window import Coupling, JacobiWindow, Refill, drawn_for
-from underpaint.algos.spatial.lookup import Lookup
+from underpaint.algos.spatial.jacobi import WindowPlan
+from underpaint.algos.spatial.jacobi_window import JacobiWindow, drawn_for
 from underpaint.algos.tree import Drawn
+from underpaint.runtime.methods.settings import Shown, settings_of
 
 LOSSLESS_IN_WINDOWS: Final = "chain"
-ANY_LENGTH: Final = 1024
-"""Of a window that the policy bounds."""
+WINDOW: Final = JacobiWindow(1024, "maximal", "lookup", passes=True, beside=0.85, last_row=True)
+"""The window beside trees by default: longer than any pass, so that the policy bounds it."""
+_CHAIN_ONLY: Final = ("candidates", "levels")
+"""Settings of `JacobiWindow` that a window beside trees does not have, as it is a chain."""
 
 
-@dataclass(frozen=True, slots=True)
-class WindowSettings:
-    """Those of `algos.spatial.jacobi_window.JacobiWindow` and `algos.spatial.lookup.Lookup`, for a chain of drafts.
+def window_settings() -> dict[str, Any]:
+    """The declared types of the settings of a window beside trees; length None is as long as the policy asks for."""
+    return {**settings_of(JacobiWindow, _CHAIN_ONLY), "length": int | None}
 
-    length: of the window at most; None: whatever the policy asks for and a target pass holds.
-    """
 
-    length: int | None = None
-    coupling: Coupling = "maximal"
-    refill: Refill = "lookup"
-    passes: bool = True
-    beside: float = 0.85
-    last_row: bool = True
-
-    def window(self) -> JacobiWindow:
-        """ValueError where a setting is none."""
-        lookup = Lookup(self.passes, self.beside)
-        length = ANY_LENGTH if self.length is None else self.length
-        return JacobiWindow(length, self.coupling, self.refill, lookup=lookup, last_row=self.last_row)
+def shown_window(settings: Mapping[str, Shown]) -> dict[str, Shown]:
+    """Every setting of a window beside trees, as JSON holds it."""
+    usual = {name: value for name, value in asdict(WINDOW).items() if name not in _CHAIN_ONLY}
+    return {**usual, "length": None, **settings}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +44,12 @@ class DrawnSettings:
 
         with_replacement: whether trees are drawn so.
         """
-        found: dict[Drawn, Rule] = {}
-        wanted: tuple[tuple[str, Drawn, str], ...] = (
+        rules: dict[Drawn, Rule] = {}
+        settings: tuple[tuple[str, Drawn, str], ...] = (
             ("chain", "iid", self.chain),
             ("tree", "without_replacement", self.tree),
         )
-        for setting, drawn, name in wanted:
+        for setting, drawn, name in settings:
             spec = RULES[name]
             spec.check_covers(drawn)
             if not spec.is_lossless({}):
@@ -67,29 +59,25 @@ class DrawnSettings:
                 raise ValueError(
                     f"drawn.{setting}: expected a rule for trees, got '{name}', which covers chains{remedy}"
                 )
-            found[drawn] = spec.make()
-        return found
+            rules[drawn] = spec.make()
+        return rules
 
 
-class WindowPlan(NamedTuple):
-    """A window beside a tree policy.
-
-    rule: what judges it. likeliest: its drafts are the likeliest tokens, as the rule decides by these. drawn_rules:
-    what judges drawn siblings of the policy, by how they were drawn; empty where it is not to draw any.
-    """
-
-    window: JacobiWindow
-    rule: Rule
-    likeliest: bool
-    drawn_rules: Mapping[Drawn, Rule] = MappingProxyType({})
-
-
-def window_plan(settings: WindowSettings, name: str, rule: Rule) -> WindowPlan:
+def window_plan(settings: Mapping[str, Shown], name: str, rule: Rule) -> WindowPlan:
     """The window beside trees that `rule`, made by the registry's `name`, judges.
 
     The same rule judges the window where it covers chains of drawn tokens, else speculative sampling does.
+
+    Args:
+        settings: Those of `JacobiWindow` that differ from `WINDOW`'s.
+        name: The rule's name.
+        rule: The rule of the policy's own trees.
+
+    Raises:
+        ValueError: A setting is out of its range.
     """
-    spec, window = RULES[name], settings.window()
+    given: dict[str, Any] = {key: value for key, value in settings.items() if value is not None}
+    spec, window = RULES[name], replace(WINDOW, **given)
     if spec.greedy and "iid" in spec.drawn:
         return WindowPlan(window, rule, likeliest=True)
     try:

@@ -47,20 +47,14 @@ def window_plan(window: JacobiWindow, rule: Rule, grid: Grid, vocab_size: int, m
 
     ValueError for a window larger than a pass of `max_nodes`, and for a rule that does not fit it.
     """
-    if window.nodes > max_nodes:
-        beside = window.nodes - window.length
-        fewer = f"window={max_nodes - beside} or less" if max_nodes > beside else "fewer candidates"
-        raise ValueError(
-            f"device: window {window.length} needs passes of {window.nodes} positions, the device's hold {max_nodes}; "
-            f"set {fewer}"
-        )
+    window.check_pass(max_nodes, "device", "the device's hold")
     spec = spec_of(rule)
     drawn: Drawn = "iid" if window.candidates == 1 else "without_replacement"
     if spec is not None:
         drawn = drawn_for(spec, window.coupling, window.candidates)
     levels = max(1, min(window.length, grid.cells - 2))
     nodes = tree_nodes(levels, window.candidates, window.levels)
-    envelope = Envelope(nodes, levels, 1, window.candidates, levels, window.lookup.beside > 0.0)
+    envelope = Envelope(nodes, levels, 1, window.candidates, levels, window.beside > 0.0)
     return Plan(
         envelope,
         drawn,
@@ -78,8 +72,8 @@ def window_bytes(window: JacobiWindow, drafts: int, cells: int, vocab_size: int)
 
 def lookup_rows(window: JacobiWindow, drafts: int, cells: int) -> tuple[int, int]:
     """How many distributions an image's tables hold: of decided cells, and of what passes said of others."""
-    decided = window.refill == "lookup" or window.lookup.beside > 0.0
-    return cells * decided, drafts**2 * window.lookup.passes
+    decided = window.refill == "lookup" or window.beside > 0.0
+    return cells * decided, drafts**2 * window.passes
 
 
 class WindowGrowth:
@@ -112,7 +106,7 @@ class WindowGrowth:
         nodes = torch.arange(length + 1, device=device).repeat(batch, 1)
         self._window = WindowBuffers(whole(batch, length), whole(batch), uniforms, left, noise, nodes)
         self._stays = beside
-        number = torch.float64 if window.lookup.beside > 0.0 else torch.float32
+        number = torch.float64 if window.beside > 0.0 else torch.float32
         size = (batch, length, vocab_size)
         self._drawn_from = torch.zeros(size, dtype=number, device=device) if beside else state.tree.draft_probs
         self._said = torch.zeros_like(state.tree.probs) if is_greedy else None
@@ -203,7 +197,7 @@ class WindowGrowth:
 
 def _table(state: State, window: JacobiWindow, cells: int) -> LookupBuffers:
     batch, drafts, vocab_size = state.batch, state.envelope.levels, state.tree.probs.shape[2]
-    device, lookup = state.roles.device, window.lookup
+    device = state.roles.device
     decided, seen = lookup_rows(window, drafts, cells)
 
     def rows(*shape: int) -> Tensor:
@@ -219,9 +213,9 @@ def _table(state: State, window: JacobiWindow, cells: int) -> LookupBuffers:
         whole(*passes),
         whole(*passes),
         whole(batch, drafts),
-        torch.tensor([lookup.beside], dtype=torch.float64, device=device),
-        passes=lookup.passes,
-        beside=lookup.beside > 0.0,
+        torch.tensor([window.beside], dtype=torch.float64, device=device),
+        passes=window.passes,
+        beside=window.beside > 0.0,
         last_row=window.last_row,
         refills=window.refill == "lookup",
     )
