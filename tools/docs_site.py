@@ -122,7 +122,7 @@ def write_modules(site: Site) -> None:
             shown_parts = ("members", "undoc-members", "show-inheritance", *own_page)
             options = "".join(f"   :{option}:\n" for option in shown_parts)
             shown = f"```{{eval-rst}}\n.. automodule:: {name}\n{options}```\n"
-            site.write(f"reference/modules/{name}.md", f"# {name}\n\n{shown}")
+            site.write(f"reference/modules/{name}.md", f"# {name.removeprefix('underpaint.')}\n\n{shown}")
         names = [module_name(file) for file in modules]
         site.write(f"reference/packages/{own}.md", f"# {own}\n\n" + toctree([f"../modules/{name}" for name in names]))
     listed = ["underpaint", *(f"underpaint.{package}" for package in PACKAGES[1:])]
@@ -185,8 +185,9 @@ def _promise(rule: str | None, settings: dict[str, Any], rules: dict[str, dict[s
 
 def _sources(method: dict[str, Any], *parts: dict[str, Any] | None) -> str:
     found = [f"- `{part['name']}`: {part['source']}" for part in parts if part is not None and part["source"]]
-    named = sorted({source for one in method["presets"].values() for source in one["sources"].values()})
-    text = "\n".join([*found, *(f"- settings: {source}" for source in named)]) or "- This project."
+    for preset, settings in method["presets"].items():
+        found += [f"- {names} ({preset}): {source}" for names, source in settings["sources"].items()]
+    text = "\n".join(found) or "- This project."
     return re.sub(r"arXiv (\d{4}\.\d{5})", r"[arXiv \1](https://arxiv.org/abs/\1)", text)
 
 
