@@ -266,8 +266,10 @@ def write_index(site: Site) -> None:
     sections = []
     for heading, body in re.findall(r"^\*\*(.+?)\*\*.*\n\n((?:- .*\n(?:  .*\n)*)+)", text, re.MULTILINE):
         pages = [link.removesuffix(".md") for link in re.findall(r"\]\((\S+?\.md)\)", body)]
+        folder = pages[0].partition("/")[0] if pages else ""
+        pages += sorted({f"{folder}/{page.stem}" for page in (site.out / folder).glob("*.md")} - {*pages})
         if heading == "Reference":
-            pages += ["reference/by-name", "reference/modules"]
+            pages.sort(key=["reference/by-name", "reference/modules"].__contains__)  # they bring pages of their own
         name = f"{slug(heading.lower().replace(' ', '-'))}-pages"
         site.write(f"{name}.md", f"# {heading}\n\n{body}\n" + toctree(pages, hidden=True))
         sections.append(name)
