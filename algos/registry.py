@@ -8,6 +8,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any, Generic, Protocol, TypeVar
 
+from underpaint.algos.bounds import check_bounds
 from underpaint.algos.plugins import load_entry_points, named
 
 
@@ -161,7 +162,7 @@ def default_settings(make: Callable[..., Any]) -> dict[str, Any]:
 
 
 def build(make: Callable[..., Made], settings: Mapping[str, Any], what: str) -> Made:
-    """`make(**settings)` for a dataclass `make`; ValueError names an unknown or missing setting."""
+    """`make(**settings)` for a dataclass `make`; ValueError names a setting that is unknown, missing or too large."""
     known = settings_fields(make)
     for name in settings:
         if name not in known:
@@ -174,4 +175,6 @@ def build(make: Callable[..., Made], settings: Mapping[str, Any], what: str) -> 
     missing = [name for name in needed if name not in settings]
     if missing:
         raise ValueError(f"{what}: missing setting {', '.join(missing)}")
-    return make(**settings)
+    made = make(**settings)
+    check_bounds(what, made)
+    return made

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from underpaint.algos.plugin_guard import clean_output, named_in_use
+from underpaint.algos.plugin_guard import clean_output, guard_exit, named_in_use
 from underpaint.algos.plugins import VARIABLE, PluginError, load_plugins, named_by_environment
 from underpaint.artifacts.manifest import ManifestError
 from underpaint.cli.errors import BAD_INPUT, bad_input, machine_errors, stopped_on_interrupt
@@ -80,6 +80,8 @@ def main() -> None:
     except (PluginError, ManifestError) as error:
         typer.echo(f"error: {error}", err=True)
         sys.exit(BAD_INPUT)
+    finally:
+        guard_exit()
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from underpaint.artifacts.manifest import Manifest
 from underpaint.export.decoder_weights import plain
 from underpaint.export.modules import MOST
 from underpaint.export.parity import Report, compare_module
-from underpaint.export.store import Differences, Origin, draft_manifest, store_bytes, store_onnx
+from underpaint.export.store import Origin, draft_manifest, store_bytes, store_onnx
 from underpaint.export.vision import (
     Decode,
     Encode,
@@ -54,7 +54,7 @@ def export_published_tokenizer(
     written = []
     for name, kind, graph in zip(HALVES, ("image_decoder", "image_encoder"), graphs, strict=True):
         draft = draft_manifest(name, kind, origin, settings)
-        written.append(store_onnx(graph, draft, folder, _largest(compared[name]), TOKENIZER_MOST[precision]))
+        written.append(store_onnx(graph, draft, folder, compared[name], TOKENIZER_MOST[precision]))
     return (*written, *store_codes(plain(model.quantize.codebook), neighbours, folder, origin))
 
 
@@ -77,14 +77,10 @@ def require_runnable(precision: Precision) -> None:
 def _comparisons(model: VQModel) -> dict[str, Callable[[Path], Report]]:
     cases = tokenizer_cases(model.config)
     parts = (
-        (Decode(model).eval(), "codes", "pixels", cases.grids),
-        (Encode(model).eval(), "pixels", "scores", cases.pictures),
+        (Decode(model).eval(), "codes", cases.grids),
+        (Encode(model).eval(), "pixels", cases.pictures),
     )
     return {name: partial(compare_module, *part) for name, part in zip(HALVES, parts, strict=True)}
-
-
-def _largest(compare: Callable[[Path], Report]) -> Callable[[Path], Differences]:
-    return lambda path: compare(path).worst()
 
 
 def store_codes(codebook: NDArray[np.float32], neighbours: int, folder: Path, origin: Origin) -> tuple[Manifest, ...]:

@@ -76,6 +76,11 @@ def read(path: Path, kind: str) -> dict[str, Any]:
         FileNotFoundError: with the recipe to run.
         ValueError: when the file is not a checkpoint of that kind.
     """
+    if path.is_dir():
+        raise ValueError(
+            f"expected a checkpoint of kind {kind!r}, a file that `{_recipe(path, kind)}` wrote, got the folder "
+            f"{path}; name the file in it"
+        )
     return _of_kind(load_whole(_existing(path, kind)), path, kind)
 
 

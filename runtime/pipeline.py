@@ -23,10 +23,9 @@ from underpaint.runtime.engines.context import SHARED, EngineContext, EngineErro
 from underpaint.runtime.engines.drafter import EngineDrafter
 from underpaint.runtime.engines.elsewhere import DEVICE
 from underpaint.runtime.engines.grid_target import EngineGridTarget
-from underpaint.runtime.engines.images import ImageDecoder
+from underpaint.runtime.engines.images import ImageDecoder, Picture
 from underpaint.runtime.engines.target import EngineTarget
 from underpaint.runtime.evaluation.machine import check_clock
-from underpaint.runtime.evaluation.picture_judge import Picture, PictureJudge, open_judge
 from underpaint.runtime.methods.method import ModelTables, Timed
 from underpaint.runtime.methods.method_config import MOST_PUBLISHED_K, scaled_to
 from underpaint.zoo.grammars import check_tables, index_grammar
@@ -54,7 +53,7 @@ class Pipeline:
     It has one target and one drafter, so sessions of one pipeline must take turns.
 
     folder, index, entry: where the models are, and what the folder's index says of them. sampling: how they are meant
-    to be sampled. decoder, judge: None where the folder has none; methods that draft need `loaded_drafter`.
+    to be sampled. decoder: None where the folder has none; methods that draft need `loaded_drafter`.
     """
 
     folder: Path
@@ -66,7 +65,6 @@ class Pipeline:
     high: EngineTarget
     loaded_drafter: EngineDrafter | None
     decoder: ImageDecoder | None
-    judge: PictureJudge | None
     context: EngineContext
     hashes: dict[str, str]
     max_nodes: int = MAX_NODES
@@ -116,9 +114,7 @@ class Pipeline:
         decoder = None if parts.vq_decoder is None else ImageDecoder(parts.vq_decoder, folder, context)
         tables = _tables(folder, index)
         _check_together(folder, tables, target, drafter, decoder)
-        judge = open_judge(folder, index, entry, context)
         used = (entry.target, entry.drafter, parts.codebook, parts.neighbours, parts.vq_decoder)
-        judging = (index.judge, entry.reference) if judge is not None else ()
         opened = cls(
             folder=folder,
             index=index,
@@ -129,9 +125,8 @@ class Pipeline:
             high=target,
             loaded_drafter=drafter,
             decoder=decoder,
-            judge=judge,
             context=context,
-            hashes=index.hashes(name for name in (*used, *judging, "condition") if name is not None),
+            hashes=index.hashes(name for name in (*used, "condition") if name is not None),
         )
         if low is not None:
             opened._low = opened._low_of(low)
@@ -177,7 +172,6 @@ class Pipeline:
         sha256: of every model that was opened so far, by name: of its weights where they lie in a file of their own,
         else of the whole file.
         """
-        judged = {} if self.judge is None else {"judge_accuracy": dict(self.judge.reference.accuracy)}
         low = self._low
         smaller = {} if low is None or low.folder == self.folder else {"low": low.to_dict()}
         return {
@@ -189,7 +183,6 @@ class Pipeline:
             "precision": self.high.decoder.config.precision,
             "threads": self.context.threads,
             "sha256": {**self.hashes, **({} if low is None else low.hashes)},
-            **judged,
             **smaller,
         }
 

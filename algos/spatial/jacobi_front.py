@@ -9,6 +9,7 @@ import numpy as np
 
 from underpaint.algos.accept.proposals import excess
 from underpaint.algos.arrays import FloatArray, IntArray
+from underpaint.algos.bounds import Cells
 from underpaint.algos.chance import At, Chance, Role
 from underpaint.algos.draft.spec import Grid
 from underpaint.algos.spatial.canvas import Canvas
@@ -36,8 +37,8 @@ class JacobiFronts:
         do not depend on each other: min(p, q) is kept but the rest is not the residual. "all": every open row.
     """
 
-    lead: int
-    window: int
+    lead: Cells
+    window: Cells
     refill: Refill = "uniform"
     redraw: Redraw = "top"
 

@@ -8,6 +8,7 @@ import numpy as np
 from underpaint.algos.accept.proposals import excess, normalised
 from underpaint.algos.accept.spec import RuleSpec
 from underpaint.algos.arrays import FloatArray
+from underpaint.algos.bounds import Cells, Nodes, Share
 from underpaint.algos.chance import At, Chance, Role
 from underpaint.algos.coupling import Noise
 from underpaint.algos.draft.spec import Grid
@@ -40,13 +41,13 @@ class JacobiWindow:
         released loops of SJD, SCD and GSD do: where m tokens are committed, m - 1 cells are refilled. Else m are.
     """
 
-    length: int = 16
+    length: Cells = 16
     coupling: Coupling = "independent"
     refill: Refill = "uniform"
-    candidates: int = 1
-    levels: int = 1
+    candidates: Nodes = 1
+    levels: Cells = 1
     passes: bool = False
-    beside: float = 0.0
+    beside: Share = 0.0
     last_row: bool = False
 
     def __post_init__(self) -> None:

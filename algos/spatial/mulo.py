@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple, Protocol, TypeAlias, get_args
 import numpy as np
 
 from underpaint.algos.arrays import BoolArray, FloatArray, IntArray
+from underpaint.algos.bounds import Cells, CellsOrNone
 from underpaint.algos.chance import At, Chance, Role
 from underpaint.algos.draft.spec import Grid
 from underpaint.algos.spatial.canvas import Canvas
@@ -56,9 +57,9 @@ class Repair:
     """
 
     reject: Reject = "local"
-    radius: int = 1
+    radius: CellsOrNone = 1
     order: Order = "islands"
-    window: int | None = None
+    window: Cells | None = None
     adaptive: bool = False
     keys: Keys = "stale"
     greedy: bool = False

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
+from underpaint.algos.bounds import check_bounds
 from underpaint.algos.registry import Registry
 from underpaint.runtime.methods.method import DecodingMethod, ModelTables
 from underpaint.runtime.methods.method_config import TUNED, MethodConfig, MethodSpec
@@ -44,7 +45,7 @@ def resolve(
     method of that pair, or else from those that the policy has in the first method that uses it. preset: "tuned" or
     "paper". A rule of one's own starts from its default settings; at temperature 0 its greedy variant replaces it.
     Raises ValueError, saying what to write instead: an unknown method, rule, preset or setting, a value of the wrong
-    type, or a rule that does not fit the method.
+    type or beyond its bounds, or a rule that does not fit the method.
     """
     config: MethodConfig
     policy, colon, pair_rule = name.partition(":")
@@ -56,7 +57,9 @@ def resolve(
         config = METHODS[name].preset(preset).at(temperature)
     if rule is not None:
         config = config.with_rule(rule, temperature)
-    return config.with_settings(name, settings)
+    config = config.with_settings(name, settings)
+    check_bounds(f"method '{name}'", config)
+    return config
 
 
 def build_method(name: str, config: MethodConfig, tables: ModelTables) -> DecodingMethod:

@@ -57,7 +57,7 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "c/compare.json").write_text(OWN % "compare")
     for name in ("drawings.jsonl", "replays.jsonl"):
         (tmp_path / "c" / name).write_text(LOG_LINE)
-    (tmp_path / "s/results.jsonl").write_text('{"plan": {}}\n{"model": "flat"}\n')
+    (tmp_path / "s/results.jsonl").write_text('{"format": 1, "hash": "0", "settings": {}}\n{"model": "flat"}\n')
     os.link(tmp_path / "c/drawings.jsonl", tmp_path / "linked.json")
     (tmp_path / "symlinked.json").symlink_to(tmp_path / "c/drawings.jsonl")
     (tmp_path / "z/model_index.json").write_text('{"format": 1}')

@@ -15,8 +15,9 @@ from underpaint.algos.spatial.mulo import draft_and_repair
 from underpaint.cli.simulate.commands import app
 from underpaint.cli.simulate.trace import trace
 from underpaint.runtime.drawing import noise_of
-from underpaint.runtime.evaluation.comparison import ComparisonPlan, choose_prompts, run
-from underpaint.runtime.evaluation.drawing_log import DrawingLog
+from underpaint.runtime.evaluation.comparison import ComparisonPlan, choose_prompts
+from underpaint.runtime.evaluation.drawer import run
+from underpaint.runtime.evaluation.plan import RunPlan
 from underpaint.runtime.evaluation.report import make_report, to_results
 from underpaint.runtime.methods.multi_scale.method import MuloMethod
 from underpaint.runtime.methods.registry import build_method, resolve
@@ -51,10 +52,10 @@ def compared(folder: Path, temperature: float, prompts: int, methods: tuple[str,
         build_method(name, resolve(name, temperature, None, SETTINGS.get(name, ())), PIPELINE.tables)
         for name in methods
     )
-    plan = ComparisonPlan(built, choose_prompts(prompts), (0,), sampler)
-    store = DrawingLog(folder, plan.to_dict())
-    run(PIPELINE, plan, store, lambda state: None)
-    found = to_results(PIPELINE, plan, make_report(PIPELINE, plan, store), "a test")
+    plan = RunPlan.of(PIPELINE, ComparisonPlan(built, choose_prompts(prompts), (0,), sampler), PIPELINE.judge)
+    store = plan.open_log(folder)
+    run(plan, store, lambda state: None)
+    found = to_results(plan, make_report(plan, store), "a test")
     path = folder / "compare.json"
     path.write_text(json.dumps(found))
     return path

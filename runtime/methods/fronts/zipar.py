@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Final, Literal
 
+from underpaint.algos.bounds import Cells
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.spatial.row_front import check_window
 from underpaint.algos.spatial.zipar import zipar_steps
@@ -28,7 +29,7 @@ class ZiparConfig(LoopConfig):
     window: None is raster order, plain autoregression.
     """
 
-    window: int | None = 4
+    window: Cells | None = 4
     adaptive: bool = False
 
     family: ClassVar[Literal["grid"]] = "grid"

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 
+from underpaint.algos.bounds import Cells, Codes, Share, Within
 from underpaint.algos.chance import Chance
+from underpaint.algos.numbers import MOST_FACTOR
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.spatial.cell_rule import CellRule, Kind, cell_rule, pooled_codes
 from underpaint.algos.spatial.mulo import Order, Repair, RepairCycle, repair_cycles
@@ -48,15 +50,15 @@ class MuloConfig(Repair, LoopConfig):
     """
 
     order: Order = "serial"
-    window: int | None = 2
-    tau: float = 0.1
-    k: int | None = 0
-    rows: int | None = None
+    window: Cells | None = 2
+    tau: Annotated[float, Within(0.0, MOST_FACTOR)] = 0.1
+    k: Codes | None = 0
+    rows: Cells | None = None
     rule: Kind = "pooled"
-    delta: float = 0.3
+    delta: Share = 0.3
     resampler: str = "latent"
-    ratio: int = 2
-    draft_window: int | None = None
+    ratio: Cells = 2
+    draft_window: Cells | None = None
     draft_adaptive: bool = False
     draft_int8: bool | None = None
 

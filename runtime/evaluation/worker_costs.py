@@ -12,7 +12,7 @@ from underpaint.algos.rows import SamplingParams
 from underpaint.artifacts.cost_curve import read_cost_curve
 from underpaint.artifacts.whole_file import part_of, written_beside
 from underpaint.runtime.costs.machine_curve import curve_of
-from underpaint.runtime.evaluation.jobs.plan import ModelSpec
+from underpaint.runtime.evaluation.plan import ModelSpec
 from underpaint.runtime.pipeline import Pipeline
 
 
