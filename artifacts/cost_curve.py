@@ -319,7 +319,7 @@ class EngineCosts(NamedTuple):
         if "call_ms" in known and call is not None:
             return call._asdict()
         found: dict[str, Any] = {"verify_ms": self.verify_ms, "draft_ms": self.draft_ms}
-        if get_type_hints(policy.make)["draft_ms"] is float:
+        if get_type_hints(spec.make)["draft_ms"] is float:
             found["draft_ms"] = self.draft_ms[0][1]
         drawn = self.trees.get("sampled")
         if "tree_ms" in known and drawn is not None:
