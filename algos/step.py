@@ -89,7 +89,7 @@ def check_probs(probs: FloatArray, tree: DraftTree, vocab_size: int) -> None:
     if not are_distributions(probs):
         raise ValueError(
             f"probs: expected rows of non-negative numbers that sum to 1, got sums {probs.sum(axis=-1).tolist()} and "
-            f"minimum {float(probs.min())!r}; pass them through rows.distributions"
+            f"minimum {float(probs.min())!r}; pass the target's logits through rows.sampling_probs"
         )
 
 
