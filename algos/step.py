@@ -6,10 +6,9 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from underpaint.algos.accept.spec import Rule
 from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.chance import Chance
-from underpaint.algos.draft.spec import Budget, Expander, Grid, Policy
+from underpaint.algos.protocols import Budget, Expander, Grid, Policy, Rule
 from underpaint.algos.tree import NO_TOKEN, DraftTree, Verdict, are_distributions, root_only
 
 

@@ -10,7 +10,7 @@ import torch
 
 from benchmarks.device_checks import Check
 from benchmarks.device_models import random_model, shipped_method, shipped_models, shipped_prompts, weight_bytes
-from underpaint.algos.draft.spec import Grid
+from underpaint.algos.protocols import Grid
 from underpaint.models.decoder_config import DecoderConfig
 from underpaint.runtime.device.decoder import DecoderForward
 from underpaint.runtime.device.eager import EagerLoop

@@ -18,9 +18,10 @@ import numpy as np
 from benchmarks.report import at_least, finish, options, parse
 from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.chance import sampling
-from underpaint.algos.draft import POLICIES, Budget, Grid
+from underpaint.algos.draft import POLICIES
 from underpaint.algos.draft.eagle2 import grow_eagle2
 from underpaint.algos.draft.tree_builder import point_tree
+from underpaint.algos.protocols import Budget, Grid
 from underpaint.algos.tree import DraftTree
 
 WIDEST = 16

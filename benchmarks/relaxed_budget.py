@@ -22,9 +22,9 @@ from underpaint.algos.accept.cool import CoolSD
 from underpaint.algos.accept.lantern import Lantern
 from underpaint.algos.accept.neighbour_budget import NeighbourBudget
 from underpaint.algos.accept.neighbours import nearest_codes
-from underpaint.algos.accept.spec import Rule
 from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.chance import At, Chance, Role, enumerate_outcomes
+from underpaint.algos.protocols import Rule
 from underpaint.algos.tree import DraftTree, Drawn
 
 SIBLINGS = (1, 2, 3)

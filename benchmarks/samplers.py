@@ -21,7 +21,7 @@ from PIL import Image
 
 from benchmarks.report import at_least, finish, options, parse, refusing
 from underpaint.algos.arrays import IntArray
-from underpaint.algos.draft.spec import Grid
+from underpaint.algos.protocols import Grid
 from underpaint.algos.spatial.resolution import ResolutionMap
 from underpaint.runtime.engines.context import EngineContext
 from underpaint.runtime.engines.images import ImageDecoder, ImageEncoder

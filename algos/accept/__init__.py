@@ -2,39 +2,34 @@
 
 from underpaint.algos.accept import (
     block,
-    chain,
     cool,
     greedy,
     gsd,
     lantern,
     lantern_greedy,
     mulo,
-    multi_round,
     neighbour_budget,
     point,
+    speculative,
     traversal,
     typical,
-    without_replacement,
 )
-from underpaint.algos.accept.spec import RULES, Residual, Rule, RuleSpec
+from underpaint.algos.accept.spec import RULES, Residual, RuleSpec
 
 __all__ = [
     "RULES",
     "Residual",
-    "Rule",
     "RuleSpec",
     "block",
-    "chain",
     "cool",
     "greedy",
     "gsd",
     "lantern",
     "lantern_greedy",
     "mulo",
-    "multi_round",
     "neighbour_budget",
     "point",
+    "speculative",
     "traversal",
     "typical",
-    "without_replacement",
 ]

@@ -1,14 +1,10 @@
 """Tree policies, one module each; `POLICIES` is their registry."""
 
 from underpaint.algos.draft import adt, chain, eagle1, eagle2, opt, roofline, scheduled, sequoia
-from underpaint.algos.draft.spec import POLICIES, Budget, Expander, Grid, Policy, PolicySpec
+from underpaint.algos.draft.spec import POLICIES, PolicySpec
 
 __all__ = [
     "POLICIES",
-    "Budget",
-    "Expander",
-    "Grid",
-    "Policy",
     "PolicySpec",
     "adt",
     "chain",

@@ -6,7 +6,8 @@ from math import floor
 from underpaint.algos.chance import Chance
 from underpaint.algos.draft.eagle2 import grow_eagle2
 from underpaint.algos.draft.settings import at_least
-from underpaint.algos.draft.spec import POLICIES, Budget, Expander, Grid, PolicySpec
+from underpaint.algos.draft.spec import POLICIES, PolicySpec
+from underpaint.algos.protocols import Budget, Expander, Grid
 from underpaint.algos.tree import DraftTree, Verdict
 
 

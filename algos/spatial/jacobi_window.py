@@ -10,8 +10,8 @@ from underpaint.algos.accept.spec import RuleSpec
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.chance import At, Chance, Role
 from underpaint.algos.coupling import Noise
-from underpaint.algos.draft.spec import Grid
 from underpaint.algos.enumeration import emitted
+from underpaint.algos.protocols import Grid
 from underpaint.algos.spatial.lookup import NO_LOOKUP, Lookup, LookupTable
 from underpaint.algos.spatial.window_tree import WindowDraft, tail_nodes, tree_nodes, window_tree
 from underpaint.algos.tree import DraftTree, Drawn, Verdict, root_only

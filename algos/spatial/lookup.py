@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from underpaint.algos.arrays import FloatArray
-from underpaint.algos.draft.spec import Grid
+from underpaint.algos.protocols import Grid
 
 
 @dataclass(frozen=True, slots=True)

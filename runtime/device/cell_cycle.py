@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor
 
-from underpaint.algos.draft.spec import Grid
+from underpaint.algos.protocols import Grid
 from underpaint.algos.rows import SamplingParams
 from underpaint.runtime.device.forwards import DeviceDecoder
 from underpaint.runtime.device.kernels.attention import Filled

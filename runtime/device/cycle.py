@@ -10,11 +10,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from underpaint.algos.accept import Rule
 from underpaint.algos.accept.spec import spec_of
 from underpaint.algos.draft.choice import NOTHING
 from underpaint.algos.draft.roofline import Roofline
-from underpaint.algos.draft.spec import Grid, Policy
+from underpaint.algos.protocols import Grid, Policy, Rule
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.spatial.jacobi_window import JacobiWindow
 from underpaint.algos.tree import Drawn

@@ -13,7 +13,7 @@ import torch
 from underpaint.algos.accept import RULES
 from underpaint.algos.accept.spec import spec_of
 from underpaint.algos.draft import POLICIES
-from underpaint.algos.draft.spec import Grid
+from underpaint.algos.protocols import Grid
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.spatial.row_front import front_steps
 from underpaint.algos.tree import Drawn

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from underpaint.algos.chance import Role
-from underpaint.algos.draft.spec import Grid
+from underpaint.algos.protocols import Grid
 from underpaint.algos.rows import SamplingParams
 from underpaint.runtime.device.cell_cycle import CellCycle
 from underpaint.runtime.device.forwards import DeviceDecoder

@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-from underpaint.algos.draft.spec import Grid
+from underpaint.algos.protocols import Grid
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.spatial.jacobi_front import JacobiFronts
 from underpaint.runtime.device.cell_cycle import CellCycle

@@ -11,7 +11,7 @@ from underpaint.algos.draft.adt import AdtTree
 from underpaint.algos.draft.chain import LikeliestChain
 from underpaint.algos.draft.eagle2 import Eagle2
 from underpaint.algos.draft.scheduled import ScheduledTree
-from underpaint.algos.draft.spec import Grid
+from underpaint.algos.protocols import Grid
 from underpaint.algos.rows import SamplingParams
 from underpaint.runtime.device.forwards import DeviceDecoder
 from underpaint.runtime.device.growth import DraftPasses, Limits, limits_of

@@ -13,7 +13,7 @@ from underpaint.algos.draft.eagle1 import Eagle1, StaticTopK
 from underpaint.algos.draft.fused import children
 from underpaint.algos.draft.sequoia import Sequoia
 from underpaint.algos.draft.shape import chain_shape, ranked_shape, within
-from underpaint.algos.draft.spec import Budget
+from underpaint.algos.protocols import Budget
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.tree import Shape
 from underpaint.runtime.device.forwards import DeviceDecoder, pack_masks

@@ -7,7 +7,7 @@ from typing import Any, Final, Literal
 import numpy as np
 
 from underpaint.algos.arrays import IntArray
-from underpaint.algos.draft.spec import Grid
+from underpaint.algos.protocols import Grid
 from underpaint.artifacts.decoder_graph import PREDICTED_FEATURES, DecoderSizes, Precision, pass_inputs, pass_outputs
 from underpaint.artifacts.typed_json import build_typed
 from underpaint.runtime.engines.context import EngineError

@@ -6,7 +6,7 @@ from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.chance import Chance
-from underpaint.algos.draft import Grid
+from underpaint.algos.protocols import Grid
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.spatial.mulo import RepairCycle
 from underpaint.algos.spatial.target import GridTarget

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias, TypeVar
 
-from underpaint.algos.accept import RULES, Rule
+from underpaint.algos.accept import RULES
+from underpaint.algos.protocols import Rule
 from underpaint.algos.registry import build
 from underpaint.algos.rows import SamplingParams
 from underpaint.artifacts.model_families import EMOJI_FAMILY

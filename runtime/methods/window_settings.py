@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from underpaint.algos.accept import RULES, Rule
+from underpaint.algos.accept import RULES
+from underpaint.algos.protocols import Rule
 from underpaint.algos.spatial.jacobi_window import Coupling, JacobiWindow, Refill, drawn_for
 from underpaint.algos.spatial.lookup import Lookup
 from underpaint.algos.tree import Drawn

@@ -10,7 +10,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
 
-from underpaint.algos.draft import Grid
+from underpaint.algos.protocols import Grid
 from underpaint.artifacts.results import ResultsError, upgraded
 from underpaint.artifacts.run_log import RunLog
 from underpaint.runtime.drawing import Drawing

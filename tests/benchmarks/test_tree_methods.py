@@ -10,7 +10,7 @@ import benchmarks.verification as verification
 from benchmarks.pair_statistics import COLUMNS, Distributions, score
 from tests.benchmarks.ending import figures
 from tests.cli.synthetic_pipeline import SyntheticPipeline, replace_models
-from underpaint.algos.draft import Grid
+from underpaint.algos.protocols import Grid
 from underpaint.runtime.methods.registry import build_method, resolve
 
 

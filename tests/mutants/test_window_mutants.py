@@ -14,8 +14,8 @@ from tests.mutants.harness import caught, check_is_caught, load
 from underpaint.algos.accept import RULES
 from underpaint.algos.chance import Chance, enumerate_outcomes, sampling
 from underpaint.algos.coupling import EnumeratedNoise
-from underpaint.algos.draft import Grid
 from underpaint.algos.enumeration import emitted, target_distribution, total_variation
+from underpaint.algos.protocols import Grid
 from underpaint.algos.spatial import jacobi
 from underpaint.algos.spatial.jacobi_window import JacobiWindow
 from underpaint.sim.synthetic.models import RandomDistribution, SyntheticTarget

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from underpaint.algos.draft.spec import Grid
+from underpaint.algos.protocols import Grid
 from underpaint.artifacts.model_families import EMOJI_FAMILY, TEXTURED_FAMILY
 from underpaint.artifacts.model_index import INDEX
 from underpaint.cli.options import read_preset

@@ -12,7 +12,7 @@ from underpaint.algos.accept.neighbours import nearest_codes
 from underpaint.algos.accept.spec import at_temperature
 from underpaint.algos.chance import sampling
 from underpaint.algos.draft import POLICIES
-from underpaint.algos.draft.spec import Grid, Policy
+from underpaint.algos.protocols import Grid, Policy
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.step import Decoded, decode
 from underpaint.runtime.device.cycle import DeviceCycle, DeviceMethod

@@ -29,7 +29,7 @@ from tests.runtime.device.engines import (
 )
 from tests.runtime.device.test_kernels import FAMILIES, model_of
 from tests.runtime.device.test_mutants import planted
-from underpaint.algos.draft.spec import Grid
+from underpaint.algos.protocols import Grid
 from underpaint.algos.spatial.jacobi_front import JacobiFronts
 from underpaint.artifacts.device_graph import PassSize
 from underpaint.export.decoders import GraphFormat

@@ -8,7 +8,7 @@ import torch
 from tests.runtime.device.tables import TableForward, Tables
 from underpaint.algos.accept import RULES
 from underpaint.algos.draft import POLICIES
-from underpaint.algos.draft.spec import Grid
+from underpaint.algos.protocols import Grid
 from underpaint.algos.rows import SamplingParams
 from underpaint.runtime.device.cycle import DeviceCycle, DeviceMethod
 from underpaint.runtime.device.drawing import has_form
@@ -40,7 +40,7 @@ def test_a_device_form_that_is_not_there_is_named() -> None:
 @pytest.mark.parametrize(
     ("policy", "rule", "settings", "told"),
     [
-        ("chain", "cool", {}, "no form on the device; those that have one: block, chain, greedy"),
+        ("chain", "cool", {}, "no form on the device; those that have one: block, greedy, gsd"),
         ("roofline", "point", {}, "no form on the device; those that have one: .*chain_top1"),
         ("adt", "point", {"init": "random"}, "those that have one: horizontal, vertical"),
         ("chain", "point", {}, "covers top_k trees"),

@@ -9,7 +9,7 @@ from tests.runtime.device.grown import MAX_NODES, MOST_LEVELS, by_device, by_hos
 from tests.runtime.device.trees import UNIFORMS
 from tests.strategies import distributions
 from underpaint.algos.draft import POLICIES
-from underpaint.algos.draft.spec import Policy
+from underpaint.algos.protocols import Policy
 
 
 @st.composite
