@@ -101,7 +101,7 @@ def _pass(
     held.load_state_dict(module.state_dict())
     forward = DecoderForward(held.eval(), 1)
     prefix, length = condition.shape[1], tokens.shape[1]
-    cache = Cache(forward.shape, 1, prefix + length, length, dtype, device)
+    cache = Cache(forward.config, 1, prefix + length, length, dtype, device)
     with torch.no_grad():
         before = torch.arange(-prefix, 0, device=device)[None]
         forward.hidden(condition.to(device, dtype, copy=True), before, cache.prefill())  # it is written to

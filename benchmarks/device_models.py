@@ -9,15 +9,15 @@ import torch
 from underpaint.algos.accept.neighbours import nearest_codes
 from underpaint.algos.protocols import Grid
 from underpaint.algos.rows import SamplingParams
+from underpaint.artifacts.decoder_config import DecoderConfig
 from underpaint.artifacts.model_index import read_index
 from underpaint.models.decoder import Decoder
-from underpaint.models.decoder_config import DecoderConfig
 from underpaint.runtime.conditions import Condition, of_words
 from underpaint.runtime.device.cycle import DeviceMethod
 from underpaint.runtime.device.folder import DeviceModels
 from underpaint.runtime.device.weights import read_decoder
 from underpaint.runtime.engines.condition_encoder import ConditionEncoder
-from underpaint.runtime.engines.shape import DecoderShape, read_shape
+from underpaint.runtime.engines.elsewhere import load_elsewhere
 from underpaint.runtime.methods.jacobi_config import JacobiMethod
 from underpaint.runtime.methods.method import ModelTables
 from underpaint.runtime.methods.registry import resolve
@@ -72,17 +72,14 @@ class Shipped(NamedTuple):
 def shipped_models(device: torch.device, dtype: torch.dtype) -> Shipped:
     """The largest shipped target and its drafter. For the interpreter, which is slow, four cells of a tiny model with
     random weights that takes the same prompts."""
-    decoders, shapes = [], list[DecoderShape]()
-    for kind in ("target", "drafter"):
-        located = locate(f"{kind}128", kind)
-        shapes.append(read_shape(located.manifest.settings, located.manifest.name))
-        decoders.append(read_decoder(located, shapes[-1], device).to(dtype))
-    grid = shapes[0].grid
+    shipped = [load_elsewhere(f"{kind}128", locate(f"{kind}128", kind)) for kind in ("target", "drafter")]
+    decoders = [read_decoder(one, device).to(dtype) for one in shipped]
+    grid = shipped[0].config.grid
     if device.type == "cpu":
         grid = Grid(1, 4)
-        small = replace(decoders[0].config, dim=32, layers=1, heads=2, hidden=16)
+        small = replace(decoders[0].config, dim=32, layers=1, heads=2, hidden=16, kv_heads=0, head_dim=0)
         decoders = list(random_model(small, dtype, device))
-    models = DeviceModels(decoders[0], decoders[1], ConditionEncoder(shapes[0]), 1, device)
+    models = DeviceModels(decoders[0], decoders[1], ConditionEncoder(shipped[0].config), 1, device)
     return Shipped(models, grid, read_index(FOLDER).sampling())
 
 

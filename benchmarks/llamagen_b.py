@@ -22,10 +22,10 @@ from underpaint.algos.chance import sampling
 from underpaint.algos.draft.chain import Chain
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.step import decode
+from underpaint.artifacts.decoder_config import DecoderConfig
 from underpaint.export.checkpoint import Request, export_checkpoint
 from underpaint.export.verify import verify
 from underpaint.models.decoder import Decoder, initialise
-from underpaint.models.decoder_config import DecoderConfig
 from underpaint.models.published.llamagen import llamagen_state
 from underpaint.models.published.options import LoadOptions
 from underpaint.runtime.costs.passes import chain, halfway

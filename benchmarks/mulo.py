@@ -1,6 +1,6 @@
 """The ablation of multi-scale drafting: what each part of MuLo-SD adds on the shipped models, in one table.
 
-Run: python -m benchmarks.mulo [--engines DIR] [--prompts-count 48] [--seeds 1] [--set tau=0.1] [--variants LABEL ...]
+Run: python -m benchmarks.mulo [--models DIR] [--prompts-count 48] [--seeds 1] [--set tau=0.1] [--variants LABEL ...]
      [--out FILE]
 
 Every variant draws the same prompts under the same seeds as AR, interleaved; a stopped run goes on where it was. Where
@@ -19,9 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.models import engines_option, open_models
 from benchmarks.mulo_variants import FASTER, ORDERINGS, TEMPERATURE, VARIANTS, Variant, chosen
-from benchmarks.report import at_least, finish, options, parse, progress, refusing
+from benchmarks.report import at_least, finish, models_option, options, parse, progress, refusing
 from underpaint.algos.rows import SamplingParams
 from underpaint.artifacts.manifest import write_beside
 from underpaint.runtime.drawing import Drawing, draw
@@ -163,7 +162,7 @@ def show(asked: list[Variant], rows: dict[str, ReportRow], taus: dict[str, float
 
 def main(arguments: list[str] | None = None) -> None:
     parser = options("mulo", __doc__)
-    engines_option(parser)
+    models_option(parser)
     parser.add_argument("--prompts-count", type=at_least(2), default=48)
     parser.add_argument("--seeds", type=at_least(1), default=1)
     parser.add_argument("--set", dest="settings", action="append", default=[], help="NAME=VALUE of all of MuLo-SD")
@@ -177,7 +176,7 @@ def main(arguments: list[str] | None = None) -> None:
         parser.error(f"--prompts-count: expected at most {APART}, got {given.prompts_count}")
     with refusing(parser):
         check_folder_writable(given.folder)
-        pipeline = open_models(given, 128)
+        pipeline = Pipeline.open(given.models, resolution=128)
         prompts = read_conditions(pipeline, (), given.prompts_count)
         sampler = pipeline.sampling
         asked, missing = available(pipeline, sampler, chosen(given.variants, given.settings))

@@ -290,10 +290,10 @@ def main(arguments: list[str] | None = None) -> None:
     )
     parser.add_argument("--images", type=at_least(2), default=12, help="images of each model")
     parser.add_argument("--rules", default=",".join(RULES), help=f"of {', '.join(RULES)}")
-    parser.add_argument("--models", default=";".join(SYNTHETIC_MODELS), help="with semicolons between")
+    parser.add_argument("--model", default=";".join(SYNTHETIC_MODELS), help="with semicolons between")
     parser.add_argument("--jobs", type=at_least(1), default=usable_cores(), help="processes")
     asked = parse(parser, arguments)
-    rules, models = asked.rules.split(","), asked.models.split(";")
+    rules, models = asked.rules.split(","), asked.model.split(";")
     if not set(rules) <= RULES.keys() or not set(models) <= SYNTHETIC_MODELS.keys():
         parser.error(f"expected rules of {', '.join(RULES)} and models of {'; '.join(SYNTHETIC_MODELS)}")
     where = executor("local", asked.jobs)

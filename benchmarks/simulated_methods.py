@@ -1,6 +1,6 @@
 """Every method that a synthetic model can run, tuned and as published, on the rooflines of an A100 and an H200.
 
-Run: python -m benchmarks.simulated_methods [--images 12] [--models field,flat,patchy] [--methods a,b] [--jobs 2]
+Run: python -m benchmarks.simulated_methods [--images 12] [--model field,flat,patchy] [--methods a,b] [--jobs 2]
      [--out FILE]
 
 The settings are those of `underpaint compare`: "tuned" was chosen on two cores of a processor, where nodes are dear;
@@ -128,11 +128,11 @@ def main(arguments: list[str] | None = None) -> None:
     parser = options("simulated_methods", __doc__)
     known = [spec.name for spec in METHODS if can_run(spec.tuned.sampled)]
     parser.add_argument("--images", type=at_least(2), default=12, help="images of each model")
-    parser.add_argument("--models", default=",".join(MODELS), help="synthetic models, with commas between")
+    parser.add_argument("--model", default=",".join(MODELS), help="synthetic models, with commas between")
     parser.add_argument("--methods", default=",".join(known), help="with commas between")
     parser.add_argument("--jobs", type=at_least(1), default=usable_cores(), help="processes")
     asked = parse(parser, arguments)
-    methods, models = asked.methods.split(","), asked.models.split(",")
+    methods, models = asked.methods.split(","), asked.model.split(",")
     if not set(methods) <= set(known) or not set(models) <= set(MODELS):
         parser.error(f"expected methods of {', '.join(known)} and models of {', '.join(MODELS)}")
     ran = sorted(

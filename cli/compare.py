@@ -26,11 +26,12 @@ from underpaint.cli.errors import bad_input
 from underpaint.cli.evaluation.prompts import PromptOptions, choose
 from underpaint.cli.option_groups import grouped
 from underpaint.cli.options import (
+    USUAL_PRESET,
     Backend,
-    Engines,
     Guidance,
     Low,
     MethodSettings,
+    Models,
     Preset,
     Resolution,
     Seeds,
@@ -41,7 +42,6 @@ from underpaint.cli.options import (
     check_promises,
     open_pipeline,
     read_names,
-    read_preset,
     read_sampling,
     settings_by_method,
     short_hash,
@@ -85,12 +85,12 @@ _NO_DEVICE = DeviceOptions()
 def compare(
     prompts: Annotated[
         list[str] | None,
-        typer.Argument(help="Prompts in quotes (see --engines); without any, and without --prompts, some are chosen."),
+        typer.Argument(help="Prompts in quotes (see --models); without any, and without --prompts, some are chosen."),
     ] = None,
     methods: Annotated[str, typer.Option(help="Methods, with commas between; AR is always among them.")] = (
         DEFAULT_METHODS
     ),
-    preset: Preset = None,
+    preset: Preset = USUAL_PRESET,
     temperature: Temperature = 1.0,
     seeds: Seeds = 1,
     prompt_options: PromptOptions = _NO_FILE,
@@ -98,7 +98,7 @@ def compare(
     guidance: Guidance = None,
     top_k: TopK = None,
     top_p: TopP = None,
-    engines: Engines = None,
+    models: Models = None,
     resolution: Resolution = None,
     low: Low = None,
     backend: Backend = "cpu",
@@ -173,11 +173,10 @@ def compare(
         wanted = DEVICE_METHODS if backend == DEVICE and methods == DEFAULT_METHODS else methods
         names = with_baseline(tuple(name for name in read_names(wanted) if backend != DEVICE or name != EAGER))
         own = settings_by_method(setting or [], names)
-        preset = read_preset(preset, engines)
         configs = [resolve(name, checked, None, own[name], preset) for name in names]
         check_folder_writable(out or DEFAULT_OUT)
         check_json(json_file)
-        pipeline = open_pipeline(engines, resolution, low, backend, on_device=True)
+        pipeline = open_pipeline(models, resolution, low, backend, on_device=True)
         sampling = read_sampling(temperature, guidance, top_k, top_p, pipeline)
         chosen = choose(pipeline, prompts or [], prompt_options)
         drawn_by = build_methods(pipeline, names, checked, own, preset)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from underpaint.cli.errors import STOPPED, bad_input
-from underpaint.cli.options import Backend, Engines, Guidance, Resolution, TopK, TopP, open_pipeline, read_sampling
+from underpaint.cli.options import Backend, Guidance, Models, Resolution, TopK, TopP, open_pipeline, read_sampling
 from underpaint.cli.outputs import json_output
 from underpaint.cli.terminal import Column, Format, FormatOption, ResultTable, figure, note, note_files, progress, show
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def costs(
-    engines: Engines = None,
+    models: Models = None,
     resolution: Resolution = None,
     backend: Backend = "cpu",
     guidance: Guidance = None,
@@ -52,7 +52,7 @@ def costs(
     with bad_input():
         if export is not None:
             check_file_writable(export)
-        pipeline = open_pipeline(engines, resolution, None, backend)
+        pipeline = open_pipeline(models, resolution, None, backend)
         sampling = read_sampling(1.0, guidance, top_k, top_p, pipeline)
         if pipeline.loaded_drafter is None:
             raise ValueError(

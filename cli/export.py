@@ -264,7 +264,7 @@ def caption(
     text: Annotated[str, typer.Argument(help="The caption.")],
     out: Annotated[Path, typer.Option(parser=output_file, help="The .npy file to write.")],
 ) -> None:
-    """Write a caption's features, which `underpaint compare --engines` draws by, to a file."""
+    """Write a caption's features, which `underpaint compare --models` draws by, to a file."""
     import io
 
     import numpy as np

@@ -21,10 +21,11 @@ from underpaint.cli.errors import STOPPED, bad_input
 from underpaint.cli.evaluation.prompts import PromptOptions, choose
 from underpaint.cli.option_groups import grouped
 from underpaint.cli.options import (
+    USUAL_PRESET,
     Backend,
-    Engines,
     Guidance,
     Low,
+    Models,
     Preset,
     Resolution,
     Seed,
@@ -33,7 +34,6 @@ from underpaint.cli.options import (
     TopP,
     check_costs,
     open_pipeline,
-    read_preset,
     read_sampling,
     short_hash,
 )
@@ -68,7 +68,7 @@ def generate(
     prompts: Annotated[
         list[str] | None,
         typer.Argument(
-            help='Plain words, e.g. "a woolly fox left of an outlined pumpkin"; see --engines. Several draw each.'
+            help='Plain words, e.g. "a woolly fox left of an outlined pumpkin"; see --models. Several draw each.'
         ),
     ] = None,
     out: Annotated[
@@ -85,7 +85,7 @@ def generate(
         str, typer.Option(help="How to draw it; see `underpaint methods`. The default is lossless.")
     ] = DEFAULT_METHOD,
     rule: Annotated[str | None, typer.Option(help="Another acceptance rule for the method's drafts.")] = None,
-    preset: Preset = None,
+    preset: Preset = USUAL_PRESET,
     setting: Annotated[
         list[str] | None, typer.Option("--set", help="A setting of the method, name=value; repeat for more.")
     ] = None,
@@ -97,7 +97,7 @@ def generate(
     seeds: Annotated[
         int, typer.Option(help="Pictures of each prompt, by seeds counted from --seed.", min=1, max=1_000_000)
     ] = 1,
-    engines: Engines = None,
+    models: Models = None,
     resolution: Resolution = None,
     low: Low = None,
     backend: Backend = "cpu",
@@ -125,7 +125,7 @@ def generate(
         if backend == DEVICE and strip is not None:
             raise ValueError("--strip needs passes on the host; leave it or --backend device out")
         checked = SamplingParams(temperature=temperature).temperature
-        config = resolve(method, checked, rule, setting or (), read_preset(preset, engines))
+        config = resolve(method, checked, rule, setting or (), preset)
         texts = list(prompts or ())
         if not texts and prompt_options == _NO_FILE:
             raise ValueError(
@@ -142,7 +142,7 @@ def generate(
                 raise ValueError(f"--strip {strip}: expected a name that ends in .png")
             check_file_writable(strip)
             check_apart({"--out": out, "--strip": strip})
-        pipeline = open_pipeline(engines, resolution, low, backend, on_device=True)
+        pipeline = open_pipeline(models, resolution, low, backend, on_device=True)
         check_costs(setting or (), pipeline)
         conditions = choose(pipeline, texts, prompt_options).conditions
         several = len(conditions) * seeds > 1

@@ -11,10 +11,11 @@ from underpaint.cli.errors import bad_input
 from underpaint.cli.evaluation.prompts import PromptOptions, choose
 from underpaint.cli.option_groups import grouped
 from underpaint.cli.options import (
+    USUAL_PRESET,
     Backend,
-    Engines,
     Guidance,
     Low,
+    Models,
     Preset,
     Resolution,
     Seeds,
@@ -24,7 +25,6 @@ from underpaint.cli.options import (
     check_promises,
     open_pipeline,
     read_names,
-    read_preset,
     read_sampling,
     short_hash,
 )
@@ -61,14 +61,14 @@ def sweep(
     setting: Annotated[
         list[str] | None, typer.Option("--set", help="method.name=value for all variants of a method.")
     ] = None,
-    preset: Preset = None,
+    preset: Preset = USUAL_PRESET,
     temperature: Temperature = 1.0,
     prompt_options: PromptOptions = _NO_FILE,
     seeds: Seeds = 1,
     guidance: Guidance = None,
     top_k: TopK = None,
     top_p: TopP = None,
-    engines: Engines = None,
+    models: Models = None,
     resolution: Resolution = None,
     low: Low = None,
     backend: Backend = "cpu",
@@ -114,12 +114,11 @@ def sweep(
     with bad_input():
         checked = SamplingParams(temperature=temperature).temperature
         asked = variants(vary or DEFAULT_VARY, setting or (), list(dict.fromkeys([BASELINE, *read_names(methods)])))
-        preset = read_preset(preset, engines)
         configs = [resolve(one.method, checked, None, one.settings, preset) for one in asked]
         check_promises(configs)
         check_folder_writable(out or DEFAULT_OUT)
         check_json(json_file)
-        pipeline = open_pipeline(engines, resolution, low, backend)
+        pipeline = open_pipeline(models, resolution, low, backend)
         if pipeline.judge is None:
             raise ValueError(f"sweep: {pipeline.folder} holds no judge, so there is no quality to plot; use `compare`")
         sampling = read_sampling(temperature, guidance, top_k, top_p, pipeline)

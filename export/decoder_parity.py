@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from underpaint.algos.arrays import IntArray
 from underpaint.artifacts import decoder_graph as graph_names
+from underpaint.artifacts.decoder_config import DecoderConfig
 from underpaint.artifacts.decoder_graph import MASKED_SCORE
 from underpaint.export.parity import MOST, Errors, Parting, Report, chunks, draft_tree, errors
 from underpaint.export.rounded_graph import rounded_graph
 from underpaint.models.decoder import Conditioner, Decoder, StepOutput
-from underpaint.models.decoder_config import DecoderConfig
 from underpaint.runtime.engines.context import EngineContext, open_session
 from underpaint.runtime.engines.masks import causal, hide
 
@@ -43,7 +43,7 @@ class Runner:
         self.config = config
         kind = np.float16 if precision == "fp16" else np.float32
         slots = config.slots
-        shape = (batch, config.heads, slots, config.head_dim)
+        shape = (batch, config.kv_heads, slots, config.head_dim)
         # What no position may see must not leak.
         self._values = [np.full(shape, _JUNK, dtype=kind) for _ in range(config.layers)]
         self._keys = [np.full((*shape[:2], shape[3], slots), _JUNK, dtype=kind) for _ in range(config.layers)]

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from underpaint.artifacts.decoder_graph import Precision
+from underpaint.artifacts.decoder_config import Precision
 from underpaint.models.decoder import Conditioner
 from underpaint.runtime.engines.context import EngineContext, open_session
 

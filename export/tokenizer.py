@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from underpaint.algos.accept.neighbours import nearest_codes
-from underpaint.artifacts.decoder_graph import Precision
+from underpaint.artifacts.decoder_config import Precision
 from underpaint.artifacts.manifest import Manifest
 from underpaint.export.decoder_weights import plain
 from underpaint.export.modules import MOST

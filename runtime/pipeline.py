@@ -32,7 +32,7 @@ from underpaint.runtime.methods.method import ModelTables, Timed
 from underpaint.runtime.methods.method_config import MOST_PUBLISHED_K, scaled_to
 from underpaint.runtime.resampling.registry import read_codebook, read_table
 from underpaint.runtime.resampling.resampler import Resampler
-from underpaint.zoo.grammars import EMOJI, check_tables, index_grammar
+from underpaint.zoo.grammars import check_tables, index_grammar
 from underpaint.zoo.load import FOLDER
 
 MAX_NODES: Final = 64
@@ -170,7 +170,7 @@ class Pipeline:
             "target": self.entry.target,
             "drafter": self.entry.drafter,
             "engine": self.backend,
-            "precision": self.high.decoder.shape.precision,
+            "precision": self.high.decoder.config.precision,
             "threads": self.context.threads,
             "sha256": {**self.hashes, **self.low.hashes},
             **judged,
@@ -179,7 +179,7 @@ class Pipeline:
 
     def condition(self, text: str) -> Condition:
         """What was typed, as the models of this folder take it; ValueError says what was expected."""
-        return parse_condition(text, self.index.condition, index_grammar(self.index) or EMOJI)
+        return parse_condition(text, self.index.condition)
 
     def target(self, condition: Condition, sampling: SamplingParams) -> Timed[Target]:
         """The target under a condition, until another is set; EngineError where it takes no such condition."""
@@ -273,16 +273,16 @@ def _check_together(
     folder: Path, tables: ModelTables, target: EngineTarget, drafter: EngineDrafter | None, decoder: ImageDecoder | None
 ) -> None:
     """EngineError unless all draw the same codes on the same grid."""
-    shape = target.decoder.shape
-    sizes = {shape.vocab_size, tables.vocab_size}
+    config = target.decoder.config
+    sizes = {config.vocab_size, tables.vocab_size}
     sizes |= {decoder.vocab_size} if decoder is not None else set()
     if drafter is not None:
-        drafts = drafter.decoder.shape
+        drafts = drafter.decoder.config
         sizes.add(drafts.vocab_size)
-        if shape.grid != drafts.grid or shape.dim != drafts.dim:
+        if config.grid != drafts.grid or config.dim != drafts.dim:
             raise EngineError(
-                f"{folder}: target and drafter do not belong together: grids {tuple(shape.grid)} and "
-                f"{tuple(drafts.grid)}, features {shape.dim} and {drafts.dim}; export them from one "
+                f"{folder}: target and drafter do not belong together: grids {tuple(config.grid)} and "
+                f"{tuple(drafts.grid)}, features {config.dim} and {drafts.dim}; export them from one "
                 "training"
             )
     if len(sizes) != 1:

@@ -35,7 +35,7 @@ from underpaint.runtime.evaluation.comparison import (
 from underpaint.runtime.evaluation.drawing_log import DrawingLog
 from underpaint.runtime.evaluation.report import ComparisonReport, make_report
 from underpaint.runtime.methods import DEFAULT_METHOD
-from underpaint.runtime.methods.method_config import MethodSpec, usual_preset
+from underpaint.runtime.methods.method_config import TUNED, MethodSpec
 from underpaint.runtime.methods.registry import METHODS, build_method, resolve
 from underpaint.runtime.pipeline import Pipeline
 from underpaint.sim.exact.rule_report import ExactReport, exact_report
@@ -91,19 +91,19 @@ def draw(
     temperature: float = 1.0,
     seed: int = 0,
     settings: Sequence[str] = (),
-    preset: str | None = None,
+    preset: str = TUNED,
     sampling: SamplingParams | None = None,
 ) -> Drawing:
     """Draw one picture; a notebook shows it, and `pipeline.picture(drawing.tokens_array())` gives its pixels.
 
     prompt: as the models of the folder take it: words, a class, ids, or the path of an .npy file of features.
     method: see `underpaint methods`, or "policy:rule"; the default is lossless. settings: `name=value` texts. preset:
-    "tuned" or "paper"; None takes the tuned settings, or the papers' of models that nothing was tuned on.
+    "tuned" or "paper".
     sampling: guidance, top-k and top-p; None takes those that the models are meant for. Its temperature is replaced.
     Raises ValueError, saying what to write instead.
     """
     params = replace(sampling or pipeline.sampling, temperature=temperature)
-    config = resolve(method, temperature, None, settings, preset or usual_preset(pipeline.index.family))
+    config = resolve(method, temperature, None, settings, preset)
     condition = pipeline.condition(prompt)
     tables = with_costs(pipeline, pipeline.tables, [config], params)
     drawing = draw_once(pipeline, build_method(method, config, tables), params, condition, seed)
@@ -149,7 +149,7 @@ def compare(
     temperature: float = 1.0,
     seeds: int = 1,
     settings: Mapping[str, Sequence[str]] | None = None,
-    preset: str | None = None,
+    preset: str = TUNED,
     sampling: SamplingParams | None = None,
     folder: str | Path | None = None,
 ) -> ComparisonReport:
@@ -162,7 +162,6 @@ def compare(
     """
     params = replace(sampling or pipeline.sampling, temperature=temperature)
     names, own = with_baseline(methods), settings or {}
-    preset = preset or usual_preset(pipeline.index.family)
     configs = [resolve(name, temperature, None, own.get(name, ()), preset) for name in names]
     costs = with_costs(pipeline, pipeline.tables, configs, params).costs
     built = build_methods(pipeline, names, temperature, settings, preset, costs)

@@ -13,6 +13,7 @@ from underpaint.cli.evaluation.prompts import PromptOptions, choose
 from underpaint.cli.option_groups import grouped
 from underpaint.cli.options import (
     MOST_THREADS,
+    USUAL_PRESET,
     Backend,
     Guidance,
     Low,
@@ -48,7 +49,7 @@ def evaluate(
         list[str] | None,
         typer.Argument(help="Prompts in quotes; without any, and without --prompts, some are chosen."),
     ] = None,
-    engines: Annotated[
+    models: Annotated[
         list[str] | None,
         typer.Option(
             help="A folder of models, or FOLDER@PIXELS; repeat for more. Default: the shipped one.", show_default=False
@@ -57,7 +58,7 @@ def evaluate(
     methods: Annotated[str, typer.Option(help="Methods, with commas between; AR is always among them.")] = (
         DEFAULT_METHODS
     ),
-    preset: Preset = None,
+    preset: Preset = USUAL_PRESET,
     temperature: Temperature = 1.0,
     seeds: Seeds = 1,
     prompt_options: PromptOptions = _NO_FILE,
@@ -119,7 +120,7 @@ def evaluate(
         check_file_writable(figures)
         check_replaceable("the figures", figures)
         specs = [
-            _spec(name, resolution, low, backend, threads, folders=len(engines or ["one"])) for name in engines or [""]
+            _spec(name, resolution, low, backend, threads, folders=len(models or ["one"])) for name in models or [""]
         ]
 
         file = None if prompts else prompt_options.file()
@@ -161,7 +162,7 @@ def _spec(name: str, resolution: int | None, low: Path | None, backend: str, thr
 def _plan_model(
     spec: "ModelSpec",
     names: tuple[str, ...],
-    preset: str | None,
+    preset: str,
     sampling: tuple[float, float | None, int | None, float | None],
     seeds: int,
     settings: list[str],
@@ -176,11 +177,9 @@ def _plan_model(
     from underpaint.runtime.evaluation.comparison import ComparisonPlan, build_methods
     from underpaint.runtime.evaluation.jobs.costs import costs_file
     from underpaint.runtime.evaluation.jobs.plan import ModelPlan
-    from underpaint.runtime.methods.method_config import usual_preset
     from underpaint.runtime.methods.registry import resolve
 
     pipeline = spec.open(own_threads=False)
-    preset = preset or usual_preset(pipeline.index.family)
     own = {name: tuple(texts) for name, texts in settings_by_method(settings, names).items()}
     params = read_sampling(*sampling, pipeline)
     chosen = choose(pipeline, prompts, prompt_options, file)

@@ -141,7 +141,7 @@ def known(form: FormatOption = Format.table) -> None:
 
 @app.command()
 def sweep(
-    models: Annotated[
+    model: Annotated[
         str, typer.Option(help="Synthetic models, or .npz traces, with commas between.")
     ] = "field,flat,sharp",
     policies: Annotated[str, typer.Option(help="Tree policies, with commas between.")] = "chain,eagle1,eagle2,adt",
@@ -201,7 +201,7 @@ def sweep(
             raise ValueError(f"--precision: expected a share above 0 and below 1, got {precision}")
         jacobi = _split(windows) if windows else ()
         trees = _split(policies) if policies or not jacobi else ()
-        names = {"model": _split(models), "policy": trees, "rule": _split(rules) if trees else ()}
+        names = {"model": _split(model), "policy": trees, "rule": _split(rules) if trees else ()}
         of_windows, of_trees = windows_apart(vary or [])
         plan = SweepPlan(
             models=names["model"],

@@ -220,9 +220,8 @@ def _measure(
 def _conditions(models: CostModels) -> tuple[EncodedCondition, ...]:
     """Of the images that are timed: prompts of the grammar, or what the target's encoder makes up for other models."""
     encoder = models.high.encoder
-    grammar = index_grammar(models.index)
-    if grammar is not None:
-        return tuple(encoder.encode(one) for one in choose_prompts(_PROMPTS, grammar=grammar))
+    if index_grammar(models.index) is not None:
+        return tuple(encoder.encode(one) for one in choose_prompts(_PROMPTS))
     return (encoder.example(),)
 
 

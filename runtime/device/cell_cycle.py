@@ -35,7 +35,9 @@ class CellProgram:
     ) -> None:
         self.grid, self.envelope = grid, envelope
         self._target = target
-        self.state = State.allocate(batch, envelope, grid.cells, prefix, target.shape, None, target.dtype, device)
+        self.state = State.allocate(
+            batch, envelope, grid.cells, prefix, target.config, None, target.rows, target.dtype, device
+        )
         self._pass = empty_pass(batch, envelope.nodes, self.state.target_cache.committed.shape[4], device)
         self._live = prefix + grid.cells // 2
         self.state.tree.counts.fill_(envelope.nodes)
@@ -71,8 +73,9 @@ class CellProgram:
 
     def _logits(self, features: Tensor) -> Tensor:
         """[rows, B, N, V] of features [R, N, F]."""
-        shape = self._target.shape
-        return self._target.logits(features).view(shape.rows, self.state.batch, -1, shape.vocab_size)
+        return self._target.logits(features).view(
+            self._target.rows, self.state.batch, -1, self._target.config.vocab_size
+        )
 
     def _find_probs(self, features: Tensor, sampler: SamplingParams) -> None:
         """Fill the first rows of state.tree.probs, as many as `features` [R, N, F] has positions."""

@@ -183,7 +183,7 @@ class ChosenGrowth:
         if taken == 0 or status not in (GOING, DONE):
             return
         tokens, parents, path = told[5:].view(3, -1).numpy()
-        drafted = point_tree(tokens[:count].copy(), parents[:count].copy(), self._drafter.shape.vocab_size)
+        drafted = point_tree(tokens[:count].copy(), parents[:count].copy(), self._drafter.config.vocab_size)
         self._policy.observe(drafted, Verdict(tuple(path[: taken - 1].tolist()), root), self._cell)
         self._cell = cell
 
@@ -207,7 +207,7 @@ class ChosenGrowth:
 
         ValueError for a rule without a form on the device.
         """
-        envelope, vocab_size = self._state.envelope, self._drafter.shape.vocab_size
+        envelope, vocab_size = self._state.envelope, self._drafter.config.vocab_size
 
         def made(judge: Rule, drawn: Drawn, children: int) -> Decide:
             shape = TreeShape(1, envelope.nodes, vocab_size, drawn, envelope.levels, children)

@@ -75,7 +75,7 @@ class DeviceCycle:
         line_token: int | None = None,
     ) -> None:
         """line_token: what `target` embeds behind every line of the picture but the last; None for nothing."""
-        plan = method_plan(method, grid, target.shape.vocab_size, most_nodes(max_nodes, line_token))
+        plan = method_plan(method, grid, target.config.vocab_size, most_nodes(max_nodes, line_token))
         if plan is not None and plan.by_target:
             drafter = None
         elif plan is not None and drafter is None:
@@ -83,15 +83,15 @@ class DeviceCycle:
         envelope = Envelope(1, 0, 1, 1, 1) if plan is None else plan.envelope
         self.grid, self.envelope, self.method = grid, envelope, method
         self._target = target
-        drafting = None if plan is None or drafter is None else drafter.shape
+        drafting = None if plan is None or drafter is None else drafter.config
         lines = 0 if line_token is None else grid.height - 1
-        sizes = (batch, envelope, grid.cells, prefix, target.shape, drafting)
+        sizes = (batch, envelope, grid.cells, prefix, target.config, drafting, target.rows)
         self.state = State.allocate(*sizes, target.dtype, device, lines)
         self._line_token, self._lines = line_token, None if line_token is None else _line_buffers(self.state)
         drawn: Drawn = "top_k" if plan is None else plan.drawn
         if plan is None and method.rule is not None:
             drawn = _covered(method.rule)
-        shape = Shape(batch, envelope.nodes, target.shape.vocab_size, drawn, envelope.levels, envelope.children)
+        shape = Shape(batch, envelope.nodes, target.config.vocab_size, drawn, envelope.levels, envelope.children)
         self._growth: Growth | None = None
         if plan is not None:
             self._growth = plan.make(self.state, drafter or target, method.draft_sampler or method.sampler)
@@ -189,7 +189,7 @@ class DeviceCycle:
             width, token = self.grid.width, self._line_token
             lay_lines(state.tree, state.positions, state.progress, state.lengths, self._lines, width, token)
             made = self._passed(self._lines.tokens, self._lines.positions, self._lines.masks)
-            self._features = gather_rows(made, self._lines.outputs, self._target.shape.rows)
+            self._features = gather_rows(made, self._lines.outputs, self._target.rows)
 
     def _nodes(self) -> int:
         """Of the target's pass."""
@@ -231,8 +231,8 @@ class DeviceCycle:
 
     def _find_probs(self) -> None:
         state, tree = self.state, self.state.tree
-        shape = self._target.shape
-        logits = self._target.logits(self._features).view(shape.rows, state.batch, -1, shape.vocab_size)
+        target = self._target
+        logits = target.logits(self._features).view(target.rows, state.batch, -1, target.config.vocab_size)
         count = logits.shape[2]
         finite = state.verdicts.finite.narrow(1, 0, count)
         probs(logits, tree.probs, state.support, finite, tree.counts, self.method.sampler)

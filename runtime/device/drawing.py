@@ -135,29 +135,29 @@ def plan_drawing(
         raise DeviceError(f"--batch: expected 1 to {MOST_BATCH} images, got {batch}")
     check_forward(forward, device)
     folder, rows = FolderModels.of(pipeline), 1 if sampling.guidance == 1.0 else 2
-    shape, grid = folder.target.shape, pipeline.grid
-    target, drafter = folder.sizes(rows)
+    config, grid = folder.target.config, pipeline.grid
+    target, drafter = folder.configs
     needed, small = 0, dict[tuple[int, str], int]()
     for method in methods:
         form = device_method(method, sampling, grid)
         try:
-            plan, envelope = envelope_of(form, grid, shape.vocab_size, shape.eol_token, batch)
+            plan, envelope = envelope_of(form, grid, config.vocab_size, config.eol_id, batch)
             low = LowFiles.of(pipeline, form) if isinstance(form, IslandMethod) else None
             if isinstance(form, DeviceMethod):
                 drawn = min(_covered(form)) if plan is None else plan.drawn
-                sizes = Shape(1, envelope.nodes, shape.vocab_size, drawn, envelope.levels, envelope.children)
+                sizes = Shape(1, envelope.nodes, config.vocab_size, drawn, envelope.levels, envelope.children)
                 for rule in (form.rule, *(() if form.beside is None else form.beside.rules)):
                     device_rule(rule, sizes, torch.device("cpu"))
         except ValueError as error:
             raise DeviceError(f"method '{method.name}': {str(error).removeprefix('device: ')}") from error
         drafts = None if plan is None or plan.by_target else drafter
-        shapes = (target, drafts, folder.number_bytes)
-        prefix, held = max(1, shape.prefix) + shape.eol_tokens, 0 if plan is None else batch * plan.image_bytes
+        models = (target, drafts, rows, folder.number_bytes)
+        prefix, held = max(1, config.prefix) + config.eol_tokens, 0 if plan is None else batch * plan.image_bytes
         if low is not None and isinstance(form, IslandMethod):
-            sizes_of_low = (low.sizes(rows), low.target.shape.grid, low.prefix)
-            held += draft_bytes(batch, target, grid, *sizes_of_low, folder.number_bytes)
+            small_models = (low.target.config, low.target.config.grid, low.prefix)
+            held += draft_bytes(batch, rows, target, grid, *small_models, folder.number_bytes)
             small[form.ratio, form.resampler] = low.weight_bytes()
-        needed = max(needed, held + needed_bytes(batch, envelope, grid.cells, prefix, *shapes))
+        needed = max(needed, held + needed_bytes(batch, envelope, grid.cells, prefix, *models))
     forms = [device_method(method, sampling, grid) for method in methods]
     asked = check_engines(folder, forms, forward, batch, rows)
     weights = folder.weight_bytes() * (1 if forward == TORCH else 2)  # an engine's own lie beside those in torch
@@ -264,7 +264,7 @@ class _CapturedProgram(_Program):
     def __init__(self, drawer: DeviceDrawer, method: DecodingMethod, sampling: SamplingParams) -> None:
         super().__init__(drawer, method, sampling)
         models, pipeline = drawer.models, drawer.pipeline
-        prefix = max(1, pipeline.high.decoder.shape.prefix)
+        prefix = max(1, pipeline.high.decoder.config.prefix)
         form = self._form
         drafter = models.drafter if isinstance(form, DeviceMethod) and form.policy is not None else None
         self._low = drawer.low(form) if isinstance(form, IslandMethod) else None

@@ -62,7 +62,7 @@ class DraftPasses:
     def root(self) -> Tensor:
         """Feed the committed tokens and the root, for good; the root's logits [rows, B, 1, V]."""
         made, state = self.feed(), self._state
-        self._above = gather_rows(made, state.lengths.last.unsqueeze(1), self._drafter.shape.rows)
+        self._above = gather_rows(made, state.lengths.last.unsqueeze(1), self._drafter.rows)
         return self._logits(self._above)
 
     def feed(self) -> Tensor:
@@ -95,6 +95,5 @@ class DraftPasses:
         return self._logits(self._above)
 
     def _logits(self, features: Tensor) -> Tensor:
-        shape = self._drafter.shape
         logits = self._drafter.logits(features)
-        return logits.view(shape.rows, self._state.batch, -1, shape.vocab_size)
+        return logits.view(self._drafter.rows, self._state.batch, -1, self._drafter.config.vocab_size)

@@ -17,8 +17,9 @@ from underpaint.algos.chance import Role
 from underpaint.algos.protocols import Grid
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.spatial.row_front import front_steps
+from underpaint.artifacts.decoder_config import DecoderConfig
 from underpaint.runtime.device.cell_cycle import CellProgram
-from underpaint.runtime.device.forwards import DeviceDecoder, ForwardSizes, gather_rows
+from underpaint.runtime.device.forwards import DeviceDecoder, gather_rows
 from underpaint.runtime.device.front_cycle import FrontCycle, FrontMethod, front_envelope
 from underpaint.runtime.device.kernels.cell_uniforms import cell_uniforms
 from underpaint.runtime.device.kernels.commit_cells import commit_cells
@@ -89,15 +90,22 @@ def island_envelope(grid: Grid, positions: int | None = None) -> Envelope:
 
 
 def draft_bytes(
-    batch: int, target: ForwardSizes, grid: Grid, low: ForwardSizes, low_grid: Grid, prefix: int, number_bytes: int
+    batch: int,
+    rows: int,
+    target: DecoderConfig,
+    grid: Grid,
+    low: DecoderConfig,
+    low_grid: Grid,
+    prefix: int,
+    number_bytes: int,
 ) -> int:
     """Bytes that drafting and verification take beside the repair's own buffers, weights left out.
 
-    prefix: condition positions of the low target at most.
+    rows: of an image, 2 for a guidance pair. prefix: condition positions of the low target at most.
     """
-    drafting = needed_bytes(batch, front_envelope(1, low_grid), low_grid.cells, prefix, low, None, number_bytes)
+    drafting = needed_bytes(batch, front_envelope(1, low_grid), low_grid.cells, prefix, low, None, rows, number_bytes)
     # Of the pass over the whole picture: features twice, and some 12 widths within a layer.
-    features = 14 * target.rows * batch * grid.cells * target.width * number_bytes
+    features = 14 * rows * batch * grid.cells * target.dim * number_bytes
     return drafting + features + 8 * batch * grid.cells * target.vocab_size
 
 
@@ -130,7 +138,7 @@ class IslandCycle(CellProgram):
             *(whole(batch, cells, dtype=torch.int32) for _ in range(4)),
             *(whole(batch) for _ in range(2)),
         )
-        rows, width = target.shape.rows * batch, target.shape.width
+        rows, width = target.rows * batch, target.config.dim
         self._before, self._known = (torch.zeros(rows, 1, width, dtype=target.dtype, device=device) for _ in range(2))
         self._near = torch.as_tensor(method.near, dtype=torch.int32, device=device).contiguous()
         self._tau = torch.tensor([method.tau], dtype=torch.float64, device=device)
@@ -183,7 +191,7 @@ class IslandCycle(CellProgram):
         if region.order == "islands":
             label(islands, grid)
         first = islands.first.clamp(max=grid.cells - 1).unsqueeze(1)
-        self._known.copy_(gather_rows(features, first, self._target.shape.rows))
+        self._known.copy_(gather_rows(features, first, self._target.rows))
 
     def repair(self) -> None:
         """One pass of every image that is not done."""
@@ -193,7 +201,7 @@ class IslandCycle(CellProgram):
         made = self._features()
         commit_cells(state.target_cache.committed, state.target_cache.slots, out.places)
         # What the first rejected cell follows has not changed since it was verified; cell 0 follows the condition.
-        known = (out.settled[:, :1] == islands.first[:, None]).repeat(self._target.shape.rows, 1)
+        known = (out.settled[:, :1] == islands.first[:, None]).repeat(self._target.rows, 1)
         made = torch.cat([torch.where(known.unsqueeze(2), self._known, made[:, :1]), made[:, 1:]], dim=1)
         cell_uniforms(self._uniforms, *state.noise, self._noise_cycle, out.settled, self._role)
         self._find_probs(made, self.method.sampler)

@@ -72,7 +72,7 @@ class JacobiFrontCycle(CellCycle):
     ) -> None:
         super().__init__(target, jacobi_front_envelope(method.fronts, grid), grid, prefix, batch, device)
         self.method, self._alone = method, method.fronts.window == 1 or grid.width == 1
-        width, shape = grid.width, target.shape
+        width, features = grid.width, target.config.dim
 
         def whole(*shape: int) -> Tensor:
             return torch.zeros(shape, dtype=torch.int64, device=device)
@@ -82,7 +82,7 @@ class JacobiFrontCycle(CellCycle):
         columns, probs = whole(batch, grid.height), self.state.tree.draft_probs
         self._drafts = RowDrafts(columns, cells, tokens, kinds, verdicts, noise, whole(batch), probs)
         self._roles = torch.tensor([int(role) for role in ROW_ROLES], dtype=torch.int64, device=device)
-        self._known = torch.zeros(shape.rows * batch, 1, shape.width, dtype=target.dtype, device=device)
+        self._known = torch.zeros(target.rows * batch, 1, features, dtype=target.dtype, device=device)
 
     def _start(self, features: Tensor) -> None:
         self._drafts.columns.zero_()
@@ -97,7 +97,7 @@ class JacobiFrontCycle(CellCycle):
     def run(self) -> None:
         self._lay()
         made = self._features()
-        begins = (self.state.progress.cells == 0)[:, None, None].repeat(self._target.shape.rows, 1, 1)
+        begins = (self.state.progress.cells == 0)[:, None, None].repeat(self._target.rows, 1, 1)
         made[:, :1].copy_(torch.where(begins, self._known, made[:, :1]))
         self._decide(made[:, : self.grid.width])
 

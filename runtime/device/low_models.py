@@ -10,8 +10,7 @@ from underpaint.algos.spatial.cell_rule import PooledCells
 from underpaint.algos.spatial.mulo import Repair
 from underpaint.algos.spatial.row_front import check_window
 from underpaint.models.sampler import TokenSampler
-from underpaint.runtime.device.folder import DeviceModels, decoder_bytes, sizes_of
-from underpaint.runtime.device.forwards import ForwardSizes
+from underpaint.runtime.device.folder import DeviceModels, decoder_bytes
 from underpaint.runtime.device.island_cycle import IslandMethod, LowDraft
 from underpaint.runtime.device.kernels.islands import Region
 from underpaint.runtime.device.runner import DeviceError
@@ -82,19 +81,15 @@ class LowFiles(NamedTuple):
         found = pipeline.low.target(method.ratio)
         if not isinstance(found.decoder, ElsewhereDecoder):
             raise EngineError(f"{pipeline.folder}: expected models opened with backend device, got {pipeline.backend}")
-        if found.decoder.shape.eol_token is not None:
+        if found.decoder.config.eol_token is not None:
             raise ValueError("device: row fronts have no form where the lines of the picture end in a token")
         check_window(method.draft_window, found.grid, "draft_window")
         return cls(found.decoder, found.encoder, pipeline.low.networks(method.resampler, method.ratio)[0])
 
-    def sizes(self, rows: int) -> ForwardSizes:
-        """Of the target; rows: 1, or 2 for a guidance pair."""
-        return sizes_of(self.target.shape, rows)
-
     @property
     def prefix(self) -> int:
         """Condition positions of the target at most."""
-        return max(1, self.target.shape.prefix)
+        return max(1, self.target.config.prefix)
 
     def weight_bytes(self) -> int:
         """Bytes that the weights take on the device."""
@@ -102,9 +97,9 @@ class LowFiles(NamedTuple):
 
     def read(self, rows: int, device: torch.device) -> "LowModels":
         """Read the weights; EngineError where a file is not what its manifest says."""
-        target = read_decoder(self.target.located, self.target.shape, device)
+        target = read_decoder(self.target, device)
         models = DeviceModels(target, None, self.encoder, rows, device)
-        return LowModels(models, read_enlarger(self.enlarger, device), self.target.shape.grid, self.prefix)
+        return LowModels(models, read_enlarger(self.enlarger, device), self.target.config.grid, self.prefix)
 
 
 class LowModels(NamedTuple):

@@ -33,7 +33,7 @@ class OptGrowth:
         self._passes = DraftPasses(drafter, state, state.progress.decided.shape[1] // 2)
         self._sampler, self.limits, self._max_nodes = sampler, limits, max_nodes
         self._threshold = torch.tensor([threshold], dtype=torch.float64, device=device)
-        levels, width, vocab_size = envelope.levels, envelope.frontier, drafter.shape.vocab_size
+        levels, width, vocab_size = envelope.levels, envelope.frontier, drafter.config.vocab_size
         assert state.draft_cache is not None
 
         def whole(*shape: int) -> Tensor:

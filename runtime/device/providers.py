@@ -62,13 +62,13 @@ def passes_of_methods(
 
     rows: of an image, 2 for a guidance pair. Raises EngineError as `of_fixed_passes` does.
     """
-    shape, (target, drafter) = folder.target.shape, folder.sizes(rows)
-    line_token = None if shape.eol_token is None else shape.vocab_size
-    more = batch, DTYPES[shape.precision], line_token
+    target, drafter = folder.configs
+    line_token = None if target.eol_id is None else target.vocab_size
+    more = rows, batch, DTYPES[target.precision], line_token
     found = [DecoderPasses((), ()) for _ in folder.decoders]
     for method in of_fixed_passes(methods):
         drafts = drafter if isinstance(method, DeviceMethod) and method.policy is not None else None
-        made = passes_of(method, target, drafts, shape.grid, max(1, shape.prefix), *more)
+        made = passes_of(method, target, drafts, target.grid, max(1, target.prefix), *more)
         found = [before.joined(now) for before, now in zip(found, made, strict=False)]
     return found
 

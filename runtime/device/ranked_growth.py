@@ -73,7 +73,7 @@ class RankedGrowth:
             whole(batch, count),
             whole(batch, count),
         )
-        vocab_size = drafter.shape.vocab_size
+        vocab_size = drafter.config.vocab_size
         self._probs = torch.zeros(batch, width, vocab_size, device=device)
         self._root_probs = torch.zeros(batch, 1, vocab_size, device=device)
         self._tops = whole(batch, width, tiles_of(vocab_size), children)

@@ -143,15 +143,17 @@ class DeviceRunner:
     ) -> None:
         """prefix: condition positions at most; line_token: see `DeviceCycle`; low: what drafts for an IslandMethod."""
         self.batch, self.grid, self._device = batch, grid, device
-        plan, envelope = envelope_of(method, grid, target.shape.vocab_size, line_token, batch)
+        plan, envelope = envelope_of(method, grid, target.config.vocab_size, line_token, batch)
         drafts = drafter is not None and plan is not None and not plan.by_target
-        shapes = (target.shape, drafter.shape if drafter is not None and drafts else None)
+        configs = (target.config, drafter.config if drafter is not None and drafts else None, target.rows)
         number_bytes = torch.empty(0, dtype=target.dtype).element_size()
-        needed = needed_bytes(batch, envelope, grid.cells, prefix, *shapes, number_bytes)
+        needed = needed_bytes(batch, envelope, grid.cells, prefix, *configs, number_bytes)
         needed += (
             0
             if low is None
-            else draft_bytes(batch, target.shape, grid, low.target.shape, low.grid, low.prefix, number_bytes)
+            else draft_bytes(
+                batch, target.rows, target.config, grid, low.target.config, low.grid, low.prefix, number_bytes
+            )
         )
         check_memory(device, needed + (0 if plan is None else batch * plan.image_bytes))
         self.cycle: DeviceCycle | CellCycle | IslandCycle

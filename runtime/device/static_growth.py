@@ -76,7 +76,7 @@ class StaticGrowth:
             self._levels.append(_Level(level, rows, width, max(number - 1, 0) * frontier, first_row))
             first_row += width
         self._most = max(1, *(len(below) for shape in shapes for below in children(shape)))
-        vocab_size = drafter.shape.vocab_size
+        vocab_size = drafter.config.vocab_size
         self._tops = None if sampled else [_Tops.of(batch, level, vocab_size, self._most) for level in self._levels]
         self._shapes = torch.full((len(shapes), nodes), _NO_PLACE, dtype=torch.int64, device=device)
         self._rows = torch.full((len(shapes), nodes), -1, dtype=torch.int64, device=device)

@@ -20,7 +20,7 @@ from underpaint.runtime.methods.method import DecodingMethod, PipelineModels
 from underpaint.runtime.methods.method_config import TUNED
 from underpaint.runtime.methods.registry import build_method, resolve
 from underpaint.runtime.pipeline import Pipeline
-from underpaint.zoo.grammars import EMOJI, Grammar, index_grammar
+from underpaint.zoo.grammars import TEXTURED, index_grammar
 
 BASELINE: Final = "ar"
 EAGER: Final = "ar-eager"
@@ -105,7 +105,7 @@ class ComparisonProgress(NamedTuple):
     last: Drawing | None
 
 
-def choose_prompts(count: int, skip: int = 0, grammar: Grammar = EMOJI) -> tuple[Condition, ...]:
+def choose_prompts(count: int, skip: int = 0) -> tuple[Condition, ...]:
     """`count` prompts of the grammar's training pairs after the first `skip`: the same ones every time.
 
     No subject comes twice while there are others. Settings are tuned on some prompts and reported on others by `skip`.
@@ -119,10 +119,10 @@ def choose_prompts(count: int, skip: int = 0, grammar: Grammar = EMOJI) -> tuple
     chosen: list[Condition] = []
     seen: set[str] = set()
     shown: set[str] = set()
-    everything = set(grammar.slots[grammar.subject])
+    everything = set(TEXTURED.slots[TEXTURED.subject])
     while len(chosen) < skip + count:
-        prompt = grammar.sample(rng)
-        subject = prompt.attributes[grammar.subject]
+        prompt = TEXTURED.sample(rng)
+        subject = prompt.attributes[TEXTURED.subject]
         if shown >= everything:
             shown.clear()
         if subject not in shown and prompt.caption not in seen:
@@ -146,9 +146,8 @@ def read_conditions(
                 "--prompts-count and --prompts-skip choose prompts; leave them out, or leave the prompts out"
             )
         return tuple(pipeline.condition(text) for text in texts)
-    grammar = index_grammar(pipeline.index)
-    if grammar is not None:
-        return choose_prompts(count or 8, skip, grammar)
+    if index_grammar(pipeline.index) is not None:
+        return choose_prompts(count or 8, skip)
     if count is not None or skip:
         raise ValueError(
             f"--prompts-count and --prompts-skip choose prompts of the grammar, and {pipeline.folder} takes "

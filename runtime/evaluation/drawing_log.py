@@ -17,7 +17,7 @@ from underpaint.runtime.drawing import Drawing
 
 FILE_NAME: Final = "drawings.jsonl"
 LOG_FORMAT: Final = 3
-"""Version of the lines. 1 named the fields of a drawing and the settings of methods otherwise; 2 had no checksums."""
+"""Version of the lines."""
 
 
 class DrawingKey(NamedTuple):

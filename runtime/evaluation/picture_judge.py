@@ -14,7 +14,7 @@ from underpaint.artifacts.model_index import ModelIndex, ResolutionEntry
 from underpaint.runtime.engines.context import EngineContext
 from underpaint.runtime.engines.judge import OnnxJudge
 from underpaint.runtime.evaluation.quality import Reading, Reference, load_reference
-from underpaint.zoo.grammars import GRAMMARS, Grammar, index_grammar
+from underpaint.zoo.grammars import TEXTURED, Grammar, index_grammar
 from underpaint.zoo.load import locate
 
 Picture: TypeAlias = NDArray[np.uint8]
@@ -43,7 +43,7 @@ def open_judge(folder: Path, index: ModelIndex, entry: ResolutionEntry, context:
     None too where neither prompts nor the family tell what its slots are. Raises ManifestError where it reads other
     slots than those of the folder's grammar, or other values of them.
     """
-    grammar = index_grammar(index) or GRAMMARS.get(index.family)
+    grammar = index_grammar(index) or (TEXTURED if index.family == TEXTURED.family else None)
     if grammar is None or index.judge is None or entry.reference is None or entry.side is None:
         return None
     reference = load_reference(locate(entry.reference, "reference", folder).path, entry.side)

@@ -11,7 +11,6 @@ from underpaint.algos.accept import RULES
 from underpaint.algos.protocols import Rule
 from underpaint.algos.registry import build
 from underpaint.algos.rows import SamplingParams
-from underpaint.artifacts.model_families import EMOJI_FAMILY
 from underpaint.runtime.methods.method import DecodingMethod, ModelTables
 from underpaint.runtime.methods.settings import Shown, read_setting, settings_of, split_settings
 
@@ -23,12 +22,10 @@ Family: TypeAlias = Literal["tree", "grid", "jacobi"]
 target drafts for itself."""
 PresetName: TypeAlias = Literal["tuned", "paper"]
 TUNED: Final = "tuned"
-"""The best settings measured on the shipped models: the default, see `usual_preset`."""
+"""The best settings measured on the shipped models: the default."""
 PAPER: Final = "paper"
 """The settings that the method's paper or its authors' code give, as far as they are published."""
 PRESETS: Final[tuple[PresetName, ...]] = (TUNED, PAPER)
-_UNTUNED: Final = (EMOJI_FAMILY,)
-"""Families of models that the tuned settings are not for."""
 PUBLISHED_CODES: Final = 16384
 """Codes of the models that the papers' settings were chosen on (LlamaGen, arXiv 2406.06525)."""
 
@@ -113,11 +110,6 @@ class MethodSpec:
         if name not in PRESETS:
             raise ValueError(f"preset: expected one of {', '.join(PRESETS)}, got {name!r}")
         return self.paper if name == PAPER else self.tuned
-
-
-def usual_preset(family: str) -> PresetName:
-    """The preset where none is asked for, of models of a family: what was tuned on others says nothing of them."""
-    return PAPER if family in _UNTUNED else TUNED
 
 
 def no_settings() -> Mapping[str, Shown]:

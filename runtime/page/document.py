@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from underpaint.algos.protocols import Grid
-from underpaint.artifacts.results import ResultsError, upgraded
+from underpaint.artifacts.results import ResultsError, read_results
 from underpaint.artifacts.run_log import RunLog
 from underpaint.runtime.drawing import Drawing
 from underpaint.runtime.evaluation.drawing_log import FILE_NAME, OtherComparison, drawings_of, read_head
@@ -55,7 +55,7 @@ class ComparisonFolder:
         path = figures or folder / ("evaluate.json" if evaluated else "compare.json")
         if not path.exists():
             raise ResultsError(f"{path}: there are no figures; let the run finish, or name their file with --figures")
-        results = upgraded(path)
+        results = read_results(path)
         if results["kind"] not in KINDS:
             raise ResultsError(
                 f"{path}: expected results of one model, of {' or '.join(KINDS)}, got '{results['kind']}'; evaluate "
@@ -83,7 +83,7 @@ class ComparisonFolder:
                 raise ValueError(
                     f"the drawing of {one.prompt!r} by {one.method}, seed {one.seed}, holds the token "
                     f"{max(one.tokens)}, and these models have {vocab_size} codes; name the folder of its models with "
-                    "--engines, or draw it again with --fresh"
+                    "--models, or draw it again with --fresh"
                 )
 
 

@@ -23,7 +23,7 @@ class Missing:
         if name.partition(".")[0] in BLOCKED:
             raise ImportError(f"{name} is not installed")
 
-BLOCKED = {"onnx", "onnxruntime", "array_api_compat", "resvg_py", "safetensors", "typer", "rich", "matplotlib", "PIL",
+BLOCKED = {"onnx", "onnxruntime", "resvg_py", "safetensors", "typer", "rich", "matplotlib", "PIL",
            "scipy", "hypothesis"}
 sys.meta_path.insert(0, Missing())
 sys.path[:0] = [ROOT]

@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks import gallery, pages
 from benchmarks.claims import CLAIMS, Claim, Figure
-from benchmarks.page_cells import Section, plain
+from benchmarks.page_columns import Section, plain
 from underpaint.zoo.load import manifest, names
 
 ROOT = Path(__file__).parents[2]
@@ -123,7 +123,7 @@ def test_every_benchmark_is_listed() -> None:
 def test_no_record_names_a_path_of_one_machine() -> None:
     """A command is to be typed again elsewhere: its files are named from the folder that it runs in."""
     records = sorted(RESULTS.rglob("*.json"))
-    assert len(records) > 30
+    assert len(records) > 20
     found = {
         path.name: re.findall(r"(?<![\w.])/(?:tmp|home|root|work|Users)/[^ \"]*", path.read_text()) for path in records
     }

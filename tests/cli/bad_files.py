@@ -237,7 +237,7 @@ def _recorded(folder: Path) -> None:
         edit_json(folder / f"compare_{name}.json", change)
     trace = (folder / "real.npz").read_bytes()
     (folder / "cut.npz").write_bytes(trace[: len(trace) // 2])
-    curve = {"format": 2, "model": {"target": "target64", "drafter": "drafter64"}, "overhead_ms": 0.1}
+    curve = {"format": 3, "model": {"target": "target64", "drafter": "drafter64"}, "overhead_ms": 0.1}
     curve |= {"verify_ms": [[1, 1.0], [8, 1.5], [64, 5.0]], "draft_ms": [[1, 0.2], [16, 0.5]]}
     costs = folder / "costs.json"
     costs.write_text(json.dumps(curve))

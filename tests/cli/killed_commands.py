@@ -79,7 +79,7 @@ def _known_curve() -> Iterator[Patch]:
     """Nothing is measured: the curve is a short one."""
     from underpaint.runtime.costs import machine_curve
 
-    curve = {"verify_ms": [[1, 2.0], [8, 5.0]], "draft_ms": [[1, 0.5], [8, 0.75]], "machine": {}}
+    curve = {"format": 3, "verify_ms": [[1, 2.0], [8, 5.0]], "draft_ms": [[1, 0.5], [8, 0.75]], "machine": {}}
     yield machine_curve, "_measure", lambda *given: curve
 
 

@@ -29,11 +29,11 @@ from underpaint.runtime.pipeline import Pipeline
 from underpaint.runtime.resampling.resampler import Resampler
 from underpaint.sim.synthetic.grid_model import GridWeights, SyntheticGridTarget
 from underpaint.sim.synthetic.models import Blend, RandomDistribution, SyntheticDrafter, SyntheticTarget
-from underpaint.zoo.grammars import EMOJI
-from underpaint.zoo.prompts import SLOT_VALUES
+from underpaint.zoo.grammars import TEXTURED
 
 VOCAB = 40
 GRID = Grid(4, 4)
+INDEX_OF_PROMPTS = ModelIndex({}, (), condition="prompt_grammar", family=TEXTURED.family)
 
 
 @contextmanager
@@ -97,7 +97,7 @@ class TimedDrafter(Wrapped):
 def real_scenes(seed: int = 3, count: int = 200) -> Reference:
     rng = np.random.default_rng(seed)
     return Reference(
-        rng.standard_normal((count, 5)), rng.standard_normal((count, 5)), {"concept_and_style": 0.9, "style": 0.95}
+        rng.standard_normal((count, 5)), rng.standard_normal((count, 5)), {TEXTURED.accuracy: 0.9, "finish": 0.95}
     )
 
 
@@ -124,12 +124,12 @@ class SyntheticJudge:
 
     def __init__(self, reference: Reference) -> None:
         self.reference = reference
-        self.grammar = EMOJI
+        self.grammar = TEXTURED
 
     def read(self, picture: Picture) -> Reading:
         shades = picture[::16, ::16, 0].astype(np.float64).ravel()
-        first = {slot: values[int(shades[0]) % len(values)] for slot, values in SLOT_VALUES.items()}
-        scores = {slot: np.resize(shades / 64.0, len(values)) for slot, values in SLOT_VALUES.items()}
+        first = {slot: values[int(shades[0]) % len(values)] for slot, values in TEXTURED.slots.items()}
+        scores = {slot: np.resize(shades / 64.0, len(values)) for slot, values in TEXTURED.slots.items()}
         return Reading(first, shades[:5] / 128.0 - 1.0, scores)
 
 
@@ -142,7 +142,9 @@ class SyntheticPipeline:
     judge: SyntheticJudge | None = field(default_factory=lambda: SyntheticJudge(real_scenes()))
     name: str = "synthetic"
     folder: Path = Path("synthetic")
-    index: ModelIndex = field(default_factory=lambda: ModelIndex({}, (), condition="prompt_grammar"))
+    index: ModelIndex = field(
+        default_factory=lambda: ModelIndex({}, (), condition="prompt_grammar", family=TEXTURED.family)
+    )
     decoder: Any = True
     loaded_drafter: None = None  # nothing of it is an engine, so no curve is measured
 

@@ -14,7 +14,6 @@ from underpaint.runtime.evaluation.gallery import write_acceptance, write_galler
 from underpaint.runtime.evaluation.paired import paired_difference
 from underpaint.runtime.evaluation.report import accepted_cells, make_report, speedup, to_results
 from underpaint.runtime.methods.registry import METHODS, build_method, resolve
-from underpaint.zoo.prompts import seen_pairs
 
 PIPELINE = SyntheticPipeline()
 LOSSLESS = [
@@ -44,15 +43,6 @@ def test_turns_rotate_and_cover_everything():
     turns = [(built.name, prompt.caption(), seed) for built, prompt, seed in plan.turns()]
     assert len(set(turns)) == len(turns) == plan.size == 12
     assert [name for name, _, _ in turns[:6]] == ["ar", "eagle2", "adt", "eagle2", "adt", "ar"]
-
-
-def test_chosen_prompts_are_seen_pairs_of_different_concepts():
-    prompts = choose_prompts(32)
-    assert prompts == choose_prompts(32)
-    assert prompts[:5] == choose_prompts(5)
-    assert prompts[20:] == choose_prompts(12, skip=20)
-    assert all((prompt.attributes["concept"], prompt.attributes["style"]) in seen_pairs() for prompt in prompts)
-    assert len({prompt.attributes["concept"] for prompt in prompts}) == 32
 
 
 def test_a_plan_refuses_repeats_and_nothing():

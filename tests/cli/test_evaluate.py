@@ -78,7 +78,7 @@ def test_figures_are_written_when_the_last_part_is_there(tmp_path):
 def test_several_models_are_told_apart_in_one_file(tmp_path, monkeypatch):
     replace_models(monkeypatch, lambda side: SyntheticPipeline(resolution=side or 128, name=f"target{side}"))
     asked = ("evaluate", "--methods", "ar", "--prompts-count", 2, "--jobs", 0, "--out", tmp_path)
-    result = called(*asked, "--engines", "a@64", "--engines", "b@128")
+    result = called(*asked, "--models", "a@64", "--models", "b@128")
     assert result.exit_code == 0, result.output
     found = read_results(tmp_path / "evaluate.json")
     assert found["kind"] == "merged"
@@ -109,7 +109,7 @@ def test_a_stop_keeps_what_is_drawn_and_another_run_is_refused(tmp_path, monkeyp
     assert len(list((tmp_path / "shards").iterdir())) == 2
 
 
-CURVE = {"verify_ms": [[1, 2.0], [8, 5.0]], "draft_ms": [[1, 0.5], [8, 0.75]], "machine": {}}
+CURVE = {"format": 3, "verify_ms": [[1, 2.0], [8, 5.0]], "draft_ms": [[1, 0.5], [8, 0.75]], "machine": {}}
 
 
 @pytest.mark.usefixtures("synthetic")
@@ -141,8 +141,8 @@ def test_a_method_that_chooses_by_costs_measures_them_once_for_all_parts(tmp_pat
         (["--on", "rai"], "did you mean 'ray'"),
         (["--address", "auto"], "pass --on ray"),
         (["--methods", "adtt"], "did you mean 'adt'"),
-        (["--engines", "a", "--engines", "a"], "two of those named are the same"),
-        (["--engines", "a@64", "--engines", "b", "--low", "c"], "--low belongs to one model"),
+        (["--models", "a", "--models", "a"], "two of those named are the same"),
+        (["--models", "a@64", "--models", "b", "--low", "c"], "--low belongs to one model"),
         (["--prompts", "none.txt"], "there is no such file of prompts"),
         (["a pandda"], "did you mean 'panda'"),
     ],
@@ -162,7 +162,7 @@ def test_a_run_killed_twice_has_the_figures_of_one_that_was_not(tmp_path, small_
     """A worker dies and its job is drawn again; then the whole run dies, and the same command goes on."""
 
     def command(out):
-        asked = (*SMALL, "--engines", str(small_models), "--jobs", "2", "--out", str(out))
+        asked = (*SMALL, "--models", str(small_models), "--jobs", "2", "--out", str(out))
         return [sys.executable, "-m", "underpaint", "evaluate", *asked]
 
     def finished():
@@ -202,7 +202,7 @@ def children_of(pid):
 
 def test_an_evaluation_becomes_a_page(tmp_path, small_models):
     asked = ("--methods", "eagle2", "--resolution", 64, "--prompts-count", 1, "--jobs", 0, "--out", tmp_path)
-    assert called("evaluate", *asked, "--engines", small_models).exit_code == 0
+    assert called("evaluate", *asked, "--models", small_models).exit_code == 0
     result = called("report", tmp_path)
     assert result.exit_code == 0, result.output
     text = (tmp_path / "report.html").read_text(encoding="utf-8")
@@ -220,7 +220,7 @@ def test_an_evaluation_becomes_a_page(tmp_path, small_models):
 def test_a_page_shows_one_model(tmp_path, monkeypatch):
     replace_models(monkeypatch, lambda side: SyntheticPipeline(resolution=side or 128, name=f"target{side}"))
     asked = ("evaluate", "--methods", "ar", "--prompts-count", 2, "--jobs", 0, "--out", tmp_path)
-    assert called(*asked, "--engines", "a@64", "--engines", "b@128").exit_code == 0
+    assert called(*asked, "--models", "a@64", "--models", "b@128").exit_code == 0
     refused = called("report", tmp_path)
     assert refused.exit_code == 2
     assert "expected results of one model" in refused.output

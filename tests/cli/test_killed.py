@@ -40,7 +40,7 @@ def lines_of(path: Path) -> int:
 def test_a_killed_comparison_goes_on(
     tmp_path: Path, small_models: Path, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
-    line = f"{command} --engines {small_models} --prompts-count 12 --resolution 64 --out x"
+    line = f"{command} --models {small_models} --prompts-count 12 --resolution 64 --out x"
     log = tmp_path / "x" / "drawings.jsonl"
     kill_when(start(["-m", "underpaint", *line.split()], tmp_path), lambda: lines_of(log) >= 3)
     held = log.read_bytes()
@@ -53,7 +53,7 @@ def test_a_killed_comparison_goes_on(
 
 
 def test_a_killed_trace_leaves_no_file(tmp_path: Path, small_models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    line = f"trace --engines {small_models} --prompts-count {{}} --resolution 64 --depths 2 --keep 8 --out x.npz"
+    line = f"trace --models {small_models} --prompts-count {{}} --resolution 64 --depths 2 --keep 8 --out x.npz"
     child = start(["-m", "underpaint", *line.format(400).split()], tmp_path)
     time.sleep(2.0)
     assert child.poll() is None

@@ -20,8 +20,8 @@ from underpaint.models.metrics.inception import FidInception, Inception
 
 SHARE = 16
 PROMPTS = (
-    '{"tag": "colors", "include": [{"class": "fox", "count": 1}], "prompt": "a 3d fox, left"}\n'
-    '{"tag": "single_object", "include": [{"class": "whale", "count": 1}], "prompt": "a flat whale"}\n'
+    '{"tag": "colors", "include": [{"class": "fox", "count": 1}], "prompt": "a woolly fox, an owl"}\n'
+    '{"tag": "single_object", "include": [{"class": "whale", "count": 1}], "prompt": "a stone whale, an owl"}\n'
 )
 
 
@@ -151,7 +151,8 @@ def test_benchmarks_get_their_folders(drawn, tmp_path, benchmark):
         result = called(*asked)
         assert result.exit_code == 0, result.output
         assert "evaluate_images.py" in result.stdout
-        assert json.loads((out / "synthetic-0-ar" / "00001" / "metadata.jsonl").read_text())["prompt"] == "a flat whale"
+        told = json.loads((out / "synthetic-0-ar" / "00001" / "metadata.jsonl").read_text())
+        assert told["prompt"] == "a stone whale, an owl"
         assert len(list((out / "synthetic-0-eagle2" / "00000" / "samples").iterdir())) == 3
     else:
         result = called(*asked)

@@ -17,7 +17,7 @@ from underpaint.cli.app import app
 from underpaint.cli.outputs import Command, output_of
 
 INPUTS = {
-    *("--prompts", "--engines", "--low", "--figures", "--replay", "--runs", "--trace", "--costs", "--compare"),
+    *("--prompts", "--models", "--low", "--figures", "--replay", "--runs", "--trace", "--costs", "--compare"),
     *("--inception", "--reference", "--clip", "--hps", "--aesthetic", "--target", "--before", "--guided"),
     *("--tokenizer", "--init-from", "--pictures"),
 }
@@ -128,7 +128,7 @@ def test_every_output_of_every_command_spares_a_file_of_the_user(
     assert contents(folder) == before
 
 
-_SWEEP = "simulate sweep --models flat --policies chain --rules chain --most-images 8 --jobs 1"
+_SWEEP = "simulate sweep --model flat --policies chain --rules chain --most-images 8 --jobs 1"
 _COMPARE = "compare --methods ar --prompts-count 1 --resolution 64"
 
 

@@ -137,11 +137,13 @@ def test_a_sweep_stops_goes_on_and_ends_in_a_plot_and_figures(tmp_path, monkeypa
 
 def test_a_sweep_draws_the_prompts_of_a_file(tmp_path):
     file = tmp_path / "prompts.txt"
-    file.write_text("a 3d fox, left\na flat drum\n")
+    file.write_text("a woolly fox, an owl\na stone drum, an owl\n")
     done = swept("--vary", "zipar.window=2", "--prompts", file, "--prompts-skip", 1, "--out", tmp_path / "x")
     assert done.exit_code == 0, done.output
     plain = read_results(tmp_path / "x" / "sweep.json")
-    assert plain["settings"]["prompts"] == ["a large flat drum, centre, on a sky background"]
+    assert plain["settings"]["prompts"] == [
+        "a stone drum left of a glossy owl, on ochre sand, bright sky, lit from the left, sharp background"
+    ]
     assert plain["settings"]["prompts_file"]["drawn"] == 1
 
 

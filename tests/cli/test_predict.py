@@ -35,7 +35,7 @@ SETTINGS = {
 """The low grid of the synthetic pipeline is 2 x 2."""
 NARROW = ("--set", "mulo-islands.draft_window=2")
 PIPELINE = SyntheticPipeline()
-CURVE = {"verify_ms": [[1, 1.0], [64, 3.0]], "draft_ms": [[1, 0.1], [64, 0.3]], "overhead_ms": 0.1}
+CURVE = {"format": 3, "verify_ms": [[1, 1.0], [64, 3.0]], "draft_ms": [[1, 0.1], [64, 0.3]], "overhead_ms": 0.1}
 
 
 def recorded(monkeypatch: pytest.MonkeyPatch, path: Path, *options: str) -> Result:

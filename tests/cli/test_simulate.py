@@ -27,12 +27,12 @@ from underpaint.sim.sweep.run import FILE_NAME, Results, run, simulate
 
 SMALL = "model.vocab_size=24", "model.clusters=4", "model.height=6", "model.width=6", "model.images=8"
 CHAINS = [
-    *("sweep", "--models", "field", "--policies", "chain", "--rules", "chain", "--jobs", "1", "--precision", "0.2"),
+    *("sweep", "--model", "field", "--policies", "chain", "--rules", "chain", "--jobs", "1", "--precision", "0.2"),
     *("--machines", "a100/llamagen-b"),
     *(part for setting in SMALL for part in ("--vary", setting)),
 ]
 SWEEP = [
-    *("sweep", "--models", "field", "--policies", "chain,eagle2,adt", "--rules", "chain,point,lantern"),
+    *("sweep", "--model", "field", "--policies", "chain,eagle2,adt", "--rules", "chain,point,lantern"),
     *("--machines", "a100/llamagen-b,h100/llamagen-b", "--precision", "0.2", "--jobs", "1"),
     *(part for setting in SMALL for part in ("--vary", setting)),
     *("--vary", "policy.depth=2,3", "--vary", "policy.top_k=2,3", "--vary", "policy.max_depth=4"),
@@ -110,7 +110,7 @@ def test_a_sweep_writes_results_and_a_page_of_its_own(tmp_path: Path) -> None:
 
 
 WINDOWS = [
-    *("sweep", "--models", "field", "--policies", "", "--windows", "scd-maximal,gsd,pjd", "--jobs", "1"),
+    *("sweep", "--model", "field", "--policies", "", "--windows", "scd-maximal,gsd,pjd", "--jobs", "1"),
     *("--machines", "a100/llamagen-b,h200/llamagen-b", "--precision", "0.2", "--most-images", "40"),
     *(part for setting in SMALL for part in ("--vary", setting)),
     *("--vary", "window.refill=left,uniform", "--vary", "window.temperature=0,1", "--vary", "window.group=3"),
@@ -152,7 +152,7 @@ def test_trees_are_simulated_as_they_were_without_windows_beside_them(tmp_path: 
 
 def test_windows_are_not_priced_inside_cycles_that_draft(tmp_path: Path) -> None:
     curve = tmp_path / "curve.json"
-    held = {"verify_ms": [[1, 1.0], [128, 1.5]], "draft_ms": [[1, 0.2], [128, 0.3]]}
+    held = {"format": 3, "verify_ms": [[1, 1.0], [128, 1.5]], "draft_ms": [[1, 0.2], [128, 0.3]]}
     curve.write_text(json.dumps(held))
     arguments = (*WINDOWS, "--machines", str(curve))
     assert call(*arguments, "--out", str(tmp_path / "alone"))[0] == 0
@@ -197,7 +197,7 @@ def test_bad_windows_are_named_before_any_work(tmp_path: Path, extra: tuple[str,
 @pytest.mark.parametrize(
     ("extra", "message"),
     [
-        (("--models", "feild"), "did you mean 'field'"),
+        (("--model", "feild"), "did you mean 'field'"),
         (("--machines", "a10/llamagen-b"), "did you mean 'a100'"),
         (("--machines", "a100/llama"), "there is no 'llama'"),
         (("--machines", "absent.json"), "absent.json"),
@@ -209,10 +209,10 @@ def test_bad_windows_are_named_before_any_work(tmp_path: Path, extra: tuple[str,
         (("--vary", "model.noise=-1"), "noise must be at least 0"),
         (("--precision", "0"), "--precision"),
         (("--engine", "slurm"), "there is no 'slurm'"),
-        (("--models", "field,field"), "each once"),
-        (("--models", "field,absent.npz"), "absent.npz"),
-        (("--models", "absent.npz", "--vary", "model.noise=1"), "no model of the sweep has it; none has settings"),
-        (("--models", "dirichlet,field", "--vary", "model.noise=-1"), "noise must be at least 0"),
+        (("--model", "field,field"), "each once"),
+        (("--model", "field,absent.npz"), "absent.npz"),
+        (("--model", "absent.npz", "--vary", "model.noise=1"), "no model of the sweep has it; none has settings"),
+        (("--model", "dirichlet,field", "--vary", "model.noise=-1"), "noise must be at least 0"),
         (("--vary", "model.noise=abc"), "model 'field': setting 'noise' is a number, got 'abc'"),
         (("--vary", "model.seed=-1"), "seed must be at least 0"),
         (("--vary", "policy.length=1.5"), "policy 'chain': setting 'length' is a whole number, got '1.5'"),
@@ -243,11 +243,11 @@ def test_another_sweep_s_folder_is_refused(tmp_path: Path) -> None:
 def test_a_file_that_has_changed_makes_another_sweep(tmp_path: Path) -> None:
     curve, out = tmp_path / "curve.json", tmp_path / "out"
     arguments = (*CHAINS, "--machines", str(curve), "--out", str(out))
-    curve.write_text(json.dumps({"verify_ms": [[1, 1.0], [8, 1.5]], "draft_ms": [[1, 0.2]]}))
+    curve.write_text(json.dumps({"format": 3, "verify_ms": [[1, 1.0], [8, 1.5]], "draft_ms": [[1, 0.2]]}))
     assert call(*arguments)[0] == 0
     before = (out / FILE_NAME).read_bytes()
     assert call(*arguments)[0] == 0
-    curve.write_text(json.dumps({"verify_ms": [[1, 1.0], [8, 1.5]], "draft_ms": [[1, 0.4]]}))
+    curve.write_text(json.dumps({"format": 3, "verify_ms": [[1, 1.0], [8, 1.5]], "draft_ms": [[1, 0.4]]}))
     code, text = call(*arguments)
     assert code == 2
     assert "belongs to another sweep (it differs in files)" in text
@@ -256,18 +256,18 @@ def test_a_file_that_has_changed_makes_another_sweep(tmp_path: Path) -> None:
 
 def test_a_curve_without_a_size_says_which(tmp_path: Path) -> None:
     curve = tmp_path / "small.json"
-    curve.write_text(json.dumps({"verify_ms": [[1, 1.0], [2, 1.5]], "draft_ms": [[1, 0.2], [16, 0.4]]}))
+    curve.write_text(json.dumps({"format": 3, "verify_ms": [[1, 1.0], [2, 1.5]], "draft_ms": [[1, 0.2], [16, 0.4]]}))
     code, text = call(*CHAINS, "--vary", "policy.length=3", "--machines", str(curve), "--out", str(tmp_path / "out"))
     assert code == 2
     assert re.search(r"measured from 1 to 2 nodes, asked for\s+.*4; measure those sizes", text, re.S)
     assert not (tmp_path / "out").exists()
-    code, text = call("spatial", "--models", "field", "--images", "1", "--machine", str(curve))
+    code, text = call("spatial", "--model", "field", "--images", "1", "--machine", str(curve))
     assert code == 2
     assert "measured from 1 to 2 nodes" in text
 
 
 def test_a_sweep_takes_the_costs_inside_cycles_where_a_curve_holds_them(tmp_path: Path) -> None:
-    alone = {"verify_ms": [[1, 1.0], [64, 1.0]], "draft_ms": [[1, 0.5], [64, 0.5]]}
+    alone = {"format": 3, "verify_ms": [[1, 1.0], [64, 1.0]], "draft_ms": [[1, 0.5], [64, 0.5]]}
     within = {
         "plain": {"target_ms": 2.0, "host_ms": 1.0},
         "target_ms": [[1, 4.0], [64, 4.0]],
@@ -308,7 +308,7 @@ def test_a_sweep_varies_the_grid_down_to_two_cells(tmp_path: Path) -> None:
     others = [setting for setting in SMALL if not setting.startswith(("model.height", "model.width"))]
     own = [part for setting in others for part in ("--vary", setting)]
     sizes = ("--vary", "model.height=1,2,4,8", "--vary", "model.width=2,4,8", "--jobs", "1", "--precision", "0.5")
-    asked = ("--models", "field", "--policies", "chain,eagle2", "--rules", "chain,point", "--windows", "sjd", *sizes)
+    asked = ("--model", "field", "--policies", "chain,eagle2", "--rules", "chain,point", "--windows", "sjd", *sizes)
     code, text = call("sweep", *asked, "--most-images", "4", *own, "--out", str(tmp_path / "out"))
     assert code == 0, text
     lines = [json.loads(line) for line in (tmp_path / "out" / FILE_NAME).read_text().splitlines()[1:]]
@@ -455,12 +455,12 @@ def test_a_trace_is_recorded_from_a_pipeline(monkeypatch: pytest.MonkeyPatch, tm
     assert held.about["sampler"]["temperature"] == float(temperature)
     greedy = (held.tokens == held.target_tokens[..., 0]).all()
     assert greedy == (temperature == "0")
-    swept = ["sweep", "--models", str(tmp_path / "one.npz"), "--policies", "chain", "--rules", "chain", "--jobs", "1"]
+    swept = ["sweep", "--model", str(tmp_path / "one.npz"), "--policies", "chain", "--rules", "chain", "--jobs", "1"]
     assert call(*swept, "--vary", "policy.length=2", "--precision", "0.3", "--out", str(tmp_path / "sweep"))[0] == 0
 
 
 def test_spatial_methods_stand_beside_their_control() -> None:
-    common = ("spatial", "--models", "sharp", "--images", "1", "--windows", "4")
+    common = ("spatial", "--model", "sharp", "--images", "1", "--windows", "4")
     code, text = call(*common, "--taus", "0.05", "--json", "-")
     assert code == 0, text
     rows = {row["method"]: row for row in json.loads(text)}
@@ -472,7 +472,7 @@ def test_spatial_methods_stand_beside_their_control() -> None:
         (("--taus", "x"), "--taus: expected numbers"),
         (("--taus", "-1"), "at least 0"),
         (("--taus", "0.1,nan"), "expected numbers with commas between"),
-        (("--models", "shrap"), "did you mean 'sharp'"),
+        (("--model", "shrap"), "did you mean 'sharp'"),
         (("--machine", "no.json"), "no.json"),
         (("--windows", "17"), "window: expected 1..16"),
         (("--rows", "3"), "--rows: expected an even number"),
@@ -516,7 +516,7 @@ def test_bad_costs_and_comparisons_are_refused(monkeypatch: pytest.MonkeyPatch, 
     given = ("--trace", tmp_path / "one.npz", "--costs", costs, "--compare", compare)
 
     def refused(path: Path, held: str | None, message: str) -> None:
-        costs.write_text('{"verify_ms": [[1, 1.0]], "draft_ms": [[1, 0.1]]}')
+        costs.write_text('{"format": 3, "verify_ms": [[1, 1.0]], "draft_ms": [[1, 0.1]]}')
         path.unlink() if held is None else path.write_text(held)
         code, text = call("predict", *map(str, given))
         assert code == 2
@@ -524,14 +524,14 @@ def test_bad_costs_and_comparisons_are_refused(monkeypatch: pytest.MonkeyPatch, 
 
     refused(costs, None, "costs.json")
     refused(costs, "{", "no cost curve: expected JSON")
-    for held in ("[1]", "{}", '{"verify_ms": [1], "draft_ms": []}'):
+    for held in ("[1]", "{}", '{"format": 3, "verify_ms": [1], "draft_ms": []}'):
         refused(costs, held, "costs.json: ")
-    refused(costs, '{"verify_ms": [[1, -2]], "draft_ms": [[1, 1]]}', "verify_ms")
+    refused(costs, '{"format": 3, "verify_ms": [[1, -2]], "draft_ms": [[1, 1]]}', "verify_ms")
     compare.touch()
     refused(compare, None, "compare.json")
     for held in ("", "{"):
         refused(compare, held, "expected JSON")
-    refused(compare, '{"settings": {}, "rows": []}', "results upgrade")
+    refused(compare, '{"settings": {}, "rows": []}', "without 'results_version'")
     values = {"model": {"target": "field", "engine": "cpu", "sha256": {}}, "settings": {"temperature": 1}, "rows": []}
     refused(
         compare,
@@ -552,7 +552,7 @@ def test_a_prediction_says_which_costs_it_took(monkeypatch: pytest.MonkeyPatch, 
     values = {"settings": settings, "rows": [row], "model": about["model"]}
     compared = with_envelope("compare", {"processor": "one"}, "a test", values)
     (tmp_path / "compare.json").write_text(json.dumps(compared))
-    alone = {"verify_ms": [[1, 1.0], [3, 2.0]], "draft_ms": [[1, 0.1]], "overhead_ms": 0.1}
+    alone = {"format": 3, "verify_ms": [[1, 1.0], [3, 2.0]], "draft_ms": [[1, 0.1]], "overhead_ms": 0.1}
     within = {
         "plain": {"target_ms": 2.0, "host_ms": 0.5},
         "target_ms": alone["verify_ms"],

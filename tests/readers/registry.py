@@ -25,7 +25,7 @@ from underpaint.artifacts.run_log import log_bytes
 from underpaint.runtime.conditions import read_features
 from underpaint.runtime.drawing import Drawing
 from underpaint.runtime.engines.context import EngineError
-from underpaint.runtime.engines.shape import read_shape
+from underpaint.runtime.engines.engine import manifest_config
 from underpaint.runtime.evaluation.drawing_log import LOG_FORMAT, DrawingLog, settings_hash
 from underpaint.runtime.evaluation.jobs.shards import HEAD_NAME, read_plan, stored_pictures
 from underpaint.runtime.evaluation.metrics.scorers import BenchmarkScore, read_dpg, read_geneval
@@ -310,7 +310,7 @@ def _check_features(found: Any) -> None:
 
 
 def _shape(path: Path) -> Any:
-    return read_shape(read(path).settings, "target64")
+    return manifest_config(read(path).settings, "target64")
 
 
 def _check_shape(found: Any) -> None:

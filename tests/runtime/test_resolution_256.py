@@ -27,6 +27,7 @@ from underpaint.algos.rows import SamplingParams
 from underpaint.algos.spatial.resolution import ResolutionMap
 from underpaint.algos.spatial.row_front import front_steps
 from underpaint.algos.spatial.zipar import raster, zipar
+from underpaint.artifacts.decoder_config import DecoderConfig
 from underpaint.artifacts.index_writer import write_index
 from underpaint.artifacts.model_index import read_index
 from underpaint.cli.app import app
@@ -34,7 +35,6 @@ from underpaint.export.decoder_weights import round_to_half
 from underpaint.export.trained_models import export_all
 from underpaint.export.vision import store_codebook, write_reference
 from underpaint.models.checkpoints import load_target, load_vq
-from underpaint.models.decoder_config import DecoderConfig
 from underpaint.models.judge import Judge, JudgeConfig
 from underpaint.models.sampler import SamplerConfig
 from underpaint.models.text import CaptionedTarget
@@ -205,7 +205,7 @@ def low_of(pipeline: Pipeline, **changed: int) -> EngineTarget:
     """The low target with another shape."""
     decoder = pipeline.low.target(2).decoder
     assert isinstance(decoder, OnnxDecoder)
-    return EngineTarget(decoder._replace(shape=replace(decoder.shape, **changed)), WARM)
+    return EngineTarget(decoder._replace(shape=replace(decoder.config, **changed)), WARM)
 
 
 def test_a_low_target_of_other_codes_or_of_no_side_is_refused(pipeline: Pipeline) -> None:

@@ -17,8 +17,9 @@ from underpaint.algos.rows import SamplingParams
 from underpaint.algos.spatial.jacobi_front import JacobiFronts, jacobi_fronts
 from underpaint.algos.spatial.target import Feed
 from underpaint.algos.spatial.zipar import zipar
+from underpaint.artifacts.decoder_config import DecoderConfig
 from underpaint.runtime.device import cell_cycle, front_cycle, jacobi_front_cycle
-from underpaint.runtime.device.forwards import Attend, ForwardSizes, Prefill
+from underpaint.runtime.device.forwards import Attend, Prefill
 from underpaint.runtime.device.front_cycle import FrontMethod
 from underpaint.runtime.device.jacobi_front_cycle import JacobiFrontMethod, RowFrontMethod, row_front_cycle
 from underpaint.runtime.device.kernels.probs import probs
@@ -41,14 +42,15 @@ class HashForward:
 
     def __init__(self, lines: Tensor) -> None:
         self._lines = lines
-        self.shape, self.dtype = ForwardSizes(lines.shape[0], 1, 1, 2, 1, lines.shape[2]), torch.float32
+        self.config = DecoderConfig(1, 1, 1, 1, lines.shape[2], 1, 1, rope="none", head_dim=2)
+        self.rows, self.dtype = lines.shape[0], torch.float32
         self.spoilt: Sequence[int] = ()
 
     def embed(self, tokens: Tensor) -> Tensor:
-        return tokens.repeat(self.shape.rows, 1)[:, :, None].float()
+        return tokens.repeat(self.rows, 1)[:, :, None].float()
 
     def hidden(self, embeddings: Tensor, positions: Tensor, attend: Attend) -> Tensor:
-        rows, count = self.shape.rows, embeddings.shape[1]
+        rows, count = self.rows, embeddings.shape[1]
         values = told(embeddings[:, :, 0].long(), positions.repeat(rows, 1))
         cache = attend.cache
         if isinstance(attend, Prefill):
@@ -64,7 +66,7 @@ class HashForward:
 
     def logits(self, features: Tensor) -> Tensor:
         made = self._lines[
-            torch.arange(self.shape.rows).repeat_interleave(features.shape[0] // self.shape.rows)[:, None],
+            torch.arange(self.rows).repeat_interleave(features.shape[0] // self.rows)[:, None],
             features[:, :, 0].long(),
         ]
         made[list(self.spoilt)] = float("nan")
@@ -116,7 +118,7 @@ def by_reference(method: RowFrontMethod, target: HashGrid, chance: Chance) -> De
 def by_device(method: RowFrontMethod, target: HashForward, grid: Grid, images: Sequence[int]) -> list[Decoded]:
     """Every image, all in one batch, in buffers that a batch before has left full of rubbish."""
     cycle = row_front_cycle(target, method, grid, PREFIX, len(images), CPU)
-    first = torch.tensor([condition(image, target.shape.vocab_size) for image in images])
+    first = torch.tensor([condition(image, target.config.vocab_size) for image in images])
     state = cycle.state
     for part in (state.tree.draft_probs, state.tree.probs, state.target_cache.slots):
         part.fill_(0.5)

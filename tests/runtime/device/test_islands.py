@@ -166,7 +166,7 @@ def test_a_plan_counts_both_targets_and_what_lies_between(monkeypatch: pytest.Mo
         made = build_method(name, resolve(name, 1.0), pipeline.tables)
         needed[name] = plan_drawing(pipeline, [made], pipeline.sampling, torch.device("cpu"), 2).needed
     low, asked = pipeline.low.target(2).decoder, list[int]()
-    target, vocab_size = pipeline.high.decoder.shape, pipeline.high.decoder.shape.vocab_size
+    target, vocab_size = pipeline.high.decoder.config, pipeline.high.decoder.config.vocab_size
     assert needed["mulo-islands"] - needed["zipar"] > 8 * 2 * target.grid.cells * vocab_size
     monkeypatch.setattr(drawing, "check_memory", lambda device, needed, what: asked.append(needed))
     for names in (("zipar",), ("zipar", "mulo-islands")):

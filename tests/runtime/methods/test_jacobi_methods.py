@@ -10,7 +10,7 @@ from underpaint.algos.coupling import noise_of
 from underpaint.algos.enumeration import target_distribution, total_variation
 from underpaint.algos.protocols import Grid
 from underpaint.algos.rows import SamplingParams
-from underpaint.runtime.conditions import of_prompt
+from underpaint.runtime.conditions import parse_condition
 from underpaint.runtime.drawing import draw
 from underpaint.runtime.engines.engine import PassTimer
 from underpaint.runtime.methods.jacobi_config import JacobiConfig, JacobiMethod, JacobiSession
@@ -19,13 +19,12 @@ from underpaint.runtime.methods.method import Timed
 from underpaint.runtime.methods.registry import build_method, resolve
 from underpaint.runtime.pipeline import Pipeline
 from underpaint.sim.synthetic.models import RandomDistribution, SyntheticTarget
-from underpaint.zoo.prompts import Prompt
 
 PIPELINE = SyntheticPipeline()
 TABLES = PIPELINE.tables
 NAMES = [spec.name for spec in JACOBI_METHODS]
 LOSSLESS = [name for name in NAMES if name not in ("gsd", "pjd")]
-PROMPT = of_prompt(Prompt("fox"))
+PROMPT = parse_condition("a fox, an owl", "prompt_grammar")
 
 
 @pytest.fixture(scope="module")

@@ -254,7 +254,7 @@ def test_other_models_leave_the_pictures_out(folder: Path, tmp_path: Path) -> No
     done = CliRunner().invoke(app, ["report", str(copied)])
     assert done.exit_code == 0, done.output
     assert "Pictures are left out" in (copied / "report.html").read_text()
-    assert "is not the decoder" in refused([str(copied), "--engines", str(FOLDER)])
+    assert "is not the decoder" in refused([str(copied), "--models", str(FOLDER)])
 
 
 def test_gif_options_are_checked(folder: Path, tmp_path: Path) -> None:
