@@ -13,18 +13,15 @@ from underpaint.artifacts.decoder_config import DecoderConfig
 from underpaint.artifacts.model_index import read_index
 from underpaint.models.decoder import Decoder
 from underpaint.runtime.conditions import Condition, of_words
-from underpaint.runtime.device.cycle import DeviceMethod
 from underpaint.runtime.device.folder import DeviceModels
+from underpaint.runtime.device.forms import DeviceForm, form_of
 from underpaint.runtime.device.weights import read_decoder
 from underpaint.runtime.engines.condition_encoder import ConditionEncoder
 from underpaint.runtime.engines.elsewhere import load_elsewhere
-from underpaint.runtime.methods.jacobi_config import JacobiMethod
 from underpaint.runtime.methods.method import ModelTables
 from underpaint.runtime.methods.registry import resolve
-from underpaint.runtime.methods.tree_config import TreeMethod
-from underpaint.runtime.resampling.registry import read_codebook
 from underpaint.zoo.grammars import index_grammar
-from underpaint.zoo.load import FOLDER, locate
+from underpaint.zoo.load import FOLDER, locate, read_codebook
 
 NEAREST = 100
 """Codes that a codebook rule may pool over."""
@@ -34,14 +31,13 @@ TINY = DecoderConfig(dim=32, layers=1, heads=2, hidden=16, vocab_size=128, grid_
 """A target for Triton's interpreter."""
 
 
-def shipped_method(name: str, temperature: float, sampler: SamplingParams, tables: ModelTables) -> DeviceMethod | None:
+def shipped_method(name: str, temperature: float, sampler: SamplingParams, tables: ModelTables) -> DeviceForm | None:
     """A registered method, tuned, as the device takes it; None for one that is neither of trees nor of windows."""
     made, asked = resolve(name, temperature).build(name, tables), replace(sampler, temperature=temperature)
-    if isinstance(made, JacobiMethod):
-        return DeviceMethod(None, made.rule, made.config.target_sampling(asked), window=made.window)
-    if not isinstance(made, TreeMethod) or made.window is not None:
+    if made.config.family not in ("tree", "jacobi") or not made.config.runs_on_device:
         return None
-    return DeviceMethod(made.policy if made.drafts else None, made.rule, made.config.target_sampling(asked))
+    form = form_of(made, asked, Grid(1, 1))
+    return form if form.counts_drafts and form.engine_gap is None else None
 
 
 def random_model(config: DecoderConfig, dtype: torch.dtype, device: torch.device) -> tuple[Decoder, Decoder]:

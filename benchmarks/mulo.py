@@ -24,9 +24,12 @@ from benchmarks.report import at_least, finish, models_option, options, parse, p
 from underpaint.algos.rows import SamplingParams
 from underpaint.artifacts.manifest import write_beside
 from underpaint.runtime.drawing import Drawing, draw
-from underpaint.runtime.evaluation.comparison import BASELINE, ComparisonPlan, log_settings, read_conditions, run
-from underpaint.runtime.evaluation.drawing_log import DrawingKey, DrawingLog
+from underpaint.runtime.evaluation.comparison import BASELINE, ComparisonPlan, read_conditions
+from underpaint.runtime.evaluation.drawer import run
+from underpaint.runtime.evaluation.drawing_log import DrawingKey
+from underpaint.runtime.evaluation.picture_judge import judge_of
 from underpaint.runtime.evaluation.picture_quality import PictureViews, picture_quality
+from underpaint.runtime.evaluation.plan import RunPlan
 from underpaint.runtime.evaluation.report import ReportRow, accepted_cells, report_rows
 from underpaint.runtime.files import check_folder_writable
 from underpaint.runtime.methods.method import DecodingMethod
@@ -185,18 +188,18 @@ def main(arguments: list[str] | None = None) -> None:
     taus = matched(pipeline, asked, sampler, given.folder / "taus.json")
     methods = tuple(built(pipeline, one, *([f"tau={taus[one.label]}"] if one.label in taus else [])) for one in asked)
     plan = ComparisonPlan(methods, prompts, tuple(range(given.seeds)), sampler)
-    settings = log_settings(pipeline, plan)
+    whole = RunPlan.of(pipeline, plan, judge_of(pipeline))
     with refusing(parser):
-        store = DrawingLog(given.folder, settings, fresh=given.fresh)
-    run(pipeline, plan, store, progress)
+        store = whole.open_log(given.folder, fresh=given.fresh)
+    run(whole, store, progress)
     keys = [(one.caption(), seed) for seed in plan.seeds for one in plan.conditions]
-    drawings = {method.name: [store[DrawingKey(method.name, *key)] for key in keys] for method in plan.methods}
-    views = PictureViews(pipeline, plan.conditions, compared=True)
+    drawings = {method.name: [store.drawing(DrawingKey(method.name, *key)) for key in keys] for method in plan.methods}
+    views = PictureViews(pipeline, whole.models[0].judge, plan.conditions, compared=True)
     rows = {row.method: row for row in report_rows(plan, drawings, pipeline.grid, views)}
     show(asked, rows, taus)
     claims = orderings(rows, drawings, views)
     found = {
-        "settings": settings,
+        "settings": whole.models[0].settings(),
         "baseline": BASELINE,
         "left_out": missing,
         "matched_taus": taus,

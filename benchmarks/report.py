@@ -17,7 +17,7 @@ from underpaint.runtime.files import check_file_writable
 from underpaint.zoo.load import FOLDER
 
 if TYPE_CHECKING:
-    from underpaint.runtime.evaluation.comparison import ComparisonProgress
+    from underpaint.runtime.evaluation.drawer import RunProgress
 
 
 def options(name: str, description: str | None) -> argparse.ArgumentParser:
@@ -63,7 +63,7 @@ def parse(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> a
     return asked
 
 
-def progress(state: ComparisonProgress) -> None:
+def progress(state: RunProgress) -> None:
     """How far a comparison is, on one line of standard error."""
     end = "\n" if state.finished == state.size else ""
     print(f"\r{state.finished} of {state.size} drawings", end=end, file=sys.stderr, flush=True)

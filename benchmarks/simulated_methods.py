@@ -19,15 +19,15 @@ import numpy as np
 from benchmarks.report import at_least, finish, options, parse
 from underpaint.algos.accept.neighbours import nearest_codes
 from underpaint.artifacts.cost_curve import EngineCosts
+from underpaint.artifacts.workers import local_workers, usable_cores
 from underpaint.runtime.methods.method import ModelTables
 from underpaint.runtime.methods.method_config import PRESETS, MethodConfig
 from underpaint.runtime.methods.registry import METHODS, resolve
-from underpaint.runtime.methods.tree_config import NO_POLICY, TreeConfig
+from underpaint.runtime.methods.trees.method import NO_POLICY, TreeConfig
 from underpaint.sim.batched.decoding import MOST_NODES, NEIGHBOURS, AlternativeDrafts, Scheme, run_loop
 from underpaint.sim.latency.models import Costs
 from underpaint.sim.latency.run_times import latency_model_of
 from underpaint.sim.report.statistics import Runs, speedup, tokens_per_cycle
-from underpaint.sim.sweep.executors import executor, usable_cores
 from underpaint.sim.synthetic.field import make_synthetic_model
 from underpaint.sim.synthetic.table_model import TableModel
 from underpaint.sim.synthetic.windows import LOOPS, WindowRecipe, make_window_scheme, run_windows
@@ -136,7 +136,7 @@ def main(arguments: list[str] | None = None) -> None:
     if not set(methods) <= set(known) or not set(models) <= set(MODELS):
         parser.error(f"expected methods of {', '.join(known)} and models of {', '.join(MODELS)}")
     ran = sorted(
-        executor("local", asked.jobs).run(work, tasks(methods, models, asked.images)),
+        local_workers(work, asked.jobs).run(tasks(methods, models, asked.images)),
         key=lambda one: (methods.index(one.task.method), one.task.preset, models.index(one.task.model)),
     )
     rows = [

@@ -15,8 +15,6 @@ from underpaint.cli.terminal import Column, Format, FormatOption, ResultTable, f
 if TYPE_CHECKING:
     from underpaint.algos.rows import SamplingParams
     from underpaint.artifacts.cost_curve import CostCurveFile
-    from underpaint.runtime.evaluation.comparison import ComparisonPlan
-    from underpaint.runtime.evaluation.drawing_log import DrawingLog
     from underpaint.runtime.methods.method import ModelTables
     from underpaint.runtime.methods.method_config import MethodConfig
     from underpaint.runtime.pipeline import Pipeline
@@ -69,18 +67,14 @@ def costs(
         note_files((export,), f"{then} {shlex.quote(str(export))} simulates on this machine", form)
 
 
-def curve_for(pipeline: "Pipeline", plan: "ComparisonPlan", log: "DrawingLog") -> "CostCurveFile | None":
-    """The curve of this machine, for a comparison's record: measured only where something is left to draw."""
+def curve_for(pipeline: "Pipeline", sampling: "SamplingParams", *, finished: bool = False) -> "CostCurveFile | None":
+    """The curve of this machine, kept or measured now; None where the models have no drafter.
+
+    finished: whether all is drawn, so that nothing is measured now.
+    """
     from underpaint.runtime.costs.machine_curve import kept_curve
 
-    if len(log) >= plan.size:
-        return kept_curve(pipeline, plan.sampling)
-    return _curve(pipeline, plan.sampling)
-
-
-def curve_for_model(pipeline: "Pipeline", sampling: "SamplingParams") -> "CostCurveFile | None":
-    """The curve of this machine, kept or measured now; None where the models have no drafter."""
-    return _curve(pipeline, sampling)
+    return kept_curve(pipeline, sampling) if finished else _curve(pipeline, sampling)
 
 
 def tables_with_costs(

@@ -133,8 +133,8 @@ def _write_graphs(folder: Path, only: tuple[str, ...]) -> None:
 def _build_for_device(folder: Path, backend: str, gpu: str, asked: ForDevice) -> None:
     """Build engines of layers and heads for the passes of methods."""
     with imported("cpu" if gpu == "any" else "cuda"):
-        from underpaint.runtime.device.drawing import device_method
         from underpaint.runtime.device.folder import FolderModels
+        from underpaint.runtime.device.forms import form_of
         from underpaint.runtime.device.providers import passes_of_methods
     from underpaint.export.device_engines import build_device_engines
     from underpaint.export.tensorrt_build import EngineBuilder
@@ -148,7 +148,7 @@ def _build_for_device(folder: Path, backend: str, gpu: str, asked: ForDevice) ->
     own = settings_by_method(asked.setting or [], names)
     methods = build_methods(pipeline, names, asked.temperature, own, asked.preset)
     models, rows = FolderModels.of(pipeline), 1 if sampling.guidance == 1.0 else 2
-    forms = [device_method(method, sampling, pipeline.grid) for method in methods]
+    forms = [form_of(method, sampling, pipeline.grid) for method in methods]
     for decoder, passes in zip(models.decoders, passes_of_methods(models, forms, asked.batch, rows), strict=True):
         if passes.layers:
             for path, record in build_device_engines(decoder, passes, builder, rows * asked.batch):

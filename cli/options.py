@@ -163,6 +163,6 @@ def settings_by_method(settings: list[str], names: tuple[str, ...]) -> dict[str,
 
 def short_hash(settings: Mapping[str, Any]) -> str:
     """Ten hex digits that tell settings apart: the name of their default folder of results."""
-    from underpaint.runtime.evaluation.drawing_log import settings_hash
+    from underpaint.artifacts.run_log import settings_hash
 
     return settings_hash(settings)[:10]

@@ -101,7 +101,7 @@ def output_of(option: Any) -> Output | None:
     return parser if isinstance(parser, Output) else None
 
 
-_RENAMED: Final[Mapping[str, str]] = {"--engines": "--models", "--models": "--model"}
+_RENAMED: Final[Mapping[str, str]] = {"--engines": "--models", "--models": "--model", "--engine": "--on"}
 """Options of earlier versions with their names of today, for commands that have the latter."""
 
 

@@ -12,14 +12,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, NamedTuple
 
-import onnx
-
-from underpaint.artifacts import decoder_graph as graph_names
 from underpaint.artifacts.decoder_config import DecoderConfig, Precision
 from underpaint.artifacts.decoder_graph import POSITION_BUCKETS, pass_inputs
 from underpaint.artifacts.manifest import Manifest, write_beside
 from underpaint.artifacts.model_index import read_index
-from underpaint.export.widened_weights import widen_scaled_rows
+from underpaint.export.graph_rewrites import plain_pass
 from underpaint.runtime.engines.context import EngineError
 from underpaint.runtime.engines.engine import manifest_config, rows_of
 from underpaint.runtime.engines.tensorrt_files import (
@@ -222,33 +219,3 @@ def _logger(module: ModuleType, keep: Callable[[str], None]) -> Any:
             keep(message)
 
     return type("WarningLogger", (base,), {"__init__": start, "log": log})()
-
-
-_BEYOND = frozenset({graph_names.PROBS, graph_names.CHAIN_TOKENS, *graph_names.TREE_OUTPUTS})
-
-
-def plain_pass(path: Path) -> bytes:
-    """The graph at `path` without probabilities, chains and trees, and without what only they need.
-
-    A graph that has none is given back as it is. Weights stay where they are, in the file beside it, but for matrices
-    in 8 bits, which TensorRT would multiply in: those are widened.
-    """
-    model = onnx.load(path, load_external_data=False)
-    graph = model.graph
-    given_back = {output.name for output in graph.output}
-    if graph_names.LOGITS not in given_back or not given_back & _BEYOND:
-        return path.read_bytes()
-    outputs = [output for output in graph.output if output.name not in _BEYOND]
-    needed, nodes = {output.name for output in outputs}, []
-    for node in reversed(graph.node):
-        if needed & set(node.output):
-            nodes.append(node)
-            needed |= set(node.input)
-    inputs = [given for given in graph.input if given.name in needed]
-    tensors = [tensor for tensor in graph.initializer if tensor.name in needed]
-    for field, left in (("node", nodes[::-1]), ("input", inputs), ("output", outputs), ("initializer", tensors)):
-        graph.ClearField(field)
-        getattr(graph, field).extend(left)
-    widen_scaled_rows(model, path.parent)
-    content: bytes = model.SerializeToString(deterministic=True)
-    return content

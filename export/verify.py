@@ -105,7 +105,7 @@ def _between(graph: Path, found: Manifest) -> Result:
     trained = load_trained(request.checkpoint, request.precision)
     _require_checkpoint(found, request, digest(request.checkpoint))
     cases = cases_of(trained.network)
-    report = compare_module(trained.network, cases.feed, cases.result, cases.inputs, graph)
+    report = compare_module(trained.network, cases.feed, cases.inputs, graph)
     return Result(found.name, request.precision, report, SAMPLER_MOST)
 
 

@@ -124,12 +124,20 @@ class DenseAttention:
             torch.cat([before.to(new.dtype), new], dim=2) if before.shape[2] else new
             for before, new in zip(past, (key, value), strict=True)
         )
+        return self.mix(query, key, value).transpose(1, 2).flatten(2)
+
+    def mix(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Values [B, heads, T, head_dim] mixed for `query` of the same shape, of keys [B, kv_heads, N, head_dim]."""
+        return self.mix_under(query, key, value, self._bias)
+
+    @staticmethod
+    def mix_under(query: Tensor, key: Tensor, value: Tensor, bias: Tensor) -> Tensor:
+        """`mix` with `bias`, of a shape that [B, heads, T, N] takes, added to the scores in float32."""
         # Query heads that share keys stand below each other, so that nothing of the cache is repeated.
-        shared = query.reshape(rows, config.kv_heads, -1, config.head_dim)
-        scores = (shared @ key.transpose(2, 3)).float().view(*query.shape[:3], -1) * config.head_dim**-0.5
-        weights = torch.softmax(scores + self._bias, dim=-1).to(value.dtype)
-        mixed = (weights.view(*shared.shape[:3], -1) @ value).view(query.shape)
-        return mixed.transpose(1, 2).flatten(2)
+        shared = query.reshape(*key.shape[:2], -1, key.shape[3])
+        scores = (shared @ key.transpose(2, 3)).float().view(*query.shape[:3], -1) * key.shape[3] ** -0.5
+        weights = torch.softmax(scores + bias, dim=-1).to(value.dtype)
+        return (weights.view(*shared.shape[:3], -1) @ value).view(query.shape)
 
 
 def rope_angles(config: DecoderConfig) -> Tensor:

@@ -22,14 +22,12 @@ from underpaint.algos.draft.choice import NOTHING, Choice
 from underpaint.algos.protocols import Grid
 from underpaint.artifacts.decoder_config import DecoderConfig
 from underpaint.models.decoder import Decoder
-from underpaint.runtime.device.cell_cycle import CellCycle
-from underpaint.runtime.device.cycle import DeviceCycle, DeviceMethod
 from underpaint.runtime.device.decoder import DecoderForward, shapes_alone
 from underpaint.runtime.device.engine_forward import EngineForward, EngineGraphs
+from underpaint.runtime.device.forms import DeviceForm, LowDraft
 from underpaint.runtime.device.forwards import Attend, DeviceDecoder
-from underpaint.runtime.device.island_cycle import IslandCycle, IslandMethod, LowDraft
-from underpaint.runtime.device.jacobi_front_cycle import RowFrontMethod, row_front_cycle
 from underpaint.runtime.device.language import Launch, Recording, recording
+from underpaint.runtime.methods.multi_scale.device import IslandCycle, RepairForm
 
 _VIEWS = ("view", "_unsafe_view", "t", "transpose", "permute", "expand", "unsqueeze", "squeeze", "slice", "select")
 _NOTHING = ("detach", "empty", "alias", "lift_fresh", "empty_like", "as_strided", "unbind", "split", "unflatten")
@@ -146,7 +144,7 @@ def count(program: Callable[[], None], part_of: Callable[[], str] = _PART.get) -
 
 def count_cycle(
     config: DecoderConfig,
-    method: DeviceMethod | RowFrontMethod,
+    method: DeviceForm,
     batch: int,
     rows: int = 2,
     dtype: torch.dtype = torch.bfloat16,
@@ -171,15 +169,10 @@ def count_cycle(
         drafts = replace(config, layers=1, drafter=True, fc_bias=False, condition="none", cond_ids=0, prefix=1)
         drafter = forward(shapes_alone(drafts, dtype, device), rows)
         grid = Grid(config.grid_side, config.width)
-        marked = _Marked(target, "target")
-        cycle: DeviceCycle | CellCycle
-        if not isinstance(method, DeviceMethod):
-            cycle = row_front_cycle(marked, method, grid, config.prefix, batch, device)
-        else:
-            drafting = _Marked(drafter, "drafter")
-            cycle = DeviceCycle(marked, drafting, method, grid, config.prefix, batch, device, line_token=line_token)
+        marked, drafting = _Marked(target, "target"), _Marked(drafter, "drafter")
+        cycle = method.cycle(marked, drafting, grid, config.prefix, batch, device, line_token)
         run = cycle.run
-        if isinstance(cycle, DeviceCycle) and cycle.chooser is not None:
+        if cycle.chooser is not None:
             cycle.chooser.settle(choice)
             run = cycle.launch
         if engine:
@@ -188,7 +181,7 @@ def count_cycle(
 
 
 def count_islands(
-    config: DecoderConfig, method: IslandMethod, batch: int, rows: int = 2, dtype: torch.dtype = torch.bfloat16
+    config: DecoderConfig, method: RepairForm, batch: int, rows: int = 2, dtype: torch.dtype = torch.bfloat16
 ) -> dict[str, Program]:
     """The programs of `method`, by "draft", "verify" and "repair", counted as a cycle is; see `IslandCycle.stages`.
 

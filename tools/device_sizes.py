@@ -11,17 +11,18 @@ from underpaint.algos.draft.choice import NOTHING, Choice
 from underpaint.algos.draft.roofline import Roofline
 from underpaint.algos.protocols import Rule
 from underpaint.algos.rows import SamplingParams
+from underpaint.algos.spatial.jacobi import WindowPlan
 from underpaint.algos.spatial.jacobi_front import JacobiFronts
 from underpaint.algos.spatial.jacobi_window import JacobiWindow
-from underpaint.algos.spatial.lookup import Lookup
+from underpaint.algos.spatial.mulo import Repair
 from underpaint.algos.tree import Drawn
 from underpaint.artifacts.decoder_config import DecoderConfig
-from underpaint.runtime.device.chosen_growth import Beside
-from underpaint.runtime.device.cycle import DeviceMethod
-from underpaint.runtime.device.front_cycle import FrontMethod
-from underpaint.runtime.device.island_cycle import IslandMethod
-from underpaint.runtime.device.jacobi_front_cycle import JacobiFrontMethod, RowFrontMethod
-from underpaint.runtime.device.kernels.islands import Region
+from underpaint.runtime.device.cycle import DraftForm
+from underpaint.runtime.device.forms import DeviceForm
+from underpaint.runtime.methods.fronts.device import FrontForm, JacobiFrontForm
+from underpaint.runtime.methods.multi_scale.device import RepairForm
+from underpaint.runtime.methods.trees.device import TreeForm
+from underpaint.runtime.methods.windows.device import WindowForm
 
 XL: Final = DecoderConfig(
     dim=1280, layers=36, heads=20, hidden=3584, vocab_size=16384, grid_side=32, prefix=1, cond_ids=1001
@@ -41,8 +42,8 @@ SEVEN_B: Final = DecoderConfig(
 )
 """Chameleon's 7B sizes (arXiv 2405.09818) with 8,192 image codes, at 512 px."""
 
-LOOKUP: Final = Lookup(passes=True, beside=0.85)
-"""What `jacobi-lookup` looks up."""
+LOOKUP: Final[dict[str, Any]] = {"refill": "lookup", "passes": True, "beside": 0.85, "last_row": True}
+"""How `jacobi-lookup` drafts."""
 _PAPERS: Final = SamplingParams(guidance=4.0, top_k=1000)
 WINDOW: Final = "window"
 """In the place of a policy: a Jacobi window, and its settings."""
@@ -77,7 +78,7 @@ METHODS: Final[dict[str, tuple[str | None, str, dict[str, Any]]]] = {
     "jacobi-lookup": (
         WINDOW,
         "chain",
-        {"length": 14, "coupling": "maximal", "refill": "lookup", "lookup": LOOKUP, "last_row": True},
+        {"length": 14, "coupling": "maximal", **LOOKUP},
     ),
     "sjd-pac": (
         WINDOW,
@@ -105,7 +106,7 @@ CHOICES: Final = {
 """What `roofline` may choose."""
 
 
-def roofline_of(temperature: float) -> DeviceMethod:
+def roofline_of(temperature: float) -> TreeForm:
     """`roofline` without trees of likeliest tokens, as wide as a tree goes; at temperature 0 nothing is drawn."""
     greedy = temperature == 0
     rule = RULES["greedy" if greedy else "point"].make()
@@ -114,33 +115,34 @@ def roofline_of(temperature: float) -> DeviceMethod:
         "iid": RULES["block"].make(),
         "without_replacement": RULES["without_replacement"].make(),
     }
-    window = JacobiWindow(63, "maximal", "lookup", lookup=LOOKUP, last_row=True)
+    window = JacobiWindow(63, "maximal", **LOOKUP)
     policy = Roofline(((1, 1.03), (64, 1.13)), 0.07, chain_ms=((1, 0.07), (8, 0.5)), trees=False)
     sampler = SamplingParams(guidance=4.0) if greedy else _PAPERS
-    return DeviceMethod(policy, rule, sampler, beside=Beside(window, of_window, greedy, {} if greedy else drawn))
+    beside = WindowPlan(window, of_window, greedy, {} if greedy else drawn)
+    return TreeForm(rule, sampler, policy=policy, beside=beside)
 
 
-def method_of(name: str, vocab_size: int, top_k: int = 1000, guidance: float = 4.0) -> DeviceMethod | RowFrontMethod:
+def method_of(name: str, vocab_size: int, top_k: int = 1000, guidance: float = 4.0) -> DeviceForm:
     """A named method; codebook rules pool over 100 neighbours of a table that stands in for a real one."""
     policy, _, settings = METHODS[name]
     sampler = SamplingParams(guidance=guidance, top_k=top_k)
     if policy != FRONTS:
         return _drafting(name, vocab_size, sampler)
     return (
-        JacobiFrontMethod(JacobiFronts(**settings), sampler)
+        JacobiFrontForm(JacobiFronts(**settings), sampler)
         if "lead" in settings
-        else FrontMethod(sampler=sampler, **settings)
+        else FrontForm(sampler=sampler, **settings)
     )
 
 
-def islands_of(vocab_size: int, order: Literal["serial", "islands"], greedy: bool = False) -> IslandMethod:
+def islands_of(vocab_size: int, order: Literal["serial", "islands"], greedy: bool = False) -> RepairForm:
     """MuLo-SD in the papers' setting (arXiv 2601.05149): cells around the rejected ones, in fronts of eight columns."""
     near = (np.arange(vocab_size)[:, None] + np.arange(1, 31)) % vocab_size
     drafting = _PAPERS if not greedy else replace(_PAPERS, temperature=0.0)
-    return IslandMethod(near, 0.3, Region("local", 1, order), 8, 8, greedy, _PAPERS, drafting)
+    return RepairForm(near, 0.3, Repair("local", 1, order, 8, greedy=greedy), 8, _PAPERS, drafting)
 
 
-def _drafting(name: str, vocab_size: int, sampler: SamplingParams, near: int = 100) -> DeviceMethod:
+def _drafting(name: str, vocab_size: int, sampler: SamplingParams, near: int = 100) -> DraftForm:
     policy, rule, settings = METHODS[name]
     own = {key: value for key, value in settings.items() if key != "residual"}
     given: dict[str, Any] = {key: value for key, value in settings.items() if key == "residual"}
@@ -151,16 +153,18 @@ def _drafting(name: str, vocab_size: int, sampler: SamplingParams, near: int = 1
     if RULES[rule].embeddings:
         given["codebook"] = np.random.default_rng(0).standard_normal((vocab_size, 8)).astype(np.float32)
     if policy == WINDOW:
-        return DeviceMethod(None, RULES[rule].make(**given), sampler, window=JacobiWindow(**own))
-    return DeviceMethod(None if policy is None else POLICIES[policy].make(**own), RULES[rule].make(**given), sampler)
+        return WindowForm(RULES[rule].make(**given), sampler, window=JacobiWindow(**own))
+    made = None if policy is None else POLICIES[policy].make(**own)
+    return TreeForm(RULES[rule].make(**given), sampler, policy=made)
 
 
-def eagle2_of(depth: int, top_k: int, vocab_size: int) -> DeviceMethod:
+def eagle2_of(depth: int, top_k: int, vocab_size: int) -> TreeForm:
     """EAGLE-2 with a tree of its own size, by the rule for point proposals."""
     made = POLICIES["eagle2"].make(depth=depth, top_k=top_k, total_tokens=59)
-    return _drafting("eagle2", vocab_size, _PAPERS)._replace(policy=made)
+    return TreeForm(_drafting("eagle2", vocab_size, _PAPERS).rule, _PAPERS, policy=made)
 
 
-def chain_of(length: int, vocab_size: int) -> DeviceMethod:
+def chain_of(length: int, vocab_size: int) -> TreeForm:
     """The chain of `length` likeliest tokens: a target pass over length + 1 nodes."""
-    return _drafting("eagle2", vocab_size, _PAPERS)._replace(policy=POLICIES["chain_top1"].make(length=length))
+    made = POLICIES["chain_top1"].make(length=length)
+    return TreeForm(_drafting("eagle2", vocab_size, _PAPERS).rule, _PAPERS, policy=made)

@@ -11,6 +11,7 @@ import io
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import astuple, fields, replace
 from pathlib import Path
 from typing import Any
@@ -25,14 +26,13 @@ from underpaint.runtime.drawing import draw as draw_once
 from underpaint.runtime.evaluation.comparison import (
     ComparisonPlan,
     build_methods,
-    check_log,
     check_opens,
-    log_settings,
     read_conditions,
-    run,
     with_baseline,
 )
-from underpaint.runtime.evaluation.drawing_log import DrawingLog
+from underpaint.runtime.evaluation.drawer import run
+from underpaint.runtime.evaluation.picture_judge import judge_of
+from underpaint.runtime.evaluation.plan import RunPlan
 from underpaint.runtime.evaluation.report import ComparisonReport, make_report
 from underpaint.runtime.methods import DEFAULT_METHOD
 from underpaint.runtime.methods.method_config import TUNED, MethodSpec
@@ -168,21 +168,11 @@ def compare(
     conditions = read_conditions(pipeline, prompts, None)
     plan = ComparisonPlan(built, conditions, tuple(range(seeds)), params, preset)
     check_opens(pipeline, plan)
-    if folder is not None:
-        return _compared(pipeline, plan, Path(folder))
-    with tempfile.TemporaryDirectory() as made:
-        return _compared(pipeline, plan, Path(made))
-
-
-def _compared(pipeline: Pipeline, plan: ComparisonPlan, folder: Path) -> ComparisonReport:
-    log = DrawingLog(folder, log_settings(pipeline, plan))
-    check_log(log, plan, pipeline)
-    run(pipeline, plan, log, _ignore)
-    return make_report(pipeline, plan, log)
-
-
-def _ignore(progress: Any) -> None:
-    """Report nothing: a caller from Python sees the report at the end."""
+    with tempfile.TemporaryDirectory() if folder is None else nullcontext(folder) as place:
+        whole = RunPlan.of(pipeline, plan, judge_of(pipeline))
+        log = whole.open_log(Path(place))
+        run(whole, log, lambda progress: None)
+        return make_report(whole, log)
 
 
 def register_rule(spec: RuleSpec, *, replace: bool | None = None) -> RuleSpec:

@@ -1,35 +1,5 @@
-"""Acceptance rules, one module each; `RULES` is their registry."""
+"""Acceptance rules, one module each; `RULES` is their registry, which imports a rule when it is asked for."""
 
-from underpaint.algos.accept import (
-    block,
-    cool,
-    greedy,
-    gsd,
-    lantern,
-    lantern_greedy,
-    mulo,
-    neighbour_budget,
-    point,
-    speculative,
-    traversal,
-    typical,
-)
 from underpaint.algos.accept.spec import RULES, Residual, RuleSpec
 
-__all__ = [
-    "RULES",
-    "Residual",
-    "RuleSpec",
-    "block",
-    "cool",
-    "greedy",
-    "gsd",
-    "lantern",
-    "lantern_greedy",
-    "mulo",
-    "neighbour_budget",
-    "point",
-    "speculative",
-    "traversal",
-    "typical",
-]
+__all__ = ["RULES", "Residual", "RuleSpec"]

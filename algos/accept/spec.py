@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import product
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple, TypeAlias, cast, get_args
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast, get_args
 
 import numpy as np
 
@@ -141,7 +141,30 @@ def _not_a_verdict(answer: object, tree: DraftTree, probs: FloatArray, *_: objec
     return f"a Verdict with {path} and a token from 0 to {codes - 1}"
 
 
-RULES: Registry[RuleSpec] = Registry("rule", "underpaint.rules")
+_HERE: Final = "underpaint.algos.accept"
+RULES: Registry[RuleSpec] = Registry(
+    "rule",
+    "underpaint.rules",
+    {
+        "block": f"{_HERE}.block",
+        "chain": f"{_HERE}.speculative",
+        "cool": f"{_HERE}.cool",
+        "greedy": f"{_HERE}.greedy",
+        "gsd": f"{_HERE}.gsd",
+        "lantern": f"{_HERE}.lantern",
+        "lantern_pp": f"{_HERE}.lantern",
+        "lantern_greedy": f"{_HERE}.lantern_greedy",
+        "lantern_pp_greedy": f"{_HERE}.lantern_greedy",
+        "mulo": f"{_HERE}.mulo",
+        "multi_round": f"{_HERE}.speculative",
+        "point": f"{_HERE}.point",
+        "neighbour_budget": f"{_HERE}.neighbour_budget",
+        "traversal": f"{_HERE}.traversal",
+        "typical": f"{_HERE}.typical",
+        "without_replacement": f"{_HERE}.speculative",
+    },
+)
+"""A rule is one line here, and one module that registers its `RuleSpec`, imported when the name is asked for."""
 
 
 def at_temperature(spec: RuleSpec, temperature: float) -> RuleSpec:
@@ -169,7 +192,7 @@ def at_temperature(spec: RuleSpec, temperature: float) -> RuleSpec:
 
 def spec_of(rule: Rule) -> RuleSpec | None:
     """The registered spec that made `rule`; None for a rule that no spec makes."""
-    return next((spec for spec in RULES if spec.make is type(rule)), None)
+    return next((spec for spec in RULES.loaded() if spec.make is type(rule)), None)
 
 
 def require_drawn(tree: DraftTree, *kinds: Drawn) -> None:

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from underpaint.algos.batched.spec import BatchedPolicy
 from underpaint.algos.batched.static_trees import BatchedStaticTree
+from underpaint.algos.bounds import Nodes, check_bounds
 from underpaint.algos.chance import Chance
-from underpaint.algos.draft.settings import at_least
 from underpaint.algos.draft.shape import chain_shape, fill_sampled
 from underpaint.algos.draft.spec import POLICIES, PolicySpec
 from underpaint.algos.draft.tree_builder import likeliest_chain
@@ -21,10 +21,10 @@ class Chain:
     length: gamma >= 1, drafted tokens a cycle; one drafter pass each.
     """
 
-    length: int = 4
+    length: Nodes = 4
 
     def __post_init__(self) -> None:
-        at_least("chain", 1, length=self.length)
+        check_bounds("policy 'chain'", self)
 
     def begin(self, grid: Grid) -> None: ...
 
@@ -42,10 +42,10 @@ class LikeliestChain:
     length: drafted tokens a cycle, >= 1; one drafter pass each.
     """
 
-    length: int = 4
+    length: Nodes = 4
 
     def __post_init__(self) -> None:
-        at_least("chain_top1", 1, length=self.length)
+        check_bounds("policy 'chain_top1'", self)
 
     def begin(self, grid: Grid) -> None: ...
 

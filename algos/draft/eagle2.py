@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from underpaint.algos.batched.dynamic_trees import BatchedEagle2
 from underpaint.algos.batched.spec import BatchedPolicy
+from underpaint.algos.bounds import Nodes, check_bounds
 from underpaint.algos.chance import Chance
-from underpaint.algos.draft.settings import at_least
 from underpaint.algos.draft.spec import POLICIES, PolicySpec
 from underpaint.algos.draft.tree_builder import TreeBuilder, likeliest_chain
 from underpaint.algos.protocols import Budget, Expander, Grid
@@ -24,12 +24,12 @@ class Eagle2:
     total_tokens: drafted nodes that are verified, the root excluded, >= 1.
     """
 
-    depth: int = 5
-    top_k: int = 10
-    total_tokens: int = 59
+    depth: Nodes = 5
+    top_k: Nodes = 10
+    total_tokens: Nodes = 59
 
     def __post_init__(self) -> None:
-        at_least("eagle2", 1, depth=self.depth, top_k=self.top_k, total_tokens=self.total_tokens)
+        check_bounds("policy 'eagle2'", self)
 
     def begin(self, grid: Grid) -> None: ...
 

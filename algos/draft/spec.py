@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from underpaint.algos.batched.spec import BatchedPolicyOf, no_batched_policy
 from underpaint.algos.plugin_guard import check_answers
@@ -49,9 +49,27 @@ def _not_a_tree(answer: object, *_: object) -> str | None:
     return None if isinstance(answer, DraftTree) else "a DraftTree"
 
 
-POLICIES: Registry[PolicySpec] = Registry("policy", "underpaint.policies")
+_HERE: Final = "underpaint.algos.draft"
+POLICIES: Registry[PolicySpec] = Registry(
+    "policy",
+    "underpaint.policies",
+    {
+        "eagle2": f"{_HERE}.eagle2",
+        "adt": f"{_HERE}.adt",
+        "chain": f"{_HERE}.chain",
+        "chain_top1": f"{_HERE}.chain",
+        "eagle1": f"{_HERE}.eagle1",
+        "static_top_k": f"{_HERE}.eagle1",
+        "opt": f"{_HERE}.opt",
+        "sequoia": f"{_HERE}.sequoia",
+        "sequoia_top_k": f"{_HERE}.sequoia",
+        "roofline": f"{_HERE}.roofline",
+        "scheduled": f"{_HERE}.scheduled",
+    },
+)
+"""A policy is one line here, and one module that registers its `PolicySpec`, imported when the name is asked for."""
 
 
 def policy_spec_of(policy: Policy) -> PolicySpec | None:
     """The registered spec that made `policy`; None for a policy that no spec makes."""
-    return next((spec for spec in POLICIES if spec.make is type(policy)), None)
+    return next((spec for spec in POLICIES.loaded() if spec.make is type(policy)), None)

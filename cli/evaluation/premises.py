@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import numpy as np
 import typer
 
-from underpaint.cli.costs import curve_for_model
+from underpaint.cli.costs import curve_for
 from underpaint.cli.errors import STOPPED, bad_input
 from underpaint.cli.evaluation.prompts import PromptOptions, choose
 from underpaint.cli.option_groups import grouped
@@ -129,7 +129,7 @@ def premises(
                 advance(done)
         found = recorder.premises()
         if costs:
-            curve = curve_for_model(pipeline, sampling)
+            curve = curve_for(pipeline, sampling)
     except KeyboardInterrupt:
         typer.echo("stopped: nothing was written", err=True)
         raise typer.Exit(STOPPED) from None

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from underpaint.runtime.methods.method import ModelTables
     from underpaint.runtime.methods.method_config import MethodConfig
-    from underpaint.runtime.methods.mulo_method import MuloMethod
+    from underpaint.runtime.methods.multi_scale.method import MuloMethod
     from underpaint.runtime.pipeline import Pipeline
     from underpaint.sim.replay.row_trace import RowRecorder
 
@@ -112,7 +112,7 @@ def trace(
             for method, rows in drafted_low:
                 session = method.open(pipeline, condition, sampling)
                 at = session.rows_per_cycle
-                rows.add(session.target.model, session.drafter, image, at, noise_of(condition, seed))
+                rows.add(session.target, session.drafter, image, at, noise_of(condition, seed))
             advance(done)
     held = recorder.trace(
         {
@@ -152,7 +152,7 @@ def _drafted_low(
     configs: "Mapping[str, MethodConfig]", tables: "ModelTables", keep: int
 ) -> "list[tuple[MuloMethod, RowRecorder]]":
     """For each way in which methods draft rows at a low resolution, the first that does, and what records them."""
-    from underpaint.runtime.methods.mulo_method import MuloMethod
+    from underpaint.runtime.methods.multi_scale.method import MuloMethod
     from underpaint.runtime.methods.registry import build_method
     from underpaint.sim.replay.row_trace import RowRecorder
 

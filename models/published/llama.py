@@ -80,12 +80,12 @@ def _lumina(vocabulary: Mapping[str, int], options: LoadOptions) -> dict[str, An
     }
 
 
-def _head_sizes(settings: Mapping[str, Any], heads: int, kind: str) -> dict[str, Any]:
-    """Heads of queries, those of keys and values, and the width of each, which may be another than dim / heads."""
+def _kv_heads(settings: Mapping[str, Any], heads: int, kind: str) -> int:
+    """Heads of keys and values; CheckpointError where `heads` of queries do not share them evenly."""
     kv_heads = int(settings.get("num_key_value_heads") or heads)
     if kv_heads < 1 or heads % kv_heads:
         raise CheckpointError(f"{kind}: {heads} heads do not share {kv_heads} keys evenly; check config.json")
-    return {"heads": heads, "kv_heads": kv_heads, "head_dim": int(settings.get("head_dim") or 0)}
+    return kv_heads
 
 
 def _layers(source: Checkpoint, stem: str, config: DecoderConfig, kind: str, turned: bool) -> dict[str, Recipe]:
@@ -168,7 +168,9 @@ def _text_model(source: Checkpoint, ids: Tensor, options: LoadOptions, kind: str
     config = DecoderConfig(
         dim=dim,
         layers=recipes.count_layers(shapes, "model.layers."),
-        **_head_sizes(settings, heads, kind),
+        heads=heads,
+        kv_heads=_kv_heads(settings, heads, kind),
+        head_dim=int(settings.get("head_dim") or 0),
         hidden=recipes.matrix(source, "model.layers.0.mlp.gate_proj.weight", kind)[0],
         vocab_size=len(ids),
         prefix=prefix,
@@ -243,7 +245,9 @@ def eagle(source: Checkpoint, target: Parts, options: LoadOptions) -> Parts:
     config = DecoderConfig(
         dim=dim,
         layers=recipes.count_layers(shapes, "layers."),
-        **_head_sizes(source.settings, heads, kind),
+        heads=heads,
+        kv_heads=_kv_heads(source.settings, heads, kind),
+        head_dim=int(source.settings.get("head_dim") or 0),
         hidden=recipes.matrix(source, "layers.0.mlp.gate_proj.weight", kind)[0],
         vocab_size=base.vocab_size,
         grid_side=base.grid_side,

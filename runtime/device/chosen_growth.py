@@ -7,8 +7,7 @@ it and chooses again: one wait a cycle. A batch is one image, as another image w
 The reference is `algos.spatial.jacobi.WindowedCycles` under `algos.draft.roofline.Roofline`.
 """
 
-from collections.abc import Mapping
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 
 import torch
 from torch import Tensor
@@ -19,7 +18,7 @@ from underpaint.algos.draft.shape import chain_shape, within
 from underpaint.algos.draft.tree_builder import point_tree
 from underpaint.algos.protocols import Budget, Grid, Rule
 from underpaint.algos.rows import SamplingParams
-from underpaint.algos.spatial.jacobi_window import JacobiWindow
+from underpaint.algos.spatial.jacobi import WindowPlan
 from underpaint.algos.tree import Drawn, Shape, Verdict
 from underpaint.runtime.device.forwards import DeviceDecoder
 from underpaint.runtime.device.growth import DraftPasses, Limits
@@ -29,7 +28,7 @@ from underpaint.runtime.device.plans import Plan
 from underpaint.runtime.device.rules import device_rule
 from underpaint.runtime.device.state import Envelope, State
 from underpaint.runtime.device.static_growth import StaticGrowth
-from underpaint.runtime.device.window_growth import WindowGrowth, window_bytes
+from underpaint.runtime.methods.windows.growth import WindowGrowth, window_bytes
 
 MOST_IMAGES: Final = 1
 Program: TypeAlias = tuple[str, int, Shape]
@@ -38,21 +37,7 @@ _BUCKET: Final = 8
 """The nodes of a pass over a window are rounded up to so many, so that windows of any length take a few graphs."""
 
 
-class Beside(NamedTuple):
-    """What a policy may draft besides, and the rules for it; as `runtime.methods.window_settings.WindowPlan`."""
-
-    window: JacobiWindow
-    rule: Rule
-    likeliest: bool
-    drawn_rules: Mapping[Drawn, Rule]
-
-    @property
-    def rules(self) -> tuple[Rule, ...]:
-        """Of the window, then of drawn siblings."""
-        return self.rule, *self.drawn_rules.values()
-
-
-def chosen_plan(policy: Roofline, beside: Beside, grid: Grid, vocab_size: int, max_nodes: int) -> Plan:
+def chosen_plan(policy: Roofline, beside: WindowPlan, grid: Grid, vocab_size: int, max_nodes: int) -> Plan:
     """What the trees of all choices fit into.
 
     ValueError where trees of likeliest tokens may be grown: what they are is not settled before they are drafted.
@@ -79,7 +64,7 @@ def chosen_plan(policy: Roofline, beside: Beside, grid: Grid, vocab_size: int, m
         return ChosenGrowth(state, drafter, sampler, policy, beside, grid, max_nodes)
 
     held = window_bytes(beside.window, drafts, grid.cells, vocab_size) + 8 * drafts * vocab_size
-    return Plan(envelope, "top_k", make, image_bytes=held, most_images=MOST_IMAGES)
+    return Plan(envelope, "top_k", make, image_bytes=held, most_images=MOST_IMAGES, chooses=True)
 
 
 class ChosenGrowth:
@@ -97,7 +82,7 @@ class ChosenGrowth:
         drafter: DeviceDecoder,
         sampler: SamplingParams,
         policy: Roofline,
-        beside: Beside,
+        beside: WindowPlan,
         grid: Grid,
         max_nodes: int,
     ) -> None:

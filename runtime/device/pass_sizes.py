@@ -10,10 +10,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from underpaint.algos.protocols import Grid
 from underpaint.artifacts.decoder_config import DecoderConfig
 from underpaint.artifacts.device_graph import DecoderPasses, PassSize
-from underpaint.runtime.device.cell_cycle import CellCycle
-from underpaint.runtime.device.cycle import DeviceCycle, DeviceMethod
+from underpaint.runtime.device.forms import DeviceForm
 from underpaint.runtime.device.forwards import Attend
-from underpaint.runtime.device.jacobi_front_cycle import RowFrontMethod, row_front_cycle
 
 
 class _Recorder:
@@ -47,7 +45,7 @@ class _Recorder:
 
 
 def passes_of(
-    method: DeviceMethod | RowFrontMethod,
+    form: DeviceForm,
     target: DecoderConfig,
     drafter: DecoderConfig | None,
     grid: Grid,
@@ -63,13 +61,9 @@ def passes_of(
     """
     device = torch.device("cpu")
     with FakeTensorMode(), torch.no_grad():
-        verified, drafted = _Recorder(target, rows, dtype), None
-        cycle: DeviceCycle | CellCycle
-        if not isinstance(method, DeviceMethod):
-            cycle = row_front_cycle(verified, method, grid, prefix, batch, device)
-        else:
-            drafted = None if drafter is None else _Recorder(drafter, rows, dtype)
-            cycle = DeviceCycle(verified, drafted, method, grid, prefix, batch, device, line_token=line_token)
+        verified = _Recorder(target, rows, dtype)
+        drafted = None if drafter is None else _Recorder(drafter, rows, dtype)
+        cycle = form.cycle(verified, drafted, grid, prefix, batch, device, line_token)
         cycle.run()
     committed = cycle.state.target_cache.committed.shape[4]
     conditions = DecoderPasses((PassSize(1, prefix, committed, 0),), (PassSize(1, 1, 0, 0),))

@@ -18,7 +18,7 @@ class Plan(NamedTuple):
     """What a policy needs on the device. make: its growth, given the batch's buffers, the drafter and its sampler.
 
     by_target: the target drafts for itself, and stands for the drafter. image_bytes: held for an image beside what the
-    envelope takes. most_images: of a batch.
+    envelope takes. most_images: of a batch. chooses: the growth is a `ChosenGrowth`.
     """
 
     envelope: Envelope
@@ -27,6 +27,7 @@ class Plan(NamedTuple):
     by_target: bool = False
     image_bytes: int = 0
     most_images: int | None = None
+    chooses: bool = False
 
 
 class Room(NamedTuple):

@@ -175,11 +175,11 @@ class HostMemory:
         self._outer = (config.layers, rows, config.kv_heads)
         self._head_dim = config.head_dim
         most = config.layers * rows * config.kv_heads * config.head_dim * config.capacity
-        self.key_memory = np.zeros(most, dtype=np.float32)
-        self.value_memory = np.zeros(most, dtype=np.float32)
+        kind = np.float16 if config.precision == "fp16" else np.float32
+        self.key_memory, self.value_memory = (np.zeros(most, dtype=kind) for _ in range(2))
         self.capacity = config.capacity
         self._first = (config.capacity - 1) % BLOCK + 1
-        self.new_keys = self.new_values = np.zeros((*self._outer, 0, config.head_dim), dtype=np.float32)
+        self.new_keys = self.new_values = np.zeros((*self._outer, 0, config.head_dim), dtype=kind)
         """[L, B, H, T, hd], of the last pass."""
         self.reset()
 

@@ -6,7 +6,7 @@ from time import perf_counter
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from underpaint.algos.arrays import BoolArray, FloatArray, IntArray
 from underpaint.algos.protocols import FusedTreeSpec
@@ -180,7 +180,7 @@ class OnnxEngine(CacheOwner):
         self._buffers.clear()
         self._session = _Closed()
 
-    def _buffer(self, name: str, shape: tuple[int, ...], most: int, kind: type = np.float32) -> NDArray[Any]:
+    def _buffer(self, name: str, shape: tuple[int, ...], most: int, kind: DTypeLike = np.float32) -> NDArray[Any]:
         """An array at the start of the buffer `name`, which is `most` elements long."""
         if name not in self._buffers:
             self._buffers[name] = np.zeros(most, dtype=kind)
@@ -193,7 +193,7 @@ class OnnxEngine(CacheOwner):
         if (levels != 1 and not (self.fuses_chains and 1 <= levels <= most)) or (sizes[0] and not self.fuses_trees):
             deep = sizes[0] or levels
             raise EngineError(f"decoder: expected 1 level from this graph, got {deep}; draft level by level")
-        new = (config.layers, rows, config.kv_heads, count, config.head_dim)
+        new, kept = (config.layers, rows, config.kv_heads, count, config.head_dim), self.memory.key_memory.dtype
         bias = self._buffer(names.BIAS, (rows, count, slots + count), 2 * rows * most * most)
         output = PassOutput(
             self._buffer(names.LOGITS, (rows, count, config.vocab_size), rows * most * config.vocab_size),
@@ -216,8 +216,8 @@ class OnnxEngine(CacheOwner):
             np.zeros(sizes),
             np.zeros((), dtype=np.bool_),
             np.zeros((), dtype=np.bool_),
-            self._buffer("new_keys", new, self.memory.key_memory.size),
-            self._buffer("new_values", new, self.memory.value_memory.size),
+            self._buffer("new_keys", new, self.memory.key_memory.size, kept),
+            self._buffer("new_values", new, self.memory.value_memory.size, kept),
             output,
         )
         self._attach(bound, bias)

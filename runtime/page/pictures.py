@@ -15,8 +15,7 @@ from PIL import Image
 from underpaint.algos.arrays import IntArray
 from underpaint.algos.protocols import Grid
 from underpaint.artifacts.model_index import read_index
-from underpaint.runtime.engines.images import ImageDecoder
-from underpaint.runtime.evaluation.picture_judge import Picture
+from underpaint.runtime.engines.images import ImageDecoder, Picture
 
 Decode = Callable[[IntArray], Picture]
 """Tokens [cells] to a picture [height, width, 3]."""

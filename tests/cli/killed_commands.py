@@ -70,9 +70,11 @@ Patch = tuple[Any, str, Any]
 def _synthetic() -> Iterator[Patch]:
     """No engine: every command opens a synthetic pipeline."""
     from tests.cli.synthetic_pipeline import SyntheticPipeline
+    from underpaint.runtime.evaluation import picture_judge
     from underpaint.runtime.pipeline import Pipeline
 
     yield Pipeline, "open", staticmethod(lambda *given, **named: SyntheticPipeline())
+    yield picture_judge, "open_judge", lambda folder, index, entry, context: entry
 
 
 def _known_curve() -> Iterator[Patch]:

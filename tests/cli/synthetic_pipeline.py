@@ -22,7 +22,8 @@ from underpaint.algos.tree import DraftTree
 from underpaint.artifacts.model_index import ModelIndex
 from underpaint.runtime.conditions import Condition, parse_condition
 from underpaint.runtime.engines.engine import PassTimer
-from underpaint.runtime.evaluation.picture_judge import Picture
+from underpaint.runtime.engines.images import Picture
+from underpaint.runtime.evaluation import picture_judge
 from underpaint.runtime.evaluation.quality import Reading, Reference
 from underpaint.runtime.methods.method import ModelTables, Timed
 from underpaint.runtime.pipeline import Pipeline
@@ -125,6 +126,7 @@ class SyntheticJudge:
     def __init__(self, reference: Reference) -> None:
         self.reference = reference
         self.grammar = TEXTURED
+        self.hashes: Mapping[str, str] = {}
 
     def read(self, picture: Picture) -> Reading:
         shades = picture[::16, ::16, 0].astype(np.float64).ravel()
@@ -146,12 +148,18 @@ class SyntheticPipeline:
         default_factory=lambda: ModelIndex({}, (), condition="prompt_grammar", family=TEXTURED.family)
     )
     decoder: Any = True
+    context: None = None
     loaded_drafter: None = None  # nothing of it is an engine, so no curve is measured
 
     @property
     def tables(self) -> ModelTables:
         codebook = np.random.default_rng(4).standard_normal((VOCAB, 3))
         return ModelTables(nearest_codes(codebook, VOCAB - 1), codebook)
+
+    @property
+    def entry(self) -> Any:
+        """What `judge_of` hands to the patched `open_judge`; see `replace_models`."""
+        return self.judge
 
     def title(self) -> str:
         return f"{self.resolution} px"
@@ -211,3 +219,4 @@ def replace_models(monkeypatch: pytest.MonkeyPatch, make: Callable[[int | None],
         return make(resolution)
 
     monkeypatch.setattr(Pipeline, "open", staticmethod(opened))
+    monkeypatch.setattr(picture_judge, "open_judge", lambda folder, index, entry, context: entry)

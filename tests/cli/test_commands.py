@@ -11,7 +11,7 @@ from underpaint.algos.accept import RULES
 from underpaint.algos.draft import POLICIES
 from underpaint.artifacts.manifest import ManifestError
 from underpaint.cli.app import app
-from underpaint.runtime.evaluation import comparison
+from underpaint.runtime.evaluation import drawer
 from underpaint.runtime.methods.registry import METHODS
 
 PROMPT = "a woolly fox left of an owl"
@@ -181,21 +181,21 @@ def test_compare_of_given_prompts_with_a_setting_of_one_method(tmp_path):
 
 def test_compare_stops_on_ctrl_c_and_the_same_command_goes_on(tmp_path, monkeypatch):
     command = ("compare", *FEW, "--out", tmp_path)
-    real = comparison.draw
+    real = drawer.draw
     drawn = []
 
     def stopping(*arguments):
         drawn.append(real(*arguments))
-        if len(drawn) == 6:  # three of them warm up
+        if len(drawn) == 6:  # each of three methods warms up
             raise KeyboardInterrupt
         return drawn[-1]
 
-    monkeypatch.setattr(comparison, "draw", stopping)
+    monkeypatch.setattr(drawer, "draw", stopping)
     stopped = called(*command)
     assert stopped.exit_code == 130
     assert "2 of 6 drawings are done; the same command goes on" in stopped.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["drawings.jsonl"]
-    monkeypatch.setattr(comparison, "draw", real)
+    monkeypatch.setattr(drawer, "draw", real)
     held = (tmp_path / "drawings.jsonl").read_text()
     assert called(*command).exit_code == 0
     assert (tmp_path / "drawings.jsonl").read_text().startswith(held)

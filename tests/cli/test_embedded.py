@@ -21,6 +21,7 @@ from underpaint.models.text import CaptionedTarget, new_drafter
 from underpaint.runtime.conditions import parse_condition
 from underpaint.runtime.drawing import draw, noise_of
 from underpaint.runtime.engines.context import EngineContext
+from underpaint.runtime.evaluation.picture_judge import judge_of
 from underpaint.runtime.methods.registry import METHODS, build_method, resolve
 from underpaint.runtime.pipeline import Pipeline
 from underpaint.zoo.grammars import TEXTURED
@@ -86,11 +87,12 @@ def test_a_studio_opens_draws_and_judges(models):
     assert 0 < drawing.target_seconds + drawing.drafter_seconds < drawing.seconds
     picture = pipeline.picture(drawing.tokens_array())
     assert picture.shape == (64, 64, 3)
-    seen = pipeline.judge.read(picture)
+    judge = judge_of(pipeline)
+    seen = judge.read(picture)
     assert {slot: seen.values[slot] in known for slot, known in TEXTURED.slots.items()} == dict.fromkeys(
         TEXTURED.slots, True
     )
-    assert seen.features.shape == (pipeline.judge.reference.features_a.shape[1],)
+    assert seen.features.shape == (judge.reference.features_a.shape[1],)
 
 
 @pytest.mark.parametrize("guidance", [1.0, 2.5])

@@ -33,7 +33,7 @@ def report(pipeline):
 
 @pytest.fixture
 def fewer_rules():
-    before = dict(RULES._specs)
+    before = {spec.name: spec for spec in RULES}
     yield
     RULES._specs.clear()
     RULES._specs.update(before)

@@ -19,7 +19,8 @@ import numpy as np
 import pytest
 import torch
 
-from underpaint.export.tensorrt_build import decoder_profile, plain_pass, position_counts
+from underpaint.export.graph_rewrites import plain_pass
+from underpaint.export.tensorrt_build import decoder_profile, position_counts
 from underpaint.runtime.engines import device_memory, tensorrt_engine, tensorrt_runtime
 from underpaint.runtime.engines.context import EngineContext, open_session
 from underpaint.runtime.engines.engine import manifest_config

@@ -11,11 +11,11 @@ from safetensors.numpy import load_file
 
 from tests.models.tiny import tiny_target
 from underpaint.artifacts.scaled_rows import ScaledRows, scaled_rows
-from underpaint.export.decoder_parity import Runner
+from underpaint.export.decoder_parity import ParityEngine, graph_of, take_condition
 from underpaint.export.decoders import GraphFormat, export_shared_drafter, write_graphs
 from underpaint.export.graph import GraphWriter
+from underpaint.export.graph_rewrites import plain_pass
 from underpaint.export.store import Origin
-from underpaint.export.tensorrt_build import plain_pass
 from underpaint.export.weight_file import WeightFile, header_room
 from underpaint.models.decoder import Decoder
 from underpaint.models.text import new_drafter, with_condition_table
@@ -128,7 +128,7 @@ def test_an_engine_that_would_multiply_in_8_bits_is_given_the_widened_numbers(tm
     }
     prefix = decoder.config.vocab_size + np.arange(1, 9)[None]
     own, widened = (
-        Runner(open_session(path, EngineContext(threads=1), given), decoder.config, "fp32", 1).begin(prefix).logits
+        take_condition(ParityEngine(graph_of(path, "fp32", decoder.config, given), 1), prefix).logits
         for given in (None, content)
     )
     np.testing.assert_allclose(own, widened, rtol=0, atol=1e-6)

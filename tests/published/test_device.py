@@ -16,6 +16,7 @@ from underpaint.export.checkpoint import Request, export_checkpoint
 from underpaint.models.published.options import LoadOptions
 from underpaint.runtime.device import drawing
 from underpaint.runtime.device.folder import FolderModels
+from underpaint.runtime.device.forms import form_of
 from underpaint.runtime.device.providers import check_engines
 from underpaint.runtime.device.runner import DecodedImage
 from underpaint.runtime.engines.context import EngineError
@@ -195,7 +196,7 @@ def test_engines_are_built_for_the_passes_of_methods(folder: Path) -> None:
     def form(*settings: str) -> Any:
         config = resolve("eagle2", 1.0, None, settings, "tuned")
         method = build_method("eagle2", config, pipeline.tables)
-        return drawing.device_method(method, pipeline.sampling, pipeline.grid)
+        return form_of(method, pipeline.sampling, pipeline.grid)
 
     built, larger = form("depth=2", "total_tokens=3"), form("depth=3", "total_tokens=3")
     models, rows = FolderModels.of(pipeline), 1 if pipeline.sampling.guidance == 1 else 2

@@ -44,6 +44,7 @@ from underpaint.runtime.drawing import Drawing, draw, noise_of
 from underpaint.runtime.engines.context import EngineContext
 from underpaint.runtime.engines.onnx_engine import OnnxDecoder
 from underpaint.runtime.engines.target import EngineTarget
+from underpaint.runtime.evaluation.picture_judge import judge_of
 from underpaint.runtime.methods.registry import build_method, resolve
 from underpaint.runtime.pipeline import Pipeline
 from underpaint.training.drafter import DrafterSettings, train_drafter
@@ -161,7 +162,7 @@ def test_the_pipeline_draws_between_its_grids(pipeline: Pipeline, ratio: int, lo
     assert between.blocks().shape == (low.cells, ratio**2)
     picture = pipeline.picture(np.arange(1024) % CODES)
     assert picture.shape == (256, 256, 3)
-    assert pipeline.judge.read(picture).features.shape == (FEATURES,)
+    assert judge_of(pipeline).read(picture).features.shape == (FEATURES,)
 
 
 def test_plain_ways_of_decoding(pipeline: Pipeline) -> None:

@@ -43,7 +43,7 @@ from underpaint.runtime.engines.onnx_engine import OnnxDecoder, OnnxEngine
 from underpaint.runtime.evaluation.comparison import read_conditions
 from underpaint.runtime.evaluation.invariance import check_invariance
 from underpaint.runtime.evaluation.likelihood import image_log_likelihood
-from underpaint.runtime.evaluation.picture_judge import open_judge
+from underpaint.runtime.evaluation.picture_judge import judge_of, open_judge
 from underpaint.runtime.evaluation.token_bias import draw_watched
 from underpaint.runtime.methods.registry import METHODS, build_method, resolve
 from underpaint.runtime.pipeline import Pipeline, _tables
@@ -333,7 +333,7 @@ def test_benchmarks_measure_a_folder_on_its_own_prompts(models: Path, tmp_path: 
 
 
 def test_the_judge_reads_the_slots_of_this_grammar(pipeline: Pipeline) -> None:
-    judge = pipeline.judge
+    judge = judge_of(pipeline)
     assert judge is not None
     found = judge.read(pipeline.picture(np.arange(256) % 48))
     assert set(found.values) == set(judge.grammar.slots) == set(found.scores)
@@ -363,7 +363,7 @@ def test_commands_draw_compare_and_measure(models: Path, tmp_path: Path) -> None
     assert done.exit_code == 0, done.output
     assert json.loads((tmp_path / "s" / "sweep.json").read_text())["settings"]["preset"] == "tuned"
     for row in held["rows"]:
-        assert set(row["attribute_accuracy"]) == set(OPEN(models).judge.grammar.slots)
+        assert set(row["attribute_accuracy"]) == set(judge_of(OPEN(models)).grammar.slots)
         assert row["attribute_log_probability"] < 0
     figures = tmp_path / "premises.json"
     done = called("premises", TEXT, *small[:4], "--no-costs", "--json", figures)

@@ -18,13 +18,14 @@ from underpaint.artifacts.manifest import Manifest, WeightsEntry
 from underpaint.export.decoders import GraphFormat, exported_config, write_graph
 from underpaint.export.device_engines import write_device_graphs
 from underpaint.models.decoder import Decoder
-from underpaint.runtime.device.cycle import DeviceCycle, DeviceMethod
+from underpaint.runtime.device.cycle import DeviceCycle
 from underpaint.runtime.device.decoder import DecoderForward
 from underpaint.runtime.device.engine_forward import EngineForward
 from underpaint.runtime.device.engine_graphs import onnx_graphs
 from underpaint.runtime.device.forwards import Cache, DeviceDecoder
 from underpaint.runtime.engines.context import EngineContext
 from underpaint.runtime.engines.elsewhere import ElsewhereDecoder
+from underpaint.runtime.methods.trees.device import TreeForm
 from underpaint.zoo.load import Located
 
 CPU = torch.device("cpu")
@@ -110,13 +111,14 @@ METHODS = {
 }
 
 
-def method(name: str, temperature: float) -> DeviceMethod:
+def method(name: str, temperature: float) -> TreeForm:
     policy, rule, settings = METHODS[name]
     made = RULES["greedy" if temperature == 0 else rule].make()
-    return DeviceMethod(None if policy is None else POLICIES[policy].make(**settings), made, SamplingParams(guidance=2))
+    grown = None if policy is None else POLICIES[policy].make(**settings)
+    return TreeForm(made, SamplingParams(guidance=2), policy=grown)
 
 
-def cycle_of(pair: Pair, how: DeviceMethod, batch: int) -> DeviceCycle:
+def cycle_of(pair: Pair, how: TreeForm, batch: int) -> DeviceCycle:
     return DeviceCycle(pair.target, pair.drafter, how, GRID, 2, batch, CPU)
 
 

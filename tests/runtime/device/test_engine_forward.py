@@ -40,10 +40,9 @@ from underpaint.runtime.device.decoder import DecoderForward
 from underpaint.runtime.device.engine_forward import EngineForward
 from underpaint.runtime.device.engine_graphs import onnx_graphs
 from underpaint.runtime.device.forwards import Attend, Cache
-from underpaint.runtime.device.front_cycle import FrontMethod
-from underpaint.runtime.device.jacobi_front_cycle import JacobiFrontMethod, row_front_cycle
 from underpaint.runtime.device.pass_sizes import passes_of
 from underpaint.runtime.engines.context import EngineError
+from underpaint.runtime.methods.fronts.device import FrontForm, JacobiFrontForm
 
 
 @pytest.fixture(scope="module")
@@ -102,9 +101,9 @@ def test_a_decode_is_the_torch_forward_s(name: str, temperature: float, by_engin
 @pytest.mark.parametrize("drafts", [False, True])
 def test_row_fronts_run_on_an_engine(by_engine: Pair, drafts: bool) -> None:
     found, sampler = [], method("ar", 1).sampler
-    how = JacobiFrontMethod(JacobiFronts(1, 2), sampler) if drafts else FrontMethod(2, sampler)
+    how = JacobiFrontForm(JacobiFronts(1, 2), sampler) if drafts else FrontForm(2, sampler)
     for pair in (in_torch(), by_engine):
-        cycle = row_front_cycle(pair.target, how, GRID, 2, 2, CPU)
+        cycle = how.cycle(pair.target, None, GRID, 2, 2, CPU)
         found.append(decoded(cycle, (0, 1)))
     assert found[0] == found[1]
 

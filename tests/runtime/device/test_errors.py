@@ -10,10 +10,10 @@ from underpaint.algos.accept import RULES
 from underpaint.algos.draft import POLICIES
 from underpaint.algos.protocols import Grid
 from underpaint.algos.rows import SamplingParams
-from underpaint.runtime.device.cycle import DeviceCycle, DeviceMethod
-from underpaint.runtime.device.drawing import has_form
+from underpaint.runtime.device.cycle import DeviceCycle
 from underpaint.runtime.device.rules import load_form
 from underpaint.runtime.methods.registry import METHODS
+from underpaint.runtime.methods.trees.device import TreeForm
 
 TABLES = Tables(0, 5, 1)
 
@@ -21,7 +21,7 @@ TABLES = Tables(0, 5, 1)
 def cycle_of(policy: str | None, rule: str, drafter: bool = True, **settings: object) -> DeviceCycle:
     made = None if policy is None else POLICIES[policy].make(**settings)
     drafts = TableForward(TABLES, True) if drafter else None
-    how = DeviceMethod(made, RULES[rule].make(), SamplingParams())
+    how = TreeForm(RULES[rule].make(), SamplingParams(), policy=made)
     return DeviceCycle(TableForward(TABLES, False), drafts, how, Grid(3, 3), 1, 1, torch.device("cpu"))
 
 
@@ -59,7 +59,7 @@ def test_a_policy_that_drafts_needs_a_drafter() -> None:
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_named_methods_that_have_a_form(temperature: float) -> None:
-    with_form = {spec.name for spec in METHODS if has_form(spec, temperature)}
+    with_form = {spec.name for spec in METHODS if spec.tuned.at(temperature).runs_on_device}
     assert {
         "ar",
         "eagle1",

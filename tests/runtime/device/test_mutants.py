@@ -23,6 +23,7 @@ from underpaint.algos.protocols import Grid
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.tree import DraftTree
 from underpaint.runtime.device import cycle as cycles
+from underpaint.runtime.methods.trees.device import TreeForm
 
 KERNELS = "underpaint.runtime.device.kernels."
 
@@ -100,7 +101,7 @@ FORKED = case("top_k", [-1, 0, 1, 0], [0, 1, 2, 2], [EVEN, [0, 0, 1, 0], [1, 0, 
 def decoding(policy: str = "chain", rule: str = "chain", **settings: object) -> list[list[int]]:
     tables = Tables(4, 5, 1)
     made = POLICIES[policy].make(**(settings or {"length": 2}))
-    how = cycles.DeviceMethod(made, RULES[rule].make(), SamplingParams())
+    how = TreeForm(RULES[rule].make(), SamplingParams(), policy=made)
     target = TableForward(tables, False)
     run = cycles.DeviceCycle(
         target, TableForward(tables.near(5, 0.4), True), how, Grid(2, 3), 1, 2, torch.device("cpu")

@@ -19,7 +19,7 @@ from underpaint.algos.tree import NO_TOKEN
 from underpaint.runtime.conditions import parse_condition
 from underpaint.runtime.drawing import Drawing, draw, noise_of
 from underpaint.runtime.engines.context import EngineContext
-from underpaint.runtime.methods.multi_scale import LowRows
+from underpaint.runtime.methods.multi_scale.low_rows import LowRows
 from underpaint.runtime.methods.registry import build_method, resolve
 from underpaint.runtime.pipeline import Pipeline
 

@@ -223,7 +223,7 @@ def test_what_is_no_comparison_is_refused(folder: Path, tmp_path: Path) -> None:
     assert "there are no figures" in refused([str(tmp_path)])
     copied = copy_of(folder, tmp_path)
     (copied / "compare.json").write_text('{"rows": 3}')
-    assert "expected a comparison" in refused([str(copied)])
+    assert "expected results of version 1" in refused([str(copied)])
     (copied / "compare.json").write_text("{")
     assert "expected JSON" in refused([str(copied)])
     assert not (copied / "report.html").exists()

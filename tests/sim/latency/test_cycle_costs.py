@@ -66,15 +66,14 @@ def test_trees_drafted_in_one_call_have_a_price_of_their_own(tmp_path: Path) -> 
     drawn = dataclasses.replace(grown, host={**COSTS.host, "sampled": COSTS.host["ranked"]})
     assert image_ms(drawn, runs({}), "sampled", False) == pytest.approx(by_level), "its siblings were not measured"
     path = tmp_path / "costs.json"
-    for told, held in (
-        ({"ranked": {"call": 0.375, "levels": [[1, 0.125], [4, 0.5]]}}, grown.tree),
-        ([[1, 0.125], [4, 0.5]], {name: TreeCallCosts(0.0, ((1, 0.125), (4, 0.5))) for name in ("sampled", "ranked")}),
-        ([], {}),
-    ):
-        path.write_text(json.dumps({**ALONE, "in_cycle": {**JSON, "tree_ms": told}}))
+    for written, tree in (({"ranked": {"call": 0.375, "levels": [[1, 0.125], [4, 0.5]]}}, grown.tree), ({}, {})):
+        path.write_text(json.dumps({**ALONE, "in_cycle": {**JSON, "tree_ms": written}}))
         found = read_cost_curve(path).in_cycle
         assert found is not None
-        assert found.tree == held
+        assert found.tree == tree
+    path.write_text(json.dumps({**ALONE, "in_cycle": {**JSON, "tree_ms": [[1, 0.125]]}}))
+    with pytest.raises(ValueError, match=r"tree_ms: expected an object, got '\[\[1, 0\.125\]\]'"):
+        read_cost_curve(path)
 
 
 def test_a_file_is_read(tmp_path: Path) -> None:

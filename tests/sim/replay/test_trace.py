@@ -277,5 +277,7 @@ def test_a_trace_and_a_comparison_that_do_not_belong_together(tmp_path: Path) ->
     with pytest.raises(ValueError, match=r"\(another training of target128\); record both again"):
         check_belong(dataclasses.replace(trace, about=of_old), retrained)
     (tmp_path / "none.json").write_text("{}")
-    with pytest.raises(ValueError, match=r"none\.json: got a file without 'results_version'"):
+    with pytest.raises(
+        ValueError, match=r"none\.json: expected results of version 1, got a file without 'results_version'"
+    ):
         load_comparison(tmp_path / "none.json")
