@@ -14,10 +14,9 @@ from typing import NamedTuple, Self, TypeAlias, TypeVar
 
 import numpy as np
 
-from underpaint.algos.accept.spec import Rule
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.chance import At, Chance, Enumerating, Role, enumerate_outcomes
-from underpaint.algos.draft.spec import Policy
+from underpaint.algos.protocols import Policy, Rule
 from underpaint.algos.step import Drafter, Target, cycles
 from underpaint.algos.tree import DraftTree, Verdict, emitted, root_only
 

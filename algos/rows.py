@@ -78,11 +78,11 @@ def sampling_probs(logits: FloatArray, sampler: SamplingParams) -> FloatArray:
         ValueError: the shape is another one, or a logit is not finite.
     """
     if logits.ndim != 3 or logits.shape[0] not in (1, 2):
-        raise ValueError(f"distributions: expected logits [B, N, V] with B of 1 or 2, got shape {tuple(logits.shape)}")
+        raise ValueError(f"sampling_probs: expected logits [B, N, V] with B of 1 or 2, got shape {tuple(logits.shape)}")
     guided = logits.shape[0] == 2
     rows = logits[1] + sampler.guidance * (logits[0] - logits[1]) if guided else logits[0]
     if not np.isfinite(np.sum(rows)):  # one NaN or infinity spoils the sum; finite logits never overflow it
-        raise ValueError("distributions: expected finite logits, got NaN or infinity; check the engine's parity")
+        raise ValueError("sampling_probs: expected finite logits, got NaN or infinity; check the engine's parity")
     if sampler.temperature == 0:
         return _one_hot(rows)
     cut = 0 < sampler.top_k < rows.shape[-1]

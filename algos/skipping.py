@@ -6,13 +6,12 @@ from typing import Annotated, Literal, TypeAlias
 
 import numpy as np
 
-from underpaint.algos.accept.spec import Rule
 from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.bounds import CellsOrNone, Nodes, PositiveShare, Within, check_bounds
 from underpaint.algos.chance import At, Chance, Role
-from underpaint.algos.draft.spec import Expander, FusedTreeLevel, FusedTreeSpec, Policy
 from underpaint.algos.draft.tree_builder import fuses_trees
 from underpaint.algos.path_similarity import path_similarity
+from underpaint.algos.protocols import Expander, FusedTreeLevel, FusedTreeSpec, Policy, Rule
 from underpaint.algos.step import Cycle, Decoded, Drafter, Scored, Target, check_probs, cycles
 from underpaint.algos.tree import DraftTree, Verdict
 

@@ -7,10 +7,9 @@ from typing import Any, NamedTuple, ParamSpec, Protocol, TypeVar
 
 import numpy as np
 
-from underpaint.algos.accept.spec import Rule
 from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.chance import Chance
-from underpaint.algos.draft.spec import Budget, Expander, Grid, Policy
+from underpaint.algos.protocols import Budget, Expander, Grid, Policy, Rule
 from underpaint.algos.tree import NO_TOKEN, DraftTree, Verdict, are_distributions, emitted, root_only
 
 Parameters = ParamSpec("Parameters")
@@ -125,7 +124,7 @@ def check_probs(probs: FloatArray, tree: DraftTree, vocab_size: int) -> None:
     if not are_distributions(probs):
         raise ValueError(
             f"probs: expected rows of non-negative numbers that sum to 1, got sums {probs.sum(axis=-1).tolist()} and "
-            f"minimum {float(probs.min())!r}; pass them through rows.distributions"
+            f"minimum {float(probs.min())!r}; pass the target's logits through rows.sampling_probs"
         )
 
 

@@ -126,7 +126,7 @@ class DraftTree:
         if distributions.size and not are_distributions(distributions):
             raise ValueError(
                 "tree.draft_probs: expected rows of non-negative numbers that sum to 1, got sums "
-                f"{distributions.sum(axis=-1).tolist()}; pass the drafter's logits through rows.distributions"
+                f"{distributions.sum(axis=-1).tolist()}; pass the drafter's logits through rows.sampling_probs"
             )
         draft_rows = self.draft_rows.tolist()
         if min(draft_rows) < -1 or max(draft_rows) >= distributions.shape[0]:

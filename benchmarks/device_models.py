@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from underpaint.algos.accept.neighbours import nearest_codes
-from underpaint.algos.draft.spec import Grid
+from underpaint.algos.protocols import Grid
 from underpaint.algos.rows import SamplingParams
 from underpaint.artifacts.decoder_config import DecoderConfig
 from underpaint.artifacts.model_index import read_index

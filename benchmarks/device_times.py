@@ -12,7 +12,7 @@ from benchmarks.device_checks import Check
 from benchmarks.device_models import random_model, shipped_method, shipped_models, shipped_prompts, weight_bytes
 from tools.device_programs import count_cycle
 from tools.device_sizes import method_of
-from underpaint.algos.draft.spec import Grid
+from underpaint.algos.protocols import Grid
 from underpaint.artifacts.decoder_config import DecoderConfig
 from underpaint.runtime.device.decoder import DecoderForward
 from underpaint.runtime.device.eager import EagerLoop

@@ -12,7 +12,7 @@ import numpy as np
 
 from underpaint.algos.accept.neighbours import nearest_codes
 from underpaint.algos.arrays import IntArray
-from underpaint.algos.draft import Grid
+from underpaint.algos.protocols import Grid
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.spatial.target import GridTarget
 from underpaint.algos.step import Drafter, Target

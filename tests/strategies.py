@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.chance import At, Chance, Role
-from underpaint.algos.draft import Budget, Expander, Grid
+from underpaint.algos.protocols import Budget, Expander, Grid
 from underpaint.algos.tree import DraftTree, Drawn, Verdict
 from underpaint.sim.synthetic.models import PooledDistribution
 

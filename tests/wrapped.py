@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from underpaint.algos.draft import Grid
+from underpaint.algos.protocols import Grid
 
 
 @dataclass

@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from underpaint.algos.draft.choice import NOTHING, Choice
-from underpaint.algos.draft.spec import Grid
+from underpaint.algos.protocols import Grid
 from underpaint.artifacts.decoder_config import DecoderConfig
 from underpaint.models.decoder import Decoder
 from underpaint.runtime.device.decoder import DecoderForward, shapes_alone

@@ -5,10 +5,11 @@ from typing import Any, Final, Literal
 
 import numpy as np
 
-from underpaint.algos.accept import RULES, Rule
+from underpaint.algos.accept import RULES
 from underpaint.algos.draft import POLICIES
 from underpaint.algos.draft.choice import NOTHING, Choice
 from underpaint.algos.draft.roofline import Roofline
+from underpaint.algos.protocols import Rule
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.spatial.jacobi import WindowPlan
 from underpaint.algos.spatial.jacobi_front import JacobiFronts

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import get_args
 
 from underpaint.algos.accept.lantern import check_settings, check_vocab, pool
-from underpaint.algos.accept.longest import Choice, check_choice, kept_ends
 from underpaint.algos.accept.spec import RULES, RuleSpec, every_combination
+from underpaint.algos.accept.walk import Choice, check_choice, kept_ends
 from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.batched.longest import LongestPath, Outweighs
 from underpaint.algos.batched.pooling import NeighbourPool, additive_limit, relative_limit

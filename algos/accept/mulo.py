@@ -8,9 +8,9 @@ from typing import Annotated
 import numpy as np
 
 from underpaint.algos.accept.lantern import check_vocab
-from underpaint.algos.accept.longest import Choice, kept_ends
 from underpaint.algos.accept.neighbours import check_neighbours
 from underpaint.algos.accept.spec import RULES, RuleSpec, every_combination
+from underpaint.algos.accept.walk import Choice, kept_ends
 from underpaint.algos.arrays import BoolArray, FloatArray, IntArray
 from underpaint.algos.batched.longest import HoldsMass, LongestPath
 from underpaint.algos.batched.spec import BatchedRule

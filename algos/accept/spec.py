@@ -1,17 +1,17 @@
-"""What an acceptance rule is, and what it promises."""
+"""An acceptance rule's entry in the registry, and what it promises."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import product
 from types import MappingProxyType
-from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias, cast, get_args
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast, get_args
 
 import numpy as np
 
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.batched.spec import BatchedRuleOf, no_batched_rule
-from underpaint.algos.chance import Chance
 from underpaint.algos.plugin_guard import check_answers
+from underpaint.algos.protocols import Rule
 from underpaint.algos.registry import Registry, check_dataclass, check_reference, default_settings
 from underpaint.algos.tree import DRAWN, DraftTree, Drawn, Verdict
 
@@ -22,15 +22,6 @@ proposal, so on chains; with two siblings or more another residual can miss by l
 
 Promise: TypeAlias = Literal["lossless", "bounded", "unbounded"]
 Settings: TypeAlias = Mapping[str, Any]
-
-
-class Rule(Protocol):
-    """An acceptance rule: which drafted nodes stay, and the one extra token."""
-
-    def __call__(self, tree: DraftTree, probs: FloatArray, chance: Chance) -> Verdict:
-        """Decide `tree` by the target distributions `probs` [N, V] (row i: the distribution of the token after node
-        i)."""
-        ...
 
 
 class DraftedNode(NamedTuple):
@@ -156,7 +147,7 @@ RULES: Registry[RuleSpec] = Registry(
     "underpaint.rules",
     {
         "block": f"{_HERE}.block",
-        "chain": f"{_HERE}.chain",
+        "chain": f"{_HERE}.speculative",
         "cool": f"{_HERE}.cool",
         "greedy": f"{_HERE}.greedy",
         "gsd": f"{_HERE}.gsd",
@@ -165,12 +156,12 @@ RULES: Registry[RuleSpec] = Registry(
         "lantern_greedy": f"{_HERE}.lantern_greedy",
         "lantern_pp_greedy": f"{_HERE}.lantern_greedy",
         "mulo": f"{_HERE}.mulo",
-        "multi_round": f"{_HERE}.multi_round",
+        "multi_round": f"{_HERE}.speculative",
         "point": f"{_HERE}.point",
         "neighbour_budget": f"{_HERE}.neighbour_budget",
         "traversal": f"{_HERE}.traversal",
         "typical": f"{_HERE}.typical",
-        "without_replacement": f"{_HERE}.without_replacement",
+        "without_replacement": f"{_HERE}.speculative",
     },
 )
 """A rule is one line here, and one module that registers its `RuleSpec`, imported when the name is asked for."""

@@ -7,8 +7,8 @@ from typing import Annotated, Literal, TypeAlias
 
 import numpy as np
 
-from underpaint.algos.accept.longest import kept_ends
 from underpaint.algos.accept.spec import RULES, RuleSpec, every_combination
+from underpaint.algos.accept.walk import kept_ends
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.bounds import PositiveShare, Within, check_bounds
 from underpaint.algos.chance import At, Chance, Role

@@ -3,8 +3,7 @@
 import numpy as np
 
 from underpaint.algos.arrays import BoolArray, FloatArray, IntArray
-from underpaint.algos.batched.levels import assemble, by_levels
-from underpaint.algos.batched.spec import ImageBatch, TreeBatch, TreeLevel
+from underpaint.algos.batched.spec import ImageBatch, TreeBatch, TreeLevel, assemble, by_levels
 
 _LEAST = np.finfo(np.float64).smallest_subnormal
 

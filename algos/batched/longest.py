@@ -20,7 +20,7 @@ class NodeTest(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LongestPath:
-    """Every node by its own test; the longest kept path, as `algos.accept.longest` finds it."""
+    """Every node by its own test; the longest kept path, as `algos.accept.walk` finds it."""
 
     passes: NodeTest
     first: bool

@@ -5,8 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from underpaint.algos.arrays import BoolArray, IntArray
-from underpaint.algos.batched.levels import assemble, by_levels
-from underpaint.algos.batched.spec import ImageBatch, TreeBatch, TreeLevel
+from underpaint.algos.batched.spec import ImageBatch, TreeBatch, TreeLevel, assemble, by_levels
 from underpaint.algos.tree import Shape
 
 _REDRAWS = 6

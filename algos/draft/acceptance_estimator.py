@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from underpaint.algos.draft.costs import SizeCosts
-from underpaint.algos.draft.spec import Grid
+from underpaint.algos.protocols import Grid
 
 FIRST_ACCEPTANCE: Final = 0.5
 """The probability that the likeliest token is accepted, before any was tried."""

@@ -6,7 +6,7 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from underpaint.algos.arrays import FloatArray
-from underpaint.algos.draft.spec import Grid
+from underpaint.algos.protocols import Grid
 
 Adjust: TypeAlias = Callable[[FloatArray], FloatArray]
 """From rows of draft probabilities of siblings, [F, k], to the probabilities that they are accepted; no row's sum

@@ -8,7 +8,7 @@ from underpaint.algos.draft.acceptance_estimator import AcceptanceEstimator
 from underpaint.algos.draft.costs import CostCurve
 from underpaint.algos.draft.sequoia import StaticTree, best_static_tree
 from underpaint.algos.draft.shape import chain_shape, fill_sampled
-from underpaint.algos.draft.spec import Expander
+from underpaint.algos.protocols import Expander
 from underpaint.algos.tree import DraftTree, Drawn, Shape, Verdict
 
 STEPS: Final = 20

@@ -13,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 
 from underpaint.algos.arrays import FloatArray, IntArray
-from underpaint.algos.draft.spec import Expander, FusedTreeSpec
 from underpaint.algos.draft.tree_builder import fuses_trees
+from underpaint.algos.protocols import Expander, FusedTreeSpec
 from underpaint.algos.tree import Shape
 
 

@@ -7,8 +7,8 @@ import numpy as np
 from underpaint.algos.draft.calibration import Calibration
 from underpaint.algos.draft.costs import SizeCosts
 from underpaint.algos.draft.lookahead import LeastCosts, best_tree_size, falling, forecast_level, may_reach_rate
-from underpaint.algos.draft.spec import Expander
 from underpaint.algos.draft.tree_builder import TreeBuilder
+from underpaint.algos.protocols import Expander
 from underpaint.algos.tree import DraftTree, Verdict
 
 

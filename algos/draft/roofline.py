@@ -32,8 +32,9 @@ from underpaint.algos.draft.roofline_costs import DraftingCosts, NetLoss, drafti
 from underpaint.algos.draft.sequoia import StaticTree
 from underpaint.algos.draft.settings import at_least
 from underpaint.algos.draft.shape import within
-from underpaint.algos.draft.spec import POLICIES, Budget, Expander, Grid, PolicySpec
+from underpaint.algos.draft.spec import POLICIES, PolicySpec
 from underpaint.algos.draft.tree_builder import draws_siblings, fuses_chains, has_window, likeliest_chain
+from underpaint.algos.protocols import Budget, Expander, Grid
 from underpaint.algos.tree import DraftTree, Verdict, root_only
 
 WEIGHTS: Final = ("prior", "band_prior", "chain_prior", "window_prior", "sibling_prior")

@@ -7,7 +7,8 @@ from typing import Annotated
 from underpaint.algos.bounds import MOST_NODES, Nodes, Within, check_bounds
 from underpaint.algos.chance import Chance
 from underpaint.algos.draft.eagle2 import grow_eagle2
-from underpaint.algos.draft.spec import POLICIES, Budget, Expander, Grid, PolicySpec
+from underpaint.algos.draft.spec import POLICIES, PolicySpec
+from underpaint.algos.protocols import Budget, Expander, Grid
 from underpaint.algos.tree import DraftTree, Verdict
 
 

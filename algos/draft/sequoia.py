@@ -12,7 +12,8 @@ from underpaint.algos.bounds import MOST_MS, Milliseconds, Nodes, Share, Within,
 from underpaint.algos.chance import Chance
 from underpaint.algos.draft.costs import MEASURED_DRAFT_MS, MEASURED_VERIFY_MS, Between, CostCurve, cost_curve
 from underpaint.algos.draft.shape import fill_sampled, fill_top_k
-from underpaint.algos.draft.spec import POLICIES, Budget, Expander, Grid, PolicySpec
+from underpaint.algos.draft.spec import POLICIES, PolicySpec
+from underpaint.algos.protocols import Budget, Expander, Grid
 from underpaint.algos.tree import DraftTree, Shape, Verdict
 
 

@@ -1,6 +1,10 @@
-"""Checks that policies' settings share."""
+"""Checks of policies' settings: their bounds, and the trees that an engine can score."""
 
-from typing import Final
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, Final
+
+from underpaint.algos.draft.shape import ranked_shape
 
 MOST: Final = 1e9
 """No setting of a policy is larger: levels, nodes and milliseconds all stay far below."""
@@ -20,3 +24,41 @@ def one_of(policy: str, options: tuple[str, ...], **settings: str) -> None:
     for name, value in settings.items():
         if value not in options:
             raise ValueError(f"policy '{policy}': {name} must be one of {', '.join(options)}, got {value!r}")
+
+
+_NODES: Final = ("total_tokens",)
+_LEVELS: Final = ("depth", "length", "start_depth", "max_depth", "min_depth", "mean_depth")
+_CHILDREN: Final = ("top_k", "start_width", "max_width", "min_width")
+"""Settings of policies that count a tree's drafted nodes, its levels, and the children of a node. Policies of one's own
+that use these names are checked too."""
+
+
+def check_limits(settings: Mapping[str, Any], max_nodes: int, vocab_size: int) -> None:
+    """Raise ValueError, with the largest that would do, where a setting given to a policy asks for more than there is.
+
+    max_nodes: of the largest tree that the target scores, its root included. vocab_size: V.
+    """
+    drafted = max_nodes - 1
+    scored = f"the engine scores {max_nodes} nodes, the root included"
+    few = f"siblings are different codes, of which there are {vocab_size}"
+    for names, most, why in (
+        (_NODES + _LEVELS, drafted, scored),
+        (_CHILDREN, *min((drafted, scored), (vocab_size, few))),
+    ):
+        for name in names:
+            value = settings.get(name)
+            if isinstance(value, int | float) and value > most:
+                raise ValueError(f"setting {name}: expected at most {most}, got {value}: {why}")
+    widths = tuple(settings.get("widths", ()))
+    if sum(widths) > drafted:
+        raise ValueError(f"setting widths: expected at most {drafted} nodes in all levels, got {sum(widths)}: {scored}")
+    shape = ranked_shape(widths)
+    node, children = max(Counter(shape[1:]).items(), key=lambda held: held[1], default=(0, 0))
+    if children > vocab_size:
+        level = 1
+        while node:
+            node, level = shape[node], level + 1
+        raise ValueError(
+            f"setting widths: expected at most {vocab_size} children of a node, got {children} in level {level} of "
+            f"{','.join(map(str, widths))}: {few}"
+        )

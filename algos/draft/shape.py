@@ -8,9 +8,9 @@ import numpy as np
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.chance import At, Chance, FromUniforms, Role
 from underpaint.algos.draft.fused import FilledTree, children, fill_fused
-from underpaint.algos.draft.spec import Budget, Expander
 from underpaint.algos.draft.top_tokens import top
 from underpaint.algos.draft.tree_builder import point_tree
+from underpaint.algos.protocols import Budget, Expander
 from underpaint.algos.tree import DraftTree, Drawn, Shape
 
 

@@ -7,8 +7,8 @@ from typing import NamedTuple, TypeGuard
 import numpy as np
 
 from underpaint.algos.arrays import FloatArray, IntArray
-from underpaint.algos.draft.spec import ChainExpander, Expander, FusedTreeSpec, TreeExpander, WindowExpander
 from underpaint.algos.draft.top_tokens import top
+from underpaint.algos.protocols import ChainExpander, Expander, FusedTreeSpec, TreeExpander, WindowExpander
 from underpaint.algos.tree import DraftTree
 
 

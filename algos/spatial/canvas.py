@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from underpaint.algos.arrays import BoolArray, FloatArray, IntArray
-from underpaint.algos.draft.spec import Grid
+from underpaint.algos.protocols import Grid
 from underpaint.algos.spatial.target import Feed, GridTarget
 from underpaint.algos.tree import NO_TOKEN, are_distributions
 

@@ -9,9 +9,9 @@ import numpy as np
 from underpaint.algos.accept import RULES
 from underpaint.algos.accept.mulo import passing_cells
 from underpaint.algos.accept.neighbours import check_neighbours
-from underpaint.algos.accept.spec import Rule
 from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.chance import At, Chance
+from underpaint.algos.protocols import Rule
 from underpaint.algos.registry import build
 from underpaint.algos.tree import NO_TOKEN, DraftTree, Drawn
 

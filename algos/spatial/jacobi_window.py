@@ -11,7 +11,7 @@ from underpaint.algos.arrays import FloatArray
 from underpaint.algos.bounds import Cells, Nodes, Share
 from underpaint.algos.chance import At, Chance, Role
 from underpaint.algos.coupling import Noise
-from underpaint.algos.draft.spec import Grid
+from underpaint.algos.protocols import Grid
 from underpaint.algos.spatial.lookup import LookupTable
 from underpaint.algos.spatial.window_tree import WindowDraft, tail_nodes, tree_nodes, window_tree
 from underpaint.algos.tree import DraftTree, Drawn, Verdict, emitted, root_only

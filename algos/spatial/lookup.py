@@ -11,7 +11,7 @@ the distribution that it is judged by, given all drafts before it.
 from dataclasses import dataclass, field
 
 from underpaint.algos.arrays import FloatArray
-from underpaint.algos.draft.spec import Grid
+from underpaint.algos.protocols import Grid
 
 
 @dataclass(slots=True)

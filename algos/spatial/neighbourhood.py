@@ -7,7 +7,7 @@ accepted beside nothing but accepted cells, so no mode ever revisits them.
 import numpy as np
 
 from underpaint.algos.arrays import BoolArray, IntArray
-from underpaint.algos.draft.spec import Grid
+from underpaint.algos.protocols import Grid
 
 
 def check_radius(radius: int, grid: Grid) -> None:

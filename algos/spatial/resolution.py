@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from underpaint.algos.arrays import IntArray
-from underpaint.algos.draft.spec import Grid
+from underpaint.algos.protocols import Grid
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from underpaint.algos.arrays import BoolArray, IntArray
-from underpaint.algos.draft.spec import Grid
+from underpaint.algos.protocols import Grid
 from underpaint.algos.spatial.neighbourhood import check_mask
 
 _NEVER = 1 << 40

@@ -3,7 +3,7 @@
 from typing import NamedTuple, Protocol
 
 from underpaint.algos.arrays import BoolArray, FloatArray, IntArray
-from underpaint.algos.draft.spec import Grid
+from underpaint.algos.protocols import Grid
 
 
 class Feed(NamedTuple):

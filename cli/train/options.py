@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final, TypedDict
 
 import typer
 
-from underpaint.algos.draft.spec import Grid
+from underpaint.algos.protocols import Grid
 from underpaint.algos.spatial.resolution import ResolutionMap
 from underpaint.artifacts.lock import check_free
 from underpaint.cli.errors import STOPPED, bad_input

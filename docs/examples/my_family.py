@@ -1,7 +1,7 @@
 """A model family of one's own: any causal decoder whose image codes are a block of its vocabulary."""
 
 from underpaint import LiveModel
-from underpaint.algos.draft import Grid
+from underpaint.algos.protocols import Grid
 from underpaint.algos.rows import SamplingParams
 
 FIRST_CODE, CODES, START = 8, 64, 7  # the id of code 0, how many codes there are, the id that begins a picture

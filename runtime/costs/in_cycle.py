@@ -23,7 +23,7 @@ from typing import Final
 
 from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.chance import sampling
-from underpaint.algos.draft.spec import FusedTreeLevel, FusedTreeSpec, Grid
+from underpaint.algos.protocols import FusedTreeLevel, FusedTreeSpec, Grid
 from underpaint.algos.step import Scored, cycles
 from underpaint.algos.tree import DraftTree, Verdict
 from underpaint.runtime.costs.loops import MOST_NODES, PLAIN, CostLoop

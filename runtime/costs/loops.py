@@ -4,18 +4,16 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from underpaint.algos.accept.chain import SpeculativeSampling
 from underpaint.algos.accept.lantern import Lantern
 from underpaint.algos.accept.neighbours import nearest_codes
 from underpaint.algos.accept.point import PointProposals
-from underpaint.algos.accept.spec import Rule
-from underpaint.algos.accept.without_replacement import WithoutReplacement
+from underpaint.algos.accept.speculative import SpeculativeSampling, WithoutReplacement
 from underpaint.algos.bounds import MOST_CELLS
 from underpaint.algos.draft.chain import Chain, LikeliestChain
 from underpaint.algos.draft.eagle1 import Eagle1
 from underpaint.algos.draft.eagle2 import Eagle2
 from underpaint.algos.draft.roofline import Roofline
-from underpaint.algos.draft.spec import Policy
+from underpaint.algos.protocols import Policy, Rule
 
 MOST_NODES: Final = 64
 POOLED: Final = 30

@@ -12,12 +12,11 @@ from typing import Final, TypeAlias
 import torch
 from torch import Tensor
 
-from underpaint.algos.accept import Rule
 from underpaint.algos.draft.choice import NOTHING, Choice
 from underpaint.algos.draft.roofline import Roofline
 from underpaint.algos.draft.shape import chain_shape, within
-from underpaint.algos.draft.spec import Budget, Grid
 from underpaint.algos.draft.tree_builder import point_tree
+from underpaint.algos.protocols import Budget, Grid, Rule
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.spatial.jacobi import WindowPlan
 from underpaint.algos.tree import Drawn, Shape, Verdict

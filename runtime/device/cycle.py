@@ -12,10 +12,9 @@ from typing import ClassVar, Final, cast
 import torch
 from torch import Tensor
 
-from underpaint.algos.accept import Rule
 from underpaint.algos.accept.spec import spec_of
 from underpaint.algos.draft.choice import NOTHING
-from underpaint.algos.draft.spec import Grid
+from underpaint.algos.protocols import Grid, Rule
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.tree import Drawn
 from underpaint.runtime.device.chosen_growth import ChosenGrowth

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from underpaint.algos.arrays import IntArray
 from underpaint.algos.chance import Philox, Role
-from underpaint.algos.draft.spec import Grid
+from underpaint.algos.protocols import Grid
 from underpaint.algos.rows import SamplingParams
 from underpaint.models.decoder import Decoder, causal_bias
 from underpaint.runtime.device.runner import Watch

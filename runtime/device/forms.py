@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from underpaint.algos.arrays import IntArray
-from underpaint.algos.draft.spec import Grid
+from underpaint.algos.protocols import Grid
 from underpaint.algos.rows import SamplingParams
 from underpaint.runtime.device.chosen_growth import ChosenGrowth
 from underpaint.runtime.device.forwards import DeviceDecoder

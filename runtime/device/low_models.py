@@ -6,7 +6,7 @@ from typing import NamedTuple, Self
 import torch
 from torch import Tensor
 
-from underpaint.algos.draft.spec import Grid
+from underpaint.algos.protocols import Grid
 from underpaint.algos.spatial.row_front import check_window
 from underpaint.artifacts.decoder_config import DecoderConfig
 from underpaint.runtime.conditions import Condition

@@ -87,7 +87,7 @@ class OptGrowth:
                 self.limits.totals,
                 state.progress.roots,
                 self._threshold,
-                (tree.tokens, tree.parents, tree.counts),
+                tree,
                 front,
                 level,
                 self._max_nodes,

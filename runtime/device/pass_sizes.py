@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from underpaint.algos.draft.spec import Grid
+from underpaint.algos.protocols import Grid
 from underpaint.artifacts.decoder_config import DecoderConfig
 from underpaint.artifacts.device_graph import DecoderPasses, PassSize
 from underpaint.runtime.device.forms import BatchSizes, DeviceForm

@@ -4,7 +4,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from underpaint.algos.draft import POLICIES
-from underpaint.algos.draft.spec import Grid, Policy, policy_spec_of
+from underpaint.algos.draft.spec import policy_spec_of
+from underpaint.algos.protocols import Grid, Policy
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.tree import Drawn
 from underpaint.runtime.device.forwards import DeviceDecoder

@@ -11,7 +11,7 @@ from underpaint.algos.draft.adt import AdtTree
 from underpaint.algos.draft.chain import LikeliestChain
 from underpaint.algos.draft.eagle2 import Eagle2
 from underpaint.algos.draft.scheduled import ScheduledTree
-from underpaint.algos.draft.spec import Grid
+from underpaint.algos.protocols import Grid
 from underpaint.algos.rows import SamplingParams
 from underpaint.runtime.device.forwards import DeviceDecoder
 from underpaint.runtime.device.growth import DraftPasses, Limits, limits_of
@@ -99,9 +99,7 @@ class RankedGrowth:
             rows = state.lengths.level_rows.select(0, level)
             probs(logits, made, state.draft_support, finite, rows, self._sampler)
             grow_level(made, tops, self._arrivals, self.limits.widths, state.lengths.levels, front, self._found, level)
-        tree = state.tree
-        filled = (tree.tokens, tree.parents, tree.counts)
-        take_best(self._found, self._arrivals, self.limits.totals, state.progress.roots, *filled)
+        take_best(self._found, self._arrivals, self.limits.totals, state.progress.roots, state.tree)
 
     def observe(self, state: State) -> None:
         if self._depths is not None:

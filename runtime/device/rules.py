@@ -5,9 +5,10 @@ from typing import Any
 
 import torch
 
-from underpaint.algos.accept import RULES, Rule
+from underpaint.algos.accept import RULES
 from underpaint.algos.accept.spec import spec_of
 from underpaint.algos.plugins import load_file
+from underpaint.algos.protocols import Rule
 from underpaint.runtime.device.kernels.walk import Decide, Shape
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from underpaint.algos.arrays import IntArray
-from underpaint.algos.draft.spec import Grid
+from underpaint.algos.protocols import Grid
 from underpaint.runtime.device.chosen_growth import Program
 from underpaint.runtime.device.clock import DeviceClock
 from underpaint.runtime.device.forms import BatchSizes, DeviceError, DeviceForm

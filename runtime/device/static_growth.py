@@ -13,7 +13,7 @@ from underpaint.algos.draft.eagle1 import Eagle1, StaticTopK
 from underpaint.algos.draft.fused import children
 from underpaint.algos.draft.sequoia import Sequoia
 from underpaint.algos.draft.shape import chain_shape, ranked_shape, within
-from underpaint.algos.draft.spec import Budget
+from underpaint.algos.protocols import Budget
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.tree import Shape
 from underpaint.runtime.device.forwards import DeviceDecoder, pack_masks
@@ -97,7 +97,7 @@ class StaticGrowth:
             tops.arrivals.zero_()
 
     def grow(self, state: State) -> None:
-        tree, levels = state.tree, state.lengths.levels
+        levels = state.lengths.levels
         for number, level in enumerate(self._levels):
             logits = self._passes.root() if number == 0 else self._passes.level(number, *level.rows, level.first_slot)
             following = self._levels[number + 1] if number + 1 < len(self._levels) else None
@@ -107,18 +107,8 @@ class StaticGrowth:
                     lay_level(self._tokens, levels, following.shapes, following.rows)
             else:
                 self._take(state, number, logits, self._tops[number], following)
-        number_places(
-            self._tokens,
-            self._exists,
-            levels,
-            self._shapes,
-            self._rows,
-            state.progress.roots,
-            tree.tokens,
-            tree.parents,
-            tree.draft_rows,
-            tree.counts,
-        )
+        roots = state.progress.roots
+        number_places(self._tokens, self._exists, levels, self._shapes, self._rows, roots, state.tree)
 
     def _draw(self, state: State, number: int, level: "_Level", logits: Tensor) -> None:
         tree, levels = state.tree, state.lengths.levels

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from underpaint.algos.arrays import BoolArray, FloatArray, IntArray
-from underpaint.algos.draft.spec import FusedTreeLevel, FusedTreeSpec
+from underpaint.algos.protocols import FusedTreeLevel, FusedTreeSpec
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.step import Scored
 from underpaint.algos.tree import DraftTree, Verdict

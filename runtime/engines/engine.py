@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from underpaint.algos.arrays import FloatArray, IntArray
-from underpaint.algos.draft.spec import FusedTreeSpec
+from underpaint.algos.protocols import FusedTreeSpec
 from underpaint.algos.rows import SamplingParams, sampling_probs
 from underpaint.artifacts.decoder_config import DecoderConfig, read_config
 from underpaint.artifacts.decoder_graph import PREDICTED_FEATURES, pass_inputs, pass_outputs

@@ -3,7 +3,7 @@
 import numpy as np
 
 from underpaint.algos.arrays import FloatArray, IntArray
-from underpaint.algos.draft.spec import Grid
+from underpaint.algos.protocols import Grid
 from underpaint.algos.spatial.target import Feed
 from underpaint.runtime.conditions import Condition
 from underpaint.runtime.engines.context import EngineError

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from underpaint.algos.arrays import FloatArray, IntArray
-from underpaint.algos.draft.spec import Grid
+from underpaint.algos.protocols import Grid
 from underpaint.runtime.engines.context import EngineContext, EngineError, open_session
 from underpaint.zoo.load import FOLDER, Located, locate
 

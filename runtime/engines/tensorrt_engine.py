@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from underpaint.algos.arrays import FloatArray, IntArray
-from underpaint.algos.draft.spec import FusedTreeSpec
+from underpaint.algos.protocols import FusedTreeSpec
 from underpaint.algos.rows import SamplingParams
 from underpaint.artifacts import decoder_graph as names
 from underpaint.artifacts.decoder_config import DecoderConfig

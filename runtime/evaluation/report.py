@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from underpaint.algos.arrays import BoolArray, FloatArray
-from underpaint.algos.draft import Grid
+from underpaint.algos.protocols import Grid
 from underpaint.artifacts.cost_curve import CostCurveFile
 from underpaint.artifacts.results import merged, with_envelope
 from underpaint.runtime.drawing import Drawing

@@ -7,12 +7,11 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from underpaint.algos.accept.spec import Rule
 from underpaint.algos.accept.traversal import TraversalVerification
 from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.chance import Chance
-from underpaint.algos.draft import Grid
 from underpaint.algos.enumeration import next_token_distribution
+from underpaint.algos.protocols import Grid, Rule
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.skipping import skipped_distribution
 from underpaint.algos.spatial.target import Feed, GridTarget

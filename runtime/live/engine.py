@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from underpaint.algos.arrays import FloatArray, IntArray
-from underpaint.algos.draft.spec import FusedTreeSpec
+from underpaint.algos.protocols import FusedTreeSpec
 from underpaint.algos.rows import SamplingParams
 from underpaint.artifacts.decoder_config import DecoderConfig
 from underpaint.artifacts.decoder_graph import MASKED_SCORE

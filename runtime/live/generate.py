@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from underpaint.algos.arrays import IntArray
-from underpaint.algos.draft.spec import Grid
+from underpaint.algos.protocols import Grid
 from underpaint.algos.rows import SamplingParams
 from underpaint.runtime.conditions import Condition
 from underpaint.runtime.drawing import Drawing, draw

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from underpaint.algos.accept.neighbours import nearest_codes
-from underpaint.algos.draft.spec import Grid
+from underpaint.algos.protocols import Grid
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.spatial.target import GridTarget
 from underpaint.algos.step import Drafter, Target

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, Typ
 
 from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.chance import Chance
-from underpaint.algos.draft import Grid
+from underpaint.algos.protocols import Grid
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.step import Cycle, Decoded, Drafter, Target
 from underpaint.algos.tree import DraftTree, Verdict
@@ -17,7 +17,7 @@ from underpaint.runtime.conditions import Condition
 from underpaint.runtime.engines.engine import PassTimer
 
 if TYPE_CHECKING:
-    from underpaint.algos.accept import Rule
+    from underpaint.algos.protocols import Rule
     from underpaint.algos.spatial.mulo import RepairCycle
     from underpaint.algos.spatial.target import GridTarget
     from underpaint.algos.spatial.zipar import GridDecoded

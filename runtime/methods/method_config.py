@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self, TypeAlias, cast
 
-from underpaint.algos.accept import RULES, Rule
+from underpaint.algos.accept import RULES
+from underpaint.algos.protocols import Rule
 from underpaint.algos.registry import build
 from underpaint.algos.rows import SamplingParams
 from underpaint.runtime.conditions import Condition

@@ -10,7 +10,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
 
-from underpaint.algos.draft import Grid
+from underpaint.algos.protocols import Grid
 from underpaint.artifacts.results import ResultsError, read_results
 from underpaint.runtime.drawing import Drawing
 from underpaint.runtime.evaluation.drawing_log import DrawingLog

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from underpaint.algos.arrays import BoolArray
-from underpaint.algos.draft import Grid
+from underpaint.algos.protocols import Grid
 from underpaint.runtime.drawing import Drawing
 from underpaint.runtime.evaluation.comparison import BASELINE
 from underpaint.runtime.page.pictures import PictureStore

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 from PIL import Image, ImageDraw
 
-from underpaint.algos.draft import Grid
+from underpaint.algos.protocols import Grid
 from underpaint.runtime.evaluation.replay import Replay
 from underpaint.runtime.page.frames import Frame, frames_of
 from underpaint.runtime.page.pictures import Decode

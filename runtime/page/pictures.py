@@ -13,7 +13,7 @@ import numpy as np
 from PIL import Image
 
 from underpaint.algos.arrays import IntArray
-from underpaint.algos.draft import Grid
+from underpaint.algos.protocols import Grid
 from underpaint.artifacts.model_index import read_index
 from underpaint.runtime.engines.images import ImageDecoder, Picture
 

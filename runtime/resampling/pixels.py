@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from underpaint.algos.arrays import IntArray
-from underpaint.algos.draft.spec import Grid
+from underpaint.algos.protocols import Grid
 from underpaint.algos.spatial.resolution import ResolutionMap
 from underpaint.runtime.engines.context import EngineContext, open_session
 from underpaint.runtime.engines.images import ImageDecoder, ImageEncoder, to_bytes, to_unit

@@ -7,14 +7,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from underpaint.algos.accept import RULES, Rule
+from underpaint.algos.accept import RULES
 from underpaint.algos.accept.neighbours import nearest_codes
 from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.batched.spec import BatchedPolicy, BatchedRule
 from underpaint.algos.chance import sampling
 from underpaint.algos.coupling import noise_of
-from underpaint.algos.draft import POLICIES, Policy
+from underpaint.algos.draft import POLICIES
 from underpaint.algos.fit import check_fits
+from underpaint.algos.protocols import Policy, Rule
 from underpaint.algos.registry import build
 from underpaint.algos.spatial.jacobi import WindowDrafter, WindowedCycles
 from underpaint.algos.spatial.jacobi_window import HeldWindow, JacobiWindow

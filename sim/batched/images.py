@@ -3,7 +3,7 @@
 import numpy as np
 
 from underpaint.algos.arrays import FloatArray, IntArray
-from underpaint.algos.batched.residuals import ResidualState
+from underpaint.algos.batched.drawn import ResidualState
 from underpaint.algos.batched.spec import FirstResidual
 from underpaint.algos.draft.top_tokens import top
 from underpaint.algos.tree import NO_TOKEN

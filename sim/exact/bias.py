@@ -3,12 +3,13 @@ context."""
 
 import numpy as np
 
-from underpaint.algos.accept import RULES, Rule
+from underpaint.algos.accept import RULES
 from underpaint.algos.accept.proposals import normalised
 from underpaint.algos.accept.traversal import TraversalVerification
 from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.draft import POLICIES
 from underpaint.algos.enumeration import next_token_distribution
+from underpaint.algos.protocols import Rule
 from underpaint.algos.transport import overlap
 from underpaint.algos.tree import NO_TOKEN, DraftTree, Drawn
 from underpaint.sim.batched.decoding import Lockstep, Scheme

@@ -16,7 +16,7 @@ import numpy as np
 from underpaint.algos.accept import RULES
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.chance import Chance, enumerate_outcomes
-from underpaint.algos.draft.spec import Grid
+from underpaint.algos.protocols import Grid
 from underpaint.algos.spatial.cell_rule import CellRule, PooledCells, TreeRuleOnCells
 from underpaint.algos.spatial.jacobi_front import JacobiFronts, jacobi_fronts
 from underpaint.algos.spatial.mulo import Repair, draft_and_repair

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from underpaint.algos.accept import RULES, Rule, RuleSpec
+from underpaint.algos.accept import RULES, RuleSpec
 from underpaint.algos.accept.neighbours import nearest_codes
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.chance import Chance, enumerate_outcomes
-from underpaint.algos.draft import POLICIES, Budget, Grid, Policy, PolicySpec
+from underpaint.algos.draft import POLICIES, PolicySpec
 from underpaint.algos.enumeration import (
     TokenDistribution,
     accepted_per_cycle,
@@ -26,6 +26,7 @@ from underpaint.algos.enumeration import (
     total_variation,
 )
 from underpaint.algos.fit import check_fits, fits
+from underpaint.algos.protocols import Budget, Grid, Policy, Rule
 from underpaint.algos.registry import Registry, build, settings_fields
 from underpaint.algos.transport import best_acceptance
 from underpaint.sim.synthetic.models import (

@@ -7,7 +7,7 @@ from typing import ParamSpec, TypeVar
 
 from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.chance import sampling
-from underpaint.algos.draft.spec import Grid
+from underpaint.algos.protocols import Grid
 from underpaint.algos.spatial.target import Feed, GridTarget
 from underpaint.algos.step import Scored, decode
 from underpaint.algos.tree import DraftTree, Verdict

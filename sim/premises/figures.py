@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from underpaint.algos.arrays import BoolArray, FloatArray, IntArray
 from underpaint.algos.chance import Chance
-from underpaint.algos.draft.spec import Grid
+from underpaint.algos.protocols import Grid
 from underpaint.algos.step import Drafter, Target
 from underpaint.algos.transport import overlap
 from underpaint.sim.premises.regions import REGIONS

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from underpaint.algos.arrays import FloatArray, IntArray
-from underpaint.algos.draft.spec import Grid
+from underpaint.algos.protocols import Grid
 
 REGIONS: Final = ("calm", "busy", "object")
 BUSY_SPREAD: Final = 0.03

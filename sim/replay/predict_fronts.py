@@ -7,7 +7,7 @@ import numpy as np
 
 from underpaint.algos.arrays import IntArray
 from underpaint.algos.chance import sampling
-from underpaint.algos.draft.spec import Grid
+from underpaint.algos.protocols import Grid
 from underpaint.algos.spatial.zipar import zipar
 from underpaint.sim.latency.overhead import ModelTimer, TimedGridTarget
 from underpaint.sim.synthetic.grid_model import GridWeights, SyntheticGridTarget

@@ -11,7 +11,7 @@ import numpy as np
 from underpaint.algos.accept.neighbours import nearest_codes
 from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.chance import sampling
-from underpaint.algos.draft.spec import Grid
+from underpaint.algos.protocols import Grid
 from underpaint.algos.spatial.cell_rule import CellRule, cell_rule, pooled_codes
 from underpaint.algos.spatial.mulo import Repair, draft_and_repair
 from underpaint.sim.batched.decoding import NEIGHBOURS

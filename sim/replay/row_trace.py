@@ -14,8 +14,8 @@ import numpy as np
 
 from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.chance import Chance
-from underpaint.algos.draft.spec import Grid
 from underpaint.algos.draft.top_tokens import top
+from underpaint.algos.protocols import Grid
 from underpaint.algos.spatial.canvas import Canvas
 from underpaint.algos.spatial.mulo import RowDraft
 from underpaint.algos.spatial.target import Feed, GridTarget

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.chance import At, Chance, Role
-from underpaint.algos.draft.spec import Grid
 from underpaint.algos.draft.top_tokens import top
+from underpaint.algos.protocols import Grid
 from underpaint.algos.step import Drafter, Scored, Target
 from underpaint.algos.transport import overlap
 from underpaint.algos.tree import Verdict, root_only

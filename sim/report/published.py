@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 
-from underpaint.algos.draft.spec import Grid
+from underpaint.algos.protocols import Grid
 from underpaint.algos.registry import build
 from underpaint.algos.spatial.row_front import front_steps
 from underpaint.sim.latency.machines import roofline

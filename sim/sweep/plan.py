@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from underpaint.algos.accept import RULES
 from underpaint.algos.draft import POLICIES
-from underpaint.algos.draft.limits import check_limits
+from underpaint.algos.draft.settings import check_limits
 from underpaint.algos.fit import fits
 from underpaint.algos.registry import suggest
 from underpaint.artifacts.input_file import read_regular

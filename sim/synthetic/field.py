@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from underpaint.algos.arrays import FloatArray, IntArray
-from underpaint.algos.draft.spec import Grid
 from underpaint.algos.memory import check_memory
+from underpaint.algos.protocols import Grid
 from underpaint.algos.registry import Registry, build
 from underpaint.sim.synthetic.table_model import TableModel
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from underpaint.algos.arrays import BoolArray, FloatArray, IntArray
 from underpaint.algos.chance import At, Chance, Role
-from underpaint.algos.draft.spec import Grid
+from underpaint.algos.protocols import Grid
 from underpaint.algos.spatial.mulo import RowDraft
 from underpaint.algos.spatial.target import Feed
 

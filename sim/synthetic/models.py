@@ -8,7 +8,7 @@ from typing import TypeAlias
 import numpy as np
 
 from underpaint.algos.arrays import FloatArray, IntArray
-from underpaint.algos.draft.spec import Grid
+from underpaint.algos.protocols import Grid
 from underpaint.algos.step import Scored
 from underpaint.algos.tree import NO_TOKEN, DraftTree, Verdict
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from underpaint.algos.arrays import FloatArray, IntArray
-from underpaint.algos.draft.spec import Grid
+from underpaint.algos.protocols import Grid
 from underpaint.algos.step import Scored
 from underpaint.algos.tree import NO_TOKEN, DraftTree, Verdict
 

@@ -8,10 +8,11 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from underpaint.algos.accept import RULES, Rule
+from underpaint.algos.accept import RULES
 from underpaint.algos.arrays import IntArray
 from underpaint.algos.chance import sampling
 from underpaint.algos.coupling import noise_of
+from underpaint.algos.protocols import Rule
 from underpaint.algos.spatial.jacobi import jacobi_decode
 from underpaint.algos.spatial.jacobi_front import JacobiFronts, jacobi_fronts
 from underpaint.algos.spatial.jacobi_window import JacobiWindow, drawn_for

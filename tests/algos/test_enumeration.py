@@ -7,7 +7,6 @@ from hypothesis import given
 from tests.strategies import ShapePolicy, distributions, pools
 from underpaint.algos.accept import RULES
 from underpaint.algos.arrays import FloatArray
-from underpaint.algos.draft import Grid
 from underpaint.algos.enumeration import (
     EnumeratedRun,
     accepted_per_cycle,
@@ -20,6 +19,7 @@ from underpaint.algos.enumeration import (
     tokens_distribution,
     total_variation,
 )
+from underpaint.algos.protocols import Grid
 from underpaint.algos.tree import DraftTree, Verdict, emitted
 from underpaint.sim.synthetic.models import PooledDistribution, SyntheticDrafter, SyntheticTarget
 

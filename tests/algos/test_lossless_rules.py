@@ -9,7 +9,6 @@ from tests.strategies import ShapePolicy, chains, distributions, pools, shapes
 from underpaint.algos.accept import RULES, RuleSpec
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.chance import Role, sampling, scripted
-from underpaint.algos.draft import Budget, Grid
 from underpaint.algos.enumeration import (
     accepted_per_cycle,
     enumerate_decoding,
@@ -17,6 +16,7 @@ from underpaint.algos.enumeration import (
     mean,
     total_variation,
 )
+from underpaint.algos.protocols import Budget, Grid
 from underpaint.algos.tree import DraftTree, Verdict, root_only
 from underpaint.sim.synthetic.models import RandomDistribution, SyntheticDrafter, SyntheticTarget
 

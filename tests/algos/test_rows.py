@@ -76,13 +76,13 @@ def test_rows_are_distributions_of_the_dtype_of_logits(
 def test_logits_that_are_not_finite_are_refused(value: float) -> None:
     spoilt = LOGITS.copy()
     spoilt[0, 1, 2] = value
-    with pytest.raises(ValueError, match="distributions: expected finite logits"):
+    with pytest.raises(ValueError, match="sampling_probs: expected finite logits"):
         sampling_probs(spoilt, SamplingParams())
 
 
 @pytest.mark.parametrize("shape", [(2, 5), (3, 2, 5), (0, 2, 5)])
 def test_logits_of_the_wrong_shape_are_refused(shape: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match=r"distributions: expected logits \[B, N, V\]"):
+    with pytest.raises(ValueError, match=r"sampling_probs: expected logits \[B, N, V\]"):
         sampling_probs(np.zeros(shape), SamplingParams())
 
 

@@ -10,7 +10,7 @@ from tests.strategies import ShapePolicy
 from underpaint.algos.accept import RULES
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.chance import Chance, sampling
-from underpaint.algos.draft import Budget, Expander, Grid
+from underpaint.algos.protocols import Budget, Expander, Grid
 from underpaint.algos.step import Scored, decode
 from underpaint.algos.tree import NO_TOKEN, DraftTree, Verdict
 from underpaint.sim.synthetic.models import RandomDistribution, SyntheticDrafter, SyntheticTarget

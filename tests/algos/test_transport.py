@@ -11,8 +11,8 @@ from scipy.optimize import linprog
 from tests.strategies import ShapePolicy, distributions
 from underpaint.algos.accept import RULES, RuleSpec
 from underpaint.algos.arrays import FloatArray
-from underpaint.algos.draft import Grid
 from underpaint.algos.enumeration import enumerate_decoding
+from underpaint.algos.protocols import Grid
 from underpaint.algos.transport import ProposalSets, best_acceptance, best_acceptance_iid, proposal_sets
 from underpaint.algos.tree import DRAWN, Drawn
 from underpaint.sim.synthetic.models import SyntheticDrafter, SyntheticTarget

@@ -5,7 +5,7 @@ import pytest
 import benchmarks.rank_acceptance as rank_acceptance
 from tests.benchmarks.ending import figures
 from tests.cli.synthetic_pipeline import SyntheticPipeline, replace_models
-from underpaint.algos.draft import Grid
+from underpaint.algos.protocols import Grid
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,7 @@ import pytest
 from tests.wrapped import Wrapped
 from underpaint.algos.accept.neighbours import nearest_codes
 from underpaint.algos.arrays import FloatArray, IntArray
-from underpaint.algos.draft import Grid
+from underpaint.algos.protocols import Grid
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.spatial.resolution import ResolutionMap
 from underpaint.algos.spatial.target import Feed, GridTarget

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.cli.synthetic_pipeline import SyntheticPipeline
-from underpaint.algos.draft import Grid
+from underpaint.algos.protocols import Grid
 from underpaint.algos.rows import SamplingParams
 from underpaint.artifacts.results import schema, validate
 from underpaint.runtime.drawing import Drawing, draw

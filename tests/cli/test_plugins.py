@@ -2,15 +2,18 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = "docs/examples/last_first.py"
 RELAXED = "docs/examples/lenient.py"
+ON_DEVICE = "docs/examples/first_only.py"
 _FAILING = {"HYPOTHESIS_PROFILE": "no_shrink"}
 """For tests that have to fail: how small the case is matters to nobody."""
 
@@ -45,6 +48,36 @@ def test_a_wrong_rule_from_outside_is_caught(tmp_path: Path) -> None:
         **_FAILING,
         UNDERPAINT_PLUGINS=str(wrong),
     )
+    assert done.returncode == 1, done.stdout
+
+
+def test_a_rule_from_outside_decides_and_draws_on_the_device_as_on_the_host() -> None:
+    modules = [f"tests/runtime/device/test_{name}.py" for name in ("rules", "decoding")]
+    done = run("pytest", "-q", "-p", "no:cacheprovider", *modules, "-k", "first_only", UNDERPAINT_PLUGINS=ON_DEVICE)
+    assert done.returncode == 0, done.stdout
+    assert "3 passed" in done.stdout
+
+
+def test_the_page_on_policies_shows_a_device_form_that_grows_as_on_the_host(tmp_path: Path) -> None:
+    page = (ROOT / "docs/how-to/add-a-policy.md").read_text()
+    policy, form = (dedent(block) for block in re.findall(r"\n\n((?:    .*\n|\n)+)Save it as", page))
+    form_file = tmp_path / "one_token_device.py"
+    form_file.write_text(form)
+    spec = 'source="this page", chain=True'
+    assert spec in policy
+    (tmp_path / "one_token.py").write_text(policy.replace(spec, f'{spec}, device="{form_file}:one_token_plan"'))
+    command = ("pytest", "-q", "-p", "no:cacheprovider", "tests/runtime/device/test_growth.py", "-k", "one_token")
+    done = run(*command, UNDERPAINT_PLUGINS=str(tmp_path / "one_token.py"))
+    assert done.returncode == 0, done.stdout
+    assert "1 passed" in done.stdout
+
+
+def test_a_wrong_device_form_is_caught(tmp_path: Path) -> None:
+    for name in ("first_only.py", "first_only_device.py"):
+        text = (ROOT / ON_DEVICE).with_name(name).read_text()
+        (tmp_path / name).write_text(text.replace("role = residual", "role = bonus"))
+    command = ("pytest", "-qx", "-p", "no:cacheprovider", "tests/runtime/device/test_rules.py", "-k", "first_only")
+    done = run(*command, **_FAILING, UNDERPAINT_PLUGINS=str(tmp_path / "first_only.py"))
     assert done.returncode == 1, done.stdout
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from underpaint.algos.draft.spec import FusedTreeSpec
+from underpaint.algos.protocols import FusedTreeSpec
 from underpaint.algos.rows import SamplingParams
 from underpaint.artifacts.decoder_config import DecoderConfig, Precision
 from underpaint.export.decoders import GraphFormat, export_decoder

@@ -11,7 +11,7 @@ from underpaint.algos.accept import RULES
 from underpaint.algos.chance import sampling
 from underpaint.algos.draft import POLICIES
 from underpaint.algos.draft.eagle2 import Eagle2
-from underpaint.algos.draft.spec import Budget, FusedTreeSpec
+from underpaint.algos.protocols import Budget, FusedTreeSpec
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.step import decode
 from underpaint.runtime.engines.context import EngineError

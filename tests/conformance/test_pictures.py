@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tests.conformance.conftest import ORIGIN
-from underpaint.algos.draft.spec import Grid
+from underpaint.algos.protocols import Grid
 from underpaint.artifacts.manifest import ManifestError
 from underpaint.export.vision import export_judge, export_tokenizer
 from underpaint.models.judge import Judge, JudgeConfig, to_judge_side

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.conformance.conftest import ORIGIN
-from underpaint.algos.draft.spec import Grid
+from underpaint.algos.protocols import Grid
 from underpaint.algos.spatial.resolution import ResolutionMap
 from underpaint.artifacts.manifest import digest
 from underpaint.export.samplers import Between, export_between

@@ -2,9 +2,8 @@
 
 import numpy as np
 
-from underpaint.algos.accept import Rule
-from underpaint.algos.draft import Policy
 from underpaint.algos.enumeration import enumerate_decoding, target_distribution, tokens_distribution
+from underpaint.algos.protocols import Policy, Rule
 from underpaint.algos.step import Drafter, Target
 from underpaint.algos.tree import Verdict, root_only
 

@@ -6,11 +6,12 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from underpaint.algos.accept import Rule, RuleSpec
+from underpaint.algos.accept import RuleSpec
 from underpaint.algos.accept.neighbours import nearest_codes
 from underpaint.algos.accept.spec import Residual
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.chance import At, Chance, Role, enumerate_outcomes
+from underpaint.algos.protocols import Rule
 from underpaint.algos.registry import build
 from underpaint.algos.tree import DraftTree, Drawn, emitted
 

@@ -11,8 +11,8 @@ from tests.exact.distributions import assert_argmax, assert_exact
 from tests.strategies import pools
 from underpaint.algos.accept import RULES, RuleSpec
 from underpaint.algos.arrays import IntArray
-from underpaint.algos.draft import Grid
 from underpaint.algos.draft.roofline import Roofline
+from underpaint.algos.protocols import Grid
 from underpaint.sim.synthetic.models import (
     Blend,
     PrefixDistribution,

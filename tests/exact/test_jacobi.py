@@ -11,8 +11,8 @@ from underpaint.algos.accept import RULES
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.chance import At, Chance, Role, enumerate_outcomes, sampling
 from underpaint.algos.coupling import EnumeratedNoise, SampledNoise, second_race
-from underpaint.algos.draft import Grid
 from underpaint.algos.enumeration import target_distribution, total_variation
+from underpaint.algos.protocols import Grid
 from underpaint.algos.spatial.jacobi import jacobi_cycles, jacobi_decode
 from underpaint.algos.spatial.jacobi_window import Coupling, JacobiWindow, Refill, maximal_coupling
 from underpaint.algos.tree import DraftTree, Verdict, emitted

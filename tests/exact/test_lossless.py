@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from tests.exact.distributions import assert_argmax, assert_exact
 from tests.strategies import ShapePolicy, chains, pools, shapes
 from underpaint.algos.accept import RULES, RuleSpec
-from underpaint.algos.draft import POLICIES, Grid, PolicySpec
+from underpaint.algos.draft import POLICIES, PolicySpec
+from underpaint.algos.protocols import Grid
 from underpaint.algos.tree import DRAWN as DRAWN_KINDS
 from underpaint.algos.tree import Drawn
 from underpaint.sim.synthetic.models import Blend, RandomDistribution, SyntheticDrafter, SyntheticTarget

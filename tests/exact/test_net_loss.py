@@ -14,9 +14,10 @@ from tests.exact.test_windows_beside_trees import decoded, missed
 from underpaint.algos.accept import RULES
 from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.chance import Chance, sampling
-from underpaint.algos.draft import Budget, Expander, Grid, roofline
+from underpaint.algos.draft import roofline
 from underpaint.algos.draft.choice import Kind
 from underpaint.algos.draft.roofline_costs import drafting_costs
+from underpaint.algos.protocols import Budget, Expander, Grid
 from underpaint.algos.spatial import jacobi
 from underpaint.algos.spatial.jacobi_window import JacobiWindow
 from underpaint.algos.step import decode

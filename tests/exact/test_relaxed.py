@@ -27,10 +27,11 @@ from underpaint.algos.accept.cool import CoolSD
 from underpaint.algos.accept.gsd import GroupedAcceptance
 from underpaint.algos.accept.neighbours import nearest_codes
 from underpaint.algos.accept.relaxed import accepted_mass
-from underpaint.algos.accept.spec import DraftedNode, Rule
+from underpaint.algos.accept.spec import DraftedNode
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.chance import enumerate_outcomes, sampling
-from underpaint.algos.draft import POLICIES, Grid, PolicySpec
+from underpaint.algos.draft import POLICIES, PolicySpec
+from underpaint.algos.protocols import Grid, Rule
 from underpaint.algos.step import decode
 from underpaint.algos.tree import Drawn, emitted
 from underpaint.sim.synthetic.models import Blend, RandomDistribution, SyntheticDrafter, SyntheticTarget

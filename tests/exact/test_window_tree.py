@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from tests.exact.test_jacobi import COUPLINGS, LOOKING_AHEAD, REFILLS
 from tests.strategies import distributions, pools
-from underpaint.algos.accept import RULES, Rule
+from underpaint.algos.accept import RULES
 from underpaint.algos.accept.proposals import excess, normalised, proposal_distributions
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.chance import At, Chance, Role, enumerate_outcomes, sampling
 from underpaint.algos.coupling import EnumeratedNoise, noise_of
-from underpaint.algos.draft import Grid
 from underpaint.algos.enumeration import target_distribution, total_variation
+from underpaint.algos.protocols import Grid, Rule
 from underpaint.algos.spatial import jacobi_window, window_tree
 from underpaint.algos.spatial.jacobi import jacobi_cycles, jacobi_decode
 from underpaint.algos.spatial.jacobi_window import Coupling, JacobiWindow, Refill

@@ -14,8 +14,8 @@ from tests.exact.test_net_loss import check_budget
 from tests.mutants.harness import Plant, around, caught, instead, load, with_attributes
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.chance import sampling
-from underpaint.algos.draft import Budget, Grid
 from underpaint.algos.draft.costs import SizeCosts
+from underpaint.algos.protocols import Budget, Grid
 from underpaint.algos.tree import Verdict
 
 CURVE = ((1, 1.0), (2, 1.05), (3, 1.1), (20, 2.0))

@@ -10,11 +10,11 @@ import pytest
 from tests.exact.distributions import TOLERANCE, assert_argmax, largest_gap
 from tests.mutants.lossless import Block, Greedy, TokenWise, Traversal, keep, owed, take_out
 from tests.strategies import ShapePolicy
-from underpaint.algos.accept import RULES, Rule
+from underpaint.algos.accept import RULES
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.chance import At, Chance, FromUniforms, Role, scripted
-from underpaint.algos.draft import Budget, Expander, Grid
 from underpaint.algos.enumeration import accepted_per_cycle, enumerate_decoding
+from underpaint.algos.protocols import Budget, Expander, Grid, Rule
 from underpaint.algos.tree import DraftTree, Drawn
 from underpaint.sim.synthetic.models import (
     Blend,

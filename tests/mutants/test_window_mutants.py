@@ -15,8 +15,8 @@ from underpaint.algos.accept import RULES
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.chance import Chance, enumerate_outcomes, sampling
 from underpaint.algos.coupling import EnumeratedNoise
-from underpaint.algos.draft import Grid
 from underpaint.algos.enumeration import target_distribution, total_variation
+from underpaint.algos.protocols import Grid
 from underpaint.algos.spatial import jacobi
 from underpaint.algos.spatial.jacobi_window import JacobiWindow
 from underpaint.algos.tree import emitted

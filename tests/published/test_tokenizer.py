@@ -10,7 +10,7 @@ import torch
 
 from tests.models.test_golden import load_case, regenerate
 from tests.published.checkpoints import HEADS, SIDE, VOCAB, save_llamagen, save_vq
-from underpaint.algos.draft.spec import Grid
+from underpaint.algos.protocols import Grid
 from underpaint.export.checkpoint import Request, export_checkpoint
 from underpaint.models.config import build
 from underpaint.models.published.files import CheckpointError

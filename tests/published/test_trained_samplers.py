@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from tests.published.checkpoints import VOCAB, VQ, save_llamagen, save_vq
 from tests.published.test_two_resolutions import export_pair
-from underpaint.algos.draft.spec import Grid
+from underpaint.algos.protocols import Grid
 from underpaint.algos.spatial.resolution import ResolutionMap
 from underpaint.artifacts.manifest import ManifestError
 from underpaint.cli.app import app as underpaint

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from tests.published.checkpoints import HEADS, eagle_weights, save_llamagen, save_vq
 from underpaint.algos.chance import Role
-from underpaint.algos.draft.spec import Grid
+from underpaint.algos.protocols import Grid
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.spatial.zipar import zipar
 from underpaint.artifacts.index_writer import write_index

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from underpaint.algos.chance import sampling
-from underpaint.algos.draft import Grid
+from underpaint.algos.protocols import Grid
 from underpaint.algos.step import decode
 from underpaint.runtime.costs.loops import choosing_loops
 from underpaint.runtime.costs.passes import rising

@@ -10,7 +10,7 @@ from scipy import ndimage
 from underpaint.algos.accept import RULES
 from underpaint.algos.arrays import BoolArray, FloatArray, IntArray
 from underpaint.algos.chance import At, Chance, Role, enumerate_outcomes, sampling
-from underpaint.algos.draft.spec import Grid
+from underpaint.algos.protocols import Grid
 from underpaint.algos.spatial.adaptive_window import AdaptiveWindow
 from underpaint.algos.spatial.canvas import Canvas
 from underpaint.algos.spatial.cell_rule import PooledCells, TreeRuleOnCells

@@ -9,7 +9,7 @@ from tests.spatial.checks import EXACT, draft_rows, repaired
 from underpaint.algos.accept import RULES
 from underpaint.algos.arrays import BoolArray, FloatArray, IntArray
 from underpaint.algos.chance import Chance, sampling
-from underpaint.algos.draft.spec import Grid
+from underpaint.algos.protocols import Grid
 from underpaint.algos.spatial.canvas import Canvas
 from underpaint.algos.spatial.cell_rule import PooledCells, TreeRuleOnCells
 from underpaint.algos.spatial.jacobi_front import JacobiFronts, jacobi_fronts

@@ -9,7 +9,7 @@ import pytest
 
 from tests.mutants.harness import caught
 from tests.spatial import checks
-from underpaint.algos.draft.spec import Grid
+from underpaint.algos.protocols import Grid
 
 
 def regions() -> None:

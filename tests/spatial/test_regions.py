@@ -6,7 +6,7 @@ from hypothesis.extra.numpy import array_shapes, arrays
 
 from tests.spatial.checks import check_fronts, check_islands, check_regions, check_whole_grid
 from underpaint.algos.arrays import BoolArray
-from underpaint.algos.draft.spec import Grid
+from underpaint.algos.protocols import Grid
 from underpaint.algos.spatial.islands import island_fronts, label_islands
 from underpaint.algos.spatial.neighbourhood import expanded, neighbourhood
 from underpaint.algos.spatial.resolution import ResolutionMap

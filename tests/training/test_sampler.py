@@ -9,7 +9,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from underpaint.algos.draft.spec import Grid
+from underpaint.algos.protocols import Grid
 from underpaint.algos.spatial.resolution import ResolutionMap
 from underpaint.models.checkpoints import read
 from underpaint.models.sampler import (

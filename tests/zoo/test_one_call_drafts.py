@@ -13,9 +13,9 @@ import pytest
 
 import underpaint
 from underpaint.algos.chance import sampling
-from underpaint.algos.draft import Budget
 from underpaint.algos.draft.eagle1 import Eagle1
 from underpaint.algos.draft.tree_builder import likeliest_chain
+from underpaint.algos.protocols import Budget
 from underpaint.algos.tree import DraftTree, Verdict
 from underpaint.zoo.load import FOLDER
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from underpaint.algos.draft.spec import Grid
+from underpaint.algos.protocols import Grid
 from underpaint.artifacts.model_families import TEXTURED_FAMILY
 from underpaint.runtime.device.weights import StoredWeights
 from underpaint.runtime.engines.images import ImageDecoder, ImageEncoder

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from underpaint.algos.draft.spec import Grid
+from underpaint.algos.protocols import Grid
 from underpaint.runtime.device.kernels.excess import DRAWN, draw_excess
 from underpaint.runtime.device.kernels.fronts import FrontPass
 from underpaint.runtime.device.kernels.layout import Progress

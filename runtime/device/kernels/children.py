@@ -71,11 +71,9 @@ def draw_children_kernel(
     probs,
     support,
     uniforms,
-    places,
-    wanted,
+    level,
     tokens,
     exists,
-    firsts,
     levels,
     V,
     rows,
@@ -91,10 +89,10 @@ def draw_children_kernel(
     """One program a (row, image). A node's number counts those before it that there are, as in `algos.draft.shape`."""
     row, image = tl.program_id(0), tl.program_id(1)
     shape = tl.load(levels + image)
-    first = tl.load(firsts + shape)
+    first = tl.load(level.firsts + shape)
     lane = tl.arange(0, ROWS)
-    above = tl.load(places + shape * rows + lane, lane < rows, other=0)
-    want = tl.load(wanted + shape * rows + lane, lane < rows, other=0)
+    above = tl.load(level.places + shape * rows + lane, lane < rows, other=0)
+    want = tl.load(level.wanted + shape * rows + lane, lane < rows, other=0)
     alive = tl.load(exists + image * nodes + above, lane < rows, other=0)
     held = tl.load(support + image * support_stride + lane, lane < rows, other=0)
     have = tl.minimum(want, held.to(tl.int64)) * alive
@@ -140,11 +138,9 @@ def draw_children(
         probs,
         support,
         uniforms,
-        level.places,
-        level.wanted,
+        level,
         tokens,
         exists,
-        level.firsts,
         levels,
         vocab_size,
         rows,
@@ -165,18 +161,12 @@ def take_children_kernel(
     probs,
     tops,
     arrivals,
-    places,
-    wanted,
+    level,
     tokens,
     exists,
-    firsts,
     levels,
-    next_places,
-    next_above,
-    next_masks,
-    out_tokens,
-    out_above,
-    out_masks,
+    below,
+    out,
     V,
     rows,
     tiles,
@@ -200,9 +190,9 @@ def take_children_kernel(
         best = best_of_tiles(tops + image * rows * held, rows, held, MOST, ROWS, COLUMNS, HELD)
         shape = tl.load(levels + image)
         lane, turns = tl.arange(0, ROWS), tl.arange(0, COLUMNS)
-        here = tl.load(wanted + shape * rows + lane, lane < rows, other=0)
-        place = tl.load(firsts + shape) + tl.cumsum(here, axis=0) - here
-        above = tl.load(places + shape * rows + lane, lane < rows, other=0)
+        here = tl.load(level.wanted + shape * rows + lane, lane < rows, other=0)
+        place = tl.load(level.firsts + shape) + tl.cumsum(here, axis=0) - here
+        above = tl.load(level.places + shape * rows + lane, lane < rows, other=0)
         alive = tl.load(exists + image * nodes + above, lane < rows, other=0) == 1
         there = alive[:, None] & (best >= 0)
         target = image * nodes + place[:, None] + turns[None, :]
@@ -211,20 +201,7 @@ def take_children_kernel(
         tl.store(exists + target, there.to(tl.int64), inside)
         if LAST == 0:
             tl.debug_barrier()
-            lay_rows(
-                tokens + image * nodes,
-                shape,
-                image,
-                next_places,
-                next_above,
-                next_masks,
-                out_tokens,
-                out_above,
-                out_masks,
-                next_rows,
-                WORDS,
-                NEXT_ROWS,
-            )
+            lay_rows(tokens + image * nodes, shape, image, below, out, next_rows, WORDS, NEXT_ROWS)
 
 
 def take_children(
@@ -254,16 +231,12 @@ def take_children(
         probs,
         tops,
         arrivals,
-        level.places,
-        level.wanted,
+        level,
         tokens,
         exists,
-        level.firsts,
         levels,
-        below.places,
-        below.above,
-        below.masks,
-        *out,
+        below,
+        out,
         vocab_size,
         rows,
         tiles,

@@ -78,15 +78,8 @@ def redrawn(row, stale, held, is_held, own, noise, rest, U, V, KIND: tl.constexp
 
 @kernel
 def couple_kernel(
-    held,
-    held_counts,
-    uniforms,
-    left,
-    noise,
-    nodes,
-    tokens,
-    probs,
-    draft_probs,
+    window,
+    tree,
     taken,
     levels,
     cells,
@@ -106,16 +99,18 @@ def couple_kernel(
     end = end_of_drafts(done, last, tl.load(cells + image), most, LAST)
     if (done == 0) | (place < done) | (place >= end):
         return
-    row = probs + (image * N + tl.load(nodes + image * (W + 1) + place)) * V
-    stale = draft_probs + (image * W + place).to(tl.int64) * V
+    row = tree.probs + (image * N + tl.load(window.nodes + image * (W + 1) + place)) * V
+    stale = tree.draft_probs + (image * W + place).to(tl.int64) * V
     cell = tl.load(cells + image) - done + place
-    behind = tl.load(held + image * W + place, (place >= last) & (place < tl.load(held_counts + image)), other=0)
-    stood = tl.load(tokens + image * N + 1 + place, place < last, other=behind)
-    is_held = (place < last) | (place < tl.load(held_counts + image))
-    own = uniforms + image * 3 * U + place
-    rest = left + (image * W + place).to(tl.int64) * V
-    token = redrawn(row, stale, stood, is_held, own, noise + (image * raced + cell) * V, rest, U, V, KIND, BLOCK)
-    tl.store(held + image * W + place - done, token)
+    behind = tl.load(
+        window.tokens + image * W + place, (place >= last) & (place < tl.load(window.counts + image)), other=0
+    )
+    stood = tl.load(tree.tokens + image * N + 1 + place, place < last, other=behind)
+    is_held = (place < last) | (place < tl.load(window.counts + image))
+    own = window.uniforms + image * 3 * U + place
+    rest = window.left + (image * W + place).to(tl.int64) * V
+    token = redrawn(row, stale, stood, is_held, own, window.noise + (image * raced + cell) * V, rest, U, V, KIND, BLOCK)
+    tl.store(window.tokens + image * W + place - done, token)
 
 
 def couple(
@@ -140,15 +135,8 @@ def couple(
         couple_kernel,
         (drafts + last_row, batch),
         batch * drafts * vocab_size * (4 + 4 * (kind == MAXIMAL.value) + 8 * (kind == GUMBEL.value)),
-        window.tokens,
-        window.counts,
-        window.uniforms,
-        window.left,
-        window.noise,
-        window.nodes,
-        tree.tokens,
-        tree.probs,
-        tree.draft_probs,
+        window,
+        tree,
         verdicts.taken,
         levels,
         cells,

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from underpaint.runtime.device.kernels.children import EIGHT_WARPS_FROM, best_of_tiles, is_last, store_top, tile_of
+from underpaint.runtime.device.kernels.walk import BatchTree
 from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
 
 
@@ -26,6 +27,10 @@ class ExpandedRows(NamedTuple):
     parents: Tensor
     scores: Tensor
     masks: Tensor
+
+    def at(self, level: int) -> "ExpandedRows":
+        """The rows of one level."""
+        return ExpandedRows(*(part.select(0, level) for part in self))
 
 
 class Candidates(NamedTuple):
@@ -45,14 +50,8 @@ def grow_level_kernel(
     arrivals,
     widths,
     levels,
-    front_tokens,
-    front_candidates,
-    front_parents,
-    front_scores,
-    front_masks,
-    tokens,
-    parents,
-    scores,
+    front,
+    candidates,
     level,
     L,
     batch,
@@ -79,9 +78,9 @@ def grow_level_kernel(
     grows = level < tl.load(levels + image)
     row = tl.arange(0, ROWS)
     column = tl.arange(0, COLUMNS)
-    front = (level * batch + image) * W
-    above = tl.load(front_scores + front + row, row < rows, other=0.0)
-    number = tl.load(front_candidates + front + row, row < rows, other=-1)
+    here = (level * batch + image) * W
+    above = tl.load(front.scores + here + row, row < rows, other=0.0)
+    number = tl.load(front.candidates + here + row, row < rows, other=-1)
     probs = tl.minimum((best >> 32).to(tl.int32).to(tl.float32, bitcast=True).to(tl.float64), 1.0)
     token = 0x7FFFFFFF - (best & 0x7FFFFFFF)
     there = (best >= 0) & (column[None, :] < width) & (column[None, :] < C) & (row[:, None] < width) & grows
@@ -89,26 +88,26 @@ def grow_level_kernel(
     place = row[:, None] * C + column[None, :]
     inside = (row[:, None] < W) & (column[None, :] < C)
     base = (image * L + level) * W * C
-    tl.store(tokens + base + place, tl.where(there, token, 0), inside)
-    tl.store(scores + base + place, found, inside)
-    tl.store(parents + base + place, number[:, None] + tl.zeros_like(place), inside)
+    tl.store(candidates.tokens + base + place, tl.where(there, token, 0), inside)
+    tl.store(candidates.scores + base + place, found, inside)
+    tl.store(candidates.parents + base + place, number[:, None] + tl.zeros_like(place), inside)
     if LAST == 0:
-        following = front + batch * W
+        following = here + batch * W
         for turn in range(W):
             most = tl.max(tl.max(found, axis=1), axis=0)
             at = tl.min(tl.min(tl.where(found == most, place, W * C), axis=1), axis=0)
             goes = (most > 0.0) & (turn < width)
             parent = tl.where(goes, at // C, 0)
             chosen = tl.sum(tl.sum(tl.where(place == at, token, 0), axis=1), axis=0)
-            tl.store(front_tokens + following + turn, tl.where(goes, chosen, 0))
-            tl.store(front_scores + following + turn, tl.where(goes, most, 0.0))
-            tl.store(front_candidates + following + turn, level * W * C + at.to(tl.int64))
-            tl.store(front_parents + following + turn, parent.to(tl.int64))
+            tl.store(front.tokens + following + turn, tl.where(goes, chosen, 0))
+            tl.store(front.scores + following + turn, tl.where(goes, most, 0.0))
+            tl.store(front.candidates + following + turn, level * W * C + at.to(tl.int64))
+            tl.store(front.parents + following + turn, parent.to(tl.int64))
             own = level * W + turn
             for word in tl.static_range(WORDS):
-                seen = tl.load(front_masks + (front + parent) * WORDS + word)
+                seen = tl.load(front.masks + (here + parent) * WORDS + word)
                 bit = tl.where(own // 64 == word, tl.full((), 1, tl.int64) << (own % 64), 0)
-                tl.store(front_masks + (following + turn) * WORDS + word, tl.where(level > 0, seen, 0) | bit)
+                tl.store(front.masks + (following + turn) * WORDS + word, tl.where(level > 0, seen, 0) | bit)
             found = tl.where(place == at, -1.0, found)
 
 
@@ -140,14 +139,8 @@ def grow_level(
         arrivals,
         widths,
         levels,
-        front.tokens,
-        front.candidates,
-        front.parents,
-        front.scores,
-        front.masks,
-        found.tokens,
-        found.parents,
-        found.scores,
+        front,
+        found,
         level,
         depth,
         batch,
@@ -198,41 +191,28 @@ def ranked_block(count: int) -> int:
 
 @kernel
 def take_best_kernel(
-    scores,
-    totals,
-    found_tokens,
-    found_parents,
-    taken,
-    places,
-    arrivals,
-    roots,
-    tokens,
-    parents,
-    counts,
-    M,
-    N,
-    ROWS: tl.constexpr,
-    BLOCK: tl.constexpr,
-    LANES: tl.constexpr,
+    candidates, totals, arrivals, roots, tree, M, N, ROWS: tl.constexpr, BLOCK: tl.constexpr, LANES: tl.constexpr
 ) -> None:
     """One program a (tile, image); the last puts the taken candidates behind the root, in their order."""
     tile, image = tl.program_id(0), tl.program_id(1)
-    mark_best(scores + image * M, tl.load(totals + image), taken + image * M, tile, M, ROWS, BLOCK)
+    mark_best(
+        candidates.scores + image * M, tl.load(totals + image), candidates.taken + image * M, tile, M, ROWS, BLOCK
+    )
     if is_last(arrivals + image, tl.num_programs(0)):
         lane = tl.arange(0, LANES)
         inside = lane < M
-        chosen = tl.load(taken + image * M + lane, inside, other=0, cache_modifier=".cg")
+        chosen = tl.load(candidates.taken + image * M + lane, inside, other=0, cache_modifier=".cg")
         place = tl.cumsum(chosen, axis=0)  # the root is node 0
-        tl.store(places + image * M + lane, place, inside)
+        tl.store(candidates.places + image * M + lane, place, inside)
         tl.debug_barrier()
-        above = tl.load(found_parents + image * M + lane, inside, other=-1)
-        parent = tl.load(places + image * M + above, inside & (above >= 0), other=0)
+        above = tl.load(candidates.parents + image * M + lane, inside, other=-1)
+        parent = tl.load(candidates.places + image * M + above, inside & (above >= 0), other=0)
         goes = inside & (chosen == 1)
-        tl.store(tokens + image * N + place, tl.load(found_tokens + image * M + lane, inside, other=0), goes)
-        tl.store(parents + image * N + place, parent, goes)
-        tl.store(tokens + image * N, tl.load(roots + image))
-        tl.store(parents + image * N, tl.full((), -1, tl.int64))
-        tl.store(counts + image, 1 + tl.sum(chosen, axis=0))
+        tl.store(tree.tokens + image * N + place, tl.load(candidates.tokens + image * M + lane, inside, other=0), goes)
+        tl.store(tree.parents + image * N + place, parent, goes)
+        tl.store(tree.tokens + image * N, tl.load(roots + image))
+        tl.store(tree.parents + image * N, tl.full((), -1, tl.int64))
+        tl.store(tree.counts + image, 1 + tl.sum(chosen, axis=0))
 
 
 def take_best(
@@ -240,11 +220,9 @@ def take_best(
     arrivals: Tensor,
     totals: Tensor,
     roots: Tensor,
-    tokens: Tensor,
-    parents: Tensor,
-    counts: Tensor,
+    tree: BatchTree,
 ) -> None:
-    """Fill tokens, parents [B, N] and counts [B] int64 with the trees of the totals [B] int64 best candidates.
+    """Fill the tree's tokens, parents [B, N] and counts [B] with the trees of the totals [B] int64 best candidates.
 
     arrivals [B] int32: 0. roots [B] int64: the last committed tokens. Every total is below N.
     """
@@ -254,19 +232,13 @@ def take_best(
         take_best_kernel,
         (-(-count // rows), batch),
         56 * found.scores.numel(),
-        found.scores,
+        found,
         totals,
-        found.tokens,
-        found.parents,
-        found.taken,
-        found.places,
         arrivals,
         roots,
-        tokens,
-        parents,
-        counts,
+        tree,
         count,
-        tokens.shape[1],
+        tree.tokens.shape[1],
         ROWS=rows,
         BLOCK=ranked_block(count),
         LANES=next_power_of_2(count),

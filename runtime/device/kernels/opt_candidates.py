@@ -68,14 +68,10 @@ def add_candidates_kernel(
     probs,
     tops,
     arrivals,
-    front_candidates,
-    front_scores,
+    front,
     floors,
     counts,
-    tokens,
-    numbers,
-    parents,
-    scores,
+    pool,
     level,
     V,
     rows,
@@ -96,9 +92,9 @@ def add_candidates_kernel(
     floor = tl.full((), 0.0, tl.float64)
     number = tl.full((), -1, tl.int64)
     if FIRST == 0:
-        above = tl.load(front_scores + image * W + row)
+        above = tl.load(front.scores + image * W + row)
         floor = tl.load(floors + image)
-        number = tl.load(front_candidates + image * W + row)
+        number = tl.load(front.candidates + image * W + row)
     grows = row < tl.load(counts + image)
     promise = tl.where(grows, above, 0.0)
     store_promising(probs + line * V, tops + (line * tiles + tile) * C, tile, promise, floor, V, C, LANES, BLOCK)
@@ -108,7 +104,7 @@ def add_candidates_kernel(
         if FIRST:  # nothing is kept yet, and other rows add nothing
             for start in range(0, M, POOL):
                 lane = start + tl.arange(0, POOL)
-                tl.store(scores + image * M + lane, tl.zeros((POOL,), tl.float64), lane < M)
+                tl.store(pool.scores + image * M + lane, tl.zeros((POOL,), tl.float64), lane < M)
             tl.debug_barrier()
         turn = tl.full((), 0, tl.int32)
         if grows:
@@ -117,16 +113,16 @@ def add_candidates_kernel(
             packed = tl.load(held, lane < tiles * C, other=-1, cache_modifier=".cg")
             best = tl.max(packed, axis=0)
             while (turn < C) & (best >= 0):
-                tl.store(tokens + base + turn, 0x7FFFFFFF - (best & 0x7FFFFFFF))
-                tl.store(scores + base + turn, score_of(best, above))
+                tl.store(pool.tokens + base + turn, 0x7FFFFFFF - (best & 0x7FFFFFFF))
+                tl.store(pool.scores + base + turn, score_of(best, above))
                 packed = tl.where(packed == best, -1, packed)
                 best = tl.max(packed, axis=0)
                 turn += 1
         column = tl.arange(0, LANES)
         here = (row * C + column).to(tl.int64)
-        tl.store(numbers + base + column, level * W * C + here, column < C)
-        tl.store(parents + base + column, number + here * 0, column < C)
-        tl.store(scores + base + column, tl.zeros((LANES,), tl.float64), (column >= turn) & (column < C))
+        tl.store(pool.numbers + base + column, level * W * C + here, column < C)
+        tl.store(pool.parents + base + column, number + here * 0, column < C)
+        tl.store(pool.scores + base + column, tl.zeros((LANES,), tl.float64), (column >= turn) & (column < C))
 
 
 def add_candidates(
@@ -157,14 +153,10 @@ def add_candidates(
         probs,
         tops,
         arrivals,
-        front.candidates.select(0, level),
-        front.scores.select(0, level),
+        front.at(level),
         gains.floors,
         counts,
-        pool.tokens,
-        pool.numbers,
-        pool.parents,
-        pool.scores,
+        pool,
         level,
         vocab_size,
         rows,

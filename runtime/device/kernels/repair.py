@@ -7,7 +7,7 @@ position sees one behind its own.
 
 from torch import Tensor
 
-from underpaint.algos.draft.spec import Grid
+from underpaint.algos.protocols import Grid
 from underpaint.runtime.device.kernels.fronts import FrontPass
 from underpaint.runtime.device.kernels.islands import IslandBuffers
 from underpaint.runtime.device.kernels.layout import Progress

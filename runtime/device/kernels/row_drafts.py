@@ -9,7 +9,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from underpaint.algos.chance import Role
-from underpaint.algos.draft.spec import Grid
+from underpaint.algos.protocols import Grid
 from underpaint.runtime.device.kernels.excess import EVENLY, POINT
 from underpaint.runtime.device.kernels.fronts import FrontPass
 from underpaint.runtime.device.kernels.layout import Progress

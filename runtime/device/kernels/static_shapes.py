@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from underpaint.runtime.device.kernels.walk import BatchTree
 from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
 
 
@@ -36,52 +37,26 @@ class LevelRows(NamedTuple):
 
 
 @kernel
-def lay_rows(
-    held,
-    shape,
-    image,
-    places,
-    above,
-    masks,
-    out_tokens,
-    out_parents,
-    out_masks,
-    F,
-    WORDS: tl.constexpr,
-    ROWS: tl.constexpr,
-):
+def lay_rows(held, shape, image, level, out, F, WORDS: tl.constexpr, ROWS: tl.constexpr) -> None:
     """Fill an image's rows of a level, from its tokens by place."""
     lane = tl.arange(0, ROWS)
     inside = lane < F
     line = shape * F + lane
-    place = tl.load(places + line, inside, other=0)
+    place = tl.load(level.places + line, inside, other=0)
     row = image * F + lane
-    tl.store(out_tokens + row, tl.load(held + place, inside, other=0), inside)
-    tl.store(out_parents + row, tl.load(above + line, inside, other=0), inside)
+    tl.store(out.tokens + row, tl.load(held + place, inside, other=0), inside)
+    tl.store(out.parents + row, tl.load(level.above + line, inside, other=0), inside)
     for word in tl.static_range(WORDS):
-        seen = tl.load(masks + line * WORDS + word, inside, other=0)
-        tl.store(out_masks + row * WORDS + word, seen, inside)
+        seen = tl.load(level.masks + line * WORDS + word, inside, other=0)
+        tl.store(out.masks + row * WORDS + word, seen, inside)
 
 
 @kernel
-def lay_level_kernel(
-    held,
-    levels,
-    places,
-    above,
-    masks,
-    out_tokens,
-    out_parents,
-    out_masks,
-    F,
-    N,
-    WORDS: tl.constexpr,
-    ROWS: tl.constexpr,
-) -> None:
+def lay_level_kernel(held, levels, level, out, F, N, WORDS: tl.constexpr, ROWS: tl.constexpr) -> None:
     """One program an image."""
     image = tl.program_id(0)
     shape = tl.load(levels + image)
-    lay_rows(held + image * N, shape, image, places, above, masks, out_tokens, out_parents, out_masks, F, WORDS, ROWS)
+    lay_rows(held + image * N, shape, image, level, out, F, WORDS, ROWS)
 
 
 def lay_level(held: Tensor, levels: Tensor, level: ShapeLevel, out: LevelRows) -> None:
@@ -93,10 +68,8 @@ def lay_level(held: Tensor, levels: Tensor, level: ShapeLevel, out: LevelRows) -
         8 * batch * rows * (5 + 2 * words),
         held,
         levels,
-        level.places,
-        level.above,
-        level.masks,
-        *out,
+        level,
+        out,
         rows,
         held.shape[1],
         WORDS=words,
@@ -106,20 +79,7 @@ def lay_level(held: Tensor, levels: Tensor, level: ShapeLevel, out: LevelRows) -
 
 
 @kernel
-def number_places_kernel(
-    held,
-    exists,
-    levels,
-    shapes,
-    rows,
-    roots,
-    tokens,
-    parents,
-    draft_rows,
-    counts,
-    N,
-    BLOCK: tl.constexpr,
-) -> None:
+def number_places_kernel(held, exists, levels, shapes, rows, roots, tree, N, BLOCK: tl.constexpr) -> None:
     """One program an image: the places of its shape that were filled, in their order."""
     image = tl.program_id(0)
     lane = tl.arange(0, BLOCK)
@@ -131,10 +91,10 @@ def number_places_kernel(
     parent = tl.sum(tl.where(above[:, None] == lane[None, :].to(tl.int64), number[None, :], 0), axis=1)
     goes = there == 1
     token = tl.where(lane == 0, tl.load(roots + image), tl.load(held + image * N + lane, lane < N, other=0))
-    tl.store(tokens + image * N + number, token, goes)
-    tl.store(parents + image * N + number, tl.where(lane == 0, -1, parent), goes)
-    tl.store(draft_rows + image * N + number, tl.load(rows + line, lane < N, other=-1), goes)
-    tl.store(counts + image, tl.sum(there, axis=0))
+    tl.store(tree.tokens + image * N + number, token, goes)
+    tl.store(tree.parents + image * N + number, tl.where(lane == 0, -1, parent), goes)
+    tl.store(tree.draft_rows + image * N + number, tl.load(rows + line, lane < N, other=-1), goes)
+    tl.store(tree.counts + image, tl.sum(there, axis=0))
 
 
 def number_places(
@@ -144,32 +104,26 @@ def number_places(
     shapes: Tensor,
     rows: Tensor,
     roots: Tensor,
-    tokens: Tensor,
-    parents: Tensor,
-    draft_rows: Tensor,
-    counts: Tensor,
+    tree: BatchTree,
 ) -> None:
-    """Fill tokens, parents, draft_rows [B, N] and counts [B] from a static tree's places (see `draw_children`).
+    """Fill a tree's tokens, parents, draft_rows [B, N] and counts [B] from the places of its shape.
 
     held, exists [B, N] int64: tokens by place, and whether one was drawn. shapes, rows [S, N] int64: each place's
     parent (-1: the root; -2: no place of this shape), and the row of the draft distributions that its children were
     drawn from (-1: none).
     """
-    batch, nodes = tokens.shape
+    batch, nodes = tree.tokens.shape
     launch(
         number_places_kernel,
         (batch,),
-        40 * tokens.numel(),
+        40 * tree.tokens.numel(),
         held,
         exists,
         levels,
         shapes,
         rows,
         roots,
-        tokens,
-        parents,
-        draft_rows,
-        counts,
+        tree,
         nodes,
         BLOCK=next_power_of_2(nodes),
     )

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from underpaint.algos.chance import Role
-from underpaint.algos.draft.spec import Grid
+from underpaint.algos.protocols import Grid
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.spatial.jacobi_front import JacobiFronts
 from underpaint.runtime.device.cell_cycle import CellCycle

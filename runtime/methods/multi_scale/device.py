@@ -14,7 +14,7 @@ from torch import Tensor
 
 from underpaint.algos.arrays import IntArray
 from underpaint.algos.chance import Role
-from underpaint.algos.draft.spec import Grid
+from underpaint.algos.protocols import Grid
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.spatial.cell_rule import PooledCells
 from underpaint.algos.spatial.mulo import Repair

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
-from underpaint.algos.accept import RULES, Rule
+from underpaint.algos.accept import RULES
+from underpaint.algos.protocols import Rule
 from underpaint.algos.spatial.jacobi import WindowPlan
 from underpaint.algos.spatial.jacobi_window import JacobiWindow, drawn_for
 from underpaint.algos.tree import Drawn

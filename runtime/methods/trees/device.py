@@ -3,9 +3,8 @@
 from dataclasses import dataclass
 from typing import cast
 
-from underpaint.algos.accept import Rule
 from underpaint.algos.draft.roofline import Roofline
-from underpaint.algos.draft.spec import Grid, Policy
+from underpaint.algos.protocols import Grid, Policy, Rule
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.spatial.jacobi import WindowPlan
 from underpaint.runtime.device.chosen_growth import chosen_plan

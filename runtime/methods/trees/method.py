@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal, cast
 
-from underpaint.algos.accept import RULES, Rule
+from underpaint.algos.accept import RULES
 from underpaint.algos.accept.spec import at_temperature
 from underpaint.algos.chance import Chance
 from underpaint.algos.coupling import noise_of
-from underpaint.algos.draft import POLICIES, Budget, Expander, Grid, Policy
-from underpaint.algos.draft.limits import check_limits
+from underpaint.algos.draft import POLICIES
+from underpaint.algos.draft.settings import check_limits
 from underpaint.algos.fit import check_fits
+from underpaint.algos.protocols import Budget, Expander, Grid, Policy, Rule
 from underpaint.algos.registry import build
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.skipping import Skipping, SkipWatch, skipping_cycles

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import cast
 
-from underpaint.algos.draft.spec import Grid
+from underpaint.algos.protocols import Grid
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.spatial.jacobi_window import JacobiWindow
 from underpaint.runtime.device.cycle import DraftForm

@@ -5,11 +5,10 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from underpaint.algos.accept import Rule
 from underpaint.algos.accept.spec import spec_of
 from underpaint.algos.chance import Role
 from underpaint.algos.coupling import SampledNoise
-from underpaint.algos.draft.spec import Grid
+from underpaint.algos.protocols import Grid, Rule
 from underpaint.algos.spatial.jacobi_window import Coupling, JacobiWindow, Refill, drawn_for
 from underpaint.algos.spatial.window_tree import tree_nodes
 from underpaint.algos.tree import Drawn

@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, ClassVar, Final, Literal, cast
 
-from underpaint.algos.accept import RULES, Rule
+from underpaint.algos.accept import RULES
 from underpaint.algos.chance import Chance
 from underpaint.algos.coupling import noise_of
+from underpaint.algos.protocols import Rule
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.spatial.jacobi import jacobi_cycles
 from underpaint.algos.spatial.jacobi_window import JacobiWindow, drawn_for

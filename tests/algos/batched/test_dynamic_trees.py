@@ -6,8 +6,8 @@ import pytest
 from underpaint.algos.arrays import IntArray
 from underpaint.algos.batched.dynamic_trees import grow_dynamic
 from underpaint.algos.batched.spec import TreeBatch
-from underpaint.algos.draft import Budget
 from underpaint.algos.draft.eagle2 import grow_eagle2
+from underpaint.algos.protocols import Budget
 from underpaint.algos.step import Verdict
 from underpaint.algos.tree import root_only
 from underpaint.sim.batched.decoding import MOST_NODES

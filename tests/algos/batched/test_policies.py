@@ -11,7 +11,8 @@ from tests.algos.batched.trees import Children, batched_children, children_of
 from underpaint.algos.arrays import IntArray
 from underpaint.algos.batched.spec import BatchedPolicy
 from underpaint.algos.chance import enumerate_outcomes, sampling
-from underpaint.algos.draft import POLICIES, Budget, PolicySpec
+from underpaint.algos.draft import POLICIES, PolicySpec
+from underpaint.algos.protocols import Budget
 from underpaint.algos.registry import build
 from underpaint.algos.step import Verdict
 from underpaint.algos.tree import root_only

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from tests.strategies import distributions
 from underpaint.algos.arrays import FloatArray, IntArray
-from underpaint.algos.draft.spec import FusedTreeLevel, FusedTreeSpec
+from underpaint.algos.protocols import FusedTreeLevel, FusedTreeSpec
 from underpaint.algos.tree import DraftTree
 
 Path = tuple[int, ...]

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from tests.algos.draft.drafters import PathDrafter, dense, drafters
 from underpaint.algos.chance import sampling
-from underpaint.algos.draft import Budget, Grid
 from underpaint.algos.draft.calibration import BANDS, Calibration, within_one
 from underpaint.algos.draft.costs import CostCurve, SizeCosts, draft_table
 from underpaint.algos.draft.lookahead import best_tree_size, falling, forecast_level
 from underpaint.algos.draft.roofline import Roofline
 from underpaint.algos.draft.sequoia import acceptance_by_rank, best_static_tree
 from underpaint.algos.draft.tree_builder import TreeBuilder
+from underpaint.algos.protocols import Budget, Grid
 from underpaint.algos.tree import DraftTree, Shape, Verdict
 
 FLAT = tuple((nodes, 1.0) for nodes in (1, 64))

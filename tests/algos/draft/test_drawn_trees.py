@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from underpaint.algos.draft import Grid, drawn_trees
+from underpaint.algos.draft import drawn_trees
 from underpaint.algos.draft.acceptance_estimator import FIRST_ACCEPTANCE, AcceptanceEstimator
 from underpaint.algos.draft.costs import CostCurve
 from underpaint.algos.draft.drawn_trees import DrawnTrees
+from underpaint.algos.protocols import Grid
 from underpaint.algos.tree import DraftTree, Shape, Verdict
 
 GRID = Grid(30, 30)

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from tests.algos.draft.drafters import ChainingDrafter, GrowingDrafter, Path, PathDrafter, dense, drafters, path_of
 from underpaint.algos.chance import sampling
-from underpaint.algos.draft import Budget, Grid
 from underpaint.algos.draft.adt import Acceptance, AcceptanceOf, AdtTree, Init, RowStart
 from underpaint.algos.draft.chain import LikeliestChain
 from underpaint.algos.draft.eagle2 import Eagle2
 from underpaint.algos.draft.opt import OptTree
+from underpaint.algos.protocols import Budget, Grid
 from underpaint.algos.tree import DraftTree, Verdict
 
 UNLIMITED = Budget(50, 10_000)

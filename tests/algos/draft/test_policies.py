@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 
 from tests.algos.draft.drafters import GrowingDrafter, PathDrafter, dense, drafters, path_of
 from underpaint.algos.chance import enumerate_outcomes, sampling
-from underpaint.algos.draft import POLICIES, Budget, Grid, PolicySpec
+from underpaint.algos.draft import POLICIES, PolicySpec
 from underpaint.algos.draft.chain import Chain
 from underpaint.algos.draft.eagle1 import Eagle1
-from underpaint.algos.draft.limits import check_limits
+from underpaint.algos.draft.settings import check_limits
+from underpaint.algos.protocols import Budget, Grid
 from underpaint.algos.registry import build
 from underpaint.algos.tree import DraftTree, Verdict
 

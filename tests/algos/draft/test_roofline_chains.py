@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from tests.algos.draft.drafters import ChainingDrafter
 from underpaint.algos.chance import sampling
-from underpaint.algos.draft import Budget, Grid
 from underpaint.algos.draft.acceptance_estimator import FIRST_ACCEPTANCE, AcceptanceEstimator, ChainForecast
 from underpaint.algos.draft.costs import SizeCosts, chain_table
 from underpaint.algos.draft.lookahead import LeastCosts, best_tree_size, falling, forecast_level, may_reach_rate
 from underpaint.algos.draft.point_trees import PointTrees
 from underpaint.algos.draft.roofline import Roofline
+from underpaint.algos.protocols import Budget, Grid
 from underpaint.algos.tree import DraftTree, Verdict
 
 GRID = Grid(40, 40)

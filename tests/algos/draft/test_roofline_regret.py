@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from underpaint.algos.draft import Budget, Grid
 from underpaint.algos.draft.roofline import Roofline
 from underpaint.algos.draft.roofline_costs import likely_length
+from underpaint.algos.protocols import Budget, Grid
 from underpaint.algos.tree import DraftTree, Verdict
 
 GRID = Grid(32, 32)

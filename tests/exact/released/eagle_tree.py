@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from underpaint.algos.draft.spec import Expander
 from underpaint.algos.draft.tree_builder import best_first
+from underpaint.algos.protocols import Expander
 
 
 def released_tree(drafter: Expander, root: int, depth: int, top_k: int, total: int) -> list[tuple[int, ...]]:

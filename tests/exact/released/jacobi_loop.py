@@ -12,8 +12,8 @@ import numpy as np
 from underpaint.algos.accept.proposals import excess, normalised
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.chance import At, Chance, Role, enumerate_outcomes
-from underpaint.algos.draft import Grid
 from underpaint.algos.enumeration import target_distribution, total_variation
+from underpaint.algos.protocols import Grid
 from underpaint.sim.synthetic.models import PrefixDistribution, SyntheticTarget
 
 Tail: TypeAlias = Literal["fresh", "coupled", "ratio"]

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from underpaint.algos.draft import Grid
+from underpaint.algos.protocols import Grid
 
 
 class ReleasedRows(NamedTuple):

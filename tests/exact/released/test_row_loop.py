@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.exact.released.row_loop import released_rows
-from underpaint.algos.draft import Grid
+from underpaint.algos.protocols import Grid
 from underpaint.algos.spatial.row_front import RowFront, front_steps, schedule
 
 SQUARES = [(width, window) for width in (3, 4, 5, 6, 8, 24, 32) for window in range(2, width)]

@@ -15,7 +15,7 @@ from underpaint.algos.coupling import noise_of
 from underpaint.algos.draft.choice import NOTHING, Choice
 from underpaint.algos.draft.roofline import Roofline
 from underpaint.algos.draft.shape import within
-from underpaint.algos.draft.spec import Budget, Grid
+from underpaint.algos.protocols import Budget, Grid
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.spatial.jacobi import WindowDrafter, WindowedCycles, WindowPlan
 from underpaint.algos.spatial.jacobi_window import HeldWindow, JacobiWindow

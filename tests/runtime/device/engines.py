@@ -11,7 +11,7 @@ import torch
 from tests.runtime.device.test_kernels import model_of
 from underpaint.algos.accept import RULES
 from underpaint.algos.draft import POLICIES
-from underpaint.algos.draft.spec import Grid
+from underpaint.algos.protocols import Grid
 from underpaint.algos.rows import SamplingParams
 from underpaint.artifacts.decoder_config import DecoderConfig
 from underpaint.artifacts.manifest import Manifest, WeightsEntry

@@ -11,7 +11,7 @@ from torch import Tensor
 from tests.runtime.device.tables import TableForward, Tables
 from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.chance import Role, given
-from underpaint.algos.draft.spec import Budget, Grid, Policy
+from underpaint.algos.protocols import Budget, Grid, Policy
 from underpaint.algos.rows import SamplingParams
 from underpaint.runtime.device import opt_growth, ranked_growth, static_growth
 from underpaint.runtime.device.kernels import children

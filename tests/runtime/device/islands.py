@@ -12,7 +12,7 @@ from tests.runtime.device.test_kernels import CONFIG, model_of, whole
 from underpaint.algos.accept.neighbours import nearest_codes
 from underpaint.algos.arrays import BoolArray, FloatArray, IntArray
 from underpaint.algos.chance import Chance, sampling
-from underpaint.algos.draft.spec import Grid
+from underpaint.algos.protocols import Grid
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.spatial.canvas import Canvas
 from underpaint.algos.spatial.cell_rule import PooledCells, cell_rule

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from underpaint.algos.arrays import FloatArray, IntArray
-from underpaint.algos.draft.spec import Grid
+from underpaint.algos.protocols import Grid
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.step import Scored
 from underpaint.algos.tree import DraftTree, Verdict

@@ -9,9 +9,10 @@ import torch
 from tests.runtime.device.tables import TableForward, TableHost, Tables
 from underpaint.algos.accept import RULES
 from underpaint.algos.accept.neighbours import nearest_codes
+from underpaint.algos.accept.spec import at_temperature
 from underpaint.algos.chance import sampling
 from underpaint.algos.draft import POLICIES
-from underpaint.algos.draft.spec import Grid, Policy
+from underpaint.algos.protocols import Grid, Policy
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.step import Decoded, decode
 from underpaint.runtime.device.cycle import DeviceCycle
@@ -20,16 +21,14 @@ from underpaint.runtime.methods.trees.device import TreeForm
 
 GRID = Grid(3, 4)
 V = 7
-COLD = {"traversal": "greedy", "chain": "greedy", "without_replacement": "greedy", "point": "greedy"}
 NEAR = nearest_codes(np.random.default_rng(3).standard_normal((V, 2)), 4)
 PLANNED = {"acceptance": (0.7, 0.4, 0.1), "max_depth": 3, "verify_ms": ((1, 1.0), (9, 1.3)), "draft_ms": 0.1}
 
 
 def method(policy: str, rule: str, temperature: float, **settings: object) -> TreeForm:
     """A method at this temperature: at 0, rules give way to their greedy forms, which read the distributions at 1."""
-    if temperature == 0:
-        rule = COLD.get(rule, f"{rule}_greedy")
-    made = RULES[rule].make(neighbours=NEAR) if RULES[rule].codebook else RULES[rule].make()
+    spec = at_temperature(RULES[rule], temperature)
+    made = spec.make(neighbours=NEAR) if spec.codebook else spec.make()
     sampler = SamplingParams(guidance=2.0, temperature=1.0 if temperature == 0 else temperature)
     return TreeForm(made, sampler, policy=POLICIES[policy].make(**settings))
 
@@ -48,6 +47,12 @@ METHODS = {
     "lantern": ("eagle2", "lantern", {"depth": 2, "top_k": 3, "total_tokens": 6}),
     "lantern++": ("eagle2", "lantern_pp", {"depth": 2, "top_k": 3, "total_tokens": 6}),
 }
+METHODS |= {
+    spec.name: ("eagle2", spec.name, {"depth": 3, "top_k": 3, "total_tokens": 7})
+    for spec in RULES
+    if spec.device and "top_k" in spec.drawn and not spec.make.__module__.startswith("underpaint.")
+}
+"""Rules from outside with a device form join, as `UNDERPAINT_PLUGINS` names them."""
 
 
 def target_and_drafter(seed: int) -> tuple[Tables, Tables]:

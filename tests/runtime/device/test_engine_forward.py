@@ -31,7 +31,7 @@ from tests.runtime.device.test_kernels import FAMILIES, model_of
 from tests.runtime.device.test_mutants import planted
 from tools.device_programs import count_cycle
 from tools.device_sizes import XL, method_of
-from underpaint.algos.draft.spec import Grid
+from underpaint.algos.protocols import Grid
 from underpaint.algos.spatial.jacobi_front import JacobiFronts
 from underpaint.artifacts.device_graph import PassSize
 from underpaint.export.decoders import GraphFormat

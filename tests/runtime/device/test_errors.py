@@ -8,7 +8,7 @@ import torch
 from tests.runtime.device.tables import TableForward, Tables
 from underpaint.algos.accept import RULES
 from underpaint.algos.draft import POLICIES
-from underpaint.algos.draft.spec import Grid
+from underpaint.algos.protocols import Grid
 from underpaint.algos.rows import SamplingParams
 from underpaint.runtime.device.cycle import DeviceCycle
 from underpaint.runtime.device.rules import load_form

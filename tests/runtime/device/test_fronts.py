@@ -13,7 +13,7 @@ from tests.runtime.device.test_kernels import CONFIG, model_of, whole
 from tests.runtime.device.test_mutants import planted
 from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.chance import sampling
-from underpaint.algos.draft.spec import Grid
+from underpaint.algos.protocols import Grid
 from underpaint.algos.rows import SamplingParams, sampling_probs
 from underpaint.algos.spatial.target import Feed
 from underpaint.algos.spatial.zipar import GridDecoded, zipar

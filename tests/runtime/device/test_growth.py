@@ -9,7 +9,7 @@ from tests.runtime.device.grown import MAX_NODES, MOST_LEVELS, by_device, by_hos
 from tests.runtime.device.trees import UNIFORMS
 from tests.strategies import distributions
 from underpaint.algos.draft import POLICIES
-from underpaint.algos.draft.spec import Policy
+from underpaint.algos.protocols import Policy
 
 
 @st.composite
@@ -55,6 +55,12 @@ KINDS = {
     "static_top_k": static("static_top_k"),
     "eagle2": ranked(),
 }
+KINDS |= {
+    spec.name: st.just(spec.make())
+    for spec in POLICIES
+    if spec.device and not spec.make.__module__.startswith("underpaint.")
+}
+"""Policies from outside with a device form join, as `UNDERPAINT_PLUGINS` names them."""
 
 
 @pytest.mark.parametrize("name", KINDS)

@@ -14,7 +14,7 @@ from tests.runtime.device.test_mutants import planted
 from tests.strategies import distributions
 from underpaint.algos.accept.mulo import passing_cells
 from underpaint.algos.arrays import BoolArray
-from underpaint.algos.draft.spec import Grid
+from underpaint.algos.protocols import Grid
 from underpaint.algos.spatial.mulo import Repair
 from underpaint.runtime.device import drawing
 from underpaint.runtime.device.drawing import plan_drawing

@@ -10,7 +10,7 @@ from tests.runtime.device.test_kernels import CONFIG, model_of
 from tests.runtime.device.test_mutants import planted
 from underpaint.algos.accept import RULES
 from underpaint.algos.draft import POLICIES
-from underpaint.algos.draft.spec import Grid
+from underpaint.algos.protocols import Grid
 from underpaint.algos.rows import SamplingParams
 from underpaint.models.decoder import Decoder
 from underpaint.runtime.device.decoder import DecoderForward

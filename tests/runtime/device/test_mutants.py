@@ -19,7 +19,7 @@ from tests.runtime.device.trees import Case, by_device, by_reference
 from underpaint.algos.accept import RULES
 from underpaint.algos.chance import Role
 from underpaint.algos.draft import POLICIES
-from underpaint.algos.draft.spec import Grid
+from underpaint.algos.protocols import Grid
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.tree import DraftTree
 from underpaint.runtime.device import cycle as cycles

@@ -15,7 +15,7 @@ from tests.runtime.device.trees import UNIFORMS
 from tests.strategies import distributions
 from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.chance import At, FromUniforms, Role
-from underpaint.algos.draft.spec import Grid
+from underpaint.algos.protocols import Grid
 from underpaint.algos.spatial.canvas import Canvas
 from underpaint.algos.spatial.jacobi_front import JacobiFronts, _Drafts, _judge_row
 from underpaint.algos.tree import NO_TOKEN

@@ -5,7 +5,7 @@ import pytest
 
 from tests.runtime.device.row_fronts import Given, adaptive, given_decodes_agree, jacobi
 from tests.runtime.device.test_mutants import planted
-from underpaint.algos.draft.spec import Grid
+from underpaint.algos.protocols import Grid
 
 ROWS = np.array([[4, 2, 1, 1], [1, 2, 4, 1], [2, 1, 1, 4], [1, 5, 1, 1]], dtype=np.float32) / 8
 GIVEN = Given(ROWS, (0.11, 0.93, 0.52, 0.34, 0.71, 0.05, 0.83))

@@ -15,7 +15,7 @@ from tests.runtime.device.test_kernels import CONFIG, model_of, whole
 from tests.runtime.device.trees import UNIFORMS
 from tests.strategies import distributions
 from underpaint.algos.chance import sampling
-from underpaint.algos.draft.spec import Grid
+from underpaint.algos.protocols import Grid
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.spatial.jacobi_front import JacobiFronts, jacobi_fronts
 from underpaint.algos.spatial.zipar import zipar

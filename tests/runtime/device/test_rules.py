@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.runtime.device.trees import CPU, by_device, by_reference, cases
-from underpaint.algos.accept import RULES, Rule, RuleSpec
+from underpaint.algos.accept import RULES, RuleSpec
+from underpaint.algos.protocols import Rule
 from underpaint.algos.registry import build
 from underpaint.algos.tree import Drawn
 from underpaint.runtime.device.kernels.walk import Shape

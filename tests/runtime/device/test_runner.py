@@ -7,7 +7,7 @@ from tests.runtime.device.tables import TableForward, TableHost, Tables
 from underpaint.algos.accept import RULES
 from underpaint.algos.chance import sampling
 from underpaint.algos.draft import POLICIES
-from underpaint.algos.draft.spec import Grid
+from underpaint.algos.protocols import Grid
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.step import decode
 from underpaint.runtime.device.runner import DeviceError, DeviceRunner, check_memory, open_device

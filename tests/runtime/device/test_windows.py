@@ -15,7 +15,7 @@ from tests.runtime.device.windows import MOST, agrees, passes
 from underpaint.algos.accept import RULES
 from underpaint.algos.chance import Philox, Role, sampling
 from underpaint.algos.coupling import noise_of
-from underpaint.algos.draft.spec import Grid
+from underpaint.algos.protocols import Grid
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.spatial.jacobi import jacobi_decode
 from underpaint.algos.spatial.jacobi_window import JacobiWindow

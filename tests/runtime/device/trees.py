@@ -8,10 +8,9 @@ import torch
 from hypothesis import strategies as st
 
 from tests.strategies import ShapePolicy, chains, distributions, shapes
-from underpaint.algos.accept import Rule
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.chance import Role, given, sampling
-from underpaint.algos.draft import Budget
+from underpaint.algos.protocols import Budget, Rule
 from underpaint.algos.tree import DraftTree, Drawn, Verdict
 from underpaint.runtime.device.kernels.tree_meta import tree_meta
 from underpaint.runtime.device.kernels.walk import BatchTree, Shape, Verdicts

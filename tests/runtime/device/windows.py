@@ -13,7 +13,7 @@ from underpaint.algos.accept.proposals import normalised
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.chance import given
 from underpaint.algos.coupling import SampledNoise
-from underpaint.algos.draft.spec import Grid
+from underpaint.algos.protocols import Grid
 from underpaint.algos.spatial.jacobi_window import HeldWindow, JacobiWindow
 from underpaint.algos.spatial.window_tree import WindowDraft, window_tree
 from underpaint.algos.tree import Verdict, root_only

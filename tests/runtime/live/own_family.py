@@ -1,6 +1,6 @@
 """A family of one's own, as docs/how-to/use-a-live-model.md shows it: a Llama that draws two codes."""
 
-from underpaint.algos.draft.spec import Grid
+from underpaint.algos.protocols import Grid
 from underpaint.algos.rows import SamplingParams
 from underpaint.runtime.live.model import LiveModel
 

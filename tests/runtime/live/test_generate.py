@@ -12,7 +12,7 @@ import transformers
 from tests.runtime.live.own_family import family
 from tests.runtime.live.tiny_models import MODELS, SIDE, grid_of, randomise
 from underpaint.algos.chance import enumerate_outcomes
-from underpaint.algos.draft.spec import Grid
+from underpaint.algos.protocols import Grid
 from underpaint.runtime.live.families import glm_image_preview, glm_image_prior
 from underpaint.runtime.live.generate import accelerate, custom_generate
 from underpaint.runtime.live.memory import StaticCache

@@ -193,7 +193,7 @@ def glm_image() -> TinyModel:
     prompt = (100, 101, 102, 120, CODES)
 
     def generate(prompt: tuple[int, ...], guidance: float) -> list[int]:
-        from underpaint.algos.draft.spec import Grid
+        from underpaint.algos.protocols import Grid
         from underpaint.runtime.live.families import glm_image_preview
 
         large = Grid(8, 6)

@@ -7,8 +7,8 @@ import pytest
 from tests.cli.synthetic_pipeline import SyntheticPipeline
 from underpaint.algos.chance import Chance, enumerate_outcomes, scripted
 from underpaint.algos.coupling import noise_of
-from underpaint.algos.draft import Grid
 from underpaint.algos.enumeration import target_distribution, total_variation
+from underpaint.algos.protocols import Grid
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.step import Target
 from underpaint.runtime.conditions import Condition, parse_condition

@@ -11,7 +11,7 @@ import pytest
 from tests.cli.synthetic_pipeline import Repeats
 from underpaint.algos.arrays import IntArray
 from underpaint.algos.chance import Role, sampling
-from underpaint.algos.draft.spec import Grid
+from underpaint.algos.protocols import Grid
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.spatial.resolution import ResolutionMap
 from underpaint.algos.spatial.zipar import raster, zipar

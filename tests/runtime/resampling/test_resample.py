@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from underpaint.algos.arrays import IntArray
-from underpaint.algos.draft.spec import Grid
+from underpaint.algos.protocols import Grid
 from underpaint.algos.spatial.resolution import ResolutionMap
 from underpaint.algos.tree import NO_TOKEN
 from underpaint.runtime.engines.context import EngineContext

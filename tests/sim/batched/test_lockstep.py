@@ -10,9 +10,10 @@ import pytest
 from tests.sim.batched.closed_forms import chain_tokens, tree_tokens
 from underpaint.algos.accept import RULES
 from underpaint.algos.chance import sampling
-from underpaint.algos.draft import POLICIES, Grid
+from underpaint.algos.draft import POLICIES
 from underpaint.algos.draft.shape import ranked_shape
 from underpaint.algos.enumeration import enumerate_decoding, passes
+from underpaint.algos.protocols import Grid
 from underpaint.algos.spatial.row_front import front_steps
 from underpaint.algos.spatial.zipar import zipar
 from underpaint.algos.step import decode

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from underpaint.algos.accept.neighbours import nearest_codes
 from underpaint.algos.chance import sampling
-from underpaint.algos.draft.spec import Grid
+from underpaint.algos.protocols import Grid
 from underpaint.sim.premises.figures import PremiseRecorder, Premises, matched_codes
 from underpaint.sim.premises.plot import premises_png
 from underpaint.sim.synthetic.models import Blend, RandomDistribution, SyntheticDrafter, SyntheticTarget

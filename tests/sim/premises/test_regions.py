@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from underpaint.algos.draft.spec import Grid
+from underpaint.algos.protocols import Grid
 from underpaint.sim.premises.regions import REGIONS, cell_regions
 
 GRID = Grid(6, 6)

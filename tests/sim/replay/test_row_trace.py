@@ -10,7 +10,7 @@ import pytest
 
 from underpaint.algos.arrays import IntArray
 from underpaint.algos.chance import Chance, sampling
-from underpaint.algos.draft.spec import Grid
+from underpaint.algos.protocols import Grid
 from underpaint.algos.spatial.mulo import RowDraft
 from underpaint.sim.replay.predict_rows import rows_for
 from underpaint.sim.replay.row_trace import (

@@ -9,8 +9,8 @@ import pytest
 
 from underpaint.algos.accept.neighbours import nearest_codes
 from underpaint.algos.chance import sampling
-from underpaint.algos.draft import Grid
 from underpaint.algos.enumeration import enumerate_decoding, passes
+from underpaint.algos.protocols import Grid
 from underpaint.artifacts.cost_curve import HostCosts, InCycleCosts, read_cost_curve
 from underpaint.artifacts.results import with_envelope
 from underpaint.sim.batched.decoding import make_scheme, run_lockstep, run_loop

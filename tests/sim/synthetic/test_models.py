@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from underpaint.algos.draft import Grid
+from underpaint.algos.protocols import Grid
 from underpaint.algos.tree import NO_TOKEN, DraftTree, Verdict, root_only
 from underpaint.sim.synthetic.models import (
     Blend,

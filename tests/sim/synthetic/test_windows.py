@@ -9,8 +9,8 @@ import pytest
 
 from underpaint.algos.chance import Chance, enumerate_outcomes, sampling
 from underpaint.algos.coupling import EnumeratedNoise
-from underpaint.algos.draft import Grid
 from underpaint.algos.enumeration import total_variation
+from underpaint.algos.protocols import Grid
 from underpaint.algos.spatial.jacobi import jacobi_cycles
 from underpaint.algos.spatial.jacobi_window import JacobiWindow
 from underpaint.algos.spatial.zipar import raster
