@@ -19,8 +19,9 @@ _FIRST: Final = np.array([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8])
 """The probability that a draft is rejected that no pass revised."""
 _LEFT: Final = np.array([0.7, 0.85, 1.0])
 """The share of it that each revision leaves."""
-_BELIEF: Final = np.array([0.0, -1.0, -2.0])
-"""The logarithm of how likely each share is before any draft was tried: revisions mostly help."""
+_BELIEF: Final = np.array([0.0, -2.0, -4.0])
+"""The logarithm of how likely each share is before any draft was tried. The belief that revisions help is
+strong, as the drafts that are revised most often stand in hard places: they look as if revisions did not help."""
 REJECTED: Final = (_FIRST[:, None, None] * _LEFT[:, None] ** np.arange(REVISIONS + 1)).reshape(-1, REVISIONS + 1)
 """[H, REVISIONS + 1] for each pair of both, by the passes that revised a draft: the probability of its rejection."""
 _PRIOR: Final = np.tile(_BELIEF, _FIRST.size)
@@ -32,8 +33,8 @@ class WindowLength:
     """Chooses the number of drafts in a Jacobi window that yields most expected tokens per millisecond.
 
     A pass over the window decides the drafts up to the first rejection, and revises those behind it. A draft that was
-    revised `r` times is rejected with probability `q * k**r`. Both are learned: each pair (`REJECTED`) is weighed by its
-    likelihood of what was accepted so far, and the prior and earlier passes fade (`FADING`).
+    revised `r` times is rejected with probability `q * k**r`. Both are learned: each pair
+    (`REJECTED`) is weighed by its prior and by its likelihood of what was accepted, in which earlier passes fade.
 
     A longer window costs more, and its drafts are revised more often before their turn comes: where `L` drafts yield
     `m` tokens a pass, the draft at place `i` was revised `(L - i) / m` times. That gives the tokens of a pass, which
@@ -61,11 +62,12 @@ class WindowLength:
 
     def forget(self) -> None:
         """Go back to what is believed before any draft was tried."""
-        self._likelihood = _PRIOR
+        self._likelihood = np.zeros(len(REJECTED))
 
     def acceptance(self) -> list[float]:
         """The probability that a draft is accepted, by the passes that revised it, from 0 to `REVISIONS`."""
-        weights = np.exp(self._likelihood - self._likelihood.max())
+        belief = _PRIOR + self._likelihood
+        weights = np.exp(belief - belief.max())
         chances: list[float] = (1.0 - weights @ REJECTED / weights.sum()).tolist()
         return chances
 
