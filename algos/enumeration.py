@@ -19,7 +19,7 @@ from underpaint.algos.arrays import FloatArray
 from underpaint.algos.chance import At, Chance, Enumerating, Role, enumerate_outcomes
 from underpaint.algos.draft.spec import Policy
 from underpaint.algos.step import Drafter, Target, cycles
-from underpaint.algos.tree import DraftTree, Verdict, root_only
+from underpaint.algos.tree import DraftTree, Verdict, emitted, root_only
 
 Outcome = TypeVar("Outcome", bound=Hashable)
 TokenDistribution: TypeAlias = dict[tuple[int, ...], float]
@@ -76,11 +76,6 @@ def next_token_distribution(rule: Rule, tree: DraftTree, probs: FloatArray) -> F
             distribution += branch.weight() * weights / weights.sum()
         script = branch.next_script()
     return distribution
-
-
-def emitted(tree: DraftTree, verdict: Verdict) -> tuple[int, ...]:
-    """The tokens that a verdict commits: those on its path, then the extra one."""
-    return (*(int(tree.tokens[node]) for node in verdict.path), verdict.token)
 
 
 def enumerate_decoding(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
 from functools import wraps
@@ -34,7 +37,11 @@ def _no_ending(refuses: Callable[[FrameType], bool]) -> Iterator[None]:
     owner = os.getpid()
 
     def refused(code: int = 0) -> NoReturn:
-        if os.getpid() != owner or not refuses(sys._getframe(1)):
+        if os.getpid() != owner:
+            ending(code)
+        if _at_exit:
+            _end_at_exit(code, sys._getframe(0).f_back)
+        if not refuses(sys._getframe(1)):
             ending(code)
         raise SystemExit(f"it ended the program by os._exit({code})")
 
@@ -46,6 +53,88 @@ def _no_ending(refuses: Callable[[FrameType], bool]) -> Iterator[None]:
     finally:
         for place in places:
             place.__dict__["_exit"] = ending
+
+
+_at_exit: list[Callable[[int], NoReturn]] = []
+"""What really ends the process, once Python runs what was left for its end."""
+_BAD_INPUT: Final = 2
+
+
+def guard_exit() -> None:
+    """Let no plug-in choose the exit code by what it leaves for the end of the program: `os._exit` ends with 2 there.
+
+    Call it when the work is done: Python runs last what was registered first.
+    """
+    if not _FILES:
+        return
+
+    def begin() -> None:
+        _at_exit.append(os._exit)
+
+        def refused(code: int = 0) -> NoReturn:
+            _end_at_exit(code, sys._getframe(0).f_back)
+
+        for place in (os, sys.modules.get("posix")):
+            if place is not None:
+                place.__dict__["_exit"] = refused
+
+    atexit.register(begin)
+
+
+def _end_at_exit(code: int, caller: FrameType | None) -> NoReturn:
+    if caller is not None and not _is_of_plugin(caller):
+        _at_exit[0](code)
+    while caller is not None and caller.f_code.co_filename not in _FILES:
+        caller = caller.f_back
+    if caller is None:  # registered as it is
+        plugin, place = ", ".join(dict.fromkeys(_FILES.values())), ""
+    else:
+        plugin, place = _FILES[caller.f_code.co_filename], f" ({caller.f_code.co_filename}, line {caller.f_lineno})"
+    sys.stdout.flush()
+    print(f"error: plug-in {plugin}: it ended the program by os._exit({code}) at its end{place}", file=sys.stderr)
+    sys.stderr.flush()
+    _at_exit[0](_BAD_INPUT)
+
+
+@contextmanager
+def answers_within(seconds: float) -> Iterator[None]:
+    """Inside, each answer of a plug-in that `check_answers` watches takes so long at most, or is a PluginError.
+
+    The limit holds in the main thread, and for what Python can interrupt: not for a loop in a C library.
+    """
+    _limit.append(seconds)
+    try:
+        yield
+    finally:
+        _limit.pop()
+
+
+_limit: list[float] = []
+
+
+@contextmanager
+def _limited(what: str, method: str) -> Iterator[None]:
+    if not _limit or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def late(number: int, frame: FrameType | None) -> NoReturn:
+        while frame is not None and frame.f_code.co_filename not in _FILES:
+            frame = frame.f_back
+        place = f" ({frame.f_code.co_filename}, line {frame.f_lineno})" if frame is not None else ""
+        plugin = f"plug-in {_FILES[frame.f_code.co_filename]}: " if frame is not None else ""
+        raise PluginError(
+            f"{plugin}{what}: {method} gave no answer within {_limit[-1]:g} s{place}; mend it there, or pass a longer "
+            "--timeout"
+        )
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.setitimer(signal.ITIMER_REAL, _limit[-1])
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)
 
 
 @contextmanager
@@ -177,7 +266,7 @@ def check_answers(what: str, make: type[Any], method: str, wrong: Callable[..., 
 
     @wraps(asked)
     def checked(self: Any, *given: Any, **named: Any) -> Any:
-        with _descriptor_to_error():
+        with _descriptor_to_error(), _limited(what, method):
             answer = asked(self, *given, **named)
         expected = wrong(answer, *given, *named.values())
         if expected is not None:

@@ -36,7 +36,7 @@ def load_plugins(names: Iterable[str]) -> None:
         if kept not in _LOADED:
             _LOADED.append(kept)
         if name.endswith(".py"):
-            _load_file(name)
+            load_file(name)
         elif name not in sys.modules:
             _check_there(name)
             with named(name):
@@ -76,11 +76,15 @@ def named(plugin: str) -> Iterator[None]:
         raise PluginError(f"plug-in {plugin}: {type(error).__name__}: {error} ({_place(error)})") from error
 
 
-def _load_file(name: str) -> None:
+def load_file(name: str) -> ModuleType:
+    """The module in the .py file `name`; a second call gives the same module.
+
+    Raises PluginError.
+    """
     path = Path(name).resolve()
     module = f"underpaint_plugin_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
     if module in sys.modules:
-        return
+        return sys.modules[module]
     if not path.is_file():
         raise PluginError(f"plug-in: there is no file {name}; give the path of a .py file or a module's name")
     spec = importlib.util.spec_from_file_location(module, path)
@@ -95,6 +99,7 @@ def _load_file(name: str) -> None:
     except PluginError:
         del sys.modules[module]
         raise
+    return loaded
 
 
 def _own(module: ModuleType | None, plugin: str) -> None:

@@ -1,11 +1,14 @@
 """Names to specifications, with errors that suggest the nearest name."""
 
 import dataclasses
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from difflib import get_close_matches
+from importlib import import_module
 from types import ModuleType
 from typing import Any, Generic, Protocol, TypeVar
 
+from underpaint.algos.bounds import check_bounds
 from underpaint.algos.plugins import load_entry_points, named
 
 
@@ -34,13 +37,16 @@ class Registry(Generic[Spec]):
 
     group: the entry points by which installed packages add to it, each naming a specification or a module that
     registers one. They are loaded once, when the registry is first listed or asked for a name that it does not hold.
+    modules: the project's own names, in order, each with the module that registers it, which is imported when the name
+    is first asked for.
     """
 
-    def __init__(self, kind: str, group: str = "") -> None:
+    def __init__(self, kind: str, group: str = "", modules: Mapping[str, str] | None = None) -> None:
         self._kind = kind
         self._group = group
         self._specs: dict[str, Spec] = {}
         self._replaceable: set[str] = set()
+        self._modules = dict(modules or {})
 
     def register(self, spec: Spec, *, replace: bool | None = None) -> Spec:
         """Add a specification under its name.
@@ -56,6 +62,8 @@ class Registry(Generic[Spec]):
         Raises:
             ValueError: The name is taken.
         """
+        if self._modules.get(spec.name, "sys") not in sys.modules:
+            self._load(spec.name)
         replaceable = spec.name in self._replaceable
         if spec.name in self._specs and not (replace and replaceable):
             remedy = "pass replace=True to replace it, or choose another name" if replaceable else "choose another name"
@@ -64,6 +72,20 @@ class Registry(Generic[Spec]):
         if replace is not None:
             self._replaceable.add(spec.name)
         return spec
+
+    def _load(self, name: str) -> None:
+        """Import what registers `name`, where that is a module of the project."""
+        if name in self._modules and name not in self._specs:
+            import_module(self._modules[name])
+
+    def _load_all(self) -> None:
+        for name in self._modules:
+            self._load(name)
+        self._load_entry_points()
+
+    def loaded(self) -> Iterator[Spec]:
+        """Iterate over what is registered so far, and import nothing."""
+        return iter(self._specs.values())
 
     def _load_entry_points(self) -> None:
         group, self._group = self._group, ""
@@ -76,7 +98,7 @@ class Registry(Generic[Spec]):
                 self.register(self._checked(found))
 
     def _checked(self, found: Any) -> Spec:
-        kinds = {type(spec) for spec in self._specs.values()}
+        kinds = {type(spec) for spec in self}
         if kinds and type(found) not in kinds:
             expected = " or ".join(sorted(kind.__name__ for kind in kinds))
             raise ValueError(f"{self._kind}: expected a module or a {expected}, got {found!r}")
@@ -84,23 +106,22 @@ class Registry(Generic[Spec]):
         return spec
 
     def __getitem__(self, name: str) -> Spec:
-        if name not in self._specs:
-            self._load_entry_points()
-        if name not in self._specs:
-            raise ValueError(f"{self._kind}: there is no '{name}'; {suggest(name, self._specs)}")
+        if name not in self:
+            raise ValueError(f"{self._kind}: there is no '{name}'; {suggest(name, {*self._modules, *self._specs})}")
+        self._load(name)
         return self._specs[name]
 
     def __iter__(self) -> Iterator[Spec]:
-        self._load_entry_points()
-        return iter(self._specs.values())
+        self._load_all()
+        return iter([self._specs[name] for name in dict.fromkeys((*self._modules, *self._specs))])
 
     def __contains__(self, name: object) -> bool:
-        if name not in self._specs:
+        if name not in self._modules and name not in self._specs:
             self._load_entry_points()
-        return name in self._specs
+        return name in self._modules or name in self._specs
 
     def __len__(self) -> int:
-        self._load_entry_points()
+        self._load_all()
         return len(self._specs)
 
 
@@ -118,6 +139,17 @@ def check_dataclass(what: str, make: object) -> None:
         raise ValueError(f"{what}: expected make to be a dataclass, whose fields are its settings, got {make!r}")
 
 
+def check_reference(what: str, reference: object) -> None:
+    """ValueError unless the device form that `what` names is None or a reference like "package.module:function"."""
+    if reference is None:
+        return
+    module, colon, name = reference.rpartition(":") if isinstance(reference, str) else ("", "", "")
+    if not (module and colon and name.isidentifier()):
+        raise ValueError(
+            f'{what}: expected device to be "module:function" or "path/of/file.py:function", got {reference!r}'
+        )
+
+
 def default_settings(make: Callable[..., Any]) -> dict[str, Any]:
     """The defaults of the settings of the dataclass `make`; a setting without a default is left out."""
     found: dict[str, Any] = {}
@@ -130,7 +162,7 @@ def default_settings(make: Callable[..., Any]) -> dict[str, Any]:
 
 
 def build(make: Callable[..., Made], settings: Mapping[str, Any], what: str) -> Made:
-    """`make(**settings)` for a dataclass `make`; ValueError names an unknown or missing setting."""
+    """`make(**settings)` for a dataclass `make`; ValueError names a setting that is unknown, missing or too large."""
     known = settings_fields(make)
     for name in settings:
         if name not in known:
@@ -143,4 +175,6 @@ def build(make: Callable[..., Made], settings: Mapping[str, Any], what: str) -> 
     missing = [name for name in needed if name not in settings]
     if missing:
         raise ValueError(f"{what}: missing setting {', '.join(missing)}")
-    return make(**settings)
+    made = make(**settings)
+    check_bounds(what, made)
+    return made

@@ -1,9 +1,11 @@
-"""Maths on rows of logits: guidance, temperature, top-k, top-p, softmax. One source for every array library."""
+"""Maths on rows of logits: guidance, temperature, top-k, top-p, softmax."""
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
+
+from underpaint.algos.arrays import FloatArray
 
 LEAST_TEMPERATURE: Final = 1e-4
 MOST_TEMPERATURE: Final = 1e4
@@ -62,59 +64,55 @@ class SamplingParams:
         return self.float32_top_p - TOP_P_ROUNDING
 
 
-def sampling_probs(logits: Any, sampler: SamplingParams) -> Any:
-    """The token distributions behind raw logits.
+def sampling_probs(logits: FloatArray, sampler: SamplingParams) -> FloatArray:
+    """Return the token distributions behind raw logits.
 
-    logits: [B, N, V] floating, B = 1, or B = 2 for the guidance pair (conditional row first). Any array library.
-    Returns [N, V] of the same dtype; rows sum to 1.
-    Raises ValueError on a wrong shape or a logit that is not finite.
+    Args:
+        logits: floating [B, N, V]. B = 1, or B = 2 for the guidance pair (the conditional row first).
+        sampler: guidance, temperature, top-k and top-p.
+
+    Returns:
+        [N, V] of the dtype of `logits`; every row sums to 1.
+
+    Raises:
+        ValueError: the shape is another one, or a logit is not finite.
     """
-    xp = np if type(logits) is np.ndarray else _namespace(logits)
     if logits.ndim != 3 or logits.shape[0] not in (1, 2):
         raise ValueError(f"distributions: expected logits [B, N, V] with B of 1 or 2, got shape {tuple(logits.shape)}")
-    if logits.shape[0] == 2:
-        rows = logits[1, :, :] + sampler.guidance * (logits[0, :, :] - logits[1, :, :])
-    else:
-        rows = logits[0, :, :]
-    if not bool(xp.isfinite(xp.sum(rows))):  # one NaN or infinity spoils the sum; finite logits never overflow it
+    guided = logits.shape[0] == 2
+    rows = logits[1] + sampler.guidance * (logits[0] - logits[1]) if guided else logits[0]
+    if not np.isfinite(np.sum(rows)):  # one NaN or infinity spoils the sum; finite logits never overflow it
         raise ValueError("distributions: expected finite logits, got NaN or infinity; check the engine's parity")
     if sampler.temperature == 0:
-        return _one_hot(xp, rows)
+        return _one_hot(rows)
     cut = 0 < sampler.top_k < rows.shape[-1]
     if cut:
-        order = getattr(xp, "partition", None)  # where the library can do with less than a sort
         last = rows.shape[-1] - sampler.top_k
-        kept = (xp.sort(rows, axis=-1) if order is None else order(rows, last, axis=-1))[:, last:]
-    lowered = rows - xp.max(kept if cut else rows, axis=-1, keepdims=True)
-    masses = xp.exp(lowered if sampler.temperature == 1 else lowered / sampler.temperature)
+        kept = np.partition(rows, last, axis=-1)[:, last:]
+    lowered = rows - np.max(kept if cut else rows, axis=-1, keepdims=True)
+    masses = np.exp(lowered if sampler.temperature == 1 else lowered / sampler.temperature)
     if cut:
-        masses *= xp.astype(rows >= kept[:, :1], masses.dtype)  # quicker than choosing between two arrays
-    probs = masses / xp.sum(masses, axis=-1, keepdims=True)
-    return _nucleus(xp, probs, sampler.kept_mass) if sampler.top_p < 1 else probs
+        masses *= (rows >= kept[:, :1]).astype(masses.dtype)  # quicker than choosing between two arrays
+    probs: FloatArray = masses / np.sum(masses, axis=-1, keepdims=True)
+    return _nucleus(probs, sampler.kept_mass) if sampler.top_p < 1 else probs
 
 
-def _namespace(array: Any) -> Any:
-    """The array library of `array`. The package is asked for here: NumPy arrays do without it."""
-    from array_api_compat import array_namespace
-
-    return array_namespace(array)
-
-
-def _one_hot(xp: Any, rows: Any) -> Any:
-    best = xp.argmax(rows, axis=-1)
-    return xp.astype(xp.arange(rows.shape[-1])[None, :] == best[:, None], rows.dtype)
+def _one_hot(rows: FloatArray) -> FloatArray:
+    best = np.argmax(rows, axis=-1)
+    hot: FloatArray = (np.arange(rows.shape[-1])[None, :] == best[:, None]).astype(rows.dtype)
+    return hot
 
 
-def _nucleus(xp: Any, probs: Any, mass: float) -> Any:
+def _nucleus(probs: FloatArray, mass: float) -> FloatArray:
     """Rows [N, V] of the likeliest tokens alone that reach `mass`, of equal ones those of the smallest ids."""
-    falling = xp.flip(xp.sort(probs, axis=-1), axis=-1)
-    wide = xp.astype(falling, xp.float64)
-    before = xp.cumulative_sum(wide, axis=-1) - wide
-    inside = xp.sum(xp.astype(before < mass, xp.int64), axis=-1, keepdims=True)
-    kept_count = xp.where(inside < 1, xp.ones_like(inside), inside)
-    floor = xp.take_along_axis(falling, kept_count - 1, axis=-1)
+    falling = np.flip(np.sort(probs, axis=-1), axis=-1)
+    wide = falling.astype(np.float64)
+    before = np.cumsum(wide, axis=-1) - wide
+    kept_count = np.maximum(np.sum(before < mass, axis=-1, keepdims=True), 1)
+    floor = np.take_along_axis(falling, kept_count - 1, axis=-1)
     above, level = probs > floor, probs == floor
-    room = kept_count - xp.sum(xp.astype(above, xp.int64), axis=-1, keepdims=True)
-    first = xp.cumulative_sum(xp.astype(level, xp.int64), axis=-1) <= room
-    masses = xp.where(above | (level & first), probs, xp.zeros_like(probs))
-    return masses / xp.sum(masses, axis=-1, keepdims=True)
+    room = kept_count - np.sum(above, axis=-1, keepdims=True)
+    first = np.cumsum(level, axis=-1) <= room
+    masses = np.where(above | (level & first), probs, np.zeros_like(probs))
+    kept: FloatArray = masses / np.sum(masses, axis=-1, keepdims=True)
+    return kept

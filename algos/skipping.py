@@ -2,16 +2,16 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias, get_args
+from typing import Annotated, Literal, TypeAlias
 
 import numpy as np
 
 from underpaint.algos.accept.spec import Rule
 from underpaint.algos.arrays import FloatArray, IntArray
+from underpaint.algos.bounds import CellsOrNone, Nodes, PositiveShare, Within, check_bounds
 from underpaint.algos.chance import At, Chance, Role
 from underpaint.algos.draft.spec import Expander, FusedTreeLevel, FusedTreeSpec, Policy
 from underpaint.algos.draft.tree_builder import fuses_trees
-from underpaint.algos.enumeration import emitted
 from underpaint.algos.path_similarity import path_similarity
 from underpaint.algos.step import Cycle, Decoded, Drafter, Scored, Target, check_probs, cycles
 from underpaint.algos.tree import DraftTree, Verdict
@@ -32,25 +32,16 @@ class Skipping:
     down, is another bound, so nothing is skipped before something was accepted.
     """
 
-    every: int = 4
-    longest: int = 4
+    every: CellsOrNone = 4
+    longest: Nodes = 4
     schedule: Schedule = "uniform"
-    threshold: float = 0.7
-    decay: float = 0.9
+    threshold: Annotated[float, Within(-1.0, 1.0)] = 0.7
+    decay: PositiveShare = 0.9
 
     def __post_init__(self) -> None:
-        if self.every < 0 or self.every == 1:
+        check_bounds("skipping", self)
+        if self.every == 1:
             raise ValueError(f"skipping: every must be 0 (never) or >= 2 (no two skips in a row), got {self.every}")
-        if self.longest < 1:
-            raise ValueError(f"skipping: longest must be >= 1, got {self.longest}")
-        if self.schedule not in get_args(Schedule):
-            raise ValueError(
-                f"skipping: schedule must be one of {', '.join(get_args(Schedule))}, got {self.schedule!r}"
-            )
-        if not -1.0 <= self.threshold <= 1.0:
-            raise ValueError(f"skipping: threshold must be a cosine, from -1 to 1, got {self.threshold!r}")
-        if not 0.0 < self.decay <= 1.0:
-            raise ValueError(f"skipping: decay must be above 0 and at most 1, got {self.decay!r}")
 
     @property
     def never(self) -> bool:
@@ -250,6 +241,4 @@ def skipping_decode(
     watch: SkipWatch | None = None,
 ) -> Decoded:
     """Decode one image (see `skipping_cycles`)."""
-    done = tuple(skipping_cycles(target, drafter, policy, rule, chance, skipping, max_nodes, codebook, watch))
-    tokens = [token for cycle in done for token in emitted(cycle.tree, cycle.verdict)]
-    return Decoded(np.array(tokens, dtype=np.int64), done)
+    return Decoded.of(skipping_cycles(target, drafter, policy, rule, chance, skipping, max_nodes, codebook, watch))

@@ -1,8 +1,9 @@
 """The Target and Drafter protocols, and the decoding loop that drives any of them."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from functools import wraps
+from typing import Any, NamedTuple, ParamSpec, Protocol, TypeVar
 
 import numpy as np
 
@@ -10,7 +11,35 @@ from underpaint.algos.accept.spec import Rule
 from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.chance import Chance
 from underpaint.algos.draft.spec import Budget, Expander, Grid, Policy
-from underpaint.algos.tree import NO_TOKEN, DraftTree, Verdict, are_distributions, root_only
+from underpaint.algos.tree import NO_TOKEN, DraftTree, Verdict, are_distributions, emitted, root_only
+
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
+
+
+def run_to_end(
+    steps: Callable[Parameters, Generator[Any, None, Result]],
+) -> Callable[Parameters, Result]:
+    """A decoding loop that yields after every step and returns its result, as a function that runs all of it.
+
+    Args:
+        steps: The loop, a generator function.
+
+    Returns:
+        A function of the same arguments that returns what the loop returns.
+    """
+
+    @wraps(steps)
+    def run(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
+        loop = steps(*args, **kwargs)
+        while True:
+            try:
+                next(loop)
+            except StopIteration as stop:
+                result: Result = stop.value
+                return result
+
+    return run
 
 
 class Scored(NamedTuple):
@@ -79,6 +108,13 @@ class Decoded(NamedTuple):
 
     tokens: IntArray
     cycles: tuple[Cycle, ...]
+
+    @classmethod
+    def of(cls, cycles: Iterable[Cycle]) -> "Decoded":
+        """The image that all its cycles, in order, decided."""
+        done = tuple(cycles)
+        tokens = [token for cycle in done for token in emitted(cycle.tree, cycle.verdict)]
+        return cls(np.array(tokens, dtype=np.int64), done)
 
 
 def check_probs(probs: FloatArray, tree: DraftTree, vocab_size: int) -> None:
@@ -200,9 +236,4 @@ def decode(
     max_nodes: the largest tree that the target can score, its root included.
     Raises ValueError where the policy, the rule or the target break the contract.
     """
-    done = tuple(cycles(target, drafter, policy, rule, chance, max_nodes, verification))
-    tokens: list[int] = []
-    for cycle in done:
-        tokens.extend(int(cycle.tree.tokens[node]) for node in cycle.verdict.path)
-        tokens.append(cycle.verdict.token)
-    return Decoded(np.array(tokens, dtype=np.int64), done)
+    return Decoded.of(cycles(target, drafter, policy, rule, chance, max_nodes, verification))

@@ -174,3 +174,8 @@ def root_only(token: int, vocab_size: int) -> DraftTree:
         draft_probs=np.empty((0, vocab_size)),
         draft_rows=np.array([-1], dtype=np.int64),
     )
+
+
+def emitted(tree: DraftTree, verdict: Verdict) -> tuple[int, ...]:
+    """The tokens that a verdict commits: those on its path, then the extra one."""
+    return (*(int(tree.tokens[node]) for node in verdict.path), verdict.token)

@@ -28,9 +28,7 @@ HostFamily: TypeAlias = Literal["one_call", "sampled", "ranked", "cost_aware", "
 nothing, where a policy compared both by their costs."""
 
 FORMAT: Final = 3
-"""Of the file. Format 1, which has no such key, gives two of the host's families other names; formats 1 and 2 price
-levels of trees that one call drafts without a price of the call."""
-_FORMAT_1: Final[Mapping[str, HostFamily]] = {"priced": "cost_aware", "weighed": "cost_aware_chain"}
+"""Of the file."""
 _REMEDY: Final = "measure it again with `underpaint costs --renew --full --export FILE`"
 MOST_MS: Final = 1e9
 """Of one pass: eleven days."""
@@ -195,7 +193,7 @@ def parse_cost_curve(content: bytes, path: Path) -> CostCurveFile:
     except ValueError as error:
         raise ValueError(f"{path}: no cost curve: {error}; {_REMEDY}") from error
     try:
-        check_format(held.get("format", 1), FORMAT, _REMEDY, oldest=1)
+        check_format(held.get("format"), FORMAT, _REMEDY)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
     try:
@@ -233,9 +231,7 @@ def _in_cycle(path: Path, part: Any) -> InCycleCosts | None:
         part = _object(part, IN_CYCLE)
         plain = _object(part["plain"], "plain")
         host = {
-            _FORMAT_1.get(name, cast(HostFamily, name)): HostCosts(
-                **{key: _ms(ms) for key, ms in _object(one, name).items()}
-            )
+            cast(HostFamily, name): HostCosts(**{key: _ms(ms) for key, ms in _object(one, name).items()})
             for name, one in _object(part["host_ms"], "host_ms").items()
         }
         unknown = host.keys() - set(get_args(HostFamily))
@@ -256,8 +252,6 @@ def _in_cycle(path: Path, part: Any) -> InCycleCosts | None:
 
 def _trees(part: Any) -> dict[HostFamily, TreeCallCosts]:
     names: tuple[HostFamily, ...] = ("sampled", "ranked")
-    if isinstance(part, list):  # formats 1 and 2
-        return {name: TreeCallCosts(0.0, _curve(part)) for name in names if part}
     part = {name: _object(one, "tree_ms") for name, one in _object(part, "tree_ms").items()}
     unknown = part.keys() - set(names)
     if unknown:

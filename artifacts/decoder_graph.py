@@ -1,8 +1,8 @@
 """The decoder graph as a contract: names, types and shapes of what goes in and out, for writers and for engines.
 
 A decoder graph is one pass of a target or of a drafter over T new positions of B rows, against S slots of a cache that
-the pass reads and never writes. H: heads; hd: head width; D: hidden width; V: image codes; L: levels of a fused tree,
-F: nodes expanded in each, C: children of each. A free dimension is a string.
+the pass reads and never writes. H: heads of keys and values; hd: head width; D: hidden width; V: image codes; L: levels
+of a fused tree, F: nodes expanded in each, C: children of each. A free dimension is a string.
 
 Every graph is a plain pass: `pass_inputs` to `pass_outputs`. Graphs for ONNX Runtime also make probabilities
 (`SAMPLING_INPUTS`, `PROBS`), and drafters among them draft chains and trees in the same call (`FUSED_INPUTS`,
@@ -13,8 +13,9 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
+from underpaint.artifacts.decoder_config import DecoderConfig, Precision
+
 ElementType: TypeAlias = Literal["float32", "float16", "bfloat16", "float64", "int64", "bool"]
-Precision: TypeAlias = Literal["fp32", "fp16", "bf16"]
 
 PRECISION_TYPES: Final[dict[Precision, ElementType]] = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 """The type of weights and of cached keys and values, by a graph's precision."""
@@ -149,45 +150,32 @@ def new_value(layer: int) -> str:
     return f"new_value_{layer}"
 
 
-class DecoderSizes(NamedTuple):
-    """The sizes that shapes of a decoder graph are made of."""
-
-    vocab_size: int
-    dim: int
-    layers: int
-    heads: int
-    head_dim: int
-    drafter: bool
-    external_cond_rows: bool
-    precision: Precision = "fp32"
-
-
-def pass_inputs(sizes: DecoderSizes) -> tuple[TensorSpec, ...]:
+def pass_inputs(config: DecoderConfig) -> tuple[TensorSpec, ...]:
     """The inputs of a plain pass, in the order of the graph."""
-    kind = PRECISION_TYPES[sizes.precision]
+    kind = PRECISION_TYPES[config.precision]
     found = [
         TensorSpec(TOKENS, "int64", ("B", "T")),
         TensorSpec(CELLS, "int64", ("B", "T")),
         TensorSpec(BIAS, "float32", ("B", "T", "S+T")),
     ]
-    if sizes.drafter:
-        found.append(TensorSpec(FEATURES, "float32", ("B", "T", sizes.dim)))
-    if sizes.external_cond_rows:
-        found.append(TensorSpec(EXTERNAL_COND_ROWS, "float32", ("C", sizes.dim)))
-    for layer in range(sizes.layers):
-        found.append(TensorSpec(past_key(layer), kind, ("B", sizes.heads, sizes.head_dim, "S")))
-        found.append(TensorSpec(past_value(layer), kind, ("B", sizes.heads, "S", sizes.head_dim)))
+    if config.drafter:
+        found.append(TensorSpec(FEATURES, "float32", ("B", "T", config.dim)))
+    if config.external_cond_rows:
+        found.append(TensorSpec(EXTERNAL_COND_ROWS, "float32", ("C", config.dim)))
+    for layer in range(config.layers):
+        found.append(TensorSpec(past_key(layer), kind, ("B", config.kv_heads, config.head_dim, "S")))
+        found.append(TensorSpec(past_value(layer), kind, ("B", config.kv_heads, "S", config.head_dim)))
     return tuple(found)
 
 
-def pass_outputs(sizes: DecoderSizes) -> tuple[TensorSpec, ...]:
+def pass_outputs(config: DecoderConfig) -> tuple[TensorSpec, ...]:
     """The outputs of a plain pass, in the order of the graph."""
-    kind = PRECISION_TYPES[sizes.precision]
+    kind = PRECISION_TYPES[config.precision]
     found = [
-        TensorSpec(LOGITS, "float32", ("B", "T", sizes.vocab_size)),
-        TensorSpec(PREDICTED_FEATURES if sizes.drafter else FEATURES, "float32", ("B", "T", sizes.dim)),
+        TensorSpec(LOGITS, "float32", ("B", "T", config.vocab_size)),
+        TensorSpec(PREDICTED_FEATURES if config.drafter else FEATURES, "float32", ("B", "T", config.dim)),
     ]
-    for layer in range(sizes.layers):
-        found.append(TensorSpec(new_key(layer), kind, ("B", sizes.heads, "T", sizes.head_dim)))
-        found.append(TensorSpec(new_value(layer), kind, ("B", sizes.heads, "T", sizes.head_dim)))
+    for layer in range(config.layers):
+        found.append(TensorSpec(new_key(layer), kind, ("B", config.kv_heads, "T", config.head_dim)))
+        found.append(TensorSpec(new_value(layer), kind, ("B", config.kv_heads, "T", config.head_dim)))
     return tuple(found)

@@ -2,7 +2,8 @@
 
 Everything is per row, so that images of unequal progress fit one pass. R: rows, the conditional ones of all images
 first; T: new positions; S: committed positions of a cache; M: slots of a cycle's new positions, which a drafter's later
-levels see; H: heads; hd: head width; D: hidden width; V: image codes. "P" stands for the graph's precision.
+levels see; H: heads of keys and values; hd: head width; D: hidden width; V: image codes. "P" stands for the graph's
+precision.
 
 A cache has the layout of the device's state ([R, H, S, hd], not `decoder_graph`'s), so that an engine is bound to the
 state's own addresses. Tokens are looked up outside, so that one graph takes conditions in too. The head is a graph of
@@ -12,6 +13,7 @@ its own: who reads fewer positions than a pass holds pays for no more.
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from underpaint.artifacts.decoder_config import DecoderConfig
 from underpaint.artifacts.decoder_graph import (
     BIAS,
     CELLS,
@@ -19,7 +21,6 @@ from underpaint.artifacts.decoder_graph import (
     LOGITS,
     PRECISION_TYPES,
     PREDICTED_FEATURES,
-    DecoderSizes,
     TensorSpec,
     new_key,
     new_value,
@@ -86,43 +87,43 @@ def made_features(drafter: bool) -> str:
     return PREDICTED_FEATURES if drafter else FEATURES
 
 
-def layers_inputs(sizes: DecoderSizes) -> tuple[TensorSpec, ...]:
+def layers_inputs(config: DecoderConfig) -> tuple[TensorSpec, ...]:
     """The inputs of a pass through the layers.
 
     `CELLS` [R, T] int64: those below 0 count from the last condition position.
     `BIAS` [R, T, N] float32 with N = S + T, or S + M + T of a drafter: 0 where a position sees another, `MASKED_SCORE`
     where it does not; finite, so that no row turns into NaN.
     """
-    kind, heads, width = PRECISION_TYPES[sizes.precision], sizes.heads, sizes.head_dim
+    kind, heads, width = PRECISION_TYPES[config.precision], config.kv_heads, config.head_dim
     found = [
-        TensorSpec(EMBEDDINGS, kind, ("R", "T", sizes.dim)),
+        TensorSpec(EMBEDDINGS, kind, ("R", "T", config.dim)),
         TensorSpec(CELLS, "int64", ("R", "T")),
         TensorSpec(BIAS, "float32", ("R", "T", "N")),
     ]
-    if sizes.drafter:
-        found.append(TensorSpec(FEATURES, kind, ("R", "T", sizes.dim)))
-    for layer in range(sizes.layers):
+    if config.drafter:
+        found.append(TensorSpec(FEATURES, kind, ("R", "T", config.dim)))
+    for layer in range(config.layers):
         found += [TensorSpec(name, kind, ("R", heads, "S", width)) for name in (past_key(layer), past_value(layer))]
-        if sizes.drafter:
+        if config.drafter:
             held = slot_key(layer), slot_value(layer)
             found += [TensorSpec(name, kind, ("R", heads, "M", width)) for name in held]
     return tuple(found)
 
 
-def layers_outputs(sizes: DecoderSizes) -> tuple[TensorSpec, ...]:
+def layers_outputs(config: DecoderConfig) -> tuple[TensorSpec, ...]:
     """The outputs of a pass through the layers: features, and keys and values [R, H, T, hd] of the new positions."""
-    kind, heads, width = PRECISION_TYPES[sizes.precision], sizes.heads, sizes.head_dim
-    found = [TensorSpec(made_features(sizes.drafter), kind, ("R", "T", sizes.dim))]
-    for layer in range(sizes.layers):
+    kind, heads, width = PRECISION_TYPES[config.precision], config.kv_heads, config.head_dim
+    found = [TensorSpec(made_features(config.drafter), kind, ("R", "T", config.dim))]
+    for layer in range(config.layers):
         found += [TensorSpec(name, kind, ("R", heads, "T", width)) for name in (new_key(layer), new_value(layer))]
     return tuple(found)
 
 
-def head_inputs(sizes: DecoderSizes) -> tuple[TensorSpec, ...]:
+def head_inputs(config: DecoderConfig) -> tuple[TensorSpec, ...]:
     """The input of the head: features, of whichever decoder."""
-    return (TensorSpec(FEATURES, PRECISION_TYPES[sizes.precision], ("R", "T", sizes.dim)),)
+    return (TensorSpec(FEATURES, PRECISION_TYPES[config.precision], ("R", "T", config.dim)),)
 
 
-def head_outputs(sizes: DecoderSizes) -> tuple[TensorSpec, ...]:
+def head_outputs(config: DecoderConfig) -> tuple[TensorSpec, ...]:
     """The output of the head: logits, float32 whatever the precision is."""
-    return (TensorSpec(LOGITS, "float32", ("R", "T", sizes.vocab_size)),)
+    return (TensorSpec(LOGITS, "float32", ("R", "T", config.vocab_size)),)

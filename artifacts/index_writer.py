@@ -8,13 +8,13 @@ from dataclasses import asdict
 from pathlib import Path
 
 from underpaint.algos.rows import SamplingParams
+from underpaint.artifacts.decoder_config import DecoderConfig, read_config
 from underpaint.artifacts.manifest import DRAFT_TARGET, Manifest, ManifestError, write_beside
 from underpaint.artifacts.model_families import (
-    EMOJI_FAMILY,
-    GRAMMAR_SAMPLING,
-    GRAMMAR_TABLES,
     PROMPT_GRAMMAR,
     PUBLISHED_SAMPLING,
+    TEXTURED_FAMILY,
+    TEXTURED_SAMPLING,
 )
 from underpaint.artifacts.model_index import (
     INDEX,
@@ -43,7 +43,7 @@ def build_index(
     codebooks, two targets of one grid, other numbers of codes.
     """
     manifests = read_manifests(folder)
-    targets = sorted(_of_kind(manifests, "target"), key=lambda name: _grid(manifests[name]))
+    targets = sorted(_of_kind(manifests, "target"), key=lambda name: _config(manifests[name]).grid)
     before = present_index(folder)
     tokenizer = TokenizerEntry(
         *(_single(manifests, kind, folder) for kind in ("codebook", "neighbours", "image_decoder", "image_encoder"))
@@ -56,10 +56,10 @@ def build_index(
         family = before.family if before else ""
     same = before is not None and all(before.models.get(found.name) == entry_of(found) for found in drawn_by)
     if condition is None:
-        condition = before.condition if before and targets and same else _condition(folder, drawn_by, family)
+        condition = before.condition if before and targets and same else _condition(drawn_by, family)
     if sampling_params is None:
         kept = before is not None and before.resolutions and before.condition == condition
-        sampling_params = before.sampling() if before and kept else _sampling(drawn_by, condition, family)
+        sampling_params = before.sampling() if before and kept else _sampling(drawn_by, condition)
     return ModelIndex(
         models={name: entry_of(found) for name, found in manifests.items()},
         resolutions=resolutions,
@@ -97,11 +97,12 @@ def _single(manifests: Mapping[str, Manifest], kind: str, folder: Path) -> str |
     return held[0] if held else None
 
 
-def _grid(found: Manifest) -> tuple[int, int]:
+def _config(found: Manifest) -> DecoderConfig:
+    """A target's or a drafter's config; ManifestError where its manifest does not hold one."""
     try:
-        return int(found.settings["height"]), int(found.settings["width"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise ManifestError(f"{found.name}: expected settings height and width ({error!r}); {REMEDY}") from error
+        return read_config(found.settings, f"{found.name}: settings")
+    except ValueError as error:
+        raise ManifestError(f"{error}; {REMEDY}") from error
 
 
 def _stride(manifests: Mapping[str, Manifest], tokenizer: TokenizerEntry) -> int | None:
@@ -113,7 +114,7 @@ def _stride(manifests: Mapping[str, Manifest], tokenizer: TokenizerEntry) -> int
 
 
 def _resolution(target: str, manifests: Mapping[str, Manifest], folder: Path, stride: int | None) -> ResolutionEntry:
-    grid = _grid(manifests[target])
+    grid = _config(manifests[target]).grid
     side = None if stride is None else stride * grid[0]
     return ResolutionEntry(
         side=side,
@@ -127,7 +128,7 @@ def _resolution(target: str, manifests: Mapping[str, Manifest], folder: Path, st
 
 def _beside(kind: str, grid: tuple[int, int], manifests: Mapping[str, Manifest], folder: Path) -> str | None:
     """The one model of a kind that draws a grid; ManifestError where there are two."""
-    held = [name for name in _of_kind(manifests, kind) if _grid(manifests[name]) == grid]
+    held = [name for name in _of_kind(manifests, kind) if _config(manifests[name]).grid == grid]
     if len(held) > 1:
         raise ManifestError(
             f"{folder}: expected one {kind.replace('_', ' ')} of {grid[0]} x {grid[1]} codes, got {', '.join(held)}; "
@@ -166,23 +167,22 @@ def _check_pairs(resolutions: Iterable[ResolutionEntry], manifests: Mapping[str,
         raise ManifestError(f"{folder}: expected models of one codebook, got numbers of codes: {told}; {REMEDY}")
 
 
-def _condition(folder: Path, targets: Iterable[Manifest], family: str) -> str:
-    """What the targets take: from the folder's family or words, and else from their manifests."""
-    if family in GRAMMAR_TABLES or (not family and (folder / GRAMMAR_TABLES[EMOJI_FAMILY]).is_file()):
+def _condition(targets: Iterable[Manifest], family: str) -> str:
+    """What the targets take: from the folder's family, and else from their manifests."""
+    if family == TEXTURED_FAMILY:
         return PROMPT_GRAMMAR
-    for found in targets:
-        if found.settings.get("external_cond_rows"):
+    for config in map(_config, targets):
+        if config.condition == "external":
             return "features"
-        if found.settings.get("prefix", 1) != 1:
+        if config.prefix != 1:
             return "ids"
     return "class"
 
 
-def _sampling(targets: Iterable[Manifest], condition: str, family: str) -> SamplingParams:
-    """That of a family of our own; else the published one, without guidance where no target knows no condition."""
+def _sampling(targets: Iterable[Manifest], condition: str) -> SamplingParams:
+    """That of our own models; else the published one, without guidance where no target knows no condition."""
     if condition == PROMPT_GRAMMAR:
-        return GRAMMAR_SAMPLING.get(family, GRAMMAR_SAMPLING[EMOJI_FAMILY])
-    keys = ("uncond_ids", "uncond_keep")
-    if any(found.settings.get(key) for found in targets for key in keys):
+        return TEXTURED_SAMPLING
+    if any(_config(found).guided for found in targets):
         return PUBLISHED_SAMPLING
     return SamplingParams(top_k=PUBLISHED_SAMPLING.top_k)

@@ -18,6 +18,9 @@ LOG: Final = "run log"
 RESULTS: Final = (*KINDS, "merged")
 """Kinds of results that other commands read."""
 _PNG: Final = b"\x89PNG\r\n\x1a\n"
+_NPY: Final = b"\x93NUMPY"
+_NPY_MARK: Final = f" # {GENERATOR}".encode()
+"""A comment in the header of an .npy file, which is a literal of Python's."""
 _PNG_HEAD: Final = len(_PNG) + 25
 """Bytes of a PNG's signature and its first chunk."""
 _HEAD: Final = 1 << 16
@@ -44,12 +47,14 @@ _FORMS: Final[tuple[frozenset[str], ...]] = tuple(
 
 
 def marked(content: bytes) -> bytes:
-    """`content` of a PNG, WebP, BMP or GIF file with the name of this program in it; other content as it is.
+    """`content` of a PNG, WebP, BMP, GIF or .npy file with the name of this program in it; other content as it is.
 
     The pixels stay the same. A PNG gets a text chunk `Software`, a GIF a comment, a WebP a chunk of XMP, which readers
-    skip, and a BMP the two reserved words of its header.
+    skip, a BMP the two reserved words of its header, and an .npy file a comment in its header.
     """
     name = GENERATOR.encode()
+    if content.startswith(_NPY):
+        return _marked_npy(content)
     if content.startswith(_PNG):
         chunk = b"tEXtSoftware\0" + name
         whole = (len(chunk) - 4).to_bytes(4, "big") + chunk + zlib.crc32(chunk).to_bytes(4, "big")
@@ -65,11 +70,20 @@ def marked(content: bytes) -> bytes:
     return content
 
 
+def _marked_npy(content: bytes) -> bytes:
+    """An .npy file whose header, padded to a multiple of 64 bytes, ends with the mark."""
+    start = 10 if content[6] == 1 else 12
+    stop = start + int.from_bytes(content[8:start], "little")
+    header = content[start:stop].rstrip() + _NPY_MARK
+    size = -(-(start + len(header) + 1) // 64) * 64 - start
+    return content[:8] + size.to_bytes(start - 8, "little") + header.ljust(size - 1) + b"\n" + content[stop:]
+
+
 def kind_of(path: Path) -> str | None:
     """What the file at `path` holds, where this program wrote it; None where it did not, or where nothing tells.
 
     Returns:
-        A kind of results, `json` for other JSON, `run log`, `trace`, or `html`, `png`, `gif`, `webp`, `bmp`.
+        A kind of results, `json` for other JSON, `run log`, `trace`, or `html`, `png`, `gif`, `webp`, `bmp`, `npy`.
     """
     try:
         with path.open("rb") as file:
@@ -91,6 +105,8 @@ def kind_of(path: Path) -> str | None:
         return "webp" if b"UPNT" in tail[-64:] and tail.rstrip().endswith(name) else None
     if GENERATOR_META.encode() in head:
         return "html"
+    if head.startswith(_NPY):
+        return "npy" if _NPY_MARK in head else None
     if head.startswith(b"PK"):
         return _kind_of_archive(path)
     return _kind_of_json(path, head, size)
@@ -118,7 +134,7 @@ def _kind_of_json(path: Path, head: bytes, size: int) -> str | None:
     return "json" if isinstance(held, dict) and any(form <= held.keys() for form in _FORMS) else None
 
 
-_LOG_HEADS: Final = frozenset({"plan", "hash"})
+_LOG_HEADS: Final = frozenset({"hash"})
 
 
 def _parsed_file(path: Path) -> Any:

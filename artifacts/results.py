@@ -60,8 +60,8 @@ def read_results(path: Path) -> dict[str, Any]:
     version = found.get(VERSION_KEY)
     if version is None:
         raise ResultsError(
-            f"{path}: there is no '{VERSION_KEY}': it was written before version 1, or by something else; "
-            f"`underpaint results upgrade {path}` brings an older comparison or sweep to version {VERSION}"
+            f"{path}: expected results of version {VERSION}, got a file without '{VERSION_KEY}'; name a file that "
+            "`underpaint` wrote with --json"
         )
     if not is_version(version, VERSION):
         newer = type(version) is int and version > VERSION
@@ -72,25 +72,6 @@ def read_results(path: Path) -> dict[str, Any]:
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         raise ResultsError(f"{path}: {problems[0]}{more}; write it again, or mend the file")
     return found
-
-
-def upgraded(path: Path) -> dict[str, Any]:
-    """The results in a file as this version has them. Raises ResultsError where nothing tells what it holds."""
-    found = _read_object(path)
-    if VERSION_KEY in found:
-        return read_results(path)
-    rows = found.get("rows")
-    if not isinstance(rows, list) or not {"machine", "model", "settings"} <= set(found):
-        raise ResultsError(
-            f"{path}: expected a comparison or a sweep written before version 1, with machine, model, settings and "
-            f"rows; got {', '.join(sorted(found)) or 'an empty object'}"
-        )
-    kind = "sweep" if any(isinstance(row, dict) and "variant_of" in row for row in rows) else "compare"
-    values = {VERSION_KEY: VERSION, "kind": kind, **found}
-    problems = problems_of(values)
-    if problems:
-        raise ResultsError(f"{path}: {problems[0]}; it is no {kind} that this version knows")
-    return values
 
 
 def fingerprint(found: Mapping[str, Any]) -> str:

@@ -5,19 +5,17 @@ from __future__ import annotations
 from underpaint.artifacts.strict_json import is_version
 
 
-def check_format(found: object, newest: int, remedy: str, oldest: int | None = None) -> None:
+def check_format(found: object, newest: int, remedy: str) -> None:
     """Raise ValueError unless a file's format is read here.
 
     Args:
         found: the format as the file names it; None where it names none.
-        newest: the format that this version writes.
+        newest: the format that this version reads and writes.
         remedy: what to do with a file of an older format, or of none.
-        oldest: the oldest format that this version reads; None for `newest` alone.
     """
-    least = newest if oldest is None else oldest
-    if any(is_version(found, one) for one in range(least, newest + 1)):
+    if is_version(found, newest):
         return
-    expected = f"expected format {newest}" if least == newest else f"expected format {least} to {newest}"
+    expected = f"expected format {newest}"
     if type(found) is int and found > newest:
         raise ValueError(f"{expected}, got {found}: a newer version wrote it; install a newer underpaint")
     if type(found) is int and found >= 1:

@@ -127,32 +127,24 @@ def _equal_pictures(record: Record) -> Figure:
     return Figure(equal / count, 0.05 ** (1 / count) if equal == count else 0.0, 1.0)
 
 
+def _premise(paper: str, text: str, published: str, figure: str, bound: float = 1.0, below: bool = False) -> Claim:
+    """A figure of `underpaint premises`."""
+    return Claim(paper, text, published, _PREMISES, _figure("value", figure=figure), bound, below=below)
+
+
+_FLAT: Final = "distributions are flat: the likeliest token has less than half the probability"
+_NEAR: Final = "the 10 nearest codes hold more probability than 10 random ones as frequent"
 CLAIMS: Final = (
-    Claim(
-        LANTERN,
-        "distributions are flat: the likeliest token has less than half the probability",
-        "flat",
-        _PREMISES,
-        _figure("value", figure="likeliest token, mean probability"),
-        0.5,
-        below=True,
-    ),
-    Claim(
+    _premise(LANTERN, _FLAT, "flat", "likeliest token, mean probability", 0.5, below=True),
+    _premise(
         LANTERN,
         "drafter and target share less than half their probability",
         "about 0.04 of drafts accepted",
-        _PREMISES,
-        _figure("value", figure="overlap of drafter and target, 1 past the root"),
+        "overlap of drafter and target, 1 past the root",
         0.5,
         below=True,
     ),
-    Claim(
-        LANTERN,
-        "the 10 nearest codes hold more probability than 10 random ones as frequent",
-        "no figure",
-        _PREMISES,
-        _figure("value", figure="nearest codes over random ones"),
-    ),
+    _premise(LANTERN, _NEAR, "no figure", "nearest codes over random ones"),
     _speedup(LANTERN, "eagle2", 0, "1.29x"),
     Claim(
         LANTERN,
@@ -189,12 +181,11 @@ CLAIMS: Final = (
         0.98,
         ".3f",
     ),
-    Claim(
+    _premise(
         ADT,
         "difficulty is local: overlap correlates with the left cell's",
         "no figure",
-        _PREMISES,
-        _figure("value", figure="overlap, correlation with the left cell's"),
+        "overlap, correlation with the left cell's",
         0.0,
     ),
     _speedup(ADT, "adt+lantern", 0, "3.13x", _QUALITY),

@@ -40,7 +40,7 @@ AR_BOUNDS = {"llamagen-xl": 1.3, "7b": 1.15}
 PAPERS = {"adt": 3.40, "adt+lantern": 4.86}
 """Tokens a cycle on Anole at temperature 0 that ADT-Tree reports (arXiv 2512.21857)."""
 NAMED = {"speculative": "chain"}
-"""Methods by the names of `runtime.device.sizes`, where these differ."""
+"""Methods by the names of `tools.device_sizes`, where these differ."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -55,8 +55,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with refusing(parser):
         batches = [at_least(1)(one) for one in asked.batches.split(",")]
         parts = _known("--parts", asked.parts, PARTS)
+        from tools.device_sizes import METHODS as KNOWN
         from underpaint.runtime.device.runner import open_device
-        from underpaint.runtime.device.sizes import METHODS as KNOWN
         from underpaint.runtime.methods.registry import METHODS as NAMES
 
         device = open_device(asked.device)
@@ -158,7 +158,7 @@ class Work:
 
         from benchmarks.device_models import TINY
         from benchmarks.device_times import RandomWeights
-        from underpaint.runtime.device.sizes import SEVEN_B, XL
+        from tools.device_sizes import SEVEN_B, XL
 
         if self._device.type == "cpu":
             return RandomWeights(self._device, TINY, torch.float32, batch, 1)

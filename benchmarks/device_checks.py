@@ -8,6 +8,7 @@ import torch
 
 from benchmarks.device_models import shipped_method, shipped_models, shipped_prompts
 from benchmarks.device_trees import agrees
+from underpaint.algos.accept import RULES
 from underpaint.algos.chance import Philox, Role
 from underpaint.algos.rows import SamplingParams, sampling_probs
 from underpaint.models.decoder import Decoder
@@ -15,7 +16,6 @@ from underpaint.runtime.device.decoder import DecoderForward
 from underpaint.runtime.device.forwards import Cache, causal_masks
 from underpaint.runtime.device.kernels.probs import probs
 from underpaint.runtime.device.kernels.uniforms import uniforms
-from underpaint.runtime.device.rules import DEVICE_RULES
 from underpaint.runtime.device.runner import DeviceRunner
 from underpaint.runtime.methods.method import ModelTables
 from underpaint.runtime.methods.registry import resolve
@@ -70,7 +70,7 @@ def correctness(device: torch.device) -> dict[str, Check]:
     count, size, codes = (2, 8, 50) if small else (40, 60, 1000)
     rules = {
         f"rule {name}": equal(all(agrees(name, device, size, codes, seed) for seed in range(count)))
-        for name in DEVICE_RULES
+        for name in [spec.name for spec in RULES if spec.device]
     }
     return {"uniforms": equal(same), "distributions": Check(apart, 1e-5), "support": Check(unlike, 1e-5), **rules}
 
@@ -101,7 +101,7 @@ def _pass(
     held.load_state_dict(module.state_dict())
     forward = DecoderForward(held.eval(), 1)
     prefix, length = condition.shape[1], tokens.shape[1]
-    cache = Cache(forward.shape, 1, prefix + length, length, dtype, device)
+    cache = Cache(forward.config, 1, prefix + length, length, dtype, device)
     with torch.no_grad():
         before = torch.arange(-prefix, 0, device=device)[None]
         forward.hidden(condition.to(device, dtype, copy=True), before, cache.prefill())  # it is written to

@@ -9,22 +9,19 @@ import torch
 from underpaint.algos.accept.neighbours import nearest_codes
 from underpaint.algos.draft.spec import Grid
 from underpaint.algos.rows import SamplingParams
+from underpaint.artifacts.decoder_config import DecoderConfig
 from underpaint.artifacts.model_index import read_index
 from underpaint.models.decoder import Decoder
-from underpaint.models.decoder_config import DecoderConfig
 from underpaint.runtime.conditions import Condition, of_words
-from underpaint.runtime.device.cycle import DeviceMethod
 from underpaint.runtime.device.folder import DeviceModels
+from underpaint.runtime.device.forms import DeviceForm, form_of
 from underpaint.runtime.device.weights import read_decoder
 from underpaint.runtime.engines.condition_encoder import ConditionEncoder
-from underpaint.runtime.engines.shape import DecoderShape, read_shape
-from underpaint.runtime.methods.jacobi_config import JacobiMethod
+from underpaint.runtime.engines.elsewhere import load_elsewhere
 from underpaint.runtime.methods.method import ModelTables
 from underpaint.runtime.methods.registry import resolve
-from underpaint.runtime.methods.tree_config import TreeMethod
-from underpaint.runtime.resampling.registry import read_codebook
 from underpaint.zoo.grammars import index_grammar
-from underpaint.zoo.load import FOLDER, locate
+from underpaint.zoo.load import FOLDER, locate, read_codebook
 
 NEAREST = 100
 """Codes that a codebook rule may pool over."""
@@ -34,14 +31,13 @@ TINY = DecoderConfig(dim=32, layers=1, heads=2, hidden=16, vocab_size=128, grid_
 """A target for Triton's interpreter."""
 
 
-def shipped_method(name: str, temperature: float, sampler: SamplingParams, tables: ModelTables) -> DeviceMethod | None:
+def shipped_method(name: str, temperature: float, sampler: SamplingParams, tables: ModelTables) -> DeviceForm | None:
     """A registered method, tuned, as the device takes it; None for one that is neither of trees nor of windows."""
     made, asked = resolve(name, temperature).build(name, tables), replace(sampler, temperature=temperature)
-    if isinstance(made, JacobiMethod):
-        return DeviceMethod(None, made.rule, made.config.target_sampling(asked), window=made.window)
-    if not isinstance(made, TreeMethod) or made.window is not None:
+    if made.config.family not in ("tree", "jacobi") or not made.config.runs_on_device:
         return None
-    return DeviceMethod(made.policy if made.drafts else None, made.rule, made.config.target_sampling(asked))
+    form = form_of(made, asked, Grid(1, 1))
+    return form if form.counts_drafts and form.engine_gap is None else None
 
 
 def random_model(config: DecoderConfig, dtype: torch.dtype, device: torch.device) -> tuple[Decoder, Decoder]:
@@ -72,17 +68,14 @@ class Shipped(NamedTuple):
 def shipped_models(device: torch.device, dtype: torch.dtype) -> Shipped:
     """The largest shipped target and its drafter. For the interpreter, which is slow, four cells of a tiny model with
     random weights that takes the same prompts."""
-    decoders, shapes = [], list[DecoderShape]()
-    for kind in ("target", "drafter"):
-        located = locate(f"{kind}128", kind)
-        shapes.append(read_shape(located.manifest.settings, located.manifest.name))
-        decoders.append(read_decoder(located, shapes[-1], device).to(dtype))
-    grid = shapes[0].grid
+    shipped = [load_elsewhere(f"{kind}128", locate(f"{kind}128", kind)) for kind in ("target", "drafter")]
+    decoders = [read_decoder(one, device).to(dtype) for one in shipped]
+    grid = shipped[0].config.grid
     if device.type == "cpu":
         grid = Grid(1, 4)
-        small = replace(decoders[0].config, dim=32, layers=1, heads=2, hidden=16)
+        small = replace(decoders[0].config, dim=32, layers=1, heads=2, hidden=16, kv_heads=0, head_dim=0)
         decoders = list(random_model(small, dtype, device))
-    models = DeviceModels(decoders[0], decoders[1], ConditionEncoder(shapes[0]), 1, device)
+    models = DeviceModels(decoders[0], decoders[1], ConditionEncoder(shipped[0].config), 1, device)
     return Shipped(models, grid, read_index(FOLDER).sampling())
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.report import finish, options, parse, refusing
+from underpaint.artifacts.cost_curve import FORMAT
 from underpaint.artifacts.manifest import write_beside
 from underpaint.runtime.files import check_file_writable
 
@@ -38,9 +39,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         with refusing(parser):
             asked.curves.mkdir(parents=True, exist_ok=True)
             check_file_writable(asked.curves / "device-h200-llamagen-xl.json")
-    from underpaint.models.decoder_config import DecoderConfig
-    from underpaint.runtime.device.program import Program, count_cycle, count_islands
-    from underpaint.runtime.device.sizes import (
+    from tools.device_programs import Program, count_cycle, count_islands
+    from tools.device_sizes import (
         CHOICES,
         METHODS,
         SEVEN_B,
@@ -51,6 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         method_of,
         roofline_of,
     )
+    from underpaint.artifacts.decoder_config import DecoderConfig
 
     models: dict[str, DecoderConfig] = {"llamagen-xl": XL, "7b": SEVEN_B}
     rows: list[dict[str, Any]] = []
@@ -103,7 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 more = max(0.0, part_ms(programs[pooled], "", bandwidth) - whole)
                 host[family] = {"cycle": one - level, "level": level, "node": 0.0, "pooled": more}
             curve = {
-                "format": 2,
+                "format": FORMAT,
                 "model": {"target": model, "engine": f"counted, {machine}"},
                 "verify_ms": verify,
                 "draft_ms": draft,

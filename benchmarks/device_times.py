@@ -10,13 +10,13 @@ import torch
 
 from benchmarks.device_checks import Check
 from benchmarks.device_models import random_model, shipped_method, shipped_models, shipped_prompts, weight_bytes
+from tools.device_programs import count_cycle
+from tools.device_sizes import method_of
 from underpaint.algos.draft.spec import Grid
-from underpaint.models.decoder_config import DecoderConfig
+from underpaint.artifacts.decoder_config import DecoderConfig
 from underpaint.runtime.device.decoder import DecoderForward
 from underpaint.runtime.device.eager import EagerLoop
-from underpaint.runtime.device.program import count_cycle
-from underpaint.runtime.device.runner import ENDINGS, DeviceRunner, envelope_of
-from underpaint.runtime.device.sizes import method_of
+from underpaint.runtime.device.runner import ENDINGS, DeviceRunner
 from underpaint.runtime.device.state import needed_bytes
 from underpaint.runtime.methods.method import ModelTables
 
@@ -97,17 +97,21 @@ class RandomWeights:
         if self._device.type == "cuda":
             found["peak_bytes"] = torch.cuda.max_memory_allocated(self._device) - before
             form = method_of(name, self.config.vocab_size)
-            plan, _ = envelope_of(form, runner.grid, self.config.vocab_size, None, self.batch)
-            drafts = None if plan is None or plan.by_target else self._decoders[1].shape
-            found["foreseen_bytes"] = needed_bytes(
-                self.batch,
-                runner.cycle.envelope,
-                runner.grid.cells,
-                self.config.prefix,
-                self._decoders[0].shape,
-                drafts,
-                self._condition.element_size(),
-            ) + (0 if plan is None else self.batch * plan.image_bytes)
+            layout = form.layout(runner.grid, self.config.vocab_size, None, self.batch)
+            drafts = self._decoders[1].config if form.drafts else None
+            found["foreseen_bytes"] = (
+                needed_bytes(
+                    self.batch,
+                    runner.cycle.envelope,
+                    runner.grid.cells,
+                    self.config.prefix,
+                    self._decoders[0].config,
+                    drafts,
+                    self._decoders[0].rows,
+                    self._condition.element_size(),
+                )
+                + self.batch * layout.image_bytes
+            )
         return found
 
     def plain(self, gb_s: float) -> dict[str, Any]:

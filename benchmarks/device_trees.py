@@ -39,8 +39,8 @@ def agrees(name: str, device: Any, nodes: int, vocab_size: int, seed: int) -> bo
     import torch
 
     from underpaint.runtime.device.kernels.tree_meta import tree_meta
-    from underpaint.runtime.device.kernels.walk import BatchTree, Verdicts
-    from underpaint.runtime.device.rules import Shape, device_rule
+    from underpaint.runtime.device.kernels.walk import BatchTree, Shape, Verdicts
+    from underpaint.runtime.device.rules import device_rule
 
     spec = RULES[name]
     settings = {}

@@ -8,13 +8,16 @@ ones, of all its pictures.
 
 import argparse
 import dataclasses
+import io
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from PIL import Image
+
 from benchmarks.pages import README_FILE, ROOT, read_result
 from benchmarks.report import at_least, parse, refusing
-from benchmarks.small_png import shrink
+from underpaint.artifacts.manifest import write_beside
 from underpaint.runtime.drawing import draw
 from underpaint.runtime.evaluation.gallery import write_gallery
 from underpaint.runtime.evaluation.report import ReportRow
@@ -22,6 +25,10 @@ from underpaint.runtime.methods.method_config import MethodConfig
 from underpaint.runtime.methods.registry import build_method, resolve
 from underpaint.runtime.pipeline import Pipeline
 
+PAGE_WIDTH = 840
+"""Pixels: what a README is shown at."""
+COLOURS = 160
+"""Of the picture's palette."""
 METHODS = ("ar", "jacobi-lookup", "lantern", "adt+lantern", "mulo-islands")
 
 
@@ -40,6 +47,18 @@ def as_recorded(method: str, temperature: float, recorded: Mapping[str, Any]) ->
     if any(shown.get(part) != recorded.get(part) for part in ("loop", "settings", "policy", "policy_settings", "rule")):
         raise ValueError(f"{README_FILE} has '{method}' with other settings than it is tuned to; compare anew")
     return config
+
+
+def shrink(path: Path) -> None:
+    """Write a picture file anew, with a palette, dithered, and at most as wide as a page shows it."""
+    with Image.open(path) as picture:
+        picture.thumbnail((PAGE_WIDTH, picture.height), Image.Resampling.LANCZOS)
+        opaque = picture.convert("RGB")
+    # Rare colours keep an entry: by area alone, a small green leaf turns brown.
+    palette = opaque.quantize(COLOURS, Image.Quantize.MAXCOVERAGE, kmeans=5)
+    packed = io.BytesIO()
+    opaque.quantize(palette=palette, dither=Image.Dither.FLOYDSTEINBERG).save(packed, "PNG", optimize=True)
+    write_beside(path, packed.getvalue())
 
 
 def main(arguments: list[str] | None = None) -> None:

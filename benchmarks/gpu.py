@@ -74,14 +74,14 @@ def engines(name: str, folder: Path, reference: Path, backend: str) -> tuple[Eng
 def parity(name: str, folder: Path, reference: Path, backend: str) -> dict[str, float]:
     """Largest logit difference over max(1, largest), with passes of every bucket in turn, and of other sizes."""
     rng, pair = np.random.default_rng(0), engines(name, folder, reference, backend)
-    shape = pair[0].shape
-    tokens = rng.integers(0, shape.vocab_size, shape.grid.cells)
-    features = rng.standard_normal((2, shape.grid.cells, shape.dim)).astype(np.float32)
+    config = pair[0].config
+    tokens = rng.integers(0, config.vocab_size, config.grid.cells)
+    features = rng.standard_normal((2, config.grid.cells, config.dim)).astype(np.float32)
     reads = name == "drafter"
     if not reads:
-        prefix = np.array([[shape.vocab_size + 1], [shape.uncond_ids[0]]])
+        prefix = np.array([[config.vocab_size + 1], [config.uncond_ids[0]]])
         for engine in pair:
-            out = engine.run(prefix, shape.first_cells(1), causal(1))
+            out = engine.run(prefix, config.first_cells(1), causal(1))
             engine.commit(slice(None))
     worst: dict[str, float] = {}
     start = turn = 0
@@ -128,9 +128,9 @@ def greedy(folder: Path, reference: Path, backend: str) -> dict[str, Any]:
 def timings(name: str, folder: Path, backend: str, rounds: int) -> dict[str, Any]:
     """Median milliseconds of a pass of every bucket, all sizes in turn within a round, copies in and out included."""
     engine = load_tensorrt(name, name, folder, backend).open(2)
-    shape, reads = engine.shape, name == "drafter"
+    config, reads = engine.config, name == "drafter"
     samples: dict[int, list[float]] = {count: [] for count in BUCKETS}
-    features = np.zeros((2, max(BUCKETS), shape.dim), dtype=np.float32)
+    features = np.zeros((2, max(BUCKETS), config.dim), dtype=np.float32)
     for turn in range(rounds + 3):
         for count, kept in samples.items():
             given = features[:, :count] if reads else None

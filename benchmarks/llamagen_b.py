@@ -22,14 +22,15 @@ from underpaint.algos.chance import sampling
 from underpaint.algos.draft.chain import Chain
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.step import decode
+from underpaint.artifacts.decoder_config import DecoderConfig
+from underpaint.artifacts.workers import usable_cores
 from underpaint.export.checkpoint import Request, export_checkpoint
 from underpaint.export.verify import verify
 from underpaint.models.decoder import Decoder, initialise
-from underpaint.models.decoder_config import DecoderConfig
 from underpaint.models.published.llamagen import llamagen_state
 from underpaint.models.published.options import LoadOptions
 from underpaint.runtime.costs.passes import chain, halfway
-from underpaint.runtime.engines.context import EngineContext, usable_cores
+from underpaint.runtime.engines.context import EngineContext
 from underpaint.runtime.engines.target import EngineTarget
 from underpaint.runtime.files import check_folder_writable
 

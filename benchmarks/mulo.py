@@ -1,6 +1,6 @@
 """The ablation of multi-scale drafting: what each part of MuLo-SD adds on the shipped models, in one table.
 
-Run: python -m benchmarks.mulo [--engines DIR] [--prompts-count 48] [--seeds 1] [--set tau=0.1] [--variants LABEL ...]
+Run: python -m benchmarks.mulo [--models DIR] [--prompts-count 48] [--seeds 1] [--set tau=0.1] [--variants LABEL ...]
      [--out FILE]
 
 Every variant draws the same prompts under the same seeds as AR, interleaved; a stopped run goes on where it was. Where
@@ -19,15 +19,17 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.models import engines_option, open_models
 from benchmarks.mulo_variants import FASTER, ORDERINGS, TEMPERATURE, VARIANTS, Variant, chosen
-from benchmarks.report import at_least, finish, options, parse, progress, refusing
+from benchmarks.report import at_least, finish, models_option, options, parse, progress, refusing
 from underpaint.algos.rows import SamplingParams
 from underpaint.artifacts.manifest import write_beside
 from underpaint.runtime.drawing import Drawing, draw
-from underpaint.runtime.evaluation.comparison import BASELINE, ComparisonPlan, log_settings, read_conditions, run
-from underpaint.runtime.evaluation.drawing_log import DrawingKey, DrawingLog
+from underpaint.runtime.evaluation.comparison import BASELINE, ComparisonPlan, read_conditions
+from underpaint.runtime.evaluation.drawer import run
+from underpaint.runtime.evaluation.drawing_log import DrawingKey
+from underpaint.runtime.evaluation.picture_judge import judge_of
 from underpaint.runtime.evaluation.picture_quality import PictureViews, picture_quality
+from underpaint.runtime.evaluation.plan import RunPlan
 from underpaint.runtime.evaluation.report import ReportRow, accepted_cells, report_rows
 from underpaint.runtime.files import check_folder_writable
 from underpaint.runtime.methods.method import DecodingMethod
@@ -163,7 +165,7 @@ def show(asked: list[Variant], rows: dict[str, ReportRow], taus: dict[str, float
 
 def main(arguments: list[str] | None = None) -> None:
     parser = options("mulo", __doc__)
-    engines_option(parser)
+    models_option(parser)
     parser.add_argument("--prompts-count", type=at_least(2), default=48)
     parser.add_argument("--seeds", type=at_least(1), default=1)
     parser.add_argument("--set", dest="settings", action="append", default=[], help="NAME=VALUE of all of MuLo-SD")
@@ -177,7 +179,7 @@ def main(arguments: list[str] | None = None) -> None:
         parser.error(f"--prompts-count: expected at most {APART}, got {given.prompts_count}")
     with refusing(parser):
         check_folder_writable(given.folder)
-        pipeline = open_models(given, 128)
+        pipeline = Pipeline.open(given.models, resolution=128)
         prompts = read_conditions(pipeline, (), given.prompts_count)
         sampler = pipeline.sampling
         asked, missing = available(pipeline, sampler, chosen(given.variants, given.settings))
@@ -186,18 +188,18 @@ def main(arguments: list[str] | None = None) -> None:
     taus = matched(pipeline, asked, sampler, given.folder / "taus.json")
     methods = tuple(built(pipeline, one, *([f"tau={taus[one.label]}"] if one.label in taus else [])) for one in asked)
     plan = ComparisonPlan(methods, prompts, tuple(range(given.seeds)), sampler)
-    settings = log_settings(pipeline, plan)
+    whole = RunPlan.of(pipeline, plan, judge_of(pipeline))
     with refusing(parser):
-        store = DrawingLog(given.folder, settings, fresh=given.fresh)
-    run(pipeline, plan, store, progress)
+        store = whole.open_log(given.folder, fresh=given.fresh)
+    run(whole, store, progress)
     keys = [(one.caption(), seed) for seed in plan.seeds for one in plan.conditions]
-    drawings = {method.name: [store[DrawingKey(method.name, *key)] for key in keys] for method in plan.methods}
-    views = PictureViews(pipeline, plan.conditions, compared=True)
+    drawings = {method.name: [store.drawing(DrawingKey(method.name, *key)) for key in keys] for method in plan.methods}
+    views = PictureViews(pipeline, whole.models[0].judge, plan.conditions, compared=True)
     rows = {row.method: row for row in report_rows(plan, drawings, pipeline.grid, views)}
     show(asked, rows, taus)
     claims = orderings(rows, drawings, views)
     found = {
-        "settings": settings,
+        "settings": whole.models[0].settings(),
         "baseline": BASELINE,
         "left_out": missing,
         "matched_taus": taus,

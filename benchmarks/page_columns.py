@@ -1,9 +1,56 @@
-"""Columns of the tables on the pages of docs/results/: headings, and the cells below them."""
+"""Columns of the tables on the pages of docs/results/: headings, and how a cell is written from a row of figures."""
 
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
 
-from benchmarks.page_cells import Column, Row, interval, number, percent, plain, word
+Row = Mapping[str, Any]
+Column = tuple[str, Callable[[Row], str]]
+Rows = Callable[[Row], Iterable[Row]]
+
+
+def all_rows(result: Row) -> Iterable[Row]:
+    """The rows of a record."""
+    rows: list[Row] = result["rows"]
+    return rows
+
+
+class Section(NamedTuple):
+    """A table of one result file on one page."""
+
+    page: str
+    heading: str
+    file: str
+    columns: tuple[Column, ...]
+    words: str = ""
+    rows: Rows = all_rows
+
+
+def number(value: float | None, form: str = ".2f") -> str:
+    """A figure, or nothing where there is none."""
+    return "" if value is None else format(value, form)
+
+
+def percent(value: float | None, digits: int = 0) -> str:
+    """A share in percent."""
+    return "" if value is None else f"{100 * value:.{digits}f} %"
+
+
+def interval(row: Row, name: str, form: str = ".2f") -> str:
+    """A figure with its 95 % interval."""
+    if row.get(f"{name}_low") is None:
+        return number(row.get(name), form)
+    return f"{row[name]:{form}} ({row[f'{name}_low']:{form}} to {row[f'{name}_high']:{form}})"
+
+
+def plain(name: str, form: str = ".2f") -> Callable[[Row], str]:
+    """The column of one figure."""
+    return lambda row: number(row.get(name), form)
+
+
+def word(name: str) -> Callable[[Row], str]:
+    """The column of one word."""
+    return lambda row: str(row[name])
+
 
 SPEED: tuple[Column, ...] = (
     ("method", word("method")),
@@ -29,32 +76,6 @@ README_COLUMNS: tuple[Column, ...] = (
     ("prompt accuracy", plain("prompt_accuracy", ".2f")),
 )
 
-
-SPREAD: tuple[Column, ...] = (
-    ("setting", word("variant")),
-    ("speed-up (95 %)", lambda row: interval(row, "speedup")),
-    ("times as fast as the default (95 %)", lambda row: interval(row, "over_default", ".3f")),
-    ("tokens per cycle", plain("tokens_per_cycle")),
-    ("mean depth", plain("mean_depth")),
-    ("prompt accuracy", plain("prompt_accuracy", ".3f")),
-    ("less AR's (95 %)", lambda row: interval(row, "accuracy_over_ar", "+.3f")),
-)
-
-MEASURES = {
-    "accuracy": "prompt accuracy",
-    "attribute_log_probability": "judge's log-probability",
-    "log_likelihood": "target's log-likelihood",
-    "auc": "AUC of a classifier, less 0.5",
-}
-
-DAMAGE: tuple[Column, ...] = (
-    ("tokens replaced", lambda row: percent(row["share"]) if row["share"] else "none (control)"),
-    ("by their k-th nearest, k", lambda row: str(row["rank"]) if row["share"] else "-"),
-    ("measure", lambda row: MEASURES[row["measure"]]),
-    ("less the undamaged (95 %)", lambda row: interval(row, "difference", "+.3f")),
-    ("sees it", lambda row: "yes" if row["sees"] else "no"),
-    ("pictures needed", lambda row: str(row["pictures_needed"] or "-")),
-)
 
 PAIRED: tuple[Column, ...] = (
     ("beside", word("method")),
@@ -114,31 +135,14 @@ SIMULATED: tuple[Column, ...] = (
     *((f"{machine.upper()}, {model}", plain(f"{machine}, {model}")) for machine, model in _SIMULATED_ON),
 )
 
-CHAINS: tuple[Column, ...] = (
-    ("traces", word("place")),
-    *((name, _speed_of(name)) for name in ("chain", "adt", "without calls", "roofline")),
-    ("roofline over adt (95 %)", _over("adt")),
-)
 
-
-def figures(*names: str) -> Callable[[Row], Iterable[Row]]:
+def figures(*names: str) -> Rows:
     return lambda result: [{"figure": name, "value": result[name]} for name in names]
 
 
 FIGURES: tuple[Column, ...] = (
     ("figure", word("figure")),
     ("value", lambda row: f"{row['value']:,.4g}" if isinstance(row["value"], float) else f"{row['value']:,}"),
-)
-
-BUDGET: tuple[Column, ...] = (
-    ("rival, residual", word("rival")),
-    ("siblings", lambda row: f"{row['siblings']}, {row['drawn']}"),
-    ("mean total variation", plain("mean_bias", ".3f")),
-    ("more kept, mean", plain("mean_gain", "+.3f")),
-    ("least", plain("least_gain", "+.3f")),
-    ("largest", plain("largest_gain", "+.3f")),
-    ("cases with more", lambda row: percent(row["keeps_more"])),
-    ("rival beyond its delta", lambda row: number(row["rival_beyond_its_delta"], ".0f")),
 )
 
 CERTIFIED: tuple[Column, ...] = (
@@ -149,14 +153,11 @@ CERTIFIED: tuple[Column, ...] = (
     ("false alarms", lambda row: str(len(row["false_alarms"]))),
 )
 
-DISTURBED: tuple[Column, ...] = (
-    ("run", word("run")),
-    ("method", word("method")),
-    ("pictures", word("images")),
-    ("target NFE", plain("target_nfe", ".12g")),
-    ("tokens per cycle", plain("tokens_per_cycle", ".16g")),
-    ("prompt accuracy", plain("prompt_accuracy", ".12g")),
-    ("Fréchet distance", plain("frechet_distance", ".16g")),
+WRONG_VERIFIERS: tuple[Column, ...] = (
+    ("verifier", word("verifier")),
+    ("siblings", word("drawn")),
+    ("seconds", plain("seconds", ".1f")),
+    ("recognised as", lambda row: ", ".join(row["looks_like"])),
 )
 
 PROGRAM: tuple[Column, ...] = (
@@ -171,16 +172,6 @@ PROGRAM: tuple[Column, ...] = (
     ("of which outside", plain("h200_outside_ms", ".3f")),
     ("A100, ms", plain("a100_ms", ".3f")),
     ("of which outside", plain("a100_outside_ms", ".3f")),
-)
-
-
-HOST_SHARE: tuple[Column, ...] = (
-    ("loop", word("loop")),
-    ("positions a pass", plain("positions", ".0f")),
-    ("target, ms", plain("target_ms", ".1f")),
-    ("drafter, ms", plain("drafter_ms", ".1f")),
-    ("host, ms", plain("host_ms", ".2f")),
-    ("host share", lambda row: f"{100 * row['host_share']:.1f} %"),
 )
 
 
@@ -208,3 +199,18 @@ PREDICTED: tuple[Column, ...] = (
     ("predicted", lambda row: f"{row['speedup'][0]:.3f}"),
     ("error", lambda row: f"{100 * row['speedup_error']:+.1f} %"),
 )
+
+JUDGED: tuple[Column, ...] = (
+    *SPEED[:3],
+    ("seconds a picture", plain("seconds_per_image")),
+    *SPEED[3:],
+    ("judge's log-probability, less AR's", lambda row: interval(row, "attribute_log_probability_over_ar", "+.2f")),
+    ("target's log-likelihood, less AR's", lambda row: interval(row, "log_likelihood_over_ar", "+.3f")),
+    ("told from AR's, AUC", lambda row: interval(row, "auc")),
+)
+_TIMES = ("speed-up (95 %)", "seconds a picture", "host share")
+UNTIMED: tuple[Column, ...] = tuple(column for column in JUDGED if column[0] not in _TIMES)
+"""Of a record whose times say nothing."""
+
+
+PASSES: tuple[Column, ...] = (("nodes", word("nodes")), ("plain passes", plain("times")))

@@ -1,29 +1,50 @@
 """Which tables the pages of docs/results/ hold: for each result file, its rows and its columns."""
 
-from benchmarks.page_cells import Section, plain, word
 from benchmarks.page_columns import (
-    BUDGET,
     CERTIFIED,
-    CHAINS,
-    DISTURBED,
     DUPLICATES,
     FIGURES,
-    HOST_SHARE,
+    JUDGED,
+    PAIRED,
+    PASSES,
     PREDICTED,
+    PREMISES,
     PROGRAM,
     SIMULATED,
     SPEED,
     STUDY,
+    TIES,
+    UNTIMED,
+    WRONG_VERIFIERS,
+    Column,
+    Rows,
+    Section,
+    all_rows,
     figures,
     simulated_by_method,
 )
-from benchmarks.textured_tables import TEXTURED_SECTIONS
 
-SIMULATED_WORDS = """Speed-up in modelled time at the size of LlamaGen-XL, temperature 1, on synthetic models of
-16 x 16 cells. "tuned" was chosen on two cores of a processor, where nodes are dear. A synthetic model has a few hundred
-contexts, so what the target said before comes again sooner than in a picture: windows that look it up (`jacobi-lookup`,
-`roofline`) have more of it here than they would have on photographs. LANTERN in the long windows of `roofline+lantern`
-keeps nearly everything on flat distributions: read it beside its bias, which no bound holds."""
+TEXTURED_PAGE = "textured"
+TITLES = {
+    "premises": "What the papers take for granted",
+    "roofline": "`roofline` in simulation",
+    "simulator": "The simulator against the engine",
+    "exactness": "Verifiers judged by `underpaint certify`",
+    "costs": "LlamaGen-B at full size",
+    "device": "The whole cycle on a GPU, predicted",
+    TEXTURED_PAGE: "TexturedScenes: models in the papers' regime",
+}
+README_FILE = "textured-compare-128-t1.json"
+"""The record of the README's table."""
+
+
+def _compared(file: str, heading: str, more: str = "") -> Section:
+    words = "Where guidance is not 1, every pass has two rows. Measures of quality are paired with AR's."
+    return Section(TEXTURED_PAGE, heading, f"textured-{file}.json", JUDGED, f"{words} {more}".strip())
+
+
+def _textured(file: str, heading: str, columns: tuple[Column, ...], words: str, rows: Rows = all_rows) -> Section:
+    return Section(TEXTURED_PAGE, heading, f"textured-{file}.json", columns, words, rows)
 
 
 SECTIONS: tuple[Section, ...] = (
@@ -37,8 +58,6 @@ SECTIONS: tuple[Section, ...] = (
         lambda result: result["replacements"],
     ),
     Section("roofline", "Synthetic models on three machines", "roofline-study.json", STUDY),
-    Section("roofline", "Chains in one call, on traces of earlier models", "chain-study-traces.json", CHAINS),
-    Section("roofline", "Chains in one call, on synthetic models", "chain-study-models.json", CHAINS),
     Section(
         "simulator",
         "Tree methods, on earlier models",
@@ -52,85 +71,31 @@ SECTIONS: tuple[Section, ...] = (
         "Every method on an A100 and an H200",
         "simulated-methods.json",
         SIMULATED,
-        SIMULATED_WORDS,
+        "Speed-up in modelled time at the size of LlamaGen-XL, temperature 1, on synthetic models of 16 x 16 cells. "
+        "The tuned settings were chosen on two cores of a processor, where nodes are dear. A synthetic model has a few "
+        "hundred contexts, so what the target said before comes again sooner than in a picture. Windows that look it "
+        "up (`jacobi-lookup`, `roofline`) gain more from that here than they would on photographs. LANTERN in the long "
+        "windows of `roofline+lantern` keeps nearly everything on flat distributions: read it beside its bias, which "
+        "no bound holds.",
         simulated_by_method,
     ),
     Section(
-        "simulator",
-        "Lockstep against the loop",
-        "simulate.json",
-        (
-            ("policy", word("policy")),
-            ("rule", word("rule")),
-            ("lockstep, ms an image", plain("lockstep_ms", ".3f")),
-            ("loop, ms an image", plain("loop_ms", ".2f")),
-            ("times faster", plain("times_faster", ".0f")),
-        ),
-    ),
-    Section(
-        "relaxed",
-        "`neighbour_budget` against the best mixture of a rival's settings at equal total variation",
-        "relaxed-budget.json",
-        BUDGET,
-        "Exact, by enumeration, so on any machine. *More kept*: the probability that one of the siblings is kept, less "
-        "the rival's.",
-    ),
-    Section(
         "exactness",
-        "Verifiers judged by `underpaint certify`",
+        "All verifiers",
         "certify.json",
         CERTIFIED,
         "Wrong ones are the gallery's, on every kind of trees. Right ones are ours and public samplers written anew.",
         lambda result: [result],
     ),
-    Section(
-        "exactness",
-        "Wrong verifiers, one by one",
-        "certify.json",
-        (
-            ("verifier", word("verifier")),
-            ("siblings", word("drawn")),
-            ("seconds", plain("seconds", ".1f")),
-            ("recognised as", lambda row: ", ".join(row["looks_like"])),
-        ),
-    ),
-    Section(
-        "exactness",
-        "An evaluation that loses a worker half-way",
-        "evaluate.json",
-        DISTURBED,
-        "2,000 pictures on two Ray workers, undisturbed, and with one worker killed after 1,000. Every figure that no "
-        "clock takes is the same.",
-    ),
+    Section("exactness", "Wrong verifiers, one by one", "certify.json", WRONG_VERIFIERS),
     Section(
         "costs",
-        "A verdict on a tree",
-        "decide.json",
-        FIGURES,
-        rows=figures("nodes", "vocab_size", "verdict_ms", "speedup", "speedup_arrays", "base_us", "visited_us"),
-    ),
-    Section(
-        "costs",
-        "TreeBuilder a tree on the host",
-        "grow.json",
-        FIGURES,
-        rows=figures("nodes", "vocab_size", "grow_us", "direct_sorted_us", "direct_partitioned_us"),
-    ),
-    Section(
-        "costs",
-        "LlamaGen-B at full size",
+        "Export, one picture, and a token",
         "llamagen-b.json",
         FIGURES,
         rows=figures(
             "parameters", "export_seconds", "peak_memory_bytes", "picture_seconds", "reading_ms", "token_over_reading"
         ),
-    ),
-    Section(
-        "costs",
-        "The host's share of a cycle at LlamaGen-B's shape, random weights",
-        "host-share.json",
-        HOST_SHARE,
-        rows=lambda result: [{"loop": name, **parts} for name, parts in result["loops"].items()],
     ),
     Section(
         "device",
@@ -151,15 +116,121 @@ SECTIONS: tuple[Section, ...] = (
         "verification once a picture. A commit is counted as if every draft were accepted: of `roofline`'s window that "
         "is 0.02 ms on an A100.",
     ),
-    Section(
-        "costs",
-        "A pass after a pause",
-        "pauses.json",
-        (("pause, ms", lambda row: str(row["pause"])), ("passes of 1, 2, ... positions, ms", word("passes"))),
-        rows=lambda result: [
-            {"pause": pause, "passes": ", ".join(f"{count}: {ms:.3f}" for count, ms in found.items())}
-            for pause, found in result["passes_ms"]
-        ],
+    *(
+        section
+        for side in (64, 128)
+        for section in (
+            _textured(
+                f"premises-{side}",
+                f"What the papers take for granted, {side} px",
+                PREMISES,
+                "After guidance; where it is not 1, a pass has two rows. What each figure is: "
+                "docs/how-to/check-premises.md.",
+            ),
+            _textured(
+                f"premises-{side}",
+                f"What a target pass costs, {side} px",
+                PASSES,
+                "In plain passes, inside decoding cycles, by the nodes of the pass: what parallel verification costs.",
+                rows=lambda one: one["passes"],
+            ),
+        )
     ),
-    *TEXTURED_SECTIONS,
+    _compared(
+        "quality-128-t1",
+        "Chosen methods on more prompts, 128 px, temperature 1",
+        "`zipar` over two cells takes three quarters of the passes that `mulo-islands` does in both resolutions "
+        "together, whose rows lie two cells behind in repair. The low target of `mulo-islands` multiplies in 8 bits, "
+        "which the paper does not do.",
+    ),
+    _compared("quality-128-t0", "Chosen methods on more prompts, 128 px, temperature 0"),
+    _compared(
+        "quality-islands-128-t1",
+        "Islands on more prompts, 128 px, temperature 1",
+        "As they are tuned: in repair a row of an island lies one cell behind the row above it. The low target "
+        "multiplies in 8 bits.",
+    ),
+    *(_compared(f"compare-128-t{t}", f"Methods beside each other, 128 px, temperature {t}") for t in (1, 0)),
+    _compared("compare-64-t1", "Methods beside each other, 64 px, temperature 1"),
+    *(
+        _textured(f"paired-{file}128-t{t}", f"{heading}, 128 px, temperature {t}", PAIRED, words)
+        for file, heading, words in (
+            (
+                "",
+                "`lantern` beside each of the others",
+                "Picture by picture, of the same comparison: how many times as fast as the other `lantern` is.",
+            ),
+            (
+                "roofline-",
+                "`roofline` and its own window",
+                "Picture by picture: how many times as fast as the other `roofline` is.",
+            ),
+            (
+                "paper-",
+                "`eagle2` beside each of the others, the papers' own settings",
+                "Picture by picture: how many times as fast the other `eagle2` is, and how much deeper its drafts are.",
+            ),
+        )
+        for t in (1, 0)
+    ),
+    _textured(
+        "ties-128-t0",
+        "Where lossless methods part from plain decoding, 128 px, temperature 0",
+        TIES,
+        "A larger pass rounds otherwise, so a method can choose another token where two tie: their log-probabilities "
+        "differ by no more than rounding makes, in passes of 1, 3 and 8 positions.",
+    ),
+    *(_compared(f"compare-paper-128-t{t}", f"The papers' own settings, 128 px, temperature {t}") for t in (1, 0)),
+    _compared(
+        "adt-control-128-t1",
+        "ADT-Tree and its control at the papers' own settings, 128 px, temperature 1",
+        "`adt-control-tree` drafts EAGLE-2's trees of ADT-Tree's mean depth and number of nodes, and never adapts.",
+    ),
+    _compared(
+        "pooled-codes-128-t0",
+        "ADT-Tree with LANTERN by how many near codes it pools, 128 px, temperature 0",
+        "On other prompts: the more codes, the faster. `adt+lantern++` pools 10, in "
+        "proportion to the token's own probability.",
+    ),
+    _compared(
+        "pooled-30-128-t0",
+        "ADT-Tree with LANTERN that pools 30 near codes, on more prompts, 128 px, temperature 0",
+        "The prompts of `textured-quality-128-t0.json`, where it pools 250.",
+    ),
+    _textured(
+        "mulo-ablation",
+        "What each part of MuLo-SD adds, 128 px, temperature 1",
+        JUDGED,
+        "Serial repair of the whole draft in row fronts of two cells, and what is varied. In the variants of local and "
+        "of raster rejection two low rows are drafted a cycle. *Matched*: the threshold at which as much of the draft "
+        "is kept as by `local + expansion` or `pooled`. Differences pair by pair: [claims.md](claims.md).",
+    ),
+    _textured(
+        "mulo-parts",
+        "What row fronts add to MuLo-SD, and what pictures do between the resolutions, 128 px, temperature 1",
+        JUDGED,
+        "Serial repair of the whole draft in raster order, and what is varied. `sampler bicubic` decodes, resizes and "
+        "encodes pictures; `sampler latent` is the network on codes that ships.",
+    ),
+    _textured(
+        "mulo-losses",
+        "What the losses of MuLo-SD's samplers add, 128 px, temperature 1",
+        UNTIMED,
+        "Other work ran beside it, so no times are shown. `latent` ships: tokens and pictures on the way up, tokens on "
+        "the way down. `latent-ce` knows tokens alone; `latent-gan` adds a critic on the way up, `latent-down-pixel` "
+        "pictures on the way down, `latent-down-gan` both there. Where the way down counts, two low rows are drafted a "
+        "cycle, as in `local + expansion`.",
+    ),
+    _compared(
+        "pair-128-t1",
+        "Guidance by a true pair of rows, 128 px, temperature 1",
+        "The target is the one before guidance was baked in. The drafter learnt from the one after, of one row. "
+        "`mulo-islands` drafted in float32 and kept more then.",
+    ),
+    _compared(
+        "eight-bits-128-t1",
+        "Targets that multiply in 8 bits, 128 px, temperature 1",
+        "Speed-ups are over plain decoding by these targets; the seconds of a picture compare them with those in "
+        "float32. *Lossless* is said of the rule: products in 8 bits depend on the size of a pass.",
+    ),
 )

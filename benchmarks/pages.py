@@ -15,10 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.claims import CLAIMS, claims_page
-from benchmarks.page_cells import Section
-from benchmarks.page_columns import README_COLUMNS
-from benchmarks.page_tables import SECTIONS
-from benchmarks.textured_tables import COMPARED, TEXTURED_PAGE
+from benchmarks.page_columns import README_COLUMNS, Section
+from benchmarks.page_tables import README_FILE, SECTIONS, TITLES
 from underpaint.artifacts.manifest import write_beside
 from underpaint.artifacts.results import read_results
 
@@ -26,22 +24,11 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 PAGES = ROOT / "docs" / "results"
 README = ROOT / "README.md"
-README_FILE = COMPARED[1]
 README_METHODS = ("ar", "eagle2", "adt", "jacobi-lookup", "lantern", "adt+lantern", "zipar", "mulo-islands")
 README_BEGIN, README_END = "<!-- made by `python -m benchmarks.pages` -->", "<!-- end -->"
 _COMMAND_LETTERS = 108
 CLAIMS_TITLE = "The papers' claims, one by one"
 NOTE = "<!-- Made by `python -m benchmarks.pages`; do not edit. -->"
-TITLES = {
-    "premises": "What the papers take for granted",
-    "roofline": "`roofline` in simulation",
-    "simulator": "The simulator against the engine",
-    "relaxed": "What a unit of bias buys",
-    "exactness": "Distributions and verification on the engine",
-    "costs": "What passes and decisions cost",
-    "device": "The whole cycle on a GPU, predicted",
-    TEXTURED_PAGE: "TexturedScenes: models in the papers' regime",
-}
 
 
 def read_result(name: str) -> dict[str, Any]:
@@ -61,7 +48,7 @@ def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> st
 def conditions(result: Mapping[str, Any]) -> list[str]:
     """What a reader has to know before the figures: sampling, prompts, model, machine, command."""
     found = []
-    settings, sampler = result.get("settings"), result.get("sampler")
+    settings = result.get("settings")
     if settings is not None:
         top_k = settings["top_k"] or "all codes"
         sampling = f"guidance {settings['guidance']:g}, top-k {top_k}, top-p {settings['top_p']:g}"
@@ -72,10 +59,6 @@ def conditions(result: Mapping[str, Any]) -> list[str]:
         found.append(
             f"Pictures: {count}" + ("" if alone else " a method") + (f"; preset `{preset}`." if preset else ".")
         )
-    elif sampler is not None:
-        found.append(f"Sampling: top-k {sampler['top_k'] or 'all codes'}, top-p {sampler['top_p']:g}.")
-    if "replays" in result:
-        found.append(f"Pictures: {result['pictures']} a method; bias on {result['replays']} of them.")
     model = result.get("model")
     if isinstance(model, Mapping) and "engine" in model:
         found.append(f"Model: {model.get('target', 'target')}, {model['engine']}.")

@@ -1,6 +1,6 @@
 """How often a draft of each rank is kept: what Sequoia plans its tree by.
 
-Run: python -m benchmarks.rank_acceptance [--engines DIR] [--prompts-count 24] [--prompts-skip 200] [--ranks 4]
+Run: python -m benchmarks.rank_acceptance [--models DIR] [--prompts-count 24] [--prompts-skip 200] [--ranks 4]
          [--out FILE]
 
 Sequoia (arXiv 2402.12374, section 3) takes the probability that, where a node's children are tried, the one of each
@@ -13,8 +13,7 @@ on the machine. A rank that was never tried, as where top-k leaves no such sibli
 from collections.abc import Sequence
 from typing import Any, Final
 
-from benchmarks.models import engines_option, open_models
-from benchmarks.report import at_least, finish, options, parse, refusing
+from benchmarks.report import at_least, finish, models_option, options, parse, refusing
 from underpaint.algos.draft.sequoia import acceptance_by_rank
 from underpaint.algos.rows import SamplingParams
 from underpaint.runtime.conditions import Condition
@@ -50,7 +49,7 @@ def measured(
 
 def main(arguments: list[str] | None = None) -> None:
     parser = options("rank_acceptance", __doc__)
-    engines_option(parser)
+    models_option(parser)
     parser.add_argument("--resolution", type=int, choices=(64, 128), default=128)
     parser.add_argument("--prompts-count", type=at_least(1), default=24)
     parser.add_argument("--prompts-skip", type=at_least(0), default=200, help="chosen prompts left out")
@@ -58,7 +57,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--ranks", type=at_least(1), default=4, help="children that are told apart")
     asked = parse(parser, arguments)
     with refusing(parser):
-        pipeline = open_models(asked, asked.resolution)
+        pipeline = Pipeline.open(asked.models, resolution=asked.resolution)
         prompts = read_conditions(pipeline, (), asked.prompts_count, asked.prompts_skip)
     shipped = pipeline.sampling
     rows = []

@@ -14,9 +14,10 @@ from underpaint.artifacts.manifest import write_beside
 from underpaint.artifacts.results import results_text
 from underpaint.runtime.evaluation.machine import describe_machine, typed_command
 from underpaint.runtime.files import check_file_writable
+from underpaint.zoo.load import FOLDER
 
 if TYPE_CHECKING:
-    from underpaint.runtime.evaluation.comparison import ComparisonProgress
+    from underpaint.runtime.evaluation.drawer import RunProgress
 
 
 def options(name: str, description: str | None) -> argparse.ArgumentParser:
@@ -25,6 +26,11 @@ def options(name: str, description: str | None) -> argparse.ArgumentParser:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--out", type=Path, help="write the JSON here too")
     return parser
+
+
+def models_option(parser: argparse.ArgumentParser) -> None:
+    """--models, as the commands have it."""
+    parser.add_argument("--models", type=Path, default=FOLDER, help="folder of models; default: the shipped one")
 
 
 def at_least(least: int) -> Callable[[str], int]:
@@ -57,7 +63,7 @@ def parse(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> a
     return asked
 
 
-def progress(state: ComparisonProgress) -> None:
+def progress(state: RunProgress) -> None:
     """How far a comparison is, on one line of standard error."""
     end = "\n" if state.finished == state.size else ""
     print(f"\r{state.finished} of {state.size} drawings", end=end, file=sys.stderr, flush=True)

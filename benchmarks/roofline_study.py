@@ -23,13 +23,13 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from benchmarks.report import at_least, finish, options, parse
+from underpaint.artifacts.workers import local_workers, usable_cores
 from underpaint.runtime.methods.registry import resolve
-from underpaint.runtime.methods.window_settings import DrawnSettings, WindowSettings, window_plan
+from underpaint.runtime.methods.trees.beside import DrawnSettings, window_plan
 from underpaint.sim.batched.decoding import AlternativeDrafts, make_rule, make_scheme, run_lockstep, run_loop
 from underpaint.sim.latency.models import Costs, SizeMissing
 from underpaint.sim.latency.run_times import latency_model_of
 from underpaint.sim.report.statistics import Estimate, Runs, mean_depth, ratio, speedup, tokens_per_cycle
-from underpaint.sim.sweep.executors import executor, usable_cores
 from underpaint.sim.synthetic.field import make_synthetic_model
 from underpaint.sim.synthetic.table_model import TableModel
 from underpaint.sim.synthetic.windows import WindowRecipe, WindowScheme, make_window_scheme, run_windows
@@ -156,7 +156,7 @@ def beside_of(task: Task, model: TableModel) -> AlternativeDrafts | None:
     """A window as `jacobi-lookup`'s, and rules for drawn siblings, as the method `roofline` has them."""
     if not task.beside:
         return None
-    plan = window_plan(WindowSettings(), "point", make_rule(model, "point", {}))
+    plan = window_plan({}, "point", make_rule(model, "point", {}))
     drawn = DrawnSettings("multi_round") if "replacement" in task.beside else DrawnSettings()
     return AlternativeDrafts(plan.window, plan.rule, drawn.rules() if "siblings" in task.beside else {})
 
@@ -290,16 +290,16 @@ def main(arguments: list[str] | None = None) -> None:
     )
     parser.add_argument("--images", type=at_least(2), default=12, help="images of each model")
     parser.add_argument("--rules", default=",".join(RULES), help=f"of {', '.join(RULES)}")
-    parser.add_argument("--models", default=";".join(SYNTHETIC_MODELS), help="with semicolons between")
+    parser.add_argument("--model", default=";".join(SYNTHETIC_MODELS), help="with semicolons between")
     parser.add_argument("--jobs", type=at_least(1), default=usable_cores(), help="processes")
     asked = parse(parser, arguments)
-    rules, models = asked.rules.split(","), asked.models.split(";")
+    rules, models = asked.rules.split(","), asked.model.split(";")
     if not set(rules) <= RULES.keys() or not set(models) <= SYNTHETIC_MODELS.keys():
         parser.error(f"expected rules of {', '.join(RULES)} and models of {'; '.join(SYNTHETIC_MODELS)}")
-    where = executor("local", asked.jobs)
-    ran = list(where.run(work, first_tasks(rules, models, asked.seeds, asked.images)))
+    where = local_workers(work, asked.jobs)
+    ran = list(where.run(first_tasks(rules, models, asked.seeds, asked.images)))
     ran.sort(key=lambda one: (models.index(one.task.model), rules.index(one.task.rule), one.task.settings))
-    ran += where.run(work, equal_nodes(ran))
+    ran += where.run(equal_nodes(ran))
     found = {
         **{"benchmark": "roofline_study", "seeds": asked.seeds, "images": asked.images},
         "models": {name: {"kind": SYNTHETIC_MODELS[name][0], "settings": SYNTHETIC_MODELS[name][1]} for name in models},

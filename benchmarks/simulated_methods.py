@@ -1,6 +1,6 @@
 """Every method that a synthetic model can run, tuned and as published, on the rooflines of an A100 and an H200.
 
-Run: python -m benchmarks.simulated_methods [--images 12] [--models field,flat,patchy] [--methods a,b] [--jobs 2]
+Run: python -m benchmarks.simulated_methods [--images 12] [--model field,flat,patchy] [--methods a,b] [--jobs 2]
      [--out FILE]
 
 The settings are those of `underpaint compare`: "tuned" was chosen on two cores of a processor, where nodes are dear;
@@ -19,15 +19,15 @@ import numpy as np
 from benchmarks.report import at_least, finish, options, parse
 from underpaint.algos.accept.neighbours import nearest_codes
 from underpaint.artifacts.cost_curve import EngineCosts
+from underpaint.artifacts.workers import local_workers, usable_cores
 from underpaint.runtime.methods.method import ModelTables
 from underpaint.runtime.methods.method_config import PRESETS, MethodConfig
 from underpaint.runtime.methods.registry import METHODS, resolve
-from underpaint.runtime.methods.tree_config import NO_POLICY, TreeConfig
+from underpaint.runtime.methods.trees.method import NO_POLICY, TreeConfig
 from underpaint.sim.batched.decoding import MOST_NODES, NEIGHBOURS, AlternativeDrafts, Scheme, run_loop
 from underpaint.sim.latency.models import Costs
 from underpaint.sim.latency.run_times import latency_model_of
 from underpaint.sim.report.statistics import Runs, speedup, tokens_per_cycle
-from underpaint.sim.sweep.executors import executor, usable_cores
 from underpaint.sim.synthetic.field import make_synthetic_model
 from underpaint.sim.synthetic.table_model import TableModel
 from underpaint.sim.synthetic.windows import LOOPS, WindowRecipe, make_window_scheme, run_windows
@@ -128,15 +128,15 @@ def main(arguments: list[str] | None = None) -> None:
     parser = options("simulated_methods", __doc__)
     known = [spec.name for spec in METHODS if can_run(spec.tuned.sampled)]
     parser.add_argument("--images", type=at_least(2), default=12, help="images of each model")
-    parser.add_argument("--models", default=",".join(MODELS), help="synthetic models, with commas between")
+    parser.add_argument("--model", default=",".join(MODELS), help="synthetic models, with commas between")
     parser.add_argument("--methods", default=",".join(known), help="with commas between")
     parser.add_argument("--jobs", type=at_least(1), default=usable_cores(), help="processes")
     asked = parse(parser, arguments)
-    methods, models = asked.methods.split(","), asked.models.split(",")
+    methods, models = asked.methods.split(","), asked.model.split(",")
     if not set(methods) <= set(known) or not set(models) <= set(MODELS):
         parser.error(f"expected methods of {', '.join(known)} and models of {', '.join(MODELS)}")
     ran = sorted(
-        executor("local", asked.jobs).run(work, tasks(methods, models, asked.images)),
+        local_workers(work, asked.jobs).run(tasks(methods, models, asked.images)),
         key=lambda one: (methods.index(one.task.method), one.task.preset, models.index(one.task.model)),
     )
     rows = [

@@ -1,6 +1,6 @@
 """Where lossless methods part from plain decoding at temperature 0: how near the target's likeliest tokens lie there.
 
-Run: python -m benchmarks.ties FOLDER [--figures FILE] [--engines DIR] [--out FILE]
+Run: python -m benchmarks.ties FOLDER [--figures FILE] [--models DIR] [--out FILE]
 
 FOLDER is what `underpaint compare --temperature 0 --out` wrote; its log holds the tokens of every picture. An engine
 rounds a pass by how many positions it has. So a method with larger passes than plain decoding's can choose another
@@ -15,8 +15,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from benchmarks.models import engines_option, open_models
-from benchmarks.report import finish, options, parse, refusing
+from benchmarks.report import finish, models_option, options, parse, refusing
 from underpaint.algos.arrays import IntArray
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.step import Target
@@ -74,16 +73,16 @@ def main(arguments: list[str] | None = None) -> None:
     parser = options("ties", __doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--figures", type=Path, help="the figures, where `compare --json` wrote them elsewhere")
-    engines_option(parser)
+    models_option(parser)
     asked = parse(parser, arguments)
     with refusing(parser):
         found = read(asked.folder, asked.figures)
         results, settings, model = found.results, found.results["settings"], found.results["model"]
-        models, name = open_models(asked, model["resolution"]), model["target"]
+        models, name = Pipeline.open(asked.models, resolution=model["resolution"]), model["target"]
         sampling = whole_distribution(SamplingParams(guidance=settings["guidance"]))
         models.target(models.condition(settings["prompts"][0]), sampling)
         if models.hashes.get(name) != model["sha256"][name]:
-            raise ValueError(f"{asked.folder} is of another {name} than {asked.engines} holds; name its by --engines")
+            raise ValueError(f"{asked.folder} is of another {name} than {asked.models} holds; name its by --models")
     allowed, rows, every = ALLOWED[model["precision"]], list[dict[str, Any]](), list[dict[str, Any]]()
     for row in results["rows"]:
         if not row["lossless"] or row["method"] == "ar":

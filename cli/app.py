@@ -5,31 +5,13 @@ from typing import Annotated
 
 import typer
 
-from underpaint.algos.plugin_guard import clean_output, named_in_use
+from underpaint.algos.plugin_guard import clean_output, guard_exit, named_in_use
 from underpaint.algos.plugins import VARIABLE, PluginError, load_plugins, named_by_environment
 from underpaint.artifacts.manifest import ManifestError
-from underpaint.cli.certify import certify
-from underpaint.cli.compare import compare
-from underpaint.cli.costs import costs
-from underpaint.cli.engine import engine
 from underpaint.cli.errors import BAD_INPUT, bad_input, machine_errors, stopped_on_interrupt
-from underpaint.cli.evaluation.evaluate import evaluate
-from underpaint.cli.evaluation.metrics import app as metrics
-from underpaint.cli.evaluation.premises import premises
-from underpaint.cli.exact import exact
-from underpaint.cli.export import caption, check, export
-from underpaint.cli.generate import generate
-from underpaint.cli.methods import methods
-from underpaint.cli.outputs import Commands, TorchCommand, allow_overwriting
-from underpaint.cli.prompts import prompts
-from underpaint.cli.report import report
-from underpaint.cli.results import app as results
+from underpaint.cli.outputs import Commands, allow_overwriting
 from underpaint.cli.root import HELP_NAMES, RootGroup, completion_script, enable_completion
-from underpaint.cli.simulate.commands import app as simulate
-from underpaint.cli.simulate.trace import trace
-from underpaint.cli.sweep import sweep
 from underpaint.cli.terminal import be_quiet, forget_odd_columns
-from underpaint.cli.train.commands import app as train
 
 _NAME = "underpaint"
 
@@ -74,29 +56,6 @@ def plugins(
         load_plugins((*named_by_environment(), *(plugin or ())))
 
 
-app.command()(generate)
-app.command()(compare)
-app.command()(report)
-app.command()(sweep)
-app.command()(evaluate)
-app.command()(methods)
-app.command()(prompts)
-app.command()(costs)
-app.command()(exact)
-app.command()(certify)
-app.command()(premises)
-app.command()(trace)
-app.add_typer(simulate, name="simulate")
-app.add_typer(results, name="results")
-app.add_typer(metrics, name="metrics")
-
-app.add_typer(train, name="train")
-app.command(cls=TorchCommand)(export)
-app.command(cls=TorchCommand)(check)
-app.command(cls=TorchCommand)(caption)
-app.command(cls=TorchCommand)(engine)
-
-
 @app.command()
 def completion(
     shell: Annotated[str, typer.Argument(help="bash, zsh, fish or powershell.")],
@@ -121,6 +80,8 @@ def main() -> None:
     except (PluginError, ManifestError) as error:
         typer.echo(f"error: {error}", err=True)
         sys.exit(BAD_INPUT)
+    finally:
+        guard_exit()
 
 
 if __name__ == "__main__":

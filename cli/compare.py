@@ -1,9 +1,9 @@
 """`underpaint compare`: methods beside each other, on the same prompts and seeds."""
 
 import shlex
-from itertools import product
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -21,32 +21,19 @@ from underpaint.cli.device import (
     plan_on_device,
     show_device_rows,
 )
-from underpaint.cli.drawing import draw_all, record_all
 from underpaint.cli.errors import bad_input
 from underpaint.cli.evaluation.prompts import PromptOptions, choose
 from underpaint.cli.option_groups import grouped
 from underpaint.cli.options import (
-    Backend,
-    Engines,
-    Guidance,
-    Low,
-    MethodSettings,
-    Preset,
-    Resolution,
-    Seeds,
-    Temperature,
-    TopK,
-    TopP,
+    Models,
     check_costs,
     check_promises,
-    open_pipeline,
     read_names,
-    read_preset,
-    read_sampling,
     settings_by_method,
     short_hash,
 )
 from underpaint.cli.outputs import check_replaceable, json_output, output_folder
+from underpaint.cli.runs import RunOptions, draw_run, record_all
 from underpaint.cli.terminal import (
     STANDARD_OUTPUT,
     Format,
@@ -59,18 +46,14 @@ from underpaint.cli.terminal import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from underpaint.artifacts.cost_curve import CostCurveFile
     from underpaint.runtime.device.drawing import DevicePlan
-    from underpaint.runtime.evaluation.comparison import ComparisonPlan
     from underpaint.runtime.evaluation.drawing_log import DrawingLog
+    from underpaint.runtime.evaluation.plan import RunPlan
     from underpaint.runtime.evaluation.replay import ReplayLog
-    from underpaint.runtime.pipeline import Pipeline
 
 DEFAULT_OUT = Path("runs/compare")
 GALLERY = "gallery.png"
-PICTURES = "pictures"
 MAPS = "acceptance.png"
 DEFAULT_METHODS = (
     "ar,speculative,eagle2,adt-control-chain,adt-control-tree,adt,scd-maximal,jacobi-lookup,"
@@ -78,6 +61,7 @@ DEFAULT_METHODS = (
 )
 
 _NO_FILE = PromptOptions()
+_USUAL = RunOptions()
 _NO_DEVICE = DeviceOptions()
 
 
@@ -85,23 +69,14 @@ _NO_DEVICE = DeviceOptions()
 def compare(
     prompts: Annotated[
         list[str] | None,
-        typer.Argument(help="Prompts in quotes (see --engines); without any, and without --prompts, some are chosen."),
+        typer.Argument(help="Prompts in quotes (see --models); without any, and without --prompts, some are chosen."),
     ] = None,
     methods: Annotated[str, typer.Option(help="Methods, with commas between; AR is always among them.")] = (
         DEFAULT_METHODS
     ),
-    preset: Preset = None,
-    temperature: Temperature = 1.0,
-    seeds: Seeds = 1,
     prompt_options: PromptOptions = _NO_FILE,
-    setting: MethodSettings = None,
-    guidance: Guidance = None,
-    top_k: TopK = None,
-    top_p: TopP = None,
-    engines: Engines = None,
-    resolution: Resolution = None,
-    low: Low = None,
-    backend: Backend = "cpu",
+    models: Models = None,
+    options: RunOptions = _USUAL,
     device: DeviceOptions = _NO_DEVICE,
     out: Annotated[
         Path | None,
@@ -145,25 +120,24 @@ def compare(
     A stopped comparison (Ctrl-C) keeps what is drawn; the same command goes on with it. Quality is reported where the
     folder of models holds a judge, pictures where it holds a decoder.
     """
-    from underpaint.algos.rows import SamplingParams
+    from underpaint.artifacts.workers import InProcess
     from underpaint.runtime.evaluation.comparison import (
         EAGER,
         ComparisonPlan,
         build_methods,
-        check_log,
         check_opens,
-        log_settings,
         with_baseline,
         with_eager_baseline,
     )
-    from underpaint.runtime.evaluation.drawing_log import FILE_NAME, DrawingLog
-    from underpaint.runtime.evaluation.replay import FILE_NAME as REPLAYS
+    from underpaint.runtime.evaluation.drawer import OpenedDrawer
+    from underpaint.runtime.evaluation.picture_judge import judge_of
+    from underpaint.runtime.evaluation.plan import RunPlan
     from underpaint.runtime.evaluation.replay import ReplayLog
     from underpaint.runtime.files import check_apart, check_folder_writable
     from underpaint.runtime.methods.registry import resolve
 
     with bad_input():
-        checked = SamplingParams(temperature=temperature).temperature
+        checked, backend = options.checked_temperature(), options.backend
         check_options(backend, device)
         if backend == DEVICE and (likelihood or save_replay):
             raise ValueError(
@@ -172,65 +146,58 @@ def compare(
         likelihood = backend != DEVICE if likelihood is None else likelihood
         wanted = DEVICE_METHODS if backend == DEVICE and methods == DEFAULT_METHODS else methods
         names = with_baseline(tuple(name for name in read_names(wanted) if backend != DEVICE or name != EAGER))
-        own = settings_by_method(setting or [], names)
-        preset = read_preset(preset, engines)
+        own = settings_by_method(options.setting or [], names)
+        preset = options.preset
         configs = [resolve(name, checked, None, own[name], preset) for name in names]
         check_folder_writable(out or DEFAULT_OUT)
         check_json(json_file)
-        pipeline = open_pipeline(engines, resolution, low, backend, on_device=True)
-        sampling = read_sampling(temperature, guidance, top_k, top_p, pipeline)
+        pipeline, sampling = options.open(models, on_device=True)
         chosen = choose(pipeline, prompts or [], prompt_options)
         drawn_by = build_methods(pipeline, names, checked, own, preset)
         check_promises(configs)
-        check_costs(setting or (), pipeline)
-        plan = ComparisonPlan(drawn_by, chosen.conditions, tuple(range(seeds)), sampling, preset)
+        check_costs(options.setting or (), pipeline)
+        plan = ComparisonPlan(drawn_by, chosen.conditions, tuple(range(options.seeds)), sampling, preset)
         on_device = None if backend != DEVICE else plan_on_device(pipeline, plan.methods, sampling, device)
         check_opens(pipeline, plan)
         if save_pictures and pipeline.decoder is None:
             raise ValueError(f"--save-pictures: {pipeline.folder} holds no picture decoder; leave it out")
         costs = None if on_device is not None else tables_with_costs(pipeline, configs, sampling).costs
         if costs is not None:
-            drawn_by = build_methods(pipeline, names, checked, own, preset, costs)
-            plan = ComparisonPlan(drawn_by, chosen.conditions, tuple(range(seeds)), sampling, preset)
+            plan = replace(plan, methods=build_methods(pipeline, names, checked, own, preset, costs))
         plan = plan if on_device is None else with_eager_baseline(plan)
-        told = log_settings(pipeline, plan) | ({} if on_device is None else {"device": describe(on_device)})
-        out = out or DEFAULT_OUT / short_hash(told)
+        told = {} if on_device is None else describe(on_device)
+        run = RunPlan.of(pipeline, plan, judge_of(pipeline), prompts_file=chosen.source, device=told)
+        out = out or DEFAULT_OUT / short_hash(run.to_dict())
         figures = json_file or out / "compare.json"
         check_json(figures)
-        logs = {"the record of drawings": out / FILE_NAME, "the replays": out / REPLAYS}
+        log, replays = run.open_log(out, fresh=fresh), ReplayLog(out, run.to_dict())
         pictures = {"the gallery": out / GALLERY, "the maps": out / MAPS}
-        check_apart({**logs, **pictures, "--json": figures})
+        check_apart({"the record of drawings": log.path, "the replays": replays.path, **pictures, "--json": figures})
         for called, path in {"the figures": figures, **pictures}.items():
             if path != STANDARD_OUTPUT:
                 check_replaceable(called, path, "json" if path == figures else None)
-        if save_pictures:
-            for method, place, number in product(plan.methods, range(len(plan.conditions)), plan.seeds):
-                path = _picture_path(out / PICTURES, method.name, place, number)
-                check_replaceable("--save-pictures", path)
-        log, replays = DrawingLog(out, told, fresh=fresh), ReplayLog(out, told)
-        check_log(log, plan, pipeline)
+        for key in run.jobs() if save_pictures else ():
+            check_replaceable("--save-pictures", log.picture_path(key))
     if on_device is not None:
         curve = None
         draw_all_on_device(on_device, plan, log)
     else:
-        curve = curve_for(pipeline, plan, log)
-        draw_all(pipeline, plan, log)
-        record_all(pipeline, plan, log, replays, save_replay)
-    _report(pipeline, plan, out, figures, log, replays, curve, form, chosen.source, likelihood, on_device)
+        curve = curve_for(pipeline, sampling, finished=len(log) >= plan.size)
+        draw_run(run.jobs(), log, InProcess(OpenedDrawer(pipeline, plan)), plan.size)
+        record_all(run, log, replays, save_replay)
+    _report(run, out, figures, log, replays, curve, form, likelihood, on_device)
     if save_pictures:
-        _save_pictures(pipeline, log, out / PICTURES, form)
+        _save_pictures(run, log, form)
 
 
 def _report(
-    pipeline: "Pipeline",
-    plan: "ComparisonPlan",
+    run: "RunPlan",
     out: Path,
     figures: Path,
     log: "DrawingLog",
     replays: "ReplayLog",
     curve: "CostCurveFile | None",
     form: Format,
-    source: "Mapping[str, Any]",
     likelihood: bool,
     on_device: "DevicePlan | None",
 ) -> None:
@@ -238,20 +205,17 @@ def _report(
     from underpaint.runtime.evaluation.machine import typed_command
     from underpaint.runtime.evaluation.report import make_report, to_results
 
+    plan, judge = run.models[0].comparison, run.models[0].judge
     with progress("looking at the pictures of methods", len(plan.methods)) as advance:
         report = make_report(
-            pipeline,
-            plan,
+            run,
             log,
             replays.replays(),
             likelihood=likelihood,
             report=lambda done, most: advance(done, total=most),
         )
-    more_settings: dict[str, Any] = {"prompts_file": source} if source else {}
-    if on_device is not None:
-        more_settings |= {"device": describe(on_device)}
-    plain = to_results(pipeline, plan, report, typed_command(), curve, more_settings)
-    title = title_of(pipeline, plan)
+    plain = to_results(run, report, typed_command(), curve)
+    title = title_of(run.models[0])
     captions = [condition.caption() for condition in plan.conditions]
     gallery, maps = out / GALLERY, out / MAPS
     if report.gallery:
@@ -262,32 +226,26 @@ def _report(
     if told_as_json(figures, plain):
         return
     if on_device is None:
-        print_rows(report.rows, pipeline, title, curve, form)
+        print_rows(report.rows, judge, title, curve, form)
     else:
-        show_device_rows(report.rows, f"{title}, {on_device.told()}", form, pipeline.judge is not None)
+        show_device_rows(report.rows, f"{title}, {on_device.told()}", form, judge is not None)
     elsewhere = [] if figures == out / "compare.json" else ["--figures", str(figures)]
     page = shlex.join(["underpaint", "report", str(out), *elsewhere])
     note_files((figures, *([gallery] if report.gallery else []), maps), f"{page} makes one page of it", form)
 
 
-def _save_pictures(pipeline: "Pipeline", log: "DrawingLog", folder: Path, form: Format) -> None:
-    """One PNG a drawing: pictures/METHOD/PROMPT-seedSEED.png, prompts numbered as they were given."""
+def _save_pictures(run: "RunPlan", log: "DrawingLog", form: Format) -> None:
+    """One PNG a drawing."""
     import io
 
     from PIL import Image
 
     from underpaint.artifacts.manifest import write_beside
     from underpaint.artifacts.origin import marked
+    from underpaint.runtime.evaluation.drawing_log import PICTURES
 
-    places = {prompt: place for place, prompt in enumerate(dict.fromkeys(one.prompt for one in log))}
-    for drawing in log:
+    for job in log:
         stream = io.BytesIO()
-        Image.fromarray(pipeline.picture(drawing.tokens_array())).save(stream, "PNG")
-        path = _picture_path(folder, drawing.method, places[drawing.prompt], drawing.seed)
-        write_beside(path, marked(stream.getvalue()))
-    note(str(folder), form)
-
-
-def _picture_path(folder: Path, method: str, place: int, seed: int) -> Path:
-    """Where a drawing's PNG goes. place: the prompt's, as they were given, from 0."""
-    return folder / method.replace(":", "_") / f"{place:04d}-seed{seed}.png"
+        Image.fromarray(run.models[0].pipeline.picture(job.drawing.tokens_array())).save(stream, "PNG")
+        write_beside(log.picture_path(job.key), marked(stream.getvalue()))
+    note(str(log.folder / PICTURES), form)

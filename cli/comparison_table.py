@@ -10,22 +10,22 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from underpaint.artifacts.cost_curve import CostCurveFile
-    from underpaint.runtime.evaluation.comparison import ComparisonPlan
+    from underpaint.runtime.evaluation.picture_judge import PictureJudge
+    from underpaint.runtime.evaluation.plan import ModelPlan
     from underpaint.runtime.evaluation.report import ReportRow
-    from underpaint.runtime.pipeline import Pipeline
 
 _MS_PARTS: Final = ("target_ms_per_cycle", "drafter_ms_per_cycle", "host_ms_per_cycle")
 
 
-def title_of(pipeline: "Pipeline", plan: "ComparisonPlan") -> str:
+def title_of(model: "ModelPlan") -> str:
     """What a table is of: the size of the pictures, how they are sampled, and the preset of the methods' settings."""
-    sampling = describe_sampling(plan.sampling, pipeline.tables.vocab_size)
-    return f"{pipeline.title()}, {sampling}, {plan.preset} settings"
+    sampling = describe_sampling(model.comparison.sampling, model.pipeline.tables.vocab_size)
+    return f"{model.pipeline.title()}, {sampling}, {model.comparison.preset} settings"
 
 
 def print_rows(
     reported: "Sequence[ReportRow]",
-    pipeline: "Pipeline",
+    judge: "PictureJudge | None",
     title: str,
     curve: "CostCurveFile | None" = None,
     form: Format = Format.table,
@@ -33,10 +33,8 @@ def print_rows(
     """Print a row a method, what the judge itself reads right, and the knee of the cost curve where it is known."""
     from underpaint.runtime.evaluation.comparison import BASELINE
 
-    judged = pipeline.judge is not None
     rows = [asdict(row) for row in reported]
-    show([ResultTable(title, _columns(judged, reported), rows)], form)
-    judge = pipeline.judge
+    show([ResultTable(title, _columns(judge is not None, reported), rows)], form)
     own = None if judge is None else judge.reference.accuracy.get(judge.grammar.accuracy)
     if judge is not None and own is not None:
         what = judge.grammar.accuracy.replace("_", " ")

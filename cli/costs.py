@@ -8,22 +8,20 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from underpaint.cli.errors import STOPPED, bad_input
-from underpaint.cli.options import Backend, Engines, Guidance, Resolution, TopK, TopP, open_pipeline, read_sampling
+from underpaint.cli.options import Backend, Guidance, Models, Resolution, TopK, TopP, open_pipeline, read_sampling
 from underpaint.cli.outputs import json_output
 from underpaint.cli.terminal import Column, Format, FormatOption, ResultTable, figure, note, note_files, progress, show
 
 if TYPE_CHECKING:
     from underpaint.algos.rows import SamplingParams
     from underpaint.artifacts.cost_curve import CostCurveFile
-    from underpaint.runtime.evaluation.comparison import ComparisonPlan
-    from underpaint.runtime.evaluation.drawing_log import DrawingLog
     from underpaint.runtime.methods.method import ModelTables
     from underpaint.runtime.methods.method_config import MethodConfig
     from underpaint.runtime.pipeline import Pipeline
 
 
 def costs(
-    engines: Engines = None,
+    models: Models = None,
     resolution: Resolution = None,
     backend: Backend = "cpu",
     guidance: Guidance = None,
@@ -52,7 +50,7 @@ def costs(
     with bad_input():
         if export is not None:
             check_file_writable(export)
-        pipeline = open_pipeline(engines, resolution, None, backend)
+        pipeline = open_pipeline(models, resolution, None, backend)
         sampling = read_sampling(1.0, guidance, top_k, top_p, pipeline)
         if pipeline.loaded_drafter is None:
             raise ValueError(
@@ -69,18 +67,14 @@ def costs(
         note_files((export,), f"{then} {shlex.quote(str(export))} simulates on this machine", form)
 
 
-def curve_for(pipeline: "Pipeline", plan: "ComparisonPlan", log: "DrawingLog") -> "CostCurveFile | None":
-    """The curve of this machine, for a comparison's record: measured only where something is left to draw."""
+def curve_for(pipeline: "Pipeline", sampling: "SamplingParams", *, finished: bool = False) -> "CostCurveFile | None":
+    """The curve of this machine, kept or measured now; None where the models have no drafter.
+
+    finished: whether all is drawn, so that nothing is measured now.
+    """
     from underpaint.runtime.costs.machine_curve import kept_curve
 
-    if len(log) >= plan.size:
-        return kept_curve(pipeline, plan.sampling)
-    return _curve(pipeline, plan.sampling)
-
-
-def curve_for_model(pipeline: "Pipeline", sampling: "SamplingParams") -> "CostCurveFile | None":
-    """The curve of this machine, kept or measured now; None where the models have no drafter."""
-    return _curve(pipeline, sampling)
+    return kept_curve(pipeline, sampling) if finished else _curve(pipeline, sampling)
 
 
 def tables_with_costs(

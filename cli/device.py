@@ -11,6 +11,7 @@ import typer
 
 from underpaint.artifacts.install import install_hint
 from underpaint.cli.errors import BAD_INPUT, STOPPED, bad_input
+from underpaint.cli.runs import stopped
 from underpaint.cli.terminal import Advance, Column, Format, ResultTable, figure, note, progress, show
 
 if TYPE_CHECKING:
@@ -134,20 +135,16 @@ def draw_all_on_device(device: "DevicePlan", plan: "ComparisonPlan", log: "Drawi
     """Draw what `log` lacks of the plan; on Ctrl-C say where it stands and leave."""
     from underpaint.artifacts.run_log import RunLogInUse
     from underpaint.runtime.device.comparison import run_on_device
-    from underpaint.runtime.device.runner import DeviceError
+    from underpaint.runtime.device.forms import DeviceError
     from underpaint.runtime.engines.context import EngineError
 
     try:
-        with progress("drawing" if len(log) < plan.size else "nothing left to draw", plan.size, len(log)) as advance:
+        what = "drawing" if len(log) < plan.size else "nothing left to draw"
+        with bad_input(RunLogInUse, EngineError, DeviceError), progress(what, plan.size, len(log)) as advance:
             if len(log) < plan.size:
                 run_on_device(device.open(), plan, log, lambda done, what: advance(done, what))
     except KeyboardInterrupt:
-        kept = f"{len(log)} of {plan.size} drawings are done"
-        typer.echo(f"stopped: {kept}; the same command goes on with {log.path}", err=True)
-        raise typer.Exit(STOPPED) from None
-    except (RunLogInUse, EngineError, DeviceError) as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(BAD_INPUT) from error
+        stopped(f"{len(log)} of {plan.size} drawings are done", log.path)
 
 
 def draw_on_device(
@@ -159,7 +156,7 @@ def draw_on_device(
 ) -> None:
     """Draw pictures batch by batch and hand each to `finish`; exit code 2 where one ended with an error."""
     from underpaint.runtime.device.batches import Wanted
-    from underpaint.runtime.device.runner import DeviceError
+    from underpaint.runtime.device.forms import DeviceError
     from underpaint.runtime.drawing import Drawing
     from underpaint.runtime.engines.context import EngineError
 

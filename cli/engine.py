@@ -11,6 +11,7 @@ from underpaint.cli.device import imported
 from underpaint.cli.errors import bad_input
 from underpaint.cli.option_groups import grouped
 from underpaint.cli.options import (
+    USUAL_PRESET,
     Guidance,
     MethodSettings,
     Preset,
@@ -18,7 +19,6 @@ from underpaint.cli.options import (
     open_pipeline,
     read_names,
     read_numbers,
-    read_preset,
     read_sampling,
     settings_by_method,
 )
@@ -44,7 +44,7 @@ class ForDevice:
         ),
     ] = None
     batch: Annotated[int, typer.Option(help="With --for-device: images of a batch.", min=1, max=256)] = 1
-    preset: Preset = None
+    preset: Preset = USUAL_PRESET
     temperature: Temperature = 1.0
     guidance: Guidance = None
     setting: MethodSettings = None
@@ -121,20 +121,20 @@ def _tell(path: Path, record: "EngineRecord", profiles: int) -> None:
 
 def _write_graphs(folder: Path, only: tuple[str, ...]) -> None:
     """Write the device's graphs of the targets and drafters of a folder."""
-    from underpaint.export.device_graph import write_device_graphs
+    from underpaint.export.device_engines import write_device_graphs
     from underpaint.export.tensorrt_build import decoders_of
-    from underpaint.runtime.engines.shape import read_shape
+    from underpaint.runtime.engines.elsewhere import load_elsewhere
 
     for located in decoders_of(folder, only):
-        for path in write_device_graphs(located, read_shape(located.manifest.settings, located.manifest.name)):
+        for path in write_device_graphs(load_elsewhere(located.manifest.name, located)):
             typer.echo(f"{path.name}: {path.stat().st_size / 2**20:.1f} MiB, beside {located.manifest.name}'s weights")
 
 
 def _build_for_device(folder: Path, backend: str, gpu: str, asked: ForDevice) -> None:
     """Build engines of layers and heads for the passes of methods."""
     with imported("cpu" if gpu == "any" else "cuda"):
-        from underpaint.runtime.device.drawing import device_method
         from underpaint.runtime.device.folder import FolderModels
+        from underpaint.runtime.device.forms import form_of
         from underpaint.runtime.device.providers import passes_of_methods
     from underpaint.export.device_engines import build_device_engines
     from underpaint.export.tensorrt_build import EngineBuilder
@@ -146,9 +146,9 @@ def _build_for_device(folder: Path, backend: str, gpu: str, asked: ForDevice) ->
     pipeline = open_pipeline(folder, None, None, "device", on_device=True)
     sampling = read_sampling(asked.temperature, asked.guidance, None, None, pipeline)
     own = settings_by_method(asked.setting or [], names)
-    methods = build_methods(pipeline, names, asked.temperature, own, read_preset(asked.preset, folder))
+    methods = build_methods(pipeline, names, asked.temperature, own, asked.preset)
     models, rows = FolderModels.of(pipeline), 1 if sampling.guidance == 1.0 else 2
-    forms = [device_method(method, sampling, pipeline.grid) for method in methods]
+    forms = [form_of(method, sampling, pipeline.grid) for method in methods]
     for decoder, passes in zip(models.decoders, passes_of_methods(models, forms, asked.batch, rows), strict=True):
         if passes.layers:
             for path, record in build_device_engines(decoder, passes, builder, rows * asked.batch):

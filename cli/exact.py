@@ -40,12 +40,16 @@ def exact(
     max_nodes: Annotated[
         int, typer.Option(help="The largest draft tree, its root included; the work grows fast with it.", max=12)
     ] = 4,
+    timeout: Annotated[
+        float, typer.Option(help="Seconds that an answer of a plug-in may take.", min=0.1, max=86_400)
+    ] = 10.0,
     form: FormatOption = Format.table,
     json_file: JsonFile = None,
 ) -> None:
     """Enumerate everything a rule can do: its bias, what it accepts, and what any lossless rule could accept."""
     from underpaint.algos.accept import RULES
     from underpaint.algos.draft import POLICIES
+    from underpaint.algos.plugin_guard import answers_within
     from underpaint.runtime.methods.method import GIVEN_BY_ENGINE
     from underpaint.runtime.methods.settings import read_settings
     from underpaint.sim.exact.promise import keeps_promise
@@ -60,7 +64,8 @@ def exact(
             raise ValueError("--set-policy needs --policy: name the policy that the setting is of")
         MODELS[model]
         check_json(json_file)
-        report = exact_report(rule, model, policy, settings, own, max_nodes)
+        with answers_within(timeout):
+            report = exact_report(rule, model, policy, settings, own, max_nodes)
     found = {**report._asdict(), "keeps_promise": keeps_promise(report)}
     found["residuals"] = {name: one._asdict() for name, one in report.residuals.items()}
     if told_as_json(json_file, found):

@@ -264,12 +264,13 @@ def caption(
     text: Annotated[str, typer.Argument(help="The caption.")],
     out: Annotated[Path, typer.Option(parser=output_file, help="The .npy file to write.")],
 ) -> None:
-    """Write a caption's features, which `underpaint compare --engines` draws by, to a file."""
+    """Write a caption's features, which `underpaint compare --models` draws by, to a file."""
     import io
 
     import numpy as np
 
     from underpaint.artifacts.manifest import write_beside
+    from underpaint.artifacts.origin import marked
     from underpaint.models.published.captions import caption_features
     from underpaint.runtime.files import check_file_writable
 
@@ -280,5 +281,5 @@ def caption(
         features = caption_features(encoder, text)
         stream = io.BytesIO()
         np.save(stream, features)
-        write_beside(out, stream.getvalue())
+        write_beside(out, marked(stream.getvalue()))
     typer.echo(f"{out}: features {list(features.shape)}")

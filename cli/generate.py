@@ -21,10 +21,11 @@ from underpaint.cli.errors import STOPPED, bad_input
 from underpaint.cli.evaluation.prompts import PromptOptions, choose
 from underpaint.cli.option_groups import grouped
 from underpaint.cli.options import (
+    USUAL_PRESET,
     Backend,
-    Engines,
     Guidance,
     Low,
+    Models,
     Preset,
     Resolution,
     Seed,
@@ -33,7 +34,6 @@ from underpaint.cli.options import (
     TopP,
     check_costs,
     open_pipeline,
-    read_preset,
     read_sampling,
     short_hash,
 )
@@ -68,7 +68,7 @@ def generate(
     prompts: Annotated[
         list[str] | None,
         typer.Argument(
-            help='Plain words, e.g. "a woolly fox left of an outlined pumpkin"; see --engines. Several draw each.'
+            help='Plain words, e.g. "a woolly fox left of an outlined pumpkin"; see --models. Several draw each.'
         ),
     ] = None,
     out: Annotated[
@@ -85,7 +85,7 @@ def generate(
         str, typer.Option(help="How to draw it; see `underpaint methods`. The default is lossless.")
     ] = DEFAULT_METHOD,
     rule: Annotated[str | None, typer.Option(help="Another acceptance rule for the method's drafts.")] = None,
-    preset: Preset = None,
+    preset: Preset = USUAL_PRESET,
     setting: Annotated[
         list[str] | None, typer.Option("--set", help="A setting of the method, name=value; repeat for more.")
     ] = None,
@@ -97,7 +97,7 @@ def generate(
     seeds: Annotated[
         int, typer.Option(help="Pictures of each prompt, by seeds counted from --seed.", min=1, max=1_000_000)
     ] = 1,
-    engines: Engines = None,
+    models: Models = None,
     resolution: Resolution = None,
     low: Low = None,
     backend: Backend = "cpu",
@@ -114,10 +114,9 @@ def generate(
 ) -> None:
     """Draw pictures from prompts."""
     from underpaint.algos.rows import SamplingParams
-    from underpaint.runtime.drawing import draw, noise_of
+    from underpaint.runtime.drawing import draw_in, noise_of
     from underpaint.runtime.engines.context import EngineError
     from underpaint.runtime.files import check_apart, check_file_writable
-    from underpaint.runtime.methods.mulo_method import MuloSession
     from underpaint.runtime.methods.registry import build_method, resolve
 
     with bad_input():
@@ -125,7 +124,7 @@ def generate(
         if backend == DEVICE and strip is not None:
             raise ValueError("--strip needs passes on the host; leave it or --backend device out")
         checked = SamplingParams(temperature=temperature).temperature
-        config = resolve(method, checked, rule, setting or (), read_preset(preset, engines))
+        config = resolve(method, checked, rule, setting or (), preset)
         texts = list(prompts or ())
         if not texts and prompt_options == _NO_FILE:
             raise ValueError(
@@ -142,7 +141,7 @@ def generate(
                 raise ValueError(f"--strip {strip}: expected a name that ends in .png")
             check_file_writable(strip)
             check_apart({"--out": out, "--strip": strip})
-        pipeline = open_pipeline(engines, resolution, low, backend, on_device=True)
+        pipeline = open_pipeline(models, resolution, low, backend, on_device=True)
         check_costs(setting or (), pipeline)
         conditions = choose(pipeline, texts, prompt_options).conditions
         several = len(conditions) * seeds > 1
@@ -164,10 +163,11 @@ def generate(
         tables = pipeline.tables if backend == DEVICE else tables_with_costs(pipeline, [config], sampling)
         drawn_by = build_method(method, config, tables)
         on_device = None if backend != DEVICE else plan_on_device(pipeline, [drawn_by], sampling, device)
-        for condition in conditions:
-            session = drawn_by.open(pipeline, condition, sampling)
-        if strip is not None and not isinstance(session, MuloSession):
+        if strip is not None and not drawn_by.drafts_rows:
             raise ValueError(f"--strip: '{method}' drafts no rows to show; draw by a mulo method, or leave it out")
+        for condition in conditions[1:]:
+            pipeline.target(condition, sampling)
+        session, opened = drawn_by.open(pipeline, conditions[0], sampling), conditions[0]
     if on_device is not None:
         draw_on_device(
             on_device, drawn_by, sampling, wanted, lambda one, drawing: _finish(pipeline, save_tokens, one, drawing)
@@ -178,18 +178,20 @@ def generate(
         # What the engine cannot pass over shows as it draws.
         with bad_input(EngineError), progress("drawing", len(wanted)) as advance:
             for one in wanted:
-                drawing = draw(pipeline, drawn_by, sampling, one.condition, one.seed)
+                if one.condition is not opened:
+                    session, opened = drawn_by.open(pipeline, one.condition, sampling), one.condition
+                drawing, result = draw_in(session, drawn_by.name, one.condition, one.seed)
                 _finish(pipeline, save_tokens, one, drawing)
                 finished += 1
                 advance(finished)
     except KeyboardInterrupt:
         typer.echo(f"stopped: {finished} of {len(wanted)} pictures are written and kept", err=True)
         raise typer.Exit(STOPPED) from None
-    if strip is not None and isinstance(session, MuloSession):
+    if strip is not None:
         from underpaint.runtime.evaluation.strip import write_strip
 
         title = f"{conditions[0].caption()}, by {method}, seed {seed}"
-        write_strip(strip, pipeline, session.cycles(noise_of(conditions[0], seed)), title)
+        write_strip(strip, pipeline, result.repairs or (), title)
 
 
 def _check_place(out: Path | None, into_folder: bool) -> None:

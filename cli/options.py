@@ -41,7 +41,7 @@ Resolution = Annotated[
         show_default=False,
     ),
 ]
-Engines = Annotated[
+Models = Annotated[
     Path | None,
     typer.Option(
         help="Folder of models, as `underpaint export` writes it; default: the shipped one. What a prompt is depends "
@@ -67,17 +67,13 @@ MethodSettings = Annotated[
 MOST_THREADS: Final = max(256, os.cpu_count() or 1)
 """More threads or processes than that help on no machine, and each takes memory."""
 Preset = Annotated[
-    str | None,
-    typer.Option(
-        help="Settings of the methods: tuned (best measured on the shipped models) or paper. Default: tuned, or of "
-        "models of EmojiScenes, paper.",
-        show_default=False,
-    ),
+    str, typer.Option(help="Settings of the methods: tuned (best measured on the shipped models) or paper.")
 ]
+USUAL_PRESET: Final = "tuned"
 
 
 def open_pipeline(
-    engines: Path | None, resolution: int | None, low: Path | None, backend: str, on_device: bool = False
+    models: Path | None, resolution: int | None, low: Path | None, backend: str, on_device: bool = False
 ) -> "Pipeline":
     """The models that the options name; raises as `Pipeline.open` does. on_device: whether the command draws there."""
     from underpaint.runtime.engines.elsewhere import DEVICE
@@ -87,15 +83,7 @@ def open_pipeline(
     if backend == DEVICE and not on_device:
         raise ValueError(f"--backend device: of compare and generate; expected one of {', '.join(BACKENDS)} here")
 
-    return Pipeline.open(engines or FOLDER, resolution=resolution, low=low, backend=backend)
-
-
-def read_preset(asked: str | None, engines: Path | None) -> str:
-    """The preset asked for, or the usual one of the models in a folder; ManifestError where its index is damaged."""
-    from underpaint.artifacts.model_index import family_of
-    from underpaint.runtime.methods.method_config import TUNED, usual_preset
-
-    return asked or (TUNED if engines is None else usual_preset(family_of(engines)))
+    return Pipeline.open(models or FOLDER, resolution=resolution, low=low, backend=backend)
 
 
 def read_sampling(
@@ -175,6 +163,6 @@ def settings_by_method(settings: list[str], names: tuple[str, ...]) -> dict[str,
 
 def short_hash(settings: Mapping[str, Any]) -> str:
     """Ten hex digits that tell settings apart: the name of their default folder of results."""
-    from underpaint.runtime.evaluation.drawing_log import settings_hash
+    from underpaint.artifacts.run_log import settings_hash
 
     return settings_hash(settings)[:10]

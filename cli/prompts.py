@@ -7,7 +7,7 @@ import typer
 
 from underpaint.algos.chance import MOST_SEED
 from underpaint.cli.errors import bad_input
-from underpaint.cli.options import Engines
+from underpaint.cli.options import Models
 from underpaint.cli.terminal import Column, Format, FormatOption, ResultTable, show
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def prompts(
         int | None, typer.Option(help="So many prompts drawn at random, one a line.", min=1, max=100_000)
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of --random.", min=0, max=MOST_SEED)] = 0,
-    engines: Engines = None,
+    models: Models = None,
     form: FormatOption = Format.table,
 ) -> None:
     """List the words of a prompt by what they say, or draw prompts at random: a file of them is a prompt file.
@@ -35,7 +35,7 @@ def prompts(
     with bad_input():
         if sum((concepts, backgrounds, random is not None)) > 1:
             raise ValueError("--concepts, --backgrounds and --random each print a list of their own; name one of them")
-        grammar = _grammar(engines)
+        grammar = _grammar(models)
     if concepts or backgrounds:
         slot = grammar.subject if concepts else grammar.background
         _lines("concept" if concepts else "background", list(grammar.slots[slot]), form)
@@ -49,16 +49,16 @@ def prompts(
     show([ResultTable(f'what a prompt says: "{grammar.example}"', columns, rows)], form)
 
 
-def _grammar(engines: "Path | None") -> "Grammar":
+def _grammar(models: "Path | None") -> "Grammar":
     """Of a folder's models; ManifestError on a folder that cannot be opened, ValueError where they take no words."""
     from underpaint.artifacts.model_index import read_index
     from underpaint.zoo.grammars import index_grammar
     from underpaint.zoo.load import FOLDER
 
-    index = read_index(engines or FOLDER)
+    index = read_index(models or FOLDER)
     grammar = index_grammar(index)
     if grammar is None:
-        raise ValueError(f"--engines {engines}: its models take no words, but {index.condition}; nothing is listed")
+        raise ValueError(f"--models {models}: its models take no words, but {index.condition}; nothing is listed")
     return grammar
 
 

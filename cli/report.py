@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from underpaint.cli.errors import bad_input
-from underpaint.cli.options import Engines
+from underpaint.cli.options import Models
 from underpaint.cli.outputs import check_replaceable, output_file, page_output
 from underpaint.cli.terminal import note
 
@@ -27,7 +27,7 @@ def report(
     figures: Annotated[
         Path | None, typer.Option("--figures", help="Their JSON, where --json of the comparison put it elsewhere.")
     ] = None,
-    engines: Engines = None,
+    models: Models = None,
     gallery: Annotated[int, typer.Option(help="Prompts shown in the gallery, the first ones.", min=1)] = 8,
     gif: Annotated[
         Path | None, typer.Option(parser=output_file, help="Also write a recorded decoding as an animated GIF.")
@@ -37,7 +37,7 @@ def report(
 ) -> None:
     """Write one HTML page that needs nothing beside it: leaderboard, gallery, replays, acceptance maps, cost curve.
 
-    Pictures are decoded from the drawn tokens by the models of --engines. Replays are there where the comparison ran
+    Pictures are decoded from the drawn tokens by the models of --models. Replays are there where the comparison ran
     with --save-replay.
     """
     from underpaint.artifacts.manifest import write_beside
@@ -57,9 +57,9 @@ def report(
         why = "No drawings stand beside the figures, so there is nothing to show here."
         if found.drawings:
             try:
-                decode = decoder_for(engines or FOLDER, found.results["model"])
+                decode = decoder_for(models or FOLDER, found.results["model"])
             except ValueError as error:
-                if engines is not None or gif is not None:
+                if models is not None or gif is not None:
                     raise
                 why = f"Pictures are left out: {error}."
         if decode is not None:

@@ -20,7 +20,7 @@ from underpaint.cli.terminal import (
     told_as_json,
 )
 
-app = Commands(help="Validate, upgrade, merge and rank files of results.", no_args_is_help=True)
+app = Commands(help="Validate, merge and rank files of results.", no_args_is_help=True)
 
 Files = Annotated[list[Path], typer.Argument(help="Files that compare --json, sweep or certify --json wrote.")]
 
@@ -35,26 +35,6 @@ def validate(paths: Files, form: FormatOption = Format.table) -> None:
     columns = (Column("file"), Column("kind"), Column("version", right=True))
     rows = [{"file": str(path), "kind": one["kind"], "version": VERSION} for path, one in found]
     show([ResultTable("as the schema says", columns, rows)], form)
-
-
-@app.command()
-def upgrade(
-    path: Annotated[Path, typer.Argument(help="A comparison or a sweep that an older version wrote.")],
-    out: Annotated[
-        Path | None, typer.Option(parser=json_output, help="Where to write it; default: in its place.")
-    ] = None,
-) -> None:
-    """Bring a file to this version of the schema."""
-    from underpaint.artifacts.manifest import write_beside
-    from underpaint.artifacts.results import VERSION, results_text, upgraded
-    from underpaint.runtime.files import check_file_writable
-
-    place = out or path
-    with bad_input():
-        found = upgraded(path)
-        check_file_writable(place)
-    write_beside(place, results_text(found).encode())
-    typer.echo(f"{place}: {found['kind']}, version {VERSION}")
 
 
 @app.command()

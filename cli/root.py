@@ -1,12 +1,15 @@
 """The options of `underpaint` itself, which may stand anywhere on the line, before a command or behind it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Any, Final
 
+import typer
 from typer.core import TyperGroup
+from typer.main import get_group
 
 from underpaint.cli.errors import stopped_on_interrupt
+from underpaint.cli.outputs import Command, Commands, TorchCommand
 
 _WITH_VALUE: Final = ("--plugin",)
 _FLAGS: Final = ("--quiet", "-q", "--overwrite", "--version")
@@ -14,8 +17,74 @@ HELP_NAMES: Final = {"help_option_names": ["-h", "--help"]}
 """Of every command."""
 
 
+COMMANDS: Final = {
+    "generate": "generate:generate",
+    "compare": "compare:compare",
+    "report": "report:report",
+    "sweep": "sweep:sweep",
+    "evaluate": "evaluation.evaluate:evaluate",
+    "methods": "methods:methods",
+    "prompts": "prompts:prompts",
+    "costs": "costs:costs",
+    "exact": "exact:exact",
+    "certify": "certify:certify",
+    "premises": "evaluation.premises:premises",
+    "trace": "simulate.trace:trace",
+    "env": "env:env",
+    "simulate": "simulate.commands:app",
+    "results": "results:app",
+    "metrics": "evaluation.metrics:app",
+    "train": "train.commands:app",
+    "export": "export:export",
+    "check": "export:check",
+    "caption": "export:caption",
+    "engine": "engine:engine",
+}
+"""Where each command is: "module:name" in `underpaint.cli`, imported when the command is asked for."""
+_NEED_TORCH: Final = ("export", "check", "caption", "engine")
+
+
+class LazyCommands(dict[str, Any]):
+    """Commands by name, each imported when it is first asked for; its names alone import nothing."""
+
+    def __init__(self, commands: Mapping[str, Any]) -> None:
+        super().__init__({**dict.fromkeys(COMMANDS), **commands})
+
+    def __getitem__(self, name: str) -> Any:
+        if super().__getitem__(name) is None:
+            self[name] = load_command(name)
+        return super().__getitem__(name)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        if name not in self:
+            return default
+        return self[name]
+
+    def values(self) -> Any:
+        return {name: self[name] for name in self}.values()
+
+    def items(self) -> Any:
+        return {name: self[name] for name in self}.items()
+
+
+def load_command(name: str) -> Any:
+    """Import a command, or a group of them, and return it as click takes it."""
+    module, _, attribute = COMMANDS[name].partition(":")
+    found = getattr(import_module(f"underpaint.cli.{module}"), attribute)
+    holder = Commands()
+    if isinstance(found, typer.Typer):
+        holder.add_typer(found, name=name)
+    else:
+        holder.command(name, cls=TorchCommand if name in _NEED_TORCH else Command)(found)
+    return get_group(holder).commands[name]
+
+
 class RootGroup(TyperGroup):
-    """Reads its own options wherever they stand; all behind `--` is the command's."""
+    """Reads its own options wherever they stand; all behind `--` is the command's. Commands are imported on demand."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.commands = LazyCommands(self.commands)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         return super().parse_args(ctx, own_first(args))

@@ -6,29 +6,12 @@ from typing import Annotated
 import typer
 
 from underpaint.cli.costs import curve_for, tables_with_costs
-from underpaint.cli.drawing import draw_all
 from underpaint.cli.errors import bad_input
 from underpaint.cli.evaluation.prompts import PromptOptions, choose
 from underpaint.cli.option_groups import grouped
-from underpaint.cli.options import (
-    Backend,
-    Engines,
-    Guidance,
-    Low,
-    Preset,
-    Resolution,
-    Seeds,
-    Temperature,
-    TopK,
-    TopP,
-    check_promises,
-    open_pipeline,
-    read_names,
-    read_preset,
-    read_sampling,
-    short_hash,
-)
+from underpaint.cli.options import Models, check_promises, read_names, short_hash
 from underpaint.cli.outputs import check_replaceable, json_output, output_folder
+from underpaint.cli.runs import RunOptions, draw_run
 from underpaint.cli.terminal import Format, FormatOption, check_json, note, note_files, told_as_json
 
 DEFAULT_OUT = Path("runs/sweep")
@@ -46,6 +29,7 @@ DEFAULT_VARY = (
 
 
 _NO_FILE = PromptOptions()
+_USUAL = RunOptions()
 
 
 @grouped
@@ -58,20 +42,9 @@ def sweep(
         ),
     ] = None,
     methods: Annotated[str, typer.Option(help="Methods drawn once besides, as they are, with commas between.")] = "",
-    setting: Annotated[
-        list[str] | None, typer.Option("--set", help="method.name=value for all variants of a method.")
-    ] = None,
-    preset: Preset = None,
-    temperature: Temperature = 1.0,
     prompt_options: PromptOptions = _NO_FILE,
-    seeds: Seeds = 1,
-    guidance: Guidance = None,
-    top_k: TopK = None,
-    top_p: TopP = None,
-    engines: Engines = None,
-    resolution: Resolution = None,
-    low: Low = None,
-    backend: Backend = "cpu",
+    models: Models = None,
+    options: RunOptions = _USUAL,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -93,61 +66,54 @@ def sweep(
     of each method, as `compare` takes them; report them on other prompts (--prompts-skip). A stopped sweep (Ctrl-C)
     keeps what is drawn; the same command goes on with it.
     """
-    from underpaint.algos.rows import SamplingParams
+    from underpaint.artifacts.workers import InProcess
     from underpaint.cli.comparison_table import print_rows, title_of
-    from underpaint.runtime.evaluation.comparison import (
-        BASELINE,
-        ComparisonPlan,
-        check_log,
-        check_opens,
-        log_settings,
-    )
-    from underpaint.runtime.evaluation.drawing_log import FILE_NAME, DrawingLog
+    from underpaint.runtime.evaluation.comparison import BASELINE, ComparisonPlan, check_opens
+    from underpaint.runtime.evaluation.drawer import OpenedDrawer
     from underpaint.runtime.evaluation.machine import typed_command
     from underpaint.runtime.evaluation.pareto import to_dict as rows_to_dict
     from underpaint.runtime.evaluation.pareto import variants, write_pareto
+    from underpaint.runtime.evaluation.picture_judge import judge_of
+    from underpaint.runtime.evaluation.plan import RunPlan
     from underpaint.runtime.evaluation.report import make_report, to_results
     from underpaint.runtime.evaluation.tuning import as_options, fastest_settings
     from underpaint.runtime.files import check_apart, check_folder_writable
     from underpaint.runtime.methods.registry import build_method, resolve
 
     with bad_input():
-        checked = SamplingParams(temperature=temperature).temperature
-        asked = variants(vary or DEFAULT_VARY, setting or (), list(dict.fromkeys([BASELINE, *read_names(methods)])))
-        preset = read_preset(preset, engines)
+        checked, once = options.checked_temperature(), list(dict.fromkeys([BASELINE, *read_names(methods)]))
+        asked, preset = variants(vary or DEFAULT_VARY, options.setting or (), once), options.preset
         configs = [resolve(one.method, checked, None, one.settings, preset) for one in asked]
         check_promises(configs)
         check_folder_writable(out or DEFAULT_OUT)
         check_json(json_file)
-        pipeline = open_pipeline(engines, resolution, low, backend)
-        if pipeline.judge is None:
+        pipeline, sampling = options.open(models)
+        judge = judge_of(pipeline)
+        if judge is None:
             raise ValueError(f"sweep: {pipeline.folder} holds no judge, so there is no quality to plot; use `compare`")
-        sampling = read_sampling(temperature, guidance, top_k, top_p, pipeline)
         tables = tables_with_costs(pipeline, configs, sampling)
         drawn_by = tuple(build_method(one.label, config, tables) for one, config in zip(asked, configs, strict=True))
         chosen = choose(pipeline, (), prompt_options)
-        plan = ComparisonPlan(drawn_by, chosen.conditions, tuple(range(seeds)), sampling, preset)
+        plan = ComparisonPlan(drawn_by, chosen.conditions, tuple(range(options.seeds)), sampling, preset)
         check_opens(pipeline, plan)
-        told = log_settings(pipeline, plan)
-        out = out or DEFAULT_OUT / short_hash(told)
+        run = RunPlan.of(pipeline, plan, judge, prompts_file=chosen.source)
+        out = out or DEFAULT_OUT / short_hash(run.to_dict())
         figures, plot = json_file or out / "sweep.json", out / "pareto.png"
-        check_apart({"the record of drawings": out / FILE_NAME, "the plot": plot, "--json": figures})
+        log = run.open_log(out, fresh=fresh)
+        check_apart({"the record of drawings": log.path, "the plot": plot, "--json": figures})
         check_replaceable("the plot", plot)
         check_replaceable("the figures", figures, "json")
-        log = DrawingLog(out, told, fresh=fresh)
-        check_log(log, plan, pipeline)
-    curve = curve_for(pipeline, plan, log)
-    draw_all(pipeline, plan, log)
-    report = make_report(pipeline, plan, log)
-    more = {"prompts_file": chosen.source} if chosen.source else {}
-    plain = {**to_results(pipeline, plan, report, typed_command(), curve, more), "kind": "sweep"}
+    curve = curve_for(pipeline, sampling, finished=len(log) >= plan.size)
+    draw_run(run.jobs(), log, InProcess(OpenedDrawer(pipeline, plan)), plan.size)
+    report = make_report(run, log)
+    plain = {**to_results(run, report, typed_command(), curve), "kind": "sweep"}
     del plain["acceptance_per_cell"]
     plain["rows"] = rows_to_dict(report.rows, asked, plain["rows"])
-    title = f"{title_of(pipeline, plan)}, {plan.images} images each"
+    title = f"{title_of(run.models[0])}, {plan.images} images each"
     write_pareto(plot, report.rows, asked, title)
     if told_as_json(figures, plain):
         return
-    print_rows(report.rows, pipeline, title, curve, form)
+    print_rows(report.rows, judge, title, curve, form)
     best = as_options(fastest_settings(report.rows, asked))
     if best:
         note(f"The fastest of each method, without those that the judge reads worse than AR's: {best}", form)

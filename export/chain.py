@@ -61,7 +61,7 @@ def last_past_bias(graph: GraphWriter) -> str:
 
 
 def new_columns(graph: GraphWriter, index: int) -> tuple[str, str]:
-    """A layer's keys [B, H, hd, T] and values [B, H, T, hd] of the pass."""
+    """A layer's keys [B, K, hd, T] and values [B, K, T, hd] of the pass."""
     return graph.node("Transpose", [names.new_key(index)], perm=[0, 1, 3, 2]), names.new_value(index)
 
 
@@ -80,7 +80,7 @@ def _likeliest(graph: GraphWriter, logits: str) -> str:
 
 def _turn(graph: GraphWriter, nodes: DecoderNodes, past_bias: str, ahead: str, rows: str | None) -> None:
     config = nodes.config
-    heads, width = config.heads, config.head_dim
+    heads, width = config.kv_heads, config.head_dim
     number = graph.input("turn", "int64", [])
     going = graph.input("going", "bool", [])
     token = graph.input("token", "int64", [1])
@@ -116,7 +116,7 @@ def _turn(graph: GraphWriter, nodes: DecoderNodes, past_bias: str, ahead: str, r
     )
     given = LayerPass(
         None if rows is None else graph.node("Gather", [rows, number]),
-        graph.integers(-1, 1, 3 * heads, width),
+        graph.integers(-1, 1, config.projected_heads, width),
         attention,
         columns,
     )

@@ -5,7 +5,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from underpaint.artifacts.decoder_graph import POSITION_BUCKETS, Precision
+from underpaint.artifacts.decoder_config import Precision
+from underpaint.artifacts.decoder_graph import POSITION_BUCKETS
 from underpaint.artifacts.manifest import ExportRecord, Manifest, ManifestError, digest
 from underpaint.artifacts.model_index import read_manifests
 from underpaint.export.decoders import GraphFormat, export_conditioner, export_decoder

@@ -1,13 +1,16 @@
-"""The decoder graph of any family: one pass of a target or a drafter, and what it makes of its logits.
+"""The decoder graphs of any family: one pass of a target or a drafter, and what it makes of its logits.
 
-Its contract is `artifacts.decoder_graph`. A plain graph stops at the pass; a fused one also gives the distributions
-that a sampler makes of the logits, and a fused drafter drafts chains and whole trees in the same call.
+Their contract is `artifacts.decoder_graph`. A plain graph stops at the pass; a fused one also gives the distributions
+that a sampler makes of the logits, and a fused drafter drafts chains and whole trees in the same call. The device
+runtime has two graphs of its own, of the layers and of the head; their contract is `artifacts.device_graph`.
 """
 
 from collections.abc import Sequence
 
 from underpaint.artifacts import decoder_graph as names
-from underpaint.artifacts.decoder_graph import DecoderSizes, pass_inputs, pass_outputs
+from underpaint.artifacts import device_graph
+from underpaint.artifacts.decoder_config import DecoderConfig
+from underpaint.artifacts.decoder_graph import pass_inputs, pass_outputs
 from underpaint.export.chain import write_chain
 from underpaint.export.decoder_layers import (
     DecoderNodes,
@@ -25,32 +28,19 @@ from underpaint.export.decoder_weights import RotaryTable
 from underpaint.export.graph import GraphWriter
 from underpaint.export.probabilities import write_probs
 from underpaint.export.tree import write_tree
-from underpaint.models.decoder_config import DecoderConfig
-
-
-def sizes_of(config: DecoderConfig, precision: names.Precision) -> DecoderSizes:
-    """The sizes of a decoder's graph."""
-    return DecoderSizes(
-        vocab_size=config.vocab_size,
-        dim=config.dim,
-        layers=config.layers,
-        heads=config.heads,
-        head_dim=config.head_dim,
-        drafter=config.drafter,
-        external_cond_rows=config.condition == "external",
-        precision=precision,
-    )
 
 
 def write_decoder(graph: GraphWriter, config: DecoderConfig, rotary: RotaryTable | None, fused: bool) -> None:
     """Add a target's or a drafter's pass to an empty graph, whose weights are named as `decoder_weights` names them.
 
-    rotary: the table of `config`, None where positions are learnt. fused: whether the graph makes probabilities too,
-    and a drafter chains and trees.
+    Args:
+        graph: Of the precision that `config` names.
+        config: Sizes and options.
+        rotary: The table of `config`, None where positions are learnt.
+        fused: Whether the graph makes probabilities too, and a drafter chains and trees.
     """
-    sizes = sizes_of(config, graph.precision)
-    graph.inputs(pass_inputs(sizes))
-    graph.outputs(pass_outputs(sizes))
+    graph.inputs(pass_inputs(config))
+    graph.outputs(pass_outputs(config))
     nodes = decoder_nodes(graph, config, rotary)
     hidden, given = _embedded(graph, nodes), _cached_pass(graph, nodes)
     for index in range(config.layers):
@@ -77,7 +67,7 @@ def _cached_pass(graph: GraphWriter, nodes: DecoderNodes) -> LayerPass:
 
     return LayerPass(
         rotary_rows(graph, nodes, names.CELLS),
-        graph.node("Concat", [shape, graph.integers(3 * config.heads, config.head_dim)], axis=0),
+        graph.node("Concat", [shape, graph.integers(config.projected_heads, config.head_dim)], axis=0),
         attention,
         graph.node("Concat", [slots, new], axis=0),
         graph.node("Unsqueeze", [names.BIAS, graph.integers(1)]),
@@ -133,3 +123,56 @@ def write_conditioner(graph: GraphWriter, prefix: int, width: int, dim: int) -> 
         hidden = graph.node("Add", [hidden, graph.weight("first_bias")])
     graph.node("Identity", [graph.widen(hidden)], "rows")
     graph.output("rows", "float32", [2 * prefix, dim])
+
+
+def write_layers(graph: GraphWriter, config: DecoderConfig, rotary: RotaryTable | None) -> None:
+    """Add a pass through a decoder's layers to an empty graph; rotary: see `write_decoder`."""
+    graph.inputs(device_graph.layers_inputs(config))
+    graph.outputs(device_graph.layers_outputs(config))
+    nodes = decoder_nodes(graph, config, rotary, embeds=False)
+    hidden = graph.node("Reshape", [device_graph.EMBEDDINGS, nodes.flat_shape])
+    hidden = add_positions(graph, nodes, hidden, names.CELLS)
+    if config.drafter:
+        hidden = read_features(graph, graph.node("Reshape", [names.FEATURES, nodes.flat_shape]), hidden)
+    given = _per_row(graph, nodes)
+    for index in range(config.layers):
+        hidden, _, _ = layer(graph, nodes, given, hidden, index, (names.new_key(index), names.new_value(index)))
+    if graph.has("norm"):
+        hidden = norm(graph, hidden, "norm", config)
+    wide = graph.node("Concat", [graph.node("Shape", [names.CELLS]), graph.integers(config.dim)], axis=0)
+    graph.node("Reshape", [hidden, wide], device_graph.made_features(config.drafter))
+
+
+def _per_row(graph: GraphWriter, nodes: DecoderNodes) -> LayerPass:
+    """A pass over new positions, each row at its own cells, behind caches of the state's own layout."""
+    config = nodes.config
+
+    def held(key: str, value: str) -> Seen:
+        return Seen(graph.node("Transpose", [key], perm=[0, 1, 3, 2]), value)
+
+    def attention(index: int, keys: str, values: str) -> Sequence[Seen]:
+        parts = [held(names.past_key(index), names.past_value(index))]
+        if config.drafter:
+            parts.append(held(device_graph.slot_key(index), device_graph.slot_value(index)))
+        return [*parts, Seen(keys, values)]
+
+    seen = [names.past_key(0), device_graph.slot_key(0)][: 1 + config.drafter]
+    counts = [*(graph.size(part, 2) for part in seen), graph.size(names.CELLS, 1)]
+    shape = graph.node("Shape", [names.CELLS])
+    return LayerPass(
+        rotary_rows(graph, nodes, names.CELLS),
+        graph.node("Concat", [shape, graph.integers(config.projected_heads, config.head_dim)], axis=0),
+        attention,
+        graph.node("Concat", counts, axis=0),
+        graph.node("Unsqueeze", [names.BIAS, graph.integers(1)]),
+    )
+
+
+def write_head(graph: GraphWriter, config: DecoderConfig) -> None:
+    """Add a decoder's head to an empty graph: features to logits, the product in float32."""
+    graph.inputs(device_graph.head_inputs(config))
+    graph.outputs(device_graph.head_outputs(config))
+    rows = graph.wide_product(graph.node("Reshape", [names.FEATURES, graph.integers(-1, config.dim)]), "head")
+    around = graph.node("Shape", [names.FEATURES], start=0, end=2)
+    tall = graph.node("Concat", [around, graph.integers(config.vocab_size)], axis=0)
+    graph.node("Reshape", [rows, tall], names.LOGITS)

@@ -12,14 +12,14 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
+from underpaint.artifacts.decoder_config import DecoderConfig
 from underpaint.export.decoder_weights import RotaryTable
 from underpaint.export.graph import ARRAYS, GraphWriter
-from underpaint.models.decoder import QK_NORM_EPS
-from underpaint.models.decoder_config import DecoderConfig
+from underpaint.models.layers import QK_NORM_EPS
 
 
 class Seen(NamedTuple):
-    """Part of what positions attend to: keys [B, H, hd, N], values [B, H, N, hd], and a bias of its own, if any."""
+    """Part of what positions attend to: keys [B, K, hd, N], values [B, K, N, hd], and a bias of its own, if any."""
 
     keys: str
     values: str
@@ -27,7 +27,7 @@ class Seen(NamedTuple):
 
 
 Attention: TypeAlias = Callable[[int, str, str], Sequence[Seen]]
-"""What layer i attends to, of its number and of the new keys [B, H, hd, T] and values [B, H, T, hd]."""
+"""What layer i attends to, of its number and of the new keys [B, K, hd, T] and values [B, K, T, hd]."""
 
 
 class DecoderNodes(NamedTuple):
@@ -48,7 +48,7 @@ class DecoderNodes(NamedTuple):
 class LayerPass(NamedTuple):
     """How one pass goes through the layers.
 
-    positions: [R, 3H] rows of the rotary table, None where positions are learnt. grid_shape: [4], B, T, 3H, hd.
+    positions: [R, H + 2K] rows of the rotary table, None where positions are learnt. grid_shape: [4], B, T, H + 2K, hd.
     attention: what each layer sees. bias: added to the scores of all that is seen, [B, 1, T, N]. sizes: how many
     columns each part of it has, [parts].
     """
@@ -64,7 +64,6 @@ def decoder_nodes(
     graph: GraphWriter, config: DecoderConfig, rotary: RotaryTable | None, embeds: bool = True
 ) -> DecoderNodes:
     """Write what every pass reads; embeds: whether it looks tokens up."""
-    rows = 3 * config.heads
     tables = None
     if rotary is not None:
         tables = (
@@ -76,9 +75,9 @@ def decoder_nodes(
         config,
         _embedding(graph) if embeds else "",
         tables,
-        graph.integers(-1, rows, config.head_dim),
+        graph.integers(-1, config.projected_heads, config.head_dim),
         graph.integers(-1, config.dim),
-        graph.integers(config.heads, config.heads, config.heads),
+        graph.integers(config.heads, config.kv_heads, config.kv_heads),
     )
 
 
@@ -107,15 +106,16 @@ def layer(
     index: int,
     names: tuple[str | None, str | None] = (None, None),
 ) -> tuple[str, str, str]:
-    """Hidden rows [R, D] after layer `index`, and its new keys and values [B, H, T, hd], under `names` if any."""
+    """Hidden rows [R, D] after layer `index`, and its new keys and values [B, K, T, hd], under `names` if any."""
     config = nodes.config
     stem, after = f"layers.{index}.", config.post_norm
     normed = graph.has(f"{stem}attention_norm")
     read = norm(graph, hidden, f"{stem}attention_norm", config) if normed and not after else hidden
     query, key, value = _query_key_value(graph, nodes, given, read, stem, names)
     turned = graph.node("Transpose", [key], perm=[0, 1, 3, 2])
-    mixed = _attend(graph, query, given.attention(index, turned, value), given)
-    flat = graph.node("Reshape", [graph.node("Transpose", [mixed], perm=[0, 2, 1, 3]), nodes.flat_shape])
+    mixed = _attend(graph, config, query, given.attention(index, turned, value), given)
+    heads_wide = graph.integers(-1, config.heads * config.head_dim)
+    flat = graph.node("Reshape", [graph.node("Transpose", [mixed], perm=[0, 2, 1, 3]), heads_wide])
     out_norm = f"{stem}attention_norm" if after and normed else None
     hidden = _add_product(graph, flat, f"{stem}out", hidden, out_norm, config)
     read = hidden if after else norm(graph, hidden, f"{stem}ffn_norm", config)
@@ -148,7 +148,7 @@ def _query_key_value(
     stem: str,
     names: tuple[str | None, str | None],
 ) -> tuple[str, str, str]:
-    """Query, key and value [B, H, T, hd], turned, the query scaled."""
+    """Query [B, H, T, hd], key and value [B, K, T, hd], turned, the query scaled."""
     merged = graph.product(read, f"{stem}qkv")
     if graph.has(f"{stem}qkv_bias"):
         merged = graph.node("Add", [merged, graph.weight(f"{stem}qkv_bias")])
@@ -174,10 +174,20 @@ def _norm_heads(graph: GraphWriter, nodes: DecoderNodes, heads: str, stem: str) 
     return graph.node("Concat", [*found, value], axis=1)
 
 
-def _attend(graph: GraphWriter, query: str, seen: Sequence[Seen], given: LayerPass) -> str:
-    """Values [B, H, T, hd] mixed by one softmax over all that is seen."""
-    query = graph.widen(query)
-    scores = [graph.node("MatMul", [query, graph.widen(part.keys)]) for part in seen]
+def _attend(graph: GraphWriter, config: DecoderConfig, query: str, seen: Sequence[Seen], given: LayerPass) -> str:
+    """Values [B, H, T, hd] mixed by one softmax over all that is seen.
+
+    Query heads that share keys stand below each other in products, so that nothing of the cache is repeated.
+    """
+
+    def stacked(value: str) -> str:
+        return value if config.kv_heads == config.heads else _reshaped(graph, value, config.kv_heads)
+
+    def apart(value: str) -> str:
+        return value if config.kv_heads == config.heads else _reshaped(graph, value, config.heads)
+
+    query = stacked(graph.widen(query))
+    scores = [apart(graph.node("MatMul", [query, graph.widen(part.keys)])) for part in seen]
     biased = [
         score if part.bias is None else graph.node("Add", [score, part.bias])
         for score, part in zip(scores, seen, strict=True)
@@ -187,16 +197,21 @@ def _attend(graph: GraphWriter, query: str, seen: Sequence[Seen], given: LayerPa
         joined = graph.node("Add", [joined, given.bias])
     shares = graph.narrow(graph.node("Softmax", [joined], axis=-1))
     parts = graph.split(shares, given.sizes, 3, [None] * len(seen))
-    mixed = [graph.node("MatMul", [share, part.values]) for share, part in zip(parts, seen, strict=True)]
-    return graph.node("Add" if len(mixed) == 2 else "Sum", mixed)
+    mixed = [graph.node("MatMul", [stacked(share), part.values]) for share, part in zip(parts, seen, strict=True)]
+    return apart(graph.node("Add" if len(mixed) == 2 else "Sum", mixed))
+
+
+def _reshaped(graph: GraphWriter, value: str, heads: int) -> str:
+    """[B, H, T, N] with its two inner dimensions as `heads` rows of the same numbers each."""
+    return graph.node("Reshape", [value, graph.integers(0, heads, -1, 0)])
 
 
 def rotary_rows(graph: GraphWriter, nodes: DecoderNodes, cells: str) -> str | None:
-    """The rows [B * T, 3H] of the rotary table for `cells` [B, T]."""
+    """The rows [B * T, H + 2K] of the rotary table for `cells` [B, T]."""
     if nodes.rotary is None:
         return None
     by_cell = graph.node("Gather", [nodes.rotary[2], cells])
-    return graph.node("Reshape", [by_cell, graph.integers(-1, 3 * nodes.config.heads)])
+    return graph.node("Reshape", [by_cell, graph.integers(-1, nodes.config.projected_heads)])
 
 
 def embed(graph: GraphWriter, nodes: DecoderNodes, tokens: str, cells: str) -> str:

@@ -8,11 +8,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from underpaint.artifacts.decoder_graph import Precision
+from underpaint.artifacts.decoder_config import DecoderConfig, Precision
 from underpaint.artifacts.scaled_rows import ScaledRows, scaled_rows
 from underpaint.export.graph import ARRAYS, EIGHT_BIT_ZERO, EightBitMatrix, WeightSource, block_of
-from underpaint.models.decoder import Conditioner, Decoder, Layer
-from underpaint.models.decoder_config import DecoderConfig, rope_table
+from underpaint.models.decoder import Conditioner, Decoder
+from underpaint.models.layers import Layer, rope_table
 
 Weights: TypeAlias = NDArray[np.float32]
 _MATRICES: Final = ("qkv", "out", "gate_up", "down", "head")
@@ -21,11 +21,11 @@ outliers among those would coarsen what lies beside them."""
 
 
 class RotaryTable(NamedTuple):
-    """The rotary table [rows, head_dim / 2] and, for every cell, the row of each of the 3 * heads heads.
+    """The rotary table [rows, head_dim / 2] and, for every cell, the row of each projected head.
 
     Values go through the same node as queries and keys, with rows that turn by nothing; queries have rows of their
-    own, scaled by head_dim**-0.5. `rows_of` is [places, 3 * heads]: the cells, end-of-line tokens, then the prefix, so
-    that negative cells find theirs by counting from the end.
+    own, scaled by head_dim**-0.5. `rows_of` is [places, heads + 2 kv_heads]: the cells, end-of-line tokens, then the
+    prefix, so that negative cells find theirs by counting from the end.
     """
 
     cosine: Weights
@@ -37,14 +37,15 @@ def rotary_table(config: DecoderConfig) -> RotaryTable | None:
     """The table of a decoder; None where positions are learnt."""
     if config.rope == "none":
         return None
-    table, heads = plain(rope_table(config)), config.heads
+    table = plain(rope_table(config))
     cosine, sine = table[:, 0], table[:, 1]
     places, half = cosine.shape
     still, scale = np.ones((1, half), dtype=np.float32), np.float32(config.head_dim**-0.5)
-    query_rows = np.repeat(np.arange(places)[:, None], heads, axis=1)
-    rows_of = np.concatenate([query_rows, places + query_rows, np.full((places, heads), 2 * places)], axis=1)
+    rows = np.repeat(np.arange(places)[:, None], config.projected_heads, axis=1)
+    rows[:, config.heads :] += places
+    rows[:, config.heads + config.kv_heads :] = 2 * places
     return RotaryTable(
-        np.concatenate([cosine * scale, cosine, still]), np.concatenate([sine * scale, sine, 0 * still]), rows_of
+        np.concatenate([cosine * scale, cosine, still]), np.concatenate([sine * scale, sine, 0 * still]), rows
     )
 
 
@@ -171,11 +172,11 @@ def _layer(layer: Layer, config: DecoderConfig) -> dict[str, Callable[[], Weight
 
 
 def _scaled(rows: Weights, config: DecoderConfig) -> Weights:
-    """The query's rows of `rows` [3D, ...] by head_dim**-0.5, where no rotary table carries the scale."""
+    """The query's rows of all heads' by head_dim**-0.5, where no rotary table carries the scale."""
     if config.rope != "none":
         return rows
     found = rows.copy()
-    found[: config.dim] *= np.float32(config.head_dim**-0.5)
+    found[: config.heads * config.head_dim] *= np.float32(config.head_dim**-0.5)
     return found
 
 

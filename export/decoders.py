@@ -1,23 +1,24 @@
 """Export decoders of every family: write the graph, compare it with the module, store both with a manifest."""
 
-from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final, Literal
 
-from underpaint.artifacts.decoder_graph import Precision
+from underpaint.artifacts.decoder_config import DecoderConfig, Precision
 from underpaint.artifacts.manifest import DRAFT_TARGET, Manifest
 from underpaint.export.decoder_graph import write_conditioner, write_decoder
 from underpaint.export.decoder_parity import compare
-from underpaint.export.decoder_weights import conditioner_weights, decoder_weights, rotary_table
+from underpaint.export.decoder_weights import conditioner_weights, decoder_weights, rotary_table, round_to_half
 from underpaint.export.graph import GraphWriter
 from underpaint.export.parity import MOST, Report, compare_conditioner
 from underpaint.export.store import Differences, Origin, draft_manifest, finish, require_parity
 from underpaint.export.weight_file import SUFFIX, WeightFile, header_room
 from underpaint.models.decoder import Conditioner, Decoder
-from underpaint.models.decoder_config import DecoderConfig
-from underpaint.runtime.engines.shape import DecoderShape
+from underpaint.models.text import CaptionedTarget, with_condition_table
+from underpaint.models.weights import round_to_stored
+from underpaint.training.grids import decoder_on_grid, on_grid
 
 SCRATCH: Final = 64
 """Cache slots for the nodes that a drafter expands in one cycle, the root excluded."""
@@ -70,7 +71,8 @@ def write_graphs(
     with WeightFile(file, header_room(sources[0])) as written:
         for (path, decoder), weights in zip(decoders.items(), sources, strict=True):
             graph = GraphWriter(path.stem, weights, form.precision, written, path in int8_products)
-            write_decoder(graph, decoder.config, rotary_table(decoder.config), form.fused)
+            config = exported_config(decoder, form.precision)
+            write_decoder(graph, config, rotary_table(config), form.fused)
             graph.write(path)
 
 
@@ -108,16 +110,15 @@ def export_decoders(
             f"{', '.join(drafting)}: products in 8 bits expect scaled weights; set GraphFormat(scaled=True)"
         )
     paths = {file.parent / f"{name}.onnx": decoder for name, decoder in decoders.items()}
-    shapes = [shape_of(decoder, form.precision, scratch) for decoder in decoders.values()]
     write_graphs(paths, form, file, [path for path in paths if path.stem in drafting])
     whole = None if conditioner is None else conditioner.float()
     matrices: Literal["scaled_rows"] | None = "scaled_rows" if form.scaled else None
     made = []
-    for (path, decoder), shape in zip(paths.items(), shapes, strict=True):
+    for path, decoder in paths.items():
         drafts = path.stem in drafting
         differences = _differences(path, decoder.float(), whole, form, drafts)
         kind = "drafter" if decoder.config.drafter else DRAFT_TARGET if drafts else "target"
-        draft = draft_manifest(path.stem, kind, origin, asdict(shape))
+        draft = draft_manifest(path.stem, kind, origin, asdict(exported_config(decoder, form.precision, scratch)))
         made.append(finish(draft, path, differences, shared=file, matrices=matrices))
     return tuple(made)
 
@@ -160,43 +161,73 @@ def export_conditioner(conditioner: Conditioner, precision: Precision, folder: P
     return finish(draft_manifest("condition", "condition", origin, {"prefix": prefix, "width": width}), path, parity)
 
 
-def shape_of(decoder: Decoder, precision: Precision, scratch: int = SCRATCH) -> DecoderShape:
-    """What an engine must know of a decoder."""
+def exported_config(decoder: Decoder, precision: Precision, scratch: int = SCRATCH) -> DecoderConfig:
+    """What the manifest of an exported decoder says; scratch: slots of a drafter for the nodes of one cycle."""
     config = decoder.config
-    text = config.rope == "line" and not config.drafter
-    external = 2 * config.prefix if config.condition == "external" else 0
-    eol_token = None if config.drafter else config.eol_token
-    return DecoderShape(
-        vocab_size=config.vocab_size,
-        height=config.grid_side,
-        width=config.width,
-        layers=config.layers,
-        heads=config.heads,
-        head_dim=config.head_dim,
-        dim=config.dim,
-        capacity=config.cells + scratch if config.drafter else config.slots,
-        prefix=0 if config.drafter else config.prefix,
-        cond_ids=config.cond_ids - (config.uncond_rows if config.uncond_rows > 1 else 0),
-        uncond_ids=_uncond_ids(config, text),
-        precision=precision,
-        prefix_cells="each" if text or config.rope == "none" else "one",
-        external_cond_rows=external,
-        uncond_keep=() if config.uncond_keep is None else config.uncond_keep,
-        image_start_ids=tuple(config.vocab_size + one for one in config.image_start_ids),
-        eol_token=None if eol_token is None else config.vocab_size + eol_token,
-        rope=config.rope,
-        rope_prefix=config.rope_prefix,
-        rope_base=config.rope_base,
-        norm_eps=config.norm_eps,
-        post_norm=config.post_norm,
-    )
+    capacity = config.cells + scratch if config.drafter else config.slots
+    return replace(config, precision=precision, capacity=capacity)
 
 
-def _uncond_ids(config: DecoderConfig, text: bool) -> tuple[int, ...]:
-    """The rows of the embedding that stand for no condition."""
-    if config.condition == "none" or text:
-        return ()
-    if config.condition == "external":
-        return tuple(config.vocab_size + config.prefix + row for row in range(config.prefix))
-    end = config.vocab_size + config.cond_ids
-    return tuple(range(end - config.uncond_rows, end))
+def round_shared_target(target: CaptionedTarget) -> None:
+    """Round a target, in place, to what its file holds: matrices of 8 bits with a scale a row, all else of 16.
+
+    The same numbers as the repository's weights (`models.weights`); ValueError where 16 bits do not hold one.
+    """
+    round_to_stored(target)
+
+
+def export_shared_target(
+    target: CaptionedTarget,
+    side_words: Mapping[int, int],
+    stride: int,
+    folder: Path,
+    origin: Origin,
+    eight_bits: bool = False,
+) -> tuple[Manifest, ...]:
+    """Write `target<side>` for each side into `folder`, and `target<side>_int8` for each that a larger one follows.
+
+    All of them stand on the weights in `target.safetensors`. Those of int8 draft for larger sides (MuLo-SD): their
+    products are in 8 bits, of the same numbers, as what they draw is verified anyway. With `eight_bits` every target's
+    are, and none is written beside it.
+
+    target: its weights are rounded in place. side_words: by the side of pictures in pixels, the id of the word that
+    ends every prompt for such pictures; a graph's manifest names it, so that one prompt serves all sides. stride:
+    pixels a code, a side. eight_bits: products are taken in 8 bits; then each graph must be as near to the rounded
+    target as a drafter's is, and the same graph exact in float32. Raises ParityError on a graph that does not compute
+    what the rounded target does.
+    """
+    round_shared_target(target)
+    decoders = {
+        f"target{side}": with_condition_table(on_grid(target, side // stride), (word,))
+        for side, word in side_words.items()
+    }
+    followed = [] if eight_bits else [side for side in side_words if side < max(side_words)]
+    drafting = {f"target{side}_int8": decoders[f"target{side}"] for side in followed}
+    form = GraphFormat(eight_bits=True) if eight_bits else GraphFormat(stored="fp16", scaled=True)
+    file = folder / f"target{SUFFIX}"
+    return export_decoders({**decoders, **drafting}, None, form, file, origin, drafting=drafting.keys())
+
+
+def export_shared_drafter(
+    drafter: Decoder, sides: Sequence[int], stride: int, folder: Path, origin: Origin, eight_bits: bool = True
+) -> tuple[Manifest, ...]:
+    """Write `drafter<side>` for each side into `folder`, all of them on the weights in `drafter.safetensors`.
+
+    drafter: its codes and head are those of a rounded target, and stay as they are; its own weights are rounded to 16
+    bits in place. stride: pixels a code, a side. eight_bits: products are taken in 8 bits; without, the files' names
+    end in `_float`. Raises ParityError on a graph that does not compute what the rounded drafter does.
+    """
+    _round_own_to_half(drafter)
+    ending = "" if eight_bits else "_float"
+    decoders = {f"drafter{side}{ending}": decoder_on_grid(drafter, side // stride) for side in sides}
+    form = GraphFormat(stored="fp16", eight_bits=eight_bits, scaled=True)
+    return export_decoders(decoders, None, form, folder / f"drafter{ending}{SUFFIX}", origin)
+
+
+def _round_own_to_half(drafter: Decoder) -> None:
+    """Round, in place, what a drafter does not share with its target: all but its codes and head."""
+    shared = (drafter.codes.weight, drafter.head.weight)
+    before = [part.detach().clone() for part in shared]
+    round_to_half(drafter)
+    for part, held in zip(shared, before, strict=True):
+        part.data.copy_(held)

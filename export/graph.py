@@ -12,7 +12,8 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from underpaint.artifacts.decoder_graph import PRECISION_TYPES, ElementType, Precision, TensorSpec
+from underpaint.artifacts.decoder_config import Precision
+from underpaint.artifacts.decoder_graph import PRECISION_TYPES, ElementType, TensorSpec
 from underpaint.artifacts.scaled_rows import SCALE, ScaledRows
 from underpaint.export.weight_file import Stored, WeightStore
 

@@ -2,7 +2,7 @@
 
 import logging
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,9 +15,9 @@ from torch.export import Dim
 
 from underpaint.artifacts.manifest import Manifest
 from underpaint.export.graph import IR_VERSION
-from underpaint.export.parity import errors
-from underpaint.export.store import Differences, Origin, draft_manifest, store_onnx
-from underpaint.runtime.engines.context import EngineContext, open_session
+from underpaint.export.parity import compare_module
+from underpaint.export.store import Origin, draft_manifest, store_onnx
+from underpaint.runtime.engines.context import EngineContext
 
 MOST: Final = 1e-4
 """The largest difference from the torch module that passes, in pixels of [-1, 1], class scores or logits."""
@@ -40,23 +40,9 @@ def store_module(
     cases: Mapping[str, Tensor],
 ) -> Manifest:
     """Write `graph`, made of `module`, if it computes the same for every one of `cases`; `feed` is its input."""
-    compare = _comparison(module, feed, cases)
-    return store_onnx(graph, draft_manifest(name, kind, origin, settings), folder, compare, MOST)
-
-
-def _comparison(module: nn.Module, feed: str, cases: Mapping[str, Tensor]) -> Callable[[Path], Differences]:
-    @torch.no_grad()
-    def compare(path: Path) -> Differences:
-        session = open_session(path, EngineContext(threads=1))
-        found = {}
-        for case, given in cases.items():
-            wanted = module(given)
-            results = session.run(None, {feed: given.numpy()})
-            pairs = zip(results, wanted if isinstance(wanted, tuple) else (wanted,), strict=True)
-            found[case] = max(errors(result, expected).largest for result, expected in pairs)
-        return found
-
-    return compare
+    one_thread = EngineContext(threads=1)
+    draft = draft_manifest(name, kind, origin, settings)
+    return store_onnx(graph, draft, folder, lambda path: compare_module(module, feed, cases, path, one_thread), MOST)
 
 
 def to_onnx(

@@ -21,9 +21,9 @@ from underpaint.models.published.files import CheckpointError
 from underpaint.models.published.load import load
 from underpaint.models.sampler import SuperResolution, TokenSampler, codebook_name, load_sampler, load_super_resolution
 from underpaint.models.vq import VQModel
-from underpaint.runtime.resampling.registry import SUPER_RESOLUTION, TRAINED_BY, codebook_digest, read_codebook
+from underpaint.runtime.resampling.registry import SUPER_RESOLUTION, TRAINED_BY, codebook_digest
 from underpaint.training.sampler import LOSSES
-from underpaint.zoo.load import manifest, names
+from underpaint.zoo.load import manifest, names, read_codebook
 from underpaint.zoo.resolutions import between as ends_between
 
 

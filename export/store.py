@@ -20,6 +20,7 @@ from underpaint.artifacts.lock import held
 from underpaint.artifacts.manifest import ExportRecord, Manifest, WeightsEntry, digest
 from underpaint.artifacts.model_index import INDEX
 from underpaint.export.graph import external
+from underpaint.export.parity import Report
 from underpaint.export.weight_file import SUFFIX, WeightFile, header_room
 
 LICENCE: Final = "Apache-2.0 (weights); trained on pictures under the licences in training/data/LICENCES.md"
@@ -109,16 +110,16 @@ def require_parity(name: str, differences: Differences, most: float) -> None:
 
 
 def store_onnx(
-    model: onnx.ModelProto, draft: Manifest, folder: Path, compare: Callable[[Path], Differences], most: float
+    model: onnx.ModelProto, draft: Manifest, folder: Path, compare: Callable[[Path], Report], most: float
 ) -> Manifest:
     """Write `<name>.onnx`, its weights and `<name>.json` into `folder` if the graph passes `compare`.
 
-    draft: the manifest so far. compare: differences of the file at a path. most: the largest that passes.
+    draft: the manifest so far. compare: reports on the file at a path. most: the largest that passes.
     Raises ParityError; `folder` is one of `staged`, which is given up then.
     """
     path = folder / f"{draft.name}.onnx"
     externalize(model, path)
-    differences = compare(path)
+    differences = compare(path).worst()
     require_parity(draft.name, differences, most)
     return finish(draft, path, differences)
 

@@ -5,23 +5,20 @@ profiles has fixed shapes (new positions, all cache slots), so that one captured
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, NamedTuple
 
-import onnx
-
-from underpaint.artifacts import decoder_graph as graph_names
-from underpaint.artifacts.decoder_graph import POSITION_BUCKETS, Precision
+from underpaint.artifacts.decoder_config import DecoderConfig, Precision
+from underpaint.artifacts.decoder_graph import POSITION_BUCKETS, pass_inputs
 from underpaint.artifacts.manifest import Manifest, write_beside
 from underpaint.artifacts.model_index import read_index
-from underpaint.export.widened_weights import widen_scaled_rows
+from underpaint.export.graph_rewrites import plain_pass
 from underpaint.runtime.engines.context import EngineError
-from underpaint.runtime.engines.engine import rows_of
-from underpaint.runtime.engines.shape import DecoderShape, read_shape
+from underpaint.runtime.engines.engine import manifest_config, rows_of
 from underpaint.runtime.engines.tensorrt_files import (
     ANY_GPU,
     EngineRecord,
@@ -36,8 +33,6 @@ from underpaint.zoo.load import manifest as read_manifest
 KINDS: Final = ("target", "drafter")
 """What the runtime opens on TensorRT. Conditions and pictures run on ONNX Runtime, whatever runs the decoders."""
 _WORKSPACE_BYTES: Final = 4 << 30
-
-Shape = tuple[int, ...]
 
 
 def build_folder(
@@ -123,37 +118,32 @@ def _build_one(
     located: Located, builder: EngineBuilder, buckets: tuple[int, ...], rows: int
 ) -> tuple[Path, EngineRecord]:
     found = located.manifest
-    shape = read_shape(found.settings, found.name)
-    counts = position_counts(shape, buckets)
-    profiles = [decoder_profile(shape, found.shapes, rows, count) for count in counts]
-    return builder.write(located.path, found.name, found, shape.precision, profiles, rows, counts=counts)
+    config = manifest_config(found.settings, found.name)
+    counts = position_counts(config, buckets)
+    profiles = [decoder_profile(config, rows, count) for count in counts]
+    return builder.write(located.path, found.name, found, config.precision, profiles, rows, counts=counts)
 
 
-def position_counts(shape: DecoderShape, buckets: tuple[int, ...]) -> tuple[int, ...]:
+def position_counts(config: DecoderConfig, buckets: tuple[int, ...]) -> tuple[int, ...]:
     """New positions of the profiles: every bucket, at most a whole image, and the prefill.
 
     Where lines end in tokens of their own, which a pass over as many nodes may all bring, also twice the largest.
     """
-    image = shape.grid.cells + shape.eol_tokens
-    most = (2 * max(buckets),) if shape.eol_tokens else ()
-    return tuple(sorted({min(count, image) for count in (*buckets, *most)} | {max(shape.prefix, 1)}))
+    lines = 0 if config.eol_id is None else config.eol_tokens
+    most = (2 * max(buckets),) if lines else ()
+    counts = {min(count, config.cells + lines) for count in (*buckets, *most)}
+    return tuple(sorted(counts | {max(config.condition_positions, 1)}))
 
 
-def decoder_profile(shape: DecoderShape, inputs: Mapping[str, Any], rows: int, count: int) -> Profile:
+def decoder_profile(config: DecoderConfig, rows: int, count: int) -> Profile:
     """Fixed shapes of a pass of `count` new positions in `rows` sequences."""
-    heads, width, slots = shape.heads, shape.head_dim, shape.capacity
-    known: dict[str, Shape] = {
-        graph_names.TOKENS: (rows, count),
-        graph_names.CELLS: (rows, count),
-        graph_names.BIAS: (rows, count, slots + count),
-        graph_names.FEATURES: (rows, count, shape.dim),
-        graph_names.EXTERNAL_COND_ROWS: (shape.external_cond_rows, shape.dim),
+    slots = config.capacity
+    known = {"B": rows, "T": count, "S": slots, "S+T": slots + count, "C": config.external_cond_rows}
+    fixed = {
+        spec.name: tuple(known[size] if isinstance(size, str) else size for size in spec.shape)
+        for spec in pass_inputs(config)
     }
-    for index in range(shape.layers):
-        known[graph_names.past_key(index)] = (rows, heads, width, slots)
-        known[graph_names.past_value(index)] = (rows, heads, slots, width)
-    # A target's features are an output of the same name; `build_engine` leaves out what is no input.
-    return Profile({name: (fixed, fixed, fixed) for name, fixed in known.items() if name in inputs})
+    return Profile({name: (shape, shape, shape) for name, shape in fixed.items()})
 
 
 def timing_file(backend: str, module: ModuleType, gpu: str) -> Path:
@@ -229,33 +219,3 @@ def _logger(module: ModuleType, keep: Callable[[str], None]) -> Any:
             keep(message)
 
     return type("WarningLogger", (base,), {"__init__": start, "log": log})()
-
-
-_BEYOND = frozenset({graph_names.PROBS, graph_names.CHAIN_TOKENS, *graph_names.TREE_OUTPUTS})
-
-
-def plain_pass(path: Path) -> bytes:
-    """The graph at `path` without probabilities, chains and trees, and without what only they need.
-
-    A graph that has none is given back as it is. Weights stay where they are, in the file beside it, but for matrices
-    in 8 bits, which TensorRT would multiply in: those are widened.
-    """
-    model = onnx.load(path, load_external_data=False)
-    graph = model.graph
-    given_back = {output.name for output in graph.output}
-    if graph_names.LOGITS not in given_back or not given_back & _BEYOND:
-        return path.read_bytes()
-    outputs = [output for output in graph.output if output.name not in _BEYOND]
-    needed, nodes = {output.name for output in outputs}, []
-    for node in reversed(graph.node):
-        if needed & set(node.output):
-            nodes.append(node)
-            needed |= set(node.input)
-    inputs = [given for given in graph.input if given.name in needed]
-    tensors = [tensor for tensor in graph.initializer if tensor.name in needed]
-    for field, left in (("node", nodes[::-1]), ("input", inputs), ("output", outputs), ("initializer", tensors)):
-        graph.ClearField(field)
-        getattr(graph, field).extend(left)
-    widen_scaled_rows(model, path.parent)
-    content: bytes = model.SerializeToString(deterministic=True)
-    return content

@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from underpaint.algos.accept.neighbours import nearest_codes
-from underpaint.artifacts.decoder_graph import Precision
+from underpaint.artifacts.decoder_config import Precision
 from underpaint.artifacts.manifest import Manifest
 from underpaint.export.decoder_weights import plain
 from underpaint.export.modules import MOST
 from underpaint.export.parity import Report, compare_module
-from underpaint.export.store import Differences, Origin, draft_manifest, store_bytes, store_onnx
+from underpaint.export.store import Origin, draft_manifest, store_bytes, store_onnx
 from underpaint.export.vision import (
     Decode,
     Encode,
@@ -32,8 +32,7 @@ from underpaint.models.published.options import Published
 from underpaint.models.typed import call
 from underpaint.models.vq import VQModel
 from underpaint.models.vq_layers import AttentionBlock
-from underpaint.runtime.resampling.registry import read_codebook
-from underpaint.zoo.load import manifest, names
+from underpaint.zoo.load import manifest, names, read_codebook
 
 TOKENIZER_MOST: Final = {"fp32": MOST, "fp16": 0.05}
 """The largest difference from torch in float32 that passes, over max(1, largest expected)."""
@@ -55,7 +54,7 @@ def export_published_tokenizer(
     written = []
     for name, kind, graph in zip(HALVES, ("image_decoder", "image_encoder"), graphs, strict=True):
         draft = draft_manifest(name, kind, origin, settings)
-        written.append(store_onnx(graph, draft, folder, _largest(compared[name]), TOKENIZER_MOST[precision]))
+        written.append(store_onnx(graph, draft, folder, compared[name], TOKENIZER_MOST[precision]))
     return (*written, *store_codes(plain(model.quantize.codebook), neighbours, folder, origin))
 
 
@@ -78,14 +77,10 @@ def require_runnable(precision: Precision) -> None:
 def _comparisons(model: VQModel) -> dict[str, Callable[[Path], Report]]:
     cases = tokenizer_cases(model.config)
     parts = (
-        (Decode(model).eval(), "codes", "pixels", cases.grids),
-        (Encode(model).eval(), "pixels", "scores", cases.pictures),
+        (Decode(model).eval(), "codes", cases.grids),
+        (Encode(model).eval(), "pixels", cases.pictures),
     )
     return {name: partial(compare_module, *part) for name, part in zip(HALVES, parts, strict=True)}
-
-
-def _largest(compare: Callable[[Path], Report]) -> Callable[[Path], Differences]:
-    return lambda path: compare(path).worst()
 
 
 def store_codes(codebook: NDArray[np.float32], neighbours: int, folder: Path, origin: Origin) -> tuple[Manifest, ...]:

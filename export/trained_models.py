@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
 
 from underpaint.artifacts.manifest import Manifest
-from underpaint.artifacts.model_families import GRAMMAR_SAMPLING, TEXTURED_FAMILY, TEXTURED_GUIDANCE
+from underpaint.artifacts.model_families import TEXTURED_FAMILY, TEXTURED_GUIDANCE, TEXTURED_SAMPLING
 from underpaint.artifacts.model_index import family_of, read_manifests
 from underpaint.export.decoder_weights import round_to_half
+from underpaint.export.decoders import export_shared_drafter, export_shared_target, round_shared_target
 from underpaint.export.samplers import Between, export_between
-from underpaint.export.shared_decoders import export_shared_drafter, export_shared_target, round_shared_target
 from underpaint.export.store import Origin, staged
 from underpaint.export.trained_names import EIGHT_BIT_TARGET, FLOAT_DRAFTER, OTHERS, PAIR_TARGET, USUAL
 from underpaint.export.vision import SCENES_PER_HALF, export_judge, export_tokenizer, fold_norms, write_reference
@@ -24,7 +24,7 @@ from underpaint.training.data.art import Report, unheard
 from underpaint.training.grids import STRIDE
 from underpaint.training.pictures import TexturedPictures
 from underpaint.zoo.grammars import TEXTURED
-from underpaint.zoo.load import FOLDER
+from underpaint.zoo.load import TABLES
 from underpaint.zoo.resolutions import SHIPPED_RESOLUTIONS, between
 from underpaint.zoo.textured_prompts import side_word_id
 
@@ -221,11 +221,11 @@ def export_all(
         read_manifests(out)
         _require_family(out)
     written: list[Manifest] = []
-    usual = GRAMMAR_SAMPLING[TEXTURED_FAMILY]
     if guidance is None:
         guidance = _guidance_of(names)
-    with staged(out, TEXTURED_FAMILY, None if guidance is None else replace(usual, guidance=guidance)) as aside:
-        shutil.copyfile(FOLDER / TEXTURED.tables, aside / TEXTURED.tables)
+    sampling = None if guidance is None else replace(TEXTURED_SAMPLING, guidance=guidance)
+    with staged(out, TEXTURED_FAMILY, sampling) as aside:
+        shutil.copyfile(TABLES / TEXTURED.tables, aside / TEXTURED.tables)
         for done, name in enumerate(names):
             report("exporting", done, len(names), "models")
             written.extend(EXPORTS[name].write(Folders(runs, out, aside, report)))

@@ -43,7 +43,7 @@ class FrontierNodes(NamedTuple):
     """The nodes about to be expanded, and what they see of the tree.
 
     tokens [F] int64; features [B, F, D], predicted for their parents; seen [F, N], the bias over the last pass's
-    positions and the nodes expanded so far; of those keys [B, H, hd, N] and values [B, H, N, hd] of every layer.
+    positions and the nodes expanded so far; of those keys [B, K, hd, N] and values [B, K, N, hd] of every layer.
     """
 
     tokens: str
@@ -72,7 +72,7 @@ def common_count(nodes: DecoderNodes) -> int:
 def declare_common(graph: GraphWriter, nodes: DecoderNodes, more: str, width: str) -> None:
     """Declare as outputs what `more` levels below the root's read, of `width` [1] nodes each."""
     config = nodes.config
-    heads, size, one = config.heads, config.head_dim, graph.constant(np.array(1))
+    heads, size, one = config.kv_heads, config.head_dim, graph.constant(np.array(1))
     numbers = graph.node("Range", [graph.constant(np.array(0)), graph.node("Squeeze", [width]), one])
     across, down = (graph.node("Unsqueeze", [numbers, graph.integers(axis)]) for axis in (0, 1))
     visible = graph.constant(np.array(0, dtype=np.float32))
@@ -113,8 +113,10 @@ def declare_frontier(graph: GraphWriter, nodes: DecoderNodes) -> FrontierNodes:
     seen = graph.input("here_seen", "float32", ["F", "N"])
     above = []
     for index in range(config.layers):
-        keys = graph.input(f"here_keys_{index}", "float32", ["B", config.heads, config.head_dim, "N"])
-        above.append((keys, graph.input(f"here_values_{index}", "float32", ["B", config.heads, "N", config.head_dim])))
+        keys = graph.input(f"here_keys_{index}", "float32", ["B", config.kv_heads, config.head_dim, "N"])
+        above.append(
+            (keys, graph.input(f"here_values_{index}", "float32", ["B", config.kv_heads, "N", config.head_dim]))
+        )
     return FrontierNodes(tokens, features, seen, tuple(above))
 
 
@@ -123,7 +125,7 @@ def expand(
 ) -> Expanded:
     """One pass over a frontier; `number` [] counts the levels below the root's."""
     config = nodes.config
-    heads, width, dim = config.heads, config.head_dim, config.dim
+    width, dim = config.head_dim, config.dim
     flat = graph.node("Reshape", [frontier.features, graph.integers(-1, dim)])
     across = graph.node("Concat", [common.rows, graph.size(frontier.tokens, 0)], axis=0)
     cells = graph.node("Expand", [graph.node("Gather", [common.cells, number]), across])
@@ -149,10 +151,10 @@ def expand(
     rows = None
     if nodes.rotary is not None:
         by_cell = graph.node("Gather", [nodes.rotary[2], cells])
-        rows = graph.node("Reshape", [by_cell, graph.integers(-1, 3 * heads)])
+        rows = graph.node("Reshape", [by_cell, graph.integers(-1, config.projected_heads)])
     given = LayerPass(
         rows,
-        graph.node("Concat", [common.rows, graph.integers(-1, 3 * heads, width)], axis=0),
+        graph.node("Concat", [common.rows, graph.integers(-1, config.projected_heads, width)], axis=0),
         attention,
         graph.node("Concat", columns, axis=0),
     )
@@ -187,5 +189,5 @@ def return_frontier(graph: GraphWriter, nodes: DecoderNodes, frontier: FrontierN
     graph.output(frontier.features, "float32", ["B", "F", config.dim])
     graph.output(frontier.seen, "float32", ["F", "N+F"])
     for keys, values in frontier.above:
-        graph.output(keys, "float32", ["B", config.heads, config.head_dim, "N+F"])
-        graph.output(values, "float32", ["B", config.heads, "N+F", config.head_dim])
+        graph.output(keys, "float32", ["B", config.kv_heads, config.head_dim, "N+F"])
+        graph.output(values, "float32", ["B", config.kv_heads, "N+F", config.head_dim])

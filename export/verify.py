@@ -8,14 +8,14 @@ from underpaint.artifacts.manifest import Manifest, ManifestError, check, digest
 from underpaint.artifacts.model_index import read_index
 from underpaint.export.checkpoint import Request
 from underpaint.export.decoder_parity import compare
-from underpaint.export.decoders import MOST_EIGHT_BITS, GraphFormat, compared, shape_of
+from underpaint.export.decoders import MOST_EIGHT_BITS, GraphFormat, compared, exported_config
 from underpaint.export.modules import MOST as SAMPLER_MOST
 from underpaint.export.parity import MOST, Report, compare_conditioner, compare_module
 from underpaint.export.samplers import KIND as SAMPLER
 from underpaint.export.samplers import cases_of, load_trained
 from underpaint.export.tokenizer import HALVES, TOKENIZER_MOST, compare_tokenizer
 from underpaint.models.published.options import Published
-from underpaint.runtime.engines.shape import read_shape
+from underpaint.runtime.engines.engine import manifest_config
 from underpaint.zoo.load import manifest
 
 
@@ -105,7 +105,7 @@ def _between(graph: Path, found: Manifest) -> Result:
     trained = load_trained(request.checkpoint, request.precision)
     _require_checkpoint(found, request, digest(request.checkpoint))
     cases = cases_of(trained.network)
-    report = compare_module(trained.network, cases.feed, cases.result, cases.inputs, graph)
+    report = compare_module(trained.network, cases.feed, cases.inputs, graph)
     return Result(found.name, request.precision, report, SAMPLER_MOST)
 
 
@@ -127,7 +127,7 @@ def _require_checkpoint(found: Manifest, request: Request, sha: str) -> None:
 def _decoder(folder: Path, name: str, graph: Path, found: Manifest, greedy: bool, seed: int) -> Iterator[Result]:
     request, loaded = _loaded(found)
     decoder, conditioner = loaded.decoder, loaded.conditioner
-    if decoder is None or read_shape(found.settings, name) != shape_of(decoder, request.precision):
+    if decoder is None or manifest_config(found.settings, name) != exported_config(decoder, request.precision):
         raise ManifestError(f"{folder}: settings and request of '{name}' tell of different models; export it again")
     decoder.float()
     whole = None if conditioner is None else conditioner.float()

@@ -7,17 +7,16 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from underpaint.algos.memory import lacks_memory
+from underpaint.artifacts.decoder_config import DecoderConfig
 from underpaint.artifacts.input_file import check_regular
 from underpaint.models.config import build
 from underpaint.models.decoder import Decoder
-from underpaint.models.decoder_config import DecoderConfig
 from underpaint.models.published.files import UNREADABLE, read_checkpoint
 from underpaint.models.published.load import load as load_published
-from underpaint.models.published.training_format import format_1_config, format_1_drafter, format_1_target
-from underpaint.models.text import CaptionedTarget, drafter_config, share_ends
+from underpaint.models.text import CaptionedTarget, share_ends
 from underpaint.models.vq import VQConfig, VQModel
 
 _NEEDED: Final[Mapping[str, tuple[str, ...]]] = {
@@ -59,7 +58,14 @@ def _whole(saved: Any, path: Path) -> dict[str, Any]:
 
 
 def take_weights(model: nn.Module, state: Mapping[str, Any], what: str | Path) -> None:
-    """`model.load_state_dict`; ValueError, naming `what` they are of, where they are not the model's."""
+    """`model.load_state_dict`; ValueError, naming `what` they are of, where they are not the model's or not finite."""
+    for name, own in model.state_dict().items():
+        given = state.get(name)
+        if isinstance(given, Tensor) and given.is_floating_point() != own.is_floating_point():
+            raise ValueError(
+                f"{what}: expected {own.dtype} numbers in {name}, got {given.dtype}; it is damaged or was edited: "
+                "train it again, or name another"
+            )
     try:
         model.load_state_dict(state)
     except (RuntimeError, TypeError, AttributeError) as error:
@@ -68,6 +74,12 @@ def take_weights(model: nn.Module, state: Mapping[str, Any], what: str | Path) -
             f"{what}: its weights are not those of the widths that it names ({wrong[:160]}); it is damaged or was "
             "edited: train it again, or name another"
         ) from error
+    for name, value in model.state_dict().items():
+        if value.is_floating_point() and not bool(value.isfinite().all()):
+            raise ValueError(
+                f"{what}: expected finite numbers in {name}, got NaN or infinity; it is damaged or its training went "
+                "wrong: train it again, or name another"
+            )
 
 
 def read(path: Path, kind: str) -> dict[str, Any]:
@@ -77,6 +89,11 @@ def read(path: Path, kind: str) -> dict[str, Any]:
         FileNotFoundError: with the recipe to run.
         ValueError: when the file is not a checkpoint of that kind.
     """
+    if path.is_dir():
+        raise ValueError(
+            f"expected a checkpoint of kind {kind!r}, a file that `{_recipe(path, kind)}` wrote, got the folder "
+            f"{path}; name the file in it"
+        )
     return _of_kind(load_whole(_existing(path, kind)), path, kind)
 
 
@@ -165,15 +182,12 @@ def target_of(saved: Mapping[str, Any], what: str | Path = "a target's checkpoin
     if "words" not in config:
         raise ValueError(f"{what}: it does not say its words; it is damaged or was edited: train it again")
     target = CaptionedTarget(sizes, width, config["words"])
-    take_weights(target, format_1_target(saved) if "transformer" in config else saved["model"], what)
+    take_weights(target, saved["model"], what)
     return target
 
 
 def decoder_config(config: Mapping[str, Any]) -> DecoderConfig:
     """The sizes in a target's or a drafter's checkpoint. ValueError where it does not say, or says what is unknown."""
-    if "transformer" in config:
-        found = format_1_config(config["transformer"])
-        return drafter_config(found) if config["kind"] == "drafter" else found
     if "decoder" not in config:
         raise ValueError("the checkpoint does not say its widths: no 'decoder' in its config; it is of no recipe")
     return build(DecoderConfig, config["decoder"])
@@ -181,7 +195,7 @@ def decoder_config(config: Mapping[str, Any]) -> DecoderConfig:
 
 def config_caption_dim(config: Mapping[str, Any]) -> int:
     """The width of caption features in a target's checkpoint; ValueError where it does not say."""
-    found = config.get("transformer", config).get("caption_dim")
+    found = config.get("caption_dim")
     if type(found) is not int or found < 1:
         raise ValueError(f"a target's checkpoint does not say the width of its captions: caption_dim is {found!r}")
     return found
@@ -197,7 +211,7 @@ def load_drafter(path: Path, target: Decoder) -> Decoder:
     saved = read(path, "drafter")
     drafter = Decoder(decoder_config(saved["config"]))
     share_ends(drafter, target)
-    own = format_1_drafter(saved) if "transformer" in saved["config"] else dict(saved["model"])
+    own = dict(saved["model"])
     for name in ("codes.weight", "head.weight"):
         own[name] = target.state_dict()[name]
     take_weights(drafter, own, path)

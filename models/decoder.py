@@ -15,18 +15,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from underpaint.artifacts.decoder_config import DecoderConfig
 from underpaint.artifacts.decoder_graph import MASKED_SCORE
-from underpaint.models.decoder_config import DecoderConfig, rope_table
+from underpaint.models.layers import PLAIN, Attention, DenseAttention, Kernels, Layer, RMSNorm, rope_table
 from underpaint.models.typed import call
-
-QK_NORM_EPS = 1e-5
 
 
 class StepOutput(NamedTuple):
     """What one pass over T new positions computes.
 
-    `logits` [B, T, V] float32; `features` [B, T, D] float32; `keys` and `values`: one [B, heads, T, head_dim] a layer,
-    rotated, of the new positions only.
+    `logits` [B, T, V] float32; `features` [B, T, D] float32; `keys` and `values`: one [B, kv_heads, T, head_dim] a
+    layer, rotated, of the new positions only.
     """
 
     logits: Tensor
@@ -38,97 +37,6 @@ class StepOutput(NamedTuple):
 def causal_bias(length: int) -> Tensor:
     """A bias [length, length] under which every position sees itself and those before it."""
     return torch.triu(torch.full((length, length), float(MASKED_SCORE)), diagonal=1)
-
-
-class RMSNorm(nn.Module):
-    """Root-mean-square norm, computed in float32."""
-
-    def __init__(self, dim: int, eps: float) -> None:
-        super().__init__()
-        self.eps = eps
-        self.weight = nn.Parameter(torch.ones(dim))
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        """Keep the shape [..., D]."""
-        wide = hidden.float()
-        normed = wide * torch.rsqrt(wide.square().mean(dim=-1, keepdim=True) + self.eps)
-        return normed.to(hidden.dtype) * self.weight
-
-
-class Layer(nn.Module):
-    """One layer; matrices are [out, in] as published. Norms that a model lacks are None."""
-
-    q_scale: Tensor
-    q_shift: Tensor
-    k_scale: Tensor
-    k_shift: Tensor
-
-    def __init__(self, config: DecoderConfig, first: bool) -> None:
-        super().__init__()
-        dim, heads = config.dim, config.heads
-        self.config = config
-        self.attention_norm = RMSNorm(dim, config.norm_eps) if config.first_norm or not first else None
-        self.qkv = nn.Linear(dim, 3 * dim, bias=config.qkv_bias)
-        self.out = nn.Linear(dim, dim, bias=False)
-        self.ffn_norm = RMSNorm(dim, config.norm_eps)
-        self.gate_up = nn.Linear(dim, 2 * config.hidden, bias=False)
-        self.down = nn.Linear(config.hidden, dim, bias=False)
-        if config.qk_norm:
-            for name in ("q_scale", "q_shift", "k_scale", "k_shift"):
-                self.register_parameter(name, nn.Parameter(torch.empty(heads, config.head_dim)))
-
-    def _heads(self, hidden: Tensor, turns: Tensor | None) -> list[Tensor]:
-        """Query, key and value [B, heads, T, head_dim] of the new positions."""
-        config = self.config
-        shape = (*hidden.shape[:2], config.heads, config.head_dim)
-        query, key, value = (part.reshape(shape) for part in self.qkv(hidden).chunk(3, dim=-1))
-        if config.qk_norm:
-            query = _normed(query) * self.q_scale + self.q_shift
-            key = _normed(key) * self.k_scale + self.k_shift
-        if turns is not None:
-            query, key = _turn(query, turns), _turn(key, turns)
-        return [part.transpose(1, 2) for part in (query, key, value)]
-
-    def attend(
-        self, hidden: Tensor, turns: Tensor | None, bias: Tensor, past: tuple[Tensor, Tensor]
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Mixed values [B, T, D] under `bias`, see `Decoder.step`, and the new key and value."""
-        query, key, value = self._heads(hidden, turns)
-        keys, values = key, value
-        if past[0].shape[2]:
-            keys = torch.cat([past[0].to(key.dtype), key], dim=2)
-            values = torch.cat([past[1].to(value.dtype), value], dim=2)
-        scores = (query @ keys.transpose(2, 3)).float() * self.config.head_dim**-0.5 + bias
-        mixed = torch.softmax(scores, dim=-1).to(value.dtype) @ values
-        return self.out(mixed.transpose(1, 2).flatten(2)), key, value
-
-    def feed(self, hidden: Tensor) -> Tensor:
-        """SwiGLU; the shape stays."""
-        gate, up = self.gate_up(hidden).chunk(2, dim=-1)
-        return call(self.down, functional.silu(gate) * up)
-
-    def forward(
-        self, hidden: Tensor, turns: Tensor | None, bias: Tensor, past: tuple[Tensor, Tensor]
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """See `Decoder.step`."""
-        read = hidden if self.attention_norm is None or self.config.post_norm else self.attention_norm(hidden)
-        mixed, key, value = self.attend(read, turns, bias, past)
-        if self.config.post_norm and self.attention_norm is not None:
-            mixed = self.attention_norm(mixed)
-        hidden = hidden + mixed
-        fed = self.ffn_norm(self.feed(hidden)) if self.config.post_norm else self.feed(self.ffn_norm(hidden))
-        return hidden + fed, key, value
-
-
-def _normed(heads: Tensor) -> Tensor:
-    return functional.layer_norm(heads, heads.shape[-1:], eps=QK_NORM_EPS)
-
-
-def _turn(heads: Tensor, turns: Tensor) -> Tensor:
-    """Turn [B, T, heads, head_dim] by `turns` [..., T, 2, head_dim / 2]; pairs are half a head apart. In float32."""
-    low, high = heads.float().chunk(2, dim=-1)
-    cosine, sine = turns[..., None, 0, :], turns[..., None, 1, :]
-    return torch.cat([low * cosine - high * sine, high * cosine + low * sine], dim=-1).to(heads.dtype)
 
 
 def _table(rows: int, dim: int) -> nn.Embedding:
@@ -176,6 +84,35 @@ class Decoder(nn.Module):
             raise ValueError("decoder: only a drafter reads features")
         return call(self.fc, torch.cat([features.to(embedded.dtype), embedded], dim=-1))
 
+    def through_layers(self, hidden: Tensor, attend: Attention, kernels: Kernels = PLAIN) -> Tensor:
+        """Features [B, T, D] of embedded positions; whatever attends, this is the one order of what layers compute.
+
+        Args:
+            hidden: [B, T, D], which `kernels` may overwrite.
+            attend: What positions see, called once a layer.
+            kernels: Norm and gate.
+        """
+        added: Tensor | None = None
+        for index, layer in enumerate(self.layers):
+            assert isinstance(layer, Layer)
+            if self.config.post_norm:
+                mixed = call(layer.out, attend(index, layer, call(layer.qkv, hidden)))
+                hidden = hidden + kernels.add_norm(mixed, None, layer.attention_norm)[1]
+                fed = call(layer.down, kernels.gate(call(layer.gate_up, hidden)))
+                hidden = hidden + kernels.add_norm(fed, None, layer.ffn_norm)[1]
+                continue
+            hidden, read = kernels.add_norm(hidden, added, layer.attention_norm)
+            mixed = call(layer.out, attend(index, layer, call(layer.qkv, read)))
+            hidden, read = kernels.add_norm(hidden, mixed, layer.ffn_norm)
+            added = call(layer.down, kernels.gate(call(layer.gate_up, read)))
+        return kernels.add_norm(hidden, added, self.norm)[1]
+
+    def add_positions(self, hidden: Tensor, cells: Tensor) -> Tensor:
+        """`hidden` [B, T, D] plus what is learnt of each of `cells` [T] or [B, T], where positions are learnt."""
+        if self.positions is None:
+            return hidden
+        return hidden + call(self.positions, cells % (self.config.cells + self.config.prefix))
+
     def step(
         self,
         tokens: Tensor,
@@ -205,19 +142,11 @@ class Decoder(nn.Module):
 
         hidden: [B, T, D]. cells: int64 [T] or [B, T], from -prefix - eol_tokens. bias: float32 [T, S + T], or
         [B, T, S + T] where rows see different positions, added to the scores, large and negative where a position may
-        not see. past_keys, past_values: [B, heads, S, head_dim] a layer.
+        not see. past_keys, past_values: [B, kv_heads, S, head_dim] a layer.
         """
-        if self.positions is not None:
-            hidden = hidden + self.positions(cells % (self.config.cells + self.config.prefix))
-        turns = self.turns(cells)
-        scores_bias = bias[:, None] if bias.ndim == 3 else bias
-        keys, values = [], []
-        for layer, key, value in zip(self.layers, past_keys, past_values, strict=True):
-            hidden, new_key, new_value = layer(hidden, turns, scores_bias, (key, value))
-            keys.append(new_key)
-            values.append(new_value)
-        found = hidden if self.norm is None else self.norm(hidden)
-        return StepOutput(call(self.head, found).float(), found.float(), keys, values)
+        attention = DenseAttention(self.config, self.turns(cells), bias, past_keys, past_values)
+        found = self.through_layers(self.add_positions(hidden, cells), attention)
+        return StepOutput(call(self.head, found).float(), found.float(), attention.keys, attention.values)
 
     def forward(self, tokens: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Causal pass over a condition and codes, for training.
@@ -234,9 +163,9 @@ class Decoder(nn.Module):
         return out.logits[:, prefix - 1 :], out.features[:, prefix - 1 :]
 
     def empty_cache(self, batch: int, slots: int = 0) -> list[Tensor]:
-        """Zero keys (or values): one [batch, heads, slots, head_dim] a layer."""
+        """Zero keys (or values): one [batch, kv_heads, slots, head_dim] a layer."""
         config, like = self.config, self.head.weight
-        shape = (batch, config.heads, slots, config.head_dim)
+        shape = (batch, config.kv_heads, slots, config.head_dim)
         return [torch.zeros(shape, dtype=like.dtype, device=like.device) for _ in self.layers]
 
 

@@ -6,7 +6,7 @@ from torch import Tensor
 from underpaint.models.decoder import causal_bias
 from underpaint.models.text import CaptionedTarget
 from underpaint.models.typed import call
-from underpaint.zoo.prompts import PAD_WORD
+from underpaint.zoo.textured_prompts import PAD_WORD
 
 
 def filter_logits(logits: Tensor, temperature: float, top_k: int) -> Tensor:

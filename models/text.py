@@ -5,10 +5,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
+from underpaint.artifacts.decoder_config import DecoderConfig
 from underpaint.models.decoder import Conditioner, Decoder, initialise
-from underpaint.models.decoder_config import DecoderConfig
 from underpaint.models.typed import call
-from underpaint.zoo.prompts import PAD_WORD, WORDS
+from underpaint.zoo.textured_prompts import PAD_WORD
 
 
 class WordEncoder(nn.Module):
@@ -33,7 +33,7 @@ class CaptionedTarget(nn.Module):
     config: of the decoder, whose condition comes from outside; its `prefix` words are a caption.
     """
 
-    def __init__(self, config: DecoderConfig, caption_dim: int, words: int = WORDS) -> None:
+    def __init__(self, config: DecoderConfig, caption_dim: int, words: int) -> None:
         super().__init__()
         self.words = WordEncoder(words, caption_dim)
         self.conditioner = Conditioner(caption_dim, config.dim, config.prefix, activation=True)

@@ -17,8 +17,7 @@ from underpaint.algos.registry import suggest
 from underpaint.artifacts.arrays import ArrayForm, read_npy
 from underpaint.artifacts.model_families import CONDITIONS, PROMPT_GRAMMAR
 from underpaint.runtime.engines.context import EngineError
-from underpaint.zoo.grammars import EMOJI, Grammar, GrammarPrompt, emoji_prompt
-from underpaint.zoo.prompts import Prompt
+from underpaint.zoo.grammars import TEXTURED, GrammarPrompt
 
 _ID: Final = re.compile("-?[0-9]{1,18}")
 """A whole number that 64 bits hold."""
@@ -34,13 +33,15 @@ class Condition:
     """What a picture is drawn for.
 
     text: as it is shown, and what the noise of the picture is keyed by. ids: one class, or a prompt in the model's own
-    vocabulary. features: an .npy file of features [n, C], in place of ids. attributes: what a judge may look for in
-    the picture, by slot; empty where nothing tells.
+    vocabulary. features: an .npy file of features [n, C], in place of ids. uncond_ids: the ids of a negative prompt,
+    for live models; None takes the model's own second row. attributes: what a judge may look for in the picture, by
+    slot; empty where nothing tells.
     """
 
     text: str
     ids: tuple[int, ...] = ()
     features: Path | None = None
+    uncond_ids: tuple[int, ...] | None = None
     attributes: Mapping[str, str] = field(default_factory=_no_attributes, compare=False)
 
     def caption(self) -> str:
@@ -63,13 +64,8 @@ def read_features(path: Path) -> NDArray[np.float32]:
 
 
 def of_words(prompt: GrammarPrompt) -> Condition:
-    """A prompt of any grammar as its models take it: its words' ids."""
+    """A prompt of the grammar as its models take it: its words' ids."""
     return Condition(prompt.caption, prompt.ids, attributes=prompt.attributes)
-
-
-def of_prompt(prompt: Prompt) -> Condition:
-    """A prompt of EmojiScenes."""
-    return of_words(emoji_prompt(prompt))
 
 
 def parse_ids(text: str) -> Condition:
@@ -91,14 +87,14 @@ def parse_features(text: str) -> Condition:
     return Condition(text, features=Path(text))
 
 
-def parse_condition(text: str, kind: str, grammar: Grammar = EMOJI) -> Condition:
+def parse_condition(text: str, kind: str) -> Condition:
     """What was typed, as the models of a folder take it; `kind` is the `condition` of its `model_index.json`.
 
-    grammar: in whose words prompts are typed, where that is the kind. Raises ValueError, or EngineError (a
-    ValueError), saying what was expected; of a prompt, the unknown word and the nearest known one.
+    Raises ValueError, or EngineError (a ValueError), saying what was expected; of a prompt, the unknown word and the
+    nearest known one.
     """
     if kind not in CONDITIONS:
         raise EngineError(f"condition: there is no kind '{kind}'; {suggest(kind, CONDITIONS)}")
     if kind == PROMPT_GRAMMAR:
-        return of_words(grammar.read(text))
+        return of_words(TEXTURED.read(text))
     return parse_features(text) if text.endswith(".npy") else parse_ids(text)

@@ -14,7 +14,7 @@ from underpaint.algos.rows import SamplingParams
 from underpaint.artifacts.typed_json import Within
 from underpaint.runtime.conditions import Condition
 from underpaint.runtime.engines.engine import PassTimer
-from underpaint.runtime.methods.method import DecodingMethod, PipelineModels
+from underpaint.runtime.methods.method import DecodingMethod, DecodingResult, DecodingSession, PipelineModels
 
 MOST_COUNT: Final = 2**40
 _MOST_SECONDS: Final = 1e9
@@ -74,7 +74,21 @@ def draw(
     models: PipelineModels, method: DecodingMethod, params: SamplingParams, condition: Condition, seed: int
 ) -> Drawing:
     """Draw one image by one method."""
-    session = method.open(models, condition, params)
+    return draw_in(method.open(models, condition, params), method.name, condition, seed)[0]
+
+
+def draw_in(session: DecodingSession, method: str, condition: Condition, seed: int) -> tuple[Drawing, DecodingResult]:
+    """Draw one image in a session that holds its condition.
+
+    Args:
+        session: The method, opened on the condition.
+        method: The method's name, which the drawing stands under.
+        condition: What the session was opened on.
+        seed: Of the noise.
+
+    Returns:
+        The drawing, and how it was drawn.
+    """
     before = [_Reading.of(timer) for timer in session.timers]
     started = perf_counter()
     result = session.decode(noise_of(condition, seed))
@@ -82,8 +96,8 @@ def draw(
     target, drafter, resampler = (
         _Reading.of(timer) - earlier for timer, earlier in zip(session.timers, before, strict=True)
     )
-    return Drawing(
-        method=method.name,
+    drawing = Drawing(
+        method=method,
         prompt=condition.caption(),
         seed=seed,
         tokens=tuple(result.tokens.tolist()),
@@ -99,6 +113,7 @@ def draw(
         resampler_seconds=resampler.seconds,
         nodes=result.nodes,
     )
+    return drawing, result
 
 
 class _Reading(NamedTuple):

@@ -18,10 +18,9 @@ from underpaint.runtime.resampling.registry import (
     locate_networks,
     models_behind,
     open_resampler,
-    read_codebook,
 )
 from underpaint.runtime.resampling.resampler import Resampler
-from underpaint.zoo.load import Located
+from underpaint.zoo.load import Located, read_codebook
 
 
 @dataclass(slots=True)

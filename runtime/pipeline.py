@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -23,17 +23,17 @@ from underpaint.runtime.engines.context import SHARED, EngineContext, EngineErro
 from underpaint.runtime.engines.drafter import EngineDrafter
 from underpaint.runtime.engines.elsewhere import DEVICE
 from underpaint.runtime.engines.grid_target import EngineGridTarget
-from underpaint.runtime.engines.images import ImageDecoder
+from underpaint.runtime.engines.images import ImageDecoder, Picture
 from underpaint.runtime.engines.target import EngineTarget
 from underpaint.runtime.evaluation.machine import check_clock
-from underpaint.runtime.evaluation.picture_judge import Picture, PictureJudge, open_judge
-from underpaint.runtime.low_resolution import LowResolution
 from underpaint.runtime.methods.method import ModelTables, Timed
 from underpaint.runtime.methods.method_config import MOST_PUBLISHED_K, scaled_to
-from underpaint.runtime.resampling.registry import read_codebook, read_table
-from underpaint.runtime.resampling.resampler import Resampler
-from underpaint.zoo.grammars import EMOJI, check_tables, index_grammar
-from underpaint.zoo.load import FOLDER
+from underpaint.zoo.grammars import check_tables, index_grammar
+from underpaint.zoo.load import FOLDER, read_codebook, read_table
+
+if TYPE_CHECKING:
+    from underpaint.runtime.low_resolution import LowResolution
+    from underpaint.runtime.resampling.resampler import Resampler
 
 MAX_NODES: Final = 64
 """Nodes of the largest tree that a target scores, its root included."""
@@ -53,7 +53,7 @@ class Pipeline:
     It has one target and one drafter, so sessions of one pipeline must take turns.
 
     folder, index, entry: where the models are, and what the folder's index says of them. sampling: how they are meant
-    to be sampled. decoder, judge: None where the folder has none; methods that draft need `loaded_drafter`.
+    to be sampled. decoder: None where the folder has none; methods that draft need `loaded_drafter`.
     """
 
     folder: Path
@@ -65,11 +65,10 @@ class Pipeline:
     high: EngineTarget
     loaded_drafter: EngineDrafter | None
     decoder: ImageDecoder | None
-    judge: PictureJudge | None
-    low: LowResolution
     context: EngineContext
     hashes: dict[str, str]
     max_nodes: int = MAX_NODES
+    _low: LowResolution | None = None
 
     @classmethod
     def open(
@@ -115,11 +114,8 @@ class Pipeline:
         decoder = None if parts.vq_decoder is None else ImageDecoder(parts.vq_decoder, folder, context)
         tables = _tables(folder, index)
         _check_together(folder, tables, target, drafter, decoder)
-        judge = open_judge(folder, index, entry, context)
         used = (entry.target, entry.drafter, parts.codebook, parts.neighbours, parts.vq_decoder)
-        judging = (index.judge, entry.reference) if judge is not None else ()
-        own = replace(context, lingering=False)  # for models between the passes of the target
-        return cls(
+        opened = cls(
             folder=folder,
             index=index,
             entry=entry,
@@ -129,11 +125,12 @@ class Pipeline:
             high=target,
             loaded_drafter=drafter,
             decoder=decoder,
-            judge=judge,
-            low=LowResolution.of(folder, index, entry, target, low, backend, own),
             context=context,
-            hashes=index.hashes(name for name in (*used, *judging, "condition") if name is not None),
+            hashes=index.hashes(name for name in (*used, "condition") if name is not None),
         )
+        if low is not None:
+            opened._low = opened._low_of(low)
+        return opened
 
     def __repr__(self) -> str:
         drafter = self.entry.drafter if self.loaded_drafter is not None else None
@@ -141,6 +138,19 @@ class Pipeline:
             f"<Pipeline {str(self.folder)!r}: {self.title()}, target {self.entry.target!r}, drafter {drafter!r}, "
             f"{self.tables.vocab_size:,} codes, backend {self.backend!r}>"
         )
+
+    @property
+    def low(self) -> LowResolution:
+        """Smaller targets, and what lies between: made when they are first asked for."""
+        if self._low is None:
+            self._low = self._low_of(None)
+        return self._low
+
+    def _low_of(self, folder: Path | None) -> LowResolution:
+        from underpaint.runtime.low_resolution import LowResolution
+
+        own = replace(self.context, lingering=False)  # for models between the passes of the target
+        return LowResolution.of(self.folder, self.index, self.entry, self.high, folder, self.backend, own)
 
     @property
     def grid(self) -> Grid:
@@ -162,24 +172,23 @@ class Pipeline:
         sha256: of every model that was opened so far, by name: of its weights where they lie in a file of their own,
         else of the whole file.
         """
-        judged = {} if self.judge is None else {"judge_accuracy": dict(self.judge.reference.accuracy)}
-        smaller = {} if self.low.folder == self.folder else {"low": self.low.to_dict()}
+        low = self._low
+        smaller = {} if low is None or low.folder == self.folder else {"low": low.to_dict()}
         return {
             "resolution": self.resolution,
             "grid": list(self.grid),
             "target": self.entry.target,
             "drafter": self.entry.drafter,
             "engine": self.backend,
-            "precision": self.high.decoder.shape.precision,
+            "precision": self.high.decoder.config.precision,
             "threads": self.context.threads,
-            "sha256": {**self.hashes, **self.low.hashes},
-            **judged,
+            "sha256": {**self.hashes, **({} if low is None else low.hashes)},
             **smaller,
         }
 
     def condition(self, text: str) -> Condition:
         """What was typed, as the models of this folder take it; ValueError says what was expected."""
-        return parse_condition(text, self.index.condition, index_grammar(self.index) or EMOJI)
+        return parse_condition(text, self.index.condition)
 
     def target(self, condition: Condition, sampling: SamplingParams) -> Timed[Target]:
         """The target under a condition, until another is set; EngineError where it takes no such condition."""
@@ -273,16 +282,16 @@ def _check_together(
     folder: Path, tables: ModelTables, target: EngineTarget, drafter: EngineDrafter | None, decoder: ImageDecoder | None
 ) -> None:
     """EngineError unless all draw the same codes on the same grid."""
-    shape = target.decoder.shape
-    sizes = {shape.vocab_size, tables.vocab_size}
+    config = target.decoder.config
+    sizes = {config.vocab_size, tables.vocab_size}
     sizes |= {decoder.vocab_size} if decoder is not None else set()
     if drafter is not None:
-        drafts = drafter.decoder.shape
+        drafts = drafter.decoder.config
         sizes.add(drafts.vocab_size)
-        if shape.grid != drafts.grid or shape.dim != drafts.dim:
+        if config.grid != drafts.grid or config.dim != drafts.dim:
             raise EngineError(
-                f"{folder}: target and drafter do not belong together: grids {tuple(shape.grid)} and "
-                f"{tuple(drafts.grid)}, features {shape.dim} and {drafts.dim}; export them from one "
+                f"{folder}: target and drafter do not belong together: grids {tuple(config.grid)} and "
+                f"{tuple(drafts.grid)}, features {config.dim} and {drafts.dim}; export them from one "
                 "training"
             )
     if len(sizes) != 1:

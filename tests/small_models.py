@@ -20,7 +20,7 @@ from underpaint.zoo.load import FOLDER
 from underpaint.zoo.resolutions import SHIPPED_RESOLUTIONS
 from underpaint.zoo.textured_prompts import TEXTURED_WORDS
 
-SMALL = replace(CONFIG, dim=64, layers=2, heads=2, hidden=64)
+SMALL = replace(CONFIG, dim=64, layers=2, heads=2, hidden=64, kv_heads=0, head_dim=0)
 """The target's sizes."""
 
 

@@ -15,7 +15,7 @@ from underpaint.models.decoder import Decoder
 from underpaint.models.text import CaptionedTarget
 from underpaint.training.loop import save_atomically
 from underpaint.training.tokens import TokenSet
-from underpaint.zoo.prompts import PAD_WORD
+from underpaint.zoo.textured_prompts import PAD_WORD
 
 STRIDE: Final = 8
 """Pixels a code along a side."""

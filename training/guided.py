@@ -28,7 +28,7 @@ from underpaint.training.loop import LoopSettings, Loss, TrainingResult, train
 from underpaint.training.precision import autocast
 from underpaint.training.target import TargetSettings
 from underpaint.training.tokens import TokenSet
-from underpaint.zoo.prompts import PAD_WORD
+from underpaint.zoo.textured_prompts import PAD_WORD
 
 LOOP: Final = LoopSettings(
     steps=300, learning_rate=3e-4, matrix_rate=6e-3, warmup_steps=10, ema_decay=0.98, validate_every=100

@@ -18,9 +18,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from underpaint.artifacts.decoder_config import DecoderConfig
 from underpaint.models.checkpoints import read, story, target_of
-from underpaint.models.decoder import Layer, initialise
-from underpaint.models.decoder_config import DecoderConfig
+from underpaint.models.decoder import initialise
+from underpaint.models.layers import Layer
 from underpaint.models.text import CaptionedTarget
 from underpaint.training.grids import STRIDE, GridData, at_once, batch_at, on_grid, require_cells
 from underpaint.training.history import Given, refuse_other

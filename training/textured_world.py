@@ -8,9 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from underpaint.artifacts.decoder_config import DecoderConfig
 from underpaint.artifacts.model_families import TEXTURED_GUIDANCE
 from underpaint.models.checkpoints import vq_config
-from underpaint.models.decoder_config import DecoderConfig
 from underpaint.models.judge import JudgeConfig
 from underpaint.models.sampler import Direction, SamplerConfig
 from underpaint.models.vq import VQConfig

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
         open_pipeline,
         register_rule,
     )
+    from underpaint.runtime.live.generate import LiveModel, accelerate
+    from underpaint.runtime.live.generate import custom_generate as generate
 
     __version__: str
 
@@ -46,15 +48,18 @@ __all__ = [
     "Condition",
     "Drawing",
     "ExactReport",
+    "LiveModel",
     "MethodSpec",
     "Pipeline",
     "PolicySpec",
     "RuleSpec",
     "SamplingParams",
     "__version__",
+    "accelerate",
     "compare",
     "draw",
     "exact_report",
+    "generate",
     "open_pipeline",
     "register_rule",
 ]
@@ -70,10 +75,16 @@ if (_beside / "algos" / "chance.py").is_file() and not (_beside / "underpaint" /
     __path__.append(str(_beside))
 
 
+_LIVE = {"accelerate": "accelerate", "generate": "custom_generate", "LiveModel": "LiveModel"}
+"""Names of live models, which need PyTorch."""
+
+
 def __getattr__(name: str) -> Any:
     """An exported name (PEP 562)."""
     if name == "__version__":
         return _version()
+    if name in _LIVE:
+        return getattr(import_module("underpaint.runtime.live.generate"), _LIVE[name])
     if name in __all__:
         return getattr(import_module("underpaint.api"), name)
     raise AttributeError(f"module 'underpaint' has no attribute {name!r}")

@@ -11,6 +11,7 @@ import io
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import astuple, fields, replace
 from pathlib import Path
 from typing import Any
@@ -25,17 +26,16 @@ from underpaint.runtime.drawing import draw as draw_once
 from underpaint.runtime.evaluation.comparison import (
     ComparisonPlan,
     build_methods,
-    check_log,
     check_opens,
-    log_settings,
     read_conditions,
-    run,
     with_baseline,
 )
-from underpaint.runtime.evaluation.drawing_log import DrawingLog
+from underpaint.runtime.evaluation.drawer import run
+from underpaint.runtime.evaluation.picture_judge import judge_of
+from underpaint.runtime.evaluation.plan import RunPlan
 from underpaint.runtime.evaluation.report import ComparisonReport, make_report
 from underpaint.runtime.methods import DEFAULT_METHOD
-from underpaint.runtime.methods.method_config import MethodSpec, usual_preset
+from underpaint.runtime.methods.method_config import TUNED, MethodSpec
 from underpaint.runtime.methods.registry import METHODS, build_method, resolve
 from underpaint.runtime.pipeline import Pipeline
 from underpaint.sim.exact.rule_report import ExactReport, exact_report
@@ -91,19 +91,19 @@ def draw(
     temperature: float = 1.0,
     seed: int = 0,
     settings: Sequence[str] = (),
-    preset: str | None = None,
+    preset: str = TUNED,
     sampling: SamplingParams | None = None,
 ) -> Drawing:
     """Draw one picture; a notebook shows it, and `pipeline.picture(drawing.tokens_array())` gives its pixels.
 
     prompt: as the models of the folder take it: words, a class, ids, or the path of an .npy file of features.
     method: see `underpaint methods`, or "policy:rule"; the default is lossless. settings: `name=value` texts. preset:
-    "tuned" or "paper"; None takes the tuned settings, or the papers' of models that nothing was tuned on.
+    "tuned" or "paper".
     sampling: guidance, top-k and top-p; None takes those that the models are meant for. Its temperature is replaced.
     Raises ValueError, saying what to write instead.
     """
     params = replace(sampling or pipeline.sampling, temperature=temperature)
-    config = resolve(method, temperature, None, settings, preset or usual_preset(pipeline.index.family))
+    config = resolve(method, temperature, None, settings, preset)
     condition = pipeline.condition(prompt)
     tables = with_costs(pipeline, pipeline.tables, [config], params)
     drawing = draw_once(pipeline, build_method(method, config, tables), params, condition, seed)
@@ -149,7 +149,7 @@ def compare(
     temperature: float = 1.0,
     seeds: int = 1,
     settings: Mapping[str, Sequence[str]] | None = None,
-    preset: str | None = None,
+    preset: str = TUNED,
     sampling: SamplingParams | None = None,
     folder: str | Path | None = None,
 ) -> ComparisonReport:
@@ -162,28 +162,17 @@ def compare(
     """
     params = replace(sampling or pipeline.sampling, temperature=temperature)
     names, own = with_baseline(methods), settings or {}
-    preset = preset or usual_preset(pipeline.index.family)
     configs = [resolve(name, temperature, None, own.get(name, ()), preset) for name in names]
     costs = with_costs(pipeline, pipeline.tables, configs, params).costs
     built = build_methods(pipeline, names, temperature, settings, preset, costs)
     conditions = read_conditions(pipeline, prompts, None)
     plan = ComparisonPlan(built, conditions, tuple(range(seeds)), params, preset)
     check_opens(pipeline, plan)
-    if folder is not None:
-        return _compared(pipeline, plan, Path(folder))
-    with tempfile.TemporaryDirectory() as made:
-        return _compared(pipeline, plan, Path(made))
-
-
-def _compared(pipeline: Pipeline, plan: ComparisonPlan, folder: Path) -> ComparisonReport:
-    log = DrawingLog(folder, log_settings(pipeline, plan))
-    check_log(log, plan, pipeline)
-    run(pipeline, plan, log, _ignore)
-    return make_report(pipeline, plan, log)
-
-
-def _ignore(progress: Any) -> None:
-    """Report nothing: a caller from Python sees the report at the end."""
+    with tempfile.TemporaryDirectory() if folder is None else nullcontext(folder) as place:
+        whole = RunPlan.of(pipeline, plan, judge_of(pipeline))
+        log = whole.open_log(Path(place))
+        run(whole, log, lambda progress: None)
+        return make_report(whole, log)
 
 
 def register_rule(spec: RuleSpec, *, replace: bool | None = None) -> RuleSpec:

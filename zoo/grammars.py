@@ -1,4 +1,4 @@
-"""The prompt grammars that models of this project are asked in, by the family that a folder's index names."""
+"""The prompt grammar that models of this project are asked in."""
 
 from __future__ import annotations
 
@@ -9,17 +9,15 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from underpaint.algos.registry import suggest
 from underpaint.artifacts.manifest import ManifestError
-from underpaint.artifacts.model_families import EMOJI_FAMILY, GRAMMAR_TABLES, PROMPT_GRAMMAR, TEXTURED_FAMILY
+from underpaint.artifacts.model_families import PROMPT_GRAMMAR, TEXTURED_FAMILY
 from underpaint.artifacts.model_index import ModelIndex
 from underpaint.artifacts.strict_json import read_json
-from underpaint.zoo import prompts as emoji
 from underpaint.zoo import textured_prompts as textured
 
 
 class GrammarPrompt(NamedTuple):
-    """A prompt of any grammar.
+    """A prompt of the grammar.
 
     caption: in canonical words. ids: of its words, without what a model adds by itself, such as the pictures' side.
     attributes: the value of every slot.
@@ -54,57 +52,23 @@ class Grammar:
     sample: Callable[[np.random.Generator], GrammarPrompt]
 
 
-def emoji_prompt(prompt: emoji.Prompt) -> GrammarPrompt:
-    """A prompt of EmojiScenes."""
-    ids = tuple(int(word) for word in emoji.word_ids(prompt))
-    return GrammarPrompt(prompt.caption(), ids, {slot: getattr(prompt, slot) for slot in emoji.SLOT_VALUES})
-
-
 def textured_prompt(prompt: textured.TexturedPrompt) -> GrammarPrompt:
     """A prompt of TexturedScenes, for pictures of any side."""
     ids = tuple(int(word) for word in textured.scene_word_ids(prompt))
     return GrammarPrompt(prompt.caption(), ids, {slot: getattr(prompt, slot) for slot in textured.TEXTURED_SLOTS})
 
 
-def _read_emoji(text: str) -> GrammarPrompt:
-    return emoji_prompt(emoji.parse(text))
-
-
 def _read_textured(text: str) -> GrammarPrompt:
     return textured_prompt(textured.parse_textured(text))
-
-
-def _sample_emoji(rng: np.random.Generator) -> GrammarPrompt:
-    return emoji_prompt(emoji.sample(rng, emoji.seen_pairs()))
 
 
 def _sample_textured(rng: np.random.Generator) -> GrammarPrompt:
     return textured_prompt(textured.draw_textured(lambda count: int(rng.integers(count))))
 
 
-EMOJI: Final = Grammar(
-    family=EMOJI_FAMILY,
-    tables=GRAMMAR_TABLES[EMOJI_FAMILY],
-    slots=emoji.SLOT_VALUES,
-    main=("concept", "style"),
-    accuracy="concept_and_style",
-    subject="concept",
-    background="colour",
-    words={
-        "concept": emoji.CONCEPT_NAMES,
-        "style": emoji.STYLES,
-        "size": emoji.SIZES,
-        "place": emoji.PLACES,
-        "texture": emoji.TEXTURES,
-        "background": emoji.COLOURS,
-    },
-    example="a large 3d fox, left, on a graded sky background",
-    read=_read_emoji,
-    sample=_sample_emoji,
-)
 TEXTURED: Final = Grammar(
     family=TEXTURED_FAMILY,
-    tables=GRAMMAR_TABLES[TEXTURED_FAMILY],
+    tables="textured_scenes.json",
     slots=textured.TEXTURED_SLOTS,
     main=("thing", "finish", "other", "other_finish"),
     accuracy="things_and_finishes",
@@ -121,22 +85,26 @@ TEXTURED: Final = Grammar(
     read=_read_textured,
     sample=_sample_textured,
 )
-GRAMMARS: Final[Mapping[str, Grammar]] = {one.family: one for one in (EMOJI, TEXTURED)}
-
-
-def grammar_of(family: str) -> Grammar:
-    """The grammar of a family; models of no named family are EmojiScenes'. ManifestError on a family of no grammar."""
-    if family and family not in GRAMMARS:
-        raise ManifestError(
-            f"models of the family '{family}' are asked in a prompt grammar that this version does not know; "
-            f"{suggest(family, tuple(GRAMMARS))}, or take the version that exported them"
-        )
-    return GRAMMARS[family or EMOJI_FAMILY]
 
 
 def index_grammar(index: ModelIndex) -> Grammar | None:
-    """The grammar that a folder's models are asked in; None where they take none. ManifestError as `grammar_of`."""
-    return grammar_of(index.family) if index.condition == PROMPT_GRAMMAR else None
+    """The grammar that a folder's models are asked in.
+
+    Returns:
+        None where they take no prompts of a grammar.
+
+    Raises:
+        ManifestError: the models are asked in a grammar that this version does not know.
+    """
+    if index.condition != PROMPT_GRAMMAR:
+        return None
+    if index.family != TEXTURED.family:
+        family = f"the family '{index.family}'" if index.family else "no named family"
+        raise ManifestError(
+            f"expected models of the family '{TEXTURED.family}', whose prompt grammar this version knows, got models "
+            f"of {family}; train models with 'underpaint train world', or use the version that exported these"
+        )
+    return TEXTURED
 
 
 def check_tables(folder: Path, grammar: Grammar) -> None:

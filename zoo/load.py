@@ -1,13 +1,21 @@
-"""Find the embedded models by name."""
+"""Find the shipped models by name."""
 
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from underpaint.algos.registry import suggest
+from underpaint.artifacts.arrays import ArrayFile, ArrayForm
 from underpaint.artifacts.manifest import Manifest, ManifestError, check, read
 from underpaint.artifacts.model_index import INDEX, is_manifest
+from underpaint.artifacts.shipped import check_shipped, shipped_folder
 
-FOLDER = Path(__file__).parent
+FOLDER = shipped_folder()
+"""The folder of the shipped models; `artifacts.shipped` says where that is."""
+TABLES = Path(__file__).parent
+"""The folder of the prompt grammars' tables, which the code reads with and without models."""
 
 
 class Located(NamedTuple):
@@ -34,6 +42,7 @@ def names(folder: Path = FOLDER) -> tuple[str, ...]:
 
 def manifest(name: str, folder: Path = FOLDER) -> Manifest:
     """The manifest of model `name`; ManifestError where there is none."""
+    check_shipped(folder)
     known = names(folder)
     if name not in known:
         raise ManifestError(f"zoo: there is no model '{name}' in {folder}; {suggest(name, known)}")
@@ -51,3 +60,19 @@ def locate(name: str, kind: str, folder: Path = FOLDER) -> Located:
     if found.kind != kind:
         raise ManifestError(f"zoo: '{name}' is a {found.kind}, expected a {kind}; choose another model")
     return Located(check(found, folder), found)
+
+
+def read_codebook(folder: Path = FOLDER) -> NDArray[np.float32]:
+    """The codebook [V, C] of a folder of models; raises as `read_table` does."""
+    return read_table("codebook", "codebook", folder)
+
+
+def read_table(name: str, kind: str, folder: Path) -> NDArray[Any]:
+    """The one array, of the model's own name, in an .npz file of a folder; ManifestError where it cannot be read."""
+    path = locate(name, kind, folder).path
+    try:
+        with ArrayFile(path) as held:
+            table = held.read(name, ArrayForm(dimensions=2))
+    except ValueError as error:
+        raise ManifestError(f"{path}: expected an array '{name}' ({error}); export the tokenizer again") from error
+    return table

@@ -8,6 +8,7 @@ tables stand in `textured_scenes.json`.
 
 from __future__ import annotations
 
+import difflib
 import itertools
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +18,6 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from underpaint.zoo.prompts import nearest
 from underpaint.zoo.resolutions import RESOLUTIONS
 from underpaint.zoo.tables import read_tables
 
@@ -38,7 +38,7 @@ _TABLES: Final = read_tables(
     },
 )
 THINGS: Final[tuple[str, ...]] = tuple(_TABLES["concepts"])
-"""What the two main things of a scene can be; names of `underpaint.zoo.prompts.CONCEPTS`."""
+"""What the two main things of a scene can be."""
 COMPANIONS: Final[tuple[str, ...]] = tuple(_TABLES["companions"])
 """What the small third thing can be."""
 NO_COMPANION: Final = "nothing"
@@ -71,8 +71,10 @@ _SLOT_VALUES: Final = [(slot, value) for slot, values in TEXTURED_SLOTS.items() 
 _WORD_IDS: Final = {
     named: number for number, named in enumerate([*_SLOT_VALUES, *(("side", side) for side in RESOLUTIONS)], 1)
 }
+PAD_WORD: Final = 0
+"""The id that fills the row of the unconditional prompt."""
 TEXTURED_WORDS: Final = len(_WORD_IDS) + 1
-"""Size of the word vocabulary, the pad word (id 0) included. A value has a word of its own in every slot: a row of
+"""Size of the word vocabulary, the pad word included. A value has a word of its own in every slot: a row of
 words tells the two things apart without regard to their order."""
 TEXTURED_WORD_SLOTS: Final = len(TEXTURED_SLOTS) + 1
 """Length of a row of word ids: one a slot, and the side of the picture."""
@@ -85,6 +87,14 @@ TYPED_RELATIONS: Final = (*RELATIONS, *_MIRRORED)
 _FILLERS: Final = frozenset(
     {"a", "an", "the", "on", "under", "with", "and", "lit", "from", "light", "sky", "background"}
 )
+
+
+def nearest(word: str, choices: tuple[str, ...]) -> str:
+    """Return what to add to "unknown": the closest known words, or the first dozen."""
+    close = difflib.get_close_matches(word, choices, n=3, cutoff=0.5)
+    if close:
+        return "; did you mean " + " or ".join(repr(choice) for choice in close) + "?"
+    return "; known: " + ", ".join(choices[:12]) + (", ..." if len(choices) > 12 else "")
 
 
 def _article(words: str) -> str:
@@ -238,7 +248,7 @@ def textured_word_ids(prompt: TexturedPrompt, side: int) -> NDArray[np.int64]:
 
 def no_textured_prompt() -> NDArray[np.int64]:
     """Return the unconditional row for guidance: int64 [12] of pads, whatever the side."""
-    return np.zeros(TEXTURED_WORD_SLOTS, np.int64)
+    return np.full(TEXTURED_WORD_SLOTS, PAD_WORD, np.int64)
 
 
 def held_out_things() -> tuple[tuple[str, str], ...]:

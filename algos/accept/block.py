@@ -48,7 +48,7 @@ class BlockVerification:
 SPEC = RULES.register(
     RuleSpec(
         name="block",
-        device="block",
+        device="underpaint.runtime.device.kernels.walk_block:block_walk",
         make=BlockVerification,
         promise="lossless",
         drawn=frozenset({"iid"}),

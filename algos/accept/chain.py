@@ -27,7 +27,7 @@ class SpeculativeSampling:
 SPEC = RULES.register(
     RuleSpec(
         name="chain",
-        device="chain",
+        device="underpaint.runtime.device.kernels.walk_drawn:drawn_walk",
         make=SpeculativeSampling,
         promise="lossless",
         drawn=frozenset({"iid"}),

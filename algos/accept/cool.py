@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from math import exp
-from typing import Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 import numpy as np
 
@@ -10,6 +10,7 @@ from underpaint.algos.accept.relaxed import Odds, RelaxedSiblings
 from underpaint.algos.accept.spec import RULES, DraftedNode, RuleSpec, Settings, every_combination, require_drawn
 from underpaint.algos.accept.walk import walk
 from underpaint.algos.arrays import FloatArray
+from underpaint.algos.bounds import Within, check_bounds
 from underpaint.algos.chance import Chance
 from underpaint.algos.numbers import MOST_FACTOR
 from underpaint.algos.tree import DRAWN, DraftTree, Verdict
@@ -39,18 +40,12 @@ class CoolSD:
     delta > 0, nu >= 0. mu: None sets it so that the factors have mean `delta` over the depth of the tree.
     """
 
-    delta: float = 1.1
-    nu: float = 0.7
-    mu: float | None = None
+    delta: Annotated[float, Within(0.0, MOST_FACTOR, above=True)] = 1.1
+    nu: Annotated[float, Within(0.0, MOST_COOLING)] = 0.7
+    mu: Annotated[float, Within(-MOST_COOLING, MOST_COOLING)] | None = None
 
     def __post_init__(self) -> None:
-        if not (0.0 < self.delta <= MOST_FACTOR and 0.0 <= self.nu <= MOST_COOLING):
-            raise ValueError(
-                f"cool: expected delta above 0 and at most {MOST_FACTOR:g}, and nu from 0 to {MOST_COOLING:g}, got "
-                f"{self.delta!r} and {self.nu!r}"
-            )
-        if self.mu is not None and not -MOST_COOLING <= self.mu <= MOST_COOLING:
-            raise ValueError(f"cool: mu must be from -{MOST_COOLING:g} to {MOST_COOLING:g}, or None, got {self.mu!r}")
+        check_bounds("cool", self)
 
     def factors(self, depth: int) -> tuple[float, ...]:
         """w_i for each level of a tree of this depth."""

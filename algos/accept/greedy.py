@@ -30,7 +30,7 @@ class GreedyMatch:
 SPEC = RULES.register(
     RuleSpec(
         name="greedy",
-        device="greedy",
+        device="underpaint.runtime.device.kernels.walk_longest:greedy_walk",
         make=GreedyMatch,
         promise="lossless",
         drawn=frozenset(DRAWN),

@@ -1,7 +1,7 @@
 """Grouped speculative decoding: a token is judged together with codes of like probability and like look."""
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, TypeAlias, get_args
+from typing import Annotated, Final, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 
@@ -9,9 +9,12 @@ from underpaint.algos.accept.relaxed import Odds, RelaxedSiblings
 from underpaint.algos.accept.spec import RULES, Residual, RuleSpec, every_combination, require_drawn
 from underpaint.algos.accept.walk import walk
 from underpaint.algos.arrays import FloatArray, IntArray
+from underpaint.algos.bounds import MOST_CODES, PositiveShare, Within, check_bounds
 from underpaint.algos.chance import Chance
 from underpaint.algos.tree import DRAWN, DraftTree, Verdict
 
+MOST_DISTANCE: Final = 1e6
+"""Between two codes; a larger one holds every pair of codes near."""
 GroupWindow: TypeAlias = Literal["paper", "released"]
 """Where the group stands in the order of the target's probabilities.
 
@@ -105,22 +108,16 @@ class GroupedSpeculation:
     """
 
     codebook: FloatArray
-    group: int = 14
-    gap: float = 0.15
-    distance: float = 0.7
+    group: Annotated[int, Within(1, MOST_CODES)] = 14
+    gap: PositiveShare = 0.15
+    distance: Annotated[float, Within(0.0, MOST_DISTANCE, above=True)] = 0.7
     window: GroupWindow = "paper"
     residual: Residual = "paper"
 
     def __post_init__(self) -> None:
         if self.codebook.ndim != 2 or not np.all(np.isfinite(self.codebook)):
             raise ValueError(f"gsd: expected a finite codebook [V, E], got shape {self.codebook.shape}")
-        if self.group < 1 or not (self.gap > 0.0 and self.distance > 0.0):
-            raise ValueError(
-                f"gsd: expected group >= 1, gap > 0 and distance > 0, got {self.group}, {self.gap!r}, {self.distance!r}"
-            )
-        for name, value, known in (("window", self.window, GroupWindow), ("residual", self.residual, Residual)):
-            if value not in get_args(known):
-                raise ValueError(f"gsd: {name} must be one of {', '.join(get_args(known))}, got {value!r}")
+        check_bounds("gsd", self)
 
     @property
     def grouped(self) -> GroupedAcceptance:
@@ -153,6 +150,6 @@ SPEC = RULES.register(
         examples=every_combination(
             group=(1, 2, 3, 4, 6), gap=(0.11, 0.5), distance=(0.8, 2.0), window=get_args(GroupWindow)
         ),
-        device="gsd",
+        device="underpaint.runtime.device.kernels.walk_gsd:gsd_walk",
     )
 )

@@ -23,8 +23,8 @@ from underpaint.algos.batched.drawn import DrawnSiblings
 from underpaint.algos.batched.pooling import NeighbourPool, PooledPoints, additive_limit, relative_limit
 from underpaint.algos.batched.spec import BatchedRule
 from underpaint.algos.batched.walk import BatchedWalk
+from underpaint.algos.bounds import Codes, Factor, Share, check_bounds
 from underpaint.algos.chance import At, Chance, Role
-from underpaint.algos.numbers import MOST_FACTOR
 from underpaint.algos.tree import DRAWN, DraftTree, Drawn, Verdict
 
 
@@ -166,8 +166,8 @@ class Lantern:
     """
 
     neighbours: IntArray
-    k: int = 0
-    delta: float = 0.1
+    k: Codes = 0
+    delta: Share = 0.1
     residual: Residual = "paper"
 
     def __post_init__(self) -> None:
@@ -176,8 +176,7 @@ class Lantern:
                 f"lantern: delta must be in [0, 1], got {self.delta}; a bound relative to p(x), as the released code "
                 "takes a delta above 1 to mean, is rule 'lantern_pp' with factor = delta"
             )
-        if not self.delta >= 0.0:
-            raise ValueError(f"lantern: delta must be in [0, 1], got {self.delta!r}")
+        check_bounds("lantern", self)
         check_settings("lantern", self.neighbours, self.k, self.residual)
 
     def __call__(self, tree: DraftTree, probs: FloatArray, chance: Chance) -> Verdict:
@@ -196,13 +195,12 @@ class LanternPP:
     """
 
     neighbours: IntArray
-    k: int = 0
-    factor: float = 5.0
+    k: Codes = 0
+    factor: Factor = 5.0
     residual: Residual = "paper"
 
     def __post_init__(self) -> None:
-        if not 1.0 <= self.factor <= MOST_FACTOR:
-            raise ValueError(f"lantern_pp: factor must be from 1 to {MOST_FACTOR:g}, got {self.factor!r}")
+        check_bounds("lantern_pp", self)
         check_settings("lantern_pp", self.neighbours, self.k, self.residual)
 
     def __call__(self, tree: DraftTree, probs: FloatArray, chance: Chance) -> Verdict:
@@ -245,7 +243,7 @@ _RESIDUALS: dict[Residual, frozenset[Drawn]] = {
 SPEC = RULES.register(
     RuleSpec(
         name="lantern",
-        device="lantern",
+        device="underpaint.runtime.device.kernels.walk_lantern:lantern_walk",
         make=Lantern,
         promise="bounded",
         drawn=frozenset({"top_k", "without_replacement", "iid"}),
@@ -271,7 +269,7 @@ SPEC = RULES.register(
 SPEC_PP = RULES.register(
     RuleSpec(
         name="lantern_pp",
-        device="lantern_pp",
+        device="underpaint.runtime.device.kernels.walk_lantern:lantern_walk",
         make=LanternPP,
         promise="bounded",
         drawn=frozenset({"top_k", "without_replacement", "iid"}),

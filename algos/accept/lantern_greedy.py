@@ -11,8 +11,8 @@ from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.batched.longest import LongestPath, Outweighs
 from underpaint.algos.batched.pooling import NeighbourPool, additive_limit, relative_limit
 from underpaint.algos.batched.spec import BatchedRule
+from underpaint.algos.bounds import Codes, Factor, Share, check_bounds
 from underpaint.algos.chance import Chance
-from underpaint.algos.numbers import MOST_FACTOR
 from underpaint.algos.tree import DraftTree, Verdict
 
 
@@ -55,12 +55,13 @@ class LanternGreedy:
     """
 
     neighbours: IntArray
-    k: int = 0
-    delta: float = 0.1
+    k: Codes = 0
+    delta: Share = 0.1
     choose: Choice = "longest"
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.delta <= 1.0:
+        check_bounds("lantern_greedy", self)
+        if self.delta > 1.0:
             raise ValueError(
                 f"lantern_greedy: delta must be in [0, 1], got {self.delta!r}; above 1 the released code means "
                 "'lantern_pp_greedy' with factor = delta"
@@ -78,13 +79,12 @@ class LanternPPGreedy:
     """LANTERN++ at temperature 0: as `LanternGreedy`, with x and its pool within `factor` * p(x)."""
 
     neighbours: IntArray
-    k: int = 0
-    factor: float = 5.0
+    k: Codes = 0
+    factor: Factor = 5.0
     choose: Choice = "longest"
 
     def __post_init__(self) -> None:
-        if not 1.0 <= self.factor <= MOST_FACTOR:
-            raise ValueError(f"lantern_pp_greedy: factor must be from 1 to {MOST_FACTOR:g}, got {self.factor!r}")
+        check_bounds("lantern_pp_greedy", self)
         check_settings("lantern_pp_greedy", self.neighbours, self.k, "paper")
         check_choice("lantern_pp_greedy", self.choose)
 
@@ -102,7 +102,7 @@ def _batched(rule: LanternGreedy | LanternPPGreedy, sampled_siblings: bool) -> B
 SPEC = RULES.register(
     RuleSpec(
         name="lantern_greedy",
-        device="lantern_greedy",
+        device="underpaint.runtime.device.kernels.walk_longest:lantern_greedy_walk",
         make=LanternGreedy,
         promise="bounded",
         drawn=frozenset({"top_k", "without_replacement", "iid"}),
@@ -120,7 +120,7 @@ SPEC = RULES.register(
 SPEC_PP = RULES.register(
     RuleSpec(
         name="lantern_pp_greedy",
-        device="lantern_pp_greedy",
+        device="underpaint.runtime.device.kernels.walk_longest:lantern_greedy_walk",
         make=LanternPPGreedy,
         promise="bounded",
         drawn=frozenset({"top_k", "without_replacement", "iid"}),

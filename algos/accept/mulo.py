@@ -3,16 +3,18 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
+from typing import Annotated
 
 import numpy as np
 
 from underpaint.algos.accept.lantern import check_vocab
-from underpaint.algos.accept.longest import Choice, check_choice, kept_ends
+from underpaint.algos.accept.longest import Choice, kept_ends
 from underpaint.algos.accept.neighbours import check_neighbours
 from underpaint.algos.accept.spec import RULES, RuleSpec, every_combination
 from underpaint.algos.arrays import BoolArray, FloatArray, IntArray
 from underpaint.algos.batched.longest import HoldsMass, LongestPath
 from underpaint.algos.batched.spec import BatchedRule
+from underpaint.algos.bounds import Codes, Within, check_bounds
 from underpaint.algos.chance import At, Chance, Role
 from underpaint.algos.tree import DRAWN, DraftTree, Verdict
 
@@ -51,17 +53,15 @@ class PooledThreshold:
     """
 
     neighbours: IntArray
-    k: int = 0
-    tau: float = 0.5
+    k: Codes = 0
+    tau: Annotated[float, Within(0.0, inf, above=True)] = 0.5
     choose: Choice = "longest"
 
     def __post_init__(self) -> None:
         check_neighbours(self.neighbours, "mulo")
         if not 0 <= self.k <= self.neighbours.shape[1]:
             raise ValueError(f"mulo: k must be in 0..{self.neighbours.shape[1]} (0 takes all), got {self.k}")
-        check_choice("mulo", self.choose)
-        if not self.tau > 0.0:
-            raise ValueError(f"mulo: tau must be > 0, got {self.tau!r}")
+        check_bounds("mulo", self)
 
     def __call__(self, tree: DraftTree, probs: FloatArray, chance: Chance) -> Verdict:
         check_vocab(self.neighbours, probs)

@@ -23,7 +23,7 @@ class MultiRound:
 SPEC = RULES.register(
     RuleSpec(
         name="multi_round",
-        device="multi_round",
+        device="underpaint.runtime.device.kernels.walk_drawn:drawn_walk",
         make=MultiRound,
         promise="lossless",
         drawn=frozenset({"iid"}),

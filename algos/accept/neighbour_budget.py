@@ -23,6 +23,7 @@ from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.batched.moving import MovedDrafts, MovedPoints
 from underpaint.algos.batched.spec import BatchedRule
 from underpaint.algos.batched.walk import BatchedWalk
+from underpaint.algos.bounds import Codes, Share
 from underpaint.algos.chance import At, Chance, Role
 from underpaint.algos.tree import DraftTree, Drawn, Verdict
 
@@ -91,8 +92,8 @@ class NeighbourBudget:
     """
 
     neighbours: IntArray
-    k: int = 0
-    delta: float = 0.1
+    k: Codes = 0
+    delta: Share = 0.1
 
     def __post_init__(self) -> None:
         check_budget("neighbour_budget", self.neighbours, self.k, self.delta)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import product
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, cast, get_args
+from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias, cast, get_args
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from underpaint.algos.arrays import FloatArray
 from underpaint.algos.batched.spec import BatchedRuleOf, no_batched_rule
 from underpaint.algos.chance import Chance
 from underpaint.algos.plugin_guard import check_answers
-from underpaint.algos.registry import Registry, check_dataclass, default_settings
+from underpaint.algos.registry import Registry, check_dataclass, check_reference, default_settings
 from underpaint.algos.tree import DRAWN, DraftTree, Drawn, Verdict
 
 Residual: TypeAlias = Literal["paper", "released", "standard"]
@@ -79,7 +79,8 @@ class RuleSpec:
     needs_chain: it covers trees in which no node has two children.
     looks_ahead: whether a token stays depends on the tokens drafted behind it, on chains too.
     batched: its form over many trees at once; a test holds the two together.
-    device: the name of its form in `runtime.device.rules`, which takes the same uniforms; None where it has none.
+    device: its form on the GPU, which takes the same uniforms: "module:name" or "path/of/file.py:name" of a function
+        (rule, Shape, torch device) -> Decide, loaded on first use (see `runtime.device.rules`). None where it has none.
     """
 
     name: str
@@ -114,6 +115,7 @@ class RuleSpec:
             raise ValueError(
                 f"rule '{self.name}': expected drawn to name some of {', '.join(DRAWN)}, got {sorted(self.drawn)}"
             )
+        check_reference(f"rule '{self.name}'", self.device)
 
     def check_covers(self, drawn: Drawn) -> None:
         """Raise ValueError unless the rule covers trees drawn this way."""
@@ -148,7 +150,30 @@ def _not_a_verdict(answer: object, tree: DraftTree, probs: FloatArray, *_: objec
     return f"a Verdict with {path} and a token from 0 to {codes - 1}"
 
 
-RULES: Registry[RuleSpec] = Registry("rule", "underpaint.rules")
+_HERE: Final = "underpaint.algos.accept"
+RULES: Registry[RuleSpec] = Registry(
+    "rule",
+    "underpaint.rules",
+    {
+        "block": f"{_HERE}.block",
+        "chain": f"{_HERE}.chain",
+        "cool": f"{_HERE}.cool",
+        "greedy": f"{_HERE}.greedy",
+        "gsd": f"{_HERE}.gsd",
+        "lantern": f"{_HERE}.lantern",
+        "lantern_pp": f"{_HERE}.lantern",
+        "lantern_greedy": f"{_HERE}.lantern_greedy",
+        "lantern_pp_greedy": f"{_HERE}.lantern_greedy",
+        "mulo": f"{_HERE}.mulo",
+        "multi_round": f"{_HERE}.multi_round",
+        "point": f"{_HERE}.point",
+        "neighbour_budget": f"{_HERE}.neighbour_budget",
+        "traversal": f"{_HERE}.traversal",
+        "typical": f"{_HERE}.typical",
+        "without_replacement": f"{_HERE}.without_replacement",
+    },
+)
+"""A rule is one line here, and one module that registers its `RuleSpec`, imported when the name is asked for."""
 
 
 def at_temperature(spec: RuleSpec, temperature: float) -> RuleSpec:
@@ -176,7 +201,7 @@ def at_temperature(spec: RuleSpec, temperature: float) -> RuleSpec:
 
 def spec_of(rule: Rule) -> RuleSpec | None:
     """The registered spec that made `rule`; None for a rule that no spec makes."""
-    return next((spec for spec in RULES if spec.make is type(rule)), None)
+    return next((spec for spec in RULES.loaded() if spec.make is type(rule)), None)
 
 
 def require_drawn(tree: DraftTree, *kinds: Drawn) -> None:

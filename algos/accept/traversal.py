@@ -89,6 +89,6 @@ SPEC = RULES.register(
         source="arXiv 2505.12398",
         deviations="covers point proposals (top_k) too, as one-hot draft distributions",
         looks_ahead=True,
-        device="traversal",
+        device="underpaint.runtime.device.kernels.walk_traversal:traversal_walk",
     )
 )

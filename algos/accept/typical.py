@@ -3,13 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import exp, inf, log
-from typing import Literal, TypeAlias, get_args
+from typing import Annotated, Literal, TypeAlias
 
 import numpy as np
 
 from underpaint.algos.accept.longest import kept_ends
 from underpaint.algos.accept.spec import RULES, RuleSpec, every_combination
 from underpaint.algos.arrays import FloatArray
+from underpaint.algos.bounds import PositiveShare, Within, check_bounds
 from underpaint.algos.chance import At, Chance, Role
 from underpaint.algos.tree import DRAWN, DraftTree, Verdict
 
@@ -33,15 +34,12 @@ class TypicalAcceptance:
     On the flat distributions of images exp(-H) is tiny, so almost everything passes.
     """
 
-    epsilon: float = 0.09
-    alpha: float = 0.3
+    epsilon: PositiveShare = 0.09
+    alpha: Annotated[float, Within(0.0, inf, above=True)] = 0.3
     choose: Ends = "likeliest"
 
     def __post_init__(self) -> None:
-        if not (self.epsilon > 0.0 and self.alpha > 0.0):
-            raise ValueError(f"typical: expected epsilon > 0 and alpha > 0, got {self.epsilon!r} and {self.alpha!r}")
-        if self.choose not in get_args(Ends):
-            raise ValueError(f"typical: choose must be one of {', '.join(get_args(Ends))}, got {self.choose!r}")
+        check_bounds("typical", self)
 
     def threshold(self, distribution: FloatArray) -> float:
         """What p(x) must exceed under `distribution` [V]."""
@@ -65,7 +63,7 @@ class TypicalAcceptance:
 SPEC = RULES.register(
     RuleSpec(
         name="typical",
-        device="typical",
+        device="underpaint.runtime.device.kernels.walk_longest:typical_walk",
         make=TypicalAcceptance,
         promise="unbounded",
         drawn=frozenset(DRAWN),

@@ -26,7 +26,7 @@ class WithoutReplacement:
 SPEC = RULES.register(
     RuleSpec(
         name="without_replacement",
-        device="without_replacement",
+        device="underpaint.runtime.device.kernels.walk_drawn:drawn_walk",
         make=WithoutReplacement,
         promise="lossless",
         drawn=frozenset({"without_replacement"}),

@@ -2,15 +2,17 @@
 
 from dataclasses import dataclass, field
 from math import ceil
-from typing import Literal, NamedTuple, TypeAlias, get_args
+from typing import Annotated, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
 from underpaint.algos.batched.adt import BatchedAdt
 from underpaint.algos.batched.spec import BatchedPolicy
+from underpaint.algos.bounds import MOST_NODES, NodesOrNone, Within, check_bounds
+from underpaint.algos.bounds import Nodes as NodeCount
 from underpaint.algos.chance import At, Chance, Role
 from underpaint.algos.draft.eagle2 import grow_eagle2
-from underpaint.algos.draft.settings import at_least, one_of
+from underpaint.algos.draft.settings import at_least
 from underpaint.algos.draft.spec import POLICIES, Budget, Expander, Grid, PolicySpec
 from underpaint.algos.tree import DraftTree, Verdict
 
@@ -55,16 +57,16 @@ class AdtTree:
     row_start: RowStart = "carry"
     acceptance_of: AcceptanceOf = "neighbour"
     nodes: Nodes = "fixed"
-    beta: float = 0.5
-    step_depth: int = 1
-    step_width: int = 1
-    min_depth: int = 1
-    max_depth: int = 8
-    start_depth: int = 4
-    min_width: int = 1
-    max_width: int = 10
-    start_width: int = 6
-    total_tokens: int = 59
+    beta: Annotated[float, Within(0.0, MOST_NODES)] = 0.5
+    step_depth: NodesOrNone = 1
+    step_width: NodesOrNone = 1
+    min_depth: NodeCount = 1
+    max_depth: NodeCount = 8
+    start_depth: NodeCount = 4
+    min_width: NodeCount = 1
+    max_width: NodeCount = 10
+    start_width: NodeCount = 6
+    total_tokens: NodeCount = 59
     _states: list[TreeState | None] = field(init=False, repr=False, default_factory=list)
     _row: int = field(init=False, repr=False, default=1)
     _cell: int = field(init=False, repr=False, default=1)
@@ -72,17 +74,16 @@ class AdtTree:
     _shape: tuple[int, int] = field(init=False, repr=False, default=(1, 1))
 
     def __post_init__(self) -> None:
-        one_of("adt", get_args(Acceptance), acceptance=self.acceptance)
-        one_of("adt", get_args(Init), init=self.init)
-        one_of("adt", get_args(RowStart), row_start=self.row_start)
-        one_of("adt", get_args(AcceptanceOf), acceptance_of=self.acceptance_of)
-        one_of("adt", get_args(Nodes), nodes=self.nodes)
-        at_least("adt", 0, beta=self.beta, step_depth=self.step_depth, step_width=self.step_width)
-        at_least("adt", 1, min_depth=self.min_depth, min_width=self.min_width, total_tokens=self.total_tokens)
+        check_bounds("policy 'adt'", self)
         at_least("adt", self.min_depth, start_depth=self.start_depth)
         at_least("adt", self.min_width, start_width=self.start_width)
         at_least("adt", self.start_depth, max_depth=self.max_depth)
         at_least("adt", self.start_width, max_width=self.max_width)
+        if self.acceptance == "ratio" and self.beta > 1.0:
+            raise ValueError(
+                "policy 'adt': beta must be at most 1 with acceptance=ratio, a share of the tree's depth, "
+                f"got {self.beta!r}; take acceptance=length for a number of tokens"
+            )
 
     def begin(self, grid: Grid) -> None:
         """The first cell is decided by the condition alone: it has no tree."""
@@ -150,6 +151,7 @@ def _batched(policy: AdtTree) -> BatchedPolicy | None:
 SPEC = POLICIES.register(
     PolicySpec(
         name="adt",
+        device="underpaint.runtime.device.ranked_growth:adt_plan",
         make=AdtTree,
         drawn="top_k",
         source="arXiv 2512.21857, equations 2 and 3 (no public code)",

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from underpaint.algos.batched.spec import BatchedPolicy
 from underpaint.algos.batched.static_trees import BatchedStaticTree
+from underpaint.algos.bounds import Nodes, check_bounds
 from underpaint.algos.chance import Chance
-from underpaint.algos.draft.settings import at_least
 from underpaint.algos.draft.shape import chain_shape, fill_sampled
 from underpaint.algos.draft.spec import POLICIES, Budget, Expander, Grid, PolicySpec
 from underpaint.algos.draft.tree_builder import likeliest_chain
@@ -20,10 +20,10 @@ class Chain:
     length: gamma >= 1, drafted tokens a cycle; one drafter pass each.
     """
 
-    length: int = 4
+    length: Nodes = 4
 
     def __post_init__(self) -> None:
-        at_least("chain", 1, length=self.length)
+        check_bounds("policy 'chain'", self)
 
     def begin(self, grid: Grid) -> None: ...
 
@@ -41,10 +41,10 @@ class LikeliestChain:
     length: drafted tokens a cycle, >= 1; one drafter pass each.
     """
 
-    length: int = 4
+    length: Nodes = 4
 
     def __post_init__(self) -> None:
-        at_least("chain_top1", 1, length=self.length)
+        check_bounds("policy 'chain_top1'", self)
 
     def begin(self, grid: Grid) -> None: ...
 
@@ -70,6 +70,7 @@ def _batched_likeliest(policy: LikeliestChain) -> BatchedPolicy:
 SAMPLED = POLICIES.register(
     PolicySpec(
         name="chain",
+        device="underpaint.runtime.device.static_growth:chain_plan",
         make=Chain,
         drawn="iid",
         source="arXiv 2211.17192, algorithm 1",
@@ -81,6 +82,7 @@ SAMPLED = POLICIES.register(
 LIKELIEST = POLICIES.register(
     PolicySpec(
         name="chain_top1",
+        device="underpaint.runtime.device.ranked_growth:likeliest_chain_plan",
         make=LikeliestChain,
         drawn="top_k",
         source="arXiv 2211.17192 with a one-hot draft distribution",

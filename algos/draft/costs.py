@@ -3,12 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final, Literal, NamedTuple, TypeAlias, get_args
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
 from underpaint.algos.arrays import FloatArray
-from underpaint.algos.draft.settings import at_least, one_of
+from underpaint.algos.bounds import Milliseconds, check_bounds
+from underpaint.algos.draft.settings import at_least
 
 Between: TypeAlias = Literal["line", "bucket"]
 
@@ -39,12 +40,11 @@ class CostCurve:
     """
 
     verify_ms: tuple[tuple[int, float], ...]
-    draft_ms: float
+    draft_ms: Milliseconds
     between: Between = "line"
 
     def __post_init__(self) -> None:
-        at_least("cost curve", 0, draft_ms=self.draft_ms)
-        one_of("cost curve", get_args(Between), between=self.between)
+        check_bounds("cost curve", self)
         sizes = [nodes for nodes, _ in self.verify_ms]
         if not sizes or sizes[0] != 1 or any(low >= high for low, high in pairwise(sizes)):
             raise ValueError(f"cost curve: verify_ms must name rising sizes from 1 node on, got {sizes}; measure them")

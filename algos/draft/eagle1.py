@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from underpaint.algos.batched.spec import BatchedPolicy
 from underpaint.algos.batched.static_trees import BatchedStaticTree
+from underpaint.algos.bounds import Nodes, check_bounds
 from underpaint.algos.chance import Chance
-from underpaint.algos.draft.settings import at_least
 from underpaint.algos.draft.shape import fill_sampled, fill_top_k, ranked_shape, within
 from underpaint.algos.draft.spec import POLICIES, Budget, Expander, Grid, PolicySpec
 from underpaint.algos.tree import DraftTree, Verdict
@@ -22,10 +22,10 @@ class Eagle1:
         the nodes of least rank sum along the path (see `ranked_shape`), as in Medusa's and EAGLE-1's own trees.
     """
 
-    widths: tuple[int, ...] = WIDTHS
+    widths: tuple[Nodes, ...] = WIDTHS
 
     def __post_init__(self) -> None:
-        _check("eagle1", self.widths)
+        _check(self, "eagle1", self.widths)
 
     def begin(self, grid: Grid) -> None: ...
 
@@ -43,10 +43,10 @@ class StaticTopK:
     widths: see `Eagle1`.
     """
 
-    widths: tuple[int, ...] = WIDTHS
+    widths: tuple[Nodes, ...] = WIDTHS
 
     def __post_init__(self) -> None:
-        _check("static_top_k", self.widths)
+        _check(self, "static_top_k", self.widths)
 
     def begin(self, grid: Grid) -> None: ...
 
@@ -57,11 +57,10 @@ class StaticTopK:
     def observe(self, tree: DraftTree, verdict: Verdict, cell: int) -> None: ...
 
 
-def _check(policy: str, widths: tuple[int, ...]) -> None:
+def _check(made: object, policy: str, widths: tuple[int, ...]) -> None:
     if not widths:
         raise ValueError(f"policy '{policy}': widths must name at least one level, got none")
-    for level, width in enumerate(widths):
-        at_least(policy, 1, **{f"widths[{level}]": width})
+    check_bounds(f"policy '{policy}'", made)
 
 
 def _batched(policy: Eagle1) -> BatchedPolicy:
@@ -75,6 +74,7 @@ def _batched_top_k(policy: StaticTopK) -> BatchedPolicy:
 SAMPLED = POLICIES.register(
     PolicySpec(
         name="eagle1",
+        device="underpaint.runtime.device.static_growth:widths_plan",
         make=Eagle1,
         drawn="without_replacement",
         source="arXiv 2401.15077 (EAGLE-1); arXiv 2502.06352 (LANTERN++) on images",
@@ -86,6 +86,7 @@ SAMPLED = POLICIES.register(
 LIKELIEST = POLICIES.register(
     PolicySpec(
         name="static_top_k",
+        device="underpaint.runtime.device.static_growth:widths_plan",
         make=StaticTopK,
         drawn="top_k",
         source="arXiv 2401.10774 (Medusa): a static tree of likeliest tokens",

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from underpaint.algos.batched.dynamic_trees import BatchedEagle2
 from underpaint.algos.batched.spec import BatchedPolicy
+from underpaint.algos.bounds import Nodes, check_bounds
 from underpaint.algos.chance import Chance
-from underpaint.algos.draft.settings import at_least
 from underpaint.algos.draft.spec import POLICIES, Budget, Expander, Grid, PolicySpec
 from underpaint.algos.draft.tree_builder import TreeBuilder, likeliest_chain
 from underpaint.algos.tree import DraftTree, Verdict
@@ -23,12 +23,12 @@ class Eagle2:
     total_tokens: drafted nodes that are verified, the root excluded, >= 1.
     """
 
-    depth: int = 5
-    top_k: int = 10
-    total_tokens: int = 59
+    depth: Nodes = 5
+    top_k: Nodes = 10
+    total_tokens: Nodes = 59
 
     def __post_init__(self) -> None:
-        at_least("eagle2", 1, depth=self.depth, top_k=self.top_k, total_tokens=self.total_tokens)
+        check_bounds("policy 'eagle2'", self)
 
     def begin(self, grid: Grid) -> None: ...
 
@@ -57,6 +57,7 @@ def _batched(policy: Eagle2) -> BatchedPolicy:
 SPEC = POLICIES.register(
     PolicySpec(
         name="eagle2",
+        device="underpaint.runtime.device.ranked_growth:eagle2_plan",
         make=Eagle2,
         drawn="top_k",
         source="arXiv 2406.16858",

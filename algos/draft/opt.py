@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
+from underpaint.algos.bounds import Nodes, Share, check_bounds
 from underpaint.algos.chance import Chance
-from underpaint.algos.draft.settings import at_least
 from underpaint.algos.draft.spec import POLICIES, Budget, Expander, Grid, PolicySpec
 from underpaint.algos.draft.tree_builder import TreeBuilder, best_first
 from underpaint.algos.tree import DraftTree, Verdict
@@ -22,13 +22,12 @@ class OptTree:
     max_depth: levels at most, one drafter pass each, >= 1.
     """
 
-    total_tokens: int = 50
-    threshold: float = 0.7
-    max_depth: int = 10
+    total_tokens: Nodes = 50
+    threshold: Share = 0.7
+    max_depth: Nodes = 10
 
     def __post_init__(self) -> None:
-        at_least("opt", 1, total_tokens=self.total_tokens, max_depth=self.max_depth)
-        at_least("opt", 0, threshold=self.threshold)
+        check_bounds("policy 'opt'", self)
 
     def begin(self, grid: Grid) -> None: ...
 
@@ -55,6 +54,7 @@ class OptTree:
 SPEC = POLICIES.register(
     PolicySpec(
         name="opt",
+        device="underpaint.runtime.device.opt_growth:opt_plan",
         make=OptTree,
         drawn="top_k",
         source="arXiv 2406.17276",

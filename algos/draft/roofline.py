@@ -1,8 +1,23 @@
 """Our own policy: each tree maximises the expected tokens per millisecond on the engine at hand."""
 
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Annotated, Final
 
+from underpaint.algos.bounds import (
+    MOST_CELLS,
+    MOST_MS,
+    MOST_NODES,
+    MOST_WEIGHT,
+    Cells,
+    CellsOrNone,
+    Milliseconds,
+    Nodes,
+    NodesOrNone,
+    Share,
+    Weight,
+    Within,
+    check_bounds,
+)
 from underpaint.algos.chance import Chance
 from underpaint.algos.draft.acceptance_estimator import AcceptanceEstimator, ChainForecast
 from underpaint.algos.draft.backoff import Backoff
@@ -20,8 +35,6 @@ from underpaint.algos.draft.tree_builder import draws_siblings, fuses_chains, ha
 from underpaint.algos.draft.window_length import WindowLength
 from underpaint.algos.tree import DraftTree, Verdict, root_only
 
-WEIGHTS: Final = ("prior", "band_prior", "chain_prior", "sibling_prior")
-DECAYS: Final = ("decay", "chain_decay")
 NO_CHAIN: Final = ChainForecast(0, 0.0)
 
 
@@ -84,31 +97,31 @@ class Roofline:
         every choice is made before anything is drafted.
     """
 
-    verify_ms: tuple[tuple[int, float], ...] = MEASURED_VERIFY_MS
-    draft_ms: DraftCosts = MEASURED_DRAFT_MS
-    chain_ms: ChainCosts | None = None
-    plain_ms: float | None = None
-    tree_ms: tuple[float, float] | None = None
+    verify_ms: Annotated[tuple[tuple[int, float], ...], Within(0.0, MOST_MS, above=True)] = MEASURED_VERIFY_MS
+    draft_ms: Annotated[DraftCosts, Within(0.0, MOST_MS)] = MEASURED_DRAFT_MS
+    chain_ms: Annotated[ChainCosts | None, Within(0.0, MOST_MS)] = None
+    plain_ms: Annotated[float, Within(0.0, MOST_MS, above=True)] | None = None
+    tree_ms: tuple[Milliseconds, Milliseconds] | None = None
     between: Between = "line"
-    top_k: int = 16
-    max_depth: int = 8
-    prior: float = 6.0
-    decay: float = 0.8
-    above: float = 0.5
-    band_prior: float = 4.0
-    chain_prior: float = 2.0
-    chain_decay: float = 0.6
-    probe_first: int = 4
-    probe_most: int = 16
-    lookahead_interval: int = 8
+    top_k: Nodes = 16
+    max_depth: Nodes = 8
+    prior: Weight = 6.0
+    decay: Share = 0.8
+    above: Annotated[float, Within(0.0, MOST_WEIGHT)] = 0.5
+    band_prior: Weight = 4.0
+    chain_prior: Weight = 2.0
+    chain_decay: Share = 0.6
+    probe_first: Cells = 4
+    probe_most: Cells = 16
+    lookahead_interval: Cells = 8
     windows: bool = True
-    window_margin: float = 1.5
-    second_look: int = 12
-    siblings: int = 4
-    sibling_prior: float = 2.0
-    sibling_trial: int = 1
+    window_margin: Annotated[float, Within(1.0, MOST_NODES)] = 1.5
+    second_look: Cells = 12
+    siblings: NodesOrNone = 4
+    sibling_prior: Weight = 2.0
+    sibling_trial: CellsOrNone = 1
     with_replacement: bool = False
-    loss_budget: float = 10.0
+    loss_budget: Annotated[float, Within(0.0, MOST_CELLS)] = 10.0
     trees: bool = True
     _costs: DraftingCosts = field(init=False, repr=False)
     _plain_rate: float = field(init=False, repr=False)
@@ -127,16 +140,8 @@ class Roofline:
     _lost: NetLoss = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        at_least("roofline", 1, top_k=self.top_k, max_depth=self.max_depth, lookahead_interval=self.lookahead_interval)
-        at_least("roofline", 1, probe_first=self.probe_first, second_look=self.second_look)
-        at_least("roofline", 0, siblings=self.siblings, sibling_trial=self.sibling_trial)
+        check_bounds("policy 'roofline'", self)
         at_least("roofline", self.probe_first, probe_most=self.probe_most)
-        weights = {name: getattr(self, name) for name in WEIGHTS}
-        at_least("roofline", 1, window_margin=self.window_margin)
-        decays = {name: getattr(self, name) for name in DECAYS}
-        at_least("roofline", 0, above=self.above, loss_budget=self.loss_budget, **weights, **decays)
-        if min(weights.values()) == 0 or max(decays.values()) > 1:
-            raise ValueError(f"policy 'roofline': expected weights > 0 and decays <= 1, got {weights} and {decays}")
         curves = self.verify_ms, self.draft_ms, self.chain_ms, self.plain_ms, self.tree_ms
         self._costs = drafting_costs(*curves, self.between, self.top_k)
         self._plain_rate = 1.0 / self._costs.plain_ms

@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass, field
 from math import floor
+from typing import Annotated
 
+from underpaint.algos.bounds import MOST_NODES, Nodes, Within, check_bounds
 from underpaint.algos.chance import Chance
 from underpaint.algos.draft.eagle2 import grow_eagle2
-from underpaint.algos.draft.settings import at_least
 from underpaint.algos.draft.spec import POLICIES, Budget, Expander, Grid, PolicySpec
 from underpaint.algos.tree import DraftTree, Verdict
 
@@ -24,13 +25,13 @@ class ScheduledTree:
     total_tokens: drafted nodes at most, the root excluded, >= 1.
     """
 
-    mean_depth: float = 3.5
-    top_k: int = 1
-    total_tokens: int = 59
+    mean_depth: Annotated[float, Within(1.0, MOST_NODES)] = 3.5
+    top_k: Nodes = 1
+    total_tokens: Nodes = 59
     _cycle: int = field(init=False, repr=False, default=0)
 
     def __post_init__(self) -> None:
-        at_least("scheduled", 1, mean_depth=self.mean_depth, top_k=self.top_k, total_tokens=self.total_tokens)
+        check_bounds("policy 'scheduled'", self)
 
     def begin(self, grid: Grid) -> None:
         """See `Policy`: the schedule starts over."""
@@ -49,6 +50,7 @@ class ScheduledTree:
 SPEC = POLICIES.register(
     PolicySpec(
         name="scheduled",
+        device="underpaint.runtime.device.ranked_growth:scheduled_plan",
         make=ScheduledTree,
         drawn="top_k",
         source="a control of ours, on EAGLE-2's tree (arXiv 2406.16858)",

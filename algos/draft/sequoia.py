@@ -3,14 +3,14 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import Annotated, Any, ClassVar, Final, NamedTuple
 
 import numpy as np
 
 from underpaint.algos.arrays import FloatArray, IntArray
+from underpaint.algos.bounds import MOST_MS, Milliseconds, Nodes, Share, Within, check_bounds
 from underpaint.algos.chance import Chance
 from underpaint.algos.draft.costs import MEASURED_DRAFT_MS, MEASURED_VERIFY_MS, Between, CostCurve, cost_curve
-from underpaint.algos.draft.settings import at_least
 from underpaint.algos.draft.shape import fill_sampled, fill_top_k
 from underpaint.algos.draft.spec import POLICIES, Budget, Expander, Grid, PolicySpec
 from underpaint.algos.tree import DraftTree, Shape, Verdict
@@ -43,20 +43,19 @@ class Sequoia:
     """
 
     name: ClassVar[str] = "sequoia"
-    acceptance: tuple[float, ...] = (0.5, 0.25, 0.125, 0.0625)
-    verify_ms: tuple[tuple[int, float], ...] = MEASURED_VERIFY_MS
-    draft_ms: float = MEASURED_DRAFT_MS
-    call_ms: float = 0.0
+    acceptance: tuple[Share, ...] = (0.5, 0.25, 0.125, 0.0625)
+    verify_ms: Annotated[tuple[tuple[int, float], ...], Within(0.0, MOST_MS, above=True)] = MEASURED_VERIFY_MS
+    draft_ms: Milliseconds = MEASURED_DRAFT_MS
+    call_ms: Milliseconds = 0.0
     between: Between = "line"
-    max_depth: int = 8
+    max_depth: Nodes = 8
     _costs: CostCurve = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         self.acceptance = tuple(self.acceptance)
-        if not self.acceptance or not all(0 <= chance_of <= 1 for chance_of in self.acceptance):
+        if not self.acceptance:
             raise ValueError(f"policy '{self.name}': acceptance must be probabilities by rank, got {self.acceptance}")
-        at_least(self.name, 1, max_depth=self.max_depth)
-        at_least(self.name, 0, call_ms=self.call_ms)
+        check_bounds(f"policy '{self.name}'", self)
         self._costs = cost_curve(self.verify_ms, self.draft_ms, self.between)
 
     def begin(self, grid: Grid) -> None: ...
@@ -195,6 +194,7 @@ _EXAMPLE: Final[Mapping[str, Any]] = {
 SPEC = POLICIES.register(
     PolicySpec(
         name="sequoia",
+        device="underpaint.runtime.device.static_growth:sequoia_plan",
         make=Sequoia,
         drawn="without_replacement",
         source="arXiv 2402.12374, section 3",
@@ -206,6 +206,7 @@ SPEC = POLICIES.register(
 LIKELIEST = POLICIES.register(
     PolicySpec(
         name="sequoia_top_k",
+        device="underpaint.runtime.device.static_growth:sequoia_plan",
         make=SequoiaTopK,
         drawn="top_k",
         source="arXiv 2402.12374, section 3: the same trees at temperature 0",

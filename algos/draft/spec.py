@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, Final, NamedTuple, Protocol, cast
 
 from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.batched.spec import BatchedPolicyOf, no_batched_policy
 from underpaint.algos.chance import Chance
 from underpaint.algos.plugin_guard import check_answers
-from underpaint.algos.registry import Registry, check_dataclass
+from underpaint.algos.registry import Registry, check_dataclass, check_reference
 from underpaint.algos.tree import DRAWN, DraftTree, Drawn, Verdict
 
 
@@ -157,6 +157,7 @@ class PolicySpec:
         has them, `chain_ms` and `plain_ms`).
     examples: settings that make trees small enough for the property tests; one of them may be empty.
     batched: its form over many images at once; a test holds the two together.
+    device: its form on the GPU, as `RuleSpec.device`: a function (policy, Room) -> Plan, see `runtime.device.plans`.
     """
 
     name: str
@@ -168,6 +169,7 @@ class PolicySpec:
     cost_aware: bool = False
     examples: tuple[Mapping[str, Any], ...] = ()
     batched: BatchedPolicyOf = no_batched_policy
+    device: str | None = None
 
     def __post_init__(self) -> None:
         """Raise ValueError where what a plug-in registers is no policy."""
@@ -175,6 +177,7 @@ class PolicySpec:
         check_answers(f"policy '{self.name}'", cast("type[Policy]", self.make), "grow", _not_a_tree)
         if self.drawn not in DRAWN:
             raise ValueError(f"policy '{self.name}': expected drawn of {', '.join(DRAWN)}, got {self.drawn!r}")
+        check_reference(f"policy '{self.name}'", self.device)
 
 
 def _not_a_tree(answer: object, *_: object) -> str | None:
@@ -182,4 +185,27 @@ def _not_a_tree(answer: object, *_: object) -> str | None:
     return None if isinstance(answer, DraftTree) else "a DraftTree"
 
 
-POLICIES: Registry[PolicySpec] = Registry("policy", "underpaint.policies")
+_HERE: Final = "underpaint.algos.draft"
+POLICIES: Registry[PolicySpec] = Registry(
+    "policy",
+    "underpaint.policies",
+    {
+        "eagle2": f"{_HERE}.eagle2",
+        "adt": f"{_HERE}.adt",
+        "chain": f"{_HERE}.chain",
+        "chain_top1": f"{_HERE}.chain",
+        "eagle1": f"{_HERE}.eagle1",
+        "static_top_k": f"{_HERE}.eagle1",
+        "opt": f"{_HERE}.opt",
+        "sequoia": f"{_HERE}.sequoia",
+        "sequoia_top_k": f"{_HERE}.sequoia",
+        "roofline": f"{_HERE}.roofline",
+        "scheduled": f"{_HERE}.scheduled",
+    },
+)
+"""A policy is one line here, and one module that registers its `PolicySpec`, imported when the name is asked for."""
+
+
+def policy_spec_of(policy: Policy) -> PolicySpec | None:
+    """The registered spec that made `policy`; None for a policy that no spec makes."""
+    return next((spec for spec in POLICIES.loaded() if spec.make is type(policy)), None)

@@ -16,8 +16,8 @@ beyond the last pass is coupled on from the nodes that follow the accepted path.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-
-import numpy as np
+from types import MappingProxyType
+from typing import NamedTuple
 
 from underpaint.algos.accept.spec import Rule, spec_of
 from underpaint.algos.arrays import FloatArray, IntArray
@@ -25,7 +25,6 @@ from underpaint.algos.chance import Chance
 from underpaint.algos.coupling import Noise
 from underpaint.algos.draft.spec import Budget, Expander, FusedTreeLevel, FusedTreeSpec, Grid
 from underpaint.algos.draft.tree_builder import fuses_chains, fuses_trees, has_window
-from underpaint.algos.enumeration import emitted
 from underpaint.algos.spatial.jacobi_window import HeldWindow, JacobiWindow, drawn_for
 from underpaint.algos.step import Cycle, Decoded, Drafter, Scored, Target, check_probs, cycles
 from underpaint.algos.tree import DraftTree, Drawn, Verdict
@@ -75,6 +74,24 @@ class WindowDrafter:
         assert self.drafter is not None
         assert fuses_trees(self.drafter)
         return self.drafter.expand_tree(root, growth)
+
+
+class WindowPlan(NamedTuple):
+    """A window beside a tree policy.
+
+    rule: what judges it. likeliest: its drafts are the likeliest tokens, as the rule decides by these. drawn_rules:
+    what judges drawn siblings of the policy, by how they were drawn; empty where it is not to draw any.
+    """
+
+    window: JacobiWindow
+    rule: Rule
+    likeliest: bool
+    drawn_rules: Mapping[Drawn, Rule] = MappingProxyType({})
+
+    @property
+    def rules(self) -> tuple[Rule, ...]:
+        """The rules of the window, then of drawn siblings."""
+        return self.rule, *self.drawn_rules.values()
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +176,4 @@ def jacobi_decode(
     target: Target, rule: Rule, chance: Chance, window: JacobiWindow, noise: Noise | None = None
 ) -> Decoded:
     """Decode one image (see `jacobi_cycles`). One target pass a cycle, cycle 0 included."""
-    done = tuple(jacobi_cycles(target, rule, chance, window, noise))
-    tokens = [token for cycle in done for token in emitted(cycle.tree, cycle.verdict)]
-    return Decoded(np.array(tokens, dtype=np.int64), done)
+    return Decoded.of(jacobi_cycles(target, rule, chance, window, noise))

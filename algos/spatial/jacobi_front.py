@@ -1,6 +1,7 @@
 """Parallel Jacobi row fronts (PJD, arXiv 2606.05703): all open rows draft ahead by their last distributions, in one
 pass."""
 
+from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
@@ -8,11 +9,13 @@ import numpy as np
 
 from underpaint.algos.accept.proposals import excess
 from underpaint.algos.arrays import FloatArray, IntArray
+from underpaint.algos.bounds import Cells
 from underpaint.algos.chance import At, Chance, Role
 from underpaint.algos.draft.spec import Grid
 from underpaint.algos.spatial.canvas import Canvas
 from underpaint.algos.spatial.target import GridTarget
 from underpaint.algos.spatial.zipar import GridDecoded
+from underpaint.algos.step import run_to_end
 from underpaint.algos.tree import NO_TOKEN
 
 Refill: TypeAlias = Literal["uniform", "left"]
@@ -34,8 +37,8 @@ class JacobiFronts:
         do not depend on each other: min(p, q) is kept but the rest is not the residual. "all": every open row.
     """
 
-    lead: int
-    window: int
+    lead: Cells
+    window: Cells
     refill: Refill = "uniform"
     redraw: Redraw = "top"
 
@@ -98,8 +101,12 @@ class _Drafts:
         del self.distributions[cell]
 
 
-def jacobi_fronts(target: GridTarget, settings: JacobiFronts, chance: Chance) -> GridDecoded:
-    """Decode an image by parallel Jacobi row fronts; one pass a cycle, cycle k addressed by `chance.cycle(k)`.
+def jacobi_front_steps(
+    target: GridTarget, settings: JacobiFronts, chance: Chance
+) -> Generator[tuple[int, ...], None, GridDecoded]:
+    """Decode an image by parallel Jacobi row fronts, and yield the cells decided in each cycle.
+
+    A cycle is one pass; cycle k is addressed by `chance.cycle(k)`.
 
     A draft x of pass k - 1 is kept while u p^{k-1}(x) < p^k(x), from the left, row by row. Drafts that are not kept
     are drawn anew from p^k. Committed tokens of all rows are seen, drafts only within their row. On one row this is
@@ -133,7 +140,12 @@ def jacobi_fronts(target: GridTarget, settings: JacobiFronts, chance: Chance) ->
             drafts.tokens[cell] = here.draw(distributions[cell], At(Role.DRAFT, cell))
             drafts.distributions[cell] = distributions[cell]
         steps.append(tuple(sorted(decided)))
+        yield steps[-1]
     return GridDecoded(canvas.tokens, tuple(steps), tuple(canvas.passes))
+
+
+jacobi_fronts = run_to_end(jacobi_front_steps)
+"""Decode an image by parallel Jacobi row fronts; see `jacobi_front_steps`."""
 
 
 def _judge_row(

@@ -8,13 +8,13 @@ import numpy as np
 from underpaint.algos.accept.proposals import excess, normalised
 from underpaint.algos.accept.spec import RuleSpec
 from underpaint.algos.arrays import FloatArray
+from underpaint.algos.bounds import Cells, Nodes, Share
 from underpaint.algos.chance import At, Chance, Role
 from underpaint.algos.coupling import Noise
 from underpaint.algos.draft.spec import Grid
-from underpaint.algos.enumeration import emitted
-from underpaint.algos.spatial.lookup import NO_LOOKUP, Lookup, LookupTable
+from underpaint.algos.spatial.lookup import LookupTable
 from underpaint.algos.spatial.window_tree import WindowDraft, tail_nodes, tree_nodes, window_tree
-from underpaint.algos.tree import DraftTree, Drawn, Verdict, root_only
+from underpaint.algos.tree import DraftTree, Drawn, Verdict, emitted, root_only
 
 Coupling: TypeAlias = Literal["independent", "maximal", "gumbel"]
 """How a draft is made from its cell's new distribution: anew (SJD, arXiv 2410.01699); by maximal coupling with the
@@ -33,17 +33,21 @@ class JacobiWindow:
 
     length: drafts in the window, >= 1. The released code of SJD counts the committed token too: its 16 is 15 here.
     candidates: tokens proposed for each of the first `levels` cells, >= 1; 1 is a chain. levels: 1..length.
-    lookup: what drafts are drawn from where their left token has changed; as published, from the last pass alone.
+    passes, beside: what a draft whose left token has changed is drawn from; as published (False, 0), from the last
+        pass alone. passes: from what an earlier pass said of the cell beside the token that now stands on the left.
+        beside: else from the last decided cell with the same tokens on the left and above; its distribution gets this
+        weight, 0..1, and the last pass's the rest.
     last_row: after a rejection, the first cell behind the window is drafted from the pass's last distribution, as the
         released loops of SJD, SCD and GSD do: where m tokens are committed, m - 1 cells are refilled. Else m are.
     """
 
-    length: int = 16
+    length: Cells = 16
     coupling: Coupling = "independent"
     refill: Refill = "uniform"
-    candidates: int = 1
-    levels: int = 1
-    lookup: Lookup = NO_LOOKUP
+    candidates: Nodes = 1
+    levels: Cells = 1
+    passes: bool = False
+    beside: Share = 0.0
     last_row: bool = False
 
     def __post_init__(self) -> None:
@@ -55,16 +59,29 @@ class JacobiWindow:
         for name, value, known in (("coupling", self.coupling, Coupling), ("refill", self.refill, Refill)):
             if value not in get_args(known):
                 raise ValueError(f"window: {name} must be one of {', '.join(get_args(known))}, got {value!r}")
+        if not 0.0 <= self.beside <= 1.0:
+            raise ValueError(f"lookup: beside must be in 0..1, got {self.beside!r}")
 
     @property
     def looks_up(self) -> bool:
         """Whether drafts are drawn from more than the last pass."""
-        return self.refill == "lookup" or self.lookup.any
+        return self.refill == "lookup" or self.passes or self.beside > 0.0
 
     @property
     def nodes(self) -> int:
         """Nodes of its largest tree, the root included."""
         return tree_nodes(self.length, self.candidates, self.levels)
+
+    def check_pass(self, most: int, who: str, holds: str) -> None:
+        """Raise ValueError, which begins with `who`, where a pass of `most` positions is too small for the window."""
+        if self.nodes <= most:
+            return
+        beside = self.nodes - self.length
+        fewer = f"window={most - beside} or less" if most > beside else "fewer candidates"
+        of = f" of {self.candidates} candidates in {self.levels} cells" if self.candidates > 1 else ""
+        raise ValueError(
+            f"{who}: window {self.length}{of} needs passes of {self.nodes} positions, {holds} {most}; set {fewer}"
+        )
 
 
 def drawn_for(rule: RuleSpec, coupling: Coupling, candidates: int = 1) -> Drawn:
@@ -133,7 +150,7 @@ class HeldWindow:
     def begin(self, probs: FloatArray, token: int) -> None:
         """Start an image. probs: [1, V], of its first cell, which `token` was drawn for."""
         self._tokens, self._drafts = [token], []
-        self._table = LookupTable(self.grid, self.window.lookup)
+        self._table = LookupTable(self.grid, self.window.passes, self.window.beside)
         if self.window.looks_up:
             self._table.decide(self._tokens, self._said(probs[0]))
 

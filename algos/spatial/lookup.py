@@ -9,44 +9,21 @@ the distribution that it is judged by, given all drafts before it.
 """
 
 from dataclasses import dataclass, field
-from typing import Final
 
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.draft.spec import Grid
 
 
-@dataclass(frozen=True, slots=True)
-class Lookup:
-    """Settings: what is looked up for a draft whose left token has changed. All off: SCD (arXiv 2510.24211).
-
-    passes: the same cell in an earlier pass, beside the token that now stands on the left.
-    beside: else the last decided cell with the same tokens on the left and above; its distribution gets this weight,
-        0..1, and the last pass's the rest.
-    """
-
-    passes: bool = False
-    beside: float = 0.0
-
-    @property
-    def any(self) -> bool:
-        """Whether anything is looked up for drafts that the window held."""
-        return self.passes or self.beside > 0.0
-
-    def __post_init__(self) -> None:
-        if not 0.0 <= self.beside <= 1.0:
-            raise ValueError(f"lookup: beside must be in 0..1, got {self.beside!r}")
-
-
-NO_LOOKUP: Final = Lookup()
-"""As published: drafts come from the last pass alone."""
-
-
 @dataclass(slots=True)
 class LookupTable:
-    """The distributions [V] of one image by the tokens beside their cells."""
+    """The distributions [V] of one image by the tokens beside their cells.
+
+    use_passes, weight: `passes` and `beside` of `jacobi_window.JacobiWindow`.
+    """
 
     grid: Grid
-    settings: Lookup
+    use_passes: bool = False
+    weight: float = 0.0
     _passes: dict[int, dict[int, FloatArray]] = field(default_factory=dict)
     _beside: dict[tuple[int, int], FloatArray] = field(default_factory=dict)
     _left: dict[int, FloatArray] = field(default_factory=dict)
@@ -54,7 +31,7 @@ class LookupTable:
 
     def see(self, cell: int, left: int, distribution: FloatArray) -> None:
         """Keep what a pass said of `cell`, not decided yet, behind the token `left`."""
-        if self.settings.passes:
+        if self.use_passes:
             self._passes.setdefault(cell, {})[left] = distribution
 
     def decide(self, tokens: list[int], distribution: FloatArray) -> None:
@@ -81,7 +58,7 @@ class LookupTable:
         if again is not None:
             return again
         row, column = divmod(cell, self.grid.width)
-        weight = self.settings.beside
+        weight = self.weight
         found = self._beside.get((left, known[cell - self.grid.width])) if weight and row and column else None
         return distribution if found is None else weight * found + (1.0 - weight) * distribution
 

@@ -1,11 +1,13 @@
 """Draft small, verify large, repair locally (MuLo-SD, arXiv 2601.05149): verification and repair of drafted rows."""
 
+from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol, TypeAlias, get_args
 
 import numpy as np
 
 from underpaint.algos.arrays import BoolArray, FloatArray, IntArray
+from underpaint.algos.bounds import Cells, CellsOrNone
 from underpaint.algos.chance import At, Chance, Role
 from underpaint.algos.draft.spec import Grid
 from underpaint.algos.spatial.canvas import Canvas
@@ -16,6 +18,7 @@ from underpaint.algos.spatial.row_front import RowFront, check_window
 from underpaint.algos.spatial.settle import Choose, settle
 from underpaint.algos.spatial.target import GridTarget
 from underpaint.algos.spatial.zipar import chooser, likeliest
+from underpaint.algos.step import run_to_end
 from underpaint.algos.tree import NO_TOKEN
 
 Reject: TypeAlias = Literal["raster", "local"]
@@ -54,9 +57,9 @@ class Repair:
     """
 
     reject: Reject = "local"
-    radius: int = 1
+    radius: CellsOrNone = 1
     order: Order = "islands"
-    window: int | None = None
+    window: Cells | None = None
     adaptive: bool = False
     keys: Keys = "stale"
     greedy: bool = False
@@ -108,10 +111,10 @@ class RepairDecoded(NamedTuple):
     passes: tuple[int, ...]
 
 
-def draft_and_repair(
+def repair_cycles(
     target: GridTarget, drafter: RowDrafter, rule: CellRule, repair: Repair, rows_per_cycle: int, chance: Chance
-) -> RepairDecoded:
-    """Decode an image `rows_per_cycle` rows at a time: draft, verify in one pass, repair.
+) -> Generator[RepairCycle, None, RepairDecoded]:
+    """Decode an image `rows_per_cycle` rows at a time, and yield each cycle: draft, verify in one pass, repair.
 
     Noise is addressed by cell: each is drafted, judged and redrawn once at most. A rejected cell is redrawn from the
     rule's residual under the distribution it has by then, if its own rejection is all that sends it back; the others of
@@ -131,7 +134,12 @@ def draft_and_repair(
         draft = drafter.propose(canvas.tokens.copy(), rows, chance)
         _check_draft(draft, len(rows) * grid.width, target.vocab_size)
         cycles.append(verify_and_repair(canvas, rows, draft, rule, repair, choose, chance))
+        yield cycles[-1]
     return RepairDecoded(canvas.tokens, tuple(cycles), tuple(canvas.passes))
+
+
+draft_and_repair = run_to_end(repair_cycles)
+"""Decode an image by drafted rows and their repair; see `repair_cycles`."""
 
 
 def verify_and_repair(
@@ -173,7 +181,7 @@ def verify_and_repair(
                 return chance.draw(likeliest(weights) if repair.greedy else weights, At(Role.CELL, cell))
             return choose(front, cell, distribution)
 
-        steps = settle(canvas, island_fronts(labels, repair.front_window(grid)), redraw)
+        steps = tuple(settle(canvas, island_fronts(labels, repair.front_window(grid)), redraw))
         if repair.keys == "recompute":
             canvas.recompute(np.arange(first, int(cells[-1]) + 1))
     return RepairCycle(rows, drafts.reshape(grid), refused, region, labels, steps, canvas.tokens.reshape(grid).copy())

@@ -1,6 +1,6 @@
 """Decode regions of the grid, front by front, with the target alone: what ZipAR and local repair have in common."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from underpaint.algos.arrays import FloatArray
@@ -22,16 +22,14 @@ def fixed_window(chance: Chance, role: Role = Role.CELL) -> Choose:
     return lambda front, cell, distribution: chance.draw(distribution, At(role, cell))
 
 
-def settle(canvas: Canvas, fronts: Sequence[RowFront], choose: Choose) -> tuple[tuple[int, ...], ...]:
-    """Decide every cell of `fronts` (disjoint regions); the cells decided in each step, ascending.
+def settle(canvas: Canvas, fronts: Sequence[RowFront], choose: Choose) -> Iterator[tuple[int, ...]]:
+    """Decide every cell of `fronts` (disjoint regions), and yield the cells decided in each step, ascending.
 
     A step reads the distributions of all ready cells of all fronts in one pass. Each is conditioned on the decided
-    cells
-    before it: those being decided beside it, and those still open elsewhere, are not there.
+    cells before it: those being decided beside it, and those still open elsewhere, are not there.
     """
-    steps: list[tuple[int, ...]] = []
     if not fronts:
-        return ()
+        return
     going = Fronts(fronts)
     while (ready := going.ready()).cells.size:
         distributions = canvas.distributions(ready.cells)
@@ -43,5 +41,4 @@ def settle(canvas: Canvas, fronts: Sequence[RowFront], choose: Choose) -> tuple[
                 canvas.put(cell, token)
         done = Ready(ready.cells[settled], ready.fronts[settled])
         going.decide(done)
-        steps.append(tuple(done.cells.tolist()))
-    return tuple(steps)
+        yield tuple(done.cells.tolist())

@@ -1,5 +1,6 @@
 """ZipAR: decode the image by row fronts with the target alone (arXiv 2412.04062)."""
 
+from collections.abc import Generator
 from typing import NamedTuple
 
 import numpy as np
@@ -11,6 +12,7 @@ from underpaint.algos.spatial.canvas import Canvas
 from underpaint.algos.spatial.row_front import RowFront
 from underpaint.algos.spatial.settle import Choose, fixed_window, settle
 from underpaint.algos.spatial.target import GridTarget
+from underpaint.algos.step import run_to_end
 
 
 class GridDecoded(NamedTuple):
@@ -36,7 +38,7 @@ def likeliest(distribution: FloatArray) -> FloatArray:
     return found
 
 
-def zipar(
+def zipar_steps(
     target: GridTarget,
     window: int,
     chance: Chance,
@@ -45,8 +47,9 @@ def zipar(
     role: Role = Role.CELL,
     prefix: IntArray | None = None,
     stop_row: int | None = None,
-) -> GridDecoded:
-    """Decode an image by row fronts; a row opens `window` tokens behind the row above.
+) -> Generator[tuple[int, ...], None, GridDecoded]:
+    """Decode an image by row fronts, and yield the cells decided in each step; a row opens `window` tokens behind the
+    row above.
 
     It takes W + (H - 1) * window passes with a fixed window. The released code decodes the first row alone and takes
     2 W + (H - 2) * window.
@@ -67,8 +70,15 @@ def zipar(
     region[start : stop * grid.width] = True
     front = RowFront.over(region.reshape(grid), window)
     canvas = Canvas.begin(target, prefix)
-    steps = settle(canvas, [front], chooser(chance, adaptive, role))
-    return GridDecoded(canvas.tokens, steps, tuple(canvas.passes))
+    steps: list[tuple[int, ...]] = []
+    for step in settle(canvas, [front], chooser(chance, adaptive, role)):
+        steps.append(step)
+        yield step
+    return GridDecoded(canvas.tokens, tuple(steps), tuple(canvas.passes))
+
+
+zipar = run_to_end(zipar_steps)
+"""Decode an image by row fronts; see `zipar_steps`."""
 
 
 def raster(target: GridTarget, chance: Chance) -> GridDecoded:

@@ -28,7 +28,7 @@ from underpaint.cli.terminal import (
 )
 
 if TYPE_CHECKING:
-    from underpaint.runtime.evaluation.jobs.shards import PlannedModel, StoredPicture
+    from underpaint.runtime.evaluation.drawing_log import DrawingLog, PlannedModel, StoredPicture
     from underpaint.runtime.evaluation.metrics.scorers import BenchmarkPrompt, BenchmarkScore
     from underpaint.runtime.evaluation.prompt_files import FilePrompt
     from underpaint.runtime.evaluation.prompt_source import PromptSource
@@ -61,7 +61,7 @@ def score(
     from underpaint.artifacts.manifest import write_beside
     from underpaint.artifacts.results import with_envelope
     from underpaint.cli.options import read_names
-    from underpaint.runtime.evaluation.jobs.shards import read_planned_models
+    from underpaint.runtime.evaluation.drawing_log import DrawingLog
     from underpaint.runtime.evaluation.machine import describe_machine, typed_command
     from underpaint.runtime.files import check_file_writable
 
@@ -71,8 +71,8 @@ def score(
 
         wanted = read_names(metrics)
         check_asked(wanted, METRICS, inception=inception, reference=reference, clip=clip, hps=hps, aesthetic=aesthetic)
-        models = read_planned_models(folder)
-        groups = _by_method(folder)
+        log = DrawingLog(folder, None)
+        models, groups = log.models(), _by_method(log)
         check_file_writable(figures)
         check_replaceable("the figures", figures, "json")
         networks = Networks.open(wanted, inception, reference, clip, hps, aesthetic)
@@ -103,7 +103,7 @@ def write(
     ],
 ) -> None:
     """Write pictures in the layout that GenEval's or DPG-Bench's own scorer reads."""
-    from underpaint.runtime.evaluation.jobs.shards import read_planned_models
+    from underpaint.runtime.evaluation.drawing_log import DrawingLog
     from underpaint.runtime.evaluation.metrics.scorers import write_dpg, write_geneval
     from underpaint.runtime.evaluation.prompt_files import read_prompts
     from underpaint.runtime.evaluation.prompt_source import PromptSource
@@ -111,8 +111,8 @@ def write(
 
     with bad_input():
         _check_benchmark(benchmark)
-        models = read_planned_models(folder)
-        groups = _by_method(folder)
+        log = DrawingLog(folder, None)
+        models, groups = log.models(), _by_method(log)
         check_folder_writable(out)
         source = PromptSource.read(prompts)
         _check_drawn(folder, source)
@@ -175,14 +175,16 @@ def _check_benchmark(name: str) -> None:
         raise ValueError(f"there is no benchmark '{name}' here; {suggest(name, BENCHMARKS)}")
 
 
-def _by_method(folder: Path) -> "dict[tuple[int, str], list[StoredPicture]]":
-    from underpaint.runtime.evaluation.jobs.shards import stored_pictures
+def _by_method(log: "DrawingLog") -> "dict[tuple[int, str], list[StoredPicture]]":
+    from underpaint.runtime.evaluation.drawing_log import stored_pictures
 
     groups: dict[tuple[int, str], list[StoredPicture]] = defaultdict(list)
-    for one in stored_pictures(folder):
+    for one in stored_pictures(log):
         groups[one.model, one.method].append(one)
     if not groups:
-        raise ValueError(f"{folder} holds no pictures; let `underpaint evaluate` draw some, by models with a decoder")
+        raise ValueError(
+            f"{log.folder} holds no pictures; let `underpaint evaluate` draw some, by models with a decoder"
+        )
     return groups
 
 

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import numpy as np
 import typer
 
-from underpaint.cli.costs import curve_for_model
+from underpaint.cli.costs import curve_for
 from underpaint.cli.errors import STOPPED, bad_input
 from underpaint.cli.evaluation.prompts import PromptOptions, choose
 from underpaint.cli.option_groups import grouped
 from underpaint.cli.options import (
     Backend,
-    Engines,
     Guidance,
+    Models,
     Resolution,
     Seed,
     Temperature,
@@ -75,7 +75,7 @@ def premises(
     costs: Annotated[
         bool, typer.Option("--costs/--no-costs", help="Also what target passes cost inside decoding cycles.")
     ] = True,
-    engines: Engines = None,
+    models: Models = None,
     resolution: Resolution = None,
     backend: Backend = "cpu",
     form: FormatOption = Format.table,
@@ -111,7 +111,7 @@ def premises(
                 raise ValueError(f"--picture {picture}: expected a name that ends in .png")
             check_file_writable(picture)
         check_apart({"--json": json_file, "--picture": picture})
-        pipeline = open_pipeline(engines, resolution, None, backend)
+        pipeline = open_pipeline(models, resolution, None, backend)
         sampling = read_sampling(temperature, guidance, top_k, top_p, pipeline)
         conditions = choose(pipeline, prompts or (), prompt_options).conditions
         images = [(condition, one) for condition in conditions for one in range(seed, seed + seeds)]
@@ -129,7 +129,7 @@ def premises(
                 advance(done)
         found = recorder.premises()
         if costs:
-            curve = curve_for_model(pipeline, sampling)
+            curve = curve_for(pipeline, sampling)
     except KeyboardInterrupt:
         typer.echo("stopped: nothing was written", err=True)
         raise typer.Exit(STOPPED) from None

@@ -28,7 +28,7 @@ from underpaint.runtime.evaluation.metrics.features import (
 
 if TYPE_CHECKING:
     from underpaint.algos.arrays import FloatArray
-    from underpaint.runtime.evaluation.jobs.shards import StoredPicture
+    from underpaint.runtime.evaluation.drawing_log import StoredPicture
 
 _BATCH = 32
 _PICTURES = (".png", ".jpg", ".jpeg", ".webp")

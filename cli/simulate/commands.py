@@ -141,7 +141,7 @@ def known(form: FormatOption = Format.table) -> None:
 
 @app.command()
 def sweep(
-    models: Annotated[
+    model: Annotated[
         str, typer.Option(help="Synthetic models, or .npz traces, with commas between.")
     ] = "field,flat,sharp",
     policies: Annotated[str, typer.Option(help="Tree policies, with commas between.")] = "chain,eagle1,eagle2,adt",
@@ -169,7 +169,7 @@ def sweep(
     most_images: Annotated[int, typer.Option(help="Images per simulation at most.", min=2, max=65_536)] = 1024,
     seed: Annotated[int, typer.Option(min=0, max=MOST_SEED)] = 0,
     jobs: Annotated[int | None, typer.Option(help="Processes; default: all cores.", min=1, max=1024)] = None,
-    engine: Annotated[str, typer.Option(help="local, or ray (needs the extra 'cluster').")] = "local",
+    on: Annotated[str, typer.Option(help="Where: local (processes), or ray (needs the extra 'cluster').")] = "local",
     address: Annotated[str | None, typer.Option(help="Address of a Ray cluster; default: a local one.")] = None,
     out: Annotated[
         Path | None,
@@ -187,12 +187,12 @@ def sweep(
     A stopped sweep (Ctrl-C) keeps what is finished; the same command goes on with it.
     """
     from underpaint.artifacts.run_log import RunLogInUse
+    from underpaint.artifacts.workers import check_workers
     from underpaint.runtime.files import check_apart, check_folder_writable
     from underpaint.sim.latency.models import SizeMissing
-    from underpaint.sim.sweep.executors import executor
     from underpaint.sim.sweep.plan import SweepPlan, check
     from underpaint.sim.sweep.plan import jobs as all_jobs
-    from underpaint.sim.sweep.run import FILE_NAME, Results
+    from underpaint.sim.sweep.run import Results, workers
     from underpaint.sim.sweep.run import run as run_sweep
 
     with bad_input():
@@ -201,7 +201,7 @@ def sweep(
             raise ValueError(f"--precision: expected a share above 0 and below 1, got {precision}")
         jacobi = _split(windows) if windows else ()
         trees = _split(policies) if policies or not jacobi else ()
-        names = {"model": _split(models), "policy": trees, "rule": _split(rules) if trees else ()}
+        names = {"model": _split(model), "policy": trees, "rule": _split(rules) if trees else ()}
         of_windows, of_trees = windows_apart(vary or [])
         plan = SweepPlan(
             models=names["model"],
@@ -215,11 +215,11 @@ def sweep(
             windows=window_recipes(jacobi, of_windows),
         )
         wanted = all_jobs(plan)
-        where = executor(engine, jobs, address)
+        check_workers(on, address)
         out = out or Path("runs/simulate") / short_hash(asdict(plan))
         check_folder_writable(out)
         page = out / "report.html"
-        own = {"the record of simulations": out / FILE_NAME, "the report": page}
+        own = {"the record of simulations": out / "results.jsonl", "the report": page}
         check_apart(own if json_file == STANDARD_OUTPUT else {**own, "--json": json_file})
         check_replaceable("the report", page)
         check(plan, wanted)
@@ -230,7 +230,7 @@ def sweep(
             def report(line: dict[str, Any]) -> None:
                 advance(len(results.lines), f"{line['model']}: {line['policy']} {line['rule']}")
 
-            run_sweep(plan, results, where, report)
+            run_sweep(plan, results, workers(on, jobs, address), report)
     except (
         SizeMissing,
         RunLogInUse,

@@ -30,9 +30,7 @@ if TYPE_CHECKING:
 
 
 def spatial(
-    models: Annotated[
-        str, typer.Option(help="Synthetic models with commas between.")
-    ] = "field,sharp,duplicates,patchy",
+    model: Annotated[str, typer.Option(help="Synthetic models with commas between.")] = "field,sharp,duplicates,patchy",
     machine: Annotated[str, typer.Option(help="machine/model, or a cost curve's file.")] = "a100/llamagen-xl",
     windows: Annotated[str, typer.Option(help="ZipAR's windows, with commas between.")] = "2,4,8",
     taus: Annotated[str, typer.Option(help="MuLo-SD's thresholds, with commas between.")] = "0.05,0.2,0.4",
@@ -53,34 +51,34 @@ def spatial(
 
     with bad_input():
         check_json(json_file)
-        costs, made = latency_model_of(machine), {name: make_synthetic_model(name, {}) for name in models.split(",")}
+        costs, made = latency_model_of(machine), {name: make_synthetic_model(name, {}) for name in model.split(",")}
         sizes, thresholds = read_numbers("--windows", windows, whole_number), read_numbers("--taus", taus, real_number)
         repairs = {
             "serial": Repair(radius=radius, order="serial"),
             "islands": Repair(radius=radius, order="islands"),
             "islands + ZipAR-4": Repair(radius=radius, order="islands", window=4),
         }
-        for model in made.values():
-            coarse(model)
+        for one in made.values():
+            coarse(one)
             for repair in (*(Repair(window=window) for window in sizes), *repairs.values()):
-                repair.check(model.grid)
-            if rows % 2 or rows > model.grid.height:
-                raise ValueError(f"--rows: expected an even number up to {model.grid.height}, got {rows}")
-            if nearest >= model.vocab_size:
-                raise ValueError(f"--nearest: expected fewer than {model.vocab_size} codes, got {nearest}")
+                repair.check(one.grid)
+            if rows % 2 or rows > one.grid.height:
+                raise ValueError(f"--rows: expected an even number up to {one.grid.height}, got {rows}")
+            if nearest >= one.vocab_size:
+                raise ValueError(f"--nearest: expected fewer than {one.vocab_size} codes, got {nearest}")
         if not all(0.0 <= threshold < inf for threshold in thresholds):
             raise ValueError(f"--taus: expected finite thresholds of at least 0, got {taus}")
     found: list[tuple[str, str, Spatial]] = []
     try:
         most = len(made) * (len(sizes) + len(thresholds) * len(repairs))
         with progress("simulating", most) as advance:
-            for name, model in made.items():
+            for name, one in made.items():
                 for size in sizes:
-                    found.append((name, f"ZipAR-{size}", run_zipar(model, costs, size, images, seed)))
+                    found.append((name, f"ZipAR-{size}", run_zipar(one, costs, size, images, seed)))
                     advance(len(found))
                 for tau in thresholds:
                     for label, repair in repairs.items():
-                        done = run_mulo(model, costs, tau, nearest, repair, rows, images, seed)
+                        done = run_mulo(one, costs, tau, nearest, repair, rows, images, seed)
                         found.append((name, f"MuLo-SD, tau {tau:g}, {label}", done))
                         advance(len(found))
     except SizeMissing as error:  # which sizes a repair asks for shows as it goes

@@ -9,11 +9,12 @@ import typer
 
 from underpaint.cli.errors import bad_input
 from underpaint.cli.options import (
+    USUAL_PRESET,
     Backend,
-    Engines,
     Guidance,
     Low,
     MethodSettings,
+    Models,
     Preset,
     Resolution,
     Seed,
@@ -22,7 +23,6 @@ from underpaint.cli.options import (
     TopP,
     open_pipeline,
     read_names,
-    read_preset,
     read_sampling,
     settings_by_method,
 )
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from underpaint.runtime.methods.method import ModelTables
     from underpaint.runtime.methods.method_config import MethodConfig
-    from underpaint.runtime.methods.mulo_method import MuloMethod
+    from underpaint.runtime.methods.multi_scale.method import MuloMethod
     from underpaint.runtime.pipeline import Pipeline
     from underpaint.sim.replay.row_trace import RowRecorder
 
@@ -53,7 +53,7 @@ def trace(
     methods: Annotated[
         str, typer.Option(help="Methods to predict, with commas between; of MuLo-SD's, drafted rows are recorded too.")
     ] = "",
-    preset: Preset = None,
+    preset: Preset = USUAL_PRESET,
     setting: MethodSettings = None,
     depths: Annotated[int, typer.Option(help="How many tokens past the root the drafter is followed.", min=1)] = 6,
     keep: Annotated[
@@ -63,7 +63,7 @@ def trace(
     guidance: Guidance = None,
     top_k: TopK = None,
     top_p: TopP = None,
-    engines: Engines = None,
+    models: Models = None,
     resolution: Resolution = None,
     low: Low = None,
     backend: Backend = "cpu",
@@ -87,7 +87,6 @@ def trace(
 
     with bad_input():
         config = resolve("ar", SamplingParams(temperature=temperature).temperature)
-        preset = read_preset(preset, engines)
         if preset not in PRESETS:
             raise ValueError(f"--preset: expected one of {', '.join(PRESETS)}, got {preset!r}")
         if out.suffix != ".npz":
@@ -96,7 +95,7 @@ def trace(
         own = settings_by_method(setting or [], names)
         configs = {name: resolve(name, temperature, None, own[name], preset) for name in names}
         check_file_writable(out)
-        pipeline = open_pipeline(engines, resolution, low, backend)
+        pipeline = open_pipeline(models, resolution, low, backend)
         sampling = read_sampling(temperature, guidance, top_k, top_p, pipeline)
         keep = min(_KEEP, pipeline.tables.vocab_size) if keep is None else keep
         read_trace_sizes(pipeline, depths, keep, prompts_count)
@@ -113,7 +112,7 @@ def trace(
             for method, rows in drafted_low:
                 session = method.open(pipeline, condition, sampling)
                 at = session.rows_per_cycle
-                rows.add(session.target.model, session.drafter, image, at, noise_of(condition, seed))
+                rows.add(session.target, session.drafter, image, at, noise_of(condition, seed))
             advance(done)
     held = recorder.trace(
         {
@@ -153,7 +152,7 @@ def _drafted_low(
     configs: "Mapping[str, MethodConfig]", tables: "ModelTables", keep: int
 ) -> "list[tuple[MuloMethod, RowRecorder]]":
     """For each way in which methods draft rows at a low resolution, the first that does, and what records them."""
-    from underpaint.runtime.methods.mulo_method import MuloMethod
+    from underpaint.runtime.methods.multi_scale.method import MuloMethod
     from underpaint.runtime.methods.registry import build_method
     from underpaint.sim.replay.row_trace import RowRecorder
 

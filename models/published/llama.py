@@ -6,7 +6,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from underpaint.models.decoder_config import DecoderConfig
+from underpaint.artifacts.decoder_config import DecoderConfig
 from underpaint.models.published import recipes
 from underpaint.models.published.files import Checkpoint, CheckpointError, Recipe, refuse_extra, require
 from underpaint.models.published.options import LoadOptions, Parts
@@ -80,24 +80,24 @@ def _lumina(vocabulary: Mapping[str, int], options: LoadOptions) -> dict[str, An
     }
 
 
-def _layers(
-    source: Checkpoint, stem: str, config: DecoderConfig, kv_heads: int, kind: str, turned: bool
-) -> dict[str, Recipe]:
+def _kv_heads(settings: Mapping[str, Any], heads: int, kind: str) -> int:
+    """Heads of keys and values; CheckpointError where `heads` of queries do not share them evenly."""
+    kv_heads = int(settings.get("num_key_value_heads") or heads)
+    if kv_heads < 1 or heads % kv_heads:
+        raise CheckpointError(f"{kind}: {heads} heads do not share {kv_heads} keys evenly; check config.json")
+    return kv_heads
+
+
+def _layers(source: Checkpoint, stem: str, config: DecoderConfig, kind: str, turned: bool) -> dict[str, Recipe]:
     """Recipes of every layer. `turned`: rotary pairs are neighbours, as in LlamaGen, to be moved half a head apart."""
     tensors: dict[str, Recipe] = {}
-    if kv_heads < 1 or config.heads % kv_heads:
-        raise CheckpointError(f"{kind}: {config.heads} heads do not share {kv_heads} keys evenly; check config.json")
 
-    def query(rows: Tensor) -> Tensor:
-        return recipes.half_split(rows, config.heads) if turned else rows
-
-    def shared(rows: Tensor) -> Tensor:
-        return recipes.repeat_heads(rows, kv_heads, config.heads // kv_heads)
+    def moved(recipe: Recipe, heads: int) -> Recipe:
+        return recipes.reordered(recipe, lambda rows: recipes.half_split(rows, heads)) if turned else recipe
 
     def merged(stem: str, end: str) -> Recipe:
-        parts = [recipes.stored(source, f"{stem}self_attn.{part}_proj.{end}") for part in "qkv"]
-        key = recipes.reordered(parts[1], lambda rows: query(shared(rows)))
-        return recipes.joined(recipes.reordered(parts[0], query), key, recipes.reordered(parts[2], shared))
+        query, key, value = (recipes.stored(source, f"{stem}self_attn.{part}_proj.{end}") for part in "qkv")
+        return recipes.joined(moved(query, config.heads), moved(key, config.kv_heads), value)
 
     for index in range(config.layers):
         old, new = f"{stem}{index}.", f"layers.{index}."
@@ -136,11 +136,12 @@ def _refuse_extra(source: Checkpoint, config: DecoderConfig, stem: str, own: set
 
 
 def _head_norms(source: Checkpoint, old: str, new: str, config: DecoderConfig) -> dict[str, Recipe]:
-    def repeated(rows: Tensor) -> Tensor:
-        return rows.repeat_interleave(config.heads // rows.shape[0], dim=0)
-
     found = {}
-    for part in "qk":
+    for part, heads in (("q", config.heads), ("k", config.kv_heads)):
+
+        def repeated(rows: Tensor, heads: int = heads) -> Tensor:
+            return rows.repeat_interleave(heads // rows.shape[0], dim=0)
+
         names = [f"{old}self_attn.{part}_norm.{what}" for what in ("weight", "bias")]
         for name, what in zip(names, ("scale", "shift"), strict=True):
             found[f"{new}{part}_{what}"] = recipes.reordered(recipes.stored(source, name), repeated)
@@ -168,6 +169,8 @@ def _text_model(source: Checkpoint, ids: Tensor, options: LoadOptions, kind: str
         dim=dim,
         layers=recipes.count_layers(shapes, "model.layers."),
         heads=heads,
+        kv_heads=_kv_heads(settings, heads, kind),
+        head_dim=int(settings.get("head_dim") or 0),
         hidden=recipes.matrix(source, "model.layers.0.mlp.gate_proj.weight", kind)[0],
         vocab_size=len(ids),
         prefix=prefix,
@@ -190,8 +193,7 @@ def _text_model(source: Checkpoint, ids: Tensor, options: LoadOptions, kind: str
             recipes.stored(source, head if head in shapes else table), lambda rows: rows[ids]
         ),
     }
-    kv_heads = int(settings.get("num_key_value_heads", heads))
-    return Parts(config, tensors | _layers(source, "model.layers.", config, kv_heads, kind, False), ids=ids)
+    return Parts(config, tensors | _layers(source, "model.layers.", config, kind, False), ids=ids)
 
 
 def chameleon(source: Checkpoint, options: LoadOptions) -> Parts:
@@ -244,6 +246,8 @@ def eagle(source: Checkpoint, target: Parts, options: LoadOptions) -> Parts:
         dim=dim,
         layers=recipes.count_layers(shapes, "layers."),
         heads=heads,
+        kv_heads=_kv_heads(source.settings, heads, kind),
+        head_dim=int(source.settings.get("head_dim") or 0),
         hidden=recipes.matrix(source, "layers.0.mlp.gate_proj.weight", kind)[0],
         vocab_size=base.vocab_size,
         grid_side=base.grid_side,
@@ -260,8 +264,7 @@ def eagle(source: Checkpoint, target: Parts, options: LoadOptions) -> Parts:
         drafter=True,
     )
     _refuse_extra(source, config, "layers.", {"fc.weight", "fc.bias", _DRAFTERS_OWN}, kind)
-    kv_heads = int(source.settings.get("num_key_value_heads", heads))
-    tensors = _layers(source, "layers.", config, kv_heads, kind, base.rope == "grid")
+    tensors = _layers(source, "layers.", config, kind, base.rope == "grid")
     tensors |= {
         # Released as [embedding; feature]; the decoder reads [feature; embedding].
         "fc.weight": recipes.reordered(

@@ -11,8 +11,8 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from underpaint.artifacts.decoder_config import DecoderConfig
 from underpaint.models.decoder import Decoder
-from underpaint.models.decoder_config import DecoderConfig
 from underpaint.models.published import recipes
 from underpaint.models.published.files import Checkpoint, CheckpointError, Recipe, refuse_extra, require
 from underpaint.models.published.options import LoadOptions, Parts
@@ -55,7 +55,7 @@ def _layers(source: Checkpoint, config: DecoderConfig, kind: str) -> dict[str, R
         norm, fused, out, ffn, gate, up, down = (recipes.stored(source, name) for name in names)
         found |= {
             f"{layer}attention_norm.weight": norm,
-            f"{layer}qkv.weight": recipes.reordered(fused, _regroup(source, names[1], config, kind)),
+            f"{layer}qkv.weight": recipes.reordered(fused, _half_split(config)),
             f"{layer}out.weight": out,
             f"{layer}ffn_norm.weight": ffn,
             f"{layer}gate_up.weight": recipes.joined(gate, up),
@@ -64,26 +64,29 @@ def _layers(source: Checkpoint, config: DecoderConfig, kind: str) -> dict[str, R
     return found
 
 
-def _regroup(source: Checkpoint, name: str, config: DecoderConfig, kind: str) -> Callable[[Tensor], Tensor]:
-    """From published rows of q, k and v to ours: shared k and v repeated, rotary pairs half a head apart."""
-    dim, heads = config.dim, config.heads
+def _kv_heads(source: Checkpoint, dim: int, heads: int, kind: str) -> int:
+    """Heads of keys and values, as many rows of the first layer's fused matrix as it holds beside the queries'."""
+    name = "layers.0.attention.wqkv.weight"
+    require(source, kind, name)
     own = (recipes.matrix(source, name, kind)[0] - dim) // 2
     if own < 1 or dim % own or heads % (dim // own):
         raise CheckpointError(
             f"expected a {kind} checkpoint: {name} {source.tensors.shapes[name]} does not divide into {heads} heads of "
             f"{dim // heads}; check the kind and --heads"
         )
-    groups = dim // own
+    return heads * own // dim
+
+
+def _half_split(config: DecoderConfig) -> Callable[[Tensor], Tensor]:
+    """From published rows of queries, keys and values to ours: rotary pairs half a head apart."""
+    heads, shared = config.heads, config.kv_heads
+    sizes = [heads * config.head_dim, shared * config.head_dim, shared * config.head_dim]
 
     def change(rows: Tensor) -> Tensor:
-        query, key, value = rows[:dim], rows[dim : dim + own], rows[dim + own :]
-        if groups > 1:
-            key, value = (recipes.repeat_heads(part, heads // groups, groups) for part in (key, value))
-        if config.rope == "grid":
-            query, key = recipes.half_split(query, heads), recipes.half_split(key, heads)
-        return torch.cat([query, key, value])
+        query, key, value = torch.split(rows, sizes)
+        return torch.cat([recipes.half_split(query, heads), recipes.half_split(key, shared), value])
 
-    return change
+    return change if config.rope == "grid" else lambda rows: rows
 
 
 _LAYER: Final = (
@@ -123,6 +126,7 @@ def llamagen(source: Checkpoint, options: LoadOptions, captions: bool) -> Parts:
         dim=dim,
         layers=count,
         heads=heads,
+        kv_heads=_kv_heads(source, dim, heads, kind),
         hidden=recipes.matrix(source, "layers.0.feed_forward.w1.weight", kind)[0],
         vocab_size=vocab,
         grid_side=options.grid_side or CLASS_GRID,
@@ -167,6 +171,7 @@ def tar_dtok(source: Checkpoint, options: LoadOptions) -> Parts:
         dim=dim,
         layers=count,
         heads=heads,
+        kv_heads=_kv_heads(source, dim, heads, kind),
         hidden=recipes.matrix(source, "layers.0.feed_forward.w1.weight", kind)[0],
         vocab_size=vocab,
         grid_side=side,
@@ -221,8 +226,8 @@ def llamagen_state(decoder: Decoder) -> dict[str, Tensor]:
     }
     for index in range(config.layers):
         part = decoder.layers[index].state_dict()
-        query, key, value = part["qkv.weight"].chunk(3)
-        query, key = (recipes.interleaved(rows, config.heads) for rows in (query, key))
+        query, key, value = torch.split(part["qkv.weight"], [config.dim, *2 * [config.kv_heads * config.head_dim]])
+        query, key = recipes.interleaved(query, config.heads), recipes.interleaved(key, config.kv_heads)
         gate, up = part["gate_up.weight"].chunk(2)
         made = (
             part["attention_norm.weight"],

@@ -6,7 +6,7 @@ from typing import Final
 
 import torch
 
-from underpaint.artifacts.decoder_graph import Precision
+from underpaint.artifacts.decoder_config import Precision
 from underpaint.models.decoder import Conditioner, Decoder
 from underpaint.models.published.families import FAMILIES, TARGETS
 from underpaint.models.published.files import Checkpoint, fill, read_checkpoint

@@ -5,8 +5,8 @@ from typing import Final, Literal, NamedTuple, TypeAlias, get_args
 
 from torch import Tensor
 
+from underpaint.artifacts.decoder_config import DecoderConfig
 from underpaint.models.decoder import Conditioner, Decoder
-from underpaint.models.decoder_config import DecoderConfig
 from underpaint.models.published.files import Checkpoint, Recipe
 from underpaint.models.vq import VQModel
 

@@ -61,10 +61,3 @@ def interleaved(rows: Tensor, heads: int) -> Tensor:
     """Reorder rows back from rotary pairs half a head apart to neighbouring pairs: undoes `half_split`."""
     wide = rows.shape[0] // heads
     return rows.reshape(heads, 2, wide // 2, -1).transpose(1, 2).reshape(rows.shape)
-
-
-def repeat_heads(rows: Tensor, heads: int, groups: int) -> Tensor:
-    """Repeat grouped key or value rows, so that every query head has its own: the same numbers, a larger cache."""
-    wide = rows.shape[0] // heads
-    shape = (heads, 1, wide, *rows.shape[1:])
-    return rows.reshape(shape).expand(heads, groups, *shape[2:]).reshape(-1, *rows.shape[1:])

@@ -191,7 +191,7 @@ def draw(
     if drafter is not None:
         fuses_trees = drafter.fuses_trees and not loop.by_level
         drafting = TimedTreeDrafter(drafter, timed, fuses_trees)
-    most = min(MOST_NODES, target.engine.shape.capacity)
+    most = min(MOST_NODES, target.engine.config.capacity)
     started = perf_counter()
     for cycle in cycles(watched, drafting, loop.policy, loop.rule, sampling(0, image), most):
         spent = perf_counter() - started

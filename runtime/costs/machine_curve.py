@@ -28,9 +28,10 @@ from underpaint.artifacts.cost_curve import (
 )
 from underpaint.artifacts.manifest import write_beside
 from underpaint.artifacts.model_index import ModelIndex
+from underpaint.artifacts.workers import usable_cores
 from underpaint.runtime.costs import in_cycle, in_grid, loops, passes, samples
 from underpaint.runtime.engines.condition_encoder import EncodedCondition
-from underpaint.runtime.engines.context import EngineContext, usable_cores
+from underpaint.runtime.engines.context import EngineContext
 from underpaint.runtime.engines.drafter import EngineDrafter
 from underpaint.runtime.engines.target import EngineTarget
 from underpaint.runtime.evaluation.comparison import choose_prompts
@@ -220,9 +221,8 @@ def _measure(
 def _conditions(models: CostModels) -> tuple[EncodedCondition, ...]:
     """Of the images that are timed: prompts of the grammar, or what the target's encoder makes up for other models."""
     encoder = models.high.encoder
-    grammar = index_grammar(models.index)
-    if grammar is not None:
-        return tuple(encoder.encode(one) for one in choose_prompts(_PROMPTS, grammar=grammar))
+    if index_grammar(models.index) is not None:
+        return tuple(encoder.encode(one) for one in choose_prompts(_PROMPTS))
     return (encoder.example(),)
 
 

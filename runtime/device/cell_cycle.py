@@ -3,13 +3,14 @@
 The cache has a slot a cell, and a position sees the filled slots of the cells before its own.
 """
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 
 import torch
 from torch import Tensor
 
 from underpaint.algos.draft.spec import Grid
 from underpaint.algos.rows import SamplingParams
+from underpaint.runtime.device.forms import BatchCycle, LowCondition
 from underpaint.runtime.device.forwards import DeviceDecoder
 from underpaint.runtime.device.kernels.attention import Filled
 from underpaint.runtime.device.kernels.fronts import FrontPass
@@ -27,7 +28,7 @@ def empty_pass(batch: int, count: int, slots: int, device: torch.device) -> Fron
     return FrontPass(tokens, positions, masks, bounds, places, settled, extents, filled)
 
 
-class CellProgram:
+class CellProgram(BatchCycle):
     """Buffers of a batch, and what every program over them does."""
 
     def __init__(
@@ -35,13 +36,15 @@ class CellProgram:
     ) -> None:
         self.grid, self.envelope = grid, envelope
         self._target = target
-        self.state = State.allocate(batch, envelope, grid.cells, prefix, target.shape, None, target.dtype, device)
+        self.state = State.allocate(
+            batch, envelope, grid.cells, prefix, target.config, None, target.rows, target.dtype, device
+        )
         self._pass = empty_pass(batch, envelope.nodes, self.state.target_cache.committed.shape[4], device)
         self._live = prefix + grid.cells // 2
         self.state.tree.counts.fill_(envelope.nodes)
 
     def _take_in(self, condition: Tensor, seeds: Tensor, images: Tensor, hidden: Tensor | None) -> Tensor:
-        """Forget the images before, and take in conditions (see `DeviceCycle.begin`): the features [R, 1, F] behind."""
+        """Forget the images before, and take in conditions (see `BatchCycle.begin`): the features [R, 1, F] behind."""
         state, progress, out = self.state, self.state.progress, self._pass
         state.noise.seeds.copy_(seeds)
         state.noise.images.copy_(images)
@@ -71,8 +74,9 @@ class CellProgram:
 
     def _logits(self, features: Tensor) -> Tensor:
         """[rows, B, N, V] of features [R, N, F]."""
-        shape = self._target.shape
-        return self._target.logits(features).view(shape.rows, self.state.batch, -1, shape.vocab_size)
+        return self._target.logits(features).view(
+            self._target.rows, self.state.batch, -1, self._target.config.vocab_size
+        )
 
     def _find_probs(self, features: Tensor, sampler: SamplingParams) -> None:
         """Fill the first rows of state.tree.probs, as many as `features` [R, N, F] has positions."""
@@ -81,16 +85,18 @@ class CellProgram:
         probs(logits, state.tree.probs, state.support, finite, state.tree.counts, sampler)
 
 
-class CellCycle(CellProgram, ABC):
-    """The program of a batch, as `cycle.DeviceCycle`: `begin` once, then `run` until every status is above 0."""
+class CellCycle(CellProgram):
+    """A program that repeats one step: `begin` once, then `run` until every status is above 0."""
 
-    def begin(self, condition: Tensor, seeds: Tensor, images: Tensor, hidden: Tensor | None = None) -> None:
-        """Take in conditions; see `DeviceCycle.begin`."""
+    def begin(
+        self,
+        condition: Tensor,
+        seeds: Tensor,
+        images: Tensor,
+        hidden: Tensor | None = None,
+        low: LowCondition | None = None,
+    ) -> None:
         self._start(self._take_in(condition, seeds, images, hidden))
-
-    @abstractmethod
-    def run(self) -> None:
-        """One step of every image that is not done."""
 
     @abstractmethod
     def _start(self, features: Tensor) -> None:

@@ -7,8 +7,7 @@ it and chooses again: one wait a cycle. A batch is one image, as another image w
 The reference is `algos.spatial.jacobi.WindowedCycles` under `algos.draft.roofline.Roofline`.
 """
 
-from collections.abc import Mapping
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 
 import torch
 from torch import Tensor
@@ -20,16 +19,17 @@ from underpaint.algos.draft.shape import chain_shape, within
 from underpaint.algos.draft.spec import Budget, Grid
 from underpaint.algos.draft.tree_builder import point_tree
 from underpaint.algos.rows import SamplingParams
-from underpaint.algos.spatial.jacobi_window import JacobiWindow
+from underpaint.algos.spatial.jacobi import WindowPlan
 from underpaint.algos.tree import Drawn, Shape, Verdict
-from underpaint.runtime.device import rules
 from underpaint.runtime.device.forwards import DeviceDecoder
 from underpaint.runtime.device.growth import DraftPasses, Limits
-from underpaint.runtime.device.kernels.walk import DONE, GOING, BatchTree, Verdicts
+from underpaint.runtime.device.kernels.walk import DONE, GOING, BatchTree, Decide, Verdicts
+from underpaint.runtime.device.kernels.walk import Shape as TreeShape
 from underpaint.runtime.device.plans import Plan
+from underpaint.runtime.device.rules import device_rule
 from underpaint.runtime.device.state import Envelope, State
 from underpaint.runtime.device.static_growth import StaticGrowth
-from underpaint.runtime.device.window_growth import WindowGrowth, window_bytes
+from underpaint.runtime.methods.windows.growth import WindowGrowth, window_bytes
 
 MOST_IMAGES: Final = 1
 Program: TypeAlias = tuple[str, int, Shape]
@@ -38,21 +38,7 @@ _BUCKET: Final = 8
 """The nodes of a pass over a window are rounded up to so many, so that windows of any length take a few graphs."""
 
 
-class Beside(NamedTuple):
-    """What a policy may draft besides, and the rules for it; as `runtime.methods.window_settings.WindowPlan`."""
-
-    window: JacobiWindow
-    rule: Rule
-    likeliest: bool
-    drawn_rules: Mapping[Drawn, Rule]
-
-    @property
-    def rules(self) -> tuple[Rule, ...]:
-        """Of the window, then of drawn siblings."""
-        return self.rule, *self.drawn_rules.values()
-
-
-def chosen_plan(policy: Roofline, beside: Beside, grid: Grid, vocab_size: int, max_nodes: int) -> Plan:
+def chosen_plan(policy: Roofline, beside: WindowPlan, grid: Grid, vocab_size: int, max_nodes: int) -> Plan:
     """What the trees of all choices fit into.
 
     ValueError where trees of likeliest tokens may be grown: what they are is not settled before they are drafted.
@@ -79,7 +65,7 @@ def chosen_plan(policy: Roofline, beside: Beside, grid: Grid, vocab_size: int, m
         return ChosenGrowth(state, drafter, sampler, policy, beside, grid, max_nodes)
 
     held = window_bytes(beside.window, drafts, grid.cells, vocab_size) + 8 * drafts * vocab_size
-    return Plan(envelope, "top_k", make, image_bytes=held, most_images=MOST_IMAGES)
+    return Plan(envelope, "top_k", make, image_bytes=held, most_images=MOST_IMAGES, chooses=True)
 
 
 class ChosenGrowth:
@@ -97,7 +83,7 @@ class ChosenGrowth:
         drafter: DeviceDecoder,
         sampler: SamplingParams,
         policy: Roofline,
-        beside: Beside,
+        beside: WindowPlan,
         grid: Grid,
         max_nodes: int,
     ) -> None:
@@ -113,7 +99,7 @@ class ChosenGrowth:
         self._window = WindowGrowth(state, beside.window, grid, True, beside.likeliest)
         self._passes = DraftPasses(drafter, state, grid.cells // 2)
         self._statics: dict[Shape | int, StaticGrowth] = {}
-        self._decides: dict[Drawn | None, rules.Decide] = {}
+        self._decides: dict[Drawn | None, Decide] = {}
         self._root = torch.full_like(state.tree.parents, -1)
         self._cell, self.passes = 1, 0
         one = torch.zeros_like(state.progress.cells)
@@ -183,7 +169,7 @@ class ChosenGrowth:
         if taken == 0 or status not in (GOING, DONE):
             return
         tokens, parents, path = told[5:].view(3, -1).numpy()
-        drafted = point_tree(tokens[:count].copy(), parents[:count].copy(), self._drafter.shape.vocab_size)
+        drafted = point_tree(tokens[:count].copy(), parents[:count].copy(), self._drafter.config.vocab_size)
         self._policy.observe(drafted, Verdict(tuple(path[: taken - 1].tolist()), root), self._cell)
         self._cell = cell
 
@@ -197,7 +183,7 @@ class ChosenGrowth:
             self._statics[key] = StaticGrowth(state, self._drafter, self._sampler, shapes, sampled)
         return self._statics[key]
 
-    def _rule(self) -> rules.Decide:
+    def _rule(self) -> Decide:
         chosen = self.choice
         drawn: Drawn | None = {"window": None, "drawn": chosen.drawn}.get(chosen.kind, "top_k")
         return self._decides[drawn]
@@ -207,11 +193,11 @@ class ChosenGrowth:
 
         ValueError for a rule without a form on the device.
         """
-        envelope, vocab_size = self._state.envelope, self._drafter.shape.vocab_size
+        envelope, vocab_size = self._state.envelope, self._drafter.config.vocab_size
 
-        def made(judge: Rule, drawn: Drawn, children: int) -> rules.Decide:
-            shape = rules.Shape(1, envelope.nodes, vocab_size, drawn, envelope.levels, children)
-            return rules.device_rule(judge, shape, device)
+        def made(judge: Rule, drawn: Drawn, children: int) -> Decide:
+            shape = TreeShape(1, envelope.nodes, vocab_size, drawn, envelope.levels, children)
+            return device_rule(judge, shape, device)
 
         self._decides = {"top_k": made(rule, "top_k", 1), None: made(self._rules.rule, "iid", 1)}
         for drawn, judge in self._rules.drawn_rules.items():

@@ -7,10 +7,10 @@ from typing import TypeAlias
 
 from underpaint.runtime.device.batches import NotDrawn, Wanted
 from underpaint.runtime.device.drawing import DeviceDrawer
-from underpaint.runtime.device.runner import DeviceError
+from underpaint.runtime.device.forms import DeviceError
 from underpaint.runtime.drawing import Drawing
 from underpaint.runtime.evaluation.comparison import ComparisonPlan
-from underpaint.runtime.evaluation.drawing_log import DrawingKey, DrawingLog
+from underpaint.runtime.evaluation.drawing_log import DrawingKey, DrawingLog, DrawnJob
 
 Report: TypeAlias = Callable[[int, str], None]
 """Is told how many drawings are done, and what is being drawn."""
@@ -40,7 +40,7 @@ def run_on_device(drawer: DeviceDrawer, plan: ComparisonPlan, log: DrawingLog, r
             wanted = missing[first : first + drawer.batch]
             for one in program.draw(wanted, cells_told(report, log, method.name, drawer)):
                 if isinstance(one, Drawing):
-                    log.add(one)
+                    log.keep(DrawnJob(one))
                     report(len(log), f"{method.name:14s} {one.seconds:6.2f} s")
                 else:
                     failed.append(_told(method.name, one))

@@ -3,21 +3,23 @@
 Drafting takes more launches than all the rest; a CUDA graph of the whole makes one call of them (see `decode`).
 """
 
+from abc import abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import ClassVar, Final, cast
 
 import torch
 from torch import Tensor
 
 from underpaint.algos.accept import Rule
+from underpaint.algos.accept.spec import spec_of
 from underpaint.algos.draft.choice import NOTHING
-from underpaint.algos.draft.roofline import Roofline
-from underpaint.algos.draft.spec import Grid, Policy
+from underpaint.algos.draft.spec import Grid
 from underpaint.algos.rows import SamplingParams
-from underpaint.algos.spatial.jacobi_window import JacobiWindow
 from underpaint.algos.tree import Drawn
-from underpaint.runtime.device.chosen_growth import Beside, ChosenGrowth, chosen_plan
+from underpaint.runtime.device.chosen_growth import ChosenGrowth
+from underpaint.runtime.device.forms import BatchCycle, DeviceForm, Layout, LowCondition, LowDraft
 from underpaint.runtime.device.forwards import DeviceDecoder, gather_rows
 from underpaint.runtime.device.growth import Growth
 from underpaint.runtime.device.kernels.commit import advance, commit_features
@@ -26,46 +28,78 @@ from underpaint.runtime.device.kernels.lines import LineBuffers, commit_lines, l
 from underpaint.runtime.device.kernels.probs import probs
 from underpaint.runtime.device.kernels.tree_meta import MOST_NODES, tree_meta
 from underpaint.runtime.device.kernels.uniforms import uniforms
-from underpaint.runtime.device.plans import Plan, plan_of
-from underpaint.runtime.device.rules import Shape, device_rule
+from underpaint.runtime.device.kernels.walk import Shape
+from underpaint.runtime.device.plans import Plan
+from underpaint.runtime.device.rules import device_rule
 from underpaint.runtime.device.state import Envelope, State
-from underpaint.runtime.device.window_growth import window_plan
+
+ALONE: Final = Envelope(1, 0, 1, 1, 1)
+"""The sizes of a pass where nothing is drafted."""
 
 
-class DeviceMethod(NamedTuple):
-    """What to decode by. policy: None for plain autoregression. draft_sampler: None for the target's. window: drafted
-    in the place of a policy's trees, with no drafter. beside: what a policy that chooses may draft besides.
+@dataclass(frozen=True, slots=True)
+class DraftForm(DeviceForm):
+    """A method whose cycles are a draft tree and its verdict.
 
-    A rule that decides by the likeliest token at temperature 0 reads the distributions at temperature 1.
+    draft_sampler: None for the target's. A rule that decides by the likeliest token at temperature 0 reads the
+    distributions at temperature 1.
     """
 
-    policy: Policy | None
+    counts_drafts: ClassVar[bool] = True
+
     rule: Rule
     sampler: SamplingParams
     draft_sampler: SamplingParams | None = None
-    window: JacobiWindow | None = None
-    beside: Beside | None = None
+
+    @abstractmethod
+    def plan(self, grid: Grid, vocab_size: int, max_nodes: int) -> Plan | None:
+        """Return how its trees grow and their envelope; None where nothing is drafted."""
+
+    @property
+    def rules(self) -> tuple[Rule, ...]:
+        """All that judge its trees."""
+        return (self.rule,)
+
+    def layout(self, grid: Grid, vocab_size: int, line_token: int | None, batch: int) -> Layout:
+        plan = self.plan(grid, vocab_size, most_nodes(MOST_NODES, line_token))
+        if plan is None:
+            return Layout(ALONE)
+        if plan.most_images is not None and batch > plan.most_images:
+            raise ValueError(
+                f"device: expected batches of at most {plan.most_images} image, as each chooses a program of its own, "
+                f"got {batch}; set --batch {plan.most_images}"
+            )
+        return Layout(plan.envelope, plan.image_bytes)
+
+    def check(self, grid: Grid, vocab_size: int, line_token: int | None) -> None:
+        plan = self.plan(grid, vocab_size, most_nodes(MOST_NODES, line_token))
+        envelope, drawn = (ALONE, _covered(self.rule)) if plan is None else (plan.envelope, plan.drawn)
+        sizes = Shape(1, envelope.nodes, vocab_size, drawn, envelope.levels, envelope.children)
+        for rule in self.rules:
+            device_rule(rule, sizes, torch.device("cpu"))
+
+    def cycle(
+        self,
+        target: DeviceDecoder,
+        drafter: DeviceDecoder | None,
+        grid: Grid,
+        prefix: int,
+        batch: int,
+        device: torch.device,
+        line_token: int | None = None,
+        low: LowDraft | None = None,
+    ) -> BatchCycle:
+        return DeviceCycle(target, drafter, self, grid, prefix, batch, device, line_token=line_token)
 
 
-def method_plan(method: DeviceMethod, grid: Grid, vocab_size: int, max_nodes: int = MOST_NODES) -> Plan | None:
-    """The envelope of a method's trees and how they grow; None for plain autoregression."""
-    if method.window is not None:
-        return window_plan(method.window, method.rule, grid, vocab_size, max_nodes)
-    if method.beside is not None:
-        if not isinstance(method.policy, Roofline):
-            raise ValueError("device: windows beside trees have a form with roofline alone")
-        return chosen_plan(method.policy, method.beside, grid, vocab_size, max_nodes)
-    return None if method.policy is None else plan_of(method.policy, grid, vocab_size, max_nodes)
-
-
-class DeviceCycle:
-    """The program of a batch: `begin` once for a batch of images, then `run` until every status is above 0."""
+class DeviceCycle(BatchCycle):
+    """The program of a batch of draft trees: `begin` once, then `run` until every status is above 0."""
 
     def __init__(
         self,
         target: DeviceDecoder,
         drafter: DeviceDecoder | None,
-        method: DeviceMethod,
+        method: DraftForm,
         grid: Grid,
         prefix: int,
         batch: int,
@@ -74,27 +108,25 @@ class DeviceCycle:
         line_token: int | None = None,
     ) -> None:
         """line_token: what `target` embeds behind every line of the picture but the last; None for nothing."""
-        plan = method_plan(method, grid, target.shape.vocab_size, most_nodes(max_nodes, line_token))
+        plan = method.plan(grid, target.config.vocab_size, most_nodes(max_nodes, line_token))
         if plan is not None and plan.by_target:
             drafter = None
         elif plan is not None and drafter is None:
             raise ValueError("device: this policy drafts, and no drafter was given")
-        envelope = Envelope(1, 0, 1, 1, 1) if plan is None else plan.envelope
+        envelope = ALONE if plan is None else plan.envelope
         self.grid, self.envelope, self.method = grid, envelope, method
         self._target = target
-        drafting = None if plan is None or drafter is None else drafter.shape
+        drafting = None if plan is None or drafter is None else drafter.config
         lines = 0 if line_token is None else grid.height - 1
-        sizes = (batch, envelope, grid.cells, prefix, target.shape, drafting)
+        sizes = (batch, envelope, grid.cells, prefix, target.config, drafting, target.rows)
         self.state = State.allocate(*sizes, target.dtype, device, lines)
         self._line_token, self._lines = line_token, None if line_token is None else _line_buffers(self.state)
-        drawn: Drawn = "top_k" if plan is None else plan.drawn
-        if plan is None and method.rule is not None:
-            drawn = _covered(method.rule)
-        shape = Shape(batch, envelope.nodes, target.shape.vocab_size, drawn, envelope.levels, envelope.children)
+        drawn = _covered(method.rule) if plan is None else plan.drawn
+        shape = Shape(batch, envelope.nodes, target.config.vocab_size, drawn, envelope.levels, envelope.children)
         self._growth: Growth | None = None
         if plan is not None:
             self._growth = plan.make(self.state, drafter or target, method.draft_sampler or method.sampler)
-        self.chooser = self._growth if isinstance(self._growth, ChosenGrowth) else None
+        self.chooser = cast(ChosenGrowth, self._growth) if plan is not None and plan.chooses else None
         if self.chooser is None:
             self._decide = device_rule(method.rule, shape, device)
         else:
@@ -104,12 +136,15 @@ class DeviceCycle:
         self._features = torch.empty(0, dtype=target.dtype, device=device)
         """[R, T, F]: of the target's last pass; each program captured has its own."""
 
-    def begin(self, condition: Tensor, seeds: Tensor, images: Tensor, hidden: Tensor | None = None) -> None:
-        """Take in conditions [R, P, F] and decide every image's first token, by the rule, as cycle 0.
-
-        seeds, images: [B] int64, the noise of each image. hidden: [R] int64, leading condition positions that a row
-        does not see; None for none.
-        """
+    def begin(
+        self,
+        condition: Tensor,
+        seeds: Tensor,
+        images: Tensor,
+        hidden: Tensor | None = None,
+        low: LowCondition | None = None,
+    ) -> None:
+        """Take in conditions and decide every image's first token, by the rule, as cycle 0; see `BatchCycle`."""
         state, progress = self.state, self.state.progress
         if self.chooser is not None:
             self.chooser.choice = NOTHING
@@ -188,7 +223,7 @@ class DeviceCycle:
             width, token = self.grid.width, self._line_token
             lay_lines(state.tree, state.positions, state.progress, state.lengths, self._lines, width, token)
             made = self._passed(self._lines.tokens, self._lines.positions, self._lines.masks)
-            self._features = gather_rows(made, self._lines.outputs, self._target.shape.rows)
+            self._features = gather_rows(made, self._lines.outputs, self._target.rows)
 
     def _nodes(self) -> int:
         """Of the target's pass."""
@@ -230,8 +265,8 @@ class DeviceCycle:
 
     def _find_probs(self) -> None:
         state, tree = self.state, self.state.tree
-        shape = self._target.shape
-        logits = self._target.logits(self._features).view(shape.rows, state.batch, -1, shape.vocab_size)
+        target = self._target
+        logits = target.logits(self._features).view(target.rows, state.batch, -1, target.config.vocab_size)
         count = logits.shape[2]
         finite = state.verdicts.finite.narrow(1, 0, count)
         probs(logits, tree.probs, state.support, finite, tree.counts, self.method.sampler)
@@ -263,10 +298,5 @@ def _line_buffers(state: State) -> LineBuffers:
 
 def _covered(rule: Rule) -> Drawn:
     """A kind of tree that the rule covers: over a root alone every kind is the same."""
-    from underpaint.algos.accept import RULES
-    from underpaint.runtime.device.rules import DEVICE_RULES
-
-    for form in DEVICE_RULES.values():
-        if type(rule) is form.kind:
-            return min(RULES[form.name].drawn)
-    return "top_k"
+    spec = spec_of(rule)
+    return "top_k" if spec is None else min(spec.drawn)

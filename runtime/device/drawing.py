@@ -6,87 +6,26 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Final
+from typing import Any, Final
 
 import torch
 
 from underpaint.algos.accept import RULES
-from underpaint.algos.accept.spec import spec_of
-from underpaint.algos.draft import POLICIES
-from underpaint.algos.draft.spec import Grid
 from underpaint.algos.rows import SamplingParams
-from underpaint.algos.spatial.row_front import front_steps
-from underpaint.algos.tree import Drawn
 from underpaint.runtime.device.batches import BatchProgram, NotDrawn, Wanted
-from underpaint.runtime.device.chosen_growth import Beside
-from underpaint.runtime.device.cycle import DeviceMethod
 from underpaint.runtime.device.eager import EagerLoop
 from underpaint.runtime.device.folder import DeviceModels, FolderModels
-from underpaint.runtime.device.front_cycle import FrontMethod
-from underpaint.runtime.device.island_cycle import IslandMethod, LowCondition, draft_bytes
-from underpaint.runtime.device.jacobi_front_cycle import JacobiFrontMethod, RowFrontMethod
-from underpaint.runtime.device.low_models import LowFiles, LowModels, island_method, lacking
-from underpaint.runtime.device.plans import DEVICE_POLICIES
+from underpaint.runtime.device.forms import DeviceError, DeviceForm, LowModels, form_of
 from underpaint.runtime.device.providers import TORCH, check_engines, check_forward, open_engines
-from underpaint.runtime.device.rules import DEVICE_RULES, Shape, device_rule
-from underpaint.runtime.device.runner import DecodedImage, DeviceError, DeviceRunner, Watch, check_memory, envelope_of
+from underpaint.runtime.device.runner import DecodedImage, DeviceRunner, Watch, check_memory
 from underpaint.runtime.device.state import needed_bytes
 from underpaint.runtime.drawing import Drawing
 from underpaint.runtime.evaluation.comparison import EAGER
-from underpaint.runtime.methods.grid_methods import ZiparConfig, ZiparMethod
-from underpaint.runtime.methods.jacobi_config import JacobiConfig, JacobiMethod
-from underpaint.runtime.methods.jacobi_front_config import JacobiFrontsConfig, JacobiFrontsMethod
 from underpaint.runtime.methods.method import DecodingMethod
-from underpaint.runtime.methods.method_config import MethodSpec
-from underpaint.runtime.methods.mulo_method import MuloConfig, MuloMethod
-from underpaint.runtime.methods.registry import METHODS
-from underpaint.runtime.methods.tree_config import NO_POLICY, TreeConfig, TreeMethod
 from underpaint.runtime.pipeline import Pipeline
 
 MOST_BATCH: Final = 256
 """Images of a batch."""
-
-
-def has_form(spec: MethodSpec, temperature: float) -> bool:
-    """Whether a registered method can be drawn on the device."""
-    config = spec.tuned.at(temperature)
-    if isinstance(config, ZiparConfig | JacobiFrontsConfig):
-        return True
-    if isinstance(config, MuloConfig):
-        return lacking(config) is None
-    if isinstance(config, JacobiConfig):
-        return config.rule in DEVICE_RULES
-    if not isinstance(config, TreeConfig) or config.skipping is not None or config.rule not in DEVICE_RULES:
-        return False
-    return config.policy == NO_POLICY or POLICIES[config.policy].make in DEVICE_POLICIES
-
-
-def device_method(
-    method: DecodingMethod, sampling: SamplingParams, grid: Grid
-) -> DeviceMethod | RowFrontMethod | IslandMethod:
-    """A method as the device takes it.
-
-    Raises DeviceError where it is neither one of draft trees that are all verified, nor of Jacobi windows along the
-    raster, nor of row fronts, nor MuLo-SD, naming the methods that are.
-    """
-    if isinstance(method, MuloMethod):
-        return island_method(method, sampling, grid)
-    if isinstance(method, ZiparMethod):
-        window, sampler = method.config.window or grid.width, method.config.target_sampling(sampling)
-        return FrontMethod(window, sampler, adaptive=method.config.adaptive)
-    if isinstance(method, JacobiFrontsMethod):
-        return JacobiFrontMethod(method.config.fronts, method.config.target_sampling(sampling))
-    if isinstance(method, JacobiMethod):
-        return DeviceMethod(None, method.rule, method.config.target_sampling(sampling), window=method.window)
-    if not isinstance(method, TreeMethod) or method.skipping is not None:
-        known = ", ".join(spec.name for spec in METHODS if has_form(spec, sampling.temperature))
-        raise DeviceError(
-            f"method '{method.name}' has no form on the device; those that have one: {known}, and POLICY:RULE of "
-            "such parts; choose one of them, or another --backend"
-        )
-    policy = method.policy if method.drafts else None
-    beside = None if method.window is None else Beside(*method.window)
-    return DeviceMethod(policy, method.rule, method.config.target_sampling(sampling), beside=beside)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,30 +74,22 @@ def plan_drawing(
         raise DeviceError(f"--batch: expected 1 to {MOST_BATCH} images, got {batch}")
     check_forward(forward, device)
     folder, rows = FolderModels.of(pipeline), 1 if sampling.guidance == 1.0 else 2
-    shape, grid = folder.target.shape, pipeline.grid
-    target, drafter = folder.sizes(rows)
-    needed, small = 0, dict[tuple[int, str], int]()
-    for method in methods:
-        form = device_method(method, sampling, grid)
+    grid, (target, drafter) = pipeline.grid, folder.configs
+    prefix, needed, small = max(1, target.prefix) + target.eol_tokens, 0, dict[Any, int]()
+    forms = [form_of(method, sampling, grid) for method in methods]
+    for method, form in zip(methods, forms, strict=True):
         try:
-            plan, envelope = envelope_of(form, grid, shape.vocab_size, shape.eol_token, batch)
-            low = LowFiles.of(pipeline, form) if isinstance(form, IslandMethod) else None
-            if isinstance(form, DeviceMethod):
-                drawn = min(_covered(form)) if plan is None else plan.drawn
-                sizes = Shape(1, envelope.nodes, shape.vocab_size, drawn, envelope.levels, envelope.children)
-                for rule in (form.rule, *(() if form.beside is None else form.beside.rules)):
-                    device_rule(rule, sizes, torch.device("cpu"))
+            layout = form.layout(grid, target.vocab_size, target.eol_id, batch)
+            low = form.low_files(pipeline)
+            form.check(grid, target.vocab_size, target.eol_id)
         except ValueError as error:
             raise DeviceError(f"method '{method.name}': {str(error).removeprefix('device: ')}") from error
-        drafts = None if plan is None or plan.by_target else drafter
-        shapes = (target, drafts, folder.number_bytes)
-        prefix, held = max(1, shape.prefix) + shape.eol_tokens, 0 if plan is None else batch * plan.image_bytes
-        if low is not None and isinstance(form, IslandMethod):
-            sizes_of_low = (low.sizes(rows), low.target.shape.grid, low.prefix)
-            held += draft_bytes(batch, target, grid, *sizes_of_low, folder.number_bytes)
-            small[form.ratio, form.resampler] = low.weight_bytes()
-        needed = max(needed, held + needed_bytes(batch, envelope, grid.cells, prefix, *shapes))
-    forms = [device_method(method, sampling, grid) for method in methods]
+        held = batch * layout.image_bytes
+        if low is not None:
+            held += low.draft_bytes(batch, rows, target, grid, folder.number_bytes)
+            small[form.low_key] = low.weight_bytes()
+        models = (target, drafter if form.drafts else None, rows, folder.number_bytes)
+        needed = max(needed, held + needed_bytes(batch, layout.envelope, grid.cells, prefix, *models))
     asked = check_engines(folder, forms, forward, batch, rows)
     weights = folder.weight_bytes() * (1 if forward == TORCH else 2)  # an engine's own lie beside those in torch
     weights += sum(small.values())
@@ -166,24 +97,20 @@ def plan_drawing(
     return DevicePlan(pipeline, folder, device, batch, rows, needed, forward, asked)
 
 
-def _covered(form: DeviceMethod) -> frozenset[Drawn]:
-    spec = spec_of(form.rule)
-    return RULES["point"].drawn if spec is None else spec.drawn
-
-
 class DeviceDrawer:
     """Makes programs of methods, on models that were read."""
 
     def __init__(self, pipeline: Pipeline, models: DeviceModels, batch: int) -> None:
         self.pipeline, self.models, self.batch = pipeline, models, batch
-        self._low: dict[tuple[int, str], LowModels] = {}
+        self._low: dict[Any, LowModels | None] = {None: None}
 
-    def low(self, method: IslandMethod) -> LowModels:
-        """The models that draft for a method, read when they are first asked for."""
-        key = (method.ratio, method.resampler)
-        if key not in self._low:
-            self._low[key] = LowFiles.of(self.pipeline, method).read(self.models.rows, self.models.device)
-        return self._low[key]
+    def low(self, form: DeviceForm) -> LowModels | None:
+        """The models that draft for a form, read when they are first asked for; None where none do."""
+        if form.low_key not in self._low:
+            files = form.low_files(self.pipeline)
+            read = None if files is None else files.read(self.models.rows, self.models.device)
+            self._low[form.low_key] = read
+        return self._low[form.low_key]
 
     def program(self, method: DecodingMethod, sampling: SamplingParams) -> BatchProgram:
         """The program of a method; it holds memory until it is forgotten."""
@@ -204,7 +131,7 @@ class _Program(ABC):
 
     def __init__(self, drawer: DeviceDrawer, method: DecodingMethod, sampling: SamplingParams) -> None:
         self._drawer, self._models, self._name = drawer, drawer.models, method.name
-        self._form = device_method(method, sampling, drawer.pipeline.grid)
+        self._form = form_of(method, sampling, drawer.pipeline.grid)
         if drawer.cuda:
             torch.cuda.reset_peak_memory_stats(drawer.models.device)
 
@@ -223,7 +150,7 @@ class _Program(ABC):
                 continue
             drafted = image.history[1:]
             accepted, depths, nodes = (
-                tuple(drafted[:, part].tolist()) if isinstance(self._form, DeviceMethod) else None for part in range(3)
+                tuple(drafted[:, part].tolist()) if self._form.counts_drafts else None for part in range(3)
             )
             found.append(
                 Drawing(
@@ -264,16 +191,14 @@ class _CapturedProgram(_Program):
     def __init__(self, drawer: DeviceDrawer, method: DecodingMethod, sampling: SamplingParams) -> None:
         super().__init__(drawer, method, sampling)
         models, pipeline = drawer.models, drawer.pipeline
-        prefix = max(1, pipeline.high.decoder.shape.prefix)
-        form = self._form
-        drafter = models.drafter if isinstance(form, DeviceMethod) and form.policy is not None else None
-        self._low = drawer.low(form) if isinstance(form, IslandMethod) else None
+        prefix = max(1, pipeline.high.decoder.config.prefix)
+        drafter = models.drafter if self._form.drafts else None
+        self._low = drawer.low(self._form)
         sizes = (pipeline.grid, prefix, drawer.batch, models.device, models.target.line_token)
         low = None if self._low is None else self._low.draft()
-        self._runner = DeviceRunner(models.target, drafter, form, *sizes, low)
+        self._runner = DeviceRunner(models.target, drafter, self._form, *sizes, low)
         self._levels = 0 if drafter is None else self._runner.cycle.envelope.levels
-        if self._low is not None and isinstance(form, IslandMethod):
-            self._drafting = front_steps(self._low.grid, form.draft_window)
+        self._drafting = 0 if self._low is None else self._form.low_passes(self._low.grid)
 
     def prime(self, wanted: Sequence[Wanted]) -> None:
         """See `BatchProgram`. A program that a policy first chooses later is compiled and captured then."""
@@ -286,7 +211,7 @@ class _CapturedProgram(_Program):
     def _begin(self, wanted: Sequence[Wanted]) -> None:
         conditions = [one.condition for one in wanted]
         batch, images = self._models.embed(conditions), [one.noise_key for one in conditions]
-        low = None if self._low is None else LowCondition(*self._low.models.embed(conditions))
+        low = None if self._low is None else self._low.embed(conditions)
         self._runner.begin(batch.rows, [one.seed for one in wanted], images, batch.hidden, low)
 
     def _device_seconds(self) -> float:
@@ -300,11 +225,11 @@ class _CapturedProgram(_Program):
 class _EagerProgram(_Program):
     def __init__(self, drawer: DeviceDrawer, method: DecodingMethod, sampling: SamplingParams) -> None:
         super().__init__(drawer, method, sampling)
-        assert isinstance(self._form, DeviceMethod)
-        spec = spec_of(self._form.rule)
-        greedy = spec is not None and spec.greedy
-        models = drawer.models
-        self._loop = EagerLoop(models.module, models.rows, self._form.sampler, greedy, drawer.pipeline.grid)
+        acceptance, models = method.config.acceptance, drawer.models
+        greedy = acceptance is not None and RULES[acceptance[0]].greedy
+        self._loop = EagerLoop(
+            models.module, models.rows, method.config.target_sampling(sampling), greedy, drawer.pipeline.grid
+        )
 
     def prime(self, wanted: Sequence[Wanted]) -> None:
         self.draw(wanted)

@@ -17,6 +17,7 @@ from underpaint.algos.draft.spec import Grid
 from underpaint.algos.rows import SamplingParams
 from underpaint.models.decoder import Decoder, causal_bias
 from underpaint.runtime.device.runner import Watch
+from underpaint.runtime.engines.torch_sampling import filtered_probs
 
 _MASKED: Final = -30000.0
 """Added to a score where a position may not see."""
@@ -76,15 +77,7 @@ class EagerLoop:
         rows = logits[0] if self._rows == 1 else logits[1] + sampler.guidance * (logits[0] - logits[1])
         if self._greedy or sampler.temperature == 0:
             return rows.argmax(dim=-1)
-        if 0 < sampler.top_k < rows.shape[1]:
-            rows = rows.masked_fill(rows < rows.topk(sampler.top_k, dim=-1).values[:, -1:], -torch.inf)
-        probs = (rows / sampler.temperature).softmax(dim=-1)
-        if sampler.top_p < 1:
-            order = probs.argsort(dim=-1, descending=True, stable=True)
-            falling = probs.gather(1, order).double()
-            left = falling.cumsum(dim=-1) - falling >= sampler.kept_mass
-            left[:, 0] = False
-            probs = probs.masked_fill(torch.zeros_like(left).scatter(1, order, left), 0.0)
+        probs = filtered_probs(rows, sampler)
         cumulated = probs.double().cumsum(dim=-1)
         drawn = torch.searchsorted(cumulated, (uniforms * cumulated[:, -1])[:, None], right=True)[:, 0]
         return drawn.clamp(max=rows.shape[1] - 1)

@@ -26,8 +26,8 @@ from underpaint.artifacts.decoder_graph import (
     past_value,
 )
 from underpaint.models.decoder import Decoder
-from underpaint.runtime.device.decoder import code_table, forward_sizes
-from underpaint.runtime.device.forwards import Attend, Cache, CachedPass, Fill, ForwardSizes, Prefill
+from underpaint.runtime.device.decoder import code_table
+from underpaint.runtime.device.forwards import Attend, Cache, CachedPass, Fill, Prefill
 from underpaint.runtime.device.kernels.bias import bias
 from underpaint.runtime.device.kernels.draft_inputs import draft_inputs
 from underpaint.runtime.engines.device_memory import aligned, layered
@@ -70,7 +70,7 @@ class EngineForward:
     """
 
     def __init__(self, model: Decoder, rows: int, engine: EngineGraphs) -> None:
-        self.shape: ForwardSizes = forward_sizes(model.config, rows)
+        self.config, self.rows = model.config, rows
         self.codes, self.line_token = code_table(model)
         self.dtype, self._engine, self._reads_features = self.codes.dtype, engine, model.fc is not None
         if model.fc is not None:
@@ -83,7 +83,7 @@ class EngineForward:
 
     def embed(self, tokens: Tensor) -> Tensor:
         """See `DeviceDecoder`; of a drafter, what its input layer makes of the tokens' embeddings."""
-        return embedding(tokens.repeat(self.shape.rows, 1), self.codes)
+        return embedding(tokens.repeat(self.rows, 1), self.codes)
 
     def hidden(self, embeddings: Tensor, positions: Tensor, attend: Attend) -> Tensor:
         rows, count, _ = embeddings.shape
@@ -105,7 +105,7 @@ class EngineForward:
     def _run(self, bound: _Bound, positions: Tensor, attend: CachedPass | Prefill) -> Tensor:
         """The features that a bound pass makes, its embeddings (and a drafter's features) being in place."""
         count = positions.shape[1]
-        bound.inputs[CELLS].view(self.shape.rows, *positions.shape).copy_(positions)
+        bound.inputs[CELLS].view(self.rows, *positions.shape).copy_(positions)
         cache, held = attend.cache, bound.inputs[BIAS]
         if isinstance(attend, Prefill):
             held.fill_(float(MASKED_SCORE))
@@ -123,7 +123,7 @@ class EngineForward:
         rows, count, width = features.shape
         if (rows, count) not in self._heads:
             given = aligned((rows, count, width), self.dtype, features.device)
-            made = aligned((rows, count, self.shape.vocab_size), torch.float32, features.device)
+            made = aligned((rows, count, self.config.vocab_size), torch.float32, features.device)
             self._heads[rows, count] = given, made, self._engine.head.bind({FEATURES: given}, {LOGITS: made})
         given, made, run = self._heads[rows, count]
         given.copy_(features)
@@ -142,7 +142,7 @@ class EngineForward:
         return known[prefill, count]
 
     def _bind(self, attend: CachedPass | Prefill, rows: int, count: int) -> _Bound:
-        cache, shape, drafts = attend.cache, self.shape, self._reads_features
+        cache, config, drafts = attend.cache, self.config, self._reads_features
         committed, slots = cache.committed, cache.slots
         if not drafts and isinstance(attend, CachedPass) and attend.first != 0:
             raise ValueError(f"device: a target's pass takes the slots from 0 on, got {attend.first}")
@@ -150,7 +150,7 @@ class EngineForward:
         def zeros(*sizes: int, dtype: torch.dtype = self.dtype) -> Tensor:
             return aligned(sizes, dtype, committed.device)
 
-        wide = (rows, count, shape.width)
+        wide = (rows, count, config.dim)
         seen = committed.shape[4] + (slots.shape[4] if drafts else 0) + count
         inputs = {
             names.EMBEDDINGS: zeros(*wide),
@@ -162,11 +162,11 @@ class EngineForward:
         own = drafts or isinstance(attend, Prefill) or slots.shape[4] != count
         fresh = slots
         if own:
-            new = (rows, shape.heads, count, shape.head_dim)
-            fresh = layered(2 * shape.layers, new, self.dtype, committed.device).view(shape.layers, 2, *new)
+            new = (rows, config.kv_heads, count, config.head_dim)
+            fresh = layered(2 * config.layers, new, self.dtype, committed.device).view(config.layers, 2, *new)
         made = zeros(*wide)
         caches, outputs = dict[str, Tensor](), {names.made_features(drafts): made}
-        for layer in range(shape.layers):
+        for layer in range(config.layers):
             caches[past_key(layer)], caches[past_value(layer)] = committed[layer]
             if drafts:
                 caches[names.slot_key(layer)], caches[names.slot_value(layer)] = slots[layer]

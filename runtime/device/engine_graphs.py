@@ -94,9 +94,9 @@ def size_of(inputs: Mapping[str, Tensor]) -> PassSize:
 def onnx_graphs(decoder: ElsewhereDecoder, context: EngineContext | None = None) -> EngineGraphs:
     """A decoder on ONNX Runtime. EngineError where its graphs are missing, of other weights, or not in float32."""
     found = decoder.located.manifest
-    if decoder.shape.precision != "fp32":
+    if decoder.config.precision != "fp32":
         raise EngineError(
-            f"{found.name}: expected a float32 export for ONNX Runtime on the CPU, got {decoder.shape.precision}; "
+            f"{found.name}: expected a float32 export for ONNX Runtime on the CPU, got {decoder.config.precision}; "
             "export with --precision fp32"
         )
     folder, sha = decoder.located.path.parent, "" if found.weights is None else found.weights.sha256

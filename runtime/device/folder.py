@@ -7,16 +7,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from underpaint.artifacts.decoder_config import DecoderConfig
 from underpaint.models.decoder import Decoder
 from underpaint.runtime.conditions import Condition
 from underpaint.runtime.device.decoder import DecoderForward
 from underpaint.runtime.device.engine_forward import EngineForward, EngineGraphs
-from underpaint.runtime.device.forwards import ForwardSizes
 from underpaint.runtime.device.weights import DTYPES, read_decoder, stored_numbers
 from underpaint.runtime.engines.condition_encoder import ConditionEncoder
 from underpaint.runtime.engines.context import EngineError
 from underpaint.runtime.engines.elsewhere import ElsewhereDecoder
-from underpaint.runtime.engines.shape import DecoderShape
 from underpaint.runtime.pipeline import Pipeline
 
 
@@ -43,15 +42,15 @@ class FolderModels(NamedTuple):
             raise EngineError(f"{pipeline.folder}: expected models opened with backend device, got {pipeline.backend}")
         return cls(target, drafter)
 
-    def sizes(self, rows: int) -> tuple[ForwardSizes, ForwardSizes | None]:
-        """Sizes of target and drafter; rows: 1, or 2 for a guidance pair."""
-        drafter = None if self.drafter is None else sizes_of(self.drafter.shape, rows)
-        return sizes_of(self.target.shape, rows), drafter
+    @property
+    def configs(self) -> tuple[DecoderConfig, DecoderConfig | None]:
+        """Sizes and options of target and drafter."""
+        return self.target.config, None if self.drafter is None else self.drafter.config
 
     @property
     def number_bytes(self) -> int:
         """Bytes of a number of the target's features, keys and values."""
-        return DTYPES[self.target.shape.precision].itemsize
+        return DTYPES[self.target.config.precision].itemsize
 
     @property
     def decoders(self) -> tuple[ElsewhereDecoder, ...]:
@@ -98,8 +97,7 @@ class DeviceModels:
     ) -> Self:
         """Read the weights; EngineError where a file is not what its manifest says."""
         target, drafter = (
-            None if one is None else read_decoder(one.located, one.shape, device)
-            for one in (folder.target, folder.drafter)
+            None if one is None else read_decoder(one, device) for one in (folder.target, folder.drafter)
         )
         assert target is not None
         return cls(target, drafter, encoder, rows, device, engines)
@@ -124,10 +122,6 @@ class DeviceModels:
 
 def decoder_bytes(decoder: ElsewhereDecoder) -> int:
     """Bytes that a decoder's weights take on the device; a head is held in float32 too where they are narrower."""
-    size, shape = DTYPES[decoder.shape.precision].itemsize, decoder.shape
-    return stored_numbers(decoder.located) * size + (size < 4) * 4 * shape.dim * shape.vocab_size
-
-
-def sizes_of(shape: DecoderShape, rows: int) -> ForwardSizes:
-    """Sizes of a decoder; rows: 1, or 2 for a guidance pair."""
-    return ForwardSizes(rows, shape.layers, shape.heads, shape.head_dim, shape.dim, shape.vocab_size)
+    config = decoder.config
+    size = DTYPES[config.precision].itemsize
+    return stored_numbers(decoder.located) * size + (size < 4) * 4 * config.dim * config.vocab_size

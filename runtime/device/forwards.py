@@ -6,31 +6,23 @@ from typing import NamedTuple, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
-from torch.nn.functional import layer_norm, scaled_dot_product_attention
+from torch.nn.functional import scaled_dot_product_attention
 
+from underpaint.artifacts.decoder_config import DecoderConfig
+from underpaint.models.layers import normed_heads
+from underpaint.models.layers import turn as turn_pairs
 from underpaint.runtime.device.kernels.attention import WORD, Filled, attention
 from underpaint.runtime.device.kernels.commit import commit_cache
-from underpaint.runtime.device.kernels.layers import QK_NORM_EPS, turn
+from underpaint.runtime.device.kernels.layers import turn
 from underpaint.runtime.engines.device_memory import ALIGNED_BYTES, aligned
-
-
-class ForwardSizes(NamedTuple):
-    """Sizes of a decoder. rows: 1, or 2 for a guidance pair, conditional rows first. width: of its features."""
-
-    rows: int
-    layers: int
-    heads: int
-    head_dim: int
-    width: int
-    vocab_size: int
 
 
 class Turns(NamedTuple):
     """What a layer does to queries and keys before they meet.
 
     table [places, 2, head_dim / 2] float32: cosine and sine by position, pairs half a head apart, negative positions
-    from the end; None for learnt positions. scales [4, H, head_dim] float32: scale and shift of normalised queries,
-    then of keys; None where they are not normalised.
+    from the end; None for learnt positions. scales [2 (H + K), head_dim] float32: scale and shift of normalised queries
+    [H, head_dim], then of keys [K, head_dim]; None where they are not normalised.
     """
 
     table: Tensor | None
@@ -54,10 +46,11 @@ class CachedPass(NamedTuple):
     def __call__(self, layer: int, qkv: Tensor, turns: Turns, positions: Tensor) -> Tensor:
         """[R, T, H * head_dim]: the values mixed by the attention; keys and values go to the slots.
 
-        qkv [R, T, 3 * H * head_dim]: queries, keys and values. positions [B, T] int64: cells, below 0 on the condition.
+        qkv [R, T, (H + 2 K) * head_dim]: queries, keys and values. positions [B, T] int64: cells, below 0 on the
+        condition.
         """
         cache, (rows, count, _) = self.cache, qkv.shape
-        _, _, _, heads, _, width = cache.slots.shape
+        heads, width = cache.heads, cache.slots.shape[5]
         query = torch.empty(rows, heads, count, width, dtype=qkv.dtype, device=qkv.device)
         turn(qkv, turns.table, turns.scales, positions, query, cache.slots.select(0, layer), self.first)
         out = torch.empty(rows, count, heads * width, dtype=qkv.dtype, device=qkv.device)
@@ -81,10 +74,11 @@ class Prefill(NamedTuple):
     def __call__(self, layer: int, qkv: Tensor, turns: Turns, positions: Tensor) -> Tensor:
         """See `CachedPass`; keys and values become the first committed ones."""
         committed = self.cache.committed
-        query, key, value = _turned(qkv, turns, positions, committed.shape[5])
+        query, key, value = _turned(qkv, turns, positions, self.cache)
         count = query.shape[2]
         committed[layer, 0, :, :, :count] = key
         committed[layer, 1, :, :, :count] = value
+        key, value = (part.repeat_interleave(query.shape[1] // part.shape[1], dim=1) for part in (key, value))
         scores = (query * query.shape[3] ** -0.5) @ key.transpose(2, 3)
         weights = scores.float().masked_fill(~self.sees(count), float("-inf")).softmax(dim=-1)
         mixed: Tensor = weights.to(value.dtype) @ value
@@ -103,14 +97,15 @@ class Fill(NamedTuple):
 
     def __call__(self, layer: int, qkv: Tensor, turns: Turns, positions: Tensor) -> Tensor:
         """See `CachedPass`; keys and values become the committed ones of the cells."""
-        _, _, rows, heads, _, width = self.cache.committed.shape
-        count = qkv.shape[1]
+        _, _, rows, shared, _, width = self.cache.committed.shape
+        heads, count = self.cache.heads, qkv.shape[1]
         query = torch.empty(rows, heads, count, width, dtype=qkv.dtype, device=qkv.device)
-        fresh = torch.empty(2, rows, heads, count, width, dtype=qkv.dtype, device=qkv.device)
+        fresh = torch.empty(2, rows, shared, count, width, dtype=qkv.dtype, device=qkv.device)
         turn(qkv, turns.table, turns.scales, positions, query, fresh, 0)
         kept = self.cache.committed.select(0, layer)
         kept.index_copy_(3, self.places, fresh)
-        mixed = scaled_dot_product_attention(query, kept[0], kept[1], attn_mask=self.sees[:, None])
+        sees, grouped = self.sees[:, None], heads != shared
+        mixed = scaled_dot_product_attention(query, kept[0], kept[1], attn_mask=sees, enable_gqa=grouped)
         return mixed.transpose(1, 2).flatten(2)
 
 
@@ -125,8 +120,13 @@ class DeviceDecoder(Protocol):
     """
 
     @property
-    def shape(self) -> ForwardSizes:
-        """Its sizes."""
+    def config(self) -> DecoderConfig:
+        """Its sizes and options."""
+        ...
+
+    @property
+    def rows(self) -> int:
+        """Rows of an image: 1, or 2 for a guidance pair."""
         ...
 
     @property
@@ -163,25 +163,25 @@ class DeviceDecoder(Protocol):
 class Cache:
     """A static cache of committed positions and the slots of a cycle's new ones.
 
-    committed [K, 2, R, H, S, D] and slots [K, 2, R, H, M, D]: keys and values. unseen [R] int64: leading positions
-    that a row does not see. S and M are what was asked for, and as few more as let every layer's keys and values begin
-    where TensorRT takes an address.
+    committed [L, 2, R, K, S, D] and slots [L, 2, R, K, M, D]: keys and values of K heads. heads: of queries, H. unseen
+    [R] int64: leading positions that a row does not see. S and M are what was asked for, and as few more as let every
+    layer's keys and values begin where TensorRT takes an address.
     """
 
-    __slots__ = ("__weakref__", "committed", "slots", "unseen")
+    __slots__ = ("__weakref__", "committed", "heads", "slots", "unseen")
 
     def __init__(
-        self, shape: ForwardSizes, batch: int, size: int, slots: int, dtype: torch.dtype, device: torch.device
+        self, config: DecoderConfig, rows: int, size: int, slots: int, dtype: torch.dtype, device: torch.device
     ) -> None:
-        rows = shape.rows * batch
-        unit = ALIGNED_BYTES // gcd(ALIGNED_BYTES, rows * shape.heads * shape.head_dim * dtype.itemsize)
+        """rows: R. size, slots: S and M, or fewer."""
+        unit = ALIGNED_BYTES // gcd(ALIGNED_BYTES, rows * config.kv_heads * config.head_dim * dtype.itemsize)
 
         def zeros(count: int) -> Tensor:
             places = -(-count // unit) * unit
-            kept = (shape.layers, 2, rows, shape.heads, places, shape.head_dim)
+            kept = (config.layers, 2, rows, config.kv_heads, places, config.head_dim)
             return aligned(kept, dtype, device)
 
-        self.committed, self.slots = zeros(size), zeros(slots)
+        self.heads, self.committed, self.slots = config.heads, zeros(size), zeros(slots)
         self.unseen = torch.zeros(rows, dtype=torch.int64, device=device)
 
     @property
@@ -217,19 +217,20 @@ class Cache:
         commit_cache(self.committed, self.slots, path, counts, lengths, most, walked)
 
 
-def _turned(qkv: Tensor, turns: Turns, positions: Tensor, width: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries and keys turned, and values, [R, H, T, D] each, as `kernels.layers.turn` makes them."""
+def _turned(qkv: Tensor, turns: Turns, positions: Tensor, cache: Cache) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries [R, H, T, D], and keys and values [R, K, T, D], as `kernels.layers.turn` makes them."""
     rows, count, _ = qkv.shape
-    parts = qkv.view(rows, count, 3, -1, width).permute(2, 0, 3, 1, 4)
-    pair = parts[:2].float()
+    heads, shared, width = cache.heads, cache.committed.shape[3], cache.committed.shape[5]
+    parts = torch.split(qkv.view(rows, count, -1, width), [heads, shared, shared], dim=2)
+    query, key = parts[0].float(), parts[1].float()
     if turns.scales is not None:
-        scales = turns.scales.view(2, 2, 1, -1, 1, width)
-        pair = layer_norm(pair, (width,), eps=QK_NORM_EPS) * scales[:, 0] + scales[:, 1]
+        scales = torch.split(turns.scales, [heads, heads, shared, shared])
+        query, key = normed_heads(query) * scales[0] + scales[1], normed_heads(key) * scales[2] + scales[3]
     if turns.table is not None:
-        table = turns.table[positions].repeat(rows // positions.shape[0], 1, 1, 1)[:, None]
-        (low, high), cosine, sine = pair.chunk(2, dim=-1), table[..., 0, :], table[..., 1, :]
-        pair = torch.cat([low * cosine - high * sine, high * cosine + low * sine], dim=-1)
-    return pair[0].to(qkv.dtype), pair[1].to(qkv.dtype), parts[2]
+        table = turns.table[positions].repeat(rows // positions.shape[0], 1, 1, 1)
+        query, key = turn_pairs(query, table), turn_pairs(key, table)
+    query, key, value = (part.to(qkv.dtype).transpose(1, 2) for part in (query, key, parts[2]))
+    return query, key, value
 
 
 def gather_rows(features: Tensor, places: Tensor, rows: int) -> Tensor:

@@ -6,6 +6,7 @@ rest unused.
 
 from typing import NamedTuple, Protocol
 
+import torch
 from torch import Tensor
 
 from underpaint.runtime.device.forwards import DeviceDecoder, causal_masks, gather_rows
@@ -18,6 +19,14 @@ class Limits(NamedTuple):
     depths: Tensor
     widths: Tensor
     totals: Tensor
+
+
+def limits_of(state: State, depth: int, width: int, total: int) -> Limits:
+    """The same limits for every image."""
+    device = state.roles.device
+    return Limits(
+        *(torch.full((state.batch,), number, dtype=torch.int64, device=device) for number in (depth, width, total))
+    )
 
 
 class Growth(Protocol):
@@ -53,7 +62,7 @@ class DraftPasses:
     def root(self) -> Tensor:
         """Feed the committed tokens and the root, for good; the root's logits [rows, B, 1, V]."""
         made, state = self.feed(), self._state
-        self._above = gather_rows(made, state.lengths.last.unsqueeze(1), self._drafter.shape.rows)
+        self._above = gather_rows(made, state.lengths.last.unsqueeze(1), self._drafter.rows)
         return self._logits(self._above)
 
     def feed(self) -> Tensor:
@@ -86,6 +95,5 @@ class DraftPasses:
         return self._logits(self._above)
 
     def _logits(self, features: Tensor) -> Tensor:
-        shape = self._drafter.shape
         logits = self._drafter.logits(features)
-        return logits.view(shape.rows, self._state.batch, -1, shape.vocab_size)
+        return logits.view(self._drafter.rows, self._state.batch, -1, self._drafter.config.vocab_size)

@@ -125,6 +125,8 @@ def launch(
 ) -> None:
     """Launch a kernel over `grid`. Multiply-adds stay apart, as in the reference.
 
+    A named tuple among the arguments is one in the kernel, with the same fields.
+
     moved_bytes: what it must read and write at least, for the count of a cycle's costs.
     """
     held = _RECORDING.get()
@@ -132,10 +134,19 @@ def launch(
         held.launches.append(
             Launch(function.fn.__name__, moved_bytes, held.part_of(), function, arguments, named, warps)
         )
-    if any(isinstance(argument, FakeTensor) for argument in arguments):
+    if any(isinstance(one, FakeTensor) for one in _leaves(arguments)):
         return
     interpreter.begin_launch()
     function[grid](*arguments, **named, num_warps=warps, enable_fp_fusion=False)
+
+
+def _leaves(arguments: tuple[Any, ...]) -> Iterator[Any]:
+    """The arguments, with the fields of those that are named tuples."""
+    for argument in arguments:
+        if isinstance(argument, tuple):
+            yield from _leaves(argument)
+        else:
+            yield argument
 
 
 def next_power_of_2(count: int) -> int:

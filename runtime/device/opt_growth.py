@@ -3,15 +3,17 @@
 import torch
 from torch import Tensor
 
+from underpaint.algos.draft.opt import OptTree
 from underpaint.algos.rows import SamplingParams
 from underpaint.runtime.device.forwards import DeviceDecoder
-from underpaint.runtime.device.growth import DraftPasses, Limits
+from underpaint.runtime.device.growth import DraftPasses, Limits, limits_of
 from underpaint.runtime.device.kernels.children import tiles_of
 from underpaint.runtime.device.kernels.growth import ExpandedRows
 from underpaint.runtime.device.kernels.opt_candidates import Gains, Pool, add_candidates
 from underpaint.runtime.device.kernels.opt_tree import keep_best
 from underpaint.runtime.device.kernels.probs import probs
-from underpaint.runtime.device.state import State
+from underpaint.runtime.device.plans import Plan, Room
+from underpaint.runtime.device.state import Envelope, State
 
 
 class OptGrowth:
@@ -31,7 +33,7 @@ class OptGrowth:
         self._passes = DraftPasses(drafter, state, state.progress.decided.shape[1] // 2)
         self._sampler, self.limits, self._max_nodes = sampler, limits, max_nodes
         self._threshold = torch.tensor([threshold], dtype=torch.float64, device=device)
-        levels, width, vocab_size = envelope.levels, envelope.frontier, drafter.shape.vocab_size
+        levels, width, vocab_size = envelope.levels, envelope.frontier, drafter.config.vocab_size
         assert state.draft_cache is not None
 
         def whole(*shape: int) -> Tensor:
@@ -93,3 +95,15 @@ class OptGrowth:
 
     def observe(self, state: State) -> None:
         """See `Growth`; OPT-Tree learns nothing."""
+
+
+def opt_plan(policy: OptTree, room: Room) -> Plan:
+    """The device form of policy 'opt'."""
+    total = min(policy.total_tokens, room.max_nodes - 1)
+    levels = max(1, min(policy.max_depth, total, room.grid.cells - 2))
+
+    def make(state: State, drafter: DeviceDecoder, sampler: SamplingParams) -> OptGrowth:
+        limits = limits_of(state, policy.max_depth, total, total)
+        return OptGrowth(state, drafter, sampler, limits, policy.threshold, room.max_nodes)
+
+    return Plan(Envelope(1 + total, levels, total, min(total, room.vocab_size), total), "top_k", make)

@@ -8,22 +8,21 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from underpaint.algos.draft.spec import Grid
+from underpaint.artifacts.decoder_config import DecoderConfig
 from underpaint.artifacts.device_graph import DecoderPasses, PassSize
-from underpaint.runtime.device.cell_cycle import CellCycle
-from underpaint.runtime.device.cycle import DeviceCycle, DeviceMethod
-from underpaint.runtime.device.forwards import Attend, ForwardSizes
-from underpaint.runtime.device.jacobi_front_cycle import RowFrontMethod, row_front_cycle
+from underpaint.runtime.device.forms import DeviceForm
+from underpaint.runtime.device.forwards import Attend
 
 
 class _Recorder:
     """A `DeviceDecoder` that computes nothing and remembers the sizes of its passes."""
 
-    def __init__(self, shape: ForwardSizes, drafts: bool, dtype: torch.dtype) -> None:
-        self.shape, self.dtype, self._drafts = shape, dtype, drafts
+    def __init__(self, config: DecoderConfig, rows: int, dtype: torch.dtype) -> None:
+        self.config, self.rows, self.dtype = config, rows, dtype
         self.layers, self.head = set[PassSize](), set[PassSize]()
 
     def embed(self, tokens: Tensor) -> Tensor:
-        return torch.zeros(self.shape.rows * tokens.shape[0], tokens.shape[1], self.shape.width, dtype=self.dtype)
+        return torch.zeros(self.rows * tokens.shape[0], tokens.shape[1], self.config.dim, dtype=self.dtype)
 
     def draft_hidden(
         self, tokens: Tensor, features: Tensor, parents: Tensor | None, positions: Tensor, attend: Attend
@@ -32,39 +31,39 @@ class _Recorder:
 
     def hidden(self, embeddings: Tensor, positions: Tensor, attend: Attend) -> Tensor:
         count, cache = embeddings.shape[1], attend.cache
-        slots = cache.slots.shape[4] if self._drafts else 0
+        slots = cache.slots.shape[4] if self.config.drafter else 0
         self.layers.add(PassSize(count, count, cache.committed.shape[4], slots))
         return torch.zeros_like(embeddings)
 
     def logits(self, features: Tensor) -> Tensor:
         count = features.shape[1]
         self.head.add(PassSize(count, count, 0, 0))
-        return torch.zeros(features.shape[0], count, self.shape.vocab_size)
+        return torch.zeros(features.shape[0], count, self.config.vocab_size)
 
     def found(self) -> DecoderPasses:
         return DecoderPasses(tuple(sorted(self.layers)), tuple(sorted(self.head)))
 
 
 def passes_of(
-    method: DeviceMethod | RowFrontMethod,
-    target: ForwardSizes,
-    drafter: ForwardSizes | None,
+    form: DeviceForm,
+    target: DecoderConfig,
+    drafter: DecoderConfig | None,
     grid: Grid,
     prefix: int,
+    rows: int,
     batch: int,
     dtype: torch.dtype,
     line_token: int | None = None,
 ) -> tuple[DecoderPasses, DecoderPasses]:
-    """The passes of target and drafter in a method's program, the condition's among them; see `DeviceCycle`."""
+    """The passes of target and drafter in a method's program, the condition's among them; see `DeviceCycle`.
+
+    rows: of an image, 2 for a guidance pair.
+    """
     device = torch.device("cpu")
     with FakeTensorMode(), torch.no_grad():
-        verified, drafted = _Recorder(target, False, dtype), None
-        cycle: DeviceCycle | CellCycle
-        if not isinstance(method, DeviceMethod):
-            cycle = row_front_cycle(verified, method, grid, prefix, batch, device)
-        else:
-            drafted = None if drafter is None else _Recorder(drafter, True, dtype)
-            cycle = DeviceCycle(verified, drafted, method, grid, prefix, batch, device, line_token=line_token)
+        verified = _Recorder(target, rows, dtype)
+        drafted = None if drafter is None else _Recorder(drafter, rows, dtype)
+        cycle = form.cycle(verified, drafted, grid, prefix, batch, device, line_token)
         cycle.run()
     committed = cycle.state.target_cache.committed.shape[4]
     conditions = DecoderPasses((PassSize(1, prefix, committed, 0),), (PassSize(1, 1, 0, 0),))

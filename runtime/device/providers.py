@@ -6,12 +6,10 @@ from typing import Final
 import torch
 
 from underpaint.artifacts.device_graph import HEAD, LAYERS, DecoderPasses, PassSize
-from underpaint.runtime.device.cycle import DeviceMethod
 from underpaint.runtime.device.engine_forward import EngineGraphs
 from underpaint.runtime.device.engine_graphs import TensorRTGraph, onnx_graphs
 from underpaint.runtime.device.folder import FolderModels
-from underpaint.runtime.device.island_cycle import IslandMethod
-from underpaint.runtime.device.jacobi_front_cycle import RowFrontMethod
+from underpaint.runtime.device.forms import DeviceForm
 from underpaint.runtime.device.pass_sizes import passes_of
 from underpaint.runtime.device.weights import DTYPES
 from underpaint.runtime.engines.context import EngineError
@@ -39,43 +37,27 @@ def check_forward(forward: str, device: torch.device) -> None:
             )
 
 
-def of_fixed_passes(
-    methods: Sequence[DeviceMethod | RowFrontMethod | IslandMethod],
-) -> list[DeviceMethod | RowFrontMethod]:
-    """The methods, whose passes have sizes that engines can be built for; EngineError names one whose have not."""
-    found: list[DeviceMethod | RowFrontMethod] = []
-    for method in methods:
-        if isinstance(method, IslandMethod):
-            raise EngineError("--forward: MuLo-SD's smaller target has no engines on the device; use --forward torch")
-        if isinstance(method, DeviceMethod) and method.beside is not None:
-            raise EngineError(
-                "--forward: roofline makes passes of any size, and engines have fixed ones; use --forward torch"
-            )
-        found.append(method)
-    return found
-
-
-def passes_of_methods(
-    folder: FolderModels, methods: Sequence[DeviceMethod | RowFrontMethod | IslandMethod], batch: int, rows: int
-) -> list[DecoderPasses]:
+def passes_of_methods(folder: FolderModels, forms: Sequence[DeviceForm], batch: int, rows: int) -> list[DecoderPasses]:
     """The passes that methods make of the target, and of the drafter if there is one, in batches of `batch`.
 
-    rows: of an image, 2 for a guidance pair. Raises EngineError as `of_fixed_passes` does.
+    rows: of an image, 2 for a guidance pair. EngineError names a method whose passes have no fixed sizes.
     """
-    shape, (target, drafter) = folder.target.shape, folder.sizes(rows)
-    line_token = None if shape.eol_token is None else shape.vocab_size
-    more = batch, DTYPES[shape.precision], line_token
+    target, drafter = folder.configs
+    line_token = None if target.eol_id is None else target.vocab_size
+    more = rows, batch, DTYPES[target.precision], line_token
     found = [DecoderPasses((), ()) for _ in folder.decoders]
-    for method in of_fixed_passes(methods):
-        drafts = drafter if isinstance(method, DeviceMethod) and method.policy is not None else None
-        made = passes_of(method, target, drafts, shape.grid, max(1, shape.prefix), *more)
+    for form in forms:
+        if form.engine_gap is not None:
+            raise EngineError(f"--forward: {form.engine_gap}; use --forward torch")
+        drafts = drafter if form.drafts else None
+        made = passes_of(form, target, drafts, target.grid, max(1, target.prefix), *more)
         found = [before.joined(now) for before, now in zip(found, made, strict=False)]
     return found
 
 
 def check_engines(
     folder: FolderModels,
-    methods: Sequence[DeviceMethod | RowFrontMethod | IslandMethod],
+    forms: Sequence[DeviceForm],
     forward: str,
     batch: int,
     rows: int,
@@ -86,7 +68,7 @@ def check_engines(
     """
     if forward == TORCH:
         return 0
-    made = passes_of_methods(folder, methods, batch, rows)
+    made = passes_of_methods(folder, forms, batch, rows)
     asked = [(decoder, passes) for decoder, passes in zip(folder.decoders, made, strict=True) if passes.layers]
     if forward == ONNX:
         for decoder, _ in asked:

@@ -1,22 +1,26 @@
 """Trees of the drafter's likeliest tokens, ranked: EAGLE-2's, chains, ADT-Tree's and those of a schedule."""
 
-from math import floor
+from collections.abc import Callable
+from math import ceil, floor
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from underpaint.algos.draft.adt import AdtTree
+from underpaint.algos.draft.chain import LikeliestChain
+from underpaint.algos.draft.eagle2 import Eagle2
 from underpaint.algos.draft.scheduled import ScheduledTree
 from underpaint.algos.draft.spec import Grid
 from underpaint.algos.rows import SamplingParams
 from underpaint.runtime.device.forwards import DeviceDecoder
-from underpaint.runtime.device.growth import DraftPasses, Limits
+from underpaint.runtime.device.growth import DraftPasses, Limits, limits_of
 from underpaint.runtime.device.kernels.adapt import AdaptSettings, AdaptState, adapt
 from underpaint.runtime.device.kernels.children import tiles_of
 from underpaint.runtime.device.kernels.growth import Candidates, ExpandedRows, grow_level, take_best
 from underpaint.runtime.device.kernels.probs import probs
-from underpaint.runtime.device.state import State
+from underpaint.runtime.device.plans import Plan, Room
+from underpaint.runtime.device.state import Envelope, State
 
 
 class NextDepths(Protocol):
@@ -69,7 +73,7 @@ class RankedGrowth:
             whole(batch, count),
             whole(batch, count),
         )
-        vocab_size = drafter.shape.vocab_size
+        vocab_size = drafter.config.vocab_size
         self._probs = torch.zeros(batch, width, vocab_size, device=device)
         self._root_probs = torch.zeros(batch, 1, vocab_size, device=device)
         self._tops = whole(batch, width, tiles_of(vocab_size), children)
@@ -177,3 +181,45 @@ class Schedule:
     def observe(self, state: State, limits: Limits) -> None:
         """The depths of the cycles to come."""
         torch.index_select(self._depths, 0, state.progress.cycles, out=limits.depths)
+
+
+def eagle2_plan(policy: Eagle2, room: Room) -> Plan:
+    """The device form of policy 'eagle2'."""
+    return _plan((policy.depth, policy.top_k, policy.total_tokens), policy.total_tokens, room)
+
+
+def likeliest_chain_plan(policy: LikeliestChain, room: Room) -> Plan:
+    """The device form of policy 'chain_top1'."""
+    return _plan((policy.length, 1, policy.length), policy.length, room)
+
+
+def scheduled_plan(policy: ScheduledTree, room: Room) -> Plan:
+    """The device form of policy 'scheduled'."""
+    settings = (ceil(policy.mean_depth), policy.top_k, policy.total_tokens)
+    return _plan(settings, policy.total_tokens, room, lambda state: Schedule(policy, state))
+
+
+def adt_plan(policy: AdtTree, room: Room) -> Plan:
+    """The device form of policy 'adt'."""
+    most = policy.total_tokens
+    if policy.nodes == "proportional":
+        most = ceil(most * policy.max_depth * policy.max_width / (policy.start_depth * policy.start_width))
+    settings = (policy.max_depth, policy.max_width, policy.total_tokens)
+    return _plan(settings, most, room, lambda state: Adaptation(policy, state, room.grid))
+
+
+def _plan(
+    settings: tuple[int, int, int], most: int, room: Room, depths: Callable[[State], NextDepths] | None = None
+) -> Plan:
+    """settings: depth, width and drafted nodes of a tree. most: drafted nodes of the largest tree. depths: what changes
+    the settings from cycle to cycle."""
+    depth, width, total = settings
+    nodes = 1 + min(most, room.max_nodes - 1)
+    levels = max(1, min(depth, nodes - 1, room.grid.cells - 2))
+    width = min(width, room.vocab_size)
+
+    def make(state: State, drafter: DeviceDecoder, sampler: SamplingParams) -> RankedGrowth:
+        limits = limits_of(state, depth, width, min(total, room.max_nodes - 1))
+        return RankedGrowth(state, drafter, sampler, limits, None if depths is None else depths(state))
+
+    return Plan(Envelope(nodes, levels, width, width, max(1, width)), "top_k", make)

@@ -9,26 +9,13 @@ from torch import Tensor
 
 from underpaint.algos.arrays import IntArray
 from underpaint.algos.draft.spec import Grid
-from underpaint.runtime.device.cell_cycle import CellCycle
-from underpaint.runtime.device.chosen_growth import ChosenGrowth, Program
+from underpaint.runtime.device.chosen_growth import Program
 from underpaint.runtime.device.clock import DeviceClock
-from underpaint.runtime.device.cycle import DeviceCycle, DeviceMethod, method_plan, most_nodes
+from underpaint.runtime.device.forms import DeviceError, DeviceForm, LowCondition, LowDraft
 from underpaint.runtime.device.forwards import DeviceDecoder
-from underpaint.runtime.device.front_cycle import front_envelope
-from underpaint.runtime.device.island_cycle import (
-    IslandCycle,
-    IslandMethod,
-    LowCondition,
-    LowDraft,
-    draft_bytes,
-    island_envelope,
-)
-from underpaint.runtime.device.jacobi_front_cycle import RowFrontMethod, row_front_cycle, row_front_envelope
-from underpaint.runtime.device.kernels.tree_meta import MOST_NODES
 from underpaint.runtime.device.kernels.walk import DONE, NO_SUPPORT, NOT_DRAWN, NOT_FINITE
 from underpaint.runtime.device.language import INTERPRETED, MODE
-from underpaint.runtime.device.plans import Plan
-from underpaint.runtime.device.state import Envelope, needed_bytes
+from underpaint.runtime.device.state import needed_bytes
 
 LEAST_CAPABILITY: Final = (8, 0)
 ENDINGS: Final = {
@@ -42,15 +29,11 @@ Watch: TypeAlias = Callable[[list[int]], None]
 """Is told, at every look, how many cells of each image are decided."""
 
 
-class DeviceError(ValueError):
-    """The device, the batch or the memory is not what decoding needs."""
-
-
 class DecodedImage(NamedTuple):
     """One image. tokens: [cells] int64, None where it ended with an error; cycles: how many it took.
 
     passes: of the drafter, where a policy chooses; None: as many a cycle as the envelope has levels.
-    history [cycles, 3] int64: see `kernels.layout.Progress`. kept, rejected: see `IslandCycle.kept`; None where no
+    history [cycles, 3] int64: see `kernels.layout.Progress`. kept, rejected: see `BatchCycle.kept`; None where no
     picture is drafted.
     """
 
@@ -61,40 +44,6 @@ class DecodedImage(NamedTuple):
     passes: int | None = None
     kept: IntArray | None = None
     rejected: int | None = None
-
-
-class ReplayStage(NamedTuple):
-    """A program and how many times it runs before the next one; None for until every image is done."""
-
-    run: Callable[[], None]
-    times: int | None
-
-
-def envelope_of(
-    method: DeviceMethod | RowFrontMethod | IslandMethod,
-    grid: Grid,
-    vocab_size: int,
-    line_token: int | None,
-    batch: int,
-) -> tuple[Plan | None, Envelope]:
-    """How a method's trees grow, if it has any, and the sizes of its passes.
-
-    ValueError where it has no form, or none for batches of so many images.
-    """
-    if not isinstance(method, DeviceMethod):
-        if line_token is not None:
-            raise ValueError("device: row fronts have no form where the lines of the picture end in a token")
-        if isinstance(method, IslandMethod):
-            front_envelope(method.window, grid)
-            return None, island_envelope(grid)
-        return None, row_front_envelope(method, grid)
-    plan = method_plan(method, grid, vocab_size, most_nodes(MOST_NODES, line_token))
-    if plan is not None and plan.most_images is not None and batch > plan.most_images:
-        raise ValueError(
-            f"device: expected batches of at most {plan.most_images} image, as each chooses a program of its own, got "
-            f"{batch}; set --batch {plan.most_images}"
-        )
-    return plan, Envelope(1, 0, 1, 1, 1) if plan is None else plan.envelope
 
 
 def open_device(name: str) -> torch.device:
@@ -133,7 +82,7 @@ class DeviceRunner:
         self,
         target: DeviceDecoder,
         drafter: DeviceDecoder | None,
-        method: DeviceMethod | RowFrontMethod | IslandMethod,
+        method: DeviceForm,
         grid: Grid,
         prefix: int,
         batch: int,
@@ -141,32 +90,34 @@ class DeviceRunner:
         line_token: int | None = None,
         low: LowDraft | None = None,
     ) -> None:
-        """prefix: condition positions at most; line_token: see `DeviceCycle`; low: what drafts for an IslandMethod."""
+        """Allocate the buffers of a batch.
+
+        Args:
+            target: The target on the device.
+            drafter: The drafter; None where there is none.
+            method: What to decode by.
+            grid: The image as cells.
+            prefix: Condition positions at most.
+            batch: Images that are drawn together.
+            device: Where the models are.
+            line_token: What `target` embeds behind every line of the picture but the last; None for nothing.
+            low: What drafts, for a method that drafts with a smaller target.
+
+        Raises:
+            ValueError: The method has no form for these sizes.
+            DeviceError: The device has too little memory free.
+        """
         self.batch, self.grid, self._device = batch, grid, device
-        plan, envelope = envelope_of(method, grid, target.shape.vocab_size, line_token, batch)
-        drafts = drafter is not None and plan is not None and not plan.by_target
-        shapes = (target.shape, drafter.shape if drafter is not None and drafts else None)
+        layout = method.layout(grid, target.config.vocab_size, line_token, batch)
+        drafting = drafter.config if drafter is not None and method.drafts else None
         number_bytes = torch.empty(0, dtype=target.dtype).element_size()
-        needed = needed_bytes(batch, envelope, grid.cells, prefix, *shapes, number_bytes)
-        needed += (
-            0
-            if low is None
-            else draft_bytes(batch, target.shape, grid, low.target.shape, low.grid, low.prefix, number_bytes)
+        needed = needed_bytes(
+            batch, layout.envelope, grid.cells, prefix, target.config, drafting, target.rows, number_bytes
         )
-        check_memory(device, needed + (0 if plan is None else batch * plan.image_bytes))
-        self.cycle: DeviceCycle | CellCycle | IslandCycle
-        self._stages: tuple[ReplayStage, ...]
-        if isinstance(method, IslandMethod):
-            if low is None:
-                raise ValueError("device: this method drafts with a smaller target, and none was given")
-            self.cycle = IslandCycle(target, low, method, grid, prefix, batch, device)
-            self._stages = tuple(ReplayStage(*one) for one in self.cycle.stages)
-        else:
-            if isinstance(method, DeviceMethod):
-                self.cycle = DeviceCycle(target, drafter, method, grid, prefix, batch, device, line_token=line_token)
-            else:
-                self.cycle = row_front_cycle(target, method, grid, prefix, batch, device)
-            self._stages = (ReplayStage(self.cycle.run, None),)
+        if low is not None:
+            needed += method.draft_bytes(batch, target, grid, low, number_bytes)
+        check_memory(device, needed + batch * layout.image_bytes)
+        self.cycle = method.cycle(target, drafter, grid, prefix, batch, device, line_token, low)
         self.clock = DeviceClock(device)
         self._graphs: list[torch.cuda.CUDAGraph] = []
         self._pool = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
@@ -185,8 +136,8 @@ class DeviceRunner:
         """Start images; condition [rows * n, P, F] for n <= batch images, the conditional rows first.
 
         seeds and images name their noise, from 0 to `algos.chance.MOST_SEED`. hidden [rows * n] int64: leading
-        positions that a row does not see. low: the same of the target that drafts, for an IslandMethod. A short batch
-        is filled up with copies of its last image.
+        positions that a row does not see. low: the same of the target that drafts, where one does. A short batch is
+        filled up with copies of its last image.
         """
         count = len(images)
         if not 1 <= count <= self.batch or len(seeds) != count:
@@ -203,13 +154,9 @@ class DeviceRunner:
         self.clock.restart()
         self._steps, shown = 0, None if hidden is None else hidden[index]
         with self.clock:
-            if isinstance(self.cycle, IslandCycle):
-                if low is None:
-                    raise DeviceError("expected a condition of the smaller target too, got none")
-                drafting = LowCondition(low.rows[index], None if low.hidden is None else low.hidden[index])
-                self.cycle.begin(condition[index], keys[0], keys[1], drafting, shown)
-            else:
-                self.cycle.begin(condition[index], keys[0], keys[1], shown)
+            if low is not None:
+                low = LowCondition(low.rows[index], None if low.hidden is None else low.hidden[index])
+            self.cycle.begin(condition[index], keys[0], keys[1], shown, low)
 
     @torch.no_grad()
     def capture(self) -> None:
@@ -217,48 +164,42 @@ class DeviceRunner:
 
         What was begun is lost. The programs of a policy that chooses are captured as they come up.
         """
-        if self._device.type != "cuda" or self._graphs or self._chooser() is not None:
+        if self._device.type != "cuda" or self._graphs or self.chooses:
             return
-        made = []
-        for stage in self._stages:
+        for run, _ in self.cycle.stages:
             side = torch.cuda.Stream()
             side.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(side):
                 for _ in range(2):
-                    stage.run()
+                    run()
             torch.cuda.current_stream().wait_stream(side)
-            made.append(_captured(stage.run, self._pool))
-        self._graphs = made
+            self._graphs.append(_captured(run, self._pool))
 
     @torch.no_grad()
     def step(self) -> None:
         """One cycle of every image that is not done; nothing is read back but where a policy chooses."""
-        chooser = self._chooser()
+        chooser, stages = self.cycle.chooser, self.cycle.stages
         if chooser is not None:
             chooser.choose()
             self._launch(chooser.program)
             chooser.learn()
             return
         place, before = 0, 0
-        while (times := self._stages[place].times) is not None and self._steps >= before + times:
+        while (times := stages[place][1]) is not None and self._steps >= before + times:
             place, before = place + 1, before + times
         self._steps += 1
         if self._graphs:
             self._graphs[place].replay()
         else:
-            self._stages[place].run()
+            stages[place][0]()
 
     @property
     def chooses(self) -> bool:
         """Whether the host chooses what each cycle drafts."""
-        return self._chooser() is not None
-
-    def _chooser(self) -> ChosenGrowth | None:
-        return self.cycle.chooser if isinstance(self.cycle, DeviceCycle) else None
+        return self.cycle.chooser is not None
 
     def _launch(self, program: Program) -> None:
         """Run the program of a choice: the first time as it is, which compiles it; then it is captured."""
-        assert isinstance(self.cycle, DeviceCycle)
         if self._device.type != "cuda" or program not in self._chosen:
             self._chosen[program] = None
             self.cycle.launch()
@@ -281,15 +222,16 @@ class DeviceRunner:
             told = torch.stack([state.verdicts.status, state.progress.cells]).tolist()
         progress, ended = state.progress, told[0]
         decided, cycles, history = progress.decided.cpu(), progress.cycles.tolist(), progress.history.cpu().numpy()
-        kept, rejected = self.cycle.kept() if isinstance(self.cycle, IslandCycle) else (None, None)
+        drafted, chooser = self.cycle.kept(), self.cycle.chooser
+        passes = None if chooser is None else chooser.passes
         made = []
         for place in range(count):
             error = None if ended[place] == DONE else ENDINGS[ended[place]]
             tokens = decided[place].numpy() if error is None else None
-            chooser = self._chooser()
-            passes = None if chooser is None else chooser.passes
-            drafted = (None if kept is None else kept[place], None if rejected is None else rejected[place])
-            made.append(DecodedImage(tokens, cycles[place], error, history[place, : cycles[place]], passes, *drafted))
+            kept, rejected = (None, None) if drafted is None else (drafted[0][place], drafted[1][place])
+            made.append(
+                DecodedImage(tokens, cycles[place], error, history[place, : cycles[place]], passes, kept, rejected)
+            )
         return made
 
 

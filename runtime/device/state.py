@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from underpaint.algos.chance import Role
-from underpaint.runtime.device.forwards import Cache, ForwardSizes
+from underpaint.artifacts.decoder_config import DecoderConfig
+from underpaint.runtime.device.forwards import Cache
 from underpaint.runtime.device.kernels.layout import Lengths, Progress
 from underpaint.runtime.device.kernels.tree_meta import MOST_NODES
 from underpaint.runtime.device.kernels.walk import BatchTree, Verdicts
@@ -77,15 +78,17 @@ class State:
         envelope: Envelope,
         cells: int,
         prefix: int,
-        target: ForwardSizes,
-        drafter: ForwardSizes | None,
+        target: DecoderConfig,
+        drafter: DecoderConfig | None,
+        rows: int,
         dtype: torch.dtype,
         device: torch.device,
         lines: int = 0,
     ) -> Self:
         """Buffers for `batch` images of `cells` tokens behind at most `prefix` condition positions.
 
-        lines: end-of-line tokens of an image, for which the target has twice the slots.
+        rows: of an image, 2 for a guidance pair. lines: end-of-line tokens of an image, for which the target has twice
+        the slots.
         Raises ValueError where the envelope is larger than a tree's bits.
         """
         if envelope.nodes > MOST_NODES:
@@ -97,9 +100,8 @@ class State:
         def whole(*shape: int, fill: int = 0) -> Tensor:
             return torch.full(shape, fill, dtype=torch.int64, device=device)
 
-        nodes, levels, rows, vocab_size = envelope.nodes, envelope.levels, target.rows * batch, target.vocab_size
-        drafted = envelope.draft_rows
-        pending = levels + 1
+        nodes, levels, vocab_size = envelope.nodes, envelope.levels, target.vocab_size
+        drafted, pending, rows = envelope.draft_rows, levels + 1, rows * batch
         progress = Progress(
             cells=whole(batch),
             cycles=whole(batch),
@@ -156,11 +158,11 @@ class State:
             verdicts=verdicts,
             support=zeros(batch, nodes, dtype=torch.int32),
             draft_support=zeros(batch, drafted, dtype=torch.int32),
-            target_cache=Cache(target, batch, prefix + cells + lines, nodes * (1 + (lines > 0)), dtype, device),
+            target_cache=Cache(target, rows, prefix + cells + lines, nodes * (1 + (lines > 0)), dtype, device),
             draft_cache=None
             if drafter is None
-            else Cache(drafter, batch, cells + pending, envelope.slots, dtype, device),
-            pending_features=zeros(rows, pending, target.width, dtype=dtype),
+            else Cache(drafter, rows, cells + pending, envelope.slots, dtype, device),
+            pending_features=zeros(rows, pending, target.dim, dtype=dtype),
         )
 
 
@@ -169,19 +171,20 @@ def needed_bytes(
     envelope: Envelope,
     cells: int,
     prefix: int,
-    target: ForwardSizes,
-    drafter: ForwardSizes | None,
+    target: DecoderConfig,
+    drafter: DecoderConfig | None,
+    rows: int,
     number_bytes: int,
 ) -> int:
     """Bytes of the buffers of a batch, weights left out; the largest logits of a pass are counted twice."""
-    rows = target.rows * batch
+    rows *= batch
     total = 0
-    for shape, size, slots in (
+    for config, size, slots in (
         (target, prefix + cells, envelope.nodes),
         (drafter, cells + envelope.levels + 1, envelope.slots),
     ):
-        if shape is not None:
-            total += 2 * shape.layers * rows * shape.heads * shape.head_dim * (size + slots) * number_bytes
+        if config is not None:
+            total += 2 * config.layers * rows * config.kv_heads * config.head_dim * (size + slots) * number_bytes
     total += 4 * batch * target.vocab_size * (envelope.nodes + (1 + envelope.wide) * envelope.draft_rows + 4)
     total += 2 * 4 * rows * envelope.nodes * target.vocab_size
-    return total + rows * target.width * number_bytes * (envelope.nodes + envelope.levels + 1 + 2 * envelope.frontier)
+    return total + rows * target.dim * number_bytes * (envelope.nodes + envelope.levels + 1 + 2 * envelope.frontier)

@@ -1,13 +1,19 @@
 """Trees whose shape is settled before anything is drafted: EAGLE-1's, Sequoia's, drawn chains, and likeliest tokens."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import zip_longest
 from typing import Final, NamedTuple, Self
 
 import torch
 from torch import Tensor
 
+from underpaint.algos.draft.chain import Chain
+from underpaint.algos.draft.eagle1 import Eagle1, StaticTopK
 from underpaint.algos.draft.fused import children
+from underpaint.algos.draft.sequoia import Sequoia
+from underpaint.algos.draft.shape import chain_shape, ranked_shape, within
+from underpaint.algos.draft.spec import Budget
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.tree import Shape
 from underpaint.runtime.device.forwards import DeviceDecoder, pack_masks
@@ -15,6 +21,7 @@ from underpaint.runtime.device.growth import DraftPasses, Limits
 from underpaint.runtime.device.kernels.children import draw_children, take_children, tiles_of
 from underpaint.runtime.device.kernels.probs import probs
 from underpaint.runtime.device.kernels.static_shapes import LevelRows, ShapeLevel, lay_level, number_places
+from underpaint.runtime.device.plans import Plan, Room
 from underpaint.runtime.device.state import Envelope, State
 
 _NO_PLACE: Final = -2
@@ -69,7 +76,7 @@ class StaticGrowth:
             self._levels.append(_Level(level, rows, width, max(number - 1, 0) * frontier, first_row))
             first_row += width
         self._most = max(1, *(len(below) for shape in shapes for below in children(shape)))
-        vocab_size = drafter.shape.vocab_size
+        vocab_size = drafter.config.vocab_size
         self._tops = None if sampled else [_Tops.of(batch, level, vocab_size, self._most) for level in self._levels]
         self._shapes = torch.full((len(shapes), nodes), _NO_PLACE, dtype=torch.int64, device=device)
         self._rows = torch.full((len(shapes), nodes), -1, dtype=torch.int64, device=device)
@@ -203,3 +210,39 @@ class _Tops(NamedTuple):
         packed = torch.zeros(batch, level.width, tiles_of(vocab_size), most, dtype=torch.int64, device=device)
         arrivals = torch.zeros(batch, dtype=torch.int32, device=device)
         return cls(torch.zeros(batch, level.width, vocab_size, device=device), packed, arrivals)
+
+
+def chain_plan(policy: Chain, room: Room) -> Plan:
+    """The device form of policy 'chain'."""
+    length = min(policy.length, room.max_nodes - 1)
+    return _plan(partial(within, chain_shape(length)), length, room)
+
+
+def widths_plan(policy: Eagle1 | StaticTopK, room: Room) -> Plan:
+    """The device form of policies 'eagle1' and 'static_top_k'."""
+    shape = ranked_shape(tuple(policy.widths))
+    if len(shape) > room.max_nodes:
+        raise ValueError(
+            f"device: the static tree has {len(shape)} nodes, the target scores at most {room.max_nodes}; lower its "
+            "widths"
+        )
+    return _plan(partial(within, shape), len(policy.widths), room)
+
+
+def sequoia_plan(policy: Sequoia, room: Room) -> Plan:
+    """The device form of policies 'sequoia' and 'sequoia_top_k'."""
+    return _plan(policy.shape_within, min(policy.max_depth, room.max_nodes - 1), room)
+
+
+def _plan(shape_of: Callable[[Budget], Shape], depth: int, room: Room) -> Plan:
+    """Of static shapes of at most `depth` levels: one for each number of levels that there may be room for."""
+    deepest = max(0, min(depth, room.grid.cells - 2))
+    shapes = [shape_of(Budget(levels, room.max_nodes)) for levels in range(deepest + 1)]
+    while len(shapes) > 1 and shapes[-1] == shapes[-2]:
+        shapes.pop()
+    sampled = room.drawn != "top_k"
+    return Plan(
+        static_envelope(shapes, sampled),
+        room.drawn,
+        lambda state, drafter, sampler: StaticGrowth(state, drafter, sampler, shapes, sampled),
+    )

@@ -4,20 +4,21 @@ The export turns matrices, joins tables and may store 8 bits (`export.decoder_we
 that weights do not tell stand in the manifest's settings.
 """
 
+from dataclasses import replace
 from math import prod
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from underpaint.artifacts.arrays import read_tensor_header
+from underpaint.artifacts.decoder_config import DecoderConfig
 from underpaint.artifacts.scaled_rows import SCALE, ScaledRows
 from underpaint.models.decoder import Decoder
-from underpaint.models.decoder_config import DecoderConfig
 from underpaint.runtime.engines.context import EngineError
-from underpaint.runtime.engines.shape import DecoderShape
+from underpaint.runtime.engines.elsewhere import ElsewhereDecoder
 from underpaint.zoo.load import Located
 
 DTYPES: Final = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
@@ -32,6 +33,7 @@ _STORED: Final = {
 }
 _ZERO: Final = 128
 """What stands for 0 in a matrix of 8 bits."""
+_MATRICES: Final = ("qkv", "out", "gate_up", "down")
 _SCALES: Final = ("q_scale", "q_shift", "k_scale", "k_shift")
 
 
@@ -86,58 +88,15 @@ class StoredWeights:
         return columns.t()
 
 
-def config_of(shape: DecoderShape, stored: StoredWeights, name: str, drafter: bool) -> DecoderConfig:
-    """The options of an exported decoder. EngineError where its manifest does not say how positions are turned."""
-    rope: Any = "none" if "positions" in stored else shape.rope
-    if rope is None or (rope == "grid" and shape.rope_prefix is None):
-        turned = "positions are" if rope is None else "a condition is"
-        raise EngineError(
-            f"{name}: its manifest does not say how {turned} turned: it was exported by an older version; export the "
-            "model again to draw on the device"
-        )
-    if shape.external_cond_rows:
-        condition: Any = "external"
-    else:
-        condition = "none" if drafter else "table"
-    joined = stored["embedding"].shape[0] - shape.vocab_size
-    conditions = stored["conditions"].shape[0] if "conditions" in stored else joined
-    return DecoderConfig(
-        dim=shape.dim,
-        layers=shape.layers,
-        heads=shape.heads,
-        hidden=stored["layers.0.gate_up"].shape[1] // 2,
-        vocab_size=shape.vocab_size,
-        grid_side=shape.height,
-        grid_width=shape.width,
-        prefix=stored["positions"].shape[0] - shape.grid.cells if "positions" in stored else max(1, shape.prefix),
-        norm_eps=shape.norm_eps,
-        rope=rope,
-        rope_prefix=shape.rope_prefix or "zero",
-        rope_base=shape.rope_base,
-        qk_norm="layers.0.q_scale" in stored,
-        post_norm=shape.post_norm,
-        first_norm="layers.0.attention_norm" in stored,
-        final_norm="norm" in stored,
-        qkv_bias="layers.0.qkv_bias" in stored,
-        condition=condition,
-        cond_ids=conditions if condition == "table" else 0,
-        drafter=drafter,
-        fc_bias=False,
-        eol_token=None if shape.eol_token is None else shape.eol_token - shape.vocab_size,
-    )
-
-
 @torch.no_grad()
-def read_decoder(located: Located, shape: DecoderShape, device: torch.device) -> Decoder:
+def read_decoder(decoder: ElsewhereDecoder, device: torch.device) -> Decoder:
     """The decoder of a folder on a device, in its manifest's precision; EngineError where something is missing."""
-    name, entry = located.manifest.name, located.manifest.weights
-    if entry is None:
-        raise EngineError(f"{name}: its graph has no weights in a file of their own; export the model again")
-    stored = StoredWeights(located.path.parent / entry.file)
-    config = config_of(shape, stored, name, drafter="fc_feature" in stored)
+    name, stored = decoder.located.manifest.name, stored_weights(decoder.located)
+    # A drafter's bias is in its embeddings, as the export writes them.
+    config = replace(decoder.config, fc_bias=False)
     with torch.device("meta"):
         model = Decoder(config)
-    wanted, dtype = model.state_dict(), DTYPES[shape.precision]
+    wanted, dtype = model.state_dict(), DTYPES[config.precision]
     found = {key: value.to(device, dtype) for key, value in _state(stored, config).items()}
     for key, value in wanted.items():
         if key not in found or found[key].shape != value.shape:
@@ -173,8 +132,8 @@ def _state(stored: StoredWeights, config: DecoderConfig) -> dict[str, Tensor]:
 
 def _layer(stored: StoredWeights, config: DecoderConfig, place: int) -> dict[str, Tensor]:
     here = f"layers.{place}."
-    depths = {"qkv": config.dim, "out": config.dim, "gate_up": config.dim, "down": config.hidden}
-    found = {f"{part}.weight": stored[here + part][:depth].t().contiguous() for part, depth in depths.items()}
+    depths = matrix_depths(config)
+    found = {f"{part}.weight": stored[here + part][: depths[part]].t().contiguous() for part in _MATRICES}
     found["ffn_norm.weight"] = stored[here + "ffn_norm"]
     if config.first_norm or place:
         found["attention_norm.weight"] = stored[here + "attention_norm"]
@@ -183,13 +142,33 @@ def _layer(stored: StoredWeights, config: DecoderConfig, place: int) -> dict[str
     if config.rope == "none":  # there the export scales the queries' rows
         for part in ("qkv.weight", "qkv.bias")[: 1 + config.qkv_bias]:
             found[part] = found[part].float()
-            found[part][: config.dim] *= config.head_dim**0.5
+            found[part][: config.heads * config.head_dim] *= config.head_dim**0.5
     if config.qk_norm:
         found |= {part: stored[here + part] for part in _SCALES}
     return found
 
 
+def matrix_depths(config: DecoderConfig) -> dict[str, int]:
+    """Rows of each stored matrix by the last part of its name: what is stored in blocks may have more."""
+    return {
+        "qkv": config.dim,
+        "out": config.heads * config.head_dim,
+        "gate_up": config.dim,
+        "down": config.hidden,
+        "head": config.dim,
+    }
+
+
+def stored_weights(located: Located) -> StoredWeights:
+    """The weights of a model; EngineError where it has none in a file of their own."""
+    entry = located.manifest.weights
+    if entry is None:
+        raise EngineError(
+            f"{located.manifest.name}: its graph has no weights in a file of their own; export the model again"
+        )
+    return StoredWeights(located.path.parent / entry.file)
+
+
 def stored_numbers(located: Located) -> int:
     """How many numbers the weights of a model are, scales left out."""
-    entry = located.manifest.weights
-    return 0 if entry is None else StoredWeights(located.path.parent / entry.file).numbers()
+    return 0 if located.manifest.weights is None else stored_weights(located).numbers()

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from underpaint.algos.arrays import IntArray
+from underpaint.artifacts.decoder_config import DecoderConfig
 from underpaint.artifacts.decoder_graph import MASKED_SCORE
 from underpaint.runtime.engines.context import EngineError
-from underpaint.runtime.engines.shape import DecoderShape
 
 BLOCK = 64
 """Slots by which the part of a host cache that passes read grows."""
@@ -171,15 +171,15 @@ class HostMemory:
     it grows, a few times an image, are the used slots laid out anew.
     """
 
-    def __init__(self, shape: DecoderShape, rows: int) -> None:
-        self._outer = (shape.layers, rows, shape.heads)
-        self._head_dim = shape.head_dim
-        most = shape.layers * rows * shape.heads * shape.head_dim * shape.capacity
-        self.key_memory = np.zeros(most, dtype=np.float32)
-        self.value_memory = np.zeros(most, dtype=np.float32)
-        self.capacity = shape.capacity
-        self._first = (shape.capacity - 1) % BLOCK + 1
-        self.new_keys = self.new_values = np.zeros((*self._outer, 0, shape.head_dim), dtype=np.float32)
+    def __init__(self, config: DecoderConfig, rows: int) -> None:
+        self._outer = (config.layers, rows, config.kv_heads)
+        self._head_dim = config.head_dim
+        most = config.layers * rows * config.kv_heads * config.head_dim * config.capacity
+        kind = np.float16 if config.precision == "fp16" else np.float32
+        self.key_memory, self.value_memory = (np.zeros(most, dtype=kind) for _ in range(2))
+        self.capacity = config.capacity
+        self._first = (config.capacity - 1) % BLOCK + 1
+        self.new_keys = self.new_values = np.zeros((*self._outer, 0, config.head_dim), dtype=kind)
         """[L, B, H, T, hd], of the last pass."""
         self.reset()
 

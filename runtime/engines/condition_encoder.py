@@ -6,9 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from underpaint.algos.arrays import IntArray
+from underpaint.artifacts.decoder_config import DecoderConfig
 from underpaint.runtime.conditions import Condition, read_features
 from underpaint.runtime.engines.context import EngineError
-from underpaint.runtime.engines.shape import DecoderShape
 
 
 class EncodedCondition(NamedTuple):
@@ -26,34 +26,34 @@ class EncodedCondition(NamedTuple):
 class ConditionEncoder:
     """Encodes conditions for one target; a condition that it does not take is an EngineError."""
 
-    def __init__(self, shape: DecoderShape, embed: Any = None) -> None:
+    def __init__(self, config: DecoderConfig, embed: Any = None) -> None:
         """embed: the session of the graph that embeds features; None where the condition is made of ids."""
-        self._shape = shape
+        self._config = config
         self._embed = embed
 
     def accepts(self) -> str:
         """The conditions it takes, in words; equal where two targets take the same ones."""
-        shape = self._shape
+        config = self._config
         if self._embed is not None:
             prefix, width = self._embed.get_inputs()[0].shape
             return f"features [1 to {prefix}, {width}]"
-        if shape.prompted:
-            return f"prompts of ids from 0 to {shape.cond_ids - 1}"
-        return f"{self._asked} id(s) from 0 to {shape.cond_ids - 1}"
+        if config.prompted:
+            return f"prompts of ids from 0 to {config.prompt_ids - 1}"
+        return f"{self._asked} id(s) from 0 to {config.prompt_ids - 1}"
 
     @property
     def _asked(self) -> int:
         """Ids of a condition that is no prompt of any length: those behind it are the target's own."""
-        return self._shape.prefix - len(self._shape.image_start_ids)
+        return self._config.prefix - len(self._config.image_start_ids)
 
     def example(self) -> EncodedCondition:
         """A condition that this target takes, whatever it means: for timing passes."""
-        shape = self._shape
+        config = self._config
         if self._embed is not None:
             return self.of_features(np.zeros((1, self._embed.get_inputs()[0].shape[1]), dtype=np.float32))
-        if shape.external_cond_rows:
-            return self.of_rows(np.zeros((shape.external_cond_rows, shape.dim), dtype=np.float32))
-        fewest = max(1, sum(shape.uncond_keep) - len(shape.image_start_ids)) if shape.prompted else self._asked
+        if config.external_cond_rows:
+            return self.of_rows(np.zeros((config.external_cond_rows, config.dim), dtype=np.float32))
+        fewest = max(1, sum(config.uncond_keep or ()) - len(config.image_start_ids)) if config.prompted else self._asked
         return self.of_ids(np.zeros(fewest, dtype=np.int64))
 
     def encode(self, condition: Condition) -> EncodedCondition:
@@ -68,46 +68,48 @@ class ConditionEncoder:
         Ids that begin the picture are put behind a condition, and count among `prefix`: the word that tells the
         pictures' side is one, so that one prompt serves targets of several sides.
         """
-        shape = self._shape
+        config = self._config
         ids = np.asarray(ids)
-        if shape.external_cond_rows:
+        if config.external_cond_rows:
             raise EngineError("condition: this model is asked by features, not by ids; give an .npy file of them")
-        if shape.prompted:
+        if config.prompted:
             return self._prompt(ids)
-        if ids.shape != (self._asked,) or ids.min() < 0 or ids.max() >= shape.cond_ids:
+        if ids.shape != (self._asked,) or ids.min() < 0 or ids.max() >= config.prompt_ids:
             got = ", ".join(map(str, ids.reshape(-1).tolist()[:20])) or "none"
             if self._asked == 1:
                 raise EngineError(
-                    f"class must be between 0 and {shape.cond_ids - 1:,}, got {got}; give one of these numbers as the "
-                    "prompt"
+                    f"class must be between 0 and {config.prompt_ids - 1:,}, got {got}; give one of these numbers as "
+                    "the prompt"
                 )
             raise EngineError(
-                f"prompt: expected {self._asked} ids between 0 and {shape.cond_ids - 1:,}, got {ids.size}: {got}; give "
-                "so many with commas between, or the words of a grammar that this model was trained on"
+                f"prompt: expected {self._asked} ids between 0 and {config.prompt_ids - 1:,}, got {ids.size}: {got}; "
+                "give so many with commas between, or the words of a grammar that this model was trained on"
             )
-        absent, behind = (np.array(each, dtype=np.int64) for each in (shape.uncond_ids, shape.image_start_ids))
-        told = np.concatenate([ids.astype(np.int64) + shape.vocab_size, behind])
-        given = absent if shape.prefix > 1 and not ids.any() else told
+        absent = np.array(config.uncond_ids, dtype=np.int64)
+        given = absent if config.prefix > 1 and not ids.any() else self._tokens(ids)
         return EncodedCondition(np.stack([given, absent]), (0, 0))
+
+    def _tokens(self, ids: IntArray) -> IntArray:
+        """The tokens [P] int64 of a condition's ids, with those that begin the picture behind them."""
+        return self._config.vocab_size + np.array([*ids.tolist(), *self._config.image_start_ids], dtype=np.int64)
 
     def _prompt(self, ids: IntArray) -> EncodedCondition:
         """A prompt of vocabulary ids; the row without a condition ends in all that it sees of it."""
-        shape = self._shape
-        behind = np.array(shape.image_start_ids, dtype=np.int64)
-        own = (behind - shape.vocab_size).tolist()
-        least, most = max(1, sum(shape.uncond_keep)) - len(own), shape.prefix - len(own)
-        if ids.ndim != 1 or not least <= ids.size <= most or ((ids < 0) | (ids >= shape.cond_ids)).any():
+        config = self._config
+        own = list(config.image_start_ids)
+        least, most = max(1, sum(config.uncond_keep or ())) - len(own), config.prefix - len(own)
+        if ids.ndim != 1 or not least <= ids.size <= most or ((ids < 0) | (ids >= config.prompt_ids)).any():
             around = "begin mark" if own else "begin and image marks"
             raise EngineError(
-                f"condition: expected {max(0, least)} to {most} ids from 0 to {shape.cond_ids - 1}, got "
+                f"condition: expected {max(0, least)} to {most} ids from 0 to {config.prompt_ids - 1}, got "
                 f"{ids.tolist()}; make them with the model's tokenizer, {around} included"
             )
         if own and ids[-len(own) :].tolist() == own:
             raise EngineError(f"condition: {own} begin the picture and are put behind every prompt; leave them out")
-        given = np.concatenate([ids.astype(np.int64) + shape.vocab_size, behind])
-        if not shape.uncond_keep:
+        given = self._tokens(ids)
+        if not config.uncond_keep:
             return EncodedCondition(given[None], (0,))
-        first, last = shape.uncond_keep
+        first, last = config.uncond_keep
         hidden = given.size - first - last
         rows = np.stack([given, given])
         rows[1, hidden:] = np.concatenate([given[:first], given[given.size - last :]])
@@ -130,12 +132,12 @@ class ConditionEncoder:
 
     def of_rows(self, rows: NDArray[np.float32], padding: int = 0) -> EncodedCondition:
         """rows: embedded [2 * prefix, D], the condition's and those of none; the first `padding` of each are hidden."""
-        shape = self._shape
-        wanted = (shape.external_cond_rows, shape.dim)
-        if rows.shape != wanted or not wanted[0] or not 0 <= padding < shape.prefix:
+        config = self._config
+        wanted = (config.external_cond_rows, config.dim)
+        if rows.shape != wanted or not wanted[0] or not 0 <= padding < config.prefix:
             raise EngineError(
-                f"condition: expected rows {list(wanted)} and padding below {shape.prefix}, got {list(rows.shape)} and "
-                f"{padding}; make them with the exported condition graph"
+                f"condition: expected rows {list(wanted)} and padding below {config.prefix}, got {list(rows.shape)} "
+                f"and {padding}; make them with the exported condition graph"
             )
-        tokens = (shape.vocab_size + np.arange(shape.external_cond_rows)).reshape(2, -1)
+        tokens = (config.vocab_size + np.arange(config.external_cond_rows)).reshape(2, -1)
         return EncodedCondition(tokens, (padding, padding), rows)

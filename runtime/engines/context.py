@@ -10,6 +10,7 @@ from typing import Any, Final, Literal
 
 from underpaint.algos.memory import lacks_memory
 from underpaint.artifacts.install import install_hint
+from underpaint.artifacts.workers import usable_cores
 
 _PROVIDER: Final = "CPUExecutionProvider"
 """Of ONNX Runtime's, the one that engines run on: their caches lie in the host's memory."""
@@ -57,11 +58,6 @@ def _runtime() -> ModuleType:
 
 SHARED: Final = EngineContext(pool="shared")
 """For models that take turns in one process, as a target and its drafter do."""
-
-
-def usable_cores() -> int:
-    """Cores that this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class _ProcessPool:

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from underpaint.algos.arrays import IntArray
-from underpaint.runtime.engines.shape import DecoderShape
+from underpaint.artifacts.decoder_config import DecoderConfig
 
 TYPES: Final = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 ALIGNED_BYTES: Final = 256
@@ -29,10 +29,10 @@ def aligned(shape: tuple[int, ...], kind: torch.dtype, device: str | torch.devic
 class DeviceMemory:
     """Implements `engines.cache.CacheMemory` in CUDA memory. S is fixed: captured graphs read it at one address."""
 
-    def __init__(self, shape: DecoderShape, rows: int, device: str = "cuda") -> None:
-        kind, slots = TYPES[shape.precision], shape.capacity
-        self.keys = layered(shape.layers, (rows, shape.heads, shape.head_dim, slots), kind, device)
-        self.values = layered(shape.layers, (rows, shape.heads, slots, shape.head_dim), kind, device)
+    def __init__(self, config: DecoderConfig, rows: int, device: str = "cuda") -> None:
+        kind, slots = TYPES[config.precision], config.capacity
+        self.keys = layered(config.layers, (rows, config.kv_heads, config.head_dim, slots), kind, device)
+        self.values = layered(config.layers, (rows, config.kv_heads, slots, config.head_dim), kind, device)
         self.capacity = self.slots = slots
         self.new_keys = self.new_values = self.values[:, :, :, :0]
         """[L, B, H, T, hd], of the last pass."""

@@ -71,7 +71,7 @@ class EngineDrafter:
     @property
     def vocab_size(self) -> int:
         """V."""
-        return self.decoder.shape.vocab_size
+        return self.decoder.config.vocab_size
 
     @property
     def fuses_chains(self) -> bool:
@@ -154,7 +154,7 @@ class EngineDrafter:
         self._predicted: NDArray[np.float32] = np.empty(0, dtype=np.float32)
 
     def _checked(self, scored: Scored) -> FloatArray:
-        wanted = (self.engine.rows, scored.probs.shape[0], self.engine.shape.dim)
+        wanted = (self.engine.rows, scored.probs.shape[0], self.engine.config.dim)
         if scored.features is None or scored.features.shape != wanted:
             got = None if scored.features is None else scored.features.shape
             raise EngineError(

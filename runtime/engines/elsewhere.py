@@ -1,11 +1,11 @@
-"""Decoders that run on a device of their own: on the host there is their shape, and no pass."""
+"""Decoders that run on a device of their own: on the host there is their config, and no pass."""
 
 from typing import Any, Final, NamedTuple, NoReturn
 
 from underpaint.algos.rows import SamplingParams
+from underpaint.artifacts.decoder_config import DecoderConfig
 from underpaint.runtime.engines.context import EngineError
-from underpaint.runtime.engines.engine import PassTimer
-from underpaint.runtime.engines.shape import DecoderShape, read_shape
+from underpaint.runtime.engines.engine import PassTimer, manifest_config
 from underpaint.zoo.load import Located
 
 DEVICE: Final = "device"
@@ -16,7 +16,7 @@ class ElsewhereEngine:
     """Holds the place of an engine: it says what the decoder is, and refuses every pass."""
 
     def __init__(self, decoder: "ElsewhereDecoder", rows: int) -> None:
-        self.shape, self.rows, self.cost, self._name = decoder.shape, rows, PassTimer(), decoder.name
+        self.config, self.rows, self.cost, self._name = decoder.config, rows, PassTimer(), decoder.name
 
     def sample_by(self, params: SamplingParams) -> None:
         """See `Engine`: the device is told by its own program."""
@@ -34,7 +34,7 @@ class ElsewhereDecoder(NamedTuple):
     """Implements `LoadedDecoder`, as far as a method asks before it draws. located: its file, checked."""
 
     name: str
-    shape: DecoderShape
+    config: DecoderConfig
     located: Located
 
     @property
@@ -51,5 +51,5 @@ class ElsewhereDecoder(NamedTuple):
 
 
 def load_elsewhere(name: str, located: Located) -> ElsewhereDecoder:
-    """The decoder of a checked file; ManifestError or EngineError as `read_shape` raises."""
-    return ElsewhereDecoder(name, read_shape(located.manifest.settings, name), located)
+    """The decoder of a checked file; ManifestError or EngineError as `manifest_config` raises."""
+    return ElsewhereDecoder(name, manifest_config(located.manifest.settings, name), located)

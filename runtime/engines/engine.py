@@ -1,8 +1,8 @@
 """What every engine is: one decoder on B rows of sequences, and a cache to which only `commit` adds."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +10,50 @@ from numpy.typing import NDArray
 from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.draft.spec import FusedTreeSpec
 from underpaint.algos.rows import SamplingParams, sampling_probs
-from underpaint.runtime.engines.shape import DecoderShape
+from underpaint.artifacts.decoder_config import DecoderConfig, read_config
+from underpaint.artifacts.decoder_graph import PREDICTED_FEATURES, pass_inputs, pass_outputs
+from underpaint.runtime.engines.context import EngineError
+
+
+def manifest_config(settings: Mapping[str, Any], name: str) -> DecoderConfig:
+    """The config in the manifest of model `name`; EngineError names the setting that is wrong, its type, or a size."""
+    try:
+        return read_config(settings, f"manifest of '{name}': settings")
+    except ValueError as error:
+        raise EngineError(f"{error}; export the model again") from error
+
+
+def check_graph(config: DecoderConfig, inputs: Iterable[Any], outputs: Iterable[Any], name: str) -> None:
+    """EngineError unless a graph's inputs and outputs (each has a name and a shape) are of the sizes of `config`.
+
+    A manifest that was edited by hand would else end in the middle of a pass.
+    """
+    read = {each.name: tuple(each.shape) for each in inputs}
+    written = {each.name: tuple(each.shape) for each in outputs}
+    if (PREDICTED_FEATURES in written) != config.drafter:
+        what = "a drafter" if config.drafter else "a target"
+        raise EngineError(f"{name}: its manifest's settings are of {what}, its graph is of another; export it again")
+    for shapes, specs in ((read, pass_inputs(config)), (written, pass_outputs(config))):
+        for spec in specs:
+            shape = shapes.get(spec.name)
+            if shape is None or len(shape) != len(spec.shape):
+                raise EngineError(f"{name}: its graph has no '{spec.name}' of its manifest's settings; export it again")
+            for size, expected in zip(shape, spec.shape, strict=True):
+                if isinstance(size, int) and isinstance(expected, int) and size != expected:
+                    raise EngineError(
+                        f"{name}: its manifest's settings make {spec.name} {list(spec.shape)}, the graph has "
+                        f"{list(shape)}: one of them was edited; export it again"
+                    )
+
+
+def check_cells(config: DecoderConfig, cells: IntArray, levels: int = 1) -> None:
+    """EngineError unless a pass over `cells` [T] or [B, T], and `levels` - 1 cells behind them, stays on the grid."""
+    places = cells.ravel().tolist()
+    if max(places) + levels > config.cells or min(places) < config.least_cell:
+        raise EngineError(
+            f"decoder: expected cells from {config.least_cell} to {config.cells - 1}, got {places}; draft a shallower "
+            "tree"
+        )
 
 
 @dataclass(slots=True)
@@ -58,7 +101,7 @@ class PassOutput(NamedTuple):
         params: those that the engine was told. Raises ValueError on NaN or infinity among the logits.
         """
         if self.probs is None:
-            return np.asarray(sampling_probs(self.logits[:, positions], params))
+            return sampling_probs(self.logits[:, positions], params)
         probs = self.probs[positions].copy()
         if not np.isfinite(np.add.reduce(probs[:, 0])):  # one NaN or infinity spoils the whole of its distribution
             raise ValueError("distributions: expected finite logits, got NaN or infinity; check the engine's parity")
@@ -73,7 +116,7 @@ class Engine(Protocol):
     """
 
     @property
-    def shape(self) -> DecoderShape:
+    def config(self) -> DecoderConfig:
         """What the decoder's manifest says."""
         ...
 
@@ -185,7 +228,7 @@ class LoadedDecoder(Protocol):
         ...
 
     @property
-    def shape(self) -> DecoderShape:
+    def config(self) -> DecoderConfig:
         """What the decoder's manifest says."""
         ...
 

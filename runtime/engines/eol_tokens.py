@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from underpaint.algos.arrays import BoolArray, IntArray
-from underpaint.runtime.engines.shape import DecoderShape
+from underpaint.artifacts.decoder_config import DecoderConfig
 
 
 class PassLayout(NamedTuple):
@@ -35,28 +35,28 @@ class PassLayout(NamedTuple):
 class EolLayout:
     """How the cells of an image lie among its end-of-line tokens, if it has any."""
 
-    def __init__(self, shape: DecoderShape) -> None:
-        self._shape = shape
-        self._token = shape.eol_token
-        cells = np.arange(shape.grid.cells)
+    def __init__(self, config: DecoderConfig) -> None:
+        self._config = config
+        self._token = config.eol_id
+        cells = np.arange(config.cells)
         self.cell_of: IntArray | None = None if self._token is None else cells.repeat(1 + self._ends(cells))
         """[places]: the cell at each place of the image, which an end-of-line token shares with the cell before it."""
 
     def _ends(self, cells: IntArray) -> BoolArray:
         """Whether an end-of-line token follows each of `cells`."""
-        ends: BoolArray = (cells % self._shape.width == self._shape.width - 1) & (cells < self._shape.grid.cells - 1)
+        ends: BoolArray = (cells % self._config.width == self._config.width - 1) & (cells < self._config.cells - 1)
         return ends
 
     def drawn(self, places: int) -> int:
         """How many cells the first `places` of the image hold."""
-        return places if self.cell_of is None else places - places // (self._shape.width + 1)
+        return places if self.cell_of is None else places - places // (self._config.width + 1)
 
     def places(self, cells: IntArray) -> IntArray:
         """The places in the image of `cells`, those of end-of-line tokens included."""
         if self.cell_of is None:
             return cells
-        width = self._shape.width
-        return np.where(cells < 0, (cells - self._shape.first_eol_cell + 1) * (width + 1) - 1, cells + cells // width)
+        width = self._config.width
+        return np.where(cells < 0, (cells - self._config.first_eol_cell + 1) * (width + 1) - 1, cells + cells // width)
 
     def lay(self, tokens: IntArray, cells: IntArray, visible: BoolArray) -> PassLayout:
         """A pass over nodes `tokens` [T] at `cells` [T] that see each other by `visible` [T, T].
@@ -70,6 +70,6 @@ class EolLayout:
         eol = outputs[ends]
         laid_tokens, laid_cells, seen = tokens[node], cells[node], visible[np.ix_(node, node)]
         laid_tokens[eol] = self._token
-        laid_cells[eol] = self._shape.first_eol_cell + cells[ends] // self._shape.width
+        laid_cells[eol] = self._config.first_eol_cell + cells[ends] // self._config.width
         seen[eol - 1, eol] = False
         return PassLayout(laid_tokens, laid_cells, seen, outputs, node)

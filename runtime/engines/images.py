@@ -1,7 +1,7 @@
 """The tokenizer on ONNX Runtime: codes to pictures, and pictures to codes."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +10,9 @@ from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.draft.spec import Grid
 from underpaint.runtime.engines.context import EngineContext, EngineError, open_session
 from underpaint.zoo.load import FOLDER, Located, locate
+
+Picture: TypeAlias = NDArray[np.uint8]
+"""[height, width, 3] sRGB."""
 
 
 class ImageDecoder:
@@ -20,7 +23,7 @@ class ImageDecoder:
         self.vocab_size = located.size("vocab_size")
         self._session: Any = open_session(located.path, settings)
 
-    def __call__(self, codes: IntArray, grid: Grid) -> NDArray[np.uint8]:
+    def __call__(self, codes: IntArray, grid: Grid) -> Picture:
         """The picture [H, W, 3] of codes [cells] in raster order. Raises EngineError on codes that do not fit."""
         codes = np.asarray(codes, dtype=np.int64)
         if codes.shape != (grid.cells,) or codes.min() < 0 or codes.max() >= self.vocab_size:
@@ -40,7 +43,7 @@ class ImageEncoder:
         self.stride = located.size("stride")
         self._session: Any = open_session(located.path, settings)
 
-    def __call__(self, picture: NDArray[np.uint8]) -> IntArray:
+    def __call__(self, picture: Picture) -> IntArray:
         """Codes [cells] in raster order of a picture [H, W, 3] whose sides are multiples of `stride`."""
         if picture.ndim != 3 or picture.shape[2] != 3 or any(side % self.stride for side in picture.shape[:2]):
             raise EngineError(

@@ -3,12 +3,12 @@
 from pathlib import Path
 from typing import Final
 
+from underpaint.artifacts.decoder_config import DecoderConfig
 from underpaint.runtime.engines.condition_encoder import ConditionEncoder
 from underpaint.runtime.engines.context import EngineContext, open_session
 from underpaint.runtime.engines.elsewhere import DEVICE, load_elsewhere
 from underpaint.runtime.engines.engine import LoadedDecoder
 from underpaint.runtime.engines.onnx_engine import load_onnx
-from underpaint.runtime.engines.shape import DecoderShape
 from underpaint.runtime.engines.tensorrt_files import backend_module
 from underpaint.zoo.load import FOLDER, locate, names
 
@@ -35,8 +35,10 @@ def load_decoder(
     return load_tensorrt(name, kind, folder, backend)
 
 
-def load_encoder(shape: DecoderShape, folder: Path = FOLDER, context: EngineContext | None = None) -> ConditionEncoder:
+def load_encoder(
+    config: DecoderConfig, folder: Path = FOLDER, context: EngineContext | None = None
+) -> ConditionEncoder:
     """What encodes conditions for a target of a folder; features are embedded by the folder's condition graph."""
-    if not shape.external_cond_rows or "condition" not in names(folder):
-        return ConditionEncoder(shape)
-    return ConditionEncoder(shape, open_session(locate("condition", "condition", folder).path, context))
+    if not config.external_cond_rows or "condition" not in names(folder):
+        return ConditionEncoder(config)
+    return ConditionEncoder(config, open_session(locate("condition", "condition", folder).path, context))

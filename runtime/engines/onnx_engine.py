@@ -6,17 +6,24 @@ from time import perf_counter
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from underpaint.algos.arrays import BoolArray, FloatArray, IntArray
 from underpaint.algos.draft.spec import FusedTreeSpec
 from underpaint.algos.rows import SamplingParams
 from underpaint.artifacts import decoder_graph as names
+from underpaint.artifacts.decoder_config import DecoderConfig
 from underpaint.runtime.engines.cache import CacheOwner, HostMemory, KeyValueCache
 from underpaint.runtime.engines.context import EngineContext, EngineError, bind, open_session
-from underpaint.runtime.engines.engine import FusedTreeOutput, PassOutput, PassTimer
+from underpaint.runtime.engines.engine import (
+    FusedTreeOutput,
+    PassOutput,
+    PassTimer,
+    check_cells,
+    check_graph,
+    manifest_config,
+)
 from underpaint.runtime.engines.sampling_inputs import SamplingInputs
-from underpaint.runtime.engines.shape import DecoderShape, check_graph, read_shape
 from underpaint.zoo.load import locate
 
 _TreeSizes: TypeAlias = tuple[int, int, int]
@@ -46,10 +53,10 @@ class _Bound(NamedTuple):
 
 
 class OnnxDecoder(NamedTuple):
-    """A session and its shape. Implements `LoadedDecoder`."""
+    """A session and its config. Implements `LoadedDecoder`."""
 
     session: Any
-    shape: DecoderShape
+    config: DecoderConfig
     name: str
 
     @property
@@ -71,15 +78,15 @@ def load_onnx(name: str, kind: str, folder: Path, context: EngineContext | None 
     Raises ManifestError (missing, damaged, another kind) or EngineError (not loadable as asked).
     """
     located = locate(name, kind, folder)
-    shape = read_shape(located.manifest.settings, name)
-    if shape.precision != "fp32":
+    config = manifest_config(located.manifest.settings, name)
+    if config.precision != "fp32":
         raise EngineError(
-            f"{name}: expected a float32 export for ONNX Runtime on the CPU, got {shape.precision}; export with "
+            f"{name}: expected a float32 export for ONNX Runtime on the CPU, got {config.precision}; export with "
             "--precision fp32, or build TensorRT engines of this one"
         )
     session = open_session(located.path, context)
-    check_graph(shape, session.get_inputs(), session.get_outputs(), name)
-    return OnnxDecoder(session, shape, name)
+    check_graph(config, session.get_inputs(), session.get_outputs(), name)
+    return OnnxDecoder(session, config, name)
 
 
 class OnnxEngine(CacheOwner):
@@ -90,15 +97,15 @@ class OnnxEngine(CacheOwner):
     """
 
     def __init__(self, decoder: OnnxDecoder, rows: int) -> None:
-        self.shape = decoder.shape
+        self.config = decoder.config
         self.rows = rows
         self.cost = PassTimer()
-        self.memory = HostMemory(decoder.shape, rows)
+        self.memory = HostMemory(decoder.config, rows)
         self.cache = KeyValueCache(self.memory, rows)
         self._session = decoder.session
         inputs = {each.name for each in decoder.session.get_inputs()}
         self._inputs = known = frozenset(inputs)
-        self._cond_rows = np.zeros((decoder.shape.external_cond_rows, decoder.shape.dim), dtype=np.float32)
+        self._cond_rows = np.zeros((decoder.config.external_cond_rows, decoder.config.dim), dtype=np.float32)
         self._reads_features = names.FEATURES in known
         self.fuses_chains = names.CHAIN_LEVELS in known
         self._sampling = SamplingInputs(rows, known)
@@ -115,7 +122,7 @@ class OnnxEngine(CacheOwner):
         return self.fuses_chains and self._sampling.complete
 
     def sample_by(self, params: SamplingParams) -> None:
-        self._sampling.set(params, self.shape.vocab_size)
+        self._sampling.set(params, self.config.vocab_size)
 
     def begin(self, hidden: Sequence[int] = (), cond_rows: NDArray[np.float32] | None = None) -> None:
         self.cache.clear(hidden)
@@ -134,7 +141,7 @@ class OnnxEngine(CacheOwner):
     ) -> PassOutput:
         sizes: _TreeSizes = _NO_TREE if tree is None else tree.uniforms.shape
         deep, count = sizes[0] or chain_levels, cells.shape[-1]
-        self.shape.check_cells(cells, deep)
+        check_cells(self.config, cells, deep)
         key = (count, self.memory.slots, chain_levels, sizes, self._sampling.complete)
         bound = self._bound.get(key)
         if bound is None:
@@ -173,29 +180,29 @@ class OnnxEngine(CacheOwner):
         self._buffers.clear()
         self._session = _Closed()
 
-    def _buffer(self, name: str, shape: tuple[int, ...], most: int, kind: type = np.float32) -> NDArray[Any]:
+    def _buffer(self, name: str, shape: tuple[int, ...], most: int, kind: DTypeLike = np.float32) -> NDArray[Any]:
         """An array at the start of the buffer `name`, which is `most` elements long."""
         if name not in self._buffers:
             self._buffers[name] = np.zeros(most, dtype=kind)
         return self._buffers[name][: int(np.prod(shape))].reshape(shape)
 
     def _bind(self, count: int, slots: int, levels: int, sizes: _TreeSizes, probs: bool) -> _Bound:
-        shape, rows, most = self.shape, self.rows, self.memory.capacity
+        config, rows, most = self.config, self.rows, self.memory.capacity
         if not 1 <= count <= most:
             raise EngineError(f"decoder: expected 1 to {most} new positions, got {count}; score a smaller tree")
         if (levels != 1 and not (self.fuses_chains and 1 <= levels <= most)) or (sizes[0] and not self.fuses_trees):
             deep = sizes[0] or levels
             raise EngineError(f"decoder: expected 1 level from this graph, got {deep}; draft level by level")
-        new = (shape.layers, rows, shape.heads, count, shape.head_dim)
+        new, kept = (config.layers, rows, config.kv_heads, count, config.head_dim), self.memory.key_memory.dtype
         bias = self._buffer(names.BIAS, (rows, count, slots + count), 2 * rows * most * most)
         output = PassOutput(
-            self._buffer(names.LOGITS, (rows, count, shape.vocab_size), rows * most * shape.vocab_size),
-            self._buffer(names.PREDICTED_FEATURES, (rows, count, shape.dim), rows * most * shape.dim),
-            self._buffer(names.PROBS, (count, shape.vocab_size), most * shape.vocab_size)
+            self._buffer(names.LOGITS, (rows, count, config.vocab_size), rows * most * config.vocab_size),
+            self._buffer(names.PREDICTED_FEATURES, (rows, count, config.dim), rows * most * config.dim),
+            self._buffer(names.PROBS, (count, config.vocab_size), most * config.vocab_size)
             if probs and levels == 1
             else None,
             self._buffer(names.CHAIN_TOKENS, (levels,), most, np.int64) if self.fuses_chains else None,
-            _tree_buffers(*sizes, shape.vocab_size) if sizes[0] else None,
+            _tree_buffers(*sizes, config.vocab_size) if sizes[0] else None,
         )
         bound = _Bound(
             self._session.io_binding(),
@@ -203,14 +210,14 @@ class OnnxEngine(CacheOwner):
             self._buffer(names.CELLS, (rows, count), rows * most, np.int64),
             bias[:, :, :slots],
             bias[:, :, slots:],
-            self._buffer(names.FEATURES, (rows, count, shape.dim), rows * most * shape.dim),
+            self._buffer(names.FEATURES, (rows, count, config.dim), rows * most * config.dim),
             np.array(levels, dtype=np.int64),
             np.zeros(sizes[:2], dtype=np.int64),
             np.zeros(sizes),
             np.zeros((), dtype=np.bool_),
             np.zeros((), dtype=np.bool_),
-            self._buffer("new_keys", new, self.memory.key_memory.size),
-            self._buffer("new_values", new, self.memory.value_memory.size),
+            self._buffer("new_keys", new, self.memory.key_memory.size, kept),
+            self._buffer("new_values", new, self.memory.value_memory.size, kept),
             output,
         )
         self._attach(bound, bias)
@@ -242,7 +249,7 @@ class OnnxEngine(CacheOwner):
             # A loop that never turns gives arrays of no shape that could be known.
             fused: dict[str, NDArray[Any]] = dict(zip(names.TREE_OUTPUTS, output.tree, strict=True))
             outputs |= {name: array for name, array in fused.items() if array.size}
-        for layer in range(self.shape.layers):
+        for layer in range(self.config.layers):
             inputs[names.past_key(layer)] = self.memory.keys[layer]
             inputs[names.past_value(layer)] = self.memory.values[layer]
             outputs[names.new_key(layer)] = bound.new_keys[layer]

@@ -34,9 +34,9 @@ class EngineTarget:
     def __init__(self, decoder: LoadedDecoder, params: SamplingParams, encoder: ConditionEncoder | None = None) -> None:
         """encoder: what conditions are encoded by; None for a decoder that is asked by ids."""
         self.decoder = decoder
-        self.encoder = encoder or ConditionEncoder(decoder.shape)
-        self.eol_layout = EolLayout(decoder.shape)
-        self._cells = np.arange(decoder.shape.grid.cells)
+        self.encoder = encoder or ConditionEncoder(decoder.config)
+        self.eol_layout = EolLayout(decoder.config)
+        self._cells = np.arange(decoder.config.cells)
         self._engines = GuidanceEngines(decoder)
         self._condition: EncodedCondition | None = None
         self.sample_by(params)
@@ -53,11 +53,11 @@ class EngineTarget:
     ) -> "EngineTarget":
         """The target `name` of a folder of models; see `engines.loading.load_decoder`."""
         decoder = load_decoder(name, kind, folder, context, backend)
-        return cls(decoder, params, load_encoder(decoder.shape, folder, context))
+        return cls(decoder, params, load_encoder(decoder.config, folder, context))
 
     def sample_by(self, params: SamplingParams) -> None:
         """Say how logits become distributions; `begin` comes next. EngineError on guidance that the model lacks."""
-        if params.guidance != 1.0 and not self.decoder.shape.guided:
+        if params.guidance != 1.0 and not self.decoder.config.guided:
             raise EngineError(
                 f"guidance {params.guidance:g}: this export has no prompt without a condition, as its authors draw it "
                 "without guidance; use --guidance 1, or export it with --kept"
@@ -80,12 +80,12 @@ class EngineTarget:
     @property
     def vocab_size(self) -> int:
         """V."""
-        return self.decoder.shape.vocab_size
+        return self.decoder.config.vocab_size
 
     @property
     def grid(self) -> Grid:
         """The image to draw."""
-        return self.decoder.shape.grid
+        return self.decoder.config.grid
 
     @property
     def prefix(self) -> int | None:
@@ -94,9 +94,9 @@ class EngineTarget:
 
     def check_pass(self, cells: int, params: SamplingParams) -> None:
         """EngineError where the engine of this sampling takes no pass over so many cells at once."""
-        most, shape = self.decoder.max_positions(rows_of(params)), self.decoder.shape
-        eol = 0 if shape.eol_token is None else -(-cells // shape.width)
-        if most is not None and min(cells + eol, shape.grid.cells + shape.eol_tokens) > most:
+        most, config = self.decoder.max_positions(rows_of(params)), self.decoder.config
+        eol = 0 if config.eol_id is None else -(-cells // config.width)
+        if most is not None and min(cells + eol, config.cells + config.eol_tokens) > most:
             raise EngineError(
                 f"{self.decoder.name}: this method passes over {cells} cells at once, its engine over {most}; build it "
                 f"with larger --buckets (as 1,8,16,32,64,{cells}), or let the method draft fewer rows a cycle"
@@ -107,7 +107,7 @@ class EngineTarget:
         widest = self.decoder.max_positions(rows_of(self.params))
         if widest is None:
             return most
-        between = 0 if self.decoder.shape.eol_token is None else -(-widest // self.decoder.shape.width)
+        between = 0 if self.decoder.config.eol_id is None else -(-widest // self.decoder.config.width)
         return max(1, min(most, widest - between))
 
     def condition(self, condition: Condition) -> None:
@@ -128,7 +128,7 @@ class EngineTarget:
         bias = causal(self._prefix)
         if any(hidden):
             bias = np.stack([_hiding(bias, count) for count in hidden])
-        result = engine.run(tokens, engine.shape.first_cells(self._prefix), bias)
+        result = engine.run(tokens, engine.config.first_cells(self._prefix), bias)
         engine.commit(slice(None))
         return Scored(result.probs_at(slice(-1, None), self.params), result.features[:, -1:].copy())
 

@@ -19,14 +19,14 @@ from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.draft.spec import FusedTreeSpec
 from underpaint.algos.rows import SamplingParams
 from underpaint.artifacts import decoder_graph as names
+from underpaint.artifacts.decoder_config import DecoderConfig
 from underpaint.artifacts.manifest import ManifestError
 from underpaint.runtime.engines import tensorrt_runtime
 from underpaint.runtime.engines.cache import CacheOwner, KeyValueCache
 from underpaint.runtime.engines.context import EngineError
 from underpaint.runtime.engines.device_memory import TYPES, DeviceMemory, layered
-from underpaint.runtime.engines.engine import PassOutput, PassTimer
+from underpaint.runtime.engines.engine import PassOutput, PassTimer, check_cells, manifest_config
 from underpaint.runtime.engines.padding import PassInputs, fill
-from underpaint.runtime.engines.shape import DecoderShape, read_shape
 from underpaint.runtime.engines.tensorrt_files import backend_module, read_record, row_counts
 from underpaint.runtime.engines.tensorrt_runtime import TensorRTRuntime, open_runtime
 from underpaint.zoo.load import manifest
@@ -59,7 +59,7 @@ class TensorRTDecoder:
     """
 
     name: str
-    shape: DecoderShape
+    config: DecoderConfig
     folder: Path
     kind: str
     backend: str
@@ -81,7 +81,7 @@ class TensorRTDecoder:
         if runtime is None:
             runtime = open_runtime(self.name, self.kind, self.folder, self.backend, rows, self.module)
             self.live[rows] = runtime
-        return TensorRTEngine(self.shape, runtime)
+        return TensorRTEngine(self.config, runtime)
 
 
 def load_tensorrt(name: str, kind: str, folder: Path, backend: str) -> TensorRTDecoder:
@@ -94,7 +94,7 @@ def load_tensorrt(name: str, kind: str, folder: Path, backend: str) -> TensorRTD
     known = manifest(name, folder)
     if known.kind != kind:
         raise ManifestError(f"'{name}' is a {known.kind}, expected a {kind}; choose another model")
-    found = TensorRTDecoder(name, read_shape(known.settings, name), folder, kind, backend, module)
+    found = TensorRTDecoder(name, manifest_config(known.settings, name), folder, kind, backend, module)
     if not found.row_counts:
         raise EngineError(
             f"{folder} holds no {backend} engine of '{name}'; build it with `underpaint engine {folder} --backend "
@@ -111,13 +111,13 @@ class TensorRTEngine(CacheOwner):
     fuses_trees: Final = False
     """See `Engine`."""
 
-    def __init__(self, shape: DecoderShape, runtime: TensorRTRuntime) -> None:
-        self.shape = shape
+    def __init__(self, config: DecoderConfig, runtime: TensorRTRuntime) -> None:
+        self.config = config
         self.rows = runtime.record.rows
         self.cost = PassTimer()
-        self.memory = DeviceMemory(shape, self.rows)
+        self.memory = DeviceMemory(config, self.rows)
         self.cache = KeyValueCache(self.memory, self.rows)
-        self._cond_rows = np.zeros((shape.external_cond_rows, shape.dim), dtype=np.float32)
+        self._cond_rows = np.zeros((config.external_cond_rows, config.dim), dtype=np.float32)
         self._runtime: TensorRTRuntime | None = runtime
         self._stream = _new_stream()
         engine = runtime.engine
@@ -156,7 +156,7 @@ class TensorRTEngine(CacheOwner):
         """See `Engine`. Passes larger than the largest profile raise EngineError."""
         if chain_levels != 1 or tree is not None:
             raise EngineError("decoder: TensorRT's graphs are plain passes; draft level by level")
-        self.shape.check_cells(cells)
+        check_cells(self.config, cells)
         count = cells.shape[-1]
         runtime = self._opened()
         fitting = [size for size in self._profiles if size >= count]
@@ -228,12 +228,12 @@ class TensorRTEngine(CacheOwner):
 
     def _make(self, runtime: TensorRTRuntime, count: int) -> _Bucket:
         """Buffers, a context on its profile, and a capture after warm-up passes."""
-        shape, rows = self.shape, self.rows
+        config, rows = self.config, self.rows
         sizes = {
             names.TOKENS: (rows, count),
             names.CELLS: (rows, count),
             names.BIAS: (rows, count, self.memory.slots + count),
-            names.FEATURES: (rows, count, shape.dim),
+            names.FEATURES: (rows, count, config.dim),
             names.EXTERNAL_COND_ROWS: self._cond_rows.shape,
         }
         kinds = dict.fromkeys((names.TOKENS, names.CELLS), torch.int64)
@@ -245,11 +245,11 @@ class TensorRTEngine(CacheOwner):
                 device[name] = torch.zeros(size, dtype=kind, device="cuda")
         self._hold(host)
         read = {}
-        for name, wide in ((names.LOGITS, shape.vocab_size), (self._predicted, shape.dim)):
+        for name, wide in ((names.LOGITS, config.vocab_size), (self._predicted, config.dim)):
             device[name] = torch.zeros((rows, count, wide), device="cuda")
             read[name] = torch.zeros((rows, count, wide), pin_memory=True)
-        new = (rows, shape.heads, count, shape.head_dim)
-        keys, values = (layered(shape.layers, new, TYPES[shape.precision], "cuda") for _ in range(2))
+        new = (rows, config.kv_heads, count, config.head_dim)
+        keys, values = (layered(config.layers, new, TYPES[config.precision], "cuda") for _ in range(2))
         context = self._context(runtime.new_context(), count, host, device, keys, values)
         return _Bucket(context, device, host, read, keys, values, self._capture(context))
 
@@ -265,14 +265,14 @@ class TensorRTEngine(CacheOwner):
         if not context.set_optimization_profile_async(self._profiles[count], self._stream.cuda_stream):
             raise EngineError(f"decoder: the engine refuses its profile of {count} positions; build it again")
         bound = {name: device[name] for name in host}
-        for layer in range(self.shape.layers):
+        for layer in range(self.config.layers):
             bound[names.past_key(layer)] = self.memory.keys[layer]
             bound[names.past_value(layer)] = self.memory.values[layer]
         for name, tensor in bound.items():
             if not context.set_input_shape(name, tuple(tensor.shape)):
                 raise EngineError(f"decoder: the engine refuses {name} {tuple(tensor.shape)}; build it again")
         bound |= {name: device[name] for name in (names.LOGITS, self._predicted)}
-        for layer in range(self.shape.layers):
+        for layer in range(self.config.layers):
             bound[names.new_key(layer)], bound[names.new_value(layer)] = new_keys[layer], new_values[layer]
         for name, tensor in bound.items():
             if not context.set_tensor_address(name, tensor.data_ptr()):

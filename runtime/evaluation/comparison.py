@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from itertools import product
+from typing import Any, Final
 
 import numpy as np
 
@@ -14,13 +15,12 @@ from underpaint.algos.rows import SamplingParams
 from underpaint.artifacts.cost_curve import EngineCosts
 from underpaint.artifacts.manifest import digest
 from underpaint.runtime.conditions import Condition, of_words
-from underpaint.runtime.drawing import Drawing, draw
-from underpaint.runtime.evaluation.drawing_log import DrawingKey, DrawingLog
+from underpaint.runtime.evaluation.drawing_log import DrawingKey
 from underpaint.runtime.methods.method import DecodingMethod, PipelineModels
 from underpaint.runtime.methods.method_config import TUNED
 from underpaint.runtime.methods.registry import build_method, resolve
 from underpaint.runtime.pipeline import Pipeline
-from underpaint.zoo.grammars import EMOJI, Grammar, index_grammar
+from underpaint.zoo.grammars import TEXTURED, index_grammar
 
 BASELINE: Final = "ar"
 EAGER: Final = "ar-eager"
@@ -76,15 +76,18 @@ class ComparisonPlan:
             **({"features": files} if files else {}),
         }
 
-    def turns(self) -> Iterator[tuple[DecodingMethod, Condition, int]]:
-        """Every drawing in order: by condition and seed, the methods rotated by one each time."""
-        turn = 0
-        for seed in self.seeds:
-            for condition in self.conditions:
-                first = turn % len(self.methods)
-                for method in self.methods[first:] + self.methods[:first]:
-                    yield method, condition, seed
-                turn += 1
+    def jobs(self, model: int = 0) -> list[DrawingKey]:
+        """Every drawing in order: by condition and seed, the methods rotated by one each time.
+
+        Args:
+            model: The model's place in the run.
+        """
+        names, found = [method.name for method in self.methods], list[DrawingKey]()
+        for turn, (seed, condition) in enumerate(product(self.seeds, self.conditions)):
+            first = turn % len(names)
+            text = condition.caption()
+            found += [DrawingKey(name, text, seed, model) for name in names[first:] + names[:first]]
+        return found
 
     @property
     def images(self) -> int:
@@ -97,15 +100,7 @@ class ComparisonPlan:
         return len(self.methods) * self.images
 
 
-class ComparisonProgress(NamedTuple):
-    """Where a comparison stands: drawings finished of all, and the last one (None: the warm-up)."""
-
-    finished: int
-    size: int
-    last: Drawing | None
-
-
-def choose_prompts(count: int, skip: int = 0, grammar: Grammar = EMOJI) -> tuple[Condition, ...]:
+def choose_prompts(count: int, skip: int = 0) -> tuple[Condition, ...]:
     """`count` prompts of the grammar's training pairs after the first `skip`: the same ones every time.
 
     No subject comes twice while there are others. Settings are tuned on some prompts and reported on others by `skip`.
@@ -119,10 +114,10 @@ def choose_prompts(count: int, skip: int = 0, grammar: Grammar = EMOJI) -> tuple
     chosen: list[Condition] = []
     seen: set[str] = set()
     shown: set[str] = set()
-    everything = set(grammar.slots[grammar.subject])
+    everything = set(TEXTURED.slots[TEXTURED.subject])
     while len(chosen) < skip + count:
-        prompt = grammar.sample(rng)
-        subject = prompt.attributes[grammar.subject]
+        prompt = TEXTURED.sample(rng)
+        subject = prompt.attributes[TEXTURED.subject]
         if shown >= everything:
             shown.clear()
         if subject not in shown and prompt.caption not in seen:
@@ -146,9 +141,8 @@ def read_conditions(
                 "--prompts-count and --prompts-skip choose prompts; leave them out, or leave the prompts out"
             )
         return tuple(pipeline.condition(text) for text in texts)
-    grammar = index_grammar(pipeline.index)
-    if grammar is not None:
-        return choose_prompts(count or 8, skip, grammar)
+    if index_grammar(pipeline.index) is not None:
+        return choose_prompts(count or 8, skip)
     if count is not None or skip:
         raise ValueError(
             f"--prompts-count and --prompts-skip choose prompts of the grammar, and {pipeline.folder} takes "
@@ -186,32 +180,6 @@ def build_methods(
     return tuple(build_method(name, config, tables) for name, config in zip(names, configs, strict=True))
 
 
-def log_settings(pipeline: Pipeline, plan: ComparisonPlan) -> dict[str, Any]:
-    """What a run log says of a comparison: only the same comparison goes on with it."""
-    return {**plan.to_dict(), "model": dict(pipeline.fingerprint())}
-
-
-def check_log(log: DrawingLog, plan: ComparisonPlan, pipeline: Pipeline) -> None:
-    """ValueError where a recorded drawing is none of the plan's, or not of these models: a log that was edited."""
-    known = {DrawingKey(method.name, condition.caption(), seed) for method, condition, seed in plan.turns()}
-    grid, codes = pipeline.grid, pipeline.tables.vocab_size
-    for drawing in log:
-        wrong = ""
-        if DrawingKey(drawing.method, drawing.prompt, drawing.seed) not in known:
-            wrong = "is not of this comparison"
-        elif len(drawing.tokens) != grid.cells or not all(0 <= token < codes for token in drawing.tokens):
-            wrong = f"should hold {grid.cells} tokens from 0 to {codes - 1}"
-        elif drawing.accepted is not None and 1 + sum(drawing.accepted) + len(drawing.accepted) != grid.cells:
-            wrong = f"has cycles that do not cover {grid.cells} cells"
-        elif any(cell >= grid.cells for cell in drawing.kept_cells or ()):
-            wrong = f"keeps a cell beyond {grid.cells - 1}"
-        if wrong:
-            raise ValueError(
-                f"{log.path}: the drawing of {drawing.prompt!r} by {drawing.method}, seed {drawing.seed}, {wrong}: the "
-                "file was edited, or is of other models; pass --fresh to discard it, or choose another folder"
-            )
-
-
 def check_opens(models: PipelineModels, plan: ComparisonPlan) -> None:
     """Open every method, and take every condition: ValueError, naming it, where a model or a setting does not fit."""
     for method in plan.methods:
@@ -221,20 +189,3 @@ def check_opens(models: PipelineModels, plan: ComparisonPlan) -> None:
             raise ValueError(f"method '{method.name}': {error}") from error
     for condition in plan.conditions[1:]:
         models.target(condition, plan.sampling)
-
-
-def run(
-    models: PipelineModels, plan: ComparisonPlan, log: DrawingLog, report: Callable[[ComparisonProgress], None]
-) -> None:
-    """Draw what `log` does not hold yet. A stop (Ctrl-C) leaves every finished drawing in it."""
-    missing = [turn for turn in plan.turns() if DrawingKey(turn[0].name, turn[1].caption(), turn[2]) not in log]
-    if not missing:
-        return
-    # First passes allocate and page in: one drawing of each method goes uncounted.
-    for method in plan.methods:
-        draw(models, method, plan.sampling, plan.conditions[0], plan.seeds[0])
-        report(ComparisonProgress(len(log), plan.size, None))
-    for method, condition, seed in missing:
-        drawing = draw(models, method, plan.sampling, condition, seed)
-        log.add(drawing)
-        report(ComparisonProgress(len(log), plan.size, drawing))

@@ -1,150 +1,249 @@
-"""The run log of a comparison: finished drawings on disk, one JSON line each, so that what was stopped goes on."""
+"""The finished drawings of a run on disk, so that what was stopped goes on: by `compare`, `sweep` or `evaluate`."""
 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import json
-from collections.abc import Iterator, Mapping, Sequence
+import io
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Annotated, Any, ClassVar, Final, NamedTuple
 
-from underpaint.artifacts.run_log import RunLog
-from underpaint.artifacts.strict_json import is_version
-from underpaint.artifacts.typed_json import build_typed
+import numpy as np
+from PIL import Image
+
+from underpaint.artifacts.manifest import check_beside
+from underpaint.artifacts.origin import marked
+from underpaint.artifacts.run_log import RunStore
+from underpaint.artifacts.typed_json import Within, build_typed
+from underpaint.artifacts.whole_file import replacing
 from underpaint.runtime.drawing import Drawing
+from underpaint.runtime.engines.images import Picture
+from underpaint.runtime.evaluation.quality import Reading
 
-FILE_NAME: Final = "drawings.jsonl"
-LOG_FORMAT: Final = 3
-"""Version of the lines. 1 named the fields of a drawing and the settings of methods otherwise; 2 had no checksums."""
+PICTURES: Final = "pictures"
+"""The folder of pictures in that of a run."""
 
 
 class DrawingKey(NamedTuple):
-    """One drawing that a comparison asks for."""
+    """One drawing that a run asks for. model: the model's place in the plan."""
 
     method: str
     prompt: str
     seed: int
+    model: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.prompt!r} by {self.method}, seed {self.seed}"
 
 
-def settings_hash(settings: Mapping[str, Any]) -> str:
-    """A SHA-256 of settings, whatever the order of their keys."""
-    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
+@dataclass(frozen=True, slots=True)
+class DrawnJob:
+    """A finished drawing, and what a worker tells of it.
 
-
-class OtherComparison(ValueError):
-    """A folder that holds another comparison, or one of another version."""
-
-
-class DrawingLog:
-    """The drawings of one comparison, in `folder/drawings.jsonl`.
-
-    The first line says what was compared. A last line that a stopped process left unfinished is dropped.
+    Attributes:
+        drawing: The drawing.
+        model: The model's place in the plan.
+        processor: Where it was drawn; empty where nobody says.
+        log_likelihood: See `image_log_likelihood`; None where it is left out.
+        reading: What the judge sees; None where nobody looked.
+        picture: As PNG; None where it is decoded later.
+        stored: Whether its picture lies in the folder of the run.
     """
 
-    def __init__(self, folder: Path, settings: Mapping[str, Any], *, fresh: bool = False) -> None:
-        """Take up what `folder` holds, unless `fresh`, and write nothing yet.
+    drawing: Drawing
+    model: int = 0
+    processor: str = ""
+    log_likelihood: float | None = None
+    reading: Reading | None = None
+    picture: bytes | None = None
+    stored: bool = False
 
-        Raises ValueError where the folder holds another comparison, one of an older version, or a file that is none.
+    @property
+    def key(self) -> DrawingKey:
+        """What it is a drawing of."""
+        return DrawingKey(self.drawing.method, self.drawing.prompt, self.drawing.seed, self.model)
+
+
+@dataclass(frozen=True, slots=True)
+class _ReadingRecord:
+    """What the judge saw, as JSON holds it; see `Reading`."""
+
+    values: Mapping[str, str]
+    features: list[float]
+    scores: Mapping[str, list[float]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """What a line says beside its drawing; see `DrawnJob`."""
+
+    model: Annotated[int, Within(0, 1 << 20)] = 0
+    processor: str = ""
+    log_likelihood: float | None = None
+    reading: _ReadingRecord | None = None
+    stored: bool = False
+
+
+_TOLD: Final = frozenset(field.name for field in fields(_Told))
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedModel:
+    """A model of a run as its folder names it.
+
+    Attributes:
+        model: See `Pipeline.fingerprint`.
+        prompts: The prompts that are drawn.
+        methods: The settings of the methods, by name.
+        seeds: The seeds of each prompt.
+        prompt_keys: What the file of prompts calls each of them; empty without one.
+    """
+
+    model: Mapping[str, Any]
+    prompts: tuple[str, ...]
+    methods: Mapping[str, Any]
+    seeds: tuple[int, ...]
+    prompt_keys: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.prompt_keys and len(self.prompt_keys) != len(self.prompts):
+            raise ValueError(f"expected a key for each of {len(self.prompts)} prompts, got {len(self.prompt_keys)}")
+        if not isinstance(self.model.get("target"), str):
+            raise ValueError("model: expected the name of a target")
+        check_beside(self.target, "target")
+
+    @property
+    def target(self) -> str:
+        """The name of the target, which may be part of a file's name."""
+        return str(self.model["target"])
+
+
+class DrawingLog(RunStore[DrawingKey, DrawnJob]):
+    """The drawings of a run, in `folder/drawings.jsonl` or files of processes that share the folder."""
+
+    NAME: ClassVar[str] = "drawings"
+    VERSION: ClassVar[int] = 4
+    WHAT: ClassVar[str] = "comparison"
+    REMEDY: ClassVar[str] = "choose another folder, or discard it (compare and sweep: --fresh)"
+
+    def __init__(self, *given: Any, **options: Any) -> None:
+        self._places: dict[int, dict[str, int]] = {}
+        self._numbers: dict[int, int] = {}
+        super().__init__(*given, **options)
+
+    def read(self, line: Mapping[str, Any]) -> tuple[DrawingKey, DrawnJob]:
+        told = build_typed(_Told, {name: value for name, value in line.items() if name in _TOLD}, "a drawing")
+        models = self.settings.get("models", [])
+        if self.settings and (not isinstance(models, list) or told.model >= len(models)):
+            raise ValueError(f"a drawing of model {told.model}, which the run does not have")
+        own = models[told.model] if models else {}
+        drawing = drawing_of({name: value for name, value in line.items() if name not in _TOLD}, own)
+        # One object a number: there are few of them, and tokens are many.
+        tokens = tuple(self._numbers.setdefault(one, one) for one in drawing.tokens)
+        drawing = dataclasses.replace(drawing, tokens=tokens)
+        seen = told.reading
+        reading = None
+        if seen is not None:
+            scores = {slot: np.array(one, dtype=np.float64) for slot, one in seen.scores.items()}
+            reading = Reading(seen.values, np.array(seen.features, dtype=np.float64), scores)
+        job = DrawnJob(drawing, told.model, told.processor, told.log_likelihood, reading, stored=told.stored)
+        return job.key, job
+
+    def plain(self, record: DrawnJob) -> dict[str, Any]:
+        seen = record.reading
+        told = {
+            "model": record.model or None,
+            "processor": record.processor or None,
+            "log_likelihood": record.log_likelihood,
+            "reading": None
+            if seen is None
+            else {
+                "values": dict(seen.values),
+                "features": seen.features.tolist(),
+                "scores": {slot: scores.tolist() for slot, scores in seen.scores.items()},
+            },
+            "stored": record.stored or None,
+        }
+        return dataclasses.asdict(record.drawing) | {name: one for name, one in told.items() if one is not None}
+
+    def keep(self, job: DrawnJob) -> None:
+        """Append a finished drawing, its picture first; both are on the disk when this returns. See `add`."""
+        if job.picture is not None:
+            with replacing(self.picture_path(job.key)) as file:
+                file.write(marked(job.picture))
+                file.flush()
+                os.fsync(file.fileno())
+        self.add(job.key, dataclasses.replace(job, picture=None, stored=job.picture is not None))
+
+    def drawing(self, key: DrawingKey) -> Drawing:
+        """The drawing of a key that the log holds."""
+        return self.records[key].drawing
+
+    def models(self) -> tuple[PlannedModel, ...]:
+        """The models of the run.
+
+        Raises:
+            ValueError: The folder holds no run, or its settings were edited.
         """
-        self.path = folder / FILE_NAME
-        self._settings = settings
-        self._drawings: dict[DrawingKey, Drawing] = {}
-        self._run_log = RunLog(self.path)
-        if not fresh:
-            self._take_up()
-
-    def _take_up(self) -> None:
-        try:
-            lines = self._run_log.read()
-            if lines:
-                self._check_head(lines[0])
-            for drawing in drawings_of(lines, self._settings):
-                self._hold(drawing)
-        except OtherComparison:
-            raise
-        except ValueError as error:
-            raise ValueError(
-                f"{self.path} is no record of a comparison, or was edited ({error}); choose another folder, or pass "
-                "--fresh to discard it"
-            ) from error
-
-    def _check_head(self, head: Mapping[str, Any]) -> None:
-        before = read_head(self.path, [head])
-        if head["hash"] == settings_hash(self._settings):
-            return
-        now = json.loads(json.dumps(self._settings))
-        differs = sorted(key for key in before.keys() | now.keys() if before.get(key) != now.get(key))
-        raise OtherComparison(
-            f"{self.path} belongs to another comparison (it differs in {', '.join(differs)}); repeat that command to "
-            "go on with it, choose another folder, or pass --fresh to discard it"
+        if not self.settings:
+            raise ValueError(f"{self.folder} is no folder of `underpaint evaluate`: it holds no record of drawings")
+        known = {field.name for field in fields(PlannedModel)}
+        told = self.settings.get("models")
+        if not isinstance(told, list) or not told or not all(isinstance(one, dict) for one in told):
+            raise ValueError("settings: expected a list of models")
+        return tuple(
+            build_typed(PlannedModel, {name: one[name] for name in known & one.keys()}, f"settings: models[{turn}]")
+            for turn, one in enumerate(told)
         )
 
-    def _hold(self, drawing: Drawing) -> None:
-        self._drawings[DrawingKey(drawing.method, drawing.prompt, drawing.seed)] = drawing
+    def check_settings(self) -> None:
+        self.models()
 
-    def __contains__(self, key: DrawingKey) -> bool:
-        return key in self._drawings
+    def picture_path(self, key: DrawingKey) -> Path:
+        """Where the PNG of a drawing goes: pictures/METHOD/PROMPT-seedSEED.png, prompts numbered in their order."""
+        models = self.settings["models"]
+        folder = self.folder / PICTURES / (str(key.model) if len(models) > 1 else "")
+        if key.model not in self._places:
+            self._places[key.model] = {prompt: place for place, prompt in enumerate(models[key.model]["prompts"])}
+        place = self._places[key.model][key.prompt]
+        return folder / key.method.replace(":", "_") / f"{place:04d}-seed{key.seed}.png"
 
-    def __len__(self) -> int:
-        return len(self._drawings)
-
-    def __iter__(self) -> Iterator[Drawing]:
-        return iter(self._drawings.values())
-
-    def __getitem__(self, key: DrawingKey) -> Drawing:
-        return self._drawings[key]
-
-    def add(self, drawing: Drawing) -> None:
-        """Append a finished drawing; it is on the disk when this returns.
-
-        Raises `RunLogInUse`, and then writes nothing, where another process writes to the file too.
-        """
-        if self._run_log.empty:
-            head = {"format": LOG_FORMAT, "hash": settings_hash(self._settings), "settings": self._settings}
-            self._run_log.append(head)
-        self._run_log.append(dataclasses.asdict(drawing))
-        self._hold(drawing)
+    def picture(self, key: DrawingKey) -> Picture | None:
+        """The picture that was stored with a drawing, [height, width, 3]; None without one."""
+        path = self.picture_path(key)
+        if not self.records[key].stored or not path.is_file():
+            return None
+        return np.asarray(Image.open(io.BytesIO(path.read_bytes())).convert("RGB"))
 
 
-def read_head(path: Path, lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The settings in the first line of a log; ValueError where it is empty or of another version."""
-    if not lines:
-        raise ValueError("it is empty")
-    if "settings" not in lines[0] or "hash" not in lines[0]:
-        raise ValueError("line 1: it has no settings and hash")
-    written = lines[0].get("format")
-    if not is_version(written, LOG_FORMAT):
-        raise OtherComparison(
-            f"{path} was written by another version (format {written!r}, expected {LOG_FORMAT}); choose another "
-            "folder, or pass --fresh to discard it"
-        )
-    return build_typed(_LogHead, lines[0], "line 1").settings
+class StoredPicture(NamedTuple):
+    """A picture of a run, and where its PNG lies. model: the model's place in the plan."""
+
+    model: int
+    method: str
+    prompt: str
+    seed: int
+    path: Path
+
+    def png(self) -> bytes:
+        """The picture's file."""
+        return self.path.read_bytes()
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _LogHead:
-    """The first line. settings: of the comparison; hash: of them."""
-
-    format: int
-    hash: str
-    settings: dict[str, Any]
-
-
-def drawings_of(lines: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> Iterator[Drawing]:
-    """The drawings of a log's lines, its head left out; ValueError, naming the line, where one is none of the run's."""
-    for number, line in enumerate(lines[1:], start=2):
-        try:
-            yield drawing_of(line, settings)
-        except ValueError as error:
-            raise ValueError(f"line {number}: {error}") from error
+def stored_pictures(log: DrawingLog) -> list[StoredPicture]:
+    """The pictures that were stored with drawings, in an order that says nothing of who drew them, or when."""
+    keys = (job.key for job in log if job.stored)
+    found = (StoredPicture(key.model, key.method, key.prompt, key.seed, log.picture_path(key)) for key in keys)
+    return sorted(one for one in found if one.path.is_file())
 
 
 def drawing_of(plain: object, settings: Mapping[str, Any] | None = None) -> Drawing:
-    """The drawing in a line of a log or a record of a shard.
+    """The drawing in a line of a log.
 
-    settings: those of the run, whose method, prompt and seed it must be of; None asks for none.
+    settings: those of the run's model, whose method, prompt and seed it must be of; None asks for none.
 
     Raises:
         ValueError: a field is missing, unknown, of another type or range, or two fields contradict each other.

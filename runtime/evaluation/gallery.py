@@ -18,7 +18,7 @@ from matplotlib.ticker import PercentFormatter
 from underpaint.algos.arrays import FloatArray
 from underpaint.artifacts.manifest import write_beside
 from underpaint.artifacts.origin import marked
-from underpaint.runtime.evaluation.picture_judge import Picture
+from underpaint.runtime.engines.images import Picture
 from underpaint.runtime.evaluation.report import ReportRow
 
 _INK: Final = "#22252b"

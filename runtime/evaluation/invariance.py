@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.artifacts.arrays import read_tensor_header
-from underpaint.artifacts.decoder_graph import POSITION_BUCKETS, Precision
+from underpaint.artifacts.decoder_config import Precision
+from underpaint.artifacts.decoder_graph import POSITION_BUCKETS
 from underpaint.artifacts.manifest import DRAFT_TARGET, ManifestError
 from underpaint.artifacts.model_index import read_index
 from underpaint.artifacts.scaled_rows import SCALE
@@ -138,15 +139,15 @@ def check_invariance(
 
 def _draw(target: LoadedDecoder, rng: np.random.Generator) -> tuple[list[DecoderSequence], list[NDArray[np.float32]]]:
     """Sequences that the target draws from random conditions, token by token, and the features [N, D] before each."""
-    engine, shape = target.open(1), target.shape
+    engine, config = target.open(1), target.config
     drawn, features = [], []
     for _ in range(_SEQUENCES):
         prefix = _prefix(target, rng)
         out = _begin(engine, prefix[None])
-        steps = min(_STEPS, shape.grid.cells)
+        steps = min(_STEPS, config.cells)
         tokens, logits, seen = [], [], []
         for cell in range(steps):
-            tokens.append(int(rng.choice(shape.vocab_size, p=_softmax(out[0][-1]))))
+            tokens.append(int(rng.choice(config.vocab_size, p=_softmax(out[0][-1]))))
             seen.append(out[1][-1])
             out = _pass(engine, np.array([[tokens[-1]]]), np.array([cell]), causal(1), None)
             engine.commit(slice(None))
@@ -182,32 +183,32 @@ def _arithmetic(folder: Path, decoder: LoadedDecoder) -> Arithmetic:
     if found.kind == DRAFT_TARGET:
         return "int8"
     if weights is None:
-        return decoder.shape.precision
+        return decoder.config.precision
     header, _ = read_tensor_header(folder / weights.file)
     # Products are taken in 8 bits of a matrix in blocks (U8); one with a scale a row (I8) is widened when it is loaded.
     blocks = any(entry["dtype"] == "U8" for name, entry in header.items() if f"{name}{SCALE}" in header)
-    return "int8" if blocks else decoder.shape.precision
+    return "int8" if blocks else decoder.config.precision
 
 
 def _prefix(target: LoadedDecoder, rng: np.random.Generator) -> IntArray:
     """Random ids of a condition, [P]."""
-    shape = target.shape
-    if shape.external_cond_rows:
-        return shape.vocab_size + rng.permutation(shape.external_cond_rows)[: shape.prefix]
-    return shape.vocab_size + rng.integers(max(1, shape.cond_ids), size=shape.prefix)
+    config = target.config
+    if config.external_cond_rows:
+        return config.vocab_size + rng.permutation(config.external_cond_rows)[: config.prefix]
+    return config.vocab_size + rng.integers(max(1, config.prompt_ids), size=config.condition_positions)
 
 
 def _begin(engine: Engine, prefixes: IntArray) -> tuple[FloatArray, FloatArray]:
     """Take conditions [B, P] in; logits [P, V] and features [P, D] of the first row."""
-    shape = engine.shape
+    config = engine.config
     count = prefixes.shape[1]
     rows = None
-    if shape.external_cond_rows:
-        rows = np.random.default_rng(1).standard_normal((shape.external_cond_rows, shape.dim)).astype(np.float32)
+    if config.external_cond_rows:
+        rows = np.random.default_rng(1).standard_normal((config.external_cond_rows, config.dim)).astype(np.float32)
     engine.begin((), rows)
     if not count:
-        return np.zeros((1, shape.vocab_size)), np.zeros((1, shape.dim))
-    out = _pass(engine, prefixes, shape.first_cells(count), causal(count), None)
+        return np.zeros((1, config.vocab_size)), np.zeros((1, config.dim))
+    out = _pass(engine, prefixes, config.first_cells(count), causal(count), None)
     engine.commit(slice(None))
     return out
 
@@ -319,7 +320,7 @@ def _beside(engine: Engine, sequences: Sequence[DecoderSequence], counts: Sequen
         for count in counts if cell % 8 == 0 else ():
             among = None if features is None else np.repeat(features, count, axis=1)
             for place in sorted({0, count // 2, count - 1}):
-                tokens = rng.integers(engine.shape.vocab_size, size=(len(sequences), count))
+                tokens = rng.integers(engine.config.vocab_size, size=(len(sequences), count))
                 tokens[:, place] = own[:, 0]
                 out = engine.run(tokens, np.full(count, cell), alone(count), features=among)
                 for row, one in enumerate(sequences):

@@ -2,32 +2,36 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from underpaint.artifacts.manifest import ManifestError
 from underpaint.artifacts.model_index import ModelIndex, ResolutionEntry
 from underpaint.runtime.engines.context import EngineContext
+from underpaint.runtime.engines.images import Picture
 from underpaint.runtime.engines.judge import OnnxJudge
 from underpaint.runtime.evaluation.quality import Reading, Reference, load_reference
-from underpaint.zoo.grammars import GRAMMARS, Grammar, index_grammar
+from underpaint.runtime.pipeline import Pipeline
+from underpaint.zoo.grammars import TEXTURED, Grammar, index_grammar
 from underpaint.zoo.load import locate
-
-Picture: TypeAlias = NDArray[np.uint8]
-"""[height, width, 3] sRGB."""
 
 
 @dataclass(frozen=True, slots=True)
 class PictureJudge:
-    """A classifier that reads pictures in the slots of a grammar, and what it sees in real ones."""
+    """A classifier that reads pictures in the slots of a grammar, and what it sees in real ones.
+
+    Attributes:
+        hashes: The SHA-256 of its files, by name.
+    """
 
     engine: OnnxJudge
     reference: Reference
     grammar: Grammar
+    hashes: Mapping[str, str] = field(default_factory=dict)
 
     def read(self, picture: Picture) -> Reading:
         """What the judge sees in a picture [side, side, 3]."""
@@ -37,13 +41,30 @@ class PictureJudge:
         return Reading(values, judged.features[0].astype(np.float64), scores)
 
 
+def judge_of(pipeline: Pipeline) -> PictureJudge | None:
+    """The judge in the folder of a pipeline's models, for its resolution; see `open_judge`."""
+    return open_judge(pipeline.folder, pipeline.index, pipeline.entry, pipeline.context)
+
+
+def judged_fingerprint(pipeline: Pipeline, judge: PictureJudge | None) -> dict[str, Any]:
+    """The models and their judge, as JSON holds them; see `Pipeline.fingerprint`."""
+    told = dict(pipeline.fingerprint())
+    if judge is None:
+        return told
+    return {
+        **told,
+        "sha256": {**told["sha256"], **judge.hashes},
+        "judge_accuracy": dict(judge.reference.accuracy),
+    }
+
+
 def open_judge(folder: Path, index: ModelIndex, entry: ResolutionEntry, context: EngineContext) -> PictureJudge | None:
     """The judge of a folder, where it holds one and its view of real pictures at this resolution.
 
     None too where neither prompts nor the family tell what its slots are. Raises ManifestError where it reads other
     slots than those of the folder's grammar, or other values of them.
     """
-    grammar = index_grammar(index) or GRAMMARS.get(index.family)
+    grammar = index_grammar(index) or (TEXTURED if index.family == TEXTURED.family else None)
     if grammar is None or index.judge is None or entry.reference is None or entry.side is None:
         return None
     reference = load_reference(locate(entry.reference, "reference", folder).path, entry.side)
@@ -53,4 +74,4 @@ def open_judge(folder: Path, index: ModelIndex, entry: ResolutionEntry, context:
             f"{folder}: expected a judge of {', '.join(grammar.slots)}, the slots of {grammar.family}, got one of "
             f"{', '.join(engine.classes)}, or of other values; export the judge of these models into this folder"
         )
-    return PictureJudge(engine, reference, grammar)
+    return PictureJudge(engine, reference, grammar, index.hashes((index.judge, entry.reference)))

@@ -12,10 +12,11 @@ from underpaint.algos.arrays import BoolArray, FloatArray
 from underpaint.algos.rows import SamplingParams
 from underpaint.runtime.conditions import Condition
 from underpaint.runtime.drawing import Drawing
+from underpaint.runtime.engines.images import Picture
 from underpaint.runtime.evaluation.comparison import BASELINE
 from underpaint.runtime.evaluation.likelihood import image_log_likelihood
 from underpaint.runtime.evaluation.paired import PairedDifference, attribute_log_probability, paired_difference
-from underpaint.runtime.evaluation.picture_judge import Picture, PictureJudge
+from underpaint.runtime.evaluation.picture_judge import PictureJudge
 from underpaint.runtime.evaluation.quality import Reading, frechet_distance, frechet_floor, read_right
 from underpaint.runtime.evaluation.two_sample import (
     LEAST_PROMPTS,
@@ -39,6 +40,7 @@ class PictureViews:
     def __init__(
         self,
         pipeline: Pipeline,
+        judge: PictureJudge | None,
         conditions: Sequence[Condition],
         readings: Mapping[tuple[int, ...], Reading] | None = None,
         *,
@@ -55,7 +57,7 @@ class PictureViews:
         self._stored = stored
         self._readings = dict(readings or {})
         self._likelihood = likelihood
-        self.judge: PictureJudge | None = pipeline.judge if pipeline.decoder is not None else None
+        self.judge = judge if pipeline.decoder is not None else None
         self.compared = compared and pipeline.decoder is not None
         self.told = all(condition.attributes for condition in conditions)
         """Whether every condition says what may be looked for."""

@@ -15,7 +15,7 @@ from underpaint.algos.arrays import BoolArray, FloatArray
 from underpaint.artifacts.arrays import ArrayFile, ArrayForm
 from underpaint.artifacts.typed_json import Within, build_typed
 from underpaint.runtime.evaluation.metrics.features import gaussian_distance
-from underpaint.zoo.grammars import EMOJI, Grammar
+from underpaint.zoo.grammars import TEXTURED, Grammar
 from underpaint.zoo.resolutions import SHIPPED_RESOLUTIONS
 
 REFERENCE_KIND: Final = "reference"
@@ -99,7 +99,7 @@ def load_reference(path: Path, side: int) -> Reference:
 
 
 def read_right(
-    readings: Sequence[Reading], asked: Sequence[Mapping[str, str]], grammar: Grammar = EMOJI
+    readings: Sequence[Reading], asked: Sequence[Mapping[str, str]], grammar: Grammar = TEXTURED
 ) -> dict[str, BoolArray]:
     """[pictures] whether each was read as asked for: every slot, and all of `grammar.main`, as `grammar.accuracy`.
 

@@ -6,26 +6,23 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Final, Literal, TypeAlias
 
 import numpy as np
 
 from underpaint.algos.spatial.mulo import RepairCycle
 from underpaint.algos.step import Cycle
 from underpaint.algos.tree import NO_TOKEN
-from underpaint.artifacts.run_log import RunLog
-from underpaint.artifacts.strict_json import is_version
+from underpaint.artifacts.run_log import OtherRun, RunStore
 from underpaint.artifacts.typed_json import Within, build_typed
 from underpaint.runtime.drawing import MOST_COUNT, Count, noise_of
 from underpaint.runtime.evaluation.comparison import ComparisonPlan
-from underpaint.runtime.evaluation.drawing_log import DrawingKey, DrawingLog, settings_hash
+from underpaint.runtime.evaluation.drawing_log import DrawingKey, DrawingLog
 from underpaint.runtime.evaluation.paired import PairedDifference, paired_difference
+from underpaint.runtime.evaluation.plan import RunPlan
 from underpaint.runtime.evaluation.token_bias import draw_watched
 from underpaint.runtime.methods.method import DecodingMethod, DecodingResult, PipelineModels
 
-FILE_NAME: Final = "replays.jsonl"
-REPLAY_FORMAT: Final = 2
-"""Version of the lines. 1 had no checksums, and did not say that a recording was finished."""
 FINISHED: Final = "finished"
 """The key of the line that ends a recording: how many replays the file holds."""
 Kind: TypeAlias = Literal["tree", "repair", "fronts"]
@@ -156,7 +153,7 @@ def record(
     if tuple(result.tokens.tolist()) != tokens:
         raise RuntimeError(f"{key}: drawn again, it is another picture; the models or the engine changed meanwhile")
     kind, events = _events(result)
-    return Replay(*key, kind, tokens, events, bias)
+    return Replay(*key[:3], kind, tokens, events, bias)
 
 
 def _events(result: DecodingResult) -> tuple[Kind, tuple[ReplayEvent, ...]]:
@@ -199,94 +196,75 @@ def mean_token_bias(method: str, lossless: bool, replays: Sequence[Replay]) -> P
     return paired_difference(np.zeros((1, found.size)), found[None]) if found.size else None
 
 
-class ReplayLog:
-    """The replays of one comparison, in `folder/replays.jsonl`; those of another comparison are replaced.
+class ReplayLog(RunStore[DrawingKey, Replay]):
+    """The replays of one run, in `folder/replays.jsonl`; those of another run are replaced.
 
-    A last line that a stopped process left unfinished is dropped. finished: whether the file says that the recording
-    came to its end; False where it was stopped, or the file was cut short.
+    finished: whether the file says that the recording came to its end; False where it was stopped, or the file was cut
+    short.
     """
 
+    NAME: ClassVar[str] = "replays"
+    VERSION: ClassVar[int] = 3
+    WHAT: ClassVar[str] = "recording of replays"
+    REMEDY: ClassVar[str] = "delete it and record them again"
+
     def __init__(self, folder: Path, settings: Mapping[str, Any] | None) -> None:
-        """Take up what `folder` holds. settings: those of the comparison; None takes whatever comparison it is.
+        """Take up what `folder` holds. settings: those of the run; None takes whatever run it is.
 
         Raises ValueError where the file holds something else than replays.
         """
-        self.path = folder / FILE_NAME
-        self._head = {"format": REPLAY_FORMAT, "hash": "" if settings is None else settings_hash(settings)}
-        self._run_log = RunLog(self.path)
-        self._held: dict[DrawingKey, Replay] = {}
-        self.finished = not self.path.exists()
+        self.finished = not (folder / f"{self.NAME}.jsonl").exists()
         try:
-            lines = self._run_log.read()
-            same = bool(lines) and (
-                lines[0] == self._head or (settings is None and is_version(lines[0].get("format"), REPLAY_FORMAT))
-            )
-            if same:
-                self._take_up(lines[1:])
-        except ValueError as error:
-            raise ValueError(f"{self.path} holds no replays ({error}); delete it and record them again") from error
-        if not same:
-            self._run_log = RunLog(self.path)
-
-    def _take_up(self, lines: Sequence[Mapping[str, Any]]) -> None:
-        self.finished = False
-        for number, line in enumerate(lines, start=2):
-            self.finished = line.keys() == {FINISHED}
-            try:
-                if not self.finished:
-                    self._hold(Replay.from_dict(line))
-                elif type(line[FINISHED]) is not int or line[FINISHED] != len(self._held):
-                    raise ValueError(f"expected {len(self._held)} finished replays, got {line[FINISHED]!r}")
-            except ValueError as error:
-                raise ValueError(f"line {number}: {error}") from error
+            super().__init__(folder, settings)
+        except OtherRun:
+            super().__init__(folder, settings, fresh=True)
         self.finished = self.finished and not self._run_log.unfinished
 
-    def _hold(self, replay: Replay) -> None:
-        self._held[replay.key] = replay
+    def read(self, line: Mapping[str, Any]) -> tuple[DrawingKey, Replay] | None:
+        self.finished = line.keys() == {FINISHED}
+        if not self.finished:
+            found = Replay.from_dict(line)
+            return found.key, found
+        if type(line[FINISHED]) is not int or line[FINISHED] != len(self):
+            raise ValueError(f"expected {len(self)} finished replays, got {line[FINISHED]!r}")
+        return None
 
-    def __contains__(self, key: DrawingKey) -> bool:
-        return key in self._held
+    def plain(self, record: Replay) -> dict[str, Any]:
+        return dataclasses.asdict(record)
 
     def replays(self) -> tuple[Replay, ...]:
         """Those held, in the order they were recorded."""
-        return tuple(self._held.values())
+        return tuple(self)
 
-    def add(self, replay: Replay) -> None:
-        """Append one; it is on the disk when this returns."""
-        if self._run_log.empty:
-            self._run_log.append(self._head)
-        self._run_log.append(dataclasses.asdict(replay))
-        self._hold(replay)
+    def add(self, key: DrawingKey, record: Replay) -> None:
+        super().add(key, record)
         self.finished = False
 
     def finish(self) -> None:
         """Say in the file that all replays asked for are recorded, so that a file that is cut short can be told."""
-        if not self.finished and not self._run_log.empty:
-            self._run_log.append({FINISHED: len(self._held)})
+        if not self.finished and len(self):
+            self.append({FINISHED: len(self)})
             self.finished = True
 
 
 def record_replays(
-    models: PipelineModels,
-    plan: ComparisonPlan,
-    drawings: DrawingLog,
-    log: ReplayLog,
-    prompts: int,
-    report: Callable[[int, int], None],
+    plan: RunPlan, drawings: DrawingLog, log: ReplayLog, prompts: int, report: Callable[[int, int], None]
 ) -> None:
     """Record every method's decoding of the first `prompts` prompts under the first seed, those that `log` lacks.
 
     They are drawn once more for it, so no timing of the comparison holds any recording. report: how many of how many
     are done.
     """
+    (model,) = plan.models
+    comparison = model.comparison
     wanted: Sequence[tuple[DecodingMethod, DrawingKey]] = [
-        (method, DrawingKey(method.name, condition.caption(), plan.seeds[0]))
-        for condition in plan.conditions[:prompts]
-        for method in plan.methods
+        (method, DrawingKey(method.name, condition.caption(), comparison.seeds[0]))
+        for condition in comparison.conditions[:prompts]
+        for method in comparison.methods
     ]
     for done, (method, key) in enumerate(wanted):
         report(done, len(wanted))
         if key not in log:
-            log.add(record(models, method, plan, key, drawings[key].tokens))
+            log.add(key, record(model.pipeline, method, comparison, key, drawings.drawing(key).tokens))
     log.finish()
     report(len(wanted), len(wanted))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
@@ -12,17 +13,17 @@ import numpy as np
 from underpaint.algos.arrays import BoolArray, FloatArray
 from underpaint.algos.draft import Grid
 from underpaint.artifacts.cost_curve import CostCurveFile
-from underpaint.artifacts.results import with_envelope
+from underpaint.artifacts.results import merged, with_envelope
 from underpaint.runtime.drawing import Drawing
+from underpaint.runtime.engines.images import Picture
 from underpaint.runtime.evaluation.comparison import BASELINE, EAGER, ComparisonPlan
 from underpaint.runtime.evaluation.drawing_log import DrawingKey, DrawingLog
 from underpaint.runtime.evaluation.machine import describe_machine
 from underpaint.runtime.evaluation.paired import PairedDifference, interval_ends, resampled
-from underpaint.runtime.evaluation.picture_judge import Picture
 from underpaint.runtime.evaluation.picture_quality import PictureViews, picture_quality
+from underpaint.runtime.evaluation.plan import ModelPlan, RunPlan
 from underpaint.runtime.evaluation.replay import Replay, mean_token_bias
 from underpaint.runtime.methods.method import DecodingMethod
-from underpaint.runtime.pipeline import Pipeline
 
 
 class Speedup(NamedTuple):
@@ -199,40 +200,70 @@ def accepted_cells(drawing: Drawing, grid: Grid) -> BoolArray:
 
 
 def make_report(
-    pipeline: Pipeline,
-    plan: ComparisonPlan,
+    plan: RunPlan,
     log: DrawingLog,
     replays: Sequence[Replay] = (),
     *,
     likelihood: bool = False,
     report: Callable[[int, int], None] | None = None,
 ) -> ComparisonReport:
-    """The findings of a finished comparison: pictures are decoded and judged here, where the folder's models can.
+    """The findings of a finished run of one model: pictures are decoded and judged here, where its folder can.
 
     replays: those recorded, for the bias of relaxed methods. likelihood: also how likely the target holds the tokens,
     a few passes for each different drawing. report: is told of methods done, of how many.
     """
-    drawings = {
-        method.name: [
-            log[DrawingKey(method.name, condition.caption(), seed)]
-            for seed in plan.seeds
-            for condition in plan.conditions
-        ]
-        for method in plan.methods
-    }
-    judged_by = plan.sampling if likelihood else None
-    views = PictureViews(pipeline, plan.conditions, compared=True, likelihood=judged_by)
-    rows = report_rows(plan, drawings, pipeline.grid, views, replays, report)
-    first = len(plan.conditions)
-    shown = {} if pipeline.decoder is None else drawings
+    (model,) = plan.models
+    rows, drawings, views = _rows_of(plan, 0, log, replays, likelihood, report)
+    first, grid = len(model.comparison.conditions), model.pipeline.grid
+    shown = {} if model.pipeline.decoder is None else drawings
     return ComparisonReport(
         rows,
         {name: [views.picture(drawing) for drawing in drawn[:first]] for name, drawn in shown.items()},
-        {
-            name: np.mean([accepted_cells(one, pipeline.grid) for one in drawn], axis=0)
-            for name, drawn in drawings.items()
-        },
+        {name: np.mean([accepted_cells(one, grid) for one in drawn], axis=0) for name, drawn in drawings.items()},
     )
+
+
+def _rows_of(
+    plan: RunPlan,
+    place: int,
+    log: DrawingLog,
+    replays: Sequence[Replay],
+    likelihood: bool,
+    report: Callable[[int, int], None] | None,
+) -> tuple[tuple[ReportRow, ...], dict[str, list[Drawing]], PictureViews]:
+    """The rows of one model; nothing in them but what a clock says depends on who drew what, or when.
+
+    What a worker told of a drawing is not made again: its picture, what the judge reads in it, its likelihood.
+    """
+    model, jobs = plan.models[place], [job for job in log if job.model == place]
+    comparison = model.comparison
+    drawings = {
+        method.name: [
+            log.drawing(DrawingKey(method.name, condition.caption(), seed, place))
+            for seed in comparison.seeds
+            for condition in comparison.conditions
+        ]
+        for method in comparison.methods
+    }
+
+    def stored(drawing: Drawing) -> Picture | None:
+        return log.picture(DrawingKey(drawing.method, drawing.prompt, drawing.seed, place))
+
+    views = PictureViews(
+        model.pipeline,
+        model.judge,
+        comparison.conditions,
+        {job.drawing.tokens: job.reading for job in jobs if job.reading is not None},
+        compared=True,
+        likelihood=comparison.sampling if likelihood else None,
+        likely={
+            (job.drawing.prompt, job.drawing.tokens): job.log_likelihood
+            for job in jobs
+            if job.log_likelihood is not None
+        },
+        stored=stored,
+    )
+    return report_rows(comparison, drawings, model.pipeline.grid, views, replays, report), drawings, views
 
 
 def report_rows(
@@ -353,32 +384,58 @@ def _mean(values: Sequence[int]) -> float:
 
 
 def to_results(
-    pipeline: Pipeline,
-    plan: ComparisonPlan,
-    report: ComparisonReport,
-    command: str,
-    curve: CostCurveFile | None = None,
-    more_settings: Mapping[str, Any] | None = None,
+    plan: RunPlan, report: ComparisonReport, command: str, curve: CostCurveFile | None = None
 ) -> dict[str, Any]:
     """The findings as the JSON file holds them, in the form of `artifacts/results_schema.json`, kind "compare".
 
-    command: that made them. curve: of the machine that drew; None where it is not known. more_settings: what the plan
-    does not know of itself, such as the file of its prompts.
+    command: that made them. curve: of the machine that drew; None where it is not known.
     """
-    values = comparison_values(pipeline, plan, report.rows, more_settings or {})
     maps = {name: np.round(cells, 4).tolist() for name, cells in report.acceptance.items()}
     told = None if curve is None else curve.told()
-    values = {"cost_curve": told, **values, "acceptance_per_cell": maps}
+    values = {"cost_curve": told, **_values(plan.models[0], report.rows), "acceptance_per_cell": maps}
     return with_envelope("compare", describe_machine(), command, values)
 
 
-def comparison_values(
-    pipeline: Pipeline, plan: ComparisonPlan, rows: Sequence[ReportRow], more_settings: Mapping[str, Any]
-) -> dict[str, Any]:
+class EvaluationReport(NamedTuple):
+    """The figures of a finished evaluation.
+
+    rows: of each model. results: as `artifacts/results_schema.json` has them: kind "evaluate", or "merged" where there
+    are several models. repeated: drawings that were drawn more than once; differing: of those, how many with other
+    tokens.
+    """
+
+    rows: tuple[tuple[ReportRow, ...], ...]
+    results: dict[str, Any]
+    repeated: int
+    differing: int
+
+
+def evaluation_report(plan: RunPlan, log: DrawingLog, command: str) -> EvaluationReport:
+    """The figures of what a log holds, which has to be every drawing of the plan. command: that made them."""
+    differing = sum(log.drawing(key).tokens != job.drawing.tokens for key, job in log.repeated)
+    processors = dict(Counter(job.processor for job in log))
+    drawn = {"processors": processors, "repeated": len(log.repeated), "differing": differing}
+    machine = describe_machine()
+    found, every = [], []
+    for place, model in enumerate(plan.models):
+        task = model.task
+        assert task is not None
+        rows, _, _ = _rows_of(plan, place, log, (), task.likelihood, None)
+        every.append(rows)
+        values = {**_values(model, rows), "drawn": drawn}
+        found.append((task.spec.folder, with_envelope("evaluate", machine, command, values)))
+    results = found[0][1] if len(found) == 1 else merged(found)
+    return EvaluationReport(tuple(every), results, len(log.repeated), differing)
+
+
+def _values(model: ModelPlan, rows: Sequence[ReportRow]) -> dict[str, Any]:
     """Model, settings and rows as JSON holds them."""
-    sizes = {"resolution": pipeline.resolution, "vocab_size": pipeline.tables.vocab_size}
+    sizes = {"resolution": model.pipeline.resolution, "vocab_size": model.pipeline.tables.vocab_size}
+    more: dict[str, Any] = {"prompts_file": dict(model.prompts_file)} if model.prompts_file else {}
+    if model.device:
+        more["device"] = dict(model.device)
     return {
-        "model": dict(pipeline.fingerprint()),
-        "settings": {**plan.to_dict(), **sizes, **more_settings},
+        "model": dict(model.fingerprint),
+        "settings": {**model.comparison.to_dict(), **sizes, **more},
         "rows": [dataclasses.asdict(row) for row in rows],
     }

@@ -19,7 +19,7 @@ from underpaint.algos.spatial.mulo import RepairCycle
 from underpaint.algos.tree import NO_TOKEN
 from underpaint.artifacts.manifest import write_beside
 from underpaint.artifacts.origin import marked
-from underpaint.runtime.evaluation.picture_judge import Picture
+from underpaint.runtime.engines.images import Picture
 from underpaint.runtime.pipeline import Pipeline
 
 _INK: Final = "#22252b"

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from underpaint.algos.accept import RULES
 from underpaint.algos.accept.spec import Rule
 from underpaint.algos.accept.traversal import TraversalVerification
 from underpaint.algos.arrays import FloatArray, IntArray
@@ -21,11 +19,7 @@ from underpaint.algos.spatial.target import Feed, GridTarget
 from underpaint.algos.tree import DraftTree, Verdict
 from underpaint.runtime.conditions import Condition
 from underpaint.runtime.evaluation.likelihood import most_at_once
-from underpaint.runtime.methods.grid_methods import ZiparSession
-from underpaint.runtime.methods.jacobi_config import JacobiMethod
-from underpaint.runtime.methods.jacobi_front_config import JacobiFrontsSession
-from underpaint.runtime.methods.method import DecodingMethod, DecodingResult, PipelineModels
-from underpaint.runtime.methods.tree_config import TreeMethod
+from underpaint.runtime.methods.method import DecodingMethod, DecodingResult, PipelineModels, Timed
 
 
 class Watched(NamedTuple):
@@ -50,25 +44,24 @@ def draw_watched(
     """
     if method.lossless or sampling.temperature == 0.0:
         return Watched(method.open(models, condition, sampling).decode(chance), None)
-    watch: RuleWatch | None = None
-    if isinstance(method, TreeMethod) and not RULES[method.config.rule].greedy:
-        watch = RuleWatch(method.rule)
-        window = method.window
-        if window is not None and window.rule is method.rule:
-            window = window._replace(rule=watch)
-        method = dataclasses.replace(method, rule=watch, watch=watch.skipped, window=window)
-    elif isinstance(method, JacobiMethod):
-        watch = RuleWatch(method.rule)
-        method = dataclasses.replace(method, rule=watch)
-    session = method.open(models, condition, sampling)
-    if isinstance(session, ZiparSession | JacobiFrontsSession):
-        seen = SeenTarget(session.target.model)
-        timed = session.target._replace(model=seen)
-        result = dataclasses.replace(session, target=timed).decode(chance)
-        most = most_at_once(seen.target, models.max_nodes)
-        return Watched(result, seen.bias(result, beside_picture(seen.target, result.tokens, most)))
-    result = session.decode(chance)
-    return Watched(result, float(np.mean(watch.found)) if watch is not None and watch.found else None)
+    watches: list[RuleWatch] = []
+
+    def watch(rule: Rule) -> RuleWatch:
+        watches.append(RuleWatch(rule))
+        return watches[-1]
+
+    by_rule = method.watched(watch)
+    if by_rule is not None:
+        result = by_rule.open(models, condition, sampling).decode(chance)
+        biases = [bias for one in watches for bias in one.found]
+        return Watched(result, float(np.mean(biases)) if biases else None)
+    seen_models = _SeenModels(models)
+    result = method.open(cast(PipelineModels, seen_models), condition, sampling).decode(chance)
+    seen = seen_models.seen
+    if seen is None or result.steps is None:
+        return Watched(result, None)
+    most = most_at_once(seen.target, models.max_nodes)
+    return Watched(result, seen.bias(result, beside_picture(seen.target, result.tokens, most)))
 
 
 @dataclass(slots=True)
@@ -153,6 +146,22 @@ class SeenTarget:
                 said = self.passes[number].get(cell)
                 found.append(_apart(self.passes[0][cell] if said is None else said, own[cell]))
         return float(np.mean(found))
+
+
+class _SeenModels:
+    """A pipeline's models, whose target over a grid is a `SeenTarget`."""
+
+    def __init__(self, models: PipelineModels) -> None:
+        self._models = models
+        self.seen: SeenTarget | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._models, name)
+
+    def grid_target(self, condition: Condition, sampling: SamplingParams, cells: int = 1) -> Timed[GridTarget]:
+        target, timer = self._models.grid_target(condition, sampling, cells)
+        self.seen = SeenTarget(target)
+        return Timed(self.seen, timer)
 
 
 def beside_picture(target: GridTarget, tokens: IntArray, most: int) -> FloatArray:

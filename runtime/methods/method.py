@@ -1,20 +1,29 @@
-"""What a method is: it opens a pipeline's models under one condition, and then draws images with them."""
+"""The protocol of every method: `open` takes a pipeline's models, `step` makes one cycle, `result` is the image."""
 
 from __future__ import annotations
 
-from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.chance import Chance
 from underpaint.algos.draft import Grid
 from underpaint.algos.rows import SamplingParams
-from underpaint.algos.spatial.mulo import RepairCycle
-from underpaint.algos.spatial.target import GridTarget
 from underpaint.algos.step import Cycle, Decoded, Drafter, Target
-from underpaint.artifacts.cost_curve import EngineCosts
+from underpaint.algos.tree import DraftTree, Verdict
 from underpaint.runtime.conditions import Condition
 from underpaint.runtime.engines.engine import PassTimer
-from underpaint.runtime.resampling.resampler import Resampler
+
+if TYPE_CHECKING:
+    from underpaint.algos.accept import Rule
+    from underpaint.algos.spatial.mulo import RepairCycle
+    from underpaint.algos.spatial.target import GridTarget
+    from underpaint.algos.spatial.zipar import GridDecoded
+    from underpaint.artifacts.cost_curve import EngineCosts
+    from underpaint.runtime.methods.method_config import MethodConfig
+    from underpaint.runtime.resampling.resampler import Resampler
 
 Model = TypeVar("Model")
 
@@ -45,6 +54,18 @@ class Timed(NamedTuple, Generic[Model]):
 
     model: Model
     timer: PassTimer
+
+
+class RuleWatcher(Protocol):
+    """A `Rule` that decides as another one does, and learns of every verdict."""
+
+    def __call__(self, tree: DraftTree, probs: FloatArray, chance: Chance) -> Verdict:
+        """Decide as the watched rule does."""
+        ...
+
+    def skipped(self, tree: DraftTree, probs: FloatArray) -> None:
+        """Learn of a tree that was not verified; probs: [V], the target's distribution behind its root."""
+        ...
 
 
 class SessionTimers(NamedTuple):
@@ -123,8 +144,13 @@ class DecodingResult(NamedTuple):
     steps: tuple[tuple[int, ...], ...] | None = None
 
     @classmethod
-    def of_cycles(cls, decoded: Decoded) -> DecodingResult:
-        """Of an image that was decoded draft by draft."""
+    def of_cycles(cls, cycles: Iterator[Cycle]) -> DecodingSteps:
+        """Yield the cycles of an image that is decoded draft by draft, then return what they came to."""
+        done: list[Cycle] = []
+        for cycle in cycles:
+            done.append(cycle)
+            yield cycle
+        decoded = Decoded.of(done)
         drafted = decoded.cycles[1:]
         return cls(
             decoded.tokens,
@@ -134,51 +160,100 @@ class DecodingResult(NamedTuple):
             cycles=decoded.cycles,
         )
 
+    @classmethod
+    def of_steps(cls, steps: Generator[tuple[int, ...], None, GridDecoded]) -> DecodingSteps:
+        """Yield the steps of an image whose cells are decided in any order, then return what they came to."""
+        decoded = yield from steps
+        return cls(decoded.tokens, steps=decoded.steps)
 
-class DecodingSession(Protocol):
-    """A method on one condition: models that hold it until another session of the pipeline sets its own."""
 
-    @property
-    def timers(self) -> SessionTimers:
-        """Timers of the passes of the session's models."""
-        ...
+DecodingSteps: TypeAlias = Generator[Any, None, DecodingResult]
+"""One image on its way: it yields after every cycle, and returns the image."""
+
+
+class DecodingSession:
+    """A method on one condition: its models hold the condition until another session of the pipeline sets its own.
+
+    `begin` starts an image; `step` until it returns False; then `result`. Images may follow each other.
+    """
+
+    def __init__(self, timers: SessionTimers, start: Callable[[Chance], DecodingSteps]) -> None:
+        """Take what draws an image.
+
+        Args:
+            timers: Timers of the passes of the session's models.
+            start: Starts an image under a source of random numbers.
+        """
+        self.timers = timers
+        self._start = start
+        self._steps: DecodingSteps | None = None
+        self._result: DecodingResult | None = None
+
+    def begin(self, chance: Chance) -> None:
+        """Start an image; one that is under way is dropped."""
+        self._steps, self._result = self._start(chance), None
+
+    def step(self) -> bool:
+        """Make one cycle of the method's loop.
+
+        Returns:
+            Whether the image may need another step.
+
+        Raises:
+            RuntimeError: No image was begun.
+        """
+        if self._steps is None:
+            raise RuntimeError("session: no image is under way; call begin() before step()")
+        try:
+            next(self._steps)
+        except StopIteration as stop:
+            self._steps, self._result = None, stop.value
+        return self._steps is not None
+
+    def result(self) -> DecodingResult:
+        """Return the image, once `step` has returned False.
+
+        Raises:
+            RuntimeError: The image is not finished.
+        """
+        if self._result is None:
+            raise RuntimeError("session: no image is finished; call step() until it returns False")
+        return self._result
 
     def decode(self, chance: Chance) -> DecodingResult:
-        """Draw one image."""
-        ...
+        """Draw one image, from `begin` to `result`."""
+        self.begin(chance)
+        while self.step():
+            pass
+        return self.result()
 
 
-class ConfigDict(Protocol):
-    """A configuration that JSON can hold."""
+@dataclass(frozen=True, slots=True)
+class DecodingMethod(ABC):
+    """A method ready to draw.
 
-    def to_dict(self) -> dict[str, Any]:
-        """It as JSON holds it."""
-        ...
+    name: what its figures stand under. config: what it was built from. lossless: whether the distribution of its
+    pictures is the target's. drafts: whether it proposes tokens that it may reject.
+    """
 
-
-class DecodingMethod(Protocol):
-    """A method ready to draw."""
-
-    @property
-    def name(self) -> str:
-        """What its figures stand under."""
-        ...
-
-    @property
-    def config(self) -> ConfigDict:
-        """What it was built from."""
-        ...
+    name: str
+    config: MethodConfig
+    lossless: bool
+    drafts: bool
 
     @property
-    def lossless(self) -> bool:
-        """Whether the distribution of its pictures is the target's."""
-        ...
+    def drafts_rows(self) -> bool:
+        """Whether it drafts whole rows and repairs them, so that a result has `repairs`."""
+        return False
 
-    @property
-    def drafts(self) -> bool:
-        """Whether it proposes tokens that it may reject."""
-        ...
-
+    @abstractmethod
     def open(self, models: PipelineModels, condition: Condition, sampling: SamplingParams) -> DecodingSession:
-        """Take the models from a pipeline; ValueError where it lacks one, or the settings do not fit its grid."""
-        ...
+        """Take the models from a pipeline.
+
+        Raises:
+            ValueError: The pipeline lacks a model, or the settings do not fit its grid.
+        """
+
+    def watched(self, watch: Callable[[Rule], RuleWatcher]) -> DecodingMethod | None:
+        """Return this method with `watch` of its rule in the rule's place; None where there is nothing to watch."""
+        return None

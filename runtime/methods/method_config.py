@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self, TypeAlias, cast
 
 from underpaint.algos.accept import RULES, Rule
 from underpaint.algos.registry import build
 from underpaint.algos.rows import SamplingParams
-from underpaint.artifacts.model_families import EMOJI_FAMILY
-from underpaint.runtime.methods.method import DecodingMethod, ModelTables
+from underpaint.runtime.conditions import Condition
+from underpaint.runtime.methods.method import DecodingMethod, DecodingSession, ModelTables, PipelineModels
 from underpaint.runtime.methods.settings import Shown, read_setting, settings_of, split_settings
 
 if TYPE_CHECKING:
@@ -22,12 +23,10 @@ Family: TypeAlias = Literal["tree", "grid", "jacobi"]
 target drafts for itself."""
 PresetName: TypeAlias = Literal["tuned", "paper"]
 TUNED: Final = "tuned"
-"""The best settings measured on the shipped models: the default, see `usual_preset`."""
+"""The best settings measured on the shipped models: the default."""
 PAPER: Final = "paper"
 """The settings that the method's paper or its authors' code give, as far as they are published."""
 PRESETS: Final[tuple[PresetName, ...]] = (TUNED, PAPER)
-_UNTUNED: Final = (EMOJI_FAMILY,)
-"""Families of models that the tuned settings are not for."""
 PUBLISHED_CODES: Final = 16384
 """Codes of the models that the papers' settings were chosen on (LlamaGen, arXiv 2406.06525)."""
 
@@ -35,48 +34,102 @@ MOST_PUBLISHED_K: Final = 1000
 """The most near codes of those models that a paper's settings pool (LANTERN, arXiv 2410.03355)."""
 
 
-class MethodConfig(Protocol):
-    """Names of parts and the settings that differ from their defaults; a value."""
+class MethodConfig(ABC):
+    """The settings of a method: names of parts, and settings that differ from their defaults; a value.
+
+    family: the decoding loops that it belongs to.
+    """
+
+    __slots__ = ()
+
+    family: ClassVar[Family]
 
     @property
-    def family(self) -> Family:
-        """The decoding loops that it belongs to."""
-        ...
+    def device(self) -> str | None:
+        """ "module:function" of the method's form on the device, imported when it is asked for; None: it has none.
+
+        See `runtime.device.forms.form_of`.
+        """
+        return None
 
     @property
+    @abstractmethod
     def draws_by(self) -> str:
         """Its parts, in words."""
-        ...
 
     @property
     def acceptance(self) -> tuple[str, Mapping[str, Shown]] | None:
         """The acceptance rule with the settings given to it; None where the loop accepts by itself."""
-        ...
+        return None
 
     @property
     def needs_costs(self) -> bool:
         """Whether it chooses by what passes cost on the engine, and was not told."""
-        ...
+        return False
 
+    @property
+    def device_gap(self) -> str | None:
+        """What of these settings has no form on the device, and what to set instead; None where all have one."""
+        return None
+
+    @property
+    def runs_on_device(self) -> bool:
+        """Whether it can be drawn on the device."""
+        return self.device is not None and self.device_gap is None
+
+    @abstractmethod
     def to_dict(self) -> dict[str, Any]:
         """The configuration as JSON holds it, every setting spelled out."""
-        ...
 
+    @abstractmethod
     def with_rule(self, rule: str, temperature: float) -> MethodConfig:
         """It under another acceptance rule with default settings; ValueError where it takes none such."""
-        ...
 
+    @abstractmethod
     def with_settings(self, method: str, settings: Sequence[str]) -> MethodConfig:
         """It with a user's `name=value` settings; ValueError, naming `method`, on an unknown or unreadable one."""
-        ...
 
     def target_sampling(self, asked: SamplingParams) -> SamplingParams:
-        """How the target's distributions are made, where the user asked for `asked`."""
-        ...
+        """How the target's distributions are made, where the user asked for `asked`.
 
+        As asked, unless a family says otherwise: at temperature 0 the distributions are one-hot.
+        """
+        return asked
+
+    @abstractmethod
     def build(self, method: str, tables: ModelTables) -> DecodingMethod:
         """The method `method`, ready to draw; ValueError where a setting is out of its range."""
-        ...
+
+
+class LoopConfig(MethodConfig):
+    """A loop whose settings are the fields of a dataclass, and which accepts by itself: row fronts, MuLo-SD."""
+
+    __slots__ = ()
+
+    loop: ClassVar[str]
+    """Its name in records."""
+    fixed: ClassVar[tuple[str, ...]] = ()
+    """Fields that no user sets."""
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"loop": self.loop, "settings": asdict(cast("DataclassInstance", self))}
+
+    def with_settings(self, method: str, settings: Sequence[str]) -> Self:
+        known = settings_of(type(self), self.fixed)
+        texts = split_settings(settings)
+        values = {name: read_setting(f"method '{method}'", name, value, known) for name, value in texts}
+        return cast(Self, replace(cast("DataclassInstance", self), **values))
+
+
+@dataclass(frozen=True, slots=True)
+class LoopMethod(DecodingMethod):
+    """A loop ready to draw. opener: `open`, by the loop's settings."""
+
+    config: LoopConfig
+    opener: Callable[[PipelineModels, Condition, SamplingParams], DecodingSession]
+
+    def open(self, models: PipelineModels, condition: Condition, sampling: SamplingParams) -> DecodingSession:
+        return self.opener(models, condition, sampling)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,11 +167,6 @@ class MethodSpec:
         return self.paper if name == PAPER else self.tuned
 
 
-def usual_preset(family: str) -> PresetName:
-    """The preset where none is asked for, of models of a family: what was tuned on others says nothing of them."""
-    return PAPER if family in _UNTUNED else TUNED
-
-
 def no_settings() -> Mapping[str, Shown]:
     """Every setting at its default."""
     return MappingProxyType({})
@@ -142,16 +190,3 @@ def scaled_to(vocab_size: int, codes: int) -> int:
     1,000 of 1,024 are nearly all.
     """
     return max(1, round(codes * vocab_size / PUBLISHED_CODES))
-
-
-Settings = TypeVar("Settings", bound="DataclassInstance")
-
-
-def with_fields(config: Settings, method: str, settings: Sequence[str], fixed: Sequence[str] = ()) -> Settings:
-    """A configuration whose fields are its settings, with some of them read from `name=value` texts.
-
-    fixed: fields that no user sets. ValueError, naming `method`, on an unknown or unreadable setting.
-    """
-    known = settings_of(type(config), fixed)
-    values = {name: read_setting(f"method '{method}'", name, value, known) for name, value in split_settings(settings)}
-    return replace(config, **values)

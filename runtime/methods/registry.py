@@ -3,20 +3,37 @@
 from collections.abc import Sequence
 from typing import Final
 
-from underpaint.algos.accept import RULES
-from underpaint.algos.accept.spec import at_temperature
-from underpaint.algos.draft import POLICIES
+from underpaint.algos.bounds import check_bounds
 from underpaint.algos.registry import Registry
-from underpaint.runtime.methods.grid_methods import GRID_METHODS
-from underpaint.runtime.methods.jacobi_methods import JACOBI_METHODS
 from underpaint.runtime.methods.method import DecodingMethod, ModelTables
 from underpaint.runtime.methods.method_config import TUNED, MethodConfig, MethodSpec
-from underpaint.runtime.methods.tree_config import TreeConfig
-from underpaint.runtime.methods.tree_methods import TREE_METHODS
 
-METHODS: Final[Registry[MethodSpec]] = Registry("method", "underpaint.methods")
-for _spec in (*TREE_METHODS, *GRID_METHODS, *JACOBI_METHODS):
-    METHODS.register(_spec)
+_TREES: Final = (
+    *("ar", "speculative", "block", "eagle1", "traversal", "sequoia", "eagle2", "opt-tree"),
+    *("adt-control-chain", "adt-control-tree", "adt", "lantern", "lantern++", "adt+lantern", "adt+lantern++"),
+    *("vvs", "roofline", "roofline+lantern"),
+)
+_HERE: Final = "underpaint.runtime.methods"
+METHODS: Final[Registry[MethodSpec]] = Registry(
+    "method",
+    "underpaint.methods",
+    {
+        **dict.fromkeys(_TREES, f"{_HERE}.trees.presets"),
+        "zipar": f"{_HERE}.fronts.zipar",
+        "zipar-adaptive": f"{_HERE}.fronts.zipar",
+        "mulo": f"{_HERE}.multi_scale.presets",
+        "mulo-islands": f"{_HERE}.multi_scale.presets",
+        "mulo-raster": f"{_HERE}.multi_scale.presets",
+        "sjd": f"{_HERE}.windows.presets",
+        "scd-maximal": f"{_HERE}.windows.presets",
+        "scd-gumbel": f"{_HERE}.windows.presets",
+        "sjd-pac": f"{_HERE}.windows.presets",
+        "jacobi-lookup": f"{_HERE}.windows.presets",
+        "gsd": f"{_HERE}.windows.presets",
+        "pjd": f"{_HERE}.fronts.jacobi_fronts",
+    },
+)
+"""A method is one line here, and one module that registers its `MethodSpec`, imported when the name is asked for."""
 
 
 def resolve(
@@ -28,33 +45,21 @@ def resolve(
     method of that pair, or else from those that the policy has in the first method that uses it. preset: "tuned" or
     "paper". A rule of one's own starts from its default settings; at temperature 0 its greedy variant replaces it.
     Raises ValueError, saying what to write instead: an unknown method, rule, preset or setting, a value of the wrong
-    type, or a rule that does not fit the method.
+    type or beyond its bounds, or a rule that does not fit the method.
     """
-    config = _asked(name, temperature, preset)
+    config: MethodConfig
+    policy, colon, pair_rule = name.partition(":")
+    if colon:
+        from underpaint.runtime.methods.trees.method import of_pair
+
+        config = of_pair(policy, pair_rule, temperature, [spec.preset(preset) for spec in METHODS])
+    else:
+        config = METHODS[name].preset(preset).at(temperature)
     if rule is not None:
         config = config.with_rule(rule, temperature)
-    return config.with_settings(name, settings)
-
-
-def _asked(name: str, temperature: float, preset: str) -> MethodConfig:
-    """The configuration of a method by name, or of "policy:rule"."""
-    policy, colon, rule = name.partition(":")
-    if not colon:
-        return METHODS[name].preset(preset).at(temperature)
-    pair = POLICIES[policy].name, RULES[rule].name
-    settled = at_temperature(RULES[rule], temperature)
-    found = TreeConfig(pair[0], settled.name)
-    found.check()
-    tuned = [spec.preset(preset) for spec in METHODS if isinstance(spec.tuned.sampled, TreeConfig)]
-    for one in tuned:
-        for config in (one.sampled, one.greedy):
-            if isinstance(config, TreeConfig) and (config.policy, config.rule) == pair:
-                return one.at(temperature)
-    for one in tuned:
-        config = one.at(temperature)
-        if isinstance(config, TreeConfig) and config.policy == pair[0]:
-            return TreeConfig(pair[0], settled.name, config.policy_settings)
-    return found
+    config = config.with_settings(name, settings)
+    check_bounds(f"method '{name}'", config)
+    return config
 
 
 def build_method(name: str, config: MethodConfig, tables: ModelTables) -> DecodingMethod:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
 
@@ -56,12 +57,6 @@ def overridden(*groups: Iterable[str]) -> list[str]:
     return [f"{name}={value}" for name, value in last.items()]
 
 
-def check_new(name: str, part: str, taken: Iterable[tuple[str, str]]) -> None:
-    """ValueError where a setting of a part was given before under its other spelling, with or without the part."""
-    if (part, name) in taken:
-        raise ValueError(f"setting '{name}' is given twice, as {name} and as {part}.{name}; give it once")
-
-
 def read_settings(
     what: str, make: Callable[..., Any], texts: Iterable[str], given_by_engine: Iterable[str] = ()
 ) -> dict[str, Shown]:
@@ -102,6 +97,32 @@ def owner_of(method: str, key: str, known: Mapping[str, Mapping[str, Any]]) -> t
     return owners[0], bare if qualified else key
 
 
+def read_parts(
+    method: str, pairs: Iterable[tuple[str, str]], known: Mapping[str, Mapping[str, Any]], what: str | None = None
+) -> dict[str, dict[str, Shown]]:
+    """The settings that a user gave to the parts of a method.
+
+    Args:
+        method: The method's name.
+        pairs: Names, with their part and a dot before them or without, and what was typed for them.
+        known: The settings of each part with their types, by the part's name.
+        what: How errors on a value begin; None for the part of the method.
+
+    Returns:
+        The values by part and name.
+
+    Raises:
+        ValueError: A setting is unknown, of two parts, given twice, or unreadable.
+    """
+    values: dict[str, dict[str, Shown]] = {part: {} for part in known}
+    for key, text in pairs:
+        part, name = owner_of(method, key, known)
+        if name in values[part]:
+            raise ValueError(f"setting '{name}' is given twice, as {name} and as {part}.{name}; give it once")
+        values[part][name] = read_setting(what or f"{part} of '{method}'", name, text, known[part])
+    return values
+
+
 def _read(text: str, kind: Any) -> Shown:
     if kind is bool:
         if text.lower() not in ("true", "false"):
@@ -130,7 +151,7 @@ def _read(text: str, kind: Any) -> Shown:
                 return _read(text, part)
             except ValueError:
                 continue
-    if kind is str:
+    if kind in (str, Path):
         return text
     raise ValueError(text)
 

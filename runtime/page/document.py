@@ -11,11 +11,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from underpaint.algos.draft import Grid
-from underpaint.artifacts.results import ResultsError, upgraded
-from underpaint.artifacts.run_log import RunLog
+from underpaint.artifacts.results import ResultsError, read_results
 from underpaint.runtime.drawing import Drawing
-from underpaint.runtime.evaluation.drawing_log import FILE_NAME, OtherComparison, drawings_of, read_head
-from underpaint.runtime.evaluation.jobs.shards import HEAD_NAME, EvaluationFolder, read_plan
+from underpaint.runtime.evaluation.drawing_log import DrawingLog
 from underpaint.runtime.evaluation.replay import Replay, ReplayLog
 from underpaint.runtime.page.curve import cost_curve
 from underpaint.runtime.page.frames import frames_of
@@ -51,11 +49,11 @@ class ComparisonFolder:
         """
         if not folder.is_dir():
             raise NotADirectoryError(f"no folder {folder}; make one with `underpaint compare --out {folder}`")
-        evaluated = (folder / HEAD_NAME).is_file()
-        path = figures or folder / ("evaluate.json" if evaluated else "compare.json")
+        names = [folder / f"{kind}.json" for kind in KINDS]
+        path = figures or next((one for one in names if one.exists()), names[0])
         if not path.exists():
             raise ResultsError(f"{path}: there are no figures; let the run finish, or name their file with --figures")
-        results = upgraded(path)
+        results = read_results(path)
         if results["kind"] not in KINDS:
             raise ResultsError(
                 f"{path}: expected results of one model, of {' or '.join(KINDS)}, got '{results['kind']}'; evaluate "
@@ -63,7 +61,7 @@ class ComparisonFolder:
             )
         if "grid" not in results["model"] or "seeds" not in results["settings"]:
             raise ResultsError(f"{path}: expected the model's grid and the settings' seeds; repeat the comparison")
-        found = _evaluated(folder, path, results) if evaluated else _compared(folder, path, results)
+        found = _drawings(folder, path, results)
         seed = results["settings"]["seeds"][0]
         drawings = {(one.method, one.prompt): one for one in found if one.seed == seed}
         recorded = ReplayLog(folder, None)
@@ -83,7 +81,7 @@ class ComparisonFolder:
                 raise ValueError(
                     f"the drawing of {one.prompt!r} by {one.method}, seed {one.seed}, holds the token "
                     f"{max(one.tokens)}, and these models have {vocab_size} codes; name the folder of its models with "
-                    "--engines, or draw it again with --fresh"
+                    "--models, or draw it again with --fresh"
                 )
 
 
@@ -98,34 +96,19 @@ def _check_replay(replay: Replay, drawings: Mapping[tuple[str, str], Drawing], p
     return replay
 
 
-def _compared(folder: Path, path: Path, results: Mapping[str, Any]) -> list[Drawing]:
-    """The drawings of a comparison's log; none where there is no log beside the figures."""
-    log = folder / FILE_NAME
-    if not log.is_file():
+def _drawings(folder: Path, path: Path, results: Mapping[str, Any]) -> list[Drawing]:
+    """The drawings of a run; none where there is no log beside the figures."""
+    log = DrawingLog(folder, None)
+    if not log.settings:
         return []
-    try:
-        lines = RunLog(log).read()
-        settings = read_head(log, lines)
-        _check_same_run(log, path, settings, results)
-        return list(drawings_of(lines, settings))
-    except (ResultsError, OtherComparison):
-        raise
-    except ValueError as error:
-        raise ResultsError(f"{log}: {error}; repeat the comparison with --fresh") from error
-
-
-def _evaluated(folder: Path, path: Path, results: Mapping[str, Any]) -> list[Drawing]:
-    """The drawings of an evaluation's shards."""
-    plan = read_plan(folder)
-    told = {key: value for key, value in plan["models"][0].items() if key != "prompt_keys"}
-    _check_same_run(folder / HEAD_NAME, path, told, results)
-    return list(EvaluationFolder(folder, plan).read().drawings.values())
+    _check_same_run(log.path, path, log.settings["models"][0], results)
+    return [job.drawing for job in log]
 
 
 def _check_same_run(log: Path, path: Path, written: Mapping[str, Any], results: Mapping[str, Any]) -> None:
     """ResultsError unless drawings and figures are of one run."""
     told = {**results["settings"], "model": results["model"]}
-    differs = sorted(key for key, value in written.items() if json.loads(json.dumps(value)) != told.get(key))
+    differs = sorted(key for key, value in written.items() if key != "prompt_keys" and value != told.get(key))
     if differs:
         raise ResultsError(
             f"{log} and {path} are of two runs (they differ in {', '.join(differs)}); repeat the comparison, or name "

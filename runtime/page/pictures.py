@@ -15,8 +15,7 @@ from PIL import Image
 from underpaint.algos.arrays import IntArray
 from underpaint.algos.draft import Grid
 from underpaint.artifacts.model_index import read_index
-from underpaint.runtime.engines.images import ImageDecoder
-from underpaint.runtime.evaluation.picture_judge import Picture
+from underpaint.runtime.engines.images import ImageDecoder, Picture
 
 Decode = Callable[[IntArray], Picture]
 """Tokens [cells] to a picture [height, width, 3]."""
@@ -47,12 +46,12 @@ def decoder_for(folder: Path, model: Mapping[str, Any]) -> GridDecoder:
     index = read_index(folder)
     name = index.tokenizer.vq_decoder
     if name is None:
-        raise ValueError(f"{folder} holds no picture decoder; export its tokenizer into it, or name another --engines")
+        raise ValueError(f"{folder} holds no picture decoder; export its tokenizer into it, or name another --models")
     made_with = model.get("sha256", {}).get(name)
     if index.hashes((name,))[name] != made_with:
         raise ValueError(
             f"{folder}: '{name}' is not the decoder that these results were made with "
-            f"(SHA-256 {str(made_with)[:12]}); name the folder of their models with --engines"
+            f"(SHA-256 {str(made_with)[:12]}); name the folder of their models with --models"
         )
     return GridDecoder(ImageDecoder(name, folder), Grid(*model["grid"]))
 

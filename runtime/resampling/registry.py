@@ -3,14 +3,13 @@
 from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from underpaint.algos.registry import suggest
 from underpaint.algos.spatial.resolution import ResolutionMap
-from underpaint.artifacts.arrays import ArrayFile, ArrayForm
 from underpaint.artifacts.manifest import ManifestError
 from underpaint.artifacts.model_families import TEXTURED_FAMILY
 from underpaint.artifacts.model_index import family_of
@@ -19,7 +18,7 @@ from underpaint.runtime.engines.images import ImageDecoder, ImageEncoder
 from underpaint.runtime.resampling.pixels import FILTERS, Enlarger, FilterEnlarger, LearnedEnlarger, PixelResampler
 from underpaint.runtime.resampling.resampler import Resampler
 from underpaint.runtime.resampling.tokens import TokenNetwork, TokenResampler
-from underpaint.zoo.load import FOLDER, Located, locate, manifest, names
+from underpaint.zoo.load import FOLDER, Located, locate, manifest, names, read_codebook
 from underpaint.zoo.resolutions import SHIPPED_RESOLUTIONS, between, pair_options
 
 SUPER_RESOLUTION: Final = "superres"
@@ -50,22 +49,6 @@ RESAMPLERS: Final = (*FILTERS, SUPER_RESOLUTION, *LATENT)
 def codebook_digest(codebook: NDArray[np.float32]) -> str:
     """The SHA-256, in hex, of unit code vectors [V, C] as they are stored: what a sampler's manifest must name."""
     return sha256(np.ascontiguousarray(codebook, dtype="<f4").tobytes()).hexdigest()
-
-
-def read_codebook(folder: Path = FOLDER) -> NDArray[np.float32]:
-    """The codebook [V, C] of a folder of models; raises as `read_table` does."""
-    return read_table("codebook", "codebook", folder)
-
-
-def read_table(name: str, kind: str, folder: Path) -> NDArray[Any]:
-    """The one array, of the model's own name, in an .npz file of a folder; ManifestError where it cannot be read."""
-    path = locate(name, kind, folder).path
-    try:
-        with ArrayFile(path) as held:
-            table = held.read(name, ArrayForm(dimensions=2))
-    except ValueError as error:
-        raise ManifestError(f"{path}: expected an array '{name}' ({error}); export the tokenizer again") from error
-    return table
 
 
 def models_behind(kind: str, sides: tuple[int, int] = SHIPPED_RESOLUTIONS) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from typing import Any, Final, Literal, TypeAlias, get_args
 from underpaint.algos.accept import RULES
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.chance import enumerate_outcomes
+from underpaint.algos.plugin_guard import PluginError
 from underpaint.algos.registry import suggest
 from underpaint.algos.tree import DRAWN, Drawn, Verdict
 from underpaint.sim.certify.case import DraftRequest
@@ -121,8 +122,10 @@ def guarded(call: Callable[[], Any]) -> Verdict | Fault:
     """The decision that a call returns; a fault where it raises or returns anything else."""
     try:
         reply = call()
-    except Exception as error:  # whatever a verifier raises is a finding
-        return Fault("crash", f"{type(error).__name__}: {error}")
+    except PluginError as error:
+        return Fault("crash", str(error))
+    except (Exception, KeyboardInterrupt) as error:  # whatever a verifier raises is a finding
+        return Fault("crash", ": ".join(filter(None, (type(error).__name__, str(error)))))
     return read_decision(reply)
 
 

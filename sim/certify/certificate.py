@@ -155,9 +155,10 @@ def check_first_call(verifier: Verifier, drawn: Drawn, chain: bool) -> None:
     except VerifierStopped as stopped:
         reply = stopped.fault
     if isinstance(reply, Fault) and reply.kind in ("crash", "bad reply"):
+        remedy = "" if "mend it there" in reply.detail else ": mend it, or choose another --as"
         raise ValueError(
             f"its first call is no decision ({reply.kind}: {reply.detail}); expected (path, token) as "
-            "docs/how-to/certify-a-verifier.md says: mend it, or choose another --as"
+            f"docs/how-to/certify-a-verifier.md says{remedy}"
         )
 
 

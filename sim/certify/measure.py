@@ -7,8 +7,8 @@ from math import fsum, log, sqrt
 import numpy as np
 
 from underpaint.algos.arrays import FloatArray, IntArray
-from underpaint.algos.enumeration import emitted, total_variation
-from underpaint.algos.tree import Verdict
+from underpaint.algos.enumeration import total_variation
+from underpaint.algos.tree import Verdict, emitted
 from underpaint.sim.certify.case import SequenceDistribution, Tokens, VerifierCase, contexts, prefix_masses
 from underpaint.sim.certify.measurement import DistributionDifference, Effort, How, Measurement
 from underpaint.sim.certify.quantiles import TooManyBoxes, find_boxes

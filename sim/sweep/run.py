@@ -1,16 +1,16 @@
 """Sweeps: every fitting rule, policy, setting and synthetic model, simulated once and timed by every latency model."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, ClassVar, Final, NamedTuple, TypeAlias
 
-from underpaint.artifacts.run_log import RunLog
+from underpaint.artifacts.run_log import RunStore
+from underpaint.artifacts.workers import RayWorkers, Workers, local_workers, usable_cores
 from underpaint.sim.batched.decoding import Lockstep, run_lockstep, run_loop, run_plain
 from underpaint.sim.exact.bias import alignment, token_bias
 from underpaint.sim.latency.run_times import latency_model_of, run_times_of, speedup
 from underpaint.sim.report.statistics import Estimate, Runs, mean_depth, ratio, tokens_per_cycle
 from underpaint.sim.report.statistics import speedup as speedup_alone
-from underpaint.sim.sweep.executors import Executor
 from underpaint.sim.sweep.plan import (
     Job,
     SweepPlan,
@@ -24,9 +24,6 @@ from underpaint.sim.sweep.result_line import check_line
 from underpaint.sim.synthetic.table_model import TableModel
 from underpaint.sim.synthetic.windows import WindowScheme, run_windows
 
-FILE_NAME: Final = "results.jsonl"
-_HEAD: Final = b'{"plan": '
-"""How the file begins."""
 _FIRST_IMAGES: Final = 32
 _LOOP_IMAGES: Final = 4
 
@@ -39,6 +36,24 @@ class Work(NamedTuple):
     precision: float
     most_images: int
     seed: int
+
+    def __str__(self) -> str:
+        return f"{self.job.model}: {self.job.policy} {self.job.rule}"
+
+
+def workers(on: str = "local", jobs: int | None = None, address: str | None = None) -> Workers[Work, dict[str, Any]]:
+    """Where a sweep is simulated; the results are the same everywhere.
+
+    Args:
+        on: One of `artifacts.workers.WORKER_KINDS`.
+        jobs: Processes, at least 1: of one, this process. None takes as many as there are cores.
+        address: Of a Ray cluster; None starts a local one.
+    """
+    count = usable_cores() if jobs is None else jobs
+    known = (ValueError, OSError)
+    if on == "ray":
+        return RayWorkers(simulate, count, address, known=known)
+    return local_workers(simulate, count, known)
 
 
 def simulate(work: Work) -> dict[str, Any]:
@@ -133,58 +148,42 @@ def _figures(runs: Runs, speeds: Mapping[str, Estimate]) -> dict[str, Any]:
     }
 
 
-class Results:
-    """Finished jobs of one sweep, in `folder/results.jsonl`. The first line is the plan."""
+class Results(RunStore[str, dict[str, Any]]):
+    """Finished jobs of one sweep by their keys, in `folder/results.jsonl`."""
+
+    NAME: ClassVar[str] = "results"
+    VERSION: ClassVar[int] = 1
+    WHAT: ClassVar[str] = "sweep"
 
     def __init__(self, folder: Path, plan: SweepPlan) -> None:
         """Take up what the folder holds; ValueError where that is another sweep, or no sweep."""
-        self.path = folder / FILE_NAME
-        self._plan = plan.to_dict()
-        self._run_log = RunLog(self.path)
-        self.lines: list[dict[str, Any]] = []
-        try:
-            lines = self._run_log.read()
-            if not lines and self.path.exists() and not _HEAD.startswith(self.path.read_bytes()[: len(_HEAD)]):
-                raise ValueError("no plan in its first line")
-            head = lines[0].get("plan") if lines else None
-            if lines and not isinstance(head, dict):
-                raise ValueError("line 1: no plan")
-        except ValueError as error:
-            raise ValueError(f"{self.path} is no sweep ({error}); choose another --out or delete it") from error
-        if head is not None and head != self._plan:
-            differs = sorted(key for key in head.keys() | self._plan.keys() if head.get(key) != self._plan.get(key))
-            raise ValueError(
-                f"{self.path} belongs to another sweep (it differs in {', '.join(differs)}); repeat that command to go "
-                "on with it, or choose another --out folder"
-            )
-        for number, line in enumerate(lines[1:], start=2):
-            try:
-                check_line(line, plan)
-            except ValueError as error:
-                raise ValueError(
-                    f"{self.path}, line {number}: {error}; choose another --out folder, or delete the file"
-                ) from error
-            self.lines.append(line)
+        self._plan = plan
+        super().__init__(folder, plan.to_dict())
+
+    @property
+    def lines(self) -> list[dict[str, Any]]:
+        """The finished jobs, as they were finished."""
+        return list(self)
+
+    def read(self, line: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+        check_line(line, self._plan)
+        return str(line["key"]), dict(line)
+
+    def plain(self, record: dict[str, Any]) -> dict[str, Any]:
+        return record
 
     def missing(self, wanted: Sequence[Job]) -> list[Job]:
         """Those of `wanted` that are not finished."""
-        done = {line["key"] for line in self.lines}
-        return [job for job in wanted if job.key not in done]
-
-    def add(self, line: dict[str, Any]) -> None:
-        """Append a finished job; it is on the disk when this returns. Raises `RunLogInUse`, and then writes nothing."""
-        if self._run_log.empty:
-            self._run_log.append({"plan": self._plan})
-        self._run_log.append(line)
-        self.lines.append(line)
+        return [job for job in wanted if job.key not in self]
 
 
-def run(plan: SweepPlan, results: Results, where: Executor, report: Callable[[dict[str, Any]], None]) -> None:
+def run(
+    plan: SweepPlan, results: Results, where: Workers[Work, dict[str, Any]], report: Callable[[dict[str, Any]], None]
+) -> None:
     """Simulate what `results` does not hold yet. A stop leaves every finished job in it."""
     todo = [
         Work(job, plan.machines, plan.precision, plan.most_images, plan.seed) for job in results.missing(jobs(plan))
     ]
-    finished: Iterator[dict[str, Any]] = where.run(simulate, todo)
-    for line in finished:
-        results.add(line)
+    for line in where.run(todo):
+        results.add(line["key"], line)
         report(line)

@@ -15,7 +15,6 @@ from underpaint.algos.coupling import noise_of
 from underpaint.algos.spatial.jacobi import jacobi_decode
 from underpaint.algos.spatial.jacobi_front import JacobiFronts, jacobi_fronts
 from underpaint.algos.spatial.jacobi_window import JacobiWindow, drawn_for
-from underpaint.algos.spatial.lookup import Lookup
 from underpaint.sim.batched.decoding import MOST_NODES, make_rule
 from underpaint.sim.report.statistics import Runs
 from underpaint.sim.synthetic.multi_scale import TableGridTarget
@@ -78,8 +77,7 @@ def make_window_scheme(model: TableModel, recipe: WindowRecipe) -> WindowScheme:
         fronts.check(model.grid)
         _check_nodes(recipe, model.grid.height * (fronts.window + 1))  # a redrawn token is fed again
         return WindowScheme(model, fronts, None, model.grid.height == 1)
-    lookup = Lookup(given.pop("passes"), given.pop("beside"))
-    window = JacobiWindow(given.pop("window"), lookup=lookup, **given)
+    window = JacobiWindow(given.pop("window"), **given)
     _check_nodes(recipe, window.nodes)
     spec, rule_settings = RULES[recipe.rule], json.loads(recipe.rule_settings)
     drawn_for(spec, window.coupling, window.candidates)

@@ -11,7 +11,6 @@ from underpaint.algos.draft import Grid
 from underpaint.algos.enumeration import (
     EnumeratedRun,
     accepted_per_cycle,
-    emitted,
     enumerate_decoding,
     enumerate_verdicts,
     marginal,
@@ -21,7 +20,7 @@ from underpaint.algos.enumeration import (
     tokens_distribution,
     total_variation,
 )
-from underpaint.algos.tree import DraftTree, Verdict
+from underpaint.algos.tree import DraftTree, Verdict, emitted
 from underpaint.sim.synthetic.models import PooledDistribution, SyntheticDrafter, SyntheticTarget
 
 

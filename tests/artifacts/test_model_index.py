@@ -2,15 +2,19 @@
 
 import hashlib
 import json
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from underpaint.algos.rows import SamplingParams
+from underpaint.artifacts.decoder_config import DecoderConfig
 from underpaint.artifacts.index_writer import build_index, write_index
 from underpaint.artifacts.manifest import Manifest, ManifestError, write
 from underpaint.artifacts.model_index import INDEX, ModelEntry, read_index
+
+CONFIG = DecoderConfig(8, 1, 2, 8, 8, 4, 1, cond_ids=2, capacity=17)
 
 
 def add_model(folder: Path, name: str, kind: str, content: bytes = b"model", **settings: Any) -> None:
@@ -25,16 +29,16 @@ def add_model(folder: Path, name: str, kind: str, content: bytes = b"model", **s
 def small_folder(folder: Path, **changed: Any) -> Path:
     """A folder of two resolutions."""
     for side in (2, 4):
-        shape = {"height": side, "width": side, "vocab_size": 8, "prefix": 1}
-        add_model(folder, f"target{side}", "target", **{**shape, **changed})
-        add_model(folder, f"drafter{side}", "drafter", **shape)
+        config = replace(CONFIG, grid_side=side)
+        add_model(folder, f"target{side}", "target", **asdict(replace(config, **changed)))
+        add_model(folder, f"drafter{side}", "drafter", **asdict(replace(config, condition="none", drafter=True)))
     add_model(folder, "codebook", "codebook", vocab_size=8)
     add_model(folder, "vq_decoder", "image_decoder", vocab_size=8, stride=16)
     return folder
 
 
 def test_a_folder_says_what_belongs_together(tmp_path: Path) -> None:
-    folder = small_folder(tmp_path, uncond_ids=[9])
+    folder = small_folder(tmp_path)
     write_index(folder, family="llamagen")
     index = read_index(folder)
     assert [(entry.side, entry.target, entry.drafter) for entry in index.resolutions] == [
@@ -60,11 +64,9 @@ def test_what_is_not_told_again_stays(tmp_path: Path) -> None:
 
 
 def test_captions_of_features_and_a_grammar_are_told_apart(tmp_path: Path) -> None:
-    assert build_index(small_folder(tmp_path / "a", external_cond_rows=240)).condition == "features"
+    assert build_index(small_folder(tmp_path / "a", condition="external", prefix=120)).condition == "features"
     assert build_index(small_folder(tmp_path / "b", prefix=8)).condition == "ids"
-    folder = small_folder(tmp_path / "c", prefix=8)
-    (folder / "emoji_scenes.json").write_text("{}")
-    assert build_index(folder).condition == "prompt_grammar"
+    assert build_index(small_folder(tmp_path / "c", prefix=8), family="textured-scenes").condition == "prompt_grammar"
 
 
 def test_a_resolution_that_is_not_there_names_those_that_are(tmp_path: Path) -> None:
@@ -132,6 +134,6 @@ def test_models_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ManifestError, match="numbers of codes"):
         build_index(small_folder(tmp_path / "c", vocab_size=9))
     folder = small_folder(tmp_path / "d")
-    add_model(folder, "target_again", "target", height=4, width=4)
+    add_model(folder, "target_again", "target", **asdict(CONFIG))
     with pytest.raises(ManifestError, match="one grid"):
         build_index(folder)

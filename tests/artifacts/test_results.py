@@ -15,7 +15,6 @@ from underpaint.artifacts.results import (
     read_results,
     results_text,
     schema,
-    upgraded,
     validate,
 )
 
@@ -58,14 +57,13 @@ def test_results_as_the_schema_says_are_read(tmp_path):
 
 
 @pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.stem)
-def test_recorded_comparisons_are_read_and_older_ones_are_brought_up(path, tmp_path):
+def test_recorded_comparisons_are_read(path, tmp_path):
     found = read_results(path)
     assert found["kind"] == ("sweep" if "frontier" in path.stem else "compare")
     assert leaderboard(found)[0]["speedup"] >= 1.0
-    older = {name: value for name, value in found.items() if name not in ("results_version", "kind")}
-    with pytest.raises(ResultsError, match="results upgrade"):
-        read_results(written(tmp_path, older))
-    assert upgraded(written(tmp_path, older)) == found
+    without = {name: value for name, value in found.items() if name not in ("results_version", "kind")}
+    with pytest.raises(ResultsError, match="got a file without 'results_version'"):
+        read_results(written(tmp_path, without))
 
 
 @pytest.mark.parametrize(
@@ -73,7 +71,7 @@ def test_recorded_comparisons_are_read_and_older_ones_are_brought_up(path, tmp_p
     [
         ("{", "expected JSON"),
         ("[]", "expected a JSON object, got list"),
-        ("{}", "no 'results_version'"),
+        ("{}", "without 'results_version'"),
         (compared(results_version=VERSION + 1), "install a newer underpaint"),
         (compared(kind="comparison"), "kind: expected one of compare"),
         (compared(rows=[{"method": "ar"}]), r"rows\[0\]: 'lossless' is missing"),
@@ -107,15 +105,10 @@ def test_a_missing_file_is_refused(tmp_path):
         read_results(tmp_path / "none.json")
 
 
-def test_what_nothing_tells_is_not_brought_up(tmp_path):
-    with pytest.raises(ResultsError, match="written before version 1"):
-        upgraded(written(tmp_path, {"rows": []}))
-
-
-def test_a_newer_or_damaged_version_is_not_called_an_older_one(tmp_path):
+def test_other_versions_say_what_to_do(tmp_path):
     for version, todo in ((VERSION + 1, "install a newer underpaint"), (1.0, "repeat the command that wrote it")):
         with pytest.raises(ResultsError, match=todo):
-            upgraded(written(tmp_path, compared(results_version=version)))
+            read_results(written(tmp_path, compared(results_version=version)))
 
 
 def test_runs_are_told_apart_and_the_same_run_is_kept_once():

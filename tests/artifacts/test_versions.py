@@ -32,13 +32,6 @@ def test_what_to_do_depends_on_which_version_wrote_it(found: object, told: str) 
     check_format(3, 3, "make it again")
 
 
-def test_several_formats_may_be_read() -> None:
-    for found in (1, 2, 3):
-        check_format(found, 3, "measure it again", oldest=1)
-    with pytest.raises(ValueError, match="expected format 1 to 3, got 4: a newer version"):
-        check_format(4, 3, "measure it again", oldest=1)
-
-
 def test_a_future_file_is_not_called_an_old_one(tmp_path: Path) -> None:
     newer = "a newer version wrote it; install a newer underpaint"
     (tmp_path / "target.json").write_text(json.dumps({"format": manifest.FORMAT + 1}))

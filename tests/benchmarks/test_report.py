@@ -4,7 +4,7 @@ import json
 import pytest
 
 from benchmarks.report import at_least, finish, options, parse, progress, refusing
-from underpaint.runtime.evaluation.comparison import ComparisonProgress
+from underpaint.runtime.evaluation.drawer import RunProgress
 
 
 def test_the_figures_of_the_last_line_are_in_the_file(tmp_path, capsys):
@@ -38,5 +38,5 @@ def test_what_was_asked_for_in_vain_is_one_line_and_code_2(tmp_path, capsys):
 
 def test_progress_ends_its_line_when_all_is_drawn(capsys):
     for finished in (1, 2):
-        progress(ComparisonProgress(finished, 2, None))
+        progress(RunProgress(finished, 2, None))
     assert capsys.readouterr().err == "\r1 of 2 drawings\r2 of 2 drawings\n"

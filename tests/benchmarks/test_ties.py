@@ -28,7 +28,7 @@ def test_a_picture_that_parts_where_nothing_ties_is_counted(
     small_models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A comparison of which one token of one picture was changed; then it lacks what the question needs."""
-    out, named = tmp_path / "x", ("--engines", str(small_models))
+    out, named = tmp_path / "x", ("--models", str(small_models))
     asked = ["compare", "--resolution", "64", "--prompts-count", "2", "--methods", "ar,eagle2", "--no-likelihood"]
     done = CliRunner().invoke(app, [*asked, *named, "--temperature", "0", "--out", str(out)])
     assert done.exit_code == 0, done.output

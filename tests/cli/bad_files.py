@@ -224,7 +224,7 @@ def _recorded(folder: Path) -> None:
         (folder / f"log_{name}" / "drawings.jsonl").write_bytes(content.encode("latin-1"))
     (folder / "log_folder" / "drawings.jsonl").mkdir(parents=True)
     (folder / "log_sweep").mkdir()
-    (folder / "log_sweep" / "results.jsonl").write_bytes(log_bytes([{"plan": {}}]))
+    (folder / "log_sweep" / "results.jsonl").write_bytes(log_bytes([{"format": 1, "hash": "0", "settings": {}}]))
     (folder / "log_sweep_text").mkdir()
     (folder / "log_sweep_text" / "results.jsonl").write_text("text\n")
     for name, change in (
@@ -237,7 +237,7 @@ def _recorded(folder: Path) -> None:
         edit_json(folder / f"compare_{name}.json", change)
     trace = (folder / "real.npz").read_bytes()
     (folder / "cut.npz").write_bytes(trace[: len(trace) // 2])
-    curve = {"format": 2, "model": {"target": "target64", "drafter": "drafter64"}, "overhead_ms": 0.1}
+    curve = {"format": 3, "model": {"target": "target64", "drafter": "drafter64"}, "overhead_ms": 0.1}
     curve |= {"verify_ms": [[1, 1.0], [8, 1.5], [64, 5.0]], "draft_ms": [[1, 0.2], [16, 0.5]]}
     costs = folder / "costs.json"
     costs.write_text(json.dumps(curve))

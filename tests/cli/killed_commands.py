@@ -70,16 +70,18 @@ Patch = tuple[Any, str, Any]
 def _synthetic() -> Iterator[Patch]:
     """No engine: every command opens a synthetic pipeline."""
     from tests.cli.synthetic_pipeline import SyntheticPipeline
+    from underpaint.runtime.evaluation import picture_judge
     from underpaint.runtime.pipeline import Pipeline
 
     yield Pipeline, "open", staticmethod(lambda *given, **named: SyntheticPipeline())
+    yield picture_judge, "open_judge", lambda folder, index, entry, context: entry
 
 
 def _known_curve() -> Iterator[Patch]:
     """Nothing is measured: the curve is a short one."""
     from underpaint.runtime.costs import machine_curve
 
-    curve = {"verify_ms": [[1, 2.0], [8, 5.0]], "draft_ms": [[1, 0.5], [8, 0.75]], "machine": {}}
+    curve = {"format": 3, "verify_ms": [[1, 2.0], [8, 5.0]], "draft_ms": [[1, 0.5], [8, 0.75]], "machine": {}}
     yield machine_curve, "_measure", lambda *given: curve
 
 

@@ -50,12 +50,12 @@ def run_program(line: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Ran
 @contextmanager
 def _forgetting() -> Iterator[None]:
     """Leave registries and loaded plug-ins as they are."""
-    held = [(registry._specs, dict(registry._specs)) for registry in (RULES, POLICIES)]
+    held = [(registry._specs, {spec.name for spec in registry}) for registry in (RULES, POLICIES)]
     try:
         yield
     finally:
         for specs, before in held:
-            for name in specs.keys() - before.keys():
+            for name in specs.keys() - before:
                 del specs[name]
         for name in [name for name in sys.modules if name.startswith("underpaint_plugin_")]:
             del sys.modules[name]

@@ -22,18 +22,19 @@ from underpaint.algos.tree import DraftTree
 from underpaint.artifacts.model_index import ModelIndex
 from underpaint.runtime.conditions import Condition, parse_condition
 from underpaint.runtime.engines.engine import PassTimer
-from underpaint.runtime.evaluation.picture_judge import Picture
+from underpaint.runtime.engines.images import Picture
+from underpaint.runtime.evaluation import picture_judge
 from underpaint.runtime.evaluation.quality import Reading, Reference
 from underpaint.runtime.methods.method import ModelTables, Timed
 from underpaint.runtime.pipeline import Pipeline
 from underpaint.runtime.resampling.resampler import Resampler
 from underpaint.sim.synthetic.grid_model import GridWeights, SyntheticGridTarget
 from underpaint.sim.synthetic.models import Blend, RandomDistribution, SyntheticDrafter, SyntheticTarget
-from underpaint.zoo.grammars import EMOJI
-from underpaint.zoo.prompts import SLOT_VALUES
+from underpaint.zoo.grammars import TEXTURED
 
 VOCAB = 40
 GRID = Grid(4, 4)
+INDEX_OF_PROMPTS = ModelIndex({}, (), condition="prompt_grammar", family=TEXTURED.family)
 
 
 @contextmanager
@@ -97,7 +98,7 @@ class TimedDrafter(Wrapped):
 def real_scenes(seed: int = 3, count: int = 200) -> Reference:
     rng = np.random.default_rng(seed)
     return Reference(
-        rng.standard_normal((count, 5)), rng.standard_normal((count, 5)), {"concept_and_style": 0.9, "style": 0.95}
+        rng.standard_normal((count, 5)), rng.standard_normal((count, 5)), {TEXTURED.accuracy: 0.9, "finish": 0.95}
     )
 
 
@@ -124,12 +125,13 @@ class SyntheticJudge:
 
     def __init__(self, reference: Reference) -> None:
         self.reference = reference
-        self.grammar = EMOJI
+        self.grammar = TEXTURED
+        self.hashes: Mapping[str, str] = {}
 
     def read(self, picture: Picture) -> Reading:
         shades = picture[::16, ::16, 0].astype(np.float64).ravel()
-        first = {slot: values[int(shades[0]) % len(values)] for slot, values in SLOT_VALUES.items()}
-        scores = {slot: np.resize(shades / 64.0, len(values)) for slot, values in SLOT_VALUES.items()}
+        first = {slot: values[int(shades[0]) % len(values)] for slot, values in TEXTURED.slots.items()}
+        scores = {slot: np.resize(shades / 64.0, len(values)) for slot, values in TEXTURED.slots.items()}
         return Reading(first, shades[:5] / 128.0 - 1.0, scores)
 
 
@@ -142,14 +144,22 @@ class SyntheticPipeline:
     judge: SyntheticJudge | None = field(default_factory=lambda: SyntheticJudge(real_scenes()))
     name: str = "synthetic"
     folder: Path = Path("synthetic")
-    index: ModelIndex = field(default_factory=lambda: ModelIndex({}, (), condition="prompt_grammar"))
+    index: ModelIndex = field(
+        default_factory=lambda: ModelIndex({}, (), condition="prompt_grammar", family=TEXTURED.family)
+    )
     decoder: Any = True
+    context: None = None
     loaded_drafter: None = None  # nothing of it is an engine, so no curve is measured
 
     @property
     def tables(self) -> ModelTables:
         codebook = np.random.default_rng(4).standard_normal((VOCAB, 3))
         return ModelTables(nearest_codes(codebook, VOCAB - 1), codebook)
+
+    @property
+    def entry(self) -> Any:
+        """What `judge_of` hands to the patched `open_judge`; see `replace_models`."""
+        return self.judge
 
     def title(self) -> str:
         return f"{self.resolution} px"
@@ -209,3 +219,4 @@ def replace_models(monkeypatch: pytest.MonkeyPatch, make: Callable[[int | None],
         return make(resolution)
 
     monkeypatch.setattr(Pipeline, "open", staticmethod(opened))
+    monkeypatch.setattr(picture_judge, "open_judge", lambda folder, index, entry, context: entry)

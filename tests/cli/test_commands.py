@@ -11,10 +11,10 @@ from underpaint.algos.accept import RULES
 from underpaint.algos.draft import POLICIES
 from underpaint.artifacts.manifest import ManifestError
 from underpaint.cli.app import app
-from underpaint.runtime.evaluation import comparison
+from underpaint.runtime.evaluation import drawer
 from underpaint.runtime.methods.registry import METHODS
 
-PROMPT = "a 3d fox, left, on a sky background"
+PROMPT = "a woolly fox left of an owl"
 FEW = ["--methods", "eagle2,lantern", "--prompts-count", "2", "--resolution", "64"]
 NARROW = ("--set", "draft_window=2")
 """The low grid of the synthetic pipeline is 2 x 2."""
@@ -94,8 +94,8 @@ def test_generate_takes_another_rule_and_settings(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([""], "the prompt is empty"),
-        (["a 3d foxx, left"], "unknown word 'foxx'; did you mean 'fox'"),
+        ([""], "expected a prompt that names two things"),
+        (["a woolly foxx and an owl"], "unknown word 'foxx'; did you mean 'fox'"),
         ([PROMPT, "--method", "eagel2"], "did you mean 'eagle2'"),
         ([PROMPT, "--rule", "lantem"], "did you mean 'lantern'"),
         ([PROMPT, "--method", "eagle2", "--rule", "without_replacement"], "covers without_replacement trees"),
@@ -169,7 +169,7 @@ def test_compare_reports_on_other_prompts_than_settings_were_tuned_on(tmp_path):
 
 def test_compare_of_given_prompts_with_a_setting_of_one_method(tmp_path):
     result = called(
-        *("compare", PROMPT, "a panda", "--methods", "ar,adt", "--set", "adt.beta=0.25", "--seeds", 2),
+        *("compare", PROMPT, "a panda and an owl", "--methods", "ar,adt", "--set", "adt.beta=0.25", "--seeds", 2),
         *("--out", tmp_path),
     )
     assert result.exit_code == 0, result.output
@@ -181,21 +181,21 @@ def test_compare_of_given_prompts_with_a_setting_of_one_method(tmp_path):
 
 def test_compare_stops_on_ctrl_c_and_the_same_command_goes_on(tmp_path, monkeypatch):
     command = ("compare", *FEW, "--out", tmp_path)
-    real = comparison.draw
+    real = drawer.draw
     drawn = []
 
     def stopping(*arguments):
         drawn.append(real(*arguments))
-        if len(drawn) == 6:  # three of them warm up
+        if len(drawn) == 6:  # each of three methods warms up
             raise KeyboardInterrupt
         return drawn[-1]
 
-    monkeypatch.setattr(comparison, "draw", stopping)
+    monkeypatch.setattr(drawer, "draw", stopping)
     stopped = called(*command)
     assert stopped.exit_code == 130
     assert "2 of 6 drawings are done; the same command goes on" in stopped.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["drawings.jsonl"]
-    monkeypatch.setattr(comparison, "draw", real)
+    monkeypatch.setattr(drawer, "draw", real)
     held = (tmp_path / "drawings.jsonl").read_text()
     assert called(*command).exit_code == 0
     assert (tmp_path / "drawings.jsonl").read_text().startswith(held)
@@ -220,10 +220,10 @@ def test_another_compare_in_the_folder_is_refused_unless_fresh(tmp_path):
         (["--preset", "best"], "expected one of tuned, paper, got 'best'"),
         (["--set", "beta=1"], "expected method.name=value"),
         (["--set", "adt.betta=1"], "did you mean 'beta'"),
-        (["a panda", "--prompts-count", "3"], "leave the prompts out"),
-        (["a panda", "--prompts-skip", "3"], "leave the prompts out"),
-        (["a pandda"], "did you mean 'panda'"),
-        (["a panda", "a panda"], "is named twice"),
+        (["a panda and an owl", "--prompts-count", "3"], "leave the prompts out"),
+        (["a panda and an owl", "--prompts-skip", "3"], "leave the prompts out"),
+        (["a pandda and an owl"], "did you mean 'panda'"),
+        (["a panda and an owl", "a panda and an owl"], "is named twice"),
         (["--json", "/proc/figures.json"], "cannot write into /proc"),
         (["--methods", "roofline", "--set", "roofline.costs=absent.json"], "absent.json"),
     ],

@@ -8,13 +8,14 @@ from underpaint.algos.draft import Grid
 from underpaint.algos.rows import SamplingParams
 from underpaint.artifacts.results import schema, validate
 from underpaint.runtime.drawing import Drawing, draw
-from underpaint.runtime.evaluation.comparison import ComparisonPlan, choose_prompts, run, with_baseline
-from underpaint.runtime.evaluation.drawing_log import DrawingKey, DrawingLog
+from underpaint.runtime.evaluation.comparison import ComparisonPlan, choose_prompts, with_baseline
+from underpaint.runtime.evaluation.drawer import run
+from underpaint.runtime.evaluation.drawing_log import DrawingKey
 from underpaint.runtime.evaluation.gallery import write_acceptance, write_gallery
 from underpaint.runtime.evaluation.paired import paired_difference
+from underpaint.runtime.evaluation.plan import RunPlan
 from underpaint.runtime.evaluation.report import accepted_cells, make_report, speedup, to_results
 from underpaint.runtime.methods.registry import METHODS, build_method, resolve
-from underpaint.zoo.prompts import seen_pairs
 
 PIPELINE = SyntheticPipeline()
 LOSSLESS = [
@@ -26,7 +27,10 @@ LOSSLESS = [
 
 def planned(names, temperature=1.0, prompts=3, seeds=1):
     built = tuple(build_method(name, resolve(name, temperature), PIPELINE.tables) for name in names)
-    return ComparisonPlan(built, choose_prompts(prompts), tuple(range(seeds)), SamplingParams(temperature=temperature))
+    sampling = SamplingParams(temperature=temperature)
+    return RunPlan.of(
+        PIPELINE, ComparisonPlan(built, choose_prompts(prompts), tuple(range(seeds)), sampling), PIPELINE.judge
+    )
 
 
 def ignore(state):
@@ -34,25 +38,16 @@ def ignore(state):
 
 
 def finished(tmp_path, plan):
-    store = DrawingLog(tmp_path, plan.to_dict())
-    run(PIPELINE, plan, store, ignore)
+    store = plan.open_log(tmp_path)
+    run(plan, store, ignore)
     return store
 
 
 def test_turns_rotate_and_cover_everything():
     plan = planned(["ar", "eagle2", "adt"], prompts=2, seeds=2)
-    turns = [(built.name, prompt.caption(), seed) for built, prompt, seed in plan.turns()]
-    assert len(set(turns)) == len(turns) == plan.size == 12
-    assert [name for name, _, _ in turns[:6]] == ["ar", "eagle2", "adt", "eagle2", "adt", "ar"]
-
-
-def test_chosen_prompts_are_seen_pairs_of_different_concepts():
-    prompts = choose_prompts(32)
-    assert prompts == choose_prompts(32)
-    assert prompts[:5] == choose_prompts(5)
-    assert prompts[20:] == choose_prompts(12, skip=20)
-    assert all((prompt.attributes["concept"], prompt.attributes["style"]) in seen_pairs() for prompt in prompts)
-    assert len({prompt.attributes["concept"] for prompt in prompts}) == 32
+    turns = plan.jobs()
+    assert len(set(turns)) == len(turns) == plan.models[0].comparison.size == 12
+    assert [turn.method for turn in turns[:6]] == ["ar", "eagle2", "adt", "eagle2", "adt", "ar"]
 
 
 def test_a_plan_refuses_repeats_and_nothing():
@@ -71,18 +66,18 @@ def test_a_stopped_comparison_goes_on_where_it_was(tmp_path):
         if state.finished == 2:
             raise KeyboardInterrupt
 
-    store = DrawingLog(tmp_path, plan.to_dict())
+    store = plan.open_log(tmp_path)
     with pytest.raises(KeyboardInterrupt):
-        run(PIPELINE, plan, store, stop_after_two)
+        run(plan, store, stop_after_two)
     held = store.path.read_bytes()
     store.path.write_bytes(held + b'{"method": "eag')  # what a killed process may leave
-    resumed = DrawingLog(tmp_path, plan.to_dict())
+    resumed = plan.open_log(tmp_path)
     assert len(resumed) == 2
-    run(PIPELINE, plan, resumed, ignore)
-    assert len(resumed) == plan.size
+    run(plan, resumed, ignore)
+    assert len(resumed) == plan.models[0].comparison.size
     assert resumed.path.read_bytes().startswith(held)
     assert [json.loads(line) for line in resumed.path.read_text().splitlines()]
-    assert len(DrawingLog(tmp_path, plan.to_dict())) == plan.size
+    assert len(plan.open_log(tmp_path)) == plan.models[0].comparison.size
 
 
 def test_a_finished_comparison_draws_nothing(tmp_path):
@@ -92,27 +87,27 @@ def test_a_finished_comparison_draws_nothing(tmp_path):
     def refuse(state):
         raise AssertionError(state)
 
-    run(PIPELINE, plan, DrawingLog(tmp_path, plan.to_dict()), refuse)
+    run(plan, plan.open_log(tmp_path), refuse)
     assert store.path.stat().st_size > 0
 
 
 def test_another_comparison_in_the_folder_is_refused(tmp_path):
     finished(tmp_path, planned(["ar", "eagle2"]))
-    other = planned(["ar", "eagle2"], temperature=0.5).to_dict()
+    other = planned(["ar", "eagle2"], temperature=0.5)
     with pytest.raises(ValueError, match="belongs to another comparison \\(it differs in temperature\\)"):
-        DrawingLog(tmp_path, other)
-    assert len(DrawingLog(tmp_path, other, fresh=True)) == 0
+        other.open_log(tmp_path)
+    assert len(other.open_log(tmp_path, fresh=True)) == 0
 
 
 def test_a_file_that_is_no_record_is_refused(tmp_path):
     (tmp_path / "drawings.jsonl").write_text("something else\n")
     with pytest.raises(ValueError, match="no record of a comparison"):
-        DrawingLog(tmp_path, planned(["ar"]).to_dict())
+        planned(["ar"]).open_log(tmp_path)
 
 
 def test_a_drawing_does_not_depend_on_what_was_drawn_before():
-    plan = planned(["adt+lantern"], seeds=2)
-    built, prompt, _ = next(iter(plan.turns()))
+    plan = planned(["adt+lantern"], seeds=2).models[0].comparison
+    built, prompt = plan.methods[0], plan.conditions[0]
     first = draw(PIPELINE, built, plan.sampling, prompt, 1)
     draw(PIPELINE, built, plan.sampling, plan.conditions[1], 0)
     assert draw(PIPELINE, built, plan.sampling, prompt, 1).tokens == first.tokens
@@ -120,7 +115,7 @@ def test_a_drawing_does_not_depend_on_what_was_drawn_before():
 
 def test_at_temperature_zero_every_lossless_method_draws_what_ar_draws(tmp_path):
     plan = planned(["ar", *LOSSLESS], temperature=0.0, prompts=4)
-    rows = make_report(PIPELINE, plan, finished(tmp_path, plan)).rows
+    rows = make_report(plan, finished(tmp_path, plan)).rows
     assert [row.identical_to_ar for row in rows] == [True] * len(rows)
     assert all(row.target_nfe < 16 for row in rows if row.drafter_nfe)
     assert all(row.target_nfe <= 16 for row in rows), "windows without a drafter gain next to nothing on random tokens"
@@ -129,8 +124,8 @@ def test_at_temperature_zero_every_lossless_method_draws_what_ar_draws(tmp_path)
 def test_rows_add_up_and_hold_the_figures_of_the_issue(tmp_path):
     plan = planned(["ar", "eagle2", "lantern"], prompts=4, seeds=2)
     store = finished(tmp_path, plan)
-    found = make_report(PIPELINE, plan, store)
-    plain = to_results(PIPELINE, plan, found, "a test")
+    found = make_report(plan, store)
+    plain = to_results(plan, found, "a test")
     assert validate(plain, schema()) == []
     assert set(plain) >= {"machine", "model", "settings", "rows"}
     wanted = {
@@ -154,7 +149,7 @@ def test_rows_add_up_and_hold_the_figures_of_the_issue(tmp_path):
         assert row.identical_to_ar is None
         assert row.images == row.frechet_pictures == 8
         accepted = found.acceptance[row.method]
-        drawings = [one for one in store if one.method == row.method]
+        drawings = [one.drawing for one in store if one.drawing.method == row.method]
         assert accepted.sum() == pytest.approx(np.mean([sum(one.accepted) for one in drawings]))
     assert lantern.tokens_per_cycle > eagle2.tokens_per_cycle
 
@@ -163,7 +158,7 @@ def test_quality_beside_ar_is_paired_and_exact_where_tokens_are_equal(tmp_path):
     plan = planned(["ar", "eagle2", "lantern"], temperature=0.0, prompts=9)
     log = finished(tmp_path, plan)
     told = []
-    found = make_report(PIPELINE, plan, log, likelihood=True, report=lambda done, most: told.append((done, most)))
+    found = make_report(plan, log, likelihood=True, report=lambda done, most: told.append((done, most)))
     base, eagle2, lantern = found.rows
     assert told == [(1, 3), (2, 3), (3, 3)]
     assert (eagle2.auc, eagle2.auc_low, eagle2.auc_high) == (0.5, 0.5, 0.5)
@@ -176,24 +171,24 @@ def test_quality_beside_ar_is_paired_and_exact_where_tokens_are_equal(tmp_path):
             assert low <= apart <= high
     assert 0 <= lantern.auc_low <= lantern.auc <= lantern.auc_high <= 1
     assert lantern.log_likelihood != base.log_likelihood
-    assert validate(to_results(PIPELINE, plan, found, "a test"), schema()) == []
-    assert make_report(PIPELINE, plan, log).rows[2].log_likelihood is None
+    assert validate(to_results(plan, found, "a test"), schema()) == []
+    assert make_report(plan, log).rows[2].log_likelihood is None
 
 
 def test_few_prompts_and_readings_without_scores_leave_figures_out(tmp_path, monkeypatch):
     plan = planned(["ar", "lantern"], prompts=4)
     log = finished(tmp_path, plan)
-    assert make_report(PIPELINE, plan, log).rows[1].auc is None
+    assert make_report(plan, log).rows[1].auc is None
     read = PIPELINE.judge.read
     monkeypatch.setattr(PIPELINE.judge, "read", lambda picture: read(picture)._replace(scores={}), raising=False)
-    row = make_report(PIPELINE, plan, log).rows[1]
+    row = make_report(plan, log).rows[1]
     assert row.attribute_log_probability is None
     assert row.prompt_accuracy is not None
 
 
 def test_equal_pictures_of_a_prompt_count_once_in_the_distance(tmp_path):
     plan = planned(["ar", "eagle2"], temperature=0.0, prompts=3, seeds=2)
-    rows = make_report(PIPELINE, plan, finished(tmp_path, plan)).rows
+    rows = make_report(plan, finished(tmp_path, plan)).rows
     assert [(row.images, row.frechet_pictures) for row in rows] == [(6, 3), (6, 3)]
 
 
@@ -230,7 +225,7 @@ def test_a_difference_of_accuracies_is_paired_and_resamples_prompts():
 
 def test_a_method_without_cycles_has_no_split_of_them(tmp_path):
     plan = planned(["ar", "zipar"])
-    rows = make_report(PIPELINE, plan, finished(tmp_path, plan)).rows
+    rows = make_report(plan, finished(tmp_path, plan)).rows
     assert rows[1].target_ms_per_cycle is rows[1].drafter_ms_per_cycle is rows[1].host_ms_per_cycle is None
 
 
@@ -244,8 +239,8 @@ def test_accepted_cells_follow_the_cycles():
 
 def test_pictures_are_written_whole(tmp_path):
     plan = planned(["ar", "eagle2"], prompts=2)
-    found = make_report(PIPELINE, plan, finished(tmp_path, plan))
-    captions = [prompt.caption() for prompt in plan.conditions]
+    found = make_report(plan, finished(tmp_path, plan))
+    captions = [prompt.caption() for prompt in plan.models[0].comparison.conditions]
     gallery, maps = tmp_path / "deep" / "gallery.png", tmp_path / "deep" / "acceptance.png"
     write_gallery(gallery, found.rows, found.gallery, captions, "title")
     write_acceptance(maps, found.rows, found.acceptance, "title")
@@ -259,6 +254,6 @@ def test_pictures_are_written_whole(tmp_path):
 def test_a_store_knows_its_cells(tmp_path):
     plan = planned(["ar"], prompts=1)
     store = finished(tmp_path, plan)
-    cell = DrawingKey("ar", plan.conditions[0].caption(), 0)
+    cell = DrawingKey("ar", plan.models[0].comparison.conditions[0].caption(), 0)
     assert cell in store
-    assert store[cell].target_nfe == 16
+    assert store.drawing(cell).target_nfe == 16

@@ -4,15 +4,15 @@ import pytest
 
 from underpaint.artifacts.run_log import RunLogInUse
 from underpaint.runtime.drawing import Drawing
-from underpaint.runtime.evaluation.drawing_log import DrawingLog
+from underpaint.runtime.evaluation.drawing_log import DrawingLog, DrawnJob
 
-SETTINGS = {"methods": ["ar"]}
+SETTINGS = {"models": [{"methods": ["ar"]}]}
 DRAWING = Drawing("ar", "a fox", 0, (1, 2), (0,), (0,), 2, 0, 1.0, 0.5, 0.0)
 
 
 def stored(folder):
     store = DrawingLog(folder, SETTINGS)
-    store.add(DRAWING)
+    store.keep(DrawnJob(DRAWING))
     return store
 
 
@@ -35,13 +35,13 @@ def test_a_damaged_drawing_is_refused(tmp_path, line):
 def test_a_line_that_was_cut_short_is_dropped(tmp_path, cut):
     store = stored(tmp_path)
     whole = store.path.read_bytes()
-    store.add(dataclasses.replace(DRAWING, seed=1))
+    store.keep(DrawnJob(dataclasses.replace(DRAWING, seed=1)))
     store.path.write_bytes(store.path.read_bytes()[:-cut])
     again = DrawingLog(tmp_path, SETTINGS)
-    assert [one.seed for one in again] == [0]
-    again.add(dataclasses.replace(DRAWING, seed=2))
+    assert [one.drawing.seed for one in again] == [0]
+    again.keep(DrawnJob(dataclasses.replace(DRAWING, seed=2)))
     assert again.path.read_bytes().startswith(whole)
-    assert [one.seed for one in DrawingLog(tmp_path, SETTINGS)] == [0, 2]
+    assert [one.drawing.seed for one in DrawingLog(tmp_path, SETTINGS)] == [0, 2]
 
 
 def test_a_head_that_was_cut_short_is_written_anew(tmp_path):
@@ -54,9 +54,9 @@ def test_a_head_that_was_cut_short_is_written_anew(tmp_path):
 def test_two_processes_do_not_write_over_each_other(tmp_path, fresh):
     stored(tmp_path)
     one, other = (DrawingLog(tmp_path, SETTINGS, fresh=fresh) for _ in range(2))
-    one.add(dataclasses.replace(DRAWING, seed=10))
+    one.keep(DrawnJob(dataclasses.replace(DRAWING, seed=10)))
     held = one.path.read_bytes()
     with pytest.raises(RunLogInUse, match="written by another process"):
-        other.add(dataclasses.replace(DRAWING, seed=20))
+        other.keep(DrawnJob(dataclasses.replace(DRAWING, seed=20)))
     assert one.path.read_bytes() == held
-    one.add(dataclasses.replace(DRAWING, seed=3))
+    one.keep(DrawnJob(dataclasses.replace(DRAWING, seed=3)))

@@ -14,23 +14,28 @@ from underpaint.algos.rows import SamplingParams
 from underpaint.algos.spatial.row_front import front_steps
 from underpaint.algos.spatial.zipar import raster
 from underpaint.artifacts import manifest
+from underpaint.artifacts.decoder_config import DecoderConfig
 from underpaint.artifacts.index_writer import write_index
 from underpaint.cli.app import app
-from underpaint.models.decoder_config import DecoderConfig
 from underpaint.models.text import CaptionedTarget, new_drafter
-from underpaint.runtime.conditions import of_prompt
+from underpaint.runtime.conditions import parse_condition
 from underpaint.runtime.drawing import draw, noise_of
 from underpaint.runtime.engines.context import EngineContext
+from underpaint.runtime.evaluation.picture_judge import judge_of
 from underpaint.runtime.methods.registry import METHODS, build_method, resolve
 from underpaint.runtime.pipeline import Pipeline
-from underpaint.zoo.prompts import SLOT_VALUES, WORD_SLOTS, WORDS, Prompt
+from underpaint.zoo.grammars import TEXTURED
+from underpaint.zoo.textured_prompts import TEXTURED_WORD_SLOTS, TEXTURED_WORDS
 
+WORDS = TEXTURED_WORD_SLOTS - 1
+"""Of a prompt without the word of the side, which a target of one grid does not read."""
 CONFIG = DecoderConfig(
-    dim=16, layers=2, heads=2, hidden=48, vocab_size=32, grid_side=8, prefix=WORD_SLOTS, condition="external"
+    dim=16, layers=2, heads=2, hidden=48, vocab_size=32, grid_side=8, prefix=WORDS, condition="external"
 )
 OPEN = partial(Pipeline.open, context=EngineContext(threads=1))
 OPEN_AS_IS = Pipeline.open
-PROMPT = "a 3d fox, left"
+PROMPT = "a woolly fox, an owl"
+FOX = parse_condition("a fox, an owl", "prompt_grammar")
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +45,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.manual_seed(1)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    target = CaptionedTarget(CONFIG, 12, WORDS).eval()
+    target = CaptionedTarget(CONFIG, 12, TEXTURED_WORDS).eval()
     for weights in (*target.conditioner.parameters(), *target.decoder.parameters()):
         weights.data.normal_(std=0.3)
     export_captioned_target("target64", target, folder, ORIGIN)
@@ -49,7 +54,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_judge(folder)
     write_real_scenes(folder)
     torch.set_num_threads(threads)
-    write_index(folder, condition="prompt_grammar")
+    write_index(folder, family=TEXTURED.family)
     return folder
 
 
@@ -76,15 +81,18 @@ def test_a_studio_opens_draws_and_judges(models):
     assert tuple(pipeline.grid) == (8, 8)
     assert pipeline.tables.neighbours.shape == (32, 31)
     built = build_method("eagle2", resolve("eagle2", 1.0), pipeline.tables)
-    drawing = draw(pipeline, built, SamplingParams(guidance=2.0), of_prompt(Prompt("fox")), 0)
+    drawing = draw(pipeline, built, SamplingParams(guidance=2.0), FOX, 0)
     assert drawing.target_nfe == 1 + len(drawing.accepted)
     assert drawing.drafter_nfe > 0
     assert 0 < drawing.target_seconds + drawing.drafter_seconds < drawing.seconds
     picture = pipeline.picture(drawing.tokens_array())
     assert picture.shape == (64, 64, 3)
-    seen = pipeline.judge.read(picture)
-    assert {slot: seen.values[slot] in known for slot, known in SLOT_VALUES.items()} == dict.fromkeys(SLOT_VALUES, True)
-    assert seen.features.shape == (pipeline.judge.reference.features_a.shape[1],)
+    judge = judge_of(pipeline)
+    seen = judge.read(picture)
+    assert {slot: seen.values[slot] in known for slot, known in TEXTURED.slots.items()} == dict.fromkeys(
+        TEXTURED.slots, True
+    )
+    assert seen.features.shape == (judge.reference.features_a.shape[1],)
 
 
 @pytest.mark.parametrize("guidance", [1.0, 2.5])
@@ -95,14 +103,14 @@ def test_every_lossless_method_draws_what_ar_draws_at_temperature_zero(models, g
     for method in METHODS:
         built = build_method(method.name, resolve(method.name, 0.0), pipeline.tables)
         if built.lossless:
-            tokens[method.name] = draw(pipeline, built, sampler, of_prompt(Prompt("fox")), 0).tokens
+            tokens[method.name] = draw(pipeline, built, sampler, FOX, 0).tokens
     assert len(tokens) >= 6
     assert set(tokens.values()) == {tokens["ar"]}
 
 
 @pytest.mark.parametrize("guidance", [1.0, 2.5])
 def test_row_fronts_as_wide_as_the_grid_are_plain_autoregression(models, guidance):
-    pipeline, prompt = OPEN(models, resolution=64), of_prompt(Prompt("fox"))
+    pipeline, prompt = OPEN(models, resolution=64), FOX
     cold = SamplingParams(guidance=guidance, temperature=0.0)
     ar = draw(pipeline, build_method("ar", resolve("ar", 0.0), pipeline.tables), cold, prompt, 0)
     for settings in (["window=none"], ["window=8"], ["window=8", "adaptive=true"]):
@@ -123,7 +131,7 @@ def test_the_prompt_changes_the_picture_and_the_seed_too(models):
     pipeline = OPEN(models, resolution=64)
     built = build_method("adt", resolve("adt", 1.0), pipeline.tables)
     tokens = [
-        draw(pipeline, built, SamplingParams(), of_prompt(Prompt(concept)), seed).tokens
+        draw(pipeline, built, SamplingParams(), parse_condition(f"a {concept}, an owl", "prompt_grammar"), seed).tokens
         for concept, seed in (("fox", 0), ("fox", 1), ("panda", 0), ("fox", 0))
     ]
     assert len(set(tokens[:3])) == 3
@@ -133,7 +141,7 @@ def test_the_prompt_changes_the_picture_and_the_seed_too(models):
 def test_the_command_compares_on_real_engines(models, monkeypatch, tmp_path):
     opens(monkeypatch, models)
     out = tmp_path / "out"
-    arguments = ["compare", PROMPT, "a panda", "--methods", "eagle2,adt+lantern", "--resolution", "64"]
+    arguments = ["compare", PROMPT, "a panda, an owl", "--methods", "eagle2,adt+lantern", "--resolution", "64"]
     result = CliRunner().invoke(app, [*arguments, "--temperature", "0", "--out", str(out)])
     assert result.exit_code == 0, result.output
     plain = json.loads((out / "compare.json").read_text())

@@ -13,10 +13,11 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.cli.synthetic_pipeline import SyntheticPipeline, replace_models
+from underpaint.artifacts import workers
 from underpaint.artifacts.cost_curve import parse_cost_curve
 from underpaint.artifacts.results import read_results
 from underpaint.cli.app import app
-from underpaint.runtime.evaluation.jobs import costs, workers
+from underpaint.runtime.evaluation import worker_costs
 from underpaint.runtime.evaluation.report import TIMED
 
 ROOT = Path(__file__).parents[2]
@@ -46,9 +47,10 @@ def test_figures_are_those_of_compare(tmp_path):
     found = statistics(tmp_path / "jobs" / "evaluate.json")
     assert found == statistics(tmp_path / "alone" / "compare.json")
     assert all(row[name] is not None for row in found for name in ("auc", "log_likelihood"))
-    held = {path: path.read_bytes() for path in (tmp_path / "jobs").rglob("*.tar")}
+    held = {path: path.read_bytes() for path in (tmp_path / "jobs").glob("*.jsonl")}
     assert called("evaluate", *asked, "--jobs", 0, "--out", tmp_path / "jobs").exit_code == 0
-    assert {path: path.read_bytes() for path in (tmp_path / "jobs").rglob("*.tar")} == held
+    assert {path: path.read_bytes() for path in (tmp_path / "jobs").glob("*.jsonl")} == held
+    assert len(list((tmp_path / "jobs" / "pictures").rglob("*.png"))) == 3 * 8 * 2
 
 
 @pytest.mark.usefixtures("synthetic")
@@ -78,7 +80,7 @@ def test_figures_are_written_when_the_last_part_is_there(tmp_path):
 def test_several_models_are_told_apart_in_one_file(tmp_path, monkeypatch):
     replace_models(monkeypatch, lambda side: SyntheticPipeline(resolution=side or 128, name=f"target{side}"))
     asked = ("evaluate", "--methods", "ar", "--prompts-count", 2, "--jobs", 0, "--out", tmp_path)
-    result = called(*asked, "--engines", "a@64", "--engines", "b@128")
+    result = called(*asked, "--models", "a@64", "--models", "b@128")
     assert result.exit_code == 0, result.output
     found = read_results(tmp_path / "evaluate.json")
     assert found["kind"] == "merged"
@@ -89,7 +91,7 @@ def test_several_models_are_told_apart_in_one_file(tmp_path, monkeypatch):
 @pytest.mark.usefixtures("synthetic")
 def test_a_stop_keeps_what_is_drawn_and_another_run_is_refused(tmp_path, monkeypatch):
     asked = ("evaluate", "--methods", "eagle2", "--prompts-count", 3, "--jobs", 0, "--out", tmp_path)
-    real = workers.InlineWorker.run
+    real = workers.InProcess.run
 
     def stopping(self, jobs):
         for place, found in enumerate(real(self, jobs)):
@@ -98,18 +100,18 @@ def test_a_stop_keeps_what_is_drawn_and_another_run_is_refused(tmp_path, monkeyp
             yield found
 
     with monkeypatch.context() as patched:
-        patched.setattr(workers.InlineWorker, "run", stopping)
+        patched.setattr(workers.InProcess, "run", stopping)
         stopped = called(*asked)
     assert stopped.exit_code == 130
     assert "the same command goes on" in stopped.stderr
     other = called(*asked, "--temperature", "0.5")
     assert other.exit_code == 2
-    assert "belongs to another evaluation (it differs in temperature)" in other.stderr
+    assert "belongs to another comparison (it differs in temperature)" in other.stderr
     assert called(*asked).exit_code == 0
-    assert len(list((tmp_path / "shards").iterdir())) == 2
+    assert len(list(tmp_path.glob("drawings-*.jsonl"))) == 2
 
 
-CURVE = {"verify_ms": [[1, 2.0], [8, 5.0]], "draft_ms": [[1, 0.5], [8, 0.75]], "machine": {}}
+CURVE = {"format": 3, "verify_ms": [[1, 2.0], [8, 5.0]], "draft_ms": [[1, 0.5], [8, 0.75]], "machine": {}}
 
 
 @pytest.mark.usefixtures("synthetic")
@@ -120,7 +122,7 @@ def test_a_method_that_chooses_by_costs_measures_them_once_for_all_parts(tmp_pat
         measured.append(1)
         return parse_cost_curve(json.dumps({**CURVE, "overhead_ms": len(measured)}).encode(), Path("costs.json"))
 
-    monkeypatch.setattr(costs, "curve_of", measure)
+    monkeypatch.setattr(worker_costs, "curve_of", measure)
     asked = ("evaluate", "--methods", "roofline", "--prompts-count", 2, "--jobs", 0, "--out", tmp_path / "x")
     first = called(*asked, "--shard", "1/2")
     assert first.exit_code == 0, first.output
@@ -141,8 +143,8 @@ def test_a_method_that_chooses_by_costs_measures_them_once_for_all_parts(tmp_pat
         (["--on", "rai"], "did you mean 'ray'"),
         (["--address", "auto"], "pass --on ray"),
         (["--methods", "adtt"], "did you mean 'adt'"),
-        (["--engines", "a", "--engines", "a"], "two of those named are the same"),
-        (["--engines", "a@64", "--engines", "b", "--low", "c"], "--low belongs to one model"),
+        (["--models", "a", "--models", "a"], "two of those named are the same"),
+        (["--models", "a@64", "--models", "b", "--low", "c"], "--low belongs to one model"),
         (["--prompts", "none.txt"], "there is no such file of prompts"),
         (["a pandda"], "did you mean 'panda'"),
     ],
@@ -162,14 +164,14 @@ def test_a_run_killed_twice_has_the_figures_of_one_that_was_not(tmp_path, small_
     """A worker dies and its job is drawn again; then the whole run dies, and the same command goes on."""
 
     def command(out):
-        asked = (*SMALL, "--engines", str(small_models), "--jobs", "2", "--out", str(out))
+        asked = (*SMALL, "--models", str(small_models), "--jobs", "2", "--out", str(out))
         return [sys.executable, "-m", "underpaint", "evaluate", *asked]
 
     def finished():
-        return sum(path.read_bytes().count(b".json\0") for path in (tmp_path / "killed" / "shards").glob("*.tar"))
+        return sum(path.read_bytes().count(b"\n") - 1 for path in (tmp_path / "killed").glob("drawings-*.jsonl"))
 
     def wait_for(count):
-        until = time.monotonic() + 60.0
+        until = time.monotonic() + 600.0
         while finished() < count:
             assert time.monotonic() < until
             time.sleep(0.02)
@@ -202,7 +204,7 @@ def children_of(pid):
 
 def test_an_evaluation_becomes_a_page(tmp_path, small_models):
     asked = ("--methods", "eagle2", "--resolution", 64, "--prompts-count", 1, "--jobs", 0, "--out", tmp_path)
-    assert called("evaluate", *asked, "--engines", small_models).exit_code == 0
+    assert called("evaluate", *asked, "--models", small_models).exit_code == 0
     result = called("report", tmp_path)
     assert result.exit_code == 0, result.output
     text = (tmp_path / "report.html").read_text(encoding="utf-8")
@@ -220,7 +222,7 @@ def test_an_evaluation_becomes_a_page(tmp_path, small_models):
 def test_a_page_shows_one_model(tmp_path, monkeypatch):
     replace_models(monkeypatch, lambda side: SyntheticPipeline(resolution=side or 128, name=f"target{side}"))
     asked = ("evaluate", "--methods", "ar", "--prompts-count", 2, "--jobs", 0, "--out", tmp_path)
-    assert called(*asked, "--engines", "a@64", "--engines", "b@128").exit_code == 0
+    assert called(*asked, "--models", "a@64", "--models", "b@128").exit_code == 0
     refused = called("report", tmp_path)
     assert refused.exit_code == 2
     assert "expected results of one model" in refused.output

@@ -33,7 +33,7 @@ def report(pipeline):
 
 @pytest.fixture
 def fewer_rules():
-    before = dict(RULES._specs)
+    before = {spec.name: spec for spec in RULES}
     yield
     RULES._specs.clear()
     RULES._specs.update(before)
@@ -159,7 +159,7 @@ def test_methods_begins_with_what_each_method_is(tmp_path, monkeypatch):
         ("report 'a run'", "open a run/report.html in a browser"),
         ("sweep --resolution 64 --prompts-count 1 --vary zipar.window=1,2 --out s", "open s/pareto.png"),
         (
-            "simulate sweep --models field --policies chain --rules chain --most-images 8 --out m",
+            "simulate sweep --model field --policies chain --rules chain --most-images 8 --out m",
             "open m/report.html in a browser",
         ),
         ("trace --resolution 64 --prompts-count 1 --out t.npz", "underpaint simulate fit t.npz"),

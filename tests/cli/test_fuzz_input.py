@@ -21,7 +21,7 @@ from underpaint.runtime.methods.registry import METHODS, build_method, resolve
 from underpaint.runtime.pipeline import Pipeline
 from underpaint.zoo.load import FOLDER
 
-PROMPT = parse_condition("a fox", "prompt_grammar")
+PROMPT = parse_condition("a fox, an owl", "prompt_grammar")
 NUMBERS = st.one_of(
     st.integers(-3, 70).map(str),
     st.integers(-(2**70), 2**70).map(str),

@@ -26,7 +26,7 @@ def called(*arguments: object) -> Result:
 
 
 def test_several_prompts_and_seeds_go_into_a_folder_with_their_tokens(here: Path) -> None:
-    (here / "prompts.txt").write_text("a fox\na panda, left\n")
+    (here / "prompts.txt").write_text("a fox, an owl\na panda above an owl\n")
     done = called("generate", "--prompts", "prompts.txt", "--seeds", 2, "--seed", 5, "--out", "out", "--save-tokens")
     assert done.exit_code == 0, done.output
     pictures = sorted((here / "out").glob("*.png"))
@@ -36,7 +36,7 @@ def test_several_prompts_and_seeds_go_into_a_folder_with_their_tokens(here: Path
         "0001-seed5",
         "0001-seed6",
     ]
-    assert "panda-left" in pictures[2].name
+    assert "panda-above" in pictures[2].name
     for path in pictures:
         held = json.loads(path.with_suffix(".json").read_text())
         assert path.name.endswith(f"seed{held['seed']}.png")
@@ -48,7 +48,7 @@ def test_several_prompts_and_seeds_go_into_a_folder_with_their_tokens(here: Path
 
 def test_default_files_tell_settings_apart(here: Path) -> None:
     for options in ([], ["--temperature", "0"], ["--method", "eagle2"], []):
-        assert called("generate", "a fox", *options).exit_code == 0
+        assert called("generate", "a fox, an owl", *options).exit_code == 0
     assert len(list(here.glob("runs/generate/*/0000-*-seed0.png"))) == 3
 
 
@@ -78,12 +78,12 @@ def test_a_sweep_takes_the_same_options(here: Path) -> None:
     ("arguments", "message"),
     [
         ([], "expected a prompt"),
-        (["a fox", "--prompts", "absent.txt"], "leave it out, or leave the typed prompts out"),
+        (["a fox, an owl", "--prompts", "absent.txt"], "leave it out, or leave the typed prompts out"),
         (["--prompts", "absent.txt"], "absent.txt"),
-        (["a fox", "a panda", "--out", "one.png"], "several pictures go into a folder"),
-        (["a fox", "--out", "folder"], "expected a name that ends in .png"),
-        (["a fox", "--seeds", "2", "--strip", "strip.png"], "--strip shows one picture"),
-        (["a fox", "a pander"], "pander"),
+        (["a fox, an owl", "a panda, an owl", "--out", "one.png"], "several pictures go into a folder"),
+        (["a fox, an owl", "--out", "folder"], "expected a name that ends in .png"),
+        (["a fox, an owl", "--seeds", "2", "--strip", "strip.png"], "--strip shows one picture"),
+        (["a fox, an owl", "a pander, an owl"], "pander"),
     ],
 )
 def test_what_cannot_be_drawn_is_said_before_anything_is_written(

@@ -15,7 +15,7 @@ from tests.cli.program import listing
 from tests.models.tiny import save_exportable, save_target, tiny_target
 from tests.published.checkpoints import save_llamagen, save_vq
 
-RENAME, LINK, SYNC = Moment("replace"), Moment("link"), Moment("fsync")
+RENAME, SYNC = Moment("replace"), Moment("fsync")
 DRAWN = "--prompts-count 2 --resolution 64"
 RUNS = "trained"
 PREDICT = "simulate predict --trace trace.npz --costs costs.json --compare compared/compare.json"
@@ -36,9 +36,9 @@ class Case(NamedTuple):
 
 
 CASES = (
-    Case('generate "a fox" --out fox.png --save-tokens', "synthetic", RENAME, ("fox.png", "fox.json")),
+    Case('generate "a fox, an owl" --out fox.png --save-tokens', "synthetic", RENAME, ("fox.png", "fox.json")),
     Case(
-        *('generate "a fox" --out fox.png --save-tokens', "synthetic", Moment("replace", 2)),
+        *('generate "a fox, an owl" --out fox.png --save-tokens', "synthetic", Moment("replace", 2)),
         *(("fox.png", "fox.json"), ("fox.png",)),
     ),
     Case(
@@ -47,18 +47,16 @@ CASES = (
     ),
     Case(f"trace {DRAWN} --depths 2 --keep 8 --out x.npz", "synthetic", RENAME, ("x.npz",)),
     Case("certify verifier.py:verify --cases 1 --json x.json", "", RENAME, ("x.json", "failing-case.json")),
-    Case("results upgrade compared/compare.json", "", RENAME, ("compared/compare.json",)),
     Case("results merge whole.json --out x.json", "", RENAME, ("x.json",)),
     Case("results leaderboard whole.json --json x.json", "", RENAME, ("x.json",)),
     Case("report compared --out x.html", "synthetic", RENAME, ("x.html",)),
-    Case(f"evaluate --methods ar --jobs 0 {DRAWN} --out x", "synthetic", LINK, ("x/evaluate.json",)),
     Case(
         *(f"evaluate --methods ar --jobs 0 {DRAWN} --out x", "synthetic", SYNC, ("x/evaluate.json",)),
-        ("x/evaluation.json", "x/shards/*.tar"),
+        ("x/drawings-*.jsonl", "x/pictures/*/*.png"),
     ),
     Case(
-        *(f"evaluate --methods ar --jobs 0 {DRAWN} --out x", "synthetic", RENAME, ("x/evaluate.json",)),
-        ("x/evaluation.json", "x/shards/*.tar"),
+        *(f"evaluate --methods ar --jobs 0 {DRAWN} --out x", "synthetic", Moment("replace", 2), ("x/evaluate.json",)),
+        ("x/drawings-*.jsonl", "x/pictures/*/*.png"),
     ),
     Case(
         *("metrics score evaluated --inception inception.pth --reference real", "scores", RENAME),
@@ -76,11 +74,11 @@ CASES = (
     Case(f"premises {DRAWN} --json x.json --picture x.png", "synthetic", RENAME, ("x.json", "x.png")),
     Case("simulate tables --json x.json", "", RENAME, ("x.json",)),
     Case(
-        *("simulate sweep --models flat --policies chain,eagle2 --rules chain --most-images 2 --jobs 1 --out x", ""),
+        *("simulate sweep --model flat --policies chain,eagle2 --rules chain --most-images 2 --jobs 1 --out x", ""),
         *(Moment("fsync", 2), ("x/results.jsonl", "x/report.html"), ("x/results.jsonl",)),
     ),
     Case(
-        *("simulate sweep --models flat --policies chain --rules chain --most-images 2 --jobs 1 --out x", ""),
+        *("simulate sweep --model flat --policies chain --rules chain --most-images 2 --jobs 1 --out x", ""),
         *(RENAME, ("x/results.jsonl", "x/report.html"), ("x/results.jsonl",)),
     ),
     Case("train store tokenizer.pt tiny --recipe again --out x", "", RENAME, ("x/tiny.safetensors", "x/tiny.json")),
@@ -128,7 +126,7 @@ def files(commands: Commands, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What the commands read."""
     folder = tmp_path_factory.mktemp("files")
     (folder / "verifier.py").write_text("def verify(draft, uniforms):\n    return [], 0\n")
-    wanted = '{"tag": "colors", "include": [{"class": "fox", "count": 1}], "prompt": "a 3d fox, left"}\n'
+    wanted = '{"tag": "colors", "include": [{"class": "fox", "count": 1}], "prompt": "a woolly fox, an owl"}\n'
     (folder / "prompts.jsonl").write_text(wanted)
     save_target(folder / "target.pt", tiny_target())
     save_llamagen(folder / "c2i.pt", captions=False)
@@ -137,14 +135,14 @@ def files(commands: Commands, tmp_path_factory: pytest.TempPathFactory) -> Path:
     told = {"step": 3, "elapsed_seconds": 1.0, "validation": {}, "runs": []}
     torch.save({"config": {"kind": "tokenizer"}, "model": held, "raw": held, **told}, folder / "tokenizer.pt")
     save_exportable(folder / RUNS)
-    curve = {"verify_ms": [[1, 2.0], [8, 5.0]], "draft_ms": [[1, 0.5], [8, 0.75]]}
+    curve = {"format": 3, "verify_ms": [[1, 2.0], [8, 5.0]], "draft_ms": [[1, 0.5], [8, 0.75]]}
     (folder / "costs.json").write_text(json.dumps(curve))
     (folder / "inception.pth").touch()
     (folder / "real").mkdir()
     for line, prepared in (
         (f"compare --methods ar,eagle2 {DRAWN} --out compared", "synthetic"),
         (f"trace {DRAWN} --prompts-skip 8 --depths 2 --keep 8 --out trace.npz", "synthetic"),
-        ("results upgrade compared/compare.json --out whole.json", ""),
+        ("results merge compared/compare.json --out whole.json", ""),
         ("evaluate --methods ar --jobs 0 --prompts prompts.jsonl --seeds 3 --out evaluated", "synthetic"),
         (f"{EXPORT} exported", ""),
     ):

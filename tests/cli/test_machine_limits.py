@@ -125,7 +125,7 @@ def test_a_pipe_among_the_models_is_refused(
 ) -> None:
     (models / name).unlink(missing_ok=True)
     os.mkfifo(models / name)
-    ran = run_program(f"generate {FOX} --engines models --resolution 64 --out x.png", tmp_path, monkeypatch)
+    ran = run_program(f"generate {FOX} --models models --resolution 64 --out x.png", tmp_path, monkeypatch)
     assert (ran.code, ran.crash) == (2, "")
     assert name in ran.err or name.partition(".")[0] in ran.err
     assert not (tmp_path / "x.png").exists()
@@ -135,7 +135,7 @@ def test_a_pipe_among_the_models_is_refused(
     ("line", "told"),
     [
         (f"generate {FOX} --method roofline --set costs=pipe.json --out x.png", "pipe.json"),
-        ("simulate sweep --models pipe.npz --policies chain --rules chain --out x", "pipe.npz"),
+        ("simulate sweep --model pipe.npz --policies chain --rules chain --out x", "pipe.npz"),
         ("simulate sweep --machines pipe.json --policies chain --rules chain --out x", "pipe.json"),
         ("simulate predict --trace pipe.npz --costs pipe.json --compare pipe.json", "pipe"),
         ("report pipe.json", "pipe.json"),
@@ -197,7 +197,7 @@ def test_the_program_ends_in_a_message_where_files_run_out(tmp_path: Path) -> No
         f"sys.argv = ['underpaint', 'evaluate', {FOX}, '--resolution', '64', '--methods', 'ar', '--jobs', '2', "
         "'--out', 'out']\nmain()"
     )
-    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=600)
     assert done.returncode == 2, done.stderr
     assert "Traceback" not in done.stderr
     assert "ulimit -n 1024" in done.stderr

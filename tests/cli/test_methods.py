@@ -4,12 +4,12 @@ from tests.cli.synthetic_pipeline import SyntheticPipeline
 from underpaint.algos.accept import RULES
 from underpaint.algos.draft import POLICIES
 from underpaint.algos.rows import SamplingParams
-from underpaint.runtime.conditions import of_prompt
+from underpaint.runtime.conditions import parse_condition
 from underpaint.runtime.drawing import draw
 from underpaint.runtime.methods.registry import METHODS, build_method, resolve
 from underpaint.runtime.methods.settings import settings_of
-from underpaint.zoo.prompts import Prompt
 
+FOX = parse_condition("a fox, an owl", "prompt_grammar")
 PIPELINE = SyntheticPipeline()
 CODES = PIPELINE.tables
 EVERY = [method.name for method in METHODS]
@@ -26,11 +26,6 @@ def test_every_method_builds_at_both_temperatures(name, temperature):
     assert built.drafts == (name not in ("ar", "zipar", "zipar-adaptive"))
     relaxed = "lantern" in name or name in ("gsd", "pjd", "vvs")
     assert built.lossless == (config.family != "grid" and not relaxed)
-
-
-def test_methods_of_the_issue_are_there():
-    assert {"ar", "speculative", "eagle1", "eagle2", "adt", "lantern", "lantern++", "adt+lantern"} <= set(EVERY)
-    assert {"zipar", "mulo", "mulo-islands", "mulo-raster"} <= set(EVERY)
 
 
 def test_the_controls_for_adt_tree_decide_as_it_does_and_never_adapt():
@@ -194,7 +189,7 @@ def test_every_rule_draws_with_some_method(rule):
     else:
         pytest.fail(f"no method grows trees that '{rule.name}' covers")
     built = build_method(method.name, resolve(method.name, temperature, rule=rule.name), CODES)
-    drawing = draw(PIPELINE, built, SamplingParams(temperature=temperature), of_prompt(Prompt("fox")), 0)
+    drawing = draw(PIPELINE, built, SamplingParams(temperature=temperature), FOX, 0)
     assert len(drawing.tokens) == PIPELINE.grid.cells
 
 
@@ -210,4 +205,4 @@ def test_row_fronts_take_settings_but_no_rule():
     for window in ("0", "5"):
         built = build_method("zipar", resolve("zipar", 1.0, settings=[f"window={window}"]), CODES)
         with pytest.raises(ValueError, match=r"window: expected 1..4 on a grid of 4 x 4"):
-            built.open(PIPELINE, of_prompt(Prompt("fox")), SamplingParams())
+            built.open(PIPELINE, FOX, SamplingParams())

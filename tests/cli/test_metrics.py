@@ -1,8 +1,6 @@
 """`underpaint metrics`: pictures of an evaluation through tiny and random networks, and refusals before any work."""
 
-import io
 import json
-import tarfile
 
 import numpy as np
 import pytest
@@ -13,15 +11,17 @@ from typer.testing import CliRunner
 
 from tests.cli.synthetic_pipeline import SyntheticPipeline, replace_models
 from tests.models.clip_folder import FEATURES, write_clip
+from tests.run_logs import edit_log
 from underpaint.artifacts.results import read_results
+from underpaint.artifacts.run_log import settings_hash
 from underpaint.cli.app import app
 from underpaint.cli.evaluation import scoring
 from underpaint.models.metrics.inception import FidInception, Inception
 
 SHARE = 16
 PROMPTS = (
-    '{"tag": "colors", "include": [{"class": "fox", "count": 1}], "prompt": "a 3d fox, left"}\n'
-    '{"tag": "single_object", "include": [{"class": "whale", "count": 1}], "prompt": "a flat whale"}\n'
+    '{"tag": "colors", "include": [{"class": "fox", "count": 1}], "prompt": "a woolly fox, an owl"}\n'
+    '{"tag": "single_object", "include": [{"class": "whale", "count": 1}], "prompt": "a stone whale, an owl"}\n'
 )
 
 
@@ -89,11 +89,11 @@ def test_every_method_is_scored(drawn, weights):
 
 
 def test_a_set_is_not_apart_from_itself(drawn, weights, tmp_path):
-    from underpaint.runtime.evaluation.jobs.shards import stored_pictures
+    from underpaint.runtime.evaluation.drawing_log import DrawingLog, stored_pictures
 
     own = tmp_path / "own"
     own.mkdir()
-    pictures = [one for one in stored_pictures(drawn) if one.method == "ar"]
+    pictures = [one for one in stored_pictures(DrawingLog(drawn, None)) if one.method == "ar"]
     for place, one in enumerate(pictures):
         (own / f"{place}.png").write_bytes(one.png())
     result = called("metrics", "score", drawn, *options({**weights, "--reference": own}))
@@ -151,7 +151,8 @@ def test_benchmarks_get_their_folders(drawn, tmp_path, benchmark):
         result = called(*asked)
         assert result.exit_code == 0, result.output
         assert "evaluate_images.py" in result.stdout
-        assert json.loads((out / "synthetic-0-ar" / "00001" / "metadata.jsonl").read_text())["prompt"] == "a flat whale"
+        told = json.loads((out / "synthetic-0-ar" / "00001" / "metadata.jsonl").read_text())
+        assert told["prompt"] == "a stone whale, an owl"
         assert len(list((out / "synthetic-0-eagle2" / "00000" / "samples").iterdir())) == 3
     else:
         result = called(*asked)
@@ -182,16 +183,20 @@ def test_other_prompts_than_were_drawn_are_refused(drawn, tmp_path):
         (lambda plan: plan["models"][0].update(model={}), "expected the name of a target"),
         (lambda plan: plan["models"][0]["model"].update(target="../x"), "expected the name of a file in its own"),
         (lambda plan: plan["models"][0].update(prompts=5), "prompts: expected a list"),
-        (lambda plan: plan["models"][0].pop("prompts"), "prompts: expected a list, got None"),
+        (lambda plan: plan["models"][0].pop("prompts"), "models[0]: missing setting"),
         (lambda plan: plan["models"][0].update(prompt_keys=["line 1"]), "expected a key for each of 2 prompts, got 1"),
     ],
     ids=range(8),
 )
 def test_an_evaluation_that_was_edited_is_refused(drawn, tmp_path, change, message):
     path = tmp_path / "evaluation_metadata.jsonl"
-    head = json.loads((drawn / "evaluation.json").read_text())
-    change(head["settings"])
-    (drawn / "evaluation.json").write_text(json.dumps(head))
+    (log,) = drawn.glob("drawings-*.jsonl")
+
+    def edit(values):
+        change(values[0]["settings"])
+        values[0]["hash"] = settings_hash(values[0]["settings"])
+
+    edit_log(log, edit)
     result = called("metrics", "write", "geneval", drawn, "--prompts", path, "--out", tmp_path / "out")
     assert result.exit_code == 2, result.output
     assert message in result.stderr
@@ -200,20 +205,12 @@ def test_an_evaluation_that_was_edited_is_refused(drawn, tmp_path, change, messa
 
 @pytest.mark.parametrize("model", [1, -1, "0", None, True])
 def test_pictures_of_a_model_that_is_not_there_are_refused(drawn, tmp_path, model):
-    (shard,) = (drawn / "shards").glob("*.tar")
-    with tarfile.open(shard) as tar:
-        held = [(member.name, tar.extractfile(member).read()) for member in tar]
-    with tarfile.open(shard, "w") as tar:
-        for name, content in held:
-            if name.endswith(".json"):
-                content = json.dumps({**json.loads(content), "model": model}).encode()
-            member = tarfile.TarInfo(name)
-            member.size = len(content)
-            tar.addfile(member, io.BytesIO(content))
+    (log,) = drawn.glob("drawings-*.jsonl")
+    edit_log(log, lambda values: values[1].update(model=model))
     path = tmp_path / "evaluation_metadata.jsonl"
     result = called("metrics", "write", "geneval", drawn, "--prompts", path, "--out", tmp_path / "out")
     assert result.exit_code == 2, result.output
-    assert f"{shard}: " in result.stderr
+    assert f"{log} is no record" in result.stderr
 
 
 def test_a_scorers_results_are_read_back(tmp_path):

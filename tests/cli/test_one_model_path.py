@@ -1,4 +1,4 @@
-"""The folder that ships is a folder of models like any other: named by --engines, it draws the same pictures."""
+"""The folder that ships is a folder of models like any other: named by --models, it draws the same pictures."""
 
 import json
 import shutil
@@ -39,7 +39,7 @@ def test_compare_of_the_folder_is_compare_picture_by_picture(
     elsewhere = tmp_path / "models"
     shutil.copytree(small_models, elsewhere)
     shipped = compared(tmp_path / "shipped", temperature)
-    named = compared(tmp_path / "named", temperature, "--engines", str(elsewhere))
+    named = compared(tmp_path / "named", temperature, "--models", str(elsewhere))
     assert len(shipped[0]) == len(shipped[1]) == 3 * len(PROMPTS)
     assert named[0] == shipped[0]
     assert named[1] == shipped[1]

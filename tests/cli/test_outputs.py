@@ -14,10 +14,10 @@ from PIL import Image
 from tests.cli.program import run_program, subcommands
 from underpaint.artifacts.origin import GENERATOR_META, kind_of, marked
 from underpaint.cli.app import app
-from underpaint.cli.outputs import Command, output_of
+from underpaint.cli.outputs import Command, check_replaceable, output_of
 
 INPUTS = {
-    *("--prompts", "--engines", "--low", "--figures", "--replay", "--runs", "--trace", "--costs", "--compare"),
+    *("--prompts", "--models", "--low", "--figures", "--replay", "--runs", "--trace", "--costs", "--compare"),
     *("--inception", "--reference", "--clip", "--hps", "--aesthetic", "--target", "--before", "--guided"),
     *("--tokenizer", "--init-from", "--pictures"),
 }
@@ -57,7 +57,7 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "c/compare.json").write_text(OWN % "compare")
     for name in ("drawings.jsonl", "replays.jsonl"):
         (tmp_path / "c" / name).write_text(LOG_LINE)
-    (tmp_path / "s/results.jsonl").write_text('{"plan": {}}\n{"model": "flat"}\n')
+    (tmp_path / "s/results.jsonl").write_text('{"format": 1, "hash": "0", "settings": {}}\n{"model": "flat"}\n')
     os.link(tmp_path / "c/drawings.jsonl", tmp_path / "linked.json")
     (tmp_path / "symlinked.json").symlink_to(tmp_path / "c/drawings.jsonl")
     (tmp_path / "z/model_index.json").write_text('{"format": 1}')
@@ -128,7 +128,7 @@ def test_every_output_of_every_command_spares_a_file_of_the_user(
     assert contents(folder) == before
 
 
-_SWEEP = "simulate sweep --models flat --policies chain --rules chain --most-images 8 --jobs 1"
+_SWEEP = "simulate sweep --model flat --policies chain --rules chain --most-images 8 --jobs 1"
 _COMPARE = "compare --methods ar --prompts-count 1 --resolution 64"
 
 
@@ -236,3 +236,19 @@ def test_pages_are_known_by_their_generator(tmp_path: Path) -> None:
     path = tmp_path / "report.html"
     path.write_text(f"<!doctype html><head>{GENERATOR_META}</head>")
     assert kind_of(path) == "html"
+
+
+@pytest.mark.parametrize("array", [np.ones((3, 5), np.float32), np.zeros((0, 2)), np.arange(7, dtype=np.int64)])
+def test_an_array_of_ours_is_known_by_a_comment_and_reads_as_before(tmp_path: Path, array: Any) -> None:
+    stream = io.BytesIO()
+    np.save(stream, array)
+    (tmp_path / "theirs.npy").write_bytes(stream.getvalue())
+    (tmp_path / "ours.npy").write_bytes(marked(stream.getvalue()))
+    assert kind_of(tmp_path / "theirs.npy") is None
+    assert kind_of(tmp_path / "ours.npy") == "npy"
+    found = np.load(tmp_path / "ours.npy", allow_pickle=False)
+    assert found.dtype == array.dtype
+    np.testing.assert_array_equal(found, array)
+    check_replaceable("--out", tmp_path / "ours.npy")
+    with pytest.raises(ValueError, match="pass --overwrite"):
+        check_replaceable("--out", tmp_path / "theirs.npy")

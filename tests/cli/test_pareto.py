@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 from tests.cli.synthetic_pipeline import SyntheticPipeline, replace_models
 from underpaint.artifacts.results import read_results
 from underpaint.cli.app import app
-from underpaint.runtime.evaluation import comparison
+from underpaint.runtime.evaluation import drawer
 from underpaint.runtime.evaluation.pareto import is_pareto_optimal, variants
 from underpaint.runtime.evaluation.report import ReportRow
 from underpaint.runtime.evaluation.tuning import as_options, fastest_settings
@@ -102,19 +102,19 @@ def test_the_fastest_settings_are_those_whose_pictures_are_not_worse():
 
 
 def test_a_sweep_stops_goes_on_and_ends_in_a_plot_and_figures(tmp_path, monkeypatch):
-    real, drawn = comparison.draw, []
+    real, drawn = drawer.draw, []
 
     def stopping(*arguments):
         drawn.append(real(*arguments))
-        if len(drawn) == 9:  # six of them warm up
+        if len(drawn) == 6:  # each method warms up
             raise KeyboardInterrupt
         return drawn[-1]
 
-    monkeypatch.setattr(comparison, "draw", stopping)
+    monkeypatch.setattr(drawer, "draw", stopping)
     stopped = swept(*FEW, "--out", tmp_path)
     assert stopped.exit_code == 130, stopped.output
     assert "2 of 12 drawings are done" in stopped.stderr
-    monkeypatch.setattr(comparison, "draw", real)
+    monkeypatch.setattr(drawer, "draw", real)
     held = (tmp_path / "drawings.jsonl").read_text()
     done = swept(*FEW, "--out", tmp_path)
     assert done.exit_code == 0, done.output
@@ -137,11 +137,13 @@ def test_a_sweep_stops_goes_on_and_ends_in_a_plot_and_figures(tmp_path, monkeypa
 
 def test_a_sweep_draws_the_prompts_of_a_file(tmp_path):
     file = tmp_path / "prompts.txt"
-    file.write_text("a 3d fox, left\na flat drum\n")
+    file.write_text("a woolly fox, an owl\na stone drum, an owl\n")
     done = swept("--vary", "zipar.window=2", "--prompts", file, "--prompts-skip", 1, "--out", tmp_path / "x")
     assert done.exit_code == 0, done.output
     plain = read_results(tmp_path / "x" / "sweep.json")
-    assert plain["settings"]["prompts"] == ["a large flat drum, centre, on a sky background"]
+    assert plain["settings"]["prompts"] == [
+        "a stone drum left of a glossy owl, on ochre sand, bright sky, lit from the left, sharp background"
+    ]
     assert plain["settings"]["prompts_file"]["drawn"] == 1
 
 

@@ -72,6 +72,48 @@ def test_a_plug_in_that_ends_the_program_as_it_is_loaded_is_bad_input(tmp_path: 
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("ending", "named"),
+    [
+        ("atexit.register(lambda: os._exit(0))", True),
+        ("atexit.register(os._exit, 0)", False),
+        ("from posix import _exit; atexit.register(lambda: _exit(0))", True),
+    ],
+)
+def test_a_plug_in_does_not_choose_the_exit_code_at_the_end(tmp_path: Path, ending: str, named: bool) -> None:
+    (tmp_path / "mine.py").write_text(f"import atexit, os\n{ending}\n")
+    done = run(tmp_path, "--plugin", "mine.py", "exact", "block", "--json", "-")
+    assert done.returncode == 2
+    assert json.loads(done.stdout)["rule"] == "block"
+    assert "error: plug-in mine.py: it ended the program by os._exit(0) at its end" in done.stderr
+    assert ("mine.py, line 2)" in done.stderr) == named
+    assert "Traceback" not in done.stderr
+
+
+def test_a_rule_that_sleeps_has_a_time_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = plugin(tmp_path, "        import time\n        time.sleep(60)\n")
+    done = run_program(f"--plugin {path.name} exact last_first --timeout 0.5", tmp_path, monkeypatch)
+    assert (done.code, done.crash, done.out) == (2, "", "")
+    assert "plug-in mine.py: rule 'last_first': __call__ gave no answer within 0.5 s" in done.err
+    assert "pass a longer --timeout" in done.err
+    assert done.seconds < 30
+
+
+def test_certify_says_once_what_to_mend(tmp_path: Path) -> None:
+    plugin(tmp_path, "        return 5\n")
+    done = run(tmp_path, "--plugin", "mine.py", "certify", "rule:last_first")
+    assert done.returncode == 2
+    assert done.stderr.count("mend it") == 1, done.stderr
+
+
+def test_a_verifier_that_raises_an_interrupt_is_bad_input(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("def verify(draft, uniforms):\n    raise KeyboardInterrupt\n")
+    done = run(tmp_path, "certify", "mine.py:verify")
+    assert done.returncode == 2
+    assert "crash: KeyboardInterrupt" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_what_a_plug_in_prints_does_not_stand_in_the_results(tmp_path: Path) -> None:
     plugin(
         tmp_path,

@@ -15,10 +15,11 @@ from underpaint.algos.spatial.mulo import draft_and_repair
 from underpaint.cli.simulate.commands import app
 from underpaint.cli.simulate.trace import trace
 from underpaint.runtime.drawing import noise_of
-from underpaint.runtime.evaluation.comparison import ComparisonPlan, choose_prompts, run
-from underpaint.runtime.evaluation.drawing_log import DrawingLog
+from underpaint.runtime.evaluation.comparison import ComparisonPlan, choose_prompts
+from underpaint.runtime.evaluation.drawer import run
+from underpaint.runtime.evaluation.plan import RunPlan
 from underpaint.runtime.evaluation.report import make_report, to_results
-from underpaint.runtime.methods.mulo_method import MuloMethod
+from underpaint.runtime.methods.multi_scale.method import MuloMethod
 from underpaint.runtime.methods.registry import build_method, resolve
 from underpaint.runtime.methods.settings import overridden
 from underpaint.sim.replay.predict_rows import rows_for, run_rows
@@ -35,7 +36,7 @@ SETTINGS = {
 """The low grid of the synthetic pipeline is 2 x 2."""
 NARROW = ("--set", "mulo-islands.draft_window=2")
 PIPELINE = SyntheticPipeline()
-CURVE = {"verify_ms": [[1, 1.0], [64, 3.0]], "draft_ms": [[1, 0.1], [64, 0.3]], "overhead_ms": 0.1}
+CURVE = {"format": 3, "verify_ms": [[1, 1.0], [64, 3.0]], "draft_ms": [[1, 0.1], [64, 0.3]], "overhead_ms": 0.1}
 
 
 def recorded(monkeypatch: pytest.MonkeyPatch, path: Path, *options: str) -> Result:
@@ -51,10 +52,10 @@ def compared(folder: Path, temperature: float, prompts: int, methods: tuple[str,
         build_method(name, resolve(name, temperature, None, SETTINGS.get(name, ())), PIPELINE.tables)
         for name in methods
     )
-    plan = ComparisonPlan(built, choose_prompts(prompts), (0,), sampler)
-    store = DrawingLog(folder, plan.to_dict())
-    run(PIPELINE, plan, store, lambda state: None)
-    found = to_results(PIPELINE, plan, make_report(PIPELINE, plan, store), "a test")
+    plan = RunPlan.of(PIPELINE, ComparisonPlan(built, choose_prompts(prompts), (0,), sampler), PIPELINE.judge)
+    store = plan.open_log(folder)
+    run(plan, store, lambda state: None)
+    found = to_results(plan, make_report(plan, store), "a test")
     path = folder / "compare.json"
     path.write_text(json.dumps(found))
     return path
@@ -130,9 +131,9 @@ def test_a_draft_of_the_whole_image_is_repaired_as_the_method_does_pass_by_pass(
         found = run_rows(held, rows, plain, seeds=1, seed=0)
         for image, prompt in enumerate(choose_prompts(6, 64)):
             session = built.open(PIPELINE, prompt, sampler)
-            rule, repair = session.rule, session.repair
+            rule, repair = built.rule, built.config
             done = draft_and_repair(
-                *(session.target.model, session.drafter, rule, repair, session.rows_per_cycle, noise_of(prompt, 0))
+                *(session.target, session.drafter, rule, repair, session.rows_per_cycle, noise_of(prompt, 0))
             )
             assert np.array_equal(found.verify[image], np.bincount(np.maximum(done.passes, 1), minlength=17))
             low = np.maximum(session.drafter.passes, 1)

@@ -11,7 +11,7 @@ from tests.cli.synthetic_pipeline import SyntheticPipeline, replace_models
 from underpaint.artifacts.model_index import ModelIndex
 from underpaint.cli.app import app
 
-LINES = "a 3d fox, left\nan oil painting of a castle\na flat whale\na flat panda\n"
+LINES = "a woolly fox, an owl\nan oil painting of a castle\na stone whale, an owl\na stone panda, an owl\n"
 
 
 def class_models(side):
@@ -50,9 +50,9 @@ def test_unknown_words_are_refused_with_their_number_or_skipped(tmp_path):
     assert "1 of 4 prompts are left out; the first, 'an oil painting of a castle' (line 2)" in drawn.stderr
     settings = settings_of(tmp_path)
     assert [prompt.split(",")[0] for prompt in settings["prompts"]] == [
-        "a large 3d fox",
-        "a large flat whale",
-        "a large flat panda",
+        "a woolly fox left of a glossy owl",
+        "a stone whale left of a glossy owl",
+        "a stone panda left of a glossy owl",
     ]
     source = settings["prompts_file"]
     assert (source["name"], source["form"], source["drawn"], source["unknown"]) == ("mine.txt", "text", 3, 1)
@@ -62,7 +62,9 @@ def test_unknown_words_are_refused_with_their_number_or_skipped(tmp_path):
 def test_count_and_skip_are_of_the_file(tmp_path):
     path = written(tmp_path, LINES)
     assert compare(tmp_path, "--prompts", path, "--prompts-skip", 2, "--prompts-count", 1).exit_code == 0
-    assert [prompt.split(",")[0] for prompt in settings_of(tmp_path)["prompts"]] == ["a large flat whale"]
+    assert [prompt.split(",")[0] for prompt in settings_of(tmp_path)["prompts"]] == [
+        "a stone whale left of a glossy owl"
+    ]
 
 
 def test_models_of_classes_take_imagenets_by_number(tmp_path, monkeypatch):
@@ -83,10 +85,10 @@ def test_models_of_classes_have_no_captions(tmp_path, monkeypatch):
 
 
 def test_prompts_that_are_one_to_the_model_are_refused_or_drawn_once(tmp_path):
-    path = written(tmp_path, "a 3d fox, left\na 3D  fox, left\n")
+    path = written(tmp_path, "a woolly fox, an owl\na Woolly  fox, an owl\n")
     refused = compare(tmp_path, "--prompts", path)
     assert refused.exit_code == 2
-    assert "(line 1) and 'a 3D  fox, left' (line 2) are one prompt to this model" in refused.stderr
+    assert "(line 1) and 'a Woolly  fox, an owl' (line 2) are one prompt to this model" in refused.stderr
     assert compare(tmp_path, "--prompts", path, "--skip-repeated").exit_code == 0
     assert len(settings_of(tmp_path)["prompts"]) == 1
 
@@ -99,7 +101,7 @@ def test_prompts_that_are_one_to_the_model_are_refused_or_drawn_once(tmp_path):
         ("latin.txt", "a caf\u00e9".encode("latin-1"), [], "expected UTF-8, byte 5"),
         ("twice.txt", b"a fox\na cat\na fox\n", [], "pass --skip-repeated"),
         ("mine.txt", b"a fox\n", ["--prompts-form", "part"], "did you mean 'parti'"),
-        ("mine.txt", b"a fox\n", ["--prompts-count", "2"], "it has 1 prompts"),
+        ("mine.txt", b"a fox, an owl\n", ["--prompts-count", "2"], "it has 1 prompts"),
         ("mine.txt", b"a fox\n", ["a panda"], "leave the typed prompts out"),
     ],
 )
@@ -129,14 +131,14 @@ def generated(folder, *arguments):
     return CliRunner().invoke(app, [str(one) for one in asked])
 
 
-@pytest.mark.parametrize("lines", ["a 3d fox, left\n", "a 3d fox, left\na 3D  fox, left\n"])
+@pytest.mark.parametrize("lines", ["a woolly fox, an owl\n", "a woolly fox, an owl\na Woolly  fox, an owl\n"])
 def test_one_prompt_that_is_left_of_a_file_goes_into_a_folder_or_a_picture(tmp_path, lines):
     path = written(tmp_path, lines)
     own = ("--prompts", path, "--skip-repeated")
     into_folder = generated(tmp_path, *own, "--out", tmp_path / "folder")
     assert into_folder.exit_code == 0, into_folder.output
     (picture,) = (tmp_path / "folder").iterdir()
-    assert picture.name.startswith("0000-a-large-3d-fox")
+    assert picture.name.startswith("0000-a-woolly-fox")
     as_picture = generated(tmp_path, *own, "--out", tmp_path / "one.png")
     assert as_picture.exit_code == 0, as_picture.output
     assert (tmp_path / "one.png").read_bytes() == picture.read_bytes()
@@ -157,7 +159,7 @@ def test_prompts_come_through_pipes(tmp_path, command):
     """As `--prompts /dev/stdin` and `--prompts <(head -1 FILE)` give them."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    writer = Thread(target=pipe.write_text, args=("a 3d fox, left\n",))
+    writer = Thread(target=pipe.write_text, args=("a woolly fox, an owl\n",))
     writer.start()
     own = ("--prompts", pipe, "--out", tmp_path / "out")
     result = generated(tmp_path, *own) if command == "generate" else compare(tmp_path, "--prompts", pipe)
@@ -171,10 +173,10 @@ def test_several_models_share_one_pipe(tmp_path, monkeypatch):
     replace_models(monkeypatch, lambda side: SyntheticPipeline(resolution=side or 128, name=f"target{side}"))
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    writer = Thread(target=pipe.write_text, args=("a 3d fox, left\n",))
+    writer = Thread(target=pipe.write_text, args=("a woolly fox, an owl\n",))
     writer.start()
     asked = ("evaluate", "--prompts", pipe, "--methods", "ar", "--jobs", 0, "--out", tmp_path / "out")
-    folders = ("--engines", f"{tmp_path}@64", "--engines", f"{tmp_path}@128")
+    folders = ("--models", f"{tmp_path}@64", "--models", f"{tmp_path}@128")
     result = CliRunner().invoke(app, [str(one) for one in (*asked, *folders)])
     writer.join()
     assert result.exit_code == 0, result.output

@@ -12,8 +12,7 @@ from underpaint.runtime.evaluation.quality import (
     read_right,
     reference_arrays,
 )
-from underpaint.zoo.grammars import EMOJI
-from underpaint.zoo.prompts import CONCEPT_NAMES, SLOT_VALUES, Prompt
+from underpaint.zoo.grammars import TEXTURED
 
 
 def test_frechet_distance_matches_the_matrix_square_root():
@@ -69,19 +68,16 @@ def test_a_damaged_reference_is_refused(tmp_path):
         Reference(np.full((3, 2), np.nan), np.zeros((3, 2)), {})
 
 
-def test_prompt_accuracy_needs_concept_and_style():
-    prompt = Prompt(CONCEPT_NAMES[0])
-    wanted = {slot: getattr(prompt, slot) for slot in SLOT_VALUES}
-    right = wanted
-    other_style = next(value for value in SLOT_VALUES["style"] if value != prompt.style)
+def test_prompt_accuracy_needs_both_things_and_their_finishes():
+    wanted = right = dict(TEXTURED.read("a woolly fox, a stone owl").attributes)
     readings = [
         Reading(right, np.zeros(2)),
-        Reading(right | {"style": other_style}, np.zeros(2)),
-        Reading(right | {"concept": CONCEPT_NAMES[1]}, np.zeros(2)),
+        Reading(right | {"other_finish": "woolly"}, np.zeros(2)),
+        Reading(right | {"thing": "panda"}, np.zeros(2)),
         Reading(right | {"colour": "no such"}, np.zeros(2)),
     ]
     right = read_right(readings, [wanted] * 4)
-    assert right[EMOJI.accuracy].tolist() == [True, False, False, True]
+    assert right[TEXTURED.accuracy].tolist() == [True, False, False, True]
     shares = {slot: hits.mean() for slot, hits in right.items()}
-    assert (shares["style"], shares["concept"], shares["colour"], shares["place"]) == (0.75, 0.75, 0.75, 1.0)
-    assert read_right([], [])[EMOJI.accuracy].shape == (0,)
+    assert (shares["other_finish"], shares["thing"], shares["colour"], shares["light"]) == (0.75, 0.75, 0.75, 1.0)
+    assert read_right([], [])[TEXTURED.accuracy].shape == (0,)

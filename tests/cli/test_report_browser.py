@@ -9,7 +9,7 @@ from tests.headless import ask, needs_browser
 from underpaint.cli.simulate.commands import app
 
 SWEEP = [
-    *("sweep", "--models", "field", "--policies", "eagle2,adt", "--rules", "point", "--machines", "a100/llamagen-b"),
+    *("sweep", "--model", "field", "--policies", "eagle2,adt", "--rules", "point", "--machines", "a100/llamagen-b"),
     *("--precision", "0.2", "--jobs", "1", "--vary", "policy.depth=2,3", "--vary", "policy.top_k=2,3"),
     *("--vary", "model.vocab_size=24", "--vary", "model.clusters=4", "--vary", "model.height=6"),
     *("--vary", "model.width=6", "--vary", "model.images=8", "--vary", "policy.max_depth=4"),

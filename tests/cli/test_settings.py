@@ -38,7 +38,7 @@ from tests.cli.program import run_program
         ("simulate spatial --windows 1,\u0663", "in digits 0 to 9"),
         ("evaluate --shard 1/99999999999999999999", "n up to 1,000,000"),
         ("evaluate --shard \u0661/\u0662", "n up to 1,000,000"),
-        ("evaluate --engines z@\u0666\u0664", "z@\u0666\u0664"),
+        ("evaluate --models z@\u0666\u0664", "z@\u0666\u0664"),
         ("simulate tables --fit-on \u0661", "a row's number or 'median'"),
         ("simulate tables --fit-on 1_0", "a row's number or 'median'"),
         ("export --kind vq z --out x --grid \u0664", "in digits 0 to 9"),

@@ -18,21 +18,22 @@ from tests.cli.synthetic_pipeline import GRID, VOCAB, SyntheticPipeline, replace
 from tests.run_logs import log_values
 from underpaint.artifacts.results import with_envelope
 from underpaint.artifacts.run_log import RunLogInUse
+from underpaint.artifacts.workers import check_workers
 from underpaint.cli.simulate.commands import app
 from underpaint.cli.simulate.trace import trace
 from underpaint.sim.replay.trace import load
-from underpaint.sim.sweep.executors import LocalExecutor, executor
 from underpaint.sim.sweep.plan import SweepPlan, jobs
-from underpaint.sim.sweep.run import FILE_NAME, Results, run, simulate
+from underpaint.sim.sweep.run import Results, run, simulate, workers
 
+FILE_NAME = "results.jsonl"
 SMALL = "model.vocab_size=24", "model.clusters=4", "model.height=6", "model.width=6", "model.images=8"
 CHAINS = [
-    *("sweep", "--models", "field", "--policies", "chain", "--rules", "chain", "--jobs", "1", "--precision", "0.2"),
+    *("sweep", "--model", "field", "--policies", "chain", "--rules", "chain", "--jobs", "1", "--precision", "0.2"),
     *("--machines", "a100/llamagen-b"),
     *(part for setting in SMALL for part in ("--vary", setting)),
 ]
 SWEEP = [
-    *("sweep", "--models", "field", "--policies", "chain,eagle2,adt", "--rules", "chain,point,lantern"),
+    *("sweep", "--model", "field", "--policies", "chain,eagle2,adt", "--rules", "chain,point,lantern"),
     *("--machines", "a100/llamagen-b,h100/llamagen-b", "--precision", "0.2", "--jobs", "1"),
     *(part for setting in SMALL for part in ("--vary", setting)),
     *("--vary", "policy.depth=2,3", "--vary", "policy.top_k=2,3", "--vary", "policy.max_depth=4"),
@@ -110,7 +111,7 @@ def test_a_sweep_writes_results_and_a_page_of_its_own(tmp_path: Path) -> None:
 
 
 WINDOWS = [
-    *("sweep", "--models", "field", "--policies", "", "--windows", "scd-maximal,gsd,pjd", "--jobs", "1"),
+    *("sweep", "--model", "field", "--policies", "", "--windows", "scd-maximal,gsd,pjd", "--jobs", "1"),
     *("--machines", "a100/llamagen-b,h200/llamagen-b", "--precision", "0.2", "--most-images", "40"),
     *(part for setting in SMALL for part in ("--vary", setting)),
     *("--vary", "window.refill=left,uniform", "--vary", "window.temperature=0,1", "--vary", "window.group=3"),
@@ -144,7 +145,7 @@ def test_trees_are_simulated_as_they_were_without_windows_beside_them(tmp_path: 
     assert call(*CHAINS, "--out", str(alone))[0] == 0
     assert call(*CHAINS, "--windows", "sjd", "--out", str(beside))[0] == 0
     lines = [log_values(out / FILE_NAME) for out in (alone, beside)]
-    assert "windows" not in lines[0][0]["plan"]
+    assert "windows" not in lines[0][0]["settings"]
     assert "loop" not in lines[0][1]
     assert lines[1][1:-1] == lines[0][1:]
     assert lines[1][-1]["policy"] == "sjd"
@@ -152,7 +153,7 @@ def test_trees_are_simulated_as_they_were_without_windows_beside_them(tmp_path: 
 
 def test_windows_are_not_priced_inside_cycles_that_draft(tmp_path: Path) -> None:
     curve = tmp_path / "curve.json"
-    held = {"verify_ms": [[1, 1.0], [128, 1.5]], "draft_ms": [[1, 0.2], [128, 0.3]]}
+    held = {"format": 3, "verify_ms": [[1, 1.0], [128, 1.5]], "draft_ms": [[1, 0.2], [128, 0.3]]}
     curve.write_text(json.dumps(held))
     arguments = (*WINDOWS, "--machines", str(curve))
     assert call(*arguments, "--out", str(tmp_path / "alone"))[0] == 0
@@ -197,7 +198,7 @@ def test_bad_windows_are_named_before_any_work(tmp_path: Path, extra: tuple[str,
 @pytest.mark.parametrize(
     ("extra", "message"),
     [
-        (("--models", "feild"), "did you mean 'field'"),
+        (("--model", "feild"), "did you mean 'field'"),
         (("--machines", "a10/llamagen-b"), "did you mean 'a100'"),
         (("--machines", "a100/llama"), "there is no 'llama'"),
         (("--machines", "absent.json"), "absent.json"),
@@ -208,11 +209,11 @@ def test_bad_windows_are_named_before_any_work(tmp_path: Path, extra: tuple[str,
         (("--vary", "rule.delta=7"), r"delta must be in \[0, 1\]"),
         (("--vary", "model.noise=-1"), "noise must be at least 0"),
         (("--precision", "0"), "--precision"),
-        (("--engine", "slurm"), "there is no 'slurm'"),
-        (("--models", "field,field"), "each once"),
-        (("--models", "field,absent.npz"), "absent.npz"),
-        (("--models", "absent.npz", "--vary", "model.noise=1"), "no model of the sweep has it; none has settings"),
-        (("--models", "dirichlet,field", "--vary", "model.noise=-1"), "noise must be at least 0"),
+        (("--on", "slurm"), "there is no 'slurm'"),
+        (("--model", "field,field"), "each once"),
+        (("--model", "field,absent.npz"), "absent.npz"),
+        (("--model", "absent.npz", "--vary", "model.noise=1"), "no model of the sweep has it; none has settings"),
+        (("--model", "dirichlet,field", "--vary", "model.noise=-1"), "noise must be at least 0"),
         (("--vary", "model.noise=abc"), "model 'field': setting 'noise' is a number, got 'abc'"),
         (("--vary", "model.seed=-1"), "seed must be at least 0"),
         (("--vary", "policy.length=1.5"), "policy 'chain': setting 'length' is a whole number, got '1.5'"),
@@ -232,22 +233,22 @@ def test_another_sweep_s_folder_is_refused(tmp_path: Path) -> None:
     code, text = call(*CHAINS, "--seed", "1", "--out", str(tmp_path))
     assert code == 2
     assert "belongs to another sweep (it differs in seed)" in text
-    for held in ("what\n", "what", "[1]\n", '{"plan": 3}\n'):
+    for held in ("what\n", "[1]\n", '{"hash": 3}\n'):
         (tmp_path / FILE_NAME).write_text(held)
         code, text = call(*CHAINS, "--out", str(tmp_path))
         assert code == 2
-        assert "is no sweep" in text
+        assert "is no record of a sweep" in text
         assert (tmp_path / FILE_NAME).read_text() == held
 
 
 def test_a_file_that_has_changed_makes_another_sweep(tmp_path: Path) -> None:
     curve, out = tmp_path / "curve.json", tmp_path / "out"
     arguments = (*CHAINS, "--machines", str(curve), "--out", str(out))
-    curve.write_text(json.dumps({"verify_ms": [[1, 1.0], [8, 1.5]], "draft_ms": [[1, 0.2]]}))
+    curve.write_text(json.dumps({"format": 3, "verify_ms": [[1, 1.0], [8, 1.5]], "draft_ms": [[1, 0.2]]}))
     assert call(*arguments)[0] == 0
     before = (out / FILE_NAME).read_bytes()
     assert call(*arguments)[0] == 0
-    curve.write_text(json.dumps({"verify_ms": [[1, 1.0], [8, 1.5]], "draft_ms": [[1, 0.4]]}))
+    curve.write_text(json.dumps({"format": 3, "verify_ms": [[1, 1.0], [8, 1.5]], "draft_ms": [[1, 0.4]]}))
     code, text = call(*arguments)
     assert code == 2
     assert "belongs to another sweep (it differs in files)" in text
@@ -256,18 +257,18 @@ def test_a_file_that_has_changed_makes_another_sweep(tmp_path: Path) -> None:
 
 def test_a_curve_without_a_size_says_which(tmp_path: Path) -> None:
     curve = tmp_path / "small.json"
-    curve.write_text(json.dumps({"verify_ms": [[1, 1.0], [2, 1.5]], "draft_ms": [[1, 0.2], [16, 0.4]]}))
+    curve.write_text(json.dumps({"format": 3, "verify_ms": [[1, 1.0], [2, 1.5]], "draft_ms": [[1, 0.2], [16, 0.4]]}))
     code, text = call(*CHAINS, "--vary", "policy.length=3", "--machines", str(curve), "--out", str(tmp_path / "out"))
     assert code == 2
     assert re.search(r"measured from 1 to 2 nodes, asked for\s+.*4; measure those sizes", text, re.S)
     assert not (tmp_path / "out").exists()
-    code, text = call("spatial", "--models", "field", "--images", "1", "--machine", str(curve))
+    code, text = call("spatial", "--model", "field", "--images", "1", "--machine", str(curve))
     assert code == 2
     assert "measured from 1 to 2 nodes" in text
 
 
 def test_a_sweep_takes_the_costs_inside_cycles_where_a_curve_holds_them(tmp_path: Path) -> None:
-    alone = {"verify_ms": [[1, 1.0], [64, 1.0]], "draft_ms": [[1, 0.5], [64, 0.5]]}
+    alone = {"format": 3, "verify_ms": [[1, 1.0], [64, 1.0]], "draft_ms": [[1, 0.5], [64, 0.5]]}
     within = {
         "plain": {"target_ms": 2.0, "host_ms": 1.0},
         "target_ms": [[1, 4.0], [64, 4.0]],
@@ -308,7 +309,7 @@ def test_a_sweep_varies_the_grid_down_to_two_cells(tmp_path: Path) -> None:
     others = [setting for setting in SMALL if not setting.startswith(("model.height", "model.width"))]
     own = [part for setting in others for part in ("--vary", setting)]
     sizes = ("--vary", "model.height=1,2,4,8", "--vary", "model.width=2,4,8", "--jobs", "1", "--precision", "0.5")
-    asked = ("--models", "field", "--policies", "chain,eagle2", "--rules", "chain,point", "--windows", "sjd", *sizes)
+    asked = ("--model", "field", "--policies", "chain,eagle2", "--rules", "chain,point", "--windows", "sjd", *sizes)
     code, text = call("sweep", *asked, "--most-images", "4", *own, "--out", str(tmp_path / "out"))
     assert code == 0, text
     lines = [json.loads(line) for line in (tmp_path / "out" / FILE_NAME).read_text().splitlines()[1:]]
@@ -322,23 +323,23 @@ def test_a_sweep_varies_the_grid_down_to_two_cells(tmp_path: Path) -> None:
 
 def test_a_torn_line_is_dropped_and_done_again(tmp_path: Path) -> None:
     results = Results(tmp_path, PLAN)
-    run(PLAN, results, LocalExecutor(1), lambda line: None)
+    run(PLAN, results, workers(jobs=1), lambda line: None)
     path = tmp_path / FILE_NAME
     whole = path.read_bytes()
     path.write_bytes(whole[:-40])
     again = Results(tmp_path, PLAN)
     missing = again.missing(jobs(PLAN))
     assert len(missing) == 1
-    run(PLAN, again, LocalExecutor(1), lambda line: None)
+    run(PLAN, again, workers(jobs=1), lambda line: None)
     assert path.read_bytes() == whole
 
 
 def test_two_sweeps_do_not_write_over_each_other(tmp_path: Path) -> None:
     one, other = Results(tmp_path, PLAN), Results(tmp_path, PLAN)
-    run(PLAN, one, LocalExecutor(1), lambda line: None)
+    run(PLAN, one, workers(jobs=1), lambda line: None)
     held = one.path.read_bytes()
     with pytest.raises(RunLogInUse, match="written by another process"):
-        run(PLAN, other, LocalExecutor(1), lambda line: None)
+        run(PLAN, other, workers(jobs=1), lambda line: None)
     assert one.path.read_bytes() == held
 
 
@@ -348,7 +349,7 @@ def test_a_killed_sweep_loses_nothing_that_was_finished(tmp_path: Path) -> None:
     command = [sys.executable, "-c", program, *SWEEP, "--precision", "0.03"]
     child = subprocess.Popen([*command, "--out", str(tmp_path)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     path = tmp_path / FILE_NAME
-    end = time.monotonic() + 120
+    end = time.monotonic() + 600
     while time.monotonic() < end and not (path.exists() and path.read_bytes().count(b"\n") >= 3):
         time.sleep(0.02)
     os.kill(child.pid, signal.SIGKILL)
@@ -388,13 +389,13 @@ def test_a_killed_sweep_leaves_no_process_behind(tmp_path: Path) -> None:
     ]
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     child = subprocess.Popen([*command, "--out", str(tmp_path)], env={**os.environ, name: value}, **quiet)
-    end = time.monotonic() + 120
+    end = time.monotonic() + 600
     while time.monotonic() < end and not (tmp_path / FILE_NAME).exists():
         time.sleep(0.02)
     assert len(running()) > 2
     os.kill(child.pid, signal.SIGKILL)
     child.wait()
-    end = time.monotonic() + 60
+    end = time.monotonic() + 600
     while time.monotonic() < end and running():
         time.sleep(0.1)
     assert not running()
@@ -411,10 +412,10 @@ def test_a_killed_sweep_leaves_no_process_behind(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_every_executor_finds_the_same(tmp_path: Path, engine: str) -> None:
+def test_workers_of_every_kind_find_the_same(tmp_path: Path, engine: str) -> None:
     def found(name: str, jobs_wanted: int) -> list[dict[str, object]]:
         results = Results(tmp_path / f"{name}{jobs_wanted}", PLAN)
-        run(PLAN, results, executor(name, jobs_wanted), lambda line: None)
+        run(PLAN, results, workers(name, jobs_wanted), lambda line: None)
         return sorted(results.lines, key=lambda line: str(line["key"]))
 
     assert found(engine, 2) == found("local", 1)
@@ -422,8 +423,8 @@ def test_every_executor_finds_the_same(tmp_path: Path, engine: str) -> None:
 
 def test_ray_is_asked_for_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(ValueError, match=r"engine 'ray' needs Ray; install it with: pip install -e '.*\[cluster\]'"):
-        executor("ray", 2)
+    with pytest.raises(ValueError, match=r"need Ray; install it with: pip install -e '.*\[cluster\]'"):
+        check_workers("ray", None)
 
 
 def test_a_job_is_the_same_every_time() -> None:
@@ -455,12 +456,12 @@ def test_a_trace_is_recorded_from_a_pipeline(monkeypatch: pytest.MonkeyPatch, tm
     assert held.about["sampler"]["temperature"] == float(temperature)
     greedy = (held.tokens == held.target_tokens[..., 0]).all()
     assert greedy == (temperature == "0")
-    swept = ["sweep", "--models", str(tmp_path / "one.npz"), "--policies", "chain", "--rules", "chain", "--jobs", "1"]
+    swept = ["sweep", "--model", str(tmp_path / "one.npz"), "--policies", "chain", "--rules", "chain", "--jobs", "1"]
     assert call(*swept, "--vary", "policy.length=2", "--precision", "0.3", "--out", str(tmp_path / "sweep"))[0] == 0
 
 
 def test_spatial_methods_stand_beside_their_control() -> None:
-    common = ("spatial", "--models", "sharp", "--images", "1", "--windows", "4")
+    common = ("spatial", "--model", "sharp", "--images", "1", "--windows", "4")
     code, text = call(*common, "--taus", "0.05", "--json", "-")
     assert code == 0, text
     rows = {row["method"]: row for row in json.loads(text)}
@@ -472,7 +473,7 @@ def test_spatial_methods_stand_beside_their_control() -> None:
         (("--taus", "x"), "--taus: expected numbers"),
         (("--taus", "-1"), "at least 0"),
         (("--taus", "0.1,nan"), "expected numbers with commas between"),
-        (("--models", "shrap"), "did you mean 'sharp'"),
+        (("--model", "shrap"), "did you mean 'sharp'"),
         (("--machine", "no.json"), "no.json"),
         (("--windows", "17"), "window: expected 1..16"),
         (("--rows", "3"), "--rows: expected an even number"),
@@ -516,7 +517,7 @@ def test_bad_costs_and_comparisons_are_refused(monkeypatch: pytest.MonkeyPatch, 
     given = ("--trace", tmp_path / "one.npz", "--costs", costs, "--compare", compare)
 
     def refused(path: Path, held: str | None, message: str) -> None:
-        costs.write_text('{"verify_ms": [[1, 1.0]], "draft_ms": [[1, 0.1]]}')
+        costs.write_text('{"format": 3, "verify_ms": [[1, 1.0]], "draft_ms": [[1, 0.1]]}')
         path.unlink() if held is None else path.write_text(held)
         code, text = call("predict", *map(str, given))
         assert code == 2
@@ -524,14 +525,14 @@ def test_bad_costs_and_comparisons_are_refused(monkeypatch: pytest.MonkeyPatch, 
 
     refused(costs, None, "costs.json")
     refused(costs, "{", "no cost curve: expected JSON")
-    for held in ("[1]", "{}", '{"verify_ms": [1], "draft_ms": []}'):
+    for held in ("[1]", "{}", '{"format": 3, "verify_ms": [1], "draft_ms": []}'):
         refused(costs, held, "costs.json: ")
-    refused(costs, '{"verify_ms": [[1, -2]], "draft_ms": [[1, 1]]}', "verify_ms")
+    refused(costs, '{"format": 3, "verify_ms": [[1, -2]], "draft_ms": [[1, 1]]}', "verify_ms")
     compare.touch()
     refused(compare, None, "compare.json")
     for held in ("", "{"):
         refused(compare, held, "expected JSON")
-    refused(compare, '{"settings": {}, "rows": []}', "results upgrade")
+    refused(compare, '{"settings": {}, "rows": []}', "without 'results_version'")
     values = {"model": {"target": "field", "engine": "cpu", "sha256": {}}, "settings": {"temperature": 1}, "rows": []}
     refused(
         compare,
@@ -552,7 +553,7 @@ def test_a_prediction_says_which_costs_it_took(monkeypatch: pytest.MonkeyPatch, 
     values = {"settings": settings, "rows": [row], "model": about["model"]}
     compared = with_envelope("compare", {"processor": "one"}, "a test", values)
     (tmp_path / "compare.json").write_text(json.dumps(compared))
-    alone = {"verify_ms": [[1, 1.0], [3, 2.0]], "draft_ms": [[1, 0.1]], "overhead_ms": 0.1}
+    alone = {"format": 3, "verify_ms": [[1, 1.0], [3, 2.0]], "draft_ms": [[1, 0.1]], "overhead_ms": 0.1}
     within = {
         "plain": {"target_ms": 2.0, "host_ms": 0.5},
         "target_ms": alone["verify_ms"],

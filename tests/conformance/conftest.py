@@ -14,9 +14,9 @@ from tests.conformance.on_tensorrt import halves, on_tensorrt  # noqa: F401
 from tests.exported_once import graphs  # noqa: F401
 from tests.one_grid import export_captioned_target, export_trained_drafter
 from underpaint.algos.arrays import IntArray
+from underpaint.artifacts.decoder_config import DecoderConfig
 from underpaint.export.store import Origin
 from underpaint.models.decoder import Decoder, causal_bias, initialise
-from underpaint.models.decoder_config import DecoderConfig
 from underpaint.models.text import CaptionedTarget, new_drafter, share_ends
 from underpaint.runtime.engines.target import EngineTarget
 

@@ -50,7 +50,7 @@ def _open(
     if backend == "cpu":
         return as_ever(name, params, folder, context, backend, *of)
     decoder = opened(name, folder)
-    encoder = [load_encoder(decoder.shape, folder, context)] if kind is EngineTarget else []
+    encoder = [load_encoder(decoder.config, folder, context)] if kind is EngineTarget else []
     return kind(decoder, params, *encoder)
 
 

@@ -19,10 +19,11 @@ import numpy as np
 import pytest
 import torch
 
-from underpaint.export.tensorrt_build import decoder_profile, plain_pass, position_counts
+from underpaint.export.graph_rewrites import plain_pass
+from underpaint.export.tensorrt_build import decoder_profile, position_counts
 from underpaint.runtime.engines import device_memory, tensorrt_engine, tensorrt_runtime
 from underpaint.runtime.engines.context import EngineContext, open_session
-from underpaint.runtime.engines.shape import read_shape
+from underpaint.runtime.engines.engine import manifest_config
 from underpaint.runtime.engines.tensorrt_files import EngineRecord, write_engine
 from underpaint.zoo.load import manifest
 
@@ -241,14 +242,14 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
 def build(folder: Path, name: str, buckets: tuple[int, ...], batches: tuple[int, ...] = (1, 2)) -> None:
     """Write the engines of a decoder as `export.tensorrt_build` would."""
     found = manifest(name, folder)
-    shape = read_shape(found.settings, name)
-    counts = position_counts(shape, buckets)
+    config = manifest_config(found.settings, name)
+    counts = position_counts(config, buckets)
     plain = folder / f"{name}.plain.onnx"  # beside the weights, which it points to
     plain.write_bytes(plain_pass(folder / found.file))
     weights = None if found.weights is None else found.weights.sha256
     for rows in batches:
-        profiles = [decoder_profile(shape, found.shapes, rows, count).shapes for count in counts]
+        profiles = [decoder_profile(config, rows, count).shapes for count in counts]
         content = json.dumps({"graph": str(plain), "profiles": profiles, "rows": rows}).encode()
         sums = (found.sha256, weights, sha256(content).hexdigest(), len(content))
-        record = EngineRecord(name, BACKEND, VERSION, GPU, *sums, shape.precision, rows, counts)
+        record = EngineRecord(name, BACKEND, VERSION, GPU, *sums, config.precision, rows, counts)
         write_engine(folder, content, record)

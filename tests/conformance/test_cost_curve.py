@@ -92,7 +92,7 @@ def test_a_damaged_file_is_measured_again_and_a_folder_that_cannot_be_written_is
 ) -> None:
     path = curve_path(measured, SAMPLING)
     path.parent.mkdir(parents=True)
-    path.write_text('{"verify_ms": [[1, ')
+    path.write_text('{"format": 3, "verify_ms": [[1, ')
     assert kept_curve(measured, SAMPLING) is None
     assert curve_of(measured, SAMPLING) == kept_curve(measured, SAMPLING)
     (tmp_path / "file").write_text("")

@@ -127,9 +127,9 @@ def test_commits_of_accepted_nodes_continue_like_a_dense_pass(family: Family) ->
         target.commit(tree, Verdict(accepted, 0))
         done += len(true)
     # A shorter prompt than the longest leaves slots free; all others fill the cache to the last.
-    free = target.engine.shape.prefix - prompt
-    lines = target.engine.shape.eol_tokens
-    assert target.engine.length == prompt + CELLS + lines == target.engine.shape.capacity - free
+    free = target.engine.config.prefix - prompt
+    lines = target.engine.config.eol_tokens
+    assert target.engine.length == prompt + CELLS + lines == target.engine.config.capacity - free
 
 
 def test_rejected_nodes_never_enter_the_cache(family: Family) -> None:
@@ -191,7 +191,7 @@ def test_no_pass_moves_or_copies_a_cache(family: Family) -> None:
     assert {name for name in names if "key" in name} == {"new_key_0", "new_key_1"}
     for bound in target.engine._bound.values():
         assert bound.new_keys.shape[3] == bound.cells.shape[1]
-        assert bound.past_bias.shape[2] <= target.engine.shape.capacity
+        assert bound.past_bias.shape[2] <= target.engine.config.capacity
         assert np.shares_memory(bound.new_keys, target.engine._buffers["new_keys"])
 
 
@@ -281,7 +281,7 @@ def test_a_drafter_says_what_it_cannot_do(family: Family) -> None:
     drafter.expand(np.array([1]), np.array([-1]))
     with pytest.raises(EngineError, match="expected parents from 0 to 0"):
         drafter.expand(np.array([1]), np.array([1]))
-    scratch = drafter.engine.shape.capacity - CELLS
+    scratch = drafter.engine.config.capacity - CELLS
     drafter.expand(np.arange(scratch) % 16, np.zeros(scratch, dtype=np.int64))
     drafter.expand(np.zeros(CELLS - 1, dtype=np.int64), np.ones(CELLS - 1, dtype=np.int64))
     drafter.expand(np.array([1]), np.array([1]))

@@ -22,8 +22,8 @@ from underpaint.export.decoder_parity import compare
 from underpaint.export.store import ParityError, draft_manifest, staged, store_onnx
 from underpaint.models.text import CaptionedTarget, with_condition_table
 from underpaint.runtime.engines.context import EngineContext, EngineError, bind, open_session
+from underpaint.runtime.engines.engine import manifest_config
 from underpaint.runtime.engines.loading import load_decoder
-from underpaint.runtime.engines.shape import read_shape
 from underpaint.runtime.engines.target import EngineTarget
 from underpaint.runtime.pipeline import Pipeline
 from underpaint.zoo import load
@@ -132,7 +132,7 @@ def test_unknown_names_and_wrong_kinds_suggest_the_right_ones(models: Models) ->
     settings = dict(load.manifest("target", models.folder).settings)
     del settings["heads"]
     with pytest.raises(EngineError, match="missing setting heads"):
-        read_shape(settings, "target")
+        manifest_config(settings, "target")
 
 
 def test_sessions_run_on_the_cpu_whatever_else_onnxruntime_has(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:

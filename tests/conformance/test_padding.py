@@ -25,7 +25,7 @@ COUNT, SIZE, DRAWN = 3, 7, 4
 
 def buffers_of(engine: object, rows: int) -> dict[str, np.ndarray]:
     """Full of what a pass before left behind."""
-    shape, slots = engine.shape, engine.slots  # type: ignore[attr-defined]
+    shape, slots = engine.config, engine.slots  # type: ignore[attr-defined]
     made = {
         "tokens": np.full((rows, SIZE), 5, dtype=np.int64),
         "cells": np.full((rows, SIZE), 2, dtype=np.int64),
@@ -81,7 +81,7 @@ def test_a_drafters_padding_leaves_no_trace(family: Family) -> None:
     start = target.begin()
     assert start.features is not None
     drafter.begin(Scored(start.probs[-1:], start.features[:, -1:]))
-    width = drafter.engine.shape.dim
+    width = drafter.engine.config.dim
     features = np.random.default_rng(1).standard_normal((2, COUNT, width)).astype(np.float32)
     check(drafter.engine, features)
     with pytest.raises(EngineError, match="reads features, got none"):

@@ -11,18 +11,17 @@ from safetensors.numpy import load_file
 
 from tests.models.tiny import tiny_target
 from underpaint.artifacts.scaled_rows import ScaledRows, scaled_rows
-from underpaint.export.decoder_parity import Runner
-from underpaint.export.decoders import GraphFormat, write_graphs
+from underpaint.export.decoder_parity import ParityEngine, graph_of, take_condition
+from underpaint.export.decoders import GraphFormat, export_shared_drafter, write_graphs
 from underpaint.export.graph import GraphWriter
-from underpaint.export.shared_decoders import export_shared_drafter
+from underpaint.export.graph_rewrites import plain_pass
 from underpaint.export.store import Origin
-from underpaint.export.tensorrt_build import plain_pass
 from underpaint.export.weight_file import WeightFile, header_room
 from underpaint.models.decoder import Decoder
 from underpaint.models.text import new_drafter, with_condition_table
 from underpaint.runtime.device.weights import read_decoder
 from underpaint.runtime.engines.context import EngineContext, open_session
-from underpaint.runtime.engines.shape import read_shape
+from underpaint.runtime.engines.elsewhere import load_elsewhere
 from underpaint.training.grids import on_grid
 from underpaint.zoo.load import Located
 
@@ -129,7 +128,7 @@ def test_an_engine_that_would_multiply_in_8_bits_is_given_the_widened_numbers(tm
     }
     prefix = decoder.config.vocab_size + np.arange(1, 9)[None]
     own, widened = (
-        Runner(open_session(path, EngineContext(threads=1), given), decoder.config, "fp32", 1).begin(prefix).logits
+        take_condition(ParityEngine(graph_of(path, "fp32", decoder.config, given), 1), prefix).logits
         for given in (None, content)
     )
     np.testing.assert_allclose(own, widened, rtol=0, atol=1e-6)
@@ -149,6 +148,6 @@ def test_a_drafter_keeps_the_codes_of_its_rounded_target(tmp_path: Path, eight_b
     assert (stored["embedding"].dtype, stored["fc_feature"].dtype) == (np.int8, np.float16)
     assert stored["head"].dtype == (np.uint8 if eight_bits else np.int8)
     located = Located(tmp_path / found.file, found)
-    read = read_decoder(located, read_shape(found.settings, found.name), torch.device("cpu"))
+    read = read_decoder(load_elsewhere("", located), torch.device("cpu"))
     torch.testing.assert_close(read.codes.weight, target.codes.weight, rtol=0, atol=0)
     torch.testing.assert_close(read.head.weight, target.head.weight, rtol=0, atol=0.01 if eight_bits else 0)

@@ -11,9 +11,8 @@ from underpaint.algos.accept.neighbours import nearest_codes
 from underpaint.algos.accept.spec import Residual
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.chance import At, Chance, Role, enumerate_outcomes
-from underpaint.algos.enumeration import emitted
 from underpaint.algos.registry import build
-from underpaint.algos.tree import DraftTree, Drawn
+from underpaint.algos.tree import DraftTree, Drawn, emitted
 
 
 def examples(spec: RuleSpec) -> st.SearchStrategy[dict[str, Any]]:

@@ -12,11 +12,10 @@ from underpaint.algos.arrays import FloatArray
 from underpaint.algos.chance import At, Chance, Role, enumerate_outcomes, sampling
 from underpaint.algos.coupling import EnumeratedNoise, SampledNoise, second_race
 from underpaint.algos.draft import Grid
-from underpaint.algos.enumeration import emitted, target_distribution, total_variation
+from underpaint.algos.enumeration import target_distribution, total_variation
 from underpaint.algos.spatial.jacobi import jacobi_cycles, jacobi_decode
 from underpaint.algos.spatial.jacobi_window import Coupling, JacobiWindow, Refill, maximal_coupling
-from underpaint.algos.spatial.lookup import Lookup
-from underpaint.algos.tree import DraftTree, Verdict
+from underpaint.algos.tree import DraftTree, Verdict, emitted
 from underpaint.sim.synthetic.models import PrefixDistribution, RandomDistribution, SyntheticTarget
 
 COUPLINGS: list[Coupling] = ["independent", "maximal", "gumbel"]
@@ -183,16 +182,16 @@ def test_a_third_distribution_over_three_tokens_is_refused() -> None:
 @pytest.mark.parametrize("refill", REFILLS)
 @pytest.mark.parametrize(("grid", "length"), [(Grid(2, 2), 3), (Grid(1, 5), 2), (Grid(2, 3), 2)])
 def test_every_part_of_the_lookup_is_lossless(coupling: Coupling, refill: Refill, grid: Grid, length: int) -> None:
-    parts = ((Lookup(True), False), (Lookup(beside=0.85), False), (Lookup(), True), (Lookup(True, 1.0), True))
-    for lookup, last_row in parts:
-        window = JacobiWindow(length, coupling, refill, lookup=lookup, last_row=last_row)
+    parts = ((True, 0.0, False), (False, 0.85, False), (False, 0.0, True), (True, 1.0, True))
+    for passes, beside, last_row in parts:
+        window = JacobiWindow(length, coupling, refill, passes=passes, beside=beside, last_row=last_row)
         assert missed(grid, window, "chain") < 1e-12
 
 
 def test_a_lookup_weight_beyond_its_range_is_refused() -> None:
     for weight in (1.5, -0.1, float("nan")):
         with pytest.raises(ValueError, match=r"lookup: beside must be in 0..1"):
-            Lookup(beside=weight)
+            JacobiWindow(beside=weight)
 
 
 def test_couplings_need_fewer_passes_than_redrawing() -> None:

@@ -20,9 +20,10 @@ from underpaint.algos.accept import RULES
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.chance import At, Chance, Role, enumerate_outcomes
 from underpaint.algos.draft import Grid
-from underpaint.algos.enumeration import emitted, total_variation
+from underpaint.algos.enumeration import total_variation
 from underpaint.algos.spatial import jacobi
 from underpaint.algos.spatial.jacobi_window import Coupling, JacobiWindow, Refill
+from underpaint.algos.tree import emitted
 from underpaint.sim.synthetic.models import PrefixDistribution, RandomDistribution, SyntheticTarget
 
 

@@ -31,9 +31,8 @@ from underpaint.algos.accept.spec import DraftedNode, Rule
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.chance import enumerate_outcomes, sampling
 from underpaint.algos.draft import POLICIES, Grid, PolicySpec
-from underpaint.algos.enumeration import emitted
 from underpaint.algos.step import decode
-from underpaint.algos.tree import Drawn
+from underpaint.algos.tree import Drawn, emitted
 from underpaint.sim.synthetic.models import Blend, RandomDistribution, SyntheticDrafter, SyntheticTarget
 
 RELAXED = [spec for spec in RULES if spec.promise != "lossless"]

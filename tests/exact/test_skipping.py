@@ -11,11 +11,11 @@ from tests.strategies import ShapePolicy
 from underpaint.algos.accept import RULES
 from underpaint.algos.chance import Chance, enumerate_outcomes, sampling
 from underpaint.algos.draft import Grid
-from underpaint.algos.enumeration import emitted, target_distribution, total_variation
+from underpaint.algos.enumeration import target_distribution, total_variation
 from underpaint.algos.path_similarity import path_similarity
 from underpaint.algos.skipping import Skipping, skipped_distribution, skipping_cycles, skipping_decode
 from underpaint.algos.step import Cycle, decode
-from underpaint.algos.tree import DraftTree, Drawn, root_only
+from underpaint.algos.tree import DraftTree, Drawn, emitted, root_only
 from underpaint.sim.synthetic.models import (
     Blend,
     PrefixDistribution,

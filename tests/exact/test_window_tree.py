@@ -16,13 +16,12 @@ from underpaint.algos.arrays import FloatArray
 from underpaint.algos.chance import At, Chance, Role, enumerate_outcomes, sampling
 from underpaint.algos.coupling import EnumeratedNoise, noise_of
 from underpaint.algos.draft import Grid
-from underpaint.algos.enumeration import emitted, target_distribution, total_variation
+from underpaint.algos.enumeration import target_distribution, total_variation
 from underpaint.algos.spatial import jacobi_window, window_tree
 from underpaint.algos.spatial.jacobi import jacobi_cycles, jacobi_decode
 from underpaint.algos.spatial.jacobi_window import Coupling, JacobiWindow, Refill
-from underpaint.algos.spatial.lookup import Lookup
 from underpaint.algos.spatial.window_tree import WindowDraft, tail_nodes, tree_nodes
-from underpaint.algos.tree import DraftTree, Verdict
+from underpaint.algos.tree import DraftTree, Verdict, emitted
 from underpaint.sim.synthetic.models import PrefixDistribution, RandomDistribution, SyntheticTarget
 
 RULE = RULES["without_replacement"].make()
@@ -62,10 +61,9 @@ def test_candidates_beside_the_drafts_are_lossless(
 @pytest.mark.parametrize("refill", ["left", "lookup"])
 @pytest.mark.parametrize("candidates", [1, 2])
 def test_candidates_that_are_looked_up_are_lossless(refill: Refill, candidates: int) -> None:
-    lookup = Lookup(passes=True, beside=0.85)
     for grid, length in ((Grid(2, 2), 2), (Grid(1, 5), 2)):
         for coupling in COUPLINGS:
-            window = JacobiWindow(length, coupling, refill, candidates, candidates, lookup, last_row=True)
+            window = JacobiWindow(length, coupling, refill, candidates, candidates, True, 0.85, last_row=True)
             assert missed(grid, window, vocab_size=2) < 1e-12
             if coupling != "gumbel":
                 assert missed(grid, window) < 1e-12

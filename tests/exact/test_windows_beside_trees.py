@@ -18,7 +18,6 @@ from underpaint.algos.draft.tree_builder import has_window, likeliest_chain
 from underpaint.algos.enumeration import target_distribution, total_variation
 from underpaint.algos.spatial import jacobi
 from underpaint.algos.spatial.jacobi_window import Coupling, JacobiWindow, Refill
-from underpaint.algos.spatial.lookup import Lookup
 from underpaint.algos.step import Decoded, decode
 from underpaint.algos.tree import DraftTree, Drawn, Verdict, root_only
 from underpaint.sim.synthetic.models import (
@@ -33,7 +32,7 @@ WINDOW, SHORT, CHAIN, PLAIN = "window", "short", "chain", "plain"
 NOTHING_DRAWN: Mapping[Drawn, str] = {}
 COUPLINGS: list[Coupling] = ["independent", "maximal", "gumbel"]
 REFILLS: list[Refill] = ["uniform", "left", "lookup"]
-LOOKUP = Lookup(passes=True, beside=0.85)
+LOOKUP = {"passes": True, "beside": 0.85}
 ARMS = ((WINDOW, CHAIN), (WINDOW, PLAIN), (WINDOW, WINDOW, CHAIN), (WINDOW, SHORT))
 WINDOWS_PAY = Roofline(((1, 1.0), (5, 1.1)), 50.0, None, top_k=2, second_look=1, loss_budget=99)
 """A cost curve on which the first cycle drafts a tree, dear as it is, and later ones the window."""
@@ -101,7 +100,7 @@ def check_mixed(module: ModuleType) -> None:
     """Exact for windows and chains in turn."""
     distribution = RandomDistribution(2, seed=9, sharpness=1.5)
     for grid in (Grid(1, 5), Grid(2, 3)):
-        window = JacobiWindow(3, "maximal", "lookup", lookup=LOOKUP, last_row=True)
+        window = JacobiWindow(3, "maximal", "lookup", **LOOKUP, last_row=True)
         assert missed(module, lambda: InTurn(ARMS[0]), window, grid, distribution) < 1e-12
 
 
@@ -129,27 +128,27 @@ def test_drafts_stay_at_their_cells() -> None:
 @pytest.mark.parametrize("coupling", COUPLINGS)
 def test_windows_and_trees_in_turn_are_lossless(coupling: Coupling, refill: Refill, arms: tuple[str, ...]) -> None:
     distribution = RandomDistribution(2, seed=7, sharpness=1.5)
-    for grid, lookup in ((Grid(2, 2), LOOKUP), (Grid(1, 5), LOOKUP), (Grid(1, 5), Lookup())):
-        window = JacobiWindow(3, coupling, refill, lookup=lookup)
+    for grid, lookup in ((Grid(2, 2), LOOKUP), (Grid(1, 5), LOOKUP), (Grid(1, 5), {})):
+        window = JacobiWindow(3, coupling, refill, **lookup)
         assert missed(jacobi, lambda: InTurn(arms), window, grid, distribution) < 1e-12
 
 
 @given(pools(2), st.sampled_from(COUPLINGS), st.sampled_from(ARMS))
 def test_any_distributions(distribution: PrefixDistribution, coupling: Coupling, arms: tuple[str, ...]) -> None:
-    window = JacobiWindow(3, coupling, "lookup", lookup=LOOKUP, last_row=True)
+    window = JacobiWindow(3, coupling, "lookup", **LOOKUP, last_row=True)
     assert missed(jacobi, lambda: InTurn(arms), window, Grid(2, 2), distribution) < 1e-12
 
 
 @pytest.mark.parametrize("coupling", COUPLINGS)
 def test_roofline_that_chooses_windows_is_lossless(coupling: Coupling) -> None:
     for grid in (Grid(1, 5), Grid(2, 3)):
-        window = JacobiWindow(3, coupling, "lookup", lookup=LOOKUP, last_row=True)
+        window = JacobiWindow(3, coupling, "lookup", **LOOKUP, last_row=True)
         assert missed(jacobi, lambda: WINDOWS_PAY, window, grid, RandomDistribution(2, seed=9)) < 1e-12
 
 
 def test_roofline_drafts_trees_first_then_windows_and_looks_again() -> None:
     distribution, grid = RandomDistribution(6, seed=3, sharpness=2.0), Grid(8, 8)
-    window = JacobiWindow(4, "maximal", "lookup", lookup=LOOKUP, last_row=True)
+    window = JacobiWindow(4, "maximal", "lookup", **LOOKUP, last_row=True)
     done = decoded(jacobi, SyntheticTarget(distribution, grid), WINDOWS_PAY, window, sampling(1), distribution)
     kinds = [cycle.tree.drawn if cycle.tree.size > 1 else PLAIN for cycle in done.cycles[1:]]
     assert kinds[0] == "top_k"
@@ -167,7 +166,7 @@ def test_windows_can_be_left_out() -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_at_temperature_0_every_token_is_the_likeliest(seed: int) -> None:
     distribution, grid = RandomDistribution(5, seed=seed), Grid(5, 5)
-    window = JacobiWindow(6, "maximal", "lookup", lookup=LOOKUP, last_row=True)
+    window = JacobiWindow(6, "maximal", "lookup", **LOOKUP, last_row=True)
     for policy in (InTurn(ARMS[0]), WINDOWS_PAY):
         done = decoded(
             jacobi,

@@ -1,22 +1,18 @@
 """The two ways through a target agree, whatever the mask and the order of cells."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
 
-from tests.models.tiny import CAPTION_DIM, TINY, tiny_target
-from tests.published.llamagen_reference import Transformer, TransformerConfig
+from tests.models.tiny import TINY, tiny_target
+from underpaint.artifacts.decoder_config import DecoderConfig
 from underpaint.artifacts.decoder_graph import MASKED_SCORE
-from underpaint.models.checkpoints import load_drafter, load_target
 from underpaint.models.config import build
 from underpaint.models.decoder import causal_bias
-from underpaint.models.decoder_config import DecoderConfig, rope_table
-from underpaint.models.published.training_format import llamagen_width
+from underpaint.models.layers import rope_table
 from underpaint.models.sample import filter_logits, sample
 from underpaint.models.text import with_condition_table
-from underpaint.zoo.prompts import WORDS
 
 
 @torch.no_grad()
@@ -118,36 +114,6 @@ def test_unknown_and_absent_keys_raise() -> None:
         build(DecoderConfig, {"depth": 3})
     with pytest.raises(ValueError, match="missing setting dim"):
         build(DecoderConfig, {"layers": 1, "heads": 1, "vocab_size": 3})
-
-
-def test_hidden_width_follows_the_published_rule() -> None:
-    assert (llamagen_width(256), llamagen_width(768)) == (768, 2048)
-
-
-def test_a_checkpoint_of_the_first_form_is_read(tmp_path: Path) -> None:
-    """LlamaGen's names of parameters and settings, as the recipes wrote them before."""
-    config = {"dim": 32, "n_layer": 2, "n_head": 2, "vocab_size": 24, "block_size": 16, "multiple_of": 16}
-    config |= {"model_type": "t2i", "cls_token_num": 8, "caption_dim": CAPTION_DIM}
-    torch.manual_seed(2)
-    model, words = Transformer(build(TransformerConfig, config)).eval(), torch.randn(WORDS, CAPTION_DIM)
-    torch.nn.init.normal_(model.output.weight)
-    state = {f"transformer.{name}": value for name, value in model.state_dict().items()}
-    saved = {"config": {"kind": "target", "resolution": 64, "words": WORDS, "transformer": config}}
-    torch.save(saved | {"model": state | {"words.embedding.weight": words}}, tmp_path / "target.pt")
-    target = load_target(tmp_path / "target.pt")
-    codes, ids = torch.randint(0, 24, (2, 16)), torch.arange(1, 17).reshape(2, 8)
-    with torch.no_grad():
-        wanted = model(codes[:, :-1], words[ids])
-        for found, expected in zip(target(codes, ids), wanted, strict=True):
-            torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
-    layer = {f"layers.0.{name}": value for name, value in model.layers[0].state_dict().items()}
-    own = layer | {"fc.weight": torch.randn(32, 64), "norm.weight": torch.ones(32)}
-    saved = {"config": {"kind": "drafter", "resolution": 64, "transformer": config}, "model": own}
-    torch.save(saved, tmp_path / "drafter.pt")
-    drafter = load_drafter(tmp_path / "drafter.pt", target.decoder)
-    assert drafter.fc is not None
-    assert torch.equal(drafter.fc.weight, own["fc.weight"])
-    assert torch.equal(drafter.state_dict()["layers.0.qkv.weight"], target.decoder.state_dict()["layers.0.qkv.weight"])
 
 
 @torch.no_grad()

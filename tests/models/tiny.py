@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from underpaint.models.decoder_config import DecoderConfig
+from underpaint.artifacts.decoder_config import DecoderConfig
 from underpaint.models.text import CaptionedTarget
 from underpaint.training.grids import STRIDE
 from underpaint.training.loop import CHECKPOINT
@@ -21,7 +21,7 @@ CAPTION_DIM = 12
 def tiny_target(seed: int = 0, config: DecoderConfig = TINY) -> CaptionedTarget:
     """A target whose head is not zero, so that logits say something."""
     torch.manual_seed(seed)
-    model = CaptionedTarget(config, CAPTION_DIM)
+    model = CaptionedTarget(config, CAPTION_DIM, TEXTURED_WORDS)
     for parameter in model.parameters():
         if parameter.ndim > 1:
             torch.nn.init.normal_(parameter, std=0.15)

@@ -28,9 +28,9 @@ from underpaint.algos.accept.neighbours import nearest_codes
 from underpaint.algos.chance import At, Chance, Role, enumerate_outcomes, sampling
 from underpaint.algos.coupling import EnumeratedNoise
 from underpaint.algos.draft import Grid
-from underpaint.algos.enumeration import emitted, target_distribution, total_variation
+from underpaint.algos.enumeration import target_distribution, total_variation
 from underpaint.algos.spatial.jacobi_window import JacobiWindow
-from underpaint.algos.tree import DraftTree, Drawn
+from underpaint.algos.tree import DraftTree, Drawn, emitted
 from underpaint.sim.synthetic.models import RandomDistribution, SyntheticDrafter, SyntheticTarget
 
 CLOSE = 1e-9

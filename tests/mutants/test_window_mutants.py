@@ -15,9 +15,10 @@ from underpaint.algos.accept import RULES
 from underpaint.algos.chance import Chance, enumerate_outcomes, sampling
 from underpaint.algos.coupling import EnumeratedNoise
 from underpaint.algos.draft import Grid
-from underpaint.algos.enumeration import emitted, target_distribution, total_variation
+from underpaint.algos.enumeration import target_distribution, total_variation
 from underpaint.algos.spatial import jacobi
 from underpaint.algos.spatial.jacobi_window import JacobiWindow
+from underpaint.algos.tree import emitted
 from underpaint.sim.synthetic.models import RandomDistribution, SyntheticTarget
 
 RULE = RULES["without_replacement"].make()
@@ -199,7 +200,7 @@ LOOKUP_MUTANTS = {
 def check_lookup(lookup: ModuleType) -> None:
     """What is found is what was said beside the same tokens, and drafts are distributions."""
     said = [np.eye(4)[token] for token in range(4)]
-    table = lookup.LookupTable(Grid(2, 3), lookup.Lookup(passes=True, beside=0.75))
+    table = lookup.LookupTable(Grid(2, 3), use_passes=True, weight=0.75)
     tokens: list[int] = []
     for token, distribution in zip((1, 2, 3, 2), said, strict=True):
         tokens.append(token)

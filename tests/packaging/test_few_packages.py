@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-BLOCKED = ("array_api_compat", "resvg_py", "importlinter", "ray")
+BLOCKED = ("resvg_py", "importlinter", "ray")
 """Packages that a GPU machine without a package index lacks."""
 
 

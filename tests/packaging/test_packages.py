@@ -65,13 +65,13 @@ def test_every_requirement_is_pinned():
 
 
 def test_drawing_imports_neither_torch_nor_onnx():
-    on_device = (ROOT / "runtime" / "device").rglob("*.py")
+    in_torch = (file for room in ("device", "live") for file in (ROOT / "runtime" / room).rglob("*.py"))
     on_gpus = (
         ROOT / "runtime" / "engines" / name
-        for name in ("tensorrt_engine.py", "tensorrt_runtime.py", "device_memory.py")
+        for name in ("tensorrt_engine.py", "tensorrt_runtime.py", "device_memory.py", "torch_sampling.py")
     )
     scoring = ROOT / "cli" / "evaluation" / "scoring.py"
-    own = {*(ROOT / "cli" / "train").glob("*.py"), scoring, *on_gpus, *on_device}  # imported only as they run
+    own = {*(ROOT / "cli" / "train").glob("*.py"), scoring, *on_gpus, *in_torch}  # imported only as they run
     modules = sorted(
         ".".join(("underpaint", *file.relative_to(ROOT).with_suffix("").parts)).removesuffix(".__init__")
         for top in ("algos", "artifacts", "sim", "runtime", "zoo", "cli")

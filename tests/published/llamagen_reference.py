@@ -17,7 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from underpaint.models.decoder import RMSNorm, StepOutput
+from underpaint.models.decoder import StepOutput
+from underpaint.models.layers import RMSNorm
 from underpaint.models.typed import call
 
 # Finite: a row with nothing to see must not turn into NaN. Small enough in size for float16 graphs.

@@ -219,7 +219,7 @@ def test_an_exported_chameleon_draws_pictures(anole: Path, tmp_path: Path) -> No
     common = [
         "compare",
         prompt,
-        "--engines",
+        "--models",
         str(anole / "out"),
         "--top-k",
         "0",

@@ -16,6 +16,7 @@ from underpaint.export.checkpoint import Request, export_checkpoint
 from underpaint.models.published.options import LoadOptions
 from underpaint.runtime.device import drawing
 from underpaint.runtime.device.folder import FolderModels
+from underpaint.runtime.device.forms import form_of
 from underpaint.runtime.device.providers import check_engines
 from underpaint.runtime.device.runner import DecodedImage
 from underpaint.runtime.engines.context import EngineError
@@ -42,7 +43,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, tokenizer: Path) -> Path:
 
 def compared(folder: Path, out: Path, *more: str) -> tuple[dict[tuple[str, str], Any], dict[str, Any], str]:
     """Drawings by method and prompt, the report, and what was printed."""
-    asked = ["compare", "1", "3", "--engines", str(folder), "--top-k", "0", "--guidance", "2", "--out", str(out)]
+    asked = ["compare", "1", "3", "--models", str(folder), "--top-k", "0", "--guidance", "2", "--out", str(out)]
     result = CliRunner().invoke(app, [*asked, *more])
     assert result.exit_code == 0, result.output
     lines = [json.loads(line) for line in (out / "drawings.jsonl").read_text().splitlines()]
@@ -82,7 +83,7 @@ def test_plain_decoding_draws_the_host_s_tokens_at_temperature_1(folder: Path, t
 
 
 def test_pictures_are_drawn_in_batches(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = ["generate", "1", "3", "--engines", str(folder), "--top-k", "0", "--method", "ar", "--seeds", "2"]
+    asked = ["generate", "1", "3", "--models", str(folder), "--top-k", "0", "--method", "ar", "--seeds", "2"]
     asked += ["--save-tokens", "--temperature", "1"]
     by = {"host": (), "device": (*ON_DEVICE, "--batch", "3")}
     found = {}
@@ -112,7 +113,7 @@ def test_pictures_are_drawn_in_batches(folder: Path, tmp_path: Path, monkeypatch
 def test_too_little_memory_is_told_before_weights_are_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.sysconf", lambda name: 1)
     monkeypatch.setattr("underpaint.runtime.device.folder.read_decoder", lambda *_: pytest.fail("weights were read"))
-    result = CliRunner().invoke(app, ["compare", "1", "--engines", str(folder), "--methods", "ar", *ON_DEVICE])
+    result = CliRunner().invoke(app, ["compare", "1", "--models", str(folder), "--methods", "ar", *ON_DEVICE])
     assert result.exit_code == 2
     assert "GiB (0.0 of them for the weights), the device has 0.0 free; lower the batch" in result.output
 
@@ -127,7 +128,7 @@ def test_lumina_s_lines_are_drawn_as_on_the_host(tmp_path: Path) -> None:
     cold = ["--temperature", "0", "--methods", "ar", "--guidance", "3", "--top-k", "0"]
     found = {}
     for name, more in {"host": (), "device": (*ON_DEVICE, "--batch", "2")}.items():
-        asked = ["compare", "1,40,41,42,59", "1,59", "--engines", str(tmp_path / "out"), "--out", str(tmp_path / name)]
+        asked = ["compare", "1,40,41,42,59", "1,59", "--models", str(tmp_path / "out"), "--out", str(tmp_path / name)]
         result = CliRunner().invoke(app, [*asked, *cold, *more])
         assert result.exit_code == 0, result.output
         lines = [json.loads(line) for line in (tmp_path / name / "drawings.jsonl").read_text().splitlines()]
@@ -163,7 +164,7 @@ def test_an_engine_draws_what_torch_draws(folder: Path, tmp_path: Path) -> None:
     asked = ("--temperature", "0", "--methods", "ar")
     by_onnx = (*ON_DEVICE, "--forward", "onnx")
     missing = CliRunner().invoke(
-        app, ["compare", "1", "--engines", str(folder), "--methods", "ar", "--out", str(tmp_path), *by_onnx]
+        app, ["compare", "1", "--models", str(folder), "--methods", "ar", "--out", str(tmp_path), *by_onnx]
     )
     assert missing.exit_code == 2
     assert f"write it with `underpaint engine {folder} --backend onnx`" in " ".join(missing.output.split())
@@ -195,7 +196,7 @@ def test_engines_are_built_for_the_passes_of_methods(folder: Path) -> None:
     def form(*settings: str) -> Any:
         config = resolve("eagle2", 1.0, None, settings, "tuned")
         method = build_method("eagle2", config, pipeline.tables)
-        return drawing.device_method(method, pipeline.sampling, pipeline.grid)
+        return form_of(method, pipeline.sampling, pipeline.grid)
 
     built, larger = form("depth=2", "total_tokens=3"), form("depth=3", "total_tokens=3")
     models, rows = FolderModels.of(pipeline), 1 if pipeline.sampling.guidance == 1 else 2
@@ -220,7 +221,7 @@ def test_engines_are_built_for_the_passes_of_methods(folder: Path) -> None:
     ],
 )
 def test_a_forward_that_cannot_be_made_here_is_refused(folder: Path, options: list[str], said: str) -> None:
-    asked = ["compare", "1", "--engines", str(folder), "--methods", "ar", "--backend", "device"]
+    asked = ["compare", "1", "--models", str(folder), "--methods", "ar", "--backend", "device"]
     result = CliRunner().invoke(app, [*asked, *options])
     assert result.exit_code == 2
     assert said in " ".join(result.output.split())

@@ -239,7 +239,7 @@ def test_check_holds_a_manifest_against_its_model(folder: Path, tmp_path: Path) 
     out = tmp_path / "out"
     shutil.copytree(folder, out)
     found = json.loads((out / "target.json").read_text())
-    found["settings"]["uncond_ids"] = [VOCAB]
+    found["settings"]["uncond_rows"] = 2
     (out / "target.json").write_text(json.dumps(found))
     with pytest.raises(ManifestError, match="settings and request of 'target' tell of different models"):
         next(verify(out, False, 0))
@@ -296,7 +296,7 @@ def test_help_has_the_options_of_both_forms() -> None:
 
 def test_every_method_runs_on_exported_engines(folder: Path, tmp_path: Path) -> None:
     runner = CliRunner()
-    common = ["compare", "1", "3", "--engines", str(folder), "--top-k", "0"]
+    common = ["compare", "1", "3", "--models", str(folder), "--top-k", "0"]
     methods = [method.name for method in METHODS if not method.name.startswith("mulo")]  # those need two resolutions
     for method in ("lantern", "adt+lantern", "roofline+lantern"):
         common += ["--set", f"{method}.k=0"]  # all of a table narrower than the default asks for
@@ -317,8 +317,8 @@ def test_every_method_runs_on_exported_engines(folder: Path, tmp_path: Path) -> 
         (["99"], "class must be between 0 and 5, got 99"),
         (["x"], "expected a class"),
         (["x.npy"], "no file at"),
-        (["1", "--engines", str(tmp_path)], "model_index"),
-        (["1", "--engines", str(tmp_path / "none")], "no folder"),
+        (["1", "--models", str(tmp_path)], "model_index"),
+        (["1", "--models", str(tmp_path / "none")], "no folder"),
         (["1", "--backend", "cuda"], "expected one of cpu, tensorrt, tensorrt-rtx"),
         (["1", "--top-p", "2"], "top_p must be"),
         (["1", "--resolution", "64"], "resolution 64: the folder draws"),
@@ -326,7 +326,7 @@ def test_every_method_runs_on_exported_engines(folder: Path, tmp_path: Path) -> 
         (["1", "--json", "/proc/figures.json"], "cannot write into /proc"),
         (["1", "--out", str(tmp_path / "0"), "--temperature", "0.5"], "belongs to another comparison"),
     ):
-        rest = ["--engines", str(folder), "--methods", "ar", "--out", str(tmp_path / "bad"), *arguments]
+        rest = ["--models", str(folder), "--methods", "ar", "--out", str(tmp_path / "bad"), *arguments]
         result = runner.invoke(underpaint, ["compare", *rest])
         assert result.exit_code == 2
         assert re.search(message, result.output), result.output

@@ -12,16 +12,15 @@ from onnx import TensorProto
 from tests.published.checkpoints import HEADS, SIDE, save_llamagen
 from underpaint.artifacts import decoder_graph as names
 from underpaint.export.checkpoint import Request, export_checkpoint
-from underpaint.export.decoder_parity import Runner, dense, prepare
+from underpaint.export.decoder_parity import ParityEngine, dense, graph_of, prepare, take_condition
 from underpaint.export.decoders import GraphFormat, write_graph
 from underpaint.export.graph import GraphWriter
 from underpaint.export.parity import MOST, errors
-from underpaint.export.rounded_graph import rounded_graph
 from underpaint.export.store import ParityError
 from underpaint.export.verify import verify
 from underpaint.models.decoder import Decoder
 from underpaint.models.published.options import LoadOptions
-from underpaint.runtime.engines.context import EngineContext, open_session
+from underpaint.runtime.engines.context import EngineContext
 from underpaint.runtime.engines.masks import causal
 from underpaint.zoo.load import manifest
 
@@ -87,9 +86,9 @@ def test_scores_logits_and_turns_are_computed_in_float32(tmp_path: Path, precisi
 @pytest.mark.parametrize("precision", HALVES)
 def test_logits_are_not_rounded_and_caches_are(tmp_path: Path, precision: str) -> None:
     path, decoder = written(tmp_path, precision)
-    runner = Runner(open_session(path, ONE_THREAD, rounded_graph(path)), decoder.config, "bf16", 2)
-    out, half = runner.run(np.arange(5), np.arange(5), causal(5)), HALVES[precision]
-    for cached in (out.key, out.value, out.features):
+    engine = ParityEngine(graph_of(path, "bf16", decoder.config), 2)
+    out, half = engine.run(np.arange(5), np.arange(5), causal(5)), HALVES[precision]
+    for cached in (engine.memory.new_keys, engine.memory.new_values, out.features):
         np.testing.assert_array_equal(cached, cached.astype(half).astype(np.float32))
     assert (out.logits == out.logits.astype(half).astype(np.float32)).mean() < 0.1
 
@@ -99,11 +98,12 @@ def test_a_rounded_graph_rounds_as_onnx_runtime_does(tmp_path: Path) -> None:
     path, decoder = written(tmp_path, "fp16")
     case, tokens = prepare(path, "fp16", decoder, None, 0), np.arange(16)
     found = []
-    for session, kept in ((case.session, "fp16"), (open_session(path, ONE_THREAD, rounded_graph(path)), "bf16")):
-        runner = Runner(session, decoder.config, kept, 2)
-        runner.begin(case.prefix)
-        found.append(runner.run(tokens, tokens, causal(16)).logits)
-    assert 0 < errors(found[1], dense(case, tokens, 2).logits[:, 1:]).largest < 0.005
+    for graph in (case.graph, graph_of(path, "bf16", decoder.config)):
+        engine = ParityEngine(graph, 2)
+        take_condition(engine, case.prefix)
+        engine.commit(slice(None))
+        found.append(engine.run(tokens, tokens, causal(16)).logits)
+    assert 0 < errors(found[1], dense(case, tokens, 2).logits(slice(1, None))).largest < 0.005
     assert np.abs(found[0] - found[1]).max() / np.abs(found[0]).max() < 0.005
 
 

@@ -18,7 +18,7 @@ from underpaint.models.published.files import CheckpointError
 from underpaint.models.published.load import load
 from underpaint.models.published.options import LoadOptions
 from underpaint.runtime.engines.context import EngineContext, EngineError
-from underpaint.runtime.engines.shape import read_shape
+from underpaint.runtime.engines.engine import manifest_config
 from underpaint.runtime.engines.target import EngineTarget
 from underpaint.zoo.load import manifest
 
@@ -33,9 +33,9 @@ def test_lumina_is_checked_with_its_marks_and_lines(tmp_path: Path, precision: s
     assert found.passed
     assert found.report.cases["unseen"]["logits"].largest > 0
     assert "passed" in found.lines()[0]
-    shape = read_shape(manifest("target", tmp_path / "out").settings, "target")
-    assert (shape.image_start_ids, shape.uncond_keep) == (tuple(CODES + mark for mark in MARKS), (0, 3))
-    assert (shape.eol_token, shape.capacity) == (CODES + LINE, 11 + 16 + 3)
+    config = manifest_config(manifest("target", tmp_path / "out").settings, "target")
+    assert (config.image_start_ids, config.uncond_keep) == (tuple(MARKS), (0, 3))
+    assert (config.eol_id, config.capacity) == (CODES + LINE, 11 + 16 + 3)
 
 
 def test_lumina_agrees_with_transformers_across_rows(tmp_path: Path) -> None:
@@ -79,8 +79,8 @@ def test_a_wide_picture_names_its_height_and_its_width(tmp_path: Path) -> None:
     (found,) = verify(tmp_path / "out", True, 1)
     assert found.passed
     marks = (*MARKS[:2], free)
-    shape = read_shape(manifest("target", tmp_path / "out").settings, "target")
-    assert (shape.height, shape.width, shape.image_start_ids) == (4, 6, tuple(CODES + mark for mark in marks))
+    config = manifest_config(manifest("target", tmp_path / "out").settings, "target")
+    assert (config.height, config.width, config.image_start_ids) == (4, 6, marks)
     target = EngineTarget.open("target", SamplingParams(), tmp_path / "out", EngineContext(threads=1))
     target.prepare(target.encoder.of_ids(PROMPT[0].numpy()))
     codes = np.arange(24) * 5 % CODES

@@ -28,7 +28,7 @@ from underpaint.models.published.options import LoadOptions
 from underpaint.runtime.engines.cache import HostMemory, KeyValueCache
 from underpaint.runtime.engines.context import EngineError
 from underpaint.runtime.engines.device_memory import DeviceMemory
-from underpaint.runtime.engines.shape import read_shape
+from underpaint.runtime.engines.engine import manifest_config
 from underpaint.runtime.engines.tensorrt_engine import load_tensorrt
 from underpaint.runtime.engines.tensorrt_files import (
     ANY_GPU,
@@ -122,9 +122,9 @@ def test_a_pass_may_be_as_large_as_the_image(tmp_path: Path) -> None:
     export_checkpoint(Request("llamagen-c2i", tmp_path / "c2i.pt", options=TINY), tmp_path / "out")
     built = [record for _, record in build_folder(tmp_path / "out", BACKEND, buckets=(1, 100), rows=(1, 2))]
     assert [(record.rows, record.counts) for record in built] == [(1, (1, 16)), (2, (1, 16))]
-    shape = replace(read_shape(manifest("target", tmp_path / "out").settings, "target"), eol_token=3)
-    assert position_counts(shape, (1, 8)) == (1, 8, 16)
-    assert position_counts(shape, (1, 8, 64)) == (1, 8, 19)
+    config = replace(manifest_config(manifest("target", tmp_path / "out").settings, "target"), eol_token=3)
+    assert position_counts(config, (1, 8)) == (1, 8, 16)
+    assert position_counts(config, (1, 8, 64)) == (1, 8, 19)
 
 
 def test_nvidias_package_has_what_the_runtime_asks_for() -> None:
@@ -227,21 +227,21 @@ def test_a_record_is_plain_json(small: Path) -> None:
 
 def test_the_device_cache_commits_as_the_hosts_does(small: Path) -> None:
     """On the CPU, whose tensors index as CUDA's do."""
-    shape = read_shape(manifest("target", small).settings, "target")
-    memories = HostMemory(shape, 2), DeviceMemory(shape, 2, "cpu")
-    memories[0].grow(shape.capacity)
+    config = manifest_config(manifest("target", small).settings, "target")
+    memories = HostMemory(config, 2), DeviceMemory(config, 2, "cpu")
+    memories[0].grow(config.capacity)
     host, device = (KeyValueCache(memory, 2) for memory in memories)
     rng = np.random.default_rng(0)
 
     def run(count: int) -> None:
-        new = (shape.layers, 2, shape.heads, count, shape.head_dim)
+        new = (config.layers, 2, config.kv_heads, count, config.head_dim)
         keys, values = (rng.standard_normal(new).astype(np.float32) for _ in range(2))
         memories[0].new_keys, memories[0].new_values = keys, values
         memories[1].new_keys, memories[1].new_values = torch.from_numpy(keys), torch.from_numpy(values)
 
     for cache in (host, device):
         cache.clear((0, 1))
-    memories[0].grow(shape.capacity)
+    memories[0].grow(config.capacity)
     for chosen, counts in ((slice(None), None), (np.array([0, 2]), None), (np.array([[1, 0], [3, 0]]), (2, 1))):
         run(6)
         for cache in (host, device):
@@ -252,7 +252,7 @@ def test_the_device_cache_commits_as_the_hosts_does(small: Path) -> None:
         cache.write_at(np.array([0, 1]), np.array([0, 4]))
     np.testing.assert_array_equal(memories[1].keys.numpy(), memories[0].keys)
     np.testing.assert_array_equal(memories[1].values.numpy(), memories[0].values)
-    np.testing.assert_array_equal(device.past_bias, host.past_bias[:, :, : shape.capacity])
+    np.testing.assert_array_equal(device.past_bias, host.past_bias[:, :, : config.capacity])
     assert device.lengths.tolist() == host.lengths.tolist() == [10, 9]
     run(8)
     with pytest.raises(EngineError, match="expected at most 17 positions, got 18"):

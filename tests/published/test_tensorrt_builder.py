@@ -8,16 +8,16 @@ import pytest
 import torch
 
 from tests.published.checkpoints import HEADS, SIDE, save_llamagen
+from underpaint.artifacts.decoder_config import DecoderConfig
 from underpaint.export.checkpoint import Request, export_checkpoint
-from underpaint.export.shared_decoders import export_shared_target
+from underpaint.export.decoders import export_shared_target
 from underpaint.export.store import Origin
 from underpaint.export.tensorrt_build import build_engine, build_folder, decoder_profile, timing_file
 from underpaint.models.decoder import Decoder, initialise
-from underpaint.models.decoder_config import DecoderConfig
 from underpaint.models.published.llamagen import llamagen_state
 from underpaint.models.published.options import LoadOptions
 from underpaint.models.text import CaptionedTarget
-from underpaint.runtime.engines.shape import read_shape
+from underpaint.runtime.engines.engine import manifest_config
 from underpaint.runtime.engines.tensorrt_files import Profile
 from underpaint.runtime.files import user_cache_folder
 from underpaint.zoo.load import manifest
@@ -49,8 +49,8 @@ def test_profiles_share_weights_and_numbers_of_rows_would_not(tmp_path: Path) ->
     found = manifest("target", tmp_path / "out")
     assert found.weights is not None
     assert many.engine_bytes - one.engine_bytes < 0.5 * found.weights.bytes, "kernels of a profile"
-    shape = read_shape(found.settings, "target")
-    both = [decoder_profile(shape, found.shapes, rows, 1) for rows in (1, 2)]
+    config = manifest_config(found.settings, "target")
+    both = [decoder_profile(config, rows, 1) for rows in (1, 2)]
     content = build_engine(tmp_path / "out" / "target.onnx", both, tensorrt, "fp16", tmp_path / "timing")
     assert len(content) - one.engine_bytes > 0.9 * found.weights.bytes
 
@@ -71,7 +71,7 @@ def test_float32_is_not_rounded_by_the_builder(small: Path, monkeypatch: pytest.
 
 def _profiles(folder: Path) -> list[Profile]:
     found = manifest("target", folder)
-    return [decoder_profile(read_shape(found.settings, "target"), found.shapes, 2, 1)]
+    return [decoder_profile(manifest_config(found.settings, "target"), 2, 1)]
 
 
 class MeasuringConfig:
@@ -136,13 +136,13 @@ def test_measured_kernels_are_taken_on_the_gpu_that_they_were_measured_on(
 
 def test_weights_of_8_bits_with_a_scale_a_row_are_widened_for_the_builder(tmp_path: Path) -> None:
     sizes = DecoderConfig(64, 1, 4, 800, 64, 8, 12, condition="external")
-    target = CaptionedTarget(sizes, 8)
+    target = CaptionedTarget(sizes, 8, 9)
     for part in target.parameters():
         torch.nn.init.normal_(part, std=0.1)
     (found,) = export_shared_target(target, {64: 3}, 8, tmp_path, Origin("random weights", "a test"))
     assert found.weights is not None
-    shape = read_shape(found.settings, found.name)
-    profile = decoder_profile(shape, found.shapes, 2, 8)
+    config = manifest_config(found.settings, found.name)
+    profile = decoder_profile(config, 2, 8)
     content = build_engine(tmp_path / found.file, [profile], tensorrt, "fp32", tmp_path / "timing")
     gate_up = 4 * 2 * 800 * 64
     assert len(content) > gate_up > found.weights.bytes

@@ -34,7 +34,7 @@ from underpaint.models.published.files import CheckpointError
 from underpaint.models.published.load import load
 from underpaint.models.published.options import LoadOptions
 from underpaint.runtime.engines.context import EngineError
-from underpaint.runtime.engines.shape import read_shape
+from underpaint.runtime.engines.engine import manifest_config
 from underpaint.runtime.engines.target import EngineTarget
 from underpaint.runtime.pipeline import Pipeline
 from underpaint.zoo.load import manifest
@@ -104,7 +104,7 @@ def test_tar_is_drawn_without_guidance_unless_told_how(tmp_path: Path) -> None:
     save_qwen(tmp_path / "qwen")
     options = replace(OPTIONS, first_code=FIRST_CODE)
     export_checkpoint(Request("tar-lm", tmp_path / "qwen", options=options), tmp_path / "plain")
-    assert not read_shape(manifest("target", tmp_path / "plain").settings, "target").guided
+    assert not manifest_config(manifest("target", tmp_path / "plain").settings, "target").guided
     with pytest.raises(EngineError, match="use --guidance 1"):
         EngineTarget.open("target", SamplingParams(guidance=2.0), tmp_path / "plain")
     target = EngineTarget.open("target", SamplingParams(), tmp_path / "plain")
@@ -129,7 +129,7 @@ def test_what_is_kept_of_a_prompt_is_recorded_and_checked(tmp_path: Path) -> Non
         assert refused.exit_code == 2
         assert "--uncond-keep: expected two counts of ids" in refused.output
     assert CliRunner().invoke(underpaint, [*export, "--uncond-keep", "1", "2"]).exit_code == 0
-    assert read_shape(manifest("target", tmp_path / "out").settings, "target").uncond_keep == (1, 2)
+    assert manifest_config(manifest("target", tmp_path / "out").settings, "target").uncond_keep == (1, 2)
     checked = CliRunner().invoke(underpaint, ["check", str(tmp_path / "out"), "--no-greedy"])
     assert checked.exit_code == 0, checked.output
     assert "unseen: largest / mean error" in checked.output
@@ -214,7 +214,7 @@ def test_methods_compare_on_a_chameleon_export(tmp_path: Path, options: LoadOpti
     drafter = Request("eagle-drafter", tmp_path / "drafter", target=pair, target_options=options)
     export_checkpoint(drafter, tmp_path / "out")
     prompt, out = ",".join(str(int(each)) for each in PROMPT[0]), tmp_path / "drawn"
-    common = ["compare", prompt, "--engines", str(tmp_path / "out"), "--top-k", "0", "--temperature", "0"]
+    common = ["compare", prompt, "--models", str(tmp_path / "out"), "--top-k", "0", "--temperature", "0"]
     methods = ["--methods", "ar,eagle2,lantern,zipar", "--set", "lantern.k=0"]
     result = CliRunner().invoke(underpaint, [*common, *methods, "--out", str(out)])
     assert result.exit_code == 0, result.output

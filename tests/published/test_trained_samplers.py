@@ -107,7 +107,7 @@ def test_every_kind_draws_and_is_named_in_the_figures(folders: tuple[Path, Path]
         ("superres", ("superres_8_16", "vq_encoder")),
     ):
         own = ["--methods", "mulo", "--set", f"mulo.resampler={kind}", "--set", "mulo.k=none", "--set", "mulo.rows=2"]
-        common = ["--engines", str(high), "--low", str(low), "--top-k", "0", "--out", str(tmp_path / kind)]
+        common = ["--models", str(high), "--low", str(low), "--top-k", "0", "--out", str(tmp_path / kind)]
         run("compare", "1", *common, *own)
         found = json.loads((tmp_path / kind / "compare.json").read_text())
         assert set(used) <= set(found["model"]["sha256"])

@@ -108,7 +108,7 @@ def test_every_method_runs_beside_each_other(folders: tuple[Path, Path], tmp_pat
         "compare",
         "1",
         "3",
-        "--engines",
+        "--models",
         str(high),
         "--low",
         str(low),
@@ -140,7 +140,7 @@ def test_captions_condition_both_targets(tmp_path: Path, tokenizer: Path) -> Non
     high, low = export_pair(tmp_path, tokenizer, captions=True)
     caption = tmp_path / "cat.npy"
     np.save(caption, np.random.default_rng(0).standard_normal((2, 12)))
-    common = ["compare", str(caption), "--engines", str(high), "--low", str(low), "--top-k", "0", "--temperature", "0"]
+    common = ["compare", str(caption), "--models", str(high), "--low", str(low), "--top-k", "0", "--temperature", "0"]
     settings = ["--set", "mulo-raster.rule=exact", *BICUBIC]
     result = CliRunner().invoke(
         underpaint, [*common, "--methods", "mulo,mulo-islands,mulo-raster", *settings, "--out", str(tmp_path / "drawn")]
@@ -225,12 +225,12 @@ def test_the_command_refuses_before_any_work(folders: tuple[Path, Path], tmp_pat
     drawing = ["compare", "1", "--methods", "mulo", "--top-k", "0", "--out", str(tmp_path / "out")]
     for arguments, message in (
         (["--low", str(low)], "expected the codebook"),
-        (["--engines", str(high)], "with --low"),
-        (["--engines", str(high), "--low", str(tmp_path / "none")], "no folder"),
-        (["--engines", str(blind), "--low", str(low)], "holds no vq_encoder.*export its tokenizer"),
-        (["--engines", str(high), "--low", str(low), "--set", "mulo.resampler=latent"], "no model 'sampler_up_8_16'"),
-        (["--engines", str(high), "--low", str(low), "--set", "mulo.k=1000"], "expected k in"),
-        (["--engines", str(high), "--low", str(low), "99"], "class must be between 0 and"),
+        (["--models", str(high)], "with --low"),
+        (["--models", str(high), "--low", str(tmp_path / "none")], "no folder"),
+        (["--models", str(blind), "--low", str(low)], "holds no vq_encoder.*export its tokenizer"),
+        (["--models", str(high), "--low", str(low), "--set", "mulo.resampler=latent"], "no model 'sampler_up_8_16'"),
+        (["--models", str(high), "--low", str(low), "--set", "mulo.k=1000"], "expected k in"),
+        (["--models", str(high), "--low", str(low), "99"], "class must be between 0 and"),
     ):
         given = [one.partition("=")[0] for one in arguments]
         chosen = [one for one in BICUBIC[:2] if one.removeprefix("--set=").partition("=")[0] not in given]

@@ -66,6 +66,7 @@ def qwen() -> Any:
         num_hidden_layers=2,
         num_attention_heads=4,
         num_key_value_heads=2,
+        head_dim=12,
         max_position_embeddings=64,
         tie_word_embeddings=True,
         rope_theta=1e6,

@@ -4,10 +4,8 @@ Another kind of file is one more `FileReader` in `READERS`.
 """
 
 import dataclasses
-import io
 import json
 import shutil
-import tarfile
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -21,18 +19,17 @@ from underpaint.artifacts.cost_curve import MOST_MS, CostCurveFile, read_cost_cu
 from underpaint.artifacts.manifest import Manifest, read
 from underpaint.artifacts.model_index import INDEX, read_index
 from underpaint.artifacts.results import read_results, with_envelope
-from underpaint.artifacts.run_log import log_bytes
+from underpaint.artifacts.run_log import log_bytes, settings_hash
 from underpaint.runtime.conditions import read_features
 from underpaint.runtime.drawing import Drawing
 from underpaint.runtime.engines.context import EngineError
-from underpaint.runtime.engines.shape import read_shape
-from underpaint.runtime.evaluation.drawing_log import LOG_FORMAT, DrawingLog, settings_hash
-from underpaint.runtime.evaluation.jobs.shards import HEAD_NAME, read_plan, stored_pictures
+from underpaint.runtime.engines.engine import manifest_config
+from underpaint.runtime.evaluation.drawing_log import DrawingLog, DrawnJob, stored_pictures
 from underpaint.runtime.evaluation.metrics.scorers import BenchmarkScore, read_dpg, read_geneval
 from underpaint.runtime.evaluation.prompt_files import FilePrompt, PromptForm, read_prompts
 from underpaint.runtime.evaluation.prompt_source import PromptSource
 from underpaint.runtime.evaluation.quality import load_reference
-from underpaint.runtime.evaluation.replay import FINISHED, REPLAY_FORMAT, Replay, ReplayLog, TreeEvent
+from underpaint.runtime.evaluation.replay import FINISHED, Replay, ReplayLog, TreeEvent
 from underpaint.sim.certify.case import VerifierCase, case_from_dict
 from underpaint.sim.replay.comparison import load_comparison
 from underpaint.sim.replay.row_trace import RowTrace
@@ -47,12 +44,13 @@ class FileReader(NamedTuple):
     """One kind of file.
 
     name: of the kind. form: how its content is mutated; "sealed" are JSON lines that get checksums that fit.
+        "torch" and "safetensors" are checkpoints; see `tests.readers.checkpoints`.
     make: writes a good file into an empty folder and returns its path, or the content is taken from it.
     read: the program's own entry. check: raises where what was accepted is out of its range.
     """
 
     name: str
-    form: Literal["json", "lines", "sealed", "npz", "npy"]
+    form: Literal["json", "lines", "sealed", "npz", "npy", "torch", "safetensors"]
     make: Callable[[Path], Path]
     read: Callable[[Path], Any]
     check: Callable[[Any], None]
@@ -163,16 +161,19 @@ DRAWN = [
     Drawing("ar", "a fox", 0, (1, 2, 3, 4), (0, 0, 0), (0, 0, 0), 4, 0, 1.0, 0.5, 0.0, nodes=(0, 0, 0)),
     Drawing("eagle2", "a fox", 0, (1, 2, 3, 4), (1, 0), (2, 1), 3, 4, 0.5, 0.2, 0.1, kept_cells=(1,), nodes=(3, 1)),
 ]
-RUN = {**SETTINGS, "model": MODEL}
-HEAD = {"format": LOG_FORMAT, "hash": settings_hash(RUN), "settings": RUN}
+RUN = {"models": [{**SETTINGS, "model": MODEL}]}
+HEAD = {"format": DrawingLog.VERSION, "hash": settings_hash(RUN), "settings": RUN}
 EVENTS = (
     TreeEvent(0, (-1,), (-1,), (), 1),
     TreeEvent(1, (1, 2, 3), (-1, 0, 0), (1,), 3),
     TreeEvent(3, (3, 1), (-1, 0), (), 4),
 )
 REPLAY = Replay("eagle2", "a fox", 0, "tree", (1, 2, 3, 4), EVENTS, 0.0)
+TOLD = {"log_likelihood": -3.0, "processor": "p", "stored": True}
+TOLD |= {"reading": {"values": {"colour": "red"}, "features": [0.5], "scores": {}}}
 LOG = [HEAD, *map(dataclasses.asdict, DRAWN)]
-REPLAYS = [{"format": REPLAY_FORMAT, "hash": settings_hash(RUN)}, dataclasses.asdict(REPLAY), {FINISHED: 1}]
+EVALUATED = [HEAD, {**LOG[1], **TOLD}, {**LOG[2], **TOLD}]
+REPLAYS = [{**HEAD, "format": ReplayLog.VERSION}, dataclasses.asdict(REPLAY), {FINISHED: 1}]
 
 
 def _compared_folder(changed: str, folder: Path) -> Path:
@@ -183,7 +184,8 @@ def _compared_folder(changed: str, folder: Path) -> Path:
 
 
 def _check_drawings(found: DrawingLog) -> None:
-    for one in found:
+    for job in found:
+        one = job.drawing
         assert 0 < one.seconds <= 1e9
         assert one.batch >= 1
         assert one.device_seconds is None or one.device_seconds >= 0
@@ -194,7 +196,7 @@ def _check_drawings(found: DrawingLog) -> None:
 
 def _check_unchanged_drawings(found: DrawingLog) -> None:
     """Of a log whose checksums fit nothing but what was written."""
-    assert list(found) == DRAWN[: len(found)]
+    assert list(found) == [DrawnJob(one) for one in DRAWN[: len(found)]]
 
 
 def _check_replays(found: ReplayLog) -> None:
@@ -221,26 +223,18 @@ def _check_sweep(found: Results) -> None:
         assert line["images"] >= 1
 
 
-EVALUATION = {"format": 1, "hash": "0", "settings": {"models": [{"model": MODEL, **SETTINGS}]}}
-JOB_RECORD = {"key": "k0", "model": 0, "drawing": dataclasses.asdict(DRAWN[0]), "log_likelihood": -3.0}
-JOB_RECORD |= {"reading": {"values": {"colour": "red"}, "features": [0.5], "scores": {}}, "processor": "p"}
-
-
-def _shards_read(path: Path) -> Any:
-    """The pictures of a folder whose one shard holds the record at `path`."""
-    folder = path.parent
-    written(HEAD_NAME, EVALUATION, folder)
-    (folder / "shards").mkdir(exist_ok=True)
-    with tarfile.open(folder / "shards" / "one.tar", "w") as tar:
-        for name, content in (("k0.png", b"png"), ("k0.json", path.read_bytes())):
-            member = tarfile.TarInfo(name)
-            member.size = len(content)
-            tar.addfile(member, io.BytesIO(content))
-    return stored_pictures(folder)
+def _pictures_read(path: Path) -> Any:
+    """The pictures of a folder whose record of drawings is at `path`."""
+    for method in SETTINGS["methods"]:
+        written(f"pictures/{method}/0000-seed0.png", b"png", path.parent)
+    return stored_pictures(DrawingLog(path.parent, None))
 
 
 def _check_pictures(found: Any) -> None:
     assert all(one.model == 0 and one.seed >= 0 for one in found)
+
+
+SWEEP = {"format": Results.VERSION, "hash": settings_hash(PLAN.to_dict()), "settings": PLAN.to_dict()}
 
 
 CASE = VerifierCase(3, (-1, 0, 0), "iid", ((1, 2, 3), (3, 0, 1)), ((1, 1, 1), (2, 1, 0)))
@@ -310,7 +304,7 @@ def _check_features(found: Any) -> None:
 
 
 def _shape(path: Path) -> Any:
-    return read_shape(read(path).settings, "target64")
+    return manifest_config(read(path).settings, "target64")
 
 
 def _check_shape(found: Any) -> None:
@@ -409,14 +403,17 @@ READERS: list[FileReader] = [
     FileReader(
         "sweep",
         "sealed",
-        partial(written, "results.jsonl", log_bytes([{"plan": PLAN.to_dict()}, RESULT])),
+        partial(written, "results.jsonl", log_bytes([SWEEP, RESULT])),
         lambda path: Results(path.parent, PLAN),
         _check_sweep,
     ),
     FileReader(
-        "evaluation", "json", partial(written, HEAD_NAME, EVALUATION), lambda path: read_plan(path.parent), _nothing
+        "evaluated drawings",
+        "sealed",
+        partial(written, "drawings.jsonl", log_bytes(EVALUATED)),
+        _pictures_read,
+        _check_pictures,
     ),
-    FileReader("job of a shard", "json", partial(written, "k0.json", JOB_RECORD), _shards_read, _check_pictures),
     FileReader("certificate case", "json", partial(written, "case.json", CASE_FILE), _case, _check_case),
     FileReader("trace", "npz", trace_file, load, _check_trace),
     FileReader("real scenes", "npz", _reference, lambda path: load_reference(path, 64), _check_reference),

@@ -8,7 +8,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.readers.registry import COMPARED, HEAD, LOG, PLAN, REPLAYS, RESULT, ROW, RUN, page_of, trace_file, written
+from tests.readers.registry import (
+    COMPARED,
+    HEAD,
+    LOG,
+    PLAN,
+    REPLAYS,
+    RESULT,
+    ROW,
+    RUN,
+    SWEEP,
+    page_of,
+    trace_file,
+    written,
+)
 from underpaint.artifacts.results import ResultsError, read_results
 from underpaint.artifacts.run_log import log_bytes
 from underpaint.runtime.evaluation.drawing_log import DrawingLog
@@ -47,7 +60,7 @@ def test_a_drawing_out_of_range_is_named_with_its_line(tmp_path: Path, field: st
         DrawingLog(tmp_path, RUN)
 
 
-@pytest.mark.parametrize("version", [3.0, True, "3", 2, None])
+@pytest.mark.parametrize("version", [4.0, True, "4", 3, None])
 def test_a_version_of_a_log_is_a_whole_number(tmp_path: Path, version: object) -> None:
     written("drawings.jsonl", log_bytes([{**HEAD, "format": version}]), tmp_path)
     with pytest.raises(ValueError, match="another version"):
@@ -128,8 +141,8 @@ def test_replays_that_were_cut_are_told_from_finished_ones(tmp_path: Path) -> No
 def test_a_result_of_a_sweep_out_of_range_is_named_with_its_line(
     tmp_path: Path, field: str, value: Any, says: str
 ) -> None:
-    written("results.jsonl", log_bytes([{"plan": PLAN.to_dict()}, {**RESULT, field: value}]), tmp_path)
-    with pytest.raises(ValueError, match=f"results.jsonl, line 2: .*{says}"):
+    written("results.jsonl", log_bytes([SWEEP, {**RESULT, field: value}]), tmp_path)
+    with pytest.raises(ValueError, match=f"results.jsonl is no record of a sweep.*line 2: .*{says}"):
         Results(tmp_path, PLAN)
 
 

@@ -6,9 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from underpaint.runtime.conditions import of_prompt, parse_condition
+from underpaint.runtime.conditions import of_words, parse_condition
 from underpaint.runtime.engines.context import EngineError
-from underpaint.zoo.prompts import parse, word_ids
+from underpaint.zoo.grammars import textured_prompt
+from underpaint.zoo.textured_prompts import parse_textured, scene_word_ids
 
 
 def test_conditions_are_ids_or_features(tmp_path: Path) -> None:
@@ -58,17 +59,17 @@ def test_what_is_no_condition_is_refused(condition: str) -> None:
 
 
 def test_a_prompt_of_the_grammar_is_its_words_ids() -> None:
-    prompt = parse("a large flat panda, top, on a sky background")
-    found = parse_condition("a large flat panda, top, on a sky background", "prompt_grammar")
-    assert found == of_prompt(prompt)
-    assert found.ids == tuple(word_ids(prompt))
+    prompt = parse_textured("a stone panda above an owl")
+    found = parse_condition("a stone panda above an owl", "prompt_grammar")
+    assert found == of_words(textured_prompt(prompt))
+    assert found.ids == tuple(scene_word_ids(prompt))
     assert found.caption() == prompt.caption()
     assert found.noise_key == zlib.crc32(prompt.caption().encode())
-    assert found.attributes["concept"] == "panda"
+    assert found.attributes["thing"] == "panda"
 
 
 def test_an_unknown_word_or_kind_names_the_nearest() -> None:
     with pytest.raises(ValueError, match="panda"):
-        parse_condition("a 3d pandda", "prompt_grammar")
+        parse_condition("a stone pandda, an owl", "prompt_grammar")
     with pytest.raises(EngineError, match=r"there is no kind 'clas'.*class"):
         parse_condition("1", "clas")

@@ -27,6 +27,7 @@ from underpaint.algos.rows import SamplingParams
 from underpaint.algos.spatial.resolution import ResolutionMap
 from underpaint.algos.spatial.row_front import front_steps
 from underpaint.algos.spatial.zipar import raster, zipar
+from underpaint.artifacts.decoder_config import DecoderConfig
 from underpaint.artifacts.index_writer import write_index
 from underpaint.artifacts.model_index import read_index
 from underpaint.cli.app import app
@@ -34,7 +35,6 @@ from underpaint.export.decoder_weights import round_to_half
 from underpaint.export.trained_models import export_all
 from underpaint.export.vision import store_codebook, write_reference
 from underpaint.models.checkpoints import load_target, load_vq
-from underpaint.models.decoder_config import DecoderConfig
 from underpaint.models.judge import Judge, JudgeConfig
 from underpaint.models.sampler import SamplerConfig
 from underpaint.models.text import CaptionedTarget
@@ -44,6 +44,7 @@ from underpaint.runtime.drawing import Drawing, draw, noise_of
 from underpaint.runtime.engines.context import EngineContext
 from underpaint.runtime.engines.onnx_engine import OnnxDecoder
 from underpaint.runtime.engines.target import EngineTarget
+from underpaint.runtime.evaluation.picture_judge import judge_of
 from underpaint.runtime.methods.registry import build_method, resolve
 from underpaint.runtime.pipeline import Pipeline
 from underpaint.training.drafter import DrafterSettings, train_drafter
@@ -161,7 +162,7 @@ def test_the_pipeline_draws_between_its_grids(pipeline: Pipeline, ratio: int, lo
     assert between.blocks().shape == (low.cells, ratio**2)
     picture = pipeline.picture(np.arange(1024) % CODES)
     assert picture.shape == (256, 256, 3)
-    assert pipeline.judge.read(picture).features.shape == (FEATURES,)
+    assert judge_of(pipeline).read(picture).features.shape == (FEATURES,)
 
 
 def test_plain_ways_of_decoding(pipeline: Pipeline) -> None:
@@ -205,7 +206,7 @@ def low_of(pipeline: Pipeline, **changed: int) -> EngineTarget:
     """The low target with another shape."""
     decoder = pipeline.low.target(2).decoder
     assert isinstance(decoder, OnnxDecoder)
-    return EngineTarget(decoder._replace(shape=replace(decoder.shape, **changed)), WARM)
+    return EngineTarget(decoder._replace(shape=replace(decoder.config, **changed)), WARM)
 
 
 def test_a_low_target_of_other_codes_or_of_no_side_is_refused(pipeline: Pipeline) -> None:

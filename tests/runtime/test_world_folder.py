@@ -17,20 +17,18 @@ from safetensors.numpy import load_file
 from typer.testing import CliRunner, Result
 
 import benchmarks.rank_acceptance as rank_acceptance
-import benchmarks.settings as settings
 from tests.cli.hand_made import write_judge
 from tests.runtime.world_folder import export_tiny, train_tiny
 from underpaint.algos.rows import SamplingParams, sampling_probs
 from underpaint.api import draw as draw_once
 from underpaint.artifacts.index_writer import write_index
 from underpaint.artifacts.manifest import DRAFT_TARGET, ManifestError
-from underpaint.artifacts.model_families import EMOJI_FAMILY, TEXTURED_FAMILY
+from underpaint.artifacts.model_families import TEXTURED_FAMILY
 from underpaint.artifacts.model_index import read_index
 from underpaint.artifacts.scaled_rows import ScaledRows
 from underpaint.cli.app import app
-from underpaint.export.decoders import GraphFormat, export_decoders
-from underpaint.export.device_graph import write_device_graphs
-from underpaint.export.shared_decoders import round_shared_target
+from underpaint.export.decoders import GraphFormat, export_decoders, round_shared_target
+from underpaint.export.device_engines import write_device_graphs
 from underpaint.export.store import Origin
 from underpaint.export.trained_models import export_all
 from underpaint.models.checkpoints import load_drafter, load_target, load_whole
@@ -39,13 +37,13 @@ from underpaint.models.weights import narrowed, widened
 from underpaint.runtime.device.weights import read_decoder
 from underpaint.runtime.drawing import Drawing, draw, noise_of
 from underpaint.runtime.engines.context import EngineContext, EngineError
+from underpaint.runtime.engines.elsewhere import load_elsewhere
 from underpaint.runtime.engines.engine import PassOutput
 from underpaint.runtime.engines.onnx_engine import OnnxDecoder, OnnxEngine
-from underpaint.runtime.engines.shape import read_shape
 from underpaint.runtime.evaluation.comparison import read_conditions
 from underpaint.runtime.evaluation.invariance import check_invariance
 from underpaint.runtime.evaluation.likelihood import image_log_likelihood
-from underpaint.runtime.evaluation.picture_judge import open_judge
+from underpaint.runtime.evaluation.picture_judge import judge_of, open_judge
 from underpaint.runtime.evaluation.token_bias import draw_watched
 from underpaint.runtime.methods.registry import METHODS, build_method, resolve
 from underpaint.runtime.pipeline import Pipeline, _tables
@@ -171,17 +169,14 @@ def test_other_readers_get_the_same_numbers(runs: Path, models: Path) -> None:
     round_shared_target(target)
     for name, grid in (("target64", 8), ("target128", 16)):
         located = load.locate(name, "target", models)
-        read = read_decoder(located, read_shape(located.manifest.settings, name), torch.device("cpu"))
+        read = read_decoder(load_elsewhere("", located), torch.device("cpu"))
         wanted = with_condition_table(on_grid(target, grid)).state_dict()
         assert read.state_dict().keys() == wanted.keys()
         for key, value in read.state_dict().items():
             torch.testing.assert_close(value, wanted[key], rtol=0, atol=0)
     own = load_drafter(runs / "drafter" / CHECKPOINT, target.decoder).state_dict()
     drafters = [load.locate(f"drafter{side}", "drafter", models) for side in (64, 128)]
-    low, high = (
-        read_decoder(one, read_shape(one.manifest.settings, "a drafter"), torch.device("cpu")).state_dict()
-        for one in drafters
-    )
+    low, high = (read_decoder(load_elsewhere("", one), torch.device("cpu")).state_dict() for one in drafters)
     assert low.keys() == high.keys() == own.keys()
     for key, value in high.items():
         torch.testing.assert_close(value, low[key], rtol=0, atol=0)
@@ -192,11 +187,11 @@ def test_other_readers_get_the_same_numbers(runs: Path, models: Path) -> None:
 def test_the_device_s_graphs_hold_what_8_bits_stand_for(models: Path, tmp_path: Path) -> None:
     folder = copytree(models, tmp_path / "models")
     located = load.locate("target64", "target", folder)
-    shape = read_shape(located.manifest.settings, "target64")
-    _, head = write_device_graphs(located, shape)
-    features = np.random.default_rng(0).standard_normal((2, 3, shape.dim)).astype(np.float32)
+    decoder = load_elsewhere("target64", located)
+    _, head = write_device_graphs(decoder)
+    features = np.random.default_rng(0).standard_normal((2, 3, decoder.config.dim)).astype(np.float32)
     (logits,) = ReferenceEvaluator(str(head)).run(None, {"features": features})
-    weight = read_decoder(located, shape, torch.device("cpu")).head.weight.detach().numpy()
+    weight = read_decoder(decoder, torch.device("cpu")).head.weight.detach().numpy()
     np.testing.assert_allclose(logits, features @ weight.T, atol=1e-5)
 
 
@@ -297,7 +292,7 @@ def test_what_lies_between_the_sides_is_made_by_the_world_or_beside_it(
 ) -> None:
     folder = Path(copytree(models, tmp_path / "models"))
     super_resolution = ("--preset", "paper", "--set", "mulo-islands.window=4", "--set", "mulo-islands.draft_window=4")
-    asked = ("compare", TEXT, "--engines", folder, "--methods", "ar,mulo-islands", *super_resolution)
+    asked = ("compare", TEXT, "--models", folder, "--methods", "ar,mulo-islands", *super_resolution)
     done = called(*asked, "--out", tmp_path / "c")
     assert done.exit_code == 2, done.output
     told = " ".join(done.stderr.split())
@@ -331,23 +326,14 @@ def test_published_counts_of_near_codes_fit_a_codebook_of_4096(models: Path, mon
 def test_benchmarks_measure_a_folder_on_its_own_prompts(models: Path, tmp_path: Path) -> None:
     out = tmp_path / "found.json"
     rank_acceptance.main(
-        [*("--engines", str(models), "--resolution", "64", "--prompts-count", "1"), "--ranks", "2", "--out", str(out)]
+        [*("--models", str(models), "--resolution", "64", "--prompts-count", "1"), "--ranks", "2", "--out", str(out)]
     )
     found = json.loads(out.read_text())
     assert (found["vocab_size"], found["sampler"]["guidance"]) == (48, 1.0)
-    settings.main(
-        [
-            *("adt", "--engines", str(models), "--resolution", "64", "--prompts-count", "1"),
-            *("--folder", str(tmp_path / "drawn"), "--out", str(out)),
-        ]
-    )
-    assert json.loads(out.read_text())["model"]["sha256"]["judge"] == OPEN(models).hashes["judge"]
-    drawn_prompts = (tmp_path / "drawn" / "drawings.jsonl").read_text()
-    assert read_conditions(OPEN(models), (), 1)[0].caption() in drawn_prompts
 
 
 def test_the_judge_reads_the_slots_of_this_grammar(pipeline: Pipeline) -> None:
-    judge = pipeline.judge
+    judge = judge_of(pipeline)
     assert judge is not None
     found = judge.read(pipeline.picture(np.arange(256) % 48))
     assert set(found.values) == set(judge.grammar.slots) == set(found.scores)
@@ -357,11 +343,11 @@ def test_the_judge_reads_the_slots_of_this_grammar(pipeline: Pipeline) -> None:
 
 def test_commands_draw_compare_and_measure(models: Path, tmp_path: Path) -> None:
     out = tmp_path / "fox.png"
-    done = called("generate", TEXT, "--engines", models, "--method", "adt+lantern", "--out", out)
+    done = called("generate", TEXT, "--models", models, "--method", "adt+lantern", "--out", out)
     assert done.exit_code == 0, done.output
     with Image.open(out) as picture:
         assert picture.size == (128, 128)
-    small = ("--engines", models, "--resolution", 64, "--prompts-count", 2)
+    small = ("--models", models, "--resolution", 64, "--prompts-count", 2)
     table = tmp_path / "compare.json"
     done = called("compare", *small, "--methods", "ar,adt+lantern", "--out", tmp_path / "c", "--json", table)
     assert done.exit_code == 0, done.output
@@ -377,16 +363,16 @@ def test_commands_draw_compare_and_measure(models: Path, tmp_path: Path) -> None
     assert done.exit_code == 0, done.output
     assert json.loads((tmp_path / "s" / "sweep.json").read_text())["settings"]["preset"] == "tuned"
     for row in held["rows"]:
-        assert set(row["attribute_accuracy"]) == set(OPEN(models).judge.grammar.slots)
+        assert set(row["attribute_accuracy"]) == set(judge_of(OPEN(models)).grammar.slots)
         assert row["attribute_log_probability"] < 0
     figures = tmp_path / "premises.json"
     done = called("premises", TEXT, *small[:4], "--no-costs", "--json", figures)
     assert done.exit_code == 0, done.output
     assert json.loads(figures.read_text())["rows"][0]["value"] > 0
-    listed = called("prompts", "--engines", models)
+    listed = called("prompts", "--models", models)
     assert "woolly" in listed.stdout
-    assert "foliage" in called("prompts", "--backgrounds", "--engines", models).stdout
-    (drawn_at_random,) = called("prompts", "--random", 1, "--engines", models).stdout.splitlines()
+    assert "foliage" in called("prompts", "--backgrounds", "--models", models).stdout
+    (drawn_at_random,) = called("prompts", "--random", 1, "--models", models).stdout.splitlines()
     assert "background" in drawn_at_random
 
 
@@ -402,7 +388,7 @@ def test_commands_draw_compare_and_measure(models: Path, tmp_path: Path) -> None
 def test_wrong_prompts_and_options_are_one_line(
     models: Path, tmp_path: Path, words: tuple[object, ...], message: str
 ) -> None:
-    done = called("generate", *words, "--engines", models, "--out", tmp_path / "x.png")
+    done = called("generate", *words, "--models", models, "--out", tmp_path / "x.png")
     assert done.exit_code == 2, done.output
     (line,) = done.stderr.splitlines()
     assert message in line
@@ -421,10 +407,10 @@ def test_a_missing_stage_and_another_family_are_refused_before_any_work(
     assert not (tmp_path / "out").exists()
     others = copytree(models, tmp_path / "others")
     index = others / "model_index.json"
-    index.write_text(index.read_text().replace(TEXTURED_FAMILY, EMOJI_FAMILY))
+    index.write_text(index.read_text().replace(TEXTURED_FAMILY, "llamagen"))
     done = called("export", "target", "--runs", fewer, "--out", others)
     assert done.exit_code == 2
-    assert "holds models of the family emoji-scenes; export those of textured-scenes" in done.stderr
+    assert "holds models of the family llamagen; export those of textured-scenes" in done.stderr
     done = called("export", "target_pair", "target", "--runs", fewer, "--out", tmp_path / "out")
     assert "target_pair and target write the same files; export one of them into each folder" in done.stderr
     done = called("export", "target64", "--runs", fewer, "--out", tmp_path / "out")
@@ -440,7 +426,7 @@ def test_a_missing_stage_and_another_family_are_refused_before_any_work(
 
 def test_damaged_and_mixed_folders_are_refused(models: Path, tmp_path: Path) -> None:
     def refused(change: str, message: str) -> None:
-        done = called("generate", TEXT, "--engines", tmp_path / change, "--out", tmp_path / "x.png")
+        done = called("generate", TEXT, "--models", tmp_path / change, "--out", tmp_path / "x.png")
         assert done.exit_code == 2, done.output
         assert message in done.stderr
         assert not (tmp_path / "x.png").exists()
@@ -461,7 +447,7 @@ def test_damaged_and_mixed_folders_are_refused(models: Path, tmp_path: Path) -> 
     refused("old", "expected format 2, got 1")
     index = copy("other") / "model_index.json"
     index.write_text(index.read_text().replace("textured-scenes", "painted-scenes"))
-    refused("other", "a prompt grammar that this version does not know")
+    refused("other", "whose prompt grammar this version knows")
     words = copy("words") / "textured_scenes.json"
     words.write_text(words.read_text().replace("pumpkin", "agave"))
     refused("words", "expected the words of this version's textured-scenes, got others")
@@ -469,7 +455,7 @@ def test_damaged_and_mixed_folders_are_refused(models: Path, tmp_path: Path) -> 
     manifest.write_text(manifest.read_text().replace("scaled_rows", "scaled_columns"))
     refused("form", "expected one of 'scaled_rows'")
     folder = copy("judge")
-    write_judge(folder)
+    write_judge(folder, {"colour": ("red", "blue")})
     write_index(folder)
     refused("judge", "expected a judge of finish, thing, relation")
 

@@ -16,7 +16,7 @@ from underpaint.training.world import train_world
 WIDE = replace(
     SETTINGS,
     vq=replace(SETTINGS.vq, num_res_blocks=1),
-    decoder=replace(SETTINGS.decoder, dim=32, hidden=1600),
+    decoder=replace(SETTINGS.decoder, dim=32, hidden=1600, head_dim=0),
 )
 """gate_up has 102,400 numbers: enough to be stored in 8 bits."""
 

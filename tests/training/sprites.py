@@ -4,8 +4,7 @@ from functools import cache
 
 import numpy as np
 
-from underpaint.training.data.art import SPRITE_SIDE, Sprites
-from underpaint.zoo.prompts import CONCEPTS, STYLES
+from underpaint.training.data.art import CONCEPTS, SPRITE_SIDE, STYLES, Sprites
 
 
 @cache
@@ -17,7 +16,7 @@ def made_up_sprites(side: int = SPRITE_SIDE) -> Sprites:
     sprites = np.zeros((len(CONCEPTS), len(STYLES), side, side, 4), dtype=np.uint8)
     for concept in range(len(CONCEPTS)):
         for style in range(len(STYLES)):
-            colour = np.array([2 * concept + 10, 250 - 2 * concept, 90 + 100 * style])
+            colour = np.array([6 * concept + 10, 250 - 6 * concept, 90 + 100 * style])
             shade = 1 - 0.4 * (np.sin(grid * (1 + concept % 5)) > 0)[:, None]
             sprites[concept, style, ..., :3] = alpha[..., None] * shade[..., None] * colour
             sprites[concept, style, ..., 3] = 255 * alpha

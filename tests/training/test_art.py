@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from underpaint.training.data import art
-from underpaint.zoo.prompts import CONCEPTS
+from underpaint.training.data.art import CONCEPTS
 
 
 def _webp() -> bytes:
@@ -87,10 +87,10 @@ def test_another_tarball_is_refused(folder: Path) -> None:
 
 def test_a_missing_picture_is_an_error(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = _files("flat", SVG)
-    files.pop("package/icons/flat/ear-of-corn.svg")
+    files.pop("package/icons/flat/jack-o-lantern.svg")
     package = _write_package(art.PACKAGES["flat"], files, folder)
     monkeypatch.setitem(art.PACKAGES, "flat", package)
-    with pytest.raises(ValueError, match="no flat picture of 'corn'"):
+    with pytest.raises(ValueError, match="no flat picture of 'pumpkin'"):
         art.load_sprites(folder)
 
 

@@ -188,7 +188,7 @@ def test_a_drafter_goes_on_from_the_weights_of_a_repository(tmp_path: Path, targ
 
 
 def test_widths_must_agree() -> None:
-    drafter, narrow = new_drafter(Decoder(TINY)), Decoder(replace(TINY, dim=16))
+    drafter, narrow = new_drafter(Decoder(TINY)), Decoder(replace(TINY, dim=16, head_dim=0))
     with pytest.raises(ValueError, match="32 wide, its target 16"):
         share_ends(drafter, narrow)
 

@@ -18,7 +18,7 @@ from underpaint.training.loop import CHECKPOINT, LoopSettings
 from underpaint.training.precision import autocast
 from underpaint.training.target import TargetSettings
 from underpaint.training.tokens import TokenSet
-from underpaint.zoo.prompts import PAD_WORD
+from underpaint.zoo.textured_prompts import PAD_WORD
 
 __all__ = ["target"]
 LOOP = LoopSettings(steps=1, learning_rate=5e-3, matrix_rate=1e-2, warmup_steps=1, validate_every=1000)

@@ -99,7 +99,6 @@ def test_a_run_learns_goes_on_and_is_loaded(sheet: TexturedSheet, tmp_path: Path
 
 
 def test_a_judge_of_other_scenes_is_refused(tmp_path: Path) -> None:
-    """Checkpoints of EmojiScenes do not say of which scenes they are."""
     judge = Judge(SMALL)
     torch.save({"config": {"kind": "judge", "judge": SMALL.to_dict()}, "model": judge.state_dict()}, tmp_path / "a.pt")
     with pytest.raises(ValueError, match=r"a\.pt: expected a judge of textured scenes, got one of scenes of no name"):
@@ -130,7 +129,7 @@ def test_a_judge_learns_what_a_tokenizer_leaves(sheet: TexturedSheet, tmp_path: 
             ).validation
         found[share] = figures["seen_64_sky"], figures["reconstructed_64_sky"]
     assert found[0.0][0] > 0.9
-    assert found[0.0][1] < 0.4
+    assert found[0.0][1] < 0.7
     assert found[1.0][1] > 0.9
     with pytest.raises(ValueError, match="reconstructed_share"):
         JudgeSettings(reconstructed_share=-0.1)

@@ -20,7 +20,7 @@ from underpaint.training.loop import LoopSettings, save_atomically
 from underpaint.training.precision import autocast
 from underpaint.training.target import CONFIG, TargetSettings, expand_depth, train_target
 from underpaint.training.tokens import TokenSet
-from underpaint.zoo.prompts import WORDS
+from underpaint.zoo.textured_prompts import TEXTURED_WORDS as WORDS
 
 LARGE = replace(TINY, grid_side=4)
 SETTINGS = TargetSettings(batch=4, validated=6)
@@ -40,16 +40,16 @@ def run(out: Path, steps: int = 30, seed: int = 0, settings: TargetSettings = SE
 
 
 def test_the_shipped_sizes_exceed_a_cache() -> None:
-    size = sum(part.numel() for part in CaptionedTarget(CONFIG, 128).decoder.parameters())
+    size = sum(part.numel() for part in CaptionedTarget(CONFIG, 128, WORDS).decoder.parameters())
     assert 20e6 < size < 30e6
     assert 4 * size >= 3 * 32 * 2**20
 
 
 def test_parts_are_shared_and_positions_are_the_grids_own() -> None:
     torch.manual_seed(0)
-    large = CaptionedTarget(LARGE, CAPTION_DIM)
+    large = CaptionedTarget(LARGE, CAPTION_DIM, WORDS)
     small = on_grid(large, 2)
-    alone = CaptionedTarget(replace(LARGE, grid_side=2), CAPTION_DIM)
+    alone = CaptionedTarget(replace(LARGE, grid_side=2), CAPTION_DIM, WORDS)
     torch.nn.init.normal_(large.decoder.head.weight)
     alone.load_state_dict(large.state_dict())
     assert {id(part) for part in small.parameters()} == {id(part) for part in large.parameters()}
@@ -142,7 +142,7 @@ def test_steps_of_every_grid_are_compiled_where_asked(tmp_path: Path, monkeypatc
 @pytest.mark.parametrize("layers", [1, 2, 3, 5])
 def test_more_layers_are_the_same_function_and_learn(layers: int) -> None:
     torch.manual_seed(1)
-    shallow = CaptionedTarget(replace(LARGE, layers=min(2, layers)), CAPTION_DIM)
+    shallow = CaptionedTarget(replace(LARGE, layers=min(2, layers)), CAPTION_DIM, WORDS)
     for part in shallow.parameters():
         torch.nn.init.normal_(part, std=0.3)
     deep = expand_depth(shallow, layers)

@@ -37,7 +37,7 @@ def test_wrong_arguments_are_refused() -> None:
         textured_scene(0, -1, "train")
     with pytest.raises(ValueError, match="seed"):
         textured_scene(-1, 0, "train")
-    with pytest.raises(ValueError, match=r"expected uint8 \[112, 2, side, side, 4\]"):
+    with pytest.raises(ValueError, match=r"expected uint8 \[36, 2, side, side, 4\]"):
         SpriteSheet(np.zeros((3, 2, 8, 8, 4), dtype=np.uint8))
 
 

@@ -45,7 +45,7 @@ SETTINGS = WorldSettings(
     tokenizer=replace(recipe.SETTINGS, batch=4, plain_steps=1, validation_scenes=2, sides=(64, 128)),
     judge=JudgeConfig((4, 4, 4, 4), 8),
     judging=JudgeSettings(batch=4, validation_scenes=4),
-    decoder=replace(CONFIG, dim=16, layers=2, heads=2, hidden=32, vocab_size=48),
+    decoder=replace(CONFIG, dim=16, layers=2, heads=2, hidden=32, vocab_size=48, kv_heads=0, head_dim=0),
     shallow_layers=1,
     caption_dim=8,
     target=TargetSettings(batch=2, validated=2),

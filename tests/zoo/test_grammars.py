@@ -1,22 +1,25 @@
 """The prompt grammars by family: what folders of models are asked in, and what is chosen where nothing was typed."""
 
+from dataclasses import replace
 from pathlib import Path
 from shutil import copyfile
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from underpaint.artifacts.manifest import ManifestError
+from underpaint.artifacts.model_index import INDEX, read_index
+from underpaint.cli.app import app
 from underpaint.runtime.conditions import parse_condition
 from underpaint.runtime.evaluation.comparison import choose_prompts
-from underpaint.zoo.grammars import EMOJI, GRAMMARS, TEXTURED, Grammar, check_tables, grammar_of
+from underpaint.zoo.grammars import TEXTURED, check_tables, index_grammar
 from underpaint.zoo.load import FOLDER
 from underpaint.zoo.textured_prompts import THINGS, held_out_things, parse_textured, side_word_id, textured_word_ids
 
 
-@pytest.mark.parametrize("grammar", GRAMMARS.values(), ids=lambda one: one.family)
-def test_a_grammar_reads_what_it_says_and_what_it_samples(grammar: Grammar) -> None:
-    rng = np.random.default_rng(1)
+def test_the_grammar_reads_what_it_says_and_what_it_samples() -> None:
+    grammar, rng = TEXTURED, np.random.default_rng(1)
     for _ in range(50):
         prompt = grammar.sample(rng)
         assert grammar.read(prompt.caption) == prompt
@@ -28,7 +31,7 @@ def test_a_grammar_reads_what_it_says_and_what_it_samples(grammar: Grammar) -> N
 
 def test_a_textured_prompt_is_of_pictures_of_any_side() -> None:
     text = "a woolly fox left of an outlined pumpkin, with a honeybee, on green foliage, bright sky"
-    found = parse_condition(text, "prompt_grammar", TEXTURED)
+    found = parse_condition(text, "prompt_grammar")
     for side in (64, 128, 256):
         assert textured_word_ids(parse_textured(text), side).tolist() == [*found.ids, side_word_id(side)]
     assert found.attributes["other"] == "pumpkin"
@@ -36,17 +39,15 @@ def test_a_textured_prompt_is_of_pictures_of_any_side() -> None:
         side_word_id(96)
 
 
-def test_a_wrong_word_names_the_nearest_known_one_of_its_own_grammar() -> None:
+def test_a_wrong_word_names_the_nearest_known_one() -> None:
     with pytest.raises(ValueError, match=r"unknown word 'woolie'; did you mean 'woolly'"):
-        parse_condition("a woolie fox left of a pumpkin", "prompt_grammar", TEXTURED)
-    with pytest.raises(ValueError, match=r"unknown word 'woolly'"):
-        parse_condition("a woolly fox", "prompt_grammar")
+        parse_condition("a woolie fox left of a pumpkin", "prompt_grammar")
 
 
 def test_chosen_prompts_are_of_training_pairs_and_show_every_thing_once_a_round() -> None:
-    chosen = choose_prompts(48, grammar=TEXTURED)
-    assert chosen == choose_prompts(48, grammar=TEXTURED)
-    assert chosen[8:] == choose_prompts(40, 8, TEXTURED)
+    chosen = choose_prompts(48)
+    assert chosen == choose_prompts(48)
+    assert chosen[8:] == choose_prompts(40, 8)
     for first in (0, len(THINGS)):
         assert {one.attributes["thing"] for one in chosen[first : first + len(THINGS)]} == set(THINGS)
     held = set(held_out_things())
@@ -55,11 +56,25 @@ def test_chosen_prompts_are_of_training_pairs_and_show_every_thing_once_a_round(
         assert not {(own["thing"], own["finish"]), (own["other"], own["other_finish"])} & held
 
 
-def test_families_without_a_grammar_are_told_apart() -> None:
-    assert grammar_of("") is grammar_of("emoji-scenes") is EMOJI
-    assert grammar_of("textured-scenes") is TEXTURED
-    with pytest.raises(ManifestError, match=r"family 'textured-scene' .* did you mean 'textured-scenes'"):
-        grammar_of("textured-scene")
+@pytest.mark.parametrize(("family", "named"), [("emoji-scenes", "the family 'emoji-scenes'"), ("", "no named family")])
+def test_a_folder_of_another_grammar_is_refused(tmp_path: Path, family: str, named: str) -> None:
+    index = replace(read_index(FOLDER), family=family)
+    with pytest.raises(
+        ManifestError, match=f"expected models of the family 'textured-scenes', .* got models of {named};"
+    ):
+        index_grammar(index)
+    assert index_grammar(replace(index, condition="class")) is None
+    for file in FOLDER.iterdir():
+        if file.is_file():
+            (tmp_path / file.name).symlink_to(file)
+    (tmp_path / INDEX).unlink()
+    (tmp_path / INDEX).write_text((FOLDER / INDEX).read_text().replace('"textured-scenes"', f'"{family}"'))
+    done = CliRunner().invoke(
+        app, ["generate", "a fox, an owl", "--models", str(tmp_path), "--out", str(tmp_path / "x.png")]
+    )
+    assert done.exit_code == 2
+    assert f"got models of {named}" in " ".join(done.stderr.split())
+    assert not (tmp_path / "x.png").exists()
 
 
 def test_a_folder_of_other_words_is_refused(tmp_path: Path) -> None:

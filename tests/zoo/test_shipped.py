@@ -1,17 +1,12 @@
 """The models that ship are of the papers' regime: what their documents say of size, sampling and codes."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from underpaint.algos.draft.spec import Grid
-from underpaint.artifacts.model_families import EMOJI_FAMILY, TEXTURED_FAMILY
-from underpaint.artifacts.model_index import INDEX
-from underpaint.cli.options import read_preset
+from underpaint.artifacts.model_families import TEXTURED_FAMILY
 from underpaint.runtime.device.weights import StoredWeights
 from underpaint.runtime.engines.images import ImageDecoder, ImageEncoder
-from underpaint.runtime.methods.method_config import PAPER, TUNED, usual_preset
 from underpaint.runtime.pipeline import Pipeline
 from underpaint.zoo.load import FOLDER, manifest, path
 
@@ -32,14 +27,6 @@ def test_all_codes_are_sampled_from_at_temperature_one_by_one_row() -> None:
     assert pipeline.index.family == TEXTURED_FAMILY
     sampling = pipeline.sampling
     assert (sampling.temperature, sampling.top_k, sampling.top_p, sampling.guidance) == (1, 0, 1, 1)
-    assert usual_preset(pipeline.index.family) == TUNED
-
-
-def test_models_that_shipped_before_are_not_drawn_by_what_was_tuned_on_these(tmp_path: Path) -> None:
-    assert usual_preset(EMOJI_FAMILY) == PAPER
-    (tmp_path / INDEX).write_text((FOLDER / INDEX).read_text().replace(TEXTURED_FAMILY, EMOJI_FAMILY))
-    assert [read_preset(None, folder) for folder in (None, FOLDER, tmp_path)] == [TUNED, TUNED, PAPER]
-    assert read_preset(TUNED, tmp_path) == TUNED
 
 
 @pytest.mark.parametrize(

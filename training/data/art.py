@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from underpaint.artifacts.manifest import write_beside
-from underpaint.zoo.prompts import CONCEPTS, STYLES, Concept
+from underpaint.zoo.textured_prompts import COMPANIONS, THINGS
 
 SPRITE_SIDE: Final = 256
 """Side of a stored sprite in pixels."""
@@ -34,7 +34,7 @@ ART_FOLDER_VARIABLE: Final = "UNDERPAINT_ART"
 _ATLAS_NAME: Final = "sprites.npz"
 
 Sprites = NDArray[np.uint8]
-"""uint8 [concept, style, 256, 256, 4]: RGBA, colours premultiplied by alpha, concepts and styles in zoo order."""
+"""uint8 [concept, style, 256, 256, 4]: RGBA, premultiplied by alpha, in the order of `CONCEPTS` and `STYLES`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +65,50 @@ PACKAGES: Final[dict[str, ArtPackage]] = {
     ),
 }
 
-_FLAT_FILES: Final = {
-    "corn": "ear-of-corn",
-    "fried egg": "cooking",
-    "gift": "wrapped-gift",
-    "pumpkin": "jack-o-lantern",
-    "steam train": "locomotive",
-    "whale": "spouting-whale",
+STYLES: Final[tuple[str, ...]] = tuple(PACKAGES)
+CONCEPTS: Final[tuple[str, ...]] = (*THINGS, *COMPANIONS)
+"""All that is drawn in scenes: the main things and the companions."""
+_CODE_POINTS: Final = {
+    "panda": "1f43c",
+    "fox": "1f98a",
+    "lion": "1f981",
+    "frog": "1f438",
+    "unicorn": "1f984",
+    "elephant": "1f418",
+    "penguin": "1f427",
+    "owl": "1f989",
+    "turtle": "1f422",
+    "octopus": "1f419",
+    "crab": "1f980",
+    "whale": "1f433",
+    "tropical fish": "1f420",
+    "pineapple": "1f34d",
+    "avocado": "1f951",
+    "hamburger": "1f354",
+    "pizza": "1f355",
+    "birthday cake": "1f382",
+    "sailboat": "26f5",
+    "castle": "1f3f0",
+    "pumpkin": "1f383",
+    "teddy bear": "1f9f8",
+    "drum": "1f941",
+    "alarm clock": "23f0",
+    "honeybee": "1f41d",
+    "butterfly": "1f98b",
+    "balloon": "1f388",
+    "soccer ball": "26bd",
+    "red apple": "1f34e",
+    "tulip": "1f337",
+    "maple leaf": "1f341",
+    "gem stone": "1f48e",
+    "crown": "1f451",
+    "snail": "1f40c",
+    "mushroom": "1f344",
+    "lady beetle": "1f41e",
 }
+"""Unicode code point of each concept, in lower-case hex."""
+
+_FLAT_FILES: Final = {"pumpkin": "jack-o-lantern", "whale": "spouting-whale"}
 """Flat files are named after the Unicode short name; these concepts have a plainer name than that."""
 
 
@@ -126,7 +162,7 @@ def _cached(atlas: Path, key: str) -> Sprites | None:
 def _atlas_key() -> str:
     """Name all that the atlas depends on, so that a changed concept list or package rebuilds it."""
     parts = [package.sha256 for package in PACKAGES.values()]
-    parts += [f"{concept.name}={concept.code_point}" for concept in CONCEPTS]
+    parts += [f"{concept}={_CODE_POINTS[concept]}" for concept in CONCEPTS]
     parts += [f"{name}={file}" for name, file in sorted(_FLAT_FILES.items())]
     return hashlib.sha256("|".join([*STYLES, *parts]).encode()).hexdigest()
 
@@ -200,12 +236,12 @@ def _size(folder: Path) -> int:
     return found
 
 
-def _member_names(style: str, concept: Concept) -> tuple[str, ...]:
+def _member_names(style: str, concept: str) -> tuple[str, ...]:
     """Return where the concept's picture may stand in the tarball, the likeliest first."""
     if style == "3d":
-        stem = f"package/assets/{concept.code_point}"
+        stem = f"package/assets/{_CODE_POINTS[concept]}"
         return f"{stem}.webp", f"{stem}-fe0f.webp"
-    return (f"package/icons/flat/{_FLAT_FILES.get(concept.name, concept.name.replace(' ', '-'))}.svg",)
+    return (f"package/icons/flat/{_FLAT_FILES.get(concept, concept.replace(' ', '-'))}.svg",)
 
 
 def _read_images(tarball: Path, style: str) -> Iterator[Image.Image]:
@@ -220,7 +256,7 @@ def _read_images(tarball: Path, style: str) -> Iterator[Image.Image]:
     for concept in CONCEPTS:
         names = [name for name in _member_names(style, concept) if name in found]
         if not names:
-            raise ValueError(f"{tarball}: no {style} picture of {concept.name!r} ({concept.code_point})")
+            raise ValueError(f"{tarball}: no {style} picture of {concept!r} ({_CODE_POINTS[concept]})")
         yield _decode(found[names[0]], style)
 
 

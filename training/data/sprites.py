@@ -4,8 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from underpaint.training.data.art import Sprites
-from underpaint.zoo.prompts import SLOT_VALUES
+from underpaint.training.data.art import CONCEPTS, STYLES, Sprites
 
 
 class SpriteSheet:
@@ -13,7 +12,7 @@ class SpriteSheet:
 
     def __init__(self, sprites: Sprites) -> None:
         """Take a sprite array uint8 [concepts, styles, side, side, 4], premultiplied."""
-        expected = (len(SLOT_VALUES["concept"]), len(SLOT_VALUES["style"]))
+        expected = (len(CONCEPTS), len(STYLES))
         if sprites.dtype != np.uint8 or sprites.ndim != 5 or sprites.shape[:2] != expected or sprites.shape[4] != 4:
             raise ValueError(
                 f"sprites: expected uint8 [{expected[0]}, {expected[1]}, side, side, 4] from "

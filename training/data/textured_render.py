@@ -14,11 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageFilter
 
-from underpaint.training.data.art import Sprites
+from underpaint.training.data.art import CONCEPTS, STYLES, Sprites
 from underpaint.training.data.sprites import SpriteSheet
 from underpaint.training.data.textured_scenes import Placed, TexturedScene, Window
 from underpaint.training.data.textures import window
-from underpaint.zoo.prompts import CONCEPT_NAMES, STYLES
 from underpaint.zoo.resolutions import RESOLUTIONS
 from underpaint.zoo.textured_prompts import GROUND_COLOURS, NO_COMPANION, SKY_COLOURS, TexturedPrompt
 
@@ -68,7 +67,7 @@ class TexturedSheet:
         if key not in self._sprites:
             margin = _FAR_MARGIN * far + (round(_RIM * side) if finish == "outlined" else 0)
             inner = side - 2 * margin
-            colour, clear = self._sheet.at(CONCEPT_NAMES.index(thing), STYLES.index(_STYLE[finish]), inner)
+            colour, clear = self._sheet.at(CONCEPTS.index(thing), STYLES.index(_STYLE[finish]), inner)
             planes = np.zeros((side, side, 4), np.uint8)
             planes[margin : margin + inner, margin : margin + inner] = np.concatenate([colour, 255 - clear], axis=2)
             if finish == "outlined":
@@ -91,7 +90,7 @@ class TexturedSheet:
         """Return the soft silhouette that a thing throws, flattened: coverage [side // 2, side, 1], 0 to 1."""
         key = thing, _STYLE[finish], side
         if key not in self._shadows:
-            _, clear = self._sheet.at(CONCEPT_NAMES.index(thing), STYLES.index(_STYLE[finish]), side)
+            _, clear = self._sheet.at(CONCEPTS.index(thing), STYLES.index(_STYLE[finish]), side)
             cover = Image.fromarray((255 - clear[..., 0]).astype(np.uint8))
             margin = side // 8
             flat = Image.new("L", (side, side // 2))

@@ -36,6 +36,7 @@ def attention_kernel(
     M,
     batch,
     heads,
+    kv_heads,
     rows,
     scale,
     SPARSE: tl.constexpr,
@@ -49,19 +50,20 @@ def attention_kernel(
     """One program a (head, row): online softmax over tiles of the live cache, then over the new positions."""
     head, row = tl.program_id(0), tl.program_id(1)
     image = row % batch
-    line = (row * heads + head).to(tl.int64)
+    asked = (row * heads + head).to(tl.int64)
+    line = (row * kv_heads + head // (heads // kv_heads)).to(tl.int64)
     turn = tl.arange(0, TBLOCK)
     depth = tl.arange(0, DBLOCK)
     inner = depth < D
     asks = (turn[:, None] < T) & inner[None, :]
-    q = tl.load(query + (line * T + turn[:, None]) * D + depth[None, :], asks, other=0.0)
+    q = tl.load(query + (asked * T + turn[:, None]) * D + depth[None, :], asks, other=0.0)
     length = tl.load(lengths + image)
     if SPARSE:
         bound = tl.load(bounds + image * T + turn, turn < T, other=0)
     best = tl.full((TBLOCK,), float("-inf"), tl.float32)
     total = tl.zeros((TBLOCK,), tl.float32)
     mixed = tl.zeros((TBLOCK, DBLOCK), tl.float32)
-    values = (line * 0 + rows) * heads * S * D
+    values = (line * 0 + rows) * kv_heads * S * D
     for start in range(tl.load(unseen + row), length, SBLOCK):
         place = start + tl.arange(0, SBLOCK)
         here = (place[:, None] < length) & inner[None, :]
@@ -84,7 +86,7 @@ def attention_kernel(
         total = total * shrink + tl.sum(share, axis=1)
         mixed = mixed * shrink[:, None] + tl.dot(share.to(v.dtype), v, input_precision="ieee")
         best = most
-    values = (line * 0 + rows) * heads * M * D
+    values = (line * 0 + rows) * kv_heads * M * D
     for start in range(0, M, MBLOCK):
         place = start + tl.arange(0, MBLOCK)
         here = (place[:, None] < M) & inner[None, :]
@@ -119,17 +121,18 @@ def attention(
 ) -> None:
     """Fill out [R, T, H * D] with softmax attention of query [R, H, T, D].
 
-    cache [2, R, H, S, D]: keys and values, of which image b's rows see positions unseen[r] to lengths[b] - 1 (int64
-    [R] and [B]; row r is image r % B's). slots [2, R, H, M, D]: keys and values of this cycle's new positions.
+    cache [2, R, K, S, D]: keys and values, each for H / K heads of queries. Image b's rows see positions unseen[r] to
+    lengths[b] - 1 of them (int64 [R] and [B]; row r is image r % B's). slots [2, R, K, M, D]: keys and values of this
+    cycle's new positions.
     masks [B, T, words] int64: bit j of word w says that a query sees slot 64 w + j. A query sees at least one position.
     live: cached positions that the count of moved bytes assumes. filled: which of the cached positions count; None for
     all.
     """
     rows, heads, count, width = query.shape
     words = masks.shape[2]
-    size, new = cache.shape[3], slots.shape[3]
+    kv_heads, size, new = cache.shape[2], cache.shape[3], slots.shape[3]
     assert new <= words * WORD
-    per_position = 2 * rows * heads * width * cache.element_size()
+    per_position = 2 * rows * kv_heads * width * cache.element_size()
     launch(
         attention_kernel,
         (heads, rows),
@@ -148,6 +151,7 @@ def attention(
         new,
         masks.shape[0],
         heads,
+        kv_heads,
         rows,
         width**-0.5,
         SPARSE=filled is not None,

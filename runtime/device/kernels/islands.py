@@ -4,11 +4,12 @@ The reference is `algos.spatial.mulo.verify_and_repair` with `algos.accept.mulo.
 `algos.spatial.neighbourhood` and `algos.spatial.islands`.
 """
 
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from torch import Tensor
 
 from underpaint.algos.draft.spec import Grid
+from underpaint.algos.spatial.mulo import Repair
 from underpaint.runtime.device.kernels.layout import Progress
 from underpaint.runtime.device.kernels.walk import Verdicts
 from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
@@ -30,14 +31,6 @@ class IslandBuffers(NamedTuple):
     ready: Tensor
     first: Tensor
     cursor: Tensor
-
-
-class Region(NamedTuple):
-    """Which cells a rejection sends back; see `algos.spatial.mulo.Repair`."""
-
-    reject: Literal["raster", "local"]
-    radius: int
-    order: Literal["serial", "islands"]
 
 
 @kernel
@@ -158,12 +151,12 @@ def mark(
     drafted: Tensor,
     filled: Tensor,
     grid: Grid,
-    region: Region,
+    repair: Repair,
 ) -> None:
     """Keep what was not rejected, nor lies near it, and open the rest to be redrawn.
 
     drafted [B] int64: the status that each image's draft ended with. filled [B, S] int32: which slots of the target's
-    cache hold keys; those of the kept cells do. Images with nothing to redraw are done. With `region.order` "islands"
+    cache hold keys; those of the kept cells do. Images with nothing to redraw are done. With `repair.order` "islands"
     every cell begins as its own island, for `label`.
     """
     batch, cells = out.drafts.shape
@@ -185,9 +178,9 @@ def mark(
         grid.width,
         filled.shape[1],
         rows,
-        region.radius,
-        RASTER=region.reject == "raster",
-        SERIAL=region.order == "serial",
+        repair.radius,
+        RASTER=repair.reject == "raster",
+        SERIAL=repair.order == "serial",
         ROWS=next_power_of_2(max(2, rows)),
         CELLS=next_power_of_2(max(2, cells)),
         warps=8,

@@ -1,14 +1,12 @@
 """What a decoder layer does between its matrix products, each in one kernel: norm, rotation, gate.
 
-The meaning is `models.decoder`: RMSNorm in float32, pairs half a head apart turned in float32, SwiGLU.
+The meaning is `models.layers`: RMSNorm in float32, pairs half a head apart turned in float32, SwiGLU.
 """
 
 from torch import Tensor
 
+from underpaint.models.layers import QK_NORM_EPS
 from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
-
-QK_NORM_EPS = 1e-5
-"""As `models.decoder` normalises queries and keys."""
 
 
 @kernel
@@ -74,6 +72,7 @@ def turn_kernel(
     rows,
     places,
     H: tl.constexpr,
+    K: tl.constexpr,
     D: tl.constexpr,
     TURNS: tl.constexpr,
     NORMS: tl.constexpr,
@@ -86,18 +85,20 @@ def turn_kernel(
     half: tl.constexpr = D // 2
     head = tl.arange(0, HBLOCK)[:, None]
     pair = tl.arange(0, BLOCK)[None, :]
-    inside = (head < H) & (pair < half)
     at = head * D + pair
-    source = (row * T + turn).to(tl.int64) * 3 * H * D + at
+    source = (row * T + turn).to(tl.int64) * (H + 2 * K) * D + at
     asked = ((row * H + head) * T + turn).to(tl.int64) * D + pair
-    kept = ((row * H + head) * M + first + turn).to(tl.int64) * D + pair
+    kept = ((row * K + head) * M + first + turn).to(tl.int64) * D + pair
+    shared = (head < K) & (pair < half)
     for kind in tl.static_range(2):
+        heads = H + kind * (K - H)
+        inside = (head < heads) & (pair < half)
         low = tl.load(qkv + source, inside, other=0.0).to(tl.float32)
         high = tl.load(qkv + source + half, inside, other=0.0).to(tl.float32)
         if NORMS:
             low, high = normalised_heads(low, high, inside, half, EPS)
             scale = scales + 2 * kind * H * D + at
-            shift = scale + H * D
+            shift = scale + heads * D
             low = low * tl.load(scale, inside, other=0.0) + tl.load(shift, inside, other=0.0)
             high = high * tl.load(scale + half, inside, other=0.0) + tl.load(shift + half, inside, other=0.0)
         if TURNS:
@@ -112,10 +113,10 @@ def turn_kernel(
         else:
             tl.store(slots + kept, low, inside)
             tl.store(slots + kept + half, high, inside)
-        source += H * D
-    kept += (row.to(tl.int64) * 0 + rows) * H * M * D
-    tl.store(slots + kept, tl.load(qkv + source, inside, other=0.0), inside)
-    tl.store(slots + kept + half, tl.load(qkv + source + half, inside, other=0.0), inside)
+        source += heads * D
+    kept += (row.to(tl.int64) * 0 + rows) * K * M * D
+    tl.store(slots + kept, tl.load(qkv + source, shared, other=0.0), shared)
+    tl.store(slots + kept + half, tl.load(qkv + source + half, shared, other=0.0), shared)
 
 
 def turn(
@@ -127,9 +128,9 @@ def turn(
     slots: Tensor,
     first: int,
 ) -> None:
-    """Normalise and turn queries and keys of qkv [R, T, 3 H D] at positions [B, T]; see `forwards.Turns`.
+    """Normalise and turn queries and keys of qkv [R, T, (H + 2 K) D] at positions [B, T]; see `forwards.Turns`.
 
-    query [R, H, T, D] is filled, and slots [2, R, H, M, D] from slot `first` on.
+    query [R, H, T, D] is filled, and slots [2, R, K, M, D] from slot `first` on.
     """
     rows, heads, count, width = query.shape
     launch(
@@ -149,6 +150,7 @@ def turn(
         rows,
         0 if table is None else table.shape[0],
         H=heads,
+        K=slots.shape[2],
         D=width,
         TURNS=table is not None,
         NORMS=scales is not None,

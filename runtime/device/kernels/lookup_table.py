@@ -26,7 +26,7 @@ class LookupBuffers(NamedTuple):
     decided [B, cells, V]: of decided cells. seen [B, W, W, V]: of cells that were not, by the number of the cycle
     modulo W and the place in its window, from 1 on; seen_cells, seen_lefts [B, W, W] int64: which cell (-1: none),
     behind which token. found [B, W] int64: 1 where a draft's distribution was looked up in the last pass. weight [1]
-    float64: of what is found beside. passes, beside: what is looked up, as `algos.spatial.lookup.Lookup`;
+    float64: of what is found beside. passes, beside: what is looked up, as `algos.spatial.jacobi_window.JacobiWindow`;
     last_row: see `couple`; refills: whether new cells are looked up.
     """
 

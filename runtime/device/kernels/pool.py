@@ -1,6 +1,13 @@
 """LANTERN's pools: the nearest codes of a token, up to a bound on their mass, as `algos.accept.lantern.pool`."""
 
-from underpaint.runtime.device.language import kernel, tl
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from underpaint.algos.accept.lantern import Lantern, LanternPP
+from underpaint.algos.accept.lantern_greedy import LanternGreedy, LanternPPGreedy
+from underpaint.runtime.device.language import kernel, next_power_of_2, tl
 
 NONE: tl.constexpr = tl.constexpr(0)
 ABSOLUTE: tl.constexpr = tl.constexpr(1)
@@ -38,3 +45,36 @@ def clear(row, near, count, KBLOCK: tl.constexpr) -> None:
         place = start + tl.arange(0, KBLOCK)
         code = tl.load(near + place, place < count, other=0)
         tl.store(row + code, tl.zeros((KBLOCK,), tl.float64), place < count)
+
+
+class Pools(NamedTuple):
+    """What is pooled: neighbours [V, columns] int32, of which k are used; bound [1] float64: delta, or factor - 1."""
+
+    neighbours: Tensor
+    bound: Tensor
+    k: int
+    columns: int
+
+
+def no_pools(device: torch.device) -> tuple[Pools, dict[str, int]]:
+    """For a kernel with pools, of a rule without: as `pools_of`."""
+    nothing = Pools(
+        torch.zeros(1, 1, dtype=torch.int32, device=device), torch.zeros(1, dtype=torch.float64, device=device), 1, 0
+    )
+    return nothing, {"POOLED": NONE.value, "RESIDUAL": PAPER.value, "KBLOCK": 2}
+
+
+def pools_of(
+    rule: Lantern | LanternPP | LanternGreedy | LanternPPGreedy, device: torch.device
+) -> tuple[Pools, dict[str, int]]:
+    """A rule's pools with its table on `device`, and the constants by which kernels read them."""
+    if isinstance(rule, LanternPP | LanternPPGreedy):
+        bound, kind = rule.factor - 1.0, RELATIVE
+    else:
+        bound, kind = rule.delta, ABSOLUTE
+    table = torch.as_tensor(rule.neighbours, dtype=torch.int32, device=device).contiguous()
+    k = rule.k or table.shape[1]
+    residual = {"paper": PAPER, "released": RELEASED, "standard": STANDARD}[getattr(rule, "residual", "paper")]
+    pools = Pools(table, torch.tensor([bound], dtype=torch.float64, device=device), k, table.shape[1])
+    block = min(256, next_power_of_2(max(2, k)))
+    return pools, {"POOLED": kind.value, "RESIDUAL": residual.value, "KBLOCK": block}

@@ -34,3 +34,31 @@ def offer_others(offered, gone, V, BLOCK: tl.constexpr) -> None:
         here = tl.load(offered + place, inside, other=0.0)
         scaled = tl.where(left > 0.0, here / tl.where(left > 0.0, left, 1.0), 1.0 / tl.maximum(untried, 1.0))
         tl.store(offered + place, tl.where(fresh, scaled, 0.0), inside)
+
+
+@kernel
+def take_offer(rest, offered, token, weight, V, KIND: tl.constexpr, BLOCK: tl.constexpr):
+    """`rest` [V] float64 becomes norm([weight * rest - offer]_+), unless that is empty; the mass of it, float64.
+
+    offered [V] float64: what `token` was drawn from; of points nothing is read.
+    """
+    total = tl.full((), 0.0, tl.float64)
+    for start in range(0, V, BLOCK):
+        place = start + tl.arange(0, BLOCK)
+        inside = place < V
+        offer = tl.where(place == token, 1.0, 0.0).to(tl.float64)
+        if KIND != POINTS:
+            offer = tl.load(offered + place, inside, other=0.0)
+        total += tl.sum(tl.maximum(weight * tl.load(rest + place, inside, other=0.0) - offer, 0.0), axis=0)
+    tl.debug_barrier()
+    if total > 0.0:
+        for start in range(0, V, BLOCK):
+            place = start + tl.arange(0, BLOCK)
+            inside = place < V
+            offer = tl.where(place == token, 1.0, 0.0).to(tl.float64)
+            if KIND != POINTS:
+                offer = tl.load(offered + place, inside, other=0.0)
+            here = tl.maximum(weight * tl.load(rest + place, inside, other=0.0) - offer, 0.0)
+            tl.store(rest + place, here / total, inside)
+    tl.debug_barrier()
+    return total

@@ -79,3 +79,21 @@ def draw(row, V, uniform, gone, BLOCK: tl.constexpr):
 def flip(uniform, chance_of, out_of):
     """As `algos.chance.FromUniforms.flip`: certain at `chance_of` >= `out_of`, never at 0, strict in between."""
     return tl.where(chance_of >= out_of, chance_of > 0.0, uniform * out_of < chance_of)
+
+
+@kernel
+def copy_row(row, out, V, BLOCK: tl.constexpr) -> None:
+    """`row` [V] to `out` [V] float64."""
+    for start in range(0, V, BLOCK):
+        place = start + tl.arange(0, BLOCK)
+        tl.store(out + place, tl.load(row + place, place < V, other=0.0).to(tl.float64), place < V)
+
+
+@kernel
+def normalised(row, out, V, BLOCK: tl.constexpr) -> None:
+    """`row` [V] as float64 with sum 1, in `out`."""
+    none = tl.full((2,), -1, tl.int64)
+    total = row_sum(row, V, none, BLOCK)
+    for start in range(0, V, BLOCK):
+        place = start + tl.arange(0, BLOCK)
+        tl.store(out + place, tl.load(row + place, place < V, other=0.0).to(tl.float64) / total, place < V)

@@ -4,11 +4,14 @@ A verdict is `path` [B, N] int64 (accepted nodes, the first `taken` - 1 of them)
 the root included; 0 where the image does not take part) and `token` [B] int64, as `algos.tree.Verdict`.
 """
 
-from typing import Final, NamedTuple
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple, TypeAlias
 
+import torch
 from torch import Tensor
 
-from underpaint.runtime.device.language import kernel, next_power_of_2, tl
+from underpaint.algos.tree import Drawn
+from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
 
 GOING: Final = 0
 DONE: Final = 1
@@ -50,6 +53,26 @@ class Verdicts(NamedTuple):
     finite: Tensor
 
 
+class Shape(NamedTuple):
+    """What a rule must know of the trees that it will decide. levels: the greatest depth; children: of one node."""
+
+    batch: int
+    nodes: int
+    vocab_size: int
+    drawn: Drawn
+    levels: int
+    children: int
+
+
+Decide: TypeAlias = Callable[[BatchTree, Tensor, Verdicts], None]
+"""Decides a batch of trees, given the depths [B, N] int64 of their nodes; no read-back."""
+
+
+def scratch(shape: Shape, device: torch.device) -> Tensor:
+    """A row [B, V] float64 of every image, for a walk to write to."""
+    return torch.zeros(shape.batch, shape.vocab_size, dtype=torch.float64, device=device)
+
+
 @kernel
 def takes_part(status, finite, taken, image, rows, ROWS: tl.constexpr):
     """1 for an image that goes on; else 0, with nothing to commit. Ends an image whose logits are not finite."""
@@ -65,14 +88,39 @@ def takes_part(status, finite, taken, image, rows, ROWS: tl.constexpr):
 
 
 @kernel
-def conclude(status, taken, token, image, length, found, V) -> None:
-    """Write a verdict of `length` accepted nodes and the extra token; V stands for a row that holds nothing."""
-    if found < V:
-        tl.store(taken + image, length + 1)
-        tl.store(token + image, found)
+def noise_of(tree, image, N, ROLES: tl.constexpr):
+    """Where an image's uniforms [N] of the roles ACCEPT, RESIDUAL and BONUS begin."""
+    accept = tree.uniforms + image * ROLES * N + N
+    return accept, accept + N, accept + 2 * N
+
+
+@kernel
+def conclude(out, image, length, found, V, sound) -> None:
+    """Write a verdict of `length` accepted nodes and the extra token; V stands for a row that holds nothing.
+
+    sound: 0 where a drafted token had no probability under what it was drawn from.
+    """
+    if (found < V) & (sound == 1):
+        tl.store(out.taken + image, length + 1)
+        tl.store(out.token + image, found)
     else:
-        tl.store(taken + image, 0)
-        tl.store(status + image, 3)
+        tl.store(out.taken + image, 0)
+        tl.store(out.status + image, tl.where(sound == 1, 3, 4))
+
+
+def launch_walk(
+    function: Any, tree: BatchTree, out: Verdicts, moved_bytes: int, *own: Any, warps: int = 4, **constants: int
+) -> None:
+    """Launch a walk with one program an image: `function(tree, out, *own, V, N, drafts, rows, **constants)`.
+
+    drafts: rows of `tree.draft_probs`; rows: of `out.finite`, the constant ROWS is as many or more. ROLES: of the
+    uniforms. moved_bytes: see `launch`.
+    """
+    batch, nodes, vocab_size = tree.probs.shape
+    rows = out.finite.shape[1]
+    sizes = (vocab_size, nodes, tree.draft_probs.shape[1], rows)
+    constants |= {"ROLES": tree.uniforms.shape[1], "ROWS": next_power_of_2(rows)}
+    launch(function, (batch,), moved_bytes, tree, out, *own, *sizes, warps=warps, **constants)
 
 
 def tile(vocab_size: int, children: int = 1) -> int:

@@ -1,26 +1,31 @@
 """Block verification on the device: a chain judged as a whole, as `algos.accept.block`."""
 
+import torch
 from torch import Tensor
 
+from underpaint.algos.accept.block import BlockVerification
 from underpaint.runtime.device.kernels.row_maths import draw, flip, row_sum
-from underpaint.runtime.device.kernels.walk import BatchTree, Verdicts, conclude, row_bytes, takes_part, tile
-from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
+from underpaint.runtime.device.kernels.walk import (
+    BatchTree,
+    Decide,
+    Shape,
+    Verdicts,
+    conclude,
+    launch_walk,
+    noise_of,
+    row_bytes,
+    scratch,
+    takes_part,
+    tile,
+)
+from underpaint.runtime.device.language import kernel, next_power_of_2, tl
 
 
 @kernel
 def walk_block_kernel(
-    tokens,
-    counts,
-    probs,
-    draft_probs,
-    draft_rows,
-    uniforms,
+    tree,
+    out,
     left,
-    path,
-    taken,
-    token,
-    status,
-    finite,
     V,
     N,
     drafts,
@@ -32,29 +37,27 @@ def walk_block_kernel(
 ) -> None:
     """One program an image: the weights w_i go down the chain, the flips come up from its end."""
     image = tl.program_id(0)
-    if takes_part(status, finite, taken, image, rows, ROWS) == 0:
+    if takes_part(out.status, out.finite, out.taken, image, rows, ROWS) == 0:
         return
-    tree = image * N
-    accept = uniforms + image * ROLES * N + N
-    residual = accept + N
-    bonus = residual + N
+    base = image * N
+    accept, residual, bonus = noise_of(tree, image, N, ROLES)
     rest = left + image.to(tl.int64) * V
     none = tl.full((2,), -1, tl.int64)
     lane = tl.arange(0, NODES)
-    last = tl.load(counts + image) - 1
+    last = tl.load(tree.counts + image) - 1
     weight = tl.full((), 1.0, tl.float64)
     weights = tl.full((NODES,), 1.0, tl.float64)
     sums = tl.full((NODES,), 1.0, tl.float64)
     offers = tl.full((NODES,), 1.0, tl.float64)
     sound = tl.full((), 1, tl.int32)
     for node in range(0, last):
-        row = probs + (tree + node) * V
-        line = draft_probs + (image.to(tl.int64) * drafts + tl.load(draft_rows + tree + node)) * V
+        row = tree.probs + (base + node) * V
+        line = tree.draft_probs + (image.to(tl.int64) * drafts + tl.load(tree.draft_rows + base + node)) * V
         target_sum = row_sum(row, V, none, BLOCK)
         draft_sum = row_sum(line, V, none, BLOCK)
         sums = tl.where(lane == node, target_sum, sums)
         offers = tl.where(lane == node, draft_sum, offers)
-        proposed = tl.load(tokens + tree + node + 1)
+        proposed = tl.load(tree.tokens + base + node + 1)
         chance = tl.load(line + proposed).to(tl.float64) / draft_sum
         if chance <= 0.0:
             sound = tl.full((), 0, tl.int32)
@@ -66,11 +69,11 @@ def walk_block_kernel(
         length = last
     found = tl.full((), 0, tl.int64)
     if length >= 0:
-        found = draw(probs + (tree + last) * V, V, tl.load(bonus + last), none, BLOCK)
+        found = draw(tree.probs + (base + last) * V, V, tl.load(bonus + last), none, BLOCK)
     node = last - 1
     while length < 0:
-        row = probs + (tree + node) * V
-        line = draft_probs + (image.to(tl.int64) * drafts + tl.load(draft_rows + tree + node)) * V
+        row = tree.probs + (base + node) * V
+        line = tree.draft_probs + (image.to(tl.int64) * drafts + tl.load(tree.draft_rows + base + node)) * V
         here = tl.sum(tl.where(lane == node, weights, 0.0), axis=0)
         target_sum = tl.sum(tl.where(lane == node, sums, 0.0), axis=0)
         draft_sum = tl.sum(tl.where(lane == node, offers, 0.0), axis=0)
@@ -91,38 +94,17 @@ def walk_block_kernel(
             else:
                 found = draw(row, V, tl.load(residual + node), none, BLOCK)
         node -= 1
-    tl.store(path + tree + lane, lane.to(tl.int64) + 1, lane < length)
-    conclude(status, taken, token, image, length, found, V)
-    if sound == 0:
-        tl.store(taken + image, 0)
-        tl.store(status + image, 4)
+    tl.store(out.path + base + lane, lane.to(tl.int64) + 1, lane < length)
+    conclude(out, image, length, found, V, sound)
 
 
-def walk_block(tree: BatchTree, out: Verdicts, left: Tensor) -> None:
-    """Decide every image's drawn chain; left [B, V] float64 is scratch."""
-    batch, nodes, vocab_size = tree.probs.shape
-    launch(
-        walk_block_kernel,
-        (batch,),
-        row_bytes(tree, 2 * nodes, 4 + 4),
-        tree.tokens,
-        tree.counts,
-        tree.probs,
-        tree.draft_probs,
-        tree.draft_rows,
-        tree.uniforms,
-        left,
-        out.path,
-        out.taken,
-        out.token,
-        out.status,
-        out.finite,
-        vocab_size,
-        nodes,
-        tree.draft_probs.shape[1],
-        out.finite.shape[1],
-        ROLES=tree.uniforms.shape[1],
-        NODES=next_power_of_2(max(2, nodes)),
-        ROWS=next_power_of_2(out.finite.shape[1]),
-        BLOCK=tile(vocab_size),
-    )
+def block_walk(rule: BlockVerification, shape: Shape, device: torch.device) -> Decide:
+    """The device form of rule 'block'."""
+    left = scratch(shape, device)
+
+    def decide(tree: BatchTree, depths: Tensor, out: Verdicts) -> None:
+        nodes = next_power_of_2(max(2, shape.nodes))
+        moved = row_bytes(tree, 2 * shape.nodes, 4 + 4)
+        launch_walk(walk_block_kernel, tree, out, moved, left, NODES=nodes, BLOCK=tile(shape.vocab_size))
+
+    return decide

@@ -6,21 +6,22 @@ The reference is `algos.accept.proposals.try_siblings` and, with pools, `algos.a
 import torch
 from torch import Tensor
 
-from underpaint.runtime.device.kernels.pool import NONE, PAPER, RELATIVE, RELEASED, clear, pool
-from underpaint.runtime.device.kernels.row_maths import draw, flip, row_sum
-from underpaint.runtime.device.kernels.walk import BatchTree, Verdicts, conclude, row_bytes, takes_part, tile
-from underpaint.runtime.device.kernels.walk_lantern import Pools
-from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
-
-
-@kernel
-def normalised(row, out, V, BLOCK: tl.constexpr) -> None:
-    """`row` [V] as float64 with sum 1, in `out`."""
-    none = tl.full((2,), -1, tl.int64)
-    total = row_sum(row, V, none, BLOCK)
-    for start in range(0, V, BLOCK):
-        place = start + tl.arange(0, BLOCK)
-        tl.store(out + place, tl.load(row + place, place < V, other=0.0).to(tl.float64) / total, place < V)
+from underpaint.runtime.device.kernels.pool import NONE, PAPER, RELATIVE, RELEASED, Pools, clear, no_pools, pool
+from underpaint.runtime.device.kernels.row_maths import copy_row, draw, flip, normalised
+from underpaint.runtime.device.kernels.walk import (
+    BatchTree,
+    Decide,
+    Shape,
+    Verdicts,
+    conclude,
+    launch_walk,
+    noise_of,
+    row_bytes,
+    scratch,
+    takes_part,
+    tile,
+)
+from underpaint.runtime.device.language import kernel, next_power_of_2, tl
 
 
 @kernel
@@ -36,24 +37,11 @@ def spared(near, place, count, COUNT: tl.constexpr):
 
 @kernel
 def walk_drawn_kernel(
-    tokens,
-    first,
-    sibling,
-    probs,
-    draft_probs,
-    draft_rows,
-    uniforms,
-    neighbours,
+    tree,
+    out,
+    pools,
     left,
     drafted,
-    path,
-    taken,
-    token,
-    status,
-    finite,
-    bound,
-    K,
-    columns,
     V,
     N,
     drafts,
@@ -69,12 +57,10 @@ def walk_drawn_kernel(
 ) -> None:
     """One program an image; the target's and the drafter's remains stand in `left` and `drafted` [B, V] float64."""
     image = tl.program_id(0)
-    if takes_part(status, finite, taken, image, rows, ROWS) == 0:
+    if takes_part(out.status, out.finite, out.taken, image, rows, ROWS) == 0:
         return
-    tree = image * N
-    accept = uniforms + image * ROLES * N + N
-    residual = accept + N
-    bonus = residual + N
+    base = image * N
+    accept, residual, bonus = noise_of(tree, image, N, ROLES)
     rest = left + image.to(tl.int64) * V
     offered = drafted + image.to(tl.int64) * V
     none = tl.full((2,), -1, tl.int64)
@@ -85,24 +71,22 @@ def walk_drawn_kernel(
     going = tl.full((), 1, tl.int32)
     sound = tl.full((), 1, tl.int32)
     while going == 1:
-        row = probs + (tree + node) * V
-        child = tl.load(first + tree + node)
+        row = tree.probs + (base + node) * V
+        child = tl.load(tree.first + base + node)
         kept = tl.full((), -1, tl.int64)
         tried = tl.full((), 0, tl.int32)
         gone = tl.full((CHILDREN,), -1, tl.int64)
         tl.debug_barrier()
         if child >= 0:
             normalised(row, rest, V, BLOCK)
-            line = image.to(tl.int64) * drafts + tl.load(draft_rows + tree + node)
-            normalised(draft_probs + line * V, offered, V, BLOCK)
+            line = image.to(tl.int64) * drafts + tl.load(tree.draft_rows + base + node)
+            normalised(tree.draft_probs + line * V, offered, V, BLOCK)
         else:
-            for start in range(0, V, BLOCK):
-                place = start + tl.arange(0, BLOCK)
-                tl.store(rest + place, tl.load(row + place, place < V, other=0.0).to(tl.float64), place < V)
+            copy_row(row, rest, V, BLOCK)
         tl.debug_barrier()
         while (child >= 0) & (kept < 0):
-            proposed = tl.load(tokens + tree + child)
-            near = neighbours + proposed * columns
+            proposed = tl.load(tree.tokens + base + child)
+            near = pools.neighbours + proposed * pools.columns
             own = tl.load(rest + proposed)
             chance = tl.load(offered + proposed)
             if chance <= 0.0:
@@ -110,10 +94,10 @@ def walk_drawn_kernel(
             mass = tl.full((), 0.0, tl.float64)
             codes = tl.full((), 0, tl.int64)
             if POOLED != NONE:
-                limit = tl.load(bound)
+                limit = tl.load(pools.bound)
                 if POOLED == RELATIVE:
                     limit = limit * own
-                mass, codes = pool(rest, near, K, limit, KBLOCK)
+                mass, codes = pool(rest, near, pools.k, limit, KBLOCK)
             if flip(tl.load(accept + child), own + mass, chance):
                 kept = child
             else:
@@ -125,7 +109,7 @@ def walk_drawn_kernel(
                     if RESIDUAL == PAPER:
                         clear(rest, near, codes, KBLOCK)
                     if RESIDUAL == RELEASED:
-                        excepted = tl.where(codes > 0, tl.minimum(K + 1, columns), 0).to(tl.int64)
+                        excepted = tl.where(codes > 0, tl.minimum(pools.k + 1, pools.columns), 0).to(tl.int64)
                     tl.debug_barrier()
                 owed_sum = tl.full((), 0.0, tl.float64)
                 offered_sum = tl.full((), 0.0, tl.float64)
@@ -173,75 +157,49 @@ def walk_drawn_kernel(
                             )
                             tl.store(offered + place, scaled, inside)
                     tl.debug_barrier()
-                    child = tl.load(sibling + tree + child)
+                    child = tl.load(tree.sibling + base + child)
                     if stays:
                         child = tl.full((), -1, tl.int64)  # only rounding tells this rejection from an acceptance
         if kept >= 0:
-            tl.store(path + tree + length, kept)
+            tl.store(out.path + base + length, kept)
             length += 1
             node = kept
         else:
             going = tl.full((), 0, tl.int32)
     role = tl.where(tried > 0, residual, bonus)
     found = draw(rest, V, tl.load(role + node), none, BLOCK)
-    conclude(status, taken, token, image, length, found, V)
-    if sound == 0:
-        tl.store(taken + image, 0)
-        tl.store(status + image, 4)
+    conclude(out, image, length, found, V, sound)
 
 
-def walk_drawn(
-    tree: BatchTree,
-    out: Verdicts,
-    left: Tensor,
-    drafted: Tensor,
-    replaced: bool,
-    most_children: int,
-    levels: int,
-    pools: Pools | None = None,
-) -> None:
-    """Decide every image's tree of drawn siblings; left and drafted [B, V] float64 are scratch.
+def drawn_walk(
+    rule: object, shape: Shape, device: torch.device, pooling: tuple[Pools, dict[str, int]] | None = None
+) -> Decide:
+    """The device form of the rules that try drawn siblings one by one; pooling: of LANTERN, None for the exact rules.
 
-    replaced: siblings are independent draws ("iid"); else each from what those before it left of the distribution.
+    Siblings are independent draws ("iid"), or each is drawn from what those before it left of the distribution.
     """
-    batch, nodes, vocab_size = tree.probs.shape
-    wide = tree.draft_probs.dtype == torch.float64
-    block = tile(vocab_size, most_children)
-    if wide or (not replaced and most_children in (3, 4)):
-        block = min(512, block)  # with more of them registers spill
-    launch(
-        walk_drawn_kernel,
-        (batch,),
-        row_bytes(tree, levels + 1, 4 + 4 + 8 + 8),
-        tree.tokens,
-        tree.first,
-        tree.sibling,
-        tree.probs,
-        tree.draft_probs,
-        tree.draft_rows,
-        tree.uniforms,
-        tree.tokens if pools is None else pools.neighbours,
-        left,
-        drafted,
-        out.path,
-        out.taken,
-        out.token,
-        out.status,
-        out.finite,
-        left if pools is None else pools.bound,
-        1 if pools is None else pools.k,
-        0 if pools is None else pools.neighbours.shape[1],
-        vocab_size,
-        nodes,
-        tree.draft_probs.shape[1],
-        out.finite.shape[1],
-        REPLACED=int(replaced),
-        POOLED=NONE.value if pools is None else pools.kind,
-        RESIDUAL=PAPER.value if pools is None else pools.residual,
-        ROLES=tree.uniforms.shape[1],
-        CHILDREN=next_power_of_2(max(2, most_children)),
-        ROWS=next_power_of_2(out.finite.shape[1]),
-        BLOCK=block,
-        KBLOCK=2 if pools is None else pools.tile,
-        warps=4 if wide else 8,
-    )
+    left, drafted = scratch(shape, device), scratch(shape, device)
+    pools, constants = pooling or no_pools(device)
+    replaced, most_children = shape.drawn == "iid", shape.children
+
+    def decide(tree: BatchTree, depths: Tensor, out: Verdicts) -> None:
+        wide = tree.draft_probs.dtype == torch.float64
+        block = tile(shape.vocab_size, most_children)
+        if wide or (not replaced and most_children in (3, 4)):
+            block = min(512, block)  # with more of them registers spill
+        launch_walk(
+            walk_drawn_kernel,
+            tree,
+            out,
+            row_bytes(tree, shape.levels + 1, 4 + 4 + 8 + 8),
+            pools,
+            left,
+            drafted,
+            REPLACED=int(replaced),
+            CHILDREN=next_power_of_2(max(2, most_children)),
+            BLOCK=block,
+            warps=4 if wide else 8,
+            **constants,
+        )
+
+    return decide

@@ -6,21 +6,32 @@ The reference sorts a distribution; here the tokens next to one in that order ar
 
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
-from underpaint.runtime.device.kernels.proposals import POINTS, WITHOUT, offer_others
-from underpaint.runtime.device.kernels.row_maths import draw, flip
-from underpaint.runtime.device.kernels.walk import BatchTree, Verdicts, conclude, row_bytes, takes_part, tile
-from underpaint.runtime.device.kernels.walk_drawn import normalised
-from underpaint.runtime.device.kernels.walk_lantern import copy_row
-from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
+from underpaint.algos.accept.gsd import GroupedSpeculation
+from underpaint.runtime.device.kernels.proposals import POINTS, WITHOUT, kind_of, offer_others, take_offer
+from underpaint.runtime.device.kernels.row_maths import copy_row, draw, flip, normalised
+from underpaint.runtime.device.kernels.walk import (
+    BatchTree,
+    Decide,
+    Shape,
+    Verdicts,
+    conclude,
+    launch_walk,
+    noise_of,
+    row_bytes,
+    scratch,
+    takes_part,
+    tile,
+)
+from underpaint.runtime.device.language import kernel, next_power_of_2, tl
 
 
 class Groups(NamedTuple):
     """Settings of GSD. codebook [V, E] floating; gap [1] float64; limit [1] of the codebook's type: squared distance.
 
-    group: tokens in a window; before: those before the token in its order. rising: the window lies in the order of
-    rising weight, and a token with fewer than `before` ones before it is judged alone.
+    group: tokens in a window; before: those before the token in its order. width: E.
     """
 
     codebook: Tensor
@@ -28,7 +39,7 @@ class Groups(NamedTuple):
     limit: Tensor
     group: int
     before: int
-    rising: bool
+    width: int
 
 
 @kernel
@@ -75,37 +86,23 @@ def beside(row, V, token, BEFORE: tl.constexpr, RISING: tl.constexpr, BLOCK: tl.
 
 
 @kernel
-def alike(row, codebook, one, other, gaps, limits, E, EBLOCK: tl.constexpr):
-    """Whether two codes are within `gaps` in weight and `limits` in squared distance."""
+def alike(row, groups, one, other, EBLOCK: tl.constexpr):
+    """Whether two codes are within the groups' gap in weight and their limit in squared distance."""
+    E = groups.width
     lane = tl.arange(0, EBLOCK)
-    here = tl.load(codebook + one * E + lane, lane < E, other=0.0)
-    there = tl.load(codebook + other * E + lane, lane < E, other=0.0)
+    here = tl.load(groups.codebook + one * E + lane, lane < E, other=0.0)
+    there = tl.load(groups.codebook + other * E + lane, lane < E, other=0.0)
     apart = tl.sum((there - here) * (there - here), axis=0)
-    return (apart < tl.load(limits)) & (tl.abs(tl.load(row + other) - tl.load(row + one)) < tl.load(gaps))
+    return (apart < tl.load(groups.limit)) & (tl.abs(tl.load(row + other) - tl.load(row + one)) < tl.load(groups.gap))
 
 
 @kernel
 def walk_gsd_kernel(
-    tokens,
-    first,
-    sibling,
-    probs,
-    draft_probs,
-    draft_rows,
-    uniforms,
-    codebook,
-    gaps,
-    limits,
+    tree,
+    out,
+    groups,
     left,
     drafted,
-    path,
-    taken,
-    token,
-    status,
-    finite,
-    group,
-    before,
-    E,
     V,
     N,
     drafts,
@@ -120,12 +117,10 @@ def walk_gsd_kernel(
 ) -> None:
     """One program an image; the target's and the drafter's remains stand in `left` and `drafted` [B, V] float64."""
     image = tl.program_id(0)
-    if takes_part(status, finite, taken, image, rows, ROWS) == 0:
+    if takes_part(out.status, out.finite, out.taken, image, rows, ROWS) == 0:
         return
-    tree = image * N
-    accept = uniforms + image * ROLES * N + N
-    residual = accept + N
-    bonus = residual + N
+    base = image * N
+    accept, residual, bonus = noise_of(tree, image, N, ROLES)
     rest = left + image.to(tl.int64) * V
     offered = drafted + image.to(tl.int64) * V
     none = tl.full((2,), -1, tl.int64)
@@ -136,8 +131,8 @@ def walk_gsd_kernel(
     going = tl.full((), 1, tl.int32)
     sound = tl.full((), 1, tl.int32)
     while going == 1:
-        row = probs + (tree + node) * V
-        child = tl.load(first + tree + node)
+        row = tree.probs + (base + node) * V
+        child = tl.load(tree.first + base + node)
         kept = tl.full((), -1, tl.int64)
         tried = tl.full((), 0, tl.int32)
         gone = tl.full((CHILDREN,), -1, tl.int64)
@@ -145,13 +140,13 @@ def walk_gsd_kernel(
         if child >= 0:
             normalised(row, rest, V, BLOCK)
             if KIND != POINTS:
-                line = image.to(tl.int64) * drafts + tl.load(draft_rows + tree + node)
-                normalised(draft_probs + line * V, offered, V, BLOCK)
+                line = image.to(tl.int64) * drafts + tl.load(tree.draft_rows + base + node)
+                normalised(tree.draft_probs + line * V, offered, V, BLOCK)
         else:
             copy_row(row, rest, V, BLOCK)
         tl.debug_barrier()
         while (child >= 0) & (kept < 0):
-            proposed = tl.load(tokens + tree + child)
+            proposed = tl.load(tree.tokens + base + child)
             mass = tl.load(rest + proposed)
             chance = tl.full((), 1.0, tl.float64)
             if KIND != POINTS:
@@ -159,18 +154,18 @@ def walk_gsd_kernel(
             if chance <= 0.0:
                 sound = tl.full((), 0, tl.int32)
             rank = rank_of(rest, V, proposed, RISING, BLOCK)
-            if (RISING == 0) | (rank >= before):
+            if (RISING == 0) | (rank >= groups.before):
                 other = proposed
-                for _ in range(0, tl.minimum(before, rank)):
+                for _ in range(0, tl.minimum(groups.before, rank)):
                     other = beside(rest, V, other, True, RISING, BLOCK)
-                    if alike(rest, codebook, proposed, other, gaps, limits, E, EBLOCK):
+                    if alike(rest, groups, proposed, other, EBLOCK):
                         mass += tl.load(rest + other)
                         if KIND != POINTS:
                             chance += tl.load(offered + other)
                 other = proposed
-                for _ in range(0, tl.minimum(group - before - 1, V - 1 - rank)):
+                for _ in range(0, tl.minimum(groups.group - groups.before - 1, V - 1 - rank)):
                     other = beside(rest, V, other, False, RISING, BLOCK)
-                    if alike(rest, codebook, proposed, other, gaps, limits, E, EBLOCK):
+                    if alike(rest, groups, proposed, other, EBLOCK):
                         mass += tl.load(rest + other)
                         if KIND != POINTS:
                             chance += tl.load(offered + other)
@@ -179,93 +174,59 @@ def walk_gsd_kernel(
             else:
                 gone = tl.where(turns == tried, proposed, gone)
                 tried += 1
-                lacking = tl.full((), 0.0, tl.float64)
-                for start in range(0, V, BLOCK):
-                    place = start + tl.arange(0, BLOCK)
-                    inside = place < V
-                    offer = tl.where(place == proposed, 1.0, 0.0).to(tl.float64)
-                    if KIND != POINTS:
-                        offer = tl.load(offered + place, inside, other=0.0)
-                    lacking += tl.sum(tl.maximum(tl.load(rest + place, inside, other=0.0) - offer, 0.0), axis=0)
-                tl.debug_barrier()
-                if lacking > 0.0:
-                    for start in range(0, V, BLOCK):
-                        place = start + tl.arange(0, BLOCK)
-                        inside = place < V
-                        offer = tl.where(place == proposed, 1.0, 0.0).to(tl.float64)
-                        if KIND != POINTS:
-                            offer = tl.load(offered + place, inside, other=0.0)
-                        here = tl.maximum(tl.load(rest + place, inside, other=0.0) - offer, 0.0)
-                        tl.store(rest + place, here / lacking, inside)
-                tl.debug_barrier()
+                take_offer(rest, offered, proposed, 1.0, V, KIND, BLOCK)
                 if KIND == WITHOUT:
                     offer_others(offered, gone, V, BLOCK)
                     tl.debug_barrier()
-                child = tl.load(sibling + tree + child)
+                child = tl.load(tree.sibling + base + child)
         if kept >= 0:
-            tl.store(path + tree + length, kept)
+            tl.store(out.path + base + length, kept)
             length += 1
             node = kept
         else:
             going = tl.full((), 0, tl.int32)
     role = tl.where(tried > 0, residual, bonus)
     found = draw(rest, V, tl.load(role + node), none, BLOCK)
-    conclude(status, taken, token, image, length, found, V)
-    if sound == 0:
-        tl.store(taken + image, 0)
-        tl.store(status + image, 4)
+    conclude(out, image, length, found, V, sound)
 
 
-def walk_gsd(
-    tree: BatchTree,
-    out: Verdicts,
-    left: Tensor,
-    drafted: Tensor,
-    groups: Groups,
-    drawn: int,
-    children: int,
-    levels: int,
-) -> None:
-    """Decide every image's tree of any kind; left and drafted [B, V] float64 are scratch.
-
-    drawn: of `proposals.kind_of`. children: of one node at most; levels: the tree's greatest depth.
-    """
-    batch, nodes, vocab_size = tree.probs.shape
-    width = groups.codebook.shape[1]
-    launch(
-        walk_gsd_kernel,
-        (batch,),
-        row_bytes(tree, levels + 1, 4 + 4 + 8 * (groups.group + 3)),
-        tree.tokens,
-        tree.first,
-        tree.sibling,
-        tree.probs,
-        tree.draft_probs,
-        tree.draft_rows,
-        tree.uniforms,
-        groups.codebook,
-        groups.gap,
-        groups.limit,
-        left,
-        drafted,
-        out.path,
-        out.taken,
-        out.token,
-        out.status,
-        out.finite,
-        groups.group,
-        groups.before,
-        width,
-        vocab_size,
-        nodes,
-        tree.draft_probs.shape[1],
-        out.finite.shape[1],
-        KIND=drawn,
-        RISING=int(groups.rising),
-        ROLES=tree.uniforms.shape[1],
-        CHILDREN=next_power_of_2(max(2, children)),
-        ROWS=next_power_of_2(out.finite.shape[1]),
-        BLOCK=tile(vocab_size, children),
-        EBLOCK=next_power_of_2(max(2, width)),
-        warps=4 if drawn == WITHOUT.value else 8,  # either way within the budget of registers, without spills
+def gsd_walk(rule: GroupedSpeculation, shape: Shape, device: torch.device) -> Decide:
+    """The device form of rule 'gsd', but with the residual "standard"."""
+    if rule.residual == "standard":
+        raise ValueError(
+            "device: rule 'gsd' has no form with residual 'standard'; those that have one: paper, released"
+        )
+    if rule.codebook.shape[0] != shape.vocab_size:
+        raise ValueError(
+            f"device: gsd: expected a codebook of V = {shape.vocab_size} codes, got {rule.codebook.shape[0]}"
+        )
+    codebook = torch.as_tensor(rule.codebook, device=device).contiguous()
+    grouped = rule.grouped
+    groups = Groups(
+        codebook,
+        torch.tensor([rule.gap], dtype=torch.float64, device=device),
+        torch.tensor([rule.distance**2], dtype=codebook.dtype, device=device),
+        rule.group,
+        grouped.before,
+        codebook.shape[1],
     )
+    left, drafted, drawn = scratch(shape, device), scratch(shape, device), kind_of(shape.drawn)
+
+    def decide(tree: BatchTree, depths: Tensor, out: Verdicts) -> None:
+        launch_walk(
+            walk_gsd_kernel,
+            tree,
+            out,
+            row_bytes(tree, shape.levels + 1, 4 + 4 + 8 * (rule.group + 3)),
+            groups,
+            left,
+            drafted,
+            KIND=drawn,
+            RISING=int(grouped.rising),
+            CHILDREN=next_power_of_2(max(2, shape.children)),
+            BLOCK=tile(shape.vocab_size, shape.children),
+            EBLOCK=next_power_of_2(max(2, groups.width)),
+            warps=4 if drawn == WITHOUT.value else 8,  # either way within the budget of registers, without spills
+        )
+
+    return decide

@@ -1,40 +1,37 @@
 """The walk of `algos.accept.lantern` over point proposals: each is kept with its own mass and its pool's."""
 
+import torch
 from torch import Tensor
 
-from underpaint.runtime.device.kernels.pool import PAPER, RELATIVE, RELEASED, STANDARD, clear, pool
-from underpaint.runtime.device.kernels.row_maths import draw, flip, row_sum
-from underpaint.runtime.device.kernels.walk import BatchTree, Verdicts, conclude, row_bytes, takes_part, tile
-from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
-
-
-@kernel
-def copy_row(row, out, V, BLOCK: tl.constexpr) -> None:
-    """`row` [V] float32 to `out` [V] float64."""
-    for start in range(0, V, BLOCK):
-        place = start + tl.arange(0, BLOCK)
-        tl.store(out + place, tl.load(row + place, place < V, other=0.0).to(tl.float64), place < V)
+from underpaint.algos.accept.lantern import Lantern, LanternPP
+from underpaint.runtime.device.kernels.pool import PAPER, RELATIVE, RELEASED, clear, pool, pools_of
+from underpaint.runtime.device.kernels.row_maths import copy_row, draw, flip, row_sum
+from underpaint.runtime.device.kernels.walk import (
+    BatchTree,
+    Decide,
+    Shape,
+    Verdicts,
+    conclude,
+    launch_walk,
+    noise_of,
+    row_bytes,
+    scratch,
+    takes_part,
+    tile,
+)
+from underpaint.runtime.device.kernels.walk_drawn import drawn_walk
+from underpaint.runtime.device.language import kernel, tl
 
 
 @kernel
 def walk_lantern_kernel(
-    tokens,
-    first,
-    sibling,
-    probs,
-    uniforms,
-    neighbours,
+    tree,
+    out,
+    pools,
     left,
-    path,
-    taken,
-    token,
-    status,
-    finite,
-    bound,
-    K,
-    columns,
     V,
     N,
+    drafts,
     rows,
     POOLED: tl.constexpr,
     RESIDUAL: tl.constexpr,
@@ -45,36 +42,34 @@ def walk_lantern_kernel(
 ) -> None:
     """One program an image; what siblings leave of a distribution is kept in `left` [B, V] float64."""
     image = tl.program_id(0)
-    if takes_part(status, finite, taken, image, rows, ROWS) == 0:
+    if takes_part(out.status, out.finite, out.taken, image, rows, ROWS) == 0:
         return
-    tree = image * N
-    accept = uniforms + image * ROLES * N + N
-    residual = accept + N
-    bonus = residual + N
+    base = image * N
+    accept, residual, bonus = noise_of(tree, image, N, ROLES)
     rest = left + image.to(tl.int64) * V
     none = tl.full((2,), -1, tl.int64)
-    most = tl.load(bound)
+    most = tl.load(pools.bound)
     node = tl.full((), 0, tl.int64)
     length = tl.full((), 0, tl.int64)
     tried = tl.full((), 0, tl.int32)
     going = tl.full((), 1, tl.int32)
     while going == 1:
         tl.debug_barrier()
-        copy_row(probs + (tree + node) * V, rest, V, BLOCK)
+        copy_row(tree.probs + (base + node) * V, rest, V, BLOCK)
         tl.debug_barrier()
         total = row_sum(rest, V, none, BLOCK)
         summed = total
         tried = tl.full((), 0, tl.int32)
         kept = tl.full((), -1, tl.int64)
-        child = tl.load(first + tree + node)
+        child = tl.load(tree.first + base + node)
         while (child >= 0) & (kept < 0):
-            proposed = tl.load(tokens + tree + child)
-            near = neighbours + proposed * columns
+            proposed = tl.load(tree.tokens + base + child)
+            near = pools.neighbours + proposed * pools.columns
             own = tl.load(rest + proposed)
             limit = most * total
             if POOLED == RELATIVE:
                 limit = most * own
-            mass, codes = pool(rest, near, K, limit, KBLOCK)
+            mass, codes = pool(rest, near, pools.k, limit, KBLOCK)
             if flip(tl.load(accept + child), own + mass, total):
                 kept = child
             else:
@@ -83,7 +78,7 @@ def walk_lantern_kernel(
                 if RESIDUAL == PAPER:
                     clear(rest, near, codes, KBLOCK)
                 if RESIDUAL == RELEASED:
-                    clear(rest, near, tl.where(codes > 0, tl.minimum(K + 1, columns), 0), KBLOCK)
+                    clear(rest, near, tl.where(codes > 0, tl.minimum(pools.k + 1, pools.columns), 0), KBLOCK)
                 tl.store(rest + proposed, 0.0)
                 tl.debug_barrier()
                 if RESIDUAL == PAPER:
@@ -94,7 +89,7 @@ def walk_lantern_kernel(
                     total = row_sum(rest, V, none, BLOCK)
                     summed = total
                 if total > 0.0:
-                    child = tl.load(sibling + tree + child)
+                    child = tl.load(tree.sibling + base + child)
                 elif RESIDUAL != RELEASED:
                     kept = child  # it was certain to be kept, and only rounding said otherwise
                 else:
@@ -104,66 +99,29 @@ def walk_lantern_kernel(
                     tl.debug_barrier()
                     total = row_sum(rest, V, none, BLOCK)
                     summed = total
-                    child = tl.load(sibling + tree + child)
+                    child = tl.load(tree.sibling + base + child)
         if kept >= 0:
-            tl.store(path + tree + length, kept)
+            tl.store(out.path + base + length, kept)
             length += 1
             node = kept
         else:
             going = tl.full((), 0, tl.int32)
     role = tl.where(tried > 0, residual, bonus)
     found = draw(rest, V, tl.load(role + node), none, BLOCK)
-    conclude(status, taken, token, image, length, found, V)
+    conclude(out, image, length, found, V, 1)
 
 
-class Pools:
-    """Whose pools and residual: settings of LANTERN or LANTERN++ on the device.
+def lantern_walk(rule: Lantern | LanternPP, shape: Shape, device: torch.device) -> Decide:
+    """The device form of rules 'lantern' and 'lantern_pp', on trees of any kind."""
+    if shape.drawn == "iid" and rule.residual == "released":
+        raise ValueError("device: residual 'released' says nothing of 'iid' trees; use 'paper' or 'standard'")
+    pools, constants = pools_of(rule, device)
+    if shape.drawn != "top_k":
+        return drawn_walk(rule, shape, device, (pools, constants))
+    left = scratch(shape, device)
 
-    neighbours [V, columns] int32; bound [1] float64: delta, or factor - 1; k: columns used, 0 for all.
-    """
+    def decide(tree: BatchTree, depths: Tensor, out: Verdicts) -> None:
+        moved = row_bytes(tree, shape.levels + 1, 4 + 8 + 8)
+        launch_walk(walk_lantern_kernel, tree, out, moved, pools, left, BLOCK=tile(shape.vocab_size), **constants)
 
-    __slots__ = ("bound", "k", "kind", "neighbours", "residual")
-
-    def __init__(self, neighbours: Tensor, k: int, bound: Tensor, kind: int, residual: str) -> None:
-        self.neighbours, self.bound, self.kind = neighbours, bound, kind
-        self.k = k or neighbours.shape[1]
-        self.residual = {"paper": PAPER.value, "released": RELEASED.value, "standard": STANDARD.value}[residual]
-
-    @property
-    def tile(self) -> int:
-        """Codes of a pool at a time."""
-        return min(256, next_power_of_2(max(2, self.k)))
-
-
-def walk_lantern(tree: BatchTree, out: Verdicts, pools: Pools, left: Tensor, levels: int) -> None:
-    """Decide every image's tree of point proposals; left [B, V] float64 is scratch."""
-    batch, nodes, vocab_size = tree.probs.shape
-    launch(
-        walk_lantern_kernel,
-        (batch,),
-        row_bytes(tree, levels + 1, 4 + 8 + 8),
-        tree.tokens,
-        tree.first,
-        tree.sibling,
-        tree.probs,
-        tree.uniforms,
-        pools.neighbours,
-        left,
-        out.path,
-        out.taken,
-        out.token,
-        out.status,
-        out.finite,
-        pools.bound,
-        pools.k,
-        pools.neighbours.shape[1],
-        vocab_size,
-        nodes,
-        out.finite.shape[1],
-        POOLED=pools.kind,
-        RESIDUAL=pools.residual,
-        ROLES=tree.uniforms.shape[1],
-        ROWS=next_power_of_2(out.finite.shape[1]),
-        BLOCK=tile(vocab_size),
-        KBLOCK=pools.tile,
-    )
+    return decide

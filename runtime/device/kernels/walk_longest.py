@@ -4,14 +4,28 @@ Two kernels: one tests all nodes at once, the other takes the longest path of no
 `greedy`, `lantern_greedy`, `typical` and `longest`.
 """
 
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final
 
+import torch
 from torch import Tensor
 
-from underpaint.runtime.device.kernels.pool import NONE, RELATIVE, pool
+from underpaint.algos.accept.greedy import GreedyMatch
+from underpaint.algos.accept.lantern_greedy import LanternGreedy, LanternPPGreedy
+from underpaint.algos.accept.typical import TypicalAcceptance
+from underpaint.runtime.device.kernels.pool import NONE, RELATIVE, Pools, no_pools, pool, pools_of
 from underpaint.runtime.device.kernels.row_maths import draw, row_argmax
-from underpaint.runtime.device.kernels.walk import BatchTree, Verdicts, conclude, row_bytes, takes_part, tile
-from underpaint.runtime.device.kernels.walk_lantern import Pools
+from underpaint.runtime.device.kernels.walk import (
+    BatchTree,
+    Decide,
+    Shape,
+    Verdicts,
+    conclude,
+    launch_walk,
+    row_bytes,
+    takes_part,
+    tile,
+)
 from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
 
 FIRST: Final = 0
@@ -24,60 +38,36 @@ LIKELIEST: Final = 2
 
 @kernel
 def pass_by_argmax_kernel(
-    tokens,
-    parents,
-    counts,
-    probs,
-    neighbours,
-    bound,
-    passes,
-    K,
-    columns,
-    V,
-    N,
-    POOLED: tl.constexpr,
-    BLOCK: tl.constexpr,
-    KBLOCK: tl.constexpr,
+    tree, pools, passes, V, N, POOLED: tl.constexpr, RESIDUAL: tl.constexpr, BLOCK: tl.constexpr, KBLOCK: tl.constexpr
 ) -> None:
     """One program a (node, image): whether it holds its parent's likeliest token, or its pool outweighs that."""
     node, image = tl.program_id(0) + 1, tl.program_id(1)
-    if node >= tl.load(counts + image):
+    if node >= tl.load(tree.counts + image):
         return
-    tree = image * N
-    row = probs + (tree + tl.load(parents + tree + node)) * V
-    token = tl.load(tokens + tree + node)
+    base = image * N
+    row = tree.probs + (base + tl.load(tree.parents + base + node)) * V
+    token = tl.load(tree.tokens + base + node)
     best, top = row_argmax(row, V, BLOCK)
     kept = token == top
     if POOLED != NONE:
         own = tl.load(row + token).to(tl.float64)
-        limit = tl.load(bound)
+        limit = tl.load(pools.bound)
         if POOLED == RELATIVE:
             limit = limit * own
-        mass, _ = pool(row, neighbours + token * columns, K, limit, KBLOCK)
+        mass, _ = pool(row, pools.neighbours + token * pools.columns, pools.k, limit, KBLOCK)
         boosted = own + mass
         kept = kept | (boosted > best) | ((boosted == best) & (token < top))
-    tl.store(passes + tree + node, kept.to(tl.int64))
+    tl.store(passes + base + node, kept.to(tl.int64))
 
 
 @kernel
-def pass_by_typical_kernel(
-    tokens,
-    parents,
-    counts,
-    probs,
-    bound,
-    passes,
-    logs,
-    V,
-    N,
-    BLOCK: tl.constexpr,
-) -> None:
+def pass_by_typical_kernel(tree, bound, passes, logs, V, N, BLOCK: tl.constexpr) -> None:
     """One program a (node, image): whether p(x) > min(epsilon, alpha exp(-H)); `logs`: log p(x). bound: [2] float64."""
     node, image = tl.program_id(0) + 1, tl.program_id(1)
-    if node >= tl.load(counts + image):
+    if node >= tl.load(tree.counts + image):
         return
-    tree = image * N
-    row = probs + (tree + tl.load(parents + tree + node)) * V
+    base = image * N
+    row = tree.probs + (base + tl.load(tree.parents + base + node)) * V
     entropy = tl.full((), 0.0, tl.float64)
     for start in range(0, V, BLOCK):
         place = start + tl.arange(0, BLOCK)
@@ -88,28 +78,21 @@ def pass_by_typical_kernel(
     alpha = tl.load(bound + 1)
     if alpha < float("inf"):
         least = tl.minimum(least, alpha * tl.exp(-entropy))
-    own = tl.load(row + tl.load(tokens + tree + node)).to(tl.float64)
-    tl.store(passes + tree + node, (own > least).to(tl.int64))
-    tl.store(logs + tree + node, tl.log(tl.where(own > 0.0, own, 1.0)))
+    own = tl.load(row + tl.load(tree.tokens + base + node)).to(tl.float64)
+    tl.store(passes + base + node, (own > least).to(tl.int64))
+    tl.store(logs + base + node, tl.log(tl.where(own > 0.0, own, 1.0)))
 
 
 @kernel
 def walk_longest_kernel(
-    parents,
-    counts,
+    tree,
+    out,
     depths,
-    masks,
-    probs,
     passes,
     logs,
-    uniforms,
-    path,
-    taken,
-    token,
-    status,
-    finite,
     V,
     N,
+    drafts,
     rows,
     CHOOSE: tl.constexpr,
     GREEDY: tl.constexpr,
@@ -120,121 +103,109 @@ def walk_longest_kernel(
 ) -> None:
     """One program an image: a node is kept where its ancestors and itself passed, which is one operation on bits."""
     image = tl.program_id(0)
-    if takes_part(status, finite, taken, image, rows, ROWS) == 0:
+    if takes_part(out.status, out.finite, out.taken, image, rows, ROWS) == 0:
         return
-    tree = image * N
+    base = image * N
     node = tl.arange(0, NODES)
     here = node.to(tl.int64)
-    inside = node < tl.load(counts + image)
-    passed = (tl.load(passes + tree + node, inside & (node > 0), other=0) == 1) & (node > 0)
-    parent = tl.load(parents + tree + node, inside, other=-1)
+    inside = node < tl.load(tree.counts + image)
+    passed = (tl.load(passes + base + node, inside & (node > 0), other=0) == 1) & (node > 0)
+    parent = tl.load(tree.parents + base + node, inside, other=-1)
     if CHOOSE == 0:
         earlier = (parent[:, None] == parent[None, :]) & (node[None, :] < node[:, None]) & passed[None, :]
         passed = passed & (tl.sum(earlier.to(tl.int32), axis=1) == 0)
     own = tl.full((NODES,), 1, tl.int64) << here
     good = tl.sum(tl.where(passed | (node == 0), own, 0), axis=0)
-    mask = tl.load(masks + tree + node, inside, other=0)
+    mask = tl.load(tree.masks + base + node, inside, other=0)
     alive = inside & ((mask & good) == mask)
-    depth = tl.where(alive, tl.load(depths + tree + node, inside, other=-1), -1)
+    depth = tl.where(alive, tl.load(depths + base + node, inside, other=-1), -1)
     deepest = tl.max(depth, axis=0)
     ends = depth == deepest
     if CHOOSE == 2:
         above = ((mask[:, None] >> here[None, :]) & 1) == 1
-        log = tl.load(logs + tree + node, inside & (node > 0), other=0.0)
+        log = tl.load(logs + base + node, inside & (node > 0), other=0.0)
         sums = tl.sum(tl.where(above, log[None, :], 0.0), axis=1)
         best = tl.max(tl.where(ends, sums, float("-inf")), axis=0)
         ends = ends & (sums == best)
     end = tl.min(tl.where(ends, here, NODES), axis=0)
     line = tl.sum(tl.where(here == end, mask, 0), axis=0)
     on_path = ((line >> here) & 1) == 1
-    tl.store(path + tree + depth - 1, here, on_path & (node > 0))
-    row = probs + (tree + end) * V
+    tl.store(out.path + base + depth - 1, here, on_path & (node > 0))
+    row = tree.probs + (base + end) * V
     if GREEDY:
         _, found = row_argmax(row, V, BLOCK)
     else:
         none = tl.full((2,), -1, tl.int64)
-        uniform = tl.load(uniforms + image * ROLES * N + 3 * N + end)
+        uniform = tl.load(tree.uniforms + image * ROLES * N + 3 * N + end)
         found = draw(row, V, uniform, none, BLOCK)
-    conclude(status, taken, token, image, deepest, found, V)
+    conclude(out, image, deepest, found, V, 1)
 
 
-def pass_by_argmax(tree: BatchTree, passes: Tensor, pools: Pools | None) -> None:
-    """Fill passes [B, N] int64 by greedy match, or by greedy LANTERN with `pools`."""
-    batch, nodes, vocab_size = tree.probs.shape
-    if nodes == 1:
-        return
-    launch(
-        pass_by_argmax_kernel,
-        (nodes - 1, batch),
-        row_bytes(tree, nodes - 1),
-        tree.tokens,
-        tree.parents,
-        tree.counts,
-        tree.probs,
-        tree.tokens if pools is None else pools.neighbours,
-        tree.uniforms if pools is None else pools.bound,
-        passes,
-        1 if pools is None else pools.k,
-        0 if pools is None else pools.neighbours.shape[1],
-        vocab_size,
-        nodes,
-        POOLED=NONE.value if pools is None else pools.kind,
-        BLOCK=tile(vocab_size),
-        KBLOCK=2 if pools is None else pools.tile,
+def _walk_by_tests(
+    test: Callable[[BatchTree, Tensor, Tensor], tuple[Any, tuple[Any, ...], dict[str, int]]],
+    shape: Shape,
+    device: torch.device,
+    choose: int,
+    greedy: bool,
+) -> Decide:
+    """test: the kernel that tests every node of (tree, passes, logs), its arguments and its constants.
+
+    The extra token is the likeliest (`greedy`) or drawn.
+    """
+    size, block = (shape.batch, shape.nodes), tile(shape.vocab_size)
+    passes = torch.zeros(size, dtype=torch.int64, device=device)
+    logs = torch.zeros(size, dtype=torch.float64, device=device)
+
+    def decide(tree: BatchTree, depths: Tensor, out: Verdicts) -> None:
+        if shape.nodes > 1:
+            kernel_, arguments, constants = test(tree, passes, logs)
+            moved = row_bytes(tree, shape.nodes - 1)
+            sizes = (shape.vocab_size, shape.nodes)
+            launch(kernel_, (shape.nodes - 1, shape.batch), moved, *arguments, *sizes, BLOCK=block, **constants)
+        launch_walk(
+            walk_longest_kernel,
+            tree,
+            out,
+            row_bytes(tree, 1),
+            depths,
+            passes,
+            logs,
+            CHOOSE=choose,
+            GREEDY=int(greedy),
+            NODES=next_power_of_2(max(2, shape.nodes)),
+            BLOCK=block,
+        )
+
+    return decide
+
+
+def greedy_walk(
+    rule: GreedyMatch | LanternGreedy | LanternPPGreedy,
+    shape: Shape,
+    device: torch.device,
+    pooling: tuple[Pools, dict[str, int]] | None = None,
+) -> Decide:
+    """The device form of rule 'greedy'; with `pooling`, of greedy LANTERN."""
+    pools, constants = pooling or no_pools(device)
+    choose = LONGEST if getattr(rule, "choose", "first") == "longest" else FIRST
+    return _walk_by_tests(
+        lambda tree, passes, logs: (pass_by_argmax_kernel, (tree, pools, passes), constants),
+        *(shape, device, choose),
+        greedy=True,
     )
 
 
-def pass_by_typical(tree: BatchTree, passes: Tensor, logs: Tensor, bound: Tensor) -> None:
-    """Fill passes [B, N] int64 and logs [B, N] float64; bound [2] float64 is (epsilon, alpha)."""
-    batch, nodes, vocab_size = tree.probs.shape
-    if nodes == 1:
-        return
-    launch(
-        pass_by_typical_kernel,
-        (nodes - 1, batch),
-        row_bytes(tree, nodes - 1),
-        tree.tokens,
-        tree.parents,
-        tree.counts,
-        tree.probs,
-        bound,
-        passes,
-        logs,
-        vocab_size,
-        nodes,
-        BLOCK=tile(vocab_size),
-    )
+def lantern_greedy_walk(rule: LanternGreedy | LanternPPGreedy, shape: Shape, device: torch.device) -> Decide:
+    """The device form of rules 'lantern_greedy' and 'lantern_pp_greedy'."""
+    return greedy_walk(rule, shape, device, pools_of(rule, device))
 
 
-def walk_longest(
-    tree: BatchTree, depths: Tensor, out: Verdicts, passes: Tensor, logs: Tensor, choose: int, greedy: bool
-) -> None:
-    """Decide every image's tree by its nodes' tests; the extra token is the likeliest (`greedy`) or drawn."""
-    batch, nodes, vocab_size = tree.probs.shape
-    launch(
-        walk_longest_kernel,
-        (batch,),
-        row_bytes(tree, 1),
-        tree.parents,
-        tree.counts,
-        depths,
-        tree.masks,
-        tree.probs,
-        passes,
-        logs,
-        tree.uniforms,
-        out.path,
-        out.taken,
-        out.token,
-        out.status,
-        out.finite,
-        vocab_size,
-        nodes,
-        out.finite.shape[1],
-        CHOOSE=choose,
-        GREEDY=greedy,
-        ROLES=tree.uniforms.shape[1],
-        NODES=next_power_of_2(max(2, nodes)),
-        ROWS=next_power_of_2(out.finite.shape[1]),
-        BLOCK=tile(vocab_size),
+def typical_walk(rule: TypicalAcceptance, shape: Shape, device: torch.device) -> Decide:
+    """The device form of rule 'typical'."""
+    bound = torch.tensor([rule.epsilon, rule.alpha], dtype=torch.float64, device=device)
+    choose = LIKELIEST if rule.choose == "likeliest" else LONGEST
+    return _walk_by_tests(
+        lambda tree, passes, logs: (pass_by_typical_kernel, (tree, bound, passes, logs), {}),
+        *(shape, device, choose),
+        greedy=False,
     )

@@ -4,14 +4,25 @@ A program visits an image's tree depth first. What it holds of the nodes above (
 level, and of distributions a row of scratch a level.
 """
 
+import torch
 from torch import Tensor
 
-from underpaint.runtime.device.kernels.proposals import POINTS, WITHOUT, offer_others
-from underpaint.runtime.device.kernels.row_maths import draw, flip
-from underpaint.runtime.device.kernels.walk import BatchTree, Verdicts, conclude, row_bytes, takes_part, tile
-from underpaint.runtime.device.kernels.walk_drawn import normalised
-from underpaint.runtime.device.kernels.walk_lantern import copy_row
-from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
+from underpaint.algos.accept.traversal import TraversalVerification
+from underpaint.runtime.device.kernels.proposals import POINTS, WITHOUT, kind_of, offer_others, take_offer
+from underpaint.runtime.device.kernels.row_maths import copy_row, draw, flip, normalised
+from underpaint.runtime.device.kernels.walk import (
+    BatchTree,
+    Decide,
+    Shape,
+    Verdicts,
+    conclude,
+    launch_walk,
+    noise_of,
+    row_bytes,
+    takes_part,
+    tile,
+)
+from underpaint.runtime.device.language import kernel, next_power_of_2, tl
 
 
 @kernel
@@ -35,25 +46,15 @@ def tried_before(tokens, sibling, tree, start, child, CHILDREN: tl.constexpr):
 
 @kernel
 def walk_traversal_kernel(
-    tokens,
-    first,
-    sibling,
-    probs,
-    draft_probs,
-    draft_rows,
-    uniforms,
+    tree,
+    out,
     left,
     drafted,
-    path,
-    taken,
-    token,
-    status,
-    finite,
+    levels,
     V,
     N,
     drafts,
     rows,
-    levels,
     KIND: tl.constexpr,
     ROLES: tl.constexpr,
     LANES: tl.constexpr,
@@ -63,18 +64,16 @@ def walk_traversal_kernel(
 ) -> None:
     """One program an image; left and drafted [B, levels, V] float64: what is lacking and offered at each open node."""
     image = tl.program_id(0)
-    if takes_part(status, finite, taken, image, rows, ROWS) == 0:
+    if takes_part(out.status, out.finite, out.taken, image, rows, ROWS) == 0:
         return
-    tree = image * N
-    accept = uniforms + image * ROLES * N + N
-    residual = accept + N
-    bonus = residual + N
+    base = image * N
+    accept, residual, bonus = noise_of(tree, image, N, ROLES)
     scratch = image.to(tl.int64) * levels
     none = tl.full((2,), -1, tl.int64)
     lane = tl.arange(0, LANES)
     nodes = tl.zeros((LANES,), tl.int64)
     weights = tl.full((LANES,), 1.0, tl.float64)
-    children = tl.where(lane == 0, tl.load(first + tree), -1)
+    children = tl.where(lane == 0, tl.load(tree.first + base), -1)
     tried = tl.zeros((LANES,), tl.int32)
     depth = tl.full((), 0, tl.int32)
     going = tl.full((), 1, tl.int32)
@@ -85,7 +84,7 @@ def walk_traversal_kernel(
         weight = lane_of(weights, lane, depth)
         child = lane_of(children, lane, depth)
         turn = lane_of(tried, lane, depth)
-        row = probs + (tree + node) * V
+        row = tree.probs + (base + node) * V
         rest = left + (scratch + depth) * V
         offered = drafted + (scratch + depth) * V
         tl.debug_barrier()
@@ -93,14 +92,16 @@ def walk_traversal_kernel(
             if turn == 0:
                 normalised(row, rest, V, BLOCK)
                 if KIND != POINTS:
-                    line = image.to(tl.int64) * drafts + tl.load(draft_rows + tree + node)
-                    normalised(draft_probs + line * V, offered, V, BLOCK)
+                    line = image.to(tl.int64) * drafts + tl.load(tree.draft_rows + base + node)
+                    normalised(tree.draft_probs + line * V, offered, V, BLOCK)
             else:
                 if KIND == WITHOUT:
-                    gone = tried_before(tokens, sibling, tree, tl.load(first + tree + node), child, CHILDREN)
+                    gone = tried_before(
+                        tree.tokens, tree.sibling, base, tl.load(tree.first + base + node), child, CHILDREN
+                    )
                     offer_others(offered, gone, V, BLOCK)
             tl.debug_barrier()
-            proposed = tl.load(tokens + tree + child)
+            proposed = tl.load(tree.tokens + base + child)
             chance = tl.full((), 1.0, tl.float64)
             if KIND != POINTS:
                 chance = tl.load(offered + proposed)
@@ -108,17 +109,17 @@ def walk_traversal_kernel(
                 sound = tl.full((), 0, tl.int32)
             own = weight * tl.load(rest + proposed)
             deeper = tl.minimum(1.0, own / tl.where(chance > 0.0, chance, 1.0))
-            children = tl.where(lane == depth, tl.load(sibling + tree + child), children)
+            children = tl.where(lane == depth, tl.load(tree.sibling + base + child), children)
             tried = tl.where(lane == depth, turn + 1, tried)
             depth += 1
             nodes = tl.where(lane == depth, child, nodes)
             weights = tl.where(lane == depth, deeper, weights)
-            children = tl.where(lane == depth, tl.load(first + tree + child), children)
+            children = tl.where(lane == depth, tl.load(tree.first + base + child), children)
             tried = tl.where(lane == depth, 0, tried)
         else:
             if (depth == 0) | flip(tl.load(accept + node), weight, 1.0):
                 going = tl.full((), 0, tl.int32)
-                inner = tl.load(first + tree + node) >= 0
+                inner = tl.load(tree.first + base + node) >= 0
                 uniform = tl.load(tl.where(inner, residual, bonus) + node)
                 if turn == 0:  # nothing was judged here: what is lacking is the target's own row
                     tl.debug_barrier()
@@ -126,75 +127,40 @@ def walk_traversal_kernel(
                     tl.debug_barrier()
                 found = draw(rest, V, uniform, none, BLOCK)
             else:
-                proposed = tl.load(tokens + tree + node)
+                proposed = tl.load(tree.tokens + base + node)
                 depth -= 1
                 above = lane_of(weights, lane, depth)
                 lacking = left + (scratch + depth) * V
                 given = drafted + (scratch + depth) * V
-                total = tl.full((), 0.0, tl.float64)
-                for start in range(0, V, BLOCK):
-                    place = start + tl.arange(0, BLOCK)
-                    inside = place < V
-                    offer = tl.where(place == proposed, 1.0, 0.0).to(tl.float64)
-                    if KIND != POINTS:
-                        offer = tl.load(given + place, inside, other=0.0)
-                    total += tl.sum(
-                        tl.maximum(above * tl.load(lacking + place, inside, other=0.0) - offer, 0.0), axis=0
-                    )
-                if total > 0.0:
-                    for start in range(0, V, BLOCK):
-                        place = start + tl.arange(0, BLOCK)
-                        inside = place < V
-                        offer = tl.where(place == proposed, 1.0, 0.0).to(tl.float64)
-                        if KIND != POINTS:
-                            offer = tl.load(given + place, inside, other=0.0)
-                        here = tl.maximum(above * tl.load(lacking + place, inside, other=0.0) - offer, 0.0)
-                        tl.store(lacking + place, here / total, inside)
+                total = take_offer(lacking, given, proposed, above, V, KIND, BLOCK)
                 nothing = tl.where(above < 1.0, 0.0, above)
                 lowered = total / tl.where(total > 0.0, total + (1.0 - above), 1.0)
                 weights = tl.where(lane == depth, tl.where(total > 0.0, lowered, nothing), weights)
-    tl.store(path + tree + lane - 1, nodes, (lane > 0) & (lane <= depth))
-    conclude(status, taken, token, image, depth.to(tl.int64), found, V)
-    if sound == 0:
-        tl.store(taken + image, 0)
-        tl.store(status + image, 4)
+    tl.store(out.path + base + lane - 1, nodes, (lane > 0) & (lane <= depth))
+    conclude(out, image, depth.to(tl.int64), found, V, sound)
 
 
-def walk_traversal(tree: BatchTree, out: Verdicts, left: Tensor, drafted: Tensor, drawn: int, children: int) -> None:
-    """Decide every image's tree of any kind; left and drafted [B, levels + 1, V] float64 are scratch.
+def traversal_walk(rule: TraversalVerification, shape: Shape, device: torch.device) -> Decide:
+    """The device form of rule 'traversal'."""
+    levels, drawn = shape.levels + 1, kind_of(shape.drawn)
+    size = (shape.batch, levels, shape.vocab_size)
+    left = torch.zeros(size, dtype=torch.float64, device=device)
+    drafted = torch.zeros((1, 1, 1) if drawn == POINTS.value else size, dtype=torch.float64, device=device)
 
-    drawn: of `proposals.kind_of`. children: of one node at most.
-    """
-    batch, nodes, vocab_size = tree.probs.shape
-    levels = left.shape[1]
-    launch(
-        walk_traversal_kernel,
-        (batch,),
-        row_bytes(tree, nodes, 4 + 4 + 8 + 8),
-        tree.tokens,
-        tree.first,
-        tree.sibling,
-        tree.probs,
-        tree.draft_probs,
-        tree.draft_rows,
-        tree.uniforms,
-        left,
-        drafted,
-        out.path,
-        out.taken,
-        out.token,
-        out.status,
-        out.finite,
-        vocab_size,
-        nodes,
-        tree.draft_probs.shape[1],
-        out.finite.shape[1],
-        levels,
-        KIND=drawn,
-        ROLES=tree.uniforms.shape[1],
-        LANES=next_power_of_2(max(2, levels)),
-        CHILDREN=next_power_of_2(max(2, children)),
-        ROWS=next_power_of_2(out.finite.shape[1]),
-        BLOCK=tile(vocab_size, children),
-        warps=8,
-    )
+    def decide(tree: BatchTree, depths: Tensor, out: Verdicts) -> None:
+        launch_walk(
+            walk_traversal_kernel,
+            tree,
+            out,
+            row_bytes(tree, shape.nodes, 4 + 4 + 8 + 8),
+            left,
+            drafted,
+            levels,
+            KIND=drawn,
+            LANES=next_power_of_2(max(2, levels)),
+            CHILDREN=next_power_of_2(max(2, shape.children)),
+            BLOCK=tile(shape.vocab_size, shape.children),
+            warps=8,
+        )
+
+    return decide

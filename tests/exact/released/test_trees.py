@@ -14,9 +14,9 @@ from underpaint.algos.chance import At, Chance, Role, enumerate_outcomes, sampli
 from underpaint.algos.draft import Grid
 from underpaint.algos.draft.eagle2 import Eagle2
 from underpaint.algos.draft.spec import Budget
-from underpaint.algos.enumeration import emitted, target_distribution, total_variation
+from underpaint.algos.enumeration import target_distribution, total_variation
 from underpaint.algos.skipping import Skipping, skipping_cycles
-from underpaint.algos.tree import DraftTree, Verdict
+from underpaint.algos.tree import DraftTree, Verdict, emitted
 from underpaint.sim.synthetic.models import Blend, RandomDistribution, SyntheticDrafter, SyntheticTarget
 
 

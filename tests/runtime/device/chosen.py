@@ -17,18 +17,17 @@ from underpaint.algos.draft.roofline import Roofline
 from underpaint.algos.draft.shape import within
 from underpaint.algos.draft.spec import Budget, Grid
 from underpaint.algos.rows import SamplingParams
-from underpaint.algos.spatial.jacobi import WindowDrafter, WindowedCycles
+from underpaint.algos.spatial.jacobi import WindowDrafter, WindowedCycles, WindowPlan
 from underpaint.algos.spatial.jacobi_window import HeldWindow, JacobiWindow
-from underpaint.algos.spatial.lookup import Lookup
 from underpaint.algos.step import decode
 from underpaint.algos.tree import Shape
-from underpaint.runtime.device.chosen_growth import Beside
-from underpaint.runtime.device.cycle import DeviceCycle, DeviceMethod
+from underpaint.runtime.device.cycle import DeviceCycle
+from underpaint.runtime.methods.trees.device import TreeForm
 
 GRID, V, SEED = Grid(3, 4), 5, 11
 TABLES = Tables(3, V, rows=2)
 NEAR = TABLES.near(4, 0.5)
-WINDOW = JacobiWindow(4, "maximal", "lookup", lookup=Lookup(True, 0.85), last_row=True)
+WINDOW = JacobiWindow(4, "maximal", "lookup", passes=True, beside=0.85, last_row=True)
 COSTS = {"verify_ms": ((1, 1.0), (6, 1.2)), "draft_ms": 0.05, "chain_ms": ((1, 0.1), (3, 0.2)), "trees": False}
 FORK: Shape = (-1, 0, 0, 1)
 
@@ -73,18 +72,18 @@ class ChainHost(TableHost):
         return np.array(tokens[1:])
 
 
-def method(policy: Roofline, temperature: float, window: JacobiWindow = WINDOW, draws: bool = True) -> DeviceMethod:
+def method(policy: Roofline, temperature: float, window: JacobiWindow = WINDOW, draws: bool = True) -> TreeForm:
     """At temperature 0 the likeliest tokens decide, and nothing is drawn."""
     greedy = temperature == 0
     rule = RULES["greedy" if greedy else "point"].make()
     of_window = rule if greedy else RULES["chain"].make()
     drawn = {"iid": RULES["block"].make(), "without_replacement": RULES["without_replacement"].make()}
-    beside = Beside(window, of_window, greedy, drawn if draws and not greedy else {})
+    beside = WindowPlan(window, of_window, greedy, drawn if draws and not greedy else {})
     sampler = SamplingParams(guidance=2.0)
-    return DeviceMethod(policy, rule, sampler, beside=beside)
+    return TreeForm(rule, sampler, policy=policy, beside=beside)
 
 
-def on_device(how: DeviceMethod, image: int) -> Made:
+def on_device(how: TreeForm, image: int) -> Made:
     target, drafter = TableForward(TABLES, False), TableForward(NEAR, True)
     cycle = DeviceCycle(target, drafter, how, GRID, 1, 1, torch.device("cpu"))
     cycle.begin(target.embed(torch.tensor([[image % V]])), torch.tensor([SEED]), torch.tensor([image]))
@@ -96,7 +95,7 @@ def on_device(how: DeviceMethod, image: int) -> Made:
     return Made(progress.decided[0].tolist(), history[:, 0].tolist(), history[:, 2].tolist())
 
 
-def on_host(how: DeviceMethod, image: int) -> Made:
+def on_host(how: TreeForm, image: int) -> Made:
     assert how.beside is not None
     assert how.policy is not None
     window, of_window, likeliest, drawn_rules = how.beside

@@ -13,18 +13,19 @@ from underpaint.algos.accept import RULES
 from underpaint.algos.draft import POLICIES
 from underpaint.algos.draft.spec import Grid
 from underpaint.algos.rows import SamplingParams
+from underpaint.artifacts.decoder_config import DecoderConfig
 from underpaint.artifacts.manifest import Manifest, WeightsEntry
-from underpaint.export.decoders import GraphFormat, shape_of, write_graph
-from underpaint.export.device_graph import write_device_graphs
+from underpaint.export.decoders import GraphFormat, exported_config, write_graph
+from underpaint.export.device_engines import write_device_graphs
 from underpaint.models.decoder import Decoder
-from underpaint.models.decoder_config import DecoderConfig
-from underpaint.runtime.device.cycle import DeviceCycle, DeviceMethod
+from underpaint.runtime.device.cycle import DeviceCycle
 from underpaint.runtime.device.decoder import DecoderForward
 from underpaint.runtime.device.engine_forward import EngineForward
 from underpaint.runtime.device.engine_graphs import onnx_graphs
 from underpaint.runtime.device.forwards import Cache, DeviceDecoder
 from underpaint.runtime.engines.context import EngineContext
 from underpaint.runtime.engines.elsewhere import ElsewhereDecoder
+from underpaint.runtime.methods.trees.device import TreeForm
 from underpaint.zoo.load import Located
 
 CPU = torch.device("cpu")
@@ -40,11 +41,12 @@ def exported(model: Decoder, folder: Path, form: GraphFormat | None = None, name
     form = form or GraphFormat()
     path = folder / f"{name}.onnx"
     write_graph(model, form, path)
-    shape = shape_of(model, form.precision)
-    told = Manifest(name, "drafter" if model.config.drafter else "target", path.name, "", 0, "", "", "", asdict(shape))
+    config = exported_config(model, form.precision)
+    told = Manifest(name, "drafter" if model.config.drafter else "target", path.name, "", 0, "", "", "", asdict(config))
     located = Located(path, replace(told, weights=WeightsEntry(f"{name}.safetensors", 0, "of a test")))
-    write_device_graphs(located, shape)
-    return ElsewhereDecoder(name, shape, located)
+    decoder = ElsewhereDecoder(name, config, located)
+    write_device_graphs(decoder)
+    return decoder
 
 
 def on_onnx(model: Decoder, folder: Path, rows: int, name: str = "target") -> EngineForward:
@@ -63,7 +65,7 @@ class Passed(NamedTuple):
 def passed(forward: DeviceDecoder, drafts: bool, times: int = 1, seed: int = 4) -> Passed:
     """Unequal lengths and masks, guidance pairs, hidden positions, and stale numbers all around."""
     generator = torch.Generator().manual_seed(seed)
-    held = Cache(forward.shape, 2, 11, 9, torch.float32, CPU)
+    held = Cache(forward.config, 2 * forward.rows, 11, 9, torch.float32, CPU)
     for part in (held.committed, held.slots):
         part.normal_(std=3.0, generator=generator)
     held.unseen.copy_(torch.tensor([0, 2, 1, 3]))
@@ -73,7 +75,7 @@ def passed(forward: DeviceDecoder, drafts: bool, times: int = 1, seed: int = 4) 
     if not drafts:
         masks = masks & 0b111 | torch.tensor([1, 2, 4])[:, None]
     tokens, positions = torch.tensor([[1, 4, 2], [5, 0, 7]]), torch.tensor([[3, 4, 4], [8, 7, 7]])
-    features = torch.randn(4, 3, forward.shape.width, generator=generator) if drafts else None
+    features = torch.randn(4, 3, forward.config.dim, generator=generator) if drafts else None
     for _ in range(times):
         attend = held.attend(first, lengths, masks, 4)
         if features is None:
@@ -109,13 +111,14 @@ METHODS = {
 }
 
 
-def method(name: str, temperature: float) -> DeviceMethod:
+def method(name: str, temperature: float) -> TreeForm:
     policy, rule, settings = METHODS[name]
     made = RULES["greedy" if temperature == 0 else rule].make()
-    return DeviceMethod(None if policy is None else POLICIES[policy].make(**settings), made, SamplingParams(guidance=2))
+    grown = None if policy is None else POLICIES[policy].make(**settings)
+    return TreeForm(made, SamplingParams(guidance=2), policy=grown)
 
 
-def cycle_of(pair: Pair, how: DeviceMethod, batch: int) -> DeviceCycle:
+def cycle_of(pair: Pair, how: TreeForm, batch: int) -> DeviceCycle:
     return DeviceCycle(pair.target, pair.drafter, how, GRID, 2, batch, CPU)
 
 

@@ -108,7 +108,7 @@ def by_device(
     batch, vocab_size = len(roots), rows.shape[1]
     plan = plan_of(policy, GRID, vocab_size, MAX_NODES)
     drafter = TableForward(Tables(0, vocab_size, 1), True)
-    sizes = (batch, plan.envelope, GRID.cells, 1, drafter.shape, drafter.shape)
+    sizes = (batch, plan.envelope, GRID.cells, 1, drafter.config, drafter.config, 1)
     state = State.allocate(*sizes, torch.float32, torch.device("cpu"))
     with patch.object(children, "TILE", 4):
         growth = plan.make(state, drafter, SamplingParams())

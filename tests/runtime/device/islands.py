@@ -21,7 +21,6 @@ from underpaint.algos.spatial.resolution import ResolutionMap
 from underpaint.algos.spatial.target import Feed
 from underpaint.algos.spatial.zipar import chooser
 from underpaint.models.sampler import SamplerConfig, TokenSampler
-from underpaint.runtime.device import island_cycle as cycles
 from underpaint.runtime.device.decoder import DecoderForward
 from underpaint.runtime.device.kernels import islands as kernels
 from underpaint.runtime.device.kernels import repair as passes
@@ -29,7 +28,8 @@ from underpaint.runtime.device.kernels.fronts import FrontPass, advance_fronts
 from underpaint.runtime.device.kernels.layout import Progress
 from underpaint.runtime.device.kernels.walk import Verdicts
 from underpaint.runtime.device.runner import DeviceRunner
-from underpaint.runtime.methods.multi_scale import LowRows
+from underpaint.runtime.methods.multi_scale import device as cycles
+from underpaint.runtime.methods.multi_scale.low_rows import LowRows
 from underpaint.runtime.resampling.tokens import TokenResampler
 
 PREFIX = 3
@@ -92,7 +92,7 @@ class OnDevice:
         )
         finite = torch.ones(count, positions + 1, dtype=torch.int32)
         self.verdicts = Verdicts(none, none, none, none.clone(), finite)
-        region = kernels.Region(repair.reject, repair.radius, repair.order)
+        region = repair
         kernels.mark(self.islands, self.progress, self.verdicts, none, self.out.filled, self.grid, region)
         if repair.order == "islands":
             kernels.label(self.islands, self.grid)
@@ -212,13 +212,11 @@ def repaired_on_host(repair: Repair, tau: float, draft_window: int, temperature:
     return draft_and_repair(target, drafter, rule, cold, HIGH.height, sampling(5, image)).tokens.tolist()
 
 
-def method_of(repair: Repair, tau: float, draft_window: int, temperature: float) -> cycles.IslandMethod:
+def method_of(repair: Repair, tau: float, draft_window: int, temperature: float) -> cycles.RepairForm:
     asked, greedy = SamplingParams(temperature=temperature, top_k=6), temperature == 0
     judged = replace(asked, temperature=1.0) if greedy else asked
     rule = PooledCells(NEAR, tau)
-    region = kernels.Region(repair.reject, repair.radius, repair.order)
-    window = repair.front_window(HIGH)
-    return cycles.IslandMethod(rule.neighbours, rule.tau, region, window, draft_window, greedy, judged, asked)
+    return cycles.RepairForm(rule.neighbours, rule.tau, replace(repair, greedy=greedy), draft_window, judged, asked)
 
 
 class Spoilt(DecoderForward):
@@ -238,7 +236,7 @@ def drafting() -> cycles.LowDraft:
     return cycles.LowDraft(Spoilt(low, 1), enlarge, LOW, PREFIX)
 
 
-def cycle_of(how: cycles.IslandMethod, batch: int, positions: int | None = None) -> cycles.IslandCycle:
+def cycle_of(how: cycles.RepairForm, batch: int, positions: int | None = None) -> cycles.IslandCycle:
     return cycles.IslandCycle(Spoilt(models()[0], 1), drafting(), how, HIGH, PREFIX, batch, CPU, positions)
 
 
@@ -251,7 +249,7 @@ def conditions_of(images: Sequence[int]) -> tuple[torch.Tensor, cycles.LowCondit
 @torch.no_grad()
 def begin(cycle: cycles.IslandCycle, images: Sequence[int]) -> None:
     condition, low = conditions_of(images)
-    cycle.begin(condition, whole(*(5 for _ in images)), whole(*images), low)
+    cycle.begin(condition, whole(*(5 for _ in images)), whole(*images), low=low)
 
 
 @torch.no_grad()
@@ -267,11 +265,11 @@ def finish(cycle: cycles.IslandCycle) -> list[list[int]]:
     """Run every stage to its end; the images' tokens."""
     draft(cycle)
     while not bool((cycle.state.verdicts.status > 0).all()):
-        cycle.repair()
+        cycle.run()
     return cycle.state.progress.decided.tolist()
 
 
-def repaired_on_device(how: cycles.IslandMethod, images: Sequence[int]) -> list[list[int]]:
+def repaired_on_device(how: cycles.RepairForm, images: Sequence[int]) -> list[list[int]]:
     """As `DeviceRunner` draws a batch."""
     runner = DeviceRunner(DecoderForward(models()[0], 1), None, how, HIGH, PREFIX, len(images), CPU, low=drafting())
     condition, low = conditions_of(images)

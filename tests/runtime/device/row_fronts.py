@@ -17,11 +17,12 @@ from underpaint.algos.rows import SamplingParams
 from underpaint.algos.spatial.jacobi_front import JacobiFronts, jacobi_fronts
 from underpaint.algos.spatial.target import Feed
 from underpaint.algos.spatial.zipar import zipar
-from underpaint.runtime.device import cell_cycle, front_cycle, jacobi_front_cycle
-from underpaint.runtime.device.forwards import Attend, ForwardSizes, Prefill
-from underpaint.runtime.device.front_cycle import FrontMethod
-from underpaint.runtime.device.jacobi_front_cycle import JacobiFrontMethod, RowFrontMethod, row_front_cycle
+from underpaint.artifacts.decoder_config import DecoderConfig
+from underpaint.runtime.device import cell_cycle
+from underpaint.runtime.device.forwards import Attend, Prefill
 from underpaint.runtime.device.kernels.probs import probs
+from underpaint.runtime.methods.fronts import device as front_cycles
+from underpaint.runtime.methods.fronts.device import FrontForm, JacobiFrontForm
 
 PREFIX, LINES, SEED = 3, 97, 5
 CPU = torch.device("cpu")
@@ -41,14 +42,15 @@ class HashForward:
 
     def __init__(self, lines: Tensor) -> None:
         self._lines = lines
-        self.shape, self.dtype = ForwardSizes(lines.shape[0], 1, 1, 2, 1, lines.shape[2]), torch.float32
+        self.config = DecoderConfig(1, 1, 1, 1, lines.shape[2], 1, 1, rope="none", head_dim=2)
+        self.rows, self.dtype = lines.shape[0], torch.float32
         self.spoilt: Sequence[int] = ()
 
     def embed(self, tokens: Tensor) -> Tensor:
-        return tokens.repeat(self.shape.rows, 1)[:, :, None].float()
+        return tokens.repeat(self.rows, 1)[:, :, None].float()
 
     def hidden(self, embeddings: Tensor, positions: Tensor, attend: Attend) -> Tensor:
-        rows, count = self.shape.rows, embeddings.shape[1]
+        rows, count = self.rows, embeddings.shape[1]
         values = told(embeddings[:, :, 0].long(), positions.repeat(rows, 1))
         cache = attend.cache
         if isinstance(attend, Prefill):
@@ -64,7 +66,7 @@ class HashForward:
 
     def logits(self, features: Tensor) -> Tensor:
         made = self._lines[
-            torch.arange(self.shape.rows).repeat_interleave(features.shape[0] // self.shape.rows)[:, None],
+            torch.arange(self.rows).repeat_interleave(features.shape[0] // self.rows)[:, None],
             features[:, :, 0].long(),
         ]
         made[list(self.spoilt)] = float("nan")
@@ -105,18 +107,20 @@ class Decoded(NamedTuple):
     passes: int
 
 
-def by_reference(method: RowFrontMethod, target: HashGrid, chance: Chance) -> Decoded:
-    if isinstance(method, FrontMethod):
+def by_reference(method: FrontForm | JacobiFrontForm, target: HashGrid, chance: Chance) -> Decoded:
+    if isinstance(method, FrontForm):
         made = zipar(target, method.window, chance, adaptive=method.adaptive)
     else:
         made = jacobi_fronts(target, method.fronts, chance)
     return Decoded(made.tokens.tolist(), len(made.passes))
 
 
-def by_device(method: RowFrontMethod, target: HashForward, grid: Grid, images: Sequence[int]) -> list[Decoded]:
+def by_device(
+    method: FrontForm | JacobiFrontForm, target: HashForward, grid: Grid, images: Sequence[int]
+) -> list[Decoded]:
     """Every image, all in one batch, in buffers that a batch before has left full of rubbish."""
-    cycle = row_front_cycle(target, method, grid, PREFIX, len(images), CPU)
-    first = torch.tensor([condition(image, target.shape.vocab_size) for image in images])
+    cycle = method.cycle(target, None, grid, PREFIX, len(images), CPU)
+    first = torch.tensor([condition(image, target.config.vocab_size) for image in images])
     state = cycle.state
     for part in (state.tree.draft_probs, state.tree.probs, state.target_cache.slots):
         part.fill_(0.5)
@@ -153,11 +157,11 @@ class Sampled:
             self._made[line] = out.numpy()[0, 0]
         return self._made[line]
 
-    def alone(self, method: RowFrontMethod, image: int) -> Decoded:
+    def alone(self, method: FrontForm | JacobiFrontForm, image: int) -> Decoded:
         target = HashGrid(self.row, self.grid, self.lines.shape[2], image)
         return by_reference(method, target, sampling(SEED, image))
 
-    def batch(self, method: RowFrontMethod, images: Sequence[int]) -> list[Decoded]:
+    def batch(self, method: FrontForm | JacobiFrontForm, images: Sequence[int]) -> list[Decoded]:
         return by_device(method, HashForward(self.lines), self.grid, images)
 
 
@@ -175,7 +179,7 @@ class Given(NamedTuple):
         return self.uniforms[(image * 3 + cycle * 5 + role * 7 + node * 11) % 103 % len(self.uniforms)]
 
 
-def given_decodes_agree(method: RowFrontMethod, grid: Grid, given: Given, images: Sequence[int]) -> bool:
+def given_decodes_agree(method: FrontForm | JacobiFrontForm, grid: Grid, given: Given, images: Sequence[int]) -> bool:
     """Whether a batch is the reference's single decodes, where distributions and uniforms are these."""
     wanted = []
     for image in images:
@@ -197,15 +201,15 @@ def given_decodes_agree(method: RowFrontMethod, grid: Grid, given: Given, images
 
     lines = torch.from_numpy(np.stack([given.line(line) for line in range(LINES)]))[None]
     with pytest.MonkeyPatch.context() as patch:
-        for module in (front_cycle, jacobi_front_cycle):
+        for module in (front_cycles,):
             patch.setattr(module, "cell_uniforms", fill)
         patch.setattr(cell_cycle, "probs", as_they_are)
         return by_device(method, HashForward(lines), grid, images) == wanted
 
 
-def adaptive(window: int, temperature: float = 1.0) -> FrontMethod:
-    return FrontMethod(window, SamplingParams(2.0, temperature=temperature), adaptive=True)
+def adaptive(window: int, temperature: float = 1.0) -> FrontForm:
+    return FrontForm(window, SamplingParams(2.0, temperature=temperature), adaptive=True)
 
 
-def jacobi(lead: int, window: int, refill: str, redraw: str, temperature: float = 1.0) -> JacobiFrontMethod:
-    return JacobiFrontMethod(JacobiFronts(lead, window, refill, redraw), SamplingParams(2.0, temperature=temperature))
+def jacobi(lead: int, window: int, refill: str, redraw: str, temperature: float = 1.0) -> JacobiFrontForm:
+    return JacobiFrontForm(JacobiFronts(lead, window, refill, redraw), SamplingParams(2.0, temperature=temperature))

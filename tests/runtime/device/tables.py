@@ -9,7 +9,8 @@ from underpaint.algos.draft.spec import Grid
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.step import Scored
 from underpaint.algos.tree import DraftTree, Verdict
-from underpaint.runtime.device.forwards import Attend, ForwardSizes, gather_rows
+from underpaint.artifacts.decoder_config import DecoderConfig
+from underpaint.runtime.device.forwards import Attend, gather_rows
 from underpaint.runtime.device.kernels.probs import probs
 
 
@@ -39,11 +40,8 @@ class TableForward:
         self.tables, self.drafts = tables, drafts
         self._logits = torch.from_numpy(tables.logits)
         self.spoilt: Tensor | None = None
-        self.dtype = torch.float32
-
-    @property
-    def shape(self) -> ForwardSizes:
-        return ForwardSizes(self.tables.rows, 1, 1, 2, 3, self.tables.vocab_size)
+        self.dtype, self.rows = torch.float32, tables.rows
+        self.config = DecoderConfig(3, 1, 1, 1, tables.vocab_size, 1, 1, rope="none", drafter=drafts, head_dim=2)
 
     def embed(self, tokens: Tensor) -> Tensor:
         made = torch.zeros(self.tables.rows * tokens.shape[0], tokens.shape[1], 3)

@@ -27,8 +27,9 @@ from underpaint.algos.draft.choice import NOTHING, Choice
 from underpaint.algos.draft.roofline import Roofline
 from underpaint.algos.spatial.jacobi_window import JacobiWindow
 from underpaint.runtime.device.chosen_growth import ChosenGrowth
-from underpaint.runtime.device.cycle import DeviceCycle, DeviceMethod
+from underpaint.runtime.device.cycle import DeviceCycle
 from underpaint.runtime.device.runner import DeviceRunner
+from underpaint.runtime.methods.trees.device import TreeForm
 
 W4, W3, W1, CHAIN = Choice("window", 4), Choice("window", 3), Choice("window", 1), Choice("chain", 2)
 FORKED, LINE = Choice("drawn", shape=FORK), Choice("drawn", shape=(-1, 0, 1))
@@ -44,11 +45,11 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
-def in_turn(arms: str, temperature: float) -> DeviceMethod:
+def in_turn(arms: str, temperature: float) -> TreeForm:
     return method(InTurn(**COSTS, max_depth=2, siblings=2, arms=ARMS[arms]), temperature)
 
 
-def choosing(settings: str, temperature: float, window: JacobiWindow = WINDOW) -> DeviceMethod:
+def choosing(settings: str, temperature: float, window: JacobiWindow = WINDOW) -> TreeForm:
     return method(Roofline(**COSTS, **SETTINGS[settings]), temperature, window)
 
 

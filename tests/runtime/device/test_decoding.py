@@ -14,8 +14,9 @@ from underpaint.algos.draft import POLICIES
 from underpaint.algos.draft.spec import Grid, Policy
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.step import Decoded, decode
-from underpaint.runtime.device.cycle import DeviceCycle, DeviceMethod
+from underpaint.runtime.device.cycle import DeviceCycle
 from underpaint.runtime.device.kernels.walk import DONE, NOT_FINITE
+from underpaint.runtime.methods.trees.device import TreeForm
 
 GRID = Grid(3, 4)
 V = 7
@@ -24,13 +25,13 @@ NEAR = nearest_codes(np.random.default_rng(3).standard_normal((V, 2)), 4)
 PLANNED = {"acceptance": (0.7, 0.4, 0.1), "max_depth": 3, "verify_ms": ((1, 1.0), (9, 1.3)), "draft_ms": 0.1}
 
 
-def method(policy: str, rule: str, temperature: float, **settings: object) -> DeviceMethod:
+def method(policy: str, rule: str, temperature: float, **settings: object) -> TreeForm:
     """A method at this temperature: at 0, rules give way to their greedy forms, which read the distributions at 1."""
     if temperature == 0:
         rule = COLD.get(rule, f"{rule}_greedy")
     made = RULES[rule].make(neighbours=NEAR) if RULES[rule].codebook else RULES[rule].make()
     sampler = SamplingParams(guidance=2.0, temperature=1.0 if temperature == 0 else temperature)
-    return DeviceMethod(POLICIES[policy].make(**settings), made, sampler)
+    return TreeForm(made, sampler, policy=POLICIES[policy].make(**settings))
 
 
 METHODS = {
@@ -55,7 +56,7 @@ def target_and_drafter(seed: int) -> tuple[Tables, Tables]:
 
 
 def on_device(
-    how: DeviceMethod, tables: tuple[Tables, Tables], images: Sequence[int], seed: int = 5, grid: Grid = GRID
+    how: TreeForm, tables: tuple[Tables, Tables], images: Sequence[int], seed: int = 5, grid: Grid = GRID
 ) -> list[list[int]]:
     cycle = DeviceCycle(
         TableForward(tables[0], False), TableForward(tables[1], True), how, grid, 1, len(images), torch.device("cpu")
@@ -69,14 +70,14 @@ def on_device(
     return cycle.state.progress.decided.tolist()
 
 
-def decoded(how: DeviceMethod, tables: tuple[Tables, Tables], image: int, seed: int = 5, grid: Grid = GRID) -> Decoded:
+def decoded(how: TreeForm, tables: tuple[Tables, Tables], image: int, seed: int = 5, grid: Grid = GRID) -> Decoded:
     hosts = [TableHost(one, grid, how.sampler, drafts, image % V) for one, drafts in zip(tables, (0, 1), strict=True)]
     policy: Policy | None = how.policy
     assert policy is not None
     return decode(hosts[0], hosts[1], policy, how.rule, sampling(seed, image))
 
 
-def on_host(how: DeviceMethod, tables: tuple[Tables, Tables], image: int) -> list[int]:
+def on_host(how: TreeForm, tables: tuple[Tables, Tables], image: int) -> list[int]:
     return decoded(how, tables, image).tokens.tolist()
 
 

@@ -29,6 +29,8 @@ from tests.runtime.device.engines import (
 )
 from tests.runtime.device.test_kernels import FAMILIES, model_of
 from tests.runtime.device.test_mutants import planted
+from tools.device_programs import count_cycle
+from tools.device_sizes import XL, method_of
 from underpaint.algos.draft.spec import Grid
 from underpaint.algos.spatial.jacobi_front import JacobiFronts
 from underpaint.artifacts.device_graph import PassSize
@@ -38,12 +40,9 @@ from underpaint.runtime.device.decoder import DecoderForward
 from underpaint.runtime.device.engine_forward import EngineForward
 from underpaint.runtime.device.engine_graphs import onnx_graphs
 from underpaint.runtime.device.forwards import Attend, Cache
-from underpaint.runtime.device.front_cycle import FrontMethod
-from underpaint.runtime.device.jacobi_front_cycle import JacobiFrontMethod, row_front_cycle
 from underpaint.runtime.device.pass_sizes import passes_of
-from underpaint.runtime.device.program import count_cycle
-from underpaint.runtime.device.sizes import XL, method_of
 from underpaint.runtime.engines.context import EngineError
+from underpaint.runtime.methods.fronts.device import FrontForm, JacobiFrontForm
 
 
 @pytest.fixture(scope="module")
@@ -70,14 +69,14 @@ def test_a_drafter_in_eight_bits_has_graphs_of_what_they_stand_for(tmp_path: Pat
     assert 1e-4 < (found.features - wanted.features).abs().max() < 0.3
 
 
-@pytest.mark.parametrize("family", ["llamagen", "chameleon", "learnt"])
+@pytest.mark.parametrize("family", ["llamagen", "chameleon", "learnt", "shared keys"])
 @torch.no_grad()
 def test_a_condition_is_taken_in_as_the_torch_forward_does(family: str, tmp_path: Path) -> None:
     model = model_of(FAMILIES[family])
     condition, positions = torch.randn(2, 3, 24), torch.arange(-3, 0).repeat(2, 1)
     found = []
     for forward in (DecoderForward(model, 1), on_onnx(model, tmp_path, 1)):
-        cache = Cache(forward.shape, 2, 9, 7, torch.float32, CPU)
+        cache = Cache(forward.config, 2, 9, 7, torch.float32, CPU)
         cache.unseen.copy_(torch.tensor([0, 2]))
         made = forward.hidden(condition.clone(), positions, cache.prefill())
         found.append((made[:, -1].clone(), cache.committed))
@@ -102,9 +101,9 @@ def test_a_decode_is_the_torch_forward_s(name: str, temperature: float, by_engin
 @pytest.mark.parametrize("drafts", [False, True])
 def test_row_fronts_run_on_an_engine(by_engine: Pair, drafts: bool) -> None:
     found, sampler = [], method("ar", 1).sampler
-    how = JacobiFrontMethod(JacobiFronts(1, 2), sampler) if drafts else FrontMethod(2, sampler)
+    how = JacobiFrontForm(JacobiFronts(1, 2), sampler) if drafts else FrontForm(2, sampler)
     for pair in (in_torch(), by_engine):
-        cycle = row_front_cycle(pair.target, how, GRID, 2, 2, CPU)
+        cycle = how.cycle(pair.target, None, GRID, 2, 2, CPU)
         found.append(decoded(cycle, (0, 1)))
     assert found[0] == found[1]
 
@@ -147,8 +146,7 @@ def test_passes_are_those_that_the_program_makes(by_engine: Pair) -> None:
         begin(cycle, (0, 1))
         with torch.no_grad():
             cycle.run()
-        shapes = [one.shape for one in by_engine]
-        passes = passes_of(method(name, 1), shapes[0], shapes[1], GRID, 2, 2, torch.float32)
+        passes = passes_of(method(name, 1), by_engine[0].config, by_engine[1].config, GRID, 2, 2, 2, torch.float32)
         assert {(drafts, size.most, size.committed) for drafts in (0, 1) for size in passes[drafts].layers} == seen
     assert passes[0].layers[0] == PassSize(1, 2, 8, 0)
     cache = cycle.state.draft_cache
@@ -177,7 +175,7 @@ def test_graphs_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     with pytest.raises(EngineError, match=r"expected the graph of weights others, got of a test; `underpaint engine"):
         onnx_graphs(decoder._replace(located=decoder.located._replace(manifest=other)))
     with pytest.raises(EngineError, match="expected a float32 export for ONNX Runtime on the CPU, got fp16"):
-        onnx_graphs(decoder._replace(shape=replace(decoder.shape, precision="fp16")))
+        onnx_graphs(decoder._replace(config=replace(decoder.config, precision="fp16")))
     (tmp_path / "target.head.onnx").unlink()
     with pytest.raises(EngineError, match=r"write it with `underpaint engine .* --backend onnx`"):
         onnx_graphs(decoder)

@@ -1,5 +1,7 @@
 """What cannot run on the device says so, and names what can."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -8,10 +10,10 @@ from underpaint.algos.accept import RULES
 from underpaint.algos.draft import POLICIES
 from underpaint.algos.draft.spec import Grid
 from underpaint.algos.rows import SamplingParams
-from underpaint.runtime.device.cycle import DeviceCycle, DeviceMethod
-from underpaint.runtime.device.drawing import has_form
-from underpaint.runtime.device.rules import DEVICE_RULES
+from underpaint.runtime.device.cycle import DeviceCycle
+from underpaint.runtime.device.rules import load_form
 from underpaint.runtime.methods.registry import METHODS
+from underpaint.runtime.methods.trees.device import TreeForm
 
 TABLES = Tables(0, 5, 1)
 
@@ -19,18 +21,26 @@ TABLES = Tables(0, 5, 1)
 def cycle_of(policy: str | None, rule: str, drafter: bool = True, **settings: object) -> DeviceCycle:
     made = None if policy is None else POLICIES[policy].make(**settings)
     drafts = TableForward(TABLES, True) if drafter else None
-    how = DeviceMethod(made, RULES[rule].make(), SamplingParams())
+    how = TreeForm(RULES[rule].make(), SamplingParams(), policy=made)
     return DeviceCycle(TableForward(TABLES, False), drafts, how, Grid(3, 3), 1, 1, torch.device("cpu"))
 
 
-def test_the_registry_names_the_rules_that_have_a_form() -> None:
-    assert {spec.name: spec.device for spec in RULES if spec.device} == {name: name for name in DEVICE_RULES}
+@pytest.mark.parametrize("reference", sorted({spec.device for spec in (*RULES, *POLICIES) if spec.device}))
+def test_every_device_form_is_where_its_spec_says(reference: str) -> None:
+    assert callable(load_form(reference))
+
+
+def test_a_device_form_that_is_not_there_is_named() -> None:
+    with pytest.raises(ValueError, match=r"'underpaint\.algos\.tree:nothing': .* has no 'nothing'"):
+        load_form("underpaint.algos.tree:nothing")
+    with pytest.raises(ValueError, match="rule 'point': expected device to be \"module:function\""):
+        replace(RULES["point"], device="point")
 
 
 @pytest.mark.parametrize(
     ("policy", "rule", "settings", "told"),
     [
-        ("chain", "cool", {}, "no form on the device; those that have one: greedy, point"),
+        ("chain", "cool", {}, "no form on the device; those that have one: block, chain, greedy"),
         ("roofline", "point", {}, "no form on the device; those that have one: .*chain_top1"),
         ("adt", "point", {"init": "random"}, "those that have one: horizontal, vertical"),
         ("chain", "point", {}, "covers top_k trees"),
@@ -49,7 +59,7 @@ def test_a_policy_that_drafts_needs_a_drafter() -> None:
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_named_methods_that_have_a_form(temperature: float) -> None:
-    with_form = {spec.name for spec in METHODS if has_form(spec, temperature)}
+    with_form = {spec.name for spec in METHODS if spec.tuned.at(temperature).runs_on_device}
     assert {
         "ar",
         "eagle1",

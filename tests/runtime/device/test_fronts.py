@@ -19,9 +19,9 @@ from underpaint.algos.spatial.target import Feed
 from underpaint.algos.spatial.zipar import GridDecoded, zipar
 from underpaint.models.decoder import Decoder, StepOutput, causal_bias
 from underpaint.runtime.device.decoder import DecoderForward
-from underpaint.runtime.device.front_cycle import FrontCycle, FrontMethod, front_envelope
 from underpaint.runtime.device.kernels.fronts import FrontPass, lay_fronts
 from underpaint.runtime.device.kernels.layout import Progress
+from underpaint.runtime.methods.fronts.device import FrontCycle, FrontForm, front_envelope
 
 PREFIX, GRID = 3, Grid(4, 4)
 
@@ -144,7 +144,7 @@ def on_host(window: int, temperature: float) -> list[list[int]]:
 @torch.no_grad()
 def on_device(window: int, temperature: float) -> list[list[int]]:
     model = model_of(CONFIG)
-    how = FrontMethod(window, SamplingParams(temperature=temperature))
+    how = FrontForm(window, SamplingParams(temperature=temperature))
     cycle = FrontCycle(DecoderForward(model, 1), how, GRID, PREFIX, 2, torch.device("cpu"))
     cycle.begin(model.embed(CONDITIONS, None), whole(5, 5), whole(0, 1))
     cycle.state.target_cache.committed[:, :, :, :, PREFIX:].normal_()

@@ -16,14 +16,14 @@ from underpaint.algos.accept.mulo import passing_cells
 from underpaint.algos.arrays import BoolArray
 from underpaint.algos.draft.spec import Grid
 from underpaint.algos.spatial.mulo import Repair
-from underpaint.runtime.device import drawing, island_cycle
-from underpaint.runtime.device.drawing import has_form, plan_drawing
+from underpaint.runtime.device import drawing
+from underpaint.runtime.device.drawing import plan_drawing
 from underpaint.runtime.device.kernels.walk import DONE, NOT_FINITE
-from underpaint.runtime.device.low_models import lacking
 from underpaint.runtime.device.runner import DeviceError
 from underpaint.runtime.device.sampler_weights import read_enlarger
 from underpaint.runtime.device.weights import stored_numbers
 from underpaint.runtime.engines.context import EngineContext, EngineError
+from underpaint.runtime.methods.multi_scale.device import island_envelope
 from underpaint.runtime.methods.registry import METHODS, build_method, resolve
 from underpaint.runtime.pipeline import Pipeline
 from underpaint.runtime.resampling.tokens import TokenNetwork
@@ -139,7 +139,9 @@ def test_the_enlarger_reads_back_as_the_network_that_was_exported() -> None:
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_the_tuned_methods_have_a_form(temperature: float) -> None:
-    assert {"mulo", "mulo-islands", "mulo-raster"} <= {spec.name for spec in METHODS if has_form(spec, temperature)}
+    assert {"mulo", "mulo-islands", "mulo-raster"} <= {
+        spec.name for spec in METHODS if spec.tuned.at(temperature).runs_on_device
+    }
 
 
 @pytest.mark.parametrize(
@@ -156,7 +158,7 @@ def test_the_tuned_methods_have_a_form(temperature: float) -> None:
 def test_what_has_no_form_is_told_with_its_remedy(setting: str, told: str) -> None:
     config = resolve("mulo-islands", 1.0, settings=[setting])
     with pytest.raises(AssertionError, match=told):
-        assert lacking(config) is None, lacking(config)
+        assert config.device_gap is None, config.device_gap
 
 
 def test_a_plan_counts_both_targets_and_what_lies_between(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,7 +168,7 @@ def test_a_plan_counts_both_targets_and_what_lies_between(monkeypatch: pytest.Mo
         made = build_method(name, resolve(name, 1.0), pipeline.tables)
         needed[name] = plan_drawing(pipeline, [made], pipeline.sampling, torch.device("cpu"), 2).needed
     low, asked = pipeline.low.target(2).decoder, list[int]()
-    target, vocab_size = pipeline.high.decoder.shape, pipeline.high.decoder.shape.vocab_size
+    target, vocab_size = pipeline.high.decoder.config, pipeline.high.decoder.config.vocab_size
     assert needed["mulo-islands"] - needed["zipar"] > 8 * 2 * target.grid.cells * vocab_size
     monkeypatch.setattr(drawing, "check_memory", lambda device, needed, what: asked.append(needed))
     for names in (("zipar",), ("zipar", "mulo-islands")):
@@ -267,4 +269,4 @@ def test_a_planted_bug_is_seen(name: str) -> None:
 
 def test_what_the_mutants_change_agrees_as_it_is() -> None:
     assert repairs_all_agree()
-    assert island_cycle.island_envelope(Grid(64, 64)).nodes == 64
+    assert island_envelope(Grid(64, 64)).nodes == 64

@@ -15,8 +15,8 @@ from underpaint.algos.chance import Philox, Role
 from underpaint.algos.draft.top_tokens import top
 from underpaint.algos.draft.tree_builder import point_tree
 from underpaint.algos.rows import SamplingParams, sampling_probs
+from underpaint.artifacts.decoder_config import DecoderConfig
 from underpaint.models.decoder import Decoder, causal_bias
-from underpaint.models.decoder_config import DecoderConfig
 from underpaint.runtime.device.decoder import DecoderForward
 from underpaint.runtime.device.forwards import Cache, causal_masks
 from underpaint.runtime.device.kernels import children
@@ -153,7 +153,10 @@ FAMILIES = {
     "chameleon": replace(CONFIG, rope="line", qk_norm=True, post_norm=True),
     "learnt": replace(CONFIG, rope="none", qkv_bias=True),
     "drafter": replace(CONFIG, layers=1, drafter=True, condition="none", cond_ids=0),
-    "released drafter": replace(CONFIG, layers=1, drafter=True, first_norm=False, final_norm=False, fc_bias=False),
+    "released drafter": replace(
+        CONFIG, layers=1, drafter=True, condition="none", cond_ids=0, first_norm=False, final_norm=False, fc_bias=False
+    ),
+    "shared keys": replace(CONFIG, rope="line", qk_norm=True, heads=6, kv_heads=2, head_dim=8),
 }
 
 
@@ -175,7 +178,7 @@ def test_a_tree_pass_is_the_model_s(family: str) -> None:
     tokens = torch.tensor([[1, 4, 2, 6, 3], [5, 0, 7, 2, 9]])
     parents = ([-1, 0, 0, 1, 2], [-1, 0, 1, 2, 2])
     lengths, layers = whole(3, 5), model.config.layers
-    cache = Cache(decoder.shape, 2, 9, 7, torch.float32, torch.device("cpu"))
+    cache = Cache(decoder.config, 2, 9, 7, torch.float32, torch.device("cpu"))
     cache.slots.normal_()
     cache.committed.normal_()
     masks = torch.zeros(2, 5, 1, dtype=torch.int64)
@@ -214,12 +217,12 @@ def test_a_tree_pass_is_the_model_s(family: str) -> None:
         torch.testing.assert_close(cache.slots[layer, 0, :, :, :5], keys, atol=2e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("family", ["llamagen", "chameleon", "learnt"])
+@pytest.mark.parametrize("family", ["llamagen", "chameleon", "learnt", "shared keys"])
 @torch.no_grad()
 def test_a_condition_is_taken_in_as_the_model_does(family: str) -> None:
     model = model_of(FAMILIES[family])
     decoder = DecoderForward(model, 1)
-    cache = Cache(decoder.shape, 2, 9, 7, torch.float32, torch.device("cpu"))
+    cache = Cache(decoder.config, 2, 9, 7, torch.float32, torch.device("cpu"))
     condition, positions = torch.randn(2, 3, 24), torch.arange(-3, 0)
     made = decoder.hidden(condition.clone(), positions.repeat(2, 1), cache.prefill())
     empty = model.empty_cache(2)

@@ -13,10 +13,10 @@ from underpaint.algos.draft import POLICIES
 from underpaint.algos.draft.spec import Grid
 from underpaint.algos.rows import SamplingParams
 from underpaint.models.decoder import Decoder
-from underpaint.runtime.device.cycle import DeviceMethod
 from underpaint.runtime.device.decoder import DecoderForward
 from underpaint.runtime.device.eager import EagerLoop
 from underpaint.runtime.device.runner import DeviceRunner
+from underpaint.runtime.methods.trees.device import TreeForm
 
 LINED = replace(CONFIG, rope="line", qk_norm=True, grid_side=3, eol_token=2)
 DRAFTS = replace(CONFIG, rope="line", grid_side=3, layers=1, drafter=True, condition="none", cond_ids=0)
@@ -35,7 +35,9 @@ def eagerly(model: Decoder) -> np.ndarray:
 
 
 def on_device(model: Decoder, policy: str | None, **settings: object) -> np.ndarray:
-    how = DeviceMethod(None if policy is None else POLICIES[policy].make(**settings), RULES["greedy"].make(), SAMPLER)
+    how = TreeForm(
+        RULES["greedy"].make(), SAMPLER, policy=None if policy is None else POLICIES[policy].make(**settings)
+    )
     target = DecoderForward(model, 1)
     drafter = None if policy is None else DecoderForward(model_of(DRAFTS), 1)
     runner = DeviceRunner(target, drafter, how, GRID, 3, 2, CPU, target.line_token)

@@ -23,6 +23,7 @@ from underpaint.algos.draft.spec import Grid
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.tree import DraftTree
 from underpaint.runtime.device import cycle as cycles
+from underpaint.runtime.methods.trees.device import TreeForm
 
 KERNELS = "underpaint.runtime.device.kernels."
 
@@ -100,7 +101,7 @@ FORKED = case("top_k", [-1, 0, 1, 0], [0, 1, 2, 2], [EVEN, [0, 0, 1, 0], [1, 0, 
 def decoding(policy: str = "chain", rule: str = "chain", **settings: object) -> list[list[int]]:
     tables = Tables(4, 5, 1)
     made = POLICIES[policy].make(**(settings or {"length": 2}))
-    how = cycles.DeviceMethod(made, RULES[rule].make(), SamplingParams())
+    how = TreeForm(RULES[rule].make(), SamplingParams(), policy=made)
     target = TableForward(tables, False)
     run = cycles.DeviceCycle(
         target, TableForward(tables.near(5, 0.4), True), how, Grid(2, 3), 1, 2, torch.device("cpu")
@@ -189,7 +190,7 @@ MUTANTS = {
         random_verdicts_agree("traversal", "top_k"),
     ),
     "a rejected child's offer stays lacking": (
-        ("walk_traversal", "tl.store(lacking + place, here / total, inside)", "pass"),
+        ("proposals", "tl.store(rest + place, here / total, inside)", "pass"),
         random_verdicts_agree("traversal", "iid"),
     ),
     "a later sibling is offered what the first one was": (
@@ -197,7 +198,7 @@ MUTANTS = {
         random_verdicts_agree("traversal", "without_replacement"),
     ),
     "a group reaches one token too far": (
-        ("walk_gsd", "group - before - 1", "group - before"),
+        ("walk_gsd", "groups.group - groups.before - 1", "groups.group - groups.before"),
         random_verdicts_agree("gsd", "without_replacement", codebook=CODES, group=1, gap=0.9, distance=9.0),
     ),
     "the released window lies in falling order": (
@@ -205,15 +206,15 @@ MUTANTS = {
         random_verdicts_agree("gsd", "iid", codebook=CODES, group=3, gap=0.9, distance=9.0, window="released"),
     ),
     "the released window is cut off at its beginning": (
-        ("walk_gsd", "if (RISING == 0) | (rank >= before):", "if (RISING == 0) | (rank >= 0):"),
+        ("walk_gsd", "if (RISING == 0) | (rank >= groups.before):", "if (RISING == 0) | (rank >= 0):"),
         random_verdicts_agree("gsd", "top_k", codebook=CODES, group=4, gap=0.9, distance=9.0, window="released"),
     ),
     "codes of any look are alike": (
-        ("walk_gsd", "(apart < tl.load(limits)) &", "(apart >= 0.0) &"),
+        ("walk_gsd", "(apart < tl.load(groups.limit)) &", "(apart >= 0.0) &"),
         random_verdicts_agree("gsd", "iid", codebook=CODES, group=3, gap=0.9, distance=1.5),
     ),
     "codes of any weight are alike": (
-        ("walk_gsd", "< tl.load(gaps)", "< 9.0"),
+        ("walk_gsd", "< tl.load(groups.gap)", "< 9.0"),
         random_verdicts_agree("gsd", "top_k", codebook=CODES, group=3, gap=0.05, distance=9.0),
     ),
     "a level takes each node's second likeliest first": (

@@ -20,23 +20,18 @@ from underpaint.algos.rows import SamplingParams
 from underpaint.algos.spatial.jacobi_front import JacobiFronts, jacobi_fronts
 from underpaint.algos.spatial.zipar import zipar
 from underpaint.runtime.device.decoder import DecoderForward
-from underpaint.runtime.device.drawing import device_method
-from underpaint.runtime.device.front_cycle import FrontMethod
-from underpaint.runtime.device.jacobi_front_cycle import (
-    JacobiFrontMethod,
-    RowFrontMethod,
-    jacobi_front_envelope,
-    row_front_cycle,
-)
+from underpaint.runtime.device.forms import form_of
 from underpaint.runtime.device.kernels.walk import DONE, NOT_FINITE
-from underpaint.runtime.device.runner import DeviceRunner, envelope_of
+from underpaint.runtime.device.runner import DeviceRunner
+from underpaint.runtime.methods.fronts.device import FrontForm, JacobiFrontForm, jacobi_front_envelope
+from underpaint.runtime.methods.fronts.jacobi_fronts import JacobiFrontsConfig
 from underpaint.runtime.methods.method import ModelTables
 from underpaint.runtime.methods.registry import build_method, resolve
 
 SMALL, LOW = Grid(2, 5), Grid(2, 3)
 
 
-def method(name: str, temperature: float) -> RowFrontMethod:
+def method(name: str, temperature: float) -> FrontForm | JacobiFrontForm:
     return adaptive(2, temperature) if name == "zipar-adaptive" else jacobi(2, 2, "left", "all", temperature)
 
 
@@ -95,7 +90,7 @@ def test_a_decode_by_a_model_is_the_reference_s(name: str) -> None:
         target, chance = ModelGrid(model, row[None], sampler, LOW), sampling(SEED, image)
         made = jacobi_fronts(target, fronts, chance) if name == "pjd" else zipar(target, 2, chance, adaptive=True)
         wanted.append((made.tokens.tolist(), len(made.passes)))
-    how = JacobiFrontMethod(fronts, sampler) if name == "pjd" else FrontMethod(2, sampler, adaptive=True)
+    how = JacobiFrontForm(fronts, sampler) if name == "pjd" else FrontForm(2, sampler, adaptive=True)
     runner = DeviceRunner(DecoderForward(model, 1), None, how, LOW, PREFIX, 2, CPU)
     runner.begin(rows, [SEED, SEED], [0, 1])
     found = runner.finish(2)
@@ -107,7 +102,7 @@ def test_a_decode_by_a_model_is_the_reference_s(name: str) -> None:
 def test_a_spoilt_image_ends_alone_and_leaves_nothing_behind(name: str) -> None:
     models, grid, how = Sampled.of(2, Grid(2, 3), 1.0, vocab_size=3), Grid(2, 3), method(name, 1.0)
     target = row_fronts.HashForward(models.lines)
-    cycle = row_front_cycle(target, how, grid, PREFIX, 2, CPU)
+    cycle = how.cycle(target, None, grid, PREFIX, 2, CPU)
     first = target.embed(torch.tensor([row_fronts.condition(image, 3) for image in (0, 1)]))
     for spoilt, ended in (((0,), [NOT_FINITE, DONE]), ((), [DONE, DONE])):
         target.spoilt = spoilt
@@ -123,18 +118,18 @@ def test_what_does_not_fit_is_refused_before_anything_is_allocated() -> None:
     sampler = SamplingParams()
     assert jacobi_front_envelope(JacobiFronts(6, 6), Grid(32, 32)).nodes == 63
     with pytest.raises(ValueError, match="passes of 65 positions on a grid of 32 x 34, the device's hold 64"):
-        envelope_of(JacobiFrontMethod(JacobiFronts(6, 6), sampler), Grid(32, 34), 5, None, 1)
+        JacobiFrontForm(JacobiFronts(6, 6), sampler).layout(Grid(32, 34), 5, None, 1)
     with pytest.raises(ValueError, match=r"expected lead in 1\.\.5 on a grid of 2 x 5, got 6"):
-        envelope_of(JacobiFrontMethod(JacobiFronts(6, 2), sampler), SMALL, 5, None, 1)
+        JacobiFrontForm(JacobiFronts(6, 2), sampler).layout(SMALL, 5, None, 1)
     with pytest.raises(ValueError, match="where the lines of the picture end in a token"):
-        envelope_of(JacobiFrontMethod(JacobiFronts(2, 2), sampler), SMALL, 5, 9, 1)
+        JacobiFrontForm(JacobiFronts(2, 2), sampler).layout(SMALL, 5, 9, 1)
 
 
 def test_the_named_methods_are_what_the_device_takes() -> None:
     tables = ModelTables(np.zeros((5, 1), dtype=np.int64), np.zeros((5, 2), dtype=np.float32))
     built = [build_method(name, resolve(name, 1.0), tables) for name in ("zipar-adaptive", "pjd")]
     sampler = SamplingParams(4.0, top_k=3)
-    assert [device_method(one, sampler, Grid(8, 8)) for one in built] == [
-        FrontMethod(2, sampler, adaptive=True),
-        JacobiFrontMethod(JacobiFronts(4, 2, "left", "all"), sampler),
+    assert [form_of(one, sampler, Grid(8, 8)) for one in built] == [
+        FrontForm(2, sampler, adaptive=True),
+        JacobiFrontForm(JacobiFrontsConfig(4, 2, "left", "all"), sampler),
     ]

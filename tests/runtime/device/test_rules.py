@@ -9,14 +9,16 @@ from tests.runtime.device.trees import CPU, by_device, by_reference, cases
 from underpaint.algos.accept import RULES, Rule, RuleSpec
 from underpaint.algos.registry import build
 from underpaint.algos.tree import Drawn
-from underpaint.runtime.device.rules import DEVICE_RULES, Shape, device_rule
+from underpaint.runtime.device.kernels.walk import Shape
+from underpaint.runtime.device.rules import device_rule
 
 FORMS = [
-    pytest.param(RULES[name], drawn, residual, id="-".join(filter(None, (name, drawn, residual))))
-    for name in DEVICE_RULES
-    for drawn in sorted(RULES[name].drawn)
-    for residual in RULES[name].residuals or (None,)
-    if residual is None or (drawn in RULES[name].residuals[residual] and residual not in DEVICE_RULES[name].lacks)
+    pytest.param(spec, drawn, residual, id="-".join(filter(None, (spec.name, drawn, residual))))
+    for spec in RULES
+    if spec.device
+    for drawn in sorted(spec.drawn)
+    for residual in spec.residuals or (None,)
+    if residual is None or (drawn in spec.residuals[residual] and (spec.name, residual) != ("gsd", "standard"))
 ]
 
 

@@ -10,8 +10,8 @@ from underpaint.algos.draft import POLICIES
 from underpaint.algos.draft.spec import Grid
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.step import decode
-from underpaint.runtime.device.cycle import DeviceMethod
 from underpaint.runtime.device.runner import DeviceError, DeviceRunner, check_memory, open_device
+from underpaint.runtime.methods.trees.device import TreeForm
 
 TABLES = Tables(0, 5, 1)
 GRID = Grid(2, 3)
@@ -20,7 +20,7 @@ GRID = Grid(2, 3)
 def runner_of(batch: int, spoilt: bool = False) -> DeviceRunner:
     target = TableForward(TABLES, False)
     target.spoilt = torch.full((batch,), float("nan")) if spoilt else None
-    how = DeviceMethod(POLICIES["chain"].make(length=2), RULES["chain"].make(), SamplingParams())
+    how = TreeForm(RULES["chain"].make(), SamplingParams(), policy=POLICIES["chain"].make(length=2))
     return DeviceRunner(target, TableForward(TABLES.near(1, 0.4), True), how, GRID, 1, batch, torch.device("cpu"))
 
 
@@ -53,7 +53,7 @@ def test_an_image_that_ended_says_why() -> None:
 
 
 def test_plain_autoregression_needs_no_drafter() -> None:
-    how = DeviceMethod(None, RULES["point"].make(), SamplingParams(temperature=1.0))
+    how = TreeForm(RULES["point"].make(), SamplingParams(temperature=1.0))
     runner = DeviceRunner(TableForward(TABLES, False), None, how, GRID, 1, 1, torch.device("cpu"))
     runner.begin(condition(2), [1], [9])
     host = TableHost(TABLES, GRID, SamplingParams(), False, 2)

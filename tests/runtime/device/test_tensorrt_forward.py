@@ -22,7 +22,7 @@ from tests.runtime.device.engines import (
     models,
 )
 from tests.runtime.device.test_kernels import model_of
-from underpaint.artifacts.decoder_graph import FEATURES, LOGITS, DecoderSizes
+from underpaint.artifacts.decoder_graph import FEATURES, LOGITS
 from underpaint.artifacts.device_graph import (
     HEAD,
     LAYERS,
@@ -32,7 +32,6 @@ from underpaint.artifacts.device_graph import (
     head_inputs,
     layers_inputs,
 )
-from underpaint.export.decoder_graph import sizes_of
 from underpaint.export.decoders import GraphFormat
 from underpaint.export.device_engines import build_device_engines, profile
 from underpaint.export.tensorrt_build import EngineBuilder
@@ -58,16 +57,16 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def passes(batch: int, name: str = "eagle2") -> tuple[DecoderPasses, DecoderPasses]:
-    shapes = [one.shape for one in in_torch()]
-    return passes_of(method(name, 1), shapes[0], shapes[1], GRID, 2, batch, torch.float32)
+    target, drafter = (one.config for one in in_torch())
+    return passes_of(method(name, 1), target, drafter, GRID, 2, 2, batch, torch.float32)
 
 
 def on_tensorrt(model: Decoder, decoder: ElsewhereDecoder, taken: DecoderPasses, rows: int) -> EngineForward:
     """A forward by engines of these passes, of fixed shapes."""
-    sizes: DecoderSizes = sizes_of(model.config, "fp32")
     module = tensorrt_engine.backend_module(stand_in.BACKEND)
     graphs = []
-    for part, inputs, own in zip((LAYERS, HEAD), (layers_inputs(sizes), head_inputs(sizes)), taken, strict=True):
+    read = layers_inputs(model.config), head_inputs(model.config)
+    for part, inputs, own in zip((LAYERS, HEAD), read, taken, strict=True):
         graph = graph_file(decoder.located.path.parent, decoder.name, part)
         profiles = [profile(inputs, rows, size).shapes for size in own]
         content = json.dumps({"graph": str(graph), "profiles": profiles, "rows": rows}).encode()

@@ -10,25 +10,23 @@ import torch
 from tests.runtime.device.test_kernels import FAMILIES, model_of
 from underpaint.algos.rows import SamplingParams, sampling_probs
 from underpaint.artifacts.manifest import Manifest, WeightsEntry
-from underpaint.export.decoders import GraphFormat, shape_of, write_graph
+from underpaint.export.decoders import GraphFormat, exported_config, write_graph
 from underpaint.models.decoder import Decoder, causal_bias
 from underpaint.runtime.device.weights import DTYPES, read_decoder, stored_numbers
 from underpaint.runtime.engines.context import EngineContext, EngineError
-from underpaint.runtime.engines.elsewhere import ElsewhereDecoder
-from underpaint.runtime.engines.shape import PREFIX_CELL, DecoderShape, read_shape
+from underpaint.runtime.engines.elsewhere import ElsewhereDecoder, load_elsewhere
 from underpaint.runtime.pipeline import Pipeline
 from underpaint.zoo.load import Located
 
 CPU = torch.device("cpu")
 
 
-def written(model: Decoder, folder: Path, form: GraphFormat) -> tuple[Located, DecoderShape]:
+def written(model: Decoder, folder: Path, form: GraphFormat) -> ElsewhereDecoder:
     path = folder / "model.onnx"
     write_graph(model, form, path)
-    shape = shape_of(model, form.precision)
-    settings = asdict(shape)
+    settings = asdict(exported_config(model, form.precision))
     told = Manifest("model", "target", path.name, "", 0, "", "", "", settings)
-    return Located(path, replace(told, weights=WeightsEntry("model.safetensors", 0, ""))), shape
+    return load_elsewhere("model", Located(path, replace(told, weights=WeightsEntry("model.safetensors", 0, ""))))
 
 
 def passed(model: Decoder) -> torch.Tensor:
@@ -43,12 +41,12 @@ def passed(model: Decoder) -> torch.Tensor:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_decoder_reads_back_as_itself(tmp_path: Path, family: str) -> None:
     model = model_of(replace(FAMILIES[family], rope_base=500.0, norm_eps=1e-3))
-    located, _ = written(model, tmp_path, GraphFormat())
-    found = read_decoder(located, read_shape(located.manifest.settings, "model"), CPU)
+    decoder = written(model, tmp_path, GraphFormat())
+    found = read_decoder(decoder, CPU)
     assert torch.allclose(passed(found), passed(model), atol=2e-5)
     assert not torch.allclose(passed(found), passed(model_of(FAMILIES[family])), atol=2e-5)
     held = sum(part.numel() for part in found.state_dict().values())
-    assert stored_numbers(located) >= 0.5 * held
+    assert stored_numbers(decoder.located) >= 0.5 * held
 
 
 def test_the_shipped_target_reads_back_as_its_graph() -> None:
@@ -57,14 +55,14 @@ def test_the_shipped_target_reads_back_as_its_graph() -> None:
     shipped = Pipeline.open(resolution=64, context=context)
     elsewhere = Pipeline.open(resolution=64, backend="device", context=context)
     assert isinstance(elsewhere.high.decoder, ElsewhereDecoder)
-    model = read_decoder(elsewhere.high.decoder.located, elsewhere.high.decoder.shape, CPU)
+    model = read_decoder(elsewhere.high.decoder, CPU)
     for caption in ("a woolly fox left of an outlined pumpkin", "a woolly fox left of a stone pumpkin"):
         condition = shipped.condition(caption)
         shipped.high.sample_by(sampler)
         shipped.high.condition(condition)
         wanted = shipped.high.begin().probs[0]
         tokens = torch.from_numpy(elsewhere.high.encoder.encode(condition).tokens[:1])
-        places, past = torch.full((tokens.shape[1],), PREFIX_CELL), model.empty_cache(1)
+        places, past = torch.full((tokens.shape[1],), -1), model.empty_cache(1)
         with torch.no_grad():
             logits = model.step_rows(model.embed(tokens, None), places, causal_bias(len(places)), past, past).logits
         assert np.abs(sampling_probs(logits[:, -1:].numpy(), sampler)[0] - wanted).max() < 1e-5
@@ -73,26 +71,20 @@ def test_the_shipped_target_reads_back_as_its_graph() -> None:
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
 def test_precision_is_the_manifest_s(tmp_path: Path, precision: str) -> None:
     model = model_of(FAMILIES["llamagen"])
-    located, shape = written(model, tmp_path, GraphFormat(precision))
-    found = read_decoder(located, shape, CPU)
+    found = read_decoder(written(model, tmp_path, GraphFormat(precision)), CPU)
     assert {part.dtype for part in found.parameters()} == {DTYPES[precision]}
     assert torch.allclose(passed(found.float()), passed(model), rtol=0.1, atol=0.1)
 
 
 def test_eight_bits_read_back_as_what_they_stand_for(tmp_path: Path) -> None:
     model = model_of(FAMILIES["drafter"])
-    located, shape = written(model, tmp_path, GraphFormat(eight_bits=True))
-    apart = (passed(read_decoder(located, shape, CPU)) - passed(model)).abs().max()
+    decoder = written(model, tmp_path, GraphFormat(eight_bits=True))
+    apart = (passed(read_decoder(decoder, CPU)) - passed(model)).abs().max()
     assert 0 < apart < 0.2
 
 
-def test_an_export_that_does_not_say_how_it_turns_is_refused(tmp_path: Path) -> None:
-    located, shape = written(model_of(FAMILIES["chameleon"]), tmp_path, GraphFormat())
-    with pytest.raises(EngineError, match="exported by an older version; export the model again"):
-        read_decoder(located, replace(shape, rope=None), CPU)
-    by_grid, grid_shape = written(model_of(FAMILIES["llamagen"]), tmp_path, GraphFormat())
-    with pytest.raises(EngineError, match="how a condition is turned"):
-        read_decoder(by_grid, replace(grid_shape, rope_prefix=None), CPU)
-    other = replace(shape, dim=2 * shape.dim)
+def test_weights_of_another_config_are_refused(tmp_path: Path) -> None:
+    decoder = written(model_of(FAMILIES["chameleon"]), tmp_path, GraphFormat())
+    other = decoder._replace(config=replace(decoder.config, dim=2 * decoder.config.dim))
     with pytest.raises(EngineError, match="its manifest and its weights differ"):
-        read_decoder(located, other, CPU)
+        read_decoder(other, CPU)

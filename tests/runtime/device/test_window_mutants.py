@@ -10,7 +10,6 @@ from tests.runtime.device.test_mutants import planted
 from tests.runtime.device.test_windows import WINDOWS, V, method, on_device, on_host
 from tests.runtime.device.windows import GRID, MOST, Pass, Seen, agrees, seen_at
 from underpaint.algos.spatial.jacobi_window import JacobiWindow
-from underpaint.algos.spatial.lookup import NO_LOOKUP, Lookup
 
 
 def random_pass(seed: int, codes: int = V) -> Pass:
@@ -30,8 +29,11 @@ def random_pass(seed: int, codes: int = V) -> Pass:
 
 
 @cache
-def windows_agree(coupling: str, refill: str, lookup: Lookup = NO_LOOKUP, last_row: bool = False) -> Callable[[], bool]:
-    window = JacobiWindow(MOST, coupling, refill, lookup=lookup, last_row=last_row)
+def windows_agree(
+    coupling: str, refill: str, lookup: tuple[bool, float] = (False, 0.0), last_row: bool = False
+) -> Callable[[], bool]:
+    passes, beside = lookup
+    window = JacobiWindow(MOST, coupling, refill, passes=passes, beside=beside, last_row=last_row)
     made = [random_pass(seed, 2 if window.looks_up else V) for seed in range(12)]
     return lambda: agrees(window, made)
 
@@ -46,7 +48,7 @@ def last_draft_rejected() -> bool:
     return agrees(window, [random_pass(seed)._replace(accepted=3) for seed in range(12)])
 
 
-PASSES, BESIDE, REFILLED = Lookup(passes=True), Lookup(beside=0.6), NO_LOOKUP
+PASSES, BESIDE, REFILLED = (True, 0.0), (False, 0.6), (False, 0.0)
 
 
 MUTANTS = {
@@ -95,7 +97,7 @@ MUTANTS = {
         windows_agree("independent", "left"),
     ),
     "a token is accepted behind a rejected one": (
-        ("walk_drawn", "child = tl.load(sibling + tree + child)", "child = tl.load(first + tree + child)"),
+        ("walk_drawn", "child = tl.load(tree.sibling + base + child)", "child = tl.load(tree.first + base + child)"),
         decodes_agree,
     ),
     "a window runs over the picture's end": (

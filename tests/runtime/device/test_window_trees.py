@@ -16,7 +16,6 @@ from underpaint.algos.arrays import FloatArray
 from underpaint.algos.chance import Role
 from underpaint.algos.chance import given as given_uniforms
 from underpaint.algos.spatial.jacobi_window import JacobiWindow
-from underpaint.algos.spatial.lookup import Lookup
 from underpaint.algos.spatial.window_tree import (
     WindowDraft,
     tail_nodes,
@@ -30,7 +29,7 @@ from underpaint.runtime.device.kernels.window_tree import add_candidates, follow
 MOST, CELL = 3, 7
 WINDOWS = {
     "sjd-pac": JacobiWindow(3, "maximal", "left", candidates=2, levels=2),
-    "lookup": JacobiWindow(3, "maximal", "lookup", candidates=3, levels=1, lookup=Lookup(True, 0.85), last_row=True),
+    "lookup": JacobiWindow(3, "maximal", "lookup", candidates=3, levels=1, passes=True, beside=0.85, last_row=True),
 }
 
 

@@ -19,10 +19,10 @@ from underpaint.algos.draft.spec import Grid
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.spatial.jacobi import jacobi_decode
 from underpaint.algos.spatial.jacobi_window import JacobiWindow
-from underpaint.algos.spatial.lookup import Lookup
-from underpaint.runtime.device.cycle import DeviceCycle, DeviceMethod
+from underpaint.runtime.device.cycle import DeviceCycle
 from underpaint.runtime.device.kernels.cell_uniforms import cell_uniforms
-from underpaint.runtime.device.window_growth import COUPLINGS, REFILLS, lookup_rows, window_plan
+from underpaint.runtime.methods.windows.device import WindowForm
+from underpaint.runtime.methods.windows.growth import COUPLINGS, REFILLS, lookup_rows, window_plan
 
 GRID, V, SEED = Grid(2, 3), 5, 5
 TABLES = Tables(1, V, rows=2)
@@ -30,7 +30,7 @@ WINDOWS = {
     "sjd": JacobiWindow(3, "independent", "above"),
     "scd-maximal": JacobiWindow(4, "maximal", "left"),
     "scd-gumbel": JacobiWindow(3, "gumbel", "uniform"),
-    "lookup": JacobiWindow(4, "maximal", "lookup", lookup=Lookup(True, 0.85), last_row=True),
+    "lookup": JacobiWindow(4, "maximal", "lookup", passes=True, beside=0.85, last_row=True),
 }
 
 
@@ -41,12 +41,12 @@ class Drawn(NamedTuple):
     drafts: list[int]
 
 
-def method(window: JacobiWindow, temperature: float, rule: str = "chain") -> DeviceMethod:
+def method(window: JacobiWindow, temperature: float, rule: str = "chain") -> WindowForm:
     sampler = SamplingParams(guidance=2.0, temperature=temperature)
-    return DeviceMethod(None, RULES[rule].make(), sampler, window=window)
+    return WindowForm(RULES[rule].make(), sampler, window=window)
 
 
-def on_device(how: DeviceMethod, images: Sequence[int]) -> list[Drawn]:
+def on_device(how: WindowForm, images: Sequence[int]) -> list[Drawn]:
     """Every image, all in one batch."""
     target = TableForward(TABLES, False)
     cycle = DeviceCycle(target, None, how, GRID, 1, len(images), torch.device("cpu"))
@@ -62,7 +62,7 @@ def on_device(how: DeviceMethod, images: Sequence[int]) -> list[Drawn]:
 
 
 @cache
-def on_host(how: DeviceMethod, image: int) -> Drawn:
+def on_host(how: WindowForm, image: int) -> Drawn:
     """One image alone."""
     assert how.window is not None
     target, chance = TableHost(TABLES, GRID, how.sampler, False, image % V), sampling(SEED, image)
@@ -103,11 +103,11 @@ def test_uniforms_of_cells_are_the_reference_s_bit_for_bit() -> None:
 
 
 LOOKUPS = {
-    "refill": ("lookup", Lookup(), False),
-    "passes": ("left", Lookup(passes=True), False),
-    "beside": ("above", Lookup(beside=0.75), False),
-    "last row": ("uniform", Lookup(), True),
-    "all": ("lookup", Lookup(True, 0.85), True),
+    "refill": ("lookup", {}, False),
+    "passes": ("left", {"passes": True}, False),
+    "beside": ("above", {"beside": 0.75}, False),
+    "last row": ("uniform", {}, True),
+    "all": ("lookup", {"passes": True, "beside": 0.85}, True),
 }
 
 
@@ -120,13 +120,13 @@ def test_what_was_said_before_is_looked_up_as_the_reference_does(
 ) -> None:
     refill, lookup, last_row = LOOKUPS[looked]
     vocab_size = data.draw(st.sampled_from([2, 3]))
-    window = JacobiWindow(MOST, coupling, refill, lookup=lookup, last_row=last_row)
+    window = JacobiWindow(MOST, coupling, refill, **lookup, last_row=last_row)
     assert agrees(window, [data.draw(passes(vocab_size)) for _ in range(2)])
 
 
 def test_the_tables_of_a_lookup_are_bounded_and_counted() -> None:
     """LlamaGen's shape at 512 px: 64 MiB of decided cells, 12.25 of passes, 1.75 of scratch for the coupling."""
-    window = JacobiWindow(14, "maximal", "lookup", lookup=Lookup(True, 0.85), last_row=True)
+    window = JacobiWindow(14, "maximal", "lookup", passes=True, beside=0.85, last_row=True)
     plan = window_plan(window, RULES["chain"].make(), Grid(32, 32), 16384, 64)
     assert plan.image_bytes == 78 * 2**20
     assert lookup_rows(window, 14, 1024) == (1024, 14 * 14)

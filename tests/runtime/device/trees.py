@@ -14,8 +14,8 @@ from underpaint.algos.chance import Role, given, sampling
 from underpaint.algos.draft import Budget
 from underpaint.algos.tree import DraftTree, Drawn, Verdict
 from underpaint.runtime.device.kernels.tree_meta import tree_meta
-from underpaint.runtime.device.kernels.walk import BatchTree, Verdicts
-from underpaint.runtime.device.rules import Shape, device_rule
+from underpaint.runtime.device.kernels.walk import BatchTree, Shape, Verdicts
+from underpaint.runtime.device.rules import device_rule
 
 CPU = torch.device("cpu")
 ROLES = (Role.DRAFT, Role.ACCEPT, Role.RESIDUAL, Role.BONUS)

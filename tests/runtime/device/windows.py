@@ -26,7 +26,7 @@ from underpaint.runtime.device.kernels.refill_lookup import refill_lookup
 from underpaint.runtime.device.kernels.shift import shift
 from underpaint.runtime.device.kernels.walk import BatchTree, Verdicts
 from underpaint.runtime.device.kernels.window import WINDOW_ROLES, WindowBuffers
-from underpaint.runtime.device.window_growth import COUPLINGS, REFILLS
+from underpaint.runtime.methods.windows.growth import COUPLINGS, REFILLS
 
 GRID = Grid(4, 3)
 MOST = 4
@@ -130,7 +130,7 @@ def by_reference(window: JacobiWindow, one: Pass) -> After:
         held.pass_over(root_only(one.decided[-1], vocab_size), verdict, one.probs)
     tree = held.draft(max(0, GRID.cells - len(held._tokens) - 1), later)
     rows = np.empty((0, vocab_size))
-    if window.refill == "lookup" or window.lookup.beside:
+    if window.refill == "lookup" or window.beside:
         rows = np.concatenate([one.said, one.probs[: one.accepted + 1]])
     kept = {
         (cell, left): row.tolist()
@@ -151,7 +151,7 @@ def by_device(window: JacobiWindow, made: Sequence[Pass]) -> list[After]:
     tokens, taken, levels, cells = whole(batch, most + 1), whole(batch), whole(batch), whole(batch)
     roots, decided = whole(batch), whole(batch, GRID.cells)
     probs, draft_probs = torch.full((batch, most + 1, vocab_size), 0.5), torch.full((batch, most, vocab_size), 0.5)
-    draft_probs = draft_probs.double() if window.lookup.beside else draft_probs
+    draft_probs = draft_probs.double() if window.beside else draft_probs
     uniforms = torch.full((2, batch, 3, most + 1), 0.5, dtype=torch.float64)
     noise = torch.zeros(batch, GRID.cells, vocab_size, dtype=torch.float64)
     for place, one in enumerate(made):
@@ -198,7 +198,7 @@ def by_device(window: JacobiWindow, made: Sequence[Pass]) -> list[After]:
         kept, seen = np.empty((0, vocab_size)), dict[tuple[int, int], list[float]]()
         if table.refills or table.beside:
             kept = table.decided[place, : int(cells[place])].numpy()
-        if window.lookup.passes:
+        if window.passes:
             for age in range(most - 1, -1, -1):
                 slot = place, (CYCLE - age) % most
                 pairs = zip(table.seen_cells[slot].tolist(), table.seen_lefts[slot].tolist(), strict=True)
@@ -219,16 +219,15 @@ def table_of(window: JacobiWindow, made: Sequence[Pass]) -> LookupBuffers:
         for age, cell, left, row in one.seen:
             at = image, (CYCLE - age) % most, cell - len(one.decided) + age - 1
             seen[at], seen_cells[at], seen_lefts[at] = torch.from_numpy(row), cell, left
-    lookup = window.lookup
     return LookupBuffers(
         decided,
         seen,
         seen_cells,
         seen_lefts,
         torch.ones(batch, most, dtype=torch.int64),
-        torch.tensor([lookup.beside], dtype=torch.float64),
-        passes=lookup.passes,
-        beside=lookup.beside > 0.0,
+        torch.tensor([window.beside], dtype=torch.float64),
+        passes=window.passes,
+        beside=window.beside > 0.0,
         last_row=window.last_row,
         refills=window.refill == "lookup",
     )

@@ -7,14 +7,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from underpaint.artifacts.decoder_config import DecoderConfig
 from underpaint.artifacts.decoder_graph import MASKED_SCORE
 from underpaint.runtime.engines import cache as cache_module
 from underpaint.runtime.engines.cache import HostMemory, KeyValueCache
 from underpaint.runtime.engines.context import EngineError
-from underpaint.runtime.engines.shape import DecoderShape
 
 LAYERS, HEADS, HEAD_DIM, CAPACITY = 2, 3, 2, 11
-SHAPE = DecoderShape(7, 2, 2, LAYERS, HEADS, HEAD_DIM, HEADS * HEAD_DIM, CAPACITY, 1, 1, (8,))
+CONFIG = DecoderConfig(
+    7, LAYERS, 2 * HEADS, 1, 7, 2, 1, rope="none", kv_heads=HEADS, head_dim=HEAD_DIM, capacity=CAPACITY
+)
 
 
 @dataclass
@@ -29,7 +31,7 @@ class Checked:
     turn: int = 0
 
     def __post_init__(self) -> None:
-        self.memory = HostMemory(SHAPE, self.rows)
+        self.memory = HostMemory(CONFIG, self.rows)
         self.cache = KeyValueCache(self.memory, self.rows)
         self.cache.clear(self.hidden)
         self.keys = [[] for _ in range(self.rows)]

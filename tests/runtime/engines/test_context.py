@@ -5,7 +5,8 @@ import sys
 
 import pytest
 
-from underpaint.runtime.engines.context import SHARED, EngineContext, EngineError, usable_cores
+from underpaint.artifacts.workers import usable_cores
+from underpaint.runtime.engines.context import SHARED, EngineContext, EngineError
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ def decoder() -> LoadedDecoder:
 
 
 def prefill(engine: Engine, rows: int) -> None:
-    shape = engine.shape
+    shape = engine.config
     engine.begin()
     engine.run(np.tile(shape.uncond_ids, (rows, 1)), shape.first_cells(shape.prefix), causal(shape.prefix))
     engine.commit(slice(None))
@@ -27,7 +27,7 @@ def prefill(engine: Engine, rows: int) -> None:
 
 def test_pictures_of_unequal_progress_share_a_pass(decoder: LoadedDecoder) -> None:
     """Each row at cells of its own, under a bias of its own; it says what a run of its own says."""
-    tokens = np.random.default_rng(0).integers(0, decoder.shape.vocab_size, (3, decoder.shape.grid.cells))
+    tokens = np.random.default_rng(0).integers(0, decoder.config.vocab_size, (3, decoder.config.grid.cells))
     together = decoder.open(3)
     prefill(together, 3)
     alone = [decoder.open(1) for _ in range(3)]
@@ -46,7 +46,7 @@ def test_pictures_of_unequal_progress_share_a_pass(decoder: LoadedDecoder) -> No
             np.testing.assert_allclose(logits[row, :count], own[0], atol=1e-4)
             engine.commit(slice(None))
         done += counts
-        assert together.lengths.tolist() == (decoder.shape.prefix + done).tolist()
+        assert together.lengths.tolist() == (decoder.config.prefix + done).tolist()
 
 
 def test_hidden_slots_are_seen_by_no_later_position(decoder: LoadedDecoder) -> None:
@@ -90,5 +90,5 @@ def test_passes_are_timed(decoder: LoadedDecoder) -> None:
     engine = decoder.open(1)
     prefill(engine, 1)
     engine.run(np.array([3, 4]), np.arange(2), causal(2))
-    assert (engine.cost.passes, engine.cost.positions) == (2, decoder.shape.prefix + 2)
+    assert (engine.cost.passes, engine.cost.positions) == (2, decoder.config.prefix + 2)
     assert engine.cost.seconds > 0

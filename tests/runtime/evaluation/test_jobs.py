@@ -1,45 +1,36 @@
-"""Jobs of an evaluation: named by their content, split, stored in shards that survive any end, drawn again if lost."""
+"""Jobs of a run by workers: split, stored in logs that survive any end, drawn again if lost."""
 
 import dataclasses
-import json
-import tarfile
 
 import pytest
 
-from tests.cli.synthetic_pipeline import SyntheticPipeline
+from tests.cli.synthetic_pipeline import SyntheticPipeline, replace_models
 from underpaint.algos.rows import SamplingParams
+from underpaint.artifacts.run_log import OtherRun
+from underpaint.artifacts.workers import InProcess, Processes, WorkerError
 from underpaint.runtime.evaluation.comparison import ComparisonPlan, build_methods, choose_prompts
-from underpaint.runtime.evaluation.jobs.drawer import DrawnJob, JobDrawer, check_files
-from underpaint.runtime.evaluation.jobs.plan import EvaluationPlan, JobShare, ModelPlan, ModelSpec
-from underpaint.runtime.evaluation.jobs.run import count_missing, draw_missing, evaluation_report
-from underpaint.runtime.evaluation.jobs.shards import EvaluationFolder, ShardWriter
-from underpaint.runtime.evaluation.jobs.workers import InlineWorker, ProcessWorkers, WorkerError
-from underpaint.runtime.evaluation.report import TIMED
-from underpaint.runtime.pipeline import Pipeline
+from underpaint.runtime.evaluation.drawer import JobDrawer, check_files, draw_missing
+from underpaint.runtime.evaluation.drawing_log import DrawingLog
+from underpaint.runtime.evaluation.plan import JobShare, ModelPlan, ModelSpec, RunPlan
+from underpaint.runtime.evaluation.report import TIMED, evaluation_report
 
 
 @pytest.fixture(autouse=True)
 def opened_models(monkeypatch):
-    monkeypatch.setattr(Pipeline, "open", staticmethod(lambda folder, **options: SyntheticPipeline()))
+    replace_models(monkeypatch, lambda side: SyntheticPipeline())
 
 
-def planned(prompts=3, seeds=2, settings=(), temperature=1.0, names=("ar", "eagle2"), **pipeline):
-    models = SyntheticPipeline(**pipeline)
+def planned(prompts=3, seeds=2, settings=(), temperature=1.0, names=("ar", "eagle2"), likelihood=True):
+    models = SyntheticPipeline()
     sampling = SamplingParams(temperature=temperature)
     methods = build_methods(models, names, temperature, {"eagle2": settings})
     comparison = ComparisonPlan(methods, choose_prompts(prompts), tuple(range(seeds)), sampling)
-    return EvaluationPlan(
-        (ModelPlan.make(ModelSpec("synthetic"), models, comparison, {"eagle2": tuple(settings)}, {}),)
-    )
+    own = {"eagle2": tuple(settings)}
+    return RunPlan((ModelPlan.for_workers(ModelSpec("synthetic"), models, comparison, own, {}, likelihood=likelihood),))
 
 
-def inline(plan):
-    return InlineWorker(JobDrawer(plan.tasks(), own_threads=False))
-
-
-def keys_in(shard):
-    with tarfile.open(shard) as tar:
-        return [name.removesuffix(".json") for name in tar.getnames() if name.endswith(".json")]
+def drawer(plan):
+    return JobDrawer(plan.tasks(), own_threads=False)
 
 
 def ignore(state):
@@ -47,32 +38,21 @@ def ignore(state):
 
 
 def statistics(plan, folder):
-    report = evaluation_report(plan, EvaluationFolder(folder, plan.to_dict()), "a test")
+    report = evaluation_report(plan, plan.open_log(folder), "a test")
     return [
         {name: value for name, value in dataclasses.asdict(row).items() if name not in TIMED} for row in report.rows[0]
     ]
 
 
 def drawn(plan, folder, share=JobShare()):  # noqa: B008
-    draw_missing(plan, EvaluationFolder(folder, plan.to_dict()), inline(plan), ignore, share)
-
-
-def test_a_key_is_the_same_for_the_same_content_and_another_for_any_other():
-    keys = [job.key for job in planned().jobs()]
-    assert len(set(keys)) == len(keys) == 12
-    assert keys == [job.key for job in planned().jobs()]
-    assert set(keys[:6]) <= {job.key for job in planned(prompts=4, seeds=3).jobs()}
-    for other in (planned(temperature=0.5), planned(name="another")):
-        assert not set(keys) & {job.key for job in other.jobs()}
-    changed = {job.key for job in planned(settings=["depth=2"]).jobs()}
-    assert len(set(keys) & changed) == 6  # plain AR's
+    draw_missing(share.of(plan.jobs()), plan.open_log(folder, shared=True), InProcess(drawer(plan)), ignore)
 
 
 @pytest.mark.parametrize("count", [1, 2, 5, 20])
 def test_shares_are_the_whole_and_each_job_once(count):
     jobs = planned().jobs()
     parts = [JobShare(index, count).of(jobs) for index in range(1, count + 1)]
-    assert sorted(job.key for part in parts for job in part) == sorted(job.key for job in jobs)
+    assert sorted(job for part in parts for job in part) == sorted(jobs)
 
 
 @pytest.mark.parametrize("text", ["", "1", "0/2", "3/2", "a/2", "1/b", "-1/2"])
@@ -84,7 +64,7 @@ def test_other_shares_are_refused(text):
 def test_one_model_named_twice_is_refused():
     (model,) = planned().models
     with pytest.raises(ValueError, match="each once"):
-        EvaluationPlan((model, model))
+        RunPlan((model, model))
 
 
 def test_parts_drawn_apart_have_the_figures_of_the_whole(tmp_path):
@@ -92,12 +72,12 @@ def test_parts_drawn_apart_have_the_figures_of_the_whole(tmp_path):
     drawn(plan, tmp_path / "whole")
     for index in (3, 1, 2):
         drawn(plan, tmp_path / "parts", JobShare(index, 3))
-    assert len(EvaluationFolder(tmp_path / "parts", plan.to_dict()).shards) == 3
+    assert len(DrawingLog.files(tmp_path / "parts")) == 3
     assert statistics(plan, tmp_path / "parts") == statistics(plan, tmp_path / "whole")
 
 
-def test_what_a_report_tells_of_pictures_and_tokens_comes_from_the_shards(tmp_path, monkeypatch):
-    """No picture is decoded and no token judged again; where a job says no likelihood, none is told."""
+def test_what_a_report_tells_of_pictures_and_tokens_comes_from_the_log(tmp_path, monkeypatch):
+    """No picture is decoded and no token judged again; without likelihoods, none is told."""
     plan = planned(prompts=8, seeds=1, names=("ar", "lantern"))
     drawn(plan, tmp_path)
     with monkeypatch.context() as patched:
@@ -109,37 +89,28 @@ def test_what_a_report_tells_of_pictures_and_tokens_comes_from_the_shards(tmp_pa
     assert lantern["log_likelihood"] not in (None, base["log_likelihood"])
     assert lantern["log_likelihood_over_ar"] == pytest.approx(lantern["log_likelihood"] - base["log_likelihood"])
     assert lantern["auc"] is not None
-    read, lacking = EvaluationFolder.read, plan.jobs()[-1].key
-
-    def older(folder):
-        stored = read(folder)
-        kept = {key: one for key, one in stored.log_likelihoods.items() if key != lacking}
-        return stored._replace(log_likelihoods=kept)
-
-    monkeypatch.setattr(EvaluationFolder, "read", older)
-    without = statistics(plan, tmp_path)
+    without = statistics(planned(prompts=8, seeds=1, names=("ar", "lantern"), likelihood=False), tmp_path)
     assert [row["log_likelihood"] for row in without] == [None, None]
     assert [row["auc"] for row in without] == [row["auc"] for row in found]
 
 
-def test_a_shard_cut_anywhere_loses_its_last_jobs_alone(tmp_path):
+def test_a_log_cut_anywhere_loses_its_last_jobs_alone(tmp_path):
     plan = planned(prompts=2, seeds=1)
     drawn(plan, tmp_path)
-    folder = EvaluationFolder(tmp_path, plan.to_dict())
-    (shard,) = folder.shards
-    whole, order = shard.read_bytes(), keys_in(shard)
+    (path,) = DrawingLog.files(tmp_path)
+    whole = path.read_bytes()
+    order = list(plan.open_log(tmp_path).records)
     assert len(order) == 4
     seen = {}
     for length in range(0, len(whole), 97):
-        shard.write_bytes(whole[:length])
-        found = folder.stored_keys()
-        assert found == set(order[: len(found)])
+        path.write_bytes(whole[:length])
+        found = list(plan.open_log(tmp_path).records)
+        assert found == order[: len(found)]
         seen.setdefault(len(found), length)
-    assert set(seen) == {0, 1, 2, 3, 4}
-    shard.write_bytes(whole[: seen[2]])
-    assert count_missing(plan, folder) == 2
+    assert set(seen) == {0, 1, 2, 3}
+    path.write_bytes(whole[: seen[2]])
     drawn(plan, tmp_path)
-    assert count_missing(plan, folder) == 0
+    assert len(plan.open_log(tmp_path)) == 4
     drawn(plan, tmp_path / "other")
     assert statistics(plan, tmp_path) == statistics(plan, tmp_path / "other")
 
@@ -147,36 +118,35 @@ def test_a_shard_cut_anywhere_loses_its_last_jobs_alone(tmp_path):
 def test_a_job_drawn_twice_counts_once_and_other_tokens_are_told(tmp_path):
     plan = planned(prompts=1, seeds=1)
     drawn(plan, tmp_path)
-    folder = EvaluationFolder(tmp_path, plan.to_dict())
+    (first,) = DrawingLog.files(tmp_path)
     before = statistics(plan, tmp_path)
-    again = [inline(plan).drawer.draw(job) for job in plan.jobs()]
+    again = [drawer(plan)(job) for job in plan.jobs()]
     other = again[1].drawing
-    again[1] = again[1]._replace(drawing=dataclasses.replace(other, tokens=other.tokens[::-1]))
-    with ShardWriter(tmp_path) as writer:
-        for job in again:
-            writer.add(job)
-    (later,) = set(folder.shards) - {folder.shards[0]}
-    later.rename(later.with_name(f"zz-{later.name}"))  # the first by name counts
-    found = folder.read()
-    assert (len(found.drawings), found.repeated, found.differing) == (2, 2, 1)
+    turned = dataclasses.replace(other, tokens=(*other.tokens[:-1], (other.tokens[-1] + 1) % 40))
+    again[1] = dataclasses.replace(again[1], drawing=turned)
+    log = plan.open_log(tmp_path / "later", shared=True)
+    for job in again:
+        log.keep(job)
+    log.path.rename(tmp_path / f"{first.stem}-later.jsonl")  # the first by name counts
+    report = evaluation_report(plan, plan.open_log(tmp_path), "a test")
+    assert (len(plan.open_log(tmp_path)), report.repeated, report.differing) == (2, 2, 1)
     assert statistics(plan, tmp_path) == before
 
 
-def test_a_folder_of_another_evaluation_is_refused(tmp_path):
+def test_a_folder_of_another_run_is_refused(tmp_path):
     plan, other = planned(), planned(temperature=0.5)
-    late = EvaluationFolder(tmp_path, other.to_dict())
+    late = other.open_log(tmp_path, shared=True)
     drawn(plan, tmp_path)
-    with pytest.raises(ValueError, match=r"belongs to another evaluation \(it differs in temperature"):
-        EvaluationFolder(tmp_path, other.to_dict())
-    with pytest.raises(ValueError, match="belongs to another evaluation"):
-        late.claim()
-    assert [path.name for path in sorted(tmp_path.iterdir())] == ["evaluation.json", "shards"]
-    (tmp_path / "evaluation.json").write_text("{}")
-    with pytest.raises(ValueError, match="is no evaluation"):
-        EvaluationFolder(tmp_path, plan.to_dict())
-    (tmp_path / "evaluation.json").unlink()
-    with pytest.raises(ValueError, match="holds shards and no"):
-        EvaluationFolder(tmp_path, plan.to_dict())
+    held = sorted(path.name for path in tmp_path.iterdir())
+    with pytest.raises(OtherRun, match=r"belongs to another comparison \(it differs in temperature"):
+        other.open_log(tmp_path)
+    with pytest.raises(OtherRun, match="belongs to another comparison"):
+        late.begin()
+    assert sorted(path.name for path in tmp_path.iterdir()) == held
+    (path,) = DrawingLog.files(tmp_path)
+    path.write_bytes(path.read_bytes().replace(b'"seed": 0', b'"seed": 1', 1))
+    with pytest.raises(ValueError, match="line 2: its checksum is of another text"):
+        plan.open_log(tmp_path)
 
 
 def test_what_is_there_is_not_drawn_again(tmp_path):
@@ -187,17 +157,21 @@ def test_what_is_there_is_not_drawn_again(tmp_path):
         def run(self, jobs):
             raise AssertionError(jobs)
 
-    draw_missing(plan, EvaluationFolder(tmp_path, plan.to_dict()), Refusing(), ignore)
+    draw_missing(plan.jobs(), plan.open_log(tmp_path), Refusing(), ignore)
 
 
 def test_a_record_holds_what_a_reader_needs(tmp_path):
     plan = planned(prompts=1, seeds=1)
-    job = inline(plan).drawer.draw(plan.jobs()[0])
-    assert isinstance(job, DrawnJob)
+    job = drawer(plan)(plan.jobs()[0])
     assert job.picture.startswith(b"\x89PNG")
-    plain = json.loads(json.dumps(job.to_dict()))
-    assert plain["reading"]["features"] == job.reading.features.tolist()
-    assert tuple(plain["drawing"]["tokens"]) == job.drawing.tokens
+    log = plan.open_log(tmp_path)
+    log.keep(job)
+    held = plan.open_log(tmp_path)
+    (back,) = held
+    assert back.drawing == job.drawing
+    assert (back.processor, back.log_likelihood) == (job.processor, job.log_likelihood)
+    assert back.reading.features.tolist() == job.reading.features.tolist()
+    assert held.picture(job.key).shape == (64, 64, 3)
 
 
 def test_other_files_on_a_worker_are_refused():
@@ -214,8 +188,8 @@ def test_a_job_that_kills_its_workers_stops_the_run(tmp_path):
     plugin = tmp_path / "dies.py"
     plugin.write_text("import os\nos.kill(os.getpid(), 9)\n")
     plan = planned(prompts=1, seeds=1)
-    pool = ProcessWorkers(plan.tasks(), 1, (str(plugin),))
-    with pytest.raises(WorkerError, match="3 workers died while they drew"):
+    pool = Processes(JobDrawer(plan.tasks(), (str(plugin),)), 1)
+    with pytest.raises(WorkerError, match=r"3 workers died at .* by ar, seed 0"):
         list(pool.run(plan.jobs()))
     assert pool.pids() == []
 
@@ -224,5 +198,5 @@ def test_an_error_in_a_worker_comes_with_its_job(tmp_path):
     plugin = tmp_path / "fails.py"
     plugin.write_text("raise RuntimeError('out of colours')\n")
     plan = planned(prompts=1, seeds=1)
-    with pytest.raises(WorkerError, match=r"(?s)by ar, seed 0, failed:.*out of colours"):
-        list(ProcessWorkers(plan.tasks(), 1, (str(plugin),)).run(plan.jobs()))
+    with pytest.raises(WorkerError, match=r"(?s)by ar, seed 0 failed:.*out of colours"):
+        list(Processes(JobDrawer(plan.tasks(), (str(plugin),)), 1).run(plan.jobs()))

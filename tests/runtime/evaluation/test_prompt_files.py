@@ -11,7 +11,7 @@ from underpaint.artifacts import input_file
 from underpaint.runtime.evaluation.prompt_files import PROMPT_FORMS, FilePrompt, find_form, known_prompts
 from underpaint.runtime.evaluation.prompt_files import read_prompts as read_source
 from underpaint.runtime.evaluation.prompt_source import PromptSource
-from underpaint.zoo.prompts import parse
+from underpaint.zoo.textured_prompts import parse_textured as parse
 
 FILES = {
     "parti": ("PartiPrompts.tsv", "Prompt\tCategory\tNote\na fox\tAnimals\t\na \"red\" cat\tArts\tx\n"),
@@ -160,13 +160,13 @@ def test_the_first_of_repeated_prompts_can_be_kept(tmp_path):
 
 def test_prompts_without_words_are_counted_or_skipped(tmp_path):
     path = tmp_path / "mine.txt"
-    path.write_text("a 3d fox, left\nan oil painting of a castle\na flat whale\n")
+    path.write_text("a woolly fox, an owl\nan oil painting of a castle\na stone whale, an owl\n")
     prompts = read_prompts(path)
     with pytest.raises(ValueError, match=r"1 of 3 prompts have words .*line 2.*--skip-unknown draws the rest"):
         known_prompts(prompts, parsed)
     known, unknown = known_prompts(prompts, parsed, skip_unknown=True)
     assert [one.key for one, _ in known] == ["line 1", "line 3"]
-    assert [prompt.concept for _, prompt in known] == ["fox", "whale"]
+    assert [prompt.thing for _, prompt in known] == ["fox", "whale"]
     assert [one.key for one, _ in unknown] == ["line 2"]
     with pytest.raises(ValueError, match="none of them can be drawn"):
         known_prompts(prompts[1:2], parsed, skip_unknown=True)

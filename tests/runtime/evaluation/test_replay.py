@@ -9,25 +9,31 @@ import pytest
 from tests.cli.synthetic_pipeline import SyntheticPipeline
 from underpaint.algos.rows import SamplingParams
 from underpaint.runtime.drawing import noise_of
-from underpaint.runtime.evaluation.comparison import ComparisonPlan, choose_prompts, run
-from underpaint.runtime.evaluation.drawing_log import DrawingLog
+from underpaint.runtime.evaluation.comparison import ComparisonPlan, choose_prompts
+from underpaint.runtime.evaluation.drawer import run
+from underpaint.runtime.evaluation.plan import RunPlan
 from underpaint.runtime.evaluation.replay import Replay, ReplayLog, TreeEvent, record, record_replays
 from underpaint.runtime.evaluation.report import make_report
 from underpaint.runtime.evaluation.token_bias import draw_watched
 from underpaint.runtime.methods.registry import build_method, resolve
-from underpaint.runtime.methods.tree_config import TreeMethod
+from underpaint.runtime.methods.trees.method import TreeMethod
 
 PIPELINE = SyntheticPipeline()
 
 
 def planned(names, temperature=1.0):
     built = tuple(build_method(name, resolve(name, temperature), PIPELINE.tables) for name in names)
-    return ComparisonPlan(built, choose_prompts(2), (3, 4), SamplingParams(temperature=temperature))
+    comparison = ComparisonPlan(built, choose_prompts(2), (3, 4), SamplingParams(temperature=temperature))
+    return RunPlan.of(PIPELINE, comparison, PIPELINE.judge)
+
+
+def own(plan):
+    return plan.models[0].comparison
 
 
 def drawn(plan, folder):
-    log = DrawingLog(folder, plan.to_dict())
-    run(PIPELINE, plan, log, lambda state: None)
+    log = plan.open_log(folder)
+    run(plan, log, lambda state: None)
     return log
 
 
@@ -39,12 +45,12 @@ def test_what_is_recorded_is_what_was_drawn(tmp_path):
     plan = planned(["ar", "eagle1", "adt+lantern"])
     log = drawn(plan, tmp_path)
     replays = ReplayLog(tmp_path, plan.to_dict())
-    record_replays(PIPELINE, plan, log, replays, 1, ignore)
+    record_replays(plan, log, replays, 1, ignore)
     held = replays.replays()
     assert [one.method for one in held] == ["ar", "eagle1", "adt+lantern"]
     assert {one.seed for one in held} == {3}
     for one in held:
-        drawing = log[one.key]
+        drawing = log.drawing(one.key)
         assert one.tokens == drawing.tokens
         assert all(isinstance(event, TreeEvent) for event in one.events)
         assert tuple(len(event.path) for event in one.events[1:]) == drawing.accepted
@@ -63,27 +69,33 @@ def test_a_stop_keeps_what_is_recorded_and_another_run_replaces_it(tmp_path):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        record_replays(PIPELINE, plan, log, replays, 2, stop)
+        record_replays(plan, log, replays, 2, stop)
     replays.path.write_bytes(replays.path.read_bytes() + b'{"method": "ea')  # what a killed process may leave
     again = ReplayLog(tmp_path, plan.to_dict())
     assert len(again.replays()) == 2
-    record_replays(PIPELINE, plan, log, again, 2, ignore)
+    record_replays(plan, log, again, 2, ignore)
     assert len(ReplayLog(tmp_path, plan.to_dict()).replays()) == 4
     other = ReplayLog(tmp_path, {"seeds": [9]})
     assert other.replays() == ()
-    other.add(again.replays()[0])
+    other.add(again.replays()[0].key, again.replays()[0])
     assert len(replays.path.read_text().splitlines()) == 2
 
 
 def test_another_picture_is_told(tmp_path):
     plan = planned(["ar", "eagle2"])
     log = drawn(plan, tmp_path)
-    key = next(iter(log))
+    key = next(iter(log)).drawing
     tokens = list(key.tokens)
     tokens[5] = (tokens[5] + 1) % 40
     asked = ReplayLog(tmp_path, plan.to_dict())
     with pytest.raises(RuntimeError, match="another picture"):
-        record(PIPELINE, plan.methods[0], plan, Replay("ar", key.prompt, 3, "tree", (), ()).key, tuple(tokens))
+        record(
+            PIPELINE,
+            own(plan).methods[0],
+            own(plan),
+            Replay("ar", key.prompt, 3, "tree", (), ()).key,
+            tuple(tokens),
+        )
     assert asked.replays() == ()
 
 
@@ -91,27 +103,27 @@ def test_another_picture_is_told(tmp_path):
 def test_a_lossless_rule_has_no_bias_when_it_is_watched(name, tmp_path):
     plan = planned(["ar", name])
     log = drawn(plan, tmp_path)
-    method = plan.methods[1]
+    method = own(plan).methods[1]
     assert isinstance(method, TreeMethod)
-    key = Replay(name, plan.conditions[0].caption(), 3, "tree", (), ()).key
-    watched = record(PIPELINE, dataclasses.replace(method, lossless=False), plan, key, log[key].tokens)
+    key = Replay(name, own(plan).conditions[0].caption(), 3, "tree", (), ()).key
+    watched = record(PIPELINE, dataclasses.replace(method, lossless=False), own(plan), key, log.drawing(key).tokens)
     assert watched.token_bias == pytest.approx(0.0, abs=1e-9)
-    assert record(PIPELINE, method, plan, key, log[key].tokens).token_bias is None
+    assert record(PIPELINE, method, own(plan), key, log.drawing(key).tokens).token_bias is None
 
 
 def test_the_report_tells_the_bias(tmp_path):
     plan = planned(["ar", "eagle2", "lantern", "zipar"])
     log, replays = drawn(plan, tmp_path), ReplayLog(tmp_path, plan.to_dict())
-    assert [row.token_bias for row in make_report(PIPELINE, plan, log).rows] == [0.0, 0.0, None, None]
-    record_replays(PIPELINE, plan, log, replays, 2, ignore)
+    assert [row.token_bias for row in make_report(plan, log).rows] == [0.0, 0.0, None, None]
+    record_replays(plan, log, replays, 2, ignore)
     held = [one.token_bias for one in replays.replays() if one.method == "lantern"]
     assert len(held) == 2
-    rows = make_report(PIPELINE, plan, log, replays.replays()).rows
+    rows = make_report(plan, log, replays.replays()).rows
     assert rows[2].token_bias == pytest.approx(np.mean(held))
     assert 0.0 < min(held) <= rows[2].token_bias_low <= rows[2].token_bias <= rows[2].token_bias_high <= max(held)
     assert rows[2].token_bias_low < rows[2].token_bias_high
     assert (rows[1].token_bias_low, rows[1].token_bias_high) == (0.0, 0.0)
-    (one,) = [row for row in make_report(PIPELINE, plan, log, replays.replays()[:4]).rows if row.method == "lantern"]
+    (one,) = [row for row in make_report(plan, log, replays.replays()[:4]).rows if row.method == "lantern"]
     assert (one.token_bias, one.token_bias_low) == (held[0], None)
     assert rows[3].token_bias == pytest.approx(np.mean([one.token_bias for one in replays.replays()][3::4]))
     assert rows[3].token_bias > 0.0
@@ -121,9 +133,9 @@ def test_the_report_tells_the_bias(tmp_path):
 def test_a_relaxed_method_s_bias_is_measured_while_the_same_picture_is_drawn(name, tmp_path):
     plan = planned(["ar", name])
     log = drawn(plan, tmp_path)
-    key = Replay(name, plan.conditions[0].caption(), 3, "tree", (), ()).key
-    found = record(PIPELINE, plan.methods[1], plan, key, log[key].tokens)
-    assert found.tokens == log[key].tokens
+    key = Replay(name, own(plan).conditions[0].caption(), 3, "tree", (), ()).key
+    found = record(PIPELINE, own(plan).methods[1], own(plan), key, log.drawing(key).tokens)
+    assert found.tokens == log.drawing(key).tokens
     assert found.token_bias is not None
     assert 0.0 < found.token_bias < 1.0
 
@@ -131,20 +143,20 @@ def test_a_relaxed_method_s_bias_is_measured_while_the_same_picture_is_drawn(nam
 def test_cells_that_a_low_resolution_drafted_have_no_bias_to_measure(tmp_path):
     plan = planned(["ar", "mulo"])
     log = drawn(plan, tmp_path)
-    key = Replay("mulo", plan.conditions[0].caption(), 3, "tree", (), ()).key
-    assert record(PIPELINE, plan.methods[1], plan, key, log[key].tokens).token_bias is None
+    key = Replay("mulo", own(plan).conditions[0].caption(), 3, "tree", (), ()).key
+    assert record(PIPELINE, own(plan).methods[1], own(plan), key, log.drawing(key).tokens).token_bias is None
 
 
 @pytest.mark.parametrize(("name", "settings"), [("zipar", ["window=none"]), ("gsd", ["rule=chain"])])
 def test_what_is_lossless_in_truth_has_no_bias_when_it_is_watched(name, settings, tmp_path):
     """Raster order by row fronts, and a window by the exact rule, told that they are relaxed."""
     method = build_method(name, resolve(name, 1.0, settings=settings), PIPELINE.tables)
-    plain = planned(["ar"])
-    plan = dataclasses.replace(plain, methods=(*plain.methods, method))
+    plain = own(planned(["ar"]))
+    plan = RunPlan.of(PIPELINE, dataclasses.replace(plain, methods=(*plain.methods, method)))
     assert method.lossless
     relaxed = _Relaxed(method) if name == "zipar" else dataclasses.replace(method, lossless=False)
-    condition = plan.conditions[0]
-    found = draw_watched(PIPELINE, relaxed, condition, plan.sampling, noise_of(condition, 3))
+    condition = own(plan).conditions[0]
+    found = draw_watched(PIPELINE, relaxed, condition, own(plan).sampling, noise_of(condition, 3))
     assert found.token_bias == pytest.approx(0.0, abs=1e-9)
 
 
@@ -162,12 +174,12 @@ class _Relaxed:
 def test_greedy_rules_have_no_bias_to_measure(tmp_path):
     plan = planned(["ar", "lantern"], temperature=0.0)
     log, replays = drawn(plan, tmp_path), ReplayLog(tmp_path, plan.to_dict())
-    record_replays(PIPELINE, plan, log, replays, 1, ignore)
+    record_replays(plan, log, replays, 1, ignore)
     assert [one.token_bias for one in replays.replays()] == [None, None]
 
 
 def test_a_file_that_holds_no_replays_is_refused(tmp_path):
     path = tmp_path / "replays.jsonl"
     path.write_text(json.dumps({"format": 1, "hash": ""}) + "\n" + json.dumps({"kind": "other"}) + "\n")
-    with pytest.raises(ValueError, match="holds no replays"):
+    with pytest.raises(ValueError, match="is no record of a recording of replays"):
         ReplayLog(tmp_path, None)

@@ -14,7 +14,7 @@ COSTS = EngineCosts(((1, 2.0), (4, 3.0), (8, 5.0)), ((1, 0.5), (8, 0.75)))
 
 
 def written(path: Path, **changed: object) -> Path:
-    held = {"verify_ms": COSTS.verify_ms, "draft_ms": COSTS.draft_ms, "machine": {}, **changed}
+    held = {"format": 3, "verify_ms": COSTS.verify_ms, "draft_ms": COSTS.draft_ms, "machine": {}, **changed}
     path.write_text(json.dumps(held))
     return path
 
@@ -109,8 +109,8 @@ def test_a_curve_of_another_state_of_the_machine_is_told(tmp_path: Path) -> None
         ({"overhead_ms": 1e308}, "overhead_ms must be a time"),
         ({"verify_ms": [[1, 1e308]]}, "positive times of at most"),
         ({"verify_ms": [[True, 1.0]]}, "sizes in whole numbers"),
-        ({"format": 3.0}, "expected format 1 to 3, got 3.0"),
-        ({"format": True}, "expected format 1 to 3, got True"),
+        ({"format": 3.0}, "expected format 3, got 3.0"),
+        ({"format": True}, "expected format 3, got True"),
         ({"passes_ms": []}, "unknown field 'passes_ms'"),
         ({"overhead_ms": -1}, "overhead_ms must be a time"),
         ({"verify_ms": 3}, "expected JSON with verify_ms and draft_ms"),

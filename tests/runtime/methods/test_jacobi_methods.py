@@ -10,22 +10,31 @@ from underpaint.algos.coupling import noise_of
 from underpaint.algos.draft import Grid
 from underpaint.algos.enumeration import target_distribution, total_variation
 from underpaint.algos.rows import SamplingParams
-from underpaint.runtime.conditions import of_prompt
+from underpaint.algos.step import Target
+from underpaint.runtime.conditions import Condition, parse_condition
 from underpaint.runtime.drawing import draw
 from underpaint.runtime.engines.engine import PassTimer
-from underpaint.runtime.methods.jacobi_config import JacobiConfig, JacobiMethod, JacobiSession
-from underpaint.runtime.methods.jacobi_methods import JACOBI_METHODS
 from underpaint.runtime.methods.method import Timed
-from underpaint.runtime.methods.registry import build_method, resolve
+from underpaint.runtime.methods.registry import METHODS, build_method, resolve
+from underpaint.runtime.methods.windows.method import JacobiConfig, JacobiMethod
 from underpaint.runtime.pipeline import Pipeline
 from underpaint.sim.synthetic.models import RandomDistribution, SyntheticTarget
-from underpaint.zoo.prompts import Prompt
 
 PIPELINE = SyntheticPipeline()
 TABLES = PIPELINE.tables
-NAMES = [spec.name for spec in JACOBI_METHODS]
+NAMES = [spec.name for spec in METHODS if spec.tuned.sampled.family == "jacobi"]
 LOSSLESS = [name for name in NAMES if name not in ("gsd", "pjd")]
-PROMPT = of_prompt(Prompt("fox"))
+PROMPT = parse_condition("a fox, an owl", "prompt_grammar")
+
+
+class OneTarget(SyntheticPipeline):
+    """Models of which methods may take one target."""
+
+    def __init__(self, target: SyntheticTarget) -> None:
+        self.drawn_by = target
+
+    def target(self, condition: Condition, sampling: SamplingParams) -> Timed[Target]:
+        return Timed(self.drawn_by, PassTimer())
 
 
 @pytest.fixture(scope="module")
@@ -75,10 +84,9 @@ def test_lossless_ones_draw_exactly_the_targets_distribution(name: str, grid: Gr
     model = RandomDistribution(2, seed=7, sharpness=1.5)
     config = resolve(name, 1.0, None, ["window=2", f"refill={refill}"])
     method = config.build(name, TABLES)
-    assert isinstance(method, JacobiMethod)
 
     def program(chance: Chance) -> tuple[int, ...]:
-        session = JacobiSession(method, Timed(SyntheticTarget(model, grid), PassTimer()))
+        session = method.open(OneTarget(SyntheticTarget(model, grid)), PROMPT, SamplingParams())
         return tuple(session.decode(chance).tokens.tolist())
 
     exact = target_distribution(SyntheticTarget(model, grid))
@@ -140,7 +148,7 @@ def test_another_rule_and_what_it_promises() -> None:
     assert resolve("gsd", 1.0, None, ["group=1"]).build("gsd", TABLES).lossless
     config = resolve("gsd", 1.0, None, ["rule.window=released", "window.window=4"])
     assert isinstance(config, JacobiConfig)
-    assert (config.window, config.rule_settings["window"]) == (4, "released")
+    assert (config.window.length, config.rule_settings["window"]) == (4, "released")
     assert config.to_dict()["rule_settings"]["group"] == 14
 
 
@@ -150,7 +158,7 @@ def test_candidates_are_a_setting_of_every_window() -> None:
     assert not resolve("gsd", 1.0, None, ["candidates=2"]).build("gsd", TABLES).lossless
     paper = resolve("sjd-pac", 1.0, preset="paper").build("sjd-pac", TABLES)
     assert isinstance(paper, JacobiMethod)
-    assert paper.window.nodes == 64
+    assert paper.config.window.nodes == 64
     plain, none_beside = (
         draw(PIPELINE, build_method("x", resolve(name, 1.0, None, settings), TABLES), SamplingParams(), PROMPT, 4)
         for name, settings in (("scd-maximal", ["window=6"]), ("sjd-pac", ["window=6", "candidates=1"]))
@@ -167,7 +175,7 @@ def test_the_rule_is_a_setting_wherever_it_stands() -> None:
     for settings in (["rule=gsd", "group=3"], ["group=3", "rule=gsd"]):
         config = resolve("sjd", 1.0, None, settings)
         assert isinstance(config, JacobiConfig)
-        assert (config.rule, config.rule_settings, config.window) == ("gsd", {"group": 3}, 12)
+        assert (config.rule, config.rule_settings, config.window.length) == ("gsd", {"group": 3}, 12)
     with pytest.raises(ValueError, match="looks at the drafts behind a token"):
         resolve("scd-maximal", 1.0, None, ["rule=block"])
     assert resolve("pjd", 1.0).acceptance is None
@@ -179,8 +187,8 @@ def test_the_papers_settings_run_the_released_loop(name: str, length: int) -> No
     """Its window counts the committed token, keeps the last row's sample and scores a random token as certain."""
     config = resolve(name, 1.0, preset="paper")
     assert isinstance(config, JacobiConfig)
-    assert (config.shape.length, config.shape.last_row, config.shape.refill) == (length, True, "random")
+    assert (config.window.length, config.window.last_row, config.window.refill) == (length, True, "random")
     assert config.to_dict()["settings"]["last_row"] is True
     without = resolve(name, 1.0, None, ["last_row=false"], "paper")
     assert isinstance(without, JacobiConfig)
-    assert not without.shape.last_row
+    assert not without.window.last_row

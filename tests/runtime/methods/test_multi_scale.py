@@ -19,13 +19,12 @@ from underpaint.algos.tree import NO_TOKEN
 from underpaint.runtime.conditions import parse_condition
 from underpaint.runtime.drawing import Drawing, draw, noise_of
 from underpaint.runtime.engines.context import EngineContext
-from underpaint.runtime.methods.multi_scale import LowRows
+from underpaint.runtime.methods.multi_scale.low_rows import LowRows
 from underpaint.runtime.methods.registry import build_method, resolve
 from underpaint.runtime.pipeline import Pipeline
-from underpaint.zoo.grammars import TEXTURED
 
 ROOT = Path(__file__).parents[3]
-PROMPT = parse_condition("a woolly fox left of an outlined pumpkin", "prompt_grammar", TEXTURED)
+PROMPT = parse_condition("a woolly fox left of an outlined pumpkin", "prompt_grammar")
 WARM, COLD = SamplingParams(top_k=10), SamplingParams(temperature=0.0)
 """The likeliest codes alone: what a draft proposes is then kept now and then."""
 

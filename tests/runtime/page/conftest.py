@@ -15,7 +15,7 @@ COMMAND = ("compare", "--prompts-count", "1", "--methods", ",".join(METHODS))
 
 def compare(place: Path, models: Path) -> None:
     """Drawn without a recording, then recorded."""
-    command = [*COMMAND, "--engines", str(models), "--out", str(place)]
+    command = [*COMMAND, "--models", str(models), "--out", str(place)]
     assert CliRunner().invoke(app, command).exit_code == 0
     drawn = (place / "drawings.jsonl").read_bytes()
     assert not (place / "replays.jsonl").exists()

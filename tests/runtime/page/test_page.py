@@ -223,7 +223,7 @@ def test_what_is_no_comparison_is_refused(folder: Path, tmp_path: Path) -> None:
     assert "there are no figures" in refused([str(tmp_path)])
     copied = copy_of(folder, tmp_path)
     (copied / "compare.json").write_text('{"rows": 3}')
-    assert "expected a comparison" in refused([str(copied)])
+    assert "expected results of version 1" in refused([str(copied)])
     (copied / "compare.json").write_text("{")
     assert "expected JSON" in refused([str(copied)])
     assert not (copied / "report.html").exists()
@@ -254,7 +254,7 @@ def test_other_models_leave_the_pictures_out(folder: Path, tmp_path: Path) -> No
     done = CliRunner().invoke(app, ["report", str(copied)])
     assert done.exit_code == 0, done.output
     assert "Pictures are left out" in (copied / "report.html").read_text()
-    assert "is not the decoder" in refused([str(copied), "--engines", str(FOLDER)])
+    assert "is not the decoder" in refused([str(copied), "--models", str(FOLDER)])
 
 
 def test_gif_options_are_checked(folder: Path, tmp_path: Path) -> None:

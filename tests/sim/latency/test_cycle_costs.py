@@ -53,7 +53,7 @@ def runs(chained: dict[int, int]) -> Runs:
     return Runs(9, np.array([3]), np.array([5]), np.array([8]), verify, draft, chains)
 
 
-ALONE = {"verify_ms": [[1, 1.0]], "draft_ms": [[1, 0.5]]}
+ALONE = {"format": 3, "verify_ms": [[1, 1.0]], "draft_ms": [[1, 0.5]]}
 
 
 def test_trees_drafted_in_one_call_have_a_price_of_their_own(tmp_path: Path) -> None:
@@ -66,15 +66,14 @@ def test_trees_drafted_in_one_call_have_a_price_of_their_own(tmp_path: Path) -> 
     drawn = dataclasses.replace(grown, host={**COSTS.host, "sampled": COSTS.host["ranked"]})
     assert image_ms(drawn, runs({}), "sampled", False) == pytest.approx(by_level), "its siblings were not measured"
     path = tmp_path / "costs.json"
-    for told, held in (
-        ({"ranked": {"call": 0.375, "levels": [[1, 0.125], [4, 0.5]]}}, grown.tree),
-        ([[1, 0.125], [4, 0.5]], {name: TreeCallCosts(0.0, ((1, 0.125), (4, 0.5))) for name in ("sampled", "ranked")}),
-        ([], {}),
-    ):
-        path.write_text(json.dumps({**ALONE, "in_cycle": {**JSON, "tree_ms": told}}))
+    for written, tree in (({"ranked": {"call": 0.375, "levels": [[1, 0.125], [4, 0.5]]}}, grown.tree), ({}, {})):
+        path.write_text(json.dumps({**ALONE, "in_cycle": {**JSON, "tree_ms": written}}))
         found = read_cost_curve(path).in_cycle
         assert found is not None
-        assert found.tree == held
+        assert found.tree == tree
+    path.write_text(json.dumps({**ALONE, "in_cycle": {**JSON, "tree_ms": [[1, 0.125]]}}))
+    with pytest.raises(ValueError, match=r"tree_ms: expected an object, got '\[\[1, 0\.125\]\]'"):
+        read_cost_curve(path)
 
 
 def test_a_file_is_read(tmp_path: Path) -> None:
@@ -248,14 +247,14 @@ def test_a_target_and_a_drafter_have_the_table_model_s_grid() -> None:
         assert (half.vocab_size, half.grid) == (model.vocab_size, model.grid)
 
 
-def test_the_names_of_the_first_format_are_still_read_and_later_formats_refused(tmp_path: Path) -> None:
+def test_families_of_other_names_and_other_formats_are_refused(tmp_path: Path) -> None:
     path, one = tmp_path / "costs.json", {"cycle": 1.0, "level": 0.5, "node": 0.25, "pooled": 2.0}
-    path.write_text(json.dumps({**ALONE, "in_cycle": {**JSON, "host_ms": {"priced": one, "weighed": one}}}))
+    path.write_text(json.dumps({**ALONE, "in_cycle": {**JSON, "host_ms": {"cost_aware": one}}}))
     found = read_cost_curve(path)
     assert found.in_cycle is not None
-    assert found.in_cycle.host == {"cost_aware": HostCosts(**one), "cost_aware_chain": HostCosts(**one)}
+    assert found.in_cycle.host == {"cost_aware": HostCosts(**one)}
     assert found.fingerprint == hashlib.sha256(path.read_bytes()).hexdigest()
-    for changed, message in (({"format": 4}, "expected format 1 to 3, got 4"), ({}, "host_ms holds guessed")):
+    for changed, message in (({"format": 2}, "expected format 3, got 2: an older"), ({}, "host_ms holds guessed")):
         path.write_text(json.dumps({**ALONE, **changed, "in_cycle": {**JSON, "host_ms": {"guessed": one}}}))
         with pytest.raises(ValueError, match=message):
             read_cost_curve(path)

@@ -169,7 +169,7 @@ def test_a_replay_agrees_with_decoding_enumerated(
 
 def test_a_curve_of_another_model_is_refused(tmp_path: Path) -> None:
     held = load_comparison(comparison(tmp_path / "compare.json", {"ar": (1.0, 0.0, 1.0)}))
-    path, alone = tmp_path / "curve.json", {"verify_ms": [[1, 1.0]], "draft_ms": [[1, 0.5]]}
+    path, alone = tmp_path / "curve.json", {"format": 3, "verify_ms": [[1, 1.0]], "draft_ms": [[1, 0.5]]}
     rows = 1 if SAMPLER["guidance"] == 1.0 else 2
     for model in ({}, {"target": "field"}, {"target": "field", "drafter": "unnamed there", "rows": rows}):
         path.write_text(json.dumps({**alone, **({"model": model} if model else {})}))
@@ -277,5 +277,7 @@ def test_a_trace_and_a_comparison_that_do_not_belong_together(tmp_path: Path) ->
     with pytest.raises(ValueError, match=r"\(another training of target128\); record both again"):
         check_belong(dataclasses.replace(trace, about=of_old), retrained)
     (tmp_path / "none.json").write_text("{}")
-    with pytest.raises(ValueError, match=r"none\.json: there is no 'results_version'.*results upgrade"):
+    with pytest.raises(
+        ValueError, match=r"none\.json: expected results of version 1, got a file without 'results_version'"
+    ):
         load_comparison(tmp_path / "none.json")

@@ -26,7 +26,7 @@ def test_a_curve_is_read_on_the_line_and_never_beyond() -> None:
 
 def test_a_curve_is_loaded_from_the_benchmark_s_file(tmp_path: Path) -> None:
     path = tmp_path / "here.json"
-    held = {"benchmark": "cost_curve", "verify_ms": [[1, 2.0], [4, 5.0]], "draft_ms": [[1, 0.5]], "threads": 2}
+    held = {"format": 3, "verify_ms": [[1, 2.0], [4, 5.0]], "draft_ms": [[1, 0.5]], "threads": 2}
     path.write_text(json.dumps(held))
     assert MeasuredCosts.of(read_cost_curve(path)) == MeasuredCosts("here", ((1, 2.0), (4, 5.0)), ((1, 0.5),))
     assert MeasuredCosts.of(read_cost_curve(path)).cells_ms(np.array([1, 4])).tolist() == [2.0, 5.0]
@@ -34,11 +34,13 @@ def test_a_curve_is_loaded_from_the_benchmark_s_file(tmp_path: Path) -> None:
     assert MeasuredCosts.of(read_cost_curve(path)).cells_ms(np.array([1, 3, 15])).tolist() == [2.5, 3.5, 9.5]
     with pytest.raises(ValueError, match="inside grids: measured from 1 to 15 nodes, asked for 16"):
         MeasuredCosts.of(read_cost_curve(path)).cells_ms(np.array([16]))
-    for broken in ("{}", "[1]", json.dumps({**held, "in_grid": 3}), '{"verify_ms": [[1]], "draft_ms": []}', "not json"):
+    damaged = (json.dumps({**held, "in_grid": 3}), '{"format": 3, "verify_ms": [[1]], "draft_ms": []}')
+    message = r"here\.json: (no cost curve|expected format 3|expected JSON with verify_ms and draft_ms)"
+    for broken in ("{}", "[1]", *damaged, "not json"):
         path.write_text(broken)
-        with pytest.raises(ValueError, match=r"here\.json: (no cost curve|expected JSON with verify_ms and draft_ms)"):
+        with pytest.raises(ValueError, match=message):
             MeasuredCosts.of(read_cost_curve(path))
-    path.write_text('{"verify_ms": [[2, 1.0]], "draft_ms": [[1, 1.0]]}')
+    path.write_text('{"format": 3, "verify_ms": [[2, 1.0]], "draft_ms": [[1, 1.0]]}')
     with pytest.raises(ValueError, match="must name rising sizes from 1 node on"):
         MeasuredCosts.of(read_cost_curve(path))
     with pytest.raises(ValueError, match="must hold positive times"):

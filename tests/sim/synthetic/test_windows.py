@@ -10,13 +10,12 @@ import pytest
 from underpaint.algos.chance import Chance, enumerate_outcomes, sampling
 from underpaint.algos.coupling import EnumeratedNoise
 from underpaint.algos.draft import Grid
-from underpaint.algos.enumeration import emitted, total_variation
+from underpaint.algos.enumeration import total_variation
 from underpaint.algos.spatial.jacobi import jacobi_cycles
 from underpaint.algos.spatial.jacobi_window import JacobiWindow
 from underpaint.algos.spatial.zipar import raster
-from underpaint.algos.tree import NO_TOKEN
-from underpaint.runtime.methods.jacobi_methods import JACOBI_METHODS
-from underpaint.runtime.methods.registry import build_method, resolve
+from underpaint.algos.tree import NO_TOKEN, emitted
+from underpaint.runtime.methods.registry import METHODS, build_method, resolve
 from underpaint.sim.batched.decoding import make_scheme, run_loop
 from underpaint.sim.latency.machines import roofline
 from underpaint.sim.report.statistics import speedup
@@ -32,7 +31,7 @@ from underpaint.sim.synthetic.windows import (
     run_windows,
 )
 
-NAMES = [spec.name for spec in JACOBI_METHODS]
+NAMES = [spec.name for spec in METHODS if spec.tuned.sampled.family == "jacobi"]
 MODEL = field_model(FieldSettings(vocab_size=24, clusters=4, levels=3, height=6, width=6, images=8))
 TINY = field_model(FieldSettings(vocab_size=2, clusters=2, levels=2, height=2, width=2, images=1, sharpness=1.0))
 

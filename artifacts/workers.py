@@ -1,0 +1,335 @@
+"""Where the jobs of a run are done: in this process, in processes of this machine, or by Ray actors on a cluster.
+
+A worker that dies loses the job that it was doing; another one does it again.
+"""
+
+from __future__ import annotations
+
+import importlib
+import multiprocessing
+import os
+import pickle
+import signal
+import threading
+import traceback
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from multiprocessing import connection
+from multiprocessing.process import BaseProcess
+from typing import Any, Final, Generic, Protocol, TypeVar
+
+from underpaint.algos.registry import suggest
+from underpaint.artifacts.install import install_hint
+
+Job = TypeVar("Job")
+Result = TypeVar("Result")
+
+MOST_LOSSES: Final = 3
+"""Workers that may die over one job before the run stops."""
+WORKER_KINDS: Final = ("local", "ray")
+ONE_THREAD: Final[Mapping[str, str]] = dict.fromkeys(
+    ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"
+)
+"""The environment of workers whose arrays are small: it leaves the cores to the processes."""
+
+
+class WorkerError(RuntimeError):
+    """A job fails, or kills whoever does it."""
+
+
+Taken = TypeVar("Taken", contravariant=True)
+Given = TypeVar("Given", covariant=True)
+
+
+class Workers(Protocol[Taken, Given]):
+    """Does jobs by one function, which each worker has a copy of."""
+
+    def run(self, jobs: Sequence[Taken]) -> Iterator[Given]:
+        """The results as they are finished, in any order. Raises WorkerError, naming the job."""
+        ...
+
+    def pids(self) -> list[int]:
+        """Processes that work now."""
+        ...
+
+
+def usable_cores() -> int:
+    """Cores that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@dataclass(slots=True)
+class InProcess(Generic[Job, Result]):
+    """This process; an error in a job is raised as it is."""
+
+    work: Callable[[Job], Result]
+
+    def run(self, jobs: Sequence[Job]) -> Iterator[Result]:
+        yield from map(self.work, jobs)
+
+    def pids(self) -> list[int]:
+        return [os.getpid()]
+
+
+@dataclass(slots=True)
+class _Waiting(Generic[Job]):
+    """Jobs that wait for a worker, and how many workers each of them lost."""
+
+    jobs: deque[Job]
+    losses: Counter[str] = field(default_factory=Counter)
+
+    def again(self, job: Job) -> None:
+        """Put back what a dead worker was doing; WorkerError where that happens too often."""
+        self.losses[str(job)] += 1
+        if self.losses[str(job)] >= MOST_LOSSES:
+            raise WorkerError(
+                f"{MOST_LOSSES} workers died at {job}; look for a lack of memory, or do this part alone in one process"
+            )
+        self.jobs.appendleft(job)
+
+
+class _Process:
+    """One process and the pipe to it."""
+
+    def __init__(self, work: bytes, environment: Mapping[str, str], known: tuple[type[Exception], ...]) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.pipe, theirs = context.Pipe()
+        self.process: BaseProcess = context.Process(
+            target=_serve, args=(theirs, work, dict(environment), known), daemon=True
+        )
+        self.process.start()
+        theirs.close()
+        self.job: Any = None
+
+    def take(self, waiting: _Waiting[Any]) -> None:
+        """Take the next job, where one waits."""
+        if waiting.jobs:
+            self.job = waiting.jobs.popleft()
+            try:
+                self.pipe.send(self.job)
+            except OSError:  # it died before it had anything to lose; its pipe tells so when it is waited for
+                return
+
+    def end(self) -> None:
+        self.pipe.close()
+        self.process.kill()
+        self.process.join()
+
+
+@dataclass(slots=True)
+class Processes(Generic[Job, Result]):
+    """Processes of this machine. They end with the process that started them.
+
+    Args:
+        work: What is done for a job; it can be pickled.
+        count: Processes, at least 1.
+        environment: Variables that are set in them before `work` is imported.
+        known: Errors of a job that are raised as they are; all others become a WorkerError with their traceback.
+    """
+
+    work: Callable[[Job], Result]
+    count: int
+    environment: Mapping[str, str] = field(default_factory=dict)
+    known: tuple[type[Exception], ...] = ()
+    _running: list[_Process] = field(default_factory=list)
+
+    def run(self, jobs: Sequence[Job]) -> Iterator[Result]:
+        waiting = _Waiting(deque(jobs))
+        try:
+            for _ in range(min(self.count, len(jobs))):
+                self._start(waiting)
+            while busy := [worker for worker in self._running if worker.job is not None]:
+                ready = connection.wait([worker.pipe for worker in busy])
+                for worker in [one for one in busy if one.pipe in ready]:
+                    yield from self._finished(worker, waiting)
+        finally:
+            for worker in self._running:
+                worker.end()
+            self._running.clear()
+
+    def pids(self) -> list[int]:
+        return [worker.process.pid for worker in self._running if worker.process.pid is not None]
+
+    def _start(self, waiting: _Waiting[Job]) -> None:
+        worker = _Process(pickle.dumps(self.work), self.environment, self.known)
+        self._running.append(worker)
+        worker.take(waiting)
+
+    def _finished(self, worker: _Process, waiting: _Waiting[Job]) -> Iterator[Result]:
+        """What a worker did, with its next job handed out; nothing where it died, and another is there instead."""
+        job, worker.job = worker.job, None
+        try:
+            done, answer = worker.pipe.recv()
+        except (EOFError, OSError):
+            worker.end()
+            self._running.remove(worker)
+            waiting.again(job)
+            self._start(waiting)
+            return
+        if isinstance(answer, Exception) and not done:
+            raise answer
+        if not done:
+            raise WorkerError(f"{job} failed:\n{answer}")
+        worker.take(waiting)
+        yield answer
+
+
+def local_workers(
+    work: Callable[[Job], Result], count: int, known: tuple[type[Exception], ...] = ()
+) -> Workers[Job, Result]:
+    """So many processes of one thread each; this process where `count` is 1. See `Processes` for the arguments."""
+    return InProcess(work) if count == 1 else Processes(work, count, ONE_THREAD, known)
+
+
+def _serve(
+    pipe: connection.Connection, work: bytes, environment: Mapping[str, str], known: tuple[type[Exception], ...]
+) -> None:
+    """Do what comes through a pipe until its other end is closed, or the process that started this one ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the starter's, who ends this process
+    os.environ.update(environment)
+    starter = multiprocessing.parent_process()
+    if starter is not None:
+        threading.Thread(target=_end_with, args=(starter.sentinel,), daemon=True).start()
+    do: Callable[[Any], Any] | None = None
+    while True:
+        try:
+            job = pipe.recv()
+        except (EOFError, OSError):
+            return
+        answer: tuple[bool, Any]
+        try:
+            do = do or pickle.loads(work)
+            answer = True, do(job)
+        except known as error:
+            answer = False, error
+        except Exception:
+            answer = False, traceback.format_exc()
+        try:
+            pipe.send(answer)
+        except OSError:
+            return
+
+
+def _end_with(sentinel: int) -> None:
+    """End this process with the one that started it: a killed process tells its workers nothing."""
+    connection.wait([sentinel])
+    os._exit(1)
+
+
+class _Actor:
+    """A worker on a cluster."""
+
+    def __init__(self, work: Callable[[Any], Any]) -> None:
+        self._work = work
+
+    def ready(self) -> int:
+        """Its process, once it stands."""
+        return os.getpid()
+
+    def do(self, job: Any) -> Any:
+        """Do one job."""
+        return self._work(job)
+
+
+@dataclass(slots=True)
+class RayWorkers(Generic[Job, Result]):
+    """Actors on the Ray cluster at `address`, or on a local one of `count` workers where it is None.
+
+    A worker whose node is lost is replaced where the cluster has room; the others go on. See `Processes` for `work` and
+    `known`.
+
+    Args:
+        threads: Cores of each worker.
+        gpus: GPUs of each worker.
+    """
+
+    work: Callable[[Job], Result]
+    count: int
+    address: str | None = None
+    threads: int = 1
+    gpus: int = 0
+    known: tuple[type[Exception], ...] = ()
+    _pids: dict[Any, int] = field(default_factory=dict)
+
+    def run(self, jobs: Sequence[Job]) -> Iterator[Result]:
+        ray = load_ray()
+        own = not ray.is_initialized()
+        if own:
+            local = {"num_cpus": self.count * self.threads, "include_dashboard": False}
+            here = local if self.address is None else {"address": self.address}
+            ray.init(log_to_driver=False, configure_logging=False, **here)
+        make = ray.remote(num_cpus=self.threads, num_gpus=self.gpus, max_restarts=0)(_Actor)
+        try:
+            yield from self._done(ray, make, _Waiting(deque(jobs)), len(jobs))
+        finally:
+            self._pids.clear()
+            if own:
+                ray.shutdown()
+
+    def pids(self) -> list[int]:
+        return list(self._pids.values())
+
+    def _done(self, ray: Any, make: Any, waiting: _Waiting[Job], left: int) -> Iterator[Result]:
+        pending: dict[Any, tuple[Any, Job | None]] = {}
+
+        def start() -> None:
+            actor = make.remote(self.work)
+            pending[actor.ready.remote()] = actor, None
+
+        for _ in range(min(self.count, left)):
+            start()
+        failed = 0
+        while left:
+            (done,), _ = ray.wait(list(pending), num_returns=1)
+            actor, job = pending.pop(done)
+            try:
+                answer = ray.get(done)
+            except ray.exceptions.RayActorError as error:
+                self._pids.pop(actor, None)
+                ray.kill(actor)  # it may only be out of reach
+                failed = 0 if job is not None else failed + 1
+                if failed >= MOST_LOSSES:
+                    raise WorkerError(f"{failed} workers in a row could not start: {error}") from error
+                if job is not None:
+                    waiting.again(job)
+                start()
+                continue
+            except ray.exceptions.RayTaskError as error:
+                if isinstance(error.cause, self.known):
+                    raise error.cause from error
+                raise WorkerError(f"{job} failed:\n{error}" if job else str(error)) from error
+            if job is None:
+                self._pids[actor] = answer
+            else:
+                left -= 1
+                yield answer
+            if waiting.jobs:
+                job = waiting.jobs.popleft()
+                pending[actor.do.remote(job)] = actor, job
+
+
+def check_workers(on: str, address: str | None) -> None:
+    """Check where workers are to run.
+
+    Args:
+        on: One of `WORKER_KINDS`, as `--on` names it.
+        address: Of a Ray cluster, as `--address` names it; None for none.
+
+    Raises:
+        ValueError: There is no such kind, Ray is not installed, or an address is given without it.
+    """
+    if on not in WORKER_KINDS:
+        raise ValueError(f"--on: there is no '{on}'; {suggest(on, WORKER_KINDS)}")
+    if address is not None and on != "ray":
+        raise ValueError("--address is of a Ray cluster; pass --on ray with it")
+    if on == "ray":
+        load_ray()
+
+
+def load_ray() -> Any:
+    """Ray's module; ValueError where it is not installed."""
+    try:
+        return importlib.import_module("ray")
+    except ModuleNotFoundError as error:
+        raise ValueError(f"workers on a cluster need Ray; install it with: {install_hint('cluster')}") from error

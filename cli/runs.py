@@ -1,0 +1,115 @@
+"""What the commands that draw runs share: their options, drawing with a bar, and recording."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from underpaint.cli.errors import STOPPED, bad_input
+from underpaint.cli.options import (
+    USUAL_PRESET,
+    Backend,
+    Guidance,
+    Low,
+    MethodSettings,
+    Preset,
+    Resolution,
+    Seeds,
+    Temperature,
+    TopK,
+    TopP,
+    open_pipeline,
+    read_sampling,
+)
+from underpaint.cli.terminal import progress
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from underpaint.algos.rows import SamplingParams
+    from underpaint.artifacts.workers import Workers
+    from underpaint.runtime.evaluation.drawer import RunProgress
+    from underpaint.runtime.evaluation.drawing_log import DrawingKey, DrawingLog, DrawnJob
+    from underpaint.runtime.evaluation.plan import RunPlan
+    from underpaint.runtime.evaluation.replay import ReplayLog
+    from underpaint.runtime.pipeline import Pipeline
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """How pictures are drawn: the methods' settings, the sampling, and what runs the models."""
+
+    preset: Preset = USUAL_PRESET
+    setting: MethodSettings = None
+    temperature: Temperature = 1.0
+    seeds: Seeds = 1
+    guidance: Guidance = None
+    top_k: TopK = None
+    top_p: TopP = None
+    resolution: Resolution = None
+    low: Low = None
+    backend: Backend = "cpu"
+
+    def checked_temperature(self) -> float:
+        """The temperature; ValueError out of range, before any model is opened."""
+        from underpaint.algos.rows import SamplingParams
+
+        return SamplingParams(temperature=self.temperature).temperature
+
+    def open(self, models: Path | None, *, on_device: bool = False) -> "tuple[Pipeline, SamplingParams]":
+        """The models of a folder, and how they are sampled; raises as `Pipeline.open` and `read_sampling` do."""
+        pipeline = open_pipeline(models, self.resolution, self.low, self.backend, on_device)
+        return pipeline, self.sampling(pipeline)
+
+    def sampling(self, pipeline: "Pipeline") -> "SamplingParams":
+        """How the models are sampled."""
+        return read_sampling(self.temperature, self.guidance, self.top_k, self.top_p, pipeline)
+
+
+def draw_run(
+    keys: "Sequence[DrawingKey]", log: "DrawingLog", workers: "Workers[DrawingKey, DrawnJob]", size: int
+) -> None:
+    """Draw those of `keys` that the log lacks; on Ctrl-C say where it stands and leave. size: drawings of the run."""
+    from underpaint.artifacts.run_log import OtherRun, RunLogInUse
+    from underpaint.artifacts.workers import WorkerError
+    from underpaint.runtime.engines.context import EngineError
+    from underpaint.runtime.evaluation.drawer import draw_missing
+
+    left = sum(key not in log for key in keys)
+    try:
+        # The other writer, or a tree that no pass of the engine holds: what shows only while it draws.
+        with (
+            bad_input(RunLogInUse, OtherRun, EngineError, WorkerError),
+            progress("drawing" if left else "nothing left to draw", len(keys), len(keys) - left) as advance,
+        ):
+
+            def report(state: "RunProgress") -> None:
+                last = state.last
+                advance(state.finished, "" if last is None else f"{last.method:14s} {last.seconds:6.2f} s")
+
+            draw_missing(keys, log, workers, report)
+    except KeyboardInterrupt:
+        stopped(f"{len(log)} of {size} drawings are done", log.path)
+
+
+def stopped(done: str, path: Path) -> None:
+    """Say that Ctrl-C stopped a run that goes on with `path`, and leave."""
+    typer.echo(f"stopped: {done}; the same command goes on with {path}", err=True)
+    raise typer.Exit(STOPPED) from None
+
+
+def record_all(plan: "RunPlan", log: "DrawingLog", replays: "ReplayLog", prompts: int) -> None:
+    """Record how every method decodes the first `prompts` prompts; what is recorded already stays."""
+    from underpaint.runtime.evaluation.replay import record_replays
+
+    if not prompts:
+        return
+    comparison = plan.models[0].comparison
+    try:
+        most = len(comparison.methods) * min(prompts, len(comparison.conditions))
+        with progress("recording replays", most) as advance:
+            record_replays(plan, log, replays, prompts, lambda done, size: advance(done))
+    except KeyboardInterrupt:
+        typer.echo(f"stopped while recording replays; the same command goes on with {replays.path}", err=True)
+        raise typer.Exit(STOPPED) from None

@@ -1,0 +1,178 @@
+"""What every layer of a decoder computes: projections, rotary turns, attention, norms and SwiGLU.
+
+`models.decoder.Decoder.through_layers` puts them in order. Who attends differently (a static cache on a device) or
+computes norms in kernels of its own passes them there; the layers are written once.
+"""
+
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from underpaint.artifacts.decoder_config import DecoderConfig
+from underpaint.models.typed import call
+
+QK_NORM_EPS: Final = 1e-5
+"""Of the norms of queries and keys."""
+
+
+class RMSNorm(nn.Module):
+    """Root-mean-square norm, computed in float32."""
+
+    def __init__(self, dim: int, eps: float) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.ones(dim))
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Keep the shape [..., D]."""
+        wide = hidden.float()
+        normed = wide * torch.rsqrt(wide.square().mean(dim=-1, keepdim=True) + self.eps)
+        return normed.to(hidden.dtype) * self.weight
+
+
+class Layer(nn.Module):
+    """The weights of one layer; matrices are [out, in] as published. Norms that a model lacks are None."""
+
+    q_scale: Tensor
+    q_shift: Tensor
+    k_scale: Tensor
+    k_shift: Tensor
+
+    def __init__(self, config: DecoderConfig, first: bool) -> None:
+        super().__init__()
+        dim, width = config.dim, config.head_dim
+        self.attention_norm = RMSNorm(dim, config.norm_eps) if config.first_norm or not first else None
+        self.qkv = nn.Linear(dim, config.projected_heads * width, bias=config.qkv_bias)
+        self.out = nn.Linear(config.heads * width, dim, bias=False)
+        self.ffn_norm = RMSNorm(dim, config.norm_eps)
+        self.gate_up = nn.Linear(dim, 2 * config.hidden, bias=False)
+        self.down = nn.Linear(config.hidden, dim, bias=False)
+        if config.qk_norm:
+            for name, heads in (("q", config.heads), ("k", config.kv_heads)):
+                self.register_parameter(f"{name}_scale", nn.Parameter(torch.empty(heads, width)))
+                self.register_parameter(f"{name}_shift", nn.Parameter(torch.empty(heads, width)))
+
+
+class Attention(Protocol):
+    """What a pass does between a layer's projections."""
+
+    def __call__(self, index: int, layer: Layer, qkv: Tensor) -> Tensor:
+        """Attend in layer number `index`.
+
+        Args:
+            qkv: Projected queries, keys and values [B, T, (heads + 2 kv_heads) head_dim].
+
+        Returns:
+            The mixed values [B, T, heads head_dim].
+        """
+        ...
+
+
+class Kernels:
+    """What a layer computes between its products, in plain PyTorch; a device may have faster forms of it."""
+
+    def add_norm(self, hidden: Tensor, added: Tensor | None, norm: RMSNorm | None) -> tuple[Tensor, Tensor]:
+        """`hidden` [B, T, D] plus `added`, and the norm of the sum; both may overwrite `hidden`."""
+        hidden = hidden if added is None else hidden + added
+        return hidden, hidden if norm is None else call(norm, hidden)
+
+    def gate(self, both: Tensor) -> Tensor:
+        """SwiGLU of [B, T, 2 hidden]: the gate's half, then the other."""
+        gate, up = both.chunk(2, dim=-1)
+        return functional.silu(gate) * up
+
+
+PLAIN: Final = Kernels()
+"""Without kernels of a device."""
+
+
+class DenseAttention:
+    """Attention under a bias over a cache and the new positions, whose keys and values it keeps."""
+
+    def __init__(
+        self,
+        config: DecoderConfig,
+        turns: Tensor | None,
+        bias: Tensor,
+        past_keys: Sequence[Tensor],
+        past_values: Sequence[Tensor],
+    ) -> None:
+        """turns: of the new positions, see `Decoder.turns`. The rest: see `Decoder.step_rows`."""
+        self._config, self._turns, self._past = config, turns, (past_keys, past_values)
+        self._bias = bias[:, None] if bias.ndim == 3 else bias
+        self.keys: list[Tensor] = []
+        self.values: list[Tensor] = []
+
+    def __call__(self, index: int, layer: Layer, qkv: Tensor) -> Tensor:
+        """See `Attention`."""
+        config, (rows, count, _) = self._config, qkv.shape
+        heads = qkv.reshape(rows, count, -1, config.head_dim)
+        query, key, value = torch.split(heads, [config.heads, config.kv_heads, config.kv_heads], dim=2)
+        if config.qk_norm:
+            query = normed_heads(query) * layer.q_scale + layer.q_shift
+            key = normed_heads(key) * layer.k_scale + layer.k_shift
+        if self._turns is not None:
+            query, key = turn(query, self._turns), turn(key, self._turns)
+        query, key, value = (part.transpose(1, 2) for part in (query, key, value))
+        self.keys.append(key)
+        self.values.append(value)
+        past = (parts[index] for parts in self._past)
+        key, value = (
+            torch.cat([before.to(new.dtype), new], dim=2) if before.shape[2] else new
+            for before, new in zip(past, (key, value), strict=True)
+        )
+        return self.mix(query, key, value).transpose(1, 2).flatten(2)
+
+    def mix(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Values [B, heads, T, head_dim] mixed for `query` of the same shape, of keys [B, kv_heads, N, head_dim]."""
+        return self.mix_under(query, key, value, self._bias)
+
+    @staticmethod
+    def mix_under(query: Tensor, key: Tensor, value: Tensor, bias: Tensor) -> Tensor:
+        """`mix` with `bias`, of a shape that [B, heads, T, N] takes, added to the scores in float32."""
+        # Query heads that share keys stand below each other, so that nothing of the cache is repeated.
+        shared = query.reshape(*key.shape[:2], -1, key.shape[3])
+        scores = (shared @ key.transpose(2, 3)).float().view(*query.shape[:3], -1) * key.shape[3] ** -0.5
+        weights = torch.softmax(scores + bias, dim=-1).to(value.dtype)
+        return (weights.view(*shared.shape[:3], -1) @ value).view(query.shape)
+
+
+def rope_angles(config: DecoderConfig) -> Tensor:
+    """Rotary angles float32 [cells + eol_tokens + prefix, head_dim / 2]; the last `prefix` rows are the condition's."""
+    half = config.head_dim // 2
+    if config.rope == "line":
+        frequencies = config.rope_base ** -(torch.arange(half).double() / half)
+        cells, lines, width = torch.arange(config.cells), torch.arange(config.eol_tokens), config.width
+        before = cells // width if config.eol_token is not None else 0
+        places = torch.cat([cells + before, lines * (width + 1) + width, torch.arange(-config.prefix, 0)])
+        return torch.outer(places.double(), frequencies).float()
+    frequencies = config.rope_base ** -(torch.arange(0, half, 2).double() / half)
+    turns = torch.outer(torch.arange(max(config.grid_side, config.width)).double(), frequencies)
+    rows = turns[: config.grid_side].repeat_interleave(config.width, dim=0)
+    columns = turns[: config.width].repeat(config.grid_side, 1)
+    prefix = torch.zeros(config.prefix, half, dtype=torch.float64)
+    return torch.cat([torch.cat([rows, columns], dim=1), prefix]).float()
+
+
+def rope_table(config: DecoderConfig) -> Tensor:
+    """Cosine and sine float32 [cells + eol_tokens + prefix, 2, head_dim / 2]; a condition's by `rope_prefix`."""
+    angles = rope_angles(config)
+    table = torch.stack([angles.cos(), angles.sin()], dim=1)
+    if config.rope == "grid" and config.rope_prefix == "zero":
+        table[config.cells :] = 0
+    return table
+
+
+def normed_heads(heads: Tensor) -> Tensor:
+    """Each head of [..., head_dim] with mean 0 and variance 1."""
+    return functional.layer_norm(heads, heads.shape[-1:], eps=QK_NORM_EPS)
+
+
+def turn(heads: Tensor, turns: Tensor) -> Tensor:
+    """Turn [B, T, heads, head_dim] by `turns` [..., T, 2, head_dim / 2]; pairs are half a head apart. In float32."""
+    low, high = heads.float().chunk(2, dim=-1)
+    cosine, sine = turns[..., None, 0, :], turns[..., None, 1, :]
+    return torch.cat([low * cosine - high * sine, high * cosine + low * sine], dim=-1).to(heads.dtype)

@@ -1,0 +1,149 @@
+"""Drawing what a run lacks: jobs, each drawn in the one way that every command draws, by workers of any kind."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from PIL import Image
+
+from underpaint.algos.plugins import load_plugins
+from underpaint.artifacts.workers import InProcess, Workers
+from underpaint.runtime.drawing import Drawing, draw
+from underpaint.runtime.engines.context import EngineError
+from underpaint.runtime.evaluation.comparison import ComparisonPlan, build_methods
+from underpaint.runtime.evaluation.drawing_log import DrawingKey, DrawingLog, DrawnJob
+from underpaint.runtime.evaluation.likelihood import image_log_likelihood
+from underpaint.runtime.evaluation.machine import describe_machine
+from underpaint.runtime.evaluation.picture_judge import PictureJudge, judge_of
+from underpaint.runtime.evaluation.plan import ModelTask, RunPlan
+from underpaint.runtime.methods.method import DecodingMethod, PipelineModels
+from underpaint.runtime.pipeline import Pipeline
+
+
+class RunProgress(NamedTuple):
+    """Where a run stands: drawings finished of all, and the last one (None: before the first)."""
+
+    finished: int
+    size: int
+    last: Drawing | None
+
+
+@dataclass(slots=True)
+class _OpenModel:
+    """One model of a run as a worker holds it."""
+
+    pipeline: Pipeline
+    judge: PictureJudge | None
+    processor: str
+    methods: dict[str, DecodingMethod] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class JobDrawer:
+    """Draws jobs, holding one model at a time: what each worker has a copy of.
+
+    Args:
+        tasks: Of each model.
+        plugins: Modules that register rules and methods.
+        own_threads: See `ModelSpec.open`.
+    """
+
+    tasks: Sequence[ModelTask]
+    plugins: Sequence[str] = ()
+    own_threads: bool = True
+    _place: int | None = None
+    _open: _OpenModel | None = None
+
+    def __call__(self, job: DrawingKey) -> DrawnJob:
+        """Draw one job. Raises EngineError where the files here are not those that the plan was made with."""
+        task, model = self.tasks[job.model], self._model(job.model)
+        pipeline = model.pipeline
+        condition = pipeline.condition(job.prompt)
+        if job.method not in model.methods:
+            parts = ([job.method], task.sampling.temperature, task.settings, task.preset)
+            (model.methods[job.method],) = build_methods(pipeline, *parts)
+            # First passes allocate and page in: one drawing of each method goes uncounted.
+            draw(pipeline, model.methods[job.method], task.sampling, condition, job.seed)
+            check_files(task.sha256, pipeline)
+        drawing = draw(pipeline, model.methods[job.method], task.sampling, condition, job.seed)
+        tokens = drawing.tokens_array()
+        likely = image_log_likelihood(pipeline, condition, tokens, task.sampling) if task.likelihood else None
+        if pipeline.decoder is None:
+            return DrawnJob(drawing, job.model, model.processor, likely)
+        picture, stream = pipeline.picture(tokens), io.BytesIO()
+        Image.fromarray(picture).save(stream, "PNG")
+        reading = None if model.judge is None else model.judge.read(picture)
+        return DrawnJob(drawing, job.model, model.processor, likely, reading, stream.getvalue())
+
+    def _model(self, place: int) -> _OpenModel:
+        if self._open is None or self._place != place:
+            load_plugins(self.plugins)
+            self._open = None
+            pipeline = self.tasks[place].spec.open(own_threads=self.own_threads)
+            self._place = place
+            self._open = _OpenModel(pipeline, judge_of(pipeline), str(describe_machine()["processor"]))
+        return self._open
+
+
+class OpenedDrawer:
+    """Draws by models and methods that are open in this process. Nothing but drawing stands between two drawings."""
+
+    def __init__(self, models: PipelineModels, plan: ComparisonPlan) -> None:
+        self._models, self._sampling = models, plan.sampling
+        self._methods = {method.name: method for method in plan.methods}
+        self._conditions = {condition.caption(): condition for condition in plan.conditions}
+        self._warm: set[str] = set()
+        self._processor = str(describe_machine()["processor"])
+
+    def __call__(self, job: DrawingKey) -> DrawnJob:
+        """Draw one job of the plan."""
+        method, condition = self._methods[job.method], self._conditions[job.prompt]
+        if job.method not in self._warm:
+            draw(self._models, method, self._sampling, condition, job.seed)
+            self._warm.add(job.method)
+        return DrawnJob(draw(self._models, method, self._sampling, condition, job.seed), processor=self._processor)
+
+
+def check_files(planned: Mapping[str, str], pipeline: Pipeline) -> None:
+    """EngineError unless the models opened here are those that the plan was made with."""
+    here = pipeline.fingerprint()["sha256"]
+    other = sorted(name for name in here.keys() & planned.keys() if here[name] != planned[name])
+    if other:
+        raise EngineError(
+            f"{pipeline.folder}: {', '.join(other)} on this machine is not what the run was planned with; copy the "
+            "folder of models here again"
+        )
+
+
+def draw_missing(
+    jobs: Sequence[DrawingKey],
+    log: DrawingLog,
+    workers: Workers[DrawingKey, DrawnJob],
+    report: Callable[[RunProgress], None],
+) -> None:
+    """Draw those of `jobs` that `log` does not hold yet. A stop (Ctrl-C) leaves every finished drawing in it.
+
+    Raises:
+        OtherRun: The folder has become another run's.
+        RunLogInUse: Another process writes to the log too.
+        WorkerError: A job cannot be drawn.
+    """
+    missing = [job for job in jobs if job not in log]
+    if not missing:
+        return
+    log.begin()
+    finished = len(jobs) - len(missing)
+    report(RunProgress(finished, len(jobs), None))
+    for drawn in workers.run(missing):
+        log.keep(drawn)
+        finished += 1
+        report(RunProgress(finished, len(jobs), drawn.drawing))
+
+
+def run(plan: RunPlan, log: DrawingLog, report: Callable[[RunProgress], None]) -> None:
+    """Draw what `log` does not hold of a plan of one model, by the models that are open here; see `draw_missing`."""
+    (model,) = plan.models
+    draw_missing(plan.jobs(), log, InProcess(OpenedDrawer(model.pipeline, model.comparison)), report)

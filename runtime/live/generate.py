@@ -1,0 +1,248 @@
+"""Draw with a live model by any method: `accelerate`, and the same as `custom_generate` of `transformers`."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from underpaint.algos.arrays import IntArray
+from underpaint.algos.draft.spec import Grid
+from underpaint.algos.rows import SamplingParams
+from underpaint.runtime.conditions import Condition
+from underpaint.runtime.drawing import Drawing, draw
+from underpaint.runtime.engines.drafter import EngineDrafter
+from underpaint.runtime.live.families import Family, family_of
+from underpaint.runtime.live.model import LiveModel, LiveModelError
+from underpaint.runtime.live.pipeline import LivePipeline
+from underpaint.runtime.methods import DEFAULT_METHOD
+from underpaint.runtime.methods.method_config import PAPER
+from underpaint.runtime.methods.registry import build_method, resolve
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+__all__ = ["AcceleratedModel", "GeneratedImage", "LiveModel", "accelerate", "custom_generate"]
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class GeneratedImage:
+    """One picture of a live model; a notebook shows it.
+
+    Attributes:
+        drawing: The codes, and what they cost: passes, seconds.
+        token_ids: int64, the ids that the model's own `generate` would return behind the prompt.
+        pixels: uint8 [H, W, 3]; None where the model has no picture decoder.
+    """
+
+    drawing: Drawing
+    token_ids: IntArray
+    pixels: NDArray[np.uint8] | None
+
+    def __repr__(self) -> str:
+        return f"<GeneratedImage: {self.drawing!r}>"
+
+    @property
+    def image(self) -> Image:
+        """The picture as a PIL image; LiveModelError where the model has no picture decoder."""
+        from PIL import Image
+
+        if self.pixels is None:
+            raise LiveModelError(
+                "picture: this model has no picture decoder in transformers; pass token_ids to the authors' decoder"
+            )
+        return Image.fromarray(self.pixels)
+
+    def _repr_png_(self) -> bytes | None:
+        """The picture as a PNG file (IPython's rich display)."""
+        if self.pixels is None:
+            return None
+        encoded = io.BytesIO()
+        self.image.save(encoded, "PNG")
+        return encoded.getvalue()
+
+
+class AcceleratedModel:
+    """A live model that draws by one method; make one with `accelerate`."""
+
+    def __init__(
+        self, pipeline: LivePipeline, method: str, settings: Sequence[str], preset: str, processor: Any
+    ) -> None:
+        """See `accelerate`."""
+        self.pipeline, self.method = pipeline, method
+        self._settings, self._preset, self._processor = tuple(settings), preset, processor
+        resolve(method, pipeline.live.sampling.temperature, None, self._settings, preset)
+
+    def __repr__(self) -> str:
+        return f"<AcceleratedModel {self.pipeline.live!r} by {self.method}>"
+
+    @property
+    def live(self) -> LiveModel:
+        """The model."""
+        return self.pipeline.live
+
+    def generate(
+        self,
+        prompt: str | Sequence[int],
+        *,
+        negative_prompt: str | Sequence[int] | None = None,
+        seed: int = 0,
+        temperature: float | None = None,
+        guidance: float | None = None,
+        top_k: int | None = None,
+        top_p: float | None = None,
+    ) -> GeneratedImage:
+        """Draw one picture.
+
+        Args:
+            prompt: Words, if a processor was given; or the ids of a whole prompt, the picture's mark included.
+            negative_prompt: What the second row of guidance reads; None takes the family's own.
+            seed: Of the noise; a prompt and a seed give one picture, whatever was drawn before.
+            temperature: 0 draws the likeliest tokens. None, here and below, takes what the authors publish.
+            guidance: Classifier-free guidance scale; 1 is none.
+            top_k: Codes that are kept; 0 keeps all.
+            top_p: Mass that is kept; 1 keeps all.
+
+        Returns:
+            The picture, its tokens and what they cost.
+
+        Raises:
+            LiveModelError: A prompt that this model does not take, or words without a processor.
+            ValueError: A sampling value out of range.
+        """
+        own = self.live.sampling
+        params = SamplingParams(
+            guidance=own.guidance if guidance is None else guidance,
+            temperature=own.temperature if temperature is None else temperature,
+            top_k=own.top_k if top_k is None else top_k,
+            top_p=own.top_p if top_p is None else top_p,
+        )
+        return self.draw(self.condition(prompt, negative_prompt), params, seed)
+
+    def condition(self, prompt: str | Sequence[int], negative_prompt: str | Sequence[int] | None = None) -> Condition:
+        """A prompt as the model takes it; LiveModelError where it does not."""
+        ids = self.live.check_prompt(self._ids(prompt))
+        self.live.check_start(ids)
+        uncond = None
+        if negative_prompt is not None:
+            uncond = self.live.check_prompt(self._ids(negative_prompt), "negative prompt")
+        text = prompt if isinstance(prompt, str) else ",".join(map(str, ids))
+        return Condition(text, ids, uncond_ids=uncond)
+
+    def draw(self, condition: Condition, params: SamplingParams, seed: int) -> GeneratedImage:
+        """Draw a condition under given sampling; see `generate`."""
+        config = resolve(self.method, params.temperature, None, self._settings, self._preset)
+        method = build_method(self.method, config, self.pipeline.tables)
+        drawing = draw(self.pipeline, method, params, condition, seed)
+        tokens = drawing.tokens_array()
+        pixels = None if self.live.decode is None else self.live.decode(tokens)
+        return GeneratedImage(drawing, self.live.token_ids(tokens), pixels)
+
+    def _ids(self, prompt: str | Sequence[int]) -> Sequence[int]:
+        if not isinstance(prompt, str):
+            return prompt
+        if self.live.encode is None or self._processor is None:
+            raise LiveModelError(
+                f"prompt {prompt[:40]!r}: expected ids, as no processor was given; pass "
+                "processor=AutoProcessor.from_pretrained(...) to accelerate()"
+            )
+        return self.live.encode(self._processor, prompt)
+
+
+def accelerate(
+    model: Any,
+    method: str = DEFAULT_METHOD,
+    *,
+    processor: Any = None,
+    drafter: EngineDrafter | None = None,
+    family: str | Family | None = None,
+    grid: tuple[int, int] | None = None,
+    settings: Sequence[str] = (),
+    preset: str = PAPER,
+    longest_prompt: int = 1024,
+) -> AcceleratedModel:
+    """Draw with a loaded model of `transformers` by a method of this project, without export or training.
+
+    Args:
+        model: A loaded image model; `runtime.live.families.FAMILIES` lists the supported ones.
+        method: See `underpaint methods`; the default is lossless and needs no drafter.
+        processor: The model's processor, for prompts in words; None looks for none.
+        drafter: A drafter that was trained for this model, for methods that need one.
+        family: A name, or a function of one's own that makes a `LiveModel`; None goes by the model's class.
+        grid: Rows and columns of tokens; None takes the family's usual size.
+        settings: `name=value` texts, as `--set` takes them.
+        preset: "paper" or "tuned", settings to start from.
+        longest_prompt: Most ids of a prompt; the cache has room for so many.
+
+    Returns:
+        A model with `generate`.
+
+    Raises:
+        LiveModelError: A model class without a family, or options that do not fit it.
+        ValueError: An unknown method or setting.
+    """
+    chosen = family_of(model, family)
+    attention = getattr(getattr(model, "config", None), "_attn_implementation", None)
+    if attention is not None and "flash" in attention:
+        raise LiveModelError(
+            f"model: expected attention that takes 4-D masks (sdpa, eager or flex_attention), got {attention}; load it "
+            'with attn_implementation="sdpa"'
+        )
+    model.eval()
+    live = chosen(model, processor, grid=None if grid is None else Grid(*grid), longest_prompt=longest_prompt)
+    return AcceleratedModel(LivePipeline(live, drafter), method, settings, preset, processor)
+
+
+def custom_generate(
+    model: Any,
+    input_ids: Any,
+    generation_config: Any = None,
+    *,
+    underpaint: AcceleratedModel | None = None,
+    method: str = DEFAULT_METHOD,
+    negative_prompt_ids: Any = None,
+    seed: int = 0,
+    **_: Any,
+) -> Any:
+    """Draw in place of a model's own loop: `model.generate(ids, custom_generate=underpaint.generate, ...)`.
+
+    Args:
+        model: The model that `generate` was called on.
+        input_ids: [1, P], one prompt that ends with the picture's mark.
+        generation_config: Its `do_sample`, `temperature`, `top_k`, `top_p` and `guidance_scale` are taken.
+        underpaint: What `accelerate` returned, to keep its cache between calls; None makes one.
+        method: The method, where `underpaint` is None.
+        negative_prompt_ids: [1, Q], what the second row of guidance reads.
+        seed: Of the noise.
+        **_: Whatever else `generate` passes; masks and processors of logits are not needed.
+
+    Returns:
+        [1, P + n] int64: the prompt and what was drawn behind it, line ends and closing ids included.
+
+    Raises:
+        LiveModelError: More than one prompt, or one that the model does not take.
+    """
+    import torch
+
+    if len(input_ids) != 1:
+        raise LiveModelError(f"input_ids: expected one prompt [1, P], got {len(input_ids)}; call generate() for each")
+    fast = underpaint or accelerate(model, method)
+    sampled = getattr(generation_config, "do_sample", False)
+    values = {
+        name: getattr(generation_config, name, None) for name in ("temperature", "top_k", "top_p", "guidance_scale")
+    }
+    drawn = fast.generate(
+        input_ids[0].tolist(),
+        negative_prompt=None if negative_prompt_ids is None else negative_prompt_ids[0].tolist(),
+        seed=seed,
+        temperature=values["temperature"] if sampled else 0.0,
+        top_k=values["top_k"],
+        top_p=values["top_p"],
+        guidance=values["guidance_scale"],
+    )
+    new = torch.as_tensor(drawn.token_ids, dtype=input_ids.dtype, device=input_ids.device)
+    return torch.cat([input_ids, new[None]], dim=1)

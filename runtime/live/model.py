@@ -1,0 +1,148 @@
+"""A live model: what the runtime needs to know of a torch decoder that draws image tokens, as one value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from underpaint.algos.arrays import FloatArray, IntArray
+from underpaint.algos.draft.spec import Grid
+from underpaint.algos.rows import SamplingParams
+from underpaint.artifacts.decoder_config import DecoderConfig
+
+Ids: TypeAlias = tuple[int, ...]
+"""Ids of the model's own vocabulary."""
+
+
+class LiveModelError(ValueError):
+    """A model, a prompt or a processor that the live runtime cannot use; the message says what to do."""
+
+
+def plain_positions(places: Tensor, prompt: Tensor) -> Tensor:
+    """Position ids [B, T] of places [B, T] in the sequence: the places themselves."""
+    return places
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class LiveModel:
+    """A decoder that is loaded in torch, and everything that differs between model families.
+
+    A family is a function that makes this value of a model. `runtime.live.families` has those of the project.
+
+    Attributes:
+        family: Name of the family.
+        body: The decoder layers. They are called as `transformers` calls them: `inputs_embeds` [B, T, D], a 4-D
+            additive `attention_mask` [B, 1, T, S], `position_ids` and `past_key_values`.
+        config: The decoder's configuration: `hidden_size`, `intermediate_size`, `num_hidden_layers`,
+            `num_attention_heads`, and `num_key_value_heads` and `head_dim` where it has them; or a `DecoderConfig`.
+        grid: Rows and columns of the token image.
+        codes: V, the number of image codes.
+        vocabulary: Number of ids that `embed_ids` takes.
+        embed_codes: Embeddings [..., D] of codes 0 to V - 1.
+        embed_ids: Embeddings [..., D] of vocabulary ids.
+        head: Logits [..., V] of the codes, from hidden states [..., D].
+        sampling: Guidance, temperature, top-k and top-p as the authors publish them.
+        code_ids: [V] int64, the vocabulary id of each code; None where codes are not part of the vocabulary.
+        eol_id: The vocabulary id that ends each line but the last; None where lines have no end token.
+        closing: Vocabulary ids that follow the last code.
+        codebook: [V, E], for rules that pool near codes; None where the model has none.
+        position_ids: Position ids of places [B, T] (0 is a row's first prompt token), given the prompt's length [B, 1].
+        uncond: The second row's ids for a prompt, for guidance; None where the model is drawn without guidance.
+        image_start: The ids that every prompt must end with.
+        appended: The ids that are put behind every prompt.
+        encode: The ids of a text, by the model's processor; None where prompts must be given as ids.
+        decode: Pixels uint8 [H, W, 3] of codes [cells]; None where the model has no picture decoder.
+        longest_prompt: Most ids of a prompt.
+    """
+
+    family: str
+    body: nn.Module
+    config: Any
+    grid: Grid
+    codes: int
+    vocabulary: int
+    embed_codes: Callable[[Tensor], Tensor]
+    embed_ids: Callable[[Tensor], Tensor]
+    head: Callable[[Tensor], Tensor]
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    code_ids: IntArray | None = None
+    eol_id: int | None = None
+    closing: Ids = ()
+    codebook: FloatArray | None = None
+    position_ids: Callable[[Tensor, Tensor], Tensor] = plain_positions
+    uncond: Callable[[Ids], Ids] | None = None
+    image_start: Ids = ()
+    appended: Ids = ()
+    encode: Callable[[Any, str], Sequence[int]] | None = None
+    decode: Callable[[IntArray], NDArray[np.uint8]] | None = None
+    longest_prompt: int = 1024
+
+    def __repr__(self) -> str:
+        return f"<LiveModel {self.family}: {self.grid.height} x {self.grid.width} cells, {self.codes:,} codes>"
+
+    @property
+    def decoder(self) -> DecoderConfig:
+        """The sizes of the decoder, as engines need them."""
+        config, grid = self.config, self.grid
+        if isinstance(config, DecoderConfig):
+            return replace(config, capacity=config.slots)
+        rope = getattr(config, "rope_parameters", None) or {}
+        eol = 0 if self.eol_id is None else grid.height - 1
+        return DecoderConfig(
+            dim=config.hidden_size,
+            layers=config.num_hidden_layers,
+            heads=config.num_attention_heads,
+            hidden=config.intermediate_size,
+            vocab_size=self.codes,
+            grid_side=grid.height,
+            grid_width=grid.width,
+            prefix=self.longest_prompt,
+            norm_eps=getattr(config, "rms_norm_eps", 1e-5),
+            rope="line",
+            rope_base=float(rope.get("rope_theta", 10000.0)),
+            cond_ids=self.vocabulary,
+            uncond_keep=None if self.uncond is None else (0, 1),
+            eol_token=self.eol_id,
+            kv_heads=getattr(config, "num_key_value_heads", None) or config.num_attention_heads,
+            head_dim=getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads,
+            capacity=self.longest_prompt + grid.cells + eol,
+        )
+
+    def token_ids(self, tokens: IntArray) -> IntArray:
+        """The ids that the model's own `generate` returns for codes [cells], line ends and closing ids included."""
+        if self.code_ids is None:
+            return tokens
+        ids = self.code_ids[tokens]
+        if self.eol_id is not None:
+            ends = np.full((self.grid.height, 1), self.eol_id, dtype=np.int64)
+            ids = np.concatenate([ids.reshape(self.grid.height, self.grid.width), ends], axis=1).ravel()
+        return np.concatenate([ids, np.array(self.closing, dtype=np.int64)])
+
+    def check_prompt(self, ids: Sequence[int], what: str = "prompt") -> Ids:
+        """The ids of a prompt; LiveModelError where they are none that this model draws from."""
+        checked = tuple(int(each) for each in ids)
+        if not checked or min(checked) < 0 or max(checked) >= self.vocabulary:
+            raise LiveModelError(
+                f"{what}: expected ids from 0 to {self.vocabulary - 1:,}, got {list(checked)[:20]}; make them with the "
+                "model's own tokenizer"
+            )
+        if len(checked) > self.longest_prompt:
+            raise LiveModelError(
+                f"{what}: expected at most {self.longest_prompt:,} ids, got {len(checked):,}; shorten it, or pass a "
+                "larger longest_prompt"
+            )
+        return checked
+
+    def check_start(self, ids: Ids) -> None:
+        """LiveModelError unless a prompt ends with the marks that begin a picture."""
+        marks = self.image_start
+        if marks and ids[-len(marks) :] != marks:
+            raise LiveModelError(
+                f"prompt: expected ids that end with {list(marks)}, which begin a picture of {self.family}, got "
+                f"{list(ids[-len(marks) :])}; append them, or give the prompt as text with a processor"
+            )

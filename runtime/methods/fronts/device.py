@@ -1,0 +1,251 @@
+"""Row fronts on the device: several rows are decided at once, each behind the row above (ZipAR, PJD).
+
+ZipAR: in a fixed window a step is the same for every image; in an adaptive one each image opens its rows in its own
+step. The reference is `algos.spatial.zipar.zipar`.
+
+PJD: rows hold drafts that differ from image to image, and each has a verdict of its own. What a row may draft ends
+where the row above is decided, so all rows together draft at most a column each, and a pass has fixed sizes. The
+reference is `algos.spatial.jacobi_front.jacobi_fronts`.
+"""
+
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from underpaint.algos.chance import Role
+from underpaint.algos.draft.spec import Grid
+from underpaint.algos.rows import SamplingParams
+from underpaint.algos.spatial.jacobi_front import JacobiFronts
+from underpaint.runtime.device.cell_cycle import CellCycle
+from underpaint.runtime.device.forms import BatchCycle, DeviceForm, Layout, LowDraft
+from underpaint.runtime.device.forwards import DeviceDecoder
+from underpaint.runtime.device.kernels.adaptive_fronts import OpeningRows, lay_adaptive, settle_adaptive
+from underpaint.runtime.device.kernels.cell_uniforms import cell_uniforms
+from underpaint.runtime.device.kernels.commit_cells import commit_cells
+from underpaint.runtime.device.kernels.fronts import advance_fronts, lay_fronts, settle
+from underpaint.runtime.device.kernels.row_drafts import ROW_ROLES, RowDrafts, lay_drafts, span_rows
+from underpaint.runtime.device.kernels.row_verdicts import judge_drafts, settle_drafts
+from underpaint.runtime.device.kernels.tree_meta import MOST_NODES
+from underpaint.runtime.device.state import Envelope
+from underpaint.runtime.methods.fronts.jacobi_fronts import JacobiFrontsConfig
+from underpaint.runtime.methods.fronts.zipar import ZiparConfig
+from underpaint.runtime.methods.method import DecodingMethod
+
+
+@dataclass(frozen=True, slots=True)
+class FrontForm(DeviceForm):
+    """Row fronts in a window of 1 to the width of the grid, which is raster order.
+
+    role, noise_cycle: the address of the cells' noise. adaptive: the first token of a row is held back, and tested as
+    the row above grows.
+    """
+
+    window: int
+    sampler: SamplingParams
+    role: Role = Role.CELL
+    noise_cycle: int = 0
+    adaptive: bool = False
+
+    def layout(self, grid: Grid, vocab_size: int, line_token: int | None, batch: int) -> Layout:
+        check_lines(line_token)
+        return Layout(front_envelope(self.window, grid))
+
+    def cycle(
+        self,
+        target: DeviceDecoder,
+        drafter: DeviceDecoder | None,
+        grid: Grid,
+        prefix: int,
+        batch: int,
+        device: torch.device,
+        line_token: int | None = None,
+        low: LowDraft | None = None,
+    ) -> BatchCycle:
+        return FrontCycle(target, self, grid, prefix, batch, device)
+
+
+@dataclass(frozen=True, slots=True)
+class JacobiFrontForm(DeviceForm):
+    """Row fronts that draft ahead by what the target last said of their cells."""
+
+    fronts: JacobiFronts
+    sampler: SamplingParams
+
+    def layout(self, grid: Grid, vocab_size: int, line_token: int | None, batch: int) -> Layout:
+        check_lines(line_token)
+        return Layout(jacobi_front_envelope(self.fronts, grid))
+
+    def cycle(
+        self,
+        target: DeviceDecoder,
+        drafter: DeviceDecoder | None,
+        grid: Grid,
+        prefix: int,
+        batch: int,
+        device: torch.device,
+        line_token: int | None = None,
+        low: LowDraft | None = None,
+    ) -> BatchCycle:
+        return JacobiFrontCycle(target, self, grid, prefix, batch, device)
+
+
+def zipar_form(method: DecodingMethod, sampling: SamplingParams, grid: Grid) -> FrontForm:
+    """The form of ZipAR."""
+    config = cast(ZiparConfig, method.config)
+    return FrontForm(config.window or grid.width, config.target_sampling(sampling), adaptive=config.adaptive)
+
+
+def jacobi_form(method: DecodingMethod, sampling: SamplingParams, grid: Grid) -> JacobiFrontForm:
+    """The form of PJD."""
+    config = cast(JacobiFrontsConfig, method.config)
+    return JacobiFrontForm(config, config.target_sampling(sampling))
+
+
+def check_lines(line_token: int | None) -> None:
+    """Raise ValueError where the lines of the picture end in a token."""
+    if line_token is not None:
+        raise ValueError("device: row fronts have no form where the lines of the picture end in a token")
+
+
+def front_envelope(window: int, grid: Grid) -> Envelope:
+    """The sizes of a pass: a position for each row that can be open, and one for the proxy of the next.
+
+    ValueError for a window beyond the grid.
+    """
+    if not 1 <= window <= grid.width:
+        raise ValueError(f"device: window: expected 1..{grid.width} on this grid, got {window}")
+    return Envelope(min(grid.height, -(-grid.width // window)) + 1, 0, 1, 1, 1)
+
+
+def jacobi_front_envelope(fronts: JacobiFronts, grid: Grid) -> Envelope:
+    """The sizes of a pass: a position a column, and one for each row but the last, whose newest keys may be missing.
+
+    ValueError for settings beyond the grid, and for a grid whose passes a mask cannot name.
+    """
+    fronts.check(grid)
+    positions = grid.width + grid.height - 1
+    if positions > MOST_NODES:
+        raise ValueError(
+            f"device: drafts of all rows need passes of {positions} positions on a grid of {grid.height} x "
+            f"{grid.width}, the device's hold {MOST_NODES}; draw a smaller picture, or on another --backend"
+        )
+    return Envelope(positions, 0, 1, 1, grid.width)
+
+
+class FrontCycle(CellCycle):
+    """Row fronts of a batch; see `CellCycle`. `begin` decides every image's first cell."""
+
+    def __init__(
+        self,
+        target: DeviceDecoder,
+        method: FrontForm,
+        grid: Grid,
+        prefix: int,
+        batch: int,
+        device: torch.device,
+    ) -> None:
+        super().__init__(target, front_envelope(method.window, grid), grid, prefix, batch, device)
+        self.method = method
+
+        def whole(*shape: int) -> Tensor:
+            return torch.zeros(shape, dtype=torch.int64, device=device)
+
+        self._uniforms = torch.zeros(batch, 1, self.envelope.nodes, dtype=torch.float64, device=device)
+        self._noise_cycle = whole(batch).fill_(method.noise_cycle)
+        self._role, self._test_role = whole(1).fill_(int(method.role)), whole(1).fill_(int(Role.WINDOW))
+        self._opening: OpeningRows | None = None
+        if method.adaptive:
+            noise = torch.zeros(batch, 1, 2, dtype=torch.float64, device=device)
+            counts = whole(batch, grid.height), whole(batch)
+            held = whole(batch), whole(batch), self.state.tree.draft_probs
+            self._opening = OpeningRows(*counts, whole(batch, 2), noise, *held)
+
+    def _start(self, features: Tensor) -> None:
+        self._pass.settled[:, 0] = 0
+        if self._opening is not None:
+            for part in (self._opening.columns, self._opening.missing, self._opening.lacked):
+                part.zero_()
+        self._decide(features.expand(-1, self.envelope.nodes, -1).contiguous())
+
+    def run(self) -> None:
+        state, out = self.state, self._pass
+        if self._opening is None:
+            lay_fronts(state.verdicts.status, state.progress, out, self.grid, self.method.window)
+        else:
+            lay_adaptive(state.verdicts.status, state.progress, self._opening, out, self.grid, self.method.window)
+        made = self._features()
+        commit_cells(state.target_cache.committed, state.target_cache.slots, out.places)
+        self._decide(made)
+
+    def _decide(self, features: Tensor) -> None:
+        state, out, tree = self.state, self._pass, self.state.tree
+        cell_uniforms(self._uniforms, *state.noise, self._noise_cycle, out.settled, self._role)
+        self._find_probs(features, self.method.sampler)
+        if self._opening is None:
+            settle(tree.probs, self._uniforms, out, state.progress, state.verdicts)
+        else:
+            rows = self._opening
+            cell_uniforms(rows.uniforms, *state.noise, self._noise_cycle, rows.tests, self._test_role)
+            settle_adaptive(tree.probs, self._uniforms, rows, out, state.progress, state.verdicts, self.grid.width)
+        advance_fronts(out, state.progress, state.verdicts)
+
+
+class JacobiFrontCycle(CellCycle):
+    """Drafts of all open rows of a batch; see `CellCycle`."""
+
+    def __init__(
+        self,
+        target: DeviceDecoder,
+        method: JacobiFrontForm,
+        grid: Grid,
+        prefix: int,
+        batch: int,
+        device: torch.device,
+    ) -> None:
+        super().__init__(target, jacobi_front_envelope(method.fronts, grid), grid, prefix, batch, device)
+        self.method, self._alone = method, method.fronts.window == 1 or grid.width == 1
+        width, features = grid.width, target.config.dim
+
+        def whole(*shape: int) -> Tensor:
+            return torch.zeros(shape, dtype=torch.int64, device=device)
+
+        noise = torch.zeros(batch, len(ROW_ROLES), width, dtype=torch.float64, device=device)
+        cells, tokens, kinds, verdicts = (whole(batch, width) for _ in range(4))
+        columns, probs = whole(batch, grid.height), self.state.tree.draft_probs
+        self._drafts = RowDrafts(columns, cells, tokens, kinds, verdicts, noise, whole(batch), probs)
+        self._roles = torch.tensor([int(role) for role in ROW_ROLES], dtype=torch.int64, device=device)
+        self._known = torch.zeros(target.rows * batch, 1, features, dtype=target.dtype, device=device)
+
+    def _start(self, features: Tensor) -> None:
+        self._drafts.columns.zero_()
+        self._drafts.tokens.fill_(-1)
+        self._known.copy_(features)
+        if self._alone:  # the first cycle drafts the first cell alone, which needs no pass
+            self._lay()
+            self._decide(features.expand(-1, self.grid.width, -1).contiguous())
+        else:
+            self.state.progress.cycles.fill_(1)  # the condition's pass counts as one, and draws no noise
+
+    def run(self) -> None:
+        self._lay()
+        made = self._features()
+        begins = (self.state.progress.cells == 0)[:, None, None].repeat(self._target.rows, 1, 1)
+        made[:, :1].copy_(torch.where(begins, self._known, made[:, :1]))
+        self._decide(made[:, : self.grid.width])
+
+    def _lay(self) -> None:
+        state, drafts, fronts = self.state, self._drafts, self.method.fronts
+        ahead = 0 if self._alone else 1
+        span_rows(state.verdicts.status, state.progress, drafts, self.grid, fronts.lead, fronts.window, ahead)
+        cell_uniforms(drafts.uniforms, *state.noise, drafts.cycles, drafts.cells, self._roles)
+        lay_drafts(state.progress, drafts, self._pass, self.grid, fronts.refill == "left")
+
+    def _decide(self, features: Tensor) -> None:
+        state, out, drafts, probs = self.state, self._pass, self._drafts, self.state.tree.probs
+        self._find_probs(features, self.method.sampler)
+        judge_drafts(probs, drafts, state.progress, state.verdicts, out, self.method.fronts.redraw == "all")
+        settle_drafts(probs, drafts, state.progress, state.verdicts, out)
+        commit_cells(state.target_cache.committed, state.target_cache.slots, out.places)
+        advance_fronts(out, state.progress, state.verdicts)

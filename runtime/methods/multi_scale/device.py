@@ -1,0 +1,317 @@
+"""MuLo-SD on the device: draft small, verify large, redraw what was rejected, islands side by side (arXiv 2601.05149).
+
+Three programs, each a straight line of launches: a pass of the low target, replayed as often as its row fronts have
+steps; the draft's enlargement and its verification in one pass, once; and a pass that redraws cells, replayed until
+every image is done. The reference is `algos.spatial.mulo.draft_and_repair` over `low_rows.LowRows`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, NamedTuple, Self, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from underpaint.algos.arrays import IntArray
+from underpaint.algos.chance import Role
+from underpaint.algos.draft.spec import Grid
+from underpaint.algos.rows import SamplingParams
+from underpaint.algos.spatial.cell_rule import PooledCells
+from underpaint.algos.spatial.mulo import Repair
+from underpaint.algos.spatial.row_front import check_window, front_steps
+from underpaint.artifacts.decoder_config import DecoderConfig
+from underpaint.runtime.conditions import Condition
+from underpaint.runtime.device.cell_cycle import CellProgram
+from underpaint.runtime.device.folder import DeviceModels, decoder_bytes
+from underpaint.runtime.device.forms import BatchCycle, DeviceForm, Layout, LowCondition, LowDraft, Stage
+from underpaint.runtime.device.forwards import DeviceDecoder, gather_rows
+from underpaint.runtime.device.kernels.cell_uniforms import cell_uniforms
+from underpaint.runtime.device.kernels.commit_cells import commit_cells
+from underpaint.runtime.device.kernels.fronts import advance_fronts, settle
+from underpaint.runtime.device.kernels.islands import IslandBuffers, judge, label, mark
+from underpaint.runtime.device.kernels.probs import probs
+from underpaint.runtime.device.kernels.repair import find_ready, lay_repair
+from underpaint.runtime.device.kernels.tree_meta import MOST_NODES
+from underpaint.runtime.device.sampler_weights import read_enlarger
+from underpaint.runtime.device.state import Envelope, needed_bytes
+from underpaint.runtime.device.weights import read_decoder, stored_numbers
+from underpaint.runtime.engines.condition_encoder import ConditionEncoder
+from underpaint.runtime.engines.context import EngineError
+from underpaint.runtime.engines.elsewhere import ElsewhereDecoder
+from underpaint.runtime.methods.fronts.device import FrontCycle, FrontForm, check_lines, front_envelope
+from underpaint.runtime.methods.method import DecodingMethod
+from underpaint.runtime.methods.multi_scale.method import MuloMethod
+from underpaint.runtime.pipeline import Pipeline
+from underpaint.zoo.load import Located
+
+_DRAFT_CYCLE = 1
+"""The cycle whose noise the low target draws by, so that it shares none with the repair (`LowRows`)."""
+VERIFICATION_CELLS: Final = 256
+"""Cells whose distributions verification holds at a time: four parts of a picture of 32 x 32 cells."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RepairForm(DeviceForm):
+    """MuLo-SD with a draft of the whole picture and the pooled rule.
+
+    near [V, K] int64: the codes pooled with each. tau: the mass that a draft needs to stay. repair: how rejected cells
+    are redrawn. draft_window: of the low target's row fronts. sampler, draft_sampler: of the two targets.
+    ratio, resampler: which low target, and which network lies between; see `runtime.resampling.registry.LATENT`.
+    """
+
+    near: IntArray
+    tau: float
+    repair: Repair
+    draft_window: int
+    sampler: SamplingParams
+    draft_sampler: SamplingParams
+    ratio: int = 2
+    resampler: str = "latent"
+
+    @property
+    def engine_gap(self) -> str:
+        return "MuLo-SD's smaller target has no engines on the device"
+
+    @property
+    def low_key(self) -> tuple[int, str]:
+        return self.ratio, self.resampler
+
+    @property
+    def drafting(self) -> FrontForm:
+        """How the low target draws."""
+        return FrontForm(self.draft_window, self.draft_sampler, Role.DRAFT, _DRAFT_CYCLE)
+
+    def window(self, grid: Grid) -> int:
+        """The window of row fronts in repair, 1 to the width of the grid, which is raster order."""
+        return self.repair.front_window(grid)
+
+    def layout(self, grid: Grid, vocab_size: int, line_token: int | None, batch: int) -> Layout:
+        check_lines(line_token)
+        front_envelope(self.window(grid), grid)
+        return Layout(island_envelope(grid))
+
+    def cycle(
+        self,
+        target: DeviceDecoder,
+        drafter: DeviceDecoder | None,
+        grid: Grid,
+        prefix: int,
+        batch: int,
+        device: torch.device,
+        line_token: int | None = None,
+        low: LowDraft | None = None,
+    ) -> BatchCycle:
+        if low is None:
+            raise ValueError("device: this method drafts with a smaller target, and none was given")
+        return IslandCycle(target, low, self, grid, prefix, batch, device)
+
+    def low_files(self, pipeline: Pipeline) -> "LowFiles":
+        return LowFiles.of(pipeline, self)
+
+    def draft_bytes(self, batch: int, target: DeviceDecoder, grid: Grid, low: LowDraft, number_bytes: int) -> int:
+        small = low.target.config, low.grid, low.prefix
+        return draft_bytes(batch, target.rows, target.config, grid, *small, number_bytes)
+
+    def low_passes(self, low: Grid) -> int:
+        return front_steps(low, self.draft_window)
+
+
+def mulo_form(method: DecodingMethod, sampling: SamplingParams, grid: Grid) -> RepairForm:
+    """The form of MuLo-SD; ValueError where its settings do not fit the grid."""
+    config, rule = cast(MuloMethod, method).config, cast(PooledCells, cast(MuloMethod, method).rule)
+    config.check(grid)
+    low = grid.width // max(1, config.ratio)
+    return RepairForm(
+        near=rule.neighbours,
+        tau=rule.tau,
+        repair=config,
+        draft_window=low if config.draft_window is None else config.draft_window,
+        sampler=config.target_sampling(sampling),
+        draft_sampler=sampling,
+        ratio=config.ratio,
+        resampler=config.resampler,
+    )
+
+
+class LowFiles(NamedTuple):
+    """The models that draft for a method, checked but not read."""
+
+    target: ElsewhereDecoder
+    encoder: ConditionEncoder
+    enlarger: Located
+
+    @classmethod
+    def of(cls, pipeline: Pipeline, form: RepairForm) -> Self:
+        """Those of a pipeline that was opened for the device; ValueError where one is missing, or does not fit."""
+        low = pipeline.low.target(form.ratio)
+        if not isinstance(low.decoder, ElsewhereDecoder):
+            raise EngineError(f"{pipeline.folder}: expected models opened with backend device, got {pipeline.backend}")
+        check_lines(low.decoder.config.eol_token)
+        check_window(form.draft_window, low.grid, "draft_window")
+        return cls(low.decoder, low.encoder, pipeline.low.networks(form.resampler, form.ratio)[0])
+
+    @property
+    def prefix(self) -> int:
+        """Condition positions of the target at most."""
+        return max(1, self.target.config.prefix)
+
+    def weight_bytes(self) -> int:
+        return decoder_bytes(self.target) + 4 * stored_numbers(self.enlarger)
+
+    def draft_bytes(self, batch: int, rows: int, target: DecoderConfig, grid: Grid, number_bytes: int) -> int:
+        low = self.target.config
+        return draft_bytes(batch, rows, target, grid, low, low.grid, self.prefix, number_bytes)
+
+    def read(self, rows: int, device: torch.device) -> "LowModels":
+        target = read_decoder(self.target, device)
+        models = DeviceModels(target, None, self.encoder, rows, device)
+        return LowModels(models, read_enlarger(self.enlarger, device), self.target.config.grid, self.prefix)
+
+
+class LowModels(NamedTuple):
+    """The models that draft, on a device."""
+
+    models: DeviceModels
+    enlarger: Callable[[Tensor], Tensor]
+    grid: Grid
+    prefix: int
+
+    def draft(self) -> LowDraft:
+        return LowDraft(self.models.target, self.enlarger, self.grid, self.prefix)
+
+    def embed(self, conditions: list[Condition]) -> LowCondition:
+        return LowCondition(*self.models.embed(conditions))
+
+
+def island_envelope(grid: Grid, positions: int | None = None) -> Envelope:
+    """The sizes of a pass that redraws cells: two positions a row, or `positions`, so many that a mask names them.
+
+    What a step needs beyond goes into its next pass. Verification has so many distributions at a time as `draft_rows`.
+    """
+    most = 2 * grid.height if positions is None else positions
+    return Envelope(max(1, min(most, MOST_NODES)), 0, 1, 1, min(grid.cells, VERIFICATION_CELLS))
+
+
+def draft_bytes(
+    batch: int,
+    rows: int,
+    target: DecoderConfig,
+    grid: Grid,
+    low: DecoderConfig,
+    low_grid: Grid,
+    prefix: int,
+    number_bytes: int,
+) -> int:
+    """Bytes that drafting and verification take beside the repair's own buffers, weights left out.
+
+    rows: of an image, 2 for a guidance pair. prefix: condition positions of the low target at most.
+    """
+    drafting = needed_bytes(batch, front_envelope(1, low_grid), low_grid.cells, prefix, low, None, rows, number_bytes)
+    # Of the pass over the whole picture: features twice, and some 12 widths within a layer.
+    features = 14 * rows * batch * grid.cells * target.dim * number_bytes
+    return drafting + features + 8 * batch * grid.cells * target.vocab_size
+
+
+class IslandCycle(CellProgram):
+    """The programs of a batch: `begin` once, then every one of `stages` in its turn."""
+
+    def __init__(
+        self,
+        target: DeviceDecoder,
+        low: LowDraft,
+        method: RepairForm,
+        grid: Grid,
+        prefix: int,
+        batch: int,
+        device: torch.device,
+        positions: int | None = None,
+    ) -> None:
+        """prefix: condition positions of the target at most; positions: see `island_envelope`."""
+        super().__init__(target, island_envelope(grid, positions), grid, prefix, batch, device)
+        self.method = method
+        self.low = FrontCycle(low.target, method.drafting, low.grid, low.prefix, batch, device)
+        self._low = low
+        count, cells = self.envelope.nodes, grid.cells
+
+        def whole(*shape: int, dtype: torch.dtype = torch.int64) -> Tensor:
+            return torch.zeros(shape, dtype=dtype, device=device)
+
+        self.islands = IslandBuffers(
+            whole(batch, cells),
+            *(whole(batch, cells, dtype=torch.int32) for _ in range(4)),
+            *(whole(batch) for _ in range(2)),
+        )
+        rows, width = target.rows * batch, target.config.dim
+        self._before, self._known = (torch.zeros(rows, 1, width, dtype=target.dtype, device=device) for _ in range(2))
+        self._near = torch.as_tensor(method.near, dtype=torch.int32, device=device).contiguous()
+        self._tau = torch.tensor([method.tau], dtype=torch.float64, device=device)
+        self._uniforms = torch.zeros(batch, 1, count, dtype=torch.float64, device=device)
+        self._noise_cycle, self._role = whole(batch), whole(1).fill_(int(Role.CELL))
+        self._verification_counts = whole(batch).fill_(self.envelope.draft_rows)
+
+    def begin(
+        self,
+        condition: Tensor,
+        seeds: Tensor,
+        images: Tensor,
+        hidden: Tensor | None = None,
+        low: LowCondition | None = None,
+    ) -> None:
+        """Take in both targets' conditions and draft the first low cell; see `BatchCycle.begin`."""
+        if low is None:
+            raise ValueError("device: expected a condition of the smaller target too, got none")
+        self.low.begin(low.rows, seeds, images, low.hidden)
+        self._before.copy_(self._take_in(condition, seeds, images, hidden))
+        self.islands.cursor.zero_()
+        self.state.progress.cycles.fill_(1)
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        drafting = front_steps(self._low.grid, self.method.draft_window) - 1
+        return (self.low.run, drafting), (self.verify, 1), (self.run, None)
+
+    def kept(self) -> tuple[list[IntArray], list[int]]:
+        outside, refused = self.islands.labels.cpu().numpy() < 0, self.islands.rejected.sum(dim=1).tolist()
+        if self.method.repair.reject == "raster":  # there the first one ends the verification
+            refused = [min(1, number) for number in refused]
+        return [np.flatnonzero(one) for one in outside], refused
+
+    def verify(self) -> None:
+        """Enlarge the draft, judge all of it by one pass, and open what is redrawn."""
+        state, islands, grid, low = self.state, self.islands, self.grid, self._low.grid
+        drawn = self.low.state.progress.decided.view(state.batch, *low)
+        with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):  # as exact as on the host
+            islands.drafts.copy_(self._low.enlarge(drawn).view(state.batch, grid.cells, -1).argmax(dim=-1))
+        positions = torch.arange(grid.cells, device=drawn.device).repeat(state.batch, 1)
+        attend = state.target_cache.fill(state.progress.prefixes, grid.cells)
+        made = self._target.hidden(self._target.embed(islands.drafts), positions, attend)
+        features = torch.cat([self._before, made[:, :-1]], dim=1)
+        tree, finite = state.tree, state.verdicts.finite
+        for start in range(0, grid.cells, self.envelope.draft_rows):
+            logits = self._logits(features[:, start : start + self.envelope.draft_rows])
+            told = finite.narrow(1, self.envelope.nodes, logits.shape[2])
+            probs(logits, tree.draft_probs, state.draft_support, told, self._verification_counts, self.method.sampler)
+            judge(tree.draft_probs, logits.shape[2], start, self._near, self._tau, islands)
+        ended = self.low.state.verdicts.status
+        repair = self.method.repair
+        mark(islands, state.progress, state.verdicts, ended, self._pass.filled, grid, repair)
+        if repair.order == "islands":
+            label(islands, grid)
+        first = islands.first.clamp(max=grid.cells - 1).unsqueeze(1)
+        self._known.copy_(gather_rows(features, first, self._target.rows))
+
+    def run(self) -> None:
+        """One pass that redraws cells of every image that is not done."""
+        state, out, islands = self.state, self._pass, self.islands
+        find_ready(state.verdicts.status, islands, self.grid, self.method.window(self.grid))
+        lay_repair(state.verdicts.status, state.progress, islands, out)
+        made = self._features()
+        commit_cells(state.target_cache.committed, state.target_cache.slots, out.places)
+        # What the first rejected cell follows has not changed since it was verified; cell 0 follows the condition.
+        known = (out.settled[:, :1] == islands.first[:, None]).repeat(self._target.rows, 1)
+        made = torch.cat([torch.where(known.unsqueeze(2), self._known, made[:, :1]), made[:, 1:]], dim=1)
+        cell_uniforms(self._uniforms, *state.noise, self._noise_cycle, out.settled, self._role)
+        self._find_probs(made, self.method.sampler)
+        settle(state.tree.probs, self._uniforms, out, state.progress, state.verdicts, self.method.repair.greedy)
+        advance_fronts(out, state.progress, state.verdicts)

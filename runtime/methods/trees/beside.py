@@ -1,0 +1,87 @@
+"""What a tree policy may draft besides its own trees: Jacobi windows and drawn siblings, and the rules for those."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final
+
+from underpaint.algos.accept import RULES, Rule
+from underpaint.algos.spatial.jacobi import WindowPlan
+from underpaint.algos.spatial.jacobi_window import JacobiWindow, drawn_for
+from underpaint.algos.tree import Drawn
+from underpaint.runtime.methods.settings import Shown, settings_of
+
+LOSSLESS_IN_WINDOWS: Final = "chain"
+WINDOW: Final = JacobiWindow(1024, "maximal", "lookup", passes=True, beside=0.85, last_row=True)
+"""The window beside trees by default: longer than any pass, so that the policy bounds it."""
+_CHAIN_ONLY: Final = ("candidates", "levels")
+"""Settings of `JacobiWindow` that a window beside trees does not have, as it is a chain."""
+
+
+def window_settings() -> dict[str, Any]:
+    """The declared types of the settings of a window beside trees; length None is as long as the policy asks for."""
+    return {**settings_of(JacobiWindow, _CHAIN_ONLY), "length": int | None}
+
+
+def shown_window(settings: Mapping[str, Shown]) -> dict[str, Shown]:
+    """Every setting of a window beside trees, as JSON holds it."""
+    usual = {name: value for name, value in asdict(WINDOW).items() if name not in _CHAIN_ONLY}
+    return {**usual, "length": None, **settings}
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnSettings:
+    """The lossless rules that judge drawn siblings of a policy whose own trees hold likeliest tokens.
+
+    chain: of independent draws: chains, and trees whose siblings are drawn with replacement. tree: of trees drawn
+    without replacement. See `RULES`.
+    """
+
+    chain: str = "block"
+    tree: str = "without_replacement"
+
+    def rules(self, with_replacement: bool = False) -> dict[Drawn, Rule]:
+        """By how siblings were drawn. ValueError where a rule is none, is not lossless or does not cover them.
+
+        with_replacement: whether trees are drawn so.
+        """
+        rules: dict[Drawn, Rule] = {}
+        settings: tuple[tuple[str, Drawn, str], ...] = (
+            ("chain", "iid", self.chain),
+            ("tree", "without_replacement", self.tree),
+        )
+        for setting, drawn, name in settings:
+            spec = RULES[name]
+            spec.check_covers(drawn)
+            if not spec.is_lossless({}):
+                raise ValueError(f"drawn.{setting}: expected a lossless rule, got '{name}', which is {spec.promise}")
+            if spec.needs_chain and (setting == "tree" or with_replacement):
+                remedy = "; siblings drawn with replacement take 'multi_round'" if setting == "chain" else ""
+                raise ValueError(
+                    f"drawn.{setting}: expected a rule for trees, got '{name}', which covers chains{remedy}"
+                )
+            rules[drawn] = spec.make()
+        return rules
+
+
+def window_plan(settings: Mapping[str, Shown], name: str, rule: Rule) -> WindowPlan:
+    """The window beside trees that `rule`, made by the registry's `name`, judges.
+
+    The same rule judges the window where it covers chains of drawn tokens, else speculative sampling does.
+
+    Args:
+        settings: Those of `JacobiWindow` that differ from `WINDOW`'s.
+        name: The rule's name.
+        rule: The rule of the policy's own trees.
+
+    Raises:
+        ValueError: A setting is out of its range.
+    """
+    given: dict[str, Any] = {key: value for key, value in settings.items() if value is not None}
+    spec, window = RULES[name], replace(WINDOW, **given)
+    if spec.greedy and "iid" in spec.drawn:
+        return WindowPlan(window, rule, likeliest=True)
+    try:
+        drawn_for(spec, window.coupling)
+    except ValueError:
+        return WindowPlan(window, RULES[LOSSLESS_IN_WINDOWS].make(), likeliest=False)
+    return WindowPlan(window, rule, likeliest=False)

@@ -1,0 +1,49 @@
+"""Draft trees as a method on the device: a policy that grows them, and the rule that judges them."""
+
+from dataclasses import dataclass
+from typing import cast
+
+from underpaint.algos.accept import Rule
+from underpaint.algos.draft.roofline import Roofline
+from underpaint.algos.draft.spec import Grid, Policy
+from underpaint.algos.rows import SamplingParams
+from underpaint.algos.spatial.jacobi import WindowPlan
+from underpaint.runtime.device.chosen_growth import chosen_plan
+from underpaint.runtime.device.cycle import DraftForm
+from underpaint.runtime.device.plans import Plan, plan_of
+from underpaint.runtime.methods.method import DecodingMethod
+from underpaint.runtime.methods.trees.method import TreeMethod
+
+
+@dataclass(frozen=True, slots=True)
+class TreeForm(DraftForm):
+    """A policy, None for plain autoregression, and a rule. beside: what a policy that chooses may draft besides."""
+
+    policy: Policy | None = None
+    beside: WindowPlan | None = None
+
+    @property
+    def drafts(self) -> bool:
+        return self.policy is not None
+
+    @property
+    def engine_gap(self) -> str | None:
+        return None if self.beside is None else "roofline makes passes of any size, and engines have fixed ones"
+
+    @property
+    def rules(self) -> tuple[Rule, ...]:
+        return (self.rule, *(() if self.beside is None else self.beside.rules))
+
+    def plan(self, grid: Grid, vocab_size: int, max_nodes: int) -> Plan | None:
+        if self.beside is not None:
+            if not isinstance(self.policy, Roofline):
+                raise ValueError("device: windows beside trees have a form with roofline alone")
+            return chosen_plan(self.policy, self.beside, grid, vocab_size, max_nodes)
+        return None if self.policy is None else plan_of(self.policy, grid, vocab_size, max_nodes)
+
+
+def form(method: DecodingMethod, sampling: SamplingParams, grid: Grid) -> TreeForm:
+    """The form of a method of the family."""
+    one = cast(TreeMethod, method)
+    policy = one.policy if one.drafts else None
+    return TreeForm(one.rule, one.config.target_sampling(sampling), policy=policy, beside=one.window)

@@ -1,0 +1,187 @@
+"""The methods of the tree family: a tree policy and an acceptance rule each, with their settings by preset."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Final
+
+from underpaint.algos.accept import RULES
+from underpaint.algos.accept.spec import at_temperature
+from underpaint.runtime.methods.method_config import MethodSpec, Preset
+from underpaint.runtime.methods.registry import METHODS
+from underpaint.runtime.methods.settings import Shown
+from underpaint.runtime.methods.trees import settings as chosen
+from underpaint.runtime.methods.trees.method import NO_POLICY, TreeConfig
+from underpaint.runtime.methods.trees.settings import PolicySettings, RuleSettings
+
+_LIKELIEST: Final = {"chain": "chain_top1", "eagle1": "static_top_k", "sequoia": "sequoia_top_k"}
+"""At temperature 0: the policy of the likeliest tokens, in place of one that draws them."""
+
+
+def _preset(
+    policy: str,
+    rule: str,
+    tree: PolicySettings,
+    acceptance: RuleSettings,
+    skipping: PolicySettings | None = None,
+    window: Mapping[str, Shown] | None = None,
+    drawn: Mapping[str, Shown] | None = None,
+) -> Preset:
+    """A preset by the policy and rule above temperature 0; at 0 both have counterparts. skipping: None verifies all.
+
+    window: settings of a Jacobi window beside the trees; None where there is none. drawn: of the rules for siblings
+    that the policy draws above temperature 0; None where it draws none.
+    """
+    at_zero = _LIKELIEST.get(policy, policy), at_temperature(RULES[rule], 0.0).name
+    greedy_tree = tree.settings if tree.greedy is None else tree.greedy
+    skipped, scale = None if skipping is None else skipping.settings, acceptance.published_k
+    greedy_skipped = skipped if skipping is None or skipping.greedy is None else skipping.greedy
+    sampled = TreeConfig(policy, rule, tree.settings, acceptance.sampled, scale, skipping=skipped, window=window)
+    return Preset(
+        dataclasses.replace(sampled, drawn=drawn),
+        TreeConfig(*at_zero, greedy_tree, acceptance.greedy, scale, skipping=greedy_skipped, window=window),
+        {**tree.sources, **acceptance.sources, **({} if skipping is None else skipping.sources)},
+    )
+
+
+def _method(
+    name: str,
+    pair: tuple[str, str],
+    summary: str,
+    tuned: tuple[PolicySettings, RuleSettings] = (PolicySettings(), chosen.PLAIN),
+    paper: tuple[PolicySettings, RuleSettings] | None = None,
+) -> MethodSpec:
+    """A method by its policy and rule; without `paper` both presets are the same."""
+    return MethodSpec(name, summary, _preset(*pair, *tuned), _preset(*pair, *(paper or tuned)))
+
+
+for _spec in (
+    _method("ar", (NO_POLICY, "point"), "plain autoregression: one target pass per token, the baseline"),
+    _method(
+        "speculative",
+        ("chain", "chain"),
+        "speculative sampling on a chain",
+        (chosen.CHAIN, chosen.PLAIN),
+        (chosen.PAPER_CHAIN, chosen.PLAIN),
+    ),
+    _method(
+        "block",
+        ("chain", "block"),
+        "block verification of a chain",
+        (chosen.CHAIN, chosen.PLAIN),
+        (chosen.PAPER_CHAIN, chosen.PLAIN),
+    ),
+    _method(
+        "eagle1",
+        ("eagle1", "without_replacement"),
+        "EAGLE-1: a static tree, siblings drawn without replacement",
+        (chosen.STATIC, chosen.PLAIN),
+        (chosen.PAPER_STATIC, chosen.PLAIN),
+    ),
+    _method(
+        "traversal",
+        ("eagle1", "traversal"),
+        "traversal verification: EAGLE-1's drawn tree, judged from its leaves to its root",
+        (chosen.JUDGED_TREE, chosen.PLAIN),
+        (chosen.PAPER_JUDGED_TREE, chosen.PLAIN),
+    ),
+    _method(
+        "sequoia",
+        ("sequoia", "without_replacement"),
+        "Sequoia: the static tree of most tokens a millisecond, by the acceptance of each rank and the cost curve",
+        (chosen.PLANNED, chosen.PLAIN),
+        (chosen.PAPER_PLANNED, chosen.PLAIN),
+    ),
+    _method(
+        "eagle2",
+        ("eagle2", "point"),
+        "EAGLE-2: a dynamic tree of the likeliest tokens",
+        (chosen.TREE, chosen.PLAIN),
+        (chosen.PAPER_TREE, chosen.PLAIN),
+    ),
+    _method(
+        "opt-tree",
+        ("opt", "point"),
+        "OPT-Tree: the likeliest paths, grown while a level adds enough to the expected length",
+        (chosen.OPT, chosen.PLAIN),
+        (chosen.PAPER_OPT, chosen.PLAIN),
+    ),
+    _method(
+        "adt-control-chain",
+        ("scheduled", "point"),
+        "a control for ADT-Tree: chains of its mean depth, and so of its number of nodes, never adapted",
+        (chosen.CONTROL_CHAIN, chosen.PLAIN),
+    ),
+    _method(
+        "adt-control-tree",
+        ("scheduled", "point"),
+        "a control for ADT-Tree: EAGLE-2's trees at its mean depth, which fork and so have more nodes, never adapted",
+        (chosen.CONTROL_TREE, chosen.PLAIN),
+    ),
+    _method(
+        "adt",
+        ("adt", "point"),
+        "ADT-Tree: EAGLE-2 whose depth and width follow the acceptance so far",
+        (chosen.ADAPTIVE, chosen.PLAIN),
+        (chosen.PAPER_ADAPTIVE, chosen.PLAIN),
+    ),
+    _method(
+        "lantern",
+        ("eagle2", "lantern"),
+        "LANTERN: EAGLE-2's tree, near codes pooled up to a bound",
+        (chosen.SHORT_TREE, chosen.LANTERN),
+        (chosen.PAPER_TREE, chosen.PAPER_LANTERN),
+    ),
+    _method(
+        "lantern++",
+        ("eagle1", "lantern_pp"),
+        "LANTERN++: EAGLE-1's static tree, near codes pooled in proportion to p",
+        (chosen.STATIC, chosen.RELATIVE),
+        (chosen.PAPER_STATIC, chosen.PAPER_RELATIVE),
+    ),
+    _method(
+        "adt+lantern",
+        ("adt", "lantern"),
+        "ADT-Tree's tree with LANTERN's acceptance",
+        (chosen.ADAPTIVE, chosen.LANTERN),
+        (chosen.PAPER_ADAPTIVE, chosen.PAPER_LANTERN),
+    ),
+    _method(
+        "adt+lantern++",
+        ("adt", "lantern_pp"),
+        "ADT-Tree's tree with LANTERN++'s acceptance",
+        (chosen.ADAPTIVE, chosen.RELATIVE_ON_CHAINS),
+        (chosen.PAPER_ADAPTIVE, chosen.PAPER_RELATIVE),
+    ),
+    MethodSpec(
+        "vvs",
+        "VVS: EAGLE-2's tree with LANTERN's acceptance, and now and then a path committed without a target pass",
+        _preset("eagle2", "lantern", chosen.SHORT_TREE, chosen.LANTERN, chosen.SKIPPING),
+        _preset(
+            "eagle2",
+            "lantern",
+            chosen.PAPER_TREE,
+            chosen.PAPER_LANTERN._replace(
+                sampled={"delta": 0.2, "residual": "paper"},
+                greedy={"delta": 0.2},
+                sources={**chosen.PAPER_LANTERN.sources, "delta": f"{chosen.VVS}, released script"},
+            ),
+            chosen.PAPER_SKIPPING,
+        ),
+    ),
+    MethodSpec(
+        "roofline",
+        "chains in one call, trees of likeliest tokens or of drawn siblings, or Jacobi windows, whichever gives most "
+        "expected tokens per millisecond on the engine's cost curve",
+        *(
+            _preset("roofline", "point", chosen.OURS, chosen.PLAIN, window=chosen.NONE, drawn=chosen.NONE)
+            for _ in range(2)
+        ),
+    ),
+    MethodSpec(
+        "roofline+lantern",
+        "roofline's trees and windows with LANTERN's acceptance",
+        _preset("roofline", "lantern", chosen.OURS, chosen.LANTERN, window=chosen.NONE),
+        _preset("roofline", "lantern", chosen.OURS, chosen.PAPER_LANTERN, window=chosen.NONE),
+    ),
+):
+    METHODS.register(_spec)

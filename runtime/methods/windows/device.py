@@ -1,0 +1,29 @@
+"""Jacobi windows as a method on the device: every tree is the window, and no drafter runs."""
+
+from dataclasses import dataclass, field
+from typing import cast
+
+from underpaint.algos.draft.spec import Grid
+from underpaint.algos.rows import SamplingParams
+from underpaint.algos.spatial.jacobi_window import JacobiWindow
+from underpaint.runtime.device.cycle import DraftForm
+from underpaint.runtime.device.plans import Plan
+from underpaint.runtime.methods.method import DecodingMethod
+from underpaint.runtime.methods.windows.growth import window_plan
+from underpaint.runtime.methods.windows.method import JacobiMethod
+
+
+@dataclass(frozen=True, slots=True)
+class WindowForm(DraftForm):
+    """A Jacobi window and the rule that judges it."""
+
+    window: JacobiWindow = field(kw_only=True)
+
+    def plan(self, grid: Grid, vocab_size: int, max_nodes: int) -> Plan:
+        return window_plan(self.window, self.rule, grid, vocab_size, max_nodes)
+
+
+def form(method: DecodingMethod, sampling: SamplingParams, grid: Grid) -> WindowForm:
+    """The form of a method of the family."""
+    one = cast(JacobiMethod, method)
+    return WindowForm(one.rule, one.config.target_sampling(sampling), window=one.config.window)

@@ -1,0 +1,221 @@
+"""Jacobi windows on the device: the target drafts for itself, so that no drafter runs. See `algos.spatial.jacobi`."""
+
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from underpaint.algos.accept import Rule
+from underpaint.algos.accept.spec import spec_of
+from underpaint.algos.chance import Role
+from underpaint.algos.coupling import SampledNoise
+from underpaint.algos.draft.spec import Grid
+from underpaint.algos.spatial.jacobi_window import Coupling, JacobiWindow, Refill, drawn_for
+from underpaint.algos.spatial.window_tree import tree_nodes
+from underpaint.algos.tree import Drawn
+from underpaint.runtime.device.growth import Limits
+from underpaint.runtime.device.kernels import couple, likeliest, refill
+from underpaint.runtime.device.kernels.cell_uniforms import cell_uniforms
+from underpaint.runtime.device.kernels.look_up import look_up
+from underpaint.runtime.device.kernels.lookup_table import LookupBuffers, keep
+from underpaint.runtime.device.kernels.move_behind import move_behind
+from underpaint.runtime.device.kernels.refill_lookup import refill_lookup
+from underpaint.runtime.device.kernels.shift import shift
+from underpaint.runtime.device.kernels.walk import BatchTree
+from underpaint.runtime.device.kernels.window import WINDOW_ROLES, WindowBuffers
+from underpaint.runtime.device.kernels.window_tree import add_candidates, follow
+from underpaint.runtime.device.plans import Plan
+from underpaint.runtime.device.state import Envelope, State
+
+WORD: Final = 1 << 64
+COUPLINGS: Final[dict[Coupling, int]] = {
+    "independent": couple.INDEPENDENT.value,
+    "maximal": couple.MAXIMAL.value,
+    "gumbel": couple.GUMBEL.value,
+}
+REFILLS: Final[dict[Refill, int]] = {
+    "uniform": refill.EVENLY.value,
+    "random": refill.RANDOM.value,
+    "left": refill.LEFT.value,
+    "above": refill.ABOVE.value,
+}
+"""Refills that look nothing up."""
+
+
+def window_plan(window: JacobiWindow, rule: Rule, grid: Grid, vocab_size: int, max_nodes: int) -> Plan:
+    """The envelope of windows that `rule` judges, and how they are drafted.
+
+    ValueError for a window larger than a pass of `max_nodes`, and for a rule that does not fit it.
+    """
+    window.check_pass(max_nodes, "device", "the device's hold")
+    spec = spec_of(rule)
+    drawn: Drawn = "iid" if window.candidates == 1 else "without_replacement"
+    if spec is not None:
+        drawn = drawn_for(spec, window.coupling, window.candidates)
+    levels = max(1, min(window.length, grid.cells - 2))
+    nodes = tree_nodes(levels, window.candidates, window.levels)
+    envelope = Envelope(nodes, levels, 1, window.candidates, levels, window.beside > 0.0)
+    return Plan(
+        envelope,
+        drawn,
+        lambda state, drafter, sampler: WindowGrowth(state, window, grid),
+        by_target=True,
+        image_bytes=window_bytes(window, levels, grid.cells, vocab_size),
+    )
+
+
+def window_bytes(window: JacobiWindow, drafts: int, cells: int, vocab_size: int) -> int:
+    """Held for an image beside what the envelope takes."""
+    scratch = {"independent": 0, "maximal": drafts, "gumbel": cells}[window.coupling]
+    return (8 * scratch + 4 * sum(lookup_rows(window, drafts, cells))) * vocab_size
+
+
+def lookup_rows(window: JacobiWindow, drafts: int, cells: int) -> tuple[int, int]:
+    """How many distributions an image's tables hold: of decided cells, and of what passes said of others."""
+    decided = window.refill == "lookup" or window.beside > 0.0
+    return cells * decided, drafts**2 * window.passes
+
+
+class WindowGrowth:
+    """A `Growth`: every tree is the window, a chain of what the last pass left and of new cells behind it.
+
+    There may be candidates beside the first of its drafts.
+    """
+
+    def __init__(
+        self, state: State, window: JacobiWindow, grid: Grid, beside: bool = False, is_greedy: bool = False
+    ) -> None:
+        """beside: other trees stand beside the window, or shorter passes over it, which its drafts outlive. is_greedy:
+        each draft is the likeliest token of its distribution, for rules that decide by the likeliest."""
+        batch, length, vocab_size = state.batch, state.envelope.levels, state.tree.probs.shape[2]
+        device = state.roles.device
+        self._state, self._grid = state, grid
+        self._coupling, self._refill = COUPLINGS[window.coupling], REFILLS.get(window.refill)
+        self._raced, self._last_row = window.coupling == "gumbel", window.last_row
+        self._roles = torch.tensor([int(role) for role in WINDOW_ROLES], dtype=torch.int64, device=device)
+
+        def whole(*shape: int) -> Tensor:
+            return torch.zeros(shape, dtype=torch.int64, device=device)
+
+        def wide(*shape: int) -> Tensor:
+            return torch.zeros(shape, dtype=torch.float64, device=device)
+
+        left = wide(batch, length, vocab_size) if window.coupling == "maximal" else wide(1, 1, 1)
+        noise = wide(batch, grid.cells, vocab_size) if self._raced else wide(1, 1, 1)
+        uniforms = wide(batch, len(WINDOW_ROLES), length + 1)
+        nodes = torch.arange(length + 1, device=device).repeat(batch, 1)
+        self._window = WindowBuffers(whole(batch, length), whole(batch), uniforms, left, noise, nodes)
+        self._stays = beside
+        number = torch.float64 if window.beside > 0.0 else torch.float32
+        size = (batch, length, vocab_size)
+        self._drawn_from = torch.zeros(size, dtype=number, device=device) if beside else state.tree.draft_probs
+        self._said = torch.zeros_like(state.tree.probs) if is_greedy else None
+        self._candidates = (
+            None if window.candidates == 1 else wide(batch, min(window.levels, length), window.candidates)
+        )
+        self._addresses, self._none, self._role = (
+            whole(batch),
+            whole(batch),
+            self._roles.new_tensor([int(Role.CANDIDATE)]),
+        )
+        self._table = _table(state, window, grid.cells) if window.looks_up else None
+        chain = torch.arange(-1, state.envelope.nodes - 1, device=device)
+        self._chain, self._rows = chain, (chain + 1).clamp(max=length - 1)
+        state.tree.parents.copy_(self._chain)
+        state.tree.draft_rows.copy_(self._rows)
+        full = torch.full((batch,), length, dtype=torch.int64, device=device)
+        self.limits = Limits(full, torch.ones_like(full), full)
+
+    def begin(self) -> None:
+        """Hold no drafts; keep what was said of the first cell; where drafts race, lay out the noise, which the host
+        makes."""
+        self._window.counts.zero_()
+        if self._table is not None:
+            self._table.seen_cells.fill_(-1)
+            if self._table.beside or self._table.refills:
+                self._table.decided[:, 0].copy_(self._read(self._state).probs[:, 0])
+        if self._raced:
+            seeds, images = (part.tolist() for part in self._state.noise)
+            for place, (seed, image) in enumerate(zip(seeds, images, strict=True)):
+                source = SampledNoise(seed % WORD, image % WORD)
+                for cell, row in enumerate(self._window.noise[place]):
+                    row.copy_(torch.from_numpy(source.row(cell, row.shape[0])))
+
+    def grow(self, state: State) -> None:
+        window, progress, tree = self._window, state.progress, self.own(state.tree)
+        cell_uniforms(window.uniforms, *state.noise, progress.cycles, progress.cells, self._roles)
+        if self._refill is not None:
+            refill.refill(window, progress, state.lengths, tree, self._refill, self._grid.width)
+        else:
+            assert self._table is not None
+            refill_lookup(window, self._table, progress, state.lengths, tree, self._grid.width)
+        if self._candidates is not None:
+            batch, levels, candidates = self._candidates.shape
+            torch.mul(progress.cells, candidates, out=self._addresses)
+            flat = self._candidates.view(batch, 1, levels * candidates)
+            cell_uniforms(flat, *state.noise, progress.cycles, self._addresses, self._role)
+            add_candidates(state.tree, state.lengths.levels, self._candidates)
+        if self._stays:
+            state.tree.parents.copy_(self._chain)
+            state.tree.draft_rows.copy_(self._rows)
+
+    def observe(self, state: State) -> None:
+        window, table, tree, verdicts = self._window, self._table, self._read(state), state.verdicts
+        levels, cells, most, last_row = state.lengths.levels, state.progress.cells, self._grid.cells, self._last_row
+        if self._candidates is not None or self._stays:
+            follow(window.nodes, tree, verdicts, levels)
+        couple.couple(window, tree, verdicts, levels, cells, self._coupling, most, last_row)
+        if table is not None:
+            keep(table, window.nodes, tree, verdicts, levels, state.progress)
+        if table is not None and (table.passes or table.beside):
+            look_up(window, table, tree, verdicts, state.lengths, state.progress, self._coupling, self._grid.width)
+        if self._stays:
+            move_behind(window, tree, verdicts, levels, cells, most, last_row)
+        shift(window, tree, verdicts, levels, cells, most, last_row, table)
+
+    def pass_over(self, state: State) -> None:
+        """Take in a pass over another tree: drafts of the cells that it decided go, those behind them stay."""
+        window, tree, verdicts, none = self._window, self._read(state), state.verdicts, self._none
+        follow(window.nodes, tree, verdicts, none)
+        if self._table is not None:
+            keep(self._table, window.nodes, tree, verdicts, none, state.progress)
+        move_behind(window, tree, verdicts, none, state.progress.cells, self._grid.cells, self._last_row)
+        shift(window, tree, verdicts, none, state.progress.cells, self._grid.cells, self._last_row)
+
+    def own(self, tree: BatchTree) -> BatchTree:
+        """`tree` with the distributions that the window's drafts were drawn from."""
+        return tree._replace(draft_probs=self._drawn_from)
+
+    def _read(self, state: State) -> BatchTree:
+        """The tree as the window learns from it: with the likeliest tokens where the rule decides by those."""
+        tree = self.own(state.tree)
+        if self._said is None:
+            return tree
+        likeliest.likeliest(tree.probs, self._said, tree.counts)
+        return tree._replace(probs=self._said)
+
+
+def _table(state: State, window: JacobiWindow, cells: int) -> LookupBuffers:
+    batch, drafts, vocab_size = state.batch, state.envelope.levels, state.tree.probs.shape[2]
+    device = state.roles.device
+    decided, seen = lookup_rows(window, drafts, cells)
+
+    def rows(*shape: int) -> Tensor:
+        return torch.zeros(shape, dtype=torch.float32, device=device)
+
+    def whole(*shape: int) -> Tensor:
+        return torch.zeros(shape, dtype=torch.int64, device=device)
+
+    passes = (batch, drafts, drafts) if seen else (1, 1, 1)
+    return LookupBuffers(
+        rows(batch, decided, vocab_size) if decided else rows(1, 1, 1),
+        rows(*passes, vocab_size) if seen else rows(1, 1, 1, 1),
+        whole(*passes),
+        whole(*passes),
+        whole(batch, drafts),
+        torch.tensor([window.beside], dtype=torch.float64, device=device),
+        passes=window.passes,
+        beside=window.beside > 0.0,
+        last_row=window.last_row,
+        refills=window.refill == "lookup",
+    )

@@ -1,0 +1,143 @@
+"""Jacobi windows along the raster, from settings to a drawn image: the target's own last guess is the draft."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, ClassVar, Final, Literal, cast
+
+from underpaint.algos.accept import RULES, Rule
+from underpaint.algos.chance import Chance
+from underpaint.algos.coupling import noise_of
+from underpaint.algos.rows import SamplingParams
+from underpaint.algos.spatial.jacobi import jacobi_cycles
+from underpaint.algos.spatial.jacobi_window import JacobiWindow, drawn_for
+from underpaint.runtime.conditions import Condition
+from underpaint.runtime.methods.method import (
+    GIVEN_BY_ENGINE,
+    DecodingMethod,
+    DecodingResult,
+    DecodingSession,
+    DecodingSteps,
+    ModelTables,
+    PipelineModels,
+    RuleWatcher,
+    SessionTimers,
+)
+from underpaint.runtime.methods.method_config import MethodConfig, build_rule, no_settings
+from underpaint.runtime.methods.settings import (
+    Shown,
+    read_parts,
+    settings_by_default,
+    settings_of,
+    split_settings,
+)
+
+_LENGTH: Final = "window"
+"""How users and records name `JacobiWindow.length` here."""
+
+
+@dataclass(frozen=True, slots=True)
+class JacobiConfig(MethodConfig):
+    """A Jacobi window, and any rule that covers chains of drawn tokens, by name, with its settings.
+
+    Its settings are `JacobiWindow`'s; the length goes by the name `window`.
+    """
+
+    window: JacobiWindow = field(default_factory=JacobiWindow)
+    rule: str = "chain"
+    rule_settings: Mapping[str, Shown] = field(default_factory=no_settings)
+
+    family: ClassVar[Literal["jacobi"]] = "jacobi"
+
+    @property
+    def device(self) -> str:
+        return "underpaint.runtime.methods.windows.device:form"
+
+    @property
+    def runs_on_device(self) -> bool:
+        return RULES[self.rule].device is not None
+
+    @property
+    def draws_by(self) -> str:
+        window = self.window
+        tree = f" of {window.candidates} candidates" if window.candidates > 1 else ""
+        return f"{window.coupling} window{tree} + {self.rule}"
+
+    @property
+    def acceptance(self) -> tuple[str, Mapping[str, Shown]]:
+        return self.rule, self.rule_settings
+
+    def to_dict(self) -> dict[str, Any]:
+        rule = settings_by_default(RULES[self.rule].make, GIVEN_BY_ENGINE)
+        return {
+            "loop": "jacobi",
+            "settings": _named(asdict(self.window)),
+            "rule": self.rule,
+            "rule_settings": {**rule, **self.rule_settings},
+        }
+
+    def with_rule(self, rule: str, temperature: float) -> JacobiConfig:
+        """See `MethodConfig`. The rule is the same at temperature 0, where distributions are one-hot."""
+        changed = replace(self, rule=RULES[rule].name, rule_settings=no_settings())
+        changed.check()
+        return changed
+
+    def with_settings(self, method: str, settings: Sequence[str]) -> JacobiConfig:
+        """See `MethodConfig`; `window.` or `rule.` before a name tells two of one name apart.
+
+        `rule=NAME` takes another rule, as `with_rule` does, wherever it stands; other settings are of that one then.
+        """
+        pairs, start = split_settings(settings), self
+        for key, value in pairs:
+            if key == "rule":
+                start = replace(start, rule=RULES[value].name, rule_settings=no_settings())
+        rule = settings_of(RULES[start.rule].make, GIVEN_BY_ENGINE)
+        known = {"window": _named(settings_of(JacobiWindow)), "rule": rule}
+        given = read_parts(method, [pair for pair in pairs if pair[0] != "rule"], known, f"method '{method}'")
+        window = {"length" if name == _LENGTH else name: value for name, value in given["window"].items()}
+        changed = replace(
+            start,
+            window=replace(start.window, **cast("Mapping[str, Any]", window)),
+            rule_settings={**start.rule_settings, **given["rule"]},
+        )
+        changed.check()
+        return changed
+
+    def check(self) -> None:
+        """Raise ValueError unless the rule judges such windows."""
+        drawn_for(RULES[self.rule], self.window.coupling, self.window.candidates)
+
+    def build(self, method: str, tables: ModelTables) -> JacobiMethod:
+        self.check()
+        lossless = RULES[self.rule].is_lossless(self.rule_settings)
+        rule = build_rule(self.rule, self.rule_settings, tables)
+        return JacobiMethod(method, self, lossless, drafts=True, rule=rule)
+
+
+def _named(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of `JacobiWindow` by the names that users type."""
+    return {_LENGTH if name == "length" else name: value for name, value in settings.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class JacobiMethod(DecodingMethod):
+    """A Jacobi window and its rule, ready to draw."""
+
+    config: JacobiConfig
+    rule: Rule
+
+    def open(self, models: PipelineModels, condition: Condition, sampling: SamplingParams) -> DecodingSession:
+        """Take the target; ValueError where its passes are too small for the window."""
+        window = self.config.window
+        window.check_pass(models.max_nodes, f"method '{self.name}'", "these models take")
+        target = models.target(condition, sampling)
+
+        def start(chance: Chance) -> DecodingSteps:
+            noise = noise_of(chance) if window.coupling == "gumbel" else None
+            return DecodingResult.of_cycles(jacobi_cycles(target.model, self.rule, chance, window, noise))
+
+        return DecodingSession(SessionTimers(target.timer), start)
+
+    def watched(self, watch: Callable[[Rule], RuleWatcher]) -> JacobiMethod:
+        return replace(self, rule=watch(self.rule))

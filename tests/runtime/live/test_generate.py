@@ -1,0 +1,210 @@
+"""Live models at temperature 1, prompts, `custom_generate`, a family of one's own, and bad input."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+import transformers
+
+from tests.runtime.live.own_family import family
+from tests.runtime.live.tiny_models import MODELS, SIDE, grid_of, randomise
+from underpaint.algos.chance import enumerate_outcomes
+from underpaint.algos.draft.spec import Grid
+from underpaint.runtime.live.families import glm_image_preview, glm_image_prior
+from underpaint.runtime.live.generate import accelerate, custom_generate
+from underpaint.runtime.live.memory import StaticCache
+from underpaint.runtime.live.model import LiveModelError
+from underpaint.runtime.methods.registry import build_method, resolve
+
+PROMPT = (1, 2, 7)
+
+
+def tiny_llama():
+    config = transformers.LlamaConfig(
+        vocab_size=12,
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        max_position_embeddings=64,
+    )
+    return randomise(transformers.LlamaForCausalLM(config), scale=0.6)
+
+
+def pictures(fast, name, settings=()):
+    """The exact distribution of whole pictures that a method draws on a live model."""
+    pipeline, params = fast.pipeline, dataclasses.replace(fast.live.sampling, temperature=1.0)
+    condition = fast.condition(PROMPT)
+    method = build_method(name, resolve(name, 1.0, None, settings, "paper"), pipeline.tables)
+
+    def program(chance):
+        return tuple(method.open(pipeline, condition, params).decode(chance).tokens.tolist())
+
+    return enumerate_outcomes(program)
+
+
+@pytest.mark.parametrize(
+    ("method", "settings"),
+    [("sjd", ("window=2",)), ("scd-maximal", ("window=2",)), ("sjd-pac", ("window=2", "candidates=2", "levels=1"))],
+)
+def test_lossless_methods_keep_the_distribution_of_a_live_model(method, settings):
+    fast = accelerate(tiny_llama(), "ar", family=family)
+    expected = pictures(fast, "ar")
+    assert len(expected) == 8
+    assert max(expected.values()) < 0.9
+    drawn = pictures(fast, method, settings)
+    assert drawn.keys() == expected.keys()
+    # float32 passes of different widths round differently; the distributions agree to that rounding
+    assert max(abs(drawn[picture] - expected[picture]) for picture in expected) < 1e-6
+
+
+def test_ar_draws_from_the_models_own_distributions_under_guidance():
+    model = tiny_llama()
+    fast = accelerate(model, "ar", family=family)
+    drawn = pictures(fast, "ar")
+    with torch.inference_mode():
+        for picture, weight in drawn.items():
+            codes = [code + 8 for code in picture]
+            product = 1.0
+            for cell in range(3):
+                rows = [
+                    model(torch.tensor([[*start, *codes[:cell]]])).logits[0, -1, 8:10].double().log_softmax(-1)
+                    for start in (PROMPT, PROMPT[-1:])
+                ]
+                probs = (rows[1] + 2.0 * (rows[0] - rows[1])).softmax(-1)
+                product *= float(probs[picture[cell]])
+            assert weight == pytest.approx(product, abs=1e-5)
+
+
+@pytest.mark.parametrize("name", ["chameleon", "lumina-mgpt", "emu3", "glm-image"])
+def test_custom_generate_returns_what_generate_returns(name):
+    tiny = MODELS[name]()
+    fast = accelerate(tiny.model, family=name, grid=grid_of(name))
+    ids = torch.tensor([tiny.prompt])
+    grids = (
+        {
+            "image_grid_thw": torch.tensor([[1, 8, 6], [1, *glm_image_preview(Grid(8, 6))]]),
+            "images_per_sample": torch.tensor([2]),
+        }
+        if name == "glm-image"
+        else {}
+    )
+    drawn = tiny.model.generate(
+        ids,
+        attention_mask=torch.ones_like(ids),
+        custom_generate=custom_generate,
+        underpaint=fast,
+        do_sample=False,
+        max_new_tokens=5,
+        **grids,
+    )
+    expected = fast.generate(tiny.prompt, temperature=0, top_k=50, top_p=1).token_ids
+    assert drawn[0].tolist() == [*tiny.prompt, *expected.tolist()]
+
+
+def test_custom_generate_samples_as_the_generation_config_says():
+    tiny = MODELS["emu3"]()
+    fast = accelerate(tiny.model, grid=(SIDE, SIDE))
+    ids = torch.tensor([tiny.prompt])
+    drawn = tiny.model.generate(
+        ids,
+        attention_mask=torch.ones_like(ids),
+        custom_generate=custom_generate,
+        underpaint=fast,
+        do_sample=True,
+        max_new_tokens=5,
+        temperature=0.5,
+        top_k=7,
+        top_p=0.8,
+        seed=5,
+    )
+    expected = fast.generate(tiny.prompt, temperature=0.5, top_k=7, top_p=0.8, seed=5).token_ids
+    assert drawn[0, len(tiny.prompt) :].tolist() == expected.tolist()
+
+
+def test_a_picture_depends_on_prompt_and_seed_alone():
+    tiny = MODELS["janus"]()
+    fast = accelerate(tiny.model)
+    first = fast.generate(tiny.prompt, seed=3)
+    other = fast.generate(tiny.prompt, seed=4)
+    again = fast.generate(tiny.prompt, seed=3)
+    assert first.drawing.tokens == again.drawing.tokens != other.drawing.tokens
+    assert first.pixels.shape == (4 * SIDE, 4 * SIDE, 3)
+    assert first.pixels.std() > 0
+    assert first.image.size == (4 * SIDE, 4 * SIDE)
+
+
+def test_sampling_is_the_familys_where_the_user_says_none():
+    tiny = MODELS["chameleon"]()
+    sampling = accelerate(tiny.model, grid=(SIDE, SIDE)).live.sampling
+    assert (sampling.guidance, sampling.temperature, sampling.top_p) == (3.0, 0.7, 0.9)
+
+
+def test_glm_images_large_grid_is_what_diffusers_takes():
+    large = Grid(8, 6)
+    tokens = np.arange(glm_image_preview(large).cells + large.cells)
+    assert glm_image_prior(tokens, large).shape == (1, large.cells)
+    assert glm_image_prior(tokens, large)[0, -1] == tokens[-1]
+
+
+def test_committing_the_first_positions_of_a_pass_copies_nothing(monkeypatch):
+    fast = accelerate(MODELS["emu3"]().model, "ar", grid=(SIDE, SIDE))
+    copied = []
+    write = torch.Tensor.index_select
+    monkeypatch.setattr(torch.Tensor, "index_select", lambda *given: copied.append(1) or write(*given))
+    fast.generate(MODELS["emu3"]().prompt, seed=1)
+    assert not copied
+
+
+def test_a_longer_pass_than_there_is_room_for_makes_room():
+    config = accelerate(tiny_llama(), "ar", family=family).live.decoder
+    cache = StaticCache(config, 1, torch.zeros(1))
+    key = torch.rand(1, config.kv_heads, 200, config.head_dim)
+    read, _ = cache.update(key, key, 0)
+    assert torch.equal(read, key)
+
+
+class Unknown(torch.nn.Module):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("call", "expected"),
+    [
+        (lambda: accelerate(Unknown()), "expected one of JanusForConditionalGeneration"),
+        (lambda: accelerate(tiny_llama(), family="llama"), "expected one of janus, emu3"),
+        (lambda: accelerate(MODELS["janus"]().model, grid=(3, 3)), "the only one it draws"),
+        (lambda: accelerate(MODELS["chameleon"]().model, family="lumina-mgpt", grid=(6, 6)), "<reserved08799>"),
+        (lambda: accelerate(tiny_llama(), "jacobi-lokup", family=family), "jacobi-lookup"),
+    ],
+)
+def test_models_that_do_not_fit_are_refused(call, expected):
+    with pytest.raises(ValueError, match=expected):
+        call()
+
+
+@pytest.mark.parametrize(
+    ("prompt", "options", "expected"),
+    [
+        ("a red bicycle", {}, "pass processor=AutoProcessor"),
+        ((1, 2), {}, r"end with \[7\], which begin a picture"),
+        ((1, 99, 7), {}, "ids from 0 to 11"),
+        ((), {}, "ids from 0 to 11"),
+        ((1,) * 40 + (7,), {}, "at most 16 ids, got 41"),
+        (PROMPT, {"negative_prompt": (99,)}, "negative prompt: expected ids"),
+        (PROMPT, {"temperature": -1}, "temperature must be"),
+    ],
+)
+def test_prompts_that_do_not_fit_are_refused(prompt, options, expected):
+    fast = accelerate(tiny_llama(), "ar", family=family, longest_prompt=16)
+    with pytest.raises(ValueError, match=expected):
+        fast.generate(prompt, **options)
+
+
+def test_two_prompts_at_once_are_refused():
+    with pytest.raises(LiveModelError, match="expected one prompt"):
+        custom_generate(None, torch.zeros(2, 3))

@@ -1,0 +1,91 @@
+"""The whole cycle waits for nothing, stays within its share of launches, and compiles for GPUs that are not there."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
+
+from tools.device_programs import count, count_cycle, count_islands
+from tools.device_sizes import CHOICES, METHODS, SEVEN_B, XL, islands_of, method_of, roofline_of
+
+NODE_US, BANDWIDTH = 2.0, 4800.0
+MOST_OUTSIDE = 0.1
+"""ms outside the models."""
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("config", [XL, SEVEN_B], ids=["xl", "7b"])
+def test_a_cycle_waits_for_nothing_and_is_cheap_outside_the_models(name: str, config: object) -> None:
+    program = count_cycle(config, method_of(name, config.vocab_size), batch=1)
+    assert program.bound_ms(BANDWIDTH, NODE_US, forwards=False) < MOST_OUTSIDE
+
+
+@pytest.mark.parametrize("name", CHOICES)
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_what_roofline_chooses_waits_for_nothing_until_it_is_decided(name: str, temperature: float) -> None:
+    if temperature == 0 and "drawn" in name:
+        pytest.skip("nothing is drawn at temperature 0")
+    program = count_cycle(XL, roofline_of(temperature), 1, choice=CHOICES[name])
+    assert program.bound_ms(BANDWIDTH, NODE_US, forwards=False) < MOST_OUTSIDE
+
+
+@pytest.mark.parametrize("config", [XL, SEVEN_B], ids=["xl", "7b"])
+def test_drafting_small_and_repair_wait_for_nothing(config: object) -> None:
+    programs = count_islands(config, islands_of(config.vocab_size, "islands"), batch=1)
+    for name in ("draft", "repair"):
+        assert programs[name].bound_ms(BANDWIDTH, NODE_US, forwards=False) < MOST_OUTSIDE
+    assert programs["verify"].launches
+
+
+def test_what_waits_is_refused() -> None:
+    with FakeTensorMode():
+        done = torch.zeros(3)
+        with pytest.raises(DataDependentOutputException):
+            count(lambda: done.zero_() if done.sum().item() else None)
+
+
+@pytest.mark.parametrize("capability", [80, 90, 120])
+def test_every_kernel_compiles_within_its_budget(capability: int) -> None:
+    """In a process of its own: this one interprets its kernels. One for each GPU, so that workers share them."""
+    held = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
+    command = [sys.executable, "-m", "tools.compile_ahead", str(capability)]
+    told = subprocess.run(
+        command, env=held | {"UNDERPAINT_TRITON": "compile"}, cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert told.returncode == 0, told.stdout[-3000:] + told.stderr[-3000:]
+    made = json.loads(told.stdout)
+    assert {one["capability"] for one in made} == {capability}
+    kernels = (ROOT / "runtime" / "device" / "kernels").glob("*.py")
+    written = {name for file in kernels for name in re.findall(r"def (\w+_kernel)\(", file.read_text())}
+    assert {one["name"] for one in made} == written
+
+
+@pytest.mark.parametrize("config", [XL, SEVEN_B], ids=["xl", "7b"])
+@pytest.mark.parametrize("engine", [False, True], ids=["torch", "engine"])
+@pytest.mark.parametrize("name", ["eagle2", "zipar"])
+def test_further_layers_launch_the_same_kernels(
+    name: str, engine: bool, config: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UNDERPAINT_TRITON", "interpret")  # importing asks for a compiler where nothing is asked for
+    from tools.compile_ahead import LAYERS, distinct, signature
+
+    whole, few = (
+        distinct(count_cycle(one, method_of(name, one.vocab_size), batch=1, engine=engine).launches)
+        for one in (config, replace(config, layers=LAYERS))
+    )
+    assert config.layers > LAYERS
+    assert [(one.name, signature(one), one.warps) for one in few] == [
+        (one.name, signature(one), one.warps) for one in whole
+    ]
+
+
+def test_interpreting_leaves_the_environment_alone() -> None:
+    assert "TRITON_INTERPRET" not in os.environ

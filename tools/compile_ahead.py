@@ -1,0 +1,174 @@
+"""Compile a cycle's kernels for GPUs that are not there, and report their registers and spills.
+
+`python -m tools.compile_ahead [80 90 120] [--every-size]` compiles every kernel of every method
+at LlamaGen-XL's and at 7B's sizes and prints JSON; exit code 1 where one is beyond the budget. A kernel that differs by
+its sizes alone is compiled at the largest of them, which take most registers, or at each with `--every-size`
+(minutes).
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from operator import ge
+from pathlib import Path
+from typing import Any, Final, Literal, NamedTuple
+
+os.environ.setdefault("UNDERPAINT_TRITON", "compile")
+
+import torch
+from torch import Tensor
+
+from underpaint.runtime.device.language import INTERPRETED, Launch
+
+CAPABILITIES: Final = (80, 90, 120)
+MOST_REGISTERS: Final = 224
+"""Of a thread, below the 255 at which the compiler begins to spill."""
+MOST_STACK: Final = 16
+"""Bytes a thread: the frame of a float64 division's slow path; spilled registers take more."""
+EVERY_SIZE: Final = "--every-size"
+LAYERS: Final = 2
+"""Of every model that is counted: each further layer launches the same kernels."""
+_TYPES: Final = {
+    torch.float32: "*fp32",
+    torch.float64: "*fp64",
+    torch.bfloat16: "*bf16",
+    torch.float16: "*fp16",
+    torch.int64: "*i64",
+    torch.int32: "*i32",
+}
+
+
+SIZES: Final = re.compile(r".*BLOCK|ROWS|NODES|CHILDREN|COUNT|LEVELS|MOST(_.*)?|WIDTH|W|TOTAL|WORDS|LANES|D|TURNS")
+"""Constants that say how much a kernel does, and not what."""
+
+LINED: Final = ("ar", "eagle2")
+"""Methods that are compiled with a token behind every line of the picture too."""
+ENGINED: Final = ("eagle2", "zipar")
+"""Methods that are compiled with an engine's passes too."""
+ORDERS: Final[tuple[Literal["serial", "islands"], ...]] = ("islands", "serial")
+"""Of MuLo-SD's repair; serially the likeliest token is taken, so that both ways of drawing are compiled."""
+
+
+class Compiled(NamedTuple):
+    """A kernel on one capability. stack: bytes of local memory a thread, which is where spilled registers go."""
+
+    name: str
+    capability: int
+    registers: int
+    stack: int
+    shared: int
+    warps: int
+
+
+def signature(launch: Launch) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A launch's types by argument, and its constants."""
+    names = launch.function.arg_names
+    types: dict[str, Any] = dict.fromkeys(names, "constexpr")
+    for name, argument in zip(names, launch.arguments, strict=False):
+        types[name] = _type_of(argument)
+    return types, dict(launch.constants)
+
+
+def _type_of(argument: Any) -> Any:
+    if isinstance(argument, tuple):
+        return type(argument)(*map(_type_of, argument))
+    if isinstance(argument, Tensor):
+        return _TYPES[argument.dtype]
+    if isinstance(argument, float):
+        return "fp32"
+    return "i32" if -(2**31) <= int(argument) < 2**31 else "i64"
+
+
+def distinct(launches: Iterable[Launch]) -> list[Launch]:
+    """One launch for each kernel, types and constants."""
+    found: dict[str, Launch] = {}
+    for launch in launches:
+        found.setdefault(repr((launch.name, *signature(launch), launch.warps)), launch)
+    return list(found.values())
+
+
+def largest(launches: Iterable[Launch]) -> list[Launch]:
+    """Of launches that differ by their sizes alone, those that no other has all sizes of, or larger ones."""
+    kinds: dict[str, list[tuple[tuple[int, ...], Launch]]] = {}
+    for launch in distinct(launches):
+        types, constants = signature(launch)
+        sizes = {name: value for name, value in constants.items() if SIZES.fullmatch(name)}
+        kind = repr((launch.name, types, sorted(constants.items() - sizes.items()), sorted(sizes)))
+        kinds.setdefault(kind, []).append((tuple(int(value) for _, value in sorted(sizes.items())), launch))
+    return [
+        launch
+        for known in kinds.values()
+        for sizes, launch in known
+        if not any(other != sizes and all(map(ge, other, sizes)) for other, _ in known)
+    ]
+
+
+def compile_for(launch: Launch, capability: int) -> Compiled:
+    """Compile one launch; whatever Triton refuses it raises."""
+    if INTERPRETED:
+        raise RuntimeError("kernels are interpreted in this process; set UNDERPAINT_TRITON=compile before importing")
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    types, constants = signature(launch)
+    source = ASTSource(fn=launch.function, signature=types, constexprs=constants)
+    options = {"num_warps": launch.warps, "enable_fp_fusion": False}
+    made = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
+    registers, stack = resources(made.asm["cubin"])
+    return Compiled(launch.name, capability, registers, stack, int(made.metadata.shared), launch.warps)
+
+
+def resources(cubin: bytes) -> tuple[int, int]:
+    """Registers and stack bytes of a thread, by the cuobjdump in Triton's wheel."""
+    import triton
+
+    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as held:
+        held.write(cubin)
+        held.flush()
+        told = subprocess.run([tool, "-res-usage", held.name], capture_output=True, text=True, check=True).stdout
+    found = re.search(r"REG:(\d+) STACK:(\d+)", told)
+    if found is None:
+        raise RuntimeError(f"cuobjdump: expected registers and stack, got {told!r}")
+    return int(found[1]), int(found[2])
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Compile for the capabilities named (all without one); 1 where a kernel is beyond the budget."""
+    from tools.device_programs import count_cycle, count_islands
+    from tools.device_sizes import CHOICES, METHODS, SEVEN_B, XL, islands_of, method_of, roofline_of
+
+    every_size = EVERY_SIZE in arguments
+    capabilities = [int(argument) for argument in arguments if argument != EVERY_SIZE] or list(CAPABILITIES)
+    launches: list[Launch] = []
+    xl, seven_b = (replace(config, layers=LAYERS) for config in (XL, SEVEN_B))
+    for config in (xl, seven_b):
+        for name in METHODS:
+            launches += count_cycle(config, method_of(name, config.vocab_size), batch=1).launches
+        for temperature, names in ((1.0, CHOICES), (0.0, ("window",))):
+            for name in names:
+                launches += count_cycle(config, roofline_of(temperature), 1, choice=CHOICES[name]).launches
+        for order in ORDERS:
+            islands = islands_of(config.vocab_size, order, greedy=order == "serial")
+            for program in count_islands(config, islands, batch=1).values():
+                launches += program.launches
+    for name in LINED:
+        method = method_of(name, seven_b.vocab_size)
+        launches += count_cycle(seven_b, method, batch=1, line_token=0).launches
+    for config in (xl, seven_b):
+        for name in ENGINED:
+            launches += count_cycle(config, method_of(name, config.vocab_size), batch=1, engine=True).launches
+    chosen = distinct(launches) if every_size else largest(launches)
+    made = [compile_for(launch, capability) for capability in capabilities for launch in chosen]
+    print(json.dumps([one._asdict() for one in made], indent=1))
+    return int(any(one.stack > MOST_STACK or one.registers > MOST_REGISTERS for one in made))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,209 @@
+"""What a cycle is made of, counted without a GPU: nodes of its graph, bytes that they move, and what would wait.
+
+The cycle runs on tensors that have shapes and no numbers (PyTorch's FakeTensor, on "cuda" where PyTorch was built for
+it). Whatever reads a number back (`.item()`, an index by a mask, a shape from data) raises there, so a program that was
+counted at all waits for nothing and can be captured as a CUDA graph. Triton's kernels take tensors alone.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple, cast
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from underpaint.algos.draft.choice import NOTHING, Choice
+from underpaint.algos.draft.spec import Grid
+from underpaint.artifacts.decoder_config import DecoderConfig
+from underpaint.models.decoder import Decoder
+from underpaint.runtime.device.decoder import DecoderForward, shapes_alone
+from underpaint.runtime.device.engine_forward import EngineForward, EngineGraphs
+from underpaint.runtime.device.forms import DeviceForm, LowDraft
+from underpaint.runtime.device.forwards import Attend, DeviceDecoder
+from underpaint.runtime.device.language import Launch, Recording, recording
+from underpaint.runtime.methods.multi_scale.device import IslandCycle, RepairForm
+
+_VIEWS = ("view", "_unsafe_view", "t", "transpose", "permute", "expand", "unsqueeze", "squeeze", "slice", "select")
+_NOTHING = ("detach", "empty", "alias", "lift_fresh", "empty_like", "as_strided", "unbind", "split", "unflatten")
+
+
+class Node(NamedTuple):
+    """A node of the graph. part: "target", "drafter", "sampler", or "" for what lies outside the models' forwards."""
+
+    name: str
+    bytes: int
+    part: str
+
+
+class Program(NamedTuple):
+    """A cycle's nodes in order, and the launches among them that are Triton's."""
+
+    nodes: tuple[Node, ...]
+    launches: tuple[Launch, ...]
+
+    def bound_ms(self, bandwidth: float, node_us: float, forwards: bool) -> float:
+        """The least time of its nodes inside (`forwards`) or outside the models.
+
+        bandwidth: GB/s; node_us: charged for each node beside its bytes.
+        """
+        picked = [node for node in self.nodes if bool(node.part) == forwards]
+        return len(picked) * node_us * 1e-3 + sum(node.bytes for node in picked) / (bandwidth * 1e6)
+
+
+_PART: ContextVar[str] = ContextVar("part", default="")
+
+
+class _Counting(TorchDispatchMode):
+    """Every operation of PyTorch that is a kernel, as a node, in one list with Triton's launches."""
+
+    def __init__(self, held: Recording, nodes: list[Node]) -> None:
+        super().__init__()
+        self._held, self._nodes, self._seen = held, nodes, 0
+
+    def flush(self) -> None:
+        """Take over the launches since the last operation."""
+        for launch in self._held.launches[self._seen :]:
+            self._nodes.append(Node(launch.name, launch.bytes, launch.part))
+        self._seen = len(self._held.launches)
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.flush()
+        made = function(*args, **(kwargs or {}))
+        name = function._schema.name.removeprefix("aten::").removesuffix("_copy")
+        if "::" not in name and name not in _VIEWS and name not in _NOTHING:
+            tensors = [part for part in tree_leaves((args, kwargs, made)) if isinstance(part, Tensor)]
+            sizes = {id(part): _bytes(part) for part in tensors}
+            self._nodes.append(Node(name, sum(sizes.values()), _PART.get()))
+        return made
+
+
+def _bytes(part: Tensor) -> int:
+    """What there is to read of a tensor; one that is expanded lies in its storage once."""
+    return min(part.numel() * part.element_size(), part.untyped_storage().nbytes())
+
+
+@contextmanager
+def _in_part(part: str) -> Iterator[None]:
+    """Count what runs inside as a part's."""
+    token = _PART.set(part)
+    try:
+        yield
+    finally:
+        _PART.reset(token)
+
+
+class _Marked:
+    """A decoder whose operations count as a part's."""
+
+    def __init__(self, decoder: DeviceDecoder, part: str) -> None:
+        self._decoder, self._part = decoder, part
+        self.config, self.rows, self.dtype = decoder.config, decoder.rows, decoder.dtype
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        with _in_part(self._part):
+            return self._decoder.embed(tokens)
+
+    def hidden(self, embeddings: Tensor, positions: Tensor, attend: Attend) -> Tensor:
+        with _in_part(self._part):
+            return self._decoder.hidden(embeddings, positions, attend)
+
+    def draft_hidden(
+        self, tokens: Tensor, features: Tensor, parents: Tensor | None, positions: Tensor, attend: Attend
+    ) -> Tensor:
+        with _in_part(self._part):
+            return self._decoder.draft_hidden(tokens, features, parents, positions, attend)
+
+    def logits(self, features: Tensor) -> Tensor:
+        with _in_part(self._part):
+            return self._decoder.logits(features)
+
+
+class _Uncounted:
+    """A `DeviceGraph` that launches nothing: what an engine runs is not ours to count."""
+
+    def bind(self, inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor]) -> Callable[[], None]:
+        return lambda: None
+
+
+def count(program: Callable[[], None], part_of: Callable[[], str] = _PART.get) -> Program:
+    """Run `program` on fake tensors and list its nodes."""
+    nodes: list[Node] = []
+    with recording(part_of) as held:
+        counting = _Counting(held, nodes)
+        with counting:
+            program()
+        counting.flush()
+    return Program(tuple(nodes), tuple(held.launches))
+
+
+def count_cycle(
+    config: DecoderConfig,
+    method: DeviceForm,
+    batch: int,
+    rows: int = 2,
+    dtype: torch.dtype = torch.bfloat16,
+    line_token: int | None = None,
+    engine: bool = False,
+    choice: Choice = NOTHING,
+) -> Program:
+    """A cycle of `method` in a model's sizes, counted without a device. line_token: see `DeviceCycle`.
+
+    engine: count what is around the passes of an engine, in the place of torch's forward. choice: what a policy that
+    chooses has chosen; its read-back is no part of the program.
+
+    Raises PyTorch's DataDependentOutputException where something would wait for the device.
+    """
+    device = torch.device("cuda" if torch.backends.cuda.is_built() else "cpu")
+    with FakeTensorMode(), torch.no_grad():
+        graphs = EngineGraphs(_Uncounted(), _Uncounted())
+        forward: Callable[[Decoder, int], DeviceDecoder] = DecoderForward
+        if engine:
+            forward = partial(EngineForward, engine=graphs)
+        target = forward(shapes_alone(config, dtype, device), rows)
+        drafts = replace(config, layers=1, drafter=True, fc_bias=False, condition="none", cond_ids=0, prefix=1)
+        drafter = forward(shapes_alone(drafts, dtype, device), rows)
+        grid = Grid(config.grid_side, config.width)
+        marked, drafting = _Marked(target, "target"), _Marked(drafter, "drafter")
+        cycle = method.cycle(marked, drafting, grid, config.prefix, batch, device, line_token)
+        run = cycle.run
+        if cycle.chooser is not None:
+            cycle.chooser.settle(choice)
+            run = cycle.launch
+        if engine:
+            run()  # binds addresses, which a graph does not do again
+        return count(run)
+
+
+def count_islands(
+    config: DecoderConfig, method: RepairForm, batch: int, rows: int = 2, dtype: torch.dtype = torch.bfloat16
+) -> dict[str, Program]:
+    """The programs of `method`, by "draft", "verify" and "repair", counted as a cycle is; see `IslandCycle.stages`.
+
+    The small target has the large one's sizes, on a grid `method.ratio` times smaller.
+    """
+    # Needs packages that counting does not.
+    from underpaint.models.sampler import SamplerConfig, TokenSampler
+
+    device = torch.device("cuda" if torch.backends.cuda.is_built() else "cpu")
+    with FakeTensorMode(), torch.no_grad():
+        grid = Grid(config.grid_side, config.width)
+        small = Grid(grid.height // method.ratio, grid.width // method.ratio)
+        low = replace(config, grid_side=small.height, grid_width=small.width)
+        target, drafter = (DecoderForward(shapes_alone(one, dtype, device), rows) for one in (config, low))
+        with torch.device(device):
+            enlarge = TokenSampler(SamplerConfig("up", config.vocab_size, method.ratio))
+
+        def enlarged(tokens: Tensor) -> Tensor:
+            with _in_part("sampler"):
+                return cast(Tensor, enlarge(tokens))
+
+        drafts = LowDraft(_Marked(drafter, "drafter"), enlarged, small, config.prefix)
+        cycle = IslandCycle(_Marked(target, "target"), drafts, method, grid, config.prefix, batch, device)
+        names = ("draft", "verify", "repair")
+        return {name: count(run) for name, (run, _) in zip(names, cycle.stages, strict=True)}
