@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, TypeAlias, Union,
 from underpaint.algos.numbers import MOST_FACTOR
 
 MOST_NODES: Final = 4096
-"""The most drafted nodes of a tree, and so the most levels and children; models score fewer, see `draft.limits`."""
+"""The most drafted nodes of a tree, and so the most levels and children; models score fewer, see `draft.settings`."""
 MOST_CELLS: Final = 65_536
 """The most cells of a picture, 256 x 256, and so the most cycles, and the most cells of a window."""
 MOST_CODES: Final = 1_048_576
