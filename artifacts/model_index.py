@@ -19,6 +19,7 @@ from underpaint.artifacts.model_families import (
     CONDITIONS,
     PUBLISHED_SAMPLING,
 )
+from underpaint.artifacts.shipped import check_shipped
 from underpaint.artifacts.strict_json import read_json, read_object
 from underpaint.artifacts.typed_json import build_typed
 from underpaint.artifacts.versions import check_format
@@ -152,6 +153,7 @@ def read_index(folder: Path) -> ModelIndex:
 
 def _parsed(folder: Path) -> ModelIndex:
     """The index as written; ManifestError where there is none or it is damaged."""
+    check_shipped(folder)
     if not folder.is_dir():
         raise ManifestError(f"no folder {folder}; make one with `underpaint export --kind ... --out {folder}`")
     path = folder / INDEX

@@ -30,6 +30,7 @@ COMMANDS: Final = {
     "certify": "certify:certify",
     "premises": "evaluation.premises:premises",
     "trace": "simulate.trace:trace",
+    "env": "env:env",
     "simulate": "simulate.commands:app",
     "results": "results:app",
     "metrics": "evaluation.metrics:app",

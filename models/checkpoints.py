@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from underpaint.algos.memory import lacks_memory
 from underpaint.artifacts.decoder_config import DecoderConfig
@@ -58,7 +58,14 @@ def _whole(saved: Any, path: Path) -> dict[str, Any]:
 
 
 def take_weights(model: nn.Module, state: Mapping[str, Any], what: str | Path) -> None:
-    """`model.load_state_dict`; ValueError, naming `what` they are of, where they are not the model's."""
+    """`model.load_state_dict`; ValueError, naming `what` they are of, where they are not the model's or not finite."""
+    for name, own in model.state_dict().items():
+        given = state.get(name)
+        if isinstance(given, Tensor) and given.is_floating_point() != own.is_floating_point():
+            raise ValueError(
+                f"{what}: expected {own.dtype} numbers in {name}, got {given.dtype}; it is damaged or was edited: "
+                "train it again, or name another"
+            )
     try:
         model.load_state_dict(state)
     except (RuntimeError, TypeError, AttributeError) as error:
@@ -67,6 +74,12 @@ def take_weights(model: nn.Module, state: Mapping[str, Any], what: str | Path) -
             f"{what}: its weights are not those of the widths that it names ({wrong[:160]}); it is damaged or was "
             "edited: train it again, or name another"
         ) from error
+    for name, value in model.state_dict().items():
+        if value.is_floating_point() and not bool(value.isfinite().all()):
+            raise ValueError(
+                f"{what}: expected finite numbers in {name}, got NaN or infinity; it is damaged or its training went "
+                "wrong: train it again, or name another"
+            )
 
 
 def read(path: Path, kind: str) -> dict[str, Any]:

@@ -6,9 +6,13 @@ Plug-ins that UNDERPAINT_PLUGINS names join the registries, so every test over t
 
 import gc
 import os
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import tests.one_core  # noqa: F401  (before any library counts the cores)
 
@@ -19,6 +23,16 @@ from hypothesis import HealthCheck, Phase, settings
 from tests.made_once import made_once, run_folder
 from underpaint.algos import plugins
 from underpaint.algos.plugins import load_plugins, named_by_environment
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+class Wheels(NamedTuple):
+    """The distributions of the checkout. core: `underpaint`. zoo: `underpaint-zoo`, the shipped models."""
+
+    core: Path
+    zoo: Path
+
 
 settings.register_profile(
     "ci",
@@ -106,6 +120,22 @@ def small_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
         measure_curves(place / "models")
 
     return made_once(tmp_path_factory.getbasetemp(), "small", write) / "models"
+
+
+@pytest.fixture(scope="session")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> Wheels:
+    """Both distributions, built once for all workers."""
+
+    def build(place: Path) -> None:
+        command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
+        for folder in (ROOT, ROOT / "distributions" / "zoo"):
+            shutil.rmtree(folder / "build" / "lib", ignore_errors=True)  # it may hold files that were deleted since
+            done = subprocess.run([*command, "--wheel-dir", place, folder], capture_output=True, text=True)
+            assert done.returncode == 0, done.stderr
+
+    place = made_once(tmp_path_factory.getbasetemp(), "wheels", build)
+    (core,), (zoo,) = place.glob("underpaint-*.whl"), place.glob("underpaint_zoo-*.whl")
+    return Wheels(core, zoo)
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""Find the embedded models by name."""
+"""Find the shipped models by name."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,8 +10,12 @@ from underpaint.algos.registry import suggest
 from underpaint.artifacts.arrays import ArrayFile, ArrayForm
 from underpaint.artifacts.manifest import Manifest, ManifestError, check, read
 from underpaint.artifacts.model_index import INDEX, is_manifest
+from underpaint.artifacts.shipped import check_shipped, shipped_folder
 
-FOLDER = Path(__file__).parent
+FOLDER = shipped_folder()
+"""The folder of the shipped models; `artifacts.shipped` says where that is."""
+TABLES = Path(__file__).parent
+"""The folder of the prompt grammars' tables, which the code reads with and without models."""
 
 
 class Located(NamedTuple):
@@ -38,6 +42,7 @@ def names(folder: Path = FOLDER) -> tuple[str, ...]:
 
 def manifest(name: str, folder: Path = FOLDER) -> Manifest:
     """The manifest of model `name`; ManifestError where there is none."""
+    check_shipped(folder)
     known = names(folder)
     if name not in known:
         raise ManifestError(f"zoo: there is no model '{name}' in {folder}; {suggest(name, known)}")

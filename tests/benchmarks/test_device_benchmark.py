@@ -95,7 +95,7 @@ def test_it_runs_on_pytorch_triton_and_numpy_alone() -> None:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=1200,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]

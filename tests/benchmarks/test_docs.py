@@ -7,7 +7,6 @@ import pytest
 
 from benchmarks import gallery, pages
 from benchmarks.claims import CLAIMS, Claim, Figure
-from benchmarks.page_columns import Section, plain
 from underpaint.zoo.load import manifest, names
 
 ROOT = Path(__file__).parents[2]
@@ -39,14 +38,6 @@ def test_a_page_that_was_edited_is_named(
 def test_every_result_is_on_a_page() -> None:
     shown = {section.file for section in pages.SECTIONS}
     assert {path.name for path in RESULTS.glob("*.json")} <= shown
-
-
-def test_a_column_that_no_row_has_a_figure_for_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = [{"first": 1.0, "last": None}, {"first": None, "last": 2.0}]
-    monkeypatch.setattr(pages, "read_result", lambda name: {"rows": rows})
-    columns = tuple((name, plain(name)) for name in ("first", "absent", "last"))
-    table = pages.render_section(Section("page", "Heading", "record.json", columns)).partition("record.json`")[2]
-    assert table.split("\n") == ["", "", "| first | last |", "|---|---|", "| 1.00 |  |", "|  | 2.00 |"]
 
 
 def test_the_readme_and_the_claims_are_of_the_models_that_ship() -> None:

@@ -673,6 +673,7 @@ _WRITTEN: Final = (
     ("train tokenizer --init-from nowhere.pt --out x", "no checkpoint at nowhere.pt; train one with"),
     ("train tokenizer --init-from text.pt --out x", "text.pt is no checkpoint of these recipes, or a"),
     ("train tokenizer --init-from a_folder --out x", "a_folder: expected a regular file, got a folder"),
+    ("train judge --tokenizer . --out x", "expected a checkpoint of kind 'tokenizer', a file that"),
     ("train judge --tokenizer text.pt --out x", "text.pt is no checkpoint of these recipes, or a"),
     ("train judge --tokenizer text.txt --out x", "text.txt is no checkpoint of these recipes, or"),
     ("train judge --tokenizer empty.pt --out x", "empty.pt is no checkpoint of these recipes, or"),

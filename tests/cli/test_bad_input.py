@@ -11,8 +11,8 @@ from tests.cli.bad_files import make_files
 from tests.cli.program import listing, run_program, subcommands
 
 MOST_SECONDS = 5.0
-HUNG_SECONDS = 30.0
-"""By the clock, on a machine that other tests keep busy too."""
+HUNG_SECONDS = 300.0
+"""By the clock, which runs on while other programs have the processor."""
 _USAGE = re.compile(r"^usage:", re.IGNORECASE)
 
 

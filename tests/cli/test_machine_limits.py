@@ -197,7 +197,7 @@ def test_the_program_ends_in_a_message_where_files_run_out(tmp_path: Path) -> No
         f"sys.argv = ['underpaint', 'evaluate', {FOX}, '--resolution', '64', '--methods', 'ar', '--jobs', '2', "
         "'--out', 'out']\nmain()"
     )
-    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=600)
     assert done.returncode == 2, done.stderr
     assert "Traceback" not in done.stderr
     assert "ulimit -n 1024" in done.stderr

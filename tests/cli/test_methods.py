@@ -28,11 +28,6 @@ def test_every_method_builds_at_both_temperatures(name, temperature):
     assert built.lossless == (config.family != "grid" and not relaxed)
 
 
-def test_methods_of_the_issue_are_there():
-    assert {"ar", "speculative", "eagle1", "eagle2", "adt", "lantern", "lantern++", "adt+lantern"} <= set(EVERY)
-    assert {"zipar", "mulo", "mulo-islands", "mulo-raster"} <= set(EVERY)
-
-
 def test_the_controls_for_adt_tree_decide_as_it_does_and_never_adapt():
     for temperature in (0.0, 1.0):
         adt = METHODS["adt"].tuned.at(temperature)

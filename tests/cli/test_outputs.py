@@ -14,7 +14,7 @@ from PIL import Image
 from tests.cli.program import run_program, subcommands
 from underpaint.artifacts.origin import GENERATOR_META, kind_of, marked
 from underpaint.cli.app import app
-from underpaint.cli.outputs import Command, output_of
+from underpaint.cli.outputs import Command, check_replaceable, output_of
 
 INPUTS = {
     *("--prompts", "--models", "--low", "--figures", "--replay", "--runs", "--trace", "--costs", "--compare"),
@@ -236,3 +236,19 @@ def test_pages_are_known_by_their_generator(tmp_path: Path) -> None:
     path = tmp_path / "report.html"
     path.write_text(f"<!doctype html><head>{GENERATOR_META}</head>")
     assert kind_of(path) == "html"
+
+
+@pytest.mark.parametrize("array", [np.ones((3, 5), np.float32), np.zeros((0, 2)), np.arange(7, dtype=np.int64)])
+def test_an_array_of_ours_is_known_by_a_comment_and_reads_as_before(tmp_path: Path, array: Any) -> None:
+    stream = io.BytesIO()
+    np.save(stream, array)
+    (tmp_path / "theirs.npy").write_bytes(stream.getvalue())
+    (tmp_path / "ours.npy").write_bytes(marked(stream.getvalue()))
+    assert kind_of(tmp_path / "theirs.npy") is None
+    assert kind_of(tmp_path / "ours.npy") == "npy"
+    found = np.load(tmp_path / "ours.npy", allow_pickle=False)
+    assert found.dtype == array.dtype
+    np.testing.assert_array_equal(found, array)
+    check_replaceable("--out", tmp_path / "ours.npy")
+    with pytest.raises(ValueError, match="pass --overwrite"):
+        check_replaceable("--out", tmp_path / "theirs.npy")

@@ -11,7 +11,7 @@ import pytest
 from tests.algos.draft.drafters import ChainingDrafter
 from tests.algos.draft.test_drawn_trees import SHAPES, check_learned
 from tests.exact.test_net_loss import check_budget
-from tests.mutants.harness import check_is_caught, load
+from tests.mutants.harness import caught, load
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.chance import sampling
 from underpaint.algos.draft import Budget, Grid
@@ -139,67 +139,310 @@ CHECKS: dict[str, tuple[str, Callable[[ModuleType], None]]] = {
     "drawn": ("draft/drawn_trees.py", check_siblings),
     "budget": ("draft/roofline.py", check_budget),
 }
-ABOVE_ACCEPTED = "above * above_accepted"
-RIGHT = "above_tried[below + 1]"
-OF_CHAIN = "\n            self._acceptance.learn(cell, hits)"
-OF_TREE = "self._acceptance.learn(cell, self._trees.learn(tree, verdict, cell))"
-PLANTED = {
-    "the left neighbour never fades": ("estimator", "** (cell - self._last)", "** 0"),
-    "within a draft the left neighbour never fades": ("estimator", "faded = self._decay\n", "faded = 1.0\n"),
-    "cells that were never tried do not widen the gap": ("estimator", "** (cell - self._last - 1)", "** 0"),
-    "the row's end is the first column's left": (
-        "estimator",
-        RIGHT,
-        "above_tried[below + 1 + ((cell + 1) % width == 0)]",
-    ),
-    "above is two rows up": ("estimator", "width + width + 1", "width + 2 * (width + 1)"),
-    "all that was tried above was kept": ("estimator", ABOVE_ACCEPTED, ABOVE_ACCEPTED.replace("_accepted", "_tried")),
-    "a level knows nothing of the one before": ("estimator", "level_prior * image", "level_prior * FIRST_ACCEPTANCE"),
-    "all levels are one": ("estimator", "_level_accepted[level] += one", "_level_accepted[0] += one"),
-    "costs rise as to the next size": ("costs", "rise.min(", "rise[:1].min("),
-    "a rise is spread over a size too many": ("costs", "np.arange(1, costs.size - size)", "np.arange(2, 7 - size)"),
-    "the extra token is forgotten": ("estimator", "(1.0 + tokens)", "tokens"),
-    "tokens are kept whatever came before them": ("estimator", "chance *=", "chance ="),
-    "a chain is a level short": ("estimator", "= level + 1, found", "= level, found"),
-    "a search ends where a level adds less than it costs twice": ("estimator", "rate * slopes", "2 * rate * slopes"),
-    "the root's place in the pass is free": ("prices", "verify[1 : call.size + 1]", "verify[: call.size]"),
-    "a call costs nothing": ("prices", "call + verify", "verify"),
-    "a chain's rejected token says nothing": ("policy", "accepted < tree.size - 1", "False"),
-    "every token of a chain was drafted first": (
+Plant = Callable[[ModuleType], None]
+
+
+def around(owner: str, method: str, wrong: Callable[..., Any]) -> Plant:
+    """Plant a method that is given the right one, and then what it is called with.
+
+    The class is replaced by a subclass, so that a class that the module only imports stays right elsewhere.
+    """
+
+    def plant(module: ModuleType) -> None:
+        right_class = getattr(module, owner)
+        right = getattr(right_class, method)
+        own = {"__slots__": (), method: lambda *asked: wrong(right, *asked)}
+        setattr(module, owner, type(owner, (right_class,), own))
+
+    return plant
+
+
+def instead(owner: str, name: str, value: Any) -> Plant:
+    """Plant another property or class method."""
+
+    def plant(module: ModuleType) -> None:
+        setattr(module, owner, type(owner, (getattr(module, owner),), {"__slots__": (), name: value}))
+
+    return plant
+
+
+def of_costs(wrong: Callable[..., Any]) -> Plant:
+    """Plant a change of what `drafting_costs` returns."""
+
+    def plant(module: ModuleType) -> None:
+        right = module.drafting_costs
+        module.drafting_costs = lambda *asked: wrong(right(*asked))
+
+    return plant
+
+
+def learn_of(wrong: Callable[..., Any]) -> Plant:
+    return around("AcceptanceEstimator", "learn", wrong)
+
+
+def search(wrong: Callable[..., Any]) -> Plant:
+    return around("AcceptanceEstimator", "best_chain", wrong)
+
+
+def left_never_fades(right: Any, known: Any, cell: int, accepted: list[bool]) -> None:
+    known._last = cell if accepted else known._last
+    right(known, cell, accepted)
+
+
+def left_never_fades_within(right: Any, known: Any, cell: int, accepted: list[bool]) -> None:
+    if not accepted:
+        return
+    fade, decay = known._decay ** (cell - known._last), known._decay
+    known._left_tried, known._left_accepted, known._last = known._left_tried * fade, known._left_accepted * fade, cell
+    known._decay = 1.0
+    right(known, cell, accepted)
+    known._decay = decay
+
+
+def with_attributes(right: Any, known: Any, asked: tuple[Any, ...], **changed: Any) -> Any:
+    """Call a right method while some attributes are others."""
+    before = {name: getattr(known, name) for name in changed}
+    for name, value in changed.items():
+        setattr(known, name, value)
+    found = right(known, *asked)
+    for name, value in before.items():
+        setattr(known, name, value)
+    return found
+
+
+def gap_is_none(right: Any, known: Any, cell: int, longest: int, costs: SizeCosts) -> Any:
+    return with_attributes(right, known, (cell, longest, costs), _last=cell - 1)
+
+
+def row_end_is_left(right: Any, known: Any, cell: int, accepted: list[bool]) -> None:
+    right(known, cell, accepted)
+    width = known._width
+    for place in range(cell, cell + len(accepted)):
+        if (place + 1) % width == 0:
+            after = place + place // width + width + 2
+            known._above_tried[after] -= 1
+            known._above_tried[after + 1] += 1
+
+
+def above_is_two_rows_up(right: Any, known: Any, cell: int, accepted: list[bool]) -> None:
+    row, before = known._width + 1, (known._above_tried.copy(), known._above_accepted.copy())
+    right(known, cell, accepted)
+    for now, then in zip((known._above_tried, known._above_accepted), before, strict=True):
+        gained = [one - other for one, other in zip(now, then, strict=True)]
+        now[:] = [one + more for one, more in zip(then, [0] * row + gained[:-row], strict=True)]
+
+
+def above_was_kept(right: Any, known: Any, cell: int, longest: int, costs: SizeCosts) -> Any:
+    return with_attributes(right, known, (cell, longest, costs), _above_accepted=known._above_tried)
+
+
+def levels_stand_alone(right: Any, known: Any, cell: int, longest: int, costs: SizeCosts) -> Any:
+    known._extend(longest)
+    prior, image, accepted = known._level_prior, 0.5, list[float]()
+    for stood, tried in zip(known._level_accepted, known._level_tried, strict=True):
+        accepted.append(stood + prior * (0.5 - image))
+        image = (prior * 0.5 + stood) / (prior + tried)
+    return with_attributes(right, known, (cell, longest, costs), _level_accepted=accepted)
+
+
+def all_levels_are_one(right: Any, known: Any, cell: int, accepted: list[bool]) -> None:
+    for level, one in enumerate(accepted):
+        right(known, cell + level, [one])
+
+
+def chances(right: Any, known: Any, cell: int, longest: int) -> FloatArray:
+    """Of the token at each level to be kept, with all before it."""
+    sole = [right(known, cell, one, SizeCosts.of([1e9] * (one - 1) + [1.0])).rate - 1 for one in range(1, longest + 1)]
+    return np.diff(sole, prepend=0.0)
+
+
+def extra_is_forgotten(right: Any, known: Any, cell: int, longest: int, costs: SizeCosts) -> Any:
+    rates = np.cumsum(chances(right, known, cell, longest)) / costs.ms[:longest]
+    return right(known, cell, longest, costs)._replace(levels=1 + int(np.argmax(rates)), rate=float(rates.max()))
+
+
+def kept_whatever_came_before(right: Any, known: Any, cell: int, longest: int, costs: SizeCosts) -> Any:
+    together = chances(right, known, cell, longest)
+    alone = together / np.concatenate(([1.0], together[:-1]))
+    rates = (1 + np.cumsum(alone)) / costs.ms[:longest]
+    return right(known, cell, longest, costs)._replace(levels=1 + int(np.argmax(rates)), rate=float(rates.max()))
+
+
+def a_level_short(right: Any, *asked: Any) -> Any:
+    found = right(*asked)
+    return found._replace(levels=found.levels - 1)
+
+
+def ends_too_early(right: Any, known: Any, cell: int, longest: int, costs: SizeCosts) -> Any:
+    return right(known, cell, longest, costs._replace(slopes=[2 * one for one in costs.slopes]))
+
+
+def slopes_of(slope: Callable[[list[float], int], float]) -> Plant:
+    """Plant other slopes of costs: by the costs and the place of a size that is not the largest."""
+
+    def wrong(kind: Any, ms: list[float]) -> Any:
+        return kind(ms, [*(slope(ms, place) for place in range(len(ms) - 1)), np.inf])
+
+    return instead("SizeCosts", "of", classmethod(wrong))
+
+
+def over_a_size_too_many(ms: list[float], place: int) -> float:
+    return min((ms[far] - ms[place]) / (far - place + 1) for far in range(place + 1, len(ms)))
+
+
+def root_is_free(costs: Any) -> Any:
+    verify = costs.verify.ms
+    ms = [one - verify[level + 1] + verify[level] for level, one in enumerate(costs.chain.ms)]
+    return costs._replace(chain=SizeCosts.of(ms))
+
+
+def call_is_free(costs: Any) -> Any:
+    return costs._replace(chain=SizeCosts.of(costs.verify.ms[1 : len(costs.chain.ms) + 1]))
+
+
+def spent(wrong: Callable[..., Any]) -> Plant:
+    return around("DraftingCosts", "spent_ms", wrong)
+
+
+def siblings_cost(right: Any, costs: Any, kind: str, tree: Any, ms: float, by: Callable[[Any], int]) -> float:
+    """The right costs, with siblings paid `by` something else than levels."""
+    more = (by(tree) - tree.depth) * costs.siblings.draft_ms if kind == "drawn" and tree.size > 1 else 0.0
+    return float(right(costs, kind, tree, ms) + more)
+
+
+def costs_as(kind: str, other: str) -> Plant:
+    return spent(lambda right, costs, told, *asked: right(costs, other if told == kind else told, *asked))
+
+
+class Overheard:
+    """What something is told, which it hears only if `passes` says so."""
+
+    def __init__(self, inner: Any, passes: bool = True) -> None:
+        self.inner, self.passes, self.heard = inner, passes, list[tuple[Any, ...]]()
+
+    def learn(self, *told: Any) -> Any:
+        self.heard.append(told)
+        return self.inner.learn(*told) if self.passes else None
+
+
+def any_sibling_is_likeliest(right: Any, trees: Any, *asked: Any) -> list[bool]:
+    overheard = Overheard(trees.calibration)
+    with_attributes(right, trees, asked, calibration=overheard)
+    return [found is not None for _, _, found in overheard.heard]
+
+
+def teaches_nothing(right: Any, *asked: Any) -> list[bool]:
+    right(*asked)
+    return []
+
+
+def behind_were_tried(right: Any, trees: Any, tree: Any, verdict: Verdict, cell: int) -> None:
+    right(trees, tree, verdict, cell)
+    below = tree.children()
+    for node, accepted in zip((0, *verdict.path), verdict.path, strict=False):
+        children = below[node][: trees.siblings]
+        for rank in range(children.index(accepted) + 1, len(children)):
+            trees._tried[rank] += 1
+
+
+def tried_whatever_came_before(right: Any, trees: Any, cell: int) -> tuple[float, ...]:
+    later = zip(trees._tried[1:], trees._accepted[1:], strict=True)
+    return (
+        trees.first.first_chance(cell),
+        *((trees.prior * 0.25 + accepted) / (trees.prior + tried) for tried, accepted in later),
+    )
+
+
+def no_later_is_accepted(right: Any, trees: Any, *asked: Any) -> None:
+    before = trees._accepted.copy()
+    right(trees, *asked)
+    trees._accepted[:] = before
+
+
+def first_learns(told: Callable[[int, list[bool], Verdict], tuple[int, list[bool]]]) -> Plant:
+    """Plant something else that is learned of the first sibling."""
+
+    def wrong(right: Any, trees: Any, tree: Any, verdict: Verdict, cell: int) -> None:
+        overheard = Overheard(trees.first, passes=False)
+        with_attributes(right, trees, (tree, verdict, cell), first=overheard)
+        for at, hits in overheard.heard:
+            trees.first.learn(*told(at, hits, verdict))
+
+    return around("DrawnTrees", "learn", wrong)
+
+
+def begins_with(name: str, keeps: Callable[[Any, Grid], bool]) -> Plant:
+    """Plant an image that goes on with what the one before it left under `name`."""
+
+    def wrong(right: Any, policy: Any, grid: Grid) -> None:
+        before = getattr(policy, name, None)
+        right(policy, grid)
+        if before is not None and keeps(before, grid):
+            setattr(policy, name, before)
+
+    return around("Roofline", "begin", wrong)
+
+
+PLANTED: dict[str, tuple[str, Plant]] = {
+    "the left neighbour never fades": ("estimator", learn_of(left_never_fades)),
+    "within a draft the left neighbour never fades": ("estimator", learn_of(left_never_fades_within)),
+    "cells that were never tried do not widen the gap": ("estimator", search(gap_is_none)),
+    "the row's end is the first column's left": ("estimator", learn_of(row_end_is_left)),
+    "above is two rows up": ("estimator", learn_of(above_is_two_rows_up)),
+    "all that was tried above was kept": ("estimator", search(above_was_kept)),
+    "a level knows nothing of the one before": ("estimator", search(levels_stand_alone)),
+    "all levels are one": ("estimator", learn_of(all_levels_are_one)),
+    "costs rise as to the next size": ("costs", slopes_of(lambda ms, place: ms[place + 1] - ms[place])),
+    "a rise is spread over a size too many": ("costs", slopes_of(over_a_size_too_many)),
+    "the extra token is forgotten": ("estimator", search(extra_is_forgotten)),
+    "tokens are kept whatever came before them": ("estimator", search(kept_whatever_came_before)),
+    "a chain is a level short": ("estimator", search(a_level_short)),
+    "a search ends where a level adds less than it costs twice": ("estimator", search(ends_too_early)),
+    "the root's place in the pass is free": ("prices", of_costs(root_is_free)),
+    "a call costs nothing": ("prices", of_costs(call_is_free)),
+    "a chain's rejected token says nothing": (
         "policy",
-        OF_CHAIN,
-        OF_CHAIN.replace("learn(cell, hits)", "learn(cell, hits[:1]), self._acceptance.learn(cell + 1, hits[1:])"),
+        learn_of(lambda right, known, cell, hits: right(known, cell, [hit for hit in hits if hit])),
     ),
-    "a chain's cells are one off": ("policy", OF_CHAIN, OF_CHAIN.replace("cell", "cell + 1")),
-    "any sibling is the likeliest": ("trees", "found == 0", "found is not None"),
-    "trees teach nothing of chains": ("policy", OF_TREE, "self._trees.learn(tree, verdict, cell)"),
-    "siblings behind the accepted one were tried": ("drawn", "if child == accepted:", "if False:"),
-    "later siblings are tried whatever came before": ("drawn", "left -= found[-1]", "pass"),
-    "no later sibling is accepted": ("drawn", "+= child == accepted", "+= 0"),
-    "the first sibling is accepted wherever one is": ("drawn", "below[node][0] == accepted", "accepted > 0"),
-    "what was learned of the first sibling is one cell off": ("drawn", "learn(cell, hits)", "learn(cell + 1, hits)"),
-    "what was lost is never looked at": ("budget", " or self._lost.is_too_large", ""),
-    "an image pays for the one before it": (
+    "every token of a chain was drafted first": ("policy", learn_of(all_levels_are_one)),
+    "a chain's cells are one off": ("policy", learn_of(lambda right, known, cell, hits: right(known, cell + 1, hits))),
+    "any sibling is the likeliest": ("trees", around("PointTrees", "learn", any_sibling_is_likeliest)),
+    "trees teach nothing of chains": ("policy", around("PointTrees", "learn", teaches_nothing)),
+    "siblings behind the accepted one were tried": ("drawn", around("DrawnTrees", "learn", behind_were_tried)),
+    "later siblings are tried whatever came before": (
+        "drawn",
+        around("DrawnTrees", "acceptance", tried_whatever_came_before),
+    ),
+    "no later sibling is accepted": ("drawn", around("DrawnTrees", "learn", no_later_is_accepted)),
+    "the first sibling is accepted wherever one is": (
+        "drawn",
+        first_learns(lambda cell, hits, verdict: (cell, [step < len(verdict.path) for step in range(len(hits))])),
+    ),
+    "what was learned of the first sibling is one cell off": (
+        "drawn",
+        first_learns(lambda cell, hits, verdict: (cell + 1, hits)),
+    ),
+    "what was lost is never looked at": ("budget", instead("NetLoss", "is_too_large", property(lambda lost: False))),
+    "an image pays for the one before it": ("budget", begins_with("_lost", lambda lost, grid: True)),
+    "the extra token is not counted": (
         "budget",
-        "self._lost = NetLoss(self._costs.plain_ms, self.loss_budget)",
-        "self._lost = getattr(self, '_lost', NetLoss(self._costs.plain_ms, self.loss_budget))",
+        around("NetLoss", "add", lambda right, lost, ms, tokens: right(lost, ms, tokens - 1)),
     ),
-    "the extra token is not counted": ("budget", ", accepted + 1)", ", accepted)"),
-    "drafting a tree costs nothing": ("prices", "drafting_ms + self", "self"),
-    "drafting siblings costs nothing": ("prices", "tree.depth * self.siblings.draft_ms", "0"),
-    "siblings cost by the node": ("prices", "tree.depth * self", "nodes * self"),
-    "a window costs what a chain does": (
+    "drafting a tree costs nothing": (
         "prices",
-        'if kind == "window" else self.chain',
-        "if nodes < 0 else self.chain",
+        spent(lambda right, costs, kind, tree, ms: right(costs, kind, tree, 0)),
     ),
-    "a chain costs what a window does": ("prices", 'if kind == "window" else self.chain', "if nodes else self.chain"),
-    "the budget is in milliseconds": ("prices", "self.budget * self.plain_ms", "self.budget"),
+    "drafting siblings costs nothing": ("prices", spent(lambda *asked: siblings_cost(*asked, lambda tree: 0))),
+    "siblings cost by the node": ("prices", spent(lambda *asked: siblings_cost(*asked, lambda tree: tree.size - 1))),
+    "a window costs what a chain does": ("prices", costs_as("window", "chain")),
+    "a chain costs what a window does": ("prices", costs_as("chain", "window")),
+    "the budget is in milliseconds": (
+        "prices",
+        instead("NetLoss", "is_too_large", property(lambda lost: lost.ms > lost.budget)),
+    ),
     "an image of the same size is never forgotten": (
         "policy",
-        "= AcceptanceEstimator(grid,",
-        "= self._acceptance if getattr(getattr(self, '_acceptance', None), '_width', 0) == grid.width else "
-        "AcceptanceEstimator(grid,",
+        begins_with("_acceptance", lambda known, grid: known._width == grid.width),
     ),
 }
 
@@ -212,6 +455,9 @@ def test_the_code_as_it_is_passes(check: str) -> None:
 
 @pytest.mark.parametrize("planted", PLANTED)
 def test_a_planted_bug_is_caught(planted: str) -> None:
-    check, old, new = PLANTED[planted]
+    check, plant = PLANTED[planted]
     name, passes = CHECKS[check]
-    check_is_caught(passes, name, old, new)
+    mutant = load(name)
+    plant(mutant)
+    with caught():
+        passes(mutant)

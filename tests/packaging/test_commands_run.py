@@ -15,10 +15,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import Wheels
 from tests.made_once import made_once
 from tests.packaging.documents import ROOT, documented_commands
 
-SECONDS = 600
+SECONDS = 3600
 PARTI = (
     "Prompt\tCategory\na woolly fox left of an outlined pumpkin\tAnimals\n"
     "an oil painting of a robot\tArts\na stone drum above a glossy whale\tArtifacts\n"
@@ -42,12 +43,12 @@ RUN = sorted({one.page for one in documented_commands() if one.why_not_run is No
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, unpacked once for all workers."""
+def installed(wheels: Wheels, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheels, unpacked once for all workers."""
 
     def install(site: Path) -> None:
-        command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation"]
-        done = subprocess.run([*command, "--target", str(site), str(ROOT)], capture_output=True, text=True)
+        command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", site, *wheels]
+        done = subprocess.run(command, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
 
     return made_once(tmp_path_factory.getbasetemp(), "installed_wheel", install)
@@ -55,11 +56,11 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def with_small_models(installed: Path, small_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The unpacked wheel, had it shipped a small target and drafter."""
+    """The unpacked wheels, had they shipped a small target and drafter."""
 
     def place(site: Path) -> None:
         shutil.copytree(installed, site, dirs_exist_ok=True)
-        shutil.copytree(small_models, site / "underpaint" / "zoo", dirs_exist_ok=True)
+        shutil.copytree(small_models, site / "underpaint_zoo" / "models", dirs_exist_ok=True)
 
     return made_once(tmp_path_factory.getbasetemp(), "wheel_of_small_models", place)
 

@@ -1,5 +1,6 @@
-"""`import underpaint` from an installed wheel, in a folder that holds its own `models/` and `sim/`."""
+"""The two distributions as a user installs them, in folders of the user's own."""
 
+import shutil
 import subprocess
 import sys
 import venv
@@ -9,9 +10,10 @@ from pathlib import Path
 import pytest
 
 import underpaint
+from tests.conftest import Wheels
 
 ROOT = Path(__file__).resolve().parents[2]
-MOST_WHEEL_BYTES = 60 * 2**20
+MOST_CORE_BYTES, MOST_ZOO_BYTES = 3_000_000, 60 * 2**20
 
 USE = """
 import sys
@@ -39,16 +41,6 @@ assert underpaint.draw(pipeline, "a woolly fox left of an outlined pumpkin", "ea
 """
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("wheel")
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
-    done = subprocess.run([*command, "--wheel-dir", str(folder), str(ROOT)], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    (found,) = folder.glob("underpaint-*.whl")
-    return found
-
-
 def test_every_exported_name_is_there_and_an_unknown_one_is_not() -> None:
     for name in underpaint.__all__:
         assert getattr(underpaint, name) is not None
@@ -64,44 +56,81 @@ def test_the_public_functions_are_documented() -> None:
             assert len((found.__doc__ or "").split()) > 5, name
 
 
-@pytest.mark.slow
-def test_the_wheel_holds_the_shipped_models_and_is_small(wheel: Path) -> None:
-    assert wheel.stat().st_size < MOST_WHEEL_BYTES
-    names = set(zipfile.ZipFile(wheel).namelist())
-    shipped = {
-        file.name for pattern in ("*.onnx", "*.safetensors", "*.npz", "*.json") for file in ROOT.glob(f"zoo/{pattern}")
-    }
-    assert {f"underpaint/zoo/{name}" for name in shipped} <= names
-    assert "underpaint/py.typed" in names
-    assert "underpaint/runtime/page/page.html" in names
-    assert not [name for name in names if not name.startswith("underpaint")]
-
-
-@pytest.mark.slow
-def test_the_wheel_works_in_a_folder_with_its_own_models_and_sim(wheel: Path, tmp_path: Path) -> None:
-    made = tmp_path / "venv"
-    venv.create(made, system_site_packages=False, with_pip=False)
-    (site,) = made.glob("lib/python*/site-packages")
-    # The wheel alone is unpacked there; what it needs comes from here.
-    with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(site)
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    """The site-packages of a new environment, which has what Underpaint needs from here, and no Underpaint."""
+    place = tmp_path / "venv"
+    venv.create(place, system_site_packages=False, with_pip=False)
+    (site,) = place.glob("lib/python*/site-packages")
     own = [path for path in sys.path if path.endswith("site-packages")]
     (site / "needs.pth").write_text("\n".join(own))
+    return site
+
+
+def unpack(wheel: Path, site: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(site)
+
+
+def run(site: Path, folder: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+    """Run Python with the packages of `site`, in `folder`. more: environment variables."""
+    folder.mkdir(exist_ok=True)
+    environment = {"PATH": "/usr/bin:/bin", "COLUMNS": "200", "XDG_CACHE_HOME": str(site.parent), **more}
+    command = [str(site.parents[2] / "bin" / "python"), *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, env=environment)
+
+
+def test_the_models_are_a_distribution_of_their_own(wheels: Wheels) -> None:
+    assert wheels.core.stat().st_size < MOST_CORE_BYTES
+    assert wheels.zoo.stat().st_size < MOST_ZOO_BYTES
+    core, zoo = (set(zipfile.ZipFile(wheel).namelist()) for wheel in wheels)
+    assert {"underpaint/py.typed", "underpaint/runtime/page/page.html", "underpaint/zoo/load.py"} <= core
+    assert not [name for name in core if name.endswith((".onnx", ".npz", ".safetensors"))]
+    assert not [name for name in core if not name.startswith("underpaint")]
+    tracked = {path.name for kind in ("json", "onnx", "npz", "safetensors") for path in ROOT.glob(f"zoo/*.{kind}")}
+    inside = {name.removeprefix("underpaint_zoo/models/") for name in zoo if name.startswith("underpaint_zoo/models/")}
+    assert inside == tracked
+
+
+NEEDS_NO_MODELS = (
+    "certify rule:multi_round --cases 4",
+    "exact lantern",
+    "simulate sweep --model flat --policies chain --rules chain --machines a100/llamagen-xl --most-images 2",
+    "methods",
+    "env",
+)
+NEEDS_MODELS = ("generate fox", "compare --out runs", "prompts", "costs", "premises", "sweep", "evaluate --out runs")
+
+
+def test_the_core_works_without_the_models_and_says_how_to_get_them(wheels: Wheels, site: Path, tmp_path: Path) -> None:
+    unpack(wheels.core, site)
+    work = tmp_path / "work"
+    for line in NEEDS_NO_MODELS:
+        done = run(site, work, "-m", "underpaint", *line.split())
+        assert done.returncode == 0, (line, done.stderr)
+    shutil.rmtree(work)
+    for line in NEEDS_MODELS:
+        done = run(site, work, "-m", "underpaint", *line.split())
+        assert done.returncode == 2, (line, done.stderr)
+        assert "pip install underpaint-zoo" in " ".join(done.stderr.split()), line
+        assert list(work.iterdir()) == [], line
+    done = run(site, work, "-m", "underpaint", "prompts", UNDERPAINT_ZOO="absent")
+    assert done.returncode == 2
+    assert "UNDERPAINT_ZOO: expected a folder of models, which holds model_index.json, got absent" in done.stderr
+    done = run(site, work, "-m", "underpaint", "prompts", UNDERPAINT_ZOO=str(ROOT / "zoo"))
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+def test_the_wheels_work_in_a_folder_with_its_own_models_and_sim(wheels: Wheels, site: Path, tmp_path: Path) -> None:
+    unpack(wheels.core, site)
+    unpack(wheels.zoo, site)
     work = tmp_path / "research"
     for name in ("models", "sim", "runtime", "cli"):
         (work / name).mkdir(parents=True)
         (work / name / "__init__.py").write_text('OWNER = "somebody else"\n')
     (work / "use.py").write_text(USE)
-    python = made / "bin" / "python"
-    done = subprocess.run(
-        [str(python), "use.py"], cwd=work, capture_output=True, text=True, env={"PATH": "/usr/bin:/bin"}
-    )
+    done = run(site, work, "use.py")
     assert done.returncode == 0, done.stderr
-    shown = subprocess.run(
-        [str(python), "-m", "underpaint", "methods"],
-        cwd=work,
-        capture_output=True,
-        text=True,
-        env={"PATH": "/usr/bin:/bin"},
-    )
+    shown = run(site, work, "-m", "underpaint", "methods")
     assert shown.returncode == 0, shown.stderr

@@ -44,12 +44,13 @@ class FileReader(NamedTuple):
     """One kind of file.
 
     name: of the kind. form: how its content is mutated; "sealed" are JSON lines that get checksums that fit.
+        "torch" and "safetensors" are checkpoints; see `tests.readers.checkpoints`.
     make: writes a good file into an empty folder and returns its path, or the content is taken from it.
     read: the program's own entry. check: raises where what was accepted is out of its range.
     """
 
     name: str
-    form: Literal["json", "lines", "sealed", "npz", "npy"]
+    form: Literal["json", "lines", "sealed", "npz", "npy", "torch", "safetensors"]
     make: Callable[[Path], Path]
     read: Callable[[Path], Any]
     check: Callable[[Any], None]

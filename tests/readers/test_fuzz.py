@@ -9,18 +9,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.readers.checkpoints import CHECKPOINTS, mutated_checkpoint
 from tests.readers.mutations import encode, mutated_arrays, mutated_bytes, mutated_value
 from tests.readers.registry import READERS, REFUSED, FileReader
 from tests.run_logs import log_values
 from underpaint.artifacts.run_log import CHECKSUM
 from underpaint.artifacts.strict_json import JsonError
 
+EVERY = [*READERS, *CHECKPOINTS]
 MUTATIONS = 10_000 if settings.default.max_examples > 60 else 500
 """Of all readers together: many in the profile "nightly", few in "ci"."""
 
 
 @st.composite
 def mutated(draw: st.DrawFn, reader: FileReader, path: Path) -> bytes:
+    if reader.form in ("torch", "safetensors"):
+        return draw(mutated_checkpoint(path, reader.form == "safetensors"))
     content = path.read_bytes()
     if reader.form == "npz":
         return draw(mutated_arrays(content))
@@ -58,7 +62,7 @@ def sealed(values: list[Any]) -> bytes:
     return found
 
 
-@pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.name)
+@pytest.mark.parametrize("reader", EVERY, ids=lambda reader: reader.name)
 def test_a_mutated_file_is_refused_or_in_range(reader: FileReader, tmp_path: Path) -> None:
     (tmp_path / "good").mkdir()
     good = reader.make(tmp_path / "good")
@@ -66,7 +70,7 @@ def test_a_mutated_file_is_refused_or_in_range(reader: FileReader, tmp_path: Pat
     shutil.copytree(tmp_path / "good", tmp_path / "bad")
     path = tmp_path / "bad" / good.relative_to(tmp_path / "good")
 
-    @settings(max_examples=-(-MUTATIONS // len(READERS)))
+    @settings(max_examples=-(-MUTATIONS // len(EVERY)))
     @given(st.data())
     def holds(data: st.DataObject) -> None:
         path.write_bytes(data.draw(mutated(reader, good)))

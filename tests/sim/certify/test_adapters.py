@@ -21,11 +21,11 @@ QUICK = Effort(checks=64, margin=0.2)
 EXAMPLES = Path(__file__).parents[3] / "docs" / "examples"
 
 
-def found_on(tmp_path, body, interface="function", case=CASE, apart=False):
+def found_on(tmp_path, body, interface="function", case=CASE, seconds=None):
     path = tmp_path / "theirs.py"
     path.write_text(textwrap.dedent(body))
     spec = Spec(f"{path}:verify", interface)
-    with open_isolated(spec, 1.0) if apart else nullcontext(open_verifier(spec)) as verifier:
+    with nullcontext(open_verifier(spec)) if seconds is None else open_isolated(spec, seconds) as verifier:
         return measure(case, verifier, QUICK)
 
 
@@ -46,7 +46,7 @@ def found_on(tmp_path, body, interface="function", case=CASE, apart=False):
     ],
 )
 def test_what_no_verifier_may_do_is_a_finding(tmp_path, body, kind, detail):
-    found = found_on(tmp_path, body, apart=kind in ("crash", "hang"))
+    found = found_on(tmp_path, body, seconds={"crash": 120.0, "hang": 1.0}.get(kind))
     assert found.failed
     assert found.fault.kind == kind
     assert re.search(detail, found.fault.detail)
@@ -56,7 +56,7 @@ def test_what_no_verifier_may_do_is_a_finding(tmp_path, body, kind, detail):
 def test_a_verifier_that_stopped_is_started_anew(tmp_path):
     path = tmp_path / "once.py"
     path.write_text("import os\ndef verify(draft, uniforms):\n    os._exit(3)\n")
-    with open_isolated(Spec(f"{path}:verify"), 5.0) as verifier:
+    with open_isolated(Spec(f"{path}:verify"), 120.0) as verifier:
         assert measure(CASE, verifier, QUICK).fault.kind == "crash"
         assert measure(CASE, verifier, QUICK).fault.kind == "crash"
 
@@ -72,7 +72,7 @@ def test_a_verifier_cannot_change_what_it_is_judged_by(tmp_path):
 
 
 def test_what_it_prints_stays_out_of_the_report(tmp_path, capfd):
-    found_on(tmp_path, "def verify(draft, uniforms):\n    print('noise')\n    return (), 0", apart=True)
+    found_on(tmp_path, "def verify(draft, uniforms):\n    print('noise')\n    return (), 0", seconds=120.0)
     assert "noise" not in capfd.readouterr().out
 
 
@@ -118,14 +118,14 @@ def test_layouts_read_with_suspicion(tmp_path, interface, body, kind):
 def test_programs_that_fail_are_findings(tmp_path, program, kind, detail):
     path = tmp_path / "program.py"
     path.write_text(program)
-    with open_isolated(Spec(f"{sys.executable} {path}", "process"), 1.0) as verifier:
+    with open_isolated(Spec(f"{sys.executable} {path}", "process"), 1.0 if kind == "hang" else 120.0) as verifier:
         found = measure(CASE, verifier, QUICK)
     assert found.fault.kind == kind
     assert detail in found.fault.detail
 
 
 def test_a_right_program_passes():
-    with open_isolated(Spec(f"{sys.executable} {EXAMPLES / 'verifier_process.py'}", "process"), 10.0) as verifier:
+    with open_isolated(Spec(f"{sys.executable} {EXAMPLES / 'verifier_process.py'}", "process"), 120.0) as verifier:
         found = certify(verifier, "top_k", count=2, effort=QUICK)
     assert found.lossless
 

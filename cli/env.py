@@ -1,0 +1,97 @@
+"""`underpaint env`: what a bug report has to say about an installation."""
+
+import re
+import shutil
+import subprocess
+from importlib.metadata import PackageNotFoundError, requires, version
+from typing import Any, Final
+
+from underpaint.cli.errors import bad_input
+from underpaint.cli.terminal import Column, Format, FormatOption, JsonFile, ResultTable, check_json, show, told_as_json
+
+_ENGINES: Final = ("onnxruntime", "torch", "triton", "tensorrt", "tensorrt-rtx-cu13")
+_REQUIREMENT: Final = re.compile(r"""(?P<package>[\w.-]+)[^;]*; extra == ['"](?P<extra>[\w-]+)['"]""")
+
+
+def env(form: FormatOption = Format.table, json_file: JsonFile = None) -> None:
+    """Show versions, processor, engines, installed extras and the shipped models' hashes, for a bug report."""
+    with bad_input():
+        check_json(json_file)
+    described = describe_environment()
+    if told_as_json(json_file, described):
+        return
+    rows = [{"name": name, "value": value} for name, value in _flat(described)]
+    show([ResultTable("environment", [Column("name"), Column("value", prose=True)], rows)], form)
+
+
+def describe_environment() -> dict[str, Any]:
+    """Return what decides how this installation behaves, as JSON holds it.
+
+    Returns:
+        `underpaint`: the version. `machine`: processor, cores, memory, system, and versions that decide speed. `gpu`:
+        name and driver of each NVIDIA GPU. `engines`: the version of each engine, or None. `extras`: for each extra
+        "installed" or the packages that are missing. `models`: folder and SHA-256 of the shipped models, or `error`.
+    """
+    import underpaint
+    from underpaint.artifacts.model_index import read_index
+    from underpaint.runtime.evaluation.machine import describe_machine
+    from underpaint.zoo.load import FOLDER
+
+    models: dict[str, Any]
+    try:
+        index = read_index(FOLDER)
+        models = {"folder": str(FOLDER), "underpaint-zoo": _version("underpaint-zoo"), **index.hashes(index.models)}
+    except (ValueError, OSError) as error:
+        models = {"error": str(error)}
+    return {
+        "underpaint": underpaint.__version__,
+        "machine": describe_machine(),
+        "gpu": _gpus(),
+        "engines": {name: _version(name) for name in _ENGINES},
+        "extras": _extras(),
+        "models": models,
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _extras() -> dict[str, str]:
+    """What each extra of the installed distribution lacks; empty in a checkout that is not installed."""
+    try:
+        lines = requires("underpaint") or []
+    except PackageNotFoundError:
+        return {}
+    missing: dict[str, list[str]] = {}
+    for match in filter(None, map(_REQUIREMENT.match, lines)):
+        absent = missing.setdefault(match["extra"], [])
+        if _version(match["package"]) is None:
+            absent.append(match["package"])
+    return {extra: f"lacks {', '.join(absent)}" if absent else "installed" for extra, absent in missing.items()}
+
+
+def _gpus() -> list[str]:
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return []
+    command = [program, "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+    except (OSError, subprocess.SubprocessError) as error:
+        return [f"nvidia-smi failed: {error}"]
+    return done.stdout.splitlines()
+
+
+def _flat(described: dict[str, Any]) -> list[tuple[str, str]]:
+    """Rows of the table: one for each value, those of a group named `group.name`."""
+    rows = []
+    for name, value in described.items():
+        if isinstance(value, dict):
+            rows += [(f"{name}.{part}", "-" if one is None else str(one)) for part, one in value.items()]
+        else:
+            rows.append((name, ", ".join(value) or "-" if isinstance(value, list) else str(value)))
+    return rows
