@@ -10,6 +10,7 @@ from underpaint.algos.accept.neighbours import nearest_codes
 from underpaint.algos.accept.point import PointProposals
 from underpaint.algos.accept.spec import Rule
 from underpaint.algos.accept.without_replacement import WithoutReplacement
+from underpaint.algos.bounds import MOST_CELLS
 from underpaint.algos.draft.chain import Chain, LikeliestChain
 from underpaint.algos.draft.eagle1 import Eagle1
 from underpaint.algos.draft.eagle2 import Eagle2
@@ -20,7 +21,7 @@ MOST_NODES: Final = 64
 POOLED: Final = 30
 """Codes that the pooling rule adds up."""
 LONGEST_CHAIN: Final = 12
-UNBOUNDED: Final = 1e9
+UNBOUNDED: Final = float(MOST_CELLS)
 """Plain steps that a picture may lose here: what trials cost is to be measured, also where none pays."""
 
 
