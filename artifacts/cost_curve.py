@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast, get_args
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast, get_args, get_type_hints
 
 from underpaint.algos.draft.spec import PolicySpec
 from underpaint.algos.registry import settings_fields
@@ -319,7 +319,7 @@ class EngineCosts(NamedTuple):
         if "call_ms" in known and call is not None:
             return call._asdict()
         found: dict[str, Any] = {"verify_ms": self.verify_ms, "draft_ms": self.draft_ms}
-        if known["draft_ms"].type in (float, "float"):
+        if get_type_hints(spec.make)["draft_ms"] is float:
             found["draft_ms"] = self.draft_ms[0][1]
         drawn = self.trees.get("sampled")
         if "tree_ms" in known and drawn is not None:

@@ -143,7 +143,10 @@ def generate(
             check_apart({"--out": out, "--strip": strip})
         pipeline = open_pipeline(models, resolution, low, backend, on_device=True)
         check_costs(setting or (), pipeline)
-        conditions = choose(pipeline, texts, prompt_options).conditions
+        if texts and prompt_options == _NO_FILE:
+            conditions: Sequence[Condition] = [pipeline.condition(text) for text in texts]
+        else:
+            conditions = choose(pipeline, texts, prompt_options).conditions
         several = len(conditions) * seeds > 1
         into_folder = into_folder or several
         _check_place(out, into_folder)

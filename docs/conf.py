@@ -62,10 +62,12 @@ def _process_docstring(app, what, name, obj, options, lines) -> None:  # type: i
 
 
 class _Docstrings(logging.Filter):
-    """Drop docutils' complaints about docstrings: they are plain text first, and no page of this site."""
+    """Drop complaints about docstrings, which are plain text first, and about signatures of Typer's options."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        return "docstring of" not in str(getattr(record, "location", ""))
+        location = getattr(record, "location", "")
+        of_docstring = "docstring of" in str(getattr(location, "source", location))
+        return not of_docstring and not str(record.msg).startswith("error while formatting arguments")
 
 
 def setup(app) -> None:  # type: ignore[no-untyped-def]

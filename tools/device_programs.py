@@ -24,9 +24,10 @@ from underpaint.artifacts.decoder_config import DecoderConfig
 from underpaint.models.decoder import Decoder
 from underpaint.runtime.device.decoder import DecoderForward, shapes_alone
 from underpaint.runtime.device.engine_forward import EngineForward, EngineGraphs
-from underpaint.runtime.device.forms import DeviceForm, LowDraft
+from underpaint.runtime.device.forms import BatchSizes, DeviceForm
 from underpaint.runtime.device.forwards import Attend, DeviceDecoder
 from underpaint.runtime.device.language import Launch, Recording, recording
+from underpaint.runtime.device.low_models import LowDraft
 from underpaint.runtime.methods.multi_scale.device import IslandCycle, RepairForm
 
 _VIEWS = ("view", "_unsafe_view", "t", "transpose", "permute", "expand", "unsqueeze", "squeeze", "slice", "select")
@@ -170,7 +171,7 @@ def count_cycle(
         drafter = forward(shapes_alone(drafts, dtype, device), rows)
         grid = Grid(config.grid_side, config.width)
         marked, drafting = _Marked(target, "target"), _Marked(drafter, "drafter")
-        cycle = method.cycle(marked, drafting, grid, config.prefix, batch, device, line_token)
+        cycle = method.cycle(marked, drafting, BatchSizes(grid, config.prefix, batch, device, line_token))
         run = cycle.run
         if cycle.chooser is not None:
             cycle.chooser.settle(choice)

@@ -116,9 +116,13 @@ def write_modules(site: Site) -> None:
         own = "underpaint" if package == "underpaint" else f"underpaint.{package}"
         for file in modules:
             name = module_name(file)
-            options = "".join(f"   :{option}:\n" for option in ("members", "undoc-members", "show-inheritance"))
+            own_page = (
+                () if file.name != "__init__.py" else ("no-index",)
+            )  # its names have a page where they are defined
+            shown_parts = ("members", "undoc-members", "show-inheritance", *own_page)
+            options = "".join(f"   :{option}:\n" for option in shown_parts)
             shown = f"```{{eval-rst}}\n.. automodule:: {name}\n{options}```\n"
-            site.write(f"reference/modules/{name}.md", f"# {name}\n\n{shown}")
+            site.write(f"reference/modules/{name}.md", f"# {name.removeprefix('underpaint.')}\n\n{shown}")
         names = [module_name(file) for file in modules]
         site.write(f"reference/packages/{own}.md", f"# {own}\n\n" + toctree([f"../modules/{name}" for name in names]))
     listed = ["underpaint", *(f"underpaint.{package}" for package in PACKAGES[1:])]
@@ -181,8 +185,9 @@ def _promise(rule: str | None, settings: dict[str, Any], rules: dict[str, dict[s
 
 def _sources(method: dict[str, Any], *parts: dict[str, Any] | None) -> str:
     found = [f"- `{part['name']}`: {part['source']}" for part in parts if part is not None and part["source"]]
-    named = sorted({source for one in method["presets"].values() for source in one["sources"].values()})
-    text = "\n".join([*found, *(f"- settings: {source}" for source in named)]) or "- This project."
+    for preset, settings in method["presets"].items():
+        found += [f"- {names} ({preset}): {source}" for names, source in settings["sources"].items()]
+    text = "\n".join(found) or "- This project."
     return re.sub(r"arXiv (\d{4}\.\d{5})", r"[arXiv \1](https://arxiv.org/abs/\1)", text)
 
 
@@ -261,8 +266,10 @@ def write_index(site: Site) -> None:
     sections = []
     for heading, body in re.findall(r"^\*\*(.+?)\*\*.*\n\n((?:- .*\n(?:  .*\n)*)+)", text, re.MULTILINE):
         pages = [link.removesuffix(".md") for link in re.findall(r"\]\((\S+?\.md)\)", body)]
+        folder = pages[0].partition("/")[0] if pages else ""
+        pages += sorted({f"{folder}/{page.stem}" for page in (site.out / folder).glob("*.md")} - {*pages})
         if heading == "Reference":
-            pages += ["reference/by-name", "reference/modules"]
+            pages.sort(key=["reference/by-name", "reference/modules"].__contains__)  # they bring pages of their own
         name = f"{slug(heading.lower().replace(' ', '-'))}-pages"
         site.write(f"{name}.md", f"# {heading}\n\n{body}\n" + toctree(pages, hidden=True))
         sections.append(name)

@@ -79,11 +79,6 @@ class AdtTree:
         at_least("adt", self.min_width, start_width=self.start_width)
         at_least("adt", self.start_depth, max_depth=self.max_depth)
         at_least("adt", self.start_width, max_width=self.max_width)
-        if self.acceptance == "ratio" and self.beta > 1.0:
-            raise ValueError(
-                "policy 'adt': beta must be at most 1 with acceptance=ratio, a share of the tree's depth, "
-                f"got {self.beta!r}; take acceptance=length for a number of tokens"
-            )
 
     def begin(self, grid: Grid) -> None:
         """The first cell is decided by the condition alone: it has no tree."""

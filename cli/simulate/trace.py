@@ -3,7 +3,7 @@
 import dataclasses
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, cast
 
 import typer
 
@@ -152,14 +152,13 @@ def _drafted_low(
     configs: "Mapping[str, MethodConfig]", tables: "ModelTables", keep: int
 ) -> "list[tuple[MuloMethod, RowRecorder]]":
     """For each way in which methods draft rows at a low resolution, the first that does, and what records them."""
-    from underpaint.runtime.methods.multi_scale.method import MuloMethod
     from underpaint.runtime.methods.registry import build_method
     from underpaint.sim.replay.row_trace import RowRecorder
 
     found: dict[tuple[object, ...], tuple[MuloMethod, RowRecorder]] = {}
     for name, config in configs.items():
         method = build_method(name, config, tables)
-        if isinstance(method, MuloMethod):
+        if method.drafts_rows:
             rows = RowRecorder(config.to_dict()["settings"], keep)
-            found.setdefault(tuple(rows.settings.values()), (method, rows))
+            found.setdefault(tuple(rows.settings.values()), (cast("MuloMethod", method), rows))
     return list(found.values())

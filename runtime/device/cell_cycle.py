@@ -10,11 +10,12 @@ from torch import Tensor
 
 from underpaint.algos.draft.spec import Grid
 from underpaint.algos.rows import SamplingParams
-from underpaint.runtime.device.forms import BatchCycle, LowCondition
+from underpaint.runtime.device.forms import BatchCycle
 from underpaint.runtime.device.forwards import DeviceDecoder
 from underpaint.runtime.device.kernels.attention import Filled
 from underpaint.runtime.device.kernels.fronts import FrontPass
 from underpaint.runtime.device.kernels.probs import probs
+from underpaint.runtime.device.low_models import LowCondition
 from underpaint.runtime.device.state import Envelope, State
 
 

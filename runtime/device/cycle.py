@@ -19,7 +19,7 @@ from underpaint.algos.draft.spec import Grid
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.tree import Drawn
 from underpaint.runtime.device.chosen_growth import ChosenGrowth
-from underpaint.runtime.device.forms import BatchCycle, DeviceForm, Layout, LowCondition, LowDraft
+from underpaint.runtime.device.forms import BatchCycle, BatchSizes, DeviceForm, Layout
 from underpaint.runtime.device.forwards import DeviceDecoder, gather_rows
 from underpaint.runtime.device.growth import Growth
 from underpaint.runtime.device.kernels.commit import advance, commit_features
@@ -29,6 +29,7 @@ from underpaint.runtime.device.kernels.probs import probs
 from underpaint.runtime.device.kernels.tree_meta import MOST_NODES, tree_meta
 from underpaint.runtime.device.kernels.uniforms import uniforms
 from underpaint.runtime.device.kernels.walk import Shape
+from underpaint.runtime.device.low_models import LowCondition, LowDraft
 from underpaint.runtime.device.plans import Plan
 from underpaint.runtime.device.rules import device_rule
 from underpaint.runtime.device.state import Envelope, State
@@ -79,17 +80,9 @@ class DraftForm(DeviceForm):
             device_rule(rule, sizes, torch.device("cpu"))
 
     def cycle(
-        self,
-        target: DeviceDecoder,
-        drafter: DeviceDecoder | None,
-        grid: Grid,
-        prefix: int,
-        batch: int,
-        device: torch.device,
-        line_token: int | None = None,
-        low: LowDraft | None = None,
+        self, target: DeviceDecoder, drafter: DeviceDecoder | None, sizes: BatchSizes, low: LowDraft | None = None
     ) -> BatchCycle:
-        return DeviceCycle(target, drafter, self, grid, prefix, batch, device, line_token=line_token)
+        return DeviceCycle(target, drafter, self, *sizes[:4], line_token=sizes.line_token)
 
 
 class DeviceCycle(BatchCycle):

@@ -15,7 +15,8 @@ from underpaint.algos.rows import SamplingParams
 from underpaint.runtime.device.batches import BatchProgram, NotDrawn, Wanted
 from underpaint.runtime.device.eager import EagerLoop
 from underpaint.runtime.device.folder import DeviceModels, FolderModels
-from underpaint.runtime.device.forms import DeviceError, DeviceForm, LowModels, form_of
+from underpaint.runtime.device.forms import DeviceError, DeviceForm, form_of
+from underpaint.runtime.device.low_models import LowModels
 from underpaint.runtime.device.providers import TORCH, check_engines, check_forward, open_engines
 from underpaint.runtime.device.runner import DecodedImage, DeviceRunner, Watch, check_memory
 from underpaint.runtime.device.state import needed_bytes

@@ -5,7 +5,7 @@ A family of methods names its form as "module:function" in `MethodConfig.device`
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -13,10 +13,9 @@ from torch import Tensor
 from underpaint.algos.arrays import IntArray
 from underpaint.algos.draft.spec import Grid
 from underpaint.algos.rows import SamplingParams
-from underpaint.artifacts.decoder_config import DecoderConfig
-from underpaint.runtime.conditions import Condition
 from underpaint.runtime.device.chosen_growth import ChosenGrowth
 from underpaint.runtime.device.forwards import DeviceDecoder
+from underpaint.runtime.device.low_models import LowCondition, LowDraft, LowFiles
 from underpaint.runtime.device.rules import load_form
 from underpaint.runtime.device.state import Envelope, State
 from underpaint.runtime.methods.method import DecodingMethod
@@ -28,60 +27,25 @@ class DeviceError(ValueError):
     """The device, the batch or the memory is not what decoding needs."""
 
 
-class LowCondition(NamedTuple):
-    """The condition of a batch for the target that drafts; see `DeviceCycle.begin`."""
-
-    rows: Tensor
-    hidden: Tensor | None
-
-
-class LowDraft(NamedTuple):
-    """A smaller target that drafts. enlarge: tokens [B, h, w] int64 of `grid` to logits [B, H, W, V] of the picture."""
-
-    target: DeviceDecoder
-    enlarge: Callable[[Tensor], Tensor]
-    grid: Grid
-    prefix: int
-
-
-class LowModels(Protocol):
-    """The models that draft for a form, on a device."""
-
-    @property
-    def grid(self) -> Grid:
-        """The grid that the smaller target draws."""
-        ...
-
-    def draft(self) -> LowDraft:
-        """Return them as a program takes them."""
-        ...
-
-    def embed(self, conditions: list[Condition]) -> LowCondition:
-        """Return the conditions of a batch, embedded for the smaller target."""
-        ...
-
-
-class LowFiles(Protocol):
-    """The models that draft for a form, checked but not read."""
-
-    def weight_bytes(self) -> int:
-        """Return the bytes that their weights take on the device."""
-        ...
-
-    def draft_bytes(self, batch: int, rows: int, target: DecoderConfig, grid: Grid, number_bytes: int) -> int:
-        """Return the bytes that drafting takes for a batch beside the program's own buffers, weights left out."""
-        ...
-
-    def read(self, rows: int, device: torch.device) -> LowModels:
-        """Read the weights; EngineError where a file is not what its manifest says."""
-        ...
-
-
 class Layout(NamedTuple):
     """The sizes of a form's passes. image_bytes: held for an image beside what the envelope takes."""
 
     envelope: Envelope
     image_bytes: int = 0
+
+
+class BatchSizes(NamedTuple):
+    """What the program of a batch is made for.
+
+    prefix: condition positions at most. line_token: what the target embeds behind every line of the picture but the
+    last; None for nothing.
+    """
+
+    grid: Grid
+    prefix: int
+    batch: int
+    device: torch.device
+    line_token: int | None = None
 
 
 Stage: TypeAlias = tuple[Callable[[], None], int | None]
@@ -181,17 +145,9 @@ class DeviceForm(ABC):
 
     @abstractmethod
     def cycle(
-        self,
-        target: DeviceDecoder,
-        drafter: DeviceDecoder | None,
-        grid: Grid,
-        prefix: int,
-        batch: int,
-        device: torch.device,
-        line_token: int | None = None,
-        low: LowDraft | None = None,
+        self, target: DeviceDecoder, drafter: DeviceDecoder | None, sizes: BatchSizes, low: LowDraft | None = None
     ) -> BatchCycle:
-        """Return the program of a batch; prefix: condition positions at most."""
+        """Return the program of a batch."""
 
     def check(self, grid: Grid, vocab_size: int, line_token: int | None) -> None:
         """Raise ValueError where a part of it has no form for passes of these sizes; see `layout`."""
@@ -200,10 +156,6 @@ class DeviceForm(ABC):
     def low_files(self, pipeline: Pipeline) -> LowFiles | None:
         """Return the models that draft for it; ValueError where one is missing, or does not fit."""
         return None
-
-    def draft_bytes(self, batch: int, target: DeviceDecoder, grid: Grid, low: LowDraft, number_bytes: int) -> int:
-        """Return the bytes that drafting takes for a batch beside the program's own buffers, weights left out."""
-        return 0
 
     def low_passes(self, low: Grid) -> int:
         """Return the passes of the smaller target for an image."""

@@ -10,7 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from underpaint.algos.draft.spec import Grid
 from underpaint.artifacts.decoder_config import DecoderConfig
 from underpaint.artifacts.device_graph import DecoderPasses, PassSize
-from underpaint.runtime.device.forms import DeviceForm
+from underpaint.runtime.device.forms import BatchSizes, DeviceForm
 from underpaint.runtime.device.forwards import Attend
 
 
@@ -63,7 +63,7 @@ def passes_of(
     with FakeTensorMode(), torch.no_grad():
         verified = _Recorder(target, rows, dtype)
         drafted = None if drafter is None else _Recorder(drafter, rows, dtype)
-        cycle = form.cycle(verified, drafted, grid, prefix, batch, device, line_token)
+        cycle = form.cycle(verified, drafted, BatchSizes(grid, prefix, batch, device, line_token))
         cycle.run()
     committed = cycle.state.target_cache.committed.shape[4]
     conditions = DecoderPasses((PassSize(1, prefix, committed, 0),), (PassSize(1, 1, 0, 0),))

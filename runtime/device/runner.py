@@ -11,10 +11,11 @@ from underpaint.algos.arrays import IntArray
 from underpaint.algos.draft.spec import Grid
 from underpaint.runtime.device.chosen_growth import Program
 from underpaint.runtime.device.clock import DeviceClock
-from underpaint.runtime.device.forms import DeviceError, DeviceForm, LowCondition, LowDraft
+from underpaint.runtime.device.forms import BatchSizes, DeviceError, DeviceForm
 from underpaint.runtime.device.forwards import DeviceDecoder
 from underpaint.runtime.device.kernels.walk import DONE, NO_SUPPORT, NOT_DRAWN, NOT_FINITE
 from underpaint.runtime.device.language import INTERPRETED, MODE
+from underpaint.runtime.device.low_models import LowCondition, LowDraft
 from underpaint.runtime.device.state import needed_bytes
 
 LEAST_CAPABILITY: Final = (8, 0)
@@ -115,9 +116,9 @@ class DeviceRunner:
             batch, layout.envelope, grid.cells, prefix, target.config, drafting, target.rows, number_bytes
         )
         if low is not None:
-            needed += method.draft_bytes(batch, target, grid, low, number_bytes)
+            needed += low.draft_bytes(batch, target, grid, number_bytes)
         check_memory(device, needed + batch * layout.image_bytes)
-        self.cycle = method.cycle(target, drafter, grid, prefix, batch, device, line_token, low)
+        self.cycle = method.cycle(target, drafter, BatchSizes(grid, prefix, batch, device, line_token), low)
         self.clock = DeviceClock(device)
         self._graphs: list[torch.cuda.CUDAGraph] = []
         self._pool = torch.cuda.graph_pool_handle() if device.type == "cuda" else None

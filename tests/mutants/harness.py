@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType, TracebackType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -61,3 +62,41 @@ def check_is_caught(check: Callable[[ModuleType], None], name: str, old: str, ne
     mutant = load(name, old, new)
     with caught():
         check(mutant)
+
+
+Plant = Callable[[ModuleType], None]
+
+
+def around(owner: str, method: str, wrong: Callable[..., Any]) -> Plant:
+    """Plant a method that is given the right one, and then what it is called with.
+
+    The class is replaced by a subclass, so that a class that the module only imports stays right elsewhere.
+    """
+
+    def plant(module: ModuleType) -> None:
+        right_class = getattr(module, owner)
+        right = getattr(right_class, method)
+        own = {"__slots__": (), method: lambda *asked: wrong(right, *asked)}
+        setattr(module, owner, type(owner, (right_class,), own))
+
+    return plant
+
+
+def instead(owner: str, name: str, value: Any) -> Plant:
+    """Plant another property or class method."""
+
+    def plant(module: ModuleType) -> None:
+        setattr(module, owner, type(owner, (getattr(module, owner),), {"__slots__": (), name: value}))
+
+    return plant
+
+
+def with_attributes(right: Any, known: Any, asked: tuple[Any, ...], **changed: Any) -> Any:
+    """Call a right method while some attributes are others."""
+    before = {name: getattr(known, name) for name in changed}
+    for name, value in changed.items():
+        setattr(known, name, value)
+    found = right(known, *asked)
+    for name, value in before.items():
+        setattr(known, name, value)
+    return found

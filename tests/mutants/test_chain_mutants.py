@@ -11,7 +11,7 @@ import pytest
 from tests.algos.draft.drafters import ChainingDrafter
 from tests.algos.draft.test_drawn_trees import SHAPES, check_learned
 from tests.exact.test_net_loss import check_budget
-from tests.mutants.harness import caught, load
+from tests.mutants.harness import Plant, around, caught, instead, load, with_attributes
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.chance import sampling
 from underpaint.algos.draft import Budget, Grid
@@ -139,31 +139,6 @@ CHECKS: dict[str, tuple[str, Callable[[ModuleType], None]]] = {
     "drawn": ("draft/drawn_trees.py", check_siblings),
     "budget": ("draft/roofline.py", check_budget),
 }
-Plant = Callable[[ModuleType], None]
-
-
-def around(owner: str, method: str, wrong: Callable[..., Any]) -> Plant:
-    """Plant a method that is given the right one, and then what it is called with.
-
-    The class is replaced by a subclass, so that a class that the module only imports stays right elsewhere.
-    """
-
-    def plant(module: ModuleType) -> None:
-        right_class = getattr(module, owner)
-        right = getattr(right_class, method)
-        own = {"__slots__": (), method: lambda *asked: wrong(right, *asked)}
-        setattr(module, owner, type(owner, (right_class,), own))
-
-    return plant
-
-
-def instead(owner: str, name: str, value: Any) -> Plant:
-    """Plant another property or class method."""
-
-    def plant(module: ModuleType) -> None:
-        setattr(module, owner, type(owner, (getattr(module, owner),), {"__slots__": (), name: value}))
-
-    return plant
 
 
 def of_costs(wrong: Callable[..., Any]) -> Plant:
@@ -197,17 +172,6 @@ def left_never_fades_within(right: Any, known: Any, cell: int, accepted: list[bo
     known._decay = 1.0
     right(known, cell, accepted)
     known._decay = decay
-
-
-def with_attributes(right: Any, known: Any, asked: tuple[Any, ...], **changed: Any) -> Any:
-    """Call a right method while some attributes are others."""
-    before = {name: getattr(known, name) for name in changed}
-    for name, value in changed.items():
-        setattr(known, name, value)
-    found = right(known, *asked)
-    for name, value in before.items():
-        setattr(known, name, value)
-    return found
 
 
 def gap_is_none(right: Any, known: Any, cell: int, longest: int, costs: SizeCosts) -> Any:

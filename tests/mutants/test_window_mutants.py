@@ -10,8 +10,9 @@ import pytest
 
 from tests.exact.test_jacobi_released import step_by_step
 from tests.exact.test_windows_beside_trees import check_kept, check_mixed
-from tests.mutants.harness import caught, check_is_caught, load
+from tests.mutants.harness import Plant, around, caught, check_is_caught, load, with_attributes
 from underpaint.algos.accept import RULES
+from underpaint.algos.arrays import FloatArray
 from underpaint.algos.chance import Chance, enumerate_outcomes, sampling
 from underpaint.algos.coupling import EnumeratedNoise
 from underpaint.algos.draft import Grid
@@ -182,18 +183,35 @@ LOOP_MUTANTS: dict[str, tuple[str, str, str]] = {
     ),
 }
 
-LOOKUP_MUTANTS = {
-    "the weights add up to more than one": (
-        "+ (1.0 - weight) * distribution",
-        "+ (1.0 + weight) * distribution",
+
+def too_heavy(right: Any, table: Any, known: list[int], stale_left: int, distribution: FloatArray) -> FloatArray:
+    asked = (known, stale_left, distribution)
+    mixed, alone = right(table, *asked), with_attributes(right, table, asked, weight=0.0)
+    return mixed if mixed is alone else mixed + 2.0 * table.weight * distribution
+
+
+def behind_any_token(right: Any, table: Any, known: list[int], stale_left: int, distribution: FloatArray) -> FloatArray:
+    passes = {cell: {known[-1]: said[stale_left]} for cell, said in table._passes.items() if stale_left in said}
+    return with_attributes(right, table, (known, stale_left, distribution), _passes=passes)
+
+
+def above_and_left(right: Any, table: Any, known: list[int], stale_left: int, distribution: FloatArray) -> FloatArray:
+    above = len(known) - table.grid.width
+    said = table._beside.get((known[-1], known[above - 1]))
+    beside = {} if said is None else {(known[-1], known[above]): said}
+    return with_attributes(right, table, (known, stale_left, distribution), _beside=beside)
+
+
+LOOKUP_MUTANTS: dict[str, Plant] = {
+    "the weights add up to more than one": around("LookupTable", "redraft", too_heavy),
+    "an earlier pass behind any token": around("LookupTable", "redraft", behind_any_token),
+    "the neighbour above is the one above and left": around("LookupTable", "redraft", above_and_left),
+    "all tokens on the left are taken for one": around(
+        "LookupTable", "see", lambda right, table, cell, left, distribution: right(table, cell, 0, distribution)
     ),
-    "an earlier pass behind any token": (".get(left)\n        if again", ".get(stale_left)\n        if again"),
-    "the neighbour above is the one above and left": (
-        "found = self._beside.get((left, known[cell - self.grid.width])) if weight",
-        "found = self._beside.get((left, known[cell - self.grid.width - 1])) if weight",
+    "a guess by the token above alone": around(
+        "LookupTable", "guess", lambda right, table, known: with_attributes(right, table, (known,), _left={})
     ),
-    "all tokens on the left are taken for one": ("{})[left] = distribution", "{})[0] = distribution"),
-    "a guess by the token above alone": ("if found is None and column:", "if False:"),
 }
 
 
@@ -284,7 +302,10 @@ def test_the_bug_in_a_windows_tree_is_caught(bug: str) -> None:
 
 @pytest.mark.parametrize("bug", LOOKUP_MUTANTS)
 def test_the_bug_in_a_lookup_is_caught(bug: str) -> None:
-    check_is_caught(check_lookup, "spatial/lookup.py", *LOOKUP_MUTANTS[bug])
+    mutant = load("spatial/lookup.py")
+    LOOKUP_MUTANTS[bug](mutant)
+    with caught():
+        check_lookup(mutant)
 
 
 @pytest.mark.parametrize("bug", BEHIND_MUTANTS)

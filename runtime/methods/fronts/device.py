@@ -19,7 +19,7 @@ from underpaint.algos.draft.spec import Grid
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.spatial.jacobi_front import JacobiFronts
 from underpaint.runtime.device.cell_cycle import CellCycle
-from underpaint.runtime.device.forms import BatchCycle, DeviceForm, Layout, LowDraft
+from underpaint.runtime.device.forms import BatchCycle, BatchSizes, DeviceForm, Layout
 from underpaint.runtime.device.forwards import DeviceDecoder
 from underpaint.runtime.device.kernels.adaptive_fronts import OpeningRows, lay_adaptive, settle_adaptive
 from underpaint.runtime.device.kernels.cell_uniforms import cell_uniforms
@@ -28,6 +28,7 @@ from underpaint.runtime.device.kernels.fronts import advance_fronts, lay_fronts,
 from underpaint.runtime.device.kernels.row_drafts import ROW_ROLES, RowDrafts, lay_drafts, span_rows
 from underpaint.runtime.device.kernels.row_verdicts import judge_drafts, settle_drafts
 from underpaint.runtime.device.kernels.tree_meta import MOST_NODES
+from underpaint.runtime.device.low_models import LowDraft, check_lines
 from underpaint.runtime.device.state import Envelope
 from underpaint.runtime.methods.fronts.jacobi_fronts import JacobiFrontsConfig
 from underpaint.runtime.methods.fronts.zipar import ZiparConfig
@@ -53,17 +54,9 @@ class FrontForm(DeviceForm):
         return Layout(front_envelope(self.window, grid))
 
     def cycle(
-        self,
-        target: DeviceDecoder,
-        drafter: DeviceDecoder | None,
-        grid: Grid,
-        prefix: int,
-        batch: int,
-        device: torch.device,
-        line_token: int | None = None,
-        low: LowDraft | None = None,
+        self, target: DeviceDecoder, drafter: DeviceDecoder | None, sizes: BatchSizes, low: LowDraft | None = None
     ) -> BatchCycle:
-        return FrontCycle(target, self, grid, prefix, batch, device)
+        return FrontCycle(target, self, *sizes[:4])
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,17 +71,9 @@ class JacobiFrontForm(DeviceForm):
         return Layout(jacobi_front_envelope(self.fronts, grid))
 
     def cycle(
-        self,
-        target: DeviceDecoder,
-        drafter: DeviceDecoder | None,
-        grid: Grid,
-        prefix: int,
-        batch: int,
-        device: torch.device,
-        line_token: int | None = None,
-        low: LowDraft | None = None,
+        self, target: DeviceDecoder, drafter: DeviceDecoder | None, sizes: BatchSizes, low: LowDraft | None = None
     ) -> BatchCycle:
-        return JacobiFrontCycle(target, self, grid, prefix, batch, device)
+        return JacobiFrontCycle(target, self, *sizes[:4])
 
 
 def zipar_form(method: DecodingMethod, sampling: SamplingParams, grid: Grid) -> FrontForm:
@@ -101,12 +86,6 @@ def jacobi_form(method: DecodingMethod, sampling: SamplingParams, grid: Grid) ->
     """The form of PJD."""
     config = cast(JacobiFrontsConfig, method.config)
     return JacobiFrontForm(config, config.target_sampling(sampling))
-
-
-def check_lines(line_token: int | None) -> None:
-    """Raise ValueError where the lines of the picture end in a token."""
-    if line_token is not None:
-        raise ValueError("device: row fronts have no form where the lines of the picture end in a token")
 
 
 def front_envelope(window: int, grid: Grid) -> Envelope:

@@ -5,9 +5,8 @@ steps; the draft's enlargement and its verification in one pass, once; and a pas
 every image is done. The reference is `algos.spatial.mulo.draft_and_repair` over `low_rows.LowRows`.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Self, cast
+from typing import Final, cast
 
 import numpy as np
 import torch
@@ -19,12 +18,9 @@ from underpaint.algos.draft.spec import Grid
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.spatial.cell_rule import PooledCells
 from underpaint.algos.spatial.mulo import Repair
-from underpaint.algos.spatial.row_front import check_window, front_steps
-from underpaint.artifacts.decoder_config import DecoderConfig
-from underpaint.runtime.conditions import Condition
+from underpaint.algos.spatial.row_front import front_steps
 from underpaint.runtime.device.cell_cycle import CellProgram
-from underpaint.runtime.device.folder import DeviceModels, decoder_bytes
-from underpaint.runtime.device.forms import BatchCycle, DeviceForm, Layout, LowCondition, LowDraft, Stage
+from underpaint.runtime.device.forms import BatchCycle, BatchSizes, DeviceForm, Layout, Stage
 from underpaint.runtime.device.forwards import DeviceDecoder, gather_rows
 from underpaint.runtime.device.kernels.cell_uniforms import cell_uniforms
 from underpaint.runtime.device.kernels.commit_cells import commit_cells
@@ -33,17 +29,12 @@ from underpaint.runtime.device.kernels.islands import IslandBuffers, judge, labe
 from underpaint.runtime.device.kernels.probs import probs
 from underpaint.runtime.device.kernels.repair import find_ready, lay_repair
 from underpaint.runtime.device.kernels.tree_meta import MOST_NODES
-from underpaint.runtime.device.sampler_weights import read_enlarger
-from underpaint.runtime.device.state import Envelope, needed_bytes
-from underpaint.runtime.device.weights import read_decoder, stored_numbers
-from underpaint.runtime.engines.condition_encoder import ConditionEncoder
-from underpaint.runtime.engines.context import EngineError
-from underpaint.runtime.engines.elsewhere import ElsewhereDecoder
-from underpaint.runtime.methods.fronts.device import FrontCycle, FrontForm, check_lines, front_envelope
+from underpaint.runtime.device.low_models import LowCondition, LowDraft, LowFiles, check_lines
+from underpaint.runtime.device.state import Envelope
+from underpaint.runtime.methods.fronts.device import FrontCycle, FrontForm, front_envelope
 from underpaint.runtime.methods.method import DecodingMethod
 from underpaint.runtime.methods.multi_scale.method import MuloMethod
 from underpaint.runtime.pipeline import Pipeline
-from underpaint.zoo.load import Located
 
 _DRAFT_CYCLE = 1
 """The cycle whose noise the low target draws by, so that it shares none with the repair (`LowRows`)."""
@@ -92,26 +83,14 @@ class RepairForm(DeviceForm):
         return Layout(island_envelope(grid))
 
     def cycle(
-        self,
-        target: DeviceDecoder,
-        drafter: DeviceDecoder | None,
-        grid: Grid,
-        prefix: int,
-        batch: int,
-        device: torch.device,
-        line_token: int | None = None,
-        low: LowDraft | None = None,
+        self, target: DeviceDecoder, drafter: DeviceDecoder | None, sizes: BatchSizes, low: LowDraft | None = None
     ) -> BatchCycle:
         if low is None:
             raise ValueError("device: this method drafts with a smaller target, and none was given")
-        return IslandCycle(target, low, self, grid, prefix, batch, device)
+        return IslandCycle(target, low, self, *sizes[:4])
 
-    def low_files(self, pipeline: Pipeline) -> "LowFiles":
-        return LowFiles.of(pipeline, self)
-
-    def draft_bytes(self, batch: int, target: DeviceDecoder, grid: Grid, low: LowDraft, number_bytes: int) -> int:
-        small = low.target.config, low.grid, low.prefix
-        return draft_bytes(batch, target.rows, target.config, grid, *small, number_bytes)
+    def low_files(self, pipeline: Pipeline) -> LowFiles:
+        return LowFiles.of(pipeline, self.ratio, self.resampler, self.draft_window)
 
     def low_passes(self, low: Grid) -> int:
         return front_steps(low, self.draft_window)
@@ -134,56 +113,6 @@ def mulo_form(method: DecodingMethod, sampling: SamplingParams, grid: Grid) -> R
     )
 
 
-class LowFiles(NamedTuple):
-    """The models that draft for a method, checked but not read."""
-
-    target: ElsewhereDecoder
-    encoder: ConditionEncoder
-    enlarger: Located
-
-    @classmethod
-    def of(cls, pipeline: Pipeline, form: RepairForm) -> Self:
-        """Those of a pipeline that was opened for the device; ValueError where one is missing, or does not fit."""
-        low = pipeline.low.target(form.ratio)
-        if not isinstance(low.decoder, ElsewhereDecoder):
-            raise EngineError(f"{pipeline.folder}: expected models opened with backend device, got {pipeline.backend}")
-        check_lines(low.decoder.config.eol_token)
-        check_window(form.draft_window, low.grid, "draft_window")
-        return cls(low.decoder, low.encoder, pipeline.low.networks(form.resampler, form.ratio)[0])
-
-    @property
-    def prefix(self) -> int:
-        """Condition positions of the target at most."""
-        return max(1, self.target.config.prefix)
-
-    def weight_bytes(self) -> int:
-        return decoder_bytes(self.target) + 4 * stored_numbers(self.enlarger)
-
-    def draft_bytes(self, batch: int, rows: int, target: DecoderConfig, grid: Grid, number_bytes: int) -> int:
-        low = self.target.config
-        return draft_bytes(batch, rows, target, grid, low, low.grid, self.prefix, number_bytes)
-
-    def read(self, rows: int, device: torch.device) -> "LowModels":
-        target = read_decoder(self.target, device)
-        models = DeviceModels(target, None, self.encoder, rows, device)
-        return LowModels(models, read_enlarger(self.enlarger, device), self.target.config.grid, self.prefix)
-
-
-class LowModels(NamedTuple):
-    """The models that draft, on a device."""
-
-    models: DeviceModels
-    enlarger: Callable[[Tensor], Tensor]
-    grid: Grid
-    prefix: int
-
-    def draft(self) -> LowDraft:
-        return LowDraft(self.models.target, self.enlarger, self.grid, self.prefix)
-
-    def embed(self, conditions: list[Condition]) -> LowCondition:
-        return LowCondition(*self.models.embed(conditions))
-
-
 def island_envelope(grid: Grid, positions: int | None = None) -> Envelope:
     """The sizes of a pass that redraws cells: two positions a row, or `positions`, so many that a mask names them.
 
@@ -191,26 +120,6 @@ def island_envelope(grid: Grid, positions: int | None = None) -> Envelope:
     """
     most = 2 * grid.height if positions is None else positions
     return Envelope(max(1, min(most, MOST_NODES)), 0, 1, 1, min(grid.cells, VERIFICATION_CELLS))
-
-
-def draft_bytes(
-    batch: int,
-    rows: int,
-    target: DecoderConfig,
-    grid: Grid,
-    low: DecoderConfig,
-    low_grid: Grid,
-    prefix: int,
-    number_bytes: int,
-) -> int:
-    """Bytes that drafting and verification take beside the repair's own buffers, weights left out.
-
-    rows: of an image, 2 for a guidance pair. prefix: condition positions of the low target at most.
-    """
-    drafting = needed_bytes(batch, front_envelope(1, low_grid), low_grid.cells, prefix, low, None, rows, number_bytes)
-    # Of the pass over the whole picture: features twice, and some 12 widths within a layer.
-    features = 14 * rows * batch * grid.cells * target.dim * number_bytes
-    return drafting + features + 8 * batch * grid.cells * target.vocab_size
 
 
 class IslandCycle(CellProgram):

@@ -103,20 +103,20 @@ class TreeConfig(MethodConfig):
     def to_dict(self) -> dict[str, Any]:
         policy = settings_by_default(POLICIES[self.policy].make, GIVEN_BY_ENGINE) if self.policy != NO_POLICY else {}
         rule = settings_by_default(RULES[self.rule].make, GIVEN_BY_ENGINE)
-        found: dict[str, Any] = {
+        record: dict[str, Any] = {
             "policy": self.policy,
             "policy_settings": {**policy, **self.policy_settings},
             "rule": self.rule,
             "rule_settings": {**rule, **self.rule_settings},
         }
-        found |= {"published_k": self.published_k} if self.published_k is not None else {}
+        record |= {"published_k": self.published_k} if self.published_k is not None else {}
         if self.skipping is not None:
-            found["skipping"] = {**settings_by_default(Skipping), **self.skipping}
+            record["skipping"] = {**settings_by_default(Skipping), **self.skipping}
         if self.window is not None:
-            found["window"] = shown_window(self.window)
+            record["window"] = shown_window(self.window)
         if self.drawn is not None:
-            found["drawn"] = {**settings_by_default(DrawnSettings), **self.drawn}
-        return found | ({"cost_curve": self.cost_curve} if self.cost_curve else {})
+            record["drawn"] = {**settings_by_default(DrawnSettings), **self.drawn}
+        return record | ({"cost_curve": self.cost_curve} if self.cost_curve else {})
 
     def with_rule(self, rule: str, temperature: float) -> TreeConfig:
         """See `MethodConfig`; at temperature 0 the rule is replaced by its greedy variant."""

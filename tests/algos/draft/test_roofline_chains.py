@@ -248,8 +248,8 @@ def test_of_one_level_no_more_nodes_count_than_pay() -> None:
         ({"chain_ms": ((1, -1.0),)}, "chain_ms at 1 levels must be at least 0"),
         ({"plain_ms": 0.0}, "plain_ms must be a positive time"),
         ({"plain_ms": float("nan")}, "plain_ms must be a positive time"),
-        ({"chain_prior": 0.0}, "expected weights > 0"),
-        ({"chain_decay": 1.5}, "decays <= 1"),
+        ({"chain_prior": 0.0}, "chain_prior must be above 0"),
+        ({"chain_decay": 1.5}, "chain_decay must be at most 1"),
     ],
 )
 def test_bad_settings_are_named(settings: dict[str, object], message: str) -> None:

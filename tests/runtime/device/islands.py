@@ -27,6 +27,7 @@ from underpaint.runtime.device.kernels import repair as passes
 from underpaint.runtime.device.kernels.fronts import FrontPass, advance_fronts
 from underpaint.runtime.device.kernels.layout import Progress
 from underpaint.runtime.device.kernels.walk import Verdicts
+from underpaint.runtime.device.low_models import LowCondition, LowDraft
 from underpaint.runtime.device.runner import DeviceRunner
 from underpaint.runtime.methods.multi_scale import device as cycles
 from underpaint.runtime.methods.multi_scale.low_rows import LowRows
@@ -231,9 +232,9 @@ class Spoilt(DecoderForward):
         return made
 
 
-def drafting() -> cycles.LowDraft:
+def drafting() -> LowDraft:
     _, low, enlarge = models()
-    return cycles.LowDraft(Spoilt(low, 1), enlarge, LOW, PREFIX)
+    return LowDraft(Spoilt(low, 1), enlarge, LOW, PREFIX)
 
 
 def cycle_of(how: cycles.RepairForm, batch: int, positions: int | None = None) -> cycles.IslandCycle:
@@ -241,9 +242,9 @@ def cycle_of(how: cycles.RepairForm, batch: int, positions: int | None = None) -
 
 
 @torch.no_grad()
-def conditions_of(images: Sequence[int]) -> tuple[torch.Tensor, cycles.LowCondition]:
+def conditions_of(images: Sequence[int]) -> tuple[torch.Tensor, LowCondition]:
     high, low = (one.embed(CONDITIONS[list(images)], None) for one in models()[:2])
-    return high, cycles.LowCondition(low, None)
+    return high, LowCondition(low, None)
 
 
 @torch.no_grad()

@@ -19,6 +19,7 @@ from underpaint.algos.spatial.target import Feed
 from underpaint.algos.spatial.zipar import zipar
 from underpaint.artifacts.decoder_config import DecoderConfig
 from underpaint.runtime.device import cell_cycle
+from underpaint.runtime.device.forms import BatchSizes
 from underpaint.runtime.device.forwards import Attend, Prefill
 from underpaint.runtime.device.kernels.probs import probs
 from underpaint.runtime.methods.fronts import device as front_cycles
@@ -119,7 +120,7 @@ def by_device(
     method: FrontForm | JacobiFrontForm, target: HashForward, grid: Grid, images: Sequence[int]
 ) -> list[Decoded]:
     """Every image, all in one batch, in buffers that a batch before has left full of rubbish."""
-    cycle = method.cycle(target, None, grid, PREFIX, len(images), CPU)
+    cycle = method.cycle(target, None, BatchSizes(grid, PREFIX, len(images), CPU))
     first = torch.tensor([condition(image, target.config.vocab_size) for image in images])
     state = cycle.state
     for part in (state.tree.draft_probs, state.tree.probs, state.target_cache.slots):

@@ -39,6 +39,7 @@ from underpaint.runtime.device.cycle import DeviceCycle
 from underpaint.runtime.device.decoder import DecoderForward
 from underpaint.runtime.device.engine_forward import EngineForward
 from underpaint.runtime.device.engine_graphs import onnx_graphs
+from underpaint.runtime.device.forms import BatchSizes
 from underpaint.runtime.device.forwards import Attend, Cache
 from underpaint.runtime.device.pass_sizes import passes_of
 from underpaint.runtime.engines.context import EngineError
@@ -103,7 +104,7 @@ def test_row_fronts_run_on_an_engine(by_engine: Pair, drafts: bool) -> None:
     found, sampler = [], method("ar", 1).sampler
     how = JacobiFrontForm(JacobiFronts(1, 2), sampler) if drafts else FrontForm(2, sampler)
     for pair in (in_torch(), by_engine):
-        cycle = how.cycle(pair.target, None, GRID, 2, 2, CPU)
+        cycle = how.cycle(pair.target, None, BatchSizes(GRID, 2, 2, CPU))
         found.append(decoded(cycle, (0, 1)))
     assert found[0] == found[1]
 

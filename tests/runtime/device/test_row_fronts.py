@@ -20,7 +20,7 @@ from underpaint.algos.rows import SamplingParams
 from underpaint.algos.spatial.jacobi_front import JacobiFronts, jacobi_fronts
 from underpaint.algos.spatial.zipar import zipar
 from underpaint.runtime.device.decoder import DecoderForward
-from underpaint.runtime.device.forms import form_of
+from underpaint.runtime.device.forms import BatchSizes, form_of
 from underpaint.runtime.device.kernels.walk import DONE, NOT_FINITE
 from underpaint.runtime.device.runner import DeviceRunner
 from underpaint.runtime.methods.fronts.device import FrontForm, JacobiFrontForm, jacobi_front_envelope
@@ -102,7 +102,7 @@ def test_a_decode_by_a_model_is_the_reference_s(name: str) -> None:
 def test_a_spoilt_image_ends_alone_and_leaves_nothing_behind(name: str) -> None:
     models, grid, how = Sampled.of(2, Grid(2, 3), 1.0, vocab_size=3), Grid(2, 3), method(name, 1.0)
     target = row_fronts.HashForward(models.lines)
-    cycle = how.cycle(target, None, grid, PREFIX, 2, CPU)
+    cycle = how.cycle(target, None, BatchSizes(grid, PREFIX, 2, CPU))
     first = target.embed(torch.tensor([row_fronts.condition(image, 3) for image in (0, 1)]))
     for spoilt, ended in (((0,), [NOT_FINITE, DONE]), ((), [DONE, DONE])):
         target.spoilt = spoilt

@@ -154,21 +154,10 @@ def test_what_is_lossless_in_truth_has_no_bias_when_it_is_watched(name, settings
     plain = own(planned(["ar"]))
     plan = RunPlan.of(PIPELINE, dataclasses.replace(plain, methods=(*plain.methods, method)))
     assert method.lossless
-    relaxed = _Relaxed(method) if name == "zipar" else dataclasses.replace(method, lossless=False)
+    relaxed = dataclasses.replace(method, lossless=False)
     condition = own(plan).conditions[0]
     found = draw_watched(PIPELINE, relaxed, condition, own(plan).sampling, noise_of(condition, 3))
     assert found.token_bias == pytest.approx(0.0, abs=1e-9)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Relaxed:
-    """A method that promises nothing."""
-
-    method: object
-    lossless: bool = False
-
-    def open(self, *asked):
-        return self.method.open(*asked)
 
 
 def test_greedy_rules_have_no_bias_to_measure(tmp_path):

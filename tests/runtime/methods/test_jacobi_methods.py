@@ -131,7 +131,7 @@ def test_the_same_seed_draws_the_same_picture_and_another_one_another(name: str,
         ("sjd-pac", None, ["rule=traversal", "coupling=independent"], "does not fit 2 candidates a cell"),
         ("scd-maximal", None, ["candidates=2"], "rule 'chain' does not fit 2 candidates a cell"),
         ("pjd", None, ["lead=99"], "expected lead in 1..4"),
-        ("pjd", None, ["window=0"], "expected window in 1..4"),
+        ("pjd", None, ["window=0"], "window must be at least 1, got 0"),
         ("pjd", None, ["redraw=none"], "redraw"),
     ],
 )

@@ -1,0 +1,46 @@
+"""A method names its device form as "module:function"; one from outside brings its own."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from tests.cli.synthetic_pipeline import SyntheticPipeline
+from underpaint.algos.rows import SamplingParams
+from underpaint.runtime.device.forms import DeviceError, form_of
+from underpaint.runtime.methods.fronts.device import jacobi_form
+from underpaint.runtime.methods.fronts.jacobi_fronts import JacobiFrontsConfig
+from underpaint.runtime.methods.method_config import MethodSpec, Preset
+from underpaint.runtime.methods.registry import METHODS, build_method, resolve
+
+PIPELINE = SyntheticPipeline()
+
+
+@dataclass(frozen=True, slots=True)
+class Mine(JacobiFrontsConfig):
+    """A method from outside: its settings are a dataclass, its device form is named."""
+
+    @property
+    def device(self) -> str:
+        return f"{__name__}:form_of_mine"
+
+
+def form_of_mine(method: Any, sampling: SamplingParams, grid: Any) -> Any:
+    return jacobi_form(method, sampling, grid)
+
+
+def test_a_method_from_outside_brings_its_device_form() -> None:
+    preset = Preset(Mine(2, 2), Mine(2, 2))
+    METHODS.register(MethodSpec("mine", "a method of a test", preset, preset), replace=False)
+    try:
+        method = build_method("mine", resolve("mine", 1.0, None, ["window=1"]), PIPELINE.tables)
+        form: Any = form_of(method, SamplingParams(), PIPELINE.grid)
+        assert form.fronts == Mine(2, 1)
+        assert form.layout(PIPELINE.grid, 40, None, 3).envelope.nodes == 2 * PIPELINE.grid.width - 1
+        without = build_method("vvs", resolve("vvs", 1.0), PIPELINE.tables)
+        with pytest.raises(
+            DeviceError, match=r"'vvs' has no form on the device; those that have one: ar, .*, mine, and"
+        ):
+            form_of(without, SamplingParams(), PIPELINE.grid)
+    finally:
+        METHODS._specs.pop("mine")
