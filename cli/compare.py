@@ -23,6 +23,7 @@ from underpaint.cli.device import (
 )
 from underpaint.cli.errors import bad_input
 from underpaint.cli.evaluation.prompts import PromptOptions, choose
+from underpaint.cli.live import LiveOptions, folder_of
 from underpaint.cli.option_groups import grouped
 from underpaint.cli.options import (
     Models,
@@ -61,6 +62,7 @@ DEFAULT_METHODS = (
 )
 
 _NO_FILE = PromptOptions()
+_NO_LIVE = LiveOptions()
 _USUAL = RunOptions()
 _NO_DEVICE = DeviceOptions()
 
@@ -76,6 +78,7 @@ def compare(
     ),
     prompt_options: PromptOptions = _NO_FILE,
     models: Models = None,
+    live: LiveOptions = _NO_LIVE,
     options: RunOptions = _USUAL,
     device: DeviceOptions = _NO_DEVICE,
     out: Annotated[
@@ -147,17 +150,17 @@ def compare(
         wanted = DEVICE_METHODS if backend == DEVICE and methods == DEFAULT_METHODS else methods
         names = with_baseline(tuple(name for name in read_names(wanted) if backend != DEVICE or name != EAGER))
         own = settings_by_method(options.setting or [], names)
-        preset = options.preset
+        preset = live.preset(options.preset)
         configs = [resolve(name, checked, None, own[name], preset) for name in names]
         check_folder_writable(out or DEFAULT_OUT)
         check_json(json_file)
-        pipeline, sampling = options.open(models, on_device=True)
+        pipeline, sampling = options.open(models, live, on_device=True)
         chosen = choose(pipeline, prompts or [], prompt_options)
         drawn_by = build_methods(pipeline, names, checked, own, preset)
         check_promises(configs)
         check_costs(options.setting or (), pipeline)
         plan = ComparisonPlan(drawn_by, chosen.conditions, tuple(range(options.seeds)), sampling, preset)
-        on_device = None if backend != DEVICE else plan_on_device(pipeline, plan.methods, sampling, device)
+        on_device = None if backend != DEVICE else plan_on_device(folder_of(pipeline), plan.methods, sampling, device)
         check_opens(pipeline, plan)
         if save_pictures and pipeline.decoder is None:
             raise ValueError(f"--save-pictures: {pipeline.folder} holds no picture decoder; leave it out")

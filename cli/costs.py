@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from underpaint.artifacts.cost_curve import CostCurveFile
     from underpaint.runtime.methods.method import ModelTables
     from underpaint.runtime.methods.method_config import MethodConfig
-    from underpaint.runtime.pipeline import Pipeline
+    from underpaint.runtime.models import OpenModels
 
 
 def costs(
@@ -67,18 +67,21 @@ def costs(
         note_files((export,), f"{then} {shlex.quote(str(export))} simulates on this machine", form)
 
 
-def curve_for(pipeline: "Pipeline", sampling: "SamplingParams", *, finished: bool = False) -> "CostCurveFile | None":
+def curve_for(pipeline: "OpenModels", sampling: "SamplingParams", *, finished: bool = False) -> "CostCurveFile | None":
     """The curve of this machine, kept or measured now; None where the models have no drafter.
 
     finished: whether all is drawn, so that nothing is measured now.
     """
     from underpaint.runtime.costs.machine_curve import kept_curve
 
-    return kept_curve(pipeline, sampling) if finished else _curve(pipeline, sampling)
+    own = pipeline.folder_models()
+    if finished:
+        return None if own is None else kept_curve(own, sampling)
+    return _curve(pipeline, sampling)
 
 
 def tables_with_costs(
-    pipeline: "Pipeline", configs: "Sequence[MethodConfig]", sampling: "SamplingParams"
+    pipeline: "OpenModels", configs: "Sequence[MethodConfig]", sampling: "SamplingParams"
 ) -> "ModelTables":
     """The pipeline's tables, with the costs of this machine where one of the methods chooses by them."""
     from underpaint.artifacts.cost_curve import engine_costs
@@ -90,19 +93,20 @@ def tables_with_costs(
 
 
 def _curve(
-    pipeline: "Pipeline", sampling: "SamplingParams", *, renew: bool = False, full: bool = False
+    pipeline: "OpenModels", sampling: "SamplingParams", *, renew: bool = False, full: bool = False
 ) -> "CostCurveFile | None":
     """The kept curve, or one measured now with a bar that shows how far it is."""
     from underpaint.runtime.costs.machine_curve import curve_of, kept_curve
 
     try:
-        if pipeline.loaded_drafter is None:
+        own = pipeline.folder_models()
+        if own is None or own.loaded_drafter is None:
             return None
-        kept = None if renew else kept_curve(pipeline, sampling)
+        kept = None if renew else kept_curve(own, sampling)
         if kept is not None and not full:
             return kept
         with progress("measuring what passes cost on this machine, once") as advance:
-            return curve_of(pipeline, sampling, lambda done, most: advance(done, total=most), renew=renew, full=full)
+            return curve_of(own, sampling, lambda done, most: advance(done, total=most), renew=renew, full=full)
     except KeyboardInterrupt:
         typer.echo("stopped: the cost curve was not finished, and nothing of it is kept", err=True)
         raise typer.Exit(STOPPED) from None

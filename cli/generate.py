@@ -19,6 +19,7 @@ from underpaint.cli.device import (
 )
 from underpaint.cli.errors import STOPPED, bad_input
 from underpaint.cli.evaluation.prompts import PromptOptions, choose
+from underpaint.cli.live import LiveOptions, folder_of
 from underpaint.cli.option_groups import grouped
 from underpaint.cli.options import (
     USUAL_PRESET,
@@ -44,10 +45,11 @@ from underpaint.runtime.methods import DEFAULT_METHOD
 if TYPE_CHECKING:
     from underpaint.runtime.conditions import Condition
     from underpaint.runtime.drawing import Drawing
-    from underpaint.runtime.pipeline import Pipeline
+    from underpaint.runtime.models import OpenModels
 
 DEFAULT_OUT = Path("runs/generate")
 _NO_FILE = PromptOptions()
+_NO_LIVE = LiveOptions()
 _NO_DEVICE = DeviceOptions()
 _FORMATS = {".png": "PNG", ".webp": "WEBP", ".bmp": "BMP"}
 """Formats that keep every pixel."""
@@ -98,6 +100,7 @@ def generate(
         int, typer.Option(help="Pictures of each prompt, by seeds counted from --seed.", min=1, max=1_000_000)
     ] = 1,
     models: Models = None,
+    live: LiveOptions = _NO_LIVE,
     resolution: Resolution = None,
     low: Low = None,
     backend: Backend = "cpu",
@@ -124,7 +127,8 @@ def generate(
         if backend == DEVICE and strip is not None:
             raise ValueError("--strip needs passes on the host; leave it or --backend device out")
         checked = SamplingParams(temperature=temperature).temperature
-        config = resolve(method, checked, rule, setting or (), preset)
+        live.check(models, resolution, low, backend)
+        config = resolve(method, checked, rule, setting or (), live.preset(preset))
         texts = list(prompts or ())
         if not texts and prompt_options == _NO_FILE:
             raise ValueError(
@@ -141,7 +145,9 @@ def generate(
                 raise ValueError(f"--strip {strip}: expected a name that ends in .png")
             check_file_writable(strip)
             check_apart({"--out": out, "--strip": strip})
-        pipeline = open_pipeline(models, resolution, low, backend, on_device=True)
+        pipeline: OpenModels = (
+            open_pipeline(models, resolution, low, backend, on_device=True) if live.live is None else live.open()
+        )
         check_costs(setting or (), pipeline)
         if texts and prompt_options == _NO_FILE:
             conditions: Sequence[Condition] = [pipeline.condition(text) for text in texts]
@@ -165,7 +171,7 @@ def generate(
             raise ValueError(f"{pipeline.folder} holds no picture decoder; export its tokenizer into it")
         tables = pipeline.tables if backend == DEVICE else tables_with_costs(pipeline, [config], sampling)
         drawn_by = build_method(method, config, tables)
-        on_device = None if backend != DEVICE else plan_on_device(pipeline, [drawn_by], sampling, device)
+        on_device = None if backend != DEVICE else plan_on_device(folder_of(pipeline), [drawn_by], sampling, device)
         if strip is not None and not drawn_by.drafts_rows:
             raise ValueError(f"--strip: '{method}' drafts no rows to show; draw by a mulo method, or leave it out")
         for condition in conditions[1:]:
@@ -194,7 +200,7 @@ def generate(
         from underpaint.runtime.evaluation.strip import write_strip
 
         title = f"{conditions[0].caption()}, by {method}, seed {seed}"
-        write_strip(strip, pipeline, result.repairs or (), title)
+        write_strip(strip, folder_of(pipeline), result.repairs or (), title)
 
 
 def _check_place(out: Path | None, into_folder: bool) -> None:
@@ -232,13 +238,13 @@ def _slug(text: str) -> str:
     return "-".join(words)[:60] or "picture"
 
 
-def _finish(pipeline: "Pipeline", save_tokens: bool, one: WantedPicture, drawing: "Drawing") -> None:
+def _finish(pipeline: "OpenModels", save_tokens: bool, one: WantedPicture, drawing: "Drawing") -> None:
     """Write a picture and say so; with --quiet, where it is."""
     _write(pipeline, one, drawing, save_tokens)
     typer.echo(str(one.path) if is_quiet() else _told(one, drawing))
 
 
-def _write(pipeline: "Pipeline", one: WantedPicture, drawing: "Drawing", save_tokens: bool) -> None:
+def _write(pipeline: "OpenModels", one: WantedPicture, drawing: "Drawing", save_tokens: bool) -> None:
     from PIL import Image
 
     from underpaint.artifacts.manifest import write_beside

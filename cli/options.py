@@ -14,6 +14,7 @@ from underpaint.algos.rows import SamplingParams
 
 if TYPE_CHECKING:
     from underpaint.runtime.methods.method_config import MethodConfig
+    from underpaint.runtime.models import OpenModels
     from underpaint.runtime.pipeline import Pipeline
 
 Number = TypeVar("Number", int, float)
@@ -87,7 +88,7 @@ def open_pipeline(
 
 
 def read_sampling(
-    temperature: float, guidance: float | None, top_k: int | None, top_p: float | None, pipeline: "Pipeline"
+    temperature: float, guidance: float | None, top_k: int | None, top_p: float | None, pipeline: "OpenModels"
 ) -> SamplingParams:
     """The sampling asked for; what was left out is as the model ships. ValueError out of range."""
     shipped, codes = pipeline.sampling, pipeline.tables.vocab_size
@@ -121,7 +122,7 @@ def read_numbers(option: str, text: str, read: Callable[[str], Number]) -> tuple
         raise ValueError(f"{option}: expected numbers with commas between, got {text[:80]!r}; {error}") from error
 
 
-def check_costs(settings: Iterable[str], pipeline: "Pipeline") -> None:
+def check_costs(settings: Iterable[str], pipeline: "OpenModels") -> None:
     """ValueError where a `costs=FILE` among `name=value` settings is a cost curve of other models."""
     from underpaint.artifacts.cost_curve import read_cost_curve
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from underpaint.cli.errors import STOPPED, bad_input
+from underpaint.cli.live import LiveOptions
 from underpaint.cli.options import (
     USUAL_PRESET,
     Backend,
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from underpaint.runtime.evaluation.drawing_log import DrawingKey, DrawingLog, DrawnJob
     from underpaint.runtime.evaluation.plan import RunPlan
     from underpaint.runtime.evaluation.replay import ReplayLog
-    from underpaint.runtime.pipeline import Pipeline
+    from underpaint.runtime.models import OpenModels
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +58,19 @@ class RunOptions:
 
         return SamplingParams(temperature=self.temperature).temperature
 
-    def open(self, models: Path | None, *, on_device: bool = False) -> "tuple[Pipeline, SamplingParams]":
-        """The models of a folder, and how they are sampled; raises as `Pipeline.open` and `read_sampling` do."""
+    def open(
+        self, models: Path | None, live: LiveOptions | None = None, *, on_device: bool = False
+    ) -> "tuple[OpenModels, SamplingParams]":
+        """The models of a folder, or a live one, and how they are sampled; ValueError or OSError says what to do."""
+        if live is not None:
+            live.check(models, self.resolution, self.low, self.backend)
+            if live.live is not None:
+                opened = live.open()
+                return opened, self.sampling(opened)
         pipeline = open_pipeline(models, self.resolution, self.low, self.backend, on_device)
         return pipeline, self.sampling(pipeline)
 
-    def sampling(self, pipeline: "Pipeline") -> "SamplingParams":
+    def sampling(self, pipeline: "OpenModels") -> "SamplingParams":
         """How the models are sampled."""
         return read_sampling(self.temperature, self.guidance, self.top_k, self.top_p, pipeline)
 

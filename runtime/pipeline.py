@@ -186,6 +186,10 @@ class Pipeline:
             **smaller,
         }
 
+    def folder_models(self) -> Pipeline:
+        """See `runtime.models.OpenModels`."""
+        return self
+
     def condition(self, text: str) -> Condition:
         """What was typed, as the models of this folder take it; ValueError says what was expected."""
         return parse_condition(text, self.index.condition)

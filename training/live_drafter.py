@@ -26,9 +26,9 @@ from underpaint.models.checkpoints import load_whole
 from underpaint.models.config import build
 from underpaint.models.decoder import Decoder, StepOutput
 from underpaint.runtime.engines.drafter import EngineDrafter
-from underpaint.runtime.live.drafter import LiveDrafterDecoder, check_target, new_drafter, target_fingerprint, with_ends
+from underpaint.runtime.live.drafter import LiveDrafterDecoder, check_target, new_drafter, with_ends
 from underpaint.runtime.live.generate import AcceleratedModel
-from underpaint.runtime.live.model import Ids, LiveModel, LiveModelError
+from underpaint.runtime.live.model import Ids, LiveModel, LiveModelError, target_fingerprint
 from underpaint.training.drafter import DrafterSettings, agreement, drafter_loss, unroll
 from underpaint.training.history import Given
 from underpaint.training.loop import CHECKPOINT, LoopSettings, Loss, TrainingResult, train

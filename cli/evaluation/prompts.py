@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from underpaint.runtime.conditions import Condition
     from underpaint.runtime.evaluation.file_conditions import PromptFile
     from underpaint.runtime.evaluation.prompt_files import FilePrompt
-    from underpaint.runtime.pipeline import Pipeline
+    from underpaint.runtime.models import OpenModels
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ class ChosenPrompts(NamedTuple):
 
 
 def choose(
-    pipeline: "Pipeline", texts: Sequence[str], asked: PromptOptions, file: "PromptFile | None" = None
+    pipeline: "OpenModels", texts: Sequence[str], asked: PromptOptions, file: "PromptFile | None" = None
 ) -> ChosenPrompts:
     """What was typed, a file's prompts, or chosen ones; says on standard error what is left out of a file.
 

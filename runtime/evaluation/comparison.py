@@ -19,7 +19,7 @@ from underpaint.runtime.evaluation.drawing_log import DrawingKey
 from underpaint.runtime.methods.method import DecodingMethod, PipelineModels
 from underpaint.runtime.methods.method_config import TUNED
 from underpaint.runtime.methods.registry import build_method, resolve
-from underpaint.runtime.pipeline import Pipeline
+from underpaint.runtime.models import OpenModels
 from underpaint.zoo.grammars import TEXTURED, index_grammar
 
 BASELINE: Final = "ar"
@@ -128,7 +128,7 @@ def choose_prompts(count: int, skip: int = 0) -> tuple[Condition, ...]:
 
 
 def read_conditions(
-    pipeline: Pipeline, texts: Sequence[str], count: int | None, skip: int = 0
+    pipeline: OpenModels, texts: Sequence[str], count: int | None, skip: int = 0
 ) -> tuple[Condition, ...]:
     """What was typed, or else what is drawn where nothing was: 8 chosen prompts of the grammar, or class 0.
 
@@ -141,12 +141,17 @@ def read_conditions(
                 "--prompts-count and --prompts-skip choose prompts; leave them out, or leave the prompts out"
             )
         return tuple(pipeline.condition(text) for text in texts)
-    if index_grammar(pipeline.index) is not None:
+    own = pipeline.folder_models()
+    if own is None:
+        raise ValueError(
+            "expected prompts, as a live model has none to choose from; type some, or name a file: --prompts FILE"
+        )
+    if index_grammar(own.index) is not None:
         return choose_prompts(count or 8, skip)
     if count is not None or skip:
         raise ValueError(
             f"--prompts-count and --prompts-skip choose prompts of the grammar, and {pipeline.folder} takes "
-            f"{pipeline.index.condition}; name what to draw instead"
+            f"{own.index.condition}; name what to draw instead"
         )
     return (pipeline.condition("0"),)
 
@@ -163,7 +168,7 @@ def with_eager_baseline(plan: ComparisonPlan) -> ComparisonPlan:
 
 
 def build_methods(
-    pipeline: Pipeline,
+    pipeline: OpenModels,
     names: Sequence[str],
     temperature: float,
     settings: Mapping[str, Sequence[str]] | None = None,

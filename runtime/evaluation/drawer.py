@@ -20,7 +20,7 @@ from underpaint.runtime.evaluation.machine import describe_machine
 from underpaint.runtime.evaluation.picture_judge import PictureJudge, judge_of
 from underpaint.runtime.evaluation.plan import ModelTask, RunPlan
 from underpaint.runtime.methods.method import DecodingMethod, PipelineModels
-from underpaint.runtime.pipeline import Pipeline
+from underpaint.runtime.models import OpenModels
 
 
 class RunProgress(NamedTuple):
@@ -35,7 +35,7 @@ class RunProgress(NamedTuple):
 class _OpenModel:
     """One model of a run as a worker holds it."""
 
-    pipeline: Pipeline
+    pipeline: OpenModels
     judge: PictureJudge | None
     processor: str
     methods: dict[str, DecodingMethod] = field(default_factory=dict)
@@ -107,7 +107,7 @@ class OpenedDrawer:
         return DrawnJob(draw(self._models, method, self._sampling, condition, job.seed), processor=self._processor)
 
 
-def check_files(planned: Mapping[str, str], pipeline: Pipeline) -> None:
+def check_files(planned: Mapping[str, str], pipeline: OpenModels) -> None:
     """EngineError unless the models opened here are those that the plan was made with."""
     here = pipeline.fingerprint()["sha256"]
     other = sorted(name for name in here.keys() & planned.keys() if here[name] != planned[name])

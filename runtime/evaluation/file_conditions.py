@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 from underpaint.runtime.conditions import Condition
 from underpaint.runtime.evaluation.prompt_files import FilePrompt, PromptForm, find_form, known_prompts, read_prompts
 from underpaint.runtime.evaluation.prompt_source import PromptSource
-from underpaint.runtime.pipeline import Pipeline
+from underpaint.runtime.models import OpenModels
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class FileConditions(NamedTuple):
     unknown: tuple[tuple[FilePrompt, str], ...]
 
 
-def read_file_conditions(pipeline: Pipeline, asked: PromptFile) -> FileConditions:
+def read_file_conditions(pipeline: OpenModels, asked: PromptFile) -> FileConditions:
     """The conditions of a file's prompts. Models of classes take ImageNet's by number; others take the text.
 
     Raises ValueError as `read_prompts` does, where the models have no words for a prompt (unless those are skipped),
@@ -53,7 +53,8 @@ def read_file_conditions(pipeline: Pipeline, asked: PromptFile) -> FileCondition
     """
     repeated: Literal["refuse", "first"] = "first" if asked.skip_repeated else "refuse"
     prompts = read_prompts(asked.source, asked.form, asked.count, asked.skip, repeated)
-    classes = pipeline.index.condition == "class"
+    own = pipeline.folder_models()
+    classes = own is not None and own.index.condition == "class"
 
     def condition_of(prompt: FilePrompt) -> Condition:
         number = prompt.details.get("class") if classes else None

@@ -15,7 +15,7 @@ from underpaint.runtime.engines.context import EngineContext
 from underpaint.runtime.engines.images import Picture
 from underpaint.runtime.engines.judge import OnnxJudge
 from underpaint.runtime.evaluation.quality import Reading, Reference, load_reference
-from underpaint.runtime.pipeline import Pipeline
+from underpaint.runtime.models import OpenModels
 from underpaint.zoo.grammars import TEXTURED, Grammar, index_grammar
 from underpaint.zoo.load import locate
 
@@ -41,12 +41,13 @@ class PictureJudge:
         return Reading(values, judged.features[0].astype(np.float64), scores)
 
 
-def judge_of(pipeline: Pipeline) -> PictureJudge | None:
+def judge_of(pipeline: OpenModels) -> PictureJudge | None:
     """The judge in the folder of a pipeline's models, for its resolution; see `open_judge`."""
-    return open_judge(pipeline.folder, pipeline.index, pipeline.entry, pipeline.context)
+    own = pipeline.folder_models()
+    return None if own is None else open_judge(own.folder, own.index, own.entry, own.context)
 
 
-def judged_fingerprint(pipeline: Pipeline, judge: PictureJudge | None) -> dict[str, Any]:
+def judged_fingerprint(pipeline: OpenModels, judge: PictureJudge | None) -> dict[str, Any]:
     """The models and their judge, as JSON holds them; see `Pipeline.fingerprint`."""
     told = dict(pipeline.fingerprint())
     if judge is None:

@@ -25,7 +25,7 @@ from underpaint.runtime.evaluation.two_sample import (
     picture_features,
     two_sample_test,
 )
-from underpaint.runtime.pipeline import Pipeline
+from underpaint.runtime.models import OpenModels
 
 
 class PictureViews:
@@ -39,7 +39,7 @@ class PictureViews:
 
     def __init__(
         self,
-        pipeline: Pipeline,
+        pipeline: OpenModels,
         judge: PictureJudge | None,
         conditions: Sequence[Condition],
         readings: Mapping[tuple[int, ...], Reading] | None = None,

@@ -14,6 +14,7 @@ from underpaint.runtime.engines.context import EngineContext
 from underpaint.runtime.evaluation.comparison import ComparisonPlan, check_opens
 from underpaint.runtime.evaluation.drawing_log import DrawingKey, DrawingLog
 from underpaint.runtime.evaluation.picture_judge import PictureJudge, judge_of, judged_fingerprint
+from underpaint.runtime.models import OpenModels
 from underpaint.runtime.pipeline import Pipeline
 
 MOST_SHARES: Final = 1_000_000
@@ -75,7 +76,7 @@ class ModelPlan:
         device: What draws whole batches, as JSON holds it; empty where nothing does.
     """
 
-    pipeline: Pipeline
+    pipeline: OpenModels
     comparison: ComparisonPlan
     judge: PictureJudge | None
     fingerprint: Mapping[str, Any]
@@ -88,7 +89,7 @@ class ModelPlan:
     def for_workers(
         cls,
         spec: ModelSpec,
-        pipeline: Pipeline,
+        pipeline: OpenModels,
         comparison: ComparisonPlan,
         settings: Mapping[str, tuple[str, ...]],
         prompts_file: Mapping[str, Any],
@@ -124,7 +125,7 @@ class RunPlan:
 
     @classmethod
     def of(
-        cls, pipeline: Pipeline, comparison: ComparisonPlan, judge: PictureJudge | None = None, **more: Any
+        cls, pipeline: OpenModels, comparison: ComparisonPlan, judge: PictureJudge | None = None, **more: Any
     ) -> RunPlan:
         """The plan of one model that is open in this process; more: other fields of `ModelPlan`."""
         return cls((ModelPlan(pipeline, comparison, judge, judged_fingerprint(pipeline, judge), **more),))

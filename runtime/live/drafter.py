@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from time import perf_counter
 from typing import Any, Final
@@ -22,12 +21,10 @@ from underpaint.runtime.engines.context import EngineError
 from underpaint.runtime.engines.engine import PassOutput, PassTimer, check_cells
 from underpaint.runtime.engines.torch_sampling import sampled_probs
 from underpaint.runtime.live.memory import StaticCache
-from underpaint.runtime.live.model import LiveModel, LiveModelError
+from underpaint.runtime.live.model import LiveModel, LiveModelError, target_fingerprint
 
 _SCRATCH: Final = 640
 """Slots for drafted nodes, as exported drafters have: ten levels of the widest tree."""
-_HASHED_CODES: Final = 64
-"""Codes whose embeddings and logits tell one target from another."""
 
 
 def new_drafter(live: LiveModel) -> Decoder:
@@ -84,18 +81,6 @@ class _Borrowed(nn.Module):
         """Call the target's part."""
         result: Tensor = self._function[0](inputs)
         return result.to(self.weight.dtype)
-
-
-def target_fingerprint(live: LiveModel) -> str:
-    """SHA-256 of what a drafter reads of its target: embeddings of some codes, and the head's logits of these."""
-    codes = torch.arange(min(_HASHED_CODES, live.codes), device=next(live.body.parameters()).device)
-    with torch.inference_mode():
-        embeds = live.embed_codes(codes)
-        parts = (embeds, live.head(embeds))
-    digest = hashlib.sha256()
-    for part in parts:
-        digest.update(np.ascontiguousarray(part.float().cpu().numpy().round(3)).tobytes())
-    return digest.hexdigest()
 
 
 def check_target(live: LiveModel, fingerprint: str, name: str) -> None:

@@ -69,12 +69,10 @@ class GeneratedImage:
 class AcceleratedModel:
     """A live model that draws by one method; make one with `accelerate`."""
 
-    def __init__(
-        self, pipeline: LivePipeline, method: str, settings: Sequence[str], preset: str, processor: Any
-    ) -> None:
+    def __init__(self, pipeline: LivePipeline, method: str, settings: Sequence[str], preset: str) -> None:
         """See `accelerate`."""
         self.pipeline, self.method = pipeline, method
-        self._settings, self._preset, self._processor = tuple(settings), preset, processor
+        self._settings, self._preset = tuple(settings), preset
         resolve(method, pipeline.live.sampling.temperature, None, self._settings, preset)
 
     def __repr__(self) -> str:
@@ -143,14 +141,7 @@ class AcceleratedModel:
         return GeneratedImage(drawing, self.live.token_ids(tokens), pixels)
 
     def _ids(self, prompt: str | Sequence[int]) -> Sequence[int]:
-        if not isinstance(prompt, str):
-            return prompt
-        if self.live.encode is None or self._processor is None:
-            raise LiveModelError(
-                f"prompt {prompt[:40]!r}: expected ids, as no processor was given; pass "
-                "processor=AutoProcessor.from_pretrained(...) to accelerate()"
-            )
-        return self.live.encode(self._processor, prompt)
+        return self.pipeline.words(prompt) if isinstance(prompt, str) else prompt
 
 
 def accelerate(
@@ -194,7 +185,7 @@ def accelerate(
         )
     model.eval()
     live = chosen(model, processor, grid=None if grid is None else Grid(*grid), longest_prompt=longest_prompt)
-    return AcceleratedModel(LivePipeline(live, drafter), method, settings, preset, processor)
+    return AcceleratedModel(LivePipeline(live, drafter, processor), method, settings, preset)
 
 
 def custom_generate(

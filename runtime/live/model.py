@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -17,6 +19,8 @@ from underpaint.artifacts.decoder_config import DecoderConfig
 
 Ids: TypeAlias = tuple[int, ...]
 """Ids of the model's own vocabulary."""
+_HASHED_CODES: Final = 64
+"""Codes whose embeddings and logits tell one target from another."""
 
 
 class LiveModelError(ValueError):
@@ -146,3 +150,15 @@ class LiveModel:
                 f"prompt: expected ids that end with {list(marks)}, which begin a picture of {self.family}, got "
                 f"{list(ids[-len(marks) :])}; append them, or give the prompt as text with a processor"
             )
+
+
+def target_fingerprint(live: LiveModel) -> str:
+    """SHA-256 of what a drafter reads of its target: embeddings of some codes, and the head's logits of these."""
+    codes = torch.arange(min(_HASHED_CODES, live.codes), device=next(live.body.parameters()).device)
+    with torch.inference_mode():
+        embeds = live.embed_codes(codes)
+        parts = (embeds, live.head(embeds))
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(np.ascontiguousarray(part.float().cpu().numpy().round(3)).tobytes())
+    return digest.hexdigest()

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
 import numpy as np
+import torch
 
 from underpaint.algos.accept.neighbours import nearest_codes
+from underpaint.algos.arrays import IntArray
 from underpaint.algos.protocols import Grid
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.spatial.target import GridTarget
@@ -12,12 +18,15 @@ from underpaint.algos.step import Drafter, Target
 from underpaint.runtime.conditions import Condition
 from underpaint.runtime.engines.drafter import EngineDrafter
 from underpaint.runtime.engines.grid_target import EngineGridTarget
+from underpaint.runtime.engines.images import Picture
 from underpaint.runtime.engines.target import EngineTarget
 from underpaint.runtime.live.engine import LiveDecoder, LiveEncoder
-from underpaint.runtime.live.model import LiveModel, LiveModelError
+from underpaint.runtime.live.model import LiveModel, LiveModelError, target_fingerprint
 from underpaint.runtime.methods.method import ModelTables, Timed
 from underpaint.runtime.resampling.resampler import Resampler
 
+BACKEND = "live"
+"""What runs a live model, where commands tell backends apart."""
 MAX_NODES = 64
 """Nodes of the largest tree, its root included."""
 _NEIGHBOURS = 100
@@ -25,18 +34,28 @@ _NEIGHBOURS = 100
 
 
 class LivePipeline:
-    """Implements `methods.method.PipelineModels` on a live model."""
+    """Implements `runtime.models.OpenModels` on a live model."""
 
     max_nodes = MAX_NODES
+    backend: str = BACKEND
+    resolution: int | None = None
 
-    def __init__(self, live: LiveModel, drafter: EngineDrafter | None = None) -> None:
+    def __init__(
+        self,
+        live: LiveModel,
+        drafter: EngineDrafter | None = None,
+        processor: Any = None,
+        folder: Path = Path(),
+    ) -> None:
         """Open a pipeline.
 
         Args:
             live: The model.
             drafter: A drafter that was trained for it; methods that need none run without.
+            processor: The model's processor, for prompts in words.
+            folder: Where the model was read from, for messages.
         """
-        self.live, self._drafter = live, drafter
+        self.live, self._drafter, self._processor, self._folder = live, drafter, processor, folder
         self.high = EngineTarget(LiveDecoder(live, features=drafter is not None), live.sampling, LiveEncoder(live))
         self._tables: ModelTables | None = None
 
@@ -83,6 +102,79 @@ class LivePipeline:
 
     def resampler(self, kind: str, ratio: int) -> Resampler:
         raise LiveModelError("MuLo-SD: a live model has no target of a lower resolution; use another method")
+
+    @property
+    def folder(self) -> Path:
+        """Where the model was read from."""
+        return self._folder
+
+    @property
+    def sampling(self) -> SamplingParams:
+        """What the model's authors publish."""
+        return self.live.sampling
+
+    @property
+    def decoder(self) -> Any:
+        """What makes pictures of codes; None where `transformers` has no picture decoder of the family."""
+        return self.live.decode
+
+    def title(self) -> str:
+        """The family and its grid, for the heads of tables."""
+        return f"{self.live.family}, {self.grid.height} x {self.grid.width} codes"
+
+    def fingerprint(self) -> dict[str, Any]:
+        """The model, its type and its threads, as JSON holds them."""
+        weight = next(self.live.body.parameters())
+        return {
+            "resolution": None,
+            "grid": list(self.grid),
+            "target": self.live.family,
+            "drafter": None if self._drafter is None else "drafter",
+            "engine": self.backend,
+            "precision": str(weight.dtype).removeprefix("torch."),
+            "threads": torch.get_num_threads(),
+            "sha256": {"target": target_fingerprint(self.live)},
+        }
+
+    def condition(self, text: str) -> Condition:
+        """A prompt in words, or ids with commas between; LiveModelError where the model does not take it."""
+        live, parts = self.live, [part.strip() for part in text.split(",")]
+        ids: Sequence[int]
+        if all(part.isdecimal() and part.isascii() for part in parts):
+            ids = [int(part) for part in parts]
+        else:
+            ids = self.words(text)
+        checked = live.check_prompt(ids)
+        live.check_start(checked)
+        return Condition(text, checked)
+
+    def words(self, text: str) -> Sequence[int]:
+        """The ids of a prompt in words; LiveModelError where no processor of the model is there."""
+        if self.live.encode is None or self._processor is None:
+            raise LiveModelError(
+                f"prompt {text[:40]!r}: expected ids, as no processor was given; pass "
+                "processor=AutoProcessor.from_pretrained(...) to accelerate(), or put the processor's files into the "
+                "folder of --live"
+            )
+        try:
+            return self.live.encode(self._processor, text)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise LiveModelError(
+                f"prompt {text[:40]!r}: expected the processor of a {self.live.family} model, got "
+                f"{type(self._processor).__name__} ({error}); pass the model's own, or give the prompt as ids"
+            ) from error
+
+    def picture(self, tokens: IntArray) -> Picture:
+        """The picture [H, W, 3] of codes [cells]; LiveModelError where the model has no picture decoder."""
+        if self.live.decode is None:
+            raise LiveModelError(
+                f"picture: transformers has no picture decoder of {self.live.family}; use the tokens with the authors' "
+                "own"
+            )
+        return self.live.decode(tokens)
+
+    def folder_models(self) -> None:
+        """See `runtime.models.OpenModels`: a live model is no exported folder."""
 
     def close(self) -> None:
         """Give the cache's memory back."""

@@ -1,0 +1,110 @@
+"""Open a live model from a folder on disk, as the commands name it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from underpaint.algos.protocols import Grid
+from underpaint.artifacts.strict_json import read_object
+from underpaint.runtime.live.families import FAMILIES, Family, family_of
+from underpaint.runtime.live.model import LiveModelError
+from underpaint.runtime.live.pipeline import LivePipeline
+
+_OWN = "family"
+"""The name of the function in a file that brings a family of one's own."""
+
+
+def open_live(folder: Path, family: str | None = None, grid: str | None = None, dtype: str = "auto") -> LivePipeline:
+    """Load a model of `transformers` from a local folder; nothing is fetched.
+
+    Args:
+        folder: As `save_pretrained` or a download of the hub leaves it: config.json and weights, and a processor's
+            files for prompts in words.
+        family: A name of `runtime.live.families.FAMILIES`, or a .py file that defines a function `family`; None goes by
+            the model's class.
+        grid: Rows and columns of tokens, "48x48"; None takes the family's usual size.
+        dtype: "auto" (as the weights are stored), "float32", "bfloat16" or "float16".
+
+    Raises:
+        LiveModelError: No such folder, model class, family or grid; the message says what to do.
+    """
+    sized, made = read_grid(grid), read_family(family)
+    config = folder / "config.json"
+    if not config.is_file():
+        raise LiveModelError(
+            f"--live {folder}: expected a folder with config.json and weights, as save_pretrained() writes it, got "
+            "none; download the model first"
+        )
+    try:
+        import transformers
+    except ModuleNotFoundError as error:
+        raise LiveModelError(
+            "--live needs transformers and PyTorch; install them: pip install 'underpaint[live]'"
+        ) from error
+    names = read_object(config).get("architectures")
+    name = names[0] if isinstance(names, list) and names and isinstance(names[0], str) else ""
+    library: Any = transformers
+    model_class = getattr(library, name, None)
+    if model_class is None or not hasattr(model_class, "from_pretrained"):
+        raise LiveModelError(
+            f"{config}: architectures: expected a model class of transformers {library.__version__}, got "
+            f"{name!r}; give a model that it knows"
+        )
+    if made is None:
+        family_of(type(name, (), {})())  # a class without a family is refused before its weights are read
+    library.utils.logging.disable_progress_bar()
+    try:
+        model = model_class.from_pretrained(folder, dtype=dtype, local_files_only=True)
+    except (OSError, ValueError, RuntimeError) as error:
+        told = str(error).strip().splitlines()
+        raise LiveModelError(
+            f"--live {folder}: the weights could not be loaded ({told[0] if told else error})"
+        ) from error
+    model.eval()
+    processor = _processor(library, folder)
+    live = family_of(model, made)(model, processor, grid=sized, longest_prompt=1024)
+    return LivePipeline(live, None, processor, folder)
+
+
+def _processor(transformers: Any, folder: Path) -> Any:
+    """The model's processor, or its tokenizer; None where the folder has neither."""
+    for kind in ("AutoProcessor", "AutoTokenizer"):
+        try:
+            return getattr(transformers, kind).from_pretrained(folder, local_files_only=True)
+        except (OSError, ValueError, KeyError, TypeError, ImportError, json.JSONDecodeError):
+            continue
+    return None
+
+
+def read_grid(text: str | None) -> Grid | None:
+    """ "48x64" as 48 rows of 64 cells; LiveModelError for anything else."""
+    if text is None:
+        return None
+    rows, _, columns = text.partition("x")
+    sides = [int(side) if side.isdecimal() and side.isascii() and len(side) < 5 else 0 for side in (rows, columns)]
+    if min(sides) < 1:
+        raise LiveModelError(f"--grid: expected ROWSxCOLUMNS of tokens, such as 48x48, got {text[:40]!r}")
+    return Grid(*sides)
+
+
+def read_family(text: str | None) -> str | Family | None:
+    """A family's name, or the function `family` of a .py file; LiveModelError for anything else."""
+    if text is None or text in FAMILIES:
+        return text
+    path = Path(text)
+    if path.suffix != ".py":
+        raise LiveModelError(f"--family: expected one of {', '.join(FAMILIES)}, or a .py file, got {text[:60]!r}")
+    if not path.is_file():
+        raise LiveModelError(f"--family {path}: there is no such file; docs/how-to/use-a-live-model.md shows one")
+    from runpy import run_path
+
+    try:
+        found = run_path(str(path)).get(_OWN)
+    except Exception as error:
+        raise LiveModelError(f"--family {path}: it raised {type(error).__name__}: {error}; mend it") from error
+    if not callable(found):
+        raise LiveModelError(f"--family {path}: expected a function named {_OWN}, got none; define one")
+    family: Family = found
+    return family

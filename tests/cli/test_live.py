@@ -1,0 +1,101 @@
+"""`--live FOLDER`: a model of transformers on the command line."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.cli.program import run_program
+from tests.runtime.live.tiny_models import MODELS, SIDE
+
+PROMPT = "0,103,110,121"
+
+
+@pytest.fixture(scope="module")
+def emu3(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny Emu3, saved as a download of the hub is."""
+    folder = tmp_path_factory.mktemp("emu3")
+    MODELS["emu3"]().model.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def test_generate_draws_a_picture_of_a_live_model(emu3, tmp_path, monkeypatch):
+    command = f"generate {PROMPT} --live {emu3} --grid {SIDE}x{SIDE} --out fox.png --save-tokens"
+    done = run_program(command, tmp_path, monkeypatch)
+    assert (done.code, done.crash) == (0, ""), done
+    assert (tmp_path / "fox.png").is_file()
+    told = json.loads((tmp_path / "fox.json").read_text())
+    assert len(told["tokens"]) == SIDE * SIDE
+
+
+def test_compare_holds_lossless_methods_to_plain_decoding(emu3, tmp_path, monkeypatch):
+    command = (
+        f"compare {PROMPT} --live {emu3} --grid {SIDE}x{SIDE} --temperature 0 --methods sjd,jacobi-lookup --out out"
+    )
+    done = run_program(command, tmp_path, monkeypatch)
+    assert (done.code, done.crash) == (0, ""), done
+    told = json.loads((tmp_path / "out" / "compare.json").read_text())
+    assert [row["identical_to_ar"] for row in told["rows"]] == [1.0, 1.0, 1.0]
+    assert told["model"]["engine"] == "live"
+    again = run_program(command, tmp_path, monkeypatch)
+    assert again.code == 0
+    assert "nothing left to draw" in again.err + again.out
+
+
+def test_a_family_of_ones_own_is_a_file(tmp_path, monkeypatch):
+    import transformers
+
+    config = transformers.LlamaConfig(
+        vocab_size=80, hidden_size=32, intermediate_size=64, num_hidden_layers=1, num_attention_heads=2
+    )
+    transformers.LlamaForCausalLM(config).save_pretrained(tmp_path / "llama")
+    root = Path(__file__).parents[2]
+    shutil.copy(root / "docs" / "examples" / "my_family.py", tmp_path / "my_family.py")
+    command = "compare 1,2,3,7 --live llama --family my_family.py --methods sjd --temperature 0 --out out"
+    done = run_program(command, tmp_path, monkeypatch)
+    assert (done.code, done.crash) == (0, ""), done
+    refused = run_program("compare 1,2,3,7 --live llama --methods sjd --out two", tmp_path, monkeypatch)
+    assert refused.code == 2
+    assert "expected one of JanusForConditionalGeneration" in " ".join(refused.err.split())
+    assert not (tmp_path / "two").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ("--live nowhere", "expected a folder with config.json"),
+        ("--live EMU3 --grid 6", "--grid: expected ROWSxCOLUMNS"),
+        ("--live EMU3 --family liquid", "--family: expected one of janus, emu3"),
+        ("--live EMU3 --family gone.py", "there is no such file"),
+        ("--live EMU3 --models x", "leave --models out"),
+        ("--live EMU3 --backend tensorrt", "leave --backend out"),
+        ("--grid 6x6", "name its folder with --live"),
+        ("--live EMU3 --family lumina-mgpt", "vocabulary_map"),
+    ],
+)
+def test_bad_options_are_refused_before_anything_is_written(emu3, tmp_path, monkeypatch, options, expected):
+    command = f"compare {PROMPT} --methods sjd --out out " + options.replace("EMU3", str(emu3))
+    done = run_program(command, tmp_path, monkeypatch)
+    assert (done.code, done.crash) == (2, ""), done
+    assert expected in " ".join(done.err.replace("\u2502", " ").split())
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("prompt", ["a red bicycle", "1,2", "0,999,121"])
+def test_prompts_that_do_not_fit_are_refused(emu3, tmp_path, monkeypatch, prompt):
+    done = run_program(f"generate '{prompt}' --live {emu3} --grid 6x6 --out x.png", tmp_path, monkeypatch)
+    assert (done.code, done.crash) == (2, ""), done
+    assert "prompt" in done.err
+    assert list(tmp_path.iterdir()) == []
