@@ -164,7 +164,9 @@ def compare(
         check_opens(pipeline, plan)
         if save_pictures and pipeline.decoder is None:
             raise ValueError(f"--save-pictures: {pipeline.folder} holds no picture decoder; leave it out")
-        costs = None if on_device is not None else tables_with_costs(pipeline, configs, sampling).costs
+        costs = (
+            None if on_device is not None else tables_with_costs(pipeline, configs, sampling, options.no_costs).costs
+        )
         if costs is not None:
             plan = replace(plan, methods=build_methods(pipeline, names, checked, own, preset, costs))
         plan = plan if on_device is None else with_eager_baseline(plan)
@@ -185,7 +187,7 @@ def compare(
         curve = None
         draw_all_on_device(on_device, plan, log)
     else:
-        curve = curve_for(pipeline, sampling, finished=len(log) >= plan.size)
+        curve = curve_for(pipeline, sampling, measure=False)
         draw_run(run.jobs(), log, InProcess(OpenedDrawer(pipeline, plan)), plan.size)
         record_all(run, log, replays, save_replay)
     _report(run, out, figures, log, replays, curve, form, likelihood, on_device)

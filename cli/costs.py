@@ -67,26 +67,29 @@ def costs(
         note_files((export,), f"{then} {shlex.quote(str(export))} simulates on this machine", form)
 
 
-def curve_for(pipeline: "OpenModels", sampling: "SamplingParams", *, finished: bool = False) -> "CostCurveFile | None":
-    """The curve of this machine, kept or measured now; None where the models have no drafter.
+def curve_for(pipeline: "OpenModels", sampling: "SamplingParams", *, measure: bool = True) -> "CostCurveFile | None":
+    """The curve of this machine; None where the models have no drafter.
 
-    finished: whether all is drawn, so that nothing is measured now.
+    measure: whether to measure it now where none is kept; else None is given then.
     """
     from underpaint.runtime.costs.machine_curve import kept_curve
 
+    if measure:
+        return _curve(pipeline, sampling)
     own = pipeline.folder_models()
-    if finished:
-        return None if own is None else kept_curve(own, sampling)
-    return _curve(pipeline, sampling)
+    return None if own is None or own.loaded_drafter is None else kept_curve(own, sampling)
 
 
 def tables_with_costs(
-    pipeline: "OpenModels", configs: "Sequence[MethodConfig]", sampling: "SamplingParams"
+    pipeline: "OpenModels", configs: "Sequence[MethodConfig]", sampling: "SamplingParams", left_out: bool = False
 ) -> "ModelTables":
-    """The pipeline's tables, with the costs of this machine where one of the methods chooses by them."""
+    """The pipeline's tables, with the costs of this machine where one of the methods chooses by them.
+
+    left_out: whether those methods choose by their own defaults instead, and nothing is measured.
+    """
     from underpaint.artifacts.cost_curve import engine_costs
 
-    if not any(config.needs_costs for config in configs):
+    if left_out or not any(config.needs_costs for config in configs):
         return pipeline.tables
     curve = _curve(pipeline, sampling)
     return pipeline.tables if curve is None else pipeline.tables._replace(costs=engine_costs(curve))

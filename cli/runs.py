@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -51,6 +51,13 @@ class RunOptions:
     resolution: Resolution = None
     low: Low = None
     backend: Backend = "cpu"
+    no_costs: Annotated[
+        bool,
+        typer.Option(
+            "--no-costs",
+            help="Measure no cost curve: methods that choose by costs (roofline, sequoia) take their defaults.",
+        ),
+    ] = False
 
     def checked_temperature(self) -> float:
         """The temperature; ValueError out of range, before any model is opened."""

@@ -91,7 +91,7 @@ def sweep(
         judge = judge_of(pipeline)
         if judge is None:
             raise ValueError(f"sweep: {pipeline.folder} holds no judge, so there is no quality to plot; use `compare`")
-        tables = tables_with_costs(pipeline, configs, sampling)
+        tables = tables_with_costs(pipeline, configs, sampling, options.no_costs)
         drawn_by = tuple(build_method(one.label, config, tables) for one, config in zip(asked, configs, strict=True))
         chosen = choose(pipeline, (), prompt_options)
         plan = ComparisonPlan(drawn_by, chosen.conditions, tuple(range(options.seeds)), sampling, preset)
@@ -103,7 +103,7 @@ def sweep(
         check_apart({"the record of drawings": log.path, "the plot": plot, "--json": figures})
         check_replaceable("the plot", plot)
         check_replaceable("the figures", figures, "json")
-    curve = curve_for(pipeline, sampling, finished=len(log) >= plan.size)
+    curve = curve_for(pipeline, sampling, measure=False)
     draw_run(run.jobs(), log, InProcess(OpenedDrawer(pipeline, plan)), plan.size)
     report = make_report(run, log)
     plain = {**to_results(run, report, typed_command(), curve), "kind": "sweep"}

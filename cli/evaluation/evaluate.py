@@ -155,7 +155,7 @@ def _plan_model(
     configs = {name: resolve(name, params.temperature, None, own.get(name, ()), preset) for name in names}
     check_promises(configs.values())
     priced = [name for name, config in configs.items() if config.needs_costs]
-    if priced:
+    if priced and not options.no_costs:
         curve = costs_file(out, spec, pipeline, params, inline=inline, tell=_tell_of_costs)
         own |= {name: (*own.get(name, ()), f"costs={curve}") for name in priced}
     built = build_methods(pipeline, names, params.temperature, own, preset)

@@ -1,0 +1,37 @@
+"""A cost curve is measured only where a method chooses by one, and can be left out."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.cli.program import run_program
+from underpaint.runtime.costs import machine_curve
+
+
+@pytest.mark.parametrize(("methods", "option"), [("eagle2,zipar", ""), ("sequoia", "--no-costs")])
+def test_nothing_is_measured_that_no_method_asks_for(tmp_path, monkeypatch, methods, option):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(machine_curve, "curve_of", lambda *_, **__: pytest.fail("a curve was measured"))
+    command = (
+        f"compare 'a glossy fox left of a panda' --methods {methods} --resolution 64 --no-likelihood --out out {option}"
+    )
+    done = run_program(command, tmp_path, monkeypatch)
+    assert (done.code, done.crash) == (0, ""), done
+    told = json.loads((tmp_path / "out" / "compare.json").read_text())
+    assert len(told["rows"]) == 1 + len(methods.split(","))
+
+
+def test_a_method_that_chooses_by_costs_measures_them(tmp_path, monkeypatch):
+    asked = []
+
+    def measured(*_, **__):
+        asked.append(1)
+        raise ValueError("measured")
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(machine_curve, "curve_of", measured)
+    command = "compare 'a glossy fox left of a panda' --methods sequoia --resolution 64 --no-likelihood --out out"
+    assert run_program(command, tmp_path, monkeypatch).code == 2
+    assert asked == [1]
