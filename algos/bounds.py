@@ -1,4 +1,4 @@
-"""Bounds of settings, declared where a setting is: `depth: Nodes = 5`, or `Annotated[float, Within(0.0, 2.0)]`."""
+"""Bounds of settings, declared where a setting is: `depth: Nodes = 5`, or `Annotated[float, Bounds(0.0, 2.0)]`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MOST_MS: Final = 1e9
 """The most milliseconds that a pass may take, 11 days; cost curves are read up to as much."""
 
 
-class Within(NamedTuple):
+class Bounds(NamedTuple):
     """The values that a setting may have: from `least` to `most`.
 
     above: `least` itself is left out.
@@ -53,25 +53,25 @@ class Within(NamedTuple):
             raise ValueError(f"{what} must be at most {most}, got {value!r}")
 
 
-Share: TypeAlias = Annotated[float, Within(0.0, 1.0)]
-PositiveShare: TypeAlias = Annotated[float, Within(0.0, 1.0, above=True)]
-Weight: TypeAlias = Annotated[float, Within(0.0, MOST_WEIGHT, above=True)]
+Share: TypeAlias = Annotated[float, Bounds(0.0, 1.0)]
+PositiveShare: TypeAlias = Annotated[float, Bounds(0.0, 1.0, above=True)]
+Weight: TypeAlias = Annotated[float, Bounds(0.0, MOST_WEIGHT, above=True)]
 """In expected tokens, of a belief held before a picture is looked at."""
-Milliseconds: TypeAlias = Annotated[float, Within(0.0, MOST_MS)]
-Nodes: TypeAlias = Annotated[int, Within(1, MOST_NODES)]
+Milliseconds: TypeAlias = Annotated[float, Bounds(0.0, MOST_MS)]
+Nodes: TypeAlias = Annotated[int, Bounds(1, MOST_NODES)]
 """Drafted nodes of a tree, its levels, or the children of a node."""
-NodesOrNone: TypeAlias = Annotated[int, Within(0, MOST_NODES)]
-Cells: TypeAlias = Annotated[int, Within(1, MOST_CELLS)]
+NodesOrNone: TypeAlias = Annotated[int, Bounds(0, MOST_NODES)]
+Cells: TypeAlias = Annotated[int, Bounds(1, MOST_CELLS)]
 """Cells of a window or a lead, or cycles of a picture."""
-CellsOrNone: TypeAlias = Annotated[int, Within(0, MOST_CELLS)]
-Factor: TypeAlias = Annotated[float, Within(1.0, MOST_FACTOR)]
+CellsOrNone: TypeAlias = Annotated[int, Bounds(0, MOST_CELLS)]
+Factor: TypeAlias = Annotated[float, Bounds(1.0, MOST_FACTOR)]
 """By how much a pool may outweigh its token."""
-Codes: TypeAlias = Annotated[int, Within(0, MOST_CODES)]
+Codes: TypeAlias = Annotated[int, Bounds(0, MOST_CODES)]
 """Near codes of a code; the table at hand bounds them closer."""
 
 
 @cache
-def declared(make: Callable[..., Any]) -> dict[str, tuple[Within | None, tuple[object, ...]]]:
+def declared(make: Callable[..., Any]) -> dict[str, tuple[Bounds | None, tuple[object, ...]]]:
     """What the fields of the dataclass `make` declare: bounds, and the options of a choice; neither where none is."""
     hints = get_type_hints(make, include_extras=True)
     return {name: (next(_bounds(kind), None), tuple(_options(kind))) for name, kind in hints.items()}
@@ -85,21 +85,21 @@ def check_bounds(what: str, settings: Any) -> None:
         settings: An instance of a dataclass. Fields that declare nothing, and those not set yet, are not looked at.
     """
     make: Callable[..., Any] = type(settings)
-    for name, (within, options) in declared(make).items():
+    for name, (bounds, options) in declared(make).items():
         if not hasattr(settings, name):
             continue
         value = getattr(settings, name)
-        if within is not None:
-            within.check(f"{what}: {name}", value)
+        if bounds is not None:
+            bounds.check(f"{what}: {name}", value)
         if is_dataclass(value):
             check_bounds(f"{what}: {name}", value)
         if options and value not in options:
             raise ValueError(f"{what}: {name} must be one of {', '.join(map(str, options))}, got {value!r}")
 
 
-def _bounds(kind: Any) -> Iterator[Within]:
+def _bounds(kind: Any) -> Iterator[Bounds]:
     if get_origin(kind) is Annotated:
-        yield from (extra for extra in get_args(kind)[1:] if isinstance(extra, Within))
+        yield from (extra for extra in get_args(kind)[1:] if isinstance(extra, Bounds))
     elif get_origin(kind) in (Union, UnionType, tuple):
         for part in get_args(kind):
             yield from _bounds(part)

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, TypeAlias
 import numpy as np
 
 from underpaint.algos.arrays import FloatArray, IntArray
-from underpaint.algos.bounds import CellsOrNone, Nodes, PositiveShare, Within, check_bounds
+from underpaint.algos.bounds import Bounds, CellsOrNone, Nodes, PositiveShare, check_bounds
 from underpaint.algos.chance import At, Chance, Role
 from underpaint.algos.draft.tree_builder import fuses_trees
 from underpaint.algos.path_similarity import path_similarity
@@ -34,7 +34,7 @@ class Skipping:
     every: CellsOrNone = 4
     longest: Nodes = 4
     schedule: Schedule = "uniform"
-    threshold: Annotated[float, Within(-1.0, 1.0)] = 0.7
+    threshold: Annotated[float, Bounds(-1.0, 1.0)] = 0.7
     decay: PositiveShare = 0.9
 
     def __post_init__(self) -> None:

@@ -60,7 +60,7 @@ def usable_cores() -> int:
 
 
 @dataclass(slots=True)
-class InProcess(Generic[Job, Result]):
+class ThisProcess(Generic[Job, Result]):
     """This process; an error in a job is raised as it is."""
 
     work: Callable[[Job], Result]
@@ -179,7 +179,7 @@ def local_workers(
     work: Callable[[Job], Result], count: int, known: tuple[type[Exception], ...] = ()
 ) -> Workers[Job, Result]:
     """So many processes of one thread each; this process where `count` is 1. See `Processes` for the arguments."""
-    return InProcess(work) if count == 1 else Processes(work, count, ONE_THREAD, known)
+    return ThisProcess(work) if count == 1 else Processes(work, count, ONE_THREAD, known)
 
 
 def _serve(

@@ -123,7 +123,7 @@ def compare(
     A stopped comparison (Ctrl-C) keeps what is drawn; the same command goes on with it. Quality is reported where the
     folder of models holds a judge, pictures where it holds a decoder.
     """
-    from underpaint.artifacts.workers import InProcess
+    from underpaint.artifacts.workers import ThisProcess
     from underpaint.runtime.evaluation.comparison import (
         EAGER,
         ComparisonPlan,
@@ -188,7 +188,7 @@ def compare(
         draw_all_on_device(on_device, plan, log)
     else:
         curve = curve_for(pipeline, sampling, measure=False)
-        draw_run(run.jobs(), log, InProcess(OpenedDrawer(pipeline, plan)), plan.size)
+        draw_run(run.jobs(), log, ThisProcess(OpenedDrawer(pipeline, plan)), plan.size)
         record_all(run, log, replays, save_replay)
     _report(run, out, figures, log, replays, curve, form, likelihood, on_device)
     if save_pictures:

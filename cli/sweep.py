@@ -66,7 +66,7 @@ def sweep(
     of each method, as `compare` takes them; report them on other prompts (--prompts-skip). A stopped sweep (Ctrl-C)
     keeps what is drawn; the same command goes on with it.
     """
-    from underpaint.artifacts.workers import InProcess
+    from underpaint.artifacts.workers import ThisProcess
     from underpaint.cli.comparison_table import print_rows, title_of
     from underpaint.runtime.evaluation.comparison import BASELINE, ComparisonPlan, check_opens
     from underpaint.runtime.evaluation.drawer import OpenedDrawer
@@ -104,7 +104,7 @@ def sweep(
         check_replaceable("the plot", plot)
         check_replaceable("the figures", figures, "json")
     curve = curve_for(pipeline, sampling, measure=False)
-    draw_run(run.jobs(), log, InProcess(OpenedDrawer(pipeline, plan)), plan.size)
+    draw_run(run.jobs(), log, ThisProcess(OpenedDrawer(pipeline, plan)), plan.size)
     report = make_report(run, log)
     plain = {**to_results(run, report, typed_command(), curve), "kind": "sweep"}
     del plain["acceptance_per_cell"]

@@ -10,7 +10,7 @@ from underpaint.algos.accept.relaxed import Odds, RelaxedSiblings
 from underpaint.algos.accept.spec import RULES, DraftedNode, RuleSpec, Settings, every_combination, require_drawn
 from underpaint.algos.accept.walk import walk
 from underpaint.algos.arrays import FloatArray
-from underpaint.algos.bounds import Within, check_bounds
+from underpaint.algos.bounds import Bounds, check_bounds
 from underpaint.algos.chance import Chance
 from underpaint.algos.numbers import MOST_FACTOR
 from underpaint.algos.tree import DRAWN, DraftTree, Verdict
@@ -40,9 +40,9 @@ class CoolSD:
     delta > 0, nu >= 0. mu: None sets it so that the factors have mean `delta` over the depth of the tree.
     """
 
-    delta: Annotated[float, Within(0.0, MOST_FACTOR, above=True)] = 1.1
-    nu: Annotated[float, Within(0.0, MOST_COOLING)] = 0.7
-    mu: Annotated[float, Within(-MOST_COOLING, MOST_COOLING)] | None = None
+    delta: Annotated[float, Bounds(0.0, MOST_FACTOR, above=True)] = 1.1
+    nu: Annotated[float, Bounds(0.0, MOST_COOLING)] = 0.7
+    mu: Annotated[float, Bounds(-MOST_COOLING, MOST_COOLING)] | None = None
 
     def __post_init__(self) -> None:
         check_bounds("cool", self)

@@ -14,7 +14,7 @@ from underpaint.algos.accept.walk import Choice, kept_ends
 from underpaint.algos.arrays import BoolArray, FloatArray, IntArray
 from underpaint.algos.batched.longest import HoldsMass, LongestPath
 from underpaint.algos.batched.spec import BatchedRule
-from underpaint.algos.bounds import Codes, Within, check_bounds
+from underpaint.algos.bounds import Bounds, Codes, check_bounds
 from underpaint.algos.chance import At, Chance, Role
 from underpaint.algos.tree import DRAWN, DraftTree, Verdict
 
@@ -54,7 +54,7 @@ class PooledThreshold:
 
     neighbours: IntArray
     k: Codes = 0
-    tau: Annotated[float, Within(0.0, inf, above=True)] = 0.5
+    tau: Annotated[float, Bounds(0.0, inf, above=True)] = 0.5
     choose: Choice = "longest"
 
     def __post_init__(self) -> None:

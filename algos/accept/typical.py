@@ -10,7 +10,7 @@ import numpy as np
 from underpaint.algos.accept.spec import RULES, RuleSpec, every_combination
 from underpaint.algos.accept.walk import kept_ends
 from underpaint.algos.arrays import FloatArray
-from underpaint.algos.bounds import PositiveShare, Within, check_bounds
+from underpaint.algos.bounds import Bounds, PositiveShare, check_bounds
 from underpaint.algos.chance import At, Chance, Role
 from underpaint.algos.tree import DRAWN, DraftTree, Verdict
 
@@ -35,7 +35,7 @@ class TypicalAcceptance:
     """
 
     epsilon: PositiveShare = 0.09
-    alpha: Annotated[float, Within(0.0, inf, above=True)] = 0.3
+    alpha: Annotated[float, Bounds(0.0, inf, above=True)] = 0.3
     choose: Ends = "likeliest"
 
     def __post_init__(self) -> None:

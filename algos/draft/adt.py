@@ -9,7 +9,7 @@ import numpy as np
 from underpaint.algos.arrays import IntArray
 from underpaint.algos.batched.dynamic_trees import grow_dynamic
 from underpaint.algos.batched.spec import BatchedPolicy, ImageBatch, TreeBatch
-from underpaint.algos.bounds import MOST_NODES, NodesOrNone, Within, check_bounds
+from underpaint.algos.bounds import MOST_NODES, Bounds, NodesOrNone, check_bounds
 from underpaint.algos.bounds import Nodes as NodeCount
 from underpaint.algos.chance import At, Chance, Role
 from underpaint.algos.draft.eagle2 import grow_eagle2
@@ -59,7 +59,7 @@ class AdtTree:
     row_start: RowStart = "carry"
     acceptance_of: AcceptanceOf = "neighbour"
     nodes: Nodes = "fixed"
-    beta: Annotated[float, Within(0.0, MOST_NODES)] = 0.5
+    beta: Annotated[float, Bounds(0.0, MOST_NODES)] = 0.5
     step_depth: NodesOrNone = 1
     step_width: NodesOrNone = 1
     min_depth: NodeCount = 1

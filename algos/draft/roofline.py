@@ -8,6 +8,7 @@ from underpaint.algos.bounds import (
     MOST_MS,
     MOST_NODES,
     MOST_WEIGHT,
+    Bounds,
     Cells,
     CellsOrNone,
     Milliseconds,
@@ -15,7 +16,6 @@ from underpaint.algos.bounds import (
     NodesOrNone,
     Share,
     Weight,
-    Within,
     check_bounds,
 )
 from underpaint.algos.chance import Chance
@@ -98,17 +98,17 @@ class Roofline:
         every choice is made before anything is drafted.
     """
 
-    verify_ms: Annotated[tuple[tuple[int, float], ...], Within(0.0, MOST_MS, above=True)] = MEASURED_VERIFY_MS
-    draft_ms: Annotated[DraftCosts, Within(0.0, MOST_MS)] = MEASURED_DRAFT_MS
-    chain_ms: Annotated[ChainCosts | None, Within(0.0, MOST_MS)] = None
-    plain_ms: Annotated[float, Within(0.0, MOST_MS, above=True)] | None = None
+    verify_ms: Annotated[tuple[tuple[int, float], ...], Bounds(0.0, MOST_MS, above=True)] = MEASURED_VERIFY_MS
+    draft_ms: Annotated[DraftCosts, Bounds(0.0, MOST_MS)] = MEASURED_DRAFT_MS
+    chain_ms: Annotated[ChainCosts | None, Bounds(0.0, MOST_MS)] = None
+    plain_ms: Annotated[float, Bounds(0.0, MOST_MS, above=True)] | None = None
     tree_ms: tuple[Milliseconds, Milliseconds] | None = None
     between: Between = "line"
     top_k: Nodes = 16
     max_depth: Nodes = 8
     prior: Weight = 6.0
     decay: Share = 0.8
-    above: Annotated[float, Within(0.0, MOST_WEIGHT)] = 0.5
+    above: Annotated[float, Bounds(0.0, MOST_WEIGHT)] = 0.5
     band_prior: Weight = 4.0
     chain_prior: Weight = 2.0
     chain_decay: Share = 0.6
@@ -116,13 +116,13 @@ class Roofline:
     probe_most: Cells = 16
     lookahead_interval: Cells = 8
     windows: bool = True
-    window_margin: Annotated[float, Within(1.0, MOST_NODES)] = 1.5
+    window_margin: Annotated[float, Bounds(1.0, MOST_NODES)] = 1.5
     second_look: Cells = 12
     siblings: NodesOrNone = 4
     sibling_prior: Weight = 2.0
     sibling_trial: CellsOrNone = 1
     with_replacement: bool = False
-    loss_budget: Annotated[float, Within(0.0, MOST_CELLS)] = 10.0
+    loss_budget: Annotated[float, Bounds(0.0, MOST_CELLS)] = 10.0
     trees: bool = True
     _costs: DraftingCosts = field(init=False, repr=False)
     _plain_rate: float = field(init=False, repr=False)

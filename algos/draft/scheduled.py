@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from math import floor
 from typing import Annotated
 
-from underpaint.algos.bounds import MOST_NODES, Nodes, Within, check_bounds
+from underpaint.algos.bounds import MOST_NODES, Bounds, Nodes, check_bounds
 from underpaint.algos.chance import Chance
 from underpaint.algos.draft.eagle2 import grow_eagle2
 from underpaint.algos.draft.spec import POLICIES, PolicySpec
@@ -26,7 +26,7 @@ class ScheduledTree:
     total_tokens: drafted nodes at most, the root excluded, >= 1.
     """
 
-    mean_depth: Annotated[float, Within(1.0, MOST_NODES)] = 3.5
+    mean_depth: Annotated[float, Bounds(1.0, MOST_NODES)] = 3.5
     top_k: Nodes = 1
     total_tokens: Nodes = 59
     _cycle: int = field(init=False, repr=False, default=0)

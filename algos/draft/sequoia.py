@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Final, NamedTuple
 import numpy as np
 
 from underpaint.algos.arrays import FloatArray, IntArray
-from underpaint.algos.bounds import MOST_MS, Milliseconds, Nodes, Share, Within, check_bounds
+from underpaint.algos.bounds import MOST_MS, Bounds, Milliseconds, Nodes, Share, check_bounds
 from underpaint.algos.chance import Chance
 from underpaint.algos.draft.costs import MEASURED_DRAFT_MS, MEASURED_VERIFY_MS, Between, CostCurve, cost_curve
 from underpaint.algos.draft.shape import fill_sampled, fill_top_k
@@ -45,7 +45,7 @@ class Sequoia:
 
     name: ClassVar[str] = "sequoia"
     acceptance: tuple[Share, ...] = (0.5, 0.25, 0.125, 0.0625)
-    verify_ms: Annotated[tuple[tuple[int, float], ...], Within(0.0, MOST_MS, above=True)] = MEASURED_VERIFY_MS
+    verify_ms: Annotated[tuple[tuple[int, float], ...], Bounds(0.0, MOST_MS, above=True)] = MEASURED_VERIFY_MS
     draft_ms: Milliseconds = MEASURED_DRAFT_MS
     call_ms: Milliseconds = 0.0
     between: Between = "line"

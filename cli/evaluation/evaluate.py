@@ -173,7 +173,7 @@ def _workers(
     plan: "RunPlan", on: str, jobs: int | None, address: str | None, plugins: tuple[str, ...]
 ) -> "Workers[DrawingKey, DrawnJob]":
     """The workers asked for."""
-    from underpaint.artifacts.workers import InProcess, Processes, RayWorkers, usable_cores
+    from underpaint.artifacts.workers import Processes, RayWorkers, ThisProcess, usable_cores
     from underpaint.runtime.evaluation.drawer import JobDrawer
 
     tasks = plan.tasks()
@@ -182,7 +182,7 @@ def _workers(
         gpus, threads = int(any(task.spec.backend != "cpu" for task in tasks)), max(task.spec.threads for task in tasks)
         return RayWorkers(JobDrawer(tasks, plugins), max(1, count), address, threads, gpus)
     if count == 0:
-        return InProcess(JobDrawer(tasks, plugins, own_threads=False))
+        return ThisProcess(JobDrawer(tasks, plugins, own_threads=False))
     return Processes(JobDrawer(tasks, plugins), count)
 
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from PIL import Image
 
 from underpaint.algos.plugins import load_plugins
-from underpaint.artifacts.workers import InProcess, Workers
+from underpaint.artifacts.workers import ThisProcess, Workers
 from underpaint.runtime.drawing import Drawing, draw
 from underpaint.runtime.engines.context import EngineError
 from underpaint.runtime.evaluation.comparison import ComparisonPlan, build_methods
@@ -146,4 +146,4 @@ def draw_missing(
 def run(plan: RunPlan, log: DrawingLog, report: Callable[[RunProgress], None]) -> None:
     """Draw what `log` does not hold of a plan of one model, by the models that are open here; see `draw_missing`."""
     (model,) = plan.models
-    draw_missing(plan.jobs(), log, InProcess(OpenedDrawer(model.pipeline, model.comparison)), report)
+    draw_missing(plan.jobs(), log, ThisProcess(OpenedDrawer(model.pipeline, model.comparison)), report)

@@ -91,7 +91,7 @@ def test_several_models_are_told_apart_in_one_file(tmp_path, monkeypatch):
 @pytest.mark.usefixtures("synthetic")
 def test_a_stop_keeps_what_is_drawn_and_another_run_is_refused(tmp_path, monkeypatch):
     asked = ("evaluate", "--methods", "eagle2", "--prompts-count", 3, "--jobs", 0, "--out", tmp_path)
-    real = workers.InProcess.run
+    real = workers.ThisProcess.run
 
     def stopping(self, jobs):
         for place, found in enumerate(real(self, jobs)):
@@ -100,7 +100,7 @@ def test_a_stop_keeps_what_is_drawn_and_another_run_is_refused(tmp_path, monkeyp
             yield found
 
     with monkeypatch.context() as patched:
-        patched.setattr(workers.InProcess, "run", stopping)
+        patched.setattr(workers.ThisProcess, "run", stopping)
         stopped = called(*asked)
     assert stopped.exit_code == 130
     assert "the same command goes on" in stopped.stderr

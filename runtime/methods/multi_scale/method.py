@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 
-from underpaint.algos.bounds import Cells, Codes, Share, Within
+from underpaint.algos.bounds import Bounds, Cells, Codes, Share
 from underpaint.algos.chance import Chance
 from underpaint.algos.numbers import MOST_FACTOR
 from underpaint.algos.rows import SamplingParams
@@ -51,7 +51,7 @@ class MuloConfig(Repair, LoopConfig):
 
     order: Order = "serial"
     window: Cells | None = 2
-    tau: Annotated[float, Within(0.0, MOST_FACTOR)] = 0.1
+    tau: Annotated[float, Bounds(0.0, MOST_FACTOR)] = 0.1
     k: Codes | None = 0
     rows: Cells | None = None
     rule: Kind = "pooled"

@@ -7,7 +7,7 @@ import pytest
 from tests.cli.synthetic_pipeline import SyntheticPipeline, replace_models
 from underpaint.algos.rows import SamplingParams
 from underpaint.artifacts.run_log import OtherRun
-from underpaint.artifacts.workers import InProcess, Processes, WorkerError
+from underpaint.artifacts.workers import Processes, ThisProcess, WorkerError
 from underpaint.runtime.evaluation.comparison import ComparisonPlan, build_methods, choose_prompts
 from underpaint.runtime.evaluation.drawer import JobDrawer, check_files, draw_missing
 from underpaint.runtime.evaluation.drawing_log import DrawingLog
@@ -45,7 +45,7 @@ def statistics(plan, folder):
 
 
 def drawn(plan, folder, share=JobShare()):  # noqa: B008
-    draw_missing(share.of(plan.jobs()), plan.open_log(folder, shared=True), InProcess(drawer(plan)), ignore)
+    draw_missing(share.of(plan.jobs()), plan.open_log(folder, shared=True), ThisProcess(drawer(plan)), ignore)
 
 
 @pytest.mark.parametrize("count", [1, 2, 5, 20])

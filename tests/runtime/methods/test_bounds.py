@@ -10,7 +10,7 @@ import pytest
 
 from tests.cli.program import run_program
 from underpaint.algos.accept import RULES
-from underpaint.algos.bounds import Within, check_bounds, declared
+from underpaint.algos.bounds import Bounds, check_bounds, declared
 from underpaint.algos.draft import POLICIES
 from underpaint.algos.registry import settings_fields
 from underpaint.algos.spatial.jacobi_window import JacobiWindow
@@ -68,13 +68,13 @@ def _is_number(kind: Any) -> bool:
 SETTINGS = list(_settings())
 
 
-def _within(setting: Setting) -> Within:
+def _within(setting: Setting) -> Bounds:
     within, _ = declared(setting.made)[setting.name]
     assert within is not None, f"{setting.made.__name__}.{setting.name} declares no bounds: annotate it"
     return within
 
 
-def _beyond(within: Within, kind: Any) -> list[float]:
+def _beyond(within: Bounds, kind: Any) -> list[float]:
     is_whole = isinstance(within.least, int)
     low = within.least if within.above else within.least - 1 if is_whole else nextafter(within.least, -inf)
     high = [] if within.most == inf else [within.most + 1 if is_whole else nextafter(within.most, inf)]
@@ -94,7 +94,7 @@ def test_a_setting_beyond_its_bounds_is_refused_by_its_name(setting: Setting) ->
             check_bounds("it", holder)
 
 
-def _accepts(within: Within, value: Any) -> bool:
+def _accepts(within: Bounds, value: Any) -> bool:
     within.check("default", value)
     return True
 
