@@ -35,6 +35,7 @@ def _show_version(asked: bool) -> None:
 
 @app.callback()
 def plugins(
+    ctx: typer.Context,
     plugin: Annotated[
         list[str] | None,
         typer.Option(help=f"A module or .py file that registers rules or policies; repeat for more. Also {VARIABLE}."),
@@ -52,6 +53,7 @@ def plugins(
     """Load rules and policies from outside before any command. These options may stand anywhere on the line."""
     be_quiet(quiet)
     allow_overwriting(overwrite)
+    ctx.call_on_close(lambda: allow_overwriting(False))  # the permission is this line's, not of what runs after it
     with bad_input():
         load_plugins((*named_by_environment(), *(plugin or ())))
 

@@ -205,6 +205,12 @@ def test_overwrite_replaces_a_file_of_the_user(folder: Path, monkeypatch: pytest
     assert "rules" in json.loads((folder / "notes.json").read_text())
 
 
+def test_the_permission_to_overwrite_ends_with_its_command(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run_program("methods --json new.json --overwrite", folder, monkeypatch).code == 0
+    with pytest.raises(ValueError, match="pass --overwrite"):
+        check_replaceable("--out", folder / "notes.json")
+
+
 def opened(path: Path) -> np.ndarray[Any, Any]:
     with Image.open(path) as picture:
         return np.asarray(picture.convert("RGB"))
