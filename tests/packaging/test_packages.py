@@ -1,5 +1,6 @@
 import hashlib
 import importlib
+import re
 import subprocess
 import sys
 import tomllib
@@ -13,6 +14,8 @@ ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 PACKAGE_DIR = PROJECT["tool"]["setuptools"]["package-dir"]
 TOP_LEVEL = tuple(folder for folder in PACKAGE_DIR.values() if folder != "underpaint")
+DEVICE_PROGRAMS = ("device.py", "growth.py")
+"""In a room of methods: what its methods run on a GPU, imported only where a device is asked for."""
 MOST_ZOO_BYTES = 64 * 2**20
 
 
@@ -77,8 +80,9 @@ def test_drawing_imports_neither_torch_nor_onnx():
         ROOT / "runtime" / "engines" / name
         for name in ("tensorrt_engine.py", "tensorrt_runtime.py", "device_memory.py", "torch_sampling.py")
     )
+    programs = [file for name in DEVICE_PROGRAMS for file in (ROOT / "runtime" / "methods").glob(f"*/{name}")]
     scoring = ROOT / "cli" / "evaluation" / "scoring.py"
-    own = {*(ROOT / "cli" / "train").glob("*.py"), scoring, *on_gpus, *in_torch}  # imported only as they run
+    own = {*(ROOT / "cli" / "train").glob("*.py"), scoring, *on_gpus, *in_torch, *programs}  # imported only as they run
     modules = sorted(
         ".".join(("underpaint", *file.relative_to(ROOT).with_suffix("").parts)).removesuffix(".__init__")
         for top in ("algos", "artifacts", "sim", "runtime", "zoo", "cli")
@@ -93,6 +97,14 @@ def test_drawing_imports_neither_torch_nor_onnx():
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.split() == []
+
+
+def test_a_device_program_of_a_method_needs_the_device():
+    """Whatever does not is no exception to the test above: it belongs into another module."""
+    needs = re.compile(r"^(?:import|from) (?:torch|underpaint\.runtime\.device)\b", re.MULTILINE)
+    programs = [file for name in DEVICE_PROGRAMS for file in (ROOT / "runtime" / "methods").glob(f"*/{name}")]
+    assert programs
+    assert [file for file in programs if not needs.search(file.read_text(encoding="utf-8"))] == []
 
 
 def test_the_zoo_is_small_enough_to_clone():
