@@ -269,7 +269,12 @@ def test_a_failing_file_replays_from_any_folder(folder):
 def test_ctrl_c_ends_certify_with_one_line(folder):
     body = "    open('begun', 'w').close()\n    time.sleep(600)\n"
     (folder / "slow.py").write_text(f"import time\n\n\ndef verify(draft, uniforms):\n{body}")
-    command = [sys.executable, "-m", "underpaint", "certify", "slow.py:verify", "--timeout", "600"]
+    # A shell's background job ignores SIGINT, and so would what it starts.
+    program = (
+        "import runpy, signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+        "runpy.run_module('underpaint', run_name='__main__', alter_sys=True)"
+    )
+    command = [sys.executable, "-c", program, "certify", "slow.py:verify", "--timeout", "600"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, process_group=0) as child:
         while not (folder / "begun").exists():
             assert child.poll() is None

@@ -11,6 +11,8 @@ ROOT = Path(__file__).parents[2]
 PRESSED = """
 import os, runpy, signal, sys
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it, and so do its children
+
 class Presses:
     def find_spec(self, name, path=None, target=None):
         if name == {module!r}:
