@@ -22,6 +22,7 @@ def test_it_tells_versions_engines_extras_and_the_models(tmp_path: Path, monkeyp
     assert told["extras"]["cpu"] == "installed"
     index = read_index(FOLDER)
     assert index.hashes(index.models).items() <= told["models"].items()
+    monkeypatch.setenv("COLUMNS", "200")  # in fewer a hash is folded
     plain = run_program("env", tmp_path, monkeypatch)
     assert plain.code == 0
     assert re.search(rf"^ *underpaint +{re.escape(underpaint.__version__)}", plain.out, re.MULTILINE)

@@ -44,13 +44,15 @@ def test_features_are_the_encoders_last_hidden_states(encoder: Path) -> None:
 
 
 def test_the_command_writes_a_file_or_says_why_not(encoder: Path, tmp_path: Path) -> None:
-    runner, out = CliRunner(), tmp_path / "cat.npy"
-    result = runner.invoke(app, ["caption", str(encoder), "a red cat", "--out", str(out)])
-    assert result.exit_code == 0, result.output
-    assert np.load(out).shape == (3, 12)
+    runner, out, theirs = CliRunner(), tmp_path / "cat.npy", tmp_path / "theirs.npy"
+    for text, tokens in (("a red cat", 3), ("a cat", 2)):  # the second time over a file of its own
+        result = runner.invoke(app, ["caption", str(encoder), text, "--out", str(out)])
+        assert result.exit_code == 0, result.output
+        assert np.load(out).shape == (tokens, 12)
+    np.save(theirs, np.zeros(3))
     for arguments, message in (
         ([str(encoder), " ", "--out", str(tmp_path / "other.npy")], "expected a text"),
-        ([str(encoder), "a red cat", "--out", str(out)], "pass --overwrite to replace it"),
+        ([str(encoder), "a red cat", "--out", str(theirs)], "pass --overwrite to replace it"),
         ([str(tmp_path / "none"), "a", "--out", str(tmp_path / "other.npy")], "no text encoder"),
         ([str(encoder), "a", "--out", str(tmp_path / "cat.txt")], "ends in .npy"),
         ([str(encoder), "a", "--out", "/proc/cat.npy"], "cannot write into /proc"),
@@ -58,5 +60,6 @@ def test_the_command_writes_a_file_or_says_why_not(encoder: Path, tmp_path: Path
         result = runner.invoke(app, ["caption", *arguments])
         assert result.exit_code == 2
         assert message in result.output
+    np.testing.assert_array_equal(np.load(theirs), np.zeros(3))
     with pytest.raises(CheckpointError, match="no T5 encoder"):
         caption_features(tmp_path, "a cat")
