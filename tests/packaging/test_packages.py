@@ -33,6 +33,7 @@ def test_the_package_list_is_explicit_and_complete():
         if (folder / "__init__.py").is_file()
     }
     assert set(PROJECT["tool"]["setuptools"]["packages"]) == here | {"underpaint"}
+    assert PROJECT["tool"]["setuptools"]["include-package-data"] is False  # or old lists of sources add files
     assert {f"underpaint.{name}": name for name in TOP_LEVEL} | {"underpaint": "underpaint"} == PACKAGE_DIR
 
 
