@@ -173,6 +173,10 @@ class SyntheticPipeline:
             "sha256": {},
         }
 
+    def folder_models(self) -> "SyntheticPipeline":
+        """It stands in for a folder of exported models."""
+        return self
+
     def condition(self, text: str) -> Condition:
         return parse_condition(text, self.index.condition)
 

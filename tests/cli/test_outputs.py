@@ -19,7 +19,7 @@ from underpaint.cli.outputs import Command, check_replaceable, output_of
 INPUTS = {
     *("--prompts", "--models", "--low", "--figures", "--replay", "--runs", "--trace", "--costs", "--compare"),
     *("--inception", "--reference", "--clip", "--hps", "--aesthetic", "--target", "--before", "--guided"),
-    *("--tokenizer", "--init-from", "--pictures"),
+    *("--tokenizer", "--init-from", "--pictures", "--live"),
 }
 """Options whose path is read. Every other one names an output."""
 OWN = '{"results_version": 1, "kind": "%s"}'
