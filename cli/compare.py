@@ -61,6 +61,9 @@ DEFAULT_METHODS = (
     "lantern,lantern++,adt+lantern"
 )
 
+LIVE_METHODS = "ar,sjd,scd-maximal,jacobi-lookup"
+"""What a live model is compared by where no methods are named: those that need no drafter."""
+
 _NO_FILE = PromptOptions()
 _NO_LIVE = LiveOptions()
 _USUAL = RunOptions()
@@ -147,7 +150,8 @@ def compare(
                 "--likelihood and --save-replay need passes on the host; leave them out, or --backend device"
             )
         likelihood = backend != DEVICE if likelihood is None else likelihood
-        wanted = DEVICE_METHODS if backend == DEVICE and methods == DEFAULT_METHODS else methods
+        usual = DEVICE_METHODS if backend == DEVICE else DEFAULT_METHODS if live.live is None else LIVE_METHODS
+        wanted = usual if methods == DEFAULT_METHODS else methods
         names = with_baseline(tuple(name for name in read_names(wanted) if backend != DEVICE or name != EAGER))
         own = settings_by_method(options.setting or [], names)
         preset = live.preset(options.preset)

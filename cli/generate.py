@@ -168,6 +168,11 @@ def generate(
             if save_tokens:
                 check_replaceable("--save-tokens", one.path.with_suffix(".json"))
         if pipeline.decoder is None:
+            if live.live is not None:
+                raise ValueError(
+                    f"--live {live.live}: transformers has no picture decoder of this model, so there is nothing to "
+                    "write; take the tokens from underpaint.accelerate() in Python, or compare methods with `compare`"
+                )
             raise ValueError(f"{pipeline.folder} holds no picture decoder; export its tokenizer into it")
         tables = pipeline.tables if backend == DEVICE else tables_with_costs(pipeline, [config], sampling)
         drawn_by = build_method(method, config, tables)

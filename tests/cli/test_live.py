@@ -99,3 +99,18 @@ def test_prompts_that_do_not_fit_are_refused(emu3, tmp_path, monkeypatch, prompt
     assert (done.code, done.crash) == (2, ""), done
     assert "prompt" in done.err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_without_methods_a_live_model_is_compared_by_those_that_need_no_drafter(emu3, tmp_path, monkeypatch):
+    done = run_program(f"compare {PROMPT} --live {emu3} --grid 6x6 --temperature 0 --out out", tmp_path, monkeypatch)
+    assert (done.code, done.crash) == (0, ""), done
+    told = json.loads((tmp_path / "out" / "compare.json").read_text())
+    assert [row["method"] for row in told["rows"]] == ["ar", "sjd", "scd-maximal", "jacobi-lookup"]
+
+
+def test_a_model_without_a_picture_decoder_says_where_its_tokens_are(tmp_path, monkeypatch):
+    MODELS["chameleon"]().model.save_pretrained(tmp_path / "anole")
+    done = run_program(f"generate {PROMPT} --live anole --grid 6x6 --out x.png", tmp_path, monkeypatch)
+    assert (done.code, done.crash) == (2, ""), done
+    assert "underpaint.accelerate()" in " ".join(done.err.split())
+    assert not (tmp_path / "x.png").exists()
