@@ -60,12 +60,12 @@ class LanternGreedy:
     choose: Choice = "longest"
 
     def __post_init__(self) -> None:
-        check_bounds("lantern_greedy", self)
         if self.delta > 1.0:
             raise ValueError(
                 f"lantern_greedy: delta must be in [0, 1], got {self.delta!r}; above 1 the released code means "
                 "'lantern_pp_greedy' with factor = delta"
             )
+        check_bounds("lantern_greedy", self)
         check_settings("lantern_greedy", self.neighbours, self.k, "paper")
         check_choice("lantern_greedy", self.choose)
 

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 
-from underpaint.algos.bounds import Bounds, Cells, Codes, Share
+from underpaint.algos.bounds import MOST_CELLS, Bounds, Cells, Codes, Share
 from underpaint.algos.chance import Chance
 from underpaint.algos.numbers import MOST_FACTOR
 from underpaint.algos.rows import SamplingParams
@@ -57,7 +57,7 @@ class MuloConfig(Repair, LoopConfig):
     rule: Kind = "pooled"
     delta: Share = 0.3
     resampler: str = "latent"
-    ratio: Cells = 2
+    ratio: Annotated[int, Bounds(2, MOST_CELLS)] = 2
     draft_window: Cells | None = None
     draft_adaptive: bool = False
     draft_int8: bool | None = None

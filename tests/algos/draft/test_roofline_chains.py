@@ -245,9 +245,9 @@ def test_of_one_level_no_more_nodes_count_than_pay() -> None:
     [
         ({"chain_ms": ((2, 1.0),)}, "chain_ms must name rising sizes from 1 level on"),
         ({"chain_ms": ()}, "chain_ms must name rising sizes"),
-        ({"chain_ms": ((1, -1.0),)}, "chain_ms at 1 levels must be at least 0"),
-        ({"plain_ms": 0.0}, "plain_ms must be a positive time"),
-        ({"plain_ms": float("nan")}, "plain_ms must be a positive time"),
+        ({"chain_ms": ((1, -1.0),)}, "chain_ms at 1 must be at least 0, got -1.0"),
+        ({"plain_ms": 0.0}, "plain_ms must be above 0, got 0.0"),
+        ({"plain_ms": float("nan")}, "plain_ms must be above 0, got nan"),
         ({"chain_prior": 0.0}, "chain_prior must be above 0"),
         ({"chain_decay": 1.5}, "chain_decay must be at most 1"),
     ],

@@ -109,7 +109,7 @@ def test_the_high_prefix_becomes_the_low_prefix() -> None:
     ("setting", "message"),
     [
         ("ratio=3", "whole number from 2 that divides 16 x 16, got 3"),
-        ("ratio=1", "whole number from 2"),
+        ("ratio=1", "ratio must be at least 2, got 1"),
         ("ratio=4", "ratio 4: .* holds no target of 4 x 4 codes to draft with; it holds a target at 1 / 2"),
         ("resampler=latant", "did you mean 'latent'"),
         ("radius=-1", "radius must be at least 0, got -1"),
@@ -125,17 +125,18 @@ def test_the_high_prefix_becomes_the_low_prefix() -> None:
 def test_settings_that_do_not_fit_the_models_are_refused_before_any_pass(setting: str, message: str) -> None:
     pipeline = shipped()
     alone = ["window=none"] if setting == "adaptive=true" else []
-    built = build_method("mulo", resolve("mulo", 1.0, settings=[*alone, setting]), pipeline.tables)
     with pytest.raises(ValueError, match=message):
-        built.open(pipeline, PROMPT, WARM)
+        build_method("mulo", resolve("mulo", 1.0, settings=[*alone, setting]), pipeline.tables).open(
+            pipeline, PROMPT, WARM
+        )
 
 
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ("tau=nan", "expected a threshold tau >= 0"),
-        ("tau=-0.1", "expected a threshold tau >= 0"),
-        ("delta=nan", r"delta must be in \[0, 1\]"),
+        ("tau=nan", "tau must be at least 0, got nan"),
+        ("tau=-0.1", "tau must be at least 0, got -0.1"),
+        ("delta=nan", "delta must be at least 0, got nan"),
         ("k=-1", r"k must be at least 0, got -1"),
         ("k=251", r"expected k in 0..250"),
         ("draft_adaptive=true", "needs draft_window"),
