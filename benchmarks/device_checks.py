@@ -124,7 +124,7 @@ def identity(device: torch.device, names: Sequence[str], tables: ModelTables) ->
         if how is None or not resolve(name, 0.0).build(name, tables).lossless:
             continue
         prefix = batch.rows.shape[1]
-        drafter = None if how.policy is None else models.drafter
+        drafter = models.drafter if how.drafts else None
         runner = DeviceRunner(models.target, drafter, how, grid, prefix, len(conditions), device)
         keys = [one.noise_key for one in conditions]
         runner.begin(batch.rows, [0] * len(keys), keys, batch.hidden)

@@ -192,7 +192,7 @@ def shipped_pictures(device: torch.device, names: Sequence[str], batch: int, tab
         if how is None:
             raise ValueError(f"--shipped: expected methods of draft trees or of Jacobi windows, got '{name}'")
         prefix = models.embed(conditions).rows.shape[1]
-        drafter = None if how.policy is None else models.drafter
+        drafter = models.drafter if how.drafts else None
         runner = DeviceRunner(models.target, drafter, how, grid, prefix, batch, device)
         cycles, seconds = 0, 0.0
         for turn in range(2 if device.type == "cuda" else 1):  # the first compiles and captures

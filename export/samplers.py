@@ -16,10 +16,10 @@ from underpaint.export.decoder_weights import plain, round_to_half
 from underpaint.export.modules import BATCH, store_module, to_onnx
 from underpaint.export.store import Origin
 from underpaint.export.vision import MOST_CELLS
-from underpaint.models.checkpoints import load_whole, story
+from underpaint.models.checkpoints import load_sampler, load_super_resolution, load_whole, story
 from underpaint.models.published.files import CheckpointError
 from underpaint.models.published.load import load
-from underpaint.models.sampler import SuperResolution, TokenSampler, codebook_name, load_sampler, load_super_resolution
+from underpaint.models.sampler import SuperResolution, TokenSampler, codebook_name
 from underpaint.models.vq import VQModel
 from underpaint.runtime.resampling.registry import SUPER_RESOLUTION, TRAINED_BY, codebook_digest
 from underpaint.training.sampler import LOSSES

@@ -16,9 +16,16 @@ from underpaint.export.samplers import Between, export_between
 from underpaint.export.store import Origin, staged
 from underpaint.export.trained_names import EIGHT_BIT_TARGET, FLOAT_DRAFTER, OTHERS, PAIR_TARGET, USUAL
 from underpaint.export.vision import SCENES_PER_HALF, export_judge, export_tokenizer, fold_norms, write_reference
-from underpaint.models.checkpoints import load_drafter, load_target, load_vq, read, story
+from underpaint.models.checkpoints import (
+    load_drafter,
+    load_sampler,
+    load_super_resolution,
+    load_target,
+    load_vq,
+    read,
+    story,
+)
 from underpaint.models.judge import load_judge
-from underpaint.models.sampler import load_sampler, load_super_resolution
 from underpaint.runtime.resampling.registry import SUPER_RESOLUTION, TRAINED_BY, recipe_of, world_stage
 from underpaint.training.data.art import Report, unheard
 from underpaint.training.grids import STRIDE

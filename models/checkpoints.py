@@ -16,6 +16,7 @@ from underpaint.models.config import build
 from underpaint.models.decoder import Decoder
 from underpaint.models.published.files import UNREADABLE, read_checkpoint
 from underpaint.models.published.load import load as load_published
+from underpaint.models.sampler import SamplerConfig, SuperResolution, SuperResolutionConfig, TokenSampler
 from underpaint.models.text import CaptionedTarget, share_ends
 from underpaint.models.vq import VQConfig, VQModel
 
@@ -26,6 +27,8 @@ _NEEDED: Final[Mapping[str, tuple[str, ...]]] = {
     "superres": ("superres",),
 }
 """The kinds that have a command of their own, and what the config of each says, without which nothing can be built."""
+_TRAINED: Final = "network."
+"""What the weights of samplers are called in a checkpoint, which may hold a critic too."""
 _WORLD: Final = Path("world.json")
 """What `training.world` writes beside the stages of a world, in a folder that is named alike unless it is told."""
 
@@ -216,3 +219,24 @@ def load_drafter(path: Path, target: Decoder) -> Decoder:
         own[name] = target.state_dict()[name]
     take_weights(drafter, own, path)
     return drafter.eval()
+
+
+def load_sampler(path: Path) -> TokenSampler:
+    """The token sampler of a checkpoint, in eval mode."""
+    saved = read(path, "sampler")
+    model = TokenSampler(build(SamplerConfig, saved["config"]["sampler"]))
+    take_weights(model, _network(saved), path)
+    return model.eval()
+
+
+def load_super_resolution(path: Path) -> SuperResolution:
+    """The super-resolution network of a checkpoint, in eval mode."""
+    saved = read(path, "superres")
+    model = SuperResolution(build(SuperResolutionConfig, saved["config"]["superres"]))
+    take_weights(model, _network(saved), path)
+    return model.eval()
+
+
+def _network(saved: Mapping[str, Any]) -> dict[str, Tensor]:
+    state: dict[str, Tensor] = saved["model"]
+    return {name.removeprefix(_TRAINED): value for name, value in state.items() if name.startswith(_TRAINED)}

@@ -6,21 +6,16 @@ embeddings. What they give for a low row depends on no row below it, so rows can
 
 from dataclasses import dataclass
 from hashlib import sha256
-from pathlib import Path
-from typing import Any, Final, Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias, get_args
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from underpaint.models.checkpoints import read, take_weights
-from underpaint.models.config import build
 from underpaint.models.typed import call
 from underpaint.models.vq import VQModel
 
 Direction: TypeAlias = Literal["up", "down"]
-_TRAINED: Final = "network."
-"""What the networks' weights are called in a checkpoint, which may hold a critic too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,24 +152,3 @@ def codebook_name(vq: VQModel) -> str:
     """The SHA-256, in hex, of a tokenizer's codes, which rounding the model to float16 does not change."""
     weight = vq.quantize.embedding.weight.detach().cpu()
     return sha256(weight.to(torch.float16).numpy().tobytes()).hexdigest()
-
-
-def _weights(saved: dict[str, Any]) -> dict[str, Tensor]:
-    state: dict[str, Tensor] = saved["model"]
-    return {name.removeprefix(_TRAINED): value for name, value in state.items() if name.startswith(_TRAINED)}
-
-
-def load_sampler(path: Path) -> TokenSampler:
-    """The token sampler of a checkpoint, in eval mode."""
-    saved = read(path, "sampler")
-    model = TokenSampler(build(SamplerConfig, saved["config"]["sampler"]))
-    take_weights(model, _weights(saved), path)
-    return model.eval()
-
-
-def load_super_resolution(path: Path) -> SuperResolution:
-    """The super-resolution network of a checkpoint, in eval mode."""
-    saved = read(path, "superres")
-    model = SuperResolution(build(SuperResolutionConfig, saved["config"]["superres"]))
-    take_weights(model, _weights(saved), path)
-    return model.eval()

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from underpaint.algos.spatial.resolution import ResolutionMap
-from underpaint.models.checkpoints import load_vq, story
-from underpaint.models.sampler import Direction, SamplerConfig, TokenSampler, codebook_name, load_sampler
+from underpaint.models.checkpoints import load_sampler, load_vq, story
+from underpaint.models.sampler import Direction, SamplerConfig, TokenSampler, codebook_name
 from underpaint.models.typed import channels_last
 from underpaint.models.vq import VQModel
 from underpaint.training.history import Given

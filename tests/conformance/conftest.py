@@ -1,6 +1,7 @@
 """Tiny random models, exported once a session, for every engine to be held against."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +20,9 @@ from underpaint.export.store import Origin
 from underpaint.models.decoder import Decoder, causal_bias, initialise
 from underpaint.models.text import CaptionedTarget, new_drafter, share_ends
 from underpaint.runtime.engines.target import EngineTarget
+
+with suppress(ImportError):  # before PyTorch's exporter imports Triton to compile: on the CPU kernels are interpreted
+    import underpaint.runtime.device.language  # noqa: F401
 
 ORIGIN = Origin("random weights", "a test", "none")
 CONFIG = DecoderConfig(dim=32, layers=2, heads=2, hidden=96, vocab_size=17, grid_side=4, prefix=3, condition="external")

@@ -19,6 +19,7 @@ from underpaint.artifacts import manifest
 from underpaint.artifacts.manifest import ManifestError
 from underpaint.cli.app import app
 from underpaint.export.decoder_parity import compare
+from underpaint.export.parity import Errors, Report
 from underpaint.export.store import ParityError, draft_manifest, staged, store_onnx
 from underpaint.models.text import CaptionedTarget, with_condition_table
 from underpaint.runtime.engines.context import EngineContext, EngineError, bind, open_session
@@ -174,8 +175,8 @@ def test_nothing_is_written_where_parity_fails(models: Models, tmp_path: Path) -
     assert not list(tmp_path.iterdir())
 
 
-def _found(differences: dict[str, float], path: Path) -> dict[str, float]:
-    return differences
+def _found(differences: dict[str, float], path: Path) -> Report:
+    return Report({case: {"logits": Errors(found, found)} for case, found in differences.items()})
 
 
 def test_a_graph_of_other_weights_fails_parity(models: Models, tmp_path: Path) -> None:

@@ -278,6 +278,12 @@ def costs_as(kind: str, other: str) -> Plant:
     return spent(lambda right, costs, told, *asked: right(costs, other if told == kind else told, *asked))
 
 
+def window_costs_a_chain(right: Any, costs: Any, kind: str, tree: Any, *asked: Any) -> float:
+    """A window that is longer than any chain costs what the longest does."""
+    levels = min(tree.size - 1, len(costs.chain.ms))
+    return float(costs.chain.ms[levels - 1] if kind == "window" and levels else right(costs, kind, tree, *asked))
+
+
 class Overheard:
     """What something is told, which it hears only if `passes` says so."""
 
@@ -398,7 +404,7 @@ PLANTED: dict[str, tuple[str, Plant]] = {
     ),
     "drafting siblings costs nothing": ("prices", spent(lambda *asked: siblings_cost(*asked, lambda tree: 0))),
     "siblings cost by the node": ("prices", spent(lambda *asked: siblings_cost(*asked, lambda tree: tree.size - 1))),
-    "a window costs what a chain does": ("prices", costs_as("window", "chain")),
+    "a window costs what a chain does": ("prices", spent(window_costs_a_chain)),
     "a chain costs what a window does": ("prices", costs_as("chain", "window")),
     "the budget is in milliseconds": (
         "prices",

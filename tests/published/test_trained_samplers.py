@@ -17,9 +17,8 @@ from underpaint.algos.spatial.resolution import ResolutionMap
 from underpaint.artifacts.manifest import ManifestError
 from underpaint.cli.app import app as underpaint
 from underpaint.export.checkpoint import Request, export_checkpoint
-from underpaint.models.checkpoints import load_vq, vq_config
+from underpaint.models.checkpoints import load_sampler, load_vq, vq_config
 from underpaint.models.published.files import CheckpointError
-from underpaint.models.sampler import load_sampler
 from underpaint.runtime.resampling.registry import open_resampler
 from underpaint.runtime.resampling.tokens import TokenResampler
 from underpaint.training.pictures import FolderPictures

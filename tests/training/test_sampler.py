@@ -11,15 +11,13 @@ from numpy.typing import NDArray
 
 from underpaint.algos.protocols import Grid
 from underpaint.algos.spatial.resolution import ResolutionMap
-from underpaint.models.checkpoints import read
+from underpaint.models.checkpoints import load_sampler, load_super_resolution, read
 from underpaint.models.sampler import (
     SamplerConfig,
     SuperResolution,
     SuperResolutionConfig,
     TokenSampler,
     codebook_name,
-    load_sampler,
-    load_super_resolution,
 )
 from underpaint.models.vq import VQConfig, VQModel
 from underpaint.training.data.textured_scenes import Split

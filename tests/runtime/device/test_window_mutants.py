@@ -73,7 +73,7 @@ MUTANTS = {
         windows_agree("maximal", "left"),
     ),
     "a draft keeps its place in the window": (
-        ("couple", "held + image * W + place - done", "held + image * W + place"),
+        ("couple", "window.tokens + image * W + place - done", "window.tokens + image * W + place"),
         windows_agree("independent", "left"),
     ),
     "a distribution keeps its place in the window": (
