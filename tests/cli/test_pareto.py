@@ -151,7 +151,7 @@ def test_a_sweep_draws_the_prompts_of_a_file(tmp_path):
     ("arguments", "message"),
     [
         (["--vary", "mulo.tauu=1"], "did you mean 'tau'"),
-        (["--vary", "mulo.tau=1,nan"], "method 'mulo tau=nan': pooled cells: expected a threshold tau >= 0"),
+        (["--vary", "mulo.tau=1,nan"], "method 'mulo': tau must be at least 0, got nan"),
         (["--vary", "muloo.tau=1"], "did you mean 'mulo'"),
         (["--vary", "mulo.radius=0,9"], "method 'mulo radius=9': radius: expected 0..3"),
         (["--preset", "best"], "expected one of tuned, paper"),
