@@ -161,9 +161,6 @@ class SyntheticPipeline:
         """What `judge_of` hands to the patched `open_judge`; see `replace_models`."""
         return self.judge
 
-    def folder_models(self) -> "SyntheticPipeline":
-        return self
-
     def title(self) -> str:
         return f"{self.resolution} px"
 
