@@ -246,6 +246,8 @@ class RunStore(Generic[Key, Record]):
             self.check_settings()
         if head.hash != settings_hash(self.settings):
             differs = ", ".join(_differences(head.settings, self.settings))
+            if not differs:
+                raise ValueError("line 1: its hash is of other settings")
             raise OtherRun(
                 f"{path} belongs to another {self.WHAT} (it differs in {differs}); repeat that command to go on with "
                 f"it, or {self.REMEDY}"

@@ -197,7 +197,6 @@ def rewrite(folder: Path, name: str, content: bytes) -> None:
     [
         (cut_short, "cut short"),
         (change_a_byte, "expected sha256"),
-        (remove_the_judge, "no model file"),
         (no_model_but_a_true_hash, "onnxruntime could not load it"),
         (no_codebook_but_a_true_hash, "expected an array 'codebook'"),
         (no_json, "expected JSON"),
@@ -212,3 +211,15 @@ def test_damaged_models_are_refused_before_any_work(damaged, tmp_path, command, 
     assert result.exit_code == 2, result.output
     assert message in result.stderr
     assert not (tmp_path / "out").exists()
+
+
+def test_a_judge_that_is_missing_stops_what_reports_quality_alone(damaged, tmp_path):
+    remove_the_judge(damaged)
+    asked = [PROMPT, "--resolution", "64", "--out"]
+    refused = CliRunner().invoke(app, ["compare", *asked, str(tmp_path / "out")])
+    assert refused.exit_code == 2, refused.output
+    assert "no model file" in refused.stderr
+    assert not (tmp_path / "out").exists()
+    drawn = CliRunner().invoke(app, ["generate", *asked, str(tmp_path / "picture.png")])
+    assert drawn.exit_code == 0, drawn.output
+    assert (tmp_path / "picture.png").stat().st_size > 0

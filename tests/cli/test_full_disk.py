@@ -130,7 +130,7 @@ def test_a_disk_that_fills_up_in_the_work_is_told(
     ("line", "prepared", "kept"),
     [
         ("costs --export x.json", "known_curve", ()),
-        (f"evaluate --methods ar --jobs 0 {DRAWN} --out x", "synthetic", None),
+        (f"evaluate --methods ar --jobs 0 {DRAWN} --out jobs", "synthetic", None),
         ("metrics score evaluated --inception inception.pth --reference real", "scores", ()),
         ("metrics write geneval evaluated --prompts prompts.jsonl --out x", "", ()),
         ("certify verifier.py:verify --cases 1 --json x.json", "", ()),
@@ -173,7 +173,7 @@ def test_a_disk_that_is_full_once_the_work_is_done_is_told(
     assert "Errno" not in said
     after = listing(files)
     made = {name for name in after.keys() - before.keys() if (files / name).is_file()}
-    logs = {name for name in made if Path(name).match("x/drawings-*.jsonl")} if kept is None else set(kept)
+    logs = {name for name in made if Path(name).match("jobs/drawings-*.jsonl")} if kept is None else set(kept)
     assert made <= logs
     assert {name: after[name] for name in before if (files / name).is_file()} == {
         name: held for name, held in before.items() if (files / name).is_file()

@@ -146,7 +146,7 @@ def drawn(pipeline: Pipeline, sampler: SamplingParams, method: str, *settings: s
 
 def test_one_file_of_weights_serves_three_grids(models: Path) -> None:
     found = [load.manifest(f"target{side}", models) for side in (64, 128, 256)]
-    assert [(one.settings["height"], one.settings["width"]) for one in found] == [(8, 8), (16, 16), (32, 32)]
+    assert [one.settings["grid_side"] for one in found] == [8, 16, 32]
     assert found[0].weights == found[1].weights == found[2].weights
     index = read_index(models)
     assert [(one.side, one.drafter) for one in index.resolutions] == [(64, None), (128, None), (256, "drafter256")]
@@ -206,7 +206,7 @@ def low_of(pipeline: Pipeline, **changed: int) -> EngineTarget:
     """The low target with another shape."""
     decoder = pipeline.low.target(2).decoder
     assert isinstance(decoder, OnnxDecoder)
-    return EngineTarget(decoder._replace(shape=replace(decoder.config, **changed)), WARM)
+    return EngineTarget(decoder._replace(config=replace(decoder.config, **changed)), WARM)
 
 
 def test_a_low_target_of_other_codes_or_of_no_side_is_refused(pipeline: Pipeline) -> None:

@@ -146,7 +146,7 @@ def test_one_file_of_weights_serves_both_grids(models: Path, kind: str) -> None:
     low, high = (load.manifest(f"{kind}{side}", models) for side in (64, 128))
     assert low.weights == high.weights
     assert (low.weights.file, low.weights.matrices) == (f"{kind}.safetensors", "scaled_rows")
-    assert (low.settings["height"], high.settings["height"]) == (8, 16)
+    assert (low.settings["grid_side"], high.settings["grid_side"]) == (8, 16)
     assert sorted(path.name for path in models.glob(f"{kind}*.safetensors")) == [f"{kind}.safetensors"]
     assert low.recipe == high.recipe == f"underpaint train world && underpaint export {kind}"
 
@@ -425,11 +425,12 @@ def test_a_missing_stage_and_another_family_are_refused_before_any_work(
 
 
 def test_damaged_and_mixed_folders_are_refused(models: Path, tmp_path: Path) -> None:
-    def refused(change: str, message: str) -> None:
-        done = called("generate", TEXT, "--models", tmp_path / change, "--out", tmp_path / "x.png")
+    def refused(change: str, message: str, *command: str) -> None:
+        asked, out = command or ("generate", TEXT), tmp_path / "x.png"
+        done = called(*asked, "--models", tmp_path / change, "--out", out)
         assert done.exit_code == 2, done.output
         assert message in done.stderr
-        assert not (tmp_path / "x.png").exists()
+        assert not out.exists()
 
     def copy(change: str) -> Path:
         return Path(copytree(models, tmp_path / change))
@@ -457,7 +458,7 @@ def test_damaged_and_mixed_folders_are_refused(models: Path, tmp_path: Path) -> 
     folder = copy("judge")
     write_judge(folder, {"colour": ("red", "blue")})
     write_index(folder)
-    refused("judge", "expected a judge of finish, thing, relation")
+    refused("judge", "expected a judge of finish, thing, relation", "compare", TEXT, "--methods", "ar")
 
 
 def test_targets_that_a_pair_guides_have_a_folder_of_their_own(runs: Path, models: Path, tmp_path: Path) -> None:

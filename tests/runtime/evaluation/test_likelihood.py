@@ -68,9 +68,9 @@ def test_the_largest_pass_has_room_for_ends_of_lines(width: int | None) -> None:
     """width: cells of a row that ends in a token of its own; None without."""
     decoding = EngineTarget.__new__(EngineTarget)
     decoding.params = SamplingParams()
-    shape = SimpleNamespace(eol_token=None if width is None else 7, width=width or 4)
+    config = SimpleNamespace(eol_id=None if width is None else 7, width=width or 4)
     for widest in (None, 1, 2, 5, 8, 32, 64, 200):
-        decoding.decoder = SimpleNamespace(max_positions=lambda rows, most=widest: most, shape=shape)  # type: ignore[assignment]
+        decoding.decoder = SimpleNamespace(max_positions=lambda rows, most=widest: most, config=config)  # type: ignore[assignment]
         found = decoding.most_nodes(64)
         ends = 0 if width is None else -(-found // width)
         assert found == 1 or found + ends <= (widest or 64 + ends)

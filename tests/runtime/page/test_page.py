@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from tests.run_logs import edit_log
 from tests.runtime.page.conftest import METHODS
+from underpaint.artifacts.run_log import settings_hash
 from underpaint.cli.app import app
 from underpaint.runtime.drawing import Drawing
 from underpaint.runtime.evaluation.report import accepted_cells
@@ -241,16 +242,20 @@ def test_figures_of_another_run_are_refused(folder: Path, tmp_path: Path) -> Non
 def test_damaged_replays_are_refused(folder: Path, tmp_path: Path) -> None:
     copied = copy_of(folder, tmp_path)
     (copied / "replays.jsonl").write_text('{"format": 1, "hash": ""}\n{"kind": "tree"}\n')
-    assert "holds no replays" in refused([str(copied)])
+    assert "replays.jsonl is no record of a recording of replays, or was edited" in refused([str(copied)])
 
 
 def test_other_models_leave_the_pictures_out(folder: Path, tmp_path: Path) -> None:
     copied = copy_of(folder, tmp_path)
-    for name in ("compare.json", "drawings.jsonl"):
-        changed = (copied / name).read_text()
-        sha = json.loads((folder / "compare.json").read_text())["model"]["sha256"]["vq_decoder"]
-        (copied / name).write_text(changed.replace(sha, "0" * 64))
-    edit_log(copied / "drawings.jsonl", lambda values: None)
+    sha = json.loads((folder / "compare.json").read_text())["model"]["sha256"]["vq_decoder"]
+    figures = copied / "compare.json"
+    figures.write_text(figures.read_text().replace(sha, "0" * 64))
+
+    def change(values: list[dict[str, Any]]) -> None:
+        settings = json.loads(json.dumps(values[0]["settings"]).replace(sha, "0" * 64))
+        values[0] |= {"settings": settings, "hash": settings_hash(settings)}
+
+    edit_log(copied / "drawings.jsonl", change)
     done = CliRunner().invoke(app, ["report", str(copied)])
     assert done.exit_code == 0, done.output
     assert "Pictures are left out" in (copied / "report.html").read_text()
