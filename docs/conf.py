@@ -10,11 +10,16 @@ project = "Underpaint"
 author = "The Underpaint developers"
 copyright = "The Underpaint developers, Apache-2.0"
 version = release = underpaint.__version__
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+# Several modules may have a class of one name; a short name in a docstring is then no link.
+suppress_warnings = ["ref.python"]
 html_theme = "pydata_sphinx_theme"
 html_title = f"Underpaint {release}"
 html_theme_options = {
     "show_toc_level": 2,
+    "collapse_navigation": True,
+    "navigation_depth": 1,
+    "show_nav_level": 1,
     "navigation_with_keys": False,
     "secondary_sidebar_items": ["page-toc"],
     "use_edit_page_button": False,
@@ -28,6 +33,7 @@ autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_preserve_defaults = True
 napoleon_numpy_docstring = False
+napoleon_use_ivar = True
 nitpicky = False
 
 
