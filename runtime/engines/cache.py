@@ -219,7 +219,7 @@ class HostMemory:
 
 
 class CacheOwner:
-    """What an `Engine` tells of the cache that it owns."""
+    """What an `Engine` tells of the cache that it owns, and how positions of its last pass get there."""
 
     cache: KeyValueCache
 
@@ -238,3 +238,12 @@ class CacheOwner:
     @property
     def past_bias(self) -> NDArray[np.float32]:
         return self.cache.past_bias
+
+    def commit(self, positions: IntArray | slice, counts: Sequence[int] | None = None) -> None:
+        self.cache.commit(positions, counts)
+
+    def write_scratch(self, behind: int) -> int:
+        return self.cache.write_scratch(behind)
+
+    def write_at(self, positions: IntArray, slots: IntArray) -> None:
+        self.cache.write_at(positions, slots)

@@ -166,15 +166,6 @@ class OnnxEngine(CacheOwner):
         self.memory.new_keys, self.memory.new_values = bound.new_keys, bound.new_values
         return bound.output
 
-    def commit(self, positions: IntArray | slice, counts: Sequence[int] | None = None) -> None:
-        self.cache.commit(positions, counts)
-
-    def write_scratch(self, behind: int) -> int:
-        return self.cache.write_scratch(behind)
-
-    def write_at(self, positions: IntArray, slots: IntArray) -> None:
-        self.cache.write_at(positions, slots)
-
     def close(self) -> None:
         self._bound.clear()
         self._buffers.clear()

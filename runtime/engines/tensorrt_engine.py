@@ -176,15 +176,6 @@ class TensorRTEngine(CacheOwner):
         self.cost.positions += count
         return output
 
-    def commit(self, positions: IntArray | slice, counts: Sequence[int] | None = None) -> None:
-        self.cache.commit(positions, counts)
-
-    def write_scratch(self, behind: int) -> int:
-        return self.cache.write_scratch(behind)
-
-    def write_at(self, positions: IntArray, slots: IntArray) -> None:
-        self.cache.write_at(positions, slots)
-
     def close(self) -> None:
         self._buckets.clear()
         self._runtime = None

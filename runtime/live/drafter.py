@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from time import perf_counter
 from typing import Any, Final
 
 import numpy as np
@@ -12,15 +10,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from underpaint.algos.arrays import FloatArray, IntArray
-from underpaint.algos.protocols import FusedTreeSpec
-from underpaint.algos.rows import SamplingParams
 from underpaint.artifacts.decoder_config import DecoderConfig
 from underpaint.models.decoder import Decoder, initialise
-from underpaint.runtime.engines.cache import CacheOwner, KeyValueCache
-from underpaint.runtime.engines.context import EngineError
-from underpaint.runtime.engines.engine import PassOutput, PassTimer, check_cells
-from underpaint.runtime.engines.torch_sampling import sampled_probs
-from underpaint.runtime.live.memory import StaticCache
+from underpaint.runtime.live.engine import TorchPasses
 from underpaint.runtime.live.model import LiveModel, LiveModelError, target_fingerprint
 
 _SCRATCH: Final = 640
@@ -113,76 +105,20 @@ class LiveDrafterDecoder:
         return DrafterEngine(self._drafter, rows)
 
 
-class DrafterEngine(CacheOwner):
+class DrafterEngine(TorchPasses):
     """Implements `engines.engine.Engine` for a drafter of `new_drafter`."""
 
-    fuses_chains = fuses_trees = False
-    makes_probs = True
-
     def __init__(self, drafter: Decoder, rows: int) -> None:
-        self._drafter, self.rows, self.cost = drafter, rows, PassTimer()
-        self.memory = StaticCache(drafter.config, rows, drafter.head.weight)
-        self.cache = KeyValueCache(self.memory, rows)
-        self._params = SamplingParams()
+        super().__init__(drafter.config, rows, drafter.head.weight)
+        self._drafter = drafter
 
-    @property
-    def config(self) -> DecoderConfig:
-        return self._drafter.config
-
-    def sample_by(self, params: SamplingParams) -> None:
-        self._params = params
-
-    def begin(self, hidden: Sequence[int] = (), cond_rows: NDArray[np.float32] | None = None) -> None:
-        self.cache.clear(hidden)
-
-    @torch.inference_mode()
-    def run(
-        self,
-        tokens: IntArray,
-        cells: IntArray,
-        bias: FloatArray,
-        past_bias: FloatArray | None = None,
-        features: FloatArray | None = None,
-        chain_levels: int = 1,
-        tree: FusedTreeSpec | None = None,
-    ) -> PassOutput:
-        if features is None or chain_levels > 1 or tree is not None:
-            raise EngineError("live drafter: expected features, and one level a pass")
-        check_cells(self.config, cells)
-        started, count = perf_counter(), cells.shape[-1]
-        device = self._drafter.head.weight.device
-        past = self.past_bias if past_bias is None else np.asarray(past_bias)
-        whole = np.empty((self.rows, count, self.slots + count), dtype=np.float32)
-        whole[:, :, : self.slots] = past if past.ndim > 1 else past[None]
-        whole[:, :, self.slots :] = bias
-        keys, values = self.memory.read()
-        out = self._drafter.step(
-            torch.tensor(np.broadcast_to(tokens, (self.rows, count)), device=device),
-            torch.as_tensor(cells, device=device),
-            torch.from_numpy(whole).to(device),
-            keys,
-            values,
-            features=torch.from_numpy(np.ascontiguousarray(features, dtype=np.float32)).to(device),
-        )
+    def _forward(
+        self, ids: Tensor, cells: IntArray, bias: Tensor, features: FloatArray | None
+    ) -> tuple[Tensor, NDArray[np.float32]]:
+        device = self._like.device
+        read = torch.from_numpy(np.ascontiguousarray(features, dtype=np.float32)).to(device)
+        at = torch.as_tensor(cells, device=device)
+        out = self._drafter.step(ids, at, bias, *self.memory.read(), features=read)
         for layer, pair in enumerate(zip(out.keys, out.values, strict=True)):
             self.memory.update(*pair, layer)
-        result = PassOutput(
-            logits=np.empty((self.rows, count, 0), dtype=np.float32),
-            features=out.features.cpu().numpy(),
-            probs=sampled_probs(out.logits, self._params).cpu().numpy(),
-        )
-        self.cost.passes, self.cost.positions = self.cost.passes + 1, self.cost.positions + count
-        self.cost.seconds += perf_counter() - started
-        return result
-
-    def commit(self, positions: IntArray | slice, counts: Sequence[int] | None = None) -> None:
-        self.cache.commit(positions, counts)
-
-    def write_scratch(self, behind: int) -> int:
-        return self.cache.write_scratch(behind)
-
-    def write_at(self, positions: IntArray, slots: IntArray) -> None:
-        self.cache.write_at(positions, slots)
-
-    def close(self) -> None:
-        del self.memory, self.cache
+        return out.logits, out.features.cpu().numpy()

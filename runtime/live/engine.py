@@ -26,43 +26,24 @@ from underpaint.runtime.live.memory import StaticCache
 from underpaint.runtime.live.model import Ids, LiveModel
 
 
-class TorchEngine(CacheOwner):
-    """Implements `engines.engine.Engine` on a live model.
-
-    Guidance, temperature, top-k and top-p are applied where the logits are; distributions alone come to the host.
-    """
+class TorchPasses(CacheOwner):
+    """What engines that run a torch module share: cache, sampling where the logits are, masks and timing."""
 
     fuses_chains = fuses_trees = False
+    makes_probs = True
 
-    def __init__(self, live: LiveModel, rows: int, *, features: bool = False, logits: bool = False) -> None:
-        """Open an engine.
-
-        Args:
-            live: The model.
-            rows: B, sequences of a pass.
-            features: Whether passes return hidden states, for drafters.
-            logits: Whether passes return logits as well as distributions, for checks.
-        """
-        self.live, self.config, self.rows, self.cost = live, live.decoder, rows, PassTimer()
-        self._like = next(live.body.parameters())
-        self.memory = StaticCache(self.config, rows, self._like)
+    def __init__(self, config: DecoderConfig, rows: int, like: Tensor) -> None:
+        """like: A tensor of the caches' type and device."""
+        self.config, self.rows, self.cost, self._like = config, rows, PassTimer(), like
+        self.memory = StaticCache(config, rows, like)
         self.cache = KeyValueCache(self.memory, rows)
-        self._eol = EolLayout(self.config)
-        self._features, self._logits = features, logits
-        self._params = live.sampling
-        self._padding = np.zeros((rows, 1), dtype=np.int64)
-        self._prompt = 0
-
-    @property
-    def makes_probs(self) -> bool:
-        return True
+        self._params = SamplingParams()
 
     def sample_by(self, params: SamplingParams) -> None:
         self._params = params
 
     def begin(self, hidden: Sequence[int] = (), cond_rows: NDArray[np.float32] | None = None) -> None:
         self.cache.clear(hidden)
-        self._padding = np.array(tuple(hidden) or (0,) * self.rows, dtype=np.int64)[:, None]
 
     @torch.inference_mode()
     def run(
@@ -75,35 +56,82 @@ class TorchEngine(CacheOwner):
         chain_levels: int = 1,
         tree: FusedTreeSpec | None = None,
     ) -> PassOutput:
-        if features is not None or chain_levels > 1 or tree is not None:
-            raise EngineError("live model: it drafts nothing; give the drafter an engine of its own")
+        if (features is not None) != self.config.drafter or chain_levels > 1 or tree is not None:
+            reads = "features" if self.config.drafter else "no features"
+            raise EngineError(f"live model: expected {reads}, and one level a pass; it fuses no chain and no tree")
         check_cells(self.config, cells)
-        started = perf_counter()
-        device, count = self._like.device, cells.shape[-1]
-        ids = torch.tensor(np.broadcast_to(tokens, (self.rows, count)), device=device)
-        if not self.slots:
-            self._prompt = int(np.count_nonzero(np.atleast_2d(cells)[0] < 0))
-        embeds = self._embed(ids)
-        out = self.live.body(
-            inputs_embeds=embeds,
-            attention_mask=self._mask(bias, past_bias, count).to(embeds.dtype),
-            position_ids=self._positions(cells, count),
-            past_key_values=self.memory,
-            use_cache=True,
-        )
-        hidden: Tensor = out.last_hidden_state
-        logits = self.live.head(hidden).float()
-        probs = sampled_probs(logits, self._params)
-        result = PassOutput(
-            logits=logits.cpu().numpy() if self._logits else np.empty((self.rows, count, 0), dtype=np.float32),
-            features=hidden.float().cpu().numpy()
-            if self._features
-            else np.empty((self.rows, count, 0), dtype=np.float32),
-            probs=probs.cpu().numpy(),
-        )
+        started, count = perf_counter(), cells.shape[-1]
+        ids = torch.tensor(np.broadcast_to(tokens, (self.rows, count)), device=self._like.device)
+        logits, hidden = self._forward(ids, cells, self._bias(bias, past_bias, count), features)
+        probs = sampled_probs(logits.float(), self._params).cpu().numpy()
+        result = PassOutput(logits=_none(self.rows, count), features=hidden, probs=probs)
         self.cost.passes, self.cost.positions = self.cost.passes + 1, self.cost.positions + count
         self.cost.seconds += perf_counter() - started
         return result
+
+    def _forward(
+        self, ids: Tensor, cells: IntArray, bias: Tensor, features: FloatArray | None
+    ) -> tuple[Tensor, NDArray[np.float32]]:
+        """Logits [B, T, V], and features [B, T, D] or [B, T, 0] on the host, of tokens [B, T] under `bias`."""
+        raise NotImplementedError
+
+    def _bias(self, bias: FloatArray, past_bias: FloatArray | None, count: int) -> Tensor:
+        """The bias [B, T, S + T] of a pass, as the cache and the caller give it."""
+        past = self.past_bias if past_bias is None else np.asarray(past_bias)
+        whole = np.empty((self.rows, count, self.slots + count), dtype=np.float32)
+        whole[:, :, : self.slots] = past if past.ndim > 1 else past[None]
+        whole[:, :, self.slots :] = bias
+        return torch.from_numpy(whole).to(self._like.device)
+
+    def close(self) -> None:
+        del self.memory, self.cache
+
+
+def _none(rows: int, count: int) -> NDArray[np.float32]:
+    """What nobody reads: [B, T, 0]."""
+    return np.empty((rows, count, 0), dtype=np.float32)
+
+
+class TorchEngine(TorchPasses):
+    """Implements `engines.engine.Engine` on a live model.
+
+    Guidance, temperature, top-k and top-p are applied where the logits are; distributions alone come to the host.
+    """
+
+    def __init__(self, live: LiveModel, rows: int, *, features: bool = False) -> None:
+        """Open an engine.
+
+        Args:
+            live: The model.
+            rows: B, sequences of a pass.
+            features: Whether passes return hidden states, for drafters.
+        """
+        super().__init__(live.decoder, rows, next(live.body.parameters()))
+        self.live, self._features = live, features
+        self._eol = EolLayout(self.config)
+        self._padding = np.zeros((rows, 1), dtype=np.int64)
+        self._prompt = 0
+
+    def begin(self, hidden: Sequence[int] = (), cond_rows: NDArray[np.float32] | None = None) -> None:
+        super().begin(hidden)
+        self._padding = np.array(tuple(hidden) or (0,) * self.rows, dtype=np.int64)[:, None]
+
+    def _forward(
+        self, ids: Tensor, cells: IntArray, bias: Tensor, features: FloatArray | None
+    ) -> tuple[Tensor, NDArray[np.float32]]:
+        if not self.slots:
+            self._prompt = int(np.count_nonzero(np.atleast_2d(cells)[0] < 0))
+        embeds, count = self._embed(ids), ids.shape[1]
+        mask = bias[:, None].masked_fill(bias[:, None] <= float(MASKED_SCORE), torch.finfo(self._like.dtype).min)
+        hidden: Tensor = self.live.body(
+            inputs_embeds=embeds,
+            attention_mask=mask.to(embeds.dtype),
+            position_ids=self._positions(cells, count),
+            past_key_values=self.memory,
+            use_cache=True,
+        ).last_hidden_state
+        read = hidden.float().cpu().numpy() if self._features else _none(self.rows, count)
+        return self.live.head(hidden), read
 
     def _embed(self, ids: Tensor) -> Tensor:
         """Embeddings [B, T, D] of tokens [B, T]: codes, and behind them vocabulary ids."""
@@ -116,15 +144,6 @@ class TorchEngine(CacheOwner):
             return others
         return torch.where(is_code[..., None], self.live.embed_codes(ids.clamp(max=codes - 1)), others)
 
-    def _mask(self, bias: FloatArray, past_bias: FloatArray | None, count: int) -> Tensor:
-        """The additive mask [B, 1, T, S + T] of a pass."""
-        past = self.past_bias if past_bias is None else np.asarray(past_bias)
-        whole = np.empty((self.rows, count, self.slots + count), dtype=np.float32)
-        whole[:, :, : self.slots] = past if past.ndim > 1 else past[None]
-        whole[:, :, self.slots :] = bias
-        mask = torch.from_numpy(whole).to(self._like.device)[:, None]
-        return mask.masked_fill(mask <= float(MASKED_SCORE), torch.finfo(self._like.dtype).min)
-
     def _positions(self, cells: IntArray, count: int) -> Tensor:
         """Position ids of cells: a row's padding takes no place, as in the model's own `generate`."""
         prompt = (cells < 0) & (cells >= -self._prompt)
@@ -134,28 +153,15 @@ class TorchEngine(CacheOwner):
         lengths = torch.from_numpy(self._prompt - self._padding).to(device)
         return self.live.position_ids(torch.from_numpy(places.clip(min=0)).to(device), lengths)
 
-    def commit(self, positions: IntArray | slice, counts: Sequence[int] | None = None) -> None:
-        self.cache.commit(positions, counts)
-
-    def write_scratch(self, behind: int) -> int:
-        return self.cache.write_scratch(behind)
-
-    def write_at(self, positions: IntArray, slots: IntArray) -> None:
-        self.cache.write_at(positions, slots)
-
-    def close(self) -> None:
-        del self.memory, self.cache
-
 
 class LiveDecoder:
     """Implements `engines.engine.LoadedDecoder`."""
 
     row_counts: tuple[int, ...] | None = None
 
-    def __init__(self, live: LiveModel, *, features: bool = False, logits: bool = False) -> None:
+    def __init__(self, live: LiveModel, *, features: bool = False) -> None:
         """See `TorchEngine`."""
-        self.live, self.name = live, live.family
-        self._features, self._logits = features, logits
+        self.live, self.name, self._features = live, live.family, features
 
     @property
     def config(self) -> DecoderConfig:
@@ -165,7 +171,7 @@ class LiveDecoder:
         return None
 
     def open(self, rows: int) -> TorchEngine:
-        return TorchEngine(self.live, rows, features=self._features, logits=self._logits)
+        return TorchEngine(self.live, rows, features=self._features)
 
 
 class LiveEncoder(ConditionEncoder):
