@@ -87,14 +87,18 @@ def exact(
 
 def _require_promise(report: "ExactReport") -> None:
     """Say that a rule breaks its promise, and end with `NOT_KEPT`."""
+    from underpaint.algos.accept import RULES
     from underpaint.sim.exact.promise import keeps_promise
 
     if keeps_promise(report) is False:
-        typer.echo(
-            f"error: rule '{report.rule}' promises to be lossless and is not: total variation "
-            f"{report.total_variation:.3g}; mend the rule, or its promise",
-            err=True,
+        lossless = RULES[report.rule].is_lossless(report.settings)
+        told = (
+            f"promises to be lossless and is not: total variation {report.total_variation:.3g}"
+            if lossless or report.beyond_bound is None
+            else f"promises '{report.bound}' and does not keep it: the next token's total variation is "
+            f"{report.beyond_bound:.3g} more"
         )
+        typer.echo(f"error: rule '{report.rule}' {told}; mend the rule, or its promise", err=True)
         raise typer.Exit(NOT_KEPT)
 
 

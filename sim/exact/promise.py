@@ -15,8 +15,13 @@ _HOUSE: Final = "underpaint.algos."
 
 
 def keeps_promise(report: ExactReport) -> bool | None:
-    """Whether a rule that promises to be lossless is so on the model of `report`; None where it does not promise it."""
-    return report.total_variation <= KEPT if RULES[report.rule].is_lossless(report.settings) else None
+    """Whether a rule keeps its promise on the model of `report`: to be lossless, or the bound of the next token.
+
+    None where it promises neither, and for the bounds of greedy rules.
+    """
+    if RULES[report.rule].is_lossless(report.settings):
+        return report.total_variation <= KEPT
+    return None if report.beyond_bound is None else report.beyond_bound <= KEPT
 
 
 def check_promise(rule: str, settings: Mapping[str, Any]) -> None:

@@ -12,10 +12,12 @@ import numpy as np
 
 from underpaint.algos.accept import RULES, RuleSpec
 from underpaint.algos.accept.neighbours import nearest_codes
+from underpaint.algos.accept.spec import DraftedNode
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.chance import Chance, enumerate_outcomes
 from underpaint.algos.draft import POLICIES, PolicySpec
 from underpaint.algos.enumeration import (
+    EnumeratedRun,
     TokenDistribution,
     accepted_per_cycle,
     enumerate_decoding,
@@ -119,6 +121,9 @@ class ExactReport(NamedTuple):
     """transport_bound - acceptance; below 0, bias has bought what no lossless rule could."""
     passes: float
     """Expected target passes (NFE) for the image."""
+    beyond_bound: float | None
+    """By how much the next token's total variation after the root exceeds what a bounded rule promises, at most 0 where
+    it keeps that; the largest over first tokens. None for rules that promise no bound, and for greedy ones."""
     residuals: dict[str, ResidualReport]
     """The same rule with each residual that it has for such trees; empty for a rule that has one alone."""
 
@@ -197,6 +202,7 @@ def _measure(
         transport_bound=bound,
         transport_gap=bound - acceptance,
         passes=passes(images),
+        beyond_bound=_beyond_bound(spec, rule, shape, policy, model, first, max_nodes),
         residuals={},
     )
 
@@ -214,6 +220,48 @@ def _root_bound(spec: RuleSpec, policy: Policy, model: SyntheticModel, start: Pr
 
     distribution = target.distribution(start)
     return best_acceptance(_one_hot(distribution) if spec.greedy else distribution, enumerate_outcomes(proposals))
+
+
+def _beyond_bound(
+    spec: RuleSpec,
+    rule: Rule,
+    shape: PolicySpec,
+    policy: Policy,
+    model: SyntheticModel,
+    first: Mapping[EnumeratedRun, float],
+    max_nodes: int,
+) -> float | None:
+    """See `ExactReport.beyond_bound`; first: the runs of one draft and one verify after the first token."""
+    if spec.bound_at is None or spec.greedy:
+        return None
+    settings = {name: getattr(rule, name) for name in settings_fields(spec.make)}
+    starts = marginal(first, lambda trace: trace.tokens[:1])
+    pairs = marginal(first, lambda trace: trace.tokens[:2])
+    beyond = []
+    for start, weight in starts.items():
+        target, draft = model.target_distribution()(start), model.draft_distribution()(start)
+        drawn = np.array([pairs.get((*start, token), 0.0) / weight for token in range(model.vocab_size)])
+        shapes = _root_shapes(policy, model, start, max_nodes)
+        most = max(
+            spec.bound_at(settings, DraftedNode(target, draft, shape.drawn, siblings, 0, depth))
+            for siblings, depth in shapes
+        )
+        beyond.append(float(np.abs(drawn - target).sum()) / 2 - most)
+    return max(beyond)
+
+
+def _root_shapes(policy: Policy, model: SyntheticModel, start: Prefix, max_nodes: int) -> set[tuple[int, int]]:
+    """Children of the root, and levels, of every tree that a policy may draw after the first token."""
+    target = SyntheticTarget(model.target_distribution(), model.grid)
+    drafter = SyntheticDrafter(model.draft_distribution())
+
+    def grown(chance: Chance) -> tuple[int, int]:
+        drafter.begin(target.begin())
+        policy.begin(model.grid)
+        tree = policy.grow(drafter, start[0], Budget(model.grid.cells - 2, max_nodes), chance.cycle(1))
+        return int(np.count_nonzero(tree.parents == 0)), int(tree.depths().max())
+
+    return set(enumerate_outcomes(grown))
 
 
 def _one_hot(distribution: FloatArray) -> FloatArray:

@@ -1,10 +1,13 @@
 """The distribution report: every rule on a synthetic model, held to what its promise and the transport bound allow."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from underpaint.algos.accept import RULES, RuleSpec
+from underpaint.sim.exact import rule_report
+from underpaint.sim.exact.promise import keeps_promise
 from underpaint.sim.exact.rule_report import MODELS, exact_report
 
 
@@ -73,3 +76,24 @@ def test_what_does_not_fit_is_named() -> None:
         exact_report("chain", settings={"delta": 1})
     with pytest.raises(ValueError, match="max_nodes must be at least 2"):
         exact_report("chain", max_nodes=1)
+
+
+@pytest.mark.parametrize("model", ["flat", "peaked", "near", "far"])
+@pytest.mark.parametrize("rule", [spec.name for spec in RULES if spec.promise == "bounded" and not spec.greedy])
+def test_bounded_rules_keep_what_they_promise(rule: str, model: str) -> None:
+    report = exact_report(rule, model)
+    assert report.beyond_bound is not None
+    assert report.beyond_bound <= 1e-9
+    assert keeps_promise(report) is True
+
+
+def test_a_bound_that_is_not_kept_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = RULES["lantern"]
+    generous = {"delta": 0.9}
+    assert keeps_promise(exact_report("lantern", "far", settings=generous)) is True
+    narrow = replace(spec, bound_at=lambda settings, node: 0.01)
+    monkeypatch.setattr(rule_report, "RULES", {"lantern": narrow})
+    report = exact_report("lantern", "far", settings=generous)
+    assert report.beyond_bound is not None
+    assert report.beyond_bound > 0.05
+    assert keeps_promise(report) is False
