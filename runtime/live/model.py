@@ -36,7 +36,7 @@ def plain_positions(places: Tensor, prompt: Tensor) -> Tensor:
 class LiveModel:
     """A decoder that is loaded in torch, and everything that differs between model families.
 
-    A family is a function that makes this value of a model. `runtime.live.families` has those of the project.
+    A family is a function that makes this value of a model. `runtime.live.families` lists those of the project.
 
     Attributes:
         family: Name of the family.

@@ -13,8 +13,8 @@ from tests.runtime.live.own_family import family
 from tests.runtime.live.tiny_models import MODELS, SIDE, grid_of, randomise
 from underpaint.algos.chance import enumerate_outcomes
 from underpaint.algos.protocols import Grid
-from underpaint.runtime.live.families import glm_image_preview, glm_image_prior
 from underpaint.runtime.live.generate import accelerate, custom_generate
+from underpaint.runtime.live.glm_image import glm_image_preview, glm_image_prior
 from underpaint.runtime.live.memory import StaticCache
 from underpaint.runtime.live.model import LiveModelError
 from underpaint.runtime.methods.registry import build_method, resolve
@@ -136,6 +136,17 @@ def test_a_picture_depends_on_prompt_and_seed_alone():
     assert first.pixels.shape == (4 * SIDE, 4 * SIDE, 3)
     assert first.pixels.std() > 0
     assert first.image.size == (4 * SIDE, 4 * SIDE)
+
+
+def test_weights_that_change_after_a_picture_change_the_next_one():
+    tiny = MODELS["chameleon"]()
+    fast = accelerate(tiny.model, "ar", grid=(SIDE, SIDE))
+    before = fast.generate(tiny.prompt, temperature=0).drawing.tokens
+    with torch.no_grad():
+        tiny.model.lm_head.weight.mul_(-1)
+    after = fast.generate(tiny.prompt, temperature=0).drawing.tokens
+    fresh = accelerate(tiny.model, "ar", grid=(SIDE, SIDE)).generate(tiny.prompt, temperature=0).drawing.tokens
+    assert before != after == fresh
 
 
 def test_sampling_is_the_familys_where_the_user_says_none():

@@ -6,7 +6,7 @@ import pytest
 
 from underpaint.runtime.device.weights import read_decoder
 from underpaint.runtime.drawing import draw
-from underpaint.runtime.live.families import llamagen
+from underpaint.runtime.live.llamagen import llamagen
 from underpaint.runtime.live.pipeline import LivePipeline
 from underpaint.runtime.methods.registry import build_method, resolve
 from underpaint.runtime.pipeline import Pipeline

@@ -194,7 +194,7 @@ def glm_image() -> TinyModel:
 
     def generate(prompt: tuple[int, ...], guidance: float) -> list[int]:
         from underpaint.algos.protocols import Grid
-        from underpaint.runtime.live.families import glm_image_preview
+        from underpaint.runtime.live.glm_image import glm_image_preview
 
         large = Grid(8, 6)
         small = glm_image_preview(large)

@@ -1,0 +1,76 @@
+"""GLM-Image: a small preview is drawn first, then the picture."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from underpaint.algos.arrays import IntArray
+from underpaint.algos.protocols import Grid
+from underpaint.algos.rows import SamplingParams
+from underpaint.runtime.live.model import LiveModel
+from underpaint.runtime.live.parts import (
+    of_causal,
+    prompt_ids,
+)
+
+
+def glm_image(model: Any, processor: Any = None, *, grid: Grid | None = None, longest_prompt: int = 1024) -> LiveModel:
+    """GLM-Image: a small grid is drawn first, then the large one; temperature 0.9, top-p 0.75, no guidance.
+
+    grid is the large one, 36 x 24 by default (1152 x 768 pixels). Both grids are one row of cells here, the small one
+    first. `transformers` holds no picture decoder. `GlmImagePipeline(prior_token_ids=...)` of diffusers takes the
+    tokens of the large grid, which `glm_image_prior` cuts out.
+    """
+    large = grid or Grid(36, 24)
+    small = glm_image_preview(large)
+    body, codes = model.model.language_model, model.config.image_start_token_id
+    offsets = _glm_offsets(small, large)
+
+    def position_ids(places: Tensor, prompt: Tensor) -> Tensor:
+        at = (places - prompt).clamp(min=0)
+        table = offsets.to(places.device)
+        return torch.where(places < prompt, places.expand(3, -1, -1), prompt + table[:, at])
+
+    def encode(processor: Any, text: str) -> Sequence[int]:
+        return prompt_ids(processor(text=text, target_h=large.height * 32, target_w=large.width * 32))
+
+    return of_causal(
+        "glm-image",
+        body,
+        model.lm_head,
+        np.arange(codes),
+        Grid(1, small.cells + large.cells),
+        sampling=SamplingParams(temperature=0.9, top_p=0.75),
+        position_ids=position_ids,
+        image_start=(codes,),
+        encode=encode,
+        longest_prompt=longest_prompt,
+    )
+
+
+def glm_image_preview(large: Grid) -> Grid:
+    """The small grid that GLM-Image draws before a large one, as its processor computes it."""
+    ratio = large.height / large.width
+    return Grid(int(math.sqrt(ratio) * 16), int(math.sqrt(1 / ratio) * 16))
+
+
+def glm_image_prior(tokens: IntArray, large: Grid) -> IntArray:
+    """`prior_token_ids` [1, cells] of diffusers' `GlmImagePipeline`, from the tokens of both grids."""
+    return np.asarray(tokens)[glm_image_preview(large).cells :][None]
+
+
+def _glm_offsets(small: Grid, large: Grid) -> Tensor:
+    """[3, cells]: time, row and column of each cell behind the prompt."""
+    axes, first = [], 0
+    for grid in (small, large):
+        cells = torch.arange(grid.cells)
+        row, column = cells // grid.width, cells % grid.width
+        axes.append(torch.stack([torch.zeros_like(row), row, column]) + first)
+        first += max(grid.height, grid.width)
+    return torch.cat(axes, dim=1)

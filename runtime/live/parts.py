@@ -1,0 +1,125 @@
+"""What model families share: heads and codebooks of language models, prompts, grids and pixels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
+
+from underpaint.algos.arrays import FloatArray, IntArray
+from underpaint.algos.protocols import Grid
+from underpaint.runtime.live.model import LiveModel, LiveModelError
+
+
+class _CodeRows:
+    """The rows of a language model's head that give codes: a view where they follow each other, else one kept copy."""
+
+    def __init__(self, lm_head: Any, ids: Tensor) -> None:
+        first = int(ids[0])
+        self._lm_head, self._ids, self._first = lm_head, ids, first
+        self._are_one_block = bool((ids == torch.arange(first, first + len(ids))).all())
+        self._copy: tuple[int, Tensor] | None = None
+
+    def __call__(self) -> Tensor:
+        """[V, D]; copied again where the head's weights were changed."""
+        weight: Tensor = self._lm_head.weight
+        if self._are_one_block:
+            return weight[self._first : self._first + len(self._ids)]
+        if self._copy is None or self._copy[0] != weight._version:
+            self._copy = weight._version, weight[self._ids.to(weight.device)]
+        return self._copy[1]
+
+
+def of_causal(family: str, body: Any, lm_head: Any, code_ids: IntArray, grid: Grid, **options: Any) -> LiveModel:
+    """A model whose codes are part of its vocabulary: embeddings and head are slices of the language model's."""
+    table = body.get_input_embeddings()
+    ids = torch.from_numpy(code_ids)
+    rows = _CodeRows(lm_head, ids)
+
+    def embed_codes(codes: Tensor) -> Tensor:
+        embeds: Tensor = table(ids.to(codes.device)[codes])
+        return embeds
+
+    def head(hidden: Tensor) -> Tensor:
+        weight = rows()
+        return functional.linear(hidden.to(weight.device), weight)
+
+    return LiveModel(
+        family=family,
+        body=body,
+        config=body.config,
+        grid=grid,
+        codes=len(code_ids),
+        vocabulary=table.num_embeddings,
+        embed_codes=embed_codes,
+        embed_ids=table,
+        head=head,
+        code_ids=code_ids,
+        **options,
+    )
+
+
+def code_ids_of(img2bpe: Mapping[int, int], family: str) -> IntArray:
+    """[V]: the vocabulary id of each code; LiveModelError unless codes are 0 to V - 1."""
+    if sorted(img2bpe) != list(range(len(img2bpe))) or not img2bpe:
+        raise LiveModelError(
+            f"{family}: expected the vocabulary_map to name image codes 0 to V - 1, got {len(img2bpe)} codes from "
+            f"{min(img2bpe, default=None)} to {max(img2bpe, default=None)}; load the whole configuration of the model"
+        )
+    return np.array([img2bpe[code] for code in range(len(img2bpe))], dtype=np.int64)
+
+
+def token_id(processor: Any, name: str, family: str, elsewhere: str) -> int:
+    """The id of a token that a processor names; LiveModelError where there is no processor."""
+    token = getattr(processor, name, None)
+    if token is None:
+        raise LiveModelError(
+            f"{family}: expected {elsewhere}, which tells the id that begins a picture; it is missing, so pass the "
+            "model's processor"
+        )
+    return int(processor.tokenizer.convert_tokens_to_ids(token))
+
+
+def codebook_of(vqmodel: Any) -> FloatArray | None:
+    """[V, E] of a tokenizer in `transformers`."""
+    quantizer = getattr(vqmodel, "quantize", None)
+    embedding = getattr(quantizer, "embedding", None)
+    if embedding is None:
+        return None
+    codebook: FloatArray = embedding.weight.detach().float().cpu().numpy()
+    return codebook
+
+
+def fixed_grid(given: Grid | None, own: Grid, family: str) -> Grid:
+    """The one grid that a model draws; LiveModelError where another was asked for."""
+    if given is not None and given != own:
+        raise LiveModelError(
+            f"{family}: grid: expected {own.height} x {own.width}, the only one it draws, got "
+            f"{given.height} x {given.width}; leave it out"
+        )
+    return own
+
+
+def prompt_ids(encoded: Any) -> list[int]:
+    """The ids of one text, from what a tokenizer or processor returns."""
+    ids = encoded["input_ids"]
+    ids = ids.tolist() if hasattr(ids, "tolist") else list(ids)
+    return list(ids[0]) if ids and isinstance(ids[0], list | tuple) else ids
+
+
+def on_device(model: Any, codes: IntArray) -> Tensor:
+    """Codes where the model is."""
+    return torch.as_tensor(codes, device=model.device)
+
+
+@torch.inference_mode()
+def pixels_of(image: Tensor) -> NDArray[np.uint8]:
+    """Bytes [H, W, 3] of an image [H, W, 3] in -1 to 1."""
+    scaled = (image.detach().float().cpu() * 127.5 + 127.5).round().clamp(0, 255)
+    pixels: NDArray[np.uint8] = scaled.to(torch.uint8).numpy()
+    return pixels
