@@ -19,13 +19,6 @@ def at_least(policy: str, least: float, **settings: float) -> None:
             raise ValueError(f"policy '{policy}': {name} must be at most {MOST:g}, got {value!r}")
 
 
-def one_of(policy: str, options: tuple[str, ...], **settings: str) -> None:
-    """Raise ValueError, naming the setting, unless each is one of `options`."""
-    for name, value in settings.items():
-        if value not in options:
-            raise ValueError(f"policy '{policy}': {name} must be one of {', '.join(options)}, got {value!r}")
-
-
 _NODES: Final = ("total_tokens",)
 _LEVELS: Final = ("depth", "length", "start_depth", "max_depth", "min_depth", "mean_depth")
 _CHILDREN: Final = ("top_k", "start_width", "max_width", "min_width")
