@@ -192,7 +192,7 @@ def first_tasks(rules: Sequence[str], models: Sequence[str], seeds: int, images:
             if rule != "point" and name != "roofline":
                 continue
             own = dict(curve_settings(latency_model_of(machine)))
-            own |= ({} if "windows" in beside else {"windows": False}) | {"with_replacement": "replacement" in beside}
+            own |= ({} if "windows" in beside else {"windows": 0}) | {"with_replacement": "replacement" in beside}
             beside = beside if rule == "point" else ()
             found.append(Task(model, rule, name, "roofline", json.dumps(own), machine, seeds, images, beside))
     return found

@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Annotated, Final
 
+import numpy as np
+
 from underpaint.algos.bounds import (
     MOST_CELLS,
     MOST_MS,
@@ -26,13 +28,12 @@ from underpaint.algos.draft.choice import NOTHING, Choice, Kind
 from underpaint.algos.draft.costs import MEASURED_DRAFT_MS, MEASURED_VERIFY_MS, Between, ChainCosts, DraftCosts
 from underpaint.algos.draft.drawn_trees import NO_TREE, DrawnTrees
 from underpaint.algos.draft.point_trees import PointTrees
-from underpaint.algos.draft.roofline_costs import DraftingCosts, NetLoss, drafting_costs
+from underpaint.algos.draft.roofline_costs import DraftingCosts, NetLoss, drafting_costs, likely_length
 from underpaint.algos.draft.sequoia import StaticTree
 from underpaint.algos.draft.settings import at_least
 from underpaint.algos.draft.shape import within
 from underpaint.algos.draft.spec import POLICIES, PolicySpec
 from underpaint.algos.draft.tree_builder import draws_siblings, fuses_chains, has_window, likeliest_chain
-from underpaint.algos.draft.window_length import WindowLength
 from underpaint.algos.protocols import Budget, Expander, Grid
 from underpaint.algos.tree import DraftTree, Verdict, root_only
 
@@ -57,10 +58,11 @@ class Roofline:
     tree is forecast once in `lookahead_interval` cycles only: that takes longer than the forecast of a chain, and
     neighbouring cells are much alike.
 
-    **Windows.** Where the drafter has a Jacobi window beside it, what a pass over it should yield is learned at every
-    length (see `WindowLength`). The best length and its rate follow. The rate is compared with that of a plain step,
-    the best chain and the forecast trees; the drafter rests while the window is ahead. What is behind is looked at
-    again after `second_look` cycles, then after twice as many, and so on.
+    **Windows.** Where the drafter has a Jacobi window beside it, the window is tried after the first tree. From how
+    often its drafts were accepted at each place and in the neighbourhood (see `AcceptanceEstimator`) follow the length
+    that pays best and its rate, which is compared with that of a plain step, the best chain and the forecast trees; the
+    drafter rests while the window is ahead. What is behind is looked at again after `second_look` cycles, then after
+    twice as many, and so on.
 
     **Drawn siblings.** Where trees of drawn siblings are judged by a rule of their own, Sequoia's tree is planned anew
     as acceptance moves (see `DrawnTrees`), and drafted where it should yield more than all else.
@@ -87,8 +89,12 @@ class Roofline:
         cycles; each such trial doubles the wait for the next, from the first number up to the second; >= 1.
     lookahead_interval: where a chain is forecast and a tree does not seem to pay, cycles until the next forecast of a
         tree, >= 1.
-    windows: whether there are Jacobi windows, where the drafter has them. window_margin: by how much chains and trees
-        have to be ahead of the window, >= 1. A plain step only has to be as good.
+    windows: passes over the window in a trial, >= 0; 0 leaves windows out. What the first half of them yields is
+        forgotten, as they fill the window. least_window: drafts in a pass over it at least, >= 0: shorter passes would
+        pay at once, but the drafts behind them would be no better at the next. 0: the length that pays best by the cost
+        curve where drafts are accepted with probability 0.8, see `likely_length`. window_prior, window_decay: those of
+        `AcceptanceEstimator`. window_margin: by how much the rest has to be ahead, >= 1, as each pass over the window
+        makes its drafts better too. A plain step has only to be as good.
     second_look: cycles until what is behind, the window or the rest, is looked at again, >= 1.
     siblings: drawn at a node at most, >= 0; 0 leaves drawn trees out. sibling_prior: see `DrawnTrees`, > 0.
     sibling_trial: trees of drawn siblings that are tried whatever they seem to yield, >= 0. with_replacement: siblings
@@ -115,7 +121,10 @@ class Roofline:
     probe_first: Cells = 4
     probe_most: Cells = 16
     lookahead_interval: Cells = 8
-    windows: bool = True
+    windows: CellsOrNone = 20
+    least_window: CellsOrNone = 0
+    window_prior: Weight = 8.0
+    window_decay: Share = 0.6
     window_margin: Annotated[float, Bounds(1.0, MOST_NODES)] = 1.5
     second_look: Cells = 12
     siblings: NodesOrNone = 4
@@ -132,7 +141,10 @@ class Roofline:
     _plain_cycles: int = field(init=False, repr=False, default=0)
     _probe_wait: int = field(init=False, repr=False, default=1)
     _lookahead_wait: int = field(init=False, repr=False, default=0)
-    _window: WindowLength = field(init=False, repr=False)
+    _grid: Grid = field(init=False, repr=False)
+    _window: AcceptanceEstimator = field(init=False, repr=False)
+    _window_trials: int = field(init=False, repr=False, default=0)
+    _trial_length: int = field(init=False, repr=False, default=1)
     _drafted: Kind = field(init=False, repr=False, default="plain")
     _trees: PointTrees = field(init=False, repr=False)
     _drawn: DrawnTrees = field(init=False, repr=False)
@@ -144,8 +156,9 @@ class Roofline:
         check_bounds("policy 'roofline'", self)
         at_least("roofline", self.probe_first, probe_most=self.probe_most)
         curves = self.verify_ms, self.draft_ms, self.chain_ms, self.plain_ms, self.tree_ms
-        self._costs = drafting_costs(*curves, self.between, self.top_k)
+        self._costs = drafting_costs(*curves, self.between, self.top_k, self.least_window)
         self._plain_rate = 1.0 / self._costs.plain_ms
+        self._trial_length = likely_length(np.array(self._costs.window.ms))
         self.begin(Grid(1, 1))
 
     @property
@@ -167,9 +180,9 @@ class Roofline:
         costs, most = (self._costs.siblings, self._costs.call_ms), max(1, self.siblings)
         self._drawn = DrawnTrees(first, *costs, most, self.max_depth, self.sibling_prior, self.with_replacement)
         self._drawn_trials = self.sibling_trial
-        self._window = WindowLength(grid.cells, self._costs.window)
-        self._again = Backoff(self.second_look)
+        self._grid, self._again = grid, Backoff(self.second_look)
         self._lost = NetLoss(self._costs.plain_ms, self.loss_budget)
+        self._try_window()
 
     def grow(self, drafter: Expander, root: int, budget: Budget, chance: Chance) -> DraftTree:
         """The window and drawn siblings draw; nothing else does."""
@@ -202,7 +215,12 @@ class Roofline:
             self._drawn_trials -= 1  # before the window's trial, behind which the drafter would have more to read
             return self._choice_of_drawn(self._drawn.trial_tree(), budget)
         longest = self._longest_window(drafter, budget, most)
-        chain, window = NO_CHAIN, self._window.best(longest)
+        if longest and self._window_trials:
+            self._window_trials -= 1
+            if self._window_trials == self.windows // 2:  # what the first passes yielded, which fill it, is forgotten
+                self._window = self._new_estimator()
+            return Choice("window", min(self._trial_length, longest))
+        chain, window = NO_CHAIN, self._window.best_chain(self._cell, longest, self._costs.window)
         window_rate = self.window_margin * window.rate
         if self.longest_chain and fuses_chains(drafter):
             longest_chain = min(self.longest_chain, budget.max_depth, most)
@@ -213,7 +231,7 @@ class Roofline:
                 return Choice("tree", deepest)
             return Choice("window", window.levels)
         if longest and self._again.is_due():
-            self._window.forget()  # the window gets better as the image grows
+            self._try_window()
         drafts = chain.levels > 0 or len(drawn.shape) > 1
         if drafts and self._lookahead_wait:
             self._lookahead_wait -= 1
@@ -229,6 +247,13 @@ class Roofline:
     def _choice_of_drawn(self, planned: StaticTree, budget: Budget) -> Choice:
         shape = within(planned.shape, budget)
         return Choice("drawn", shape=shape, drawn=self._drawn.drawn_as(shape))
+
+    def _try_window(self) -> None:
+        """Forget what was learned of the window: it gets better as the image grows."""
+        self._window, self._window_trials = self._new_estimator(), self.windows
+
+    def _new_estimator(self) -> AcceptanceEstimator:
+        return AcceptanceEstimator(self._grid, self.window_prior, self.window_decay, self.above, self.band_prior)
 
     def _longest_window(self, drafter: object, budget: Budget, most: int) -> int:
         """The most drafts of the window that could be had now; 0 where there is none. The first tree comes before."""
@@ -274,7 +299,7 @@ class Roofline:
         self._cell = cell + accepted + 1
         self._lost.add(self._costs.spent_ms(drafted, tree, self._trees.drafting_ms()), accepted + 1)
         if drafted == "window":
-            self._window.learn(cell, tree.size - 1, accepted)
+            self._window.learn(cell, [True] * accepted + [False] * (accepted < tree.size - 1))
         elif drafted == "drawn":
             self._drawn.learn(tree, verdict, cell)
         elif drafted == "tree":

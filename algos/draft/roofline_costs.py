@@ -1,7 +1,7 @@
 """What `roofline`'s drafts cost on an engine, and what a picture has lost to plain decoding by these costs."""
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -20,6 +20,9 @@ from underpaint.algos.draft.costs import (
 from underpaint.algos.draft.settings import at_least
 from underpaint.algos.tree import DraftTree
 
+TRIED_ACCEPTANCE: Final = 0.8
+"""Of a window's draft, by which the length of its trial and its least length are chosen."""
+
 
 class DraftingCosts(NamedTuple):
     """Milliseconds of whole cycles, but for trees: their drafting comes on top of `verify`.
@@ -33,7 +36,7 @@ class DraftingCosts(NamedTuple):
     verify: SizeCosts
     draft: list[float]
     chain: SizeCosts
-    window: FloatArray
+    window: SizeCosts
     siblings: CostCurve
     call_ms: float
     plain_ms: float
@@ -52,7 +55,22 @@ class DraftingCosts(NamedTuple):
             return self.plain_ms
         if kind == "drawn":
             return self.call_ms + tree.depth * self.siblings.draft_ms + self.verify.ms[nodes]
-        return float(self.window[nodes - 1]) if kind == "window" else self.chain.ms[nodes - 1]
+        return (self.window if kind == "window" else self.chain).ms[nodes - 1]
+
+
+def likely_length(ms: FloatArray) -> int:
+    """The window that pays best where each draft is accepted with `TRIED_ACCEPTANCE`; ties: the shorter.
+
+    Args:
+        ms: Of a cycle by drafts, from 1 on; `[L]`, may be empty.
+
+    Returns:
+        Drafts, from 1 to `L`; 1 where `ms` is empty.
+    """
+    if not ms.size:
+        return 1
+    tokens = 1.0 + np.cumsum(TRIED_ACCEPTANCE ** np.arange(1, ms.size + 1))
+    return 1 + int(np.argmax(tokens / ms))
 
 
 def drafting_costs(
@@ -63,6 +81,7 @@ def drafting_costs(
     tree_ms: tuple[float, float] | None,
     between: Between,
     top_k: int,
+    least_window: int,
 ) -> DraftingCosts:
     """By the settings of `Roofline` of the same names. Raises ValueError on times that are no times."""
     verify = cost_curve(verify_ms, 0.0, between).table()
@@ -75,11 +94,13 @@ def drafting_costs(
         raise ValueError(f"policy 'roofline': plain_ms must be a positive time, got {plain_ms!r}")
     # A pass over the window has a plain step's caches, which no drafter pass empties, and its share of the host.
     window_ms = plain + np.maximum(0.0, verify[1:] - verify[0])
+    least = least_window or likely_length(window_ms)
+    window_ms[:least] = window_ms[:least][-1:]
     return DraftingCosts(
         SizeCosts.of(verify),
         draft.tolist(),
         SizeCosts.of(call + verify[1 : call.size + 1]),
-        window_ms,
+        SizeCosts.of(window_ms),
         cost_curve(verify_ms, level_ms, between),
         call_ms,
         plain,

@@ -187,8 +187,8 @@ def _reason(name: str, recipe: Mapping[str, Any], trace: Trace) -> str:
     """Empty where there is none."""
     if "skipping" in recipe:
         return "some of its cycles are not verified, and what the target says behind those tokens is in no trace"
-    if "window" in recipe and recipe["policy_settings"].get("windows", True):
-        return "its Jacobi windows read the target behind tokens that no trace holds; windows=false leaves them out"
+    if "window" in recipe and recipe["policy_settings"].get("windows", 1):
+        return "its Jacobi windows read the target behind tokens that no trace holds; windows=0 leaves them out"
     if "drawn" in recipe and recipe["policy_settings"].get("siblings", 1):
         return "no replay draws siblings beside trees of likeliest tokens; siblings=0 leaves them out"
     if "policy" in recipe:

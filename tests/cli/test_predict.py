@@ -31,7 +31,7 @@ SETTINGS = {
     "mulo": ("k=30",),
     "mulo-raster": ("k=30",),
     "mulo-islands": ("k=30", "draft_window=2"),
-    "roofline": ("windows=false", "siblings=0"),
+    "roofline": ("windows=0", "siblings=0"),
 }
 """The low grid of the synthetic pipeline is 2 x 2."""
 NARROW = ("--set", "mulo-islands.draft_window=2")
@@ -217,6 +217,6 @@ def test_windows_beside_trees_are_not_predicted_and_the_reason_is_told(
     files = ("--trace", tmp_path / "one.npz", "--costs", tmp_path / "curve.json", "--compare", comparison)
     result = CliRunner().invoke(app, ["predict", *map(str, files)])
     assert result.exit_code == 0, result.output
-    assert "Jacobi windows read the target behind tokens that no trace holds; windows=false" in result.output
+    assert "Jacobi windows read the target behind tokens that no trace holds; windows=0" in result.output
     asked = CliRunner().invoke(app, ["predict", *map(str, files), "--methods", "roofline"])
     assert asked.exit_code == 2

@@ -35,7 +35,7 @@ JUDGED: list[dict[Drawn, str]] = [
 ]
 RULES_OF = JUDGED[0]
 WITH_REPLACEMENT: dict[Drawn, str] = {"iid": "multi_round", "without_replacement": "without_replacement"}
-DRAWING_PAYS = Roofline(((1, 1.0), (5, 1.02)), 0.01, None, top_k=2, windows=False, siblings=2, max_depth=2)
+DRAWING_PAYS = Roofline(((1, 1.0), (5, 1.02)), 0.01, None, top_k=2, windows=0, siblings=2, max_depth=2)
 """A cost curve on which wide trees cost nothing."""
 
 
@@ -146,8 +146,8 @@ def by_roofline(make: Callable[[], Roofline]) -> list[str]:
 @pytest.mark.parametrize(
     "judged", [*JUDGED, WITH_REPLACEMENT], ids=["token by token", "looking ahead", "with replacement"]
 )
-@pytest.mark.parametrize("windows", [False, True])
-def test_roofline_that_draws_siblings_is_lossless(windows: bool, judged: dict[Drawn, str]) -> None:
+@pytest.mark.parametrize("windows", [0, 1])
+def test_roofline_that_draws_siblings_is_lossless(windows: int, judged: dict[Drawn, str]) -> None:
     def policy() -> Roofline:
         return Roofline(
             ((1, 1.0), (5, 1.02)),
@@ -169,14 +169,14 @@ def test_roofline_draws_where_drawing_pays_and_rests_where_it_does_not() -> None
     kinds = by_roofline(lambda: DRAWING_PAYS)
     assert kinds[0] == "top_k", "the first tree shows the drafter's probabilities"
     assert kinds.count("without_replacement") + kinds.count("iid") > len(kinds) / 2
-    dear = Roofline(((1, 1.0), (5, 9.0)), 3.0, None, top_k=2, windows=False, siblings=2, max_depth=2)
+    dear = Roofline(((1, 1.0), (5, 9.0)), 3.0, None, top_k=2, windows=0, siblings=2, max_depth=2)
     assert by_roofline(lambda: dear).count("plain") > len(kinds) / 2
 
 
 def test_siblings_and_their_trial_can_be_left_out() -> None:
-    none = Roofline(((1, 1.0), (5, 1.02)), 0.01, top_k=2, windows=False, siblings=0)
+    none = Roofline(((1, 1.0), (5, 1.02)), 0.01, top_k=2, windows=0, siblings=0)
     assert set(by_roofline(lambda: none)) <= {"top_k", "plain"}
-    untried = Roofline(((1, 1.0), (5, 1.02)), 9.0, top_k=2, windows=False, siblings=2, sibling_trial=0)
+    untried = Roofline(((1, 1.0), (5, 1.02)), 9.0, top_k=2, windows=0, siblings=2, sibling_trial=0)
     assert set(by_roofline(lambda: untried)) <= {"top_k", "plain"}
 
 

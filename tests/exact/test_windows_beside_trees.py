@@ -34,7 +34,7 @@ COUPLINGS: list[Coupling] = ["independent", "maximal", "gumbel"]
 REFILLS: list[Refill] = ["uniform", "left", "lookup"]
 LOOKUP = {"passes": True, "beside": 0.85}
 ARMS = ((WINDOW, CHAIN), (WINDOW, PLAIN), (WINDOW, WINDOW, CHAIN), (WINDOW, SHORT))
-WINDOWS_PAY = Roofline(((1, 1.0), (5, 1.1)), 50.0, None, top_k=2, second_look=1, loss_budget=99)
+WINDOWS_PAY = Roofline(((1, 1.0), (5, 1.1)), 50.0, None, top_k=2, windows=1, second_look=1, loss_budget=99)
 """A cost curve on which the first cycle drafts a tree, dear as it is, and later ones the window."""
 
 
@@ -158,7 +158,7 @@ def test_roofline_drafts_trees_first_then_windows_and_looks_again() -> None:
 
 def test_windows_can_be_left_out() -> None:
     distribution, grid = RandomDistribution(6, seed=3, sharpness=2.0), Grid(4, 4)
-    policy = Roofline(((1, 1.0), (5, 1.1)), 5.0, top_k=2, windows=False)
+    policy = Roofline(((1, 1.0), (5, 1.1)), 5.0, top_k=2, windows=0)
     done = decoded(jacobi, SyntheticTarget(distribution, grid), policy, JacobiWindow(4), sampling(1), distribution)
     assert all(cycle.tree.drawn == "top_k" for cycle in done.cycles)
 

@@ -39,9 +39,9 @@ ARMS = {
     "siblings": (W4, FORKED, W3, LINE),
 }
 SETTINGS: dict[str, dict[str, Any]] = {
-    "windows": {"second_look": 2, "siblings": 0},
-    "siblings": {"windows": False, "siblings": 2, "max_depth": 2},
-    "all": {"second_look": 1, "siblings": 2, "max_depth": 2},
+    "windows": {"windows": 2, "least_window": 1, "second_look": 2, "siblings": 0},
+    "siblings": {"windows": 0, "siblings": 2, "max_depth": 2},
+    "all": {"windows": 2, "least_window": 2, "second_look": 1, "siblings": 2, "max_depth": 2},
 }
 
 
