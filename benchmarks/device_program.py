@@ -22,8 +22,6 @@ from underpaint.artifacts.cost_curve import FORMAT
 from underpaint.artifacts.manifest import write_beside
 from underpaint.runtime.files import check_file_writable
 
-os.environ.setdefault("UNDERPAINT_TRITON", "compile")
-
 NODE_US: Final = 2.0
 BANDWIDTHS: Final = {"h200": 4800.0, "a100": 2039.0}
 """GB/s of `sim.latency.machines`."""
@@ -128,4 +126,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
+    os.environ.setdefault(
+        "UNDERPAINT_TRITON", "compile"
+    )  # before the device runtime is imported, in this process alone
     main()

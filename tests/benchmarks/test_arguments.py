@@ -1,6 +1,8 @@
 """Bad arguments end every benchmark with code 2 and one line that says what was expected, before any work."""
 
 import importlib
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -54,3 +56,15 @@ def test_bad_arguments_are_refused_in_one_line(name, arguments, message, capsys)
 def test_a_place_that_cannot_be_written_is_refused_before_any_work(name, capsys):
     first = POSITIONAL.get(name, [])
     assert "cannot write into /proc/here" in refused(name, [*first, "--out", "/proc/here/found.json"], capsys)
+
+
+def test_importing_a_benchmark_leaves_the_environment_alone() -> None:
+    # A benchmark that chose how kernels run as it was imported chose it for every process that a test started later.
+    root = Path(report.__file__).parents[1]
+    names = sorted(path.stem for path in (root / "benchmarks").glob("*.py"))
+    program = (
+        "import importlib, os\nbefore = dict(os.environ)\n"
+        f"for name in {names!r}:\n    importlib.import_module('benchmarks.' + name)\n"
+        "assert dict(os.environ) == before, set(os.environ.items()) ^ set(before.items())\n"
+    )
+    subprocess.run([sys.executable, "-c", program], cwd=root, check=True)
