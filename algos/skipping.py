@@ -7,7 +7,7 @@ from typing import Annotated, Literal, TypeAlias
 import numpy as np
 
 from underpaint.algos.arrays import FloatArray, IntArray
-from underpaint.algos.bounds import Bounds, CellsOrNone, Nodes, PositiveShare, check_bounds
+from underpaint.algos.bounds import Bounds, CellsOrNone, Nodes, PositiveShare, Tune, check_bounds
 from underpaint.algos.chance import At, Chance, Role
 from underpaint.algos.draft.tree_builder import fuses_trees
 from underpaint.algos.path_similarity import path_similarity
@@ -31,8 +31,8 @@ class Skipping:
     down, is another bound, so nothing is skipped before something was accepted.
     """
 
-    every: CellsOrNone = 4
-    longest: Nodes = 4
+    every: Annotated[CellsOrNone, Tune((2, 3, 4, 6))] = 4
+    longest: Annotated[Nodes, Tune((2, 3, 4, 5))] = 4
     schedule: Schedule = "uniform"
     threshold: Annotated[float, Bounds(-1.0, 1.0)] = 0.7
     decay: PositiveShare = 0.9

@@ -21,8 +21,10 @@ from underpaint.cli.options import (
     Temperature,
     TopK,
     TopP,
+    check_preset,
     open_pipeline,
     read_names,
+    read_preset,
     read_sampling,
     settings_by_method,
 )
@@ -81,21 +83,20 @@ def trace(
     from underpaint.runtime.engines.context import EngineError
     from underpaint.runtime.evaluation.comparison import read_conditions
     from underpaint.runtime.files import check_file_writable
-    from underpaint.runtime.methods.method_config import PRESETS
     from underpaint.runtime.methods.registry import resolve
     from underpaint.sim.replay.trace import Recorder, save
 
     with bad_input():
         config = resolve("ar", SamplingParams(temperature=temperature).temperature)
-        if preset not in PRESETS:
-            raise ValueError(f"--preset: expected one of {', '.join(PRESETS)}, got {preset!r}")
+        chosen = read_preset(preset)
         if out.suffix != ".npz":
             raise ValueError(f"--out {out}: expected a name that ends in .npz")
         names = read_names(methods)
         own = settings_by_method(setting or [], names)
-        configs = {name: resolve(name, temperature, None, own[name], preset) for name in names}
+        configs = {name: resolve(name, temperature, None, own[name], chosen) for name in names}
         check_file_writable(out)
         pipeline = open_pipeline(models, resolution, low, backend)
+        check_preset(chosen, pipeline)
         sampling = read_sampling(temperature, guidance, top_k, top_p, pipeline)
         keep = min(_KEEP, pipeline.tables.vocab_size) if keep is None else keep
         read_trace_sizes(pipeline, depths, keep, prompts_count)

@@ -14,7 +14,7 @@ from underpaint.algos.registry import build
 from underpaint.algos.rows import SamplingParams
 from underpaint.runtime.conditions import Condition
 from underpaint.runtime.methods.method import DecodingMethod, DecodingSession, ModelTables, PipelineModels
-from underpaint.runtime.methods.settings import Shown, read_setting, settings_of, split_settings
+from underpaint.runtime.methods.settings import Shown, read_setting, settings_of, settings_to_tune, split_settings
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -79,6 +79,10 @@ class MethodConfig(ABC):
         return self.device is not None and self.device_gap is None
 
     @abstractmethod
+    def to_tune(self) -> dict[str, list[str]]:
+        """By setting, as a user types it, the other values that `underpaint tune` tries."""
+
+    @abstractmethod
     def to_dict(self) -> dict[str, Any]:
         """The configuration as JSON holds it, every setting spelled out."""
 
@@ -114,6 +118,10 @@ class LoopConfig(MethodConfig):
 
     def to_dict(self) -> dict[str, Any]:
         return {"loop": self.loop, "settings": asdict(cast("DataclassInstance", self))}
+
+    def to_tune(self) -> dict[str, list[str]]:
+        grid = settings_to_tune(type(self), asdict(cast("DataclassInstance", self)))
+        return {name: values for name, values in grid.items() if name not in self.fixed}
 
     def with_settings(self, method: str, settings: Sequence[str]) -> Self:
         known = settings_of(type(self), self.fixed)

@@ -1,12 +1,15 @@
 """Methods: what a user asks for by one name, of every family. Plug-ins add theirs to `METHODS`."""
 
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from underpaint.algos.bounds import check_bounds
 from underpaint.algos.registry import Registry
 from underpaint.runtime.methods.method import DecodingMethod, ModelTables
 from underpaint.runtime.methods.method_config import TUNED, MethodConfig, MethodSpec
+
+if TYPE_CHECKING:
+    from underpaint.runtime.methods.preset_file import PresetFile
 
 _TREES: Final = (
     *("ar", "speculative", "block", "eagle1", "traversal", "sequoia", "eagle2", "opt-tree"),
@@ -37,19 +40,25 @@ METHODS: Final[Registry[MethodSpec]] = Registry(
 
 
 def resolve(
-    name: str, temperature: float, rule: str | None = None, settings: Sequence[str] = (), preset: str = TUNED
+    name: str,
+    temperature: float,
+    rule: str | None = None,
+    settings: Sequence[str] = (),
+    preset: "str | PresetFile" = TUNED,
 ) -> MethodConfig:
     """The configuration of method `name` at a temperature, with a user's own rule and `name=value` settings.
 
     `name` is a registered method, or "policy:rule" for any tree policy and rule: it starts from the settings of the
-    method of that pair, or else from those that the policy has in the first method that uses it. preset: "tuned" or
-    "paper". A rule of one's own starts from its default settings; at temperature 0 its greedy variant replaces it.
-    Raises ValueError, saying what to write instead: an unknown method, rule, preset or setting, a value of the wrong
-    type or beyond its bounds, or a rule that does not fit the method.
+    method of that pair, or else from those that the policy has in the first method that uses it. preset: "tuned",
+    "paper", or a file that `underpaint tune` wrote. A rule of one's own starts from its default settings; at
+    temperature 0 its greedy variant replaces it. Raises ValueError, saying what to write instead: an unknown method,
+    rule, preset or setting, a value of the wrong type or beyond its bounds, or a rule that does not fit the method.
     """
     config: MethodConfig
     policy, colon, pair_rule = name.partition(":")
-    if colon:
+    if not isinstance(preset, str):
+        config = preset.config(name, temperature)
+    elif colon:
         from underpaint.runtime.methods.trees.method import of_pair
 
         config = of_pair(policy, pair_rule, temperature, [spec.preset(preset) for spec in METHODS])

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
 
+from underpaint.algos.bounds import values_to_tune
 from underpaint.algos.numbers import LEAST_REAL, MOST_REAL, real_number, whole_number
 from underpaint.algos.registry import suggest
 
@@ -195,6 +196,34 @@ def _described(kind: Any) -> str:
         NoneType: "none",
     }
     return words.get(kind, f"no plain value ({kind}); it cannot be set here")
+
+
+def setting_text(value: object) -> str:
+    """A setting's value as a user types it."""
+    if isinstance(value, tuple | list):
+        return ",".join(map(setting_text, value))
+    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
+
+
+def settings_to_tune(make: Callable[..., Any], values: Mapping[str, object], part: str = "") -> dict[str, list[str]]:
+    """What is worth trying of a part's settings; see `algos.bounds.Tune`.
+
+    Args:
+        make: The part, a dataclass.
+        values: Its settings now.
+        part: Its name, which goes before the settings' with a dot; empty where there is one part.
+
+    Returns:
+        By setting, the other values as texts. A word, or none, that is not among the declared values stays: it makes
+        the method what it is.
+    """
+    grid = {}
+    for name, tried in values_to_tune(make).items():
+        now = values.get(name)
+        others = [setting_text(value) for value in tried if value != now]
+        if others and (now in tried or isinstance(now, int | float | tuple)):
+            grid[f"{part}.{name}" if part else name] = others
+    return grid
 
 
 def settings_by_default(make: Callable[..., Any], given_by_engine: Iterable[str] = ()) -> dict[str, Shown]:
