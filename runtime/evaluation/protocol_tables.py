@@ -8,6 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from underpaint.runtime.evaluation.comparison import BASELINE
+from underpaint.runtime.methods.settings import settings_line
 
 QUALITY: Final = ("attribute_log_probability_over_ar", "log_likelihood_over_ar")
 """Differences of quality to plain autoregression: by the judge, or where there is none by the target."""
@@ -133,7 +134,7 @@ def card(record: Mapping[str, Any], name: str) -> str:
                 *(row["same_as_ar"] or "", str(row["images"])),
             )
             lines.append(cells)
-            settings.append((preset, heat, _settings(run["settings"]["methods"][row["method"]])))
+            settings.append((preset, heat, settings_line(run["settings"]["methods"][row["method"]])))
     if not lines:
         return ""
     run = runs_of(record)[0]
@@ -158,7 +159,7 @@ def card(record: Mapping[str, Any], name: str) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def interval(row: Mapping[str, Any], name: str, form: str) -> str:
+def interval(row: Mapping[str, Any], name: str, form: str = ".2f") -> str:
     """A figure with its interval, as "1.20 (1.10 to 1.30)"; nothing where there is none."""
     value, low, high = (row.get(f"{name}{end}") for end in ("", "_low", "_high"))
     if value is None:
@@ -170,14 +171,3 @@ def markdown(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A table in Markdown."""
     lines = ["| " + " | ".join(headings) + " |", "|" + "---|" * len(headings)]
     return "\n".join([*lines, *("| " + " | ".join(cells) + " |" for cells in rows)])
-
-
-def _settings(config: Mapping[str, Any]) -> str:
-    parts = {key: value for key, value in config.items() if key.endswith("settings") or key in ("skipping", "window")}
-    pairs = [(name, value) for part in parts.values() for name, value in part.items()]
-    long = [(name, value) for name, value in pairs if not isinstance(value, list) or len(value) <= 8]
-    return ", ".join(f"`{name}={_text(value)}`" for name, value in long if value is not None and name != "greedy")
-
-
-def _text(value: Any) -> str:
-    return ",".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -226,6 +226,19 @@ def settings_to_tune(make: Callable[..., Any], values: Mapping[str, object], par
     return grid
 
 
+def settings_line(config: Mapping[str, Any]) -> str:
+    """The settings of a configuration, as JSON holds it, on one line.
+
+    A `k` that is scaled to the codebook is given as the paper has it. Costs of passes, which are long, are left out.
+    """
+    parts = {**config.get("policy_settings", {}), **config.get("rule_settings", {}), **config.get("settings", {})}
+    parts |= {f"window.{name}": value for name, value in config.get("window", {}).items()}
+    if "published_k" in config:
+        parts["k"] = f"{config['published_k']} of 16384"
+    short = {name: value for name, value in parts.items() if not name.endswith("_ms") and name != "greedy"}
+    return ", ".join(f"{name}={value}" for name, value in short.items() if value is not None)
+
+
 def settings_by_default(make: Callable[..., Any], given_by_engine: Iterable[str] = ()) -> dict[str, Shown]:
     """The settings of a dataclass with their defaults; None where there is no default."""
     known = settings_of(make, given_by_engine)

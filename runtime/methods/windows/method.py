@@ -85,7 +85,8 @@ class JacobiConfig(MethodConfig):
         window = settings_to_tune(JacobiWindow, asdict(self.window))
         if self.window.candidates == 1:  # a chain, which other rules judge than windows of candidates
             window.pop("candidates")
-        return {**_named(window), **settings_to_tune(rule, values, "rule")}
+        own = {f"window.{name}": tried for name, tried in _named(window).items()}
+        return own | settings_to_tune(rule, values, "rule")
 
     def with_rule(self, rule: str, temperature: float) -> JacobiConfig:
         """See `MethodConfig`. The rule is the same at temperature 0, where distributions are one-hot."""
