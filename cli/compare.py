@@ -24,11 +24,11 @@ from underpaint.cli.device import (
 from underpaint.cli.errors import bad_input
 from underpaint.cli.evaluation.prompts import PromptOptions, choose
 from underpaint.cli.live import LiveOptions, folder_of
-from underpaint.cli.option_groups import grouped
 from underpaint.cli.options import (
     Models,
     check_costs,
     check_promises,
+    grouped,
     read_names,
     settings_by_method,
     short_hash,

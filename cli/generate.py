@@ -20,7 +20,6 @@ from underpaint.cli.device import (
 from underpaint.cli.errors import STOPPED, bad_input
 from underpaint.cli.evaluation.prompts import PromptOptions, choose
 from underpaint.cli.live import LiveOptions, folder_of
-from underpaint.cli.option_groups import grouped
 from underpaint.cli.options import (
     USUAL_PRESET,
     Backend,
@@ -34,6 +33,7 @@ from underpaint.cli.options import (
     TopK,
     TopP,
     check_costs,
+    grouped,
     open_pipeline,
     read_sampling,
     short_hash,

@@ -61,7 +61,7 @@ class LiveOptions:
 
     def preset(self, asked: str) -> str:
         """The preset: the papers' settings where the usual one was tuned on other models."""
-        from underpaint.runtime.methods.method_config import PAPER
+        from underpaint.runtime.methods.registry import PAPER
 
         return PAPER if self.live is not None and asked == USUAL_PRESET else asked
 

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from underpaint.runtime.methods.method import ModelTables
-    from underpaint.runtime.methods.method_config import MethodConfig
     from underpaint.runtime.methods.multi_scale.method import MuloMethod
+    from underpaint.runtime.methods.registry import MethodConfig
     from underpaint.runtime.pipeline import Pipeline
     from underpaint.sim.replay.row_trace import RowRecorder
 
@@ -81,8 +81,7 @@ def trace(
     from underpaint.runtime.engines.context import EngineError
     from underpaint.runtime.evaluation.comparison import read_conditions
     from underpaint.runtime.files import check_file_writable
-    from underpaint.runtime.methods.method_config import PRESETS
-    from underpaint.runtime.methods.registry import resolve
+    from underpaint.runtime.methods.registry import PRESETS, resolve
     from underpaint.sim.replay.trace import Recorder, save
 
     with bad_input():

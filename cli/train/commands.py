@@ -8,10 +8,10 @@ from typing import Annotated
 
 import typer
 
+from underpaint.cli.app import HELP_NAMES
 from underpaint.cli.errors import TorchGroup
-from underpaint.cli.option_groups import grouped
+from underpaint.cli.options import grouped
 from underpaint.cli.outputs import Commands
-from underpaint.cli.root import HELP_NAMES
 from underpaint.cli.train.near_duplicates import report_near_duplicates
 from underpaint.cli.train.options import TOKENIZER, InitFrom, Pair, Run, Scenes, report
 from underpaint.cli.train.stages import stages

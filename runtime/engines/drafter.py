@@ -20,7 +20,7 @@ from underpaint.algos.tree import DraftTree, Verdict
 from underpaint.runtime.engines.context import EngineContext, EngineError
 from underpaint.runtime.engines.engine import Engine, GuidanceEngines, LoadedDecoder, PassOutput
 from underpaint.runtime.engines.loading import CPU, load_decoder
-from underpaint.runtime.engines.masks import alone, causal, hide
+from underpaint.runtime.engines.pass_inputs import alone, causal, hide
 from underpaint.zoo.load import FOLDER
 
 _ROOT: Final = np.zeros(1, dtype=np.int64)

@@ -15,12 +15,11 @@ from underpaint.algos.protocols import FusedTreeSpec
 from underpaint.algos.rows import SamplingParams
 from underpaint.artifacts.decoder_config import DecoderConfig
 from underpaint.artifacts.decoder_graph import MASKED_SCORE
-from underpaint.runtime.conditions import Condition
+from underpaint.runtime.conditions import Condition, ConditionEncoder, EncodedCondition
 from underpaint.runtime.engines.cache import CacheOwner, KeyValueCache
-from underpaint.runtime.engines.condition_encoder import ConditionEncoder, EncodedCondition
 from underpaint.runtime.engines.context import EngineError
 from underpaint.runtime.engines.engine import PassOutput, PassTimer, check_cells
-from underpaint.runtime.engines.eol_tokens import EolLayout
+from underpaint.runtime.engines.pass_inputs import EolLayout
 from underpaint.runtime.engines.torch_sampling import sampled_probs
 from underpaint.runtime.live.memory import StaticCache
 from underpaint.runtime.live.model import Ids, LiveModel

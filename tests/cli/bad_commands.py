@@ -212,8 +212,6 @@ _WRITTEN: Final = (
     ("--plugin not_dataclass.py methods", "expected make to be a dataclass, whose fields"),
     ("--plugin promise.py methods", "expected a promise of lossless, bounded,"),
     ("nobody", "No such command"),
-    ("completion", "Missing argument"),
-    ("completion tcsh", "expected one of bash, zsh, fish, powershell"),
     ("methods --preset best", "--preset: expected one of tuned, paper, got 'best'"),
     ("methods extra", "Got unexpected extra argument(s)"),
     ("exact", "Missing argument"),

@@ -29,7 +29,7 @@ LOG_LINE = '{"format": 3, "hash": "0", "settings": {}}\n'
 def command(name: str) -> Any:
     found: Any = typer.main.get_command(app)
     for word in name.split():
-        found = found.commands[word]
+        found = found.get_command(None, word)
     return found
 
 
