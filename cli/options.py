@@ -3,7 +3,7 @@
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import is_dataclass
+from dataclasses import dataclass, is_dataclass
 from functools import wraps
 from inspect import Parameter, Signature, signature
 from pathlib import Path
@@ -74,13 +74,45 @@ Preset = Annotated[
     str, typer.Option(help="Settings of the methods: tuned (best measured on the shipped models) or paper.")
 ]
 USUAL_PRESET: Final = "tuned"
+DEVICE: Final = "device"
+"""The backend that draws whole batches by programs of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceOptions:
+    """Options of `--backend device`."""
+
+    device: Annotated[
+        str | None,
+        typer.Option(
+            help="With --backend device: cuda (the default), cuda:1, ..., or cpu, which interprets the same program: "
+            "slow, to try it.",
+            show_default=False,
+        ),
+    ] = None
+    batch: Annotated[
+        int | None,
+        typer.Option(help="With --backend device: images that are drawn together; default: 1.", show_default=False),
+    ] = None
+    forward: Annotated[
+        str | None,
+        typer.Option(
+            help="With --backend device: what runs the models: torch (the default), tensorrt or tensorrt-rtx (on a "
+            "GPU), or onnx (on the CPU); `underpaint engine` makes their engines.",
+            show_default=False,
+        ),
+    ] = None
+
+    def check(self, backend: str) -> None:
+        """ValueError where options of the device stand beside another backend."""
+        if backend != DEVICE and self != DeviceOptions():
+            raise ValueError("--device, --batch and --forward are of --backend device; pass it too, or leave them out")
 
 
 def open_pipeline(
     models: Path | None, resolution: int | None, low: Path | None, backend: str, on_device: bool = False
 ) -> "Pipeline":
     """The models that the options name; raises as `Pipeline.open` does. on_device: whether the command draws there."""
-    from underpaint.runtime.engines.elsewhere import DEVICE
     from underpaint.runtime.pipeline import BACKENDS, Pipeline
     from underpaint.zoo.load import FOLDER
 

@@ -11,7 +11,7 @@ from underpaint.runtime.drawing import Drawing, draw
 from underpaint.runtime.evaluation.comparison import ComparisonPlan, choose_prompts, with_baseline
 from underpaint.runtime.evaluation.drawer import run
 from underpaint.runtime.evaluation.drawing_log import DrawingKey
-from underpaint.runtime.evaluation.gallery import write_acceptance, write_gallery
+from underpaint.runtime.evaluation.gallery import write_gallery
 from underpaint.runtime.evaluation.paired import paired_difference
 from underpaint.runtime.evaluation.plan import RunPlan
 from underpaint.runtime.evaluation.report import accepted_cells, make_report, speedup, to_results
@@ -241,14 +241,10 @@ def test_pictures_are_written_whole(tmp_path):
     plan = planned(["ar", "eagle2"], prompts=2)
     found = make_report(plan, finished(tmp_path, plan))
     captions = [prompt.caption() for prompt in plan.models[0].comparison.conditions]
-    gallery, maps = tmp_path / "deep" / "gallery.png", tmp_path / "deep" / "acceptance.png"
+    gallery = tmp_path / "deep" / "gallery.png"
     write_gallery(gallery, found.rows, found.gallery, captions, "title")
-    write_acceptance(maps, found.rows, found.acceptance, "title")
-    for path in (gallery, maps):
-        assert path.read_bytes().startswith(b"\x89PNG")
-    assert sorted(path.name for path in gallery.parent.iterdir()) == ["acceptance.png", "gallery.png"]
-    write_acceptance(maps, found.rows[:1], found.acceptance, "nothing but AR")
-    assert maps.read_bytes().startswith(b"\x89PNG")
+    assert gallery.read_bytes().startswith(b"\x89PNG")
+    assert list(gallery.parent.iterdir()) == [gallery]
 
 
 def test_a_store_knows_its_cells(tmp_path):
