@@ -18,15 +18,19 @@ INTERVAL: Final = 0.95
 _BOOTSTRAP_SEED: Final = 7
 
 
-class PairedDifference(NamedTuple):
-    """A mean difference to the baseline, and the ends of its 95 % interval (None below two prompts)."""
+class Estimate(NamedTuple):
+    """A figure, and the ends of its 95 % interval (None below two prompts or pairs)."""
 
-    mean: float
+    value: float
     low: float | None
     high: float | None
 
+    def named(self, name: str) -> dict[str, float | None]:
+        """The figure and its interval as `ReportRow` and JSON name them: `name`, `name_low` and `name_high`."""
+        return {name: self.value, f"{name}_low": self.low, f"{name}_high": self.high}
 
-def paired_difference(baseline: FloatArray | BoolArray, method: FloatArray | BoolArray) -> PairedDifference:
+
+def paired_difference(baseline: FloatArray | BoolArray, method: FloatArray | BoolArray) -> Estimate:
     """The method's mean figure less the baseline's, with a bootstrap interval over prompts (95 %, percentiles).
 
     Both [seeds, prompts], paired; a prompt is resampled with all of its seeds. Raises ValueError where shapes differ or
@@ -39,8 +43,8 @@ def paired_difference(baseline: FloatArray | BoolArray, method: FloatArray | Boo
         raise ValueError("paired figures: expected finite numbers, got NaN or infinity; check the pictures behind them")
     mean = float(apart.mean())
     if apart.size < 2:
-        return PairedDifference(mean, None, None)
-    return PairedDifference(mean, *interval_ends(apart[resampled(apart.size)].mean(axis=1)))
+        return Estimate(mean, None, None)
+    return Estimate(mean, *interval_ends(apart[resampled(apart.size)].mean(axis=1)))
 
 
 def resampled(count: int) -> IntArray:

@@ -19,10 +19,10 @@ def test_the_interval_of_a_mean_is_that_of_normal_theory() -> None:
     found = paired_difference(baseline, baseline + apart)
     assert found.low is not None
     assert found.high is not None
-    assert found.mean == pytest.approx(apart.mean())
+    assert found.value == pytest.approx(apart.mean())
     half = 1.96 * apart.std() / 20
     assert found.high - found.low == pytest.approx(2 * half, rel=0.06)
-    assert (found.high + found.low) / 2 == pytest.approx(found.mean, abs=0.1 * half)
+    assert (found.high + found.low) / 2 == pytest.approx(found.value, abs=0.1 * half)
 
 
 def test_seeds_of_a_prompt_are_resampled_together() -> None:
