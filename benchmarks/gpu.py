@@ -37,9 +37,8 @@ from underpaint.export.checkpoint import Request, export_checkpoint
 from underpaint.export.parity import MOST
 from underpaint.export.tensorrt_build import build_folder
 from underpaint.models.published.options import LoadOptions
-from underpaint.runtime.engines.context import EngineError
+from underpaint.runtime.engines.context import EngineError, load_decoder
 from underpaint.runtime.engines.engine import Engine
-from underpaint.runtime.engines.loading import load_decoder
 from underpaint.runtime.engines.pass_inputs import causal
 from underpaint.runtime.engines.target import EngineTarget
 from underpaint.runtime.engines.tensorrt_engine import load_tensorrt

@@ -119,6 +119,7 @@ def compare(
     A stopped comparison (Ctrl-C) keeps what is drawn; the same command goes on with it. Quality is reported where the
     folder of models holds a judge, pictures where it holds a decoder.
     """
+    from underpaint.artifacts.files import check_apart, check_folder_writable
     from underpaint.artifacts.workers import ThisProcess
     from underpaint.runtime.evaluation.comparison import (
         EAGER,
@@ -132,7 +133,6 @@ def compare(
     from underpaint.runtime.evaluation.picture_judge import judge_of
     from underpaint.runtime.evaluation.plan import RunPlan
     from underpaint.runtime.evaluation.replay import ReplayLog
-    from underpaint.runtime.files import check_apart, check_folder_writable
     from underpaint.runtime.methods.registry import resolve
 
     with bad_input():

@@ -92,10 +92,10 @@ def trace(
     and --set as to `compare` where it draws by MuLo-SD, whose drafts come from another model.
     """
     from underpaint.algos.rows import SamplingParams
+    from underpaint.artifacts.files import check_file_writable
     from underpaint.runtime.drawing import noise_of
     from underpaint.runtime.engines.context import EngineError
     from underpaint.runtime.evaluation.comparison import read_conditions
-    from underpaint.runtime.files import check_file_writable
     from underpaint.runtime.methods.registry import PRESETS, resolve
     from underpaint.sim.replay.own_logits import trace_of_own
     from underpaint.sim.replay.trace import Recorder

@@ -17,9 +17,8 @@ from underpaint.algos.protocols import FusedTreeLevel, FusedTreeSpec
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.step import Scored
 from underpaint.algos.tree import DraftTree, Verdict
-from underpaint.runtime.engines.context import EngineContext, EngineError
+from underpaint.runtime.engines.context import CPU, EngineContext, EngineError, load_decoder
 from underpaint.runtime.engines.engine import Engine, GuidanceEngines, LoadedDecoder, PassOutput
-from underpaint.runtime.engines.loading import CPU, load_decoder
 from underpaint.runtime.engines.pass_inputs import alone, causal, hide
 from underpaint.zoo.load import FOLDER
 
@@ -44,7 +43,7 @@ class EngineDrafter:
         context: EngineContext | None = None,
         backend: str = CPU,
     ) -> "EngineDrafter":
-        """The drafter `name` of a folder of models; see `engines.loading.load_decoder`."""
+        """The drafter `name` of a folder of models; see `engines.context.load_decoder`."""
         return cls(load_decoder(name, "drafter", folder, context, backend), params)
 
     def sample_by(self, params: SamplingParams) -> None:

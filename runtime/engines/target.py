@@ -13,10 +13,9 @@ from underpaint.algos.spatial.target import Feed
 from underpaint.algos.step import Scored
 from underpaint.algos.tree import DraftTree, Verdict
 from underpaint.artifacts.decoder_graph import MASKED_SCORE
-from underpaint.runtime.conditions import Condition, ConditionEncoder, EncodedCondition
-from underpaint.runtime.engines.context import EngineContext, EngineError
+from underpaint.runtime.conditions import Condition, ConditionEncoder, EncodedCondition, load_encoder
+from underpaint.runtime.engines.context import CPU, EngineContext, EngineError, load_decoder
 from underpaint.runtime.engines.engine import Engine, GuidanceEngines, LoadedDecoder, PassOutput, rows_of
-from underpaint.runtime.engines.loading import CPU, load_decoder, load_encoder
 from underpaint.runtime.engines.pass_inputs import EolLayout, PassLayout, causal, hide, tree_bias
 from underpaint.zoo.load import FOLDER
 
@@ -50,7 +49,7 @@ class EngineTarget:
         backend: str = CPU,
         kind: str = "target",
     ) -> "EngineTarget":
-        """The target `name` of a folder of models; see `engines.loading.load_decoder`."""
+        """The target `name` of a folder of models; see `engines.context.load_decoder`."""
         decoder = load_decoder(name, kind, folder, context, backend)
         return cls(decoder, params, load_encoder(decoder.config, folder, context))
 

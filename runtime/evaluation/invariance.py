@@ -22,9 +22,8 @@ from underpaint.artifacts.decoder_graph import POSITION_BUCKETS
 from underpaint.artifacts.manifest import DRAFT_TARGET, ManifestError
 from underpaint.artifacts.model_index import read_index
 from underpaint.artifacts.scaled_rows import SCALE
-from underpaint.runtime.engines.context import SHARED
+from underpaint.runtime.engines.context import CPU, SHARED, load_decoder
 from underpaint.runtime.engines.engine import Engine, LoadedDecoder
-from underpaint.runtime.engines.loading import CPU, load_decoder
 from underpaint.runtime.engines.pass_inputs import alone, causal
 from underpaint.zoo.load import manifest
 
