@@ -12,7 +12,7 @@ from underpaint.cli.costs import curve_for, tables_with_costs
 from underpaint.cli.device import (
     DEFAULT_METHODS as DEVICE_METHODS,
 )
-from underpaint.cli.device import describe, draw_all_on_device, plan_on_device, show_device_rows
+from underpaint.cli.device import describe, draw_all_on_device, plan_on_device
 from underpaint.cli.errors import bad_input
 from underpaint.cli.evaluation.prompts import PromptOptions, choose
 from underpaint.cli.live import LiveOptions, folder_of
@@ -225,10 +225,8 @@ def _report(
         write_gallery(gallery, report.rows, report.gallery, captions, f"One row a method: {title}")
     if told_as_json(figures, plain):
         return
-    if on_device is None:
-        print_rows(report.rows, judge, title, curve, form)
-    else:
-        show_device_rows(report.rows, f"{title}, {on_device.told()}", form, judge is not None)
+    title = title if on_device is None else f"{title}, {on_device.told()}"
+    print_rows(report.rows, judge, title, curve, form, on_device=on_device is not None)
     elsewhere = [] if figures == out / "compare.json" else ["--figures", str(figures)]
     page = shlex.join(["underpaint", "report", str(out), *elsewhere])
     note_files((figures, *([gallery] if report.gallery else [])), f"{page} makes one page of it", form)
