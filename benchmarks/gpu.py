@@ -81,7 +81,7 @@ def parity(name: str, folder: Path, reference: Path, backend: str) -> dict[str, 
         prefix = np.array([[config.vocab_size + 1], [config.uncond_ids[0]]])
         for engine in pair:
             out = engine.run(prefix, config.first_cells(1), causal(1))
-            engine.commit(slice(None))
+            engine.cache.commit(slice(None))
     worst: dict[str, float] = {}
     start = turn = 0
     sizes = (*BUCKETS, 3, 11)
@@ -91,7 +91,7 @@ def parity(name: str, folder: Path, reference: Path, backend: str) -> dict[str, 
         for engine in pair:
             given = features[:, start:stop] if reads else None
             out = engine.run(tokens[start:stop], np.arange(start, stop), causal(stop - start), None, given)
-            engine.commit(slice(None))
+            engine.cache.commit(slice(None))
             logits.append(out.logits.copy())
         apart = float(np.abs(logits[0] - logits[1]).max() / max(1.0, np.abs(logits[1]).max()))
         apart = apart if np.isfinite(apart) else float("inf")

@@ -42,13 +42,11 @@ class EngineContext:
         Once a process has that pool, ONNX Runtime lets no new session have threads of its own: it runs there too.
     lingering: whether threads of its own go on spinning after a pass, for tens of milliseconds, or sleep until the
         next one. Says nothing of a shared pool.
-    arena: whether a session keeps the memory of its intermediate results for the next pass, or gives it back.
     """
 
     threads: int | None = None
     pool: Literal["own", "shared"] = "own"
     lingering: bool = True
-    arena: bool = True
 
     def __post_init__(self) -> None:
         if self.threads is not None and self.threads < 1:
@@ -135,7 +133,6 @@ def _options(context: EngineContext) -> Any:
         options.inter_op_num_threads = 1
         if not context.lingering:
             options.add_session_config_entry("session.force_spinning_stop", "1")
-    options.enable_cpu_mem_arena = context.arena
     options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
     options.log_severity_level = _ERROR

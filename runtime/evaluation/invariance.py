@@ -149,7 +149,7 @@ def _draw(target: LoadedDecoder, rng: np.random.Generator) -> tuple[list[Decoder
             tokens.append(int(rng.choice(config.vocab_size, p=_softmax(out[0][-1]))))
             seen.append(out[1][-1])
             out = _pass(engine, np.array([[tokens[-1]]]), np.array([cell]), causal(1), None)
-            engine.commit(slice(None))
+            engine.cache.commit(slice(None))
             logits.append(out[0][-1])
         drawn.append(DecoderSequence(prefix, np.array(tokens), None, np.stack(logits)))
         features.append(np.stack(seen))
@@ -168,7 +168,7 @@ def _redrawn(
         logits = []
         for cell, token in enumerate(sequence.tokens.tolist()):
             out = _pass(engine, np.array([[token]]), np.array([cell]), causal(1), seen[None, cell : cell + 1])
-            engine.commit(slice(None))
+            engine.cache.commit(slice(None))
             logits.append(out[0][-1])
         found.append(DecoderSequence(np.zeros(0, dtype=np.int64), sequence.tokens, seen, np.stack(logits)))
     engine.close()
@@ -208,7 +208,7 @@ def _begin(engine: Engine, prefixes: IntArray) -> tuple[FloatArray, FloatArray]:
     if not count:
         return np.zeros((1, config.vocab_size)), np.zeros((1, config.dim))
     out = _pass(engine, prefixes, config.first_cells(count), causal(count), None)
-    engine.commit(slice(None))
+    engine.cache.commit(slice(None))
     return out
 
 
@@ -304,7 +304,7 @@ def _chain(engine: Engine, sequences: Sequence[DecoderSequence], count: int) -> 
         for row, one in enumerate(sequences):
             for place in range(count):
                 seen[row].add(start + place, out.logits[row, place], one.logits[start + place])
-        engine.commit(slice(None))
+        engine.cache.commit(slice(None))
     return seen
 
 
@@ -325,7 +325,7 @@ def _beside(engine: Engine, sequences: Sequence[DecoderSequence], counts: Sequen
                 for row, one in enumerate(sequences):
                     found[count][row].add(cell, out.logits[row, place], one.logits[cell])
         engine.run(own, np.array([cell]), causal(1), features=features)
-        engine.commit(slice(None))
+        engine.cache.commit(slice(None))
     return found
 
 
