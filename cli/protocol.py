@@ -11,7 +11,6 @@ import typer
 from underpaint.cli.costs import curve_for, tables_with_costs
 from underpaint.cli.errors import STOPPED, bad_input
 from underpaint.cli.evaluation.prompts import PromptOptions, choose
-from underpaint.cli.option_groups import grouped
 from underpaint.cli.options import (
     Backend,
     Guidance,
@@ -22,6 +21,7 @@ from underpaint.cli.options import (
     TopP,
     check_preset,
     check_promises,
+    grouped,
     open_pipeline,
     read_preset,
     read_sampling,
@@ -104,11 +104,11 @@ def protocol(
     paired. A stopped run (Ctrl-C, or a killed process) goes on by the same command; Ctrl-C still writes the tables of
     what is there. `underpaint results rank` puts records of two machines or models side by side.
     """
+    from underpaint.artifacts.files import check_file_writable, check_folder_writable
     from underpaint.artifacts.workers import ThisProcess
     from underpaint.runtime.evaluation.machine import typed_command
     from underpaint.runtime.evaluation.picture_judge import judge_of
     from underpaint.runtime.evaluation.protocol import REPORT_SKIP, TUNE_SKIP, WITHIN, Protocol, Sizes
-    from underpaint.runtime.files import check_file_writable, check_folder_writable
     from underpaint.runtime.methods.registry import resolve
 
     record_file, tuned = out / RECORD, out / "tune"

@@ -10,7 +10,6 @@ import typer
 from underpaint.cli.costs import tables_with_costs
 from underpaint.cli.errors import bad_input
 from underpaint.cli.evaluation.prompts import PromptOptions, choose
-from underpaint.cli.option_groups import grouped
 from underpaint.cli.options import (
     Backend,
     Guidance,
@@ -20,6 +19,7 @@ from underpaint.cli.options import (
     TopK,
     TopP,
     check_promises,
+    grouped,
     open_pipeline,
     read_names,
     read_numbers,
@@ -101,8 +101,8 @@ def tune(
     AR and the current settings. Without --within only lossless settings are tried. After a stop the same command goes
     on. Report the result on other prompts: compare --preset FILE --prompts-skip N.
     """
+    from underpaint.artifacts.files import check_file_writable, check_folder_writable
     from underpaint.runtime.evaluation.tuning import LEAST_PROMPTS
-    from underpaint.runtime.files import check_file_writable, check_folder_writable
 
     preset = out / PRESET
     with bad_input():

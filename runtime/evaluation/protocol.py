@@ -24,9 +24,8 @@ from underpaint.runtime.evaluation.plan import ModelPlan, RunPlan
 from underpaint.runtime.evaluation.report import drawn_rows, model_values
 from underpaint.runtime.evaluation.tuning import drawings_of
 from underpaint.runtime.methods.method import DecodingMethod, ModelTables
-from underpaint.runtime.methods.method_config import PAPER, TUNED
 from underpaint.runtime.methods.preset_file import PresetFile
-from underpaint.runtime.methods.registry import build_method, resolve
+from underpaint.runtime.methods.registry import PAPER, TUNED, build_method, resolve
 from underpaint.runtime.models import OpenModels
 
 VERSION: Final = 1

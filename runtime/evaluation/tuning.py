@@ -17,13 +17,13 @@ from underpaint.algos.rows import SamplingParams
 from underpaint.runtime.conditions import Condition
 from underpaint.runtime.evaluation.comparison import BASELINE, ComparisonPlan, build_methods
 from underpaint.runtime.evaluation.drawing_log import DrawingKey, DrawingLog
+from underpaint.runtime.evaluation.paired import Estimate
 from underpaint.runtime.evaluation.picture_judge import PictureJudge
 from underpaint.runtime.evaluation.plan import RunPlan
-from underpaint.runtime.evaluation.report import ReportRow, Speedup, drawn_rows, speedup
+from underpaint.runtime.evaluation.report import ReportRow, drawn_rows, speedup
 from underpaint.runtime.methods.method import DecodingMethod, ModelTables
-from underpaint.runtime.methods.method_config import PAPER, TUNED, MethodConfig
 from underpaint.runtime.methods.preset_file import ChosenSettings
-from underpaint.runtime.methods.registry import build_method, resolve
+from underpaint.runtime.methods.registry import PAPER, TUNED, MethodConfig, build_method, resolve
 from underpaint.runtime.models import OpenModels
 
 Measure: TypeAlias = Literal["judge", "log-likelihood"]
@@ -225,7 +225,7 @@ class Search:
         drawn = {name: [log.drawing(DrawingKey(name, one, 0)) for one in prompts] for name in (current, *alive)}
         seconds = {name: [one.seconds for one in found] for name, found in drawn.items()}
         gains = {name: speedup(seconds[current], seconds[name]) for name in met}
-        best = max(met, key=lambda one: gains[one].ratio)
+        best = max(met, key=lambda one: gains[one].value)
         if current in met and not (gains[best].low or 0.0) > 1.0:
             best = current
         return self._chosen(best, rows[best], gains[best])
@@ -248,7 +248,7 @@ class Search:
         beyond = self.bound is not None and high is not None and high < -self.bound.drop
         return beyond, not self._is_met(row), -row.speedup
 
-    def _chosen(self, name: str, row: ReportRow, gain: Speedup) -> ChosenSettings:
+    def _chosen(self, name: str, row: ReportRow, gain: Estimate) -> ChosenSettings:
         chosen = next(one for one in self.tried if one.method.name == name)
         quality: dict[str, Any] = {}
         if self.bound is not None:
@@ -261,7 +261,7 @@ class Search:
             "speedup": row.speedup,
             "speedup_low": row.speedup_low,
             "speedup_high": row.speedup_high,
-            "over_current": gain.ratio,
+            "over_current": gain.value,
             "over_current_low": gain.low,
             "over_current_high": gain.high,
             **quality,

@@ -10,10 +10,8 @@ from typing import Any, Final
 
 from underpaint.algos.registry import suggest
 from underpaint.artifacts.manifest import digest, write_beside
-from underpaint.artifacts.strict_json import is_version, read_object
-from underpaint.artifacts.typed_json import build_typed
-from underpaint.runtime.methods.method_config import PRESETS, MethodConfig
-from underpaint.runtime.methods.registry import resolve
+from underpaint.artifacts.strict_json import build_typed, is_version, read_object
+from underpaint.runtime.methods.registry import PRESETS, MethodConfig, resolve
 
 VERSION: Final = 1
 VERSION_KEY: Final = "preset_version"

@@ -8,9 +8,8 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
 
-from underpaint.algos.bounds import values_to_tune
 from underpaint.algos.numbers import LEAST_REAL, MOST_REAL, real_number, whole_number
-from underpaint.algos.registry import suggest
+from underpaint.algos.registry import suggest, values_to_tune
 
 Curve: TypeAlias = tuple[tuple[int, float], ...]
 Shown: TypeAlias = bool | int | float | str | tuple[int, ...] | tuple[float, ...] | Curve | None

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, cast
 
 import pytest
 
-from underpaint.algos.bounds import Bounds, Tune, check_bounds, values_to_tune
+from underpaint.algos.registry import Bounds, Tune, check_bounds, values_to_tune
 from underpaint.runtime.evaluation.protocol import LEAST, Sizes, fit_counts
 from underpaint.runtime.evaluation.report import ReportRow
 from underpaint.runtime.evaluation.tuning import QualityBound, drawings_of, rounds
