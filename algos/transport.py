@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from underpaint.algos.accept.proposals import normalised
+from underpaint.algos.accept.walk import normalised
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.tree import Drawn
 

@@ -19,9 +19,9 @@ from safetensors.numpy import load_file, save
 from torch import Tensor, nn
 
 from underpaint.artifacts import manifest
+from underpaint.artifacts.files import replacing
 from underpaint.artifacts.manifest import Manifest
 from underpaint.artifacts.scaled_rows import SCALE, ScaledRows, scaled_rows
-from underpaint.artifacts.whole_file import replacing
 from underpaint.models.checkpoints import load_whole, story
 from underpaint.models.config import plain
 
