@@ -110,7 +110,7 @@ def _check_curve(found: CostCurveFile) -> None:
 
 
 ROW = {"method": "ar", "lossless": True, "speedup": 1.0, "speedup_low": 0.9, "speedup_high": 1.1, "target_nfe": 4.0}
-ROW |= {"drafter_nfe": 0.0, "tokens_per_cycle": 1.0, "mean_depth": 0.0, "prompt_accuracy": 0.5, "images": 2}
+ROW |= {"drafter_nfe": 0.0, "tokens_per_cycle": 1.0, "mean_depth": 0.0, "prompt_accuracy": 0.5, "images": 1}
 ROW |= {"mean_nodes": 1.0, "target_ms_per_cycle": 1.0, "drafter_ms_per_cycle": 0.0, "host_ms_per_cycle": 0.1}
 SAMPLER = {"guidance": 1.0, "temperature": 1.0, "top_k": 0, "top_p": 1.0}
 PLAIN = {"policy": "none", "policy_settings": {}, "rule": "point", "rule_settings": {}}
