@@ -3,40 +3,29 @@
 import dataclasses
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, cast
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from underpaint.cli.errors import bad_input
 from underpaint.cli.options import (
-    USUAL_PRESET,
     Backend,
     Guidance,
     Low,
-    MethodSettings,
     Models,
-    Preset,
     Resolution,
     Seed,
     Temperature,
     TopK,
     TopP,
     open_pipeline,
-    read_names,
     read_sampling,
-    settings_by_method,
 )
 from underpaint.cli.outputs import output_file
 from underpaint.cli.terminal import note, progress
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from underpaint.runtime.methods.method import ModelTables
-    from underpaint.runtime.methods.method_config import MethodConfig
-    from underpaint.runtime.methods.multi_scale.method import MuloMethod
     from underpaint.runtime.pipeline import Pipeline
-    from underpaint.sim.replay.row_trace import RowRecorder
 
 APART = 64
 """Chosen prompts that a trace leaves out unless told otherwise: those that `underpaint compare` starts from."""
@@ -50,11 +39,6 @@ def trace(
     prompts_count: Annotated[int, typer.Option(help="Images, each on a prompt of its own.", min=1, max=500)] = 16,
     prompts_skip: Annotated[int, typer.Option(help="Chosen prompts left out: those to compare on.", min=0)] = APART,
     temperature: Temperature = 1.0,
-    methods: Annotated[
-        str, typer.Option(help="Methods to predict, with commas between; of MuLo-SD's, drafted rows are recorded too.")
-    ] = "",
-    preset: Preset = USUAL_PRESET,
-    setting: MethodSettings = None,
     depths: Annotated[int, typer.Option(help="How many tokens past the root the drafter is followed.", min=1)] = 6,
     keep: Annotated[
         int | None, typer.Option(help="Likeliest tokens kept of each distribution; default: 256, or all.", min=1)
@@ -72,28 +56,20 @@ def trace(
     """Draw by plain autoregression and record the distributions of target and drafter at every cell.
 
     At temperature 0 the distributions are those at temperature 1, which the greedy rules read. `underpaint compare`
-    chooses from
-    the same prompts, from the first on: compare on others than those that are recorded (--prompts-skip). Give --methods
-    and --set as to `compare` where it draws by MuLo-SD, whose drafts come from another model.
+    chooses from the same prompts, from the first on: compare on others than those that are recorded (--prompts-skip).
     """
     from underpaint.algos.rows import SamplingParams
     from underpaint.runtime.drawing import noise_of
     from underpaint.runtime.engines.context import EngineError
     from underpaint.runtime.evaluation.comparison import read_conditions
     from underpaint.runtime.files import check_file_writable
-    from underpaint.runtime.methods.method_config import PRESETS
     from underpaint.runtime.methods.registry import resolve
     from underpaint.sim.replay.trace import Recorder, save
 
     with bad_input():
         config = resolve("ar", SamplingParams(temperature=temperature).temperature)
-        if preset not in PRESETS:
-            raise ValueError(f"--preset: expected one of {', '.join(PRESETS)}, got {preset!r}")
         if out.suffix != ".npz":
             raise ValueError(f"--out {out}: expected a name that ends in .npz")
-        names = read_names(methods)
-        own = settings_by_method(setting or [], names)
-        configs = {name: resolve(name, temperature, None, own[name], preset) for name in names}
         check_file_writable(out)
         pipeline = open_pipeline(models, resolution, low, backend)
         sampling = read_sampling(temperature, guidance, top_k, top_p, pipeline)
@@ -101,18 +77,11 @@ def trace(
         read_trace_sizes(pipeline, depths, keep, prompts_count)
         recorder = Recorder(pipeline.tables.codebook, pipeline.tables.neighbours, depths, keep)
         conditions = read_conditions(pipeline, (), prompts_count, prompts_skip)
-        drafted_low = _drafted_low(configs, pipeline.tables, keep)
-        for method, _ in drafted_low:
-            method.open(pipeline, conditions[0], sampling)
     used = config.target_sampling(sampling)
     with bad_input(EngineError), progress("recording", len(conditions)) as advance:
         for done, condition in enumerate(conditions, start=1):
             target, drafter = pipeline.target(condition, used).model, pipeline.drafter(used).model
-            image = recorder.add(target, drafter, noise_of(condition, seed), greedy=temperature == 0)
-            for method, rows in drafted_low:
-                session = method.open(pipeline, condition, sampling)
-                at = session.rows_per_cycle
-                rows.add(session.target, session.drafter, image, at, noise_of(condition, seed))
+            recorder.add(target, drafter, noise_of(condition, seed), greedy=temperature == 0)
             advance(done)
     held = recorder.trace(
         {
@@ -120,8 +89,7 @@ def trace(
             "sampler": dataclasses.asdict(sampling),
             "prompts": [condition.caption() for condition in conditions],
             "seed": seed,
-        },
-        [rows.trace() for _, rows in drafted_low],
+        }
     )
     save(held, out)
     figures = held.acceptance[:, :, 1:].mean(axis=(0, 2))
@@ -146,19 +114,3 @@ def read_trace_sizes(pipeline: "Pipeline", depths: int, keep: int, images: int) 
     # Of an image in work: distributions of target and drafts in float64; of a recorded one: tokens and masses kept.
     check_memory("recording an image", "--depths", depths, 3 * 8 * cells * codes)
     check_memory("the recorded images", "--prompts-count", images, 2 * 16 * cells * (depths + 1) * keep)
-
-
-def _drafted_low(
-    configs: "Mapping[str, MethodConfig]", tables: "ModelTables", keep: int
-) -> "list[tuple[MuloMethod, RowRecorder]]":
-    """For each way in which methods draft rows at a low resolution, the first that does, and what records them."""
-    from underpaint.runtime.methods.registry import build_method
-    from underpaint.sim.replay.row_trace import RowRecorder
-
-    found: dict[tuple[object, ...], tuple[MuloMethod, RowRecorder]] = {}
-    for name, config in configs.items():
-        method = build_method(name, config, tables)
-        if method.drafts_rows:
-            rows = RowRecorder(config.to_dict()["settings"], keep)
-            found.setdefault(tuple(rows.settings.values()), (cast("MuloMethod", method), rows))
-    return list(found.values())

@@ -144,7 +144,6 @@ def _checkpoints(folder: Path) -> None:
 
     wordless = {"decoder": asdict(replace(TARGET, grid_side=8)), "caption_dim": 8}
     save("tokenizer.pt", {"config": {"kind": "tokenizer", "vq": asdict(CONFIG)}, "model": {}})
-    save("narrow.pt", {"config": {"kind": "tokenizer", "vq": asdict(replace(CONFIG, ch=8))}, "model": {}})
     save("widths_text.pt", {"config": {"kind": "tokenizer", "vq": "wide"}, "model": {}})
     save("target.pt", {"config": {"kind": "target", "words": TEXTURED_WORDS, **wordless}, "model": {}})
     save_target("bare")
