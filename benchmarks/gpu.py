@@ -40,7 +40,7 @@ from underpaint.models.published.options import LoadOptions
 from underpaint.runtime.engines.context import EngineError
 from underpaint.runtime.engines.engine import Engine
 from underpaint.runtime.engines.loading import load_decoder
-from underpaint.runtime.engines.masks import causal
+from underpaint.runtime.engines.pass_inputs import causal
 from underpaint.runtime.engines.target import EngineTarget
 from underpaint.runtime.engines.tensorrt_engine import load_tensorrt
 from underpaint.runtime.engines.tensorrt_files import backend_module

@@ -3,14 +3,14 @@
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import typer
 
 from underpaint.artifacts.install import install_hint
 from underpaint.cli.errors import BAD_INPUT, STOPPED, bad_input
+from underpaint.cli.options import DeviceOptions
 from underpaint.cli.runs import stopped
 from underpaint.cli.terminal import Advance, Column, Format, ResultTable, figure, note, progress, show
 
@@ -28,37 +28,10 @@ if TYPE_CHECKING:
     from underpaint.runtime.methods.method import DecodingMethod
     from underpaint.runtime.pipeline import Pipeline
 
-DEVICE: Final = "device"
 DEFAULT_METHODS: Final = "ar,speculative,eagle2,adt-control-chain,adt-control-tree,adt,lantern,lantern++,adt+lantern"
 """Those of a comparison's own defaults that have a form on the device."""
 _MODE: Final = "UNDERPAINT_TRITON"
 """What `runtime.device.language` reads as it is imported."""
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceOptions:
-    """Options of `--backend device`."""
-
-    device: Annotated[
-        str | None,
-        typer.Option(
-            help="With --backend device: cuda (the default), cuda:1, ..., or cpu, which interprets the same program: "
-            "slow, to try it.",
-            show_default=False,
-        ),
-    ] = None
-    batch: Annotated[
-        int | None,
-        typer.Option(help="With --backend device: images that are drawn together; default: 1.", show_default=False),
-    ] = None
-    forward: Annotated[
-        str | None,
-        typer.Option(
-            help="With --backend device: what runs the models: torch (the default), tensorrt or tensorrt-rtx (on a "
-            "GPU), or onnx (on the CPU); `underpaint engine` makes their engines.",
-            show_default=False,
-        ),
-    ] = None
 
 
 class WantedPicture(Protocol):
@@ -72,12 +45,6 @@ class WantedPicture(Protocol):
 
     @property
     def path(self) -> "Path": ...
-
-
-def check_options(backend: str, options: DeviceOptions) -> None:
-    """ValueError where options of the device stand beside another backend."""
-    if backend != DEVICE and options != DeviceOptions():
-        raise ValueError("--device, --batch and --forward are of --backend device; pass it too, or leave them out")
 
 
 def plan_on_device(

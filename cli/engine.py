@@ -9,13 +9,13 @@ import typer
 from underpaint.algos.numbers import whole_number
 from underpaint.cli.device import imported
 from underpaint.cli.errors import bad_input
-from underpaint.cli.option_groups import grouped
 from underpaint.cli.options import (
     USUAL_PRESET,
     Guidance,
     MethodSettings,
     Preset,
     Temperature,
+    grouped,
     open_pipeline,
     read_names,
     read_numbers,

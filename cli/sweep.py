@@ -8,8 +8,7 @@ import typer
 from underpaint.cli.costs import curve_for, tables_with_costs
 from underpaint.cli.errors import bad_input
 from underpaint.cli.evaluation.prompts import PromptOptions, choose
-from underpaint.cli.option_groups import grouped
-from underpaint.cli.options import Models, check_promises, read_names, short_hash
+from underpaint.cli.options import Models, check_promises, grouped, read_names, short_hash
 from underpaint.cli.outputs import check_replaceable, json_output, output_folder
 from underpaint.cli.runs import RunOptions, draw_run
 from underpaint.cli.terminal import Format, FormatOption, check_json, note, note_files, told_as_json

@@ -25,8 +25,8 @@ from underpaint.models.layers import DenseAttention
 from underpaint.models.typed import call
 from underpaint.runtime.engines.context import EngineContext, open_session
 from underpaint.runtime.engines.engine import PassOutput
-from underpaint.runtime.engines.masks import causal, hide
 from underpaint.runtime.engines.onnx_engine import OnnxDecoder, OnnxEngine
+from underpaint.runtime.engines.pass_inputs import causal, hide
 
 LARGE: Final[Mapping[str, tuple[float, ...]]] = {"fp32": (30.0, 10.0, 3.0), "fp16": (3.0,), "bf16": (3.0,)}
 """Sizes of a drafter's features, the largest first; float16 can still square and multiply 3, with any weights."""

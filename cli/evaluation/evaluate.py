@@ -10,8 +10,7 @@ from underpaint.cli.compare import DEFAULT_METHODS
 from underpaint.cli.comparison_table import print_rows, title_of
 from underpaint.cli.errors import bad_input
 from underpaint.cli.evaluation.prompts import PromptOptions, choose
-from underpaint.cli.option_groups import grouped
-from underpaint.cli.options import MOST_THREADS, check_promises, read_names, settings_by_method
+from underpaint.cli.options import MOST_THREADS, check_promises, grouped, read_names, settings_by_method
 from underpaint.cli.outputs import check_replaceable, output_folder
 from underpaint.cli.runs import RunOptions, draw_run
 from underpaint.cli.terminal import Format, FormatOption, note, note_files, progress

@@ -9,7 +9,6 @@ import typer
 from underpaint.cli.costs import curve_for
 from underpaint.cli.errors import STOPPED, bad_input
 from underpaint.cli.evaluation.prompts import PromptOptions, choose
-from underpaint.cli.option_groups import grouped
 from underpaint.cli.options import (
     Backend,
     Guidance,
@@ -20,6 +19,7 @@ from underpaint.cli.options import (
     TopK,
     TopP,
     describe_sampling,
+    grouped,
     open_pipeline,
     read_sampling,
 )

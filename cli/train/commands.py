@@ -8,10 +8,11 @@ from typing import Annotated
 
 import typer
 
+from underpaint.cli.app import HELP_NAMES
 from underpaint.cli.errors import TorchGroup
-from underpaint.cli.option_groups import grouped
+from underpaint.cli.options import grouped
 from underpaint.cli.outputs import Commands
-from underpaint.cli.root import HELP_NAMES
+from underpaint.cli.train.drafter import drafter
 from underpaint.cli.train.options import InitFrom, Pair, Run, Scenes, report
 from underpaint.cli.train.stages import stages
 from underpaint.cli.train.world import world
@@ -28,6 +29,9 @@ app.command()(world)
 
 def _recipe(command: Callable[..., None]) -> Callable[..., None]:
     return app.command()(grouped(command))
+
+
+_recipe(drafter)
 
 
 @_recipe

@@ -22,8 +22,7 @@ from underpaint.runtime.methods.method import (
     PipelineModels,
     SessionTimers,
 )
-from underpaint.runtime.methods.method_config import LoopConfig, LoopMethod, MethodSpec, Preset
-from underpaint.runtime.methods.registry import METHODS
+from underpaint.runtime.methods.registry import METHODS, LoopConfig, LoopMethod, MethodSpec, Preset
 
 
 def row_cycles(target: Target, window: JacobiWindow, chance: Chance) -> Iterator[Cycle]:

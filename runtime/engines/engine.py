@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from time import perf_counter
+from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,9 @@ from underpaint.algos.rows import SamplingParams, sampling_probs
 from underpaint.artifacts.decoder_config import DecoderConfig, read_config
 from underpaint.artifacts.decoder_graph import PREDICTED_FEATURES, pass_inputs, pass_outputs
 from underpaint.runtime.engines.context import EngineError
+
+_MOST_LOOKS: Final = 1_000_000
+"""Times that a clock is looked at before it counts as standing still: a tenth of a second; real ones move at once."""
 
 
 def manifest_config(settings: Mapping[str, Any], name: str) -> DecoderConfig:
@@ -63,6 +67,16 @@ class PassTimer:
     passes: int = 0
     positions: int = 0
     seconds: float = 0.0
+
+
+def check_clock() -> None:
+    """Raise OSError unless the clock moves that passes are timed by: speeds would be divisions by zero."""
+    first = perf_counter()
+    if all(perf_counter() == first for _ in range(_MOST_LOOKS)):
+        raise OSError(
+            "the clock of this process stands still, so nothing can be timed; run it without a fixed time (as "
+            "libfaketime sets one), or on another machine"
+        )
 
 
 class FusedTreeOutput(NamedTuple):

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Final
 
 from underpaint.artifacts.decoder_config import DecoderConfig
-from underpaint.runtime.engines.condition_encoder import ConditionEncoder
+from underpaint.runtime.conditions import ConditionEncoder
 from underpaint.runtime.engines.context import EngineContext, open_session
 from underpaint.runtime.engines.elsewhere import DEVICE, load_elsewhere
 from underpaint.runtime.engines.engine import LoadedDecoder

@@ -23,7 +23,7 @@ from underpaint.runtime.engines.engine import (
     check_graph,
     manifest_config,
 )
-from underpaint.runtime.engines.sampling_inputs import SamplingInputs
+from underpaint.runtime.engines.pass_inputs import SamplingInputs
 from underpaint.zoo.load import locate
 
 _TreeSizes: TypeAlias = tuple[int, int, int]

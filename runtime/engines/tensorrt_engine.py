@@ -26,7 +26,7 @@ from underpaint.runtime.engines.cache import CacheOwner, KeyValueCache
 from underpaint.runtime.engines.context import EngineError
 from underpaint.runtime.engines.device_memory import TYPES, DeviceMemory, layered
 from underpaint.runtime.engines.engine import PassOutput, PassTimer, check_cells, manifest_config
-from underpaint.runtime.engines.padding import PassInputs, fill
+from underpaint.runtime.engines.pass_inputs import PassInputs, fill
 from underpaint.runtime.engines.tensorrt_files import backend_module, read_record, row_counts
 from underpaint.runtime.engines.tensorrt_runtime import TensorRTRuntime, open_runtime
 from underpaint.zoo.load import manifest

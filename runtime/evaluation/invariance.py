@@ -25,7 +25,7 @@ from underpaint.artifacts.scaled_rows import SCALE
 from underpaint.runtime.engines.context import SHARED
 from underpaint.runtime.engines.engine import Engine, LoadedDecoder
 from underpaint.runtime.engines.loading import CPU, load_decoder
-from underpaint.runtime.engines.masks import alone, causal
+from underpaint.runtime.engines.pass_inputs import alone, causal
 from underpaint.zoo.load import manifest
 
 COUNTS: Final = tuple(sorted({*range(1, 9), *POSITION_BUCKETS}))

@@ -184,26 +184,6 @@ _WRITTEN: Final = (
         "generate FOX --out x.png --method mulo --set rows=9",
         "rows: expected 1..8 low rows a cycle, got 9",
     ),
-    (
-        "generate FOX --out x.png --method mulo --strip x.png",
-        "--strip and --out are both x.png: one would",
-    ),
-    (
-        "generate FOX --out x.png --method mulo --strip ./x.png",
-        "--strip and --out are both x.png: one would",
-    ),
-    (
-        "generate FOX --out x.png --method mulo --strip x.jpg",
-        "--strip x.jpg: expected a name that ends in .png",
-    ),
-    (
-        "generate FOX --out x.png --method mulo --strip picture_folder.png",
-        "cannot write picture_folder.png: it is a",
-    ),
-    (
-        "generate FOX --out x.png --strip y.png",
-        "--strip: 'jacobi-lookup' drafts no rows to show; draw",
-    ),
     ("--plugin no_syntax.py methods", "plug-in no_syntax.py: SyntaxError: invalid"),
     ("--plugin no_name.py methods", "plug-in no_name.py: NameError: name 'not_there' is"),
     ("--plugin exits.py methods", "plug-in exits.py: SystemExit: 0"),
@@ -212,8 +192,6 @@ _WRITTEN: Final = (
     ("--plugin not_dataclass.py methods", "expected make to be a dataclass, whose fields"),
     ("--plugin promise.py methods", "expected a promise of lossless, bounded,"),
     ("nobody", "No such command"),
-    ("completion", "Missing argument"),
-    ("completion tcsh", "expected one of bash, zsh, fish, powershell"),
     ("methods --preset best", "--preset: expected one of tuned, paper, got 'best'"),
     ("methods extra", "Got unexpected extra argument(s)"),
     ("exact", "Missing argument"),
@@ -359,10 +337,6 @@ _WRITTEN: Final = (
     (
         "generate FOX --out x.png --device cpu",
         "--device, --batch and --forward are of --backend device; pass it",
-    ),
-    (
-        "generate FOX --out x.png --backend device --strip s.png",
-        "--strip needs passes on the host; leave it or",
     ),
     ("compare --out text.txt", "is not a folder; choose another place"),
     ("compare --out loop", "is a symbolic link that leads nowhere; choose"),

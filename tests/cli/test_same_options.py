@@ -19,7 +19,7 @@ def option(command: str, name: str) -> Any:
     """The option of a command; None where it has none of that name."""
     found: Any = typer.main.get_command(app)
     for word in command.split():
-        found = found.commands[word]
+        found = found.get_command(None, word)
     return next((one for one in found.params if name in one.opts), None)
 
 

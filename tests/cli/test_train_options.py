@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from tests.cli.killed_commands import PREPARED
 from underpaint.cli.app import app as program
-from underpaint.cli.option_groups import grouped
+from underpaint.cli.options import grouped
 from underpaint.cli.terminal import be_quiet
 from underpaint.cli.train.commands import app
 from underpaint.models.sampler import SamplerConfig

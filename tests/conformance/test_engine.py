@@ -24,8 +24,7 @@ from underpaint.models.config import build
 from underpaint.models.published.options import LoadOptions
 from underpaint.runtime.engines.context import EngineContext, EngineError
 from underpaint.runtime.engines.drafter import EngineDrafter
-from underpaint.runtime.engines.grid_target import EngineGridTarget
-from underpaint.runtime.engines.target import EngineTarget
+from underpaint.runtime.engines.target import EngineGridTarget, EngineTarget
 
 PAIR = SamplingParams(guidance=2.5)
 ONE_ROW = SamplingParams()

@@ -15,8 +15,8 @@ from underpaint.export.store import Origin, staged
 from underpaint.models.decoder import Decoder, causal_bias
 from underpaint.models.layers import Layer
 from underpaint.runtime.engines.context import EngineContext
-from underpaint.runtime.engines.masks import causal
 from underpaint.runtime.engines.onnx_engine import OnnxEngine, load_onnx
+from underpaint.runtime.engines.pass_inputs import causal
 
 TARGET = DecoderConfig(
     dim=24,

@@ -17,8 +17,7 @@ from underpaint.artifacts.decoder_graph import (
     TREE_UNIFORMS,
 )
 from underpaint.runtime.engines.context import EngineError
-from underpaint.runtime.engines.masks import causal
-from underpaint.runtime.engines.padding import PassInputs, fill
+from underpaint.runtime.engines.pass_inputs import PassInputs, causal, fill
 
 COUNT, SIZE, DRAWN = 3, 7, 4
 

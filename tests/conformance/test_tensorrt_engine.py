@@ -37,10 +37,9 @@ from underpaint.cli.app import app as underpaint
 from underpaint.export.checkpoint import Request, export_checkpoint
 from underpaint.runtime.engines.context import EngineContext
 from underpaint.runtime.engines.device_memory import layered
-from underpaint.runtime.engines.grid_target import EngineGridTarget
 from underpaint.runtime.engines.loading import load_decoder
-from underpaint.runtime.engines.masks import causal
-from underpaint.runtime.engines.target import EngineTarget
+from underpaint.runtime.engines.pass_inputs import causal
+from underpaint.runtime.engines.target import EngineGridTarget, EngineTarget
 from underpaint.sim.synthetic.grid_model import FixedRows
 
 __all__ = [

@@ -14,7 +14,7 @@ from tests.conformance.test_engine import TOKENS
 from underpaint.algos.rows import SamplingParams
 from underpaint.cli.app import app as underpaint
 from underpaint.runtime.engines.context import EngineError
-from underpaint.runtime.engines.masks import causal
+from underpaint.runtime.engines.pass_inputs import causal
 from underpaint.runtime.engines.target import EngineTarget
 from underpaint.runtime.evaluation.invariance import check_invariance
 

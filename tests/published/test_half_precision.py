@@ -21,7 +21,7 @@ from underpaint.export.verify import verify
 from underpaint.models.decoder import Decoder
 from underpaint.models.published.options import LoadOptions
 from underpaint.runtime.engines.context import EngineContext
-from underpaint.runtime.engines.masks import causal
+from underpaint.runtime.engines.pass_inputs import causal
 from underpaint.zoo.load import manifest
 
 TINY = LoadOptions(heads=HEADS, grid_side=SIDE)

@@ -7,7 +7,7 @@ from underpaint.algos.rows import SamplingParams
 from underpaint.runtime.engines.context import EngineContext, EngineError
 from underpaint.runtime.engines.engine import Engine, GuidanceEngines, LoadedDecoder
 from underpaint.runtime.engines.loading import load_decoder
-from underpaint.runtime.engines.masks import causal
+from underpaint.runtime.engines.pass_inputs import causal
 
 STEPS = ((1, 4, 2), (3, 1, 5), (2, 2, 2))
 """New positions of each of three pictures in each of three passes."""

@@ -20,8 +20,8 @@ from underpaint.cli.app import app
 from underpaint.runtime.drawing import Drawing
 from underpaint.runtime.evaluation.report import accepted_cells
 from underpaint.runtime.page.document import ComparisonFolder, page
+from underpaint.runtime.page.figures import edges, runs
 from underpaint.runtime.page.frames import frames_of
-from underpaint.runtime.page.gallery import edges, runs
 from underpaint.runtime.page.gif import gif_of
 from underpaint.runtime.page.pictures import code_patches, decoder_for
 from underpaint.zoo.load import FOLDER

@@ -1,4 +1,4 @@
-"""ZipAR's row fronts (arXiv 2412.04062), from settings to a drawn image."""
+"""Row fronts, from settings to a drawn image: ZipAR (arXiv 2412.04062) and PJD (arXiv 2606.05703)."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import ClassVar, Final, Literal
 
 from underpaint.algos.bounds import Cells
 from underpaint.algos.rows import SamplingParams
+from underpaint.algos.spatial.jacobi_front import JacobiFronts, jacobi_front_steps
 from underpaint.algos.spatial.row_front import check_window
 from underpaint.algos.spatial.zipar import zipar_steps
 from underpaint.runtime.conditions import Condition
@@ -18,8 +19,7 @@ from underpaint.runtime.methods.method import (
     PipelineModels,
     SessionTimers,
 )
-from underpaint.runtime.methods.method_config import LoopConfig, LoopMethod, MethodSpec, Preset
-from underpaint.runtime.methods.registry import METHODS
+from underpaint.runtime.methods.registry import METHODS, LoopConfig, LoopMethod, MethodSpec, Preset
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +93,69 @@ METHODS.register(
             {
                 "window": "arXiv 2412.04062, released code for LlamaGen (rows of 32 codes), where the window is fixed",
                 "adaptive": "arXiv 2412.04062; its code does not have it",
+            },
+        ),
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class JacobiFrontsConfig(JacobiFronts, LoopConfig):
+    """PJD's row fronts, whose settings are the loop's own."""
+
+    family: ClassVar[Literal["jacobi"]] = "jacobi"
+    loop: ClassVar[str] = "jacobi fronts"
+
+    @property
+    def device(self) -> str:
+        return "underpaint.runtime.methods.fronts.device:jacobi_form"
+
+    @property
+    def draws_by(self) -> str:
+        return "parallel row windows"
+
+    def with_rule(self, rule: str, temperature: float) -> JacobiFrontsConfig:
+        """ValueError: acceptance by min(1, p / q) is a part of the published loop."""
+        raise ValueError(f"--rule {rule}: parallel Jacobi row fronts accept by min(1, p / q) alone; leave it out")
+
+    def build(self, method: str, tables: ModelTables) -> DecodingMethod:
+        """See `MethodConfig`. Never lossless on more than one row: a row sees less than the raster has."""
+        return LoopMethod(method, self, lossless=False, drafts=True, opener=self.open)
+
+    def open(self, models: PipelineModels, condition: Condition, sampling: SamplingParams) -> DecodingSession:
+        """Take the target; ValueError where the settings do not fit its grid or its passes."""
+        self.check(models.grid)
+        target = models.grid_target(condition, sampling, models.grid.height * self.window)
+        return DecodingSession(
+            SessionTimers(target.timer),
+            lambda chance: DecodingResult.of_steps(jacobi_front_steps(target.model, self, chance)),
+        )
+
+
+_PJD: Final = "arXiv 2606.05703 (PJD)"
+_TUNED: Final = JacobiFrontsConfig(4, 2, "left", "all")
+_PAPER: Final = JacobiFrontsConfig(6, 6, "uniform", "top")
+
+METHODS.register(
+    MethodSpec(
+        "pjd",
+        "PJD: parallel row fronts, each with a Jacobi window of its own",
+        Preset(
+            _TUNED,
+            _TUNED,
+            {
+                "lead, window, refill, redraw": (
+                    "measured on earlier models (git show cd40511:docs/results/settings.md)"
+                )
+            },
+        ),
+        Preset(
+            _PAPER,
+            _PAPER,
+            {
+                "lead": f"{_PJD}: c = 6 on LlamaGen (rows of 24 or 32 codes)",
+                "window, refill": "our guess: the paper leaves it open",
+                "redraw": f"{_PJD}: the uppermost open row's first token alone",
             },
         ),
     )
