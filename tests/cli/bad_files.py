@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.run_logs import edit_log
-from underpaint.artifacts.run_log import log_bytes
+from tests.run_logs import edit_log, log_bytes
 from underpaint.training.target import CONFIG as TARGET
 from underpaint.training.tokenizer import CONFIG
 from underpaint.zoo.load import FOLDER as ZOO

@@ -13,13 +13,14 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from tests.run_logs import log_bytes
 from tests.sim.replay.test_trace import field, recorded
 from underpaint.artifacts.arrays import read_tensor_header
 from underpaint.artifacts.cost_curve import MOST_MS, CostCurveFile, read_cost_curve
 from underpaint.artifacts.manifest import Manifest, read
 from underpaint.artifacts.model_index import INDEX, read_index
 from underpaint.artifacts.results import read_results, with_envelope
-from underpaint.artifacts.run_log import log_bytes, settings_hash
+from underpaint.artifacts.run_log import settings_hash
 from underpaint.runtime.conditions import read_features
 from underpaint.runtime.drawing import Drawing
 from underpaint.runtime.engines.context import EngineError

@@ -50,7 +50,7 @@ from underpaint.runtime.pipeline import Pipeline, _tables
 from underpaint.training.grids import on_grid
 from underpaint.training.loop import CHECKPOINT, save_atomically
 from underpaint.zoo import load
-from underpaint.zoo.textured_prompts import no_textured_prompt, parse_textured, side_word_id, textured_word_ids
+from underpaint.zoo.textured_prompts import parse_textured, side_word_id, textured_word_ids
 
 pytestmark = pytest.mark.usefixtures("rough_costs")
 OPEN = partial(Pipeline.open, context=EngineContext(threads=1))
@@ -232,7 +232,7 @@ def test_each_grid_is_told_its_own_side_by_one_prompt(runs: Path, pipeline: Pipe
     for engine, side in ((low, 64), (pipeline.high, 128)):
         tokens = engine.encoder.encode(asked).tokens
         assert tokens[0, -1] - engine.vocab_size == side_word_id(side)
-        words = torch.from_numpy(np.stack([textured_word_ids(parse_textured(TEXT), side), no_textured_prompt()]))
+        words = torch.from_numpy(np.stack([textured_word_ids(parse_textured(TEXT), side), np.zeros(12, np.int64)]))
         with torch.no_grad():
             logits, _ = on_grid(target, side // 8)(torch.zeros(2, (side // 8) ** 2, dtype=torch.int64), words)
         wanted = sampling_probs(logits[:, :1].numpy(), WARM)

@@ -14,7 +14,7 @@ from underpaint.models.checkpoints import load_vq, load_whole, read
 from underpaint.models.vq import VQConfig, VQModel
 from underpaint.training.data.textured_scenes import Split
 from underpaint.training.loop import LoopSettings, save_atomically
-from underpaint.training.pictures import to_pictures, to_pixels
+from underpaint.training.pictures import to_pixels
 from underpaint.training.precision import autocast
 from underpaint.training.reconstruction import ReconstructionWeights, reconstruction_loss, texture_energy
 from underpaint.training.tokenizer import TokenizerSettings, spherical_kmeans, train_tokenizer
@@ -85,11 +85,6 @@ def test_the_loss_is_zero_for_equal_pictures_and_counts_edges() -> None:
     blurred = torch.nn.functional.avg_pool2d(pixels, 3, stride=1, padding=1, count_include_pad=False)
     plain = reconstruction_loss(blurred, pixels, replace(weights, gradient=0.0))
     assert float(reconstruction_loss(blurred, pixels, weights)) > float(plain) > 0
-
-
-def test_pixels_and_pictures_are_inverse() -> None:
-    pictures = np.random.default_rng(0).integers(0, 256, (2, 8, 8, 3), dtype=np.uint8)
-    np.testing.assert_array_equal(to_pictures(to_pixels(pictures)), pictures)
 
 
 def test_the_cache_is_filled_once_grows_and_names_its_tokenizer(trained: Path, tmp_path: Path) -> None:
