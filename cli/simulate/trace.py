@@ -130,7 +130,7 @@ def _finish(recorded: "Trace", out: Path) -> None:
     figures = [
         float(recorded.acceptance[:, depth, depth + 1 :].mean()) for depth in range(recorded.acceptance.shape[1])
     ]
-    overlaps = ", ".join(f"{share:.3f}" for share in figures) or "no drafter"
+    overlaps = ", ".join(f"{share:.3f}" for share in figures)
     typer.echo(
         f"{recorded.tokens.shape[0]} images of {recorded.grid.cells} cells. Likeliest token "
         f"{recorded.target_probs[..., 0].mean():.3f}, entropy {recorded.target_entropy.mean():.2f} nats, overlap of "

@@ -49,7 +49,7 @@ class Trace:
         and its MOST_CODES_NEAR nearest. acceptance: [I, D, C], the overlap 1 - TV of the full distributions.
     codebook: [V, E].
 
-    D is 0 where there is no drafter, and E is 0 where there is no codebook.
+    E is 0 where there is no codebook.
     """
 
     about: Mapping[str, Any]
@@ -151,8 +151,8 @@ class Recorder:
     """Collects images into a trace, keeping the `keep` likeliest tokens of each distribution."""
 
     def __init__(self, codebook: FloatArray, neighbours: IntArray, depths: int = 5, keep: int = 128) -> None:
-        if depths < 0 or keep < 1:
-            raise ValueError(f"trace: expected depths >= 0 and keep >= 1, got {depths} and {keep}")
+        if depths < 1 or keep < 1:
+            raise ValueError(f"trace: expected depths >= 1 and keep >= 1, got {depths} and {keep}")
         self._codebook, self._near = codebook, neighbours[:, :MOST_CODES_NEAR]
         self._depths, self._keep = depths, min(keep, codebook.shape[0])
         self._parts: dict[str, list[Any]] = {name: [] for name in _ARRAYS if name != "codebook"}
@@ -179,15 +179,15 @@ class Recorder:
             drafted: `[D, C, V]` float64, the drafter's, by tokens past the root.
         """
         self._grid = grid
-        cells, shape = np.arange(tokens.size), (self._depths, tokens.size, min(self._keep, distributions.shape[1]))
+        cells = np.arange(tokens.size)
         likeliest, proposed = top(distributions, self._keep), [top(row, self._keep) for row in drafted]
         near = distributions[cells[:, None], self._near[tokens]].sum(axis=1) + distributions[cells, tokens]
         for name, value in (
             ("tokens", tokens),
             ("target_tokens", likeliest.tokens),
             ("target_probs", likeliest.probs),
-            ("draft_tokens", np.array([one.tokens for one in proposed], dtype=np.int64).reshape(shape)),
-            ("draft_probs", np.array([one.probs for one in proposed]).reshape(shape)),
+            ("draft_tokens", np.stack([one.tokens for one in proposed])),
+            ("draft_probs", np.stack([one.probs for one in proposed])),
             ("target_entropy", entropy(distributions)),
             ("draft_entropy", entropy(drafted)),
             ("neighbour_mass", near),
@@ -288,8 +288,8 @@ class Statistics(NamedTuple):
 
 def statistics(trace: Trace) -> Statistics:
     """The statistics of a trace, over the cells that a draft reached: none is of the first cell."""
-    if not trace.acceptance.shape[1] or not trace.codebook.shape[1]:
-        raise ValueError("a synthetic model is fitted to target, drafter and codebook; the trace lacks one of them")
+    if not trace.codebook.shape[1]:
+        raise ValueError("a synthetic model is fitted to distances of codes too; the trace lacks a codebook")
     by_depth = [trace.acceptance[:, depth, depth + 1 :] for depth in range(trace.acceptance.shape[1])]
     first, *later = (cells.reshape(-1) for cells in by_depth if cells.size)
     return Statistics(

@@ -10,6 +10,7 @@ from scipy import ndimage
 from underpaint.algos.accept import RULES
 from underpaint.algos.arrays import BoolArray, FloatArray, IntArray
 from underpaint.algos.chance import At, Chance, Role, enumerate_outcomes, sampling
+from underpaint.algos.enumeration import total_variation
 from underpaint.algos.protocols import Grid
 from underpaint.algos.spatial.adaptive_window import AdaptiveWindow
 from underpaint.algos.spatial.canvas import Canvas
@@ -22,7 +23,6 @@ from underpaint.algos.spatial.row_front import Fronts, RowFront, front_steps, sc
 from underpaint.algos.spatial.target import Feed
 from underpaint.algos.spatial.zipar import GridDecoded, raster, zipar
 from underpaint.algos.tree import NO_TOKEN
-from underpaint.sim.exact.repair_bias import total_variation
 from underpaint.sim.synthetic.grid_model import (
     FixedRows,
     GridWeights,
