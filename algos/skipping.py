@@ -7,11 +7,11 @@ from typing import Annotated, Literal, TypeAlias
 import numpy as np
 
 from underpaint.algos.arrays import FloatArray, IntArray
-from underpaint.algos.bounds import Bounds, CellsOrNone, Nodes, PositiveShare, check_bounds
 from underpaint.algos.chance import At, Chance, Role
 from underpaint.algos.draft.tree_builder import fuses_trees
 from underpaint.algos.path_similarity import path_similarity
 from underpaint.algos.protocols import Expander, FusedTreeLevel, FusedTreeSpec, Policy, Rule
+from underpaint.algos.registry import Bounds, CellsOrNone, Nodes, PositiveShare, check_bounds
 from underpaint.algos.step import Cycle, Drafter, Scored, Target, check_probs, cycles
 from underpaint.algos.tree import DraftTree, Verdict
 

@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from underpaint.algos.accept.proposals import normalised
+from underpaint.algos.accept.walk import normalised
 from underpaint.algos.arrays import FloatArray
 
 ProposalSets: TypeAlias = Mapping[frozenset[int], float]

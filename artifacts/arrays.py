@@ -19,7 +19,7 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from underpaint.artifacts.input_file import check_regular
+from underpaint.artifacts.files import check_regular
 from underpaint.artifacts.strict_json import parse_json
 
 MOST_BYTES: Final = 1 << 34

@@ -16,9 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
-from underpaint.artifacts.input_file import check_regular
-from underpaint.artifacts.strict_json import JsonError, is_version, parse_json, split_lines
-from underpaint.artifacts.typed_json import build_typed
+from underpaint.artifacts.files import check_regular
+from underpaint.artifacts.strict_json import JsonError, build_typed, is_version, parse_json, split_lines
 
 Key = TypeVar("Key", bound=Hashable)
 Record = TypeVar("Record")

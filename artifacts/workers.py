@@ -50,11 +50,6 @@ class Workers(Protocol[Taken, Given]):
         ...
 
 
-def usable_cores() -> int:
-    """Cores that this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 @dataclass(slots=True)
 class ThisProcess(Generic[Job, Result]):
     """This process; an error in a job is raised as it is."""

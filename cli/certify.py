@@ -93,10 +93,10 @@ def certify(
     Exit code 0: lossless on every case; 1: not; 2: bad input. A verifier that crashes, hangs or returns nonsense is not
     lossless.
     """
+    from underpaint.artifacts.files import check_apart, check_file_writable
     from underpaint.artifacts.manifest import write_beside
     from underpaint.artifacts.results import with_envelope
     from underpaint.runtime.evaluation.machine import describe_machine, typed_command
-    from underpaint.runtime.files import check_apart, check_file_writable
     from underpaint.sim.certify.adapters import Spec, with_whole_path
     from underpaint.sim.certify.certificate import certify as judge
     from underpaint.sim.certify.certificate import check_first_call

@@ -12,7 +12,7 @@ from underpaint.cli.costs import curve_for, tables_with_costs
 from underpaint.cli.device import (
     DEFAULT_METHODS as DEVICE_METHODS,
 )
-from underpaint.cli.device import describe, draw_all_on_device, plan_on_device, show_device_rows
+from underpaint.cli.device import describe, draw_all_on_device, plan_on_device
 from underpaint.cli.errors import bad_input
 from underpaint.cli.evaluation.prompts import PromptOptions, choose
 from underpaint.cli.live import LiveOptions, folder_of
@@ -119,6 +119,7 @@ def compare(
     A stopped comparison (Ctrl-C) keeps what is drawn; the same command goes on with it. Quality is reported where the
     folder of models holds a judge, pictures where it holds a decoder.
     """
+    from underpaint.artifacts.files import check_apart, check_folder_writable
     from underpaint.artifacts.workers import ThisProcess
     from underpaint.runtime.evaluation.comparison import (
         EAGER,
@@ -132,7 +133,6 @@ def compare(
     from underpaint.runtime.evaluation.picture_judge import judge_of
     from underpaint.runtime.evaluation.plan import RunPlan
     from underpaint.runtime.evaluation.replay import ReplayLog
-    from underpaint.runtime.files import check_apart, check_folder_writable
     from underpaint.runtime.methods.registry import resolve
 
     with bad_input():
@@ -225,10 +225,8 @@ def _report(
         write_gallery(gallery, report.rows, report.gallery, captions, f"One row a method: {title}")
     if told_as_json(figures, plain):
         return
-    if on_device is None:
-        print_rows(report.rows, judge, title, curve, form)
-    else:
-        show_device_rows(report.rows, f"{title}, {on_device.told()}", form, judge is not None)
+    title = title if on_device is None else f"{title}, {on_device.told()}"
+    print_rows(report.rows, judge, title, curve, form, on_device=on_device is not None)
     elsewhere = [] if figures == out / "compare.json" else ["--figures", str(figures)]
     page = shlex.join(["underpaint", "report", str(out), *elsewhere])
     note_files((figures, *([gallery] if report.gallery else [])), f"{page} makes one page of it", form)

@@ -44,9 +44,9 @@ def costs(
     The curve is kept in the user's cache folder (XDG_CACHE_HOME, or else ~/.cache) by processor, engine, models,
     threads and rows a pass. Methods that choose by cost read it there.
     """
+    from underpaint.artifacts.files import check_file_writable
     from underpaint.artifacts.manifest import write_beside
     from underpaint.runtime.costs.machine_curve import curve_path
-    from underpaint.runtime.files import check_file_writable
 
     with bad_input():
         if export is not None:

@@ -12,7 +12,7 @@ from underpaint.artifacts.install import install_hint
 from underpaint.cli.errors import BAD_INPUT, STOPPED, bad_input
 from underpaint.cli.options import DeviceOptions
 from underpaint.cli.runs import stopped
-from underpaint.cli.terminal import Advance, Column, Format, ResultTable, figure, note, progress, show
+from underpaint.cli.terminal import Advance, progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from underpaint.runtime.drawing import Drawing
     from underpaint.runtime.evaluation.comparison import ComparisonPlan
     from underpaint.runtime.evaluation.drawing_log import DrawingLog
-    from underpaint.runtime.evaluation.report import ReportRow
     from underpaint.runtime.methods.method import DecodingMethod
     from underpaint.runtime.pipeline import Pipeline
 
@@ -158,38 +157,3 @@ def _tell(advance: Advance, finished: int, most: int, cells: list[int]) -> None:
     from underpaint.runtime.device.comparison import span
 
     advance(finished, f"{span(cells)} of {most} cells")
-
-
-def show_device_rows(reported: "Sequence[ReportRow]", title: str, form: Format, judged: bool) -> None:
-    """Print a row a method, with the figures that a device has."""
-    rows = [_shown(row) for row in reported]
-    columns = [
-        Column("method", "method\n"),
-        Column("lossless", "loss-\nless", right=True),
-        figure("speedup", "speed-up\nover ar", ".2f", "x"),
-        figure("speedup_over_eager", "over\nar-eager", ".2f", "x"),
-        figure("seconds_per_image", "s per\nimage", ".3f"),
-        figure("target_nfe", "target\nNFE", ".1f"),
-        figure("drafter_nfe", "drafter\nNFE", ".1f"),
-        figure("tokens_per_cycle", "tokens\nper cycle", ".2f"),
-        figure("mean_depth", "mean\ndepth", ".2f"),
-        figure("mean_nodes", "nodes a\ncycle", ".2f"),
-        figure("kept_share", "draft\nkept", ".0%"),
-        figure("device_ms_per_cycle", "ms a cycle:\ndevice", ".3f"),
-        figure("host_ms_per_cycle", "and\nhost", ".3f"),
-        figure("peak_mib", "peak\nMiB", ".0f"),
-        *((figure("prompt_accuracy", "prompt\naccuracy", ".3f"),) if judged else ()),
-        figure("identical_share", "same\nas AR", ".1%"),
-    ]
-    show([ResultTable(title, columns, rows)], form)
-    note("ar is plain autoregression as one program; ar-eager is the loop that papers time.", form)
-
-
-def _shown(row: "ReportRow") -> dict[str, Any]:
-    names = (
-        *("method", "lossless", "speedup", "speedup_over_eager", "seconds_per_image", "target_nfe", "drafter_nfe"),
-        *("tokens_per_cycle", "mean_depth", "mean_nodes", "kept_share", "device_ms_per_cycle", "host_ms_per_cycle"),
-        *("prompt_accuracy", "identical_share"),
-    )
-    peak = None if row.peak_bytes is None else row.peak_bytes / 2**20
-    return {**{name: getattr(row, name) for name in names}, "peak_mib": peak}

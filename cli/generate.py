@@ -106,9 +106,9 @@ def generate(
 ) -> None:
     """Draw pictures from prompts."""
     from underpaint.algos.rows import SamplingParams
+    from underpaint.artifacts.files import check_file_writable
     from underpaint.runtime.drawing import draw_in, noise_of
     from underpaint.runtime.engines.context import EngineError
-    from underpaint.runtime.files import check_file_writable
     from underpaint.runtime.methods.registry import build_method, resolve
 
     with bad_input():
@@ -185,7 +185,7 @@ def generate(
 
 def _check_place(out: Path | None, into_folder: bool) -> None:
     """ValueError unless `--out` names a picture, or a folder of pictures, that can be written."""
-    from underpaint.runtime.files import check_file_writable, check_folder_writable
+    from underpaint.artifacts.files import check_file_writable, check_folder_writable
 
     if out is not None and into_folder and out.suffix.lower() in _FORMATS:
         raise ValueError(f"--out {out}: several pictures go into a folder; name one")

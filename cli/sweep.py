@@ -65,6 +65,7 @@ def sweep(
     of each method, as `compare` takes them; report them on other prompts (--prompts-skip). A stopped sweep (Ctrl-C)
     keeps what is drawn; the same command goes on with it.
     """
+    from underpaint.artifacts.files import check_apart, check_folder_writable
     from underpaint.artifacts.workers import ThisProcess
     from underpaint.cli.comparison_table import print_rows, title_of
     from underpaint.runtime.evaluation.comparison import BASELINE, ComparisonPlan, check_opens
@@ -76,7 +77,6 @@ def sweep(
     from underpaint.runtime.evaluation.plan import RunPlan
     from underpaint.runtime.evaluation.report import make_report, to_results
     from underpaint.runtime.evaluation.tuning import as_options, fastest_settings
-    from underpaint.runtime.files import check_apart, check_folder_writable
     from underpaint.runtime.methods.registry import build_method, resolve
 
     with bad_input():

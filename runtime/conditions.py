@@ -18,8 +18,9 @@ from underpaint.algos.registry import suggest
 from underpaint.artifacts.arrays import ArrayForm, read_npy
 from underpaint.artifacts.decoder_config import DecoderConfig
 from underpaint.artifacts.model_families import CONDITIONS, PROMPT_GRAMMAR
-from underpaint.runtime.engines.context import EngineError
+from underpaint.runtime.engines.context import EngineContext, EngineError, open_session
 from underpaint.zoo.grammars import TEXTURED, GrammarPrompt
+from underpaint.zoo.load import FOLDER, locate, names
 
 _ID: Final = re.compile("-?[0-9]{1,18}")
 """A whole number that 64 bits hold."""
@@ -112,6 +113,15 @@ class EncodedCondition(NamedTuple):
     tokens: IntArray
     hidden: tuple[int, ...]
     cond_rows: NDArray[np.float32] | None = None
+
+
+def load_encoder(
+    config: DecoderConfig, folder: Path = FOLDER, context: EngineContext | None = None
+) -> ConditionEncoder:
+    """What encodes conditions for a target of a folder; features are embedded by the folder's condition graph."""
+    if not config.external_cond_rows or "condition" not in names(folder):
+        return ConditionEncoder(config)
+    return ConditionEncoder(config, open_session(locate("condition", "condition", folder).path, context))
 
 
 class ConditionEncoder:

@@ -11,7 +11,7 @@ import numpy as np
 from underpaint.algos.arrays import IntArray
 from underpaint.algos.chance import FromUniforms, sampling
 from underpaint.algos.rows import SamplingParams
-from underpaint.artifacts.typed_json import Within
+from underpaint.artifacts.strict_json import Within
 from underpaint.runtime.conditions import Condition
 from underpaint.runtime.engines.engine import PassTimer
 from underpaint.runtime.methods.method import DecodingMethod, DecodingSession, PipelineModels

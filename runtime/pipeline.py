@@ -19,9 +19,8 @@ from underpaint.algos.step import Drafter, Target
 from underpaint.artifacts.manifest import ManifestError
 from underpaint.artifacts.model_index import ModelIndex, ResolutionEntry, read_index
 from underpaint.runtime.conditions import Condition, parse_condition
-from underpaint.runtime.engines.context import SHARED, EngineContext, EngineError
+from underpaint.runtime.engines.context import DEVICE, SHARED, EngineContext, EngineError
 from underpaint.runtime.engines.drafter import EngineDrafter
-from underpaint.runtime.engines.elsewhere import DEVICE
 from underpaint.runtime.engines.engine import check_clock
 from underpaint.runtime.engines.images import ImageDecoder, Picture
 from underpaint.runtime.engines.target import EngineGridTarget, EngineTarget

@@ -4,8 +4,8 @@ from math import fsum
 
 import numpy as np
 
-from underpaint.algos.accept.proposals import normalised
 from underpaint.algos.accept.relaxed import Acceptance
+from underpaint.algos.accept.walk import normalised
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.tree import Drawn
 

@@ -18,8 +18,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from torch import Tensor, nn
 
+from underpaint.artifacts.files import replacing
 from underpaint.artifacts.lock import held
-from underpaint.artifacts.whole_file import replacing
 from underpaint.models.checkpoints import load_whole
 from underpaint.training.history import Given, refuse_other_seed, runs_with
 from underpaint.training.interrupt import stop_on_interrupt

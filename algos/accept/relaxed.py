@@ -4,8 +4,7 @@ distribution."""
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from underpaint.algos.accept.proposals import excess, normalised, proposal_distributions
-from underpaint.algos.accept.walk import SiblingOutcome
+from underpaint.algos.accept.walk import SiblingOutcome, excess, normalised, proposal_distributions
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.chance import At, Chance, Role
 from underpaint.algos.tree import DraftTree

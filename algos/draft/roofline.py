@@ -5,7 +5,22 @@ from typing import Annotated, Final
 
 import numpy as np
 
-from underpaint.algos.bounds import (
+from underpaint.algos.chance import Chance
+from underpaint.algos.draft.acceptance_estimator import AcceptanceEstimator, ChainForecast
+from underpaint.algos.draft.backoff import Backoff
+from underpaint.algos.draft.calibration import Calibration
+from underpaint.algos.draft.choice import NOTHING, Choice, Kind
+from underpaint.algos.draft.costs import MEASURED_DRAFT_MS, MEASURED_VERIFY_MS, Between, ChainCosts, DraftCosts
+from underpaint.algos.draft.drawn_trees import NO_TREE, DrawnTrees
+from underpaint.algos.draft.point_trees import PointTrees
+from underpaint.algos.draft.roofline_costs import DraftingCosts, NetLoss, drafting_costs, likely_length
+from underpaint.algos.draft.sequoia import StaticTree
+from underpaint.algos.draft.settings import at_least
+from underpaint.algos.draft.shape import within
+from underpaint.algos.draft.spec import POLICIES, PolicySpec
+from underpaint.algos.draft.tree_builder import draws_siblings, fuses_chains, likeliest_chain
+from underpaint.algos.protocols import Budget, Expander, Grid, has_window
+from underpaint.algos.registry import (
     MOST_CELLS,
     MOST_MS,
     MOST_NODES,
@@ -20,21 +35,6 @@ from underpaint.algos.bounds import (
     Weight,
     check_bounds,
 )
-from underpaint.algos.chance import Chance
-from underpaint.algos.draft.acceptance_estimator import AcceptanceEstimator, ChainForecast
-from underpaint.algos.draft.backoff import Backoff
-from underpaint.algos.draft.calibration import Calibration
-from underpaint.algos.draft.choice import NOTHING, Choice, Kind
-from underpaint.algos.draft.costs import MEASURED_DRAFT_MS, MEASURED_VERIFY_MS, Between, ChainCosts, DraftCosts
-from underpaint.algos.draft.drawn_trees import NO_TREE, DrawnTrees
-from underpaint.algos.draft.point_trees import PointTrees
-from underpaint.algos.draft.roofline_costs import DraftingCosts, NetLoss, drafting_costs, likely_length
-from underpaint.algos.draft.sequoia import StaticTree
-from underpaint.algos.draft.settings import at_least
-from underpaint.algos.draft.shape import within
-from underpaint.algos.draft.spec import POLICIES, PolicySpec
-from underpaint.algos.draft.tree_builder import draws_siblings, fuses_chains, has_window, likeliest_chain
-from underpaint.algos.protocols import Budget, Expander, Grid
 from underpaint.algos.tree import DraftTree, Verdict, root_only
 
 NO_CHAIN: Final = ChainForecast(0, 0.0)

@@ -7,9 +7,9 @@ from typing import Literal, NamedTuple, Protocol, TypeAlias, get_args
 import numpy as np
 
 from underpaint.algos.arrays import BoolArray, FloatArray, IntArray
-from underpaint.algos.bounds import Cells, CellsOrNone
 from underpaint.algos.chance import At, Chance, Role
 from underpaint.algos.protocols import Grid
+from underpaint.algos.registry import Cells, CellsOrNone
 from underpaint.algos.spatial.canvas import Canvas
 from underpaint.algos.spatial.cell_rule import CellRule
 from underpaint.algos.spatial.islands import island_fronts, label_islands

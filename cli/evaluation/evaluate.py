@@ -80,11 +80,11 @@ def evaluate(
     one folder. The figures are written once every part is there.
     """
     from underpaint.algos.plugins import named_by_environment
+    from underpaint.artifacts.files import check_file_writable, check_folder_writable
     from underpaint.artifacts.workers import check_workers
     from underpaint.runtime.evaluation.comparison import with_baseline
     from underpaint.runtime.evaluation.drawing_log import PICTURES
     from underpaint.runtime.evaluation.plan import JobShare, RunPlan
-    from underpaint.runtime.files import check_file_writable, check_folder_writable
 
     figures = out / "evaluate.json"
     with bad_input():
@@ -172,7 +172,8 @@ def _workers(
     plan: "RunPlan", on: str, jobs: int | None, address: str | None, plugins: tuple[str, ...]
 ) -> "Workers[DrawingKey, DrawnJob]":
     """The workers asked for."""
-    from underpaint.artifacts.workers import Processes, RayWorkers, ThisProcess, usable_cores
+    from underpaint.algos.memory import usable_cores
+    from underpaint.artifacts.workers import Processes, RayWorkers, ThisProcess
     from underpaint.runtime.evaluation.drawer import JobDrawer
 
     tasks = plan.tasks()

@@ -74,10 +74,10 @@ def trace(
     chooses from the same prompts, from the first on: compare on others than those that are recorded (--prompts-skip).
     """
     from underpaint.algos.rows import SamplingParams
+    from underpaint.artifacts.files import check_file_writable
     from underpaint.runtime.drawing import noise_of
     from underpaint.runtime.engines.context import EngineError
     from underpaint.runtime.evaluation.comparison import read_conditions
-    from underpaint.runtime.files import check_file_writable
     from underpaint.runtime.methods.registry import resolve
     from underpaint.sim.replay.own_logits import trace_of_own
     from underpaint.sim.replay.trace import Recorder

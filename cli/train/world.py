@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from underpaint.algos.numbers import whole_number
+from underpaint.artifacts.files import check_folder_writable
 from underpaint.artifacts.lock import check_free
 from underpaint.cli.errors import STOPPED, bad_input
 from underpaint.cli.options import read_numbers
@@ -17,7 +18,6 @@ from underpaint.cli.outputs import output_folder
 from underpaint.cli.terminal import is_quiet, note
 from underpaint.cli.train.options import Device, Seed, Threads, prepare
 from underpaint.cli.train.stages import stages
-from underpaint.runtime.files import check_folder_writable
 from underpaint.zoo.resolutions import SHIPPED_RESOLUTIONS
 
 if TYPE_CHECKING:

@@ -16,6 +16,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any, Final, Protocol
 
+from underpaint.algos.memory import usable_cores
 from underpaint.algos.rows import SamplingParams
 from underpaint.artifacts.cost_curve import (
     FORMAT,
@@ -25,9 +26,9 @@ from underpaint.artifacts.cost_curve import (
     parse_cost_curve,
     read_cost_curve,
 )
+from underpaint.artifacts.files import check_file_writable, user_cache_folder
 from underpaint.artifacts.manifest import write_beside
 from underpaint.artifacts.model_index import ModelIndex
-from underpaint.artifacts.workers import usable_cores
 from underpaint.runtime.conditions import EncodedCondition
 from underpaint.runtime.costs import in_cycle, loops, passes, samples
 from underpaint.runtime.engines.context import EngineContext
@@ -35,7 +36,6 @@ from underpaint.runtime.engines.drafter import EngineDrafter
 from underpaint.runtime.engines.target import EngineTarget
 from underpaint.runtime.evaluation.comparison import choose_prompts
 from underpaint.runtime.evaluation.machine import describe_machine, typed_command
-from underpaint.runtime.files import check_file_writable, user_cache_folder
 from underpaint.runtime.methods.method import ModelTables
 from underpaint.runtime.methods.registry import MethodConfig
 from underpaint.zoo.grammars import index_grammar

@@ -13,10 +13,9 @@ from underpaint.algos.spatial.target import Feed
 from underpaint.algos.step import Scored
 from underpaint.algos.tree import DraftTree, Verdict
 from underpaint.artifacts.decoder_graph import MASKED_SCORE
-from underpaint.runtime.conditions import Condition, ConditionEncoder, EncodedCondition
-from underpaint.runtime.engines.context import EngineContext, EngineError
+from underpaint.runtime.conditions import Condition, ConditionEncoder, EncodedCondition, load_encoder
+from underpaint.runtime.engines.context import CPU, EngineContext, EngineError, load_decoder
 from underpaint.runtime.engines.engine import Engine, GuidanceEngines, LoadedDecoder, PassOutput, rows_of
-from underpaint.runtime.engines.loading import CPU, load_decoder, load_encoder
 from underpaint.runtime.engines.pass_inputs import EolLayout, PassLayout, causal, hide, tree_bias
 from underpaint.zoo.load import FOLDER
 
@@ -50,7 +49,7 @@ class EngineTarget:
         backend: str = CPU,
         kind: str = "target",
     ) -> "EngineTarget":
-        """The target `name` of a folder of models; see `engines.loading.load_decoder`."""
+        """The target `name` of a folder of models; see `engines.context.load_decoder`."""
         decoder = load_decoder(name, kind, folder, context, backend)
         return cls(decoder, params, load_encoder(decoder.config, folder, context))
 
@@ -128,7 +127,7 @@ class EngineTarget:
         if any(hidden):
             bias = np.stack([hiding(bias, count) for count in hidden])
         result = engine.run(tokens, engine.config.first_cells(self._prefix), bias)
-        engine.commit(slice(None))
+        engine.cache.commit(slice(None))
         return Scored(result.probs_at(slice(-1, None), self.params), result.features[:, -1:].copy())
 
     def score(self, tree: DraftTree) -> Scored:
@@ -136,7 +135,7 @@ class EngineTarget:
         if self._prefix is None:
             raise EngineError("target: nothing is drawn yet; call begin() before score()")
         check_tokens(tree.tokens, self.vocab_size)
-        engine, cell = self.engine, self.eol_layout.drawn(self.engine.length - self._prefix)
+        engine, cell = self.engine, self.eol_layout.drawn(self.engine.cache.length - self._prefix)
         if tree.tokens.size == 1 and cell < self._cells.size:  # plain autoregression: as little as can be
             layout = self.eol_layout.lay(tree.tokens, self._cells[cell : cell + 1], _ROOT)
         else:
@@ -149,7 +148,7 @@ class EngineTarget:
         """See `Target`; only the tree scored last can be committed."""
         if self._layout is None or tree is not self._scored:
             raise EngineError("target: commit() expects the tree that was scored last; score it first")
-        self.engine.commit(self._layout.positions(verdict.committed()))
+        self.engine.cache.commit(self._layout.positions(verdict.committed()))
         self._scored = None
 
     def close(self) -> None:
@@ -214,17 +213,17 @@ class EngineGridTarget:
     def score(self, feed: Feed) -> FloatArray:
         """See `GridTarget`. Raises EngineError before `begin`, or on a cell or token out of range."""
         engine, prefix, eol_layout = self.engine, self._target.prefix, self._target.eol_layout
-        if not self._begun or prefix is None or engine.length != prefix:
+        if not self._begun or prefix is None or engine.cache.length != prefix:
             raise EngineError("target: nothing is begun yet; call begin() before score()")
         check_tokens(feed.tokens, self.vocab_size)
         layout = eol_layout.lay(feed.tokens, feed.cells, feed.visible)
         cached = feed.cached if layout.node is None else feed.cached[layout.node]
         if eol_layout.cell_of is not None:
             cached = cached[:, eol_layout.cell_of]
-        width = min(engine.slots - prefix, cached.shape[1])
+        width = min(engine.cache.slots - prefix, cached.shape[1])
         if cached[:, width:].any():
             raise EngineError("target: expected cached cells that were committed, got others; commit them first")
-        past_bias = np.repeat(engine.past_bias, layout.cells.size, axis=1)
+        past_bias = np.repeat(engine.cache.past_bias, layout.cells.size, axis=1)
         past_bias[:, :, prefix : prefix + width] = hide(cached[:, :width])
         result = engine.run(layout.tokens, layout.cells, hide(layout.visible), past_bias)
         self._fed = layout
@@ -237,5 +236,5 @@ class EngineGridTarget:
         layout = self._fed
         positions = np.arange(layout.cells.size)[layout.positions(np.asarray(rows, dtype=np.int64))]
         places = self._target.eol_layout.places(layout.cells[positions])
-        self.engine.write_at(positions, self._target.prefix + places)
+        self.engine.cache.write_at(positions, self._target.prefix + places)
         self._fed = None

@@ -14,7 +14,7 @@ from underpaint.algos.spatial.mulo import RepairCycle
 from underpaint.algos.step import Cycle
 from underpaint.algos.tree import NO_TOKEN
 from underpaint.artifacts.run_log import OtherRun, RunStore
-from underpaint.artifacts.typed_json import Within, build_typed
+from underpaint.artifacts.strict_json import Within, build_typed
 from underpaint.runtime.drawing import MOST_COUNT, Count, noise_of
 from underpaint.runtime.evaluation.comparison import ComparisonPlan
 from underpaint.runtime.evaluation.drawing_log import DrawingKey, DrawingLog

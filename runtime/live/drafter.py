@@ -212,7 +212,7 @@ class LiveDrafter(EngineDrafter):
         self.engine.begin(prompt.padding)
         bias = np.stack([hiding(causal(count), hidden) for hidden in prompt.padding])
         self.engine.run(prompt.tokens[:, 1:], np.arange(-count, 0), bias, features=prompt.features[:, :-1])
-        self.engine.commit(slice(None))
+        self.engine.cache.commit(slice(None))
         self.prompt_positions = count
 
 

@@ -9,9 +9,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self, TypeAlias, cast
 
 from underpaint.algos.accept import RULES
-from underpaint.algos.bounds import check_bounds
 from underpaint.algos.protocols import Rule
-from underpaint.algos.registry import Registry, build
+from underpaint.algos.registry import Registry, build, check_bounds
 from underpaint.algos.rows import SamplingParams
 from underpaint.runtime.conditions import Condition
 from underpaint.runtime.methods.method import (

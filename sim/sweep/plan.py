@@ -15,7 +15,7 @@ from underpaint.algos.draft import POLICIES
 from underpaint.algos.draft.settings import check_limits
 from underpaint.algos.fit import fits
 from underpaint.algos.registry import suggest
-from underpaint.artifacts.input_file import read_regular
+from underpaint.artifacts.files import read_regular
 from underpaint.sim.batched.decoding import MOST_NODES, Scheme, make_scheme, run_loop
 from underpaint.sim.latency.run_times import CURVE, InCycleTimes, RunTimes, latency_model_of, run_times_of
 from underpaint.sim.replay.trace import load, replay

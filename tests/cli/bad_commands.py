@@ -196,6 +196,8 @@ _WRITTEN: Final = (
     ("methods extra", "Got unexpected extra argument(s)"),
     ("exact", "Missing argument"),
     ("exact nobody", "there is no 'nobody'; known: block,"),
+    ("exact eagle2", "'eagle2' is a method, expected an acceptance rule; at temperature 1 its rule is 'point'"),
+    ("exact zipar", "'zipar' is a method, expected an acceptance rule. `underpaint methods` lists"),
     ("exact point --set x=1", "rule 'point': unknown setting 'x'; it takes none"),
     ("exact point --set-policy depth=3", "--set-policy needs --policy: name the policy that"),
     ("exact point --policy eagle2 --set-policy depth=0", "policy 'eagle2': depth must be at least 1, got 0"),

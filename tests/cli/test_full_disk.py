@@ -13,8 +13,8 @@ from tests.models.tiny import save_exportable, save_target, tiny_target
 from tests.published.checkpoints import save_llamagen
 from tests.published.limits import files_of_at_most
 from tests.training.test_textured_world import SETTINGS
+from underpaint.artifacts import files as probing
 from underpaint.models.vq import VQModel
-from underpaint.runtime import files as probing
 
 NO_ROOM = 1024
 """Bytes of a file at most: fewer than a probe of the disk writes."""

@@ -91,7 +91,7 @@ def engine_of(config: DecoderConfig, folder: Path, kind: str, precision: Precisi
 def test_its_graphs_keep_shared_keys_alone(tmp_path: Path, config: DecoderConfig) -> None:
     engine = engine_of(config, tmp_path, "target")
     out = engine.run(np.array([[18, 19]]), engine.config.first_cells(2), causal(2))
-    engine.commit(slice(None))
+    engine.cache.commit(slice(None))
     assert engine.memory.keys.shape[2:4] == (2, 8)
     model = repeated(model_of(config))
     empty = model.empty_cache(1)

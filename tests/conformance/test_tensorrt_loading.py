@@ -22,7 +22,7 @@ from underpaint.runtime.evaluation.invariance import check_invariance
 @pytest.fixture(autouse=True)
 def _stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
     stand_in.stand_in(monkeypatch)
-    monkeypatch.setattr("underpaint.runtime.engines.loading.backend_module", lambda backend: None)
+    monkeypatch.setattr("underpaint.runtime.engines.tensorrt_files.backend_module", lambda backend: None)
 
 
 def test_what_an_engine_was_not_built_for_is_said(halves: Path) -> None:

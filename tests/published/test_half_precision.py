@@ -101,7 +101,7 @@ def test_a_rounded_graph_rounds_as_onnx_runtime_does(tmp_path: Path) -> None:
     for graph in (case.graph, graph_of(path, "bf16", decoder.config)):
         engine = ParityEngine(graph, 2)
         take_condition(engine, case.prefix)
-        engine.commit(slice(None))
+        engine.cache.commit(slice(None))
         found.append(engine.run(tokens, tokens, causal(16)).logits)
     assert 0 < errors(found[1], dense(case, tokens, 2).logits(slice(1, None))).largest < 0.005
     assert np.abs(found[0] - found[1]).max() / np.abs(found[0]).max() < 0.005

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Final, Literal
 
-from underpaint.algos.bounds import Cells
+from underpaint.algos.registry import Cells
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.spatial.jacobi_front import JacobiFronts, jacobi_front_steps
 from underpaint.algos.spatial.row_front import check_window

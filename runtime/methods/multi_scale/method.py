@@ -8,9 +8,9 @@ from typing import Annotated, ClassVar, Final, Literal
 
 import numpy as np
 
-from underpaint.algos.bounds import MOST_CELLS, Bounds, Cells, Codes, Share
 from underpaint.algos.chance import Chance
 from underpaint.algos.numbers import MOST_FACTOR
+from underpaint.algos.registry import MOST_CELLS, Bounds, Cells, Codes, Share
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.spatial.cell_rule import CellRule, Kind, cell_rule, pooled_codes
 from underpaint.algos.spatial.mulo import Order, Repair, RepairCycle, repair_cycles

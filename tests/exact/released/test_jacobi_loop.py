@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from tests.exact.released.jacobi_loop import ReleasedLoop, bias_and_passes
 from tests.strategies import pools
-from underpaint.algos.accept.proposals import normalised
+from underpaint.algos.accept.walk import normalised
 from underpaint.algos.arrays import FloatArray
 from underpaint.sim.synthetic.models import PrefixDistribution, RandomDistribution
 
