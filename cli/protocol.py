@@ -11,20 +11,12 @@ import typer
 from underpaint.cli.costs import curve_for, tables_with_costs
 from underpaint.cli.errors import STOPPED, bad_input
 from underpaint.cli.evaluation.prompts import PromptOptions, choose
+from underpaint.cli.live import LiveOptions
 from underpaint.cli.options import (
-    Backend,
-    Guidance,
-    Low,
-    Models,
-    Resolution,
-    TopK,
-    TopP,
     check_preset,
     check_promises,
     grouped,
-    open_pipeline,
     read_preset,
-    read_sampling,
 )
 from underpaint.cli.outputs import check_replaceable, output_folder
 from underpaint.cli.runs import draw_run
@@ -41,7 +33,17 @@ from underpaint.cli.terminal import (
     with_interval,
     write_json,
 )
-from underpaint.cli.tune import ALL, PRESET, USUAL_CANDIDATES, Candidates, Tuning, Within, read_bound, read_methods
+from underpaint.cli.tune import (
+    ALL,
+    PRESET,
+    USUAL_CANDIDATES,
+    Candidates,
+    ModelOptions,
+    Tuning,
+    Within,
+    read_bound,
+    read_methods,
+)
 
 if TYPE_CHECKING:
     from underpaint.runtime.evaluation.drawing_log import DrawingLog
@@ -50,6 +52,8 @@ if TYPE_CHECKING:
 RECORD = "protocol.json"
 CARDS = "cards"
 _NO_FILE = PromptOptions()
+_USUAL = ModelOptions()
+_NO_LIVE = LiveOptions()
 
 
 @grouped
@@ -82,13 +86,8 @@ def protocol(
         ),
     ] = 1.0,
     prompt_options: PromptOptions = _NO_FILE,
-    models: Models = None,
-    guidance: Guidance = None,
-    top_k: TopK = None,
-    top_p: TopP = None,
-    resolution: Resolution = None,
-    low: Low = None,
-    backend: Backend = "cpu",
+    models: ModelOptions = _USUAL,
+    live: LiveOptions = _NO_LIVE,
     estimate: Annotated[
         bool, typer.Option("--estimate", help="Draw the first round, tell the hours, and stop.")
     ] = False,
@@ -121,8 +120,8 @@ def protocol(
         check_folder_writable(out)
         check_file_writable(record_file)
         check_replaceable("the record", record_file, "json")
-        pipeline = open_pipeline(models, resolution, low, backend)
-        sampling = read_sampling(1.0, guidance, top_k, top_p, pipeline)
+        pipeline = models.open(live)
+        sampling = models.sampling(1.0, pipeline)
         judge = judge_of(pipeline)
         asked = measure or ("log-likelihood" if judge is None else "judge")
         bound = None if chosen is not None else read_bound(WITHIN if within is None else within, asked)
@@ -143,9 +142,10 @@ def protocol(
             held = [name for name in names if name == ALL or any(one.name == name for one in first.entries)]
             tuning = Tuning.of(pipeline, held, samplings, to_tune, bound, candidates, tuned, form)
         log = first.run.open_log(out if tuning is None else out / "first")
+        drawer = ThisProcess(first.drawer())
     curve = curve_for(pipeline, sampling)
     if not no_draw:
-        draw_run(first.jobs(1), log, ThisProcess(first.drawer()), what="the first round")
+        draw_run(first.jobs(1), log, drawer, what="the first round")
     with bad_input():
         whole, told = _fit(first, log, hours, tuning, candidates, sizes)
     if not no_draw:
@@ -167,11 +167,11 @@ def protocol(
             check_preset(file, pipeline)
             again = Protocol.of(*parts, to_report, judge, file, sizes, source)
             whole = replace(again, counts={key: whole.counts.get(key, count) for key, count in again.counts.items()})
-            log = whole.run.open_log(out)
+            log, drawer = whole.run.open_log(out), ThisProcess(whole.drawer())
     stop: typer.Exit | None = None
     if not no_draw:
         try:
-            draw_run(whole.jobs(), log, ThisProcess(whole.drawer()), len(whole.jobs()), "drawing rounds")
+            draw_run(whole.jobs(), log, drawer, len(whole.jobs()), "drawing rounds")
         except typer.Exit as error:
             if error.exit_code != STOPPED:
                 raise

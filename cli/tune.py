@@ -10,6 +10,7 @@ import typer
 from underpaint.cli.costs import tables_with_costs
 from underpaint.cli.errors import bad_input
 from underpaint.cli.evaluation.prompts import PromptOptions, choose
+from underpaint.cli.live import LiveOptions
 from underpaint.cli.options import (
     Backend,
     Guidance,
@@ -73,6 +74,32 @@ MeasureOption = Annotated[
 Candidates = Annotated[int, typer.Option(help="Settings tried of each method, at most.", min=1, max=200)]
 
 
+@dataclass(frozen=True, slots=True)
+class ModelOptions:
+    """The models that draw, and how they are sampled but for the temperature."""
+
+    models: Models = None
+    guidance: Guidance = None
+    top_k: TopK = None
+    top_p: TopP = None
+    resolution: Resolution = None
+    low: Low = None
+    backend: Backend = "cpu"
+
+    def open(self, live: LiveOptions) -> "OpenModels":
+        """The folder's models, or the live one; ValueError or OSError says what to do."""
+        live.check(self.models, self.resolution, self.low, self.backend)
+        return live.open() if live.live else open_pipeline(self.models, self.resolution, self.low, self.backend)
+
+    def sampling(self, temperature: float, pipeline: "OpenModels") -> "SamplingParams":
+        """How the target is sampled."""
+        return read_sampling(temperature, self.guidance, self.top_k, self.top_p, pipeline)
+
+
+_USUAL = ModelOptions()
+_NO_LIVE = LiveOptions()
+
+
 @grouped
 def tune(
     methods: Annotated[str, typer.Option(help="Methods, with commas between, or all.")] = ALL,
@@ -83,13 +110,8 @@ def tune(
     ] = "1,0",
     candidates: Candidates = USUAL_CANDIDATES,
     prompt_options: PromptOptions = _NO_FILE,
-    models: Models = None,
-    guidance: Guidance = None,
-    top_k: TopK = None,
-    top_p: TopP = None,
-    resolution: Resolution = None,
-    low: Low = None,
-    backend: Backend = "cpu",
+    models: ModelOptions = _USUAL,
+    live: LiveOptions = _NO_LIVE,
     out: Annotated[Path, typer.Option(parser=output_folder, help="Folder for drawings and the preset file.")] = Path(
         "runs/tune"
     ),
@@ -115,8 +137,8 @@ def tune(
         if count < LEAST_PROMPTS:
             raise ValueError(f"--prompts-count: expected at least {LEAST_PROMPTS} prompts to tune on, got {count}")
         names = read_methods(methods)
-        pipeline = open_pipeline(models, resolution, low, backend)
-        samplings = [read_sampling(heat, guidance, top_k, top_p, pipeline) for heat in heats]
+        pipeline = models.open(live)
+        samplings = [models.sampling(heat, pipeline) for heat in heats]
         chosen = choose(pipeline, (), prompts_to_choose(pipeline, prompt_options, count))
         if len(chosen.conditions) < LEAST_PROMPTS:
             raise ValueError(

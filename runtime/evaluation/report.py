@@ -19,7 +19,7 @@ from underpaint.runtime.engines.images import Picture
 from underpaint.runtime.evaluation.comparison import BASELINE, EAGER, ComparisonPlan
 from underpaint.runtime.evaluation.drawing_log import DrawingKey, DrawingLog
 from underpaint.runtime.evaluation.machine import describe_machine
-from underpaint.runtime.evaluation.paired import Estimate, interval_ends, resampled
+from underpaint.runtime.evaluation.paired import FigureInterval, interval_ends, resampled
 from underpaint.runtime.evaluation.picture_quality import PictureViews, picture_quality
 from underpaint.runtime.evaluation.plan import ModelPlan, RunPlan
 from underpaint.runtime.evaluation.replay import Replay, mean_token_bias
@@ -128,14 +128,14 @@ class ComparisonReport(NamedTuple):
         return _as_text(self.rows)
 
 
-def speedup(baseline: Sequence[float], method: Sequence[float]) -> Estimate:
+def speedup(baseline: Sequence[float], method: Sequence[float]) -> FigureInterval:
     """The ratio of summed seconds of paired images, with a bootstrap interval over the pairs (95 %, percentiles)."""
     base, own = np.asarray(baseline, dtype=np.float64), np.asarray(method, dtype=np.float64)
     ratio = float(base.sum() / own.sum())
     if base.size < 2:
-        return Estimate(ratio, None, None)
+        return FigureInterval(ratio, None, None)
     chosen = resampled(base.size)
-    return Estimate(ratio, *interval_ends(base[chosen].sum(axis=1) / own[chosen].sum(axis=1)))
+    return FigureInterval(ratio, *interval_ends(base[chosen].sum(axis=1) / own[chosen].sum(axis=1)))
 
 
 def above_floor(distance: float | None, floor: float | None) -> bool:

@@ -17,7 +17,7 @@ from underpaint.algos.rows import SamplingParams
 from underpaint.runtime.conditions import Condition
 from underpaint.runtime.evaluation.comparison import BASELINE, ComparisonPlan, build_methods
 from underpaint.runtime.evaluation.drawing_log import DrawingKey, DrawingLog
-from underpaint.runtime.evaluation.paired import Estimate
+from underpaint.runtime.evaluation.paired import FigureInterval
 from underpaint.runtime.evaluation.picture_judge import PictureJudge
 from underpaint.runtime.evaluation.plan import RunPlan
 from underpaint.runtime.evaluation.report import ReportRow, drawn_rows, speedup
@@ -248,7 +248,7 @@ class Search:
         beyond = self.bound is not None and high is not None and high < -self.bound.drop
         return beyond, not self._is_met(row), -row.speedup
 
-    def _chosen(self, name: str, row: ReportRow, gain: Estimate) -> ChosenSettings:
+    def _chosen(self, name: str, row: ReportRow, gain: FigureInterval) -> ChosenSettings:
         chosen = next(one for one in self.tried if one.method.name == name)
         quality: dict[str, Any] = {}
         if self.bound is not None:

@@ -111,7 +111,7 @@ class PresetFile:
         """
         theirs, ours = self.model["sha256"], model["sha256"]
         target, here = self.model.get("target"), model.get("target")
-        own = [str(name) for name in (here, model.get("drafter")) if name in ours]
+        own = [str(name) for name in (here, model.get("drafter"), "target", "drafter") if name in ours]
         other = [name for name in own if theirs.get(name) != ours[name]]
         if other or not own:
             raise ValueError(
