@@ -11,6 +11,8 @@ from underpaint.algos.memory import free_bytes
 from underpaint.algos.numbers import whole_number
 from underpaint.cli.errors import bad_input
 from underpaint.cli.invariance import check_passes
+from underpaint.cli.live import LiveOptions
+from underpaint.cli.option_groups import grouped
 from underpaint.cli.options import Backend
 from underpaint.cli.outputs import models_folder, output_file
 from underpaint.cli.terminal import Format, FormatOption, JsonFile
@@ -50,6 +52,7 @@ UncondKeep = Annotated[
     tuple[int, int] | None,
     _published("Ids at a prompt's beginning and end that stay where it is left out (tar-lm; chameleon: 1 1)."),
 ]
+_NO_LIVE = LiveOptions()
 _MASKS: Final = 3
 """Of all pairs of cells, held at once when passes are compared with torch."""
 LEAST_SIDE = 4
@@ -209,6 +212,7 @@ def _check_mask(cells: int) -> None:
         )
 
 
+@grouped
 def check(
     folder: Annotated[
         Path | None,
@@ -222,12 +226,14 @@ def check(
         bool,
         typer.Option(
             "--invariance",
-            help="Instead compare passes over many positions and rows with passes over one, in any folder of models.",
+            help="Instead compare passes over many positions and rows with passes over one, in any folder of models or "
+            "a live model.",
         ),
     ] = False,
     model: Annotated[
         list[str] | None, typer.Option(help="With --invariance: this decoder only; repeat for more.")
     ] = None,
+    live: LiveOptions = _NO_LIVE,
     backend: Backend = "cpu",
     json_file: JsonFile = None,
     form: FormatOption = Format.table,
@@ -236,12 +242,15 @@ def check(
 
     With --invariance nothing but the engine is needed: does a token's distribution depend on the size of its pass?
     """
-    from underpaint.zoo.load import FOLDER
-
     if invariance:
-        check_passes(folder or FOLDER, tuple(model or ()), backend, seed, json_file, form)
+        check_passes(folder, live, tuple(model or ()), backend, seed, json_file, form)
         return
     with bad_input():
+        live.check(folder, None, None, backend)
+        if live.live is not None:
+            raise ValueError(
+                "--live goes with --invariance: there is no export to compare with; add it, or leave --live out"
+            )
         if folder is None:
             raise ValueError("expected the folder of exported models; the shipped ones are compared with --invariance")
         if model or json_file is not None or backend != "cpu" or form is not Format.table:

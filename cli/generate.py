@@ -22,7 +22,6 @@ from underpaint.cli.evaluation.prompts import PromptOptions, choose
 from underpaint.cli.live import LiveOptions, folder_of
 from underpaint.cli.option_groups import grouped
 from underpaint.cli.options import (
-    USUAL_PRESET,
     Backend,
     Guidance,
     Low,
@@ -34,7 +33,7 @@ from underpaint.cli.options import (
     TopK,
     TopP,
     check_costs,
-    open_pipeline,
+    checked_temperature,
     read_sampling,
     short_hash,
 )
@@ -87,11 +86,11 @@ def generate(
         str, typer.Option(help="How to draw it; see `underpaint methods`. The default is lossless.")
     ] = DEFAULT_METHOD,
     rule: Annotated[str | None, typer.Option(help="Another acceptance rule for the method's drafts.")] = None,
-    preset: Preset = USUAL_PRESET,
+    preset: Preset = None,
     setting: Annotated[
         list[str] | None, typer.Option("--set", help="A setting of the method, name=value; repeat for more.")
     ] = None,
-    temperature: Temperature = 1.0,
+    temperature: Temperature = None,
     guidance: Guidance = None,
     top_k: TopK = None,
     top_p: TopP = None,
@@ -116,19 +115,20 @@ def generate(
     ] = None,
 ) -> None:
     """Draw pictures from prompts."""
-    from underpaint.algos.rows import SamplingParams
     from underpaint.runtime.drawing import draw_in, noise_of
     from underpaint.runtime.engines.context import EngineError
     from underpaint.runtime.files import check_apart, check_file_writable
+    from underpaint.runtime.methods.method_config import TUNED
     from underpaint.runtime.methods.registry import build_method, resolve
+    from underpaint.runtime.models import usual_preset
 
     with bad_input():
         check_options(backend, device)
         if backend == DEVICE and strip is not None:
             raise ValueError("--strip needs passes on the host; leave it or --backend device out")
-        checked = SamplingParams(temperature=temperature).temperature
+        checked = checked_temperature(temperature)
         live.check(models, resolution, low, backend)
-        config = resolve(method, checked, rule, setting or (), live.preset(preset))
+        resolve(method, checked, rule, setting or (), preset or TUNED)
         texts = list(prompts or ())
         if not texts and prompt_options == _NO_FILE:
             raise ValueError(
@@ -145,9 +145,7 @@ def generate(
                 raise ValueError(f"--strip {strip}: expected a name that ends in .png")
             check_file_writable(strip)
             check_apart({"--out": out, "--strip": strip})
-        pipeline: OpenModels = (
-            open_pipeline(models, resolution, low, backend, on_device=True) if live.live is None else live.open()
-        )
+        pipeline = live.open_models(models, resolution, low, backend, on_device=True)
         check_costs(setting or (), pipeline)
         if texts and prompt_options == _NO_FILE:
             conditions: Sequence[Condition] = [pipeline.condition(text) for text in texts]
@@ -159,6 +157,7 @@ def generate(
         if strip is not None and several:
             raise ValueError("--strip shows one picture; draw one prompt and one seed")
         sampling = read_sampling(temperature, guidance, top_k, top_p, pipeline)
+        config = resolve(method, sampling.temperature, rule, setting or (), preset or usual_preset(pipeline))
         told = {"method": method, **config.to_dict(), "sampling": repr(sampling), "model": dict(pipeline.fingerprint())}
         wanted = _wanted(out, conditions, range(seed, seed + seeds), short_hash(told), into_folder)
         for one in wanted:

@@ -9,7 +9,6 @@ import typer
 from underpaint.cli.errors import STOPPED, bad_input
 from underpaint.cli.live import LiveOptions
 from underpaint.cli.options import (
-    USUAL_PRESET,
     Backend,
     Guidance,
     Low,
@@ -20,13 +19,13 @@ from underpaint.cli.options import (
     Temperature,
     TopK,
     TopP,
-    open_pipeline,
+    checked_temperature,
     read_sampling,
 )
 from underpaint.cli.terminal import progress
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from underpaint.algos.rows import SamplingParams
     from underpaint.artifacts.workers import Workers
@@ -41,9 +40,9 @@ if TYPE_CHECKING:
 class RunOptions:
     """How pictures are drawn: the methods' settings, the sampling, and what runs the models."""
 
-    preset: Preset = USUAL_PRESET
+    preset: Preset = None
     setting: MethodSettings = None
-    temperature: Temperature = 1.0
+    temperature: Temperature = None
     seeds: Seeds = 1
     guidance: Guidance = None
     top_k: TopK = None
@@ -60,22 +59,34 @@ class RunOptions:
     ] = False
 
     def checked_temperature(self) -> float:
-        """The temperature; ValueError out of range, before any model is opened."""
-        from underpaint.algos.rows import SamplingParams
-
-        return SamplingParams(temperature=self.temperature).temperature
+        """See `options.checked_temperature`."""
+        return checked_temperature(self.temperature)
 
     def open(
-        self, models: Path | None, live: LiveOptions | None = None, *, on_device: bool = False
+        self, models: Path | None, live: LiveOptions, *, on_device: bool = False
     ) -> "tuple[OpenModels, SamplingParams]":
         """The models of a folder, or a live one, and how they are sampled; ValueError or OSError says what to do."""
-        if live is not None:
-            live.check(models, self.resolution, self.low, self.backend)
-            if live.live is not None:
-                opened = live.open()
-                return opened, self.sampling(opened)
-        pipeline = open_pipeline(models, self.resolution, self.low, self.backend, on_device)
+        pipeline = live.open_models(models, self.resolution, self.low, self.backend, on_device)
         return pipeline, self.sampling(pipeline)
+
+    def check_settings(self, methods: "Mapping[str, str]", settings: "Mapping[str, Sequence[str]]") -> None:
+        """ValueError where a method, one of its settings or the preset is unknown, before any model is opened.
+
+        Args:
+            methods: Method by label, as figures stand under.
+            settings: `name=value` texts by label.
+        """
+        from underpaint.runtime.methods.method_config import TUNED
+        from underpaint.runtime.methods.registry import resolve
+
+        for label, method in methods.items():
+            resolve(method, self.checked_temperature(), None, settings.get(label, ()), self.preset or TUNED)
+
+    def preset_of(self, pipeline: "OpenModels") -> str:
+        """The preset asked for, or the usual one of these models."""
+        from underpaint.runtime.models import usual_preset
+
+        return self.preset or usual_preset(pipeline)
 
     def sampling(self, pipeline: "OpenModels") -> "SamplingParams":
         """How the models are sampled."""

@@ -8,6 +8,7 @@ import typer
 from underpaint.cli.costs import curve_for, tables_with_costs
 from underpaint.cli.errors import bad_input
 from underpaint.cli.evaluation.prompts import PromptOptions, choose
+from underpaint.cli.live import LiveOptions
 from underpaint.cli.option_groups import grouped
 from underpaint.cli.options import Models, check_promises, read_names, short_hash
 from underpaint.cli.outputs import check_replaceable, json_output, output_folder
@@ -26,9 +27,10 @@ DEFAULT_VARY = (
     "mulo-islands.rows=2,8",
     "lantern.delta=0.1,0.3,0.6",
 )
-
-
+LIVE_VARY = ("zipar.window=1,2,3,4,8", "sjd.window=4,8,16,32", "jacobi-lookup.window=4,8,16,32")
+"""What varies on a live model where nothing is asked for: methods that need no drafter."""
 _NO_FILE = PromptOptions()
+_NO_LIVE = LiveOptions()
 _USUAL = RunOptions()
 
 
@@ -44,6 +46,7 @@ def sweep(
     methods: Annotated[str, typer.Option(help="Methods drawn once besides, as they are, with commas between.")] = "",
     prompt_options: PromptOptions = _NO_FILE,
     models: Models = None,
+    live: LiveOptions = _NO_LIVE,
     options: RunOptions = _USUAL,
     out: Annotated[
         Path | None,
@@ -64,7 +67,8 @@ def sweep(
 
     Without --vary: row fronts, MuLo-SD and LANTERN over their main settings. The last lines name the fastest settings
     of each method, as `compare` takes them; report them on other prompts (--prompts-skip). A stopped sweep (Ctrl-C)
-    keeps what is drawn; the same command goes on with it.
+    keeps what is drawn; the same command goes on with it. Quality is what a judge reads in the pictures. Where the
+    models have none, as live ones, it is how likely the target holds the tokens, beside plain decoding's.
     """
     from underpaint.artifacts.workers import ThisProcess
     from underpaint.cli.comparison_table import print_rows, title_of
@@ -81,16 +85,17 @@ def sweep(
     from underpaint.runtime.methods.registry import build_method, resolve
 
     with bad_input():
-        checked, once = options.checked_temperature(), list(dict.fromkeys([BASELINE, *read_names(methods)]))
-        asked, preset = variants(vary or DEFAULT_VARY, options.setting or (), once), options.preset
-        configs = [resolve(one.method, checked, None, one.settings, preset) for one in asked]
-        check_promises(configs)
+        options.checked_temperature()
+        once = list(dict.fromkeys([BASELINE, *read_names(methods)]))
+        usual = DEFAULT_VARY if live.live is None else LIVE_VARY
+        asked = variants(vary or usual, options.setting or (), once)
+        options.check_settings({one.label: one.method for one in asked}, {one.label: one.settings for one in asked})
         check_folder_writable(out or DEFAULT_OUT)
         check_json(json_file)
-        pipeline, sampling = options.open(models)
-        judge = judge_of(pipeline)
-        if judge is None:
-            raise ValueError(f"sweep: {pipeline.folder} holds no judge, so there is no quality to plot; use `compare`")
+        pipeline, sampling = options.open(models, live)
+        judge, preset = judge_of(pipeline), options.preset_of(pipeline)
+        configs = [resolve(one.method, sampling.temperature, None, one.settings, preset) for one in asked]
+        check_promises(configs)
         tables = tables_with_costs(pipeline, configs, sampling, options.no_costs)
         drawn_by = tuple(build_method(one.label, config, tables) for one, config in zip(asked, configs, strict=True))
         chosen = choose(pipeline, (), prompt_options)
@@ -105,7 +110,7 @@ def sweep(
         check_replaceable("the figures", figures, "json")
     curve = curve_for(pipeline, sampling, measure=False)
     draw_run(run.jobs(), log, ThisProcess(OpenedDrawer(pipeline, plan)), plan.size)
-    report = make_report(run, log)
+    report = make_report(run, log, likelihood=judge is None)
     plain = {**to_results(run, report, typed_command(), curve), "kind": "sweep"}
     del plain["acceptance_per_cell"]
     plain["rows"] = rows_to_dict(report.rows, asked, plain["rows"])
@@ -116,5 +121,5 @@ def sweep(
     print_rows(report.rows, judge, title, curve, form)
     best = as_options(fastest_settings(report.rows, asked))
     if best:
-        note(f"The fastest of each method, without those that the judge reads worse than AR's: {best}", form)
+        note(f"The fastest of each method, without those of worse quality than AR's: {best}", form)
     note_files((figures, plot), f"open {plot}, then compare with the settings of a joined point", form)

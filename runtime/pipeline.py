@@ -24,7 +24,7 @@ from underpaint.runtime.engines.drafter import EngineDrafter
 from underpaint.runtime.engines.elsewhere import DEVICE
 from underpaint.runtime.engines.grid_target import EngineGridTarget
 from underpaint.runtime.engines.images import ImageDecoder, Picture
-from underpaint.runtime.engines.target import EngineTarget
+from underpaint.runtime.engines.target import EngineTarget, under
 from underpaint.runtime.evaluation.machine import check_clock
 from underpaint.runtime.methods.method import ModelTables, Timed
 from underpaint.runtime.methods.method_config import MOST_PUBLISHED_K, scaled_to
@@ -238,13 +238,6 @@ class Pipeline:
                 f"{self.folder} holds no picture decoder; export its tokenizer (--kind vq or chameleon-vq)"
             )
         return self.decoder(tokens, self.grid)
-
-
-def under(target: EngineTarget, condition: Condition, sampling: SamplingParams) -> EngineTarget:
-    """The target under a condition, until another is set; EngineError where it takes no such condition."""
-    target.sample_by(sampling)
-    target.condition(condition)
-    return target
 
 
 def _drafter(

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from underpaint.cli.compare import DEFAULT_METHODS
+from underpaint.cli.compare import DEFAULT_METHODS, LIVE_METHODS
 from underpaint.cli.comparison_table import print_rows, title_of
 from underpaint.cli.errors import bad_input
 from underpaint.cli.evaluation.prompts import PromptOptions, choose
+from underpaint.cli.live import LiveOptions
 from underpaint.cli.option_groups import grouped
 from underpaint.cli.options import MOST_THREADS, check_promises, read_names, settings_by_method
 from underpaint.cli.outputs import check_replaceable, output_folder
@@ -20,9 +21,10 @@ if TYPE_CHECKING:
     from underpaint.artifacts.workers import Workers
     from underpaint.runtime.evaluation.drawing_log import DrawingKey, DrawingLog, DrawnJob
     from underpaint.runtime.evaluation.file_conditions import PromptFile
-    from underpaint.runtime.evaluation.plan import ModelPlan, ModelSpec, RunPlan
+    from underpaint.runtime.evaluation.plan import ModelPlan, ModelSource, ModelSpec, RunPlan
 
 _NO_FILE = PromptOptions()
+_NO_LIVE = LiveOptions()
 _USUAL = RunOptions()
 
 
@@ -39,6 +41,7 @@ def evaluate(
             help="A folder of models, or FOLDER@PIXELS; repeat for more. Default: the shipped one.", show_default=False
         ),
     ] = None,
+    live: LiveOptions = _NO_LIVE,
     methods: Annotated[str, typer.Option(help="Methods, with commas between; AR is always among them.")] = (
         DEFAULT_METHODS
     ),
@@ -91,11 +94,19 @@ def evaluate(
     with bad_input():
         share = JobShare.parse(shard)
         check_workers(on, address)
-        names = with_baseline(read_names(methods))
+        usual = LIVE_METHODS if live.live is not None and methods == DEFAULT_METHODS else methods
+        names = with_baseline(read_names(usual))
+        live.check(models or None, options.resolution, options.low, options.backend)
+        own = settings_by_method(options.setting or [], names)
+        options.check_settings({name: name for name in names}, own)
         check_folder_writable(out)
         check_file_writable(figures)
         check_replaceable("the figures", figures)
-        specs = [_spec(name, options, threads, folders=len(models or ["one"])) for name in models or [""]]
+        specs: list[ModelSource] = (
+            [live.source(threads)]
+            if live.live is not None
+            else [_spec(name, options, threads, folders=len(models or ["one"])) for name in models or [""]]
+        )
         inline, file = jobs == 0 and on == "local", None if prompts else prompt_options.file()
         asked = (names, options, prompts or [], prompt_options, file, out)
         plan = RunPlan(tuple(_plan_model(one, *asked, inline=inline, likelihood=likelihood) for one in specs))
@@ -132,7 +143,7 @@ def _spec(name: str, options: RunOptions, threads: int, folders: int) -> "ModelS
 
 
 def _plan_model(
-    spec: "ModelSpec",
+    spec: "ModelSource",
     names: tuple[str, ...],
     options: RunOptions,
     prompts: list[str],
@@ -148,7 +159,8 @@ def _plan_model(
     from underpaint.runtime.evaluation.worker_costs import costs_file
     from underpaint.runtime.methods.registry import resolve
 
-    pipeline, preset = spec.open(own_threads=False), options.preset
+    pipeline = spec.open(own_threads=False)
+    preset = options.preset_of(pipeline)
     own = {name: tuple(texts) for name, texts in settings_by_method(options.setting or [], names).items()}
     params = options.sampling(pipeline)
     chosen = choose(pipeline, prompts, prompt_options, file)
@@ -179,7 +191,7 @@ def _workers(
     tasks = plan.tasks()
     count = usable_cores() if jobs is None else jobs
     if on == "ray":
-        gpus, threads = int(any(task.spec.backend != "cpu" for task in tasks)), max(task.spec.threads for task in tasks)
+        gpus, threads = int(any(task.spec.needs_gpu for task in tasks)), max(task.spec.threads for task in tasks)
         return RayWorkers(JobDrawer(tasks, plugins), max(1, count), address, threads, gpus)
     if count == 0:
         return ThisProcess(JobDrawer(tasks, plugins, own_threads=False))

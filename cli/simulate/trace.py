@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Final, cast
 import typer
 
 from underpaint.cli.errors import bad_input
+from underpaint.cli.evaluation.prompts import PromptOptions, choose
+from underpaint.cli.live import LiveOptions
+from underpaint.cli.option_groups import grouped
 from underpaint.cli.options import (
-    USUAL_PRESET,
     Backend,
     Guidance,
     Low,
@@ -21,7 +23,7 @@ from underpaint.cli.options import (
     Temperature,
     TopK,
     TopP,
-    open_pipeline,
+    checked_temperature,
     read_names,
     read_sampling,
     settings_by_method,
@@ -35,25 +37,53 @@ if TYPE_CHECKING:
     from underpaint.runtime.methods.method import ModelTables
     from underpaint.runtime.methods.method_config import MethodConfig
     from underpaint.runtime.methods.multi_scale.method import MuloMethod
-    from underpaint.runtime.pipeline import Pipeline
+    from underpaint.runtime.models import OpenModels
     from underpaint.sim.replay.row_trace import RowRecorder
 
 APART = 64
 """Chosen prompts that a trace leaves out unless told otherwise: those that `underpaint compare` starts from."""
 
 
+_IMAGES: Final = 16
+_MOST_IMAGES: Final = 500
+_NO_LIVE = LiveOptions()
 _KEEP: Final = 256
 """Likeliest tokens kept where nothing is asked for."""
 
 
+@grouped
 def trace(
-    prompts_count: Annotated[int, typer.Option(help="Images, each on a prompt of its own.", min=1, max=500)] = 16,
-    prompts_skip: Annotated[int, typer.Option(help="Chosen prompts left out: those to compare on.", min=0)] = APART,
-    temperature: Temperature = 1.0,
+    prompts: Annotated[
+        list[str] | None, typer.Argument(help="What to draw, as `generate` takes it; default: chosen prompts.")
+    ] = None,
+    prompts_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--prompts", help="A file of prompts; see `compare`. Default: chosen prompts.", show_default=False
+        ),
+    ] = None,
+    prompts_count: Annotated[
+        int | None,
+        typer.Option(
+            help="Images, each on a prompt of its own; default: 16 chosen prompts, or all of --prompts.",
+            min=1,
+            max=_MOST_IMAGES,
+            show_default=False,
+        ),
+    ] = None,
+    prompts_skip: Annotated[
+        int | None,
+        typer.Option(
+            help="Prompts left out first; default: of chosen ones 64, those that `compare` starts from.",
+            min=0,
+            show_default=False,
+        ),
+    ] = None,
+    temperature: Temperature = None,
     methods: Annotated[
         str, typer.Option(help="Methods to predict, with commas between; of MuLo-SD's, drafted rows are recorded too.")
     ] = "",
-    preset: Preset = USUAL_PRESET,
+    preset: Preset = None,
     setting: MethodSettings = None,
     depths: Annotated[int, typer.Option(help="How many tokens past the root the drafter is followed.", min=1)] = 6,
     keep: Annotated[
@@ -64,6 +94,7 @@ def trace(
     top_k: TopK = None,
     top_p: TopP = None,
     models: Models = None,
+    live: LiveOptions = _NO_LIVE,
     resolution: Resolution = None,
     low: Low = None,
     backend: Backend = "cpu",
@@ -76,31 +107,48 @@ def trace(
     the same prompts, from the first on: compare on others than those that are recorded (--prompts-skip). Give --methods
     and --set as to `compare` where it draws by MuLo-SD, whose drafts come from another model.
     """
-    from underpaint.algos.rows import SamplingParams
     from underpaint.runtime.drawing import noise_of
     from underpaint.runtime.engines.context import EngineError
-    from underpaint.runtime.evaluation.comparison import read_conditions
     from underpaint.runtime.files import check_file_writable
-    from underpaint.runtime.methods.method_config import PRESETS
+    from underpaint.runtime.methods.method_config import PRESETS, TUNED
     from underpaint.runtime.methods.registry import resolve
+    from underpaint.runtime.models import usual_preset
     from underpaint.sim.replay.trace import Recorder, save
 
     with bad_input():
-        config = resolve("ar", SamplingParams(temperature=temperature).temperature)
-        if preset not in PRESETS:
+        checked = checked_temperature(temperature)
+        if preset is not None and preset not in PRESETS:
             raise ValueError(f"--preset: expected one of {', '.join(PRESETS)}, got {preset!r}")
         if out.suffix != ".npz":
             raise ValueError(f"--out {out}: expected a name that ends in .npz")
         names = read_names(methods)
         own = settings_by_method(setting or [], names)
-        configs = {name: resolve(name, temperature, None, own[name], preset) for name in names}
+        for name in names:
+            resolve(name, checked, None, own[name], preset or TUNED)
         check_file_writable(out)
-        pipeline = open_pipeline(models, resolution, low, backend)
+        pipeline = live.open_models(models, resolution, low, backend)
         sampling = read_sampling(temperature, guidance, top_k, top_p, pipeline)
+        config, usual = resolve("ar", sampling.temperature), preset or usual_preset(pipeline)
+        configs = {name: resolve(name, sampling.temperature, None, own[name], usual) for name in names}
+        if pipeline.loaded_drafter is None:
+            pipeline.drafter(sampling)  # says what to do
         keep = min(_KEEP, pipeline.tables.vocab_size) if keep is None else keep
-        read_trace_sizes(pipeline, depths, keep, prompts_count)
+        chosen = not prompts and prompts_file is None and live.live is None
+        conditions = choose(
+            pipeline,
+            prompts or (),
+            PromptOptions(
+                prompts_file,
+                prompts_count=(prompts_count or _IMAGES) if chosen else prompts_count,
+                prompts_skip=(APART if chosen else 0) if prompts_skip is None else prompts_skip,
+            ),
+        ).conditions
+        if len(conditions) > _MOST_IMAGES:
+            raise ValueError(
+                f"--prompts: expected at most {_MOST_IMAGES} images, got {len(conditions)}; pass --prompts-count"
+            )
+        read_trace_sizes(pipeline, depths, keep, len(conditions))
         recorder = Recorder(pipeline.tables.codebook, pipeline.tables.neighbours, depths, keep)
-        conditions = read_conditions(pipeline, (), prompts_count, prompts_skip)
         drafted_low = _drafted_low(configs, pipeline.tables, keep)
         for method, _ in drafted_low:
             method.open(pipeline, conditions[0], sampling)
@@ -108,7 +156,7 @@ def trace(
     with bad_input(EngineError), progress("recording", len(conditions)) as advance:
         for done, condition in enumerate(conditions, start=1):
             target, drafter = pipeline.target(condition, used).model, pipeline.drafter(used).model
-            image = recorder.add(target, drafter, noise_of(condition, seed), greedy=temperature == 0)
+            image = recorder.add(target, drafter, noise_of(condition, seed), greedy=sampling.temperature == 0)
             for method, rows in drafted_low:
                 session = method.open(pipeline, condition, sampling)
                 at = session.rows_per_cycle
@@ -134,7 +182,7 @@ def trace(
     note(f"next: underpaint simulate fit {shlex.quote(str(out))} makes a synthetic model of it")
 
 
-def read_trace_sizes(pipeline: "Pipeline", depths: int, keep: int, images: int) -> None:
+def read_trace_sizes(pipeline: "OpenModels", depths: int, keep: int, images: int) -> None:
     """ValueError, with the largest that would do, where a trace of these sizes is none of the model's, or too large."""
     from underpaint.algos.memory import check_memory
 

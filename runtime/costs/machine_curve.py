@@ -14,7 +14,7 @@ from importlib.metadata import PackageNotFoundError, version
 from math import inf
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from underpaint.algos.rows import SamplingParams
 from underpaint.artifacts.cost_curve import (
@@ -27,11 +27,9 @@ from underpaint.artifacts.cost_curve import (
     read_cost_curve,
 )
 from underpaint.artifacts.manifest import write_beside
-from underpaint.artifacts.model_index import ModelIndex
 from underpaint.artifacts.workers import usable_cores
 from underpaint.runtime.costs import in_cycle, in_grid, loops, passes, samples
 from underpaint.runtime.engines.condition_encoder import EncodedCondition
-from underpaint.runtime.engines.context import EngineContext
 from underpaint.runtime.engines.drafter import EngineDrafter
 from underpaint.runtime.engines.target import EngineTarget
 from underpaint.runtime.evaluation.comparison import choose_prompts
@@ -40,6 +38,9 @@ from underpaint.runtime.files import check_file_writable, user_cache_folder
 from underpaint.runtime.methods.method import ModelTables
 from underpaint.runtime.methods.method_config import MethodConfig
 from underpaint.zoo.grammars import index_grammar
+
+if TYPE_CHECKING:
+    from underpaint.runtime.pipeline import Pipeline
 
 _ROUNDS: Final = {False: 10, True: 40}
 """Samples of every pass that is repeated alone, by whether the curve is a full one."""
@@ -71,19 +72,12 @@ class CostModels(Protocol):
         """The drafter, if there is one."""
         ...
 
-    @property
-    def context(self) -> EngineContext:
-        """Threads of the engines."""
+    def fingerprint(self) -> Mapping[str, Any]:
+        """The threads of the engines, and the SHA-256 of the models by name; see `runtime.models.OpenModels`."""
         ...
 
-    @property
-    def index(self) -> ModelIndex:
-        """What the folder of the models says of them."""
-        ...
-
-    @property
-    def hashes(self) -> Mapping[str, str]:
-        """SHA-256 of the models by name."""
+    def folder_models(self) -> Pipeline | None:
+        """The exported folder, which may have a prompt grammar; None for a live model."""
         ...
 
 
@@ -96,13 +90,13 @@ def measured_on(models: CostModels, sampling: SamplingParams) -> dict[str, Any]:
     """What a curve of these models holds for; `CostCurveFile.measured_on`."""
     drafter = models.loaded_drafter
     names = [models.high.decoder.name, *([] if drafter is None else [drafter.decoder.name])]
-    machine = describe_machine()
+    machine, about = describe_machine(), models.fingerprint()
     return {
-        "processor": _accelerator(models.backend) or machine["processor"],
+        "processor": about.get("device") or _accelerator(models.backend) or machine["processor"],
         "cores": machine["cores"],
         "engine": f"{models.backend} {_engine_version(models.backend)}",
-        "sha256": {name: models.hashes[name] for name in names},
-        "threads": models.context.threads or usable_cores(),
+        "sha256": {name: about["sha256"][name] for name in names},
+        "threads": about["threads"] or usable_cores(),
         "rows": 1 if sampling.guidance == 1.0 else 2,
     }
 
@@ -220,8 +214,8 @@ def _measure(
 
 def _conditions(models: CostModels) -> tuple[EncodedCondition, ...]:
     """Of the images that are timed: prompts of the grammar, or what the target's encoder makes up for other models."""
-    encoder = models.high.encoder
-    if index_grammar(models.index) is not None:
+    encoder, own = models.high.encoder, models.folder_models()
+    if own is not None and index_grammar(own.index) is not None:
         return tuple(encoder.encode(one) for one in choose_prompts(_PROMPTS))
     return (encoder.example(),)
 
@@ -234,8 +228,8 @@ def _loops(
 
 
 def _engine_version(backend: str) -> str:
-    packages = ("onnxruntime", "onnxruntime-gpu") if backend == "cpu" else (backend, f"{backend}-cu13")
-    for package in packages:
+    known = {"cpu": ("onnxruntime", "onnxruntime-gpu"), "live": ("torch",)}
+    for package in known.get(backend, (backend, f"{backend}-cu13")):
         try:
             return version(package)
         except PackageNotFoundError:
@@ -244,8 +238,8 @@ def _engine_version(backend: str) -> str:
 
 
 def _accelerator(backend: str) -> str | None:
-    """The name of the GPU that a backend runs on; None on a processor."""
-    if backend == "cpu":
+    """The name of the GPU that a backend runs on; None on a processor. A live model names its own device."""
+    if backend in ("cpu", "live"):
         return None
     from underpaint.runtime.engines.tensorrt_runtime import gpu_name  # needs PyTorch
 

@@ -92,6 +92,13 @@ class EngineTarget:
         """Condition positions of the picture that was begun; None before."""
         return self._prefix
 
+    @property
+    def outputs(self) -> IntArray | slice:
+        """Where the outputs of the last scored tree's nodes stand in its pass; EngineError before any was scored."""
+        if self._layout is None:
+            raise EngineError("target: no tree was scored; call score() first")
+        return self._layout.outputs
+
     def check_pass(self, cells: int, params: SamplingParams) -> None:
         """EngineError where the engine of this sampling takes no pass over so many cells at once."""
         most, config = self.decoder.max_positions(rows_of(params)), self.decoder.config
@@ -157,6 +164,13 @@ class EngineTarget:
         """Give its engines' memory back."""
         self._engine = None
         self._engines.close()
+
+
+def under(target: EngineTarget, condition: Condition, sampling: SamplingParams) -> EngineTarget:
+    """The target under a condition, until another is set; EngineError where it takes no such condition."""
+    target.sample_by(sampling)
+    target.condition(condition)
+    return target
 
 
 def _hiding(bias: NDArray[np.float32], first: int) -> NDArray[np.float32]:

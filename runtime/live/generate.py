@@ -18,6 +18,7 @@ from underpaint.runtime.drawing import Drawing, draw
 from underpaint.runtime.engines.drafter import EngineDrafter
 from underpaint.runtime.live.families import Family, family_of
 from underpaint.runtime.live.model import LiveModel, LiveModelError
+from underpaint.runtime.live.near_ties import NearTies, exact_model
 from underpaint.runtime.live.pipeline import LivePipeline
 from underpaint.runtime.methods import DEFAULT_METHOD
 from underpaint.runtime.methods.method_config import PAPER
@@ -155,6 +156,7 @@ def accelerate(
     settings: Sequence[str] = (),
     preset: str = PAPER,
     longest_prompt: int = 1024,
+    verify_near_ties: NearTies | None = None,
 ) -> AcceleratedModel:
     """Draw with a loaded model of `transformers` by a method of this project, without export or training.
 
@@ -168,6 +170,8 @@ def accelerate(
         settings: `name=value` texts, as `--set` takes them.
         preset: "paper" or "tuned", settings to start from.
         longest_prompt: Most ids of a prompt; the cache has room for so many.
+        verify_near_ties: "float32" computes rows of a model in bf16 or fp16 again in float32 where their likeliest
+            tokens are too close to tell; see `NearTieTarget`. It takes 4 bytes more for each weight.
 
     Returns:
         A model with `generate`.
@@ -184,8 +188,13 @@ def accelerate(
             'with attn_implementation="sdpa"'
         )
     model.eval()
-    live = chosen(model, processor, grid=None if grid is None else Grid(*grid), longest_prompt=longest_prompt)
-    return AcceleratedModel(LivePipeline(live, drafter, processor), method, settings, preset)
+    size = None if grid is None else Grid(*grid)
+
+    def make(loaded: Any) -> LiveModel:
+        return chosen(loaded, processor, grid=size, longest_prompt=longest_prompt)
+
+    live, exact = make(model), exact_model(verify_near_ties, model, make)
+    return AcceleratedModel(LivePipeline(live, drafter, processor, exact=exact), method, settings, preset)
 
 
 def custom_generate(

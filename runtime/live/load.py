@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from underpaint.algos.protocols import Grid
 from underpaint.artifacts.strict_json import read_object
+from underpaint.runtime.engines.drafter import EngineDrafter
 from underpaint.runtime.live.families import FAMILIES, Family, family_of
-from underpaint.runtime.live.model import LiveModelError
+from underpaint.runtime.live.model import LiveModel, LiveModelError
+from underpaint.runtime.live.near_ties import NearTies, exact_model
 from underpaint.runtime.live.pipeline import LivePipeline
 
 _OWN = "family"
 """The name of the function in a file that brings a family of one's own."""
 
 
-def open_live(folder: Path, family: str | None = None, grid: str | None = None, dtype: str = "auto") -> LivePipeline:
+def open_live(
+    folder: Path,
+    family: str | None = None,
+    grid: str | None = None,
+    dtype: str = "auto",
+    drafter: Callable[[LiveModel], EngineDrafter] | None = None,
+    verify_near_ties: NearTies | None = None,
+) -> LivePipeline:
     """Load a model of `transformers` from a local folder; nothing is fetched.
 
     Args:
@@ -26,6 +36,8 @@ def open_live(folder: Path, family: str | None = None, grid: str | None = None, 
             the model's class.
         grid: Rows and columns of tokens, "48x48"; None takes the family's usual size.
         dtype: "auto" (as the weights are stored), "float32", "bfloat16" or "float16".
+        drafter: Loads a drafter for the model; None opens none.
+        verify_near_ties: See `runtime.live.generate.accelerate`.
 
     Raises:
         LiveModelError: No such folder, model class, family or grid; the message says what to do.
@@ -64,8 +76,12 @@ def open_live(folder: Path, family: str | None = None, grid: str | None = None, 
         ) from error
     model.eval()
     processor = _processor(library, folder)
-    live = family_of(model, made)(model, processor, grid=sized, longest_prompt=1024)
-    return LivePipeline(live, None, processor, folder)
+
+    def make(loaded: Any) -> LiveModel:
+        return family_of(loaded, made)(loaded, processor, grid=sized, longest_prompt=1024)
+
+    live, exact = make(model), exact_model(verify_near_ties, model, make)
+    return LivePipeline(live, None if drafter is None else drafter(live), processor, folder, exact)
 
 
 def _processor(transformers: Any, folder: Path) -> Any:

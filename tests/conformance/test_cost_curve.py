@@ -5,13 +5,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import inf
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.conformance.conftest import CONFIG, Models
 from underpaint.algos.rows import SamplingParams
 from underpaint.artifacts.cost_curve import engine_costs, read_cost_curve
-from underpaint.artifacts.model_index import ModelIndex
 from underpaint.runtime.costs import machine_curve
 from underpaint.runtime.costs.machine_curve import cache_folder, curve_of, curve_path, kept_curve
 from underpaint.runtime.costs.samples import (
@@ -37,9 +37,14 @@ class Measured:
     high: EngineTarget
     loaded_drafter: EngineDrafter | None
     hashes: Mapping[str, str] = field(default_factory=lambda: {"target": "1", "drafter": "2"})
-    context: EngineContext = field(default_factory=lambda: EngineContext(threads=1))
+    threads: int = 1
     backend: str = "cpu"
-    index: ModelIndex = field(default_factory=lambda: ModelIndex({}, ()))
+
+    def fingerprint(self) -> Mapping[str, Any]:
+        return {"sha256": self.hashes, "threads": self.threads}
+
+    def folder_models(self) -> None:
+        return None
 
 
 @pytest.fixture
@@ -80,7 +85,7 @@ def test_another_machine_model_or_width_has_a_curve_of_its_own(measured: Measure
     same = curve_path(measured, SAMPLING)
     others = [
         curve_path(replace(measured, hashes={"target": "1", "drafter": "3"}), SAMPLING),
-        curve_path(replace(measured, context=EngineContext(threads=2)), SAMPLING),
+        curve_path(replace(measured, threads=2), SAMPLING),
         curve_path(measured, SamplingParams(guidance=2.0)),
     ]
     assert len({same, *others}) == 4
