@@ -111,9 +111,14 @@ class AcceleratedModel:
 
         Raises:
             LiveModelError: A prompt that this model does not take, or words without a processor.
-            ValueError: A sampling value out of range.
+            ValueError: A sampling value out of range, or a top_k beyond the codes.
         """
         own = self.live.sampling
+        if top_k is not None and top_k > self.live.codes:
+            raise LiveModelError(
+                f"top_k: this model has {self.live.codes:,} codes, so at most {self.live.codes:,} can be kept, got "
+                f"{top_k:,}; pass a smaller number, or 0 to keep all"
+            )
         params = SamplingParams(
             guidance=own.guidance if guidance is None else guidance,
             temperature=own.temperature if temperature is None else temperature,
@@ -240,7 +245,7 @@ def custom_generate(
         negative_prompt=None if negative_prompt_ids is None else negative_prompt_ids[0].tolist(),
         seed=seed,
         temperature=values["temperature"] if sampled else 0.0,
-        top_k=values["top_k"],
+        top_k=None if values["top_k"] is None else min(values["top_k"], fast.live.codes),
         top_p=values["top_p"],
         guidance=values["guidance_scale"],
     )

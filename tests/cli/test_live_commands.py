@@ -155,3 +155,18 @@ def test_what_a_command_cannot_do_is_refused(emu3, drafter, tmp_path, monkeypatc
     assert (done.code, done.crash) == (2, ""), done
     assert expected in " ".join(done.err.replace("\u2502", " ").split())
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "temperature", "preset"),
+    [("", 0.7, "paper"), ("--temperature 1 --preset tuned", 1.0, "tuned"), ("--temperature 0", 0.0, "paper")],
+)
+def test_the_familys_temperature_and_the_papers_settings_are_the_defaults(
+    tmp_path, monkeypatch, options, temperature, preset
+):
+    MODELS["chameleon"]().model.save_pretrained(tmp_path / "anole")
+    command = f"compare {PROMPT} --methods sjd --no-likelihood --out out {options} --live anole --grid {SIDE}x{SIDE}"
+    done = run_program(command, tmp_path, monkeypatch)
+    assert (done.code, done.crash) == (0, ""), done
+    settings = json.loads((tmp_path / "out" / "compare.json").read_text())["settings"]
+    assert (settings["temperature"], settings["preset"]) == (temperature, preset)
