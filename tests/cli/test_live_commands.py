@@ -12,6 +12,7 @@ import torch
 
 from tests.cli.program import Ran, run_program
 from tests.runtime.live.tiny_models import MODELS, SIDE
+from tests.runtime.live.tiny_processors import PROCESSORS
 from underpaint.cli.live import LiveOptions
 from underpaint.runtime.costs import machine_curve
 from underpaint.runtime.evaluation import invariance
@@ -170,3 +171,22 @@ def test_the_familys_temperature_and_the_papers_settings_are_the_defaults(
     assert (done.code, done.crash) == (0, ""), done
     settings = json.loads((tmp_path / "out" / "compare.json").read_text())["settings"]
     assert (settings["temperature"], settings["preset"]) == (temperature, preset)
+
+
+@pytest.mark.parametrize("name", ["chameleon", "emu3"])
+def test_words_and_files_of_prompts_are_drawn(tmp_path, monkeypatch, name):
+    MODELS[name]().model.save_pretrained(tmp_path / "model")
+    PROCESSORS[name]().save_pretrained(tmp_path / "model")
+    (tmp_path / "prompts.txt").write_text("a red bicycle\na blue bicycle\n")
+    live = f"--live model --grid {SIDE}x{SIDE}"
+    done = run_program(
+        f"compare --prompts prompts.txt --methods sjd --temperature 0 --no-likelihood --out out {live}",
+        tmp_path,
+        monkeypatch,
+    )
+    assert (done.code, done.crash) == (0, ""), done
+    told = json.loads((tmp_path / "out" / "compare.json").read_text())
+    assert told["settings"]["prompts"] == ["a red bicycle", "a blue bicycle"]
+    if name == "emu3":
+        done = run_program(f"generate 'a red bicycle' --out fox.png {live}", tmp_path, monkeypatch)
+        assert (done.code, done.crash) == (0, ""), done
