@@ -9,10 +9,6 @@ import typer
 from underpaint.cli.options import open_pipeline
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from underpaint.runtime.engines.drafter import EngineDrafter
-    from underpaint.runtime.live.model import LiveModel
     from underpaint.runtime.live.pipeline import LivePipeline
     from underpaint.runtime.models import OpenModels
     from underpaint.runtime.pipeline import Pipeline
@@ -21,8 +17,8 @@ _PANEL = "Live models"
 
 
 @dataclass(frozen=True, slots=True)
-class LiveOptions:
-    """A model of `transformers` in place of a folder of exported models."""
+class LiveModelOptions:
+    """A model of `transformers`."""
 
     live: Annotated[
         Path | None,
@@ -49,11 +45,17 @@ class LiveOptions:
             rich_help_panel=_PANEL,
         ),
     ] = None
-    live_drafter: Annotated[
+
+
+@dataclass(frozen=True, slots=True)
+class LiveOptions(LiveModelOptions):
+    """A model of `transformers` in place of a folder of exported models, and perhaps its drafter."""
+
+    drafter: Annotated[
         Path | None,
         typer.Option(
-            "--drafter",
-            help="A drafter that was trained for the live model: its checkpoint, or the folder of its run.",
+            help="Folder of a drafter of the live model, of `train drafter`, SpecForge or speculators, for eagle2, adt "
+            "and other methods that draft with one.",
             show_default=False,
             rich_help_panel=_PANEL,
         ),
@@ -81,7 +83,7 @@ class LiveOptions:
             own = {
                 "--family": self.family,
                 "--grid": self.grid,
-                "--drafter": self.live_drafter,
+                "--drafter": self.drafter,
                 "--dtype": None if self.dtype == "auto" else self.dtype,
                 "--verify-near-ties": self.verify_near_ties,
             }
@@ -123,7 +125,7 @@ class LiveOptions:
         family = self.family
         if family is not None and family.endswith(".py"):
             family = str(Path(family).absolute())
-        drafter = None if self.live_drafter is None else str(self.live_drafter.absolute())
+        drafter = None if self.drafter is None else str(self.drafter.absolute())
         folder = str(self.live.absolute())
         return LiveSource(folder, family, self.grid, drafter, self.dtype, self.verify_near_ties, threads)
 
@@ -149,17 +151,14 @@ class LiveSource:
             import torch
 
             torch.set_num_threads(self.threads)
-        own = (self.family, self.grid, self.dtype, self._drafter, self.verify_near_ties)
-        return open_live(Path(self.folder), *own)
-
-    @property
-    def _drafter(self) -> "Callable[[LiveModel], EngineDrafter] | None":
-        if self.drafter is None:
-            return None
-        from underpaint.training.live_drafter import load_live_drafter
-
-        path = Path(self.drafter)
-        return lambda live: load_live_drafter(live, path)
+        return open_live(
+            Path(self.folder),
+            self.family,
+            self.grid,
+            self.dtype,
+            None if self.drafter is None else Path(self.drafter),
+            verify_near_ties=self.verify_near_ties,
+        )
 
 
 def folder_of(models: "OpenModels") -> "Pipeline":

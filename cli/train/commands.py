@@ -12,6 +12,7 @@ from underpaint.cli.errors import TorchGroup
 from underpaint.cli.option_groups import grouped
 from underpaint.cli.outputs import Commands
 from underpaint.cli.root import HELP_NAMES
+from underpaint.cli.train.drafter import drafter
 from underpaint.cli.train.near_duplicates import report_near_duplicates
 from underpaint.cli.train.options import TOKENIZER, InitFrom, Pair, Run, Scenes, report
 from underpaint.cli.train.stages import stages
@@ -32,6 +33,9 @@ app.command("near-duplicates")(report_near_duplicates)
 
 def _recipe(command: Callable[..., None]) -> Callable[..., None]:
     return app.command()(grouped(command))
+
+
+_recipe(drafter)
 
 
 @_recipe

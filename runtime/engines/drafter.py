@@ -55,6 +55,8 @@ class EngineDrafter:
         """Committed tokens that are not in the cache yet."""
         self._features: list[FloatArray] = []
         """[B, n, D] each, one after another: the target's features before those tokens, and before the next root."""
+        self.prompt_positions = 0
+        """Positions of a prompt, in front of the first cell."""
         self._root: int | None = None
         """The next root, once a verdict has named it."""
         self._root_probs: FloatArray | None = None
@@ -74,13 +76,18 @@ class EngineDrafter:
         return self.decoder.config.vocab_size
 
     @property
+    def feature_width(self) -> int:
+        """Numbers of the target's feature before a token."""
+        return self.decoder.config.dim
+
+    @property
     def fuses_chains(self) -> bool:
         return self.engine.fuses_chains
 
     def begin(self, scored: Scored) -> None:
         """See `Drafter`. Raises EngineError unless the features fit: as many rows and as wide as this drafter's."""
         self.engine.begin()
-        self._tokens = []
+        self._tokens, self.prompt_positions = [], 0
         self._features = [self._checked(scored)[:, -1:]]
         self._root = None
         self._forget_nodes()
@@ -154,7 +161,7 @@ class EngineDrafter:
         self._predicted: NDArray[np.float32] = np.empty(0, dtype=np.float32)
 
     def _checked(self, scored: Scored) -> FloatArray:
-        wanted = (self.engine.rows, scored.probs.shape[0], self.engine.config.dim)
+        wanted = (self.engine.rows, scored.probs.shape[0], self.feature_width)
         if scored.features is None or scored.features.shape != wanted:
             got = None if scored.features is None else scored.features.shape
             raise EngineError(
@@ -169,7 +176,7 @@ class EngineDrafter:
         if self._root is not None and root != self._root:
             raise EngineError(f"drafter: expected root {self._root}, the last verdict's token, got {root}")
         fed = np.array([*self._tokens, root], dtype=np.int64)
-        cells = self.engine.length + np.arange(fed.size)
+        cells = self.engine.length - self.prompt_positions + np.arange(fed.size)
         features = self._features[0] if len(self._features) == 1 else np.concatenate(self._features, axis=1)
         result = self.engine.run(fed, cells, causal(fed.size), features=features, chain_levels=levels, tree=tree)
         self.engine.commit(slice(None))
@@ -187,10 +194,11 @@ class EngineDrafter:
             self._placed += engine.write_scratch(self._placed)
         above, length = self._above[parents], engine.length
         depths = self._depths[parents] + 1
-        past_bias = np.empty((count, engine.slots), dtype=np.float32)
-        past_bias[:] = engine.past_bias[0]
-        past_bias[:, length : length + above.shape[1]] = hide(above)
-        result = engine.run(tokens, length - 1 + depths, alone(count), past_bias, self._predicted[:, parents])
+        committed = engine.past_bias if self.prompt_positions else engine.past_bias[0]  # rows differ by padding alone
+        past_bias = np.repeat(committed, count, axis=-2)
+        past_bias[..., length : length + above.shape[1]] = hide(above)
+        cells = length - self.prompt_positions - 1 + depths
+        result = engine.run(tokens, cells, alone(count), past_bias, self._predicted[:, parents])
         self._unwritten = True
         self._predicted = np.concatenate([self._predicted, result.features], axis=1)
         self._depths = np.concatenate([self._depths, depths])

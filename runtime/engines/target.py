@@ -134,7 +134,7 @@ class EngineTarget:
         engine.begin(hidden, self._condition.cond_rows)
         bias = causal(self._prefix)
         if any(hidden):
-            bias = np.stack([_hiding(bias, count) for count in hidden])
+            bias = np.stack([hiding(bias, count) for count in hidden])
         result = engine.run(tokens, engine.config.first_cells(self._prefix), bias)
         engine.commit(slice(None))
         return Scored(result.probs_at(slice(-1, None), self.params), result.features[:, -1:].copy())
@@ -173,7 +173,7 @@ def under(target: EngineTarget, condition: Condition, sampling: SamplingParams) 
     return target
 
 
-def _hiding(bias: NDArray[np.float32], first: int) -> NDArray[np.float32]:
+def hiding(bias: NDArray[np.float32], first: int) -> NDArray[np.float32]:
     """A bias [P, P] under which nothing sees any of the first positions, but each of them itself."""
     own = np.eye(len(bias), dtype=np.bool_)
     return np.where(own | (np.arange(len(bias)) >= first), bias, MASKED_SCORE)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from underpaint.algos.protocols import Grid
 from underpaint.artifacts.strict_json import read_object
-from underpaint.runtime.engines.drafter import EngineDrafter
+from underpaint.runtime.live.drafter import open_drafter
 from underpaint.runtime.live.families import FAMILIES, Family, family_of
 from underpaint.runtime.live.model import LiveModel, LiveModelError
 from underpaint.runtime.live.near_ties import NearTies, exact_model
@@ -24,7 +23,8 @@ def open_live(
     family: str | None = None,
     grid: str | None = None,
     dtype: str = "auto",
-    drafter: Callable[[LiveModel], EngineDrafter] | None = None,
+    drafter: Path | None = None,
+    device: str = "cpu",
     verify_near_ties: NearTies | None = None,
 ) -> LivePipeline:
     """Load a model of `transformers` from a local folder; nothing is fetched.
@@ -36,7 +36,8 @@ def open_live(
             the model's class.
         grid: Rows and columns of tokens, "48x48"; None takes the family's usual size.
         dtype: "auto" (as the weights are stored), "float32", "bfloat16" or "float16".
-        drafter: Loads a drafter for the model; None opens none.
+        drafter: Folder of a drafter that was trained for the model; None for methods that need none.
+        device: Where the model goes.
         verify_near_ties: See `runtime.live.generate.accelerate`.
 
     Raises:
@@ -74,14 +75,15 @@ def open_live(
         raise LiveModelError(
             f"--live {folder}: the weights could not be loaded ({told[0] if told else error})"
         ) from error
-    model.eval()
+    model.eval().to(device)
     processor = _processor(library, folder)
 
     def make(loaded: Any) -> LiveModel:
         return family_of(loaded, made)(loaded, processor, grid=sized, longest_prompt=1024)
 
     live, exact = make(model), exact_model(verify_near_ties, model, make)
-    return LivePipeline(live, None if drafter is None else drafter(live), processor, folder, exact)
+    opened = None if drafter is None else open_drafter(live, drafter)
+    return LivePipeline(live, opened, processor, folder, exact)
 
 
 def _processor(transformers: Any, folder: Path) -> Any:

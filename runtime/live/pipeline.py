@@ -17,11 +17,11 @@ from underpaint.algos.spatial.target import GridTarget
 from underpaint.algos.step import Drafter, Target
 from underpaint.artifacts.decoder_config import Precision
 from underpaint.runtime.conditions import Condition
-from underpaint.runtime.engines.drafter import EngineDrafter
 from underpaint.runtime.engines.grid_target import EngineGridTarget
 from underpaint.runtime.engines.images import Picture
 from underpaint.runtime.engines.target import EngineTarget, under
 from underpaint.runtime.evaluation.invariance import PassComparison, compare_passes
+from underpaint.runtime.live.drafter import LiveDrafter, target_layers
 from underpaint.runtime.live.engine import LiveDecoder, LiveEncoder
 from underpaint.runtime.live.model import LiveModel, LiveModelError, weights_digest
 from underpaint.runtime.live.near_ties import NearTieTarget
@@ -51,7 +51,7 @@ class LivePipeline:
     def __init__(
         self,
         live: LiveModel,
-        drafter: EngineDrafter | None = None,
+        drafter: LiveDrafter | None = None,
         processor: Any = None,
         folder: Path = Path(),
         exact: LiveModel | None = None,
@@ -66,7 +66,10 @@ class LivePipeline:
             exact: The same weights in float32, which decide near-ties; None leaves them as they fall. See `near_ties`.
         """
         self.live, self.loaded_drafter, self._processor, self._folder = live, drafter, processor, folder
-        self.high = EngineTarget(LiveDecoder(live, features=drafter is not None), live.sampling, LiveEncoder(live))
+        read = None if drafter is None else target_layers(drafter.module)
+        self.high = EngineTarget(LiveDecoder(live, features=read), live.sampling, LiveEncoder(live))
+        if drafter is not None:
+            drafter.follow(self.high)
         self._exact = None if exact is None else EngineTarget(LiveDecoder(exact), live.sampling, LiveEncoder(exact))
         self._tables: ModelTables | None = None
 

@@ -48,7 +48,7 @@ def drafter(emu3: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("drafter")
     live = open_live(emu3, grid=f"{SIDE}x{SIDE}").live
     codes = np.random.default_rng(0).integers(live.codes, size=(3, live.grid.cells))
-    drawn = DrawnPictures((PROMPT_IDS,) * 3, codes)
+    drawn = DrawnPictures(tuple((0, 100 + word, 121) for word in range(3)), codes)
     settings = DrafterSettings(batch=2, passes=1, validated=1, validated_passes=1)
     train_live_drafter(live, drawn, folder, settings=settings, loop=LoopSettings(steps=1, learning_rate=1e-3))
     return folder
@@ -82,7 +82,7 @@ def test_evaluate_draws_a_live_model(emu3, drafter, tmp_path, monkeypatch):
 
 def test_workers_open_a_live_model_of_their_own(emu3, drafter, monkeypatch):
     monkeypatch.chdir(emu3)
-    source = LiveOptions(live=Path(), grid=f"{SIDE}x{SIDE}", live_drafter=drafter).source(threads=1)
+    source = LiveOptions(live=Path(), grid=f"{SIDE}x{SIDE}", drafter=drafter).source(threads=1)
     monkeypatch.chdir("/")
     opened = pickle.loads(pickle.dumps(source)).open(own_threads=True)
     assert opened.fingerprint()["drafter"] == "drafter"
