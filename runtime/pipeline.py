@@ -114,6 +114,8 @@ class Pipeline:
         decoder = None if parts.vq_decoder is None else ImageDecoder(parts.vq_decoder, folder, context)
         tables = _tables(folder, index)
         _check_together(folder, tables, target, drafter, decoder)
+        if drafter is not None:
+            target.features_at_begin = 1 + drafter.condition_positions
         used = (entry.target, entry.drafter, parts.codebook, parts.neighbours, parts.vq_decoder)
         opened = cls(
             folder=folder,

@@ -38,6 +38,8 @@ class EngineTarget:
         self.eol_layout = EolLayout(decoder.config)
         self._cells = np.arange(decoder.config.cells)
         self._engines = GuidanceEngines(decoder)
+        self.features_at_begin = 1
+        """Last positions of a condition whose features `begin` returns: more for drafters that read conditions."""
         self._condition: EncodedCondition | None = None
         self.sample_by(params)
 
@@ -137,7 +139,8 @@ class EngineTarget:
             bias = np.stack([hiding(bias, count) for count in hidden])
         result = engine.run(tokens, engine.config.first_cells(self._prefix), bias)
         engine.commit(slice(None))
-        return Scored(result.probs_at(slice(-1, None), self.params), result.features[:, -1:].copy())
+        read = result.features[:, -self.features_at_begin :].copy()
+        return Scored(result.probs_at(slice(-1, None), self.params), read)
 
     def score(self, tree: DraftTree) -> Scored:
         """See `Target`. Raises EngineError before `begin`, past the last cell, or on a root that is no token."""
