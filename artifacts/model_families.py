@@ -29,5 +29,7 @@ SAMPLING_BY_KIND: Final[Mapping[str, SamplingParams]] = MappingProxyType(
     }
 )
 """How authors sample their exported targets: by kind of checkpoint, a Chameleon's by its layout."""
+WITHOUT_CODEBOOK: Final = ("tar-lm",)
+"""Kinds of checkpoint whose codes no tokenizer of this project has: they are drawn as tokens, and not as pictures."""
 PUBLISHED_FAMILIES: Final = ("llamagen", "tar", "chameleon")
 """Families that others published. Methods start from the papers' settings there."""

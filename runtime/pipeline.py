@@ -17,6 +17,7 @@ from underpaint.algos.rows import SamplingParams
 from underpaint.algos.spatial.target import GridTarget
 from underpaint.algos.step import Drafter, Target
 from underpaint.artifacts.manifest import ManifestError
+from underpaint.artifacts.model_families import WITHOUT_CODEBOOK
 from underpaint.artifacts.model_index import ModelIndex, ResolutionEntry, read_index
 from underpaint.runtime.conditions import Condition, parse_condition
 from underpaint.runtime.engines.context import SHARED, EngineContext, EngineError
@@ -29,7 +30,7 @@ from underpaint.runtime.evaluation.machine import check_clock
 from underpaint.runtime.methods.method import ModelTables, Timed
 from underpaint.runtime.methods.method_config import MOST_PUBLISHED_K, scaled_to
 from underpaint.zoo.grammars import check_tables, index_grammar
-from underpaint.zoo.load import FOLDER, read_codebook, read_table
+from underpaint.zoo.load import FOLDER, manifest, read_codebook, read_table
 
 if TYPE_CHECKING:
     from underpaint.runtime.low_resolution import LowResolution
@@ -106,13 +107,13 @@ class Pipeline:
         target = EngineTarget.open(entry.target, sampling, folder, context, backend)
         drafter = _drafter(entry, sampling, folder, context, backend)
         parts = index.tokenizer
-        if parts.codebook is None:
+        if parts.codebook is None and _kind(entry.target, folder) not in WITHOUT_CODEBOOK:
             raise ManifestError(
                 f"{folder}: codebook missing; export the tokenizer of its target into this folder (--kind vq, or "
                 "chameleon-vq for a Chameleon's)"
             )
         decoder = None if parts.vq_decoder is None else ImageDecoder(parts.vq_decoder, folder, context)
-        tables = _tables(folder, index)
+        tables = _tables(folder, index, target.vocab_size)
         _check_together(folder, tables, target, drafter, decoder)
         if drafter is not None:
             target.features_at_begin = 1 + drafter.condition_positions
@@ -259,8 +260,19 @@ def _entry(index: ModelIndex, resolution: int | None, folder: Path) -> Resolutio
         raise ManifestError(f"{folder}: {error}") from error
 
 
-def _tables(folder: Path, index: ModelIndex) -> ModelTables:
-    """The codebook, and the nearest codes: from the folder, or else found here."""
+def _kind(target: str, folder: Path) -> str:
+    """The kind of checkpoint that a target was exported from; empty where nothing tells."""
+    export = manifest(target, folder).export
+    return "" if export is None else str(export.request.get("kind", ""))
+
+
+def _tables(folder: Path, index: ModelIndex, codes: int) -> ModelTables:
+    """The codebook, and the nearest codes: from the folder, or else found here.
+
+    codes: of the target, where the folder has no codebook; there are no nearest codes then.
+    """
+    if index.tokenizer.codebook is None:
+        return ModelTables(np.empty((codes, 0), dtype=np.int64), np.empty((codes, 0)))
     codebook = read_codebook(folder)
     if index.tokenizer.neighbours is None:
         codes = codebook.shape[0]
