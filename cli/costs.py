@@ -114,7 +114,9 @@ def _curve(
         with progress("measuring what passes cost on this machine, once") as advance:
             return curve_of(pipeline, sampling, lambda done, most: advance(done, total=most), renew=renew, full=full)
     except KeyboardInterrupt:
-        typer.echo("stopped: the cost curve was not finished, and nothing of it is kept", err=True)
+        typer.echo(
+            "stopped: the cost curve is not finished; the same command goes on with the rounds that are", err=True
+        )
         raise typer.Exit(STOPPED) from None
 
 

@@ -29,6 +29,7 @@ from underpaint.artifacts.cost_curve import (
 from underpaint.artifacts.manifest import write_beside
 from underpaint.artifacts.workers import usable_cores
 from underpaint.runtime.costs import in_cycle, in_grid, loops, passes, samples
+from underpaint.runtime.costs.partial import PartialCurve
 from underpaint.runtime.engines.condition_encoder import EncodedCondition
 from underpaint.runtime.engines.drafter import EngineDrafter
 from underpaint.runtime.engines.target import EngineTarget
@@ -129,7 +130,8 @@ def curve_of(
 
     sampling: rows a pass follow from its guidance. report: is told how far the measurement is. renew: measure anyway.
     full: measure all families of methods and passes over cells too, as `simulate predict` needs them: many minutes.
-    None where there is no drafter. A cache folder that cannot be written is no error: the curve is measured again.
+    None where there is no drafter. A cache folder that cannot be written is no error: the curve is measured again. A
+    measurement that is stopped goes on with what it had taken: whole rounds, kept beside the curve's file.
     """
     if models.loaded_drafter is None:
         return None
@@ -137,11 +139,14 @@ def curve_of(
     if kept is not None and not (full and not kept.in_grid):
         return kept
     path = curve_path(models, sampling)
-    content = (json.dumps(_measure(models, sampling, report, full)) + "\n").encode()
+    # A short measurement that was stopped is no part of a full one, whose rounds are more and whose loops are others.
+    partial = PartialCurve.of(path.with_suffix(".full.json") if full else path, renew=renew)
+    content = (json.dumps(_measure(models, sampling, report, full, partial)) + "\n").encode()
     found = parse_cost_curve(content, path)
     try:
         check_file_writable(path)
         write_beside(path, content)
+        partial.forget()
     except OSError:
         pass
     return found
@@ -166,6 +171,7 @@ def _measure(
     sampling: SamplingParams,
     report: Report | None,
     full: bool,
+    partial: PartialCurve,
 ) -> dict[str, Any]:
     target, drafter = models.high, models.loaded_drafter
     assert drafter is not None
@@ -185,7 +191,11 @@ def _measure(
         if report is not None:
             report(done, most)
 
-    verify, draft = passes.measure_passes(target, drafter, rounds, step)
+    def keep(verify: passes.BySize, draft: passes.BySize) -> None:
+        partial.verify, partial.draft = verify, draft
+        partial.save()
+
+    verify, draft = passes.measure_passes(target, drafter, rounds, step, (partial.verify, partial.draft), keep)
     verify_ms, draft_ms = passes.columns(verify), passes.columns(draft)
     alone = draft_ms.pop("median")
     found: dict[str, Any] = {
@@ -200,7 +210,8 @@ def _measure(
         "draft_spread_ms": draft_ms,
     }
     run = _loops(target, drafter, full, found["verify_ms"], alone)
-    cycles, taken = in_cycle.measure(target, drafter, run, images, shown, step, _SECONDS[full])
+    timed = (images, shown, step, _SECONDS[full], partial.rounds, partial.save)
+    cycles, taken = in_cycle.measure(target, drafter, run, *timed)
     found[IN_CYCLE] = samples.to_dict(cycles, taken)
     if full:
         found[IN_GRID] = in_grid.to_dict(in_grid.measure(target, images, shown, step), images)
