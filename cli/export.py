@@ -280,14 +280,14 @@ def caption(
 
     from underpaint.artifacts.manifest import write_beside
     from underpaint.artifacts.origin import marked
-    from underpaint.models.published.captions import caption_features
+    from underpaint.models.published.captions import CaptionEncoder
     from underpaint.runtime.files import check_file_writable
 
     with bad_input():
         if out.suffix != ".npy":
             raise ValueError(f"--out: expected a file that ends in .npy, got {out}")
         check_file_writable(out)
-        features = caption_features(encoder, text)
+        features = CaptionEncoder(encoder).features(text)
         stream = io.BytesIO()
         np.save(stream, features)
         write_beside(out, marked(stream.getvalue()))

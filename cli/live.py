@@ -77,6 +77,15 @@ class LiveOptions(LiveModelOptions):
         ),
     ] = None
 
+    tokenizer: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder that reads prompts in words: the tokenizer of an exported model of ids, or LlamaGen's text "
+            "encoder (FLAN-T5); of a live model, its processor where its own folder has none.",
+            show_default=False,
+        ),
+    ] = None
+
     def check(self, models: object, resolution: int | None, low: Path | None, backend: str) -> None:
         """ValueError where options of folders and of live models are mixed."""
         if self.live is None:
@@ -112,7 +121,12 @@ class LiveOptions(LiveModelOptions):
     ) -> "OpenModels":
         """The live model, or else the models of a folder; ValueError or OSError, which say what to do."""
         self.check(models, resolution, low, backend)
-        return self.open() if self.live is not None else open_pipeline(models, resolution, low, backend, on_device)
+        if self.live is not None:
+            return self.open()
+        pipeline = open_pipeline(models, resolution, low, backend, on_device)
+        if self.tokenizer is not None:
+            pipeline.read_words_by(self.tokenizer)
+        return pipeline
 
     def open(self) -> "LivePipeline":
         """The live model; LiveModelError, which says what to do, where it cannot be opened."""
@@ -127,7 +141,8 @@ class LiveOptions(LiveModelOptions):
             family = str(Path(family).absolute())
         drafter = None if self.drafter is None else str(self.drafter.absolute())
         folder = str(self.live.absolute())
-        return LiveSource(folder, family, self.grid, drafter, self.dtype, self.verify_near_ties, threads)
+        processor = None if self.tokenizer is None else str(self.tokenizer.absolute())
+        return LiveSource(folder, family, self.grid, drafter, self.dtype, self.verify_near_ties, processor, threads)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +155,7 @@ class LiveSource:
     drafter: str | None = None
     dtype: str = "auto"
     verify_near_ties: Literal["float32"] | None = None
+    processor: str | None = None
     threads: int = 1
     needs_gpu: bool = False
 
@@ -158,6 +174,7 @@ class LiveSource:
             self.dtype,
             None if self.drafter is None else Path(self.drafter),
             verify_near_ties=self.verify_near_ties,
+            processor=None if self.processor is None else Path(self.processor),
         )
 
 

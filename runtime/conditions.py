@@ -68,13 +68,18 @@ def of_words(prompt: GrammarPrompt) -> Condition:
     return Condition(prompt.caption, prompt.ids, attributes=prompt.attributes)
 
 
+def is_typed(text: str) -> bool:
+    """Whether a prompt is ids with commas between, or the name of an .npy file, and no words."""
+    return text.endswith(".npy") or all(_ID.fullmatch(part.strip()) for part in text.split(","))
+
+
 def parse_ids(text: str) -> Condition:
     """A class ("207") or ids with commas between; EngineError for anything else."""
     parts = [part.strip() for part in text.split(",")]
     if not all(_ID.fullmatch(part) for part in parts):
         raise EngineError(
-            f"condition {text[:60]!r}: expected a class such as 207, ids with commas between, or the .npy file "
-            "of features"
+            f"condition {text[:60]!r}: expected a class such as 207, ids with commas between, or the .npy file of "
+            "features; for words name the model's tokenizer or text encoder: --tokenizer FOLDER"
         )
     return Condition(text, tuple(int(part) for part in parts))
 

@@ -19,7 +19,7 @@ from underpaint.algos.step import Drafter, Target
 from underpaint.artifacts.manifest import ManifestError
 from underpaint.artifacts.model_families import WITHOUT_CODEBOOK
 from underpaint.artifacts.model_index import ModelIndex, ResolutionEntry, read_index
-from underpaint.runtime.conditions import Condition, parse_condition
+from underpaint.runtime.conditions import Condition, is_typed, parse_condition
 from underpaint.runtime.engines.context import SHARED, EngineContext, EngineError
 from underpaint.runtime.engines.drafter import EngineDrafter
 from underpaint.runtime.engines.elsewhere import DEVICE
@@ -33,6 +33,7 @@ from underpaint.zoo.grammars import check_tables, index_grammar
 from underpaint.zoo.load import FOLDER, manifest, read_codebook, read_table
 
 if TYPE_CHECKING:
+    from underpaint.runtime.live.words import WordsReader
     from underpaint.runtime.low_resolution import LowResolution
     from underpaint.runtime.resampling.resampler import Resampler
 
@@ -54,7 +55,8 @@ class Pipeline:
     It has one target and one drafter, so sessions of one pipeline must take turns.
 
     folder, index, entry: where the models are, and what the folder's index says of them. sampling: how they are meant
-    to be sampled. decoder: None where the folder has none; methods that draft need `loaded_drafter`.
+    to be sampled. decoder: None where the folder has none; methods that draft need `loaded_drafter`. words: reads
+    prompts in words; None where a prompt must be typed as ids or the file of its features.
     """
 
     folder: Path
@@ -69,6 +71,7 @@ class Pipeline:
     context: EngineContext
     hashes: dict[str, str]
     max_nodes: int = MAX_NODES
+    words: WordsReader | None = None
     _low: LowResolution | None = None
 
     @classmethod
@@ -195,7 +198,25 @@ class Pipeline:
 
     def condition(self, text: str) -> Condition:
         """What was typed, as the models of this folder take it; ValueError says what was expected."""
+        if self.words is not None and self.index.condition in ("ids", "features") and not is_typed(text):
+            return self.words.condition(text)
         return parse_condition(text, self.index.condition)
+
+    def read_words_by(self, tokenizer: Path) -> None:
+        """Take prompts in words from now on.
+
+        Args:
+            tokenizer: Folder of the model's tokenizer, or of LlamaGen's text encoder and its tokenizer.
+
+        Raises:
+            EngineError: The models take no words, or there is no such folder.
+        """
+        from underpaint.runtime.live.words import WordsReader
+
+        export = manifest(self.entry.target, self.folder).export
+        options = {} if export is None else dict(export.request.get("options") or {})
+        layout, kind = str(options.get("layout", "")), _kind(self.entry.target, self.folder)
+        self.words = WordsReader(kind, layout, self.high.decoder.config, tokenizer)
 
     def target(self, condition: Condition, sampling: SamplingParams) -> Timed[Target]:
         """The target under a condition, until another is set; EngineError where it takes no such condition."""

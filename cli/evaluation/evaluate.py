@@ -105,7 +105,7 @@ def evaluate(
         specs: list[ModelSource] = (
             [live.source(threads)]
             if live.live is not None
-            else [_spec(name, options, threads, folders=len(models or ["one"])) for name in models or [""]]
+            else [_spec(name, options, threads, len(models or ["one"]), live.tokenizer) for name in models or [""]]
         )
         inline, file = jobs == 0 and on == "local", None if prompts else prompt_options.file()
         asked = (names, options, prompts or [], prompt_options, file, out)
@@ -126,7 +126,7 @@ def evaluate(
     _report(plan, log, figures, form)
 
 
-def _spec(name: str, options: RunOptions, threads: int, folders: int) -> "ModelSpec":
+def _spec(name: str, options: RunOptions, threads: int, folders: int, tokenizer: Path | None) -> "ModelSpec":
     """The model that `FOLDER@PIXELS` names, the shipped one where it is empty; ValueError for other texts."""
     from underpaint.runtime.evaluation.plan import ModelSpec
     from underpaint.zoo.load import FOLDER
@@ -139,7 +139,8 @@ def _spec(name: str, options: RunOptions, threads: int, folders: int) -> "ModelS
     if low is not None and folders > 1:
         raise ValueError("--low belongs to one model; leave it out, or evaluate the models one by one")
     smaller = None if low is None else str(low.absolute())
-    return ModelSpec(str(place.absolute()), side, smaller, backend=options.backend, threads=threads)
+    words = None if tokenizer is None else str(tokenizer.absolute())
+    return ModelSpec(str(place.absolute()), side, smaller, options.backend, threads, words)
 
 
 def _plan_model(

@@ -205,6 +205,8 @@ def chameleon(source: Checkpoint, options: LoadOptions) -> Parts:
         own |= _lumina(vocabulary, options)
     else:
         own["uncond_keep"] = options.uncond_keep or _KEPT
+        begins = vocabulary.get(_PICTURE_BEGINS)
+        own["prompt_end"] = () if begins is None else (int(begins),)
     return _text_model(source, image_ids(vocabulary), options, "chameleon", grid_side=options.grid_side or 32, **own)
 
 

@@ -54,7 +54,9 @@ class ConditionEncoder:
         if config.external_cond_rows:
             return self.of_rows(np.zeros((config.external_cond_rows, config.dim), dtype=np.float32))
         fewest = max(1, sum(config.uncond_keep or ()) - len(config.image_start_ids)) if config.prompted else self._asked
-        return self.of_ids(np.zeros(fewest, dtype=np.int64))
+        ids = np.zeros(max(fewest, len(config.prompt_end)), dtype=np.int64)
+        ids[ids.size - len(config.prompt_end) :] = config.prompt_end
+        return self.of_ids(ids)
 
     def encode(self, condition: Condition) -> EncodedCondition:
         """What the first pass reads for this condition."""
@@ -106,6 +108,12 @@ class ConditionEncoder:
             )
         if own and ids[-len(own) :].tolist() == own:
             raise EngineError(f"condition: {own} begin the picture and are put behind every prompt; leave them out")
+        end = list(config.prompt_end)
+        if end and ids[-len(end) :].tolist() != end:
+            raise EngineError(
+                f"condition: expected ids that end with {end}, which begin a picture, got {ids.tolist()[-len(end) :]}; "
+                "append them, or give the prompt in words with --tokenizer FOLDER"
+            )
         given = self._tokens(ids)
         if not config.uncond_keep:
             return EncodedCondition(given[None], (0,))

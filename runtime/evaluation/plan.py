@@ -48,7 +48,8 @@ class ModelSource(Protocol):
 class ModelSpec:
     """A folder of exported models at one resolution. Implements `ModelSource`.
 
-    folder, low: paths that every worker can read. threads: of one worker, >= 1.
+    folder, low, tokenizer: paths that every worker can read; see `Pipeline.read_words_by`. threads: of one worker,
+    >= 1.
     """
 
     folder: str
@@ -56,6 +57,7 @@ class ModelSpec:
     low: str | None = None
     backend: str = "cpu"
     threads: int = 1
+    tokenizer: str | None = None
 
     @property
     def needs_gpu(self) -> bool:
@@ -64,13 +66,16 @@ class ModelSpec:
 
     def open(self, *, own_threads: bool) -> Pipeline:
         """The models, as `Pipeline.open` does; own_threads: on `threads` threads, else on those the process has."""
-        return Pipeline.open(
+        pipeline = Pipeline.open(
             Path(self.folder),
             resolution=self.resolution,
             low=None if self.low is None else Path(self.low),
             backend=self.backend,
             context=EngineContext(threads=self.threads, pool="shared") if own_threads else None,
         )
+        if self.tokenizer is not None:
+            pipeline.read_words_by(Path(self.tokenizer))
+        return pipeline
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ def open_live(
     drafter: Path | None = None,
     device: str = "cpu",
     verify_near_ties: NearTies | None = None,
+    processor: Path | None = None,
 ) -> LivePipeline:
     """Load a model of `transformers` from a local folder; nothing is fetched.
 
@@ -39,6 +40,7 @@ def open_live(
         drafter: Folder of a drafter that was trained for the model; None for methods that need none.
         device: Where the model goes.
         verify_near_ties: See `runtime.live.generate.accelerate`.
+        processor: Folder of the processor's or tokenizer's files; None takes the model's own folder.
 
     Raises:
         LiveModelError: No such folder, model class, family or grid; the message says what to do.
@@ -76,14 +78,19 @@ def open_live(
             f"--live {folder}: the weights could not be loaded ({told[0] if told else error})"
         ) from error
     model.eval().to(device)
-    processor = _processor(library, folder)
+    reader = _processor(library, processor or folder)
+    if processor is not None and reader is None:
+        raise LiveModelError(
+            f"--tokenizer {processor}: expected the files of a processor or a tokenizer, got none that transformers "
+            "reads; copy every file of it"
+        )
 
     def make(loaded: Any) -> LiveModel:
-        return family_of(loaded, made)(loaded, processor, grid=sized, longest_prompt=1024)
+        return family_of(loaded, made)(loaded, reader, grid=sized, longest_prompt=1024)
 
     live, exact = make(model), exact_model(verify_near_ties, model, make)
     opened = None if drafter is None else open_drafter(live, drafter)
-    return LivePipeline(live, opened, processor, folder, exact)
+    return LivePipeline(live, opened, reader, folder, exact)
 
 
 def _processor(transformers: Any, folder: Path) -> Any:

@@ -16,9 +16,15 @@ WORDS = {"a": 100, "red": 101, "bicycle": 102, "blue": 103}
 _CHAT = "{% for one in messages %}{{ one.content[0].text }}{% endfor %}"
 
 
-def tokenizer(marks: Mapping[str, int], begin: str | None = None, **named: str) -> Any:
-    """A tokenizer of `WORDS` and marks; `named` says which mark is the processor's `boi_token` and so on."""
-    known = Tokenizer(WordLevel({"<unk>": UNKNOWN, **WORDS, **marks}, unk_token="<unk>"))
+def tokenizer(
+    marks: Mapping[str, int],
+    begin: str | None = None,
+    words: Mapping[str, int] = WORDS,
+    unknown: int = UNKNOWN,
+    **named: str,
+) -> Any:
+    """A tokenizer of words and marks; `named` says which mark is the processor's `boi_token` and so on."""
+    known = Tokenizer(WordLevel({"<unk>": unknown, **words, **marks}, unk_token="<unk>"))
     known.pre_tokenizer = Whitespace()
     if begin is not None:
         known.post_processor = TemplateProcessing(single=f"{begin} $A", special_tokens=[(begin, marks[begin])])
