@@ -246,13 +246,20 @@ def open_verifier(spec: Spec) -> Verifier:
     if settings:
         verify = partial(verify, **settings)
     check_signature(spec.target, verify, spec.interface)
-    if spec.interface == "rule":
+    return verifier_of(verify, spec.interface, spec.bits)
+
+
+def verifier_of(verify: Callable[..., Any], interface: Interface, bits: int | None = None) -> Verifier:
+    """A callable as a verifier, by the way it is called. Raises ValueError for a way that takes none."""
+    if interface == "rule":
         return RuleVerifier(verify)
-    if spec.interface in LAYOUTS:
-        return LAYOUTS[spec.interface].open(verify, spec.bits or 24)
-    if spec.interface == "session":
-        return SessionVerifier(verify, spec.bits or 53)
-    return CallableVerifier(verify, "seeds" if spec.interface == "seeded" else "uniforms", spec.bits or 53)
+    if interface in LAYOUTS:
+        return LAYOUTS[interface].open(verify, bits or 24)
+    if interface == "session":
+        return SessionVerifier(verify, bits or 53)
+    if interface not in ("function", "seeded"):
+        raise ValueError(f"interface: expected one that calls a Python function, got {interface!r}")
+    return CallableVerifier(verify, "seeds" if interface == "seeded" else "uniforms", bits or 53)
 
 
 def drawn_by(spec: Spec) -> Drawn:

@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
-from tests.strategies import ShapePolicy, distributions
 from underpaint.algos.accept import RULES, RuleSpec
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.enumeration import enumerate_decoding
@@ -16,6 +15,7 @@ from underpaint.algos.protocols import Grid
 from underpaint.algos.transport import ProposalSets, best_acceptance, best_acceptance_iid, proposal_sets
 from underpaint.algos.tree import DRAWN, Drawn
 from underpaint.sim.synthetic.models import SyntheticDrafter, SyntheticTarget
+from underpaint.strategies import ShapePolicy, distributions
 
 SAMPLING = [spec for spec in RULES if spec.promise == "lossless" and not spec.greedy]
 
