@@ -116,7 +116,7 @@ def certify(
     Exit code 0: lossless on every case, but for a boundary (unless --strict), or within its promise; 1: biased, or
     faulty: it raises, hangs or returns nonsense; 2: bad input.
     """
-    from underpaint.runtime.files import check_apart, check_file_writable
+    from underpaint.artifacts.files import check_apart, check_file_writable
     from underpaint.sim.certify.adapters import Spec, interface_of
     from underpaint.sim.certify.measurement import Effort
 

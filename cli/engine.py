@@ -9,13 +9,13 @@ import typer
 from underpaint.algos.numbers import whole_number
 from underpaint.cli.device import imported
 from underpaint.cli.errors import bad_input
-from underpaint.cli.option_groups import grouped
 from underpaint.cli.options import (
     USUAL_PRESET,
     Guidance,
     MethodSettings,
     Preset,
     Temperature,
+    grouped,
     open_pipeline,
     read_names,
     read_numbers,
@@ -78,11 +78,11 @@ def engine(
 
     An engine is tied to its graph, the package's version and, where there is one, this machine's GPU.
     """
+    from underpaint.artifacts.files import check_folder_writable
     from underpaint.export.tensorrt_build import build_folder
     from underpaint.runtime.engines.context import EngineError
     from underpaint.runtime.engines.tensorrt_files import ANY_GPU
     from underpaint.runtime.engines.tensorrt_runtime import gpu_name
-    from underpaint.runtime.files import check_folder_writable
 
     with bad_input():
         counts = _read_counts("--buckets", buckets)

@@ -10,6 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from underpaint.algos.memory import lacks_memory
+from underpaint.algos.plugin_guard import plugin_error
 from underpaint.artifacts.install import install_hint
 from underpaint.cli import STOPPED as STOPPED
 from underpaint.cli import STOPPED_LINE
@@ -37,8 +38,18 @@ def bad_input(*kinds: type[Exception]) -> Iterator[None]:
         yield
     except caught as error:
         said = _told(error) if isinstance(error, OSError) and error.errno in _TOLD else error
+        if not _refuses_settings(error):
+            said = plugin_error(error) or said
         typer.echo(f"error: {said}", err=True)
         raise typer.Exit(BAD_INPUT) from error
+
+
+def _refuses_settings(error: Exception) -> bool:
+    """Whether a dataclass of settings raised `error`, as a plug-in's may: then the user's value is wrong, not it."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_name != "__post_init__":
+        trace = trace.tb_next
+    return trace is not None
 
 
 @contextmanager

@@ -29,7 +29,7 @@ def methods(
     json_file: JsonFile = None,
 ) -> None:
     """List every method, tree policy and acceptance rule with what it does, its promise and its source."""
-    from underpaint.runtime.methods.method_config import PRESETS
+    from underpaint.runtime.methods.registry import PRESETS
 
     found = listed()
     with bad_input():
@@ -86,8 +86,7 @@ def listed() -> dict[str, list[dict[str, Any]]]:
     from underpaint.algos.accept import RULES
     from underpaint.algos.draft import POLICIES
     from underpaint.runtime.methods.method import GIVEN_BY_ENGINE
-    from underpaint.runtime.methods.method_config import PRESETS
-    from underpaint.runtime.methods.registry import METHODS
+    from underpaint.runtime.methods.registry import METHODS, PRESETS
     from underpaint.runtime.methods.settings import settings_by_default
 
     return {

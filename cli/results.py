@@ -45,9 +45,9 @@ def merge(
     ),
 ) -> None:
     """Put results into one file; runs are told apart by machine, engine, model hashes and settings."""
+    from underpaint.artifacts.files import check_file_writable
     from underpaint.artifacts.manifest import write_beside
     from underpaint.artifacts.results import merged, read_results, results_text
-    from underpaint.runtime.files import check_file_writable
 
     with bad_input():
         found = merged([(path.name, read_results(path)) for path in paths])

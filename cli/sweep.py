@@ -8,8 +8,7 @@ import typer
 from underpaint.cli.costs import curve_for, tables_with_costs
 from underpaint.cli.errors import bad_input
 from underpaint.cli.evaluation.prompts import PromptOptions, choose
-from underpaint.cli.option_groups import grouped
-from underpaint.cli.options import Models, check_promises, read_names, short_hash
+from underpaint.cli.options import Models, check_promises, grouped, read_names, short_hash
 from underpaint.cli.outputs import check_replaceable, json_output, output_folder
 from underpaint.cli.runs import RunOptions, draw_run
 from underpaint.cli.terminal import Format, FormatOption, check_json, note, note_files, told_as_json
@@ -66,6 +65,7 @@ def sweep(
     of each method, as `compare` takes them; report them on other prompts (--prompts-skip). A stopped sweep (Ctrl-C)
     keeps what is drawn; the same command goes on with it.
     """
+    from underpaint.artifacts.files import check_apart, check_folder_writable
     from underpaint.artifacts.workers import ThisProcess
     from underpaint.cli.comparison_table import print_rows, title_of
     from underpaint.runtime.evaluation.comparison import BASELINE, ComparisonPlan, check_opens
@@ -77,7 +77,6 @@ def sweep(
     from underpaint.runtime.evaluation.plan import RunPlan
     from underpaint.runtime.evaluation.report import make_report, to_results
     from underpaint.runtime.evaluation.tuning import as_options, fastest_settings
-    from underpaint.runtime.files import check_apart, check_folder_writable
     from underpaint.runtime.methods.registry import build_method, resolve
 
     with bad_input():

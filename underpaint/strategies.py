@@ -3,6 +3,7 @@
 `underpaint.testing` exports them. They need Hypothesis: `pip install "underpaint[testing]"`.
 """
 
+import zlib
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -15,7 +16,19 @@ from underpaint.algos.protocols import Budget, Expander, Grid
 from underpaint.algos.tree import DraftTree, Drawn, Verdict
 from underpaint.sim.certify.case import VerifierCase
 from underpaint.sim.certify.search import build_case
-from underpaint.sim.synthetic.models import PooledDistribution
+from underpaint.sim.synthetic.models import Prefix
+
+
+@dataclass(frozen=True, slots=True)
+class PooledDistribution:
+    """Each prefix gets one of the `rows` [R, V] of a pool, picked by its hash."""
+
+    rows: FloatArray
+    seed: int = 0
+
+    def __call__(self, prefix: Prefix) -> FloatArray:
+        row: FloatArray = self.rows[zlib.crc32(repr((prefix, self.seed)).encode()) % self.rows.shape[0]]
+        return row
 
 
 @st.composite

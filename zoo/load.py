@@ -9,11 +9,10 @@ from numpy.typing import NDArray
 from underpaint.algos.registry import suggest
 from underpaint.artifacts.arrays import ArrayFile, ArrayForm
 from underpaint.artifacts.manifest import Manifest, ManifestError, check, read
-from underpaint.artifacts.model_index import INDEX, is_manifest
-from underpaint.artifacts.shipped import check_shipped, shipped_folder
+from underpaint.artifacts.model_index import INDEX, check_shipped, is_manifest, shipped_folder
 
 FOLDER = shipped_folder()
-"""The folder of the shipped models; `artifacts.shipped` says where that is."""
+"""The folder of the shipped models; `artifacts.model_index` says where that is."""
 TABLES = Path(__file__).parent
 """The folder of the prompt grammars' tables, which the code reads with and without models."""
 

@@ -9,8 +9,8 @@ from underpaint.algos.accept.relaxed import Odds, RelaxedSiblings
 from underpaint.algos.accept.spec import RULES, Residual, RuleSpec, every_combination, require_drawn
 from underpaint.algos.accept.walk import walk
 from underpaint.algos.arrays import FloatArray, IntArray
-from underpaint.algos.bounds import MOST_CODES, Bounds, PositiveShare, check_bounds
 from underpaint.algos.chance import Chance
+from underpaint.algos.registry import MOST_CODES, Bounds, PositiveShare, check_bounds
 from underpaint.algos.tree import DRAWN, DraftTree, Verdict
 
 MOST_DISTANCE: Final = 1e6

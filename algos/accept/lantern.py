@@ -7,7 +7,6 @@ from typing import NamedTuple, Protocol, get_args
 import numpy as np
 
 from underpaint.algos.accept.neighbours import check_neighbours
-from underpaint.algos.accept.proposals import excess, normalised, proposal_distributions
 from underpaint.algos.accept.spec import (
     RULES,
     DraftedNode,
@@ -17,14 +16,14 @@ from underpaint.algos.accept.spec import (
     every_combination,
     require_drawn,
 )
-from underpaint.algos.accept.walk import SiblingOutcome, walk
+from underpaint.algos.accept.walk import SiblingOutcome, excess, normalised, proposal_distributions, walk
 from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.batched.drawn import DrawnSiblings
 from underpaint.algos.batched.pooling import NeighbourPool, PooledPoints, additive_limit, relative_limit
 from underpaint.algos.batched.spec import BatchedRule
 from underpaint.algos.batched.walk import BatchedWalk
-from underpaint.algos.bounds import Codes, Factor, Share, check_bounds
 from underpaint.algos.chance import At, Chance, Role
+from underpaint.algos.registry import Codes, Factor, Share, check_bounds
 from underpaint.algos.tree import DRAWN, DraftTree, Drawn, Verdict
 
 

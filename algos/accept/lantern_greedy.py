@@ -11,8 +11,8 @@ from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.batched.longest import LongestPath, Outweighs
 from underpaint.algos.batched.pooling import NeighbourPool, additive_limit, relative_limit
 from underpaint.algos.batched.spec import BatchedRule
-from underpaint.algos.bounds import Codes, Factor, Share, check_bounds
 from underpaint.algos.chance import Chance
+from underpaint.algos.registry import Codes, Factor, Share, check_bounds
 from underpaint.algos.tree import DraftTree, Verdict
 
 

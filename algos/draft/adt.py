@@ -9,13 +9,13 @@ import numpy as np
 from underpaint.algos.arrays import IntArray
 from underpaint.algos.batched.dynamic_trees import grow_dynamic
 from underpaint.algos.batched.spec import BatchedPolicy, ImageBatch, TreeBatch
-from underpaint.algos.bounds import MOST_NODES, Bounds, NodesOrNone, check_bounds
-from underpaint.algos.bounds import Nodes as NodeCount
 from underpaint.algos.chance import At, Chance, Role
 from underpaint.algos.draft.eagle2 import grow_eagle2
 from underpaint.algos.draft.settings import at_least
 from underpaint.algos.draft.spec import POLICIES, PolicySpec
 from underpaint.algos.protocols import Budget, Expander, Grid
+from underpaint.algos.registry import MOST_NODES, Bounds, NodesOrNone, check_bounds
+from underpaint.algos.registry import Nodes as NodeCount
 from underpaint.algos.tree import DraftTree, Verdict
 
 Acceptance: TypeAlias = Literal["ratio", "length"]

@@ -4,12 +4,12 @@ from dataclasses import dataclass
 
 from underpaint.algos.batched.spec import BatchedPolicy
 from underpaint.algos.batched.static_trees import BatchedStaticTree
-from underpaint.algos.bounds import Nodes, check_bounds
 from underpaint.algos.chance import Chance
 from underpaint.algos.draft.shape import chain_shape, fill_sampled
 from underpaint.algos.draft.spec import POLICIES, PolicySpec
 from underpaint.algos.draft.tree_builder import likeliest_chain
 from underpaint.algos.protocols import Budget, Expander, Grid
+from underpaint.algos.registry import Nodes, check_bounds
 from underpaint.algos.tree import DraftTree, Verdict
 
 

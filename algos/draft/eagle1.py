@@ -4,11 +4,11 @@ from dataclasses import dataclass
 
 from underpaint.algos.batched.spec import BatchedPolicy
 from underpaint.algos.batched.static_trees import BatchedStaticTree
-from underpaint.algos.bounds import Nodes, check_bounds
 from underpaint.algos.chance import Chance
 from underpaint.algos.draft.shape import fill_sampled, fill_top_k, ranked_shape, within
 from underpaint.algos.draft.spec import POLICIES, PolicySpec
 from underpaint.algos.protocols import Budget, Expander, Grid
+from underpaint.algos.registry import Nodes, check_bounds
 from underpaint.algos.tree import DraftTree, Verdict
 
 WIDTHS = (8, 16, 14, 11, 8)

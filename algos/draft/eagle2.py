@@ -4,11 +4,11 @@ from dataclasses import dataclass
 
 from underpaint.algos.batched.dynamic_trees import BatchedEagle2
 from underpaint.algos.batched.spec import BatchedPolicy
-from underpaint.algos.bounds import Nodes, check_bounds
 from underpaint.algos.chance import Chance
 from underpaint.algos.draft.spec import POLICIES, PolicySpec
 from underpaint.algos.draft.tree_builder import TreeBuilder, likeliest_chain
 from underpaint.algos.protocols import Budget, Expander, Grid
+from underpaint.algos.registry import Nodes, check_bounds
 from underpaint.algos.tree import DraftTree, Verdict
 
 

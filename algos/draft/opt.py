@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass
 
-from underpaint.algos.bounds import Nodes, Share, check_bounds
 from underpaint.algos.chance import Chance
 from underpaint.algos.draft.spec import POLICIES, PolicySpec
 from underpaint.algos.draft.tree_builder import TreeBuilder, best_first
 from underpaint.algos.protocols import Budget, Expander, Grid
+from underpaint.algos.registry import Nodes, Share, check_bounds
 from underpaint.algos.tree import DraftTree, Verdict
 
 

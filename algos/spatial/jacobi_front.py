@@ -7,11 +7,11 @@ from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 
-from underpaint.algos.accept.proposals import excess
+from underpaint.algos.accept.walk import excess
 from underpaint.algos.arrays import FloatArray, IntArray
-from underpaint.algos.bounds import Cells
 from underpaint.algos.chance import At, Chance, Role
 from underpaint.algos.protocols import Grid
+from underpaint.algos.registry import Cells
 from underpaint.algos.spatial.canvas import Canvas
 from underpaint.algos.spatial.target import GridTarget
 from underpaint.algos.spatial.zipar import GridDecoded

@@ -5,15 +5,14 @@ from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 
-from underpaint.algos.accept.proposals import excess, normalised
 from underpaint.algos.accept.spec import RuleSpec
+from underpaint.algos.accept.walk import excess, normalised
 from underpaint.algos.arrays import FloatArray
-from underpaint.algos.bounds import Cells, Nodes, Share
 from underpaint.algos.chance import At, Chance, Role
 from underpaint.algos.coupling import Noise
 from underpaint.algos.protocols import Grid
-from underpaint.algos.spatial.lookup import LookupTable
-from underpaint.algos.spatial.window_tree import WindowDraft, tail_nodes, tree_nodes, window_tree
+from underpaint.algos.registry import Cells, Nodes, Share
+from underpaint.algos.spatial.window_drafts import LookupTable, WindowDraft, tail_nodes, tree_nodes, window_tree
 from underpaint.algos.tree import DraftTree, Drawn, Verdict, emitted, root_only
 
 Coupling: TypeAlias = Literal["independent", "maximal", "gumbel"]

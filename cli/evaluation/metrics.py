@@ -58,12 +58,12 @@ def score(
     form: FormatOption = Format.table,
 ) -> None:
     """Score every method's pictures; nothing is downloaded, and a missing file is refused before any work."""
+    from underpaint.artifacts.files import check_file_writable
     from underpaint.artifacts.manifest import write_beside
     from underpaint.artifacts.results import with_envelope
     from underpaint.cli.options import read_names
     from underpaint.runtime.evaluation.drawing_log import DrawingLog
     from underpaint.runtime.evaluation.machine import describe_machine, typed_command
-    from underpaint.runtime.files import check_file_writable
 
     figures = out or folder / "metrics.json"
     with bad_input(), _installed():
@@ -103,11 +103,11 @@ def write(
     ],
 ) -> None:
     """Write pictures in the layout that GenEval's or DPG-Bench's own scorer reads."""
+    from underpaint.artifacts.files import check_folder_writable
     from underpaint.runtime.evaluation.drawing_log import DrawingLog
     from underpaint.runtime.evaluation.metrics.scorers import write_dpg, write_geneval
     from underpaint.runtime.evaluation.prompt_files import read_prompts
     from underpaint.runtime.evaluation.prompt_source import PromptSource
-    from underpaint.runtime.files import check_folder_writable
 
     with bad_input():
         _check_benchmark(benchmark)

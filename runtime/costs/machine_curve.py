@@ -9,36 +9,35 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib.metadata import PackageNotFoundError, version
 from math import inf
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Final, Protocol
 
+from underpaint.algos.memory import usable_cores
 from underpaint.algos.rows import SamplingParams
 from underpaint.artifacts.cost_curve import (
     FORMAT,
     IN_CYCLE,
-    IN_GRID,
     CostCurveFile,
     engine_costs,
     parse_cost_curve,
     read_cost_curve,
 )
+from underpaint.artifacts.files import check_file_writable, user_cache_folder
 from underpaint.artifacts.manifest import write_beside
 from underpaint.artifacts.model_index import ModelIndex
-from underpaint.artifacts.workers import usable_cores
-from underpaint.runtime.costs import in_cycle, in_grid, loops, passes, samples
-from underpaint.runtime.engines.condition_encoder import EncodedCondition
+from underpaint.runtime.conditions import EncodedCondition
+from underpaint.runtime.costs import in_cycle, loops, passes, samples
 from underpaint.runtime.engines.context import EngineContext
 from underpaint.runtime.engines.drafter import EngineDrafter
 from underpaint.runtime.engines.target import EngineTarget
 from underpaint.runtime.evaluation.comparison import choose_prompts
 from underpaint.runtime.evaluation.machine import describe_machine, typed_command
-from underpaint.runtime.files import check_file_writable, user_cache_folder
 from underpaint.runtime.methods.method import ModelTables
-from underpaint.runtime.methods.method_config import MethodConfig
+from underpaint.runtime.methods.registry import MethodConfig
 from underpaint.zoo.grammars import index_grammar
 
 _ROUNDS: Final = {False: 10, True: 40}
@@ -134,13 +133,13 @@ def curve_of(
     """The curve of these models on this machine: the one that was kept, or measured now and kept.
 
     sampling: rows a pass follow from its guidance. report: is told how far the measurement is. renew: measure anyway.
-    full: measure all families of methods and passes over cells too, as `simulate predict` needs them: many minutes.
+    full: measure all families of methods, as `simulate predict` needs them: many minutes.
     None where there is no drafter. A cache folder that cannot be written is no error: the curve is measured again.
     """
     if models.loaded_drafter is None:
         return None
     kept = None if renew else kept_curve(models, sampling)
-    if kept is not None and not (full and not kept.in_grid):
+    if kept is not None and (not full or (kept.in_cycle is not None and "sampled" in kept.in_cycle.host)):
         return kept
     path = curve_path(models, sampling)
     content = (json.dumps(_measure(models, sampling, report, full)) + "\n").encode()
@@ -164,7 +163,7 @@ def with_costs(
     if tables.costs is not None or not any(config.needs_costs for config in configs):
         return tables
     curve = curve_of(models, sampling, report)
-    return tables if curve is None else tables._replace(costs=engine_costs(curve))
+    return tables if curve is None else replace(tables, costs=engine_costs(curve))
 
 
 def _measure(
@@ -182,7 +181,7 @@ def _measure(
     shown = _conditions(models)
     rounds, images = _ROUNDS[full], _IMAGES[full]
     kinds = len(_loops(target, drafter, full, [[1, 1.0]], [[1, 1.0]]))
-    most = passes.rounds_in_all(rounds) + in_cycle.turns(kinds) * (images + 1) + (images + 1 if full else 0)
+    most = passes.rounds_in_all(rounds) + in_cycle.turns(kinds) * (images + 1)
     done = 0
 
     def step() -> None:
@@ -208,8 +207,6 @@ def _measure(
     run = _loops(target, drafter, full, found["verify_ms"], alone)
     cycles, taken = in_cycle.measure(target, drafter, run, images, shown, step, _SECONDS[full])
     found[IN_CYCLE] = samples.to_dict(cycles, taken)
-    if full:
-        found[IN_GRID] = in_grid.to_dict(in_grid.measure(target, images, shown, step), images)
     if report is not None:
         report(most, most)
     target.sample_by(before)

@@ -17,8 +17,7 @@ from underpaint.artifacts.manifest import digest
 from underpaint.runtime.conditions import Condition, of_words
 from underpaint.runtime.evaluation.drawing_log import DrawingKey
 from underpaint.runtime.methods.method import DecodingMethod, PipelineModels
-from underpaint.runtime.methods.method_config import TUNED
-from underpaint.runtime.methods.registry import build_method, resolve
+from underpaint.runtime.methods.registry import TUNED, build_method, resolve
 from underpaint.runtime.models import OpenModels
 from underpaint.zoo.grammars import TEXTURED, index_grammar
 
@@ -181,7 +180,7 @@ def build_methods(
     """
     own = settings or {}
     configs = [resolve(name, temperature, None, own.get(name, ()), preset) for name in names]
-    tables = pipeline.tables._replace(costs=costs)
+    tables = dataclasses.replace(pipeline.tables, costs=costs)
     return tuple(build_method(name, config, tables) for name, config in zip(names, configs, strict=True))
 
 

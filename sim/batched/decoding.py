@@ -78,6 +78,11 @@ def make_scheme(
 def make_rule(model: TableModel, rule: str, settings: Mapping[str, Any]) -> Rule:
     """A rule by name; `neighbours` and `codebook` come from the model. ValueError on an unknown name or setting."""
     spec, given = RULES[rule], dict(settings)
+    if (spec.codebook or spec.embeddings) and not model.codebook.shape[1]:
+        raise ValueError(
+            f"rule '{rule}' pools over nearest codes, and the trace '{model.name}' has no codebook; add the array "
+            "'codebook' [V, E] and trace it again"
+        )
     if spec.codebook:
         given.setdefault("neighbours", nearest_codes(model.codebook, min(NEIGHBOURS, model.vocab_size - 1)))
     if spec.embeddings:

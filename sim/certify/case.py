@@ -11,7 +11,7 @@ import numpy as np
 
 from underpaint.algos.arrays import BoolArray, FloatArray
 from underpaint.algos.tree import DRAWN, DraftTree, Drawn
-from underpaint.artifacts.typed_json import build_typed
+from underpaint.artifacts.strict_json import build_typed
 
 Tokens: TypeAlias = tuple[int, ...]
 SequenceDistribution: TypeAlias = dict[Tokens, float]

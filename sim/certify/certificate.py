@@ -13,7 +13,7 @@ from underpaint.algos.tree import Drawn, Verdict
 from underpaint.sim.certify.case import VerifierCase
 from underpaint.sim.certify.measure import EXACT, find_bits, measure
 from underpaint.sim.certify.measurement import Effort, Kind, Measurement
-from underpaint.sim.certify.search import cases_to_judge, fixed_cases, shrink
+from underpaint.sim.certify.search import cases_to_judge, fixed_cases, precision_case, shrink
 from underpaint.sim.certify.session_slips import SESSION_SLIPS, SESSIONS
 from underpaint.sim.certify.sessions import SessionVerifier
 from underpaint.sim.certify.slips import BY_NAME, SLIPS
@@ -171,7 +171,7 @@ def certify(
     effort = effort or Effort(seed=seed)
     begun = time.monotonic()
     if effort.bits is None:
-        effort = replace(effort, bits=find_bits(verifier, fixed_cases(drawn, chain)[0]))
+        effort = replace(effort, bits=find_bits(verifier, precision_case(drawn)))
     assert effort.bits is not None
     quick = replace(effort, checks=min(effort.checks, SLIP_EFFORT.checks))
     tally = _Tally()

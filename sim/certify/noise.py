@@ -3,15 +3,17 @@
 import random
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.chance import index_of
+
+_INHERITED = object()
+"""Stands for a function that a class has from its base."""
 
 
 class NoiseExhausted(RuntimeError):
@@ -50,23 +52,31 @@ def scripted_noise(
 
     Args:
         tests: Uniforms in [0, 1), handed out in the order they are asked for, or a generator of them.
-        draws: Uniforms for `multinomial` and `choice`, which become inverse-CDF draws; all rows of one call share one.
-            Default: from `tests` too.
+        draws: Uniforms for `multinomial` and `choice`, which become inverse-CDF draws, one a row. Default:
+            from `tests` too.
 
     Raises:
         NoiseExhausted: Within the block, where more is asked for than was given.
     """
     uniforms = _Script("uniforms", tests)
     inverse = uniforms if draws is None else _Script("draws", draws)
-    with ExitStack() as stack:
-        stack.enter_context(patch.object(random, "random", lambda: float(uniforms.take(1)[0])))
-        for name, replaced in _numpy_functions(uniforms, inverse).items():
-            stack.enter_context(patch.object(np.random, name, replaced))
-        torch = sys.modules.get("torch")
-        if torch is not None:
-            for place, name, replaced in _torch_functions(torch, uniforms, inverse):
-                stack.enter_context(patch.object(place, name, replaced))
+    replaced: list[tuple[Any, str, Callable[..., Any]]] = [(random, "random", lambda: float(uniforms.take(1)[0]))]
+    replaced += [(np.random, name, function) for name, function in _numpy_functions(uniforms, inverse).items()]
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        replaced += _torch_functions(torch, uniforms, inverse)
+    # unittest.mock takes half a millisecond for these, and a certificate asks for 100,000 decisions.
+    kept = [(place, name, vars(place).get(name, _INHERITED)) for place, name, _ in replaced]
+    try:
+        for place, name, function in replaced:
+            setattr(place, name, function)
         yield
+    finally:
+        for place, name, function in kept:
+            if function is _INHERITED:
+                delattr(place, name)
+            else:
+                setattr(place, name, function)
 
 
 def _numpy_functions(uniforms: _Script, inverse: _Script) -> dict[str, Callable[..., Any]]:
@@ -113,8 +123,7 @@ def _torch_functions(torch: Any, uniforms: _Script, inverse: _Script) -> list[tu
         if num_samples != 1:
             raise NoiseExhausted(f"multinomial: expected one sample, got {num_samples}; draw one at a time")
         rows = weights.detach().double().cpu().numpy().reshape(-1, weights.shape[-1])
-        uniform = float(inverse.take(1)[0])
-        found = [index_of(row, uniform) for row in rows]
+        found = [index_of(row, float(uniform)) for row, uniform in zip(rows, inverse.take(len(rows)), strict=True)]
         return torch.tensor(found, device=weights.device).reshape((*weights.shape[:-1], 1))
 
     return [

@@ -163,6 +163,11 @@ def fixed_cases(drawn: Drawn, chain: bool) -> list[VerifierCase]:
     return [VerifierCase(size, parents, drawn, *rest) for size, parents, *rest in parts if not chain or parents == line]
 
 
+def precision_case(drawn: Drawn) -> VerifierCase:
+    """A small case of which no probability and no ratio is a short binary number: its thresholds show the precision."""
+    return VerifierCase(2, (-1, 0), drawn, ((3, 8), (9, 4)), ((7, 5), (2, 9)))
+
+
 def repeated_cases(drawn: Drawn, chain: bool, cycles: int) -> list[VerifierCase]:
     """Fixed cases for several cycles in a row: rows that depend on the tokens before, zeros, and siblings."""
     two = [

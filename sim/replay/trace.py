@@ -6,7 +6,7 @@ the cell (and, for the drafter, on how many tokens past the root it is), not on 
 
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,10 +23,7 @@ from underpaint.algos.transport import overlap
 from underpaint.algos.tree import Verdict, root_only
 from underpaint.artifacts.arrays import ArrayFile
 from underpaint.artifacts.manifest import write_beside
-from underpaint.artifacts.typed_json import build_typed
-from underpaint.artifacts.versions import check_format
-from underpaint.sim.replay.row_trace import ARRAYS as ROW_ARRAYS
-from underpaint.sim.replay.row_trace import RowTrace
+from underpaint.artifacts.strict_json import build_typed, check_format
 from underpaint.sim.replay.trace_values import TraceHead, array_forms, check_values
 from underpaint.sim.synthetic.table_model import TableModel
 
@@ -49,7 +46,9 @@ class Trace:
         likeliest, a distribution is taken as even over the rest.
     target_entropy: [I, C] nats; draft_entropy: [I, D, C]. neighbour_mass: [I, C], the target's mass on the drawn code
         and its MOST_CODES_NEAR nearest. acceptance: [I, D, C], the overlap 1 - TV of the full distributions.
-    codebook: [V, E]. rows: what low-resolution models drafted for the images, one way of drafting each.
+    codebook: [V, E].
+
+    E is 0 where there is no codebook.
     """
 
     about: Mapping[str, Any]
@@ -65,7 +64,6 @@ class Trace:
     neighbour_mass: FloatArray
     acceptance: FloatArray
     codebook: FloatArray
-    rows: tuple[RowTrace, ...] = ()
 
     def __post_init__(self) -> None:
         images, cells = self.tokens.shape
@@ -88,9 +86,6 @@ class Trace:
                 f"trace: expected {self.grid.cells} cells and {self.vocab_size} codes, got {cells} and "
                 f"{self.codebook.shape[0]}; record it again"
             )
-        for one in self.rows:
-            if one.drafts.shape != (images, cells):
-                raise ValueError(f"trace: expected drafted rows {(images, cells)}, got {one.drafts.shape}")
 
 
 class DrawnImage(NamedTuple):
@@ -169,8 +164,20 @@ class Recorder:
                 f"trace: the target draws {target.vocab_size} codes, the codebook holds {self._codebook.shape[0]}; "
                 "take the codebook of the same model"
             )
-        self._grid = target.grid
-        tokens, distributions, drafted = record_image(target, drafter, chance, self._depths, greedy)
+        recorded = record_image(target, drafter, chance, self._depths, greedy)
+        self.add_distributions(target.grid, *recorded)
+        return recorded[0]
+
+    def add_distributions(self, grid: Grid, tokens: IntArray, distributions: FloatArray, drafted: FloatArray) -> None:
+        """Record one image whose distributions are known.
+
+        Args:
+            grid: Its rows and columns.
+            tokens: `[C]` int64, as drawn.
+            distributions: `[C, V]` float64, the target's.
+            drafted: `[D, C, V]` float64, the drafter's, by tokens past the root.
+        """
+        self._grid = grid
         cells = np.arange(tokens.size)
         likeliest, proposed = top(distributions, self._keep), [top(row, self._keep) for row in drafted]
         near = distributions[cells[:, None], self._near[tokens]].sum(axis=1) + distributions[cells, tokens]
@@ -186,31 +193,27 @@ class Recorder:
             ("acceptance", overlap(distributions[None], drafted)),
         ):
             self._parts[name].append(value)
-        return tokens
 
-    def trace(self, about: Mapping[str, Any], rows: Sequence[RowTrace] = ()) -> Trace:
-        """What was recorded, with rows drafted for the same images; ValueError if nothing was."""
+    def trace(self, about: Mapping[str, Any]) -> Trace:
+        """What was recorded; ValueError if nothing was."""
         if not self._parts["tokens"]:
             raise ValueError("trace: nothing was recorded; add an image first")
         stacked = {name: np.stack(parts) for name, parts in self._parts.items()}
         codebook = self._codebook.astype(np.float32)
-        return Trace(dict(about), self._grid, codebook.shape[0], codebook=codebook, rows=tuple(rows), **stacked)
+        return Trace(dict(about), self._grid, codebook.shape[0], codebook=codebook, **stacked)
 
 
 def save(trace: Trace, path: Path) -> None:
     """Write a trace as .npz, beside its place first, then into it."""
     head = {"format": FORMAT, "about": trace.about, "grid": list(trace.grid), "vocab_size": trace.vocab_size}
-    head["rows"] = [{"settings": one.settings, "rows_per_cycle": one.rows_per_cycle} for one in trace.rows]
     arrays: dict[str, Any] = {name: _narrow(getattr(trace, name)) for name in _ARRAYS}
-    for place, one in enumerate(trace.rows):
-        arrays.update({_row_array(place, name): _narrow(getattr(one, name)) for name in ROW_ARRAYS})
     held = io.BytesIO()
     np.savez_compressed(held, head=np.array(json.dumps(head, sort_keys=True)), **arrays)
     write_beside(path, held.getvalue())
 
 
 def load(path: Path) -> Trace:
-    """A trace from .npz, with or without drafted rows.
+    """A trace from .npz.
 
     Raises ValueError where the file is none or of another format, OSError where there is none.
     """
@@ -221,24 +224,12 @@ def load(path: Path) -> Trace:
             check_format(written, FORMAT, "record it again")
             head = build_typed(TraceHead, told, "head")
             forms = array_forms(head.vocab_size)
-            rows = tuple(
-                RowTrace(
-                    settings=one.settings,
-                    rows_per_cycle=one.rows_per_cycle,
-                    **{name: _wide(held.read(_row_array(place, name), forms[name])) for name in ROW_ARRAYS},
-                )
-                for place, one in enumerate(head.rows)
-            )
             arrays = {name: _wide(held.read(name, forms[name])) for name in _ARRAYS}
-        trace = Trace(about=head.about, grid=Grid(*head.grid), vocab_size=head.vocab_size, rows=rows, **arrays)
+        trace = Trace(about=head.about, grid=Grid(*head.grid), vocab_size=head.vocab_size, **arrays)
         check_values(trace)
     except ValueError as error:
         raise ValueError(f"{path} is no trace ({error}); record one with `underpaint trace`") from error
     return trace
-
-
-def _row_array(place: int, name: str) -> str:
-    return f"rows{place}_{name}"
 
 
 def _narrow(array: NDArray[Any]) -> NDArray[Any]:
@@ -272,7 +263,7 @@ def replay(trace: Trace, name: str = "trace") -> TableModel:
         name=name,
         grid=trace.grid,
         target=target,
-        draft=np.ascontiguousarray(drafted).reshape(depths, images * cells, -1),
+        draft=np.ascontiguousarray(drafted).reshape(depths, images * cells, trace.vocab_size),
         starts=np.arange(images * cells).reshape(images, cells),
         classes=np.zeros(trace.vocab_size + 1, dtype=np.int64),
         stride=0,
@@ -296,6 +287,8 @@ class Statistics(NamedTuple):
 
 def statistics(trace: Trace) -> Statistics:
     """The statistics of a trace, over the cells that a draft reached: none is of the first cell."""
+    if not trace.codebook.shape[1]:
+        raise ValueError("a synthetic model is fitted to distances of codes too; the trace lacks a codebook")
     by_depth = [trace.acceptance[:, depth, depth + 1 :] for depth in range(trace.acceptance.shape[1])]
     first, *later = (cells.reshape(-1) for cells in by_depth if cells.size)
     return Statistics(

@@ -82,7 +82,6 @@ def test_a_sweep_takes_the_same_options(here: Path) -> None:
         (["--prompts", "absent.txt"], "absent.txt"),
         (["a fox, an owl", "a panda, an owl", "--out", "one.png"], "several pictures go into a folder"),
         (["a fox, an owl", "--out", "folder"], "expected a name that ends in .png"),
-        (["a fox, an owl", "--seeds", "2", "--strip", "strip.png"], "--strip shows one picture"),
         (["a fox, an owl", "a pander, an owl"], "pander"),
     ],
 )

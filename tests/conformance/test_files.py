@@ -22,9 +22,8 @@ from underpaint.export.decoder_parity import compare
 from underpaint.export.parity import Errors, Report
 from underpaint.export.store import ParityError, draft_manifest, staged, store_onnx
 from underpaint.models.text import CaptionedTarget, with_condition_table
-from underpaint.runtime.engines.context import EngineContext, EngineError, bind, open_session
+from underpaint.runtime.engines.context import EngineContext, EngineError, bind, load_decoder, open_session
 from underpaint.runtime.engines.engine import manifest_config
-from underpaint.runtime.engines.loading import load_decoder
 from underpaint.runtime.engines.target import EngineTarget
 from underpaint.runtime.pipeline import Pipeline
 from underpaint.zoo import load

@@ -13,8 +13,7 @@ from underpaint.export.vision import export_judge, export_tokenizer
 from underpaint.models.judge import Judge, JudgeConfig, to_judge_side
 from underpaint.models.vq import VQConfig, VQModel
 from underpaint.runtime.engines.context import EngineError
-from underpaint.runtime.engines.images import ImageDecoder, ImageEncoder, to_bytes, to_unit
-from underpaint.runtime.engines.judge import OnnxJudge
+from underpaint.runtime.engines.images import ImageDecoder, ImageEncoder, OnnxJudge, to_bytes, to_unit
 from underpaint.zoo import load
 from underpaint.zoo.grammars import TEXTURED
 

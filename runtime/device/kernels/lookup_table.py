@@ -1,6 +1,6 @@
 """What the target said before, by the tokens beside its cells, and how it is found again.
 
-The reference is `algos.spatial.lookup.LookupTable`, whose dictionaries hold, for each pair of neighbours, what was said
+The reference is `window_drafts.LookupTable`, whose dictionaries hold, for each pair of neighbours, what was said
 of the last decided cell between them, and for a cell not decided yet what each pass said of it, by the token on its
 left. Here distributions are kept by cell and by pass, and neighbours are compared with the decided tokens: the sizes
 are fixed, and nothing that the reference would find is missing. Every pass decides a cell at least, so a window of W
@@ -49,7 +49,7 @@ def last_between(decided, count, left, above, width, LEFT: tl.constexpr, ABOVE: 
     LEFT, ABOVE: whether that neighbour is asked for.
     """
     found = tl.full((), -1, tl.int64)
-    for start in range(0, count, _LANES):
+    for start in range(0, count, _LANES):  # trips: most / 2 / _LANES
         cell = (start + tl.arange(0, _LANES)).to(tl.int64)
         fits = cell < count
         if LEFT:
@@ -68,7 +68,7 @@ def newest_seen(seen_cells, seen_lefts, cell, left, cycle, W):
     entries = W * W
     none = tl.full((), 1 << 62, tl.int64)
     best = none
-    for start in range(0, entries, _LANES):
+    for start in range(0, entries, _LANES):  # trips: W * W / _LANES
         entry = (start + tl.arange(0, _LANES)).to(tl.int64)
         fits = tl.load(seen_cells + entry, entry < entries, other=-1) == cell
         fits = fits & (tl.load(seen_lefts + entry, entry < entries, other=-1) == left)

@@ -1,6 +1,6 @@
 """A window's new cells, drawn from what the target said of the last decided cell with the same neighbours, or copied.
 
-The reference is `algos.spatial.jacobi_window.HeldWindow.draft` and `algos.spatial.lookup.LookupTable.guess`.
+The reference is `algos.spatial.jacobi_window.HeldWindow.draft` and `algos.spatial.window_drafts.LookupTable.guess`.
 """
 
 from underpaint.runtime.device.kernels.layout import Lengths, Progress
@@ -42,7 +42,7 @@ def refill_lookup_kernel(
     known = tl.load(held + image * W + lane, lane < filled, other=0)
     if filled > 0:
         before = tl.sum(tl.where(lane == filled - 1, known, 0), axis=0)
-    for place in range(filled, wanted):
+    for place in range(filled, wanted):  # trips: W
         cell = count + place
         column = cell % width
         over = cell - width

@@ -36,7 +36,7 @@ from underpaint.runtime.methods.method import (
     RuleWatcher,
     SessionTimers,
 )
-from underpaint.runtime.methods.method_config import MethodConfig, Preset, build_rule, no_settings, scaled_to
+from underpaint.runtime.methods.registry import MethodConfig, Preset, build_rule, no_settings, scaled_to
 from underpaint.runtime.methods.settings import (
     Shown,
     read_parts,
@@ -195,7 +195,7 @@ class TreeConfig(MethodConfig):
                 policy_settings={**costs, **self.policy_settings},
                 cost_curve=tables.costs.fingerprint if taken else self.cost_curve,
             )
-            return cost_aware.build(method, tables._replace(costs=None))
+            return cost_aware.build(method, dataclasses.replace(tables, costs=None))
         rule = build_rule(self.rule, self.rule_settings, tables)
         lossless = RULES[self.rule].is_lossless(self.rule_settings)
         if self.policy == NO_POLICY:

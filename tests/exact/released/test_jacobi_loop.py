@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.exact.released.jacobi_loop import ReleasedLoop, bias_and_passes
-from underpaint.algos.accept.proposals import normalised
+from underpaint.algos.accept.walk import normalised
 from underpaint.algos.arrays import FloatArray
 from underpaint.sim.synthetic.models import PrefixDistribution, RandomDistribution
 from underpaint.strategies import pools

@@ -25,7 +25,7 @@ from underpaint.runtime.engines.context import EngineContext, EngineError
 from underpaint.runtime.methods.multi_scale.device import island_envelope
 from underpaint.runtime.methods.registry import METHODS, build_method, resolve
 from underpaint.runtime.pipeline import Pipeline
-from underpaint.runtime.resampling.tokens import TokenNetwork
+from underpaint.runtime.resampling.resampler import TokenNetwork
 from underpaint.strategies import distributions
 from underpaint.zoo.load import locate
 

@@ -23,7 +23,7 @@ from underpaint.runtime.device.forms import BatchSizes, form_of
 from underpaint.runtime.device.kernels.walk import DONE, NOT_FINITE
 from underpaint.runtime.device.runner import DeviceRunner
 from underpaint.runtime.methods.fronts.device import FrontForm, JacobiFrontForm, jacobi_front_envelope
-from underpaint.runtime.methods.fronts.jacobi_fronts import JacobiFrontsConfig
+from underpaint.runtime.methods.fronts.method import JacobiFrontsConfig
 from underpaint.runtime.methods.method import ModelTables
 from underpaint.runtime.methods.registry import build_method, resolve
 from underpaint.strategies import distributions

@@ -15,7 +15,7 @@ from underpaint.algos.arrays import FloatArray
 from underpaint.algos.chance import Role
 from underpaint.algos.chance import given as given_uniforms
 from underpaint.algos.spatial.jacobi_window import JacobiWindow
-from underpaint.algos.spatial.window_tree import (
+from underpaint.algos.spatial.window_drafts import (
     WindowDraft,
     tail_nodes,
     tree_nodes,
