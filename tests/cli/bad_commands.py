@@ -448,7 +448,7 @@ _WRITTEN: Final = (
     ("sweep --top-k 100000 --out x", "expected at most 4096, the codes of this model,"),
     ("sweep --guidance inf --out x", "must be >= 0 and at most 10000, got in"),
     ("sweep --models nowhere --out x", "no folder nowhere; make one with `underpaint"),
-    ("certify verifier.py:verify --as nobody", "expected one of function, seeded, rule, tree,"),
+    ("certify verifier.py:verify --as nobody", "expected one of function, seeded, session, rule,"),
     ("certify rule:nobody", "there is no 'nobody'; known: block,"),
     ("certify rule:point --drawn iid", "rule 'point' covers top_k trees, not 'iid' ones:"),
     ("certify verifier.py:verify --margin 0", "--margin: expected 0.001 to below 1, got 0.0"),
