@@ -33,7 +33,6 @@ _FORMS: Final[tuple[frozenset[str], ...]] = tuple(
         "methods policies rules",  # methods
         "rule total_variation keeps_promise",  # exact
         "benchmark overall parts",  # metrics read
-        "side codebook codes_used replacements",  # train near-duplicates
         "tokens target_nfe grid model",  # generate --save-tokens
         "table method published verdict",  # simulate tables
         "model policy rule speedup",  # simulate sweep

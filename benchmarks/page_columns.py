@@ -182,13 +182,6 @@ PREMISES: tuple[Column, ...] = (
     ("published", lambda row: row["published"] or ""),
 )
 
-DUPLICATES: tuple[Column, ...] = (
-    ("replaced by", lambda row: f"neighbour {row['rank']}" if row["rank"] else "a random code"),
-    ("cosine of the codes", plain("cosine", ".2f")),
-    ("PSNR to the scene, dB", plain("psnr", ".1f")),
-    ("change of the picture, MSE (95 %)", lambda row: interval(row, "change_mse", ".0f")),
-)
-
 PREDICTED: tuple[Column, ...] = (
     ("method", word("method")),
     ("tokens per cycle, measured", plain("measured_tokens_per_cycle", ".3f")),

@@ -1,5 +1,6 @@
 """What the tests share: Hypothesis strategies for distributions and tree shapes, and a policy that draws any shape."""
 
+import zlib
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,7 +10,19 @@ from underpaint.algos.arrays import FloatArray
 from underpaint.algos.chance import At, Chance, Role
 from underpaint.algos.protocols import Budget, Expander, Grid
 from underpaint.algos.tree import DraftTree, Drawn, Verdict
-from underpaint.sim.synthetic.models import PooledDistribution
+from underpaint.sim.synthetic.models import Prefix
+
+
+@dataclass(frozen=True, slots=True)
+class PooledDistribution:
+    """Each prefix gets one of the `rows` [R, V] of a pool, picked by its hash."""
+
+    rows: FloatArray
+    seed: int = 0
+
+    def __call__(self, prefix: Prefix) -> FloatArray:
+        row: FloatArray = self.rows[zlib.crc32(repr((prefix, self.seed)).encode()) % self.rows.shape[0]]
+        return row
 
 
 @st.composite

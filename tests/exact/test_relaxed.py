@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.acceptance import accepted_mass
 from tests.exact.distributions import assert_argmax, assert_exact, largest_gap
 from tests.exact.relaxed import (
     apart,
@@ -26,7 +27,6 @@ from underpaint.algos.accept import RULES, RuleSpec
 from underpaint.algos.accept.cool import CoolSD
 from underpaint.algos.accept.gsd import GroupedAcceptance
 from underpaint.algos.accept.neighbours import nearest_codes
-from underpaint.algos.accept.relaxed import accepted_mass
 from underpaint.algos.accept.spec import DraftedNode
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.chance import enumerate_outcomes, sampling

@@ -1,6 +1,6 @@
 """The exact bias of local repair, row fronts and Jacobi fronts on small grids, by enumerating every outcome.
 
-`python -m underpaint.sim.exact.repair_bias` prints the table; its last line is JSON. Local repair is not lossless
+`python -m benchmarks.repair_bias` prints the table; its last line is JSON. Local repair is not lossless
 even under an exact acceptance rule: a cell kept behind a rejected one was judged beside a token that is gone.
 """
 
@@ -8,7 +8,6 @@ import argparse
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from math import fsum
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
@@ -16,6 +15,7 @@ import numpy as np
 from underpaint.algos.accept import RULES
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.chance import Chance, enumerate_outcomes
+from underpaint.algos.enumeration import marginal, mean, total_variation
 from underpaint.algos.protocols import Grid
 from underpaint.algos.spatial.cell_rule import CellRule, PooledCells, TreeRuleOnCells
 from underpaint.algos.spatial.jacobi_front import JacobiFronts, jacobi_fronts
@@ -63,20 +63,12 @@ class BiasSetting:
             raise ValueError(f"repair bias: drafts must be one of {', '.join(get_args(Drafts))}, got {self.drafts!r}")
 
 
-def total_variation(first: Mapping[Image, float], second: Mapping[Image, float]) -> float:
-    """Half the L1 distance of two distributions over images."""
-    images = set(first) | set(second)
-    return 0.5 * fsum(abs(first.get(image, 0.0) - second.get(image, 0.0)) for image in images)
-
-
 def bias_of(method: str, decode: Decode, target_distribution: Mapping[Image, float]) -> Bias:
     """Enumerate `decode` and compare."""
-    images: dict[Image, float] = {}
-    passes: list[float] = []
-    for (image, count), weight in enumerate_outcomes(decode).items():
-        images[image] = images.get(image, 0.0) + weight
-        passes.append(weight * count)
-    return Bias(method, total_variation(images, target_distribution), fsum(passes))
+    outcomes = enumerate_outcomes(decode)
+    images = marginal(outcomes, lambda outcome: outcome[0])
+    passes = mean(outcomes, lambda outcome: outcome[1])
+    return Bias(method, total_variation(images, target_distribution), passes)
 
 
 def marginals(distribution: Mapping[Image, float], cells: int, vocab_size: int) -> FloatArray:
@@ -166,7 +158,7 @@ def bias_table(setting: BiasSetting, only: str = "") -> Iterator[Bias]:
 
 def main(arguments: list[str] | None = None) -> None:
     """Print the table, a line as soon as it is enumerated."""
-    parser = argparse.ArgumentParser(prog="python -m underpaint.sim.exact.repair_bias", description=main.__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.repair_bias", description=main.__doc__)
     parser.add_argument("--height", type=int, default=2)
     parser.add_argument("--width", type=int, default=3)
     parser.add_argument("--seed", type=int, default=0)
