@@ -19,7 +19,9 @@ from underpaint.cli.options import (
     Temperature,
     TopK,
     TopP,
+    check_preset,
     checked_temperature,
+    read_preset,
     read_sampling,
 )
 from underpaint.cli.terminal import progress
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from underpaint.runtime.evaluation.drawing_log import DrawingKey, DrawingLog, DrawnJob
     from underpaint.runtime.evaluation.plan import RunPlan
     from underpaint.runtime.evaluation.replay import ReplayLog
+    from underpaint.runtime.methods.preset_file import PresetFile
     from underpaint.runtime.models import OpenModels
 
 
@@ -76,17 +79,19 @@ class RunOptions:
             methods: Method by label, as figures stand under.
             settings: `name=value` texts by label.
         """
-        from underpaint.runtime.methods.method_config import TUNED
-        from underpaint.runtime.methods.registry import resolve
+        from underpaint.runtime.methods.registry import TUNED, resolve
 
+        preset = TUNED if self.preset is None else read_preset(self.preset)
         for label, method in methods.items():
-            resolve(method, self.checked_temperature(), None, settings.get(label, ()), self.preset or TUNED)
+            resolve(method, self.checked_temperature(), None, settings.get(label, ()), preset)
 
-    def preset_of(self, pipeline: "OpenModels") -> str:
-        """The preset asked for, or the usual one of these models."""
+    def preset_of(self, pipeline: "OpenModels") -> "str | PresetFile":
+        """The preset asked for, or the usual one of these models; ValueError for a file of other models."""
         from underpaint.runtime.models import usual_preset
 
-        return self.preset or usual_preset(pipeline)
+        preset = usual_preset(pipeline) if self.preset is None else read_preset(self.preset)
+        check_preset(preset, pipeline)
+        return preset
 
     def sampling(self, pipeline: "OpenModels") -> "SamplingParams":
         """How the models are sampled."""
@@ -94,9 +99,21 @@ class RunOptions:
 
 
 def draw_run(
-    keys: "Sequence[DrawingKey]", log: "DrawingLog", workers: "Workers[DrawingKey, DrawnJob]", size: int
+    keys: "Sequence[DrawingKey]",
+    log: "DrawingLog",
+    workers: "Workers[DrawingKey, DrawnJob]",
+    size: int | None = None,
+    what: str = "drawing",
 ) -> None:
-    """Draw those of `keys` that the log lacks; on Ctrl-C say where it stands and leave. size: drawings of the run."""
+    """Draw those of `keys` that the log lacks; on Ctrl-C say where it stands and leave.
+
+    Args:
+        keys: The drawings to make.
+        log: Those that are made already, and where new ones go.
+        workers: What draws.
+        size: Drawings of the whole run; None where nobody knows yet.
+        what: What is being done, for the progress bar.
+    """
     from underpaint.artifacts.run_log import OtherRun, RunLogInUse
     from underpaint.artifacts.workers import WorkerError
     from underpaint.runtime.engines.context import EngineError
@@ -107,7 +124,7 @@ def draw_run(
         # The other writer, or a tree that no pass of the engine holds: what shows only while it draws.
         with (
             bad_input(RunLogInUse, OtherRun, EngineError, WorkerError),
-            progress("drawing" if left else "nothing left to draw", len(keys), len(keys) - left) as advance,
+            progress(what if left else f"{what}: nothing left to draw", len(keys), len(keys) - left) as advance,
         ):
 
             def report(state: "RunProgress") -> None:
@@ -116,7 +133,7 @@ def draw_run(
 
             draw_missing(keys, log, workers, report)
     except KeyboardInterrupt:
-        stopped(f"{len(log)} of {size} drawings are done", log.path)
+        stopped(f"{len(log)}{'' if size is None else f' of {size}'} drawings are done", log.path)
 
 
 def stopped(done: str, path: Path) -> None:

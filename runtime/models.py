@@ -12,7 +12,7 @@ from underpaint.artifacts.model_families import PUBLISHED_FAMILIES
 from underpaint.runtime.conditions import Condition
 from underpaint.runtime.engines.images import Picture
 from underpaint.runtime.methods.method import PipelineModels
-from underpaint.runtime.methods.method_config import PAPER, TUNED, PresetName
+from underpaint.runtime.methods.registry import PAPER, TUNED, PresetName
 
 if TYPE_CHECKING:
     from underpaint.runtime.engines.drafter import EngineDrafter

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,15 +20,13 @@ from underpaint.artifacts.manifest import ManifestError
 from underpaint.artifacts.model_families import WITHOUT_CODEBOOK
 from underpaint.artifacts.model_index import ModelIndex, ResolutionEntry, read_index
 from underpaint.runtime.conditions import Condition, is_typed, parse_condition
-from underpaint.runtime.engines.context import SHARED, EngineContext, EngineError
+from underpaint.runtime.engines.context import DEVICE, SHARED, EngineContext, EngineError
 from underpaint.runtime.engines.drafter import EngineDrafter
-from underpaint.runtime.engines.elsewhere import DEVICE
-from underpaint.runtime.engines.grid_target import EngineGridTarget
+from underpaint.runtime.engines.engine import check_clock
 from underpaint.runtime.engines.images import ImageDecoder, Picture
-from underpaint.runtime.engines.target import EngineTarget, under
-from underpaint.runtime.evaluation.machine import check_clock
+from underpaint.runtime.engines.target import EngineGridTarget, EngineTarget, under
 from underpaint.runtime.methods.method import ModelTables, Timed
-from underpaint.runtime.methods.method_config import MOST_PUBLISHED_K, scaled_to
+from underpaint.runtime.methods.registry import MOST_PUBLISHED_K, scaled_to
 from underpaint.zoo.grammars import check_tables, index_grammar
 from underpaint.zoo.load import FOLDER, manifest, read_codebook, read_table
 
@@ -55,8 +53,8 @@ class Pipeline:
     It has one target and one drafter, so sessions of one pipeline must take turns.
 
     folder, index, entry: where the models are, and what the folder's index says of them. sampling: how they are meant
-    to be sampled. decoder: None where the folder has none; methods that draft need `loaded_drafter`. words: reads
-    prompts in words; None where a prompt must be typed as ids or the file of its features.
+    to be sampled. decoder: None where the folder has none. words: reads prompts in words; None where a prompt must be
+    typed as ids or the file of its features.
     """
 
     folder: Path
@@ -66,12 +64,12 @@ class Pipeline:
     sampling: SamplingParams
     backend: str
     high: EngineTarget
-    loaded_drafter: EngineDrafter | None
     decoder: ImageDecoder | None
     context: EngineContext
     hashes: dict[str, str]
     max_nodes: int = MAX_NODES
     words: WordsReader | None = None
+    _drafter: EngineDrafter | None = None
     _low: LowResolution | None = None
 
     @classmethod
@@ -104,11 +102,13 @@ class Pipeline:
         grammar = index_grammar(index)
         if grammar is not None:
             check_tables(folder, grammar)
-        entry = _entry(index, resolution, folder)
+        try:
+            entry = index.resolution(resolution)
+        except ManifestError as error:
+            raise ManifestError(f"{folder}: {error}") from error
         context = context or SHARED
         sampling = index.sampling()
         target = EngineTarget.open(entry.target, sampling, folder, context, backend)
-        drafter = _drafter(entry, sampling, folder, context, backend)
         parts = index.tokenizer
         if parts.codebook is None and _kind(entry.target, folder) not in WITHOUT_CODEBOOK:
             raise ManifestError(
@@ -117,9 +117,7 @@ class Pipeline:
             )
         decoder = None if parts.vq_decoder is None else ImageDecoder(parts.vq_decoder, folder, context)
         tables = _tables(folder, index, target.vocab_size)
-        _check_together(folder, tables, target, drafter, decoder)
-        if drafter is not None:
-            target.features_at_begin = 1 + drafter.condition_positions
+        _check_together(folder, tables, target, decoder)
         used = (entry.target, entry.drafter, parts.codebook, parts.neighbours, parts.vq_decoder)
         opened = cls(
             folder=folder,
@@ -129,7 +127,6 @@ class Pipeline:
             sampling=sampling,
             backend=backend,
             high=target,
-            loaded_drafter=drafter,
             decoder=decoder,
             context=context,
             hashes=index.hashes(name for name in (*used, "condition") if name is not None),
@@ -139,11 +136,28 @@ class Pipeline:
         return opened
 
     def __repr__(self) -> str:
-        drafter = self.entry.drafter if self.loaded_drafter is not None else None
         return (
-            f"<Pipeline {str(self.folder)!r}: {self.title()}, target {self.entry.target!r}, drafter {drafter!r}, "
-            f"{self.tables.vocab_size:,} codes, backend {self.backend!r}>"
+            f"<Pipeline {str(self.folder)!r}: {self.title()}, target {self.entry.target!r}, drafter "
+            f"{self.entry.drafter!r}, {self.tables.vocab_size:,} codes, backend {self.backend!r}>"
         )
+
+    @property
+    def loaded_drafter(self) -> EngineDrafter | None:
+        """The drafter, loaded when it is first asked for; None where the folder has none.
+
+        Raises ManifestError or EngineError where it cannot be loaded, or does not belong to the target.
+        """
+        if self._drafter is None and self.entry.drafter is not None:
+            drafter = EngineDrafter.open(self.entry.drafter, self.sampling, self.folder, self.context, self.backend)
+            drafts, config = drafter.decoder.config, self.high.decoder.config
+            if config.grid != drafts.grid or config.dim != drafts.dim or config.vocab_size != drafts.vocab_size:
+                raise EngineError(
+                    f"{self.folder}: target and drafter do not belong together: grids {tuple(config.grid)} and "
+                    f"{tuple(drafts.grid)}, features {config.dim} and {drafts.dim}, codes {config.vocab_size} and "
+                    f"{drafts.vocab_size}; export them from one training"
+                )
+            self._drafter, self.high.features_at_begin = drafter, 1 + drafter.condition_positions
+        return self._drafter
 
     @property
     def low(self) -> LowResolution:
@@ -225,13 +239,14 @@ class Pipeline:
 
     def drafter(self, sampling: SamplingParams) -> Timed[Drafter]:
         """The drafter; it reads the condition from the target's features. EngineError where there is none."""
-        if self.loaded_drafter is None:
+        drafter = self.loaded_drafter
+        if drafter is None:
             raise EngineError(
                 f"{self.folder} holds no drafter for {self.entry.target}; export one into it, or draw by a method that "
                 "needs none (ar, zipar)"
             )
-        self.loaded_drafter.sample_by(sampling)
-        return Timed(self.loaded_drafter, self.loaded_drafter.engine.cost)
+        drafter.sample_by(sampling)
+        return Timed(drafter, drafter.engine.cost)
 
     def grid_target(self, condition: Condition, sampling: SamplingParams, cells: int = 1) -> Timed[GridTarget]:
         """The target under a condition, cell by cell in any order; EngineError where no pass holds `cells`."""
@@ -264,23 +279,6 @@ class Pipeline:
         return self.decoder(tokens, self.grid)
 
 
-def _drafter(
-    entry: ResolutionEntry, sampling: SamplingParams, folder: Path, context: EngineContext, backend: str
-) -> EngineDrafter | None:
-    """The drafter of a resolution, if there is one."""
-    if entry.drafter is None:
-        return None
-    return EngineDrafter.open(entry.drafter, sampling, folder, context, backend)
-
-
-def _entry(index: ModelIndex, resolution: int | None, folder: Path) -> ResolutionEntry:
-    """The entry of a resolution; ManifestError, which names the folder, where it draws none of that side."""
-    try:
-        return index.resolution(resolution)
-    except ManifestError as error:
-        raise ManifestError(f"{folder}: {error}") from error
-
-
 def _kind(target: str, folder: Path) -> str:
     """The kind of checkpoint that a target was exported from; empty where nothing tells."""
     export = manifest(target, folder).export
@@ -288,19 +286,22 @@ def _kind(target: str, folder: Path) -> str:
 
 
 def _tables(folder: Path, index: ModelIndex, codes: int) -> ModelTables:
-    """The codebook, and the nearest codes: from the folder, or else found here.
+    """The codebook, and the nearest codes when a rule asks for them: from the folder, or else found here.
 
     codes: of the target, where the folder has no codebook; there are no nearest codes then.
     """
     if index.tokenizer.codebook is None:
         return ModelTables(np.empty((codes, 0), dtype=np.int64), np.empty((codes, 0)))
-    codebook = read_codebook(folder)
-    if index.tokenizer.neighbours is None:
+    codebook, stored = read_codebook(folder), index.tokenizer.neighbours
+
+    @cache
+    def near() -> IntArray:
+        if stored is not None:
+            return read_table(stored, "neighbours", folder).astype(np.int64)
         codes = codebook.shape[0]
         k = min(max(NEIGHBOURS, scaled_to(codes, MOST_PUBLISHED_K)), codes - 1)
-        near = _nearest_of(codebook.tobytes(), codebook.dtype.str, codebook.shape, k).copy()
-    else:
-        near = read_table(index.tokenizer.neighbours, "neighbours", folder).astype(np.int64)
+        return _nearest_of(codebook.tobytes(), codebook.dtype.str, codebook.shape, k).copy()
+
     return ModelTables(near, codebook)
 
 
@@ -310,24 +311,11 @@ def _nearest_of(codes: bytes, dtype: str, shape: tuple[int, ...], k: int) -> Int
     return nearest_codes(np.frombuffer(codes, dtype).reshape(shape), k)
 
 
-def _check_together(
-    folder: Path, tables: ModelTables, target: EngineTarget, drafter: EngineDrafter | None, decoder: ImageDecoder | None
-) -> None:
-    """EngineError unless all draw the same codes on the same grid."""
-    config = target.decoder.config
-    sizes = {config.vocab_size, tables.vocab_size}
-    sizes |= {decoder.vocab_size} if decoder is not None else set()
-    if drafter is not None:
-        drafts = drafter.decoder.config
-        sizes.add(drafts.vocab_size)
-        if config.grid != drafts.grid or config.dim != drafts.dim:
-            raise EngineError(
-                f"{folder}: target and drafter do not belong together: grids {tuple(config.grid)} and "
-                f"{tuple(drafts.grid)}, features {config.dim} and {drafts.dim}; export them from one "
-                "training"
-            )
+def _check_together(folder: Path, tables: ModelTables, target: EngineTarget, decoder: ImageDecoder | None) -> None:
+    """EngineError unless all draw the same codes."""
+    sizes = {target.decoder.config.vocab_size, tables.vocab_size, *(() if decoder is None else [decoder.vocab_size])}
     if len(sizes) != 1:
         raise EngineError(
-            f"{folder}: expected one codebook, got target, drafter and tokenizer of {sorted(sizes)} codes; export them "
-            "from one training"
+            f"{folder}: expected one codebook, got target and tokenizer of {sorted(sizes)} codes; export them from one "
+            "training"
         )

@@ -10,7 +10,6 @@ import typer
 from underpaint.cli.errors import bad_input
 from underpaint.cli.evaluation.prompts import PromptOptions, choose
 from underpaint.cli.live import LiveOptions
-from underpaint.cli.option_groups import grouped
 from underpaint.cli.options import (
     Backend,
     Guidance,
@@ -24,6 +23,7 @@ from underpaint.cli.options import (
     TopK,
     TopP,
     checked_temperature,
+    grouped,
     read_names,
     read_sampling,
     settings_by_method,
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
     from underpaint.algos.protocols import Grid
     from underpaint.runtime.methods.method import ModelTables
-    from underpaint.runtime.methods.method_config import MethodConfig
     from underpaint.runtime.methods.multi_scale.method import MuloMethod
+    from underpaint.runtime.methods.registry import MethodConfig
     from underpaint.runtime.models import OpenModels
     from underpaint.sim.replay.row_trace import RowRecorder
     from underpaint.sim.replay.trace import Trace
@@ -122,11 +122,10 @@ def trace(
     and --set as to `compare` where it draws by MuLo-SD, whose drafts come from another model.
     """
     from underpaint.algos.rows import SamplingParams
+    from underpaint.artifacts.files import check_file_writable
     from underpaint.runtime.drawing import noise_of
     from underpaint.runtime.engines.context import EngineError
-    from underpaint.runtime.files import check_file_writable
-    from underpaint.runtime.methods.method_config import PRESETS, TUNED
-    from underpaint.runtime.methods.registry import resolve
+    from underpaint.runtime.methods.registry import PRESETS, TUNED, resolve
     from underpaint.runtime.models import usual_preset
     from underpaint.sim.replay.own_logits import trace_of_own
     from underpaint.sim.replay.trace import Recorder

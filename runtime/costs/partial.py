@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from underpaint.artifacts.files import check_file_writable
 from underpaint.artifacts.manifest import write_beside
 from underpaint.artifacts.strict_json import read_object
 from underpaint.runtime.costs.passes import BySize, PassSample
 from underpaint.runtime.costs.samples import CycleKind, CycleSamples, TreeCall
-from underpaint.runtime.files import check_file_writable
 
 SUFFIX: Final = ".part"
 """Behind the name of the curve's own file."""

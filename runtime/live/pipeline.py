@@ -17,9 +17,8 @@ from underpaint.algos.spatial.target import GridTarget
 from underpaint.algos.step import Drafter, Target
 from underpaint.artifacts.decoder_config import Precision
 from underpaint.runtime.conditions import Condition
-from underpaint.runtime.engines.grid_target import EngineGridTarget
 from underpaint.runtime.engines.images import Picture
-from underpaint.runtime.engines.target import EngineTarget, under
+from underpaint.runtime.engines.target import EngineGridTarget, EngineTarget, under
 from underpaint.runtime.evaluation.invariance import PassComparison, compare_passes
 from underpaint.runtime.live.drafter import LiveDrafter, target_layers
 from underpaint.runtime.live.engine import LiveDecoder, LiveEncoder

@@ -10,12 +10,12 @@ from typing import Any, Final
 import numpy as np
 
 from underpaint.artifacts.decoder_config import DecoderConfig
+from underpaint.artifacts.files import check_file_writable, user_cache_folder
 from underpaint.artifacts.manifest import write_beside
 from underpaint.models.published.captions import CaptionEncoder
 from underpaint.models.published.files import CheckpointError
 from underpaint.runtime.conditions import Condition
 from underpaint.runtime.engines.context import EngineError
-from underpaint.runtime.files import check_file_writable, user_cache_folder
 from underpaint.runtime.live.parts import lumina_prompt, prompt_ids, turn_ids
 
 _BEGINS: Final = "<racm3:break>"

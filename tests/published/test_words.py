@@ -19,8 +19,7 @@ from underpaint.export.checkpoint import Request, export_checkpoint
 from underpaint.models.published.caption_text import clean_caption
 from underpaint.models.published.captions import CaptionEncoder
 from underpaint.models.published.options import LoadOptions
-from underpaint.runtime.conditions import Condition
-from underpaint.runtime.engines.condition_encoder import ConditionEncoder
+from underpaint.runtime.conditions import Condition, ConditionEncoder
 from underpaint.runtime.engines.context import EngineError
 from underpaint.runtime.pipeline import Pipeline
 
