@@ -119,11 +119,12 @@ def test_results_are_merged_and_ranked(tmp_path):
     files = [ours / name for name in ("textured-compare-128-t0.json", "textured-compare-128-t1.json")]
     assert called("results", "merge", *files, "--out", merged).exit_code == 0
     assert "2 runs" in called("results", "merge", *files, merged, "--out", tmp_path / "again.json").output
-    done = called("results", "leaderboard", merged, "--json", "-")
-    rows = json.loads(done.output)
-    assert rows == sorted(rows, key=lambda row: -row["speedup"])
-    assert len({row["run"] for row in rows}) == 2
-    assert called("results", "leaderboard", merged).exit_code == 0
+    rows = json.loads(called("results", "rank", merged, "--json", "-").output)
+    assert rows == sorted(rows, key=lambda row: (-row["temperature"], -row["speedup"]))
+    assert {side for row in rows for side, one in row["sides"].items() if one} == {"A", "B"}  # two processors
+    shown = called("results", "rank", merged)
+    assert shown.exit_code == 0
+    assert "A: speed-up" in shown.output
 
 
 def test_bad_results_end_with_2(tmp_path):
