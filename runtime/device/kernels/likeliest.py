@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from underpaint.runtime.device.kernels.row_maths import row_argmax
+from underpaint.runtime.device.kernels.row_maths import one_hot, row_argmax
 from underpaint.runtime.device.kernels.walk import tile
 from underpaint.runtime.device.language import kernel, launch, tl
 
@@ -15,9 +15,7 @@ def likeliest_kernel(probs, out, counts, V, N, BLOCK: tl.constexpr) -> None:
         return
     row = (image * N + node).to(tl.int64) * V
     _, token = row_argmax(probs + row, V, BLOCK)
-    for start in range(0, V, BLOCK):
-        code = start + tl.arange(0, BLOCK)
-        tl.store(out + row + code, tl.where(code == token, 1.0, 0.0), code < V)
+    one_hot(token, out + row, V, BLOCK)
 
 
 def likeliest(probs: Tensor, out: Tensor, counts: Tensor) -> None:
