@@ -25,13 +25,14 @@ def kth_largest(values, largest, K):
     while (held < K) | ((held > K) & (low < middle) & (middle < high)):  # trips: 18
         reaching = held < K
         high = tl.where(reaching, low, high)
-        trial = tl.where(reaching, tl.maximum(largest - step, -3.4028234663852886e38), middle)
+        further = tl.where(step < 1e37, largest - step, -3.4028234663852886e38)  # the least float32
+        trial = tl.where(reaching, tl.maximum(further, -3.4028234663852886e38), middle)
         count = tl.sum(tl.where(values >= trial, 1.0, 0.0), axis=0)
         enough = count >= K
         low = tl.where(reaching | enough, trial, low)
         held = tl.where(reaching | enough, count, held)
         high = tl.where(reaching | enough, high, trial)
-        step *= 4.0
+        step = tl.where(step < 1e37, step, 1e37) * 4.0
         middle = 0.5 * low + 0.5 * high
     return low
 

@@ -137,7 +137,8 @@ def walk_drawn_kernel(
                     place = start + tl.arange(0, BLOCK)
                     here = offered_at(line, offer, even, near, excepted, start, V, SPARES, BLOCK)
                     owed += tl.sum(tl.maximum(tl.load(rest + place, place < V, other=0.0) - here, 0.0), axis=0)
-                before = tl.load(rest + gone, (turns < tried) & (even > 0.0), other=0.0)
+                spares = turns < tl.where(even > 0.0, tried, 0)
+                before = tl.load(rest + gone, spares, other=0.0)
                 owed += tl.sum(tl.minimum(before, even), axis=0)  # nothing is offered of what was tried
                 nothing = owed <= 0.0
                 if nothing & (POOLED == NONE):
@@ -161,7 +162,7 @@ def walk_drawn_kernel(
                             left_over += tl.sum(weighs.to(tl.float64), axis=0)
                     tl.debug_barrier()
                     if REPLACED == 0:
-                        tl.store(rest + gone, before * left_share + alike, (turns < tried) & (even > 0.0))
+                        tl.store(rest + gone, before * left_share + alike, spares)
                         here = turns == tried
                         gone = tl.where(here, proposed, gone)
                         weights = tl.where(here, weight, weights)
