@@ -12,7 +12,7 @@ from torch import Tensor
 from underpaint.algos.protocols import Grid
 from underpaint.runtime.device.kernels.fronts import FrontPass
 from underpaint.runtime.device.kernels.layout import Progress
-from underpaint.runtime.device.kernels.row_maths import DRAWN, draw, draw_excess, flip
+from underpaint.runtime.device.kernels.row_maths import DRAWN, copy_row, draw, draw_excess, flip
 from underpaint.runtime.device.kernels.walk import Verdicts, takes_part, tile
 from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
 
@@ -193,9 +193,7 @@ def settle_adaptive_kernel(
         tl.store(held + image, token)
         tl.store(lacked + image, lacking)
         if lacking != before:
-            for start in range(0, V, BLOCK):
-                code = start + tl.arange(0, BLOCK)
-                tl.store(offer + code, tl.load(row + code, code < V, other=0.0), code < V)
+            copy_row(row, offer, V, BLOCK)
 
 
 def settle_adaptive(

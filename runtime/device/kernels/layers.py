@@ -210,11 +210,13 @@ def product(
     to = out if isinstance(out, Heads) else Heads(*(hidden,) * 5, *(1,) * 9)
     made = hidden if isinstance(out, Heads) else out
     columns = weight.shape[0] // (2 if kind == GATE.value else 1)
-    block = min(64, max(16, next_power_of_2(lines)))
-    tile = 16 if lines > 64 or kind == GATE.value else 32
+    block = min(128, max(16, next_power_of_2(lines)))
+    # Many enough for all multiprocessors, and no smaller than that takes.
+    tile = (64 if columns >= 64 * 132 else 32) if lines > 16 else 16 if kind == GATE.value else 32
     tiles = -(-columns // tile)
     if kind == HEADS.value:
-        tile = max(16, next_power_of_2(to.half) if scales else 16)
+        half = max(16, next_power_of_2(to.half))
+        tile = half if scales else min(half, tile if lines > 16 else 16)
         tiles = columns // (2 * to.half) * -(-to.half // tile)
     launch(
         product_kernel,
@@ -238,6 +240,7 @@ def product(
         EPS=QK_NORM_EPS,
         MBLOCK=block,
         NBLOCK=tile,
-        KBLOCK=min(128 if hidden.element_size() == 2 else 32, max(16, next_power_of_2(width))),
+        KBLOCK=min(32 if hidden.element_size() > 2 else 128 if lines <= 16 else 64, max(16, next_power_of_2(width))),
+        warps=8 if lines > 64 else 4,
         stages=4,
     )

@@ -91,7 +91,7 @@ MUTANTS = {
     "its distribution keeps its place": (("move_behind", "row - done * V + code", "row + code"), agree("windows")),
     "drafts behind a shorter pass are forgotten": (("shift", "- done, 0) + behind", "- done, 0)"), agree("windows")),
     "the first token is the likeliest": (
-        ("likeliest", "tl.where(code == token, 1.0, 0.0)", "tl.where(code == 0, 1.0, 0.0)"),
+        ("likeliest", "one_hot(token, ", "one_hot(0, "),
         agree("windows", 0),
     ),
 }
