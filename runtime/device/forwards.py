@@ -44,7 +44,9 @@ class CachedPass(NamedTuple):
     live: int
     filled: Filled | None
 
-    def mix(self, layer: int, hidden: Tensor, norm: RMSNorm | None, qkv: Linear, turns: Turns, positions: Tensor) -> Tensor:
+    def mix(
+        self, layer: int, hidden: Tensor, norm: RMSNorm | None, qkv: Linear, turns: Turns, positions: Tensor
+    ) -> Tensor:
         """[R, T, H * head_dim]: the values mixed by the attention; keys and values go to the slots.
 
         hidden [R, T, F]: what `qkv` reads behind `norm`, if there is one. positions [B, T] int64: cells, below 0 on the

@@ -10,7 +10,6 @@ from torch import Tensor
 from underpaint.models.layers import QK_NORM_EPS
 from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
 
-
 PLAIN = tl.constexpr(0)
 GATE = tl.constexpr(1)
 HEADS = tl.constexpr(2)

@@ -104,6 +104,16 @@ def block_walk(rule: BlockVerification, shape: Shape, device: torch.device) -> D
     def decide(tree: BatchTree, depths: Tensor, out: Verdicts) -> None:
         nodes = next_power_of_2(max(2, shape.nodes))
         moved = row_bytes(tree, 2 * shape.nodes, 4 + 4)
-        launch_walk(walk_block_kernel, shape, tree, out, moved, left, NODES=nodes, BLOCK=tile(shape.vocab_size, wide=True), warps=8)
+        launch_walk(
+            walk_block_kernel,
+            shape,
+            tree,
+            out,
+            moved,
+            left,
+            NODES=nodes,
+            BLOCK=tile(shape.vocab_size, wide=True),
+            warps=8,
+        )
 
     return decide

@@ -121,6 +121,17 @@ def lantern_walk(rule: Lantern | LanternPP, shape: Shape, device: torch.device) 
 
     def decide(tree: BatchTree, depths: Tensor, out: Verdicts) -> None:
         moved = row_bytes(tree, shape.levels + 1, 4 + 8 + 8)
-        launch_walk(walk_lantern_kernel, shape, tree, out, moved, pools, left, BLOCK=tile(shape.vocab_size, wide=True), warps=8, **constants)
+        launch_walk(
+            walk_lantern_kernel,
+            shape,
+            tree,
+            out,
+            moved,
+            pools,
+            left,
+            BLOCK=tile(shape.vocab_size, wide=True),
+            warps=8,
+            **constants,
+        )
 
     return decide

@@ -183,7 +183,9 @@ MUTANTS = {
     ),
     "a draw counts up to the token before": (
         ("row_maths", ".to(tl.int64), axis=0) <= goal", ".to(tl.int64), axis=0) < goal"),
-        verdicts_agree("point", case("top_k", [-1], [0], [[0.0, 0.5, 0.5, *[0.0] * 5]], [*EVEN, *[0.0] * 4], bonus=0.0)),
+        verdicts_agree(
+            "point", case("top_k", [-1], [0], [[0.0, 0.5, 0.5, *[0.0] * 5]], [*EVEN, *[0.0] * 4], bonus=0.0)
+        ),
     ),
     "a rejected child leaves its parent's weight": (
         ("walk_traversal", "tl.where(total > 0.0, lowered, nothing)", "above"),
