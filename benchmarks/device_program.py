@@ -3,14 +3,14 @@
 Run: python -m benchmarks.device_program [--curves FOLDER] [--methods NAME,...]
 
 Every method's cycle at LlamaGen-XL's and a 7B model's sizes is run on tensors without numbers. Each node of its graph
-is charged the largest of three times: 2 microseconds, its bytes at the machine's nominal bandwidth, and the instructions
-that its machine code issues (see `tools.sass`; of PyTorch's own products only the first two). Weights are bfloat16,
-guidance a pair of rows, half of the picture cached. Waiting for memory and at barriers is left out, so a GPU is slower.
-Where a kernel's loops depend on data, the trips that its source states are counted: 18 for top-k's threshold, two tried
-children at every node of an accepted path. A program that waits for the device cannot be counted, so `waits` is 0; what `roofline` may choose is a
-program each, and the host waits for it once, behind it. MuLo-SD is three programs: draft and repair run many times a
-picture. `--curves` writes a cost curve for each machine and model, which `underpaint simulate run --machines FILE`
-reads. The last line is JSON.
+is charged the largest of three times: 2 microseconds, its bytes at the machine's nominal bandwidth, and the
+instructions that its machine code issues (see `tools.sass`; for PyTorch's products the first two alone). Weights are
+bfloat16, guidance a pair of rows, half of the picture cached. Waiting for memory and at barriers is left out, so a GPU
+is slower. Where a kernel's loops depend on data, the trips that its source states are counted: 18 for top-k's
+threshold, two tried children at every node of an accepted path. A program that waits for the device cannot be counted,
+so `waits` is 0; what `roofline` may choose is a program each, and the host waits for it once, behind it. MuLo-SD is
+three programs: draft and repair run many times a picture. `--curves` writes a cost curve for each machine and model,
+which `underpaint simulate run --machines FILE` reads. The last line is JSON.
 """
 
 import json
