@@ -70,7 +70,7 @@ class Heads(NamedTuple):
     scales: Tensor
     positions: Tensor
     first: int
-    count: int
+    new: int
     slot_count: int
     rows: int
     batch: int
@@ -83,7 +83,7 @@ class Heads(NamedTuple):
 @kernel
 def store_heads(to, low, high, head, line, lines, pair, TURNS: tl.constexpr, SCALES: tl.constexpr, EPS: tl.constexpr):
     """Both halves [M, D / 2] of one head at positions `line`, normalised and turned, as a query or into the slots."""
-    half, T, H, K = to.half, to.count, to.heads, to.shared
+    half, T, H, K = to.half, to.new, to.heads, to.shared
     kind = to.query.dtype.element_ty
     inside = (line < lines)[:, None] & (pair < half)[None, :]
     low, high = low.to(kind).to(tl.float32), high.to(kind).to(tl.float32)
@@ -138,7 +138,7 @@ def product_kernel(
     NBLOCK: tl.constexpr,
     KBLOCK: tl.constexpr,
 ) -> None:
-    """One program a (tile of columns, tile of positions); the norm is found first, from positions that lie in the cache."""
+    """One program a (tile of columns, tile of positions), which finds the norm of its positions first."""
     column = tl.program_id(0) * NBLOCK + tl.arange(0, NBLOCK)
     second = N  # where the other half's columns begin
     if KIND == HEADS:

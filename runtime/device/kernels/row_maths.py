@@ -130,7 +130,7 @@ def place_of(target, row, kind, token, V, uniform, scale, sums, OFFERED: tl.cons
 
 @kernel
 def draw_excess(target, row, kind, token, V, uniform, BLOCK: tl.constexpr, OFFERED: tl.constexpr = True):
-    """The index (int64) that `uniform` falls on in the cumulated excess, as `algos.chance.index_of`; V of an empty row."""
+    """The index (int64) that `uniform` falls on in the cumulated excess, as `algos.chance.index_of`; V if that is 0."""
     scale, sums = part_masses(target, row, kind, token, V, OFFERED, BLOCK)
     return place_of(target, row, kind, token, V, uniform, scale, sums, OFFERED, BLOCK)
 

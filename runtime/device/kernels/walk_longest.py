@@ -1,11 +1,11 @@
-"""The walks in which every node passes or fails by its own test: point proposals, greedy match, greedy LANTERN, typical.
+"""The walks in which every node passes or fails by its own test: points, greedy match, greedy LANTERN, typical.
 
 Two kernels: one tests all nodes at once, the other takes the longest path of nodes that passed, as `algos.accept`'s
 `point`, `greedy`, `lantern_greedy`, `typical` and `longest`.
 """
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import torch
 from torch import Tensor
@@ -197,7 +197,8 @@ def _walk_by_tests(
             kernel_, arguments, constants = test(tree, passes, logs)
             moved = row_bytes(tree, shape.nodes - 1)
             sizes = (shape.vocab_size, shape.nodes)
-            launch(kernel_, (shape.nodes - 1, shape.batch), moved, *arguments, *sizes, BLOCK=block, **constants)
+            grid, named = (shape.nodes - 1, shape.batch), {**constants, "BLOCK": block}
+            launch(kernel_, grid, moved, *arguments, *sizes, **cast(Any, named))
         launch_walk(
             walk_longest_kernel,
             shape,

@@ -95,6 +95,7 @@ SECOND = case("top_k", [-1, 0, 0], [0, 0, 1], [EVEN] * 3, EVEN, accept=0.3, resi
 DOWN = case("top_k", [-1, 0], [0, 2], [EVEN] * 2, EVEN, accept=0.9, residual=0.1, bonus=0.9)
 OWED = case("without_replacement", [-1, 0, 0], [0, 2, 0], [[0.5, 0.25, 0.25, 0.0]] * 3, EVEN, accept=0.97)
 OFFERED = case("without_replacement", [-1, 0, 0], [0, 2, 1], [[0.5, 0.375, 0.125, 0.0]] * 3, EVEN, accept=0.97)
+LATE = case("top_k", [-1], [0], [[0.0, 0.5, 0.5, *[0.0] * 5]], [*EVEN, *[0.0] * 4], bonus=0.0)
 FORKED = case("top_k", [-1, 0, 1, 0], [0, 1, 2, 2], [EVEN, [0, 0, 1, 0], [1, 0, 0, 0], [0, 1, 0, 0]], EVEN)
 
 
@@ -183,9 +184,7 @@ MUTANTS = {
     ),
     "a draw counts up to the token before": (
         ("row_maths", ".to(tl.int64), axis=0) <= goal", ".to(tl.int64), axis=0) < goal"),
-        verdicts_agree(
-            "point", case("top_k", [-1], [0], [[0.0, 0.5, 0.5, *[0.0] * 5]], [*EVEN, *[0.0] * 4], bonus=0.0)
-        ),
+        verdicts_agree("point", LATE),
     ),
     "a rejected child leaves its parent's weight": (
         ("walk_traversal", "tl.where(total > 0.0, lowered, nothing)", "above"),
