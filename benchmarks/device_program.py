@@ -21,8 +21,8 @@ from typing import Any, Final
 
 from benchmarks.report import finish, options, parse, refusing
 from underpaint.artifacts.cost_curve import FORMAT
+from underpaint.artifacts.files import check_file_writable
 from underpaint.artifacts.manifest import write_beside
-from underpaint.runtime.files import check_file_writable
 
 ROWS: Final = ("h200", "h100")
 CURVES: Final = ("h200", "a100")

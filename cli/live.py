@@ -16,8 +16,8 @@ _PANEL = "Live models"
 
 
 @dataclass(frozen=True, slots=True)
-class LiveOptions:
-    """A model of `transformers` in place of a folder of exported models."""
+class LiveModelOptions:
+    """A model of `transformers`."""
 
     live: Annotated[
         Path | None,
@@ -45,11 +45,26 @@ class LiveOptions:
         ),
     ] = None
 
+
+@dataclass(frozen=True, slots=True)
+class LiveOptions(LiveModelOptions):
+    """A model of `transformers` in place of a folder of exported models, and perhaps its drafter."""
+
+    drafter: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder of a drafter of the live model, of `train drafter`, SpecForge or speculators, for eagle2, adt "
+            "and other methods that draft with one.",
+            show_default=False,
+            rich_help_panel=_PANEL,
+        ),
+    ] = None
+
     def check(self, models: Path | None, resolution: int | None, low: Path | None, backend: str) -> None:
         """ValueError where options of folders and of live models are mixed."""
         if self.live is None:
-            if self.family is not None or self.grid is not None:
-                raise ValueError("--family and --grid describe a live model; name its folder with --live")
+            if self.family is not None or self.grid is not None or self.drafter is not None:
+                raise ValueError("--family, --grid and --drafter go with a live model; name its folder with --live")
             return
         others = {"--models": models, "--resolution": resolution, "--low": low}
         named = [name for name, value in others.items() if value is not None]
@@ -61,7 +76,7 @@ class LiveOptions:
 
     def preset(self, asked: str) -> str:
         """The preset: the papers' settings where the usual one was tuned on other models."""
-        from underpaint.runtime.methods.method_config import PAPER
+        from underpaint.runtime.methods.registry import PAPER
 
         return PAPER if self.live is not None and asked == USUAL_PRESET else asked
 
@@ -70,7 +85,7 @@ class LiveOptions:
         from underpaint.runtime.live.load import open_live
 
         assert self.live is not None
-        return open_live(self.live, self.family, self.grid)
+        return open_live(self.live, self.family, self.grid, drafter=self.drafter)
 
 
 def folder_of(models: "OpenModels") -> "Pipeline":

@@ -11,9 +11,10 @@ The target serves several grids, and so does its drafter: it reads features that
 rotary positions are the grid's. Steps take the grids in turn, each with as many cells a batch, as the target's did.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Final, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 import torch
@@ -40,6 +41,12 @@ from underpaint.training.loop import LoopSettings, Loss, TrainingResult, train
 from underpaint.training.precision import autocast
 from underpaint.training.tokens import TokenSet
 
+DrafterLoss: TypeAlias = Literal["distillation", "lk-alpha", "lk-lambda"]
+"""What a drafter's distributions are trained by; see `distribution_loss`."""
+_LK_DECAY: Final = 3.0
+"""Of the divergence's weight as acceptance grows: the best of the paper."""
+_LEAST_ACCEPTANCE: Final = 1e-5
+
 
 @dataclass(frozen=True, slots=True)
 class DrafterSettings:
@@ -58,10 +65,13 @@ class DrafterSettings:
     validated: int = 64
     validated_passes: int = 4
     drawn_share: float = 0.5
+    loss: DrafterLoss = "distillation"
 
     def __post_init__(self) -> None:
         if not 0 <= self.drawn_share <= 1:
             raise ValueError(f"drawn_share: expected a share from 0 to 1, got {self.drawn_share}")
+        if self.loss not in get_args(DrafterLoss):
+            raise ValueError(f"loss: expected one of {', '.join(get_args(DrafterLoss))}, got {self.loss!r}")
 
 
 def unroll_bias(length: int, depth: int) -> Tensor:
@@ -79,26 +89,33 @@ def unroll_bias(length: int, depth: int) -> Tensor:
     return torch.cat(blocks, dim=1) if blocks else torch.zeros(length, 0)
 
 
-def unroll(drafter: Decoder, features: Tensor, tokens: Tensor, passes: int) -> list[StepOutput]:
+def unroll(
+    drafter: Decoder, features: Tensor, tokens: Tensor, passes: int, *, prompt: int = 0, padding: Tensor | None = None
+) -> list[StepOutput]:
     """Run `passes` passes over whole sequences.
 
     Args:
         drafter: with its target's codes and head.
-        features: [B, T, D], the target's feature of the token before each of the T tokens.
-        tokens: int64 [B, T], of cells 0 to T - 1.
+        features: [B, T, F], the target's feature of the token before each of the T tokens.
+        tokens: int64 [B, T], of a prompt's positions, then of cells 0 to T - prompt - 1.
         passes: depth of the draft that is imitated.
+        prompt: positions of the prompt.
+        padding: [B], first positions of each row that nothing sees; None for none.
 
     Returns:
-        One output a pass; position j predicts the token of cell j + 1, and is meaningful from j = pass - 1 on.
+        One output a pass; position j predicts the token of cell j - prompt + 1, from j = prompt + pass - 1 on.
     """
     length = tokens.shape[1]
-    cells = torch.arange(length, device=tokens.device)
+    cells = torch.arange(-prompt, length - prompt, device=tokens.device)
     diagonal = torch.where(torch.eye(length, dtype=torch.bool), 0.0, float(MASKED_SCORE))
     keys, values = drafter.empty_cache(tokens.shape[0]), drafter.empty_cache(tokens.shape[0])
     outputs: list[StepOutput] = []
     for depth in range(1, passes + 1):
         among = causal_bias(length) if depth == 1 else diagonal
         bias = torch.cat([unroll_bias(length, depth), among], dim=1).to(tokens.device)
+        if padding is not None:
+            hidden = torch.arange(length, device=tokens.device) < padding[:, None]
+            bias = bias + float(MASKED_SCORE) * hidden.repeat(1, depth)[:, None]
         out = drafter.step(tokens, cells, bias, keys, values, features=features)
         outputs.append(out)
         keys = [torch.cat([held.to(new.dtype), new], dim=2) for held, new in zip(keys, out.keys, strict=True)]
@@ -107,77 +124,141 @@ def unroll(drafter: Decoder, features: Tensor, tokens: Tensor, passes: int) -> l
     return outputs
 
 
-@torch.no_grad()
-def _taught(target: CaptionedTarget, codes: Tensor, word_ids: Tensor) -> tuple[Tensor, Tensor]:
-    """Logits and features [B, cells, ...] of the frozen target in teacher forcing."""
-    logits, features = target(codes, word_ids)
-    return logits, features.float()
+class Taught(NamedTuple):
+    """What a frozen target says of whole sequences in teacher forcing; see `unroll` for `prompt` and `padding`.
+
+    Attributes:
+        tokens: int64 [B, T], of the prompt and of all cells but the last.
+        seen: [B, T, F], what the drafter reads: the target's feature before each of these tokens.
+        logits: [B, cells, V], the target's before each cell.
+        features: [B, cells, D], what its head reads there.
+        prompt: Positions of the prompt.
+        padding: [B], or None.
+    """
+
+    tokens: Tensor
+    seen: Tensor
+    logits: Tensor
+    features: Tensor
+    prompt: int = 0
+    padding: Tensor | None = None
+
+
+def distribution_loss(drafted: Tensor, target: Tensor, loss: DrafterLoss) -> Tensor:
+    """Mean distance of a drafter's distributions from its target's, given as logits [..., V].
+
+    Codes that the drafter cannot draft have a logit of `MASKED_SCORE`. What is distilled is the target's distribution
+    over the others. Acceptance is the sum of min(p, q), with the target's own p.
+
+    Args:
+        drafted: The drafter's.
+        target: The target's.
+        loss: "distillation" is the cross-entropy to the target. "lk-alpha" is the negative logarithm of acceptance.
+            "lk-lambda" goes from the divergence to one minus acceptance as that grows, by exp(-3 acceptance). The two
+            are LK losses (arXiv 2602.23881), position by position.
+    """
+    log_q = torch.log_softmax(drafted, dim=-1)
+    shared: Tensor = target.masked_fill(drafted <= float(MASKED_SCORE) / 2, float(MASKED_SCORE)).softmax(dim=-1)
+    cross = -(shared * log_q).sum(dim=-1)
+    if loss == "distillation":
+        return cross.mean()
+    accepted = acceptance(drafted, target)
+    if loss == "lk-alpha":
+        return -accepted.clamp(min=_LEAST_ACCEPTANCE).log().mean()
+    weight = torch.exp(-_LK_DECAY * accepted.detach())
+    divergence = cross - torch.special.entr(shared).sum(dim=-1)
+    blend: Tensor = weight * divergence + (1 - weight) * (1 - accepted)
+    return blend.mean()
+
+
+def acceptance(drafted: Tensor, target: Tensor) -> Tensor:
+    """Chance [...] that a token drawn from the drafter is accepted: the sum of min(p, q), from logits [..., V]."""
+    accepted: Tensor = torch.minimum(drafted.softmax(dim=-1), target.softmax(dim=-1)).sum(dim=-1)
+    return accepted
 
 
 def drafter_loss(outputs: Sequence[StepOutput], logits: Tensor, features: Tensor, settings: DrafterSettings) -> Tensor:
-    """Soft cross-entropy to the target's distribution plus SmoothL1 to its features, over the passes.
+    """The distance to the target's distributions plus SmoothL1 to its features, over the passes.
 
     `logits` and `features` are the target's, [B, T + 1, ...]; a drafter's position j is compared with j + 1.
     """
-    distribution = torch.softmax(logits[:, 1:], dim=-1)
     total = logits.new_zeros(())
     for depth, out in enumerate(outputs):
-        found = torch.log_softmax(out.logits[:, depth:], dim=-1)
-        cross = -(distribution[:, depth:] * found).sum(dim=-1).mean()
-        error = functional.smooth_l1_loss(out.features[:, depth:].float(), features[:, 1 + depth :])
-        total = total + settings.pass_decay**depth * (settings.logit_weight * cross + settings.feature_weight * error)
+        value = settings.logit_weight * distribution_loss(out.logits[:, depth:], logits[:, 1 + depth :], settings.loss)
+        if settings.feature_weight:
+            error = functional.smooth_l1_loss(out.features[:, depth:].float(), features[:, 1 + depth :])
+            value = value + settings.feature_weight * error
+        total = total + settings.pass_decay**depth * value
     return total
 
 
-def agreement(outputs: Sequence[StepOutput], logits: Tensor) -> list[float]:
-    """Share of positions, per depth, at which the drafter's first choice is the target's."""
-    wanted = logits[:, 1:].argmax(dim=-1)
-    return [
-        float((out.logits[:, depth:].argmax(dim=-1) == wanted[:, depth:]).float().mean())
-        for depth, out in enumerate(outputs)
-    ]
+@torch.no_grad()
+def by_depth(outputs: Sequence[StepOutput], logits: Tensor) -> dict[str, float]:
+    """Figures of each depth, over positions: "top1_K", how often the drafter's first choice is the target's, and
+    "acceptance_K", how often a token drawn from it would be accepted behind K - 1 right ones.
+    """
+    figures = {}
+    for depth, out in enumerate(outputs):
+        drafted, target = out.logits[:, depth:], logits[:, 1 + depth :]
+        figures[f"top1_{depth + 1}"] = float((drafted.argmax(dim=-1) == target.argmax(dim=-1)).float().mean())
+        figures[f"acceptance_{depth + 1}"] = float(acceptance(drafted, target).mean())
+    return figures
 
 
 @dataclass(frozen=True, slots=True)
 class Distillation:
-    """What a drafter learns from its frozen target, both on one grid: losses of batches, and how often they agree.
+    """What a drafter learns from its frozen target, on one grid, and how well it drafts.
 
-    settings: passes and weights of the loss. place: where both modules lie.
+    drafter: with its target's ends. settings: passes and weights of the loss. place: where both modules lie.
     """
 
-    teacher: CaptionedTarget
     drafter: Decoder
     settings: DrafterSettings
     place: torch.device
 
-    def loss(self, batch: tuple[Tensor, Tensor], random: np.random.Generator) -> Loss:
-        """The loss of a batch of `batch_of`, with the agreement of every pass; `random` draws the features' noise."""
-        settings, place = self.settings, self.place
-        codes, word_ids = (part.to(place) for part in batch)
-        generator = torch.Generator(device=place).manual_seed(int(random.integers(2**62)))
-        with autocast(place):
-            logits, features = _taught(self.teacher, codes, word_ids)
-            noise = 2 * torch.rand(features.shape, generator=generator, device=place) - 1
-            seen = (features + settings.feature_noise * noise)[:, :-1]
-            outputs = unroll(self.drafter, seen, codes[:, :-1], settings.passes)
-        value = drafter_loss(outputs, logits, features, settings)
-        shares = agreement([StepOutput(o.logits.detach(), o.features, [], []) for o in outputs], logits)
-        return Loss(value, {f"top1_{depth + 1}": share for depth, share in enumerate(shares)})
+    def outputs(self, taught: Taught, passes: int, random: np.random.Generator | None = None) -> list[StepOutput]:
+        """Passes over the cells; `random` draws noise for the features, as training takes it."""
+        seen, first = taught.seen, taught.prompt
+        if random is not None:
+            generator = torch.Generator(device=self.place).manual_seed(int(random.integers(2**62)))
+            noise = 2 * torch.rand(seen.shape, generator=generator, device=self.place) - 1
+            seen = seen + self.settings.feature_noise * noise
+        with autocast(self.place):
+            made = unroll(self.drafter, seen, taught.tokens, passes, prompt=first, padding=taught.padding)
+        return [StepOutput(out.logits[:, first:], out.features[:, first:], [], []) for out in made]
 
-    def shares_of(self, scenes: TokenSet) -> list[float]:
-        """`agreement` over the first `validated` scenes, for each of `validated_passes` passes."""
-        settings, place = self.settings, self.place
-        sums = np.zeros(settings.validated_passes)
-        together = at_once(scenes, 16)
-        starts = range(0, min(settings.validated, len(scenes.codes)), together)
-        for start in starts:
-            codes = torch.from_numpy(scenes.codes[start : start + together].astype(np.int64)).to(place)
-            word_ids = torch.from_numpy(scenes.words[start : start + together]).to(place)
-            with autocast(place):
-                logits, features = _taught(self.teacher, codes, word_ids)
-                outputs = unroll(self.drafter, features[:, :-1], codes[:, :-1], settings.validated_passes)
-            sums += agreement(outputs, logits)
-        return [float(share / len(starts)) for share in sums]
+    def loss(self, taught: Taught, random: np.random.Generator) -> Loss:
+        """The loss of a batch, with the figures of every pass."""
+        outputs = self.outputs(taught, self.settings.passes, random)
+        value = drafter_loss(outputs, taught.logits, taught.features, self.settings)
+        return Loss(value, by_depth(outputs, taught.logits))
+
+    @torch.no_grad()
+    def validated(self, batches: Iterable[Taught]) -> dict[str, float]:
+        """Mean figures of each of `validated_passes` passes."""
+        found, sizes = list[dict[str, float]](), list[int]()
+        for taught in batches:
+            found.append(by_depth(self.outputs(taught, self.settings.validated_passes), taught.logits))
+            sizes.append(len(taught.logits))
+        return {name: float(np.average([one[name] for one in found], weights=sizes)) for name in found[0]}
+
+
+@torch.no_grad()
+def taught_by(target: CaptionedTarget, codes: Tensor, word_ids: Tensor, place: torch.device) -> Taught:
+    """A captioned target's, of codes int64 [B, cells] under word ids int64 [B, prefix]."""
+    codes, word_ids = codes.to(place), word_ids.to(place)
+    with autocast(place):
+        logits, features = target(codes, word_ids)
+    features = features.float()
+    return Taught(codes[:, :-1], features[:, :-1], logits, features)
+
+
+def taught_scenes(target: CaptionedTarget, scenes: TokenSet, count: int, place: torch.device) -> Iterator[Taught]:
+    """`taught_by` of the first `count` scenes, some at once."""
+    together = at_once(scenes, 16)
+    for start in range(0, min(count, len(scenes.codes)), together):
+        codes = torch.from_numpy(scenes.codes[start : start + together].astype(np.int64))
+        yield taught_by(target, codes, torch.from_numpy(scenes.words[start : start + together]), place)
 
 
 def begun_drafter(target: Decoder) -> Decoder:
@@ -250,9 +331,8 @@ def train_drafter(
     validated += [("drawn_", side, kept) for side, (_, kept) in held.items()]
     teacher = on_grid(teacher.requires_grad_(False).to(place), sides[-1])
     drafter = begun_drafter(teacher.decoder).to(place)
-    views = {
-        side: Distillation(on_grid(teacher, side), decoder_on_grid(drafter, side), settings, place) for side in sides
-    }
+    views = {side: Distillation(decoder_on_grid(drafter, side), settings, place) for side in sides}
+    teachers = {side: on_grid(teacher, side) for side in sides}
 
     def loss(step: int) -> Loss:
         side = sides[step % len(sides)]
@@ -264,14 +344,16 @@ def train_drafter(
             if learnt_from
             else batch_of(data, size, settings.condition_dropout, random)
         )
-        value, figures = views[side].loss(batch, random)
+        value, figures = views[side].loss(taught_by(teachers[side], *batch, place), random)
         return Loss(value, {f"{name}_{side * STRIDE}": figure for name, figure in figures.items()})
 
     def validate() -> dict[str, float]:
         return {
-            f"{name}top1_{depth + 1}_{side * STRIDE}": share
+            f"{name}{figure}_{side * STRIDE}": share
             for name, side, scenes in validated
-            for depth, share in enumerate(views[side].shares_of(scenes))
+            for figure, share in views[side]
+            .validated(taught_scenes(teachers[side], scenes, settings.validated, place))
+            .items()
         }
 
     described = {"kind": "drafter", "resolution": sides[-1] * STRIDE, "grids": sides}

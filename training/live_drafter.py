@@ -6,10 +6,13 @@ teacher forcing, batch by batch, so no features are stored. Losses and unrolling
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from hashlib import sha256
 from pathlib import Path
-from typing import Final, NamedTuple
+from time import perf_counter
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -18,25 +21,29 @@ from torch import Tensor
 
 from underpaint.algos.arrays import IntArray
 from underpaint.algos.rows import SamplingParams
-from underpaint.artifacts.decoder_config import DecoderConfig
 from underpaint.artifacts.decoder_graph import MASKED_SCORE
+from underpaint.artifacts.files import replacing
 from underpaint.artifacts.lock import held
-from underpaint.artifacts.whole_file import replacing
-from underpaint.models.checkpoints import load_whole
-from underpaint.models.config import build
-from underpaint.models.decoder import Decoder, StepOutput
-from underpaint.runtime.engines.drafter import EngineDrafter
-from underpaint.runtime.live.drafter import LiveDrafterDecoder, check_target, new_drafter, with_ends
+from underpaint.artifacts.strict_json import read_object
+from underpaint.models.decoder import Decoder
+from underpaint.runtime.live.drafter import check_eagle3, described, new_drafter, new_eagle3, target_layers
 from underpaint.runtime.live.generate import AcceleratedModel
-from underpaint.runtime.live.model import Ids, LiveModel, LiveModelError, target_fingerprint
-from underpaint.training.drafter import DrafterSettings, agreement, drafter_loss, unroll
+from underpaint.runtime.live.model import Ids, LiveModel, target_fingerprint
+from underpaint.training.drafter import Distillation, DrafterSettings, Taught
 from underpaint.training.history import Given
-from underpaint.training.loop import CHECKPOINT, LoopSettings, Loss, TrainingResult, train
+from underpaint.training.loop import LoopSettings, Loss, TrainingResult, train
 
 DRAWN: Final = "drawn.npy"
-KIND: Final = "live_drafter"
+ABOUT: Final = "drawn.json"
 _SAVED_EVERY: Final = 8
 """Pictures between two writes of what is drawn."""
+
+
+class MachineSpeed(NamedTuple):
+    """What a machine does in a second: multiplications and additions, and bytes read and written."""
+
+    operations: float
+    bytes: float
 
 
 class DrafterCosts(NamedTuple):
@@ -47,12 +54,69 @@ class DrafterCosts(NamedTuple):
         drafter_parameters: Weights that are learnt.
         drafter_bytes: Of these weights, their gradients, averages and the optimiser's moments, in float32.
         batch_bytes: Of the logits and features of a batch, over all passes: the larger part of what a step holds.
+        drawing: Operations and bytes of drawing one picture by plain decoding; lossless methods take fewer.
+        step: Operations and bytes of one training step.
     """
 
     target_bytes: int
     drafter_parameters: int
     drafter_bytes: int
     batch_bytes: int
+    drawing: MachineSpeed
+    step: MachineSpeed
+
+    def hours(self, speed: MachineSpeed, pictures: int, steps: int) -> tuple[float, float]:
+        """Hours of drawing so many pictures, at most, and of so many steps, at least, on a machine of this speed."""
+        drawing, step = (
+            max(work / rate for work, rate in zip(each, speed, strict=True)) for each in (self.drawing, self.step)
+        )
+        return pictures * drawing / 3600, steps * step / 3600
+
+
+def drafter_costs(
+    live: LiveModel, settings: DrafterSettings, eagle: Literal[1, 3] = 1, drafted_codes: int | None = None
+) -> DrafterCosts:
+    """Memory and work that training a drafter of this target takes.
+
+    Args:
+        live: The target; its weights are only counted.
+        settings: Batch and passes.
+        eagle: 1 for EAGLE-1 and EAGLE-2, 3 for EAGLE-3.
+        drafted_codes: Codes that an EAGLE-3 drafter can draft; None for all.
+    """
+    config, dim = live.decoder, live.decoder.dim
+    drafted = drafted_codes or live.codes
+    heads = config.heads * config.head_dim
+    layer = 4 * dim * heads + 3 * dim * config.hidden + 3 * dim
+    learnt = layer + 2 * dim**2
+    if eagle == 3:  # wider projections, three features, a norm and a head
+        learnt = layer + 3 * dim * heads + 3 * dim**2 + dim + drafted * dim
+    weights = list(live.body.parameters())
+    target = sum(weight.numel() * weight.element_size() for weight in weights)
+    counted = sum(weight.numel() for weight in weights) + live.codes * dim
+    positions, rows = config.cells + config.eol_tokens, 1 if live.uncond is None else 2
+    batch = settings.batch * config.cells * (config.vocab_size + 2 * dim) * 4 * (settings.passes + 1)
+    drawing = MachineSpeed(2.0 * counted * rows * positions, float(target * positions))
+    forward, backward = 2 * counted, 6 * (learnt + (live.codes * dim if eagle == 1 else 0)) * settings.passes
+    step = MachineSpeed(float(settings.batch * positions * (forward + backward)), float(target + learnt * 32))
+    return DrafterCosts(target, learnt, learnt * 4 * 5, batch, drawing, step)
+
+
+def measured_speed(like: Tensor) -> MachineSpeed:
+    """The speed of the device of a tensor, in its type: one large product, and one copy."""
+    square = torch.ones(1024, 1024, dtype=like.dtype, device=like.device)
+    many = torch.ones(1 << 24, dtype=torch.uint8, device=like.device)
+    return MachineSpeed(2.0 * 1024**3 / _seconds(lambda: square @ square), 2.0 * many.numel() / _seconds(many.clone))
+
+
+def _seconds(work: Callable[[], Tensor]) -> float:
+    """The least time of a few runs."""
+    found = []
+    for _ in range(4):
+        started = perf_counter()
+        float(work().ravel()[0])  # waits for a GPU
+        found.append(perf_counter() - started)
+    return min(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,16 +125,6 @@ class DrawnPictures:
 
     prompts: tuple[Ids, ...]
     codes: IntArray
-
-
-def drafter_costs(live: LiveModel, settings: DrafterSettings) -> DrafterCosts:
-    """Memory that training a drafter of this target takes."""
-    config = live.decoder
-    heads = config.heads * config.head_dim
-    learnt = 2 * config.dim**2 + 4 * config.dim * heads + 3 * config.dim * config.hidden + 3 * config.dim
-    target = sum(weight.numel() * weight.element_size() for weight in live.body.parameters())
-    batch = settings.batch * config.cells * (config.vocab_size + 2 * config.dim) * 4 * (settings.passes + 1)
-    return DrafterCosts(target, learnt, learnt * 4 * 5, batch)
 
 
 def draw_pictures(
@@ -93,28 +147,42 @@ def draw_pictures(
         progress: Called with the pictures drawn and wanted.
 
     Raises:
-        ValueError: `out` holds drawings of another shape, or the method is not lossless.
+        ValueError: `out` holds drawings of another target, of other prompts, or under another sampling.
     """
     live, path = fast.live, out / DRAWN
     params = params or live.sampling
+    digest = sha256(json.dumps([list(each) for each in prompts]).encode()).hexdigest()
+    about: dict[str, Any] = {"target": target_fingerprint(live), "prompts": digest, "grid": list(live.grid)}
+    about |= {"sampling": repr(params), "seed": seed}
     codes = np.full((len(prompts), live.grid.cells), -1, dtype=np.int32)
     with held(out):
         if path.is_file():
+            _check_same(read_object(out / ABOUT), about, path)
             codes = np.load(path)
-            if codes.shape != (len(prompts), live.grid.cells):
-                raise ValueError(
-                    f"{path}: expected drawings {[len(prompts), live.grid.cells]}, got {list(codes.shape)}; give the "
-                    "same prompts and grid, or another --out"
-                )
-        for index in np.flatnonzero(codes[:, 0] < 0).tolist():
-            condition = fast.condition(prompts[index])
-            codes[index] = fast.draw(condition, params, seed + index).drawing.tokens
-            if progress is not None:
-                progress(index + 1, len(prompts))
-            if (index + 1) % _SAVED_EVERY == 0:
-                _save(codes, path)
-        _save(codes, path)
+        else:
+            with replacing(out / ABOUT) as file:
+                file.write(json.dumps(about, indent=1).encode())
+        try:
+            for done, index in enumerate(np.flatnonzero(codes[:, 0] < 0).tolist()):
+                condition = fast.condition(prompts[index])
+                codes[index] = fast.draw(condition, params, seed + index).drawing.tokens
+                if progress is not None:
+                    progress(index + 1, len(prompts))
+                if (done + 1) % _SAVED_EVERY == 0:
+                    _save(codes, path)
+        finally:
+            _save(codes, path)
     return DrawnPictures(tuple(tuple(each) for each in prompts), codes.astype(np.int64))
+
+
+def _check_same(kept: dict[str, Any], about: dict[str, Any], path: Path) -> None:
+    """ValueError unless drawings that are there are those that are wanted."""
+    for name, value in about.items():
+        if kept.get(name) != value:
+            raise ValueError(
+                f"{path}: expected drawings of {name} {value!r}, got {kept.get(name)!r}; give the same prompts, model "
+                "and sampling to go on, or another --out"
+            )
 
 
 def _save(codes: NDArray[np.int32], path: Path) -> None:
@@ -123,31 +191,33 @@ def _save(codes: NDArray[np.int32], path: Path) -> None:
 
 
 @torch.no_grad()
-def teach(live: LiveModel, prompts: Sequence[Ids], codes: IntArray) -> tuple[Tensor, Tensor]:
-    """Logits [B, cells, V] and features [B, cells, D] of the target before each cell, by teacher forcing.
+def teach(live: LiveModel, prompts: Sequence[Ids], codes: IntArray, layers: tuple[int, ...] = ()) -> Taught:
+    """What the target says of pictures by teacher forcing, and what a drafter of these `layers` reads.
 
     Args:
         live: The target.
         prompts: B prompts, of any lengths; shorter ones are padded in front, and padding is hidden.
         codes: [B, cells].
+        layers: See `LiveModel.hidden`.
     """
     device = next(live.body.parameters()).device
+    prompts = [(*row, *live.appended) for row in prompts]
     longest = max(map(len, prompts))
     ids = torch.tensor([(0,) * (longest - len(row)) + tuple(row) for row in prompts], device=device)
     padding = torch.tensor([longest - len(row) for row in prompts], device=device)
-    pieces, feeding = [live.embed_ids(ids)], [longest - 1]
-    drawn = live.embed_codes(torch.as_tensor(codes, device=device))
+    drawn = torch.as_tensor(codes, device=device)
+    tokens = torch.cat([ids[:, 1:] + live.codes, drawn[:, :-1]], dim=1)
+    pieces, cells = [ids + live.codes], np.arange(live.grid.cells)
+    feeding = longest - 1 + cells
     if live.eol_id is None:
         pieces.append(drawn[:, :-1])
-        feeding = [longest - 1 + cell for cell in range(live.grid.cells)]
     else:
         width = live.grid.width
-        ends = live.embed_ids(torch.full((len(prompts), 1), live.eol_id, device=device))
+        ends = torch.full((len(prompts), 1), live.eol_id + live.codes, device=device)
         for row in range(live.grid.height):
             pieces += [drawn[:, row * width : (row + 1) * width], ends]
-        cells = np.arange(live.grid.cells)
-        feeding = (longest - 1 + cells + cells // width).tolist()
-    embeds = torch.cat(pieces, dim=1)
+        feeding = feeding + cells // width
+    embeds = live.embed(torch.cat(pieces, dim=1))
     count = embeds.shape[1]
     places = torch.arange(count, device=device)
     seen = (places[None, :] <= places[:, None])[None] & (places >= padding[:, None])[:, None]
@@ -155,10 +225,44 @@ def teach(live: LiveModel, prompts: Sequence[Ids], codes: IntArray) -> tuple[Ten
     floor = max(float(MASKED_SCORE), float(torch.finfo(embeds.dtype).min))
     mask = torch.zeros(seen.shape, dtype=embeds.dtype, device=device).masked_fill(~seen, floor)
     positions = live.position_ids((places - padding[:, None]).clamp(min=0), longest - padding[:, None])
-    hidden = live.body(
-        inputs_embeds=embeds, attention_mask=mask[:, None], position_ids=positions, use_cache=False
-    ).last_hidden_state[:, feeding]
-    return live.head(hidden).float(), hidden.float()
+    hidden, states = live.hidden(
+        layers, inputs_embeds=embeds, attention_mask=mask[:, None], position_ids=positions, use_cache=False
+    )
+    before = np.concatenate([np.arange(longest - 1), feeding[:-1]])
+    hidden = hidden[:, feeding]
+    logits = live.head(hidden).float()
+    return Taught(tokens, states[:, before].float(), logits, hidden.float(), longest - 1, padding)
+
+
+def common_codes(codes: IntArray, count: int, vocabulary: int) -> IntArray:
+    """The `count` codes of 0 to `vocabulary` - 1 that are most often drawn, ascending; of equals the lower ones."""
+    often = np.bincount(np.ravel(codes), minlength=vocabulary)
+    return np.sort(np.argsort(-often, kind="stable")[:count])
+
+
+def check_drafter(
+    live: LiveModel, prompts: Sequence[Ids], settings: DrafterSettings, eagle: Literal[1, 3], drafted_codes: int | None
+) -> IntArray:
+    """The pictures to learn from, by number: those of other prompts than the first `validated`.
+
+    Raises:
+        ValueError: There are none, or a drafter of these options cannot be trained for this target.
+    """
+    apart = set(prompts[: settings.validated])
+    learnt = [row for row, prompt in enumerate(prompts) if row >= settings.validated and prompt not in apart]
+    if not learnt:
+        raise ValueError(
+            f"pictures: expected more than the {settings.validated} kept for validation, of other prompts, got "
+            f"{len(prompts)} of {len(set(prompts))} prompts; give more prompts, or keep fewer for validation"
+        )
+    if drafted_codes is not None and (eagle != 3 or not 1 <= drafted_codes <= live.codes):
+        raise ValueError(
+            f"drafted codes: expected 1 to {live.codes:,}, of an EAGLE-3 drafter, got {drafted_codes:,} with EAGLE-"
+            f"{eagle}; leave them out to draft all"
+        )
+    if eagle == 3:
+        check_eagle3(live)
+    return np.array(learnt, dtype=np.int64)
 
 
 def train_live_drafter(
@@ -169,87 +273,65 @@ def train_live_drafter(
     settings: DrafterSettings | None = None,
     loop: LoopSettings,
     seed: int = 0,
+    eagle: Literal[1, 3] = 1,
+    drafted_codes: int | None = None,
 ) -> TrainingResult:
     """Train a drafter of a live target into `out/checkpoint.pt`; a run that is there is continued.
 
     Args:
         live: The target; its weights are not changed.
-        drawn: Pictures that it drew; the first `settings.validated` are kept for validation.
+        drawn: Pictures that it drew. The first `settings.validated` are kept for validation, and pictures of the same
+            prompts are left out of training.
         out: Folder of the run.
         settings: Batch, passes and weights of the loss. `condition_dropout` is the share of rows that get the second
-            row's prompt, which guidance drafts with too.
+            row's prompt, which guidance drafts with too. An EAGLE-3 drafter has features of its own, so
+            `feature_weight` counts for EAGLE-1 alone.
         loop: Length and rates.
         seed: Of weights and batches.
+        eagle: 1 for EAGLE-1 and EAGLE-2, which draft with the same network; 3 for EAGLE-3.
+        drafted_codes: How many codes an EAGLE-3 drafter can draft, the commonest of the pictures; None for all.
 
     Returns:
-        How the run ended; its validation holds "top1_K", how often the drafter's first choice K tokens past the root is
-        the target's, on pictures that are kept apart.
+        How the run ended; its validation holds the figures of `training.drafter.by_depth` on the pictures kept apart.
 
     Raises:
-        ValueError: Fewer pictures than are kept for validation, or a checkpoint of another run in `out`.
+        ValueError: Fewer pictures or prompts than are kept for validation, or a checkpoint of another run in `out`.
     """
     settings = settings or DrafterSettings()
     kept = settings.validated
-    if len(drawn.codes) <= kept:
-        raise ValueError(
-            f"pictures: expected more than the {kept} kept for validation, got {len(drawn.codes)}; draw more"
-        )
+    learnt = check_drafter(live, drawn.prompts, settings, eagle, drafted_codes)
     torch.manual_seed(seed)
-    drafter = new_drafter(live)
-
-    def outputs_of(
-        rows: IntArray, random: np.random.Generator | None, passes: int
-    ) -> tuple[list[StepOutput], Tensor, Tensor]:
-        prompts = [drawn.prompts[row] for row in rows]
-        if random is not None and live.uncond is not None:
-            dropped = random.random(len(rows)) < settings.condition_dropout
-            prompts = [live.uncond(ids) if drop else ids for ids, drop in zip(prompts, dropped, strict=True)]
-        codes = drawn.codes[rows]
-        logits, features = teach(live, prompts, codes)
-        seen = features
-        if random is not None:
-            generator = torch.Generator(device=features.device).manual_seed(int(random.integers(2**62)))
-            noise = 2 * torch.rand(features.shape, generator=generator, device=features.device) - 1
-            seen = features + settings.feature_noise * noise
-        tokens = torch.as_tensor(codes, device=features.device)
-        return unroll(drafter, seen[:, :-1], tokens[:, :-1], passes), logits, features
+    if eagle == 3:
+        settings = replace(settings, feature_weight=0.0)
+        chosen = common_codes(drawn.codes[learnt], drafted_codes or live.codes, live.codes)
+        drafter: Decoder = new_eagle3(live, chosen)
+    else:
+        drafter = new_drafter(live)
+    layers = target_layers(drafter)
+    view = Distillation(drafter, settings, next(live.body.parameters()).device)
 
     def loss(step: int) -> Loss:
         random = np.random.default_rng([seed, step])
-        rows = random.integers(kept, len(drawn.codes), settings.batch)
-        outputs, logits, features = outputs_of(rows, random, settings.passes)
-        shares = agreement([StepOutput(o.logits.detach(), o.features, [], []) for o in outputs], logits)
-        figures = {f"top1_{depth + 1}": share for depth, share in enumerate(shares)}
-        return Loss(drafter_loss(outputs, logits, features, settings), figures)
+        rows = learnt[random.integers(0, learnt.size, settings.batch)]
+        prompts = [drawn.prompts[row] for row in rows]
+        if live.uncond is not None:
+            dropped = random.random(len(rows)) < settings.condition_dropout
+            prompts = [live.uncond(ids) if drop else ids for ids, drop in zip(prompts, dropped, strict=True)]
+        return view.loss(teach(live, prompts, drawn.codes[rows], layers), random)
 
-    def validate() -> dict[str, float]:
-        parts = np.array_split(np.arange(kept), -(-kept // settings.batch))
-        shares = [agreement(*outputs_of(rows, None, settings.validated_passes)[:2]) for rows in parts]
-        weights = [len(rows) for rows in parts]
-        means = np.average(np.array(shares), axis=0, weights=weights)
-        return {f"top1_{depth + 1}": float(share) for depth, share in enumerate(means)}
+    def held_out() -> Iterator[Taught]:
+        for rows in np.array_split(np.arange(kept), -(-kept // settings.batch)):
+            yield teach(live, [drawn.prompts[row] for row in rows], drawn.codes[rows], layers)
 
-    described = {"kind": KIND, "decoder": asdict(drafter.config), "target": target_fingerprint(live)}
     how = {"seed": seed, "settings": asdict(settings), "pictures": len(drawn.codes)}
-    return train(drafter, loss, out, loop, described, validate=validate, given=Given(how), title="drafter, live target")
-
-
-def load_live_drafter(live: LiveModel, path: Path) -> EngineDrafter:
-    """The drafter in `path` (a checkpoint or the folder of a run), ready for `underpaint.accelerate(drafter=...)`.
-
-    Raises:
-        LiveModelError: It was trained for another target, or is no such drafter.
-        ValueError: A damaged checkpoint.
-    """
-    path = path / CHECKPOINT if path.is_dir() else path
-    saved = load_whole(path)
-    config = saved.get("config", {})
-    if config.get("kind") != KIND:
-        raise LiveModelError(
-            f"{path}: expected a drafter of a live target (kind {KIND}), got {config.get('kind')!r}; train one for it"
-        )
-    check_target(live, str(config["target"]), str(path))
-    drafter: Decoder = Decoder(build(DecoderConfig, config["decoder"]))
-    drafter = with_ends(drafter, live)
-    drafter.load_state_dict(saved["model"])
-    return EngineDrafter(LiveDrafterDecoder(drafter), live.sampling)
+    about, given = described(drafter, live), Given(how)
+    return train(
+        drafter,
+        loss,
+        out,
+        loop,
+        about,
+        validate=lambda: view.validated(held_out()),
+        given=given,
+        title=f"drafter, EAGLE-{eagle}",
+    )

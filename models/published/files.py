@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from underpaint.algos.memory import lacks_memory
-from underpaint.artifacts.input_file import check_regular
+from underpaint.artifacts.files import check_regular
 from underpaint.artifacts.strict_json import read_object
 from underpaint.models.published.mapped import TensorFile, Tensors
 
@@ -87,6 +87,16 @@ def read_checkpoint(path: Path, dtype: torch.dtype = torch.float32) -> Checkpoin
         if empty:
             raise CheckpointError(
                 f"{file}: expected numbers in every parameter, {_some(empty)} has none; copy it again"
+            )
+        strange = sorted(
+            name
+            for name, value in inside.items()
+            if value.layout != torch.strided or value.is_meta or value.is_quantized
+        )
+        if strange:
+            raise CheckpointError(
+                f"{file}: expected plain dense tensors, {_some(strange)} is sparse, quantised or without numbers; "
+                "save it as a dense tensor"
             )
         known |= set(inside)
         opened.append(TensorFile(inside, _again(file) if _mapped(file) else None))

@@ -17,10 +17,9 @@ from underpaint.algos.protocols import FusedTreeLevel, FusedTreeSpec
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.step import Scored
 from underpaint.algos.tree import DraftTree, Verdict
-from underpaint.runtime.engines.context import EngineContext, EngineError
+from underpaint.runtime.engines.context import CPU, EngineContext, EngineError, load_decoder
 from underpaint.runtime.engines.engine import Engine, GuidanceEngines, LoadedDecoder, PassOutput
-from underpaint.runtime.engines.loading import CPU, load_decoder
-from underpaint.runtime.engines.masks import alone, causal, hide
+from underpaint.runtime.engines.pass_inputs import alone, causal, hide
 from underpaint.zoo.load import FOLDER
 
 _ROOT: Final = np.zeros(1, dtype=np.int64)
@@ -44,7 +43,7 @@ class EngineDrafter:
         context: EngineContext | None = None,
         backend: str = CPU,
     ) -> "EngineDrafter":
-        """The drafter `name` of a folder of models; see `engines.loading.load_decoder`."""
+        """The drafter `name` of a folder of models; see `engines.context.load_decoder`."""
         return cls(load_decoder(name, "drafter", folder, context, backend), params)
 
     def sample_by(self, params: SamplingParams) -> None:
@@ -55,6 +54,8 @@ class EngineDrafter:
         """Committed tokens that are not in the cache yet."""
         self._features: list[FloatArray] = []
         """[B, n, D] each, one after another: the target's features before those tokens, and before the next root."""
+        self.prompt_positions = 0
+        """Positions of a prompt, in front of the first cell."""
         self._root: int | None = None
         """The next root, once a verdict has named it."""
         self._root_probs: FloatArray | None = None
@@ -74,13 +75,18 @@ class EngineDrafter:
         return self.decoder.config.vocab_size
 
     @property
+    def feature_width(self) -> int:
+        """Numbers of the target's feature before a token."""
+        return self.decoder.config.dim
+
+    @property
     def fuses_chains(self) -> bool:
         return self.engine.fuses_chains
 
     def begin(self, scored: Scored) -> None:
         """See `Drafter`. Raises EngineError unless the features fit: as many rows and as wide as this drafter's."""
         self.engine.begin()
-        self._tokens = []
+        self._tokens, self.prompt_positions = [], 0
         self._features = [self._checked(scored)[:, -1:]]
         self._root = None
         self._forget_nodes()
@@ -154,7 +160,7 @@ class EngineDrafter:
         self._predicted: NDArray[np.float32] = np.empty(0, dtype=np.float32)
 
     def _checked(self, scored: Scored) -> FloatArray:
-        wanted = (self.engine.rows, scored.probs.shape[0], self.engine.config.dim)
+        wanted = (self.engine.rows, scored.probs.shape[0], self.feature_width)
         if scored.features is None or scored.features.shape != wanted:
             got = None if scored.features is None else scored.features.shape
             raise EngineError(
@@ -169,10 +175,10 @@ class EngineDrafter:
         if self._root is not None and root != self._root:
             raise EngineError(f"drafter: expected root {self._root}, the last verdict's token, got {root}")
         fed = np.array([*self._tokens, root], dtype=np.int64)
-        cells = self.engine.length + np.arange(fed.size)
+        cells = self.engine.cache.length - self.prompt_positions + np.arange(fed.size)
         features = self._features[0] if len(self._features) == 1 else np.concatenate(self._features, axis=1)
         result = self.engine.run(fed, cells, causal(fed.size), features=features, chain_levels=levels, tree=tree)
-        self.engine.commit(slice(None))
+        self.engine.cache.commit(slice(None))
         self._tokens = []
         self._count = 1
         self._depths = np.zeros(1, dtype=np.int64)
@@ -184,13 +190,15 @@ class EngineDrafter:
         engine, count = self.engine, tokens.size
         self._root_probs = None  # this pass writes where it lies
         if self._unwritten:
-            self._placed += engine.write_scratch(self._placed)
-        above, length = self._above[parents], engine.length
+            self._placed += engine.cache.write_scratch(self._placed)
+        above, length = self._above[parents], engine.cache.length
         depths = self._depths[parents] + 1
-        past_bias = np.empty((count, engine.slots), dtype=np.float32)
-        past_bias[:] = engine.past_bias[0]
-        past_bias[:, length : length + above.shape[1]] = hide(above)
-        result = engine.run(tokens, length - 1 + depths, alone(count), past_bias, self._predicted[:, parents])
+        seen = engine.cache.past_bias
+        committed = seen if self.prompt_positions else seen[0]  # rows differ by padding alone
+        past_bias = np.repeat(committed, count, axis=-2)
+        past_bias[..., length : length + above.shape[1]] = hide(above)
+        cells = length - self.prompt_positions - 1 + depths
+        result = engine.run(tokens, cells, alone(count), past_bias, self._predicted[:, parents])
         self._unwritten = True
         self._predicted = np.concatenate([self._predicted, result.features], axis=1)
         self._depths = np.concatenate([self._depths, depths])

@@ -1,8 +1,11 @@
-"""A drafter of a live model: one decoder layer that reads the target's features, run in torch beside it."""
+"""Drafters of a live model: one decoder layer that reads the target's features, run in torch beside it."""
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final, cast
 
 import numpy as np
 import torch
@@ -10,23 +13,36 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from underpaint.algos.arrays import FloatArray, IntArray
+from underpaint.algos.rows import SamplingParams
+from underpaint.algos.step import Scored
 from underpaint.artifacts.decoder_config import DecoderConfig
+from underpaint.models.checkpoints import load_whole, take_weights
+from underpaint.models.config import build
 from underpaint.models.decoder import Decoder, initialise
-from underpaint.runtime.live.engine import TorchPasses
+from underpaint.models.eagle3 import Eagle3Config, Eagle3Decoder
+from underpaint.runtime.engines.context import EngineError
+from underpaint.runtime.engines.drafter import EngineDrafter
+from underpaint.runtime.engines.pass_inputs import causal
+from underpaint.runtime.engines.target import EngineTarget, hiding
+from underpaint.runtime.live.engine import TorchEngine, TorchPasses
 from underpaint.runtime.live.model import LiveModel, LiveModelError, target_fingerprint
 
+KIND: Final = "live_drafter"
+"""The kind that a checkpoint of a live model's drafter says."""
+CHECKPOINT: Final = "checkpoint.pt"
+"""The file of a training run that holds the drafter."""
 _SCRATCH: Final = 640
 """Slots for drafted nodes, as exported drafters have: ten levels of the widest tree."""
 
 
-def new_drafter(live: LiveModel) -> Decoder:
-    """A drafter with random weights for a live target: EAGLE's one layer (arXiv 2401.15077) on the target's features.
+def drafter_config(live: LiveModel) -> DecoderConfig:
+    """Sizes of a drafter of a live target: one of its layers, with as many key heads as query heads.
 
-    Embeddings of codes and the head are the target's own, whatever they are made of; they are not learnt. It is fed no
-    line ends: codes have the rotary positions that they have in the target's sequence.
+    It reads the prompt as its target does, and no line ends: codes have the rotary positions that they have in the
+    target's sequence.
     """
     target = live.decoder
-    config = DecoderConfig(
+    return DecoderConfig(
         dim=target.dim,
         layers=1,
         heads=target.heads,
@@ -34,26 +50,69 @@ def new_drafter(live: LiveModel) -> Decoder:
         vocab_size=target.vocab_size,
         grid_side=target.grid_side,
         grid_width=target.grid_width,
-        prefix=1,
+        prefix=live.longest_prompt,
         norm_eps=target.norm_eps,
-        rope=target.rope,
+        rope="line",
         rope_base=target.rope_base,
         condition="none",
         drafter=True,
         fc_bias=False,
         eol_token=target.eol_token,
-        capacity=target.cells + _SCRATCH,
+        head_dim=target.head_dim,
+        capacity=live.longest_prompt + target.cells + _SCRATCH,
     )
-    drafter = Decoder(config)
+
+
+def new_drafter(live: LiveModel) -> Decoder:
+    """A drafter with random weights: EAGLE's one layer (arXiv 2401.15077) on the target's last features.
+
+    Embeddings and the head are the target's own, whatever they are made of; they are not learnt.
+    """
+    drafter = Decoder(drafter_config(live))
     initialise(drafter)
     return with_ends(drafter, live)
 
 
-def with_ends(drafter: Decoder, live: LiveModel) -> Decoder:
-    """The drafter with its target's embeddings and head, which are no weights of its own."""
+def new_eagle3(live: LiveModel, drafted: IntArray | None = None) -> Eagle3Decoder:
+    """A drafter of EAGLE-3 with random weights; its head starts as the target's where that is one matrix.
+
+    Args:
+        live: The target; of its layers, the features behind a low, a middle and a high one are read.
+        drafted: [K], ascending, the codes that it can draft; None for all.
+
+    Raises:
+        LiveModelError: The target's layers return no hidden states.
+    """
+    check_eagle3(live)
+    config, layers = drafter_config(live), live.decoder.layers
+    read = sorted(min(max(layer, 0), layers - 1) for layer in (2, layers // 2, layers - 3))
+    drafted = np.arange(live.codes) if drafted is None else np.asarray(drafted, dtype=np.int64)
+    drafter = Eagle3Decoder(Eagle3Config(config, tuple(read), len(drafted)))
+    initialise(drafter)
+    drafter.drafted.copy_(torch.from_numpy(drafted))
+    if live.code_ids is not None:
+        with torch.no_grad():
+            weight = next(live.body.parameters())
+            rows = live.head(torch.eye(config.dim, dtype=weight.dtype, device=weight.device)).T
+            drafter.head.weight.copy_(rows[drafter.drafted.to(rows.device)])
+    return cast(Eagle3Decoder, with_ends(drafter, live))
+
+
+def check_eagle3(live: LiveModel) -> None:
+    """LiveModelError where the target's layers return no hidden states."""
+    if isinstance(live.config, DecoderConfig):
+        raise LiveModelError(
+            f"eagle3: expected a model of transformers, whose layers return their features, got {live.family}; train "
+            "it a drafter with --eagle 1"
+        )
+
+
+def with_ends(drafter: Decoder, live: LiveModel, embed: Callable[[Tensor], Tensor] | None = None) -> Decoder:
+    """The drafter with its target's embeddings, or `embed`, and head; these are no weights of its own."""
     assert drafter.fc is not None
-    drafter.codes = _Borrowed(live.embed_codes, drafter.fc)  # type: ignore[assignment]
-    drafter.head = _Borrowed(live.head, drafter.fc)  # type: ignore[assignment]
+    drafter.codes = _Borrowed(embed or live.embed, drafter.fc)  # type: ignore[assignment]
+    if not isinstance(drafter, Eagle3Decoder):
+        drafter.head = _Borrowed(live.head, drafter.fc)  # type: ignore[assignment]
     return drafter.to(next(live.body.parameters()).device)
 
 
@@ -75,13 +134,91 @@ class _Borrowed(nn.Module):
         return result.to(self.weight.dtype)
 
 
-def check_target(live: LiveModel, fingerprint: str, name: str) -> None:
-    """LiveModelError unless a drafter was trained for this target."""
-    if target_fingerprint(live) != fingerprint:
+def target_layers(drafter: Decoder) -> tuple[int, ...]:
+    """Which of the target's hidden states a drafter reads; () for its last features."""
+    return drafter.eagle3.target_layers if isinstance(drafter, Eagle3Decoder) else ()
+
+
+def described(drafter: Decoder, live: LiveModel) -> dict[str, Any]:
+    """What a checkpoint says of its drafter, for `open_drafter` to rebuild it."""
+    about: dict[str, Any] = {"kind": KIND, "decoder": asdict(drafter.config), "target": target_fingerprint(live)}
+    if isinstance(drafter, Eagle3Decoder):
+        about["eagle3"] = {**asdict(drafter.eagle3), "decoder": asdict(drafter.config)}
+    return about
+
+
+def read_drafter(live: LiveModel, path: Path) -> Decoder:
+    """The drafter of a training run's folder or checkpoint, with its target's ends.
+
+    Raises:
+        LiveModelError: It was trained for another target, or is no such drafter.
+        ValueError: A damaged checkpoint.
+    """
+    path = path / CHECKPOINT if path.is_dir() else path
+    if not path.is_file():
         raise LiveModelError(
-            f"{name}: expected a drafter that was trained for this {live.family} model, got one of another target; "
+            f"--drafter {path}: expected {CHECKPOINT} of `underpaint train drafter`, or config.json and weights of "
+            "SpecForge or speculators, got neither; train a drafter first"
+        )
+    saved = load_whole(path)
+    config: Mapping[str, Any] = saved["config"]
+    if config.get("kind") != KIND:
+        raise LiveModelError(
+            f"{path}: expected a drafter of a live target (kind {KIND}), got {config.get('kind')!r}; train one for it "
+            "with `underpaint train drafter --live`"
+        )
+    if config["target"] != target_fingerprint(live):
+        raise LiveModelError(
+            f"{path}: expected a drafter that was trained for this {live.family} model, got one of another target; "
             "train one for it"
         )
+    if "eagle3" in config:
+        drafter: Decoder = Eagle3Decoder(build(Eagle3Config, config["eagle3"]))
+    else:
+        drafter = Decoder(build(DecoderConfig, config["decoder"]))
+    if drafter.config.grid != live.grid:
+        raise LiveModelError(
+            f"{path}: expected a drafter of {live.grid.height} x {live.grid.width} cells, got one of "
+            f"{drafter.config.height} x {drafter.config.width}; name its grid, or train one for this grid"
+        )
+    drafter = with_ends(drafter, live)
+    take_weights(drafter, saved["model"], path)
+    return drafter
+
+
+class LiveDrafter(EngineDrafter):
+    """Drafts for a live model: reads the prompt as its target does, then what the target committed."""
+
+    def __init__(self, drafter: Decoder, sampling: SamplingParams) -> None:
+        """See `read_drafter`."""
+        self.module = drafter
+        self._target: EngineTarget | None = None
+        super().__init__(LiveDrafterDecoder(drafter), sampling)
+
+    def follow(self, target: EngineTarget) -> None:
+        """Draft for this target, whose prompt is read at every `begin`."""
+        self._target = target
+
+    @property
+    def feature_width(self) -> int:
+        return self.decoder.config.dim * max(1, len(target_layers(self.module)))
+
+    def begin(self, scored: Scored) -> None:
+        super().begin(scored)
+        prompt = None if self._target is None else cast(TorchEngine, self._target.engine).prompt
+        if prompt is None or prompt.tokens.shape[1] < 2:
+            return
+        count = prompt.tokens.shape[1] - 1
+        self.engine.begin(prompt.padding)
+        bias = np.stack([hiding(causal(count), hidden) for hidden in prompt.padding])
+        self.engine.run(prompt.tokens[:, 1:], np.arange(-count, 0), bias, features=prompt.features[:, :-1])
+        self.engine.cache.commit(slice(None))
+        self.prompt_positions = count
+
+
+def open_drafter(live: LiveModel, path: Path) -> LiveDrafter:
+    """The drafter of a folder, ready for a live target; see `read_drafter`."""
+    return LiveDrafter(read_drafter(live, path), live.sampling)
 
 
 class LiveDrafterDecoder:
@@ -106,11 +243,17 @@ class LiveDrafterDecoder:
 
 
 class DrafterEngine(TorchPasses):
-    """Implements `engines.engine.Engine` for a drafter of `new_drafter`."""
+    """Implements `engines.engine.Engine` for a drafter of a live model."""
 
     def __init__(self, drafter: Decoder, rows: int) -> None:
         super().__init__(drafter.config, rows, drafter.head.weight)
         self._drafter = drafter
+
+    def _check(self, cells: IntArray) -> None:
+        if cells.max() >= self.config.cells:
+            raise EngineError(
+                f"drafter: expected cells up to {self.config.cells - 1}, got {cells.max()}; draft a shallower tree"
+            )
 
     def _forward(
         self, ids: Tensor, cells: IntArray, bias: Tensor, features: FloatArray | None

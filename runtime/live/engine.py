@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from time import perf_counter
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -15,18 +16,17 @@ from underpaint.algos.protocols import FusedTreeSpec
 from underpaint.algos.rows import SamplingParams
 from underpaint.artifacts.decoder_config import DecoderConfig
 from underpaint.artifacts.decoder_graph import MASKED_SCORE
-from underpaint.runtime.conditions import Condition
-from underpaint.runtime.engines.cache import CacheOwner, KeyValueCache
-from underpaint.runtime.engines.condition_encoder import ConditionEncoder, EncodedCondition
+from underpaint.runtime.conditions import Condition, ConditionEncoder, EncodedCondition
+from underpaint.runtime.engines.cache import KeyValueCache
 from underpaint.runtime.engines.context import EngineError
 from underpaint.runtime.engines.engine import PassOutput, PassTimer, check_cells
-from underpaint.runtime.engines.eol_tokens import EolLayout
+from underpaint.runtime.engines.pass_inputs import EolLayout
 from underpaint.runtime.engines.torch_sampling import sampled_probs
 from underpaint.runtime.live.memory import StaticCache
 from underpaint.runtime.live.model import Ids, LiveModel
 
 
-class TorchPasses(CacheOwner):
+class TorchPasses:
     """What engines that run a torch module share: cache, sampling where the logits are, masks and timing."""
 
     fuses_chains = fuses_trees = False
@@ -59,7 +59,7 @@ class TorchPasses(CacheOwner):
         if (features is not None) != self.config.drafter or chain_levels > 1 or tree is not None:
             reads = "features" if self.config.drafter else "no features"
             raise EngineError(f"live model: expected {reads}, and one level a pass; it fuses no chain and no tree")
-        check_cells(self.config, cells)
+        self._check(cells)
         started, count = perf_counter(), cells.shape[-1]
         ids = torch.tensor(np.broadcast_to(tokens, (self.rows, count)), device=self._like.device)
         logits, hidden = self._forward(ids, cells, self._bias(bias, past_bias, count), features)
@@ -69,6 +69,10 @@ class TorchPasses(CacheOwner):
         self.cost.seconds += perf_counter() - started
         return result
 
+    def _check(self, cells: IntArray) -> None:
+        """EngineError where a pass leaves the grid."""
+        check_cells(self.config, cells)
+
     def _forward(
         self, ids: Tensor, cells: IntArray, bias: Tensor, features: FloatArray | None
     ) -> tuple[Tensor, NDArray[np.float32]]:
@@ -77,10 +81,10 @@ class TorchPasses(CacheOwner):
 
     def _bias(self, bias: FloatArray, past_bias: FloatArray | None, count: int) -> Tensor:
         """The bias [B, T, S + T] of a pass, as the cache and the caller give it."""
-        past = self.past_bias if past_bias is None else np.asarray(past_bias)
-        whole = np.empty((self.rows, count, self.slots + count), dtype=np.float32)
-        whole[:, :, : self.slots] = past if past.ndim > 1 else past[None]
-        whole[:, :, self.slots :] = bias
+        past = self.cache.past_bias if past_bias is None else np.asarray(past_bias)
+        whole = np.empty((self.rows, count, self.cache.slots + count), dtype=np.float32)
+        whole[:, :, : self.cache.slots] = past if past.ndim > 1 else past[None]
+        whole[:, :, self.cache.slots :] = bias
         return torch.from_numpy(whole).to(self._like.device)
 
     def close(self) -> None:
@@ -92,25 +96,35 @@ def _none(rows: int, count: int) -> NDArray[np.float32]:
     return np.empty((rows, count, 0), dtype=np.float32)
 
 
+class PromptPass(NamedTuple):
+    """The pass over a prompt: tokens [B, P], as passes read them; features [B, P, F]; each row's padding in front."""
+
+    tokens: IntArray
+    features: NDArray[np.float32]
+    padding: tuple[int, ...]
+
+
 class TorchEngine(TorchPasses):
     """Implements `engines.engine.Engine` on a live model.
 
     Guidance, temperature, top-k and top-p are applied where the logits are; distributions alone come to the host.
     """
 
-    def __init__(self, live: LiveModel, rows: int, *, features: bool = False) -> None:
+    def __init__(self, live: LiveModel, rows: int, *, features: tuple[int, ...] | None = None) -> None:
         """Open an engine.
 
         Args:
             live: The model.
             rows: B, sequences of a pass.
-            features: Whether passes return hidden states, for drafters.
+            features: Which hidden states passes return, side by side, for drafters: see `LiveModel.features`. None
+                returns none.
         """
         super().__init__(live.decoder, rows, next(live.body.parameters()))
         self.live, self._features = live, features
         self._eol = EolLayout(self.config)
         self._padding = np.zeros((rows, 1), dtype=np.int64)
         self._prompt = 0
+        self.prompt: PromptPass | None = None
 
     def begin(self, hidden: Sequence[int] = (), cond_rows: NDArray[np.float32] | None = None) -> None:
         super().begin(hidden)
@@ -119,30 +133,24 @@ class TorchEngine(TorchPasses):
     def _forward(
         self, ids: Tensor, cells: IntArray, bias: Tensor, features: FloatArray | None
     ) -> tuple[Tensor, NDArray[np.float32]]:
-        if not self.slots:
+        if not self.cache.slots:
             self._prompt = int(np.count_nonzero(np.atleast_2d(cells)[0] < 0))
-        embeds, count = self._embed(ids), ids.shape[1]
+        embeds, count = self.live.embed(ids), ids.shape[1]
         mask = bias[:, None].masked_fill(bias[:, None] <= float(MASKED_SCORE), torch.finfo(self._like.dtype).min)
-        hidden: Tensor = self.live.body(
+        hidden, states = self.live.hidden(
+            self._features or (),
             inputs_embeds=embeds,
             attention_mask=mask.to(embeds.dtype),
             position_ids=self._positions(cells, count),
             past_key_values=self.memory,
             use_cache=True,
-        ).last_hidden_state
-        read = hidden.float().cpu().numpy() if self._features else _none(self.rows, count)
+        )
+        if self._features is None:
+            return self.live.head(hidden), _none(self.rows, count)
+        read = states.float().cpu().numpy()
+        if not self.cache.slots:
+            self.prompt = PromptPass(ids.cpu().numpy(), read, tuple(self._padding[:, 0].tolist()))
         return self.live.head(hidden), read
-
-    def _embed(self, ids: Tensor) -> Tensor:
-        """Embeddings [B, T, D] of tokens [B, T]: codes, and behind them vocabulary ids."""
-        codes = self.config.vocab_size
-        is_code = ids < codes
-        if bool(is_code.all()):
-            return self.live.embed_codes(ids)
-        others = self.live.embed_ids((ids - codes).clamp(min=0))
-        if not bool(is_code.any()):
-            return others
-        return torch.where(is_code[..., None], self.live.embed_codes(ids.clamp(max=codes - 1)), others)
 
     def _positions(self, cells: IntArray, count: int) -> Tensor:
         """Position ids of cells: a row's padding takes no place, as in the model's own `generate`."""
@@ -159,7 +167,7 @@ class LiveDecoder:
 
     row_counts: tuple[int, ...] | None = None
 
-    def __init__(self, live: LiveModel, *, features: bool = False) -> None:
+    def __init__(self, live: LiveModel, *, features: tuple[int, ...] | None = None) -> None:
         """See `TorchEngine`."""
         self.live, self.name, self._features = live, live.family, features
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,13 +16,12 @@ from underpaint.algos.protocols import Grid
 from underpaint.algos.rows import SamplingParams
 from underpaint.runtime.conditions import Condition
 from underpaint.runtime.drawing import Drawing, draw
-from underpaint.runtime.engines.drafter import EngineDrafter
+from underpaint.runtime.live.drafter import LiveDrafter, open_drafter
 from underpaint.runtime.live.families import Family, family_of
 from underpaint.runtime.live.model import LiveModel, LiveModelError
 from underpaint.runtime.live.pipeline import LivePipeline
 from underpaint.runtime.methods import DEFAULT_METHOD
-from underpaint.runtime.methods.method_config import PAPER
-from underpaint.runtime.methods.registry import build_method, resolve
+from underpaint.runtime.methods.registry import PAPER, build_method, resolve
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -149,7 +149,7 @@ def accelerate(
     method: str = DEFAULT_METHOD,
     *,
     processor: Any = None,
-    drafter: EngineDrafter | None = None,
+    drafter: LiveDrafter | Path | str | None = None,
     family: str | Family | None = None,
     grid: tuple[int, int] | None = None,
     settings: Sequence[str] = (),
@@ -162,7 +162,8 @@ def accelerate(
         model: A loaded image model; `runtime.live.families.FAMILIES` lists the supported ones.
         method: See `underpaint methods`; the default is lossless and needs no drafter.
         processor: The model's processor, for prompts in words; None looks for none.
-        drafter: A drafter that was trained for this model, for methods that need one.
+        drafter: A drafter that was trained for this model, for methods that need one; or its folder, of `underpaint
+            train drafter`, of SpecForge or of speculators.
         family: A name, or a function of one's own that makes a `LiveModel`; None goes by the model's class.
         grid: Rows and columns of tokens; None takes the family's usual size.
         settings: `name=value` texts, as `--set` takes them.
@@ -185,6 +186,8 @@ def accelerate(
         )
     model.eval()
     live = chosen(model, processor, grid=None if grid is None else Grid(*grid), longest_prompt=longest_prompt)
+    if isinstance(drafter, str | Path):
+        drafter = open_drafter(live, Path(drafter))
     return AcceleratedModel(LivePipeline(live, drafter, processor), method, settings, preset)
 
 

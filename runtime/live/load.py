@@ -8,6 +8,7 @@ from typing import Any
 
 from underpaint.algos.protocols import Grid
 from underpaint.artifacts.strict_json import read_object
+from underpaint.runtime.live.drafter import open_drafter
 from underpaint.runtime.live.families import FAMILIES, Family, family_of
 from underpaint.runtime.live.model import LiveModelError
 from underpaint.runtime.live.pipeline import LivePipeline
@@ -16,7 +17,14 @@ _OWN = "family"
 """The name of the function in a file that brings a family of one's own."""
 
 
-def open_live(folder: Path, family: str | None = None, grid: str | None = None, dtype: str = "auto") -> LivePipeline:
+def open_live(
+    folder: Path,
+    family: str | None = None,
+    grid: str | None = None,
+    dtype: str = "auto",
+    drafter: Path | None = None,
+    device: str = "cpu",
+) -> LivePipeline:
     """Load a model of `transformers` from a local folder; nothing is fetched.
 
     Args:
@@ -26,6 +34,8 @@ def open_live(folder: Path, family: str | None = None, grid: str | None = None, 
             the model's class.
         grid: Rows and columns of tokens, "48x48"; None takes the family's usual size.
         dtype: "auto" (as the weights are stored), "float32", "bfloat16" or "float16".
+        drafter: Folder of a drafter that was trained for the model; None for methods that need none.
+        device: Where the model goes.
 
     Raises:
         LiveModelError: No such folder, model class, family or grid; the message says what to do.
@@ -62,10 +72,11 @@ def open_live(folder: Path, family: str | None = None, grid: str | None = None, 
         raise LiveModelError(
             f"--live {folder}: the weights could not be loaded ({told[0] if told else error})"
         ) from error
-    model.eval()
+    model.eval().to(device)
     processor = _processor(library, folder)
     live = family_of(model, made)(model, processor, grid=sized, longest_prompt=1024)
-    return LivePipeline(live, None, processor, folder)
+    opened = None if drafter is None else open_drafter(live, drafter)
+    return LivePipeline(live, opened, processor, folder)
 
 
 def _processor(transformers: Any, folder: Path) -> Any:

@@ -117,6 +117,33 @@ class LiveModel:
             capacity=self.longest_prompt + grid.cells + eol,
         )
 
+    def embed(self, tokens: Tensor) -> Tensor:
+        """Embeddings [B, T, D] of tokens [B, T]: codes, and behind them vocabulary ids."""
+        is_code = tokens < self.codes
+        if bool(is_code.all()):
+            return self.embed_codes(tokens)
+        others = self.embed_ids((tokens - self.codes).clamp(min=0))
+        if not bool(is_code.any()):
+            return others
+        return torch.where(is_code[..., None], self.embed_codes(tokens.clamp(max=self.codes - 1)), others)
+
+    def hidden(self, layers: Sequence[int], **passed: Any) -> tuple[Tensor, Tensor]:
+        """Call the body.
+
+        Args:
+            layers: Which hidden states a drafter reads: 0 is the embedding, i what layer i returns, counted from 1; ()
+                for what the head reads.
+            **passed: As attention layers of `transformers` take them.
+
+        Returns:
+            What the head reads, [B, T, D], and the hidden states side by side, [B, T, n D].
+        """
+        if not layers:
+            last: Tensor = self.body(**passed).last_hidden_state
+            return last, last
+        made = self.body(**passed, output_hidden_states=True)
+        return made.last_hidden_state, torch.cat([made.hidden_states[layer] for layer in layers], dim=-1)
+
     def token_ids(self, tokens: IntArray) -> IntArray:
         """The ids that the model's own `generate` returns for codes [cells], line ends and closing ids included."""
         if self.code_ids is None:

@@ -16,10 +16,9 @@ from underpaint.algos.rows import SamplingParams
 from underpaint.algos.spatial.target import GridTarget
 from underpaint.algos.step import Drafter, Target
 from underpaint.runtime.conditions import Condition
-from underpaint.runtime.engines.drafter import EngineDrafter
-from underpaint.runtime.engines.grid_target import EngineGridTarget
 from underpaint.runtime.engines.images import Picture
-from underpaint.runtime.engines.target import EngineTarget
+from underpaint.runtime.engines.target import EngineGridTarget, EngineTarget
+from underpaint.runtime.live.drafter import LiveDrafter, target_layers
 from underpaint.runtime.live.engine import LiveDecoder, LiveEncoder
 from underpaint.runtime.live.model import LiveModel, LiveModelError, target_fingerprint
 from underpaint.runtime.methods.method import ModelTables, Timed
@@ -43,7 +42,7 @@ class LivePipeline:
     def __init__(
         self,
         live: LiveModel,
-        drafter: EngineDrafter | None = None,
+        drafter: LiveDrafter | None = None,
         processor: Any = None,
         folder: Path = Path(),
     ) -> None:
@@ -56,7 +55,10 @@ class LivePipeline:
             folder: Where the model was read from, for messages.
         """
         self.live, self._drafter, self._processor, self._folder = live, drafter, processor, folder
-        self.high = EngineTarget(LiveDecoder(live, features=drafter is not None), live.sampling, LiveEncoder(live))
+        read = None if drafter is None else target_layers(drafter.module)
+        self.high = EngineTarget(LiveDecoder(live, features=read), live.sampling, LiveEncoder(live))
+        if drafter is not None:
+            drafter.follow(self.high)
         self._tables: ModelTables | None = None
 
     @property

@@ -12,7 +12,7 @@ import numpy as np
 from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.tree import NO_TOKEN
 from underpaint.artifacts.arrays import ArrayForm
-from underpaint.artifacts.typed_json import Within
+from underpaint.artifacts.strict_json import Within
 
 if TYPE_CHECKING:
     from underpaint.sim.replay.trace import Trace
@@ -89,8 +89,8 @@ def check_values(trace: Trace) -> None:
         ("draft", trace.draft_tokens, trace.draft_probs),
         *(("distribution", one.distribution_tokens, one.distribution_probs) for one in trace.rows),
     ]
-    if 0 in trace.tokens.shape or 0 in trace.draft_probs.shape:
-        raise ValueError(f"expected at least one image, depth and token, got shape {trace.draft_probs.shape}")
+    if 0 in trace.target_probs.shape:
+        raise ValueError(f"expected at least one image, cell and token, got shape {trace.target_probs.shape}")
     for name, tokens, probs in pairs:
         _check_likeliest(name, tokens, probs, trace.vocab_size)
 

@@ -1,0 +1,133 @@
+"""`underpaint train drafter`: a drafter for a live target, on pictures that the target draws."""
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from underpaint.cli.errors import STOPPED
+from underpaint.cli.evaluation.prompts import PromptOptions, choose
+from underpaint.cli.live import LiveModelOptions
+from underpaint.cli.terminal import note, progress
+from underpaint.cli.train.options import Run, report
+
+if TYPE_CHECKING:
+    from underpaint.runtime.live.model import LiveModel
+    from underpaint.training.live_drafter import DrafterCosts
+
+_HELD_OUT = 64
+"""Pictures that are kept for validation; of few pictures an eighth."""
+
+
+class Eagle(StrEnum):
+    """Which drafter; EAGLE-2 drafts trees with the network of EAGLE-1."""
+
+    one = "1"
+    two = "2"
+    three = "3"
+
+
+class Loss(StrEnum):
+    """What the drafter's distributions are trained by."""
+
+    distillation = "distillation"
+    lk_alpha = "lk-alpha"
+    lk_lambda = "lk-lambda"
+
+
+def drafter(
+    *,
+    live: LiveModelOptions,
+    prompts: PromptOptions,
+    pictures: Annotated[
+        int, typer.Option(help="Pictures of each prompt, by seeds counted from --seed.", min=1, max=1_000_000)
+    ] = 1,
+    eagle: Annotated[
+        Eagle, typer.Option(help="1 or 2: one layer on the target's last features. 3: on those of three layers.")
+    ] = Eagle.one,
+    drafted_codes: Annotated[
+        int | None,
+        typer.Option(help="With --eagle 3: draft only so many codes, the commonest. Default: all.", min=1),
+    ] = None,
+    loss: Annotated[
+        Loss,
+        typer.Option(
+            help="distillation: cross-entropy to the target. lk-alpha, lk-lambda: acceptance itself (LK losses)."
+        ),
+    ] = Loss.distillation,
+    feature_weight: Annotated[
+        float, typer.Option(help="Weight of the distance to the target's features, of EAGLE-1.", min=0, max=1e6)
+    ] = 0.5,
+    passes: Annotated[int, typer.Option(help="Levels of a draft that training unrolls.", min=1, max=16)] = 3,
+    batch: Annotated[int, typer.Option(help="Pictures of a step.", min=1, max=4096)] = 16,
+    learning_rate: Annotated[float, typer.Option(help="AdamW's peak.", min=1e-9, max=1)] = 5e-4,
+    validate_every: Annotated[
+        int, typer.Option(help="Steps between two looks at the acceptance on held-out prompts.", min=1)
+    ] = 500,
+    run: Run,
+) -> None:
+    """Train a drafter for a live target: the target draws pictures, then EAGLE learns to draft them.
+
+    A stopped run goes on, whether it was drawing or training. Draw with the result by --live FOLDER --drafter OUT.
+    """
+    from underpaint.runtime.live.generate import AcceleratedModel
+    from underpaint.runtime.live.load import open_live
+    from underpaint.runtime.methods import DEFAULT_METHOD
+    from underpaint.runtime.methods.registry import PAPER
+    from underpaint.training.drafter import DrafterSettings
+    from underpaint.training.live_drafter import check_drafter, drafter_costs, draw_pictures, train_live_drafter
+    from underpaint.training.loop import LoopSettings
+
+    with run.started("runs/drafter") as folder:
+        if live.live is None:
+            raise ValueError("--live: expected the folder of a model of transformers, got none; name one")
+        if prompts.prompts_file is None:
+            raise ValueError("--prompts: expected a file of prompts, which the target draws, got none; name one")
+        pipeline = open_live(live.live, live.family, live.grid, device=run.device)
+        fast = AcceleratedModel(pipeline, DEFAULT_METHOD, (), PAPER)
+        ids = [condition.ids for condition in choose(pipeline, (), prompts).conditions for _ in range(pictures)]
+        settings = DrafterSettings(
+            batch=batch,
+            passes=passes,
+            feature_weight=feature_weight,
+            validated=min(_HELD_OUT, max(1, len(ids) // 8)),
+            loss=loss.value,
+        )
+        version: Literal[1, 3] = 3 if eagle is Eagle.three else 1
+        check_drafter(pipeline.live, ids, settings, version, drafted_codes)
+        loop = LoopSettings(steps=5000, learning_rate=learning_rate, validate_every=validate_every)
+        common = run.common(loop)
+        costs = drafter_costs(pipeline.live, settings, version, drafted_codes)
+        note(_told(costs, pipeline.live, len(ids), common["loop"].steps))
+        try:
+            with progress("drawing pictures", len(ids)) as advance:
+                drawn = draw_pictures(fast, ids, folder, seed=run.seed, progress=lambda done, whole: advance(done))
+        except KeyboardInterrupt:
+            typer.echo(f"stopped while drawing; the same command goes on with {folder}", err=True)
+            raise typer.Exit(STOPPED) from None
+        outcome = train_live_drafter(
+            pipeline.live,
+            drawn,
+            folder,
+            settings=settings,
+            loop=common["loop"],
+            seed=run.seed,
+            eagle=version,
+            drafted_codes=drafted_codes,
+        )
+        report(outcome, folder)
+    note(f"next: underpaint compare --live {live.live} --drafter {folder} --methods eagle2")
+
+
+def _told(costs: "DrafterCosts", live: "LiveModel", pictures: int, steps: int) -> str:
+    """What the run takes, in words."""
+    from underpaint.training.live_drafter import measured_speed
+
+    speed = measured_speed(next(live.body.parameters()))
+    drawing, training = costs.hours(speed, pictures, steps)
+    return (
+        f"memory: target {costs.target_bytes / 1e9:.2f} GB, drafter {costs.drafter_bytes / 1e9:.2f} GB "
+        f"({costs.drafter_parameters / 1e6:.1f} M weights), a batch {costs.batch_bytes / 1e9:.2f} GB\n"
+        f"time: drawing {pictures:,} pictures {drawing:.2g} hours at most, training {steps:,} steps {training:.2g} "
+        f"hours at least ({speed.operations / 1e12:.2g} TFLOPS and {speed.bytes / 1e9:.0f} GB/s measured here)"
+    )
