@@ -1,6 +1,6 @@
 """What a cycle on the device is made of, and the least time that it implies: a prediction, made without a GPU.
 
-Run: python -m benchmarks.device_program [--curves FOLDER] [--methods NAME,...]
+Run: python -m benchmarks.device_program [--curves FOLDER] [--machines NAME,...] [--methods NAME,...]
 
 Every method's cycle at LlamaGen-XL's and a 7B model's sizes is run on tensors without numbers. Each node of its graph
 is charged the largest of three times: 2 microseconds, its bytes at the machine's nominal bandwidth, and the
@@ -24,7 +24,7 @@ from underpaint.artifacts.cost_curve import FORMAT
 from underpaint.artifacts.files import check_file_writable
 from underpaint.artifacts.manifest import write_beside
 
-ROWS: Final = ("h200", "h100")
+ROWS: Final = ("h200", "h100", "a100")
 CURVES: Final = ("h200", "a100")
 """Machines of the table, and of the curves that the simulator reads."""
 SIZES: Final = (1, 2, 4, 8, 16, 32, 60)
@@ -34,6 +34,7 @@ FRONTIERS: Final = (1, 2, 4, 6, 8, 10)
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = options("device_program", __doc__)
     parser.add_argument("--curves", type=Path, help="folder for cost curves that the simulator reads")
+    parser.add_argument("--machines", default=",".join(ROWS), help="of the table, with commas between")
     parser.add_argument("--methods", help="count these methods alone, with commas between; without `--curves`")
     asked = parse(parser, arguments)
     if asked.curves is not None:
@@ -60,8 +61,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     kernels: dict[tuple[Any, ...], dict[str, Any]] = {}
     names = list(METHODS) if asked.methods is None else asked.methods.split(",")
-    if unknown := [name for name in names if name not in METHODS]:
-        parser.error(f"--methods: there is no {', '.join(unknown)}; known: {', '.join(METHODS)}")
+    machines = asked.machines.split(",")
+    for option, given, known in (("--methods", names, METHODS), ("--machines", machines, MACHINES)):
+        if unknown := [name for name in given if name not in known]:
+            parser.error(f"{option}: there is no {', '.join(unknown)}; known: {', '.join(known)}")
 
     def part_ms(program: Program, part: str, machine: Machine) -> float:
         return 1e-3 * sum(node.least_us(machine) for node in program.nodes if node.part == part)
@@ -85,12 +88,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 "bytes": sum(node.bytes for node in program.nodes),
                 "outside_bytes": sum(node.bytes for node in outside),
             }
-            for machine in ROWS:
+            for machine in machines:
                 outside_ms, inside_ms = (program.bound_ms(MACHINES[machine], part) for part in (False, True))
                 row[f"{machine}_outside_ms"], row[f"{machine}_ms"] = outside_ms, outside_ms + inside_ms
             rows.append(row)
             for launch in program.launches:
-                made = compile_for(launch, MACHINES[ROWS[0]].capability)
+                made = compile_for(launch, MACHINES[machines[0]].capability)
                 kernels.setdefault((model, *made), {"model": model, **made._asdict()})
         if asked.curves is None or asked.methods is not None:
             continue
@@ -130,7 +133,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for row in rows:
         print(
             f"{row['model']:12s} {row['method']:16s} {row['nodes']:4d} nodes, {row['outside_nodes']:3d} outside the "
-            f"models; H200 {row['h200_ms']:.3f} ms ({row['h200_outside_ms']:.3f} outside), H100 {row['h100_ms']:.3f} ms"
+            "models; "
+            + ", ".join(
+                f"{name} {row[f'{name}_ms']:.3f} ms ({row[f'{name}_outside_ms']:.3f} outside)" for name in machines
+            )
         )
     for one in kernels.values():
         print(
@@ -138,8 +144,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             f"{one['registers']:3d} registers, {one['stack']:3d} bytes of stack, {one['slots']:7d} slots a warp, "
             f"{one['bytes'] / 1e6:8.2f} MB"
         )
-    machines = {name: machine._asdict() for name, machine in MACHINES.items()}
-    finish({"rows": rows, "kernels": [*kernels.values()], "node_us": NODE_US, "machines": machines}, asked.out)
+    sizes = {name: MACHINES[name]._asdict() for name in machines}
+    finish({"rows": rows, "kernels": [*kernels.values()], "node_us": NODE_US, "machines": sizes}, asked.out)
 
 
 if __name__ == "__main__":
