@@ -35,6 +35,13 @@ class Loss(StrEnum):
     lk_lambda = "lk-lambda"
 
 
+class Layout(StrEnum):
+    """Libraries that keep drafters in a layout of theirs."""
+
+    specforge = "specforge"
+    speculators = "speculators"
+
+
 def drafter(
     *,
     live: LiveModelOptions,
@@ -64,12 +71,19 @@ def drafter(
     validate_every: Annotated[
         int, typer.Option(help="Steps between two looks at the acceptance on held-out prompts.", min=1)
     ] = 500,
+    layout: Annotated[
+        Layout | None,
+        typer.Option(help="With --eagle 3: also write it into OUT/LAYOUT as this library keeps drafters."),
+    ] = None,
     run: Run,
 ) -> None:
     """Train a drafter for a live target: the target draws pictures, then EAGLE learns to draft them.
 
     A stopped run goes on, whether it was drawing or training. Draw with the result by --live FOLDER --drafter OUT.
     """
+    from underpaint.models.eagle3 import Eagle3Decoder
+    from underpaint.runtime.live.drafter import read_drafter
+    from underpaint.runtime.live.drafter_layouts import code_ids, write_layout
     from underpaint.runtime.live.generate import AcceleratedModel
     from underpaint.runtime.live.load import open_live
     from underpaint.runtime.methods import DEFAULT_METHOD
@@ -81,6 +95,8 @@ def drafter(
     with run.started("runs/drafter") as folder:
         if live.live is None:
             raise ValueError("--live: expected the folder of a model of transformers, got none; name one")
+        if layout is not None and eagle is not Eagle.three:
+            raise ValueError(f"--layout {layout}: expected a drafter of --eagle 3, which it keeps, got --eagle {eagle}")
         if prompts.prompts_file is None:
             raise ValueError("--prompts: expected a file of prompts, which the target draws, got none; name one")
         pipeline = open_live(live.live, live.family, live.grid, device=run.device)
@@ -94,6 +110,8 @@ def drafter(
             loss=loss.value,
         )
         version: Literal[1, 3] = 3 if eagle is Eagle.three else 1
+        if layout is not None:
+            code_ids(pipeline.live)
         check_drafter(pipeline.live, ids, settings, version, drafted_codes)
         loop = LoopSettings(steps=5000, learning_rate=learning_rate, validate_every=validate_every)
         common = run.common(loop)
@@ -115,6 +133,10 @@ def drafter(
             eagle=version,
             drafted_codes=drafted_codes,
         )
+        if layout is not None:
+            trained = read_drafter(pipeline.live, folder)
+            assert isinstance(trained, Eagle3Decoder)
+            write_layout(pipeline.live, trained, folder / layout, layout.value, str(live.live.resolve()))
         report(outcome, folder)
     note(f"next: underpaint compare --live {live.live} --drafter {folder} --methods eagle2")
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from underpaint.algos.protocols import Grid
 from underpaint.artifacts.strict_json import read_object
-from underpaint.runtime.live.drafter import open_drafter
+from underpaint.runtime.live.drafter_layouts import open_drafter
 from underpaint.runtime.live.families import FAMILIES, Family, family_of
 from underpaint.runtime.live.model import LiveModelError
 from underpaint.runtime.live.pipeline import LivePipeline
