@@ -12,6 +12,20 @@ from underpaint.artifacts.typed_json import build_typed
 
 Precision: TypeAlias = Literal["fp32", "fp16", "bf16"]
 _MOST_SLOTS: Final = 1 << 20
+_SIZES: Final[Mapping[str, tuple[int, int]]] = {
+    "dim": (1, 1 << 16),
+    "layers": (1, 1 << 10),
+    "heads": (1, 1 << 12),
+    "hidden": (1, 1 << 18),
+    "vocab_size": (1, 1 << 22),
+    "height": (1, 1 << 10),
+    "width": (1, 1 << 10),
+    "prefix": (0, _MOST_SLOTS),
+    "cond_ids": (0, 1 << 22),
+    "kv_heads": (0, 1 << 12),
+    "head_dim": (0, 1 << 14),
+}
+"""The least and the most of each size, so that a damaged file is refused before its model is built."""
 """Of a cache: no model draws a million codes, and memory is taken for all of them."""
 
 
@@ -93,9 +107,12 @@ class DecoderConfig:
     capacity: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("dim", "layers", "heads", "hidden", "vocab_size", "height", "width"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}: expected at least 1, got {getattr(self, name)}")
+        for name, (least, most) in _SIZES.items():
+            size = getattr(self, name)
+            if size < least:
+                raise ValueError(f"{name}: expected at least {least}, got {size}")
+            if size > most:
+                raise ValueError(f"{name}: expected at most {most}, got {size}")
         width = self.head_dim or self.dim // self.heads
         if (not self.head_dim and self.dim % self.heads) or (self.rope == "grid" and width % 4) or width < 1:
             raise ValueError(

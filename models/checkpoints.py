@@ -27,6 +27,8 @@ _NEEDED: Final[Mapping[str, tuple[str, ...]]] = {
     "superres": ("superres",),
 }
 """The kinds that have a command of their own, and what the config of each says, without which nothing can be built."""
+MOST_WORDS: Final = 1 << 22
+MOST_CAPTION_DIM: Final = 1 << 16
 _TRAINED: Final = "network."
 """What the weights of samplers are called in a checkpoint, which may hold a critic too."""
 _WORLD: Final = Path("world.json")
@@ -181,10 +183,13 @@ def _published_vq(path: Path) -> VQModel:
 def target_of(saved: Mapping[str, Any], what: str | Path = "a target's checkpoint") -> CaptionedTarget:
     """The target in a checkpoint's mapping, which `what` names in errors; ValueError where it does not hold one."""
     config = saved["config"]
-    sizes, width = decoder_config(config), config_caption_dim(config)
-    if "words" not in config:
-        raise ValueError(f"{what}: it does not say its words; it is damaged or was edited: train it again")
-    target = CaptionedTarget(sizes, width, config["words"])
+    sizes, width, words = decoder_config(config), config_caption_dim(config), config.get("words")
+    if type(words) is not int or not 1 <= words <= MOST_WORDS:
+        raise ValueError(
+            f"{what}: it does not say its words: expected a number from 1 to {MOST_WORDS}, got {str(words)[:60]}; "
+            "it is damaged or was edited: train it again"
+        )
+    target = CaptionedTarget(sizes, width, words)
     take_weights(target, saved["model"], what)
     return target
 
@@ -199,8 +204,11 @@ def decoder_config(config: Mapping[str, Any]) -> DecoderConfig:
 def config_caption_dim(config: Mapping[str, Any]) -> int:
     """The width of caption features in a target's checkpoint; ValueError where it does not say."""
     found = config.get("caption_dim")
-    if type(found) is not int or found < 1:
-        raise ValueError(f"a target's checkpoint does not say the width of its captions: caption_dim is {found!r}")
+    if type(found) is not int or not 1 <= found <= MOST_CAPTION_DIM:
+        raise ValueError(
+            "a target's checkpoint does not say the width of its captions: expected caption_dim from 1 to "
+            f"{MOST_CAPTION_DIM}, got {str(found)[:60]}"
+        )
     return found
 
 

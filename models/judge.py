@@ -30,9 +30,11 @@ class JudgeConfig:
     features: int = 160
 
     def __post_init__(self) -> None:
-        if len(self.channels) != 4 or min(*self.channels, self.features) < 1:
+        sizes = (*self.channels, self.features)
+        if len(self.channels) != 4 or not 1 <= min(sizes) <= max(sizes) <= 1 << 14:
             raise ValueError(
-                f"judge: expected four positive channel counts and features >= 1, got {self.channels}, {self.features}"
+                "judge: expected four channel counts and features from 1 to 16384, got "
+                f"{self.channels}, {self.features}"
             )
 
     def to_dict(self) -> dict[str, Any]:

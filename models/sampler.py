@@ -36,9 +36,10 @@ class SamplerConfig:
 
     def __post_init__(self) -> None:
         sizes = (self.vocab_size, self.ratio, self.width, self.low_blocks, self.high_blocks, self.kernel_rows)
-        if self.direction not in get_args(Direction) or min(sizes) < 1:
+        if self.direction not in get_args(Direction) or not 1 <= min(sizes) <= max(sizes) <= 1 << 20:
             raise ValueError(
-                f"sampler: expected direction up or down and sizes of at least 1, got {self.direction!r} and {sizes}"
+                "sampler: expected direction up or down and sizes from 1 to 1048576, got "
+                f"{self.direction!r} and {sizes}"
             )
 
 
@@ -121,8 +122,11 @@ class SuperResolutionConfig:
     layers: int = 4
 
     def __post_init__(self) -> None:
-        if min(self.ratio, self.width) < 1 or self.layers < 2:
-            raise ValueError(f"super-resolution: expected sizes of at least 1 and 2 layers, got {self}")
+        if not (1 <= self.ratio <= 64 and 1 <= self.width <= 1 << 14 and 2 <= self.layers <= 1 << 10):
+            raise ValueError(
+                "super-resolution: expected a ratio from 1 to 64, a width from 1 to 16384 and 2 to 1024 layers, got "
+                f"{self}"
+            )
 
 
 class SuperResolution(nn.Module):

@@ -6,7 +6,7 @@ float in [-1, 1], layout [batch, 3, height, width]; codes are int64 in raster or
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,13 @@ from underpaint.models.vq_layers import Level, group_norm, middle
 
 # The published buffer has this length whatever the codebook size.
 USAGE_LENGTH = 65536
+
+
+MOST_CODES: Final = 1 << 20
+MOST_WIDTH: Final = 1 << 14
+MOST_BLOCKS: Final = 64
+MOST_STAGES: Final = 12
+"""Bounds on the sizes that a checkpoint may name, far above any published tokenizer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +39,22 @@ class VQConfig:
     num_res_blocks: int = 2
 
     def __post_init__(self) -> None:
+        for name, most in (
+            ("codebook_size", MOST_CODES),
+            ("codebook_embed_dim", MOST_WIDTH),
+            ("z_channels", MOST_WIDTH),
+            ("ch", MOST_WIDTH),
+            ("num_res_blocks", MOST_BLOCKS),
+        ):
+            if not 1 <= getattr(self, name) <= most:
+                raise ValueError(f"tokenizer: {name} must be from 1 to {most}, got {getattr(self, name)}")
+        for name in ("encoder_ch_mult", "decoder_ch_mult"):
+            mults = getattr(self, name)
+            if not 1 <= len(mults) <= MOST_STAGES or not all(1 <= mult * self.ch <= MOST_WIDTH for mult in mults):
+                raise ValueError(
+                    f"tokenizer: {name} must have 1 to {MOST_STAGES} factors of at least 1, with widths of at most "
+                    f"{MOST_WIDTH}, got {mults}"
+                )
         if len(self.encoder_ch_mult) != len(self.decoder_ch_mult):
             raise ValueError(
                 "encoder_ch_mult and decoder_ch_mult must have one length, or pictures change size; "

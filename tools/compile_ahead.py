@@ -9,20 +9,21 @@ its sizes alone is compiled at the largest of them, which take most registers, o
 import json
 import os
 import re
-import subprocess
 import sys
-import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from math import prod
 from operator import ge
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
-os.environ.setdefault("UNDERPAINT_TRITON", "compile")
+if __name__ == "__main__":
+    os.environ.setdefault("UNDERPAINT_TRITON", "compile")  # before the device runtime is imported
 
 import torch
 from torch import Tensor
 
+from tools import sass
 from underpaint.runtime.device.language import INTERPRETED, Launch
 
 CAPABILITIES: Final = (80, 90, 120)
@@ -54,8 +55,27 @@ ORDERS: Final[tuple[Literal["serial", "islands"], ...]] = ("islands", "serial")
 """Of MuLo-SD's repair; serially the likeliest token is taken, so that both ways of drawing are compiled."""
 
 
+class Machine(NamedTuple):
+    """A GPU as the cost model sees it. bandwidth: GB/s; processors: its multiprocessors; ghz: their clock."""
+
+    bandwidth: float
+    processors: int
+    ghz: float
+    capability: int
+
+
+MACHINES: Final = {
+    "h200": Machine(4800.0, 132, 1.98, 90),
+    "h100": Machine(3350.0, 132, 1.98, 90),
+    "a100": Machine(2039.0, 108, 1.41, 80),
+}
+"""Nominal bandwidths, as in `sim.latency.machines`, and boost clocks."""
 class Compiled(NamedTuple):
-    """A kernel on one capability. stack: bytes of local memory a thread, which is where spilled registers go."""
+    """A kernel on one capability.
+
+    stack: bytes of local memory a thread, which is where spilled registers go. slots: instructions that each warp of a
+    program issues, see `tools.sass`. bytes: what the launch must read and write.
+    """
 
     name: str
     capability: int
@@ -63,6 +83,17 @@ class Compiled(NamedTuple):
     stack: int
     shared: int
     warps: int
+    programs: int
+    slots: int
+    bytes: int
+
+    def issue_us(self, machine: Machine) -> float:
+        """Microseconds that the machine's schedulers need to issue it."""
+        waves = -(-self.programs // machine.processors)
+        return waves * self.slots * max(1.0, self.warps / 4) / (1e3 * machine.ghz)
+
+
+KERNELS: Final = Path(__file__).resolve().parents[1] / "runtime" / "device" / "kernels"
 
 
 def signature(launch: Launch) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -108,8 +139,27 @@ def largest(launches: Iterable[Launch]) -> list[Launch]:
     ]
 
 
+class _Binary(NamedTuple):
+    registers: int
+    stack: int
+    shared: int
+    blocks: list[sass.Block]
+
+
+_BINARIES: Final[dict[str, _Binary]] = {}
+
+
 def compile_for(launch: Launch, capability: int) -> Compiled:
     """Compile one launch; whatever Triton refuses it raises."""
+    key = repr((capability, launch.name, *signature(launch), launch.warps))
+    made = _BINARIES.get(key) or _BINARIES.setdefault(key, _compile(launch, capability))
+    names = dict(zip(launch.function.arg_names, launch.arguments, strict=False)) | launch.constants | launch.trips
+    slots = round(sass.slots(made.blocks, KERNELS, names))
+    sizes = (launch.warps, prod(launch.grid), slots, launch.bytes)
+    return Compiled(launch.name, capability, made.registers, made.stack, made.shared, *sizes)
+
+
+def _compile(launch: Launch, capability: int) -> _Binary:
     if INTERPRETED:
         raise RuntimeError("kernels are interpreted in this process; set UNDERPAINT_TRITON=compile before importing")
     import triton
@@ -118,25 +168,14 @@ def compile_for(launch: Launch, capability: int) -> Compiled:
 
     types, constants = signature(launch)
     source = ASTSource(fn=launch.function, signature=types, constexprs=constants)
-    options = {"num_warps": launch.warps, "enable_fp_fusion": False}
+    options = {"num_warps": launch.warps, "num_stages": launch.stages, "enable_fp_fusion": False}
     made = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
-    registers, stack = resources(made.asm["cubin"])
-    return Compiled(launch.name, capability, registers, stack, int(made.metadata.shared), launch.warps)
-
-
-def resources(cubin: bytes) -> tuple[int, int]:
-    """Registers and stack bytes of a thread, by the cuobjdump in Triton's wheel."""
-    import triton
-
-    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as held:
-        held.write(cubin)
-        held.flush()
-        told = subprocess.run([tool, "-res-usage", held.name], capture_output=True, text=True, check=True).stdout
-    found = re.search(r"REG:(\d+) STACK:(\d+)", told)
+    usage = sass.disassemble(made.asm["cubin"], "cuobjdump", "-res-usage")
+    found = re.search(r"REG:(\d+) STACK:(\d+)", usage)
     if found is None:
-        raise RuntimeError(f"cuobjdump: expected registers and stack, got {told!r}")
-    return int(found[1]), int(found[2])
+        raise RuntimeError(f"cuobjdump: expected registers and stack, got {usage!r}")
+    blocks = sass.blocks_of(sass.disassemble(made.asm["cubin"], "nvdisasm", "-c", "-g"))
+    return _Binary(int(found[1]), int(found[2]), int(made.metadata.shared), blocks)
 
 
 def main(arguments: Sequence[str]) -> int:

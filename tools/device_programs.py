@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import Any, Final, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -18,6 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from tools.compile_ahead import Machine, compile_for
 from underpaint.algos.draft.choice import NOTHING, Choice
 from underpaint.algos.protocols import Grid
 from underpaint.artifacts.decoder_config import DecoderConfig
@@ -30,6 +31,8 @@ from underpaint.runtime.device.language import Launch, Recording, recording
 from underpaint.runtime.device.low_models import LowDraft
 from underpaint.runtime.methods.multi_scale.device import IslandCycle, RepairForm
 
+NODE_US: Final = 2.0
+"""What a node of a graph takes at least."""
 _VIEWS = ("view", "_unsafe_view", "t", "transpose", "permute", "expand", "unsqueeze", "squeeze", "slice", "select")
 _NOTHING = ("detach", "empty", "alias", "lift_fresh", "empty_like", "as_strided", "unbind", "split", "unflatten")
 
@@ -40,6 +43,13 @@ class Node(NamedTuple):
     name: str
     bytes: int
     part: str
+    launch: Launch | None = None
+
+    def least_us(self, machine: Machine) -> float:
+        """The largest of what its launch, its bytes and its instructions take; PyTorch's kernels have no count of the
+        last."""
+        issue_us = 0.0 if self.launch is None else compile_for(self.launch, machine.capability).issue_us(machine)
+        return max(NODE_US, self.bytes / (machine.bandwidth * 1e3), issue_us)
 
 
 class Program(NamedTuple):
@@ -48,13 +58,12 @@ class Program(NamedTuple):
     nodes: tuple[Node, ...]
     launches: tuple[Launch, ...]
 
-    def bound_ms(self, bandwidth: float, node_us: float, forwards: bool) -> float:
-        """The least time of its nodes inside (`forwards`) or outside the models.
+    def bound_ms(self, machine: Machine, forwards: bool) -> float:
+        """The least time of its nodes inside (`forwards`) or outside the models, one after another.
 
-        bandwidth: GB/s; node_us: charged for each node beside its bytes.
+        Only where kernels are compiled: it reads their machine code.
         """
-        picked = [node for node in self.nodes if bool(node.part) == forwards]
-        return len(picked) * node_us * 1e-3 + sum(node.bytes for node in picked) / (bandwidth * 1e6)
+        return 1e-3 * sum(node.least_us(machine) for node in self.nodes if bool(node.part) == forwards)
 
 
 _PART: ContextVar[str] = ContextVar("part", default="")
@@ -70,7 +79,7 @@ class _Counting(TorchDispatchMode):
     def flush(self) -> None:
         """Take over the launches since the last operation."""
         for launch in self._held.launches[self._seen :]:
-            self._nodes.append(Node(launch.name, launch.bytes, launch.part))
+            self._nodes.append(Node(launch.name, launch.bytes, launch.part, launch))
         self._seen = len(self._held.launches)
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -87,8 +87,8 @@ class Roofline:
     chain_prior, chain_decay: those of `AcceptanceEstimator`, which shares the others; > 0, in [0, 1].
     probe_first, probe_most: where drafting does not seem to pay, one level is drafted all the same after so many
         cycles; each such trial doubles the wait for the next, from the first number up to the second; >= 1.
-    lookahead_interval: where a chain is forecast and a tree does not seem to pay, cycles until the next forecast of a
-        tree, >= 1.
+    lookahead_interval: cycles between forecasts of what is behind, >= 1: of a tree, where a chain is drafted; of
+        chains and drawn siblings, while the window is ahead.
     windows: passes over the window in a trial, >= 0; 0 leaves windows out. What the first half of them yields is
         forgotten, as they fill the window. least_window: drafts in a pass over it at least, >= 0: shorter passes would
         pay at once, but the drafts behind them would be no better at the next. 0: the length that pays best by the cost
@@ -141,6 +141,8 @@ class Roofline:
     _plain_cycles: int = field(init=False, repr=False, default=0)
     _probe_wait: int = field(init=False, repr=False, default=1)
     _lookahead_wait: int = field(init=False, repr=False, default=0)
+    _rival_rate: float = field(init=False, repr=False, default=0.0)
+    _rival_wait: int = field(init=False, repr=False, default=0)
     _grid: Grid = field(init=False, repr=False)
     _window: AcceptanceEstimator = field(init=False, repr=False)
     _window_trials: int = field(init=False, repr=False, default=0)
@@ -180,7 +182,7 @@ class Roofline:
         costs, most = (self._costs.siblings, self._costs.call_ms), max(1, self.siblings)
         self._drawn = DrawnTrees(first, *costs, most, self.max_depth, self.sibling_prior, self.with_replacement)
         self._drawn_trials = self.sibling_trial
-        self._grid, self._again = grid, Backoff(self.second_look)
+        self._grid, self._again, self._rival_wait = grid, Backoff(self.second_look), 0
         self._lost = NetLoss(self._costs.plain_ms, self.loss_budget)
         self._try_window()
 
@@ -210,8 +212,7 @@ class Roofline:
         deepest = min(self.max_depth, budget.max_depth, most)
         if deepest <= 0 or self._lost.is_too_large:
             return NOTHING
-        drawn = self._plan_drawn(drafter)
-        if drawn is not NO_TREE and self._drawn_trials and self._knows_enough:
+        if self._drawn_trials and self._knows_enough and self._draws(drafter):
             self._drawn_trials -= 1  # before the window's trial, behind which the drafter would have more to read
             return self._choice_of_drawn(self._drawn.trial_tree(), budget)
         longest = self._longest_window(drafter, budget, most)
@@ -220,16 +221,13 @@ class Roofline:
             if self._window_trials == self.windows // 2:  # what the first passes yielded, which fill it, is forgotten
                 self._window = self._new_estimator()
             return Choice("window", min(self._trial_length, longest))
-        chain, window = NO_CHAIN, self._window.best_chain(self._cell, longest, self._costs.window)
-        window_rate = self.window_margin * window.rate
-        if self.longest_chain and fuses_chains(drafter):
-            longest_chain = min(self.longest_chain, budget.max_depth, most)
-            chain = self._acceptance.best_chain(self._cell, longest_chain, self._costs.chain)
-        rate = max(chain.rate, drawn.rate, self._plain_rate)
-        if window.rate > self._plain_rate and window_rate > rate:
-            if self._again.is_due() and self._tree_pays(window_rate, deepest, most):
+        window = self._window.best_chain(self._cell, longest, self._costs.window)
+        if window.rate > self._plain_rate and self._window_leads(self.window_margin * window.rate, drafter, budget):
+            if self._again.is_due() and self._tree_pays(self.window_margin * window.rate, deepest, most):
                 return Choice("tree", deepest)
             return Choice("window", window.levels)
+        chain, drawn = self._forecast_rivals(drafter, budget)
+        rate = max(chain.rate, drawn.rate, self._plain_rate)
         if longest and self._again.is_due():
             self._try_window()
         drafts = chain.levels > 0 or len(drawn.shape) > 1
@@ -243,6 +241,26 @@ class Roofline:
                 return self._choice_of_drawn(drawn, budget)
             return Choice("chain", chain.levels)
         return Choice("tree", deepest) if self.trees and self._time_to_probe() else NOTHING
+
+    def _window_leads(self, rate: float, drafter: object, budget: Budget) -> bool:
+        """Whether chains and drawn siblings are behind this rate; both are forecast now and then while they are."""
+        if self._drafted == "window" and self._rival_wait:
+            self._rival_wait -= 1
+        else:
+            chain, drawn = self._forecast_rivals(drafter, budget)
+            self._rival_rate, self._rival_wait = max(chain.rate, drawn.rate), self.lookahead_interval - 1
+        return rate > max(self._rival_rate, self._plain_rate)
+
+    def _forecast_rivals(self, drafter: object, budget: Budget) -> tuple[ChainForecast, StaticTree]:
+        """The best chain in one call and the best tree of drawn siblings; of rate 0 where there is none."""
+        chain, most = NO_CHAIN, min(self._costs.most, budget.max_nodes - 1)
+        if self.longest_chain and fuses_chains(drafter):
+            longest = min(self.longest_chain, budget.max_depth, most)
+            chain = self._acceptance.best_chain(self._cell, longest, self._costs.chain)
+        return chain, self._drawn.best(self._cell) if self._draws(drafter) else NO_TREE
+
+    def _draws(self, drafter: object) -> bool:
+        return self.siblings > 0 and draws_siblings(drafter)
 
     def _choice_of_drawn(self, planned: StaticTree, budget: Budget) -> Choice:
         shape = within(planned.shape, budget)
@@ -265,10 +283,6 @@ class Roofline:
     def _knows_enough(self) -> bool:
         """Whether anything but a tree of likeliest tokens may be tried: such a tree comes before, if there are any."""
         return self._calibration.knows_any or not self.trees
-
-    def _plan_drawn(self, drafter: object) -> StaticTree:
-        """The best tree of drawn siblings; a root alone, of rate 0, where none can be had."""
-        return self._drawn.best(self._cell) if self.siblings and draws_siblings(drafter) else NO_TREE
 
     def _tree_pays(self, rate: float, deepest: int, most: int) -> bool:
         """Whether a tree of likeliest tokens should have a higher rate; then drafting pays, and is not put off."""

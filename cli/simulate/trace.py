@@ -32,11 +32,13 @@ from underpaint.cli.terminal import note, progress
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from underpaint.algos.protocols import Grid
     from underpaint.runtime.methods.method import ModelTables
     from underpaint.runtime.methods.method_config import MethodConfig
     from underpaint.runtime.methods.multi_scale.method import MuloMethod
     from underpaint.runtime.pipeline import Pipeline
     from underpaint.sim.replay.row_trace import RowRecorder
+    from underpaint.sim.replay.trace import Trace
 
 APART = 64
 """Chosen prompts that a trace leaves out unless told otherwise: those that `underpaint compare` starts from."""
@@ -67,9 +69,22 @@ def trace(
     resolution: Resolution = None,
     low: Low = None,
     backend: Backend = "cpu",
+    own_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--from",
+            help="Logits of your own model, an .npz file or a folder of them, in place of a model to draw with: "
+            "docs/how-to/trace-your-own-model.md.",
+            show_default=False,
+        ),
+    ] = None,
+    grid: Annotated[str, typer.Option(help="Rows and columns of the images of --from, as 24x24.")] = "",
     out: Annotated[Path, typer.Option(parser=output_file, help="The .npz file to write.")] = Path("runs/trace.npz"),
 ) -> None:
     """Draw by plain autoregression and record the distributions of target and drafter at every cell.
+
+    With --from nothing is drawn: the distributions are those of a file that your own model wrote. --temperature,
+    --top-k and --top-p are then applied to its logits.
 
     At temperature 0 the distributions are those at temperature 1, which the greedy rules read. `underpaint compare`
     chooses from
@@ -83,14 +98,27 @@ def trace(
     from underpaint.runtime.files import check_file_writable
     from underpaint.runtime.methods.method_config import PRESETS
     from underpaint.runtime.methods.registry import resolve
-    from underpaint.sim.replay.trace import Recorder, save
+    from underpaint.sim.replay.own_logits import trace_of_own
+    from underpaint.sim.replay.trace import Recorder
 
     with bad_input():
+        if out.suffix != ".npz":
+            raise ValueError(f"--out {out}: expected a name that ends in .npz")
+        if own_file is not None:
+            if models or low or methods or setting or guidance is not None:
+                raise ValueError(
+                    "--from: expected no --models, --low, --methods, --set or --guidance beside it, as nothing is "
+                    "drawn; apply guidance to the logits before you store them"
+                )
+            sampling = SamplingParams(temperature=temperature, top_k=top_k or 0, top_p=1.0 if top_p is None else top_p)
+            check_file_writable(out)
+            _finish(trace_of_own(_own_files(own_file), sampling, _read_grid(grid), keep or _KEEP), out)
+            return
+        if grid:
+            raise ValueError("--grid: expected --from beside it; a model that draws knows its own grid")
         config = resolve("ar", SamplingParams(temperature=temperature).temperature)
         if preset not in PRESETS:
             raise ValueError(f"--preset: expected one of {', '.join(PRESETS)}, got {preset!r}")
-        if out.suffix != ".npz":
-            raise ValueError(f"--out {out}: expected a name that ends in .npz")
         names = read_names(methods)
         own = settings_by_method(setting or [], names)
         configs = {name: resolve(name, temperature, None, own[name], preset) for name in names}
@@ -114,7 +142,7 @@ def trace(
                 at = session.rows_per_cycle
                 rows.add(session.target, session.drafter, image, at, noise_of(condition, seed))
             advance(done)
-    held = recorder.trace(
+    recorded = recorder.trace(
         {
             "model": dict(pipeline.fingerprint()),
             "sampler": dataclasses.asdict(sampling),
@@ -123,15 +151,48 @@ def trace(
         },
         [rows.trace() for _, rows in drafted_low],
     )
-    save(held, out)
-    figures = held.acceptance[:, :, 1:].mean(axis=(0, 2))
-    shown = ", ".join(f"{share:.3f}" for share in figures)
+    _finish(recorded, out)
+
+
+def _finish(recorded: "Trace", out: Path) -> None:
+    """Write the trace and say what is in it."""
+    from underpaint.sim.replay.trace import save
+
+    save(recorded, out)
+    figures = [
+        float(recorded.acceptance[:, depth, depth + 1 :].mean()) for depth in range(recorded.acceptance.shape[1])
+    ]
+    overlaps = ", ".join(f"{share:.3f}" for share in figures) or "no drafter"
     typer.echo(
-        f"{len(conditions)} images of {held.grid.cells} cells. Likeliest token {held.target_probs[..., 0].mean():.3f}, "
-        f"entropy {held.target_entropy.mean():.2f} nats, overlap of drafter and target by tokens past the root: {shown}"
+        f"{recorded.tokens.shape[0]} images of {recorded.grid.cells} cells. Likeliest token "
+        f"{recorded.target_probs[..., 0].mean():.3f}, entropy {recorded.target_entropy.mean():.2f} nats, overlap of "
+        f"drafter and target by tokens past the root: {overlaps}"
     )
     typer.echo(str(out))
-    note(f"next: underpaint simulate fit {shlex.quote(str(out))} makes a synthetic model of it")
+    name = shlex.quote(str(out))
+    note(
+        f"next: underpaint simulate sweep --model {name} --policies eagle2,adt --rules point "
+        "--machines a100/llamagen-xl"
+    )
+    note(f"      underpaint simulate fit {name} makes a synthetic model of it")
+
+
+def _own_files(path: Path) -> list[Path]:
+    files = sorted(path.glob("*.npz")) if path.is_dir() else [path]
+    if not files:
+        raise ValueError(f"--from {path}: expected a folder with .npz files, got none in it")
+    return files
+
+
+def _read_grid(text: str) -> "Grid | None":
+    from underpaint.algos.protocols import Grid
+
+    if not text:
+        return None
+    sides = text.lower().split("x")
+    if len(sides) != 2 or not all(side.isascii() and side.isdigit() and 0 < int(side) <= 4096 for side in sides):
+        raise ValueError(f"--grid: expected rows and columns as 24x24, got {text!r}")
+    return Grid(int(sides[0]), int(sides[1]))
 
 
 def read_trace_sizes(pipeline: "Pipeline", depths: int, keep: int, images: int) -> None:

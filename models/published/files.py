@@ -88,6 +88,16 @@ def read_checkpoint(path: Path, dtype: torch.dtype = torch.float32) -> Checkpoin
             raise CheckpointError(
                 f"{file}: expected numbers in every parameter, {_some(empty)} has none; copy it again"
             )
+        strange = sorted(
+            name
+            for name, value in inside.items()
+            if value.layout != torch.strided or value.is_meta or value.is_quantized
+        )
+        if strange:
+            raise CheckpointError(
+                f"{file}: expected plain dense tensors, {_some(strange)} is sparse, quantised or without numbers; "
+                "save it as a dense tensor"
+            )
         known |= set(inside)
         opened.append(TensorFile(inside, _again(file) if _mapped(file) else None))
         settings.update(own)

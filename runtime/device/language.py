@@ -86,7 +86,8 @@ def kernel(function: Callable[..., Any]) -> Any:
 class Launch(NamedTuple):
     """One node of a captured graph: a kernel with its arguments.
 
-    bytes: what it must read and write at least. part: what `recording` was told that it is part of.
+    bytes: what it must read and write at least. part: what `recording` was told that it is part of. trips: of loops that
+    depend on data, by name, for the count of issued instructions.
     """
 
     name: str
@@ -96,6 +97,9 @@ class Launch(NamedTuple):
     arguments: tuple[Any, ...]
     constants: dict[str, Any]
     warps: int
+    stages: int
+    grid: tuple[int, ...]
+    trips: dict[str, int]
 
 
 @dataclass(slots=True)
@@ -121,23 +125,30 @@ def recording(part_of: Callable[[], str] = str) -> Iterator[Recording]:
 
 
 def launch(
-    function: Any, grid: tuple[int, ...], moved_bytes: int, *arguments: Any, warps: int = 4, **named: Any
+    function: Any,
+    grid: tuple[int, ...],
+    moved_bytes: int,
+    *arguments: Any,
+    warps: int = 4,
+    stages: int = 3,
+    trips: dict[str, int] | None = None,
+    **named: Any,
 ) -> None:
     """Launch a kernel over `grid`. Multiply-adds stay apart, as in the reference.
 
     A named tuple among the arguments is one in the kernel, with the same fields.
 
-    moved_bytes: what it must read and write at least, for the count of a cycle's costs.
+    moved_bytes: what it must read and write at least, for the count of a cycle's costs. stages: of loads that a loop
+    keeps on their way. trips: see `Launch`.
     """
     held = _RECORDING.get()
     if held is not None:
-        held.launches.append(
-            Launch(function.fn.__name__, moved_bytes, held.part_of(), function, arguments, named, warps)
-        )
+        named_as = (function.fn.__name__, moved_bytes, held.part_of())
+        held.launches.append(Launch(*named_as, function, arguments, named, warps, stages, grid, trips or {}))
     if any(isinstance(one, FakeTensor) for one in _leaves(arguments)):
         return
     interpreter.begin_launch()
-    function[grid](*arguments, **named, num_warps=warps, enable_fp_fusion=False)
+    function[grid](*arguments, **named, num_warps=warps, num_stages=stages, enable_fp_fusion=False)
 
 
 def _leaves(arguments: tuple[Any, ...]) -> Iterator[Any]:

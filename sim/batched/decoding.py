@@ -62,6 +62,11 @@ def make_scheme(
     """
     rule_spec, policy_spec = RULES[rule], POLICIES[policy]
     check_fits(rule_spec, policy_spec)
+    if not model.draft.shape[0]:
+        raise ValueError(
+            f"policy '{policy}' needs a drafter, and the trace '{model.name}' has none; add the array draft_logits "
+            "[I, D, C, V] and trace it again"
+        )
     made_rule = make_rule(model, rule, rule_settings or {})
     shape = {key: tuple(value) if isinstance(value, list) else value for key, value in (policy_settings or {}).items()}
     made_policy = build(policy_spec.make, shape, f"policy '{policy}'")
@@ -78,6 +83,11 @@ def make_scheme(
 def make_rule(model: TableModel, rule: str, settings: Mapping[str, Any]) -> Rule:
     """A rule by name; `neighbours` and `codebook` come from the model. ValueError on an unknown name or setting."""
     spec, given = RULES[rule], dict(settings)
+    if (spec.codebook or spec.embeddings) and not model.codebook.shape[1]:
+        raise ValueError(
+            f"rule '{rule}' pools over nearest codes, and the trace '{model.name}' has no codebook; add the array "
+            "'codebook' [V, E] and trace it again"
+        )
     if spec.codebook:
         given.setdefault("neighbours", nearest_codes(model.codebook, min(NEIGHBOURS, model.vocab_size - 1)))
     if spec.embeddings:

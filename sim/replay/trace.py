@@ -50,6 +50,8 @@ class Trace:
     target_entropy: [I, C] nats; draft_entropy: [I, D, C]. neighbour_mass: [I, C], the target's mass on the drawn code
         and its MOST_CODES_NEAR nearest. acceptance: [I, D, C], the overlap 1 - TV of the full distributions.
     codebook: [V, E]. rows: what low-resolution models drafted for the images, one way of drafting each.
+
+    D is 0 where there is no drafter, and E is 0 where there is no codebook.
     """
 
     about: Mapping[str, Any]
@@ -155,8 +157,8 @@ class Recorder:
     """Collects images into a trace, keeping the `keep` likeliest tokens of each distribution."""
 
     def __init__(self, codebook: FloatArray, neighbours: IntArray, depths: int = 5, keep: int = 128) -> None:
-        if depths < 1 or keep < 1:
-            raise ValueError(f"trace: expected depths >= 1 and keep >= 1, got {depths} and {keep}")
+        if depths < 0 or keep < 1:
+            raise ValueError(f"trace: expected depths >= 0 and keep >= 1, got {depths} and {keep}")
         self._codebook, self._near = codebook, neighbours[:, :MOST_CODES_NEAR]
         self._depths, self._keep = depths, min(keep, codebook.shape[0])
         self._parts: dict[str, list[Any]] = {name: [] for name in _ARRAYS if name != "codebook"}
@@ -169,24 +171,35 @@ class Recorder:
                 f"trace: the target draws {target.vocab_size} codes, the codebook holds {self._codebook.shape[0]}; "
                 "take the codebook of the same model"
             )
-        self._grid = target.grid
-        tokens, distributions, drafted = record_image(target, drafter, chance, self._depths, greedy)
-        cells = np.arange(tokens.size)
+        recorded = record_image(target, drafter, chance, self._depths, greedy)
+        self.add_distributions(target.grid, *recorded)
+        return recorded[0]
+
+    def add_distributions(self, grid: Grid, tokens: IntArray, distributions: FloatArray, drafted: FloatArray) -> None:
+        """Record one image whose distributions are known.
+
+        Args:
+            grid: Its rows and columns.
+            tokens: `[C]` int64, as drawn.
+            distributions: `[C, V]` float64, the target's.
+            drafted: `[D, C, V]` float64, the drafter's, by tokens past the root.
+        """
+        self._grid = grid
+        cells, shape = np.arange(tokens.size), (self._depths, tokens.size, min(self._keep, distributions.shape[1]))
         likeliest, proposed = top(distributions, self._keep), [top(row, self._keep) for row in drafted]
         near = distributions[cells[:, None], self._near[tokens]].sum(axis=1) + distributions[cells, tokens]
         for name, value in (
             ("tokens", tokens),
             ("target_tokens", likeliest.tokens),
             ("target_probs", likeliest.probs),
-            ("draft_tokens", np.stack([one.tokens for one in proposed])),
-            ("draft_probs", np.stack([one.probs for one in proposed])),
+            ("draft_tokens", np.array([one.tokens for one in proposed], dtype=np.int64).reshape(shape)),
+            ("draft_probs", np.array([one.probs for one in proposed]).reshape(shape)),
             ("target_entropy", entropy(distributions)),
             ("draft_entropy", entropy(drafted)),
             ("neighbour_mass", near),
             ("acceptance", overlap(distributions[None], drafted)),
         ):
             self._parts[name].append(value)
-        return tokens
 
     def trace(self, about: Mapping[str, Any], rows: Sequence[RowTrace] = ()) -> Trace:
         """What was recorded, with rows drafted for the same images; ValueError if nothing was."""
@@ -272,7 +285,7 @@ def replay(trace: Trace, name: str = "trace") -> TableModel:
         name=name,
         grid=trace.grid,
         target=target,
-        draft=np.ascontiguousarray(drafted).reshape(depths, images * cells, -1),
+        draft=np.ascontiguousarray(drafted).reshape(depths, images * cells, trace.vocab_size),
         starts=np.arange(images * cells).reshape(images, cells),
         classes=np.zeros(trace.vocab_size + 1, dtype=np.int64),
         stride=0,
@@ -296,6 +309,8 @@ class Statistics(NamedTuple):
 
 def statistics(trace: Trace) -> Statistics:
     """The statistics of a trace, over the cells that a draft reached: none is of the first cell."""
+    if not trace.acceptance.shape[1] or not trace.codebook.shape[1]:
+        raise ValueError("a synthetic model is fitted to target, drafter and codebook; the trace lacks one of them")
     by_depth = [trace.acceptance[:, depth, depth + 1 :] for depth in range(trace.acceptance.shape[1])]
     first, *later = (cells.reshape(-1) for cells in by_depth if cells.size)
     return Statistics(

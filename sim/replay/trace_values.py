@@ -89,8 +89,8 @@ def check_values(trace: Trace) -> None:
         ("draft", trace.draft_tokens, trace.draft_probs),
         *(("distribution", one.distribution_tokens, one.distribution_probs) for one in trace.rows),
     ]
-    if 0 in trace.tokens.shape or 0 in trace.draft_probs.shape:
-        raise ValueError(f"expected at least one image, depth and token, got shape {trace.draft_probs.shape}")
+    if 0 in trace.target_probs.shape:
+        raise ValueError(f"expected at least one image, cell and token, got shape {trace.target_probs.shape}")
     for name, tokens, probs in pairs:
         _check_likeliest(name, tokens, probs, trace.vocab_size)
 

@@ -52,7 +52,8 @@ class TableModel:
         if int(self.starts.min()) < 0 or largest >= rows:
             raise ValueError(f"table model: contexts reach row {largest}, the tables hold {rows}")
         for what, distributions in (("target", self.target), ("draft", self.draft)):
-            if not np.all(np.abs(distributions.sum(axis=-1) - 1.0) < 1e-4) or float(distributions.min()) < 0.0:
+            sums = distributions.sum(axis=-1)
+            if not np.all(np.abs(sums - 1.0) < 1e-4) or float(distributions.min(initial=0.0)) < 0.0:
                 raise ValueError(f"table model: the {what} distributions must be non-negative rows that sum to 1")
 
     @property

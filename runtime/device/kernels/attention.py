@@ -64,7 +64,7 @@ def attention_kernel(
     total = tl.zeros((TBLOCK,), tl.float32)
     mixed = tl.zeros((TBLOCK, DBLOCK), tl.float32)
     values = (line * 0 + rows) * kv_heads * S * D
-    for start in range(tl.load(unseen + row), length, SBLOCK):
+    for start in range(tl.load(unseen + row), length, SBLOCK):  # trips: live / SBLOCK
         place = start + tl.arange(0, SBLOCK)
         here = (place[:, None] < length) & inner[None, :]
         if SPARSE:
@@ -162,4 +162,5 @@ def attention(
         MBLOCK=min(32, max(16, next_power_of_2(new))),
         DBLOCK=max(16, next_power_of_2(width)),
         warps=8 if count > 32 else 4,
+        trips={"live": live},
     )

@@ -106,7 +106,7 @@ def draw_children_kernel(
     turns = tl.arange(0, MOST)
     here = tl.sum(tl.where(lane == row, want, 0), axis=0)
     tl.store(exists + image * nodes + place + turns, (turns < count).to(tl.int64), turns < here)
-    for turn in range(0, count):
+    for turn in range(0, count):  # trips: MOST
         uniform = tl.load(uniforms + image * roles * nodes + number + turn)
         token = draw(line, V, uniform, gone, BLOCK)
         gone = tl.where(turns == turn, token, gone)

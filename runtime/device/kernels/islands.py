@@ -196,7 +196,7 @@ def label_kernel(labels, H, W, CELLS: tl.constexpr) -> None:
     row, column = cell // W, cell % W
     mine = labels + image * H * W
     changed = tl.full((), 1, tl.int32)
-    while changed > 0:
+    while changed > 0:  # trips: max(H, W) / 2
         own = tl.load(mine + cell, inside, other=-1)
         least = own
         for turn in tl.static_range(9):

@@ -75,7 +75,7 @@ def look_up_kernel(
     filled = tl.load(held_counts + image)
     lane = tl.arange(0, LANES)
     known = tl.load(held + image * W + lane, lane < end - done, other=0)
-    for place in range(done, end):
+    for place in range(done, end):  # trips: W
         here = place - done
         cell = count + here
         node = image * N + tl.load(nodes + image * (W + 1) + place)

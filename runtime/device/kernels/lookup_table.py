@@ -49,7 +49,7 @@ def last_between(decided, count, left, above, width, LEFT: tl.constexpr, ABOVE: 
     LEFT, ABOVE: whether that neighbour is asked for.
     """
     found = tl.full((), -1, tl.int64)
-    for start in range(0, count, _LANES):
+    for start in range(0, count, _LANES):  # trips: most / 2 / _LANES
         cell = (start + tl.arange(0, _LANES)).to(tl.int64)
         fits = cell < count
         if LEFT:
@@ -68,7 +68,7 @@ def newest_seen(seen_cells, seen_lefts, cell, left, cycle, W):
     entries = W * W
     none = tl.full((), 1 << 62, tl.int64)
     best = none
-    for start in range(0, entries, _LANES):
+    for start in range(0, entries, _LANES):  # trips: W * W / _LANES
         entry = (start + tl.arange(0, _LANES)).to(tl.int64)
         fits = tl.load(seen_cells + entry, entry < entries, other=-1) == cell
         fits = fits & (tl.load(seen_lefts + entry, entry < entries, other=-1) == left)

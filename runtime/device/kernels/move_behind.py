@@ -40,7 +40,7 @@ def move_behind_kernel(
         tl.debug_barrier()
         tl.store(held + image * W + lane - done, token, moves)
     code = turn * BLOCK + tl.arange(0, BLOCK)
-    for place in range(first, filled):
+    for place in range(first, filled):  # trips: W
         row = draft_probs + (image * W + place).to(tl.int64) * V
         tl.store(row - done * V + code, tl.load(row + code, code < V, other=0.0), code < V)
 

@@ -55,7 +55,7 @@ def store_promising(row, held, tile, above, floor, V, COUNT: tl.constexpr, LANES
         bits = given.to(tl.int32, bitcast=True).to(tl.int64)
         packed = tl.where(bits >= 0x00800000, (bits << 32) | (0x7FFFFFFF - place).to(tl.int64), -1)
         best = tl.max(packed, axis=0)
-        while (turn < COUNT) & (score_of(best, above) > floor):
+        while (turn < COUNT) & (score_of(best, above) > floor):  # trips: COUNT
             tl.store(held + turn, best)
             packed = tl.where(packed == best, -1, packed)
             best = tl.max(packed, axis=0)
@@ -112,7 +112,7 @@ def add_candidates_kernel(
             held = tops + line * tiles * C + lane
             packed = tl.load(held, lane < tiles * C, other=-1, cache_modifier=".cg")
             best = tl.max(packed, axis=0)
-            while (turn < C) & (best >= 0):
+            while (turn < C) & (best >= 0):  # trips: C
                 tl.store(pool.tokens + base + turn, 0x7FFFFFFF - (best & 0x7FFFFFFF))
                 tl.store(pool.scores + base + turn, score_of(best, above))
                 packed = tl.where(packed == best, -1, packed)

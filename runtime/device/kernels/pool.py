@@ -26,7 +26,7 @@ def pool(row, near, K, limit, KBLOCK: tl.constexpr):
     running = tl.full((), 0.0, tl.float64)
     mass = tl.full((), 0.0, tl.float64)
     codes = tl.full((), 0, tl.int64)
-    for start in range(0, K, KBLOCK):
+    for start in range(0, K, KBLOCK):  # trips: pools.k / KBLOCK
         place = start + tl.arange(0, KBLOCK)
         code = tl.load(near + place, place < K, other=0)
         weights = tl.load(row + code, place < K, other=0.0).to(tl.float64)
@@ -41,7 +41,7 @@ def pool(row, near, K, limit, KBLOCK: tl.constexpr):
 @kernel
 def clear(row, near, count, KBLOCK: tl.constexpr) -> None:
     """Set the weights of the first `count` codes of `near` to 0."""
-    for start in range(0, count, KBLOCK):
+    for start in range(0, count, KBLOCK):  # trips: pools.k / KBLOCK
         place = start + tl.arange(0, KBLOCK)
         code = tl.load(near + place, place < count, other=0)
         tl.store(row + code, tl.zeros((KBLOCK,), tl.float64), place < count)

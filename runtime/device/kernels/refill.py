@@ -57,7 +57,7 @@ def refill_kernel(
             token = tl.umulhi(whole.to(tl.uint64) << 11, (token * 0 + V).to(tl.uint64)).to(tl.int64)
         else:
             cell = tl.load(cells + image)
-            for turn in range(kept, place + 1):
+            for turn in range(kept, place + 1):  # trips: W
                 here = cell + turn
                 above = (here >= width) & ((KIND == ABOVE) | (here % width == 0))
                 source = tl.where(above, here - width, here - 1)

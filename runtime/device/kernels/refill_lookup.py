@@ -42,7 +42,7 @@ def refill_lookup_kernel(
     known = tl.load(held + image * W + lane, lane < filled, other=0)
     if filled > 0:
         before = tl.sum(tl.where(lane == filled - 1, known, 0), axis=0)
-    for place in range(filled, wanted):
+    for place in range(filled, wanted):  # trips: W
         cell = count + place
         column = cell % width
         over = cell - width

@@ -31,7 +31,7 @@ def ready_kernel(status, cursor, labels, waiting, ready, H, W, w, TILE: tl.const
     island = tl.load(labels + image * most + cell, inside, other=-1)
     reach = cell % W + cell // W * (w - 1)
     waits = tl.zeros((TILE,), tl.int32)
-    for start in range(0, tl.minimum((tile + 1) * TILE, most), TILE):
+    for start in range(0, tl.minimum((tile + 1) * TILE, most), TILE):  # trips: H * W / TILE
         other = start + tl.arange(0, TILE)
         there = tl.load(waiting + image * most + other, other < most, other=0) == 1
         whose = tl.load(labels + image * most + other, other < most, other=-2)

@@ -109,7 +109,14 @@ def conclude(out, image, length, found, V, sound) -> None:
 
 
 def launch_walk(
-    function: Any, tree: BatchTree, out: Verdicts, moved_bytes: int, *own: Any, warps: int = 4, **constants: int
+    function: Any,
+    shape: Shape,
+    tree: BatchTree,
+    out: Verdicts,
+    moved_bytes: int,
+    *own: Any,
+    warps: int = 4,
+    **constants: int,
 ) -> None:
     """Launch a walk with one program an image: `function(tree, out, *own, V, N, drafts, rows, **constants)`.
 
@@ -120,7 +127,8 @@ def launch_walk(
     rows = out.finite.shape[1]
     sizes = (vocab_size, nodes, tree.draft_probs.shape[1], rows)
     constants |= {"ROLES": tree.uniforms.shape[1], "ROWS": next_power_of_2(rows)}
-    launch(function, (batch,), moved_bytes, tree, out, *own, *sizes, warps=warps, **constants)
+    trips = {"levels": shape.levels, "children": shape.children}
+    launch(function, (batch,), moved_bytes, tree, out, *own, *sizes, warps=warps, trips=trips, **constants)
 
 
 def tile(vocab_size: int, children: int = 1) -> int:

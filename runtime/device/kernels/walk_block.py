@@ -50,7 +50,7 @@ def walk_block_kernel(
     sums = tl.full((NODES,), 1.0, tl.float64)
     offers = tl.full((NODES,), 1.0, tl.float64)
     sound = tl.full((), 1, tl.int32)
-    for node in range(0, last):
+    for node in range(0, last):  # trips: levels
         row = tree.probs + (base + node) * V
         line = tree.draft_probs + (image.to(tl.int64) * drafts + tl.load(tree.draft_rows + base + node)) * V
         target_sum = row_sum(row, V, none, BLOCK)
@@ -71,7 +71,7 @@ def walk_block_kernel(
     if length >= 0:
         found = draw(tree.probs + (base + last) * V, V, tl.load(bonus + last), none, BLOCK)
     node = last - 1
-    while length < 0:
+    while length < 0:  # trips: levels
         row = tree.probs + (base + node) * V
         line = tree.draft_probs + (image.to(tl.int64) * drafts + tl.load(tree.draft_rows + base + node)) * V
         here = tl.sum(tl.where(lane == node, weights, 0.0), axis=0)
@@ -105,6 +105,6 @@ def block_walk(rule: BlockVerification, shape: Shape, device: torch.device) -> D
     def decide(tree: BatchTree, depths: Tensor, out: Verdicts) -> None:
         nodes = next_power_of_2(max(2, shape.nodes))
         moved = row_bytes(tree, 2 * shape.nodes, 4 + 4)
-        launch_walk(walk_block_kernel, tree, out, moved, left, NODES=nodes, BLOCK=tile(shape.vocab_size))
+        launch_walk(walk_block_kernel, shape, tree, out, moved, left, NODES=nodes, BLOCK=tile(shape.vocab_size))
 
     return decide

@@ -28,7 +28,7 @@ from underpaint.runtime.device.language import kernel, next_power_of_2, tl
 def spared(near, place, count, COUNT: tl.constexpr):
     """Which of the tokens `place` [BLOCK] are among the first `count` of `near`: an int32 above 0."""
     hit = tl.zeros_like(place)
-    for start in range(0, count, COUNT):
+    for start in range(0, count, COUNT):  # trips: (pools.k + 1) / 16
         lane = start + tl.arange(0, COUNT)
         codes = tl.load(near + lane, lane < count, other=-1)
         hit += tl.sum((place[:, None] == codes[None, :]).to(tl.int32), axis=1)
@@ -70,7 +70,7 @@ def walk_drawn_kernel(
     tried = tl.full((), 0, tl.int32)
     going = tl.full((), 1, tl.int32)
     sound = tl.full((), 1, tl.int32)
-    while going == 1:
+    while going == 1:  # trips: levels + 1
         row = tree.probs + (base + node) * V
         child = tl.load(tree.first + base + node)
         kept = tl.full((), -1, tl.int64)
@@ -84,7 +84,7 @@ def walk_drawn_kernel(
         else:
             copy_row(row, rest, V, BLOCK)
         tl.debug_barrier()
-        while (child >= 0) & (kept < 0):
+        while (child >= 0) & (kept < 0):  # trips: children
             proposed = tl.load(tree.tokens + base + child)
             near = pools.neighbours + proposed * pools.columns
             own = tl.load(rest + proposed)
@@ -189,6 +189,7 @@ def drawn_walk(
             block = min(512, block)  # with more of them registers spill
         launch_walk(
             walk_drawn_kernel,
+            shape,
             tree,
             out,
             row_bytes(tree, shape.levels + 1, 4 + 4 + 8 + 8),

@@ -130,7 +130,7 @@ def walk_gsd_kernel(
     tried = tl.full((), 0, tl.int32)
     going = tl.full((), 1, tl.int32)
     sound = tl.full((), 1, tl.int32)
-    while going == 1:
+    while going == 1:  # trips: levels + 1
         row = tree.probs + (base + node) * V
         child = tl.load(tree.first + base + node)
         kept = tl.full((), -1, tl.int64)
@@ -145,7 +145,7 @@ def walk_gsd_kernel(
         else:
             copy_row(row, rest, V, BLOCK)
         tl.debug_barrier()
-        while (child >= 0) & (kept < 0):
+        while (child >= 0) & (kept < 0):  # trips: children
             proposed = tl.load(tree.tokens + base + child)
             mass = tl.load(rest + proposed)
             chance = tl.full((), 1.0, tl.float64)
@@ -156,14 +156,14 @@ def walk_gsd_kernel(
             rank = rank_of(rest, V, proposed, RISING, BLOCK)
             if (RISING == 0) | (rank >= groups.before):
                 other = proposed
-                for _ in range(0, tl.minimum(groups.before, rank)):
+                for _ in range(0, tl.minimum(groups.before, rank)):  # trips: groups.before
                     other = beside(rest, V, other, True, RISING, BLOCK)
                     if alike(rest, groups, proposed, other, EBLOCK):
                         mass += tl.load(rest + other)
                         if KIND != POINTS:
                             chance += tl.load(offered + other)
                 other = proposed
-                for _ in range(0, tl.minimum(groups.group - groups.before - 1, V - 1 - rank)):
+                for _ in range(0, tl.minimum(groups.group - groups.before - 1, V - 1 - rank)):  # trips: groups.group - groups.before - 1
                     other = beside(rest, V, other, False, RISING, BLOCK)
                     if alike(rest, groups, proposed, other, EBLOCK):
                         mass += tl.load(rest + other)
@@ -215,6 +215,7 @@ def gsd_walk(rule: GroupedSpeculation, shape: Shape, device: torch.device) -> De
     def decide(tree: BatchTree, depths: Tensor, out: Verdicts) -> None:
         launch_walk(
             walk_gsd_kernel,
+            shape,
             tree,
             out,
             row_bytes(tree, shape.levels + 1, 4 + 4 + 8 * (rule.group + 3)),

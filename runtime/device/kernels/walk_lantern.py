@@ -53,7 +53,7 @@ def walk_lantern_kernel(
     length = tl.full((), 0, tl.int64)
     tried = tl.full((), 0, tl.int32)
     going = tl.full((), 1, tl.int32)
-    while going == 1:
+    while going == 1:  # trips: levels + 1
         tl.debug_barrier()
         copy_row(tree.probs + (base + node) * V, rest, V, BLOCK)
         tl.debug_barrier()
@@ -62,7 +62,7 @@ def walk_lantern_kernel(
         tried = tl.full((), 0, tl.int32)
         kept = tl.full((), -1, tl.int64)
         child = tl.load(tree.first + base + node)
-        while (child >= 0) & (kept < 0):
+        while (child >= 0) & (kept < 0):  # trips: children
             proposed = tl.load(tree.tokens + base + child)
             near = pools.neighbours + proposed * pools.columns
             own = tl.load(rest + proposed)
@@ -122,6 +122,6 @@ def lantern_walk(rule: Lantern | LanternPP, shape: Shape, device: torch.device) 
 
     def decide(tree: BatchTree, depths: Tensor, out: Verdicts) -> None:
         moved = row_bytes(tree, shape.levels + 1, 4 + 8 + 8)
-        launch_walk(walk_lantern_kernel, tree, out, moved, pools, left, BLOCK=tile(shape.vocab_size), **constants)
+        launch_walk(walk_lantern_kernel, shape, tree, out, moved, pools, left, BLOCK=tile(shape.vocab_size), **constants)
 
     return decide

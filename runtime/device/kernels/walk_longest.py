@@ -164,6 +164,7 @@ def _walk_by_tests(
             launch(kernel_, (shape.nodes - 1, shape.batch), moved, *arguments, *sizes, BLOCK=block, **constants)
         launch_walk(
             walk_longest_kernel,
+            shape,
             tree,
             out,
             row_bytes(tree, 1),

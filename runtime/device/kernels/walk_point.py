@@ -36,13 +36,13 @@ def walk_point_kernel(
     length = tl.full((), 0, tl.int64)
     tried = tl.full((), 0, tl.int32)
     going = tl.full((), 1, tl.int32)
-    while going == 1:
+    while going == 1:  # trips: levels + 1
         row = tree.probs + (base + node) * V
         gone = tl.full((CHILDREN,), -1, tl.int64)
         tried = tl.full((), 0, tl.int32)
         kept = tl.full((), -1, tl.int64)
         child = tl.load(tree.first + base + node)
-        while (child >= 0) & (kept < 0):
+        while (child >= 0) & (kept < 0):  # trips: children
             proposed = tl.load(tree.tokens + base + child)
             own = tl.load(row + proposed).to(tl.float64)
             again = tl.sum((gone == proposed).to(tl.int32), axis=0)
@@ -70,6 +70,6 @@ def point_walk(rule: PointProposals, shape: Shape, device: torch.device) -> Deci
     def decide(tree: BatchTree, depths: Tensor, out: Verdicts) -> None:
         children, block = next_power_of_2(max(2, shape.children)), tile(shape.vocab_size, shape.children)
         moved = row_bytes(tree, shape.levels + 1)
-        launch_walk(walk_point_kernel, tree, out, moved, CHILDREN=children, BLOCK=block, warps=8)
+        launch_walk(walk_point_kernel, shape, tree, out, moved, CHILDREN=children, BLOCK=block, warps=8)
 
     return decide

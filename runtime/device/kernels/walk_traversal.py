@@ -37,7 +37,7 @@ def tried_before(tokens, sibling, tree, start, child, CHILDREN: tl.constexpr):
     turns = tl.arange(0, CHILDREN)
     gone = tl.full((CHILDREN,), -1, tl.int64)
     turn = tl.full((), 0, tl.int32)
-    while start != child:
+    while start != child:  # trips: children
         gone = tl.where(turns == turn, tl.load(tokens + tree + start), gone)
         turn += 1
         start = tl.load(sibling + tree + start)
@@ -79,7 +79,7 @@ def walk_traversal_kernel(
     going = tl.full((), 1, tl.int32)
     sound = tl.full((), 1, tl.int32)
     found = tl.full((), 0, tl.int64)
-    while going == 1:
+    while going == 1:  # trips: 2 * N
         node = lane_of(nodes, lane, depth)
         weight = lane_of(weights, lane, depth)
         child = lane_of(children, lane, depth)
@@ -150,6 +150,7 @@ def traversal_walk(rule: TraversalVerification, shape: Shape, device: torch.devi
     def decide(tree: BatchTree, depths: Tensor, out: Verdicts) -> None:
         launch_walk(
             walk_traversal_kernel,
+            shape,
             tree,
             out,
             row_bytes(tree, shape.nodes, 4 + 4 + 8 + 8),

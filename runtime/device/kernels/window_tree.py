@@ -40,7 +40,7 @@ def add_candidates_kernel(
     width = tl.full((), 1, tl.int64)
     first = tl.full((), 1, tl.int64)
     size = count + 1
-    for level in range(0, branching):
+    for level in range(0, branching):  # trips: deepest
         row = draft_probs + (image * W + level).to(tl.int64) * V
         offered = tl.where(turns == 0, tl.load(tokens + tree + 1 + level), -1)
         proposed = tl.full((), 1, tl.int32)
@@ -108,10 +108,10 @@ def follow_kernel(nodes, first, path, taken, levels, W, N) -> None:
     line = nodes + image * W
     node = tl.full((), 0, tl.int64)
     tl.store(line, node)
-    for place in range(1, done):
+    for place in range(1, done):  # trips: W
         node = tl.load(path + image * N + place - 1)
         tl.store(line + place, node)
-    for place in range(done, last):
+    for place in range(done, last):  # trips: W
         below = tl.load(first + image * N + node)
         node = tl.where(below < 0, place, below)
         tl.store(line + place, node)

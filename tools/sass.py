@@ -1,0 +1,199 @@
+"""Instructions that a compiled kernel issues, counted from its machine code (SASS) and the trips of its loops.
+
+A multiprocessor issues at most four instructions a cycle, one from each of four schedulers. A kernel therefore takes at
+least its issued instructions divided by four, however few bytes it moves. Every branch counts as taken; waiting for
+memory and at barriers is not counted.
+
+A loop's trips follow from its own line in the kernel: `range(...)` of arguments and constants, or a comment
+`# trips: EXPRESSION` where they depend on data. Names in it are the launch's arguments, its constants and what `launch`
+was given as `trips`.
+"""
+
+import ast
+import re
+import subprocess
+import tempfile
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+_LINE: Final = re.compile(r'//## File "(.*?)", line (\d+)')
+_LABEL: Final = re.compile(r"^(\.L_\w+):")
+_CODE: Final = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P[T\d]+\s+)?(.*?)\s*;")
+_GOES: Final = re.compile(r"^(BRA|BSSY|WARPSYNC\.\w+)\b.*`\((\.L_\w+)\)")
+_TRIPS: Final = re.compile(r"#\s*trips: (.+?)\s*$")
+
+
+class Block(NamedTuple):
+    """Instructions without a branch between them. line: of the source, where the block ends."""
+
+    size: int
+    line: tuple[str, int] | None
+    following: tuple[int, ...]
+
+
+def disassemble(cubin: bytes, tool: str, *options: str) -> str:
+    """What one of the CUDA tools in Triton's wheel prints of a cubin."""
+    import triton
+
+    program = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / tool
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as held:
+        held.write(cubin)
+        held.flush()
+        return subprocess.run([program, *options, held.name], capture_output=True, text=True, check=True).stdout
+
+
+def blocks_of(listing: str) -> list[Block]:
+    """The basic blocks of a kernel, the entry first; from what `nvdisasm -c -g` prints."""
+    labels: dict[str, int] = {}
+    parts: list[tuple[int, tuple[str, int] | None, str]] = []
+    size, line, seen = 0, None, False
+    for text in listing.splitlines():
+        if found := _LINE.search(text):
+            line = (found[1], int(found[2]))
+        elif found := _LABEL.match(text):
+            if size:
+                parts.append((size, line, ""))
+                size = 0
+            labels[found[1]] = len(parts)
+        elif found := _CODE.match(text):
+            seen = True
+            size += 1
+            code = found[1]
+            if code.startswith(("BRA", "EXIT", "RET", "BRX")):
+                always = "@" not in text.split("*/", 1)[1].split(";")[0] and not re.search(r"\bP\d,", code)
+                goes = _GOES.match(code)
+                parts.append((size, line, ("!" if always else "?") + (goes[2] if goes else "")))
+                size = 0
+        elif seen and text.startswith("//---"):
+            break
+    if size:
+        parts.append((size, line, ""))
+    blocks = []
+    for number, (size, line, end) in enumerate(parts):
+        following = set()
+        if not end.startswith("!") and number + 1 < len(parts):
+            following.add(number + 1)
+        if end[1:]:
+            following.add(labels[end[1:]])
+        blocks.append(Block(size, line, tuple(sorted(one for one in following if one < len(parts)))))
+    return blocks
+
+
+def loops_of(blocks: list[Block]) -> list[tuple[int, int, set[int]]]:
+    """The natural loops: the block at the head, the one that goes back, and all within."""
+    before: list[list[int]] = [[] for _ in blocks]
+    for number, block in enumerate(blocks):
+        for one in block.following:
+            before[one].append(number)
+    order, reached = list[int](), {0}
+    stack = [(0, iter(blocks[0].following))]
+    while stack:
+        number, rest = stack[-1]
+        one = next(rest, None)
+        if one is None:
+            order.append(number)
+            stack.pop()
+        elif one not in reached:
+            reached.add(one)
+            stack.append((one, iter(blocks[one].following)))
+    order.reverse()
+    dominators = {number: reached for number in order}
+    dominators[0] = {0}
+    changed = True
+    while changed:
+        changed = False
+        for number in order[1:]:
+            known = set.intersection(*(dominators[one] for one in before[number] if one in reached)) | {number}
+            changed |= known != dominators[number]
+            dominators[number] = known
+    loops = []
+    for tail in order:
+        for head in blocks[tail].following:
+            if head in dominators[tail]:
+                inside, waiting = {head, tail}, [tail]
+                while waiting:
+                    number = waiting.pop()
+                    for one in before[number] if number != head else ():
+                        if one in reached and one not in inside:
+                            inside.add(one)
+                            waiting.append(one)
+                loops.append((head, tail, inside))
+    return loops
+
+
+@cache
+def _source_loops(file: Path) -> dict[int, tuple[str, int | None]]:
+    """By line of a loop's statement: the expression of its trips, and the line of the loop around it."""
+    text = file.read_text(encoding="utf-8")
+    lines = text.splitlines()
+    found: dict[int, tuple[str, int | None]] = {}
+
+    def visit(node: ast.AST, around: int | None) -> None:
+        if isinstance(node, ast.For | ast.While):
+            comment = _TRIPS.search(lines[node.lineno - 1])
+            plain = f"len({ast.unparse(node.iter)})" if isinstance(node, ast.For) else ""
+            found[node.lineno] = (comment[1] if comment else plain, around)
+            around = node.lineno
+        for part in ast.iter_child_nodes(node):
+            visit(part, None if isinstance(part, ast.FunctionDef) else around)
+
+    visit(ast.parse(text), None)
+    return found
+
+
+def slots(blocks: list[Block], kernels: Path, names: Mapping[str, Any]) -> float:
+    """Instructions that one warp of a program issues.
+
+    kernels: the folder of the kernels' sources. names: what the trips of loops are computed from.
+    """
+    weights = [0.0] * len(blocks)
+    for number in _reachable(blocks):
+        weights[number] = 1.0
+    taken: list[tuple[Path, int, set[int]]] = []
+    for head, tail, inside in sorted(loops_of(blocks), key=lambda loop: len(loop[2])):
+        if len(inside) == 1 and blocks[tail].size == 1:
+            continue  # the padding behind a kernel
+        place = blocks[tail].line
+        if place is None:
+            raise ValueError("SASS: a loop has no line of the source; compile kernels with line information")
+        file = kernels / Path(place[0]).name
+        loops = _source_loops(file)
+        line: int | None = place[1] if place[1] in loops else _around(loops, place[1], file)
+        while line is not None and any(file == known and line == at and inside > within for known, at, within in taken):
+            line = loops[line][1]  # a loop whose end was moved into the one within
+        if line is None:
+            raise ValueError(f"{file.name}:{place[1]}: a loop of the compiled kernel has no statement in the source")
+        taken.append((file, line, inside))
+        try:
+            trips = float(eval(loops[line][0], {"len": len, "range": range, "max": max, "min": min}, dict(names)))
+        except Exception as error:
+            raise ValueError(
+                f"{file.name}:{line}: expected trips that follow from {sorted(names)}, got {loops[line][0]!r}; add a "
+                f"comment '# trips: EXPRESSION' ({error})"
+            ) from error
+        for number in inside:
+            weights[number] *= trips
+    return sum(weight * block.size for weight, block in zip(weights, blocks, strict=True))
+
+
+def _around(loops: Mapping[int, tuple[str, int | None]], line: int, file: Path) -> int | None:
+    """The innermost loop statement whose body holds a line."""
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    within = [
+        node.lineno
+        for node in ast.walk(tree)
+        if isinstance(node, ast.For | ast.While) and node.lineno <= line <= (node.end_lineno or 0)
+    ]
+    return max(within, default=None)
+
+
+def _reachable(blocks: list[Block]) -> set[int]:
+    reached, waiting = {0}, [0]
+    while waiting:
+        for one in blocks[waiting.pop()].following:
+            if one not in reached:
+                reached.add(one)
+                waiting.append(one)
+    return reached
