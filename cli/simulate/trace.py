@@ -97,6 +97,7 @@ def trace(
     from underpaint.runtime.evaluation.comparison import read_conditions
     from underpaint.runtime.files import check_file_writable
     from underpaint.runtime.methods.method_config import PRESETS
+    from underpaint.runtime.methods.multi_scale.method import MuloSession
     from underpaint.runtime.methods.registry import resolve
     from underpaint.sim.replay.own_logits import trace_of_own
     from underpaint.sim.replay.trace import Recorder
@@ -139,6 +140,7 @@ def trace(
             image = recorder.add(target, drafter, noise_of(condition, seed), greedy=temperature == 0)
             for method, rows in drafted_low:
                 session = method.open(pipeline, condition, sampling)
+                assert isinstance(session, MuloSession)
                 at = session.rows_per_cycle
                 rows.add(session.target, session.drafter, image, at, noise_of(condition, seed))
             advance(done)

@@ -62,6 +62,8 @@ class LiveModel:
         encode: The ids of a text, by the model's processor; None where prompts must be given as ids.
         decode: Pixels uint8 [H, W, 3] of codes [cells]; None where the model has no picture decoder.
         longest_prompt: Most ids of a prompt.
+        parts: A small preview's grid and the picture's, whose cells follow each other in `grid`, one row of cells; None
+            for a picture of one grid.
     """
 
     family: str
@@ -85,6 +87,7 @@ class LiveModel:
     encode: Callable[[Any, str], Sequence[int]] | None = None
     decode: Callable[[IntArray], NDArray[np.uint8]] | None = None
     longest_prompt: int = 1024
+    parts: tuple[Grid, Grid] | None = None
 
     def __repr__(self) -> str:
         return f"<LiveModel {self.family}: {self.grid.height} x {self.grid.width} cells, {self.codes:,} codes>"

@@ -7,13 +7,15 @@ from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 
+from underpaint.algos.arrays import IntArray
 from underpaint.algos.bounds import MOST_CELLS, Bounds, Cells, Codes, Share
 from underpaint.algos.chance import Chance
 from underpaint.algos.numbers import MOST_FACTOR
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.spatial.cell_rule import CellRule, Kind, cell_rule, pooled_codes
-from underpaint.algos.spatial.mulo import Order, Repair, RepairCycle, repair_cycles
+from underpaint.algos.spatial.mulo import Order, Repair, RepairCycle, RowDraft, RowDrafter, repair_cycles
 from underpaint.algos.spatial.target import GridTarget
+from underpaint.algos.spatial.zipar import zipar
 from underpaint.algos.tree import NO_TOKEN
 from underpaint.runtime.conditions import Condition
 from underpaint.runtime.methods.method import (
@@ -23,6 +25,7 @@ from underpaint.runtime.methods.method import (
     DecodingSteps,
     ModelTables,
     PipelineModels,
+    Preview,
     SessionTimers,
 )
 from underpaint.runtime.methods.method_config import LoopConfig
@@ -136,9 +139,12 @@ class MuloMethod(DecodingMethod):
     def drafts_rows(self) -> bool:
         return True
 
-    def open(self, models: PipelineModels, condition: Condition, sampling: SamplingParams) -> MuloSession:
-        """Take both targets and what lies between them; see `DecodingMethod`."""
+    def open(self, models: PipelineModels, condition: Condition, sampling: SamplingParams) -> DecodingSession:
+        """Take both targets and what lies between them, or a target that draws a preview; see `DecodingMethod`."""
         config, grid = self.config, models.grid
+        preview = models.preview(condition, config.target_sampling(sampling))
+        if preview is not None:
+            return _preview_session(preview, self)
         config.check(grid)
         low = models.low_target(condition, sampling, config.ratio, int8=config.draft_int8)
         resampler = TimedResampler(models.resampler(config.resampler, config.ratio))
@@ -167,17 +173,61 @@ class MuloSession(DecodingSession):
         """Args are those of `repair_cycles`; `method` holds its rule and its repair."""
 
         def start(chance: Chance) -> DecodingSteps:
-            cycles: list[RepairCycle] = []
-            for cycle in repair_cycles(target, drafter, method.rule, method.config, rows_per_cycle, chance):
-                cycles.append(cycle)
-                yield cycle
-            stays = np.any([(cycle.draft != NO_TOKEN) & ~cycle.region for cycle in cycles], axis=0)
-            return DecodingResult(
-                cycles[-1].tokens.reshape(-1),
-                kept_cells=tuple(np.flatnonzero(stays).tolist()),
-                rejected=sum(int(cycle.rejected.sum()) for cycle in cycles),
-                repairs=tuple(cycles),
-            )
+            return _repaired(target, drafter, method, rows_per_cycle, chance)
 
         super().__init__(timers, start)
         self.target, self.drafter, self.rows_per_cycle = target, drafter, rows_per_cycle
+
+
+def _repaired(
+    target: GridTarget, drafter: RowDrafter, method: MuloMethod, rows_per_cycle: int, chance: Chance
+) -> DecodingSteps:
+    """Yield the cycles of an image, then return what they came to."""
+    cycles: list[RepairCycle] = []
+    for cycle in repair_cycles(target, drafter, method.rule, method.config, rows_per_cycle, chance):
+        cycles.append(cycle)
+        yield cycle
+    stays = np.any([(cycle.draft != NO_TOKEN) & ~cycle.region for cycle in cycles], axis=0)
+    return DecodingResult(
+        cycles[-1].tokens.reshape(-1),
+        kept_cells=tuple(np.flatnonzero(stays).tolist()),
+        rejected=sum(int(cycle.rejected.sum()) for cycle in cycles),
+        repairs=tuple(cycles),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _EnlargedPreview:
+    """Implements `algos.spatial.mulo.RowDrafter`: proposes the whole picture, from its preview."""
+
+    tokens: IntArray
+
+    def propose(self, tokens: IntArray, rows: range, chance: Chance) -> RowDraft:
+        return RowDraft(self.tokens)
+
+
+def _preview_session(preview: Preview, method: MuloMethod) -> DecodingSession:
+    """MuLo-SD on a model that draws a preview: draw that, enlarge it, verify all of the picture by it, and repair.
+
+    The preview is part of what the model draws. A lossless method draws it in raster order, whatever `draft_window`.
+    `ratio` and `resampler` are of other models. Tokens are the preview's, then the picture's; `repairs` are of the
+    picture.
+
+    Raises:
+        ValueError: `rows` is set, or the settings do not fit the picture's grid.
+    """
+    config, small = method.config, preview.small
+    config.check(preview.large)
+    if config.rows is not None:
+        raise ValueError(f"rows: this model draws its whole preview first, got {config.rows}; set rows=none")
+    window = small.width if config.draft_window is None or method.lossless else config.draft_window
+
+    def start(chance: Chance) -> DecodingSteps:
+        drawn = zipar(preview.small_target(config.greedy), window, chance.cycle(1), adaptive=config.draft_adaptive)
+        drafter = _EnlargedPreview(preview.enlarge(drawn.tokens))
+        target = preview.large_target(drawn.tokens)
+        made: DecodingResult = yield from _repaired(target, drafter, method, preview.large.height, chance)
+        kept = tuple(small.cells + cell for cell in made.kept_cells or ())
+        return made._replace(tokens=np.concatenate([drawn.tokens, made.tokens]), kept_cells=kept)
+
+    return DecodingSession(SessionTimers(preview.timer), start)
