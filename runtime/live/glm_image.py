@@ -28,9 +28,9 @@ def glm_image(
     """GLM-Image: a small grid is drawn first, then the large one; temperature 0.9, top-p 0.75, no guidance.
 
     grid is the large one, 36 x 24 by default (1152 x 768 pixels); preview is the small one, by default the processor's.
-    Both grids are one row of cells here, the small one first. MuLo-SD drafts the large one from it. `transformers` holds
-    no picture decoder. `GlmImagePipeline(prior_token_ids=...)` of diffusers takes the tokens of the large grid, which
-    `glm_image_prior` cuts out.
+    Both grids are one row of cells here, the small one first. MuLo-SD drafts the large one from it. `transformers`
+    holds no picture decoder. `GlmImagePipeline(prior_token_ids=...)` of diffusers takes the tokens of the large grid,
+    which `glm_image_prior` cuts out.
     """
     large = grid or Grid(36, 24)
     small = preview or glm_image_preview(large)
