@@ -190,7 +190,6 @@ def _save(codes: NDArray[np.int32], path: Path) -> None:
         np.save(file, codes)
 
 
-@torch.no_grad()
 def teach(live: LiveModel, prompts: Sequence[Ids], codes: IntArray, layers: tuple[int, ...] = ()) -> Taught:
     """What the target says of pictures by teacher forcing, and what a drafter of these `layers` reads.
 
@@ -317,7 +316,9 @@ def train_live_drafter(
         if live.uncond is not None:
             dropped = random.random(len(rows)) < settings.condition_dropout
             prompts = [live.uncond(ids) if drop else ids for ids, drop in zip(prompts, dropped, strict=True)]
-        return view.loss(teach(live, prompts, drawn.codes[rows], layers), random)
+        with torch.no_grad():
+            taught = teach(live, prompts, drawn.codes[rows], layers)
+        return view.loss(taught, random)
 
     def held_out() -> Iterator[Taught]:
         for rows in np.array_split(np.arange(kept), -(-kept // settings.batch)):

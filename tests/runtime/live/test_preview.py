@@ -44,9 +44,8 @@ def trained():
         previews = [np.kron(random.integers(0, CODES, (2, 1)), np.ones((2, 3), np.int64)).reshape(-1) for _ in range(8)]
         pictures = np.stack([np.concatenate([one, enlarged(one, SMALL, LARGE)]) for one in previews])
         pictures[:, random.integers(SMALL.cells, pictures.shape[1])] = random.integers(0, CODES)
-        with torch.enable_grad():
-            logits = teach.__wrapped__(live, [tiny.prompt] * len(pictures), pictures).logits
-            loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), torch.as_tensor(pictures).flatten())
+        logits = teach(live, [tiny.prompt] * len(pictures), pictures).logits
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), torch.as_tensor(pictures).flatten())
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()

@@ -166,7 +166,8 @@ def emu3() -> TinyModel:
     )
 
 
-def glm_image() -> TinyModel:
+def glm_image(small: Any = None) -> TinyModel:
+    """small: the preview's grid; None for the processor's."""
     text = {
         "vocab_size": 160,
         "vision_vocab_size": CODES + 8,
@@ -197,13 +198,13 @@ def glm_image() -> TinyModel:
         from underpaint.runtime.live.glm_image import glm_image_preview
 
         large = Grid(8, 6)
-        small = glm_image_preview(large)
-        count = small.cells + large.cells
+        preview = small or glm_image_preview(large)
+        count = preview.cells + large.cells
         ids = torch.tensor([prompt])
         drawn = model.generate(
             ids,
             attention_mask=torch.ones_like(ids),
-            image_grid_thw=torch.tensor([[1, *large], [1, *small]]),
+            image_grid_thw=torch.tensor([[1, *large], [1, *preview]]),
             images_per_sample=torch.tensor([2]),
             do_sample=False,
             max_new_tokens=count,
