@@ -1,11 +1,17 @@
-"""Whether this machine's memory holds what is asked for, before any of it is made."""
+"""What this process may use of the machine: its cores, and its memory before any of it is taken."""
 
+import os
 from pathlib import Path
 from typing import Final
 
 _GIB: Final = 2**30
 _UNKNOWN: Final = 8 * _GIB
 """Taken where the system does not tell."""
+
+
+def usable_cores() -> int:
+    """Cores that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def free_bytes() -> int:

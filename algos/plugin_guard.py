@@ -201,16 +201,26 @@ def named_in_use() -> Iterator[None]:
     except PluginError:
         raise
     except (Exception, SystemExit) as error:
-        cause: BaseException | None = error
-        while cause is not None:  # Python hides StopIteration behind an error of its own
-            place = plugin_line(cause.__traceback__)
-            if place is not None:
-                plugin, file, line = place
-                raise PluginError(
-                    f"plug-in {plugin}: {type(cause).__name__}: {cause} ({file}, line {line}); mend it there"
-                ) from error
-            cause = cause.__cause__
-        raise
+        named_error = plugin_error(error)
+        if named_error is None:
+            raise
+        raise named_error from error
+
+
+def plugin_error(error: BaseException) -> PluginError | None:
+    """`error` with the plug-in, file and line that its traceback leads through; None where it meets no plug-in."""
+    if isinstance(error, PluginError):
+        return error
+    cause: BaseException | None = error
+    while cause is not None:  # Python hides StopIteration behind an error of its own
+        place = plugin_line(cause.__traceback__)
+        if place is not None:
+            plugin, file, line = place
+            return PluginError(
+                f"plug-in {plugin}: {type(cause).__name__}: {cause} ({file}, line {line}); mend it there"
+            )
+        cause = cause.__cause__
+    return None
 
 
 @contextmanager
@@ -250,7 +260,9 @@ def _is_of_plugin(frame: FrameType | None) -> bool:
 
 
 def check_answers(what: str, make: type[Any], method: str, wrong: Callable[..., str | None]) -> None:
-    """Let `method` of a class from outside raise PluginError where its answer is wrong; a second call does nothing.
+    """Let `method` of a class from outside raise PluginError where it fails, or its answer is wrong.
+
+    A second call does nothing.
 
     What it writes to file descriptor 1 goes to standard error.
 
@@ -267,7 +279,15 @@ def check_answers(what: str, make: type[Any], method: str, wrong: Callable[..., 
     @wraps(asked)
     def checked(self: Any, *given: Any, **named: Any) -> Any:
         with _descriptor_to_error(), _limited(what, method):
-            answer = asked(self, *given, **named)
+            try:
+                answer = asked(self, *given, **named)
+            except PluginError:
+                raise
+            except Exception as error:  # of this project too, as the plug-in called it: `chance.draw` of no weights
+                named_error = plugin_error(error)
+                if named_error is None:
+                    raise
+                raise named_error from error
         expected = wrong(answer, *given, *named.values())
         if expected is not None:
             code = getattr(asked, "__code__", None)

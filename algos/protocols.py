@@ -3,7 +3,7 @@
 `algos.step` adds the target and the drafter themselves.
 """
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeGuard
 
 from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.chance import Chance
@@ -136,6 +136,11 @@ class WindowExpander(Expander, Protocol):
     def draft_window(self, length: int, chance: Chance) -> DraftTree:
         """The window below the root, of at most `length` drafts, `length` >= 1, as a tree. No drafter pass."""
         ...
+
+
+def has_window(drafter: object) -> TypeGuard[WindowExpander]:
+    """Whether the drafter has a Jacobi window beside its own drafts."""
+    return getattr(drafter, "window_length", 0) > 0
 
 
 class Policy(Protocol):

@@ -7,12 +7,12 @@ from typing import Annotated, Literal, TypeAlias
 import numpy as np
 
 from underpaint.algos.arrays import FloatArray, IntArray
-from underpaint.algos.bounds import Bounds, CellsOrNone, Nodes, PositiveShare, check_bounds
 from underpaint.algos.chance import At, Chance, Role
 from underpaint.algos.draft.tree_builder import fuses_trees
 from underpaint.algos.path_similarity import path_similarity
 from underpaint.algos.protocols import Expander, FusedTreeLevel, FusedTreeSpec, Policy, Rule
-from underpaint.algos.step import Cycle, Decoded, Drafter, Scored, Target, check_probs, cycles
+from underpaint.algos.registry import Bounds, CellsOrNone, Nodes, PositiveShare, Tune, check_bounds
+from underpaint.algos.step import Cycle, Drafter, Scored, Target, check_probs, cycles
 from underpaint.algos.tree import DraftTree, Verdict
 
 Schedule: TypeAlias = Literal["uniform", "similarity"]
@@ -31,8 +31,8 @@ class Skipping:
     down, is another bound, so nothing is skipped before something was accepted.
     """
 
-    every: CellsOrNone = 4
-    longest: Nodes = 4
+    every: Annotated[CellsOrNone, Tune((2, 3, 4, 6))] = 4
+    longest: Annotated[Nodes, Tune((2, 3, 4, 5))] = 4
     schedule: Schedule = "uniform"
     threshold: Annotated[float, Bounds(-1.0, 1.0)] = 0.7
     decay: PositiveShare = 0.9
@@ -226,18 +226,3 @@ def skipping_cycles(
         raise ValueError("skipping: schedule 'similarity' compares codes; give the codebook")
     verification = _SkippedCycles(target, rule, skipping, drafter, codebook, watch)
     yield from cycles(target, drafter, policy, rule, chance, max_nodes, verification)
-
-
-def skipping_decode(
-    target: Target,
-    drafter: Drafter,
-    policy: Policy,
-    rule: Rule,
-    chance: Chance,
-    skipping: Skipping,
-    max_nodes: int = 64,
-    codebook: FloatArray | None = None,
-    watch: SkipWatch | None = None,
-) -> Decoded:
-    """Decode one image (see `skipping_cycles`)."""
-    return Decoded.of(skipping_cycles(target, drafter, policy, rule, chance, skipping, max_nodes, codebook, watch))

@@ -9,17 +9,17 @@ import tokenize
 import warnings
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from underpaint.artifacts.input_file import check_regular
+from underpaint.artifacts.files import check_regular
 from underpaint.artifacts.strict_json import parse_json
 
 MOST_BYTES: Final = 1 << 34
@@ -70,7 +70,6 @@ class ArrayForm:
 
 
 TEXT: Final = ArrayForm("text", 0)
-Forms: TypeAlias = Mapping[str, ArrayForm]
 
 
 @contextmanager

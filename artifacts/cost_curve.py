@@ -14,10 +14,9 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast, get_args, g
 
 from underpaint.algos.draft.spec import PolicySpec
 from underpaint.algos.registry import settings_fields
-from underpaint.artifacts.input_file import read_regular
+from underpaint.artifacts.files import read_regular
 from underpaint.artifacts.knee import Knee, find_knee
-from underpaint.artifacts.strict_json import parse_json
-from underpaint.artifacts.versions import check_format
+from underpaint.artifacts.strict_json import check_format, parse_json
 
 Curve: TypeAlias = tuple[tuple[int, float], ...]
 """(size, ms) pairs, sizes rising from 1."""

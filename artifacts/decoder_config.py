@@ -8,7 +8,7 @@ import numpy as np
 
 from underpaint.algos.arrays import IntArray
 from underpaint.algos.protocols import Grid
-from underpaint.artifacts.typed_json import build_typed
+from underpaint.artifacts.strict_json import build_typed
 
 Precision: TypeAlias = Literal["fp32", "fp16", "bf16"]
 _MOST_SLOTS: Final = 1 << 20

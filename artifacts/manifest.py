@@ -7,10 +7,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from underpaint.artifacts.strict_json import read_object
-from underpaint.artifacts.typed_json import build_typed
-from underpaint.artifacts.versions import check_format
-from underpaint.artifacts.whole_file import replacing
+from underpaint.artifacts.files import replacing
+from underpaint.artifacts.strict_json import build_typed, check_format, read_object
 
 FORMAT: Final = 2
 """Version of the manifest's fields and of what a graph's inputs and outputs mean (`artifacts.decoder_graph`)."""

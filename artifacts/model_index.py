@@ -3,10 +3,14 @@
 A folder of models, shipped or exported, holds a manifest beside every model file (`artifacts.manifest`) and one index.
 The index names the target and the drafter of each resolution, the tokenizer that all of them share, and the SHA-256 of
 every file. A folder in which one file was replaced is refused: its models would draw noise without an error.
+
+A checkout holds the shipped models. Otherwise they are the distribution `underpaint-zoo`, which names its folder by an
+entry point. `UNDERPAINT_ZOO` names another folder and goes before both.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -19,10 +23,7 @@ from underpaint.artifacts.model_families import (
     CONDITIONS,
     PUBLISHED_SAMPLING,
 )
-from underpaint.artifacts.shipped import check_shipped
-from underpaint.artifacts.strict_json import read_json, read_object
-from underpaint.artifacts.typed_json import build_typed
-from underpaint.artifacts.versions import check_format
+from underpaint.artifacts.strict_json import build_typed, check_format, read_json, read_object
 
 INDEX: Final = "model_index.json"
 INDEX_FORMAT: Final = 2
@@ -222,3 +223,40 @@ def known_condition(condition: str, where: str) -> str:
     if condition not in CONDITIONS:
         raise ManifestError(f"{where}: there is no condition '{condition}'; {suggest(condition, CONDITIONS)}")
     return condition
+
+
+VARIABLE: Final = "UNDERPAINT_ZOO"
+GROUP: Final = "underpaint.zoo"
+"""Entry points of this group name a folder of models, as a `pathlib.Path`."""
+_CHECKOUT: Final = Path(__file__).resolve().parents[1] / "zoo"
+_REMEDY: Final = (
+    "install them with `pip install underpaint-zoo` (from a checkout: `make setup`), let "
+    f"{VARIABLE} name a folder of models, or pass one with --models where the command takes it"
+)
+
+
+def shipped_folder() -> Path:
+    """Return the folder of the shipped models. It is missing or empty where no models are installed."""
+    if named := os.environ.get(VARIABLE):
+        return Path(named).resolve()
+    if (_CHECKOUT / "model_index.json").is_file():
+        return _CHECKOUT
+    from importlib.metadata import entry_points  # slow to import, and a checkout does not need it
+
+    for point in sorted(entry_points(group=GROUP)):
+        try:
+            return Path(point.load())
+        except (ImportError, AttributeError, TypeError):  # a damaged installation: as if there were none
+            continue
+    return _CHECKOUT
+
+
+def check_shipped(folder: Path) -> None:
+    """Raise ManifestError if `folder` is where the shipped models are expected and there are none."""
+    if (folder / "model_index.json").is_file():
+        return
+    named = os.environ.get(VARIABLE)
+    if named and folder == Path(named).resolve():
+        raise ManifestError(f"{VARIABLE}: expected a folder of models, which holds model_index.json, got {named}")
+    if folder == _CHECKOUT:
+        raise ManifestError(f"the shipped models are not installed; {_REMEDY}")

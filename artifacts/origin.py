@@ -33,13 +33,13 @@ _FORMS: Final[tuple[frozenset[str], ...]] = tuple(
         "methods policies rules",  # methods
         "rule total_variation keeps_promise",  # exact
         "benchmark overall parts",  # metrics read
-        "side codebook codes_used replacements",  # train near-duplicates
         "tokens target_nfe grid model",  # generate --save-tokens
         "table method published verdict",  # simulate tables
         "model policy rule speedup",  # simulate sweep
         "method tokens_error speedup_error",  # simulate predict
         "model method passes",  # simulate spatial
-        "run method speedup machine",  # results leaderboard
+        "method temperature sides",  # results rank
+        "preset_version machine methods",  # tune
         "verify_ms draft_ms",  # costs
     )
 )

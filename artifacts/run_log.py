@@ -11,14 +11,13 @@ import re
 import secrets
 import socket
 import zlib
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
-from underpaint.artifacts.input_file import check_regular
-from underpaint.artifacts.strict_json import JsonError, is_version, parse_json, split_lines
-from underpaint.artifacts.typed_json import build_typed
+from underpaint.artifacts.files import check_regular
+from underpaint.artifacts.strict_json import JsonError, build_typed, is_version, parse_json, split_lines
 
 Key = TypeVar("Key", bound=Hashable)
 Record = TypeVar("Record")
@@ -41,15 +40,6 @@ def checked_line(value: Mapping[str, Any], before: int = 0) -> tuple[bytes, int]
     held = json.dumps(value, allow_nan=False)[:-1].encode()
     checksum = zlib.crc32(held, before)
     return held + f', "{CHECKSUM}": "{checksum:08x}"}}\n'.encode(), checksum
-
-
-def log_bytes(values: Iterable[Mapping[str, Any]]) -> bytes:
-    """The content of a run log that holds `values`."""
-    lines, checksum = [], 0
-    for value in values:
-        line, checksum = checked_line(value, checksum)
-        lines.append(line)
-    return b"".join(lines)
 
 
 def _read_line(line: bytes, number: int, before: int) -> tuple[dict[str, Any], int]:

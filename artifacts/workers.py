@@ -49,15 +49,6 @@ class Workers(Protocol[Taken, Given]):
         """The results as they are finished, in any order. Raises WorkerError, naming the job."""
         ...
 
-    def pids(self) -> list[int]:
-        """Processes that work now."""
-        ...
-
-
-def usable_cores() -> int:
-    """Cores that this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
 
 @dataclass(slots=True)
 class ThisProcess(Generic[Job, Result]):
@@ -67,9 +58,6 @@ class ThisProcess(Generic[Job, Result]):
 
     def run(self, jobs: Sequence[Job]) -> Iterator[Result]:
         yield from map(self.work, jobs)
-
-    def pids(self) -> list[int]:
-        return [os.getpid()]
 
 
 @dataclass(slots=True)
@@ -147,9 +135,6 @@ class Processes(Generic[Job, Result]):
             for worker in self._running:
                 worker.end()
             self._running.clear()
-
-    def pids(self) -> list[int]:
-        return [worker.process.pid for worker in self._running if worker.process.pid is not None]
 
     def _start(self, waiting: _Waiting[Job]) -> None:
         worker = _Process(pickle.dumps(self.work), self.environment, self.known)
@@ -250,7 +235,6 @@ class RayWorkers(Generic[Job, Result]):
     threads: int = 1
     gpus: int = 0
     known: tuple[type[Exception], ...] = ()
-    _pids: dict[Any, int] = field(default_factory=dict)
 
     def run(self, jobs: Sequence[Job]) -> Iterator[Result]:
         ray = load_ray()
@@ -263,12 +247,8 @@ class RayWorkers(Generic[Job, Result]):
         try:
             yield from self._done(ray, make, _Waiting(deque(jobs)), len(jobs))
         finally:
-            self._pids.clear()
             if own:
                 ray.shutdown()
-
-    def pids(self) -> list[int]:
-        return list(self._pids.values())
 
     def _done(self, ray: Any, make: Any, waiting: _Waiting[Job], left: int) -> Iterator[Result]:
         pending: dict[Any, tuple[Any, Job | None]] = {}
@@ -286,7 +266,6 @@ class RayWorkers(Generic[Job, Result]):
             try:
                 answer = ray.get(done)
             except ray.exceptions.RayActorError as error:
-                self._pids.pop(actor, None)
                 ray.kill(actor)  # it may only be out of reach
                 failed = 0 if job is not None else failed + 1
                 if failed >= MOST_LOSSES:
@@ -299,9 +278,7 @@ class RayWorkers(Generic[Job, Result]):
                 if isinstance(error.cause, self.known):
                     raise error.cause from error
                 raise WorkerError(f"{job} failed:\n{error}" if job else str(error)) from error
-            if job is None:
-                self._pids[actor] = answer
-            else:
+            if job is not None:
                 left -= 1
                 yield answer
             if waiting.jobs:

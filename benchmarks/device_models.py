@@ -12,11 +12,10 @@ from underpaint.algos.rows import SamplingParams
 from underpaint.artifacts.decoder_config import DecoderConfig
 from underpaint.artifacts.model_index import read_index
 from underpaint.models.decoder import Decoder
-from underpaint.runtime.conditions import Condition, of_words
+from underpaint.runtime.conditions import Condition, ConditionEncoder, of_words
 from underpaint.runtime.device.folder import DeviceModels
 from underpaint.runtime.device.forms import DeviceForm, form_of
 from underpaint.runtime.device.weights import read_decoder
-from underpaint.runtime.engines.condition_encoder import ConditionEncoder
 from underpaint.runtime.engines.elsewhere import load_elsewhere
 from underpaint.runtime.methods.method import ModelTables
 from underpaint.runtime.methods.registry import resolve

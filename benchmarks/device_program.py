@@ -19,8 +19,8 @@ from typing import Any, Final
 
 from benchmarks.report import finish, options, parse, refusing
 from underpaint.artifacts.cost_curve import FORMAT
+from underpaint.artifacts.files import check_file_writable
 from underpaint.artifacts.manifest import write_beside
-from underpaint.runtime.files import check_file_writable
 
 NODE_US: Final = 2.0
 BANDWIDTHS: Final = {"h200": 4800.0, "a100": 2039.0}

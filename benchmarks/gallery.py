@@ -21,8 +21,7 @@ from underpaint.artifacts.manifest import write_beside
 from underpaint.runtime.drawing import draw
 from underpaint.runtime.evaluation.gallery import write_gallery
 from underpaint.runtime.evaluation.report import ReportRow
-from underpaint.runtime.methods.method_config import MethodConfig
-from underpaint.runtime.methods.registry import build_method, resolve
+from underpaint.runtime.methods.registry import MethodConfig, build_method, resolve
 from underpaint.runtime.pipeline import Pipeline
 
 PAGE_WIDTH = 840

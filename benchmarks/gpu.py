@@ -37,10 +37,9 @@ from underpaint.export.checkpoint import Request, export_checkpoint
 from underpaint.export.parity import MOST
 from underpaint.export.tensorrt_build import build_folder
 from underpaint.models.published.options import LoadOptions
-from underpaint.runtime.engines.context import EngineError
+from underpaint.runtime.engines.context import EngineError, load_decoder
 from underpaint.runtime.engines.engine import Engine
-from underpaint.runtime.engines.loading import load_decoder
-from underpaint.runtime.engines.masks import causal
+from underpaint.runtime.engines.pass_inputs import causal
 from underpaint.runtime.engines.target import EngineTarget
 from underpaint.runtime.engines.tensorrt_engine import load_tensorrt
 from underpaint.runtime.engines.tensorrt_files import backend_module
@@ -82,7 +81,7 @@ def parity(name: str, folder: Path, reference: Path, backend: str) -> dict[str, 
         prefix = np.array([[config.vocab_size + 1], [config.uncond_ids[0]]])
         for engine in pair:
             out = engine.run(prefix, config.first_cells(1), causal(1))
-            engine.commit(slice(None))
+            engine.cache.commit(slice(None))
     worst: dict[str, float] = {}
     start = turn = 0
     sizes = (*BUCKETS, 3, 11)
@@ -92,7 +91,7 @@ def parity(name: str, folder: Path, reference: Path, backend: str) -> dict[str, 
         for engine in pair:
             given = features[:, start:stop] if reads else None
             out = engine.run(tokens[start:stop], np.arange(start, stop), causal(stop - start), None, given)
-            engine.commit(slice(None))
+            engine.cache.commit(slice(None))
             logits.append(out.logits.copy())
         apart = float(np.abs(logits[0] - logits[1]).max() / max(1.0, np.abs(logits[1]).max()))
         apart = apart if np.isfinite(apart) else float("inf")

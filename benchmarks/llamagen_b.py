@@ -20,10 +20,11 @@ from benchmarks.report import at_least, finish, options, parse, refusing
 from underpaint.algos.accept.point import PointProposals
 from underpaint.algos.chance import sampling
 from underpaint.algos.draft.chain import Chain
+from underpaint.algos.memory import usable_cores
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.step import decode
 from underpaint.artifacts.decoder_config import DecoderConfig
-from underpaint.artifacts.workers import usable_cores
+from underpaint.artifacts.files import check_folder_writable
 from underpaint.export.checkpoint import Request, export_checkpoint
 from underpaint.export.verify import verify
 from underpaint.models.decoder import Decoder, initialise
@@ -32,7 +33,6 @@ from underpaint.models.published.options import LoadOptions
 from underpaint.runtime.costs.passes import chain, halfway
 from underpaint.runtime.engines.context import EngineContext
 from underpaint.runtime.engines.target import EngineTarget
-from underpaint.runtime.files import check_folder_writable
 
 CONFIG = DecoderConfig(
     dim=768, layers=12, heads=12, hidden=2048, vocab_size=16384, grid_side=16, prefix=1, cond_ids=1001

@@ -22,6 +22,7 @@ import numpy as np
 from benchmarks.mulo_variants import FASTER, ORDERINGS, TEMPERATURE, VARIANTS, Variant, chosen
 from benchmarks.report import at_least, finish, models_option, options, parse, progress, refusing
 from underpaint.algos.rows import SamplingParams
+from underpaint.artifacts.files import check_folder_writable
 from underpaint.artifacts.manifest import write_beside
 from underpaint.runtime.drawing import Drawing, draw
 from underpaint.runtime.evaluation.comparison import BASELINE, ComparisonPlan, read_conditions
@@ -31,7 +32,6 @@ from underpaint.runtime.evaluation.picture_judge import judge_of
 from underpaint.runtime.evaluation.picture_quality import PictureViews, picture_quality
 from underpaint.runtime.evaluation.plan import RunPlan
 from underpaint.runtime.evaluation.report import ReportRow, accepted_cells, report_rows
-from underpaint.runtime.files import check_folder_writable
 from underpaint.runtime.methods.method import DecodingMethod
 from underpaint.runtime.methods.registry import build_method, resolve
 from underpaint.runtime.methods.settings import overridden

@@ -5,8 +5,8 @@ from typing import Final
 
 from underpaint.runtime.evaluation.comparison import BASELINE
 from underpaint.runtime.methods.registry import resolve
-from underpaint.runtime.resampling.pixels import FILTERS
 from underpaint.runtime.resampling.registry import SUPER_RESOLUTION
+from underpaint.runtime.resampling.resampler import FILTERS
 
 TEMPERATURE: Final = 1.0
 

@@ -2,7 +2,6 @@
 
 from benchmarks.page_columns import (
     CERTIFIED,
-    DUPLICATES,
     FIGURES,
     JUDGED,
     PAIRED,
@@ -26,7 +25,6 @@ from benchmarks.page_columns import (
 
 TEXTURED_PAGE = "textured"
 TITLES = {
-    "premises": "What the papers take for granted",
     "roofline": "`roofline` in simulation",
     "simulator": "The simulator against the engine",
     "exactness": "Verifiers judged by `underpaint certify`",
@@ -48,15 +46,6 @@ def _textured(file: str, heading: str, columns: tuple[Column, ...], words: str, 
 
 
 SECTIONS: tuple[Section, ...] = (
-    Section(
-        "premises",
-        "Near-duplicate codes of the textured scenes' tokenizer",
-        "near-duplicates-128.json",
-        DUPLICATES,
-        "Every code of 64 fresh scenes of 128 px is replaced by its k-th nearest, and the pictures are compared. With "
-        "their own codes the scenes come back at 23.1 dB.",
-        lambda result: result["replacements"],
-    ),
     Section("roofline", "Synthetic models on three machines", "roofline-study.json", STUDY),
     Section(
         "simulator",
@@ -65,7 +54,6 @@ SECTIONS: tuple[Section, ...] = (
         PREDICTED,
         "A trace of other prompts predicts a comparison.",
     ),
-    Section("simulator", "MuLo-SD and ZipAR, on earlier models", "predict-mulo-t1.json", PREDICTED),
     Section(
         "simulator",
         "Every method on an A100 and an H200",

@@ -16,12 +16,12 @@ import numpy as np
 from benchmarks.report import finish, options, parse, refusing
 from underpaint.algos.registry import suggest
 from underpaint.runtime.drawing import Drawing
-from underpaint.runtime.evaluation.paired import PairedDifference, paired_difference
+from underpaint.runtime.evaluation.paired import FigureInterval, paired_difference
 from underpaint.runtime.evaluation.report import speedup
 from underpaint.runtime.page.document import ComparisonFolder
 
 
-def deeper(theirs: Sequence[Drawing], own: Sequence[Drawing]) -> PairedDifference | None:
+def deeper(theirs: Sequence[Drawing], own: Sequence[Drawing]) -> FigureInterval | None:
     """By how many levels the drafts of `own` are deeper, picture by picture; None where either drafts nothing."""
     if not all(one.depths and any(one.depths) for one in (*theirs, *own)):
         return None
@@ -57,15 +57,15 @@ def main(arguments: list[str] | None = None) -> None:
                 "method": row["method"],
                 "lossless": row["lossless"],
                 "pictures": len(prompts),
-                "faster": faster.ratio,
+                "faster": faster.value,
                 "faster_low": faster.low,
                 "faster_high": faster.high,
-                "deeper": levels and levels.mean,
+                "deeper": levels and levels.value,
                 "deeper_low": levels and levels.low,
                 "deeper_high": levels and levels.high,
             }
         )
-        print(f"{row['method']:20s} {faster.ratio:.3f} ({faster.low} to {faster.high})")
+        print(f"{row['method']:20s} {faster.value:.3f} ({faster.low} to {faster.high})")
     results = found.results
     compared = {name: results[name] for name in ("command", "machine")}
     finish({"of": asked.method, "model": results["model"], "compared": compared, "rows": rows}, asked.out)

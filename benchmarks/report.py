@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from underpaint.artifacts.files import check_file_writable
 from underpaint.artifacts.manifest import write_beside
 from underpaint.artifacts.results import results_text
 from underpaint.runtime.evaluation.machine import describe_machine, typed_command
-from underpaint.runtime.files import check_file_writable
 from underpaint.zoo.load import FOLDER
 
 if TYPE_CHECKING:

@@ -23,7 +23,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from benchmarks.report import at_least, finish, options, parse
-from underpaint.artifacts.workers import local_workers, usable_cores
+from underpaint.algos.memory import usable_cores
+from underpaint.artifacts.workers import local_workers
 from underpaint.runtime.methods.registry import resolve
 from underpaint.runtime.methods.trees.beside import DrawnSettings, window_plan
 from underpaint.sim.batched.decoding import AlternativeDrafts, make_rule, make_scheme, run_lockstep, run_loop

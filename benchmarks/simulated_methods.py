@@ -18,11 +18,11 @@ import numpy as np
 
 from benchmarks.report import at_least, finish, options, parse
 from underpaint.algos.accept.neighbours import nearest_codes
+from underpaint.algos.memory import usable_cores
 from underpaint.artifacts.cost_curve import EngineCosts
-from underpaint.artifacts.workers import local_workers, usable_cores
+from underpaint.artifacts.workers import local_workers
 from underpaint.runtime.methods.method import ModelTables
-from underpaint.runtime.methods.method_config import PRESETS, MethodConfig
-from underpaint.runtime.methods.registry import METHODS, resolve
+from underpaint.runtime.methods.registry import METHODS, PRESETS, MethodConfig, resolve
 from underpaint.runtime.methods.trees.method import NO_POLICY, TreeConfig
 from underpaint.sim.batched.decoding import MOST_NODES, NEIGHBOURS, AlternativeDrafts, Scheme, run_loop
 from underpaint.sim.latency.models import Costs

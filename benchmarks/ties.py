@@ -19,7 +19,7 @@ from benchmarks.report import finish, models_option, options, parse, refusing
 from underpaint.algos.arrays import IntArray
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.step import Target
-from underpaint.runtime.engines.loading import CPU
+from underpaint.runtime.engines.context import CPU
 from underpaint.runtime.evaluation.invariance import ALLOWED
 from underpaint.runtime.evaluation.likelihood import tokens_log_likelihood, whole_distribution
 from underpaint.runtime.page.document import ComparisonFolder

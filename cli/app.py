@@ -1,17 +1,113 @@
 """`underpaint`: the command line. Thin: it parses, calls and prints."""
 
 import sys
-from typing import Annotated
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Annotated, Any, Final
 
 import typer
+from typer.core import TyperGroup
+from typer.main import get_group
 
 from underpaint.algos.plugin_guard import clean_output, guard_exit, named_in_use
 from underpaint.algos.plugins import VARIABLE, PluginError, load_plugins, named_by_environment
 from underpaint.artifacts.manifest import ManifestError
 from underpaint.cli.errors import BAD_INPUT, bad_input, machine_errors, stopped_on_interrupt
-from underpaint.cli.outputs import Commands, allow_overwriting
-from underpaint.cli.root import HELP_NAMES, RootGroup, completion_script, enable_completion
+from underpaint.cli.outputs import Command, Commands, TorchCommand, allow_overwriting
 from underpaint.cli.terminal import be_quiet, forget_odd_columns
+
+_WITH_VALUE: Final = ("--plugin",)
+_FLAGS: Final = ("--quiet", "-q", "--overwrite", "--version")
+HELP_NAMES: Final = {"help_option_names": ["-h", "--help"]}
+"""Of every command."""
+
+
+COMMANDS: Final = {
+    "generate": "generate:generate",
+    "compare": "compare:compare",
+    "report": "report:report",
+    "sweep": "sweep:sweep",
+    "tune": "tune:tune",
+    "protocol": "protocol:protocol",
+    "evaluate": "evaluation.evaluate:evaluate",
+    "methods": "methods:methods",
+    "prompts": "prompts:prompts",
+    "costs": "costs:costs",
+    "exact": "exact:exact",
+    "certify": "certify:certify",
+    "premises": "evaluation.premises:premises",
+    "trace": "simulate.trace:trace",
+    "env": "env:env",
+    "simulate": "simulate.commands:app",
+    "results": "results:app",
+    "metrics": "evaluation.metrics:app",
+    "train": "train.commands:app",
+    "export": "export:export",
+    "check": "export:check",
+    "caption": "export:caption",
+    "engine": "engine:engine",
+}
+"""Where each command is: "module:name" in `underpaint.cli`, imported when the command is asked for."""
+_NEED_TORCH: Final = ("export", "check", "caption", "engine")
+
+
+def load_command(name: str) -> Any:
+    """Import a command, or a group of them, and return it as click takes it."""
+    module, _, attribute = COMMANDS[name].partition(":")
+    command = getattr(import_module(f"underpaint.cli.{module}"), attribute)
+    holder = Commands()
+    if isinstance(command, typer.Typer):
+        holder.add_typer(command, name=name)
+    else:
+        holder.command(name, cls=TorchCommand if name in _NEED_TORCH else Command)(command)
+    return get_group(holder).commands[name]
+
+
+class RootGroup(TyperGroup):
+    """Reads its own options wherever they stand; all behind `--` is the command's. Commands are imported on demand."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.commands: dict[str, Any] = dict.fromkeys(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The command of a name, imported when it is first asked for; None for an unknown one."""
+        if cmd_name in self.commands and self.commands[cmd_name] is None:
+            self.commands[cmd_name] = load_command(cmd_name)
+        return self.commands.get(cmd_name)
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, own_first(args))
+
+    def invoke(self, ctx: Any) -> Any:
+        """Ctrl-C in a command that keeps nothing of what it had not finished: one line, and the code of shells."""
+        with stopped_on_interrupt():
+            return super().invoke(ctx)
+
+    def make_context(self, *given: Any, **more: Any) -> Any:
+        """Ctrl-C while the line is read ends in the same way."""
+        with stopped_on_interrupt():
+            return super().make_context(*given, **more)
+
+
+def own_first(args: Sequence[str]) -> list[str]:
+    """The arguments with the options of `underpaint` itself in front."""
+    own: list[str] = []
+    left: list[str] = []
+    given = list(args)
+    while given:
+        one = given.pop(0)
+        if one == "--":
+            left += [one, *given]
+            break
+        if one in _FLAGS or one.partition("=")[0] in _WITH_VALUE:
+            own.append(one)
+            if one in _WITH_VALUE and given:
+                own.append(given.pop(0))
+        else:
+            left.append(one)
+    return own + left
+
 
 _NAME = "underpaint"
 
@@ -21,7 +117,6 @@ app = Commands(
     context_settings=HELP_NAMES,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    add_completion=False,
 )
 
 
@@ -58,25 +153,11 @@ def plugins(
         load_plugins((*named_by_environment(), *(plugin or ())))
 
 
-@app.command()
-def completion(
-    shell: Annotated[str, typer.Argument(help="bash, zsh, fish or powershell.")],
-) -> None:
-    """Print what a shell has to read to complete commands and options; no file is changed.
-
-    In bash, for one session: eval "$(underpaint completion bash)". To keep it, put that line where your shell starts.
-    """
-    with bad_input():
-        script = completion_script(shell, _NAME)
-    typer.echo(script)
-
-
 def main() -> None:
     """Run the command line."""
     forget_odd_columns()
     try:
         with stopped_on_interrupt(), machine_errors(), clean_output(), named_in_use():
-            enable_completion()
             app(prog_name=_NAME)
     # A plug-in of an installed package, which is loaded when a registry is first asked; the package's own tables.
     except (PluginError, ManifestError) as error:

@@ -12,24 +12,20 @@ from underpaint.cli.costs import curve_for, tables_with_costs
 from underpaint.cli.device import (
     DEFAULT_METHODS as DEVICE_METHODS,
 )
-from underpaint.cli.device import (
-    DEVICE,
-    DeviceOptions,
-    check_options,
-    describe,
-    draw_all_on_device,
-    plan_on_device,
-    show_device_rows,
-)
+from underpaint.cli.device import describe, draw_all_on_device, plan_on_device
 from underpaint.cli.errors import bad_input
 from underpaint.cli.evaluation.prompts import PromptOptions, choose
 from underpaint.cli.live import LiveOptions, folder_of
-from underpaint.cli.option_groups import grouped
 from underpaint.cli.options import (
+    DEVICE,
+    DeviceOptions,
     Models,
     check_costs,
+    check_preset,
     check_promises,
+    grouped,
     read_names,
+    read_preset,
     settings_by_method,
     short_hash,
 )
@@ -55,7 +51,6 @@ if TYPE_CHECKING:
 
 DEFAULT_OUT = Path("runs/compare")
 GALLERY = "gallery.png"
-MAPS = "acceptance.png"
 DEFAULT_METHODS = (
     "ar,speculative,eagle2,adt-control-chain,adt-control-tree,adt,scd-maximal,jacobi-lookup,"
     "lantern,lantern++,adt+lantern"
@@ -126,6 +121,7 @@ def compare(
     A stopped comparison (Ctrl-C) keeps what is drawn; the same command goes on with it. Quality is reported where the
     folder of models holds a judge, pictures where it holds a decoder.
     """
+    from underpaint.artifacts.files import check_apart, check_folder_writable
     from underpaint.artifacts.workers import ThisProcess
     from underpaint.runtime.evaluation.comparison import (
         EAGER,
@@ -139,12 +135,11 @@ def compare(
     from underpaint.runtime.evaluation.picture_judge import judge_of
     from underpaint.runtime.evaluation.plan import RunPlan
     from underpaint.runtime.evaluation.replay import ReplayLog
-    from underpaint.runtime.files import check_apart, check_folder_writable
     from underpaint.runtime.methods.registry import resolve
 
     with bad_input():
         checked, backend = options.checked_temperature(), options.backend
-        check_options(backend, device)
+        device.check(backend)
         if backend == DEVICE and (likelihood or save_replay):
             raise ValueError(
                 "--likelihood and --save-replay need passes on the host; leave them out, or --backend device"
@@ -154,11 +149,12 @@ def compare(
         wanted = usual if methods == DEFAULT_METHODS else methods
         names = with_baseline(tuple(name for name in read_names(wanted) if backend != DEVICE or name != EAGER))
         own = settings_by_method(options.setting or [], names)
-        preset = live.preset(options.preset)
+        preset = read_preset(live.preset(options.preset))
         configs = [resolve(name, checked, None, own[name], preset) for name in names]
         check_folder_writable(out or DEFAULT_OUT)
         check_json(json_file)
         pipeline, sampling = options.open(models, live, on_device=True)
+        check_preset(preset, pipeline)
         chosen = choose(pipeline, prompts or [], prompt_options)
         drawn_by = build_methods(pipeline, names, checked, own, preset)
         check_promises(configs)
@@ -180,11 +176,12 @@ def compare(
         figures = json_file or out / "compare.json"
         check_json(figures)
         log, replays = run.open_log(out, fresh=fresh), ReplayLog(out, run.to_dict())
-        pictures = {"the gallery": out / GALLERY, "the maps": out / MAPS}
-        check_apart({"the record of drawings": log.path, "the replays": replays.path, **pictures, "--json": figures})
-        for called, path in {"the figures": figures, **pictures}.items():
-            if path != STANDARD_OUTPUT:
-                check_replaceable(called, path, "json" if path == figures else None)
+        gallery = out / GALLERY
+        kept = {"the record of drawings": log.path, "the replays": replays.path, "the gallery": gallery}
+        check_apart({**kept, "--json": figures})
+        check_replaceable("the gallery", gallery)
+        if figures != STANDARD_OUTPUT:
+            check_replaceable("the figures", figures, "json")
         for key in run.jobs() if save_pictures else ():
             check_replaceable("--save-pictures", log.picture_path(key))
     if on_device is not None:
@@ -210,7 +207,7 @@ def _report(
     likelihood: bool,
     on_device: "DevicePlan | None",
 ) -> None:
-    from underpaint.runtime.evaluation.gallery import write_acceptance, write_gallery
+    from underpaint.runtime.evaluation.gallery import write_gallery
     from underpaint.runtime.evaluation.machine import typed_command
     from underpaint.runtime.evaluation.report import make_report, to_results
 
@@ -226,21 +223,16 @@ def _report(
     plain = to_results(run, report, typed_command(), curve)
     title = title_of(run.models[0])
     captions = [condition.caption() for condition in plan.conditions]
-    gallery, maps = out / GALLERY, out / MAPS
+    gallery = out / GALLERY
     if report.gallery:
         write_gallery(gallery, report.rows, report.gallery, captions, f"One row a method: {title}")
-    write_acceptance(
-        maps, report.rows, report.acceptance, f"Share of images in which a cell was an accepted draft: {title}"
-    )
     if told_as_json(figures, plain):
         return
-    if on_device is None:
-        print_rows(report.rows, judge, title, curve, form)
-    else:
-        show_device_rows(report.rows, f"{title}, {on_device.told()}", form, judge is not None)
+    title = title if on_device is None else f"{title}, {on_device.told()}"
+    print_rows(report.rows, judge, title, curve, form, on_device=on_device is not None)
     elsewhere = [] if figures == out / "compare.json" else ["--figures", str(figures)]
     page = shlex.join(["underpaint", "report", str(out), *elsewhere])
-    note_files((figures, *([gallery] if report.gallery else []), maps), f"{page} makes one page of it", form)
+    note_files((figures, *([gallery] if report.gallery else [])), f"{page} makes one page of it", form)
 
 
 def _save_pictures(run: "RunPlan", log: "DrawingLog", form: Format) -> None:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from underpaint.runtime.evaluation.report import ReportRow
 
 _MS_PARTS: Final = ("target_ms_per_cycle", "drafter_ms_per_cycle", "host_ms_per_cycle")
+_DEVICE_MS_PARTS: Final = ("device_ms_per_cycle", "host_ms_per_cycle")
 
 
 def title_of(model: "ModelPlan") -> str:
@@ -29,12 +30,19 @@ def print_rows(
     title: str,
     curve: "CostCurveFile | None" = None,
     form: Format = Format.table,
+    *,
+    on_device: bool = False,
 ) -> None:
-    """Print a row a method, what the judge itself reads right, and the knee of the cost curve where it is known."""
+    """Print a row a method, what the judge itself reads right, and the knee of the cost curve where it is known.
+
+    on_device: whether one program ran all models, so that there are other figures of where the time went.
+    """
     from underpaint.runtime.evaluation.comparison import BASELINE
 
     rows = [asdict(row) for row in reported]
-    show([ResultTable(title, _columns(judge is not None, reported), rows)], form)
+    show([ResultTable(title, _columns(judge is not None, reported, on_device), rows)], form)
+    if on_device:
+        note("ar is plain autoregression as one program; ar-eager is the loop that papers time.", form)
     own = None if judge is None else judge.reference.accuracy.get(judge.grammar.accuracy)
     if judge is not None and own is not None:
         what = judge.grammar.accuracy.replace("_", " ")
@@ -47,7 +55,7 @@ def print_rows(
             note(f"Beware: {warning}.", form)
 
 
-def _columns(judged: bool, reported: "Sequence[ReportRow]") -> list[Column]:
+def _columns(judged: bool, reported: "Sequence[ReportRow]", on_device: bool) -> list[Column]:
     """What a row of a comparison shows; JSON and CSV give intervals and parts as figures of their own."""
     quality = (
         figure("prompt_accuracy", "prompt\naccuracy", ".3f"),
@@ -55,11 +63,21 @@ def _columns(judged: bool, reported: "Sequence[ReportRow]") -> list[Column]:
         with_interval("attribute_log_probability_over_ar", "judge's log-probability\nless AR's (95 %)", "+.3f"),
         Column("frechet", "Fréchet\n(floor)", _frechet, right=True, parts=("frechet_distance", "frechet_floor")),
     )
+    times = (
+        figure("overhead_share", "over-\nhead", ".0%"),
+        Column("ms_per_cycle", "ms a cycle: target\n+ drafter + host", _sum, right=True, parts=_MS_PARTS),
+    )
+    if on_device:
+        times = (
+            Column("ms_per_cycle", "ms a cycle:\ndevice + host", _sum, right=True, parts=_DEVICE_MS_PARTS),
+            Column("peak_bytes", "peak\nMiB", _mebibytes, right=True),
+        )
     return [
         Column("method", "method\n"),
         Column("lossless", "loss-\nless", right=True),
         figure("speedup", "speed-\nup", ".2f", "x"),
         interval("speedup", "95 %\ninterval", ".2f"),
+        *((figure("speedup_over_eager", "over\nar-eager", ".2f", "x"),) if on_device else ()),
         figure("seconds_per_image", "s per\nimage", ".3f"),
         figure("target_nfe", "target\nNFE", ".1f"),
         figure("drafter_nfe", "drafter\nNFE", ".1f"),
@@ -67,8 +85,7 @@ def _columns(judged: bool, reported: "Sequence[ReportRow]") -> list[Column]:
         figure("mean_depth", "mean\ndepth", ".2f"),
         figure("mean_nodes", "nodes a\ncycle", ".2f"),
         figure("kept_share", "draft\nkept", ".0%"),
-        figure("overhead_share", "over-\nhead", ".0%"),
-        Column("ms_per_cycle", "ms a cycle: target\n+ drafter + host", _sum, right=True, parts=_MS_PARTS),
+        *times,
         *(quality if judged else ()),
         with_interval("auc", "told from AR's\nAUC (95 %)", ".3f"),
         *(
@@ -78,6 +95,10 @@ def _columns(judged: bool, reported: "Sequence[ReportRow]") -> list[Column]:
         ),
         figure("identical_share", "same\nas AR", ".1%"),
     ]
+
+
+def _mebibytes(value: int | None) -> str:
+    return "-" if value is None else f"{value / 2**20:.0f}"
 
 
 def _sum(parts: tuple[float | None, ...]) -> str:

@@ -2,6 +2,7 @@
 
 import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from underpaint.algos.rows import SamplingParams
     from underpaint.artifacts.cost_curve import CostCurveFile
     from underpaint.runtime.methods.method import ModelTables
-    from underpaint.runtime.methods.method_config import MethodConfig
+    from underpaint.runtime.methods.registry import MethodConfig
     from underpaint.runtime.models import OpenModels
 
 
@@ -43,9 +44,9 @@ def costs(
     The curve is kept in the user's cache folder (XDG_CACHE_HOME, or else ~/.cache) by processor, engine, models,
     threads and rows a pass. Methods that choose by cost read it there.
     """
+    from underpaint.artifacts.files import check_file_writable
     from underpaint.artifacts.manifest import write_beside
     from underpaint.runtime.costs.machine_curve import curve_path
-    from underpaint.runtime.files import check_file_writable
 
     with bad_input():
         if export is not None:
@@ -92,7 +93,7 @@ def tables_with_costs(
     if left_out or not any(config.needs_costs for config in configs):
         return pipeline.tables
     curve = _curve(pipeline, sampling)
-    return pipeline.tables if curve is None else pipeline.tables._replace(costs=engine_costs(curve))
+    return pipeline.tables if curve is None else replace(pipeline.tables, costs=engine_costs(curve))
 
 
 def _curve(

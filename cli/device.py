@@ -3,16 +3,16 @@
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import typer
 
 from underpaint.artifacts.install import install_hint
 from underpaint.cli.errors import BAD_INPUT, STOPPED, bad_input
+from underpaint.cli.options import DeviceOptions
 from underpaint.cli.runs import stopped
-from underpaint.cli.terminal import Advance, Column, Format, ResultTable, figure, note, progress, show
+from underpaint.cli.terminal import Advance, progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,41 +24,13 @@ if TYPE_CHECKING:
     from underpaint.runtime.drawing import Drawing
     from underpaint.runtime.evaluation.comparison import ComparisonPlan
     from underpaint.runtime.evaluation.drawing_log import DrawingLog
-    from underpaint.runtime.evaluation.report import ReportRow
     from underpaint.runtime.methods.method import DecodingMethod
     from underpaint.runtime.pipeline import Pipeline
 
-DEVICE: Final = "device"
 DEFAULT_METHODS: Final = "ar,speculative,eagle2,adt-control-chain,adt-control-tree,adt,lantern,lantern++,adt+lantern"
 """Those of a comparison's own defaults that have a form on the device."""
 _MODE: Final = "UNDERPAINT_TRITON"
 """What `runtime.device.language` reads as it is imported."""
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceOptions:
-    """Options of `--backend device`."""
-
-    device: Annotated[
-        str | None,
-        typer.Option(
-            help="With --backend device: cuda (the default), cuda:1, ..., or cpu, which interprets the same program: "
-            "slow, to try it.",
-            show_default=False,
-        ),
-    ] = None
-    batch: Annotated[
-        int | None,
-        typer.Option(help="With --backend device: images that are drawn together; default: 1.", show_default=False),
-    ] = None
-    forward: Annotated[
-        str | None,
-        typer.Option(
-            help="With --backend device: what runs the models: torch (the default), tensorrt or tensorrt-rtx (on a "
-            "GPU), or onnx (on the CPU); `underpaint engine` makes their engines.",
-            show_default=False,
-        ),
-    ] = None
 
 
 class WantedPicture(Protocol):
@@ -72,12 +44,6 @@ class WantedPicture(Protocol):
 
     @property
     def path(self) -> "Path": ...
-
-
-def check_options(backend: str, options: DeviceOptions) -> None:
-    """ValueError where options of the device stand beside another backend."""
-    if backend != DEVICE and options != DeviceOptions():
-        raise ValueError("--device, --batch and --forward are of --backend device; pass it too, or leave them out")
 
 
 def plan_on_device(
@@ -191,38 +157,3 @@ def _tell(advance: Advance, finished: int, most: int, cells: list[int]) -> None:
     from underpaint.runtime.device.comparison import span
 
     advance(finished, f"{span(cells)} of {most} cells")
-
-
-def show_device_rows(reported: "Sequence[ReportRow]", title: str, form: Format, judged: bool) -> None:
-    """Print a row a method, with the figures that a device has."""
-    rows = [_shown(row) for row in reported]
-    columns = [
-        Column("method", "method\n"),
-        Column("lossless", "loss-\nless", right=True),
-        figure("speedup", "speed-up\nover ar", ".2f", "x"),
-        figure("speedup_over_eager", "over\nar-eager", ".2f", "x"),
-        figure("seconds_per_image", "s per\nimage", ".3f"),
-        figure("target_nfe", "target\nNFE", ".1f"),
-        figure("drafter_nfe", "drafter\nNFE", ".1f"),
-        figure("tokens_per_cycle", "tokens\nper cycle", ".2f"),
-        figure("mean_depth", "mean\ndepth", ".2f"),
-        figure("mean_nodes", "nodes a\ncycle", ".2f"),
-        figure("kept_share", "draft\nkept", ".0%"),
-        figure("device_ms_per_cycle", "ms a cycle:\ndevice", ".3f"),
-        figure("host_ms_per_cycle", "and\nhost", ".3f"),
-        figure("peak_mib", "peak\nMiB", ".0f"),
-        *((figure("prompt_accuracy", "prompt\naccuracy", ".3f"),) if judged else ()),
-        figure("identical_share", "same\nas AR", ".1%"),
-    ]
-    show([ResultTable(title, columns, rows)], form)
-    note("ar is plain autoregression as one program; ar-eager is the loop that papers time.", form)
-
-
-def _shown(row: "ReportRow") -> dict[str, Any]:
-    names = (
-        *("method", "lossless", "speedup", "speedup_over_eager", "seconds_per_image", "target_nfe", "drafter_nfe"),
-        *("tokens_per_cycle", "mean_depth", "mean_nodes", "kept_share", "device_ms_per_cycle", "host_ms_per_cycle"),
-        *("prompt_accuracy", "identical_share"),
-    )
-    peak = None if row.peak_bytes is None else row.peak_bytes / 2**20
-    return {**{name: getattr(row, name) for name in names}, "peak_mib": peak}

@@ -9,16 +9,18 @@ import typer
 from underpaint.algos.numbers import whole_number
 from underpaint.cli.device import imported
 from underpaint.cli.errors import bad_input
-from underpaint.cli.option_groups import grouped
 from underpaint.cli.options import (
     USUAL_PRESET,
     Guidance,
     MethodSettings,
     Preset,
     Temperature,
+    check_preset,
+    grouped,
     open_pipeline,
     read_names,
     read_numbers,
+    read_preset,
     read_sampling,
     settings_by_method,
 )
@@ -78,11 +80,11 @@ def engine(
 
     An engine is tied to its graph, the package's version and, where there is one, this machine's GPU.
     """
+    from underpaint.artifacts.files import check_folder_writable
     from underpaint.export.tensorrt_build import build_folder
     from underpaint.runtime.engines.context import EngineError
     from underpaint.runtime.engines.tensorrt_files import ANY_GPU
     from underpaint.runtime.engines.tensorrt_runtime import gpu_name
-    from underpaint.runtime.files import check_folder_writable
 
     with bad_input():
         counts = _read_counts("--buckets", buckets)
@@ -146,7 +148,9 @@ def _build_for_device(folder: Path, backend: str, gpu: str, asked: ForDevice) ->
     pipeline = open_pipeline(folder, None, None, "device", on_device=True)
     sampling = read_sampling(asked.temperature, asked.guidance, None, None, pipeline)
     own = settings_by_method(asked.setting or [], names)
-    methods = build_methods(pipeline, names, asked.temperature, own, asked.preset)
+    preset = read_preset(asked.preset)
+    check_preset(preset, pipeline)
+    methods = build_methods(pipeline, names, asked.temperature, own, preset)
     models, rows = FolderModels.of(pipeline), 1 if sampling.guidance == 1.0 else 2
     forms = [form_of(method, sampling, pipeline.grid) for method in methods]
     for decoder, passes in zip(models.decoders, passes_of_methods(models, forms, asked.batch, rows), strict=True):

@@ -10,6 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from underpaint.algos.memory import lacks_memory
+from underpaint.algos.plugin_guard import plugin_error
 from underpaint.artifacts.install import install_hint
 from underpaint.cli import STOPPED as STOPPED
 from underpaint.cli import STOPPED_LINE
@@ -37,8 +38,18 @@ def bad_input(*kinds: type[Exception]) -> Iterator[None]:
         yield
     except caught as error:
         said = _told(error) if isinstance(error, OSError) and error.errno in _TOLD else error
+        if not _refuses_settings(error):
+            said = plugin_error(error) or said
         typer.echo(f"error: {said}", err=True)
         raise typer.Exit(BAD_INPUT) from error
+
+
+def _refuses_settings(error: Exception) -> bool:
+    """Whether a dataclass of settings raised `error`, as a plug-in's may: then the user's value is wrong, not it."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_name != "__post_init__":
+        trace = trace.tb_next
+    return trace is not None
 
 
 @contextmanager
@@ -73,19 +84,19 @@ class TorchGroup(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         """Run one; tell what to install where a package is missing."""
-        with needed(ctx.command_path):
+        with needed(f"`{ctx.command_path}`", "cpu", "train"):
             return super().invoke(ctx)
 
 
 @contextmanager
-def needed(command: str) -> Iterator[None]:
-    """Turn a package that is not installed into a message that says how it is, and exit code 2."""
+def needed(what: str, *extras: str) -> Iterator[None]:
+    """Turn a package of `extras` that is not installed into a message that says how it is, and exit code 2."""
     try:
         yield
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] == _OURS:
             raise
-        typer.echo(f"error: `{command}` needs {error.name}; install it with: {install_hint('cpu', 'train')}", err=True)
+        typer.echo(f"error: {what} needs {error.name}; install it with: {install_hint(*extras)}", err=True)
         raise typer.Exit(BAD_INPUT) from error
 
 

@@ -56,6 +56,7 @@ def exact(
     from underpaint.sim.exact.rule_report import MODELS, exact_report
 
     with bad_input():
+        _require_rule(rule)
         settings = read_settings(f"rule '{rule}'", RULES[rule].make, setting or [], GIVEN_BY_ENGINE)
         own: dict[str, Any] = {}
         if policy is not None:
@@ -83,6 +84,27 @@ def exact(
     tables = [ResultTable("by residual", _RESIDUALS, residuals)] if residuals else []
     show(tables if form is Format.table else [figures, *tables], form)
     _require_promise(report)
+
+
+def _require_rule(name: str) -> None:
+    """ValueError where `name` is a policy or a method: it says which rule may be meant."""
+    from underpaint.algos.accept import RULES
+    from underpaint.algos.draft import POLICIES
+    from underpaint.runtime.methods.registry import METHODS, resolve
+
+    if name in RULES:
+        return
+    if name in METHODS:
+        rule = resolve(name, 1.0).to_dict().get("rule")
+        hint = f"; at temperature 1 its rule is '{rule}': try `underpaint exact {rule}`" if rule in RULES else ""
+        raise ValueError(
+            f"rule: '{name}' is a method, expected an acceptance rule{hint}. `underpaint methods` lists the rules"
+        )
+    if name in POLICIES:
+        raise ValueError(
+            f"rule: '{name}' is a policy, which grows draft trees; expected an acceptance rule, which verifies them. "
+            f"Name the rule first: `underpaint exact RULE --policy {name}`; `underpaint methods` lists the rules"
+        )
 
 
 def _require_promise(report: "ExactReport") -> None:

@@ -128,10 +128,10 @@ def export(
             _refuse_options_of_kind(context)
         _export_trained(tuple(given or ()), runs, out, guidance)
         return
+    from underpaint.artifacts.files import check_folder_writable
     from underpaint.export.checkpoint import Request, export_checkpoint
     from underpaint.models.published.load import find
     from underpaint.models.published.options import LoadOptions
-    from underpaint.runtime.files import check_folder_writable
 
     with bad_input():
         if given is None or len(given) != 1:
@@ -155,8 +155,8 @@ def export(
 
 
 def _export_trained(names: tuple[str, ...], runs: Path | None, out: Path | None, guidance: float | None) -> None:
+    from underpaint.artifacts.files import check_folder_writable
     from underpaint.export.trained_models import export_all
-    from underpaint.runtime.files import check_folder_writable
 
     folder = out or OUT
     with bad_input(), stages() as told:
@@ -269,10 +269,10 @@ def caption(
 
     import numpy as np
 
+    from underpaint.artifacts.files import check_file_writable
     from underpaint.artifacts.manifest import write_beside
     from underpaint.artifacts.origin import marked
     from underpaint.models.published.captions import caption_features
-    from underpaint.runtime.files import check_file_writable
 
     with bad_input():
         if out.suffix != ".npy":

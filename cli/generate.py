@@ -9,21 +9,15 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from underpaint.cli.costs import tables_with_costs
-from underpaint.cli.device import (
-    DEVICE,
-    DeviceOptions,
-    WantedPicture,
-    check_options,
-    draw_on_device,
-    plan_on_device,
-)
+from underpaint.cli.device import WantedPicture, draw_on_device, plan_on_device
 from underpaint.cli.errors import STOPPED, bad_input
 from underpaint.cli.evaluation.prompts import PromptOptions, choose
 from underpaint.cli.live import LiveOptions, folder_of
-from underpaint.cli.option_groups import grouped
 from underpaint.cli.options import (
+    DEVICE,
     USUAL_PRESET,
     Backend,
+    DeviceOptions,
     Guidance,
     Low,
     Models,
@@ -34,11 +28,14 @@ from underpaint.cli.options import (
     TopK,
     TopP,
     check_costs,
+    check_preset,
+    grouped,
     open_pipeline,
+    read_preset,
     read_sampling,
     short_hash,
 )
-from underpaint.cli.outputs import check_replaceable, file_or_folder, output_file
+from underpaint.cli.outputs import check_replaceable, file_or_folder
 from underpaint.cli.terminal import is_quiet, progress
 from underpaint.runtime.methods import DEFAULT_METHOD
 
@@ -108,27 +105,20 @@ def generate(
     save_tokens: Annotated[
         bool, typer.Option("--save-tokens", help="Also a .json of every picture's tokens and what it cost.")
     ] = False,
-    strip: Annotated[
-        Path | None,
-        typer.Option(
-            parser=output_file, help="Also a PNG of every cycle of a mulo method: draft, rejections, repair, result."
-        ),
-    ] = None,
 ) -> None:
     """Draw pictures from prompts."""
     from underpaint.algos.rows import SamplingParams
+    from underpaint.artifacts.files import check_file_writable
     from underpaint.runtime.drawing import draw_in, noise_of
     from underpaint.runtime.engines.context import EngineError
-    from underpaint.runtime.files import check_apart, check_file_writable
     from underpaint.runtime.methods.registry import build_method, resolve
 
     with bad_input():
-        check_options(backend, device)
-        if backend == DEVICE and strip is not None:
-            raise ValueError("--strip needs passes on the host; leave it or --backend device out")
+        device.check(backend)
         checked = SamplingParams(temperature=temperature).temperature
         live.check(models, resolution, low, backend)
-        config = resolve(method, checked, rule, setting or (), live.preset(preset))
+        chosen = read_preset(live.preset(preset))
+        config = resolve(method, checked, rule, setting or (), chosen)
         texts = list(prompts or ())
         if not texts and prompt_options == _NO_FILE:
             raise ValueError(
@@ -140,27 +130,22 @@ def generate(
         if texts:
             _check_place(out, len(texts) * seeds > 1)
         into_folder = not texts and (out is None or out.suffix.lower() not in _FORMATS)
-        if strip is not None:
-            if strip.suffix.lower() != ".png":
-                raise ValueError(f"--strip {strip}: expected a name that ends in .png")
-            check_file_writable(strip)
-            check_apart({"--out": out, "--strip": strip})
         pipeline: OpenModels = (
             open_pipeline(models, resolution, low, backend, on_device=True) if live.live is None else live.open()
         )
+        check_preset(chosen, pipeline)
         check_costs(setting or (), pipeline)
         if texts and prompt_options == _NO_FILE:
             conditions: Sequence[Condition] = [pipeline.condition(text) for text in texts]
         else:
             conditions = choose(pipeline, texts, prompt_options).conditions
-        several = len(conditions) * seeds > 1
-        into_folder = into_folder or several
+        into_folder = into_folder or len(conditions) * seeds > 1
         _check_place(out, into_folder)
-        if strip is not None and several:
-            raise ValueError("--strip shows one picture; draw one prompt and one seed")
         sampling = read_sampling(temperature, guidance, top_k, top_p, pipeline)
-        told = {"method": method, **config.to_dict(), "sampling": repr(sampling), "model": dict(pipeline.fingerprint())}
-        wanted = _wanted(out, conditions, range(seed, seed + seeds), short_hash(told), into_folder)
+        if out is None:
+            named_by = {"method": method, **config.to_dict(), "sampling": repr(sampling)}
+            folder = DEFAULT_OUT / short_hash({**named_by, "model": dict(pipeline.fingerprint())})
+        wanted = _wanted(out or folder, conditions, range(seed, seed + seeds), into_folder or out is None)
         for one in wanted:
             noise_of(one.condition, one.seed)
             check_file_writable(one.path)
@@ -174,11 +159,10 @@ def generate(
                     "write; take the tokens from underpaint.accelerate() in Python, or compare methods with `compare`"
                 )
             raise ValueError(f"{pipeline.folder} holds no picture decoder; export its tokenizer into it")
-        tables = pipeline.tables if backend == DEVICE else tables_with_costs(pipeline, [config], sampling)
+        priced = config.needs_costs and backend != DEVICE
+        tables = tables_with_costs(pipeline, [config], sampling) if priced else pipeline.tables
         drawn_by = build_method(method, config, tables)
         on_device = None if backend != DEVICE else plan_on_device(folder_of(pipeline), [drawn_by], sampling, device)
-        if strip is not None and not drawn_by.drafts_rows:
-            raise ValueError(f"--strip: '{method}' drafts no rows to show; draw by a mulo method, or leave it out")
         for condition in conditions[1:]:
             pipeline.target(condition, sampling)
         session, opened = drawn_by.open(pipeline, conditions[0], sampling), conditions[0]
@@ -194,23 +178,18 @@ def generate(
             for one in wanted:
                 if one.condition is not opened:
                     session, opened = drawn_by.open(pipeline, one.condition, sampling), one.condition
-                drawing, result = draw_in(session, drawn_by.name, one.condition, one.seed)
+                drawing = draw_in(session, drawn_by.name, one.condition, one.seed)
                 _finish(pipeline, save_tokens, one, drawing)
                 finished += 1
                 advance(finished)
     except KeyboardInterrupt:
         typer.echo(f"stopped: {finished} of {len(wanted)} pictures are written and kept", err=True)
         raise typer.Exit(STOPPED) from None
-    if strip is not None:
-        from underpaint.runtime.evaluation.strip import write_strip
-
-        title = f"{conditions[0].caption()}, by {method}, seed {seed}"
-        write_strip(strip, folder_of(pipeline), result.repairs or (), title)
 
 
 def _check_place(out: Path | None, into_folder: bool) -> None:
     """ValueError unless `--out` names a picture, or a folder of pictures, that can be written."""
-    from underpaint.runtime.files import check_file_writable, check_folder_writable
+    from underpaint.artifacts.files import check_file_writable, check_folder_writable
 
     if out is not None and into_folder and out.suffix.lower() in _FORMATS:
         raise ValueError(f"--out {out}: several pictures go into a folder; name one")
@@ -223,15 +202,12 @@ def _check_place(out: Path | None, into_folder: bool) -> None:
         check_folder_writable(out or DEFAULT_OUT)
 
 
-def _wanted(
-    out: Path | None, conditions: "Sequence[Condition]", seeds: range, settings: str, into_folder: bool
-) -> list[_Wanted]:
+def _wanted(out: Path, conditions: "Sequence[Condition]", seeds: range, into_folder: bool) -> list[_Wanted]:
     """Every picture and its file: PROMPT-seedSEED.png in a folder, prompts numbered as they were given."""
-    if out is not None and not into_folder:
+    if not into_folder:
         return [_Wanted(conditions[0], seeds[0], out)]
-    folder = out or DEFAULT_OUT / settings
     return [
-        _Wanted(condition, seed, folder / f"{place:04d}-{_slug(condition.caption())}-seed{seed}.png")
+        _Wanted(condition, seed, out / f"{place:04d}-{_slug(condition.caption())}-seed{seed}.png")
         for place, condition in enumerate(conditions)
         for seed in seeds
     ]

@@ -76,7 +76,7 @@ class LiveOptions(LiveModelOptions):
 
     def preset(self, asked: str) -> str:
         """The preset: the papers' settings where the usual one was tuned on other models."""
-        from underpaint.runtime.methods.method_config import PAPER
+        from underpaint.runtime.methods.registry import PAPER
 
         return PAPER if self.live is not None and asked == USUAL_PRESET else asked
 

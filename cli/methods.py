@@ -29,7 +29,7 @@ def methods(
     json_file: JsonFile = None,
 ) -> None:
     """List every method, tree policy and acceptance rule with what it does, its promise and its source."""
-    from underpaint.runtime.methods.method_config import PRESETS
+    from underpaint.runtime.methods.registry import PRESETS
 
     found = listed()
     with bad_input():
@@ -56,10 +56,12 @@ def methods(
 
 def _preset_table(methods: list[dict[str, Any]], preset: str) -> ResultTable:
     """The settings of every method in one preset, where they are from, and those at temperature 0."""
+    from underpaint.runtime.methods.settings import settings_line
+
     rows = []
     for method in methods:
         found = method["presets"][preset]
-        warm, cold = _settings(found["sampled"]), _settings(found["greedy"])
+        warm, cold = settings_line(found["sampled"]), settings_line(found["greedy"])
         sources = "; ".join(f"{name}: {source}" for name, source in found["sources"].items())
         greedy = "the same" if warm == cold else cold
         rows.append({"method": method["name"], "sampled": warm, "greedy": greedy, "from": sources})
@@ -72,22 +74,12 @@ def _preset_table(methods: list[dict[str, Any]], preset: str) -> ResultTable:
     return ResultTable(f"{preset} settings", columns, rows)
 
 
-def _settings(config: dict[str, Any]) -> str:
-    """A configuration's settings on a line; a `k` that is scaled to the codebook as the paper gives it."""
-    parts = {**config.get("policy_settings", {}), **config.get("rule_settings", {}), **config.get("settings", {})}
-    parts |= {f"window.{name}": value for name, value in config.get("window", {}).items()}
-    if "published_k" in config:
-        parts["k"] = f"{config['published_k']} of 16384"
-    return ", ".join(f"{name}={value}" for name, value in parts.items() if value is not None and name != "greedy")
-
-
 def listed() -> dict[str, list[dict[str, Any]]]:
     """The registries as JSON holds them."""
     from underpaint.algos.accept import RULES
     from underpaint.algos.draft import POLICIES
     from underpaint.runtime.methods.method import GIVEN_BY_ENGINE
-    from underpaint.runtime.methods.method_config import PRESETS
-    from underpaint.runtime.methods.registry import METHODS
+    from underpaint.runtime.methods.registry import METHODS, PRESETS
     from underpaint.runtime.methods.settings import settings_by_default
 
     return {

@@ -1,8 +1,11 @@
-"""Options that several commands share."""
+"""Options that several commands share; a dataclass among a command's parameters stands for its fields."""
 
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, is_dataclass
+from functools import wraps
+from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
@@ -13,7 +16,8 @@ from underpaint.algos.registry import suggest
 from underpaint.algos.rows import SamplingParams
 
 if TYPE_CHECKING:
-    from underpaint.runtime.methods.method_config import MethodConfig
+    from underpaint.runtime.methods.preset_file import PresetFile
+    from underpaint.runtime.methods.registry import MethodConfig
     from underpaint.runtime.models import OpenModels
     from underpaint.runtime.pipeline import Pipeline
 
@@ -68,16 +72,52 @@ MethodSettings = Annotated[
 MOST_THREADS: Final = max(256, os.cpu_count() or 1)
 """More threads or processes than that help on no machine, and each takes memory."""
 Preset = Annotated[
-    str, typer.Option(help="Settings of the methods: tuned (best measured on the shipped models) or paper.")
+    str,
+    typer.Option(
+        help="Settings of the methods: tuned (best measured on the shipped models), paper, or a file that `underpaint "
+        "tune` wrote."
+    ),
 ]
 USUAL_PRESET: Final = "tuned"
+DEVICE: Final = "device"
+"""The backend that draws whole batches by programs of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceOptions:
+    """Options of `--backend device`."""
+
+    device: Annotated[
+        str | None,
+        typer.Option(
+            help="With --backend device: cuda (the default), cuda:1, ..., or cpu, which interprets the same program: "
+            "slow, to try it.",
+            show_default=False,
+        ),
+    ] = None
+    batch: Annotated[
+        int | None,
+        typer.Option(help="With --backend device: images that are drawn together; default: 1.", show_default=False),
+    ] = None
+    forward: Annotated[
+        str | None,
+        typer.Option(
+            help="With --backend device: what runs the models: torch (the default), tensorrt or tensorrt-rtx (on a "
+            "GPU), or onnx (on the CPU); `underpaint engine` makes their engines.",
+            show_default=False,
+        ),
+    ] = None
+
+    def check(self, backend: str) -> None:
+        """ValueError where options of the device stand beside another backend."""
+        if backend != DEVICE and self != DeviceOptions():
+            raise ValueError("--device, --batch and --forward are of --backend device; pass it too, or leave them out")
 
 
 def open_pipeline(
     models: Path | None, resolution: int | None, low: Path | None, backend: str, on_device: bool = False
 ) -> "Pipeline":
     """The models that the options name; raises as `Pipeline.open` does. on_device: whether the command draws there."""
-    from underpaint.runtime.engines.elsewhere import DEVICE
     from underpaint.runtime.pipeline import BACKENDS, Pipeline
     from underpaint.zoo.load import FOLDER
 
@@ -102,11 +142,34 @@ def read_sampling(
     )
 
 
+def read_preset(text: str) -> "str | PresetFile":
+    """The preset that `--preset` names, or the file; ValueError where it is neither."""
+    from underpaint.runtime.methods.registry import PRESETS
+
+    if text in PRESETS:
+        return text
+    if not Path(text).is_file():
+        raise ValueError(
+            f"--preset: expected one of {', '.join(PRESETS)}, got {text!r}; or name a file that `underpaint tune` wrote"
+        )
+    from underpaint.runtime.methods.preset_file import read_preset_file
+
+    return read_preset_file(Path(text))
+
+
+def check_preset(preset: "str | PresetFile", pipeline: "OpenModels") -> None:
+    """ValueError where a preset file is of other models than those that draw."""
+    if not isinstance(preset, str):
+        preset.check(pipeline.fingerprint(), str(pipeline.folder))
+
+
 def describe_sampling(sampling: SamplingParams, vocab_size: int) -> str:
     """The sampling in words, for the heads of tables: "temperature 1, top-k 5 of 1,024 codes, guidance 1"."""
-    kept = f"top-k {sampling.top_k:,}" if sampling.top_k else "no top-k"
+    kept = f"top-k {sampling.top_k:,} of" if sampling.top_k else "no top-k of"
+    if sampling.top_k >= vocab_size:
+        kept = f"top-k {sampling.top_k:,}, which keeps all"
     cut = f", top-p {sampling.top_p:g}" if sampling.top_p < 1 else ""
-    return f"temperature {sampling.temperature:g}, {kept} of {vocab_size:,} codes{cut}, guidance {sampling.guidance:g}"
+    return f"temperature {sampling.temperature:g}, {kept} {vocab_size:,} codes{cut}, guidance {sampling.guidance:g}"
 
 
 def read_names(text: str) -> tuple[str, ...]:
@@ -167,3 +230,24 @@ def short_hash(settings: Mapping[str, Any]) -> str:
     from underpaint.artifacts.run_log import settings_hash
 
     return settings_hash(settings)[:10]
+
+
+def grouped(command: Callable[..., None]) -> Callable[..., None]:
+    """`command` as Typer reads it: where a parameter's type is a dataclass, its fields are options in that place.
+
+    Fields are declared as options are: annotated, with a default. All other parameters stay as they are.
+    """
+    own = signature(command).parameters
+    groups: dict[str, Any] = {name: given.annotation for name, given in own.items() if is_dataclass(given.annotation)}
+    fields = {name: signature(group).parameters for name, group in groups.items()}
+    shown = [option for name, given in own.items() for option in (fields[name].values() if name in groups else [given])]
+
+    @wraps(command)
+    def called(**given: Any) -> None:
+        for name, group in groups.items():
+            given[name] = group(**{option: given.pop(option) for option in fields[name]})
+        command(**given)
+
+    by_name = [option.replace(kind=Parameter.KEYWORD_ONLY) for option in shown]
+    called.__dict__["__signature__"] = Signature(by_name)
+    return called

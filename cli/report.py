@@ -40,9 +40,9 @@ def report(
     Pictures are decoded from the drawn tokens by the models of --models. Replays are there where the comparison ran
     with --save-replay.
     """
+    from underpaint.artifacts.files import check_file_writable
     from underpaint.artifacts.manifest import write_beside
     from underpaint.artifacts.origin import marked
-    from underpaint.runtime.files import check_file_writable
     from underpaint.runtime.page.document import ComparisonFolder, page
     from underpaint.runtime.page.gif import gif_of
     from underpaint.runtime.page.pictures import decoder_for

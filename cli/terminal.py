@@ -209,7 +209,7 @@ def told_as_json(path: Path | None, values: Any) -> bool:
 
 def check_json(path: Path | None) -> None:
     """OSError unless `--json` can be written there."""
-    from underpaint.runtime.files import check_file_writable
+    from underpaint.artifacts.files import check_file_writable
 
     if path is not None and path != STANDARD_OUTPUT:
         check_file_writable(path)

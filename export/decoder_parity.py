@@ -25,8 +25,8 @@ from underpaint.models.layers import DenseAttention
 from underpaint.models.typed import call
 from underpaint.runtime.engines.context import EngineContext, open_session
 from underpaint.runtime.engines.engine import PassOutput
-from underpaint.runtime.engines.masks import causal, hide
 from underpaint.runtime.engines.onnx_engine import OnnxDecoder, OnnxEngine
+from underpaint.runtime.engines.pass_inputs import causal, hide
 
 LARGE: Final[Mapping[str, tuple[float, ...]]] = {"fp32": (30.0, 10.0, 3.0), "fp16": (3.0,), "bf16": (3.0,)}
 """Sizes of a drafter's features, the largest first; float16 can still square and multiply 3, with any weights."""
@@ -61,8 +61,8 @@ class ParityEngine(OnnxEngine):
 
     def run(self, *args: Any, **kwargs: Any) -> PassOutput:
         """See `Engine`."""
-        self.memory.keys[..., self.length :] = _JUNK
-        self.memory.values[:, :, :, self.length :] = _JUNK
+        self.memory.keys[..., self.cache.length :] = _JUNK
+        self.memory.values[:, :, :, self.cache.length :] = _JUNK
         return super().run(*args, **kwargs)
 
 
@@ -195,7 +195,7 @@ def compare_image(
         sums["features"].add(out.features[:, own], expected.features[:, part])
         sums["key"].add(engine.memory.new_keys[-1][:, :, own], expected.key[:, :, part])
         sums["value"].add(engine.memory.new_values[-1][:, :, own], expected.value[:, :, part])
-        engine.commit(slice(None))
+        engine.cache.commit(slice(None))
 
     before = 0
     if case.prefix.size:
@@ -218,10 +218,10 @@ def compare_tree(case: ParityCase, tokens: IntArray) -> dict[str, Errors]:
     """A draft tree under a full tree mask, each node held against its own path."""
     engine, before = case.engine(2), len(tokens) // 4
     take_condition(engine, case.prefix)
-    engine.commit(slice(None))
+    engine.cache.commit(slice(None))
     told = with_eol_tokens(case.decoder.config, tokens[:before])
     engine.run(told, places(case.decoder.config, told), causal(len(told)))
-    engine.commit(slice(None))
+    engine.cache.commit(slice(None))
     tree = point_tree(tokens[before:][: len(_PARENTS)], np.array(_PARENTS), case.decoder.config.vocab_size)
     out = engine.run(tree.tokens, before + tree.depths(), hide(tree.visible()))
     found = []
@@ -241,7 +241,7 @@ def parting(case: ParityCase) -> Parting | None:
         drawn.append(int(out.logits[0, -1].argmax()))
         if len(drawn) == config.cells:
             break
-        engine.commit(slice(None))
+        engine.cache.commit(slice(None))
         told = with_eol_tokens(config, np.array(drawn))
         out = engine.run(told[fed:], places(config, told)[fed:], causal(len(told) - fed))
         fed = len(told)

@@ -18,6 +18,8 @@ Weights: TypeAlias = NDArray[np.float32]
 _MATRICES: Final = ("qkv", "out", "gate_up", "down", "head")
 """What is multiplied in 8 bits where it is asked for. The product with a drafter's features is not among them:
 outliers among those would coarsen what lies beside them."""
+_LEAST_SCALED: Final = 100_000
+"""Matrices of fewer numbers stay in 16 bits."""
 
 
 class RotaryTable(NamedTuple):
@@ -68,6 +70,26 @@ def round_to_half(module: torch.nn.Module) -> None:
         if not bool(torch.isfinite(rounded).all()):
             raise ValueError(f"{name}: expected finite weights below 65504, got others; the checkpoint is not usable")
         value.copy_(rounded)
+
+
+@torch.no_grad()
+def round_to_scaled_rows(module: torch.nn.Module) -> None:
+    """Round a module, in place, to what a shared file holds of it.
+
+    Matrices of many numbers become `ScaledRows` (8 bits with a scale a row), all else what float16 holds.
+
+    Raises:
+        ValueError: a number is not finite, or too large for float16.
+    """
+    for name, value in module.state_dict().items():
+        wide = plain(value)
+        if not np.all(np.abs(wide) < np.finfo(np.float16).max):
+            raise ValueError(f"{name}: expected finite numbers that float16 holds; the training has diverged")
+        if value.ndim < 2 or value.numel() < _LEAST_SCALED or "embedding" in name:
+            rounded = wide.astype(np.float16).astype(np.float32)
+        else:
+            rounded = scaled_rows(wide).widened()
+        value.copy_(torch.from_numpy(rounded))
 
 
 def eight_bit(matrix: Weights) -> EightBitMatrix:

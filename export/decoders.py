@@ -10,14 +10,19 @@ from underpaint.artifacts.decoder_config import DecoderConfig, Precision
 from underpaint.artifacts.manifest import DRAFT_TARGET, Manifest
 from underpaint.export.decoder_graph import write_conditioner, write_decoder
 from underpaint.export.decoder_parity import compare
-from underpaint.export.decoder_weights import conditioner_weights, decoder_weights, rotary_table, round_to_half
+from underpaint.export.decoder_weights import (
+    conditioner_weights,
+    decoder_weights,
+    rotary_table,
+    round_to_half,
+    round_to_scaled_rows,
+)
 from underpaint.export.graph import GraphWriter
 from underpaint.export.parity import MOST, Report, compare_conditioner
 from underpaint.export.store import Differences, Origin, draft_manifest, finish, require_parity
 from underpaint.export.weight_file import SUFFIX, WeightFile, header_room
 from underpaint.models.decoder import Conditioner, Decoder
 from underpaint.models.text import CaptionedTarget, with_condition_table
-from underpaint.models.weights import round_to_stored
 from underpaint.training.grids import decoder_on_grid, on_grid
 
 SCRATCH: Final = 64
@@ -168,14 +173,6 @@ def exported_config(decoder: Decoder, precision: Precision, scratch: int = SCRAT
     return replace(config, precision=precision, capacity=capacity)
 
 
-def round_shared_target(target: CaptionedTarget) -> None:
-    """Round a target, in place, to what its file holds: matrices of 8 bits with a scale a row, all else of 16.
-
-    The same numbers as the repository's weights (`models.weights`); ValueError where 16 bits do not hold one.
-    """
-    round_to_stored(target)
-
-
 def export_shared_target(
     target: CaptionedTarget,
     side_words: Mapping[int, int],
@@ -196,7 +193,7 @@ def export_shared_target(
     target as a drafter's is, and the same graph exact in float32. Raises ParityError on a graph that does not compute
     what the rounded target does.
     """
-    round_shared_target(target)
+    round_to_scaled_rows(target)
     decoders = {
         f"target{side}": with_condition_table(on_grid(target, side // stride), (word,))
         for side, word in side_words.items()

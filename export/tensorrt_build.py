@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from underpaint.artifacts.decoder_config import DecoderConfig, Precision
 from underpaint.artifacts.decoder_graph import POSITION_BUCKETS, pass_inputs
+from underpaint.artifacts.files import user_cache_folder
 from underpaint.artifacts.manifest import Manifest, write_beside
 from underpaint.artifacts.model_index import read_index
 from underpaint.export.graph_rewrites import plain_pass
@@ -26,7 +27,6 @@ from underpaint.runtime.engines.tensorrt_files import (
     backend_module,
     write_engine,
 )
-from underpaint.runtime.files import user_cache_folder
 from underpaint.zoo.load import Located, locate, names
 from underpaint.zoo.load import manifest as read_manifest
 

@@ -10,8 +10,8 @@ from typing import Final, NamedTuple, TypeAlias
 from underpaint.artifacts.manifest import Manifest
 from underpaint.artifacts.model_families import TEXTURED_FAMILY, TEXTURED_GUIDANCE, TEXTURED_SAMPLING
 from underpaint.artifacts.model_index import family_of, read_manifests
-from underpaint.export.decoder_weights import round_to_half
-from underpaint.export.decoders import export_shared_drafter, export_shared_target, round_shared_target
+from underpaint.export.decoder_weights import round_to_half, round_to_scaled_rows
+from underpaint.export.decoders import export_shared_drafter, export_shared_target
 from underpaint.export.samplers import Between, export_between
 from underpaint.export.store import Origin, staged
 from underpaint.export.trained_names import EIGHT_BIT_TARGET, FLOAT_DRAFTER, OTHERS, PAIR_TARGET, USUAL
@@ -93,7 +93,7 @@ def _write_drafter(folders: Folders, eight_bits: bool = True) -> tuple[Manifest,
     """One graph a grid that the drafter was trained for; ValueError on a drafter of one grid."""
     path, target = folders.checkpoint("drafter"), load_target(folders.checkpoint("guided"))
     sides = _sides_of(path, "drafter")
-    round_shared_target(target)  # the target that is drawn with is the rounded one
+    round_to_scaled_rows(target)  # the target that is drawn with is the rounded one
     origin = folders.origin("drafter" if eight_bits else FLOAT_DRAFTER, path, "drafter")
     drafter = load_drafter(path, target.decoder)
     return export_shared_drafter(drafter, sides, STRIDE, folders.aside, origin, eight_bits)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from underpaint.algos.memory import lacks_memory
 from underpaint.artifacts.decoder_config import DecoderConfig
-from underpaint.artifacts.input_file import check_regular
+from underpaint.artifacts.files import check_regular
 from underpaint.models.config import build
 from underpaint.models.decoder import Decoder
 from underpaint.models.published.files import UNREADABLE, read_checkpoint

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from underpaint.artifacts.typed_json import build_typed
+from underpaint.artifacts.strict_json import build_typed
 
 Config = TypeVar("Config")
 

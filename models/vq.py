@@ -125,11 +125,6 @@ class VQDecoder(nn.Module):
         self.norm_out = group_norm(before)
         self.conv_out = nn.Conv2d(before, 3, 3, padding=1)
 
-    @property
-    def last_layer(self) -> Tensor:
-        """The weight of the final convolution."""
-        return self.conv_out.weight
-
     def forward(self, latents: Tensor) -> Tensor:
         """[B, z_channels, h, w] to [B, 3, h*stride, w*stride]."""
         hidden = self.conv_in(latents)

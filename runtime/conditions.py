@@ -1,4 +1,4 @@
-"""What a picture is drawn for, as the runtime sees it: ids or features, whatever grammar or file they came from."""
+"""What a picture is drawn for: ids or features, whatever grammar or file they came from, and how targets read them."""
 
 from __future__ import annotations
 
@@ -8,16 +8,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from underpaint.algos.arrays import IntArray
 from underpaint.algos.registry import suggest
 from underpaint.artifacts.arrays import ArrayForm, read_npy
+from underpaint.artifacts.decoder_config import DecoderConfig
 from underpaint.artifacts.model_families import CONDITIONS, PROMPT_GRAMMAR
-from underpaint.runtime.engines.context import EngineError
+from underpaint.runtime.engines.context import EngineContext, EngineError, open_session
 from underpaint.zoo.grammars import TEXTURED, GrammarPrompt
+from underpaint.zoo.load import FOLDER, locate, names
 
 _ID: Final = re.compile("-?[0-9]{1,18}")
 """A whole number that 64 bits hold."""
@@ -98,3 +101,144 @@ def parse_condition(text: str, kind: str) -> Condition:
     if kind == PROMPT_GRAMMAR:
         return of_words(TEXTURED.read(text))
     return parse_features(text) if text.endswith(".npy") else parse_ids(text)
+
+
+class EncodedCondition(NamedTuple):
+    """The first positions of a picture, with the condition in row 0 and without it in row 1.
+
+    tokens: [R, P] int64 rows of the embedding, R = 2 where the model knows both. hidden: [R], how many of the first
+    positions a row never sees. cond_rows: [C, D] float32 embedded rows, for a decoder that takes them from outside.
+    """
+
+    tokens: IntArray
+    hidden: tuple[int, ...]
+    cond_rows: NDArray[np.float32] | None = None
+
+
+def load_encoder(
+    config: DecoderConfig, folder: Path = FOLDER, context: EngineContext | None = None
+) -> ConditionEncoder:
+    """What encodes conditions for a target of a folder; features are embedded by the folder's condition graph."""
+    if not config.external_cond_rows or "condition" not in names(folder):
+        return ConditionEncoder(config)
+    return ConditionEncoder(config, open_session(locate("condition", "condition", folder).path, context))
+
+
+class ConditionEncoder:
+    """Encodes conditions for one target; a condition that it does not take is an EngineError."""
+
+    def __init__(self, config: DecoderConfig, embed: Any = None) -> None:
+        """embed: the session of the graph that embeds features; None where the condition is made of ids."""
+        self._config = config
+        self._embed = embed
+
+    def accepts(self) -> str:
+        """The conditions it takes, in words; equal where two targets take the same ones."""
+        config = self._config
+        if self._embed is not None:
+            prefix, width = self._embed.get_inputs()[0].shape
+            return f"features [1 to {prefix}, {width}]"
+        if config.prompted:
+            return f"prompts of ids from 0 to {config.prompt_ids - 1}"
+        return f"{self._asked} id(s) from 0 to {config.prompt_ids - 1}"
+
+    @property
+    def _asked(self) -> int:
+        """Ids of a condition that is no prompt of any length: those behind it are the target's own."""
+        return self._config.prefix - len(self._config.image_start_ids)
+
+    def example(self) -> EncodedCondition:
+        """A condition that this target takes, whatever it means: for timing passes."""
+        config = self._config
+        if self._embed is not None:
+            return self.of_features(np.zeros((1, self._embed.get_inputs()[0].shape[1]), dtype=np.float32))
+        if config.external_cond_rows:
+            return self.of_rows(np.zeros((config.external_cond_rows, config.dim), dtype=np.float32))
+        fewest = max(1, sum(config.uncond_keep or ()) - len(config.image_start_ids)) if config.prompted else self._asked
+        return self.of_ids(np.zeros(fewest, dtype=np.int64))
+
+    def encode(self, condition: Condition) -> EncodedCondition:
+        """What the first pass reads for this condition."""
+        if condition.features is None:
+            return self.of_ids(np.array(condition.ids, dtype=np.int64))
+        return self.of_features(read_features(condition.features), str(condition.features))
+
+    def of_ids(self, ids: IntArray) -> EncodedCondition:
+        """ids: one class or word ids [prefix], of which all 0 is no prompt; or a prompt of up to `prefix` ids.
+
+        Ids that begin the picture are put behind a condition, and count among `prefix`: the word that tells the
+        pictures' side is one, so that one prompt serves targets of several sides.
+        """
+        config = self._config
+        ids = np.asarray(ids)
+        if config.external_cond_rows:
+            raise EngineError("condition: this model is asked by features, not by ids; give an .npy file of them")
+        if config.prompted:
+            return self._prompt(ids)
+        if ids.shape != (self._asked,) or ids.min() < 0 or ids.max() >= config.prompt_ids:
+            got = ", ".join(map(str, ids.reshape(-1).tolist()[:20])) or "none"
+            if self._asked == 1:
+                raise EngineError(
+                    f"class must be between 0 and {config.prompt_ids - 1:,}, got {got}; give one of these numbers as "
+                    "the prompt"
+                )
+            raise EngineError(
+                f"prompt: expected {self._asked} ids between 0 and {config.prompt_ids - 1:,}, got {ids.size}: {got}; "
+                "give so many with commas between, or the words of a grammar that this model was trained on"
+            )
+        absent = np.array(config.uncond_ids, dtype=np.int64)
+        given = absent if config.prefix > 1 and not ids.any() else self._tokens(ids)
+        return EncodedCondition(np.stack([given, absent]), (0, 0))
+
+    def _tokens(self, ids: IntArray) -> IntArray:
+        """The tokens [P] int64 of a condition's ids, with those that begin the picture behind them."""
+        return self._config.vocab_size + np.array([*ids.tolist(), *self._config.image_start_ids], dtype=np.int64)
+
+    def _prompt(self, ids: IntArray) -> EncodedCondition:
+        """A prompt of vocabulary ids; the row without a condition ends in all that it sees of it."""
+        config = self._config
+        own = list(config.image_start_ids)
+        least, most = max(1, sum(config.uncond_keep or ())) - len(own), config.prefix - len(own)
+        if ids.ndim != 1 or not least <= ids.size <= most or ((ids < 0) | (ids >= config.prompt_ids)).any():
+            around = "begin mark" if own else "begin and image marks"
+            raise EngineError(
+                f"condition: expected {max(0, least)} to {most} ids from 0 to {config.prompt_ids - 1}, got "
+                f"{ids.tolist()}; make them with the model's tokenizer, {around} included"
+            )
+        if own and ids[-len(own) :].tolist() == own:
+            raise EngineError(f"condition: {own} begin the picture and are put behind every prompt; leave them out")
+        given = self._tokens(ids)
+        if not config.uncond_keep:
+            return EncodedCondition(given[None], (0,))
+        first, last = config.uncond_keep
+        hidden = given.size - first - last
+        rows = np.stack([given, given])
+        rows[1, hidden:] = np.concatenate([given[:first], given[given.size - last :]])
+        return EncodedCondition(rows, (0, hidden))
+
+    def of_features(self, features: NDArray[np.float32], name: str = "condition") -> EncodedCondition:
+        """features: [n, C], at most `prefix` of them; those before them are padding that nothing sees.
+
+        name: what errors call them by.
+        """
+        if self._embed is None:
+            raise EngineError(f"{name}: this model takes ids, not features")
+        prefix, width = self._embed.get_inputs()[0].shape
+        if features.ndim != 2 or features.shape[1] != width or not 1 <= features.shape[0] <= prefix:
+            raise EngineError(f"{name}: expected features [1 to {prefix}, {width}], got {list(features.shape)}")
+        padding = prefix - features.shape[0]
+        padded = np.zeros((prefix, width), dtype=np.float32)
+        padded[padding:] = features
+        return self.of_rows(self._embed.run(None, {self._embed.get_inputs()[0].name: padded})[0], padding)
+
+    def of_rows(self, rows: NDArray[np.float32], padding: int = 0) -> EncodedCondition:
+        """rows: embedded [2 * prefix, D], the condition's and those of none; the first `padding` of each are hidden."""
+        config = self._config
+        wanted = (config.external_cond_rows, config.dim)
+        if rows.shape != wanted or not wanted[0] or not 0 <= padding < config.prefix:
+            raise EngineError(
+                f"condition: expected rows {list(wanted)} and padding below {config.prefix}, got {list(rows.shape)} "
+                f"and {padding}; make them with the exported condition graph"
+            )
+        tokens = (config.vocab_size + np.arange(config.external_cond_rows)).reshape(2, -1)
+        return EncodedCondition(tokens, (padding, padding), rows)

@@ -11,10 +11,10 @@ import numpy as np
 from underpaint.algos.arrays import IntArray
 from underpaint.algos.chance import FromUniforms, sampling
 from underpaint.algos.rows import SamplingParams
-from underpaint.artifacts.typed_json import Within
+from underpaint.artifacts.strict_json import Within
 from underpaint.runtime.conditions import Condition
 from underpaint.runtime.engines.engine import PassTimer
-from underpaint.runtime.methods.method import DecodingMethod, DecodingResult, DecodingSession, PipelineModels
+from underpaint.runtime.methods.method import DecodingMethod, DecodingSession, PipelineModels
 
 MOST_COUNT: Final = 2**40
 _MOST_SECONDS: Final = 1e9
@@ -74,10 +74,10 @@ def draw(
     models: PipelineModels, method: DecodingMethod, params: SamplingParams, condition: Condition, seed: int
 ) -> Drawing:
     """Draw one image by one method."""
-    return draw_in(method.open(models, condition, params), method.name, condition, seed)[0]
+    return draw_in(method.open(models, condition, params), method.name, condition, seed)
 
 
-def draw_in(session: DecodingSession, method: str, condition: Condition, seed: int) -> tuple[Drawing, DecodingResult]:
+def draw_in(session: DecodingSession, method: str, condition: Condition, seed: int) -> Drawing:
     """Draw one image in a session that holds its condition.
 
     Args:
@@ -87,7 +87,7 @@ def draw_in(session: DecodingSession, method: str, condition: Condition, seed: i
         seed: Of the noise.
 
     Returns:
-        The drawing, and how it was drawn.
+        The drawing.
     """
     before = [_Reading.of(timer) for timer in session.timers]
     started = perf_counter()
@@ -96,7 +96,7 @@ def draw_in(session: DecodingSession, method: str, condition: Condition, seed: i
     target, drafter, resampler = (
         _Reading.of(timer) - earlier for timer, earlier in zip(session.timers, before, strict=True)
     )
-    drawing = Drawing(
+    return Drawing(
         method=method,
         prompt=condition.caption(),
         seed=seed,
@@ -113,7 +113,6 @@ def draw_in(session: DecodingSession, method: str, condition: Condition, seed: i
         resampler_seconds=resampler.seconds,
         nodes=result.nodes,
     )
-    return drawing, result
 
 
 class _Reading(NamedTuple):

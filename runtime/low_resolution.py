@@ -10,8 +10,7 @@ from underpaint.algos.protocols import Grid
 from underpaint.algos.spatial.resolution import ResolutionMap
 from underpaint.artifacts.manifest import DRAFT_TARGET, ManifestError
 from underpaint.artifacts.model_index import ModelIndex, ResolutionEntry, read_index
-from underpaint.runtime.engines.context import EngineContext, EngineError
-from underpaint.runtime.engines.loading import CPU
+from underpaint.runtime.engines.context import CPU, EngineContext, EngineError
 from underpaint.runtime.engines.target import EngineTarget
 from underpaint.runtime.resampling.registry import (
     codebook_digest,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,15 +19,13 @@ from underpaint.algos.step import Drafter, Target
 from underpaint.artifacts.manifest import ManifestError
 from underpaint.artifacts.model_index import ModelIndex, ResolutionEntry, read_index
 from underpaint.runtime.conditions import Condition, parse_condition
-from underpaint.runtime.engines.context import SHARED, EngineContext, EngineError
+from underpaint.runtime.engines.context import DEVICE, SHARED, EngineContext, EngineError
 from underpaint.runtime.engines.drafter import EngineDrafter
-from underpaint.runtime.engines.elsewhere import DEVICE
-from underpaint.runtime.engines.grid_target import EngineGridTarget
+from underpaint.runtime.engines.engine import check_clock
 from underpaint.runtime.engines.images import ImageDecoder, Picture
-from underpaint.runtime.engines.target import EngineTarget
-from underpaint.runtime.evaluation.machine import check_clock
+from underpaint.runtime.engines.target import EngineGridTarget, EngineTarget
 from underpaint.runtime.methods.method import ModelTables, Timed
-from underpaint.runtime.methods.method_config import MOST_PUBLISHED_K, scaled_to
+from underpaint.runtime.methods.registry import MOST_PUBLISHED_K, scaled_to
 from underpaint.zoo.grammars import check_tables, index_grammar
 from underpaint.zoo.load import FOLDER, read_codebook, read_table
 
@@ -53,7 +51,7 @@ class Pipeline:
     It has one target and one drafter, so sessions of one pipeline must take turns.
 
     folder, index, entry: where the models are, and what the folder's index says of them. sampling: how they are meant
-    to be sampled. decoder: None where the folder has none; methods that draft need `loaded_drafter`.
+    to be sampled. decoder: None where the folder has none.
     """
 
     folder: Path
@@ -63,11 +61,11 @@ class Pipeline:
     sampling: SamplingParams
     backend: str
     high: EngineTarget
-    loaded_drafter: EngineDrafter | None
     decoder: ImageDecoder | None
     context: EngineContext
     hashes: dict[str, str]
     max_nodes: int = MAX_NODES
+    _drafter: EngineDrafter | None = None
     _low: LowResolution | None = None
 
     @classmethod
@@ -100,11 +98,13 @@ class Pipeline:
         grammar = index_grammar(index)
         if grammar is not None:
             check_tables(folder, grammar)
-        entry = _entry(index, resolution, folder)
+        try:
+            entry = index.resolution(resolution)
+        except ManifestError as error:
+            raise ManifestError(f"{folder}: {error}") from error
         context = context or SHARED
         sampling = index.sampling()
         target = EngineTarget.open(entry.target, sampling, folder, context, backend)
-        drafter = _drafter(entry, sampling, folder, context, backend)
         parts = index.tokenizer
         if parts.codebook is None:
             raise ManifestError(
@@ -113,7 +113,7 @@ class Pipeline:
             )
         decoder = None if parts.vq_decoder is None else ImageDecoder(parts.vq_decoder, folder, context)
         tables = _tables(folder, index)
-        _check_together(folder, tables, target, drafter, decoder)
+        _check_together(folder, tables, target, decoder)
         used = (entry.target, entry.drafter, parts.codebook, parts.neighbours, parts.vq_decoder)
         opened = cls(
             folder=folder,
@@ -123,7 +123,6 @@ class Pipeline:
             sampling=sampling,
             backend=backend,
             high=target,
-            loaded_drafter=drafter,
             decoder=decoder,
             context=context,
             hashes=index.hashes(name for name in (*used, "condition") if name is not None),
@@ -133,11 +132,28 @@ class Pipeline:
         return opened
 
     def __repr__(self) -> str:
-        drafter = self.entry.drafter if self.loaded_drafter is not None else None
         return (
-            f"<Pipeline {str(self.folder)!r}: {self.title()}, target {self.entry.target!r}, drafter {drafter!r}, "
-            f"{self.tables.vocab_size:,} codes, backend {self.backend!r}>"
+            f"<Pipeline {str(self.folder)!r}: {self.title()}, target {self.entry.target!r}, drafter "
+            f"{self.entry.drafter!r}, {self.tables.vocab_size:,} codes, backend {self.backend!r}>"
         )
+
+    @property
+    def loaded_drafter(self) -> EngineDrafter | None:
+        """The drafter, loaded when it is first asked for; None where the folder has none.
+
+        Raises ManifestError or EngineError where it cannot be loaded, or does not belong to the target.
+        """
+        if self._drafter is None and self.entry.drafter is not None:
+            drafter = EngineDrafter.open(self.entry.drafter, self.sampling, self.folder, self.context, self.backend)
+            drafts, config = drafter.decoder.config, self.high.decoder.config
+            if config.grid != drafts.grid or config.dim != drafts.dim or config.vocab_size != drafts.vocab_size:
+                raise EngineError(
+                    f"{self.folder}: target and drafter do not belong together: grids {tuple(config.grid)} and "
+                    f"{tuple(drafts.grid)}, features {config.dim} and {drafts.dim}, codes {config.vocab_size} and "
+                    f"{drafts.vocab_size}; export them from one training"
+                )
+            self._drafter = drafter
+        return self._drafter
 
     @property
     def low(self) -> LowResolution:
@@ -201,13 +217,14 @@ class Pipeline:
 
     def drafter(self, sampling: SamplingParams) -> Timed[Drafter]:
         """The drafter; it reads the condition from the target's features. EngineError where there is none."""
-        if self.loaded_drafter is None:
+        drafter = self.loaded_drafter
+        if drafter is None:
             raise EngineError(
                 f"{self.folder} holds no drafter for {self.entry.target}; export one into it, or draw by a method that "
                 "needs none (ar, zipar)"
             )
-        self.loaded_drafter.sample_by(sampling)
-        return Timed(self.loaded_drafter, self.loaded_drafter.engine.cost)
+        drafter.sample_by(sampling)
+        return Timed(drafter, drafter.engine.cost)
 
     def grid_target(self, condition: Condition, sampling: SamplingParams, cells: int = 1) -> Timed[GridTarget]:
         """The target under a condition, cell by cell in any order; EngineError where no pass holds `cells`."""
@@ -250,32 +267,18 @@ def under(target: EngineTarget, condition: Condition, sampling: SamplingParams) 
     return target
 
 
-def _drafter(
-    entry: ResolutionEntry, sampling: SamplingParams, folder: Path, context: EngineContext, backend: str
-) -> EngineDrafter | None:
-    """The drafter of a resolution, if there is one."""
-    if entry.drafter is None:
-        return None
-    return EngineDrafter.open(entry.drafter, sampling, folder, context, backend)
-
-
-def _entry(index: ModelIndex, resolution: int | None, folder: Path) -> ResolutionEntry:
-    """The entry of a resolution; ManifestError, which names the folder, where it draws none of that side."""
-    try:
-        return index.resolution(resolution)
-    except ManifestError as error:
-        raise ManifestError(f"{folder}: {error}") from error
-
-
 def _tables(folder: Path, index: ModelIndex) -> ModelTables:
-    """The codebook, and the nearest codes: from the folder, or else found here."""
-    codebook = read_codebook(folder)
-    if index.tokenizer.neighbours is None:
+    """The codebook, and the nearest codes when a rule asks for them: from the folder, or else found here."""
+    codebook, stored = read_codebook(folder), index.tokenizer.neighbours
+
+    @cache
+    def near() -> IntArray:
+        if stored is not None:
+            return read_table(stored, "neighbours", folder).astype(np.int64)
         codes = codebook.shape[0]
         k = min(max(NEIGHBOURS, scaled_to(codes, MOST_PUBLISHED_K)), codes - 1)
-        near = _nearest_of(codebook.tobytes(), codebook.dtype.str, codebook.shape, k).copy()
-    else:
-        near = read_table(index.tokenizer.neighbours, "neighbours", folder).astype(np.int64)
+        return _nearest_of(codebook.tobytes(), codebook.dtype.str, codebook.shape, k).copy()
+
     return ModelTables(near, codebook)
 
 
@@ -285,24 +288,11 @@ def _nearest_of(codes: bytes, dtype: str, shape: tuple[int, ...], k: int) -> Int
     return nearest_codes(np.frombuffer(codes, dtype).reshape(shape), k)
 
 
-def _check_together(
-    folder: Path, tables: ModelTables, target: EngineTarget, drafter: EngineDrafter | None, decoder: ImageDecoder | None
-) -> None:
-    """EngineError unless all draw the same codes on the same grid."""
-    config = target.decoder.config
-    sizes = {config.vocab_size, tables.vocab_size}
-    sizes |= {decoder.vocab_size} if decoder is not None else set()
-    if drafter is not None:
-        drafts = drafter.decoder.config
-        sizes.add(drafts.vocab_size)
-        if config.grid != drafts.grid or config.dim != drafts.dim:
-            raise EngineError(
-                f"{folder}: target and drafter do not belong together: grids {tuple(config.grid)} and "
-                f"{tuple(drafts.grid)}, features {config.dim} and {drafts.dim}; export them from one "
-                "training"
-            )
+def _check_together(folder: Path, tables: ModelTables, target: EngineTarget, decoder: ImageDecoder | None) -> None:
+    """EngineError unless all draw the same codes."""
+    sizes = {target.decoder.config.vocab_size, tables.vocab_size, *(() if decoder is None else [decoder.vocab_size])}
     if len(sizes) != 1:
         raise EngineError(
-            f"{folder}: expected one codebook, got target, drafter and tokenizer of {sorted(sizes)} codes; export them "
-            "from one training"
+            f"{folder}: expected one codebook, got target and tokenizer of {sorted(sizes)} codes; export them from one "
+            "training"
         )

@@ -1,11 +1,20 @@
 """Run logs that are edited for a test: written again with checksums that fit, so that the values decide."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from underpaint.artifacts.run_log import CHECKSUM, log_bytes
+from underpaint.artifacts.run_log import CHECKSUM, checked_line
+
+
+def log_bytes(values: Iterable[Mapping[str, Any]]) -> bytes:
+    """The content of a run log that holds `values`."""
+    lines, checksum = [], 0
+    for value in values:
+        line, checksum = checked_line(value, checksum)
+        lines.append(line)
+    return b"".join(lines)
 
 
 def log_values(path: Path) -> list[dict[str, Any]]:

@@ -70,6 +70,8 @@ MACHINES: Final = {
     "a100": Machine(2039.0, 108, 1.41, 80),
 }
 """Nominal bandwidths, as in `sim.latency.machines`, and boost clocks."""
+
+
 class Compiled(NamedTuple):
     """A kernel on one capability.
 

@@ -34,7 +34,7 @@ def frozen(names: list[str]) -> dict[str, list[object]]:
     for resolution in RESOLUTIONS:
         pipeline = Pipeline.open(resolution=resolution)
         condition = pipeline.condition(PROMPT)
-        tables = pipeline.tables._replace(costs=COSTS)
+        tables = replace(pipeline.tables, costs=COSTS)
         for preset in ("tuned", "paper"):
             for temperature in (0.0, 1.0):
                 sampling = replace(pipeline.sampling, temperature=temperature)

@@ -19,8 +19,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from underpaint.artifacts.files import named
 from underpaint.artifacts.lock import held
-from underpaint.artifacts.whole_file import named
 from underpaint.models.checkpoints import load_target
 from underpaint.models.sample import sample
 from underpaint.models.text import CaptionedTarget

@@ -10,10 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from underpaint.models.checkpoints import load_whole
 from underpaint.models.decoder import Decoder
 from underpaint.models.text import CaptionedTarget
-from underpaint.training.loop import save_atomically
 from underpaint.training.tokens import TokenSet
 from underpaint.zoo.textured_prompts import PAD_WORD
 
@@ -72,24 +70,6 @@ def require_grids(path: Path, saved: Mapping[str, Any], sides: Sequence[int]) ->
             f"{path}: expected a target of the grids {list(sides) or '(none is given)'}, got one of "
             f"{known or 'one grid'}; train it with `underpaint train world`"
         )
-
-
-def add_grids(checkpoint: Path, sides: Sequence[int]) -> None:
-    """Let weights alone, as the repository keeps them, be trained on more grids than they know; in place.
-
-    sides: of the grids, all that are wanted. What has an optimiser, or knows these grids, stays as it is; so does what
-    knows another grid, which training refuses.
-    """
-    if not checkpoint.exists():
-        return
-    saved = load_whole(checkpoint)
-    config, wanted = saved["config"], sorted(sides)
-    known = set(config.get("grids", ()))
-    if "optimizer" in saved or not known < set(wanted):
-        return
-    decoder = {**config["decoder"], "grid_side": wanted[-1]}
-    config = {**config, "grids": wanted, "resolution": wanted[-1] * STRIDE, "decoder": decoder}
-    save_atomically({**saved, "config": config}, checkpoint)
 
 
 def batch_of(data: TokenSet, size: int, dropout: float, random: np.random.Generator) -> tuple[Tensor, Tensor]:

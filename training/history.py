@@ -2,8 +2,7 @@
 
 "runs" in a checkpoint is a list with an entry for every change of settings: "first_step", and "how" the steps from
 there to the next entry's were taken. The first also has "began_from", the story of the checkpoint that gave the
-weights, or None where they were random. What an older recipe did is not told: its checkpoint, continued, has a first
-entry that begins where it was continued.
+weights, or None where they were random.
 """
 
 from collections.abc import Mapping
@@ -14,8 +13,6 @@ from typing import Any, Final
 from underpaint.models.checkpoints import load_whole
 from underpaint.models.config import plain
 
-RETIRED: Final = frozenset({"scenes", "validation_scenes"})
-"""Settings that targets had, and that decided nothing: how many scenes there are is the world's."""
 _NOT_SET: Final = "not set"
 
 
@@ -42,9 +39,10 @@ def runs_with(saved: Mapping[str, Any] | None, given: Given, loop: Mapping[str, 
 
 
 def refuse_other_seed(path: Path, saved: Mapping[str, Any], given: Given) -> None:
-    """ValueError where the run saved at `path` was started with another seed: its batches would be others.
+    """Refuse to continue the run saved at `path` with another seed: its batches would be others.
 
-    A run of an older recipe, which does not say its seed, is continued.
+    Raises:
+        ValueError: the seeds differ.
     """
     runs: list[dict[str, Any]] = saved.get("runs", [])
     before, now = (runs[-1]["how"].get("seed") if runs else None), given.how.get("seed")
@@ -55,36 +53,29 @@ def refuse_other_seed(path: Path, saved: Mapping[str, Any], given: Given) -> Non
         )
 
 
-def differences(held: Any, wanted: Any, name: str = "") -> list[str]:
-    """In words, what was given before and what is wanted now, setting by setting where they differ.
-
-    Settings in `RETIRED` that `wanted` lacks are left out: no step depended on them.
-    """
-    if not isinstance(held, dict) or not isinstance(wanted, dict):
-        return [] if held == wanted else [f"{name or 'settings'} {held!r}, now wanted {wanted!r}"]
-    names = sorted(one for one in held.keys() | wanted.keys() if one in wanted or one not in RETIRED)
+def differences(saved: Any, given: Any, name: str = "") -> list[str]:
+    """What was given before and what is given now, in words, setting by setting where they differ."""
+    if not isinstance(saved, dict) or not isinstance(given, dict):
+        return [] if saved == given else [f"{name or 'settings'} {saved!r}, now wanted {given!r}"]
     return [
-        told
-        for one in names
-        for told in differences(held.get(one, _NOT_SET), wanted.get(one, _NOT_SET), f"{name}.{one}" if name else one)
+        text
+        for key in sorted(saved.keys() | given.keys())
+        for text in differences(saved.get(key, _NOT_SET), given.get(key, _NOT_SET), f"{name}.{key}" if name else key)
     ]
 
 
 def refuse_other(out: Path, given: Given) -> None:
-    """ValueError where the run in `out` was started with a seed or settings other than `given`'s; its loop may differ.
+    """Refuse to continue the run in `out` with another seed or other settings; the length and rates may differ.
 
-    A run of an older recipe, which does not say what it was given, is continued, and so are weights alone, such as the
-    repository keeps: no batch of theirs is continued.
+    Raises:
+        ValueError: they differ, with every setting that does.
     """
     path = out / "checkpoint.pt"
-    saved = load_whole(path) if path.exists() else {}
-    runs: list[dict[str, Any]] = saved.get("runs", [])
-    if not runs or "optimizer" not in saved:
+    runs: list[dict[str, Any]] = load_whole(path).get("runs", []) if path.exists() else []
+    if not runs:
         return
-    before, own = (plain({name: how[name] for name in how if name != "loop"}) for how in (runs[-1]["how"], given.how))
-    names = before.keys() | own.keys()
-    held, wanted = ({name: told.get(name) for name in names} for told in (before, own))
-    differing = differences(held, wanted)
+    before, now = (plain({name: how[name] for name in how if name != "loop"}) for how in (runs[-1]["how"], given.how))
+    differing = differences(before, now)
     if differing:
         raise ValueError(
             f"{path} was trained with {'; '.join(differing)}. Give the same to continue it, or another --out"

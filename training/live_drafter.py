@@ -22,9 +22,9 @@ from torch import Tensor
 from underpaint.algos.arrays import IntArray
 from underpaint.algos.rows import SamplingParams
 from underpaint.artifacts.decoder_graph import MASKED_SCORE
+from underpaint.artifacts.files import replacing
 from underpaint.artifacts.lock import held
 from underpaint.artifacts.strict_json import read_object
-from underpaint.artifacts.whole_file import replacing
 from underpaint.models.decoder import Decoder
 from underpaint.runtime.live.drafter import check_eagle3, described, new_drafter, new_eagle3, target_layers
 from underpaint.runtime.live.generate import AcceleratedModel

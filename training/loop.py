@@ -18,10 +18,9 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from torch import Tensor, nn
 
+from underpaint.artifacts.files import replacing
 from underpaint.artifacts.lock import held
-from underpaint.artifacts.whole_file import replacing
 from underpaint.models.checkpoints import load_whole
-from underpaint.models.config import plain
 from underpaint.training.history import Given, refuse_other_seed, runs_with
 from underpaint.training.interrupt import stop_on_interrupt
 from underpaint.training.muon import Optimisers
@@ -170,7 +169,7 @@ def _resume(path: Path, config: Mapping[str, Any], given: Given, device: torch.d
     if not path.exists():
         return None
     saved = load_whole(path, device)
-    if plain(saved["config"]) != plain(config):  # the repository's weights bring theirs from JSON
+    if saved["config"] != dict(config):
         raise ValueError(
             f"{path} holds another model ({saved['config']}); wanted {dict(config)}. Choose another --out."
         )
@@ -241,8 +240,7 @@ def _train(
     saved = _resume(path, config, given, device)
     if saved is not None:
         model.load_state_dict(saved["raw"])
-        if "optimizer" in saved:  # weights of the repository bring none: a fresh one goes on from them
-            optimiser.load_state_dict(saved["optimizer"])
+        optimiser.load_state_dict(saved["optimizer"])
         step, before, validation = saved["step"], saved["elapsed_seconds"], saved["validation"]
     averager = Averager(model, settings.ema_decay)
     if saved is not None:

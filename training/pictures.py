@@ -96,9 +96,3 @@ def to_pixels(pictures: NDArray[np.uint8], device: torch.device | str = "cpu") -
     """uint8 [N, H, W, 3] to float [N, 3, H, W] in [-1, 1], channels last in memory."""
     pixels = torch.from_numpy(pictures).to(device).permute(0, 3, 1, 2).float() / 127.5 - 1
     return pixels.contiguous(memory_format=torch.channels_last)
-
-
-def to_pictures(pixels: Tensor) -> NDArray[np.uint8]:
-    """The inverse of `to_pixels`, clamped."""
-    scaled = ((pixels.float().clamp(-1, 1) + 1) * 127.5).round().to(torch.uint8)
-    return scaled.permute(0, 2, 3, 1).cpu().numpy()

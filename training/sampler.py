@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from underpaint.algos.spatial.resolution import ResolutionMap
-from underpaint.models.checkpoints import load_sampler, load_vq, story
+from underpaint.models.checkpoints import load_sampler, load_vq, read, story
+from underpaint.models.config import build
 from underpaint.models.sampler import Direction, SamplerConfig, TokenSampler, codebook_name
 from underpaint.models.typed import channels_last
 from underpaint.models.vq import VQModel
@@ -25,7 +26,6 @@ from underpaint.training.loop import LoopSettings, Loss, TrainingResult, train
 from underpaint.training.pictures import Pictures, to_pixels
 from underpaint.training.precision import autocast
 from underpaint.training.sampler_losses import PatchCritic, SamplerLosses, draw_softly, duel, perceptual_distance
-from underpaint.training.start import read_start
 
 LOSSES: Final[Mapping[str, SamplerLosses]] = {
     "ce": SamplerLosses(),
@@ -179,15 +179,36 @@ class _Recipe:
 
 
 def read_sampler_start(path: Path | None, config: SamplerConfig, tokenizer: Path) -> dict[str, Any] | None:
-    """See `training.start.read_start`; ValueError also on a sampler between codes of another tokenizer."""
-    saved = read_start(path, "sampler", config)
-    if saved is None:
+    """Read the checkpoint that a sampler starts from.
+
+    Args:
+        path: of the checkpoint; None for none.
+        config: widths of the new sampler.
+        tokenizer: checkpoint of the tokenizer that the new sampler is for.
+
+    Returns:
+        The checkpoint, or None.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: it holds no sampler, or one of other widths or between codes of another tokenizer.
+    """
+    if path is None:
         return None
-    held, wanted = str(saved["config"].get("codebook")), codebook_name(load_vq(tokenizer))
-    if held != wanted:
+    saved = read(path, "sampler")
+    before, now = asdict(build(SamplerConfig, saved["config"]["sampler"])), asdict(config)
+    differing = [name for name in now if before[name] != now[name]]
+    if differing:
+        expected, given = (", ".join(f"{name} {widths[name]}" for name in differing) for widths in (now, before))
         raise ValueError(
-            f"{path}: expected a sampler for the codebook {wanted[:12]} of {tokenizer}, got one for {held[:12]}; train "
-            f"it again with `underpaint train sampler --direction {config.direction}`, or name its own --tokenizer"
+            f"{path}: expected a sampler of {expected} to start from, got one of {given}; give --init-from the "
+            "checkpoint of a run with the same widths, or train one with `underpaint train sampler`"
+        )
+    trained_for, codes = str(saved["config"].get("codebook")), codebook_name(load_vq(tokenizer))
+    if trained_for != codes:
+        raise ValueError(
+            f"{path}: expected a sampler for the codebook {codes[:12]} of {tokenizer}, got one for {trained_for[:12]}; "
+            f"train it again with `underpaint train sampler --direction {config.direction}`, or name its --tokenizer"
         )
     return saved
 

@@ -62,7 +62,7 @@ SETTINGS = TargetSettings(batch=32)
 """9,000 tokens a step: at half of that the optimiser's products are a fifth of a step, here a ninth."""
 LOOP = LoopSettings(steps=40000, learning_rate=1e-3, warmup_steps=100, ema_decay=0.998, validate_every=1000)
 GROWN_LOOP = replace(LOOP, learning_rate=6e-4, matrix_rate=12e-3, warmup_steps=30)
-"""Of a target that starts as a shallow one, or goes on from kept weights: the full rate first loses what they know."""
+"""Of a target that starts as a shallow one: the full rate first loses what that knows."""
 
 
 @torch.no_grad()

@@ -20,7 +20,6 @@ from underpaint.training.data.art import Report, unheard
 from underpaint.training.data.textured_scenes import Split
 from underpaint.training.drafter import DrafterSettings, train_drafter
 from underpaint.training.drawn import DrawSettings
-from underpaint.training.grids import add_grids
 from underpaint.training.guided import LOOP as GUIDED_LOOP
 from underpaint.training.guided import train_guided
 from underpaint.training.judge import DEFAULT_LOOP as JUDGE_LOOP
@@ -39,12 +38,8 @@ from underpaint.zoo.resolutions import RESOLUTIONS, SHIPPED_RESOLUTIONS
 
 SHARES: Final = (15, 5, 35, 20, 5, 10, 4, 3, 2, 1)
 """Per cent of the hours, by stage; encoding scenes, once the tokenizer is finished, comes on top."""
-WEIGHTS: Final = "{}_textured"
-"""Names of stages' weights in the repository, where it has them."""
 NEEDED: Final = ("tokenizer", "target_shallow", "target", "guided", "sampler_up_ce")
 """Stages that later ones learn from."""
-STARTS: Final = {"target_shallow": "target"}
-"""Stages that are the start of another one, and nothing else."""
 SIDES: Final = tuple(RESOLUTIONS[:count] for count in range(len(SHIPPED_RESOLUTIONS), len(RESOLUTIONS) + 1))
 """What the sides of a world can be, in pixels."""
 _SPLITS: Final[tuple[Split, ...]] = ("train", "seen")
@@ -123,10 +118,6 @@ class _World:
         counts = own.sides, own.scenes, own.validation_scenes
         return WorldData(self.out, self.checkpoint("tokenizer"), self.pictures, *counts, self.device, self.report)
 
-    def learn_grids(self, folder: Path) -> None:
-        """Let a stage that starts from the repository's weights learn grids that those do not know."""
-        add_grids(folder / CHECKPOINT, sorted(side // self.data.stride for side in self.settings.sides))
-
     def tokenizer(self, folder: Path, minutes: float) -> TrainingResult:
         own, loop = self.settings, self.loop(tokenizer_recipe.LOOP, minutes)
         return train_tokenizer(
@@ -159,7 +150,6 @@ class _World:
     def target_of(self, layers: int, folder: Path, loop: LoopSettings, init_from: Path | None = None) -> TrainingResult:
         """Train a target of so many layers on all grids."""
         own = self.settings
-        self.learn_grids(folder)
         grids = self.data.target_grids(weighted=own.thing_weight != 1)
         return train_target(
             folder,
@@ -182,7 +172,6 @@ class _World:
 
     def guided(self, folder: Path, minutes: float) -> TrainingResult:
         own = self.settings
-        self.learn_grids(folder)
         return train_guided(
             folder,
             self.data.plain_grids(),
@@ -199,7 +188,6 @@ class _World:
         drawn = self.data.drawn(guided, own.drawings, own.drawing)
         if drawn is None:
             return TrainingResult(0, False, {})
-        self.learn_grids(folder)
         return train_drafter(
             folder,
             self.data.plain_grids(),
@@ -249,8 +237,7 @@ def textured_stages(
 ) -> Sequence[Stage]:
     """The stages of `training.world.train_world` in order, in folders of `out`.
 
-    A stage starts from the repository's weights, if there are any, where its run is lost. `compiled`: of the targets,
-    see `train_target`. `report` hears how far encoding and drawing are.
+    `compiled`: of the targets, see `train_target`. `report` hears how far encoding and drawing are.
     """
     own = settings or WorldSettings()
     world = _World(out, pictures, own, seed, device, compiled, report)
@@ -267,7 +254,4 @@ def textured_stages(
         ("superres", world.super_resolution),
     ]
     shares = dict(zip([name for name, _ in recipes], SHARES, strict=True))
-    return [
-        Stage(name, shares[name], recipe, WEIGHTS.format(name), name in NEEDED, STARTS.get(name))
-        for name, recipe in recipes
-    ]
+    return [Stage(name, shares[name], recipe, name in NEEDED) for name, recipe in recipes]

@@ -2,8 +2,7 @@
 
 No perceptual network and no discriminator: L1 on pixels, on their differences and on two coarser scales, the energy of
 textures, and the codebook terms. The codebook starts from spherical k-means over the encoder's outputs after a short
-warm-up without quantisation, and unused codes restart at latents of the current batch. A second stage may refine the
-decoder alone, which changes no code.
+warm-up without quantisation, and unused codes restart at latents of the current batch.
 """
 
 from dataclasses import asdict, dataclass, field
@@ -14,7 +13,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from underpaint.models.checkpoints import story
 from underpaint.models.typed import channels_last
 from underpaint.models.vq import VQConfig, VQModel
 from underpaint.training.history import Given, refuse_other
@@ -22,7 +20,6 @@ from underpaint.training.loop import LoopSettings, Loss, TrainingResult, train
 from underpaint.training.pictures import Pictures, to_pixels
 from underpaint.training.precision import autocast
 from underpaint.training.reconstruction import ReconstructionWeights, reconstruction_loss
-from underpaint.training.start import read_start
 
 CONFIG = VQConfig(
     codebook_size=4096,
@@ -34,9 +31,6 @@ CONFIG = VQConfig(
     num_res_blocks=1,
 )
 """Narrow at full resolution, where most of the time goes."""
-DECODER_LOOP = LoopSettings(
-    steps=1500, learning_rate=1e-3, warmup_steps=50, ema_decay=0.995, validate_every=300, beta2=0.99
-)
 LOOP = LoopSettings(
     steps=4000, learning_rate=2e-3, matrix_rate=0.03, warmup_steps=40, ema_decay=0.997, validate_every=400, beta2=0.99
 )
@@ -124,17 +118,6 @@ class _Recipe:
             self.latents = quantized.latents.detach()
         return Loss(value, figures)
 
-    def decoder_loss(self, step: int) -> Loss:
-        """The reconstruction alone, from codes as they are decoded in use."""
-        pixels = self.batch(step)
-        with autocast(self.device):
-            with torch.no_grad():
-                passed = self.model.quantize(self.model.latents(pixels)).values
-            found = self.model.decode(passed)
-        mse = (found.detach().float().clamp(-1, 1) - pixels).square().mean()
-        value = reconstruction_loss(found.float(), pixels, self.settings.weights)
-        return Loss(value, {"psnr": 10 * torch.log10(4 / mse)})
-
     @torch.no_grad()
     def start_codebook(self, step: int) -> None:
         """k-means over the latents of sixteen batches."""
@@ -188,8 +171,6 @@ def train_tokenizer(
     config: VQConfig = CONFIG,
     settings: TokenizerSettings = SETTINGS,
     loop: LoopSettings = LOOP,
-    init_from: Path | None = None,
-    decoder_only: bool = False,
     seed: int = 0,
     device: str = "cpu",
 ) -> TrainingResult:
@@ -201,35 +182,26 @@ def train_tokenizer(
         config: widths.
         settings: batches and weights of the loss.
         loop: length and rates.
-        init_from: another tokenizer of the same widths to start from.
-        decoder_only: keep its codes as they are and learn `decoder` and `post_quant_conv` alone.
         seed: of weights and batches.
         device: "cpu" or "cuda".
 
-    Raises ValueError where `out` holds a run of other widths, another seed or settings.
+    Raises:
+        ValueError: `out` holds a run of other widths, another seed or other settings.
     """
-    if decoder_only and init_from is None:
-        raise ValueError("refining the decoder alone needs a trained tokenizer to start from")
     torch.manual_seed(seed)
     model = channels_last(VQModel(config).to(device))
-    start = read_start(init_from, "tokenizer", config)
-    if start is not None:
-        model.load_state_dict(start["model"])
-    if decoder_only:
-        for part in (model.encoder, model.quantize, model.quant_conv):
-            part.requires_grad_(False)
-    given = Given({"seed": seed, "settings": asdict(settings), "decoder_only": decoder_only}, start and story(start))
+    given = Given({"seed": seed, "settings": asdict(settings)})
     refuse_other(out, given)
     recipe = _Recipe(model, pictures, settings, loop.steps, seed)
-    plain = {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(config).items()}
+    widths = {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(config).items()}
     return train(
         model,
-        recipe.decoder_loss if decoder_only else recipe.loss,
+        recipe.loss,
         out,
         loop,
-        {"kind": "tokenizer", "vq": plain, "scenes": "textured"},
+        {"kind": "tokenizer", "vq": widths, "scenes": "textured"},
         validate=recipe.validate,
-        after_step=None if decoder_only else recipe.after_step,
+        after_step=recipe.after_step,
         given=given,
         title="tokenizer",
     )

@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from underpaint.artifacts.files import named
 from underpaint.artifacts.manifest import write_beside
 from underpaint.artifacts.strict_json import read_json
-from underpaint.artifacts.whole_file import named
 from underpaint.models.checkpoints import load_vq
 from underpaint.models.typed import channels_last
 from underpaint.models.vq import VQModel

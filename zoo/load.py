@@ -9,11 +9,10 @@ from numpy.typing import NDArray
 from underpaint.algos.registry import suggest
 from underpaint.artifacts.arrays import ArrayFile, ArrayForm
 from underpaint.artifacts.manifest import Manifest, ManifestError, check, read
-from underpaint.artifacts.model_index import INDEX, is_manifest
-from underpaint.artifacts.shipped import check_shipped, shipped_folder
+from underpaint.artifacts.model_index import INDEX, check_shipped, is_manifest, shipped_folder
 
 FOLDER = shipped_folder()
-"""The folder of the shipped models; `artifacts.shipped` says where that is."""
+"""The folder of the shipped models; `artifacts.model_index` says where that is."""
 TABLES = Path(__file__).parent
 """The folder of the prompt grammars' tables, which the code reads with and without models."""
 
@@ -43,15 +42,10 @@ def names(folder: Path = FOLDER) -> tuple[str, ...]:
 def manifest(name: str, folder: Path = FOLDER) -> Manifest:
     """The manifest of model `name`; ManifestError where there is none."""
     check_shipped(folder)
-    known = names(folder)
-    if name not in known:
-        raise ManifestError(f"zoo: there is no model '{name}' in {folder}; {suggest(name, known)}")
-    return read(folder / f"{name}.json")
-
-
-def path(name: str, folder: Path = FOLDER) -> Path:
-    """The file of model `name`, its hash compared with the manifest; ManifestError on any difference."""
-    return check(manifest(name, folder), folder)
+    path = folder / f"{name}.json"
+    if path.parent != folder or path.name == INDEX or not path.is_file() or not is_manifest(path):
+        raise ManifestError(f"zoo: there is no model '{name}' in {folder}; {suggest(name, names(folder))}")
+    return read(path)
 
 
 def locate(name: str, kind: str, folder: Path = FOLDER) -> Located:

@@ -246,11 +246,6 @@ def textured_word_ids(prompt: TexturedPrompt, side: int) -> NDArray[np.int64]:
     return np.append(scene_word_ids(prompt), side_word_id(side))
 
 
-def no_textured_prompt() -> NDArray[np.int64]:
-    """Return the unconditional row for guidance: int64 [12] of pads, whatever the side."""
-    return np.full(TEXTURED_WORD_SLOTS, PAD_WORD, np.int64)
-
-
 def held_out_things() -> tuple[tuple[str, str], ...]:
     """Return the (thing, finish) pairs that no training scene shows; each thing is seen in other finishes."""
     return tuple(pair for pair in FINISHED_THINGS if pair in _HELD_OUT)

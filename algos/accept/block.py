@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from underpaint.algos.accept.proposals import excess, normalised
 from underpaint.algos.accept.spec import RULES, RuleSpec, require_chain, require_drawn
+from underpaint.algos.accept.walk import excess, normalised
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.chance import At, Chance, Role
 from underpaint.algos.tree import DraftTree, Verdict

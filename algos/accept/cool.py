@@ -10,9 +10,9 @@ from underpaint.algos.accept.relaxed import Odds, RelaxedSiblings
 from underpaint.algos.accept.spec import RULES, DraftedNode, RuleSpec, Settings, every_combination, require_drawn
 from underpaint.algos.accept.walk import walk
 from underpaint.algos.arrays import FloatArray
-from underpaint.algos.bounds import Bounds, check_bounds
 from underpaint.algos.chance import Chance
 from underpaint.algos.numbers import MOST_FACTOR
+from underpaint.algos.registry import Bounds, check_bounds
 from underpaint.algos.tree import DRAWN, DraftTree, Verdict
 
 MOST_COOLING: Final = 50.0

@@ -2,12 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, get_args
+from typing import Annotated, NamedTuple, Protocol, get_args
 
 import numpy as np
 
 from underpaint.algos.accept.neighbours import check_neighbours
-from underpaint.algos.accept.proposals import excess, normalised, proposal_distributions
 from underpaint.algos.accept.spec import (
     RULES,
     DraftedNode,
@@ -17,14 +16,14 @@ from underpaint.algos.accept.spec import (
     every_combination,
     require_drawn,
 )
-from underpaint.algos.accept.walk import SiblingOutcome, walk
+from underpaint.algos.accept.walk import SiblingOutcome, excess, normalised, proposal_distributions, walk
 from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.batched.drawn import DrawnSiblings
 from underpaint.algos.batched.pooling import NeighbourPool, PooledPoints, additive_limit, relative_limit
 from underpaint.algos.batched.spec import BatchedRule
 from underpaint.algos.batched.walk import BatchedWalk
-from underpaint.algos.bounds import Codes, Factor, Share, check_bounds
 from underpaint.algos.chance import At, Chance, Role
+from underpaint.algos.registry import Codes, Factor, Share, Tune, check_bounds
 from underpaint.algos.tree import DRAWN, DraftTree, Drawn, Verdict
 
 
@@ -167,7 +166,7 @@ class Lantern:
 
     neighbours: IntArray
     k: Codes = 0
-    delta: Share = 0.1
+    delta: Annotated[Share, Tune((0.1, 0.2, 0.4, 0.6, 0.8))] = 0.1
     residual: Residual = "paper"
 
     def __post_init__(self) -> None:
@@ -196,7 +195,7 @@ class LanternPP:
 
     neighbours: IntArray
     k: Codes = 0
-    factor: Factor = 5.0
+    factor: Annotated[Factor, Tune((2.0, 3.0, 5.0, 10.0))] = 5.0
     residual: Residual = "paper"
 
     def __post_init__(self) -> None:

@@ -14,8 +14,8 @@ from underpaint.algos.accept.walk import Choice, kept_ends
 from underpaint.algos.arrays import BoolArray, FloatArray, IntArray
 from underpaint.algos.batched.longest import HoldsMass, LongestPath
 from underpaint.algos.batched.spec import BatchedRule
-from underpaint.algos.bounds import Bounds, Codes, check_bounds
 from underpaint.algos.chance import At, Chance, Role
+from underpaint.algos.registry import Bounds, Codes, check_bounds
 from underpaint.algos.tree import DRAWN, DraftTree, Verdict
 
 

@@ -16,15 +16,14 @@ import numpy as np
 
 from underpaint.algos.accept.neighbours import check_neighbours
 from underpaint.algos.accept.point import try_points
-from underpaint.algos.accept.proposals import excess, normalised, proposal_distributions, try_siblings
 from underpaint.algos.accept.spec import RULES, DraftedNode, RuleSpec, every_combination
-from underpaint.algos.accept.walk import SiblingOutcome, walk
+from underpaint.algos.accept.walk import SiblingOutcome, excess, normalised, proposal_distributions, try_siblings, walk
 from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.batched.moving import MovedDrafts, MovedPoints
 from underpaint.algos.batched.spec import BatchedRule
 from underpaint.algos.batched.walk import BatchedWalk
-from underpaint.algos.bounds import Codes, Share
 from underpaint.algos.chance import At, Chance, Role
+from underpaint.algos.registry import Codes, Share
 from underpaint.algos.tree import DraftTree, Drawn, Verdict
 
 

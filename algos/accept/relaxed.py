@@ -4,10 +4,7 @@ distribution."""
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-import numpy as np
-
-from underpaint.algos.accept.proposals import excess, normalised, proposal_distributions
-from underpaint.algos.accept.walk import SiblingOutcome
+from underpaint.algos.accept.walk import SiblingOutcome, excess, normalised, proposal_distributions
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.chance import At, Chance, Role
 from underpaint.algos.tree import DraftTree
@@ -55,15 +52,3 @@ class RelaxedSiblings(NamedTuple):
             if rest.any():  # else rounding alone spoke against a sure token, or (GSD) a rejection owes nothing
                 left = normalised(rest)
         return SiblingOutcome(None, left)
-
-
-def accepted_mass(acceptance: Acceptance, target: FloatArray, draft: FloatArray, place: int = 0) -> FloatArray:
-    """[V]: draft(x) * accept(x), token by token; ValueError on shapes that differ."""
-    if target.shape != draft.shape:
-        raise ValueError(f"accepted_mass: expected distributions of one shape, got {target.shape} and {draft.shape}")
-    mass = np.zeros(target.size)
-    for token in np.flatnonzero(draft).tolist():
-        chance_of, out_of = acceptance.odds(target, draft, token, place)
-        if chance_of > 0.0:
-            mass[token] = draft[token] * min(1.0, chance_of / out_of)
-    return mass

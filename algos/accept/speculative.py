@@ -2,9 +2,8 @@
 
 from dataclasses import dataclass
 
-from underpaint.algos.accept.proposals import try_siblings
 from underpaint.algos.accept.spec import RULES, RuleSpec, require_chain, require_drawn
-from underpaint.algos.accept.walk import walk
+from underpaint.algos.accept.walk import try_siblings, walk
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.batched.drawn import batched_exact_siblings
 from underpaint.algos.chance import Chance

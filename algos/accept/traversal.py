@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from underpaint.algos.accept.proposals import excess, normalised, proposal_distributions
 from underpaint.algos.accept.spec import RULES, RuleSpec
+from underpaint.algos.accept.walk import excess, normalised, proposal_distributions
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.chance import At, Chance, Role
 from underpaint.algos.tree import DRAWN, DraftTree, Verdict

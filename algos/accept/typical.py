@@ -10,8 +10,8 @@ import numpy as np
 from underpaint.algos.accept.spec import RULES, RuleSpec, every_combination
 from underpaint.algos.accept.walk import kept_ends
 from underpaint.algos.arrays import FloatArray
-from underpaint.algos.bounds import Bounds, PositiveShare, check_bounds
 from underpaint.algos.chance import At, Chance, Role
+from underpaint.algos.registry import Bounds, PositiveShare, check_bounds
 from underpaint.algos.tree import DRAWN, DraftTree, Verdict
 
 Ends: TypeAlias = Literal["likeliest", "first"]

@@ -1,8 +1,13 @@
-"""The walks down a draft tree that rules share: sibling by sibling from the root, or the longest path of kept nodes."""
+"""The walks down a draft tree that rules share: sibling by sibling from the root, or the longest path of kept nodes.
+
+Siblings that were drawn are tested exactly, each against the distribution that it was drawn from.
+"""
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple, Protocol, TypeAlias, get_args
+
+import numpy as np
 
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.chance import At, Chance, Role
@@ -79,3 +84,68 @@ def kept_ends(tree: DraftTree, passing: Passing, choose: Choice = "longest") -> 
                 passed = passing(node, below[node])
                 level.extend(passed[:1] if choose == "first" else passed)
     return sorted(ends)
+
+
+def normalised(row: FloatArray) -> FloatArray:
+    """`row` [V] as float64 with sum 1: distributions arrive in the engine's precision, decisions are made in this
+    one."""
+    wide: FloatArray = row.astype(np.float64)
+    wide /= np.add.reduce(wide)
+    return wide
+
+
+def excess(target: FloatArray, draft: FloatArray) -> FloatArray:
+    """[target - draft]_+ [V]: what the target still owes once `draft` has been offered."""
+    return np.maximum(target - draft, 0.0)
+
+
+def proposal_distributions(tree: DraftTree, node: int, children: Sequence[int]) -> Iterator[FloatArray]:
+    """For each child in sibling order, the distribution [V] (float64, sum 1) it was drawn from, given the siblings
+    before it.
+
+    "iid": the node's draft distribution each time. "without_replacement": that distribution with the earlier siblings
+    zeroed and renormalised; once nothing is left of it, the uniform distribution on the tokens not tried yet (Sequoia,
+    arXiv 2402.12374).
+    "top_k": one-hot, a point proposal.
+    Raises ValueError where the distribution gives a child's token no probability: the tree is not what `drawn` says.
+    """
+    distribution = (
+        normalised(tree.draft_distribution(node)) if tree.drawn != "top_k" else np.zeros(tree.draft_probs.shape[1])
+    )
+    untried = np.ones(distribution.size, dtype=np.bool_) if tree.drawn == "without_replacement" else None
+    for child in children:
+        token = int(tree.tokens[child])
+        if tree.drawn == "top_k":
+            distribution[:] = 0.0
+            distribution[token] = 1.0
+        if distribution[token] <= 0.0:
+            raise ValueError(
+                f"tree.draft_probs: node {child} holds token {token}, which its '{tree.drawn}' distribution cannot "
+                "draw; keep the distribution that the drafter really drew from"
+            )
+        yield distribution
+        if untried is not None:
+            untried[token] = False
+            distribution[token] = 0.0
+            if not untried.any():  # every token was proposed
+                return
+            distribution = normalised(distribution if distribution.any() else untried.astype(np.float64))
+
+
+def try_siblings(
+    tree: DraftTree, node: int, children: Sequence[int], distribution: FloatArray, chance: Chance
+) -> SiblingOutcome:
+    """Keep a child x drawn from q with probability min(1, p(x) / q(x)); on a rejection p <- norm([p - q]_+).
+
+    arXiv 2211.17192, algorithm 1, repeated over siblings as in SpecInfer (arXiv 2305.09781, multi-round sampling).
+    """
+    left = normalised(distribution)
+    for child, drafted in zip(children, proposal_distributions(tree, node, children), strict=True):
+        token = int(tree.tokens[child])
+        if chance.flip(float(left[token]), At(Role.ACCEPT, child), out_of=float(drafted[token])):
+            return SiblingOutcome(child, left)
+        rest = excess(left, drafted)
+        if not rest.any():  # the distributions differ by rounding alone, and so does this rejection from an acceptance
+            return SiblingOutcome(None, left)
+        left = normalised(rest)
+    return SiblingOutcome(None, left)

@@ -8,8 +8,8 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 import numpy as np
 
 from underpaint.algos.arrays import FloatArray
-from underpaint.algos.bounds import Milliseconds, check_bounds
 from underpaint.algos.draft.settings import at_least
+from underpaint.algos.registry import Milliseconds, check_bounds
 
 Between: TypeAlias = Literal["line", "bucket"]
 

@@ -5,21 +5,6 @@ from typing import Annotated, Final
 
 import numpy as np
 
-from underpaint.algos.bounds import (
-    MOST_CELLS,
-    MOST_MS,
-    MOST_NODES,
-    MOST_WEIGHT,
-    Bounds,
-    Cells,
-    CellsOrNone,
-    Milliseconds,
-    Nodes,
-    NodesOrNone,
-    Share,
-    Weight,
-    check_bounds,
-)
 from underpaint.algos.chance import Chance
 from underpaint.algos.draft.acceptance_estimator import AcceptanceEstimator, ChainForecast
 from underpaint.algos.draft.backoff import Backoff
@@ -33,8 +18,24 @@ from underpaint.algos.draft.sequoia import StaticTree
 from underpaint.algos.draft.settings import at_least
 from underpaint.algos.draft.shape import within
 from underpaint.algos.draft.spec import POLICIES, PolicySpec
-from underpaint.algos.draft.tree_builder import draws_siblings, fuses_chains, has_window, likeliest_chain
-from underpaint.algos.protocols import Budget, Expander, Grid
+from underpaint.algos.draft.tree_builder import draws_siblings, fuses_chains, likeliest_chain
+from underpaint.algos.protocols import Budget, Expander, Grid, has_window
+from underpaint.algos.registry import (
+    MOST_CELLS,
+    MOST_MS,
+    MOST_NODES,
+    MOST_WEIGHT,
+    Bounds,
+    Cells,
+    CellsOrNone,
+    Milliseconds,
+    Nodes,
+    NodesOrNone,
+    Share,
+    Tune,
+    Weight,
+    check_bounds,
+)
 from underpaint.algos.tree import DraftTree, Verdict, root_only
 
 NO_CHAIN: Final = ChainForecast(0, 0.0)
@@ -111,7 +112,7 @@ class Roofline:
     tree_ms: tuple[Milliseconds, Milliseconds] | None = None
     between: Between = "line"
     top_k: Nodes = 16
-    max_depth: Nodes = 8
+    max_depth: Annotated[Nodes, Tune((4, 6, 8, 10))] = 8
     prior: Weight = 6.0
     decay: Share = 0.8
     above: Annotated[float, Bounds(0.0, MOST_WEIGHT)] = 0.5
@@ -121,13 +122,13 @@ class Roofline:
     probe_first: Cells = 4
     probe_most: Cells = 16
     lookahead_interval: Cells = 8
-    windows: CellsOrNone = 20
+    windows: Annotated[CellsOrNone, Tune((0, 8, 12, 20, 32))] = 20
     least_window: CellsOrNone = 0
     window_prior: Weight = 8.0
     window_decay: Share = 0.6
     window_margin: Annotated[float, Bounds(1.0, MOST_NODES)] = 1.5
     second_look: Cells = 12
-    siblings: NodesOrNone = 4
+    siblings: Annotated[NodesOrNone, Tune((0, 2, 4))] = 4
     sibling_prior: Weight = 2.0
     sibling_trial: CellsOrNone = 1
     with_replacement: bool = False

@@ -4,11 +4,11 @@ from dataclasses import dataclass, field
 from math import floor
 from typing import Annotated
 
-from underpaint.algos.bounds import MOST_NODES, Bounds, Nodes, check_bounds
 from underpaint.algos.chance import Chance
 from underpaint.algos.draft.eagle2 import grow_eagle2
 from underpaint.algos.draft.spec import POLICIES, PolicySpec
 from underpaint.algos.protocols import Budget, Expander, Grid
+from underpaint.algos.registry import MOST_NODES, Bounds, Nodes, check_bounds
 from underpaint.algos.tree import DraftTree, Verdict
 
 

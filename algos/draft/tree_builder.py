@@ -8,7 +8,7 @@ import numpy as np
 
 from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.draft.top_tokens import top
-from underpaint.algos.protocols import ChainExpander, Expander, FusedTreeSpec, TreeExpander, WindowExpander
+from underpaint.algos.protocols import ChainExpander, Expander, FusedTreeSpec, TreeExpander
 from underpaint.algos.tree import DraftTree
 
 
@@ -130,11 +130,6 @@ def fuses_chains(drafter: object) -> TypeGuard[ChainExpander]:
 def fuses_trees(drafter: Expander) -> TypeGuard[TreeExpander]:
     """Whether the drafter grows a tree in one call."""
     return getattr(drafter, "fuses_trees", False) is True
-
-
-def has_window(drafter: object) -> TypeGuard[WindowExpander]:
-    """Whether the drafter has a Jacobi window beside its own drafts."""
-    return getattr(drafter, "window_length", 0) > 0
 
 
 def draws_siblings(drafter: object) -> bool:

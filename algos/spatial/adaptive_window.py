@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from underpaint.algos.accept.proposals import excess
+from underpaint.algos.accept.walk import excess
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.chance import At, Chance, Role
 from underpaint.algos.spatial.row_front import RowFront

@@ -23,8 +23,8 @@ from underpaint.algos.accept.spec import spec_of
 from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.chance import Chance
 from underpaint.algos.coupling import Noise
-from underpaint.algos.draft.tree_builder import fuses_chains, fuses_trees, has_window
-from underpaint.algos.protocols import Budget, Expander, FusedTreeLevel, FusedTreeSpec, Grid, Rule
+from underpaint.algos.draft.tree_builder import fuses_chains, fuses_trees
+from underpaint.algos.protocols import Budget, Expander, FusedTreeLevel, FusedTreeSpec, Grid, Rule, has_window
 from underpaint.algos.spatial.jacobi_window import HeldWindow, JacobiWindow, drawn_for
 from underpaint.algos.step import Cycle, Decoded, Drafter, Scored, Target, check_probs, cycles
 from underpaint.algos.tree import DraftTree, Drawn, Verdict

@@ -2,14 +2,14 @@
 
 from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol, TypeAlias, get_args
+from typing import Annotated, Literal, NamedTuple, Protocol, TypeAlias, get_args
 
 import numpy as np
 
 from underpaint.algos.arrays import BoolArray, FloatArray, IntArray
-from underpaint.algos.bounds import Cells, CellsOrNone
 from underpaint.algos.chance import At, Chance, Role
 from underpaint.algos.protocols import Grid
+from underpaint.algos.registry import Cells, CellsOrNone, Tune
 from underpaint.algos.spatial.canvas import Canvas
 from underpaint.algos.spatial.cell_rule import CellRule
 from underpaint.algos.spatial.islands import island_fronts, label_islands
@@ -57,7 +57,7 @@ class Repair:
     """
 
     reject: Reject = "local"
-    radius: CellsOrNone = 1
+    radius: Annotated[CellsOrNone, Tune((0, 1))] = 1
     order: Order = "islands"
     window: Cells | None = None
     adaptive: bool = False
@@ -119,7 +119,7 @@ def repair_cycles(
     Noise is addressed by cell: each is drafted, judged and redrawn once at most. A rejected cell is redrawn from the
     rule's residual under the distribution it has by then, if its own rejection is all that sends it back; the others of
     R_X from the distribution itself. With an exact rule this makes raster rejection exact; local repair is not, because
-    what is kept was judged beside tokens that are gone (`python -m underpaint.sim.exact.repair_bias`).
+    what is kept was judged beside tokens that are gone (`python -m benchmarks.repair_bias`).
     Raises ValueError on settings beyond the grid, drafts of a wrong shape, and distributions that are none.
     """
     grid = target.grid

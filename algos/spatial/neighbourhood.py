@@ -26,18 +26,6 @@ def check_mask(mask: BoolArray, what: str) -> Grid:
     return Grid(*mask.shape)
 
 
-def neighbourhood(grid: Grid, cell: int, radius: int, first: int) -> BoolArray:
-    """N(t, l) of eq. 6, a mask [H, W]: cells at most `radius` rows and columns from `cell`, none before `first`."""
-    check_radius(radius, grid)
-    for name, value in (("cell", cell), ("first", first)):
-        if not 0 <= value < grid.cells:
-            raise ValueError(f"neighbourhood: expected {name} in 0..{grid.cells - 1}, got {value}")
-    row, column = divmod(cell, grid.width)
-    rows = np.abs(np.arange(grid.height) - row) <= radius
-    columns = np.abs(np.arange(grid.width) - column) <= radius
-    return rows[:, None] & columns[None, :] & _from(grid, first)
-
-
 def expanded(rejected: BoolArray, radius: int) -> BoolArray:
     """R_X of eq. 7 [H, W]: the union of N(t, radius) over the rejected cells; radius 0 is `rejected` itself."""
     grid = check_mask(rejected, "rejected")

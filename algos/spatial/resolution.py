@@ -36,12 +36,6 @@ class ResolutionMap:
         cells = np.arange(self.high.cells).reshape(self.low.height, self.ratio, self.low.width, self.ratio)
         return cells.swapaxes(1, 2).reshape(self.low.cells, self.ratio**2)
 
-    def low_cells(self) -> IntArray:
-        """The low cell [high cells] int64 over each high cell: the inverse of `blocks`."""
-        over = np.empty(self.high.cells, dtype=np.int64)
-        over[self.blocks()] = np.arange(self.low.cells)[:, None]
-        return over
-
     def high_rows(self, low_rows: range) -> range:
         """The high rows under consecutive low rows; ValueError for rows outside the grid."""
         _check_rows(low_rows, self.low, "low")

@@ -26,13 +26,6 @@ def check_window(window: int, grid: Grid, name: str = "window") -> None:
         )
 
 
-def step_of_cells(grid: Grid, window: int) -> IntArray:
-    """The step [H, W] int64 in which a fixed window decides each cell, from 0: i * window + j."""
-    check_window(window, grid)
-    steps: IntArray = np.arange(grid.height)[:, None] * window + np.arange(grid.width)[None, :]
-    return steps
-
-
 def front_steps(grid: Grid, window: int) -> int:
     """Steps to decode the grid with a fixed window: W + (H - 1) * window."""
     check_window(window, grid)

@@ -9,7 +9,6 @@ import typer
 from underpaint.cli.costs import curve_for
 from underpaint.cli.errors import STOPPED, bad_input
 from underpaint.cli.evaluation.prompts import PromptOptions, choose
-from underpaint.cli.option_groups import grouped
 from underpaint.cli.options import (
     Backend,
     Guidance,
@@ -20,6 +19,7 @@ from underpaint.cli.options import (
     TopK,
     TopP,
     describe_sampling,
+    grouped,
     open_pipeline,
     read_sampling,
 )
@@ -91,13 +91,13 @@ def premises(
     Pictures are drawn by plain autoregression, and the drafter reads them. The distributions are those that tokens are
     drawn from: after guidance, temperature, top-k and top-p. The papers' setting is --top-k 0.
     """
+    from underpaint.artifacts.files import check_apart, check_file_writable
     from underpaint.artifacts.manifest import write_beside
     from underpaint.artifacts.origin import marked
     from underpaint.artifacts.results import with_envelope
     from underpaint.runtime.drawing import noise_of
     from underpaint.runtime.engines.context import EngineError
     from underpaint.runtime.evaluation.machine import describe_machine, typed_command
-    from underpaint.runtime.files import check_apart, check_file_writable
     from underpaint.sim.premises.figures import PremiseRecorder
     from underpaint.sim.premises.plot import premises_png
     from underpaint.sim.premises.regions import cell_regions

@@ -186,9 +186,9 @@ def sweep(
 
     A stopped sweep (Ctrl-C) keeps what is finished; the same command goes on with it.
     """
+    from underpaint.artifacts.files import check_apart, check_folder_writable
     from underpaint.artifacts.run_log import RunLogInUse
     from underpaint.artifacts.workers import check_workers
-    from underpaint.runtime.files import check_apart, check_folder_writable
     from underpaint.sim.latency.models import SizeMissing
     from underpaint.sim.sweep.plan import SweepPlan, check
     from underpaint.sim.sweep.plan import jobs as all_jobs

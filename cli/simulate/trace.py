@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
     from underpaint.algos.protocols import Grid
     from underpaint.runtime.methods.method import ModelTables
-    from underpaint.runtime.methods.method_config import MethodConfig
     from underpaint.runtime.methods.multi_scale.method import MuloMethod
+    from underpaint.runtime.methods.registry import MethodConfig
     from underpaint.runtime.pipeline import Pipeline
     from underpaint.sim.replay.row_trace import RowRecorder
     from underpaint.sim.replay.trace import Trace
@@ -92,13 +92,12 @@ def trace(
     and --set as to `compare` where it draws by MuLo-SD, whose drafts come from another model.
     """
     from underpaint.algos.rows import SamplingParams
+    from underpaint.artifacts.files import check_file_writable
     from underpaint.runtime.drawing import noise_of
     from underpaint.runtime.engines.context import EngineError
     from underpaint.runtime.evaluation.comparison import read_conditions
-    from underpaint.runtime.files import check_file_writable
-    from underpaint.runtime.methods.method_config import PRESETS
-    from underpaint.runtime.methods.multi_scale.method import MuloSession
-    from underpaint.runtime.methods.registry import resolve
+    from underpaint.runtime.methods.multi_scale.sessions import MuloSession
+    from underpaint.runtime.methods.registry import PRESETS, resolve
     from underpaint.sim.replay.own_logits import trace_of_own
     from underpaint.sim.replay.trace import Recorder
 

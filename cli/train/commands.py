@@ -8,15 +8,14 @@ from typing import Annotated
 
 import typer
 
+from underpaint.cli.app import HELP_NAMES
 from underpaint.cli.errors import TorchGroup
-from underpaint.cli.option_groups import grouped
+from underpaint.cli.options import grouped
 from underpaint.cli.outputs import Commands
-from underpaint.cli.root import HELP_NAMES
 from underpaint.cli.train.drafter import drafter
-from underpaint.cli.train.near_duplicates import report_near_duplicates
-from underpaint.cli.train.options import TOKENIZER, InitFrom, Pair, Run, Scenes, report
+from underpaint.cli.train.options import InitFrom, Pair, Run, Scenes, report
 from underpaint.cli.train.stages import stages
-from underpaint.cli.train.world import add_guidance, store, world
+from underpaint.cli.train.world import world
 from underpaint.zoo.resolutions import between
 
 app = Commands(
@@ -26,9 +25,6 @@ app = Commands(
     no_args_is_help=True,
 )
 app.command()(world)
-app.command()(store)
-app.command("add-guidance")(add_guidance)
-app.command("near-duplicates")(report_near_duplicates)
 
 
 def _recipe(command: Callable[..., None]) -> Callable[..., None]:
@@ -41,34 +37,18 @@ _recipe(drafter)
 @_recipe
 def tokenizer(
     *,
-    decoder_only: Annotated[
-        bool, typer.Option("--decoder-only", help="Refine the decoder of --init-from; codes stay as they are.")
-    ] = False,
-    init_from: InitFrom = None,
     codes: Annotated[int, typer.Option(help="How many codes it has.", min=2, max=2**18)] = 4096,
     run: Run,
 ) -> None:
     """Train the VQ tokenizer, shared by all resolutions; it sees pictures of 64, 128 and 256 px."""
     from underpaint.training.pictures import TexturedPictures
-    from underpaint.training.start import read_start
-    from underpaint.training.tokenizer import CONFIG, DECODER_LOOP, LOOP, train_tokenizer
+    from underpaint.training.tokenizer import CONFIG, LOOP, train_tokenizer
 
-    with run.started("runs/decoder" if decoder_only else "runs/tokenizer") as folder:
-        if decoder_only and init_from is None:
-            init_from = TOKENIZER
-        config = replace(CONFIG, codebook_size=codes)
-        read_start(init_from, "tokenizer", config)
+    with run.started("runs/tokenizer") as folder:
         with stages() as told:
             pictures = TexturedPictures(report=told)
-        outcome = train_tokenizer(
-            folder,
-            pictures,
-            config=config,
-            init_from=init_from,
-            decoder_only=decoder_only,
-            **run.common(DECODER_LOOP if decoder_only else LOOP),
-        )
-        report(outcome, folder)
+        config = replace(CONFIG, codebook_size=codes)
+        report(train_tokenizer(folder, pictures, config=config, **run.common(LOOP)), folder)
 
 
 @_recipe

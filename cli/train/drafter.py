@@ -87,7 +87,7 @@ def drafter(
     from underpaint.runtime.live.generate import AcceleratedModel
     from underpaint.runtime.live.load import open_live
     from underpaint.runtime.methods import DEFAULT_METHOD
-    from underpaint.runtime.methods.method_config import PAPER
+    from underpaint.runtime.methods.registry import PAPER
     from underpaint.training.drafter import DrafterSettings
     from underpaint.training.live_drafter import check_drafter, drafter_costs, draw_pictures, train_live_drafter
     from underpaint.training.loop import LoopSettings

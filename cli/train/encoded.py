@@ -6,11 +6,11 @@ from contextlib import ExitStack, contextmanager
 import numpy as np
 from numpy.typing import NDArray
 
+from underpaint.artifacts.files import check_folder_writable
 from underpaint.cli.terminal import Advance, note, progress
 from underpaint.cli.train.options import Pair, Scenes
 from underpaint.cli.train.stages import stages
 from underpaint.models.checkpoints import vq_config
-from underpaint.runtime.files import check_folder_writable
 from underpaint.training.data.textured_scenes import Split
 from underpaint.training.pictures import FolderPictures, Pictures, TexturedPictures
 from underpaint.training.sampler import PairedCodes, PairedScenes, settings_for

@@ -13,12 +13,12 @@ import typer
 
 from underpaint.algos.protocols import Grid
 from underpaint.algos.spatial.resolution import ResolutionMap
+from underpaint.artifacts.files import check_folder_writable
 from underpaint.artifacts.lock import check_free
 from underpaint.cli.errors import STOPPED, bad_input
 from underpaint.cli.options import MOST_THREADS
 from underpaint.cli.outputs import output_folder
 from underpaint.cli.terminal import is_quiet, note
-from underpaint.runtime.files import check_folder_writable
 from underpaint.zoo.resolutions import RESOLUTIONS
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""`underpaint train world`, `store` and `add-guidance`: the models of textured scenes, and what is kept of them."""
+"""`underpaint train world`: the models of textured scenes."""
 
 import os
 from contextlib import closing
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from underpaint.algos.numbers import whole_number
+from underpaint.artifacts.files import check_folder_writable
 from underpaint.artifacts.lock import check_free
 from underpaint.cli.errors import STOPPED, bad_input
 from underpaint.cli.options import read_numbers
@@ -17,7 +18,6 @@ from underpaint.cli.outputs import output_folder
 from underpaint.cli.terminal import is_quiet, note
 from underpaint.cli.train.options import Device, Seed, Threads, prepare
 from underpaint.cli.train.stages import stages
-from underpaint.runtime.files import check_folder_writable
 from underpaint.zoo.resolutions import SHIPPED_RESOLUTIONS
 
 if TYPE_CHECKING:
@@ -70,22 +70,13 @@ def world(
         note(f"{out}: {describe_products(device)}")
         with stages() as told:
             pictures = TexturedPictures(report=told, workers=workers)
-        sizes = plain(asdict(settings))
-        for later in (
-            "shallow_layers",
-            "guidance",
-            "guiding",
-            "drawings",
-            "drawing",
-        ):  # of stages that earlier folders lack: their runs tell
-            del sizes[later]
-        about = {"scenes": "textured", "seed": seed, "settings": sizes}
+        about = {"scenes": "textured", "seed": seed, "settings": plain(asdict(settings))}
         with closing(pictures), stages() as told:
             parts = textured_stages(
                 out, pictures, settings=settings, seed=seed, device=device, compiled=compiled, report=told
             )
-            found = train_world(out, hours, parts, about, only=only or (), report=_told)
-    if found[-1].state == "stopped":
+            reports = train_world(out, hours, parts, about, only=only or (), report=_told)
+    if reports[-1].state == "stopped":
         raise typer.Exit(STOPPED)
 
 
@@ -103,42 +94,3 @@ def _told(one: "StageReport") -> None:
     figures = ", ".join(f"{name} {value:.4g}" for name, value in one.outcome.validation.items())
     state = one.state if one.state == "finished" else "stopped; run again to continue"
     typer.echo(f"{one.name}: {one.outcome.step} steps, {state}" + (f"; {figures}" if figures else ""))
-
-
-def store(
-    checkpoint: Annotated[Path, typer.Argument(help="Checkpoint of a recipe.")],
-    name: Annotated[str, typer.Argument(help="Name of the weights, such as tokenizer_textured.")],
-    recipe: Annotated[str, typer.Option(help="The command that makes the checkpoint again.")],
-    out: Annotated[
-        Path | None,
-        typer.Option(parser=output_folder, help="Folder of the weights; by default the one that the package keeps."),
-    ] = None,
-) -> None:
-    """Round a checkpoint's weights to 16 and 8 bits, for the repository to keep, beside a manifest of its making."""
-    from underpaint.models import weights
-
-    folder = out or weights.FOLDER
-    with bad_input():
-        if not name.replace("_", "").isalnum():
-            raise ValueError(f"NAME: expected letters, digits and underscores, got {name!r}")
-        check_folder_writable(folder)
-        about = weights.store(checkpoint, name, recipe, folder)
-    typer.echo(f"{folder / about.file}: {about.bytes / 2**20:.2f} MiB, step {about.training['step']}")
-
-
-def add_guidance(
-    target: Annotated[Path, typer.Option(help="Checkpoint of the target that guidance is to be added to.")],
-    before: Annotated[Path, typer.Option(help="Checkpoint of an earlier target.")],
-    guided: Annotated[Path, typer.Option(help="Checkpoint of that one with guidance baked in.")],
-    out: Annotated[Path, typer.Option(parser=output_folder, help="Folder of the guided target's run.")] = Path(
-        "runs/world/guided"
-    ),
-) -> None:
-    """Begin a guided target by task arithmetic: add to a target what guidance changed in an earlier one."""
-    from underpaint.training.task_arithmetic import add_guidance as added
-
-    with bad_input():
-        check_folder_writable(out)
-        check_free(out)
-        path = added(out, target, before, guided)
-    typer.echo(f"{path}: `underpaint train world --hours 1 --only guided` goes on from it")

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from underpaint.algos.accept import RULES
-from underpaint.algos.bounds import Cells
 from underpaint.algos.chance import Chance
 from underpaint.algos.protocols import Grid
+from underpaint.algos.registry import Cells
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.spatial.jacobi import jacobi_cycles
 from underpaint.algos.spatial.jacobi_window import JacobiWindow
@@ -22,8 +22,7 @@ from underpaint.runtime.methods.method import (
     PipelineModels,
     SessionTimers,
 )
-from underpaint.runtime.methods.method_config import LoopConfig, LoopMethod, MethodSpec, Preset
-from underpaint.runtime.methods.registry import METHODS
+from underpaint.runtime.methods.registry import METHODS, LoopConfig, LoopMethod, MethodSpec, Preset
 
 
 def row_cycles(target: Target, window: JacobiWindow, chance: Chance) -> Iterator[Cycle]:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from underpaint.algos.memory import lacks_memory
-from underpaint.artifacts.input_file import other_kind
+from underpaint.artifacts.files import other_kind
 
 
 class PublishedWeights(NamedTuple):

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from underpaint.algos.memory import lacks_memory
-from underpaint.artifacts.input_file import check_regular
+from underpaint.artifacts.files import check_regular
 from underpaint.artifacts.strict_json import read_object
 from underpaint.models.published.mapped import TensorFile, Tensors
 

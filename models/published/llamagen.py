@@ -5,7 +5,7 @@ TA-Tok features as its condition.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Final
 
 import torch
@@ -194,20 +194,6 @@ def tar_dtok(source: Checkpoint, options: LoadOptions) -> Parts:
         "first.bias": recipes.stored(source, "clip_proj.bias"),
     }
     return Parts(config, tensors, {**first, "absent": recipes.zeros(prefix, width)}, features=width)
-
-
-def layer_state(state: Mapping[str, Tensor], stem: str, heads: int) -> dict[str, Tensor]:
-    """A layer of LlamaGen's, whose names begin with `stem`, as a `models.decoder.Layer` holds it."""
-    norm, fused, out, ffn, gate, up, down = (state[f"{stem}{name}.weight"] for name in _LAYER)
-    query, key, value = fused.chunk(3)
-    return {
-        "attention_norm.weight": norm,
-        "qkv.weight": torch.cat([recipes.half_split(query, heads), recipes.half_split(key, heads), value]),
-        "out.weight": out,
-        "ffn_norm.weight": ffn,
-        "gate_up.weight": torch.cat([gate, up]),
-        "down.weight": down,
-    }
 
 
 def llamagen_state(decoder: Decoder) -> dict[str, Tensor]:

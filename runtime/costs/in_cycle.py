@@ -26,9 +26,9 @@ from underpaint.algos.chance import sampling
 from underpaint.algos.protocols import FusedTreeLevel, FusedTreeSpec, Grid
 from underpaint.algos.step import Scored, cycles
 from underpaint.algos.tree import DraftTree, Verdict
+from underpaint.runtime.conditions import EncodedCondition
 from underpaint.runtime.costs.loops import MOST_NODES, PLAIN, CostLoop
 from underpaint.runtime.costs.samples import CycleKind, CycleSamples, TreeCall, at_mean_speed
-from underpaint.runtime.engines.condition_encoder import EncodedCondition
 from underpaint.runtime.engines.context import EngineError
 from underpaint.runtime.engines.drafter import EngineDrafter
 from underpaint.runtime.engines.target import EngineTarget

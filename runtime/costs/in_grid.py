@@ -22,10 +22,9 @@ from underpaint.algos.protocols import Grid
 from underpaint.algos.spatial.mulo import Repair, RowDraft, draft_and_repair
 from underpaint.algos.spatial.target import Feed
 from underpaint.algos.spatial.zipar import zipar
+from underpaint.runtime.conditions import EncodedCondition
 from underpaint.runtime.costs.samples import FEWEST, typical
-from underpaint.runtime.engines.condition_encoder import EncodedCondition
-from underpaint.runtime.engines.grid_target import EngineGridTarget
-from underpaint.runtime.engines.target import EngineTarget
+from underpaint.runtime.engines.target import EngineGridTarget, EngineTarget
 
 WINDOWS: Final = (1, 2, 3, 4, 6, 8)
 REPAIRS: Final = (Repair(radius=0, window=2), Repair(order="serial", window=2))

@@ -8,12 +8,12 @@ from underpaint.algos.accept.lantern import Lantern
 from underpaint.algos.accept.neighbours import nearest_codes
 from underpaint.algos.accept.point import PointProposals
 from underpaint.algos.accept.speculative import SpeculativeSampling, WithoutReplacement
-from underpaint.algos.bounds import MOST_CELLS
 from underpaint.algos.draft.chain import Chain, LikeliestChain
 from underpaint.algos.draft.eagle1 import Eagle1
 from underpaint.algos.draft.eagle2 import Eagle2
 from underpaint.algos.draft.roofline import Roofline
 from underpaint.algos.protocols import Policy, Rule
+from underpaint.algos.registry import MOST_CELLS
 
 MOST_NODES: Final = 64
 POOLED: Final = 30

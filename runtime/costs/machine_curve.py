@@ -9,13 +9,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib.metadata import PackageNotFoundError, version
 from math import inf
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Final, Protocol
 
+from underpaint.algos.memory import usable_cores
 from underpaint.algos.rows import SamplingParams
 from underpaint.artifacts.cost_curve import (
     FORMAT,
@@ -26,19 +27,18 @@ from underpaint.artifacts.cost_curve import (
     parse_cost_curve,
     read_cost_curve,
 )
+from underpaint.artifacts.files import check_file_writable, user_cache_folder
 from underpaint.artifacts.manifest import write_beside
 from underpaint.artifacts.model_index import ModelIndex
-from underpaint.artifacts.workers import usable_cores
+from underpaint.runtime.conditions import EncodedCondition
 from underpaint.runtime.costs import in_cycle, in_grid, loops, passes, samples
-from underpaint.runtime.engines.condition_encoder import EncodedCondition
 from underpaint.runtime.engines.context import EngineContext
 from underpaint.runtime.engines.drafter import EngineDrafter
 from underpaint.runtime.engines.target import EngineTarget
 from underpaint.runtime.evaluation.comparison import choose_prompts
 from underpaint.runtime.evaluation.machine import describe_machine, typed_command
-from underpaint.runtime.files import check_file_writable, user_cache_folder
 from underpaint.runtime.methods.method import ModelTables
-from underpaint.runtime.methods.method_config import MethodConfig
+from underpaint.runtime.methods.registry import MethodConfig
 from underpaint.zoo.grammars import index_grammar
 
 _ROUNDS: Final = {False: 10, True: 40}
@@ -164,7 +164,7 @@ def with_costs(
     if tables.costs is not None or not any(config.needs_costs for config in configs):
         return tables
     curve = curve_of(models, sampling, report)
-    return tables if curve is None else tables._replace(costs=engine_costs(curve))
+    return tables if curve is None else replace(tables, costs=engine_costs(curve))
 
 
 def _measure(

@@ -9,11 +9,10 @@ from torch import Tensor
 
 from underpaint.artifacts.decoder_config import DecoderConfig
 from underpaint.models.decoder import Decoder
-from underpaint.runtime.conditions import Condition
+from underpaint.runtime.conditions import Condition, ConditionEncoder
 from underpaint.runtime.device.decoder import DecoderForward
 from underpaint.runtime.device.engine_forward import EngineForward, EngineGraphs
 from underpaint.runtime.device.weights import DTYPES, read_decoder, stored_numbers
-from underpaint.runtime.engines.condition_encoder import ConditionEncoder
 from underpaint.runtime.engines.context import EngineError
 from underpaint.runtime.engines.elsewhere import ElsewhereDecoder
 from underpaint.runtime.pipeline import Pipeline

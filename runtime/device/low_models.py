@@ -9,13 +9,12 @@ from torch import Tensor
 from underpaint.algos.protocols import Grid
 from underpaint.algos.spatial.row_front import check_window
 from underpaint.artifacts.decoder_config import DecoderConfig
-from underpaint.runtime.conditions import Condition
+from underpaint.runtime.conditions import Condition, ConditionEncoder
 from underpaint.runtime.device.folder import DeviceModels, decoder_bytes
 from underpaint.runtime.device.forwards import DeviceDecoder
 from underpaint.runtime.device.sampler_weights import read_enlarger
 from underpaint.runtime.device.state import Envelope, needed_bytes
 from underpaint.runtime.device.weights import read_decoder, stored_numbers
-from underpaint.runtime.engines.condition_encoder import ConditionEncoder
 from underpaint.runtime.engines.context import EngineError
 from underpaint.runtime.engines.elsewhere import ElsewhereDecoder
 from underpaint.runtime.pipeline import Pipeline

@@ -66,7 +66,7 @@ class KeyValueCache:
 
     @property
     def slots(self) -> int:
-        """S."""
+        """S, the slots that the next pass reads; grows as positions are written."""
         return self._memory.slots
 
     @property
@@ -95,7 +95,10 @@ class KeyValueCache:
         self._look()
 
     def commit(self, positions: IntArray | slice, counts: Sequence[int] | None = None) -> None:
-        """Append positions of the last pass; see `Engine.commit`. Raises EngineError where the memory ends."""
+        """Append positions of the last pass; they are visible from now on. Raises EngineError where the memory ends.
+
+        positions: [n], the same in every row, or [B, n]. counts: [B], how many of them each row takes; None takes all.
+        """
         start = self._length
         if start is None or counts is not None or (not isinstance(positions, slice) and positions.ndim == 2):
             self._commit_rows(positions, counts)
@@ -109,7 +112,7 @@ class KeyValueCache:
         self._length = end
 
     def write_scratch(self, behind: int) -> int:
-        """Write all of the last pass behind the committed slots; see `Engine.write_scratch`."""
+        """Write the last pass to the slots from `behind` after the committed ones on, hidden; return its T."""
         everything = slice(0, self._memory.new_positions)
         if self._length is not None:
             return self._append(slice(None), everything, self._length + behind)
@@ -118,7 +121,10 @@ class KeyValueCache:
         return self._memory.new_positions
 
     def write_at(self, positions: IntArray, slots: IntArray) -> None:
-        """Write over slots; see `Engine.write_at`. Raises EngineError where the memory ends."""
+        """Write `positions` [n] of the last pass to `slots` [n] of every row, over what was there.
+
+        Lengths and what is visible stay. Raises EngineError where the memory ends.
+        """
         if positions.size:
             self._reserve(int(slots.max()) + 1)
             self._memory.write_at(positions, slots)
@@ -216,34 +222,3 @@ class HostMemory:
         for first, end in pairwise((0, *ends.tolist(), positions.size)):
             start, count = int(positions[first]), end - first
             self.write(slice(None), slice(start, start + count), int(slots[first]), count)
-
-
-class CacheOwner:
-    """What an `Engine` tells of the cache that it owns, and how positions of its last pass get there."""
-
-    cache: KeyValueCache
-
-    @property
-    def lengths(self) -> IntArray:
-        return self.cache.lengths
-
-    @property
-    def length(self) -> int:
-        return self.cache.length
-
-    @property
-    def slots(self) -> int:
-        return self.cache.slots
-
-    @property
-    def past_bias(self) -> NDArray[np.float32]:
-        return self.cache.past_bias
-
-    def commit(self, positions: IntArray | slice, counts: Sequence[int] | None = None) -> None:
-        self.cache.commit(positions, counts)
-
-    def write_scratch(self, behind: int) -> int:
-        return self.cache.write_scratch(behind)
-
-    def write_at(self, positions: IntArray, slots: IntArray) -> None:
-        self.cache.write_at(positions, slots)

@@ -1,4 +1,6 @@
-"""On which threads and in which memory engines of ONNX Runtime run; sessions that run there, or not at all."""
+"""How models are loaded: decoders of a backend, and sessions of ONNX Runtime, on which threads and in which memory."""
+
+from __future__ import annotations
 
 import errno
 import os
@@ -6,12 +8,19 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
-from underpaint.algos.memory import lacks_memory
+from underpaint.algos.memory import lacks_memory, usable_cores
 from underpaint.artifacts.install import install_hint
-from underpaint.artifacts.workers import usable_cores
+from underpaint.zoo.load import FOLDER, locate
 
+if TYPE_CHECKING:
+    from underpaint.runtime.engines.engine import LoadedDecoder
+
+CPU: Final = "cpu"
+"""The backend that is ONNX Runtime; the others are TensorRT's packages, and the device."""
+DEVICE: Final = "device"
+"""The backend whose whole cycle runs in `runtime.device`."""
 _PROVIDER: Final = "CPUExecutionProvider"
 """Of ONNX Runtime's, the one that engines run on: their caches lie in the host's memory."""
 _ERROR: Final = 3
@@ -33,13 +42,11 @@ class EngineContext:
         Once a process has that pool, ONNX Runtime lets no new session have threads of its own: it runs there too.
     lingering: whether threads of its own go on spinning after a pass, for tens of milliseconds, or sleep until the
         next one. Says nothing of a shared pool.
-    arena: whether a session keeps the memory of its intermediate results for the next pass, or gives it back.
     """
 
     threads: int | None = None
     pool: Literal["own", "shared"] = "own"
     lingering: bool = True
-    arena: bool = True
 
     def __post_init__(self) -> None:
         if self.threads is not None and self.threads < 1:
@@ -126,7 +133,6 @@ def _options(context: EngineContext) -> Any:
         options.inter_op_num_threads = 1
         if not context.lingering:
             options.add_session_config_entry("session.force_spinning_stop", "1")
-    options.enable_cpu_mem_arena = context.arena
     options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
     options.log_severity_level = _ERROR
@@ -139,3 +145,29 @@ def bind(binding: Any, side: str, name: str, array: Any) -> None:
         raise EngineError(f"{name}: expected a C-contiguous array, got strides {array.strides}")
     put = binding.bind_input if side == "input" else binding.bind_output
     put(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
+
+
+def load_decoder(
+    name: str, kind: str, folder: Path = FOLDER, context: EngineContext | None = None, backend: str = CPU
+) -> LoadedDecoder:
+    """The decoder `name` of a folder ("target", "drafter" or `DRAFT_TARGET` in `kind`), its files checked.
+
+    backend: "cpu" for ONNX Runtime; "tensorrt" or "tensorrt-rtx" for an engine built of the same graph, of whose
+    threads and memory the context says nothing; "device" for what `runtime.device` runs by itself. Only the backend's
+    own engine is imported.
+    Raises ManifestError or EngineError, naming the file and what to do.
+    """
+    if backend == CPU:
+        from underpaint.runtime.engines.onnx_engine import load_onnx
+
+        return load_onnx(name, kind, folder, context)
+    if backend == DEVICE:
+        from underpaint.runtime.engines.elsewhere import load_elsewhere
+
+        return load_elsewhere(name, locate(name, kind, folder))
+    from underpaint.runtime.engines.tensorrt_files import backend_module
+
+    backend_module(backend)
+    from underpaint.runtime.engines.tensorrt_engine import load_tensorrt  # needs PyTorch for its memory
+
+    return load_tensorrt(name, kind, folder, backend)

@@ -17,10 +17,9 @@ from underpaint.algos.protocols import FusedTreeLevel, FusedTreeSpec
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.step import Scored
 from underpaint.algos.tree import DraftTree, Verdict
-from underpaint.runtime.engines.context import EngineContext, EngineError
+from underpaint.runtime.engines.context import CPU, EngineContext, EngineError, load_decoder
 from underpaint.runtime.engines.engine import Engine, GuidanceEngines, LoadedDecoder, PassOutput
-from underpaint.runtime.engines.loading import CPU, load_decoder
-from underpaint.runtime.engines.masks import alone, causal, hide
+from underpaint.runtime.engines.pass_inputs import alone, causal, hide
 from underpaint.zoo.load import FOLDER
 
 _ROOT: Final = np.zeros(1, dtype=np.int64)
@@ -44,7 +43,7 @@ class EngineDrafter:
         context: EngineContext | None = None,
         backend: str = CPU,
     ) -> "EngineDrafter":
-        """The drafter `name` of a folder of models; see `engines.loading.load_decoder`."""
+        """The drafter `name` of a folder of models; see `engines.context.load_decoder`."""
         return cls(load_decoder(name, "drafter", folder, context, backend), params)
 
     def sample_by(self, params: SamplingParams) -> None:
@@ -176,10 +175,10 @@ class EngineDrafter:
         if self._root is not None and root != self._root:
             raise EngineError(f"drafter: expected root {self._root}, the last verdict's token, got {root}")
         fed = np.array([*self._tokens, root], dtype=np.int64)
-        cells = self.engine.length - self.prompt_positions + np.arange(fed.size)
+        cells = self.engine.cache.length - self.prompt_positions + np.arange(fed.size)
         features = self._features[0] if len(self._features) == 1 else np.concatenate(self._features, axis=1)
         result = self.engine.run(fed, cells, causal(fed.size), features=features, chain_levels=levels, tree=tree)
-        self.engine.commit(slice(None))
+        self.engine.cache.commit(slice(None))
         self._tokens = []
         self._count = 1
         self._depths = np.zeros(1, dtype=np.int64)
@@ -191,10 +190,11 @@ class EngineDrafter:
         engine, count = self.engine, tokens.size
         self._root_probs = None  # this pass writes where it lies
         if self._unwritten:
-            self._placed += engine.write_scratch(self._placed)
-        above, length = self._above[parents], engine.length
+            self._placed += engine.cache.write_scratch(self._placed)
+        above, length = self._above[parents], engine.cache.length
         depths = self._depths[parents] + 1
-        committed = engine.past_bias if self.prompt_positions else engine.past_bias[0]  # rows differ by padding alone
+        seen = engine.cache.past_bias
+        committed = seen if self.prompt_positions else seen[0]  # rows differ by padding alone
         past_bias = np.repeat(committed, count, axis=-2)
         past_bias[..., length : length + above.shape[1]] = hide(above)
         cells = length - self.prompt_positions - 1 + depths

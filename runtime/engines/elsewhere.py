@@ -1,15 +1,12 @@
 """Decoders that run on a device of their own: on the host there is their config, and no pass."""
 
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from underpaint.algos.rows import SamplingParams
 from underpaint.artifacts.decoder_config import DecoderConfig
 from underpaint.runtime.engines.context import EngineError
 from underpaint.runtime.engines.engine import PassTimer, manifest_config
 from underpaint.zoo.load import Located
-
-DEVICE: Final = "device"
-"""The backend whose whole cycle runs in `runtime.device`."""
 
 
 class ElsewhereEngine:

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from time import perf_counter
+from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +13,11 @@ from underpaint.algos.protocols import FusedTreeSpec
 from underpaint.algos.rows import SamplingParams, sampling_probs
 from underpaint.artifacts.decoder_config import DecoderConfig, read_config
 from underpaint.artifacts.decoder_graph import PREDICTED_FEATURES, pass_inputs, pass_outputs
+from underpaint.runtime.engines.cache import KeyValueCache
 from underpaint.runtime.engines.context import EngineError
+
+_MOST_LOOKS: Final = 1_000_000
+"""Times that a clock is looked at before it counts as standing still: a tenth of a second; real ones move at once."""
 
 
 def manifest_config(settings: Mapping[str, Any], name: str) -> DecoderConfig:
@@ -63,6 +68,16 @@ class PassTimer:
     passes: int = 0
     positions: int = 0
     seconds: float = 0.0
+
+
+def check_clock() -> None:
+    """Raise OSError unless the clock moves that passes are timed by: speeds would be divisions by zero."""
+    first = perf_counter()
+    if all(perf_counter() == first for _ in range(_MOST_LOOKS)):
+        raise OSError(
+            "the clock of this process stands still, so nothing can be timed; run it without a fixed time (as "
+            "libfaketime sets one), or on another machine"
+        )
 
 
 class FusedTreeOutput(NamedTuple):
@@ -146,23 +161,8 @@ class Engine(Protocol):
         ...
 
     @property
-    def lengths(self) -> IntArray:
-        """[B] int64: committed positions of each row."""
-        ...
-
-    @property
-    def length(self) -> int:
-        """Committed positions, where every row has as many; EngineError where they differ."""
-        ...
-
-    @property
-    def slots(self) -> int:
-        """S, the cache slots that the next pass reads; grows as positions are written."""
-        ...
-
-    @property
-    def past_bias(self) -> NDArray[np.float32]:
-        """[B, 1, S]: 0 on each row's committed slots, `MASKED_SCORE` on all others; a view."""
+    def cache(self) -> KeyValueCache:
+        """Its cache, to which positions of the last pass are committed."""
         ...
 
     def sample_by(self, params: SamplingParams) -> None:
@@ -193,24 +193,6 @@ class Engine(Protocol):
         drafters. chain_levels: tokens of the greedy chain behind the last position; tree: the tree behind it. Each
         level counts as a pass.
         Raises EngineError on a cell outside the grid, more positions than the engine takes, or what it cannot fuse.
-        """
-        ...
-
-    def commit(self, positions: IntArray | slice, counts: Sequence[int] | None = None) -> None:
-        """Append `positions` of the last pass to the cache; they are visible from now on.
-
-        positions: [n], the same in every row, or [B, n]. counts: [B], how many of them each row takes; None takes all.
-        """
-        ...
-
-    def write_scratch(self, behind: int) -> int:
-        """Write the last pass to the slots from `behind` after the committed ones on, hidden; return its T."""
-        ...
-
-    def write_at(self, positions: IntArray, slots: IntArray) -> None:
-        """Write `positions` [n] of the last pass to `slots` [n] of every row, over what was there.
-
-        Lengths and what is visible stay.
         """
         ...
 

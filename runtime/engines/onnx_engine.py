@@ -13,7 +13,7 @@ from underpaint.algos.protocols import FusedTreeSpec
 from underpaint.algos.rows import SamplingParams
 from underpaint.artifacts import decoder_graph as names
 from underpaint.artifacts.decoder_config import DecoderConfig
-from underpaint.runtime.engines.cache import CacheOwner, HostMemory, KeyValueCache
+from underpaint.runtime.engines.cache import HostMemory, KeyValueCache
 from underpaint.runtime.engines.context import EngineContext, EngineError, bind, open_session
 from underpaint.runtime.engines.engine import (
     FusedTreeOutput,
@@ -23,7 +23,7 @@ from underpaint.runtime.engines.engine import (
     check_graph,
     manifest_config,
 )
-from underpaint.runtime.engines.sampling_inputs import SamplingInputs
+from underpaint.runtime.engines.pass_inputs import SamplingInputs
 from underpaint.zoo.load import locate
 
 _TreeSizes: TypeAlias = tuple[int, int, int]
@@ -89,7 +89,7 @@ def load_onnx(name: str, kind: str, folder: Path, context: EngineContext | None 
     return OnnxDecoder(session, config, name)
 
 
-class OnnxEngine(CacheOwner):
+class OnnxEngine:
     """Implements `Engine`.
 
     Buffers are made once and bound by pointer, one binding for each number of new positions and of slots; a pass

@@ -22,11 +22,11 @@ from underpaint.artifacts import decoder_graph as names
 from underpaint.artifacts.decoder_config import DecoderConfig
 from underpaint.artifacts.manifest import ManifestError
 from underpaint.runtime.engines import tensorrt_runtime
-from underpaint.runtime.engines.cache import CacheOwner, KeyValueCache
+from underpaint.runtime.engines.cache import KeyValueCache
 from underpaint.runtime.engines.context import EngineError
 from underpaint.runtime.engines.device_memory import TYPES, DeviceMemory, layered
 from underpaint.runtime.engines.engine import PassOutput, PassTimer, check_cells, manifest_config
-from underpaint.runtime.engines.padding import PassInputs, fill
+from underpaint.runtime.engines.pass_inputs import PassInputs, fill
 from underpaint.runtime.engines.tensorrt_files import backend_module, read_record, row_counts
 from underpaint.runtime.engines.tensorrt_runtime import TensorRTRuntime, open_runtime
 from underpaint.zoo.load import manifest
@@ -103,7 +103,7 @@ def load_tensorrt(name: str, kind: str, folder: Path, backend: str) -> TensorRTD
     return found
 
 
-class TensorRTEngine(CacheOwner):
+class TensorRTEngine:
     """Implements `Engine` on plain passes: a captured graph holds one level of drafting, and no distributions."""
 
     makes_probs: Final = False

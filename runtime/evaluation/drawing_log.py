@@ -14,11 +14,11 @@ from typing import Annotated, Any, ClassVar, Final, NamedTuple
 import numpy as np
 from PIL import Image
 
+from underpaint.artifacts.files import replacing
 from underpaint.artifacts.manifest import check_beside
 from underpaint.artifacts.origin import marked
 from underpaint.artifacts.run_log import RunStore
-from underpaint.artifacts.typed_json import Within, build_typed
-from underpaint.artifacts.whole_file import replacing
+from underpaint.artifacts.strict_json import Within, build_typed
 from underpaint.runtime.drawing import Drawing
 from underpaint.runtime.engines.images import Picture
 from underpaint.runtime.evaluation.quality import Reading

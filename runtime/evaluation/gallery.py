@@ -1,4 +1,4 @@
-"""The pictures of a comparison: a gallery of what was drawn, and maps of where drafts were accepted."""
+"""The pictures of a comparison, a row a method, as one picture."""
 
 from __future__ import annotations
 
@@ -13,9 +13,7 @@ import matplotlib
 matplotlib.use("Agg")
 
 from matplotlib.figure import Figure
-from matplotlib.ticker import PercentFormatter
 
-from underpaint.algos.arrays import FloatArray
 from underpaint.artifacts.manifest import write_beside
 from underpaint.artifacts.origin import marked
 from underpaint.runtime.engines.images import Picture
@@ -66,35 +64,6 @@ def write_gallery(
     _save(figure, path)
 
 
-def write_acceptance(path: Path, rows: Sequence[ReportRow], maps: Mapping[str, FloatArray], title: str) -> None:
-    """One map per method that drafts, by a drafter or a window: the share of images in which a cell was an accepted
-    draft, on one colour scale."""
-    drawn = [row for row in rows if row.kept_share is not None]
-    columns = min(4, max(1, len(drawn)))
-    lines = -(-len(drawn) // columns) if drawn else 1
-    side, left, bar = 2.3, 0.25, 1.0
-    width = left + columns * side + bar
-    heading = _heading(title, width)
-    top = 0.5 + _LINE_INCHES * heading.count("\n")
-    height = top + lines * side
-    figure = Figure(figsize=(width, height), facecolor=_PAPER)
-    figure.text(left / width, 1 - 0.12 / height, heading, fontsize=11, weight="bold", color=_INK, va="top")
-    image = None
-    for index, row in enumerate(drawn):
-        line, column = divmod(index, columns)
-        place = (left + column * side, height - top - (line + 1) * side + 0.05, side - 0.3, side - 0.35)
-        axes = figure.add_axes((place[0] / width, place[1] / height, place[2] / width, place[3] / height))
-        image = axes.imshow(maps[row.method], vmin=0.0, vmax=1.0, cmap="viridis", interpolation="nearest")
-        _bare(axes)
-        axes.set_title(f"{row.method}   {_kept(row)}", fontsize=7.5, color=_INK, pad=4)
-    if image is not None:
-        scale = figure.add_axes(((width - bar + 0.1) / width, 0.1, 0.14 / width, (height - top - 0.3) / height))
-        colours = figure.colorbar(image, cax=scale, format=PercentFormatter(1.0, decimals=0))
-        colours.outline.set_visible(False)
-        colours.ax.tick_params(labelsize=7, color=_QUIET, labelcolor=_QUIET, length=2)
-    _save(figure, path)
-
-
 def _method_label(figure: Figure, row: ReportRow, right: float, middle: float, step: float) -> None:
     interval = f"{row.speedup_low:.2f}-{row.speedup_high:.2f}" if row.speedup_low is not None else "one image"
     lines = (
@@ -106,12 +75,6 @@ def _method_label(figure: Figure, row: ReportRow, right: float, middle: float, s
     for index, (text, size, weight, colour) in enumerate(lines):
         offset = (1.5 - index) * step
         figure.text(right, middle + offset, text, fontsize=size, weight=weight, color=colour, ha="right", va="center")
-
-
-def _kept(row: ReportRow) -> str:
-    if row.tokens_per_cycle is not None:
-        return f"{row.tokens_per_cycle:.2f} tokens per cycle"
-    return f"{row.kept_share or 0.0:.0%} of the draft kept"
 
 
 def _bare(axes: Any) -> None:

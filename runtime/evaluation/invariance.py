@@ -22,10 +22,9 @@ from underpaint.artifacts.decoder_graph import POSITION_BUCKETS
 from underpaint.artifacts.manifest import DRAFT_TARGET, ManifestError
 from underpaint.artifacts.model_index import read_index
 from underpaint.artifacts.scaled_rows import SCALE
-from underpaint.runtime.engines.context import SHARED
+from underpaint.runtime.engines.context import CPU, SHARED, load_decoder
 from underpaint.runtime.engines.engine import Engine, LoadedDecoder
-from underpaint.runtime.engines.loading import CPU, load_decoder
-from underpaint.runtime.engines.masks import alone, causal
+from underpaint.runtime.engines.pass_inputs import alone, causal
 from underpaint.zoo.load import manifest
 
 COUNTS: Final = tuple(sorted({*range(1, 9), *POSITION_BUCKETS}))
@@ -150,7 +149,7 @@ def _draw(target: LoadedDecoder, rng: np.random.Generator) -> tuple[list[Decoder
             tokens.append(int(rng.choice(config.vocab_size, p=_softmax(out[0][-1]))))
             seen.append(out[1][-1])
             out = _pass(engine, np.array([[tokens[-1]]]), np.array([cell]), causal(1), None)
-            engine.commit(slice(None))
+            engine.cache.commit(slice(None))
             logits.append(out[0][-1])
         drawn.append(DecoderSequence(prefix, np.array(tokens), None, np.stack(logits)))
         features.append(np.stack(seen))
@@ -169,7 +168,7 @@ def _redrawn(
         logits = []
         for cell, token in enumerate(sequence.tokens.tolist()):
             out = _pass(engine, np.array([[token]]), np.array([cell]), causal(1), seen[None, cell : cell + 1])
-            engine.commit(slice(None))
+            engine.cache.commit(slice(None))
             logits.append(out[0][-1])
         found.append(DecoderSequence(np.zeros(0, dtype=np.int64), sequence.tokens, seen, np.stack(logits)))
     engine.close()
@@ -209,7 +208,7 @@ def _begin(engine: Engine, prefixes: IntArray) -> tuple[FloatArray, FloatArray]:
     if not count:
         return np.zeros((1, config.vocab_size)), np.zeros((1, config.dim))
     out = _pass(engine, prefixes, config.first_cells(count), causal(count), None)
-    engine.commit(slice(None))
+    engine.cache.commit(slice(None))
     return out
 
 
@@ -305,7 +304,7 @@ def _chain(engine: Engine, sequences: Sequence[DecoderSequence], count: int) -> 
         for row, one in enumerate(sequences):
             for place in range(count):
                 seen[row].add(start + place, out.logits[row, place], one.logits[start + place])
-        engine.commit(slice(None))
+        engine.cache.commit(slice(None))
     return seen
 
 
@@ -326,7 +325,7 @@ def _beside(engine: Engine, sequences: Sequence[DecoderSequence], counts: Sequen
                 for row, one in enumerate(sequences):
                     found[count][row].add(cell, out.logits[row, place], one.logits[cell])
         engine.run(own, np.array([cell]), causal(1), features=features)
-        engine.commit(slice(None))
+        engine.cache.commit(slice(None))
     return found
 
 

@@ -13,8 +13,7 @@ from underpaint.algos.spatial.target import GridTarget
 from underpaint.algos.step import Scored, Target
 from underpaint.algos.tree import DraftTree, Verdict
 from underpaint.runtime.conditions import Condition
-from underpaint.runtime.engines.grid_target import EngineGridTarget
-from underpaint.runtime.engines.target import EngineTarget
+from underpaint.runtime.engines.target import EngineGridTarget, EngineTarget
 from underpaint.runtime.methods.method import PipelineModels
 
 SMALLEST: Final = 1e-12

@@ -8,12 +8,9 @@ import shlex
 import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from time import perf_counter
-from typing import Any, Final
+from typing import Any
 
 _PACKAGES = ("numpy", "onnxruntime", "onnxruntime-gpu")
-_MOST_LOOKS: Final = 1_000_000
-"""Times that a clock is looked at before it counts as standing still: a tenth of a second; real ones move at once."""
 
 
 def describe_machine() -> dict[str, Any]:
@@ -24,18 +21,8 @@ def describe_machine() -> dict[str, Any]:
         "memory_bytes": _memory_bytes(),
         "system": platform.platform(),
         "python": platform.python_version(),
-        **{name: found for name in _PACKAGES if (found := _version(name)) is not None},
+        **{name: found for name in _PACKAGES if (found := package_version(name)) is not None},
     }
-
-
-def check_clock() -> None:
-    """Raise OSError unless the clock moves that passes are timed by: speeds would be divisions by zero."""
-    first = perf_counter()
-    if all(perf_counter() == first for _ in range(_MOST_LOOKS)):
-        raise OSError(
-            "the clock of this process stands still, so nothing can be timed; run it without a fixed time (as "
-            "libfaketime sets one), or on another machine"
-        )
 
 
 def typed_command() -> str:
@@ -65,7 +52,8 @@ def _memory_bytes() -> int | None:
     return None
 
 
-def _version(package: str) -> str | None:
+def package_version(package: str) -> str | None:
+    """The installed version of a package; None where it is not installed."""
     try:
         return version(package)
     except PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""Figures of a method less the baseline's on the same prompts and seeds, and how many pictures tell them apart.
+"""Figures of a method less the baseline's on the same prompts and seeds.
 
 Accuracy by the judge is 0 or 1 a picture, so small losses hide in its noise. The mean log-probability that the judge
 gives to a prompt's attributes moves with every picture. Both are compared pair by pair here, with bootstrap intervals.
@@ -7,8 +7,6 @@ gives to a prompt's attributes moves with every picture. Both are compared pair 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import ceil
-from statistics import NormalDist
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -17,20 +15,22 @@ from underpaint.algos.arrays import BoolArray, FloatArray, IntArray
 
 RESAMPLES: Final = 4000
 INTERVAL: Final = 0.95
-POWER: Final = 0.8
-"""The chance with which `pictures_needed` wants a difference to be seen."""
 _BOOTSTRAP_SEED: Final = 7
 
 
-class PairedDifference(NamedTuple):
-    """A mean difference to the baseline, and the ends of its 95 % interval (None below two prompts)."""
+class FigureInterval(NamedTuple):
+    """A figure, and the ends of its 95 % interval (None below two prompts or pairs)."""
 
-    mean: float
+    value: float
     low: float | None
     high: float | None
 
+    def named(self, name: str) -> dict[str, float | None]:
+        """The figure and its interval as `ReportRow` and JSON name them: `name`, `name_low` and `name_high`."""
+        return {name: self.value, f"{name}_low": self.low, f"{name}_high": self.high}
 
-def paired_difference(baseline: FloatArray | BoolArray, method: FloatArray | BoolArray) -> PairedDifference:
+
+def paired_difference(baseline: FloatArray | BoolArray, method: FloatArray | BoolArray) -> FigureInterval:
     """The method's mean figure less the baseline's, with a bootstrap interval over prompts (95 %, percentiles).
 
     Both [seeds, prompts], paired; a prompt is resampled with all of its seeds. Raises ValueError where shapes differ or
@@ -43,8 +43,8 @@ def paired_difference(baseline: FloatArray | BoolArray, method: FloatArray | Boo
         raise ValueError("paired figures: expected finite numbers, got NaN or infinity; check the pictures behind them")
     mean = float(apart.mean())
     if apart.size < 2:
-        return PairedDifference(mean, None, None)
-    return PairedDifference(mean, *interval_ends(apart[resampled(apart.size)].mean(axis=1)))
+        return FigureInterval(mean, None, None)
+    return FigureInterval(mean, *interval_ends(apart[resampled(apart.size)].mean(axis=1)))
 
 
 def resampled(count: int) -> IntArray:
@@ -79,20 +79,3 @@ def attribute_log_probability(scores: Mapping[str, FloatArray], wanted: Mapping[
         parts.append(logits[:, number] - total)
     mean: FloatArray = np.mean(parts, axis=0, dtype=np.float64)
     return mean
-
-
-def pictures_needed(differences: FloatArray) -> int | None:
-    """Pairs of pictures that see a mean difference in a two-sided test at 5 %, with a chance of `POWER`.
-
-    differences: [pairs] of the measure, as observed on many. By the normal approximation
-    n = ((z_0.975 + z_0.8) s / mean)^2, with s the standard deviation of a pair's difference; None where the observed
-    mean is not told from 0 by these pairs, so that no number can be given.
-    """
-    if differences.ndim != 1 or differences.size < 2:
-        raise ValueError(f"pictures_needed: expected two differences [pairs] or more, got shape {differences.shape}")
-    mean, spread = float(differences.mean()), float(differences.std(ddof=1))
-    normal = NormalDist()
-    certain = normal.inv_cdf((1 + INTERVAL) / 2)
-    if mean == 0.0 or abs(mean) < certain * spread / differences.size**0.5:
-        return None
-    return max(2, ceil(((certain + normal.inv_cdf(POWER)) * spread / mean) ** 2))

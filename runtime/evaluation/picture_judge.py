@@ -12,8 +12,7 @@ import numpy as np
 from underpaint.artifacts.manifest import ManifestError
 from underpaint.artifacts.model_index import ModelIndex, ResolutionEntry
 from underpaint.runtime.engines.context import EngineContext
-from underpaint.runtime.engines.images import Picture
-from underpaint.runtime.engines.judge import OnnxJudge
+from underpaint.runtime.engines.images import OnnxJudge, Picture
 from underpaint.runtime.evaluation.quality import Reading, Reference, load_reference
 from underpaint.runtime.models import OpenModels
 from underpaint.zoo.grammars import TEXTURED, Grammar, index_grammar

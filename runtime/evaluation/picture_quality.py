@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -15,12 +14,11 @@ from underpaint.runtime.drawing import Drawing
 from underpaint.runtime.engines.images import Picture
 from underpaint.runtime.evaluation.comparison import BASELINE
 from underpaint.runtime.evaluation.likelihood import image_log_likelihood
-from underpaint.runtime.evaluation.paired import PairedDifference, attribute_log_probability, paired_difference
+from underpaint.runtime.evaluation.paired import attribute_log_probability, paired_difference
 from underpaint.runtime.evaluation.picture_judge import PictureJudge
 from underpaint.runtime.evaluation.quality import Reading, frechet_distance, frechet_floor, read_right
 from underpaint.runtime.evaluation.two_sample import (
     LEAST_PROMPTS,
-    TwoSample,
     has_features,
     picture_features,
     two_sample_test,
@@ -31,10 +29,10 @@ from underpaint.runtime.models import OpenModels
 class PictureViews:
     """Pictures, the judge's readings of them and what a classifier sees in them, each made once.
 
-    readings: by tokens, those that are known already; what it lacks is decoded and read. compared: whether pictures may
-    be compared by a classifier, which looks at them all. likelihood: how tokens were drawn, where it is to be told how
-    likely the target holds them; likely: by prompt and tokens, what is known of that. stored: a drawing's picture from
-    where it is kept, which no memory is taken for; None decodes it.
+    readings: by tokens, those that are known already; what it lacks is decoded and read. compared: whether pictures are
+    compared as sets, by a classifier and by their Fréchet distance, which takes seconds. likelihood: how tokens were
+    drawn, where it is to be told how likely the target holds them; likely: by prompt and tokens, what is known of that.
+    stored: a drawing's picture from where it is kept, which no memory is taken for; None decodes it.
     """
 
     def __init__(
@@ -118,65 +116,46 @@ class PictureViews:
         return np.array(found)
 
 
-class PictureQuality(NamedTuple):
-    """Figures of a method's pictures; None where there is no judge, no decoder, or nothing was asked for.
+def picture_quality(drawn: list[Drawing], baseline: list[Drawing], views: PictureViews) -> dict[str, Any]:
+    """The figures of a method's pictures beside the baseline's, as `ReportRow` names them.
 
-    told_apart: from the baseline's, by a classifier. Log-probabilities and likelihoods are means, in nats.
+    Those are left out that need a judge, a decoder or a likelihood where there is none. drawn, baseline: seed after
+    seed, in the order of the prompts.
     """
-
-    accuracy: float | None = None
-    over_ar: PairedDifference | None = None
-    by_attribute: Mapping[str, float] = MappingProxyType({})
-    log_probability: float | None = None
-    log_probability_over_ar: PairedDifference | None = None
-    distance: float | None = None
-    floor: float | None = None
-    pictures: int = 0
-    told_apart: TwoSample | None = None
-    log_likelihood: float | None = None
-    log_likelihood_over_ar: PairedDifference | None = None
-
-
-def picture_quality(drawn: list[Drawing], baseline: list[Drawing], views: PictureViews) -> PictureQuality:
-    """Of a method's drawings beside the baseline's; both seed after seed, in the order of the prompts."""
     seeds = len({one.seed for one in drawn})
     prompts = len(drawn) // seeds
-    found = PictureQuality()
+    figures: dict[str, Any] = {}
+
+    def compare(name: str, base: FloatArray | BoolArray, own: FloatArray | BoolArray) -> None:
+        difference = paired_difference(base.reshape(seeds, -1), own.reshape(seeds, -1))
+        figures.update({name: float(own.mean()), **difference.named(f"{name}_over_ar")})
+
     if views.compared and prompts >= LEAST_PROMPTS and has_features(*views.picture(drawn[0]).shape[:2]):
         own, base = (_by_prompt([views.features(one) for one in side], seeds) for side in (drawn, baseline))
-        found = found._replace(told_apart=two_sample_test(base, own))
+        figures |= two_sample_test(base, own).named("auc")
     if views.likelihood:
         own, base = (np.array([views.log_likelihood(one) for one in side]) for side in (drawn, baseline))
-        found = found._replace(
-            log_likelihood=float(own.mean()),
-            log_likelihood_over_ar=paired_difference(base.reshape(seeds, -1), own.reshape(seeds, -1)),
-        )
+        compare("log_likelihood", base, own)
     judge = views.judge
     if judge is None:
-        return found
+        return figures
     distinct = {(one.prompt, one.tokens): one for one in drawn}
     features = np.stack([views.reading(one, judge).features for one in distinct.values()])
-    found = found._replace(
-        distance=frechet_distance(features, judge.reference.features_a) if len(features) > 1 else None,
-        floor=frechet_floor(judge.reference, len(features)),
-        pictures=len(features),
-    )
+    figures["frechet_pictures"] = len(features)
+    if views.compared:
+        distance = frechet_distance(features, judge.reference.features_a) if len(features) > 1 else None
+        figures |= {"frechet_distance": distance, "frechet_floor": frechet_floor(judge.reference, len(features))}
     if not views.told:
-        return found
+        return figures
     main = judge.grammar.accuracy
     right, base_right = views.read_right(drawn, judge), views.read_right(baseline, judge)[main]
-    found = found._replace(
-        accuracy=float(right[main].mean()),
-        over_ar=paired_difference(base_right.reshape(seeds, -1), right[main].reshape(seeds, -1)),
-        by_attribute={slot: float(hits.mean()) for slot, hits in right.items() if slot != main},
-    )
+    compare("accuracy", base_right, right[main])
+    figures["prompt_accuracy"] = figures.pop("accuracy")
+    figures["attribute_accuracy"] = {slot: float(hits.mean()) for slot, hits in right.items() if slot != main}
     likely, base_likely = (views.attribute_log_probability(side, judge) for side in (drawn, baseline))
-    if likely is None or base_likely is None:
-        return found
-    return found._replace(
-        log_probability=float(likely.mean()),
-        log_probability_over_ar=paired_difference(base_likely.reshape(seeds, -1), likely.reshape(seeds, -1)),
-    )
+    if likely is not None and base_likely is not None:
+        compare("attribute_log_probability", base_likely, likely)
+    return figures
 
 
 def _by_prompt(features: Sequence[FloatArray], seeds: int) -> FloatArray:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from underpaint.artifacts.input_file import check_regular, other_kind, read_once
+from underpaint.artifacts.files import check_regular, other_kind, read_once
 
 _ENDS: Final = re.compile(r"\r\n|\n|\r")
 """Ends of lines. Unicode's others (U+2028, U+0085, form feeds) stand inside prompts."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from underpaint.algos.arrays import BoolArray, FloatArray
 from underpaint.artifacts.arrays import ArrayFile, ArrayForm
-from underpaint.artifacts.typed_json import Within, build_typed
+from underpaint.artifacts.strict_json import Within, build_typed
 from underpaint.runtime.evaluation.metrics.features import gaussian_distance
 from underpaint.zoo.grammars import TEXTURED, Grammar
 from underpaint.zoo.resolutions import SHIPPED_RESOLUTIONS

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple, cast
 
 import numpy as np
 
@@ -19,22 +19,14 @@ from underpaint.runtime.engines.images import Picture
 from underpaint.runtime.evaluation.comparison import BASELINE, EAGER, ComparisonPlan
 from underpaint.runtime.evaluation.drawing_log import DrawingKey, DrawingLog
 from underpaint.runtime.evaluation.machine import describe_machine
-from underpaint.runtime.evaluation.paired import PairedDifference, interval_ends, resampled
+from underpaint.runtime.evaluation.paired import FigureInterval, interval_ends, resampled
 from underpaint.runtime.evaluation.picture_quality import PictureViews, picture_quality
 from underpaint.runtime.evaluation.plan import ModelPlan, RunPlan
 from underpaint.runtime.evaluation.replay import Replay, mean_token_bias
 from underpaint.runtime.methods.method import DecodingMethod
 
 
-class Speedup(NamedTuple):
-    """How many times faster than the baseline, and the ends of its interval (None below two pairs)."""
-
-    ratio: float
-    low: float | None
-    high: float | None
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReportRow:
     """One method's figures: means over images. Units in the names; shares in 0..1; None where it does not apply.
 
@@ -82,14 +74,14 @@ class ReportRow:
     target_ms_per_cycle: float | None
     drafter_ms_per_cycle: float | None
     host_ms_per_cycle: float | None
-    prompt_accuracy: float | None
-    accuracy_over_ar: float | None
-    accuracy_over_ar_low: float | None
-    accuracy_over_ar_high: float | None
-    attribute_accuracy: dict[str, float]
-    frechet_distance: float | None
-    frechet_floor: float | None
-    frechet_pictures: int
+    prompt_accuracy: float | None = None
+    accuracy_over_ar: float | None = None
+    accuracy_over_ar_low: float | None = None
+    accuracy_over_ar_high: float | None = None
+    attribute_accuracy: dict[str, float] = field(default_factory=dict)
+    frechet_distance: float | None = None
+    frechet_floor: float | None = None
+    frechet_pictures: int = 0
     identical_to_ar: bool | None
     identical_share: float | None
     images: int
@@ -136,14 +128,14 @@ class ComparisonReport(NamedTuple):
         return _as_text(self.rows)
 
 
-def speedup(baseline: Sequence[float], method: Sequence[float]) -> Speedup:
+def speedup(baseline: Sequence[float], method: Sequence[float]) -> FigureInterval:
     """The ratio of summed seconds of paired images, with a bootstrap interval over the pairs (95 %, percentiles)."""
     base, own = np.asarray(baseline, dtype=np.float64), np.asarray(method, dtype=np.float64)
     ratio = float(base.sum() / own.sum())
     if base.size < 2:
-        return Speedup(ratio, None, None)
+        return FigureInterval(ratio, None, None)
     chosen = resampled(base.size)
-    return Speedup(ratio, *interval_ends(base[chosen].sum(axis=1) / own[chosen].sum(axis=1)))
+    return FigureInterval(ratio, *interval_ends(base[chosen].sum(axis=1) / own[chosen].sum(axis=1)))
 
 
 def above_floor(distance: float | None, floor: float | None) -> bool:
@@ -213,7 +205,7 @@ def make_report(
     a few passes for each different drawing. report: is told of methods done, of how many.
     """
     (model,) = plan.models
-    rows, drawings, views = _rows_of(plan, 0, log, replays, likelihood, report)
+    rows, drawings, views = drawn_rows(plan, 0, log, replays, likelihood=likelihood, report=report)
     first, grid = len(model.comparison.conditions), model.pipeline.grid
     shown = {} if model.pipeline.decoder is None else drawings
     return ComparisonReport(
@@ -223,28 +215,49 @@ def make_report(
     )
 
 
-def _rows_of(
+def drawn_rows(
     plan: RunPlan,
     place: int,
     log: DrawingLog,
-    replays: Sequence[Replay],
-    likelihood: bool,
-    report: Callable[[int, int], None] | None,
+    replays: Sequence[Replay] = (),
+    *,
+    likelihood: bool = False,
+    compared: bool = True,
+    report: Callable[[int, int], None] | None = None,
 ) -> tuple[tuple[ReportRow, ...], dict[str, list[Drawing]], PictureViews]:
     """The rows of one model; nothing in them but what a clock says depends on who drew what, or when.
 
     What a worker told of a drawing is not made again: its picture, what the judge reads in it, its likelihood.
+
+    Args:
+        plan: The run.
+        place: The model's place in it.
+        log: The drawings. A method counts on the prompts that it and the baseline have all seeds of; one that has no
+            such prompt gets no row.
+        replays: See `make_report`.
+        likelihood: See `make_report`.
+        compared: Whether pictures are compared as sets too, which takes seconds a method.
+        report: See `make_report`.
+
+    Returns:
+        The rows, the drawings behind them by method, and what was seen in their pictures.
     """
     model, jobs = plan.models[place], [job for job in log if job.model == place]
     comparison = model.comparison
-    drawings = {
-        method.name: [
-            log.drawing(DrawingKey(method.name, condition.caption(), seed, place))
-            for seed in comparison.seeds
-            for condition in comparison.conditions
+    drawings = {}
+    for method in comparison.methods:
+        prompts = [
+            caption
+            for caption in (condition.caption() for condition in comparison.conditions)
+            if all(
+                DrawingKey(name, caption, seed, place) in log
+                for name in (method.name, BASELINE)
+                for seed in comparison.seeds
+            )
         ]
-        for method in comparison.methods
-    }
+        keys = [DrawingKey(method.name, caption, seed, place) for seed in comparison.seeds for caption in prompts]
+        if keys:
+            drawings[method.name] = [log.drawing(key) for key in keys]
 
     def stored(drawing: Drawing) -> Picture | None:
         return log.picture(DrawingKey(drawing.method, drawing.prompt, drawing.seed, place))
@@ -254,7 +267,7 @@ def _rows_of(
         model.judge,
         comparison.conditions,
         {job.drawing.tokens: job.reading for job in jobs if job.reading is not None},
-        compared=True,
+        compared=compared,
         likelihood=comparison.sampling if likelihood else None,
         likely={
             (job.drawing.prompt, job.drawing.tokens): job.log_likelihood
@@ -274,21 +287,24 @@ def report_rows(
     replays: Sequence[Replay] = (),
     report: Callable[[int, int], None] | None = None,
 ) -> tuple[ReportRow, ...]:
-    """A row for each method of a plan.
+    """A row for each method of a plan that has drawings.
 
-    drawings: by method, seed after seed, each in the order of the prompts. replays, report: see `make_report`.
+    drawings: by method, seed after seed, each in the order of the prompts. The baseline has those of every other.
+    replays, report: see `make_report`.
     """
     greedy = plan.sampling.temperature == 0
+    baseline = {(one.prompt, one.seed): one for one in drawings[BASELINE]}
     found = []
-    for method in plan.methods:
-        row = _row(grid, method, drawings[method.name], drawings[BASELINE], views, greedy)
+    for method in (one for one in plan.methods if one.name in drawings):
+        own = drawings[method.name]
+        row = _row(grid, method, own, [baseline[one.prompt, one.seed] for one in own], views, greedy)
         eager = drawings.get(EAGER)
         if eager is not None:
-            over = speedup([one.seconds for one in eager], [one.seconds for one in drawings[method.name]]).ratio
+            over = speedup([one.seconds for one in eager], [one.seconds for one in drawings[method.name]]).value
             row = dataclasses.replace(row, speedup_over_eager=over)
         bias = mean_token_bias(method.name, method.lossless, replays)
         if bias is not None:
-            row = dataclasses.replace(row, token_bias=bias.mean, token_bias_low=bias.low, token_bias_high=bias.high)
+            row = dataclasses.replace(row, **cast("dict[str, Any]", bias.named("token_bias")))
         found.append(row)
         if report is not None:
             report(len(found), len(plan.methods))
@@ -319,7 +335,6 @@ def _row(
     host_share = 1.0 - target_share - drafter_share - resampler_share - device_share if known else None
     on_device = drawn[0].method == EAGER or bool(inside)
     same = [one.tokens == other.tokens for one, other in zip(drawn, baseline, strict=True)]
-    quality = picture_quality(drawn, baseline, views)
     return ReportRow(
         method=drawn[0].method,
         lossless=method.lossless,
@@ -331,9 +346,6 @@ def _row(
         kept_share=accepted,
         rejected_share=sum(refused) / cells if refused else None,
         seconds_per_image=seconds / len(drawn),
-        speedup=gain.ratio,
-        speedup_low=gain.low,
-        speedup_high=gain.high,
         overhead_share=host_share,
         target_share=target_share,
         drafter_share=drafter_share,
@@ -341,32 +353,15 @@ def _row(
         target_ms_per_cycle=None if per_cycle is None or on_device else target_share * per_cycle,
         drafter_ms_per_cycle=None if per_cycle is None or on_device else drafter_share * per_cycle,
         host_ms_per_cycle=None if per_cycle is None or host_share is None else host_share * per_cycle,
-        prompt_accuracy=quality.accuracy,
-        **_interval("accuracy_over_ar", quality.over_ar),
-        attribute_log_probability=quality.log_probability,
-        **_interval("attribute_log_probability_over_ar", quality.log_probability_over_ar),
-        auc=None if quality.told_apart is None else quality.told_apart.auc,
-        auc_low=None if quality.told_apart is None else quality.told_apart.low,
-        auc_high=None if quality.told_apart is None else quality.told_apart.high,
-        log_likelihood=quality.log_likelihood,
-        **_interval("log_likelihood_over_ar", quality.log_likelihood_over_ar),
-        attribute_accuracy=dict(quality.by_attribute),
-        frechet_distance=quality.distance,
-        frechet_floor=quality.floor,
-        frechet_pictures=quality.pictures,
         identical_to_ar=all(same) if greedy else None,
         identical_share=sum(same) / len(same) if greedy else None,
         images=len(drawn),
         batch=max(one.batch for one in drawn),
         device_ms_per_cycle=device_share * per_cycle if inside and per_cycle is not None else None,
         peak_bytes=max((one.peak_bytes for one in drawn if one.peak_bytes is not None), default=None),
+        **cast("dict[str, Any]", gain.named("speedup")),
+        **picture_quality(drawn, baseline, views),
     )
-
-
-def _interval(name: str, found: PairedDifference | None) -> dict[str, float | None]:
-    """A mean and the ends of its interval as three figures of a row."""
-    mean, low, high = (None, None, None) if found is None else found
-    return {name: mean, f"{name}_low": low, f"{name}_high": high}
 
 
 def _per_cycle(drawn: Sequence[Drawing]) -> tuple[float | None, float | None, float | None]:
@@ -392,7 +387,7 @@ def to_results(
     """
     maps = {name: np.round(cells, 4).tolist() for name, cells in report.acceptance.items()}
     told = None if curve is None else curve.told()
-    values = {"cost_curve": told, **_values(plan.models[0], report.rows), "acceptance_per_cell": maps}
+    values = {"cost_curve": told, **model_values(plan.models[0], report.rows), "acceptance_per_cell": maps}
     return with_envelope("compare", describe_machine(), command, values)
 
 
@@ -420,15 +415,15 @@ def evaluation_report(plan: RunPlan, log: DrawingLog, command: str) -> Evaluatio
     for place, model in enumerate(plan.models):
         task = model.task
         assert task is not None
-        rows, _, _ = _rows_of(plan, place, log, (), task.likelihood, None)
+        rows, _, _ = drawn_rows(plan, place, log, likelihood=task.likelihood)
         every.append(rows)
-        values = {**_values(model, rows), "drawn": drawn}
+        values = {**model_values(model, rows), "drawn": drawn}
         found.append((task.spec.folder, with_envelope("evaluate", machine, command, values)))
     results = found[0][1] if len(found) == 1 else merged(found)
     return EvaluationReport(tuple(every), results, len(log.repeated), differing)
 
 
-def _values(model: ModelPlan, rows: Sequence[ReportRow]) -> dict[str, Any]:
+def model_values(model: ModelPlan, rows: Sequence[ReportRow]) -> dict[str, Any]:
     """Model, settings and rows as JSON holds them."""
     sizes = {"resolution": model.pipeline.resolution, "vocab_size": model.pipeline.tables.vocab_size}
     more: dict[str, Any] = {"prompts_file": dict(model.prompts_file)} if model.prompts_file else {}

@@ -9,23 +9,15 @@ network trained on the other, so that every picture counts and none is judged by
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
 from underpaint.algos.arrays import FloatArray
-from underpaint.runtime.evaluation.paired import interval_ends, resampled
+from underpaint.runtime.evaluation.paired import FigureInterval, interval_ends, resampled
 
 LEAST_PROMPTS: Final = 8
 """Prompts below which no half can teach anything."""
-
-
-class TwoSample(NamedTuple):
-    """The held-out AUC, and the ends of its 95 % interval by a bootstrap over prompts."""
-
-    auc: float
-    low: float
-    high: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,13 +78,18 @@ def _means(planes: FloatArray, side: int) -> FloatArray:
     return found
 
 
-def two_sample_test(baseline: FloatArray, method: FloatArray, settings: ClassifierSettings | None = None) -> TwoSample:
+def two_sample_test(
+    baseline: FloatArray, method: FloatArray, settings: ClassifierSettings | None = None
+) -> FigureInterval:
     """How well a network tells the pictures of two sets apart, judged on prompts that it did not learn from.
 
     Args:
         baseline: features [prompts, F] or [prompts, seeds, F], say of `picture_features`; row i is of prompt i.
         method: the same of the method, on the same prompts and seeds.
         settings: of the network.
+
+    Returns:
+        The held-out AUC, with an interval by a bootstrap over prompts.
 
     Raises ValueError where shapes differ, numbers are not finite, or there are fewer than eight prompts.
     """
@@ -119,7 +116,7 @@ def two_sample_test(baseline: FloatArray, method: FloatArray, settings: Classifi
     for half in halves:
         chosen = half[resampled(len(half))]
         found.append([area_under_curve(scores[0, row].ravel(), scores[1, row].ravel()) for row in chosen])
-    return TwoSample(auc, *interval_ends(np.mean(found, axis=0)))
+    return FigureInterval(auc, *interval_ends(np.mean(found, axis=0)))
 
 
 class _Network:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from underpaint.algos.rows import SamplingParams
 from underpaint.artifacts.cost_curve import read_cost_curve
-from underpaint.artifacts.whole_file import part_of, written_beside
+from underpaint.artifacts.files import part_of, written_beside
 from underpaint.runtime.costs.machine_curve import curve_of
 from underpaint.runtime.evaluation.plan import ModelSpec
 from underpaint.runtime.pipeline import Pipeline

@@ -22,7 +22,7 @@ from underpaint.models.decoder import Decoder, initialise
 from underpaint.models.eagle3 import Eagle3Config, Eagle3Decoder
 from underpaint.runtime.engines.context import EngineError
 from underpaint.runtime.engines.drafter import EngineDrafter
-from underpaint.runtime.engines.masks import causal
+from underpaint.runtime.engines.pass_inputs import causal
 from underpaint.runtime.engines.target import EngineTarget, hiding
 from underpaint.runtime.live.engine import TorchEngine, TorchPasses
 from underpaint.runtime.live.model import LiveModel, LiveModelError, target_fingerprint
@@ -212,7 +212,7 @@ class LiveDrafter(EngineDrafter):
         self.engine.begin(prompt.padding)
         bias = np.stack([hiding(causal(count), hidden) for hidden in prompt.padding])
         self.engine.run(prompt.tokens[:, 1:], np.arange(-count, 0), bias, features=prompt.features[:, :-1])
-        self.engine.commit(slice(None))
+        self.engine.cache.commit(slice(None))
         self.prompt_positions = count
 
 

@@ -16,18 +16,17 @@ from underpaint.algos.protocols import FusedTreeSpec
 from underpaint.algos.rows import SamplingParams
 from underpaint.artifacts.decoder_config import DecoderConfig
 from underpaint.artifacts.decoder_graph import MASKED_SCORE
-from underpaint.runtime.conditions import Condition
-from underpaint.runtime.engines.cache import CacheOwner, KeyValueCache
-from underpaint.runtime.engines.condition_encoder import ConditionEncoder, EncodedCondition
+from underpaint.runtime.conditions import Condition, ConditionEncoder, EncodedCondition
+from underpaint.runtime.engines.cache import KeyValueCache
 from underpaint.runtime.engines.context import EngineError
 from underpaint.runtime.engines.engine import PassOutput, PassTimer, check_cells
-from underpaint.runtime.engines.eol_tokens import EolLayout
+from underpaint.runtime.engines.pass_inputs import EolLayout
 from underpaint.runtime.engines.torch_sampling import sampled_probs
 from underpaint.runtime.live.memory import StaticCache
 from underpaint.runtime.live.model import Ids, LiveModel
 
 
-class TorchPasses(CacheOwner):
+class TorchPasses:
     """What engines that run a torch module share: cache, sampling where the logits are, masks and timing."""
 
     fuses_chains = fuses_trees = False
@@ -82,10 +81,10 @@ class TorchPasses(CacheOwner):
 
     def _bias(self, bias: FloatArray, past_bias: FloatArray | None, count: int) -> Tensor:
         """The bias [B, T, S + T] of a pass, as the cache and the caller give it."""
-        past = self.past_bias if past_bias is None else np.asarray(past_bias)
-        whole = np.empty((self.rows, count, self.slots + count), dtype=np.float32)
-        whole[:, :, : self.slots] = past if past.ndim > 1 else past[None]
-        whole[:, :, self.slots :] = bias
+        past = self.cache.past_bias if past_bias is None else np.asarray(past_bias)
+        whole = np.empty((self.rows, count, self.cache.slots + count), dtype=np.float32)
+        whole[:, :, : self.cache.slots] = past if past.ndim > 1 else past[None]
+        whole[:, :, self.cache.slots :] = bias
         return torch.from_numpy(whole).to(self._like.device)
 
     def close(self) -> None:
@@ -134,7 +133,7 @@ class TorchEngine(TorchPasses):
     def _forward(
         self, ids: Tensor, cells: IntArray, bias: Tensor, features: FloatArray | None
     ) -> tuple[Tensor, NDArray[np.float32]]:
-        if not self.slots:
+        if not self.cache.slots:
             self._prompt = int(np.count_nonzero(np.atleast_2d(cells)[0] < 0))
         embeds, count = self.live.embed(ids), ids.shape[1]
         mask = bias[:, None].masked_fill(bias[:, None] <= float(MASKED_SCORE), torch.finfo(self._like.dtype).min)
@@ -149,7 +148,7 @@ class TorchEngine(TorchPasses):
         if self._features is None:
             return self.live.head(hidden), _none(self.rows, count)
         read = states.float().cpu().numpy()
-        if not self.slots:
+        if not self.cache.slots:
             self.prompt = PromptPass(ids.cpu().numpy(), read, tuple(self._padding[:, 0].tolist()))
         return self.live.head(hidden), read
 

@@ -22,8 +22,7 @@ from underpaint.runtime.live.families import Family, family_of
 from underpaint.runtime.live.model import LiveModel, LiveModelError
 from underpaint.runtime.live.pipeline import LivePipeline
 from underpaint.runtime.methods import DEFAULT_METHOD
-from underpaint.runtime.methods.method_config import PAPER
-from underpaint.runtime.methods.registry import build_method, resolve
+from underpaint.runtime.methods.registry import PAPER, build_method, resolve
 
 if TYPE_CHECKING:
     from PIL.Image import Image

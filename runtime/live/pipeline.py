@@ -16,9 +16,8 @@ from underpaint.algos.rows import SamplingParams
 from underpaint.algos.spatial.target import GridTarget
 from underpaint.algos.step import Drafter, Target
 from underpaint.runtime.conditions import Condition
-from underpaint.runtime.engines.grid_target import EngineGridTarget
 from underpaint.runtime.engines.images import Picture
-from underpaint.runtime.engines.target import EngineTarget
+from underpaint.runtime.engines.target import EngineGridTarget, EngineTarget
 from underpaint.runtime.live.drafter import LiveDrafter, target_layers
 from underpaint.runtime.live.engine import LiveDecoder, LiveEncoder
 from underpaint.runtime.live.model import LiveModel, LiveModelError, target_fingerprint

@@ -22,22 +22,28 @@ if TYPE_CHECKING:
     from underpaint.algos.spatial.target import GridTarget
     from underpaint.algos.spatial.zipar import GridDecoded
     from underpaint.artifacts.cost_curve import EngineCosts
-    from underpaint.runtime.methods.method_config import MethodConfig
+    from underpaint.runtime.methods.registry import MethodConfig
     from underpaint.runtime.resampling.resampler import Resampler
 
 Model = TypeVar("Model")
 
 
-class ModelTables(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class ModelTables:
     """What rules and policies may ask of a model. Their settings of these names never come from a user.
 
-    neighbours: [V, k] the nearest codes of each code, see `algos.accept.neighbours`. codebook: [V, E].
-    costs: of the model's passes, as measured; None where they were not.
+    near: `neighbours`, or what finds them when a rule first asks. codebook: [V, E]. costs: of the model's passes, as
+    measured; None where they were not.
     """
 
-    neighbours: IntArray
+    near: IntArray | Callable[[], IntArray]
     codebook: FloatArray
     costs: EngineCosts | None = None
+
+    @property
+    def neighbours(self) -> IntArray:
+        """[V, k], the nearest codes of each code; see `algos.accept.neighbours`."""
+        return self.near() if callable(self.near) else self.near
 
     @property
     def vocab_size(self) -> int:
@@ -45,7 +51,7 @@ class ModelTables(NamedTuple):
         return int(self.codebook.shape[0])
 
 
-GIVEN_BY_ENGINE: Final = ModelTables._fields
+GIVEN_BY_ENGINE: Final = ("neighbours", "codebook", "costs")
 """Settings of rules and policies that come from the model."""
 
 

@@ -2,25 +2,38 @@
 
 from __future__ import annotations
 
-import html
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
+
+import jinja2
+import numpy as np
+from markupsafe import Markup
 
 from underpaint.algos.protocols import Grid
 from underpaint.artifacts.results import ResultsError, read_results
 from underpaint.runtime.drawing import Drawing
 from underpaint.runtime.evaluation.drawing_log import DrawingLog
 from underpaint.runtime.evaluation.replay import Replay, ReplayLog
-from underpaint.runtime.page.curve import cost_curve
+from underpaint.runtime.page.figures import (
+    CYCLE_FIELDS,
+    acceptance_maps,
+    coloured,
+    cost_chart,
+    facts,
+    gallery,
+    leaderboard,
+)
 from underpaint.runtime.page.frames import frames_of
-from underpaint.runtime.page.gallery import gallery
 from underpaint.runtime.page.pictures import Decode, PictureStore, code_patches, data_uri
-from underpaint.runtime.page.tables import acceptance_maps, facts, leaderboard
 
+PAGES: Final = jinja2.Environment(loader=jinja2.PackageLoader("underpaint.runtime.page", ""), autoescape=True)
+"""Templates of pages: `json` is compact JSON, `script` the same inside a script element, `number` formats a number."""
+PAGES.filters["json"] = lambda values: json.dumps(list(values))
+PAGES.filters["script"] = lambda values: Markup(json.dumps(values, separators=(",", ":")).replace("</", "<\\/"))
+PAGES.filters["number"] = lambda value, form: format(value, form)
 KINDS: Final = ("compare", "evaluate")
 """Kinds of results that a page can be made of."""
 
@@ -99,10 +112,19 @@ def _check_replay(replay: Replay, drawings: Mapping[tuple[str, str], Drawing], p
 def _drawings(folder: Path, path: Path, results: Mapping[str, Any]) -> list[Drawing]:
     """The drawings of a run; none where there is no log beside the figures."""
     log = DrawingLog(folder, None)
-    if not log.settings:
+    if not log.settings and not log.path.exists():
         return []
-    _check_same_run(log.path, path, log.settings["models"][0], results)
-    return [job.drawing for job in log]
+    if log.settings:
+        _check_same_run(log.path, path, log.settings["models"][0], results)
+    drawings = [job.drawing for job in log]
+    for row in results["rows"]:
+        count = sum(one.method == row["method"] for one in drawings)
+        if count < row["images"]:
+            raise ResultsError(
+                f"{log.path}: expected {row['images']} drawings of {row['method']}, as {path} counts, got {count}; "
+                "it was cut short: repeat the command of the comparison, which draws what is missing"
+            )
+    return drawings
 
 
 def _check_same_run(log: Path, path: Path, written: Mapping[str, Any], results: Mapping[str, Any]) -> None:
@@ -125,38 +147,34 @@ def page(found: ComparisonFolder, decode: Decode | None, why_no_pictures: str, m
     results, rows = found.results, found.results["rows"]
     drawn = {prompt for _, prompt in found.drawings}
     prompts = [prompt for prompt in results["settings"].get("prompts", ()) if prompt in drawn][:most_prompts]
-    store = None if decode is None else PictureStore(decode)
     data: dict[str, Any] = {"pictures": [], "replays": []}
-    pictures = why_not = f"<p>{html.escape(why_no_pictures)}</p>"
-    if store is not None and decode is not None:
+    shown = None
+    if decode is not None:
+        store = PictureStore(decode)
         replays = [one for one in found.replays if one.kind == "tree" or one.events]
         data = _replay_data(replays, found.grid, store, decode)
         replayed = {(one.method, one.prompt): turn for turn, one in enumerate(replays)}
-        pictures = gallery(found.drawings, rows, prompts, found.grid, store, replayed)
+        shown = gallery(found.drawings, [row["method"] for row in rows], prompts, found.grid, store, replayed)
         data["pictures"] = store.uris
-        why_not = (
-            "<p>No decoding of this comparison is recorded. Repeat its command with <code>--save-replay 2</code>: what "
-            "is drawn already stays.</p>"
-        )
     side = results["model"].get("resolution")
     size = f"{side} px" if side else " x ".join(map(str, results["model"]["grid"])) + " codes"
-    title = f"{len(rows)} methods at {size}, temperature {results['settings']['temperature']:g}"
-    parts = {
-        "title": html.escape(title),
-        "facts": facts(results),
-        "leaderboard": leaderboard(rows),
-        "gallery": pictures,
-        "replay-missing": "" if data["replays"] else why_not,
-        "replay-hidden": "" if data["replays"] else " hidden",
-        "maps": acceptance_maps(results.get("acceptance_per_cell", {}), rows),
-        "curve": cost_curve(results.get("cost_curve"), rows),
-        "results": _script(results),
-        "data": _script(data),
-    }
-    text = files("underpaint.runtime.page").joinpath("page.html").read_text(encoding="utf-8")
-    for name, part in parts.items():
-        text = text.replace("{{" + name + "}}", part)
-    return text
+    return PAGES.get_template("page.html").render(
+        title=f"{len(rows)} methods at {size}, temperature {results['settings']['temperature']:g}",
+        results=results,
+        data=data,
+        rows=rows,
+        facts=facts(results),
+        leaderboard=leaderboard(rows),
+        gallery=shown,
+        why_no_pictures=why_no_pictures,
+        prompts=prompts,
+        grid=found.grid,
+        maps=acceptance_maps(results.get("acceptance_per_cell", {}), rows),
+        scale=coloured(np.linspace(0.0, 1.0, 64)[None]),
+        chart=cost_chart(results.get("cost_curve"), rows),
+        curve=results.get("cost_curve"),
+        cycle_fields=CYCLE_FIELDS,
+    )
 
 
 def _replay_data(replays: Sequence[Replay], grid: Grid, store: PictureStore, decode: Decode) -> dict[str, Any]:
@@ -176,8 +194,3 @@ def _replay_data(replays: Sequence[Replay], grid: Grid, store: PictureStore, dec
     patches = code_patches(codes, grid, decode)
     sheet = {"places": patches.places, "side": patches.side, "picture": data_uri(patches.sheet)}
     return {"grid": list(grid), "replays": shown, "codes": sheet}
-
-
-def _script(values: Mapping[str, Any]) -> str:
-    """JSON that may stand in a script element."""
-    return json.dumps(values, separators=(",", ":")).replace("</", "<\\/")

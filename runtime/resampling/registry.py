@@ -15,9 +15,16 @@ from underpaint.artifacts.model_families import TEXTURED_FAMILY
 from underpaint.artifacts.model_index import family_of
 from underpaint.runtime.engines.context import EngineContext, EngineError
 from underpaint.runtime.engines.images import ImageDecoder, ImageEncoder
-from underpaint.runtime.resampling.pixels import FILTERS, Enlarger, FilterEnlarger, LearnedEnlarger, PixelResampler
-from underpaint.runtime.resampling.resampler import Resampler
-from underpaint.runtime.resampling.tokens import TokenNetwork, TokenResampler
+from underpaint.runtime.resampling.resampler import (
+    FILTERS,
+    Enlarger,
+    FilterEnlarger,
+    LearnedEnlarger,
+    PixelResampler,
+    Resampler,
+    TokenNetwork,
+    TokenResampler,
+)
 from underpaint.zoo.load import FOLDER, Located, locate, manifest, names, read_codebook
 from underpaint.zoo.resolutions import SHIPPED_RESOLUTIONS, between, pair_options
 

@@ -4,8 +4,8 @@ context."""
 import numpy as np
 
 from underpaint.algos.accept import RULES
-from underpaint.algos.accept.proposals import normalised
 from underpaint.algos.accept.traversal import TraversalVerification
+from underpaint.algos.accept.walk import normalised
 from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.draft import POLICIES
 from underpaint.algos.enumeration import next_token_distribution

@@ -23,8 +23,7 @@ from underpaint.algos.transport import overlap
 from underpaint.algos.tree import Verdict, root_only
 from underpaint.artifacts.arrays import ArrayFile
 from underpaint.artifacts.manifest import write_beside
-from underpaint.artifacts.typed_json import build_typed
-from underpaint.artifacts.versions import check_format
+from underpaint.artifacts.strict_json import build_typed, check_format
 from underpaint.sim.replay.row_trace import ARRAYS as ROW_ARRAYS
 from underpaint.sim.replay.row_trace import RowTrace
 from underpaint.sim.replay.trace_values import TraceHead, array_forms, check_values

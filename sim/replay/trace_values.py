@@ -12,7 +12,7 @@ import numpy as np
 from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.tree import NO_TOKEN
 from underpaint.artifacts.arrays import ArrayForm
-from underpaint.artifacts.typed_json import Within
+from underpaint.artifacts.strict_json import Within
 
 if TYPE_CHECKING:
     from underpaint.sim.replay.trace import Trace

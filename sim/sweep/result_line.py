@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
-from underpaint.artifacts.strict_json import parse_json
-from underpaint.artifacts.typed_json import Within, build_typed
+from underpaint.artifacts.strict_json import Within, build_typed, parse_json
 from underpaint.sim.sweep.plan import TREES, Job, SweepPlan
 
 _LARGEST: Final = 1e9

@@ -4,8 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Final, NamedTuple, TypeAlias
 
+from underpaint.algos.memory import usable_cores
 from underpaint.artifacts.run_log import RunStore
-from underpaint.artifacts.workers import RayWorkers, Workers, local_workers, usable_cores
+from underpaint.artifacts.workers import RayWorkers, Workers, local_workers
 from underpaint.sim.batched.decoding import Lockstep, run_lockstep, run_loop, run_plain
 from underpaint.sim.exact.bias import alignment, token_bias
 from underpaint.sim.latency.run_times import latency_model_of, run_times_of, speedup

@@ -26,18 +26,6 @@ def _digest(prefix: Prefix, seed: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class PooledDistribution:
-    """Each prefix gets one of the `rows` [R, V] of a pool, picked by its hash."""
-
-    rows: FloatArray
-    seed: int = 0
-
-    def __call__(self, prefix: Prefix) -> FloatArray:
-        row: FloatArray = self.rows[_digest(prefix, self.seed) % self.rows.shape[0]]
-        return row
-
-
-@dataclass(frozen=True, slots=True)
 class RandomDistribution:
     """Each prefix gets a distribution of its own: softmax(sharpness * normal noise), seeded by the prefix's hash."""
 

@@ -6,8 +6,7 @@ import pytest
 
 from underpaint.algos.accept import RULES, RuleSpec
 from underpaint.algos.draft import POLICIES, PolicySpec
-from underpaint.runtime.methods.method_config import MethodSpec
-from underpaint.runtime.methods.registry import METHODS
+from underpaint.runtime.methods.registry import METHODS, MethodSpec
 
 TEXT = (Path(__file__).parents[2] / "docs" / "reference" / "methods.md").read_text(encoding="utf-8")
 

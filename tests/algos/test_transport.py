@@ -8,14 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
-from tests.strategies import ShapePolicy, distributions
+from tests.acceptance import best_acceptance_iid, proposal_sets
 from underpaint.algos.accept import RULES, RuleSpec
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.enumeration import enumerate_decoding
 from underpaint.algos.protocols import Grid
-from underpaint.algos.transport import ProposalSets, best_acceptance, best_acceptance_iid, proposal_sets
+from underpaint.algos.transport import ProposalSets, best_acceptance
 from underpaint.algos.tree import DRAWN, Drawn
 from underpaint.sim.synthetic.models import SyntheticDrafter, SyntheticTarget
+from underpaint.strategies import ShapePolicy, distributions
 
 SAMPLING = [spec for spec in RULES if spec.promise == "lossless" and not spec.greedy]
 
@@ -89,10 +90,4 @@ def test_no_lossless_rule_beats_the_bound(
 def test_what_cannot_be_enumerated_is_refused() -> None:
     distribution = np.full(17, 1 / 17)
     with pytest.raises(ValueError, match="too many subsets"):
-        proposal_sets(distribution, 2, "iid")
-    with pytest.raises(ValueError, match="too many subsets"):
         best_acceptance(distribution, {frozenset({0}): 1.0})
-    with pytest.raises(ValueError, match="count >= 0"):
-        proposal_sets(distribution[:3], -1, "iid")
-    with pytest.raises(ValueError, match="count >= 0"):
-        best_acceptance_iid(distribution, distribution, -1)

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from underpaint.artifacts.run_log import CHECKSUM, RunLog, RunLogError, log_bytes
+from tests.run_logs import log_bytes
+from underpaint.artifacts.run_log import CHECKSUM, RunLog, RunLogError
 
 VALUES = [{"format": 1}, {"text": "a\u2028b\u0085c", "number": 0.1}, {"number": 2}, {"number": 3}]
 

@@ -10,7 +10,7 @@ from underpaint.artifacts.cost_curve import FORMAT as CURVE_FORMAT
 from underpaint.artifacts.cost_curve import read_cost_curve
 from underpaint.artifacts.install import install_hint
 from underpaint.artifacts.results import read_results
-from underpaint.artifacts.versions import check_format
+from underpaint.artifacts.strict_json import check_format
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from underpaint.artifacts.files import part_of, replacing, written_beside
 from underpaint.artifacts.manifest import write_beside
-from underpaint.artifacts.whole_file import part_of, replacing, written_beside
 
 
 def test_an_error_leaves_the_file_as_it_was(tmp_path: Path) -> None:

@@ -8,9 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 from benchmarks.ties import main, parting
-from tests.run_logs import log_values
+from tests.run_logs import log_bytes, log_values
 from underpaint.algos.protocols import Grid
-from underpaint.artifacts.run_log import log_bytes
 from underpaint.cli.app import app
 from underpaint.sim.synthetic.models import RandomDistribution, SyntheticTarget
 

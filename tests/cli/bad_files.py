@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.run_logs import edit_log
-from underpaint.artifacts.run_log import log_bytes
+from tests.run_logs import edit_log, log_bytes
 from underpaint.training.target import CONFIG as TARGET
 from underpaint.training.tokenizer import CONFIG
 from underpaint.zoo.load import FOLDER as ZOO
@@ -144,7 +143,6 @@ def _checkpoints(folder: Path) -> None:
 
     wordless = {"decoder": asdict(replace(TARGET, grid_side=8)), "caption_dim": 8}
     save("tokenizer.pt", {"config": {"kind": "tokenizer", "vq": asdict(CONFIG)}, "model": {}})
-    save("narrow.pt", {"config": {"kind": "tokenizer", "vq": asdict(replace(CONFIG, ch=8))}, "model": {}})
     save("widths_text.pt", {"config": {"kind": "tokenizer", "vq": "wide"}, "model": {}})
     save("target.pt", {"config": {"kind": "target", "words": TEXTURED_WORDS, **wordless}, "model": {}})
     save_target("bare")

@@ -121,11 +121,10 @@ def _tiny_recipes() -> Iterator[Patch]:
     from underpaint.models import checkpoints
     from underpaint.models.judge import JudgeConfig
     from underpaint.models.vq import VQModel
-    from underpaint.training import drawn, judge, pictures, textured_world, world
+    from underpaint.training import drawn, judge, pictures, textured_world
 
     yield pictures, "load_sprites", lambda *given: made_up_sprites()
     yield textured_world, "WorldSettings", lambda sides: replace(SETTINGS, sides=sides)
-    yield world, "_holds", lambda *given: False
     yield drawn, "CHUNK", 4
     yield checkpoints, "load_vq", lambda path: VQModel(SETTINGS.vq).eval()
     yield judge, "DEFAULT_LOOP", replace(judge.DEFAULT_LOOP, checkpoint_seconds=0.0)

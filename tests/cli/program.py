@@ -73,7 +73,8 @@ def subcommands(groups: bool = False) -> list[str]:
     found: list[str] = []
 
     def visit(command: Any, name: str) -> None:
-        for word, below in getattr(command, "commands", {}).items():
+        for word in getattr(command, "commands", ()):
+            below = command.get_command(None, word)
             full = f"{name} {word}".strip()
             if groups or not hasattr(below, "commands"):
                 found.append(full)

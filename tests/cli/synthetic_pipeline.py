@@ -110,7 +110,7 @@ class Repeats:
     read: list[IntArray] = field(default_factory=list)
 
     def enlarge(self, low: IntArray, rows: range) -> IntArray:
-        whole = low[self.map.low_cells()].reshape(self.map.high)
+        whole = low[np.argsort(self.map.blocks().reshape(-1)) // self.map.ratio**2].reshape(self.map.high)
         high = self.map.high_rows(rows)
         return whole[high.start : high.stop].ravel()
 

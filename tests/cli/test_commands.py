@@ -65,23 +65,6 @@ def test_generate_draws_by_every_method(tmp_path, method, temperature):
     Image.open(io.BytesIO(out.read_bytes())).verify()
 
 
-def test_generate_shows_the_cycles_of_a_multi_scale_drawing(tmp_path):
-    out, strip = tmp_path / "picture.png", tmp_path / "strip.png"
-    common = ("generate", PROMPT, "--out", out, "--strip", strip)
-    result = called(
-        *common, "--method", "mulo-islands", "--set", "rows=1", "--set", "tau=0.9", "--set", "draft_window=2"
-    )
-    assert result.exit_code == 0, result.output
-    two_cycles = Image.open(io.BytesIO(strip.read_bytes()))
-    assert called(*common, "--method", "mulo").exit_code == 0
-    one_cycle = Image.open(io.BytesIO(strip.read_bytes()))
-    assert two_cycles.width == one_cycle.width
-    assert two_cycles.height > 1.5 * one_cycle.height
-    refused(called(*common, "--method", "eagle2"), "'eagle2' drafts no rows to show")
-    refused(called(*common[:-1], "/proc/strip.png", "--method", "mulo"), "cannot write into /proc")
-    refused(called(*common[:-1], tmp_path / "strip.jpg", "--method", "mulo"), "ends in .png")
-
-
 def test_generate_takes_another_rule_and_settings(tmp_path):
     out = tmp_path / "picture.png"
     result = called(
@@ -153,7 +136,7 @@ def test_compare_writes_figures_and_pictures(tmp_path):
     assert plain["settings"]["guidance"] == 2.0
     assert set(plain) >= {"command", "machine", "model"}
     assert plain["rows"][1]["accuracy_over_ar"] == plain["rows"][1]["accuracy_over_ar_high"] == 0.0
-    assert {path.name for path in out.iterdir()} == {"gallery.png", "acceptance.png", "drawings.jsonl"}
+    assert {path.name for path in out.iterdir()} == {"gallery.png", "drawings.jsonl"}
     for shown in ("eagle2", "1.00x", str(figures), str(out / "gallery.png")):
         assert shown in result.stdout
 

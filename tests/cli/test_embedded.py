@@ -155,7 +155,10 @@ def cut_short(folder: Path) -> None:
 
 
 def change_a_byte(folder: Path) -> None:
-    file = folder / "drafter64.onnx"
+    damage_file(folder / "target64.onnx")
+
+
+def damage_file(file: Path) -> None:
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1
     file.write_bytes(content)
@@ -211,6 +214,15 @@ def test_damaged_models_are_refused_before_any_work(damaged, tmp_path, command, 
     assert result.exit_code == 2, result.output
     assert message in result.stderr
     assert not (tmp_path / "out").exists()
+
+
+def test_a_damaged_drafter_is_refused_by_the_methods_that_draft_with_it(damaged: Path, tmp_path: Path) -> None:
+    damage_file(damaged / "drafter64.onnx")
+    line = ["generate", PROMPT, "--resolution", "64", "--out", str(tmp_path / "picture.png")]
+    refused = CliRunner().invoke(app, [*line, "--method", "eagle2"])
+    assert (refused.exit_code, list(tmp_path.glob("*.png"))) == (2, [])
+    assert "expected sha256" in refused.stderr
+    assert CliRunner().invoke(app, line).exit_code == 0
 
 
 def test_a_judge_that_is_missing_stops_what_reports_quality_alone(damaged, tmp_path):

@@ -16,7 +16,7 @@ from underpaint.runtime.evaluation.pareto import _says_something
 from underpaint.runtime.evaluation.report import ReportRow, above_floor
 from underpaint.runtime.methods import DEFAULT_METHOD
 from underpaint.runtime.methods.registry import build_method, resolve
-from underpaint.runtime.page.tables import acceptance_maps, leaderboard
+from underpaint.runtime.page.figures import COLUMNS, acceptance_maps
 
 PROMPT = "a woolly fox left of an outlined pumpkin"
 
@@ -105,7 +105,8 @@ def test_a_notebook_shows_a_drawing_as_its_picture(pipeline):
 
 def test_maps_of_acceptance_show_windows_and_leave_out_what_drafts_nothing(report):
     rows = [dataclasses.asdict(row) for row in report.rows]
-    maps = acceptance_maps({name: cells.tolist() for name, cells in report.acceptance.items()}, rows)
+    shares = {name: cells.tolist() for name, cells in report.acceptance.items()}
+    maps = [one.method for one in acceptance_maps(shares, rows)]
     assert "jacobi-lookup" in maps
     assert "zipar" not in maps
     assert report.acceptance["jacobi-lookup"].any()
@@ -118,8 +119,8 @@ def test_a_frechet_distance_is_shown_above_its_floor_alone(report, distance, flo
     assert above_floor(distance, floor) == shown
     row: ReportRow = dataclasses.replace(report.rows[1], frechet_distance=distance, frechet_floor=floor)
     assert _says_something(row, "frechet_distance") == shown
-    page = leaderboard([dataclasses.asdict(row)])
-    assert (f">{distance:.1f}</span>" in page.replace(f">{floor or 0:.1f}</span>", "", 0 if shown else 1)) == shown
+    column = next(one for one in COLUMNS if one.field == "frechet_distance")
+    assert column.shown(dataclasses.asdict(row)) == (distance if shown else None)
 
 
 def test_exact_says_what_it_ran_and_repeats_no_row(tmp_path, monkeypatch):

@@ -13,8 +13,8 @@ from tests.models.tiny import save_exportable, save_target, tiny_target
 from tests.published.checkpoints import save_llamagen
 from tests.published.limits import files_of_at_most
 from tests.training.test_textured_world import SETTINGS
+from underpaint.artifacts import files as probing
 from underpaint.models.vq import VQModel
-from underpaint.runtime import files as probing
 
 NO_ROOM = 1024
 """Bytes of a file at most: fewer than a probe of the disk writes."""
@@ -75,7 +75,7 @@ def limited(line: str, folder: Path, monkeypatch: pytest.MonkeyPatch, count: int
         "certify verifier.py:verify --cases 1",
         "certify verifier.py:verify --cases 1 --json x.json",
         "results merge whole.json --out x.json",
-        "results leaderboard whole.json --json x.json",
+        "results rank whole.json --json x.json",
         "costs --export x.json",
         f"evaluate --methods ar --jobs 0 {DRAWN} --out x",
         "metrics score evaluated --inception inception.pth --reference real",
@@ -85,9 +85,7 @@ def limited(line: str, folder: Path, monkeypatch: pytest.MonkeyPatch, count: int
         f"premises {DRAWN} --picture x.png",
         "engine exported --backend tensorrt-rtx",
         *(f"train {stage} --steps 1 --out x" for stage in STAGES),
-        "train near-duplicates --out x.json",
         "train world --hours 1 --out x",
-        "train store verifier.py name --recipe x --out x",
         "export verifier.py --kind vq --out x",
         f"export target --runs {RUNS} --out x",
         f"{PREDICT} --json x.json",
@@ -136,7 +134,7 @@ def test_a_disk_that_fills_up_in_the_work_is_told(
         ("certify verifier.py:verify --cases 1 --json x.json", "", ()),
         ("report compared --out x.html", "synthetic", ()),
         ("results merge whole.json --out x.json", "", ()),
-        ("results leaderboard whole.json --json x.json", "", ()),
+        ("results rank whole.json --json x.json", "", ()),
         (f"premises {DRAWN} --no-costs --json x.json", "synthetic", ()),
         (f"premises {DRAWN} --no-costs --picture x.png", "synthetic", ()),
         (f"generate {PROMPT} --out fox.png --save-tokens", "synthetic", ()),
@@ -150,7 +148,6 @@ def test_a_disk_that_fills_up_in_the_work_is_told(
         (f"{EXPORT} x", "", ()),
         (f"export target --runs {RUNS} --out x", "", ()),
         (f"{PREDICT} --json x.json", "", ()),
-        ("train near-duplicates --pictures 2 --ranks 1 --json x.json", "tiny_recipes", ()),
         ("train world --hours 1 --out x", "tiny_recipes", ()),
         ("engine exported", "no_tensorrt", ()),
         ("caption . text --out x.npy", "features", ()),

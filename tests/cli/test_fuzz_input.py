@@ -16,8 +16,7 @@ from underpaint.artifacts.manifest import ManifestError
 from underpaint.artifacts.model_index import read_index
 from underpaint.runtime.conditions import parse_condition
 from underpaint.runtime.engines.context import EngineError
-from underpaint.runtime.methods.method_config import PRESETS
-from underpaint.runtime.methods.registry import METHODS, build_method, resolve
+from underpaint.runtime.methods.registry import METHODS, PRESETS, build_method, resolve
 from underpaint.runtime.pipeline import Pipeline
 from underpaint.zoo.load import FOLDER
 

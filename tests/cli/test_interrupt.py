@@ -36,7 +36,7 @@ runpy.run_module("underpaint.cli.app", run_name="__main__", alter_sys=True)
         ("underpaint.cli.certify", ["certify", "rule:chain"]),
         ("underpaint.cli.train.commands", ["train", "judge"]),
         ("rich.console", ["methods"]),
-        ("underpaint.runtime.methods.method_config", ["methods"]),
+        ("underpaint.runtime.methods.registry", ["methods"]),
         ("underpaint.runtime.pipeline", ["generate", "a cat"]),
         ("onnxruntime", ["generate", "a woolly fox left of an outlined pumpkin"]),
         ("underpaint.sim.exact.rule_report", ["exact", "chain"]),

@@ -48,7 +48,7 @@ CASES = (
     Case(f"trace {DRAWN} --depths 2 --keep 8 --out x.npz", "synthetic", RENAME, ("x.npz",)),
     Case("certify verifier.py:verify --cases 1 --json x.json", "", RENAME, ("x.json", "failing-case.json")),
     Case("results merge whole.json --out x.json", "", RENAME, ("x.json",)),
-    Case("results leaderboard whole.json --json x.json", "", RENAME, ("x.json",)),
+    Case("results rank whole.json --json x.json", "", RENAME, ("x.json",)),
     Case("report compared --out x.html", "synthetic", RENAME, ("x.html",)),
     Case(
         *(f"evaluate --methods ar --jobs 0 {DRAWN} --out x", "synthetic", SYNC, ("x/evaluate.json",)),
@@ -81,11 +81,6 @@ CASES = (
         *("simulate sweep --model flat --policies chain --rules chain --most-images 2 --jobs 1 --out x", ""),
         *(RENAME, ("x/results.jsonl", "x/report.html"), ("x/results.jsonl",)),
     ),
-    Case("train store tokenizer.pt tiny --recipe again --out x", "", RENAME, ("x/tiny.safetensors", "x/tiny.json")),
-    Case(
-        *("train store tokenizer.pt tiny --recipe again --out x", "", Moment("replace", 2)),
-        *(("x/tiny.safetensors", "x/tiny.json"), ("x/tiny.safetensors",)),
-    ),
     Case(f"{EXPORT} x", "", RENAME, ("x/target.onnx", "x/model_index.json")),
     Case(f"{EXPORT} x", "", Moment("replace", 3), ("x/target.onnx", "x/model_index.json"), ("x/*",)),
     Case(f"export target --runs {RUNS} --out x", "", RENAME, ("x/target64.onnx", "x/model_index.json")),
@@ -94,7 +89,6 @@ CASES = (
         *(("x/target64.onnx", "x/model_index.json"), ("x/*",)),
     ),
     Case(f"{PREDICT} --json x.json", "", RENAME, ("x.json",)),
-    Case("train near-duplicates --pictures 2 --ranks 1 --json x.json", "tiny_recipes", RENAME, ("x.json",)),
     Case("train judge --steps 3 --out x", "tiny_recipes", RENAME, ("x/checkpoint.pt",)),
     Case(
         *("train judge --steps 3 --out x", "tiny_recipes", Moment("replace", 2), ("x/checkpoint.pt",)),

@@ -10,10 +10,9 @@ import pytest
 
 from tests.cli.program import run_program
 from underpaint.algos.memory import lacks_memory
-from underpaint.artifacts.input_file import check_regular
+from underpaint.artifacts.files import check_regular
 from underpaint.cli.terminal import Column, ResultTable, show
-from underpaint.runtime.engines import context
-from underpaint.runtime.evaluation import machine
+from underpaint.runtime.engines import context, engine
 from underpaint.zoo.load import FOLDER
 
 FOX = '"a fox left of a panda"'
@@ -34,7 +33,7 @@ def models(tmp_path: Path) -> Path:
 def test_a_clock_that_stands_still_is_told_before_any_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
-    monkeypatch.setattr(machine, "perf_counter", lambda: 1.0)
+    monkeypatch.setattr(engine, "perf_counter", lambda: 1.0)
     line = command if command == "costs" else f"{command} {FOX}"
     ran = run_program(f"{line} --resolution 64", tmp_path, monkeypatch)
     assert (ran.code, ran.crash) == (2, "")
@@ -44,8 +43,8 @@ def test_a_clock_that_stands_still_is_told_before_any_work(
 
 def test_a_clock_that_moves_slowly_is_a_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     looks = iter([0.0] * 5000 + [0.015] * 2)
-    monkeypatch.setattr(machine, "perf_counter", lambda: next(looks))
-    machine.check_clock()
+    monkeypatch.setattr(engine, "perf_counter", lambda: next(looks))
+    engine.check_clock()
 
 
 @pytest.mark.parametrize(

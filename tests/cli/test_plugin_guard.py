@@ -11,7 +11,7 @@ import pytest
 from tests.cli.program import run_program
 
 ROOT = Path(__file__).parents[2]
-EXAMPLE = (ROOT / "docs/examples/last_first.py").read_text()
+EXAMPLE = (ROOT / "docs/examples/last_first.py").read_text().replace("import Chance\n", "import At, Chance, Role\n")
 BODY = "        return walk(tree, probs, chance, _backwards)\n"
 assert BODY in EXAMPLE
 
@@ -35,6 +35,7 @@ def plugin(folder: Path, body: str, head: str = "") -> Path:
         ("        return Verdict((99,), 0)\n", "must return a Verdict with no nodes"),
         ("        return Verdict((), -1)\n", "must return a Verdict"),
         ("        return Verdict((), 0.5)\n", "must return a Verdict"),
+        ("        return Verdict((), chance.draw(probs[0] * 0, At(Role.BONUS, 0)))\n", "ValueError: draw: expected"),
     ],
 )
 def test_a_rule_that_fails_in_use_is_named_with_its_file_and_line(
@@ -48,6 +49,31 @@ def test_a_rule_that_fails_in_use_is_named_with_its_file_and_line(
     line = 1 + path.read_text()[: path.read_text().index(body)].count("\n")
     assert f"{path}, line {line}" in done.err or f"{path}, line {line - 1}" in done.err
     assert done.out == ""
+
+
+@pytest.mark.parametrize("callback", ["bound_at", "lossless_when"])
+def test_a_callback_that_fails_is_named_with_its_file_and_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, callback: str
+) -> None:
+    failing = f"{callback}=lambda *given: float('no number')"
+    lenient = (ROOT / "docs/examples/lenient.py").read_text()
+    start = lenient.index(f"{callback}=")
+    end = lenient.index("\n", start)
+    (tmp_path / "mine.py").write_text(lenient[:start] + failing + "," + lenient[end:])
+    done = run_program("--plugin mine.py exact lenient", tmp_path, monkeypatch)
+    assert (done.code, done.crash) == (2, ""), done
+    assert "plug-in mine.py: ValueError: could not convert" in done.err
+    assert f"mine.py, line {1 + lenient[:start].count(chr(10))}" in done.err
+
+
+def test_a_value_that_a_plug_in_refuses_is_the_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checks = "    k: int = 1\n\n    def __post_init__(self) -> None:\n        if self.k < 1:\n"
+    checks += "            raise ValueError('k: 1 or more')\n\n"
+    (tmp_path / "mine.py").write_text(EXAMPLE.replace("    def __call__", checks + "    def __call__"))
+    done = run_program("--plugin mine.py exact last_first --set k=0", tmp_path, monkeypatch)
+    assert (done.code, done.crash) == (2, ""), done
+    assert "k: 1 or more" in done.err
+    assert "mend it there" not in done.err
 
 
 def run(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:

@@ -8,7 +8,9 @@ import typer
 
 from tests.cli.program import subcommands
 from underpaint.algos.chance import MOST_SEED
+from underpaint.algos.rows import SamplingParams
 from underpaint.cli.app import app
+from underpaint.cli.options import describe_sampling
 from underpaint.cli.terminal import Format
 
 TRAINING_SEEDS = 2**31 - 1
@@ -19,7 +21,7 @@ def option(command: str, name: str) -> Any:
     """The option of a command; None where it has none of that name."""
     found: Any = typer.main.get_command(app)
     for word in command.split():
-        found = found.commands[word]
+        found = found.get_command(None, word)
     return next((one for one in found.params if name in one.opts), None)
 
 
@@ -62,3 +64,12 @@ def test_there_are_many() -> None:
     assert len(having("--json")) >= 12
     assert len(having("--format")) >= 15
     assert "prompts" in having("--seed")
+
+
+@pytest.mark.parametrize(
+    ("top_k", "says"),
+    [(0, "no top-k of 64 codes"), (5, "top-k 5 of 64 codes"), (2000, "top-k 2,000, which keeps all 64 codes")],
+)
+def test_a_top_k_larger_than_the_vocabulary_is_said(top_k: int, says: str) -> None:
+    """A live model's family names one, whatever the vocabulary is."""
+    assert says in describe_sampling(SamplingParams(top_k=top_k), 64)

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from tests.cli.killed_commands import PREPARED
 from underpaint.cli.app import app as program
-from underpaint.cli.option_groups import grouped
+from underpaint.cli.options import grouped
 from underpaint.cli.terminal import be_quiet
 from underpaint.cli.train.commands import app
 from underpaint.models.sampler import SamplerConfig
@@ -65,12 +65,8 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["tokenizer", "--decoder-only", "--init-from", "absent.pt"], "no checkpoint at absent.pt"),
-        (["tokenizer", "--init-from", "target.pt"], "holds a 'target' checkpoint; wanted 'tokenizer'"),
         (["tokenizer", "--minutes", "nan"], "525600"),
         (["tokenizer", "--out", "/proc/run"], "cannot write into /proc/run"),
-        (["tokenizer", "--init-from", "tokenizer_narrow.pt"], "a tokenizer of ch 16 to start from, got one of ch 8"),
-        (["tokenizer", "--init-from", "text.pt"], "text.pt is no checkpoint of these recipes"),
         (["judge", "--tokenizer", "cut.pt"], "cut.pt is no checkpoint of these recipes"),
         (["judge", "--tokenizer", "empty.pt"], "empty.pt is no checkpoint of these recipes"),
         (["superres", "--tokenizer", "tokenizer.pt", "--tokens", "/proc/tokens"], "cannot write into /proc/tokens"),

@@ -12,10 +12,10 @@ from tests.conformance.families import TINY
 from tests.published.checkpoints import eagle_weights, save_llamagen, save_vq
 from underpaint.algos.rows import SamplingParams
 from underpaint.export.checkpoint import Request, export_checkpoint
+from underpaint.runtime.conditions import load_encoder
 from underpaint.runtime.engines.context import EngineContext
 from underpaint.runtime.engines.drafter import EngineDrafter
 from underpaint.runtime.engines.engine import LoadedDecoder
-from underpaint.runtime.engines.loading import load_encoder
 from underpaint.runtime.engines.target import EngineTarget
 from underpaint.runtime.engines.tensorrt_engine import load_tensorrt
 

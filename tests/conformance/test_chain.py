@@ -66,7 +66,7 @@ def test_a_chain_is_what_its_levels_are(models: Models, name: str, sampler: Samp
     found = []
     for tree in trees:
         found.append(drafter.expand_chain(int(tree.tokens[0]), LEVELS))
-        assert drafter.engine.length == done + 1
+        assert drafter.engine.cache.length == done + 1
         done = commit(drafter, tree, scored, done)
     expected = level_by_level(models, name, sampler, scored, trees)
     np.testing.assert_array_equal(np.array(found), expected)

@@ -24,8 +24,7 @@ from underpaint.models.config import build
 from underpaint.models.published.options import LoadOptions
 from underpaint.runtime.engines.context import EngineContext, EngineError
 from underpaint.runtime.engines.drafter import EngineDrafter
-from underpaint.runtime.engines.grid_target import EngineGridTarget
-from underpaint.runtime.engines.target import EngineTarget
+from underpaint.runtime.engines.target import EngineGridTarget, EngineTarget
 
 PAIR = SamplingParams(guidance=2.5)
 ONE_ROW = SamplingParams()
@@ -105,7 +104,7 @@ def test_a_tree_scores_like_each_of_its_paths(family: Family, drawn: int) -> Non
 def test_commits_of_accepted_nodes_continue_like_a_dense_pass(family: Family) -> None:
     target = open_target(family)
     scored = target.begin()
-    prompt = target.engine.length
+    prompt = target.engine.cache.length
     logits, features = (each.numpy() for each in family.dense(TOKENS))
     expected = sampling_probs(logits, PAIR)
     np.testing.assert_allclose(scored.probs[0], expected[0], atol=1e-5)
@@ -129,7 +128,7 @@ def test_commits_of_accepted_nodes_continue_like_a_dense_pass(family: Family) ->
     # A shorter prompt than the longest leaves slots free; all others fill the cache to the last.
     free = target.engine.config.prefix - prompt
     lines = target.engine.config.eol_tokens
-    assert target.engine.length == prompt + CELLS + lines == target.engine.config.capacity - free
+    assert target.engine.cache.length == prompt + CELLS + lines == target.engine.config.capacity - free
 
 
 def test_rejected_nodes_never_enter_the_cache(family: Family) -> None:
@@ -145,8 +144,8 @@ def test_rejected_nodes_never_enter_the_cache(family: Family) -> None:
     for part in ("keys", "values"):
         found, wanted = (np.asarray(getattr(target.engine.memory, part)) for target in (one, other))
         np.testing.assert_allclose(found, wanted, atol=1e-5)
-    assert not one.engine.memory.keys[..., one.engine.length :].any()
-    assert not one.engine.memory.values[:, :, :, one.engine.length :].any()
+    assert not one.engine.memory.keys[..., one.engine.cache.length :].any()
+    assert not one.engine.memory.values[:, :, :, one.engine.cache.length :].any()
 
 
 def test_a_full_cache_takes_no_more(family: Family) -> None:
@@ -261,7 +260,7 @@ def test_a_verdict_brings_true_features_and_forgets_the_draft(family: Family) ->
         rows = slice(done + 1, done + 2 + accepted)
         drafter.commit(tree, verdict, Scored(said.probs[rows], said.features[:, rows]))
         if drafts:
-            assert drafter.engine.length == done + 1
+            assert drafter.engine.cache.length == done + 1
         done += accepted + 1
     found = drafter.expand(TOKENS[done : done + 1], np.array([-1]))
     np.testing.assert_allclose(found[0], draft_reference(family, TOKENS, done + 1, TOKENS[:0]), atol=1e-5)
@@ -394,5 +393,5 @@ def test_llamagen_logits_through_the_engine(tmp_path: Path) -> None:
     engine = target.engine
     for cell in range(tokens.shape[1] - 1):
         result = engine.run(tokens[:, cell : cell + 1], np.array([cell]), np.zeros((1, 1)))
-        engine.commit(slice(None))
+        engine.cache.commit(slice(None))
         np.testing.assert_allclose(result.logits[:, 0], case["logits"][:, cell + 1], atol=1e-4)

@@ -16,9 +16,8 @@ from underpaint.algos.spatial.mulo import Repair, draft_and_repair
 from underpaint.algos.spatial.target import Feed
 from underpaint.algos.spatial.zipar import zipar
 from underpaint.runtime.engines.context import EngineContext
-from underpaint.runtime.engines.grid_target import EngineGridTarget
-from underpaint.runtime.engines.masks import hide
-from underpaint.runtime.engines.target import EngineTarget
+from underpaint.runtime.engines.pass_inputs import hide
+from underpaint.runtime.engines.target import EngineGridTarget, EngineTarget
 from underpaint.sim.synthetic.grid_model import FixedRows
 
 PAIR = SamplingParams(guidance=2.5)

@@ -15,8 +15,8 @@ from underpaint.export.store import Origin, staged
 from underpaint.models.decoder import Decoder, causal_bias
 from underpaint.models.layers import Layer
 from underpaint.runtime.engines.context import EngineContext
-from underpaint.runtime.engines.masks import causal
 from underpaint.runtime.engines.onnx_engine import OnnxEngine, load_onnx
+from underpaint.runtime.engines.pass_inputs import causal
 
 TARGET = DecoderConfig(
     dim=24,
@@ -91,7 +91,7 @@ def engine_of(config: DecoderConfig, folder: Path, kind: str, precision: Precisi
 def test_its_graphs_keep_shared_keys_alone(tmp_path: Path, config: DecoderConfig) -> None:
     engine = engine_of(config, tmp_path, "target")
     out = engine.run(np.array([[18, 19]]), engine.config.first_cells(2), causal(2))
-    engine.commit(slice(None))
+    engine.cache.commit(slice(None))
     assert engine.memory.keys.shape[2:4] == (2, 8)
     model = repeated(model_of(config))
     empty = model.empty_cache(1)

@@ -17,15 +17,14 @@ from underpaint.artifacts.decoder_graph import (
     TREE_UNIFORMS,
 )
 from underpaint.runtime.engines.context import EngineError
-from underpaint.runtime.engines.masks import causal
-from underpaint.runtime.engines.padding import PassInputs, fill
+from underpaint.runtime.engines.pass_inputs import PassInputs, causal, fill
 
 COUNT, SIZE, DRAWN = 3, 7, 4
 
 
 def buffers_of(engine: object, rows: int) -> dict[str, np.ndarray]:
     """Full of what a pass before left behind."""
-    shape, slots = engine.config, engine.slots  # type: ignore[attr-defined]
+    shape, slots = engine.config, engine.cache.slots  # type: ignore[attr-defined]
     made = {
         "tokens": np.full((rows, SIZE), 5, dtype=np.int64),
         "cells": np.full((rows, SIZE), 2, dtype=np.int64),
@@ -43,7 +42,7 @@ def check(engine: object, features: np.ndarray | None) -> None:
     memory = engine.memory  # type: ignore[attr-defined]
     plain = engine.run(tokens, cells, causal(COUNT), features=features)  # type: ignore[attr-defined]
     buffers = buffers_of(engine, plain.logits.shape[0])
-    fill(buffers, PassInputs(tokens, cells, causal(COUNT), engine.past_bias, features))  # type: ignore[attr-defined]
+    fill(buffers, PassInputs(tokens, cells, causal(COUNT), engine.cache.past_bias, features))  # type: ignore[attr-defined]
     for index in range(len(memory.keys)):
         buffers[f"past_key_{index}"], buffers[f"past_value_{index}"] = memory.keys[index], memory.values[index]
     session = engine._session  # type: ignore[attr-defined]
@@ -87,5 +86,5 @@ def test_a_drafters_padding_leaves_no_trace(family: Family) -> None:
     with pytest.raises(EngineError, match="reads features, got none"):
         fill(
             buffers_of(drafter.engine, 2),
-            PassInputs(TOKENS[:1], np.array([0]), causal(1), drafter.engine.past_bias, None),
+            PassInputs(TOKENS[:1], np.array([0]), causal(1), drafter.engine.cache.past_bias, None),
         )

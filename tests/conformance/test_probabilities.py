@@ -16,7 +16,7 @@ from underpaint.artifacts.decoder_graph import SAMPLING_INPUTS, TOP_P
 from underpaint.export import probabilities as exported
 from underpaint.export.graph import GraphWriter
 from underpaint.runtime.engines.context import EngineContext, open_session
-from underpaint.runtime.engines.sampling_inputs import SamplingInputs
+from underpaint.runtime.engines.pass_inputs import SamplingInputs
 
 VOCAB = 6
 LOGITS = st.sampled_from([0.0, 1.0, 1.0 + 2.0**-20, -3.0, 40.0, -90.0])

@@ -17,9 +17,8 @@ from underpaint.export.vision import export_tokenizer
 from underpaint.models.sampler import SamplerConfig, SuperResolution, SuperResolutionConfig, TokenSampler, codebook_name
 from underpaint.models.vq import VQConfig, VQModel
 from underpaint.runtime.engines.context import EngineError
-from underpaint.runtime.resampling.pixels import LearnedEnlarger, PixelResampler
 from underpaint.runtime.resampling.registry import open_resampler
-from underpaint.runtime.resampling.tokens import TokenResampler
+from underpaint.runtime.resampling.resampler import LearnedEnlarger, PixelResampler, TokenResampler
 from underpaint.zoo.load import manifest
 
 PAIR = ResolutionMap(Grid(3, 4), Grid(6, 8))

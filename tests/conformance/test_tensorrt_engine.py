@@ -35,12 +35,10 @@ from underpaint.algos.spatial.mulo import Repair, draft_and_repair
 from underpaint.algos.spatial.zipar import zipar
 from underpaint.cli.app import app as underpaint
 from underpaint.export.checkpoint import Request, export_checkpoint
-from underpaint.runtime.engines.context import EngineContext
+from underpaint.runtime.engines.context import EngineContext, load_decoder
 from underpaint.runtime.engines.device_memory import layered
-from underpaint.runtime.engines.grid_target import EngineGridTarget
-from underpaint.runtime.engines.loading import load_decoder
-from underpaint.runtime.engines.masks import causal
-from underpaint.runtime.engines.target import EngineTarget
+from underpaint.runtime.engines.pass_inputs import causal
+from underpaint.runtime.engines.target import EngineGridTarget, EngineTarget
 from underpaint.sim.synthetic.grid_model import FixedRows
 
 __all__ = [
@@ -67,7 +65,7 @@ def passes(folder: Path) -> list[np.ndarray]:
     for start in (0, 5):
         run = target.engine.run(TOKENS[start : start + 5], np.arange(start, start + 5), causal(5))
         found.append(run.logits.copy())
-        target.engine.commit(slice(None))
+        target.engine.cache.commit(slice(None))
     assert target.engine.captured  # type: ignore[attr-defined]
     return found
 
@@ -98,7 +96,7 @@ def test_what_cannot_be_captured_runs_all_the_same(halves: Path, monkeypatch: py
 
 
 def test_methods_are_compared_on_tensorrt(halves: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("underpaint.runtime.engines.loading.backend_module", lambda backend: None)
+    monkeypatch.setattr("underpaint.runtime.engines.tensorrt_files.backend_module", lambda backend: None)
     folder, methods = halves / "reference", "ar,speculative,eagle1,eagle2,adt,lantern,zipar"
     for name in ("target", "drafter"):
         opened(name, folder)
@@ -121,7 +119,7 @@ def test_two_resolutions_draft_and_verify_on_tensorrt(
     halves: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A pass over the whole larger image, which its engine has to be built for."""
-    monkeypatch.setattr("underpaint.runtime.engines.loading.backend_module", lambda backend: None)
+    monkeypatch.setattr("underpaint.runtime.engines.tensorrt_files.backend_module", lambda backend: None)
     low, high = halves / "reference", tmp_path / "high"
     others = ignore_patterns("*.engine", "*.record", "target.*", "drafter.*", "model_index.json")
     copytree(low, high, ignore=others)

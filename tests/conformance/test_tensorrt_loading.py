@@ -14,7 +14,7 @@ from tests.conformance.test_engine import TOKENS
 from underpaint.algos.rows import SamplingParams
 from underpaint.cli.app import app as underpaint
 from underpaint.runtime.engines.context import EngineError
-from underpaint.runtime.engines.masks import causal
+from underpaint.runtime.engines.pass_inputs import causal
 from underpaint.runtime.engines.target import EngineTarget
 from underpaint.runtime.evaluation.invariance import check_invariance
 
@@ -22,7 +22,7 @@ from underpaint.runtime.evaluation.invariance import check_invariance
 @pytest.fixture(autouse=True)
 def _stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
     stand_in.stand_in(monkeypatch)
-    monkeypatch.setattr("underpaint.runtime.engines.loading.backend_module", lambda backend: None)
+    monkeypatch.setattr("underpaint.runtime.engines.tensorrt_files.backend_module", lambda backend: None)
 
 
 def test_what_an_engine_was_not_built_for_is_said(halves: Path) -> None:

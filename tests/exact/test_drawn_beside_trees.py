@@ -9,12 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.exact.test_windows_beside_trees import decoded, missed
-from tests.strategies import pools
 from underpaint.algos.chance import Chance, enumerate_outcomes, sampling
 from underpaint.algos.draft.roofline import Roofline
 from underpaint.algos.draft.shape import fill_sampled, within
-from underpaint.algos.draft.tree_builder import draws_siblings, has_window, likeliest_chain
-from underpaint.algos.protocols import Budget, Expander, Grid
+from underpaint.algos.draft.tree_builder import draws_siblings, likeliest_chain
+from underpaint.algos.protocols import Budget, Expander, Grid, has_window
 from underpaint.algos.spatial import jacobi
 from underpaint.algos.spatial.jacobi_window import JacobiWindow
 from underpaint.algos.tree import DraftTree, Drawn, Shape, Verdict
@@ -24,6 +23,7 @@ from underpaint.sim.synthetic.models import (
     SyntheticDrafter,
     SyntheticTarget,
 )
+from underpaint.strategies import pools
 
 WINDOW = JacobiWindow(3, "maximal", "lookup")
 PAIR: Shape = (-1, 0, 0)

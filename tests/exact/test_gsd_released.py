@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
+from tests.acceptance import accepted_mass
 from underpaint.algos.accept.gsd import GroupedAcceptance
-from underpaint.algos.accept.relaxed import accepted_mass
 
 
 class Released(NamedTuple):

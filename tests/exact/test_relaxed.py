@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.acceptance import accepted_mass
 from tests.exact.distributions import assert_argmax, assert_exact, largest_gap
 from tests.exact.relaxed import (
     apart,
@@ -21,12 +22,10 @@ from tests.exact.relaxed import (
     siblings_of,
     star,
 )
-from tests.strategies import ShapePolicy, chains, distributions, pools, shapes
 from underpaint.algos.accept import RULES, RuleSpec
 from underpaint.algos.accept.cool import CoolSD
 from underpaint.algos.accept.gsd import GroupedAcceptance
 from underpaint.algos.accept.neighbours import nearest_codes
-from underpaint.algos.accept.relaxed import accepted_mass
 from underpaint.algos.accept.spec import DraftedNode
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.chance import enumerate_outcomes, sampling
@@ -35,6 +34,7 @@ from underpaint.algos.protocols import Grid, Rule
 from underpaint.algos.step import decode
 from underpaint.algos.tree import Drawn, emitted
 from underpaint.sim.synthetic.models import Blend, RandomDistribution, SyntheticDrafter, SyntheticTarget
+from underpaint.strategies import ShapePolicy, chains, distributions, pools, shapes
 
 RELAXED = [spec for spec in RULES if spec.promise != "lossless"]
 SAMPLED = [spec for spec in RELAXED if not spec.greedy]

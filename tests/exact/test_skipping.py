@@ -7,14 +7,13 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from tests.strategies import ShapePolicy
 from underpaint.algos.accept import RULES
 from underpaint.algos.chance import Chance, enumerate_outcomes, sampling
 from underpaint.algos.enumeration import target_distribution, total_variation
 from underpaint.algos.path_similarity import path_similarity
 from underpaint.algos.protocols import Grid
-from underpaint.algos.skipping import Skipping, skipped_distribution, skipping_cycles, skipping_decode
-from underpaint.algos.step import Cycle, decode
+from underpaint.algos.skipping import Skipping, skipped_distribution, skipping_cycles
+from underpaint.algos.step import Cycle, Decoded, decode
 from underpaint.algos.tree import DraftTree, Drawn, emitted, root_only
 from underpaint.sim.synthetic.models import (
     Blend,
@@ -23,6 +22,7 @@ from underpaint.sim.synthetic.models import (
     SyntheticDrafter,
     SyntheticTarget,
 )
+from underpaint.strategies import ShapePolicy
 
 LIKELY = RandomDistribution(2, seed=3)
 CHAIN, TREE = (0, 1), (0, 0, 1)
@@ -147,8 +147,10 @@ def test_similar_paths_are_skipped_and_the_watch_is_told() -> None:
         told.clear()
         models = SyntheticTarget(distribution, Grid(6, 6)), SyntheticDrafter(other)
         settings = Skipping(0, 3, "similarity", threshold)
-        run = skipping_decode(
-            *models, policy, rule, sampling(3), settings, 16, codes, lambda tree, probs: told.append(tree)
+        run = Decoded.of(
+            skipping_cycles(
+                *models, policy, rule, sampling(3), settings, 16, codes, lambda tree, probs: told.append(tree)
+            )
         )
         assert run.tokens.size == 36
         free = [cycle for cycle in run.cycles if not cycle.verified]

@@ -5,11 +5,11 @@ from itertools import product
 import numpy as np
 import pytest
 
+from tests.acceptance import accepted_mass
 from tests.exact.relaxed import apart, codebook, make, next_token_distribution, point_distribution, star
 from underpaint.algos.accept import RULES
 from underpaint.algos.accept.gsd import GroupedAcceptance
 from underpaint.algos.accept.neighbours import nearest_codes
-from underpaint.algos.accept.relaxed import accepted_mass
 from underpaint.algos.accept.spec import Residual
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.chance import Role, sampling, scripted

@@ -9,20 +9,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.exact.test_jacobi import COUPLINGS, LOOKING_AHEAD, REFILLS
-from tests.strategies import distributions, pools
 from underpaint.algos.accept import RULES
-from underpaint.algos.accept.proposals import excess, normalised, proposal_distributions
+from underpaint.algos.accept.walk import excess, normalised, proposal_distributions
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.chance import At, Chance, Role, enumerate_outcomes, sampling
 from underpaint.algos.coupling import EnumeratedNoise, noise_of
 from underpaint.algos.enumeration import target_distribution, total_variation
 from underpaint.algos.protocols import Grid, Rule
-from underpaint.algos.spatial import jacobi_window, window_tree
+from underpaint.algos.spatial import jacobi_window, window_drafts
 from underpaint.algos.spatial.jacobi import jacobi_cycles, jacobi_decode
 from underpaint.algos.spatial.jacobi_window import Coupling, JacobiWindow, Refill
-from underpaint.algos.spatial.window_tree import WindowDraft, tail_nodes, tree_nodes
+from underpaint.algos.spatial.window_drafts import WindowDraft, tail_nodes, tree_nodes
 from underpaint.algos.tree import DraftTree, Verdict, emitted
 from underpaint.sim.synthetic.models import PrefixDistribution, RandomDistribution, SyntheticTarget
+from underpaint.strategies import distributions, pools
 
 RULE = RULES["without_replacement"].make()
 TOKEN_WISE = [
@@ -97,7 +97,7 @@ def test_the_tree_of_a_window(row: FloatArray, candidates: int, levels: int, len
     chance = sampling(3)
     held = [chance.draw(row, At(Role.DRAFT, place)) for place in range(length)]
     drafts = [WindowDraft(token, row) for token in held]
-    tree = window_tree.window_tree(2, drafts, candidates, levels, "without_replacement", 5, chance)
+    tree = window_drafts.window_tree(2, drafts, candidates, levels, "without_replacement", 5, chance)
     tree.check(4)
     support = int(np.count_nonzero(row))
     each = min(candidates, support)
@@ -190,7 +190,7 @@ def test_candidates_from_the_residual_are_biased(monkeypatch: pytest.MonkeyPatch
         return tokens
 
     monkeypatch.setattr(jacobi_window, "maximal_coupling", noted)
-    monkeypatch.setattr(window_tree, "_proposals", from_residual)
+    monkeypatch.setattr(window_drafts, "_proposals", from_residual)
     assert missed(Grid(1, 5), JacobiWindow(3, "maximal", "left", 2, 2)) == pytest.approx(0.135, rel=0.02)
 
 

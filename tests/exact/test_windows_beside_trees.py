@@ -8,14 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.strategies import pools
 from underpaint.algos.accept import RULES
 from underpaint.algos.chance import Chance, enumerate_outcomes, sampling
 from underpaint.algos.coupling import noise_of
 from underpaint.algos.draft.roofline import Roofline
-from underpaint.algos.draft.tree_builder import has_window, likeliest_chain
+from underpaint.algos.draft.tree_builder import likeliest_chain
 from underpaint.algos.enumeration import target_distribution, total_variation
-from underpaint.algos.protocols import Budget, Expander, Grid, Policy
+from underpaint.algos.protocols import Budget, Expander, Grid, Policy, has_window
 from underpaint.algos.spatial import jacobi
 from underpaint.algos.spatial.jacobi_window import Coupling, JacobiWindow, Refill
 from underpaint.algos.step import Decoded, decode
@@ -27,6 +26,7 @@ from underpaint.sim.synthetic.models import (
     SyntheticDrafter,
     SyntheticTarget,
 )
+from underpaint.strategies import pools
 
 WINDOW, SHORT, CHAIN, PLAIN = "window", "short", "chain", "plain"
 NOTHING_DRAWN: Mapping[Drawn, str] = {}

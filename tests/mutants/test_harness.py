@@ -5,7 +5,7 @@ import pytest
 
 from tests.mutants.harness import caught
 from underpaint.algos.accept import RULES
-from underpaint.algos.accept.proposals import excess
+from underpaint.algos.accept.walk import excess
 
 
 def test_a_failed_assertion_and_a_refusal_count() -> None:

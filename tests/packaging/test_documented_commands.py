@@ -9,8 +9,7 @@ import pytest
 import typer
 
 from tests.packaging.documents import PAGES, REASONS, ROOT, Command, documented_commands, page_commands
-from underpaint.cli.app import app
-from underpaint.cli.root import own_first
+from underpaint.cli.app import app, own_first
 
 
 def read(program: typer.Typer, arguments: list[str]) -> None:

@@ -147,7 +147,7 @@ def test_the_golden_case_comes_out_of_onnx_runtime(tmp_path: Path) -> None:
         for cell in range(case["tokens"].shape[1]):
             found = engine.run(fed, np.array([cell - 1]), np.zeros((1, 1), dtype=np.float32))
             np.testing.assert_allclose(found.logits[0, 0], case["logits"][row, cell], atol=1e-4)
-            engine.commit(slice(None))
+            engine.cache.commit(slice(None))
             fed = case["tokens"][row, cell : cell + 1]
 
 

@@ -21,7 +21,7 @@ from underpaint.export.verify import verify
 from underpaint.models.decoder import Decoder
 from underpaint.models.published.options import LoadOptions
 from underpaint.runtime.engines.context import EngineContext
-from underpaint.runtime.engines.masks import causal
+from underpaint.runtime.engines.pass_inputs import causal
 from underpaint.zoo.load import manifest
 
 TINY = LoadOptions(heads=HEADS, grid_side=SIDE)
@@ -101,7 +101,7 @@ def test_a_rounded_graph_rounds_as_onnx_runtime_does(tmp_path: Path) -> None:
     for graph in (case.graph, graph_of(path, "bf16", decoder.config)):
         engine = ParityEngine(graph, 2)
         take_condition(engine, case.prefix)
-        engine.commit(slice(None))
+        engine.cache.commit(slice(None))
         found.append(engine.run(tokens, tokens, causal(16)).logits)
     assert 0 < errors(found[1], dense(case, tokens, 2).logits(slice(1, None))).largest < 0.005
     assert np.abs(found[0] - found[1]).max() / np.abs(found[0]).max() < 0.005

@@ -9,6 +9,7 @@ import torch
 
 from tests.published.checkpoints import HEADS, SIDE, save_llamagen
 from underpaint.artifacts.decoder_config import DecoderConfig
+from underpaint.artifacts.files import user_cache_folder
 from underpaint.export.checkpoint import Request, export_checkpoint
 from underpaint.export.decoders import export_shared_target
 from underpaint.export.store import Origin
@@ -19,7 +20,6 @@ from underpaint.models.published.options import LoadOptions
 from underpaint.models.text import CaptionedTarget
 from underpaint.runtime.engines.engine import manifest_config
 from underpaint.runtime.engines.tensorrt_files import Profile
-from underpaint.runtime.files import user_cache_folder
 from underpaint.zoo.load import manifest
 
 tensorrt = pytest.importorskip("tensorrt_rtx", reason="the extra 'tensorrt-rtx' is not installed")

@@ -222,4 +222,4 @@ def test_methods_compare_on_a_chameleon_export(tmp_path: Path, options: LoadOpti
     assert rows["eagle2"]["identical_share"] == 1
     # The prompt is one pass, whatever each row sees of it, and its last column gives the first of the 16 cells.
     assert rows["eagle2"]["target_nfe"] <= rows["ar"]["target_nfe"] == 16
-    assert [path.name for path in out.glob("*.png")] == ["acceptance.png"]
+    assert not list(out.glob("*.png"))

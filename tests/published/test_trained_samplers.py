@@ -20,7 +20,7 @@ from underpaint.export.checkpoint import Request, export_checkpoint
 from underpaint.models.checkpoints import load_sampler, load_vq, vq_config
 from underpaint.models.published.files import CheckpointError
 from underpaint.runtime.resampling.registry import open_resampler
-from underpaint.runtime.resampling.tokens import TokenResampler
+from underpaint.runtime.resampling.resampler import TokenResampler
 from underpaint.training.pictures import FolderPictures
 from underpaint.zoo.load import manifest
 

@@ -13,13 +13,14 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from tests.run_logs import log_bytes
 from tests.sim.replay.test_trace import field, recorded
 from underpaint.artifacts.arrays import read_tensor_header
 from underpaint.artifacts.cost_curve import MOST_MS, CostCurveFile, read_cost_curve
 from underpaint.artifacts.manifest import Manifest, read
 from underpaint.artifacts.model_index import INDEX, read_index
 from underpaint.artifacts.results import read_results, with_envelope
-from underpaint.artifacts.run_log import log_bytes, settings_hash
+from underpaint.artifacts.run_log import settings_hash
 from underpaint.runtime.conditions import read_features
 from underpaint.runtime.drawing import Drawing
 from underpaint.runtime.engines.context import EngineError
@@ -110,7 +111,7 @@ def _check_curve(found: CostCurveFile) -> None:
 
 
 ROW = {"method": "ar", "lossless": True, "speedup": 1.0, "speedup_low": 0.9, "speedup_high": 1.1, "target_nfe": 4.0}
-ROW |= {"drafter_nfe": 0.0, "tokens_per_cycle": 1.0, "mean_depth": 0.0, "prompt_accuracy": 0.5, "images": 2}
+ROW |= {"drafter_nfe": 0.0, "tokens_per_cycle": 1.0, "mean_depth": 0.0, "prompt_accuracy": 0.5, "images": 1}
 ROW |= {"mean_nodes": 1.0, "target_ms_per_cycle": 1.0, "drafter_ms_per_cycle": 0.0, "host_ms_per_cycle": 0.1}
 SAMPLER = {"guidance": 1.0, "temperature": 1.0, "top_k": 0, "top_p": 1.0}
 PLAIN = {"policy": "none", "policy_settings": {}, "rule": "point", "rule_settings": {}}

@@ -22,8 +22,8 @@ from tests.readers.registry import (
     trace_file,
     written,
 )
+from tests.run_logs import log_bytes
 from underpaint.artifacts.results import ResultsError, read_results
-from underpaint.artifacts.run_log import log_bytes
 from underpaint.runtime.evaluation.drawing_log import DrawingLog
 from underpaint.runtime.evaluation.replay import ReplayLog
 from underpaint.sim.replay.trace import load

@@ -27,13 +27,13 @@ from underpaint.artifacts.model_families import TEXTURED_FAMILY
 from underpaint.artifacts.model_index import read_index
 from underpaint.artifacts.scaled_rows import ScaledRows
 from underpaint.cli.app import app
-from underpaint.export.decoders import GraphFormat, export_decoders, round_shared_target
+from underpaint.export.decoder_weights import round_to_scaled_rows
+from underpaint.export.decoders import GraphFormat, export_decoders
 from underpaint.export.device_engines import write_device_graphs
 from underpaint.export.store import Origin
 from underpaint.export.trained_models import export_all
 from underpaint.models.checkpoints import load_drafter, load_target, load_whole
 from underpaint.models.text import with_condition_table
-from underpaint.models.weights import narrowed, widened
 from underpaint.runtime.device.weights import read_decoder
 from underpaint.runtime.drawing import Drawing, draw, noise_of
 from underpaint.runtime.engines.context import EngineContext, EngineError
@@ -50,7 +50,7 @@ from underpaint.runtime.pipeline import Pipeline, _tables
 from underpaint.training.grids import on_grid
 from underpaint.training.loop import CHECKPOINT, save_atomically
 from underpaint.zoo import load
-from underpaint.zoo.textured_prompts import no_textured_prompt, parse_textured, side_word_id, textured_word_ids
+from underpaint.zoo.textured_prompts import parse_textured, side_word_id, textured_word_ids
 
 pytestmark = pytest.mark.usefixtures("rough_costs")
 OPEN = partial(Pipeline.open, context=EngineContext(threads=1))
@@ -151,9 +151,11 @@ def test_one_file_of_weights_serves_both_grids(models: Path, kind: str) -> None:
     assert low.recipe == high.recipe == f"underpaint train world && underpaint export {kind}"
 
 
-def test_what_is_stored_is_the_rounded_model_of_the_repository(runs: Path, models: Path) -> None:
+def test_what_is_stored_is_the_rounded_model(runs: Path, models: Path) -> None:
     trained = load_whole(runs / "guided" / CHECKPOINT)["model"]
-    wanted = widened(narrowed(trained))
+    rounded = load_target(runs / "guided" / CHECKPOINT)
+    round_to_scaled_rows(rounded)
+    wanted = rounded.state_dict()
     stored = load_file(models / "target.safetensors")
     matrix, scale = stored["layers.0.gate_up"], stored["layers.0.gate_up.scale"]
     assert (matrix.dtype, scale.dtype) == (np.int8, np.float16)
@@ -166,7 +168,7 @@ def test_what_is_stored_is_the_rounded_model_of_the_repository(runs: Path, model
 
 def test_other_readers_get_the_same_numbers(runs: Path, models: Path) -> None:
     target = load_target(runs / "guided" / CHECKPOINT)
-    round_shared_target(target)
+    round_to_scaled_rows(target)
     for name, grid in (("target64", 8), ("target128", 16)):
         located = load.locate(name, "target", models)
         read = read_decoder(load_elsewhere("", located), torch.device("cpu"))
@@ -224,13 +226,13 @@ def test_products_in_8_bits_of_weights_without_a_scale_are_refused(tmp_path: Pat
 
 def test_each_grid_is_told_its_own_side_by_one_prompt(runs: Path, pipeline: Pipeline) -> None:
     target = load_target(runs / "guided" / CHECKPOINT)
-    round_shared_target(target)
+    round_to_scaled_rows(target)
     asked = pipeline.condition(TEXT)
     low = pipeline.low_target(asked, WARM, 2, int8=False).model._target
     for engine, side in ((low, 64), (pipeline.high, 128)):
         tokens = engine.encoder.encode(asked).tokens
         assert tokens[0, -1] - engine.vocab_size == side_word_id(side)
-        words = torch.from_numpy(np.stack([textured_word_ids(parse_textured(TEXT), side), no_textured_prompt()]))
+        words = torch.from_numpy(np.stack([textured_word_ids(parse_textured(TEXT), side), np.zeros(12, np.int64)]))
         with torch.no_grad():
             logits, _ = on_grid(target, side // 8)(torch.zeros(2, (side // 8) ** 2, dtype=torch.int64), words)
         wanted = sampling_probs(logits[:, :1].numpy(), WARM)

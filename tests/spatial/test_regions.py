@@ -8,7 +8,7 @@ from tests.spatial.checks import check_fronts, check_islands, check_regions, che
 from underpaint.algos.arrays import BoolArray
 from underpaint.algos.protocols import Grid
 from underpaint.algos.spatial.islands import island_fronts, label_islands
-from underpaint.algos.spatial.neighbourhood import expanded, neighbourhood
+from underpaint.algos.spatial.neighbourhood import expanded
 from underpaint.algos.spatial.resolution import ResolutionMap
 from underpaint.algos.spatial.row_front import RowFront, front_steps
 
@@ -59,12 +59,11 @@ def test_radius_zero_and_the_cells_before_the_first_rejection() -> None:
 
 @QUICK
 @given(st.integers(1, 5), st.integers(1, 5), st.integers(1, 4))
-def test_blocks_and_their_low_cells_are_inverse(height: int, width: int, ratio: int) -> None:
+def test_blocks_lie_under_their_low_cells(height: int, width: int, ratio: int) -> None:
     grids = ResolutionMap(Grid(height, width), Grid(height * ratio, width * ratio))
-    blocks, over = grids.blocks(), grids.low_cells()
+    blocks = grids.blocks()
     assert sorted(blocks.reshape(-1).tolist()) == list(range(grids.high.cells))
     for low, block in enumerate(blocks):
-        assert np.all(over[block] == low)
         assert {(cell // grids.high.width // ratio, cell % grids.high.width // ratio) for cell in block.tolist()} == {
             divmod(low, width)
         }
@@ -104,11 +103,9 @@ def test_a_window_below_one_or_beyond_the_grid(window: int) -> None:
         front_steps(Grid(3, 5), window)
 
 
-def test_masks_and_cells_that_are_none() -> None:
+def test_masks_that_are_none() -> None:
     for mask in (np.ones((2, 2)), np.ones(4, dtype=np.bool_), np.ones((0, 3), dtype=np.bool_)):
         with pytest.raises(ValueError, match="expected a bool grid"):
             label_islands(mask)
-    with pytest.raises(ValueError, match=r"expected cell in 0..5"):
-        neighbourhood(Grid(2, 3), 6, 0, 0)
     with pytest.raises(ValueError, match="not ready"):
         RowFront.over(np.ones((2, 2), dtype=np.bool_), 1).after([2])

@@ -13,7 +13,6 @@ from tests.training.test_target import data, run
 from underpaint.models.checkpoints import load_drafter, load_target, load_whole, read
 from underpaint.models.decoder import Decoder, causal_bias
 from underpaint.models.text import new_drafter, share_ends
-from underpaint.models.weights import restore, store
 from underpaint.training import drafter as recipes
 from underpaint.training.drafter import (
     Distillation,
@@ -187,15 +186,6 @@ def test_other_grids_than_the_target_s_are_refused(tmp_path: Path, target: Path)
     with pytest.raises(ValueError, match="got one of one grid"):
         train_drafter(tmp_path / "x", {4: data(4)}, tmp_path / "one.pt", settings=SETTINGS, loop=LOOP)
     assert not (tmp_path / "x").exists()
-
-
-def test_a_drafter_goes_on_from_the_weights_of_a_repository(tmp_path: Path, target: Path) -> None:
-    grids = {side: data(side) for side in (2, 4)}
-    train_drafter(tmp_path / "first", grids, target, settings=SETTINGS, loop=replace(LOOP, steps=2))
-    store(tmp_path / "first" / CHECKPOINT, "tiny", "no command", tmp_path / "weights")
-    restored = restore("tiny", tmp_path / "second", tmp_path / "weights")
-    longer = replace(LOOP, steps=4)
-    assert train_drafter(restored.parent, grids, target, settings=SETTINGS, loop=longer).step == 4
 
 
 def test_widths_must_agree() -> None:

@@ -13,10 +13,9 @@ from torch.nn import functional
 from tests.models.tiny import CAPTION_DIM, TINY, tiny_tokens
 from underpaint.models.checkpoints import load_target, load_whole, target_of
 from underpaint.models.text import CaptionedTarget
-from underpaint.models.weights import restore, store
 from underpaint.training import target as recipes
 from underpaint.training.grids import GridData, batch_at, on_grid
-from underpaint.training.loop import LoopSettings, save_atomically
+from underpaint.training.loop import LoopSettings
 from underpaint.training.precision import autocast
 from underpaint.training.target import CONFIG, TargetSettings, expand_depth, train_target
 from underpaint.training.tokens import TokenSet
@@ -178,28 +177,6 @@ def test_another_run_in_the_folder_is_refused(tmp_path: Path) -> None:
         run(tmp_path, steps=2, seed=1)
     with pytest.raises(ValueError, match="Give the same to continue it"):
         run(tmp_path, steps=2, settings=replace(SETTINGS, batch=5))
-
-
-def test_a_run_that_names_settings_of_before_goes_on(tmp_path: Path) -> None:
-    path = tmp_path / "checkpoint.pt"
-    run(tmp_path, steps=1)
-    saved = load_whole(path)
-    saved["runs"][-1]["how"]["settings"] |= {"scenes": 20000, "validation_scenes": 500}
-    save_atomically(saved, path)
-    run(tmp_path, steps=2)
-    assert load_whole(path)["step"] == 2
-
-
-def test_a_target_goes_on_from_the_weights_of_a_repository(tmp_path: Path) -> None:
-    """They bring its config from JSON, with lists in place of tuples: the same model. Their batches are not gone on."""
-    run(tmp_path / "first", steps=2)
-    store(tmp_path / "first" / "checkpoint.pt", "tiny", "no command", tmp_path / "weights")
-    held = load_whole(restore("tiny", tmp_path / "second", tmp_path / "weights"))
-    assert held["config"]["decoder"]["image_start_ids"] == []
-    run(tmp_path / "second", steps=4, settings=replace(SETTINGS, batch=5))
-    assert load_whole(tmp_path / "second" / "checkpoint.pt")["step"] == 4
-    with pytest.raises(ValueError, match="Give the same to continue it"):
-        run(tmp_path / "second", steps=6)
 
 
 def test_cells_of_things_weigh_more(tmp_path: Path) -> None:

@@ -15,14 +15,12 @@ from tests.training.sprites import made_up_sprites
 from underpaint.cli.train.commands import app
 from underpaint.models.checkpoints import load_whole
 from underpaint.models.judge import JudgeConfig
-from underpaint.models.weights import store
 from underpaint.training import textured_world
 from underpaint.training import tokenizer as recipe
 from underpaint.training.data.art import Report, unheard
 from underpaint.training.data.textured_render import TexturedSheet
 from underpaint.training.drafter import DrafterSettings
 from underpaint.training.drawn import CHUNK
-from underpaint.training.grids import add_grids
 from underpaint.training.judge import JudgeSettings
 from underpaint.training.loop import LoopSettings, TrainingResult
 from underpaint.training.parallel_pictures import DrawingPool
@@ -72,7 +70,7 @@ def test_all_stages_run_and_stand_on_each_other(tmp_path: Path) -> None:
     def run(settings: WorldSettings) -> list[str]:
         stages = textured_stages(tmp_path, pictures, settings=settings, report=lambda *told: heard.append(told))
         assert sum(stage.share for stage in stages) == 100
-        return [one.state for one in train_world(tmp_path, 1, stages, {}, stored=tmp_path / "none")]
+        return [one.state for one in train_world(tmp_path, 1, stages, {})]
 
     assert run(SETTINGS) == ["finished"] * 10
     large = np.fromfile(tmp_path / "tokens" / "train_128.codes", np.int16)
@@ -103,40 +101,6 @@ def test_all_stages_run_and_stand_on_each_other(tmp_path: Path) -> None:
     assert load_whole(tmp_path / "sampler_down_ce" / "checkpoint.pt")["step"] == 3
 
 
-def test_a_target_that_the_repository_keeps_learns_a_larger_grid(tmp_path: Path) -> None:
-    kept, pictures = tmp_path / "kept", MadeUp()
-    stages = textured_stages(tmp_path / "small", pictures, settings=SETTINGS)
-    train_world(tmp_path / "small", 1, stages[:4], {}, stored=tmp_path / "none")
-    for name in ("tokenizer", "target"):
-        store(tmp_path / "small" / name / "checkpoint.pt", f"{name}_textured", "again", kept)
-    larger = replace(SETTINGS, sides=(64, 128, 256), scenes=2, validation_scenes=2, drawings=1, steps=3)
-    stages = textured_stages(tmp_path / "large", pictures, settings=larger)
-    found = {one.name: one for one in train_world(tmp_path / "large", 1, stages, {}, stored=kept)}
-    assert {one.state for one in found.values()} == {"finished", "closed"}
-    # The target goes on from the kept one, two steps old; what stands on it starts anew.
-    assert found["target_shallow"].state == "closed"
-    for stage, figure in (("target", "validation_ce"), ("guided", "validation_kl"), ("drafter", "top1_1")):
-        saved = load_whole(tmp_path / "large" / stage / "checkpoint.pt")
-        assert saved["config"]["grids"] == [8, 16, 32]
-        assert saved["config"]["decoder"]["grid_side"] == 32
-        assert {f"{figure}_{side}" for side in (64, 128, 256)} <= saved["validation"].keys()
-        assert saved["runs"][-1]["first_step"] == (2 if stage == "target" else 0)
-    # Samplers lie between the two that ship.
-    assert load_whole(tmp_path / "large" / "sampler_up_ce" / "checkpoint.pt")["config"]["high"] == [16, 16]
-
-
-def test_weights_with_an_optimiser_or_of_another_grid_keep_their_grids(tmp_path: Path) -> None:
-    for name, extra, grids in (("going on", {"optimizer": {}}, [8]), ("of another grid", {}, [4, 8])):
-        path = tmp_path / f"{name}.pt"
-        saved = {"config": {"grids": grids, "decoder": {"grid_side": grids[-1]}}, "model": {}, **extra}
-        torch.save(saved, path)
-        held = path.read_bytes()
-        add_grids(path, [8, 16])
-        assert path.read_bytes() == held
-    add_grids(tmp_path / "none.pt", [8, 16])
-    assert not (tmp_path / "none.pt").exists()
-
-
 @pytest.mark.parametrize("sides", [(), (64,), (128, 256), (64, 256), (64, 128, 512), (128, 64)])
 def test_a_world_is_of_the_sides_that_ship_and_larger_ones(sides: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match="sides: expected 64,128 or 64,128,256, got"):
@@ -150,7 +114,7 @@ def test_a_drawing_that_was_stopped_goes_on_before_the_drafter_learns(
 
     def run(out: Path, report: Report = unheard) -> list[str]:
         stages = textured_stages(out, MadeUp(), settings=whole, report=report)
-        return [one.state for one in train_world(out, 1, stages[:6], {}, stored=tmp_path / "none")]
+        return [one.state for one in train_world(out, 1, stages[:6], {})]
 
     def interrupt(what: str, done: int, total: int, unit: str) -> None:
         if (what, done, total) == ("drawing pictures of 128 px", CHUNK, 2 * CHUNK):
@@ -177,13 +141,13 @@ def test_a_target_is_trained_on_at_the_lower_rate(tmp_path: Path, monkeypatch: p
     real = textured_world.train_target
     monkeypatch.setattr(textured_world, "train_target", told)
     stages = textured_stages(tmp_path, pictures, settings=SETTINGS)
-    train_world(tmp_path, 1, stages[:4], {}, stored=tmp_path / "none")
+    train_world(tmp_path, 1, stages[:4], {})
     assert rates == [LOOP.learning_rate, GROWN_LOOP.learning_rate]
     assert GROWN_LOOP.learning_rate < LOOP.learning_rate
     if kept:
         (tmp_path / "target_shallow" / "checkpoint.pt").unlink()
         again = textured_stages(tmp_path, pictures, settings=replace(SETTINGS, steps=3))
-        train_world(tmp_path, 1, again[:4], {}, only=["target"], stored=tmp_path / "none")
+        train_world(tmp_path, 1, again[:4], {}, only=["target"])
         assert rates[2:] == [GROWN_LOOP.learning_rate]
         assert starts[2:] == [None]
 
@@ -227,14 +191,3 @@ def test_a_folder_from_before_a_stage_goes_on_and_options_reach_the_stages(
     monkeypatch.setenv("CXX", "python3")
     assert CliRunner().invoke(app, [*command, "--compile", "--workers", "3"]).exit_code == 0
     assert told == [(False, 1), (True, 3)]
-
-
-def test_storing_by_command(tmp_path: Path) -> None:
-    stages = textured_stages(tmp_path / "world", MadeUp(), settings=SETTINGS)
-    train_world(tmp_path / "world", 1, stages[:1], {}, stored=tmp_path / "none")
-    checkpoint, out = str(tmp_path / "world" / "tokenizer" / "checkpoint.pt"), str(tmp_path / "weights")
-    done = CliRunner().invoke(app, ["store", checkpoint, "tiny", "--recipe", "underpaint train world", "--out", out])
-    assert done.exit_code == 0, done.output
-    assert sorted(path.name for path in (tmp_path / "weights").iterdir()) == ["tiny.json", "tiny.safetensors"]
-    wrong = CliRunner().invoke(app, ["store", checkpoint, "../tiny", "--recipe", "again", "--out", out])
-    assert wrong.exit_code == 2

@@ -13,7 +13,6 @@ RUNNER = CliRunner()
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["near-duplicates", "--resolution", "99"],
         ["tokenizer", "--steps", "0"],
         ["tokenizer", "--minutes", "-1"],
         ["tokenizer", "--device", "tpu"],
@@ -38,5 +37,5 @@ def test_an_absent_tokenizer_is_named(tmp_path: Path) -> None:
 def test_every_recipe_is_listed() -> None:
     result = RUNNER.invoke(app, ["--help"])
     assert result.exit_code == 0
-    for name in ("tokenizer", "judge", "sampler", "superres", "world", "store", "add-guidance", "near-duplicates"):
+    for name in ("tokenizer", "judge", "sampler", "superres", "world"):
         assert name in result.output

@@ -1,4 +1,4 @@
-"""A world: stages in order, each continued, closed stages untouched, weights of the repository where a run is lost."""
+"""A world: stages in order, each continued, closed stages untouched."""
 
 import json
 from dataclasses import replace
@@ -10,8 +10,7 @@ import torch
 from torch import nn
 
 from tests.training.test_tokenizer import LOOP, SETTINGS, TINY_VQ, flat_pictures
-from underpaint.models.checkpoints import load_whole, read
-from underpaint.models.weights import store
+from underpaint.models.checkpoints import read
 from underpaint.training import loop
 from underpaint.training.loop import CHECKPOINT, LoopSettings, Loss, TrainingResult, save_atomically, train
 from underpaint.training.tokenizer import train_tokenizer
@@ -73,67 +72,6 @@ def test_asked_for_stages_alone_are_trained(tmp_path: Path) -> None:
         train_world(tmp_path, 3, stages, ABOUT, only=["drafter"])
 
 
-def test_stored_weights_serve_only_on_what_they_stand_on(tmp_path: Path) -> None:
-    begun: list[tuple[str, float | None]] = []
-
-    def stage(name: str) -> Stage:
-        def run(folder: Path, minutes: float) -> TrainingResult:
-            path = folder / CHECKPOINT
-            begun.append((name, float(load_whole(path)["model"]["weight"]) if path.exists() else None))
-            return TrainingResult(1, True, {})
-
-        return Stage(name, 1, run, weights=name)
-
-    stored = tmp_path / "weights"
-    told = {"step": 1, "elapsed_seconds": 1.0, "validation": {}, "runs": []}
-    for name, value in (("tokenizer", 1.0), ("target", 2.0), ("other", 3.0)):
-        path = tmp_path / name / CHECKPOINT
-        save_atomically({"config": {"kind": name}, "model": {"weight": torch.tensor(value)}} | told, path)
-        store(path, name, "underpaint train world", stored)
-    stages = [stage("tokenizer"), stage("target")]
-    train_world(tmp_path / "a", 1, stages, ABOUT, only=["target"], stored=stored)
-    train_world(tmp_path / "b", 1, stages, ABOUT, stored=stored)
-    assert begun == [("target", 2.0), ("target", 2.0)]  # a tokenizer that a stored target stands on is not trained on
-    begun.clear()
-    save_atomically(load_whole(tmp_path / "other" / CHECKPOINT), tmp_path / "c" / "tokenizer" / CHECKPOINT)
-    train_world(tmp_path / "c", 1, stages, ABOUT, stored=stored)
-    assert begun == [("tokenizer", 3.0), ("target", None)]
-
-
-def test_a_start_is_not_trained_where_the_repository_has_what_it_is_the_start_of(tmp_path: Path) -> None:
-    begun: list[tuple[str, float, float | None]] = []
-
-    def stage(name: str, share: float, start_of: str | None = None) -> Stage:
-        def run(folder: Path, minutes: float) -> TrainingResult:
-            path = folder / CHECKPOINT
-            begun.append((name, minutes, float(load_whole(path)["model"]["weight"]) if path.exists() else None))
-            return TrainingResult(1, True, {})
-
-        return Stage(name, share, run, weights=name, start_of=start_of)
-
-    told = {"step": 1, "elapsed_seconds": 1.0, "validation": {}, "runs": []}
-    stages = [stage("tokenizer", 1), stage("shallow", 2, "target"), stage("target", 3)]
-    for number, name in enumerate(("tokenizer", "target", "shallow")):
-        path = tmp_path / name / CHECKPOINT
-        save_atomically({"config": {"kind": name}, "model": {"weight": torch.tensor(float(number))}} | told, path)
-        store(path, name, "underpaint train world", tmp_path / "stored")
-        if name == "tokenizer":
-            continue
-        begun.clear()
-        found = train_world(tmp_path / f"with {name}", 1, stages, ABOUT, stored=tmp_path / "stored")
-        assert [one.state for one in found] == ["closed", "closed", "finished"]
-        assert begun == [("target", 50.0, 1.0)], "its start's share is its own"
-    begun.clear()
-    judged = [stages[0], replace(stage("judge", 1), needed=False), stages[2]]
-    store(tmp_path / "shallow" / CHECKPOINT, "judge", "underpaint train world", tmp_path / "stored")
-    train_world(tmp_path / "judged", 1, judged, ABOUT, stored=tmp_path / "stored")
-    assert begun == [("judge", 12.0, 2.0), ("target", 36.0, 1.0)], "a judge that nothing learns from goes on"
-    (tmp_path / "stored" / "target.json").unlink()
-    begun.clear()
-    train_world(tmp_path / "without", 1, stages, ABOUT, stored=tmp_path / "stored")
-    assert begun == [("shallow", 20.0, 2.0), ("target", 30.0, None)]
-
-
 def test_another_world_in_the_folder_is_refused(tmp_path: Path) -> None:
     stages = [Recorder().stage("tokenizer", 1)]
     train_world(tmp_path, 1, stages, ABOUT)
@@ -141,9 +79,7 @@ def test_another_world_in_the_folder_is_refused(tmp_path: Path) -> None:
         ValueError, match=r"holds a world of seed 0, now wanted 1\. Give the same to continue it, or another --out"
     ):
         train_world(tmp_path, 1, stages, ABOUT | {"seed": 1})
-    about = tmp_path / "world.json"
-    about.write_text(json.dumps({**ABOUT, "settings": {"target": {"batch": 2, "validation_scenes": 500}}}))
-    train_world(tmp_path, 1, stages, {**ABOUT, "settings": {"target": {"batch": 2}}})
+    (tmp_path / "world.json").write_text(json.dumps({**ABOUT, "settings": {"target": {"batch": 2}}}))
     other = {**ABOUT, "settings": {"target": {"batch": 3, "width": None}}}
     told = r"a world of settings\.target\.batch 2, now wanted 3; settings\.target\.width 'not set', now wanted None\."
     with pytest.raises(ValueError, match=told):
@@ -163,23 +99,17 @@ def test_wrong_worlds_are_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "world.json").exists()
 
 
-def test_a_real_stage_goes_on_from_its_checkpoint_or_from_weights_alone(tmp_path: Path) -> None:
+def test_a_real_stage_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     def recipe(steps: int) -> Stage:
         def run(folder: Path, minutes: float) -> TrainingResult:
             own = replace(LOOP, steps=steps, minutes=minutes)
             return train_tokenizer(folder, flat_pictures, config=TINY_VQ, settings=SETTINGS, loop=own)
 
-        return Stage("tokenizer", 1, run, weights="tiny")
+        return Stage("tokenizer", 1, run)
 
-    stored = tmp_path / "weights"
-    (first,) = train_world(tmp_path / "a", 1, [recipe(11)], ABOUT, stored=stored)
-    (again,) = train_world(tmp_path / "a", 1, [recipe(13)], ABOUT, stored=stored)
+    (first,) = train_world(tmp_path / "a", 1, [recipe(11)], ABOUT)
+    (again,) = train_world(tmp_path / "a", 1, [recipe(13)], ABOUT)
     assert (first.outcome and first.outcome.step, again.outcome and again.outcome.step) == (11, 13)
-    store(tmp_path / "a" / "tokenizer" / CHECKPOINT, "tiny", "underpaint train world", stored)
-    (lost,) = train_world(tmp_path / "b", 1, [recipe(15)], ABOUT, stored=stored)
-    assert lost.outcome is not None
-    assert lost.outcome.step == 15
-    assert [run["first_step"] for run in load_whole(tmp_path / "b" / "tokenizer" / CHECKPOINT)["runs"]][-1] == 13
 
 
 def test_a_full_disk_keeps_what_was_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,7 +135,7 @@ def test_a_full_disk_keeps_what_was_trained(tmp_path: Path, monkeypatch: pytest.
 
 def test_a_missing_checkpoint_of_a_world_names_the_command_that_makes_worlds(tmp_path: Path) -> None:
     for folder in (tmp_path / "world", tmp_path / "other"):
-        train_world(folder, 1, [Recorder().stage("tokenizer", 1)], ABOUT, stored=tmp_path / "none")
+        train_world(folder, 1, [Recorder().stage("tokenizer", 1)], ABOUT)
         with pytest.raises(
             FileNotFoundError, match=f"train one with `underpaint train world --hours 12 --out {folder}`"
         ):

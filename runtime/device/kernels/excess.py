@@ -1,6 +1,6 @@
 """What a distribution still owes once a token was offered from another one: a draw from it, with no scratch.
 
-The reference is `algos.accept.proposals.excess` and `algos.chance.index_of`.
+The reference is `algos.accept.walk.excess` and `algos.chance.index_of`.
 """
 
 from underpaint.runtime.device.kernels.row_maths import scale_for

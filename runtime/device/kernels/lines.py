@@ -1,6 +1,6 @@
 """End-of-line tokens in a cycle: a node whose cell ends a line of the picture is followed by one.
 
-The reference is `runtime.engines.eol_tokens`. A pass over N nodes has 2 N positions: node i in slot i, the token behind
+The reference is `engines.pass_inputs`. A pass over N nodes has 2 N positions: node i in slot i, the token behind
 it in slot N + i, which stands idle where the node ends no line.
 """
 

@@ -1,4 +1,4 @@
-"""What each sibling was proposed from, as `algos.accept.proposals.proposal_distributions`."""
+"""What each sibling was proposed from, as `algos.accept.walk.proposal_distributions`."""
 
 from underpaint.algos.tree import Drawn
 from underpaint.runtime.device.language import kernel, tl

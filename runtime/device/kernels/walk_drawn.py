@@ -1,6 +1,6 @@
 """The walk over drawn siblings: speculative sampling, multi-round, without replacement, and LANTERN's forms of them.
 
-The reference is `algos.accept.proposals.try_siblings` and, with pools, `algos.accept.lantern.Pooling.try_drawn`.
+The reference is `algos.accept.walk.try_siblings` and, with pools, `algos.accept.lantern.Pooling.try_drawn`.
 """
 
 import torch

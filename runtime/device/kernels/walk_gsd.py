@@ -163,7 +163,9 @@ def walk_gsd_kernel(
                         if KIND != POINTS:
                             chance += tl.load(offered + other)
                 other = proposed
-                for _ in range(0, tl.minimum(groups.group - groups.before - 1, V - 1 - rank)):  # trips: groups.group - groups.before - 1
+                for _ in range(
+                    0, tl.minimum(groups.group - groups.before - 1, V - 1 - rank)
+                ):  # trips: groups.group - groups.before - 1
                     other = beside(rest, V, other, False, RISING, BLOCK)
                     if alike(rest, groups, proposed, other, EBLOCK):
                         mass += tl.load(rest + other)

@@ -122,6 +122,8 @@ def lantern_walk(rule: Lantern | LanternPP, shape: Shape, device: torch.device) 
 
     def decide(tree: BatchTree, depths: Tensor, out: Verdicts) -> None:
         moved = row_bytes(tree, shape.levels + 1, 4 + 8 + 8)
-        launch_walk(walk_lantern_kernel, shape, tree, out, moved, pools, left, BLOCK=tile(shape.vocab_size), **constants)
+        launch_walk(
+            walk_lantern_kernel, shape, tree, out, moved, pools, left, BLOCK=tile(shape.vocab_size), **constants
+        )
 
     return decide

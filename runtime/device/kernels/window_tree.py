@@ -1,6 +1,6 @@
 """A Jacobi window as a tree: candidates beside its first drafts, and what the drafts behind an accepted path follow.
 
-The reference is `algos.spatial.window_tree`.
+The reference is `algos.spatial.window_drafts`.
 """
 
 from torch import Tensor

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from PIL import Image
 
-from underpaint.artifacts.input_file import read_once
+from underpaint.artifacts.files import read_once
 from underpaint.artifacts.manifest import write_beside
 from underpaint.artifacts.strict_json import parse_json
 from underpaint.runtime.evaluation.prompt_source import lines_of, split_lines

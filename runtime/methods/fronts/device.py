@@ -30,8 +30,7 @@ from underpaint.runtime.device.kernels.row_verdicts import judge_drafts, settle_
 from underpaint.runtime.device.kernels.tree_meta import MOST_NODES
 from underpaint.runtime.device.low_models import LowDraft, check_lines
 from underpaint.runtime.device.state import Envelope
-from underpaint.runtime.methods.fronts.jacobi_fronts import JacobiFrontsConfig
-from underpaint.runtime.methods.fronts.zipar import ZiparConfig
+from underpaint.runtime.methods.fronts.method import JacobiFrontsConfig, ZiparConfig
 from underpaint.runtime.methods.method import DecodingMethod
 
 

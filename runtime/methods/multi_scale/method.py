@@ -2,34 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Final, Literal
 
-import numpy as np
-
-from underpaint.algos.arrays import IntArray
-from underpaint.algos.bounds import MOST_CELLS, Bounds, Cells, Codes, Share
-from underpaint.algos.chance import Chance
 from underpaint.algos.numbers import MOST_FACTOR
+from underpaint.algos.registry import MOST_CELLS, Bounds, Cells, Codes, Share, Tune
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.spatial.cell_rule import CellRule, Kind, cell_rule, pooled_codes
-from underpaint.algos.spatial.mulo import Order, Repair, RepairCycle, RowDraft, RowDrafter, repair_cycles
-from underpaint.algos.spatial.target import GridTarget
-from underpaint.algos.spatial.zipar import zipar
-from underpaint.algos.tree import NO_TOKEN
+from underpaint.algos.spatial.mulo import Order, Repair
 from underpaint.runtime.conditions import Condition
 from underpaint.runtime.methods.method import (
     DecodingMethod,
-    DecodingResult,
     DecodingSession,
-    DecodingSteps,
     ModelTables,
     PipelineModels,
-    Preview,
     SessionTimers,
 )
-from underpaint.runtime.methods.method_config import LoopConfig
 from underpaint.runtime.methods.multi_scale.low_rows import LowRows, TimedResampler
+from underpaint.runtime.methods.multi_scale.sessions import MuloSession, preview_session
+from underpaint.runtime.methods.registry import METHODS, LoopConfig, MethodSpec, Preset
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,15 +45,15 @@ class MuloConfig(Repair, LoopConfig):
     """
 
     order: Order = "serial"
-    window: Cells | None = 2
-    tau: Annotated[float, Bounds(0.0, MOST_FACTOR)] = 0.1
-    k: Codes | None = 0
+    window: Annotated[Cells | None, Tune((1, 2, 4, 8))] = 2
+    tau: Annotated[float, Bounds(0.0, MOST_FACTOR), Tune((0.1, 0.2, 0.3, 0.5, 0.6, 0.8))] = 0.1
+    k: Annotated[Codes | None, Tune((0, 10, 30, 100))] = 0
     rows: Cells | None = None
     rule: Kind = "pooled"
     delta: Share = 0.3
     resampler: str = "latent"
     ratio: Annotated[int, Bounds(2, MOST_CELLS)] = 2
-    draft_window: Cells | None = None
+    draft_window: Annotated[Cells | None, Tune((1, 2, 4, 8))] = None
     draft_adaptive: bool = False
     draft_int8: bool | None = None
 
@@ -144,7 +136,7 @@ class MuloMethod(DecodingMethod):
         config, grid = self.config, models.grid
         preview = models.preview(condition, config.target_sampling(sampling))
         if preview is not None:
-            return _preview_session(preview, self)
+            return preview_session(preview, self)
         config.check(grid)
         low = models.low_target(condition, sampling, config.ratio, int8=config.draft_int8)
         resampler = TimedResampler(models.resampler(config.resampler, config.ratio))
@@ -164,70 +156,83 @@ class MuloMethod(DecodingMethod):
         return MuloSession(timers, target.model, drafter, self, rows * config.ratio)
 
 
-class MuloSession(DecodingSession):
-    """A session that tells its models: what draws rows, and what verifies them."""
-
-    def __init__(
-        self, timers: SessionTimers, target: GridTarget, drafter: LowRows, method: MuloMethod, rows_per_cycle: int
-    ) -> None:
-        """Args are those of `repair_cycles`; `method` holds its rule and its repair."""
-
-        def start(chance: Chance) -> DecodingSteps:
-            return _repaired(target, drafter, method, rows_per_cycle, chance)
-
-        super().__init__(timers, start)
-        self.target, self.drafter, self.rows_per_cycle = target, drafter, rows_per_cycle
+_EARLIER: Final = "measured on earlier models (git show cd40511:docs/results/mulo-sd.md)"
+_LOW_IN_8_BITS: Final = "measured: on 48 prompts apart (docs/explanation/mulo-sd.md); not in the papers"
+_MEASURED: Final[Mapping[str, str]] = {
+    "draft_window": "measured: on 100 prompts apart from those reported (docs/explanation/scenes.md)",
+    "tau, window": "measured: on 40 prompts apart from those reported (docs/explanation/scenes.md)",
+    "k": "measured: on 12 prompts apart from those reported (docs/explanation/scenes.md)",
+    "radius": _EARLIER,
+    "draft_int8": _LOW_IN_8_BITS,
+}
+_GUESS: Final = "our guess: the paper does not publish it"
+_MULO: Final = "arXiv 2601.05149"
 
 
-def _repaired(
-    target: GridTarget, drafter: RowDrafter, method: MuloMethod, rows_per_cycle: int, chance: Chance
-) -> DecodingSteps:
-    """Yield the cycles of an image, then return what they came to."""
-    cycles: list[RepairCycle] = []
-    for cycle in repair_cycles(target, drafter, method.rule, method.config, rows_per_cycle, chance):
-        cycles.append(cycle)
-        yield cycle
-    stays = np.any([(cycle.draft != NO_TOKEN) & ~cycle.region for cycle in cycles], axis=0)
-    return DecodingResult(
-        cycles[-1].tokens.reshape(-1),
-        kept_cells=tuple(np.flatnonzero(stays).tolist()),
-        rejected=sum(int(cycle.rejected.sum()) for cycle in cycles),
-        repairs=tuple(cycles),
+def _mulo(
+    name: str,
+    summary: str,
+    tuned: MuloConfig,
+    paper: MuloConfig,
+    sources: Mapping[str, str],
+    measured: Mapping[str, str] = _MEASURED,
+) -> MethodSpec:
+    guessed = {
+        "tau": f"{_GUESS} (it was chosen to equal LANTERN's GenEval score)",
+        "k, rows": _GUESS,
+        "draft_int8": f"{_MULO}: nothing is said of a low target in another precision",
+    }
+    return MethodSpec(
+        name,
+        summary,
+        Preset(tuned, tuned.at_zero(), measured),
+        Preset(paper, paper.at_zero(), {**guessed, **sources}),
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _EnlargedPreview:
-    """Implements `algos.spatial.mulo.RowDrafter`: proposes the whole picture, from its preview."""
+_V1: Final = {
+    "order, window": f"{_MULO}v1: the rejected cells and those around them, redrawn serially in raster order",
+    "radius": f"{_MULO}v1: l = 1, a neighbourhood of 3 x 3",
+    "resampler": f"{_MULO}v1: row-causal networks between the resolutions",
+}
+_ISLANDS: Final = {
+    "order": f"{_MULO} (CVPR 2026): 8-connected islands, redrawn side by side",
+    "window, draft_window": f"{_MULO} (CVPR 2026): ZipAR's order in islands and in drafting; the width is our guess",
+    "radius": f"{_MULO}: l = 1",
+    "resampler": f"{_MULO} (CVPR 2026): super-resolution through pictures, the default there",
+}
+_PAPER_V1: Final = MuloConfig(tau=0.3, k=30, radius=1, order="serial", window=None, draft_int8=False)
 
-    tokens: IntArray
-
-    def propose(self, tokens: IntArray, rows: range, chance: Chance) -> RowDraft:
-        return RowDraft(self.tokens)
-
-
-def _preview_session(preview: Preview, method: MuloMethod) -> DecodingSession:
-    """MuLo-SD on a model that draws a preview: draw that, enlarge it, verify all of the picture by it, and repair.
-
-    The preview is part of what the model draws. A lossless method draws it in raster order, whatever `draft_window`.
-    `ratio` and `resampler` are of other models. Tokens are the preview's, then the picture's; `repairs` are of the
-    picture.
-
-    Raises:
-        ValueError: `rows` is set, or the settings do not fit the picture's grid.
-    """
-    config, small = method.config, preview.small
-    config.check(preview.large)
-    if config.rows is not None:
-        raise ValueError(f"rows: this model draws its whole preview first, got {config.rows}; set rows=none")
-    window = small.width if config.draft_window is None or method.lossless else config.draft_window
-
-    def start(chance: Chance) -> DecodingSteps:
-        drawn = zipar(preview.small_target(config.greedy), window, chance.cycle(1), adaptive=config.draft_adaptive)
-        drafter = _EnlargedPreview(preview.enlarge(drawn.tokens))
-        target = preview.large_target(drawn.tokens)
-        made: DecodingResult = yield from _repaired(target, drafter, method, preview.large.height, chance)
-        kept = tuple(small.cells + cell for cell in made.kept_cells or ())
-        return made._replace(tokens=np.concatenate([drawn.tokens, made.tokens]), kept_cells=kept)
-
-    return DecodingSession(SessionTimers(preview.timer), start)
+for _spec in (
+    _mulo(
+        "mulo",
+        "MuLo-SD, first version: drafted at half the resolution, rejected cells and those around them redrawn serially",
+        MuloConfig(),
+        _PAPER_V1,
+        _V1,
+        {
+            "tau, k": "measured: on 12 prompts apart, for 'mulo-islands' then",
+            "radius, window": _EARLIER,
+            "draft_int8": _LOW_IN_8_BITS,
+        },
+    ),
+    _mulo(
+        "mulo-islands",
+        "MuLo-SD with row fronts: in drafting, and in repair of islands side by side",
+        MuloConfig(tau=0.6, radius=0, order="islands", window=1, draft_window=4),
+        MuloConfig(tau=0.3, k=30, order="islands", window=8, draft_window=8, resampler="superres", draft_int8=False),
+        _ISLANDS,
+    ),
+    _mulo(
+        "mulo-raster",
+        "MuLo-SD's ablation: everything after the first rejected cell is redrawn",
+        MuloConfig(reject="raster", window=None),
+        MuloConfig(tau=0.3, k=30, reject="raster", window=None, draft_int8=False),
+        {**_V1, "reject": f"{_MULO}: the ablation of local repair"},
+        {
+            "tau, k, radius, window": "not tuned: an ablation, at the threshold of 'mulo'",
+            "draft_int8": _LOW_IN_8_BITS,
+        },
+    ),
+):
+    METHODS.register(_spec)

@@ -36,12 +36,13 @@ from underpaint.runtime.methods.method import (
     RuleWatcher,
     SessionTimers,
 )
-from underpaint.runtime.methods.method_config import MethodConfig, Preset, build_rule, no_settings, scaled_to
+from underpaint.runtime.methods.registry import MethodConfig, Preset, build_rule, no_settings, scaled_to
 from underpaint.runtime.methods.settings import (
     Shown,
     read_parts,
     settings_by_default,
     settings_of,
+    settings_to_tune,
     split_settings,
 )
 from underpaint.runtime.methods.trees.beside import DrawnSettings, shown_window, window_plan, window_settings
@@ -119,6 +120,17 @@ class TreeConfig(MethodConfig):
             record["drawn"] = {**settings_by_default(DrawnSettings), **self.drawn}
         return record | ({"cost_curve": self.cost_curve} if self.cost_curve else {})
 
+    def to_tune(self) -> dict[str, list[str]]:
+        rule = RULES[self.rule].make
+        grid = settings_to_tune(rule, {**settings_by_default(rule, GIVEN_BY_ENGINE), **self.rule_settings}, "rule")
+        if self.policy != NO_POLICY:
+            policy = POLICIES[self.policy].make
+            values = {**settings_by_default(policy, GIVEN_BY_ENGINE), **self.policy_settings}
+            grid |= settings_to_tune(policy, values, "policy")
+        if self.skipping is not None:
+            grid |= settings_to_tune(Skipping, {**settings_by_default(Skipping), **self.skipping}, "skipping")
+        return grid
+
     def with_rule(self, rule: str, temperature: float) -> TreeConfig:
         """See `MethodConfig`; at temperature 0 the rule is replaced by its greedy variant."""
         if self.policy == NO_POLICY:
@@ -195,7 +207,7 @@ class TreeConfig(MethodConfig):
                 policy_settings={**costs, **self.policy_settings},
                 cost_curve=tables.costs.fingerprint if taken else self.cost_curve,
             )
-            return cost_aware.build(method, tables._replace(costs=None))
+            return cost_aware.build(method, dataclasses.replace(tables, costs=None))
         rule = build_rule(self.rule, self.rule_settings, tables)
         lossless = RULES[self.rule].is_lossless(self.rule_settings)
         if self.policy == NO_POLICY:

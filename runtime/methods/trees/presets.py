@@ -6,8 +6,7 @@ from typing import Final
 
 from underpaint.algos.accept import RULES
 from underpaint.algos.accept.spec import at_temperature
-from underpaint.runtime.methods.method_config import MethodSpec, Preset
-from underpaint.runtime.methods.registry import METHODS
+from underpaint.runtime.methods.registry import METHODS, MethodSpec, Preset
 from underpaint.runtime.methods.settings import Shown
 from underpaint.runtime.methods.trees import settings as chosen
 from underpaint.runtime.methods.trees.method import NO_POLICY, TreeConfig

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from underpaint.runtime.methods.method_config import MOST_PUBLISHED_K, no_settings
+from underpaint.runtime.methods.registry import MOST_PUBLISHED_K, no_settings
 from underpaint.runtime.methods.settings import Shown
 
 NONE: Final = no_settings()

@@ -12,7 +12,7 @@ from underpaint.algos.coupling import noise_of
 from underpaint.algos.protocols import Rule
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.spatial.jacobi import jacobi_cycles
-from underpaint.algos.spatial.jacobi_window import JacobiWindow, drawn_for
+from underpaint.algos.spatial.jacobi_window import Coupling, JacobiWindow, drawn_for
 from underpaint.runtime.conditions import Condition
 from underpaint.runtime.methods.method import (
     GIVEN_BY_ENGINE,
@@ -25,12 +25,13 @@ from underpaint.runtime.methods.method import (
     RuleWatcher,
     SessionTimers,
 )
-from underpaint.runtime.methods.method_config import MethodConfig, build_rule, no_settings
+from underpaint.runtime.methods.registry import METHODS, MethodConfig, MethodSpec, Preset, build_rule, no_settings
 from underpaint.runtime.methods.settings import (
     Shown,
     read_parts,
     settings_by_default,
     settings_of,
+    settings_to_tune,
     split_settings,
 )
 
@@ -77,6 +78,15 @@ class JacobiConfig(MethodConfig):
             "rule": self.rule,
             "rule_settings": {**rule, **self.rule_settings},
         }
+
+    def to_tune(self) -> dict[str, list[str]]:
+        rule = RULES[self.rule].make
+        values = {**settings_by_default(rule, GIVEN_BY_ENGINE), **self.rule_settings}
+        window = settings_to_tune(JacobiWindow, asdict(self.window))
+        if self.window.candidates == 1:  # a chain, which other rules judge than windows of candidates
+            window.pop("candidates")
+        own = {f"window.{name}": tried for name, tried in _named(window).items()}
+        return own | settings_to_tune(rule, values, "rule")
 
     def with_rule(self, rule: str, temperature: float) -> JacobiConfig:
         """See `MethodConfig`. The rule is the same at temperature 0, where distributions are one-hot."""
@@ -142,3 +152,85 @@ class JacobiMethod(DecodingMethod):
 
     def watched(self, watch: Callable[[Rule], RuleWatcher]) -> JacobiMethod:
         return replace(self, rule=watch(self.rule))
+
+
+_SJD: Final = "arXiv 2410.01699 (SJD)"
+_SCD: Final = "arXiv 2510.24211 (SCD)"
+_GSD: Final = "arXiv 2508.07747 (GSD)"
+_PAC: Final = "arXiv 2603.18599 (SJD-PAC)"
+_MEASURED: Final = "measured on earlier models (git show cd40511:docs/results/settings.md)"
+
+
+def _windows(
+    name: str, summary: str, tuned: JacobiConfig, paper: JacobiConfig, sources: Mapping[str, str]
+) -> MethodSpec:
+    tree = ("candidates", "levels") if tuned.window.candidates > 1 else ()
+    measured = dict.fromkeys(("window", "refill", *tree, *tuned.rule_settings), _MEASURED)
+    return MethodSpec(name, summary, Preset(tuned, tuned, measured), Preset(paper, paper, sources))
+
+
+def _coupled(coupling: Coupling, words: str) -> MethodSpec:
+    return _windows(
+        f"scd-{coupling}",
+        f"SCD: a Jacobi window whose drafts are {words} with those that stood there",
+        JacobiConfig(JacobiWindow(12, coupling, "left")),
+        JacobiConfig(JacobiWindow(31, coupling, "random", last_row=True)),
+        {
+            "window": f"{_SCD}, released code's test default: 32 with the committed token; the paper's runs have 64",
+            "refill, last_row": f"{_SCD}, released code",
+        },
+    )
+
+
+_LOOKUP: Final = JacobiConfig(JacobiWindow(8, "maximal", "lookup", passes=True, beside=0.85, last_row=True))
+_LOOKUP_SOURCES: Final = {
+    "window": "measured: on 8 prompts apart from those reported (docs/explanation/scenes.md)",
+    "beside": _MEASURED,
+    "all": "our own method: there is no paper, both presets are the same",
+}
+
+for _spec in (
+    _windows(
+        "sjd",
+        "SJD: a Jacobi window, judged by the distributions of the pass before and drafted anew behind a rejection",
+        JacobiConfig(JacobiWindow(12, "independent", "above")),
+        JacobiConfig(JacobiWindow(15, "independent", "random", last_row=True)),
+        {
+            "window": f"{_SJD}, released code: 16 with the committed token",
+            "refill": f"{_SJD}, released code: a random token; copies of the left cell are an option",
+            "last_row": f"{_SJD}, released code",
+        },
+    ),
+    _coupled("maximal", "coupled maximally"),
+    _coupled("gumbel", "raced by the same noise"),
+    _windows(
+        "sjd-pac",
+        "SJD-PAC: a maximally coupled Jacobi window, with candidates beside the drafts of its first cells",
+        JacobiConfig(JacobiWindow(16, "maximal", "left", candidates=2, levels=1), "without_replacement"),
+        JacobiConfig(JacobiWindow(45, "maximal", "uniform", candidates=4, levels=2), "without_replacement"),
+        {
+            "coupling": f"{_PAC}: adaptive continuation keeps what a maximal coupling keeps",
+            "candidates, levels": f"{_PAC}: K x D = 4 x 3, the root's level counted; the released code has 3 x 3",
+            "window": f"{_PAC}: L = 64 positions a pass, of which the tree of candidates takes 21",
+            "refill": f"{_PAC}, released code: a random token",
+            "rule": f"{_PAC}: candidates without replacement; its code takes the longest path, which is not lossless",
+        },
+    ),
+    MethodSpec(
+        "jacobi-lookup",
+        "a coupled Jacobi window whose drafts are drawn from what the target said beside the same tokens before",
+        *(Preset(_LOOKUP, _LOOKUP, sources) for sources in (_LOOKUP_SOURCES, _LOOKUP_SOURCES)),
+    ),
+    _windows(
+        "gsd",
+        "GSD: a Jacobi window, a token judged together with codes of like probability and like look",
+        JacobiConfig(JacobiWindow(12, "independent", "left"), "gsd", {"group": 14}),
+        JacobiConfig(JacobiWindow(15, "independent", "random", last_row=True), "gsd", {"group": 25}),
+        {
+            "window, refill, last_row": f"{_GSD}, released code, which changes SJD's acceptance alone",
+            "group": f"{_GSD}: G = 25 on COCO",
+            "gap, distance": f"{_GSD}, released code; it measures in the language model's embeddings",
+        },
+    ),
+):
+    METHODS.register(_spec)

@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from underpaint.algos.accept.proposals import excess, normalised
+from underpaint.algos.accept.walk import excess, normalised
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.chance import At, Chance, Role, enumerate_outcomes
 from underpaint.algos.enumeration import target_distribution, total_variation

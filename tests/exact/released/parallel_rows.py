@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from underpaint.algos.accept.proposals import excess
+from underpaint.algos.accept.walk import excess
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.chance import At, Chance, Role
 from underpaint.algos.protocols import Grid

@@ -31,7 +31,7 @@ from underpaint.runtime.device.low_models import LowCondition, LowDraft
 from underpaint.runtime.device.runner import DeviceRunner
 from underpaint.runtime.methods.multi_scale import device as cycles
 from underpaint.runtime.methods.multi_scale.low_rows import LowRows
-from underpaint.runtime.resampling.tokens import TokenResampler
+from underpaint.runtime.resampling.resampler import TokenResampler
 
 PREFIX = 3
 V = CONFIG.vocab_size

@@ -9,9 +9,8 @@ from tests.cli.synthetic_pipeline import SyntheticPipeline
 from underpaint.algos.rows import SamplingParams
 from underpaint.runtime.device.forms import DeviceError, form_of
 from underpaint.runtime.methods.fronts.device import jacobi_form
-from underpaint.runtime.methods.fronts.jacobi_fronts import JacobiFrontsConfig
-from underpaint.runtime.methods.method_config import MethodSpec, Preset
-from underpaint.runtime.methods.registry import METHODS, build_method, resolve
+from underpaint.runtime.methods.fronts.method import JacobiFrontsConfig
+from underpaint.runtime.methods.registry import METHODS, MethodSpec, Preset, build_method, resolve
 
 PIPELINE = SyntheticPipeline()
 

@@ -8,14 +8,13 @@ import torch
 from hypothesis import strategies as st
 
 from tests.runtime.device.trees import UNIFORMS
-from tests.strategies import distributions
-from underpaint.algos.accept.proposals import normalised
+from underpaint.algos.accept.walk import normalised
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.chance import given
 from underpaint.algos.coupling import SampledNoise
 from underpaint.algos.protocols import Grid
 from underpaint.algos.spatial.jacobi_window import HeldWindow, JacobiWindow
-from underpaint.algos.spatial.window_tree import WindowDraft, window_tree
+from underpaint.algos.spatial.window_drafts import WindowDraft, window_tree
 from underpaint.algos.tree import Verdict, root_only
 from underpaint.runtime.device.kernels.couple import couple
 from underpaint.runtime.device.kernels.layout import Lengths, Progress
@@ -27,6 +26,7 @@ from underpaint.runtime.device.kernels.shift import shift
 from underpaint.runtime.device.kernels.walk import BatchTree, Verdicts
 from underpaint.runtime.device.kernels.window import WINDOW_ROLES, WindowBuffers
 from underpaint.runtime.methods.windows.growth import COUPLINGS, REFILLS
+from underpaint.strategies import distributions
 
 GRID = Grid(4, 3)
 MOST = 4

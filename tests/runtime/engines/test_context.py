@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from underpaint.artifacts.workers import usable_cores
+from underpaint.algos.memory import usable_cores
 from underpaint.runtime.engines.context import SHARED, EngineContext, EngineError
 
 

@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 
 from underpaint.algos.rows import SamplingParams
-from underpaint.runtime.engines.context import EngineContext, EngineError
+from underpaint.runtime.engines.context import EngineContext, EngineError, load_decoder
 from underpaint.runtime.engines.engine import Engine, GuidanceEngines, LoadedDecoder
-from underpaint.runtime.engines.loading import load_decoder
-from underpaint.runtime.engines.masks import causal
+from underpaint.runtime.engines.pass_inputs import causal
 
 STEPS = ((1, 4, 2), (3, 1, 5), (2, 2, 2))
 """New positions of each of three pictures in each of three passes."""
@@ -22,7 +21,7 @@ def prefill(engine: Engine, rows: int) -> None:
     shape = engine.config
     engine.begin()
     engine.run(np.tile(shape.uncond_ids, (rows, 1)), shape.first_cells(shape.prefix), causal(shape.prefix))
-    engine.commit(slice(None))
+    engine.cache.commit(slice(None))
 
 
 def test_pictures_of_unequal_progress_share_a_pass(decoder: LoadedDecoder) -> None:
@@ -39,14 +38,14 @@ def test_pictures_of_unequal_progress_share_a_pass(decoder: LoadedDecoder) -> No
         fed = done[:, None] + np.minimum(np.arange(most), np.array(counts)[:, None] - 1)  # the last again, as padding
         bias = np.stack([causal(most)] * 3)
         logits = together.run(np.take_along_axis(tokens, fed, axis=1), fed, bias).logits.copy()
-        together.commit(slice(None), counts)
+        together.cache.commit(slice(None), counts)
         for row, (engine, count) in enumerate(zip(alone, counts, strict=True)):
             cells = np.arange(done[row], done[row] + count)
             own = engine.run(tokens[row, cells], cells, causal(count)).logits
             np.testing.assert_allclose(logits[row, :count], own[0], atol=1e-4)
-            engine.commit(slice(None))
+            engine.cache.commit(slice(None))
         done += counts
-        assert together.lengths.tolist() == (decoder.config.prefix + done).tolist()
+        assert together.cache.lengths.tolist() == (decoder.config.prefix + done).tolist()
 
 
 def test_hidden_slots_are_seen_by_no_later_position(decoder: LoadedDecoder) -> None:
@@ -56,7 +55,7 @@ def test_hidden_slots_are_seen_by_no_later_position(decoder: LoadedDecoder) -> N
         engine = decoder.open(2)
         engine.begin((0, 3))
         engine.run(np.array([first, first + 1, first + 2]), np.arange(3), causal(3))
-        engine.commit(slice(None))
+        engine.cache.commit(slice(None))
         found.append(engine.run(np.array([7]), np.array([3]), causal(1)).logits[:, 0].copy())
     np.testing.assert_array_equal(found[0][1], found[1][1])
     assert np.abs(found[0][0] - found[1][0]).max() > 1e-2

@@ -7,7 +7,7 @@ from threading import Thread
 
 import pytest
 
-from underpaint.artifacts import input_file
+from underpaint.artifacts import files
 from underpaint.runtime.evaluation.prompt_files import PROMPT_FORMS, FilePrompt, find_form, known_prompts
 from underpaint.runtime.evaluation.prompt_files import read_prompts as read_source
 from underpaint.runtime.evaluation.prompt_source import PromptSource
@@ -216,6 +216,6 @@ def test_a_folders_pipe_and_an_endless_device_are_refused(tmp_path, monkeypatch)
     os.mkfifo(tmp_path / "a.txt")
     with pytest.raises(ValueError, match="expected a regular file, got a named pipe"):
         PromptSource.read(tmp_path)
-    monkeypatch.setattr(input_file, "MOST_PIPED", 1 << 20)
+    monkeypatch.setattr(files, "MOST_PIPED", 1 << 20)
     with pytest.raises(ValueError, match="expected at most 1 MiB from a pipe or device, got more"):
         PromptSource.read(Path("/dev/zero"))

@@ -10,9 +10,8 @@ import pytest
 
 from tests.cli.program import run_program
 from underpaint.algos.accept import RULES
-from underpaint.algos.bounds import Bounds, check_bounds, declared
 from underpaint.algos.draft import POLICIES
-from underpaint.algos.registry import settings_fields
+from underpaint.algos.registry import Bounds, check_bounds, declared, settings_fields
 from underpaint.algos.spatial.jacobi_window import JacobiWindow
 from underpaint.runtime.methods.method import GIVEN_BY_ENGINE
 from underpaint.runtime.methods.registry import METHODS

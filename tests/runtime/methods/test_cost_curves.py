@@ -1,6 +1,7 @@
 """Measured cost curves on their way to the policies that choose by cost."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -129,9 +130,9 @@ def test_a_policy_that_chooses_by_cost_takes_the_engine_s(tmp_path: Path, method
     draft_ms = COSTS.draft_ms[0][1] if method.startswith("sequoia") else COSTS.draft_ms
     named = resolve(method, 1.0, settings=[f"costs={written(tmp_path / 'mine.json')}"])
     for built in (
-        build_method(method, resolve(method, 1.0), CODES._replace(costs=COSTS)),
+        build_method(method, resolve(method, 1.0), replace(CODES, costs=COSTS)),
         build_method(method, named, CODES),
-        build_method(method, named, CODES._replace(costs=EngineCosts(((1, 9.0),), ((1, 9.0),)))),
+        build_method(method, named, replace(CODES, costs=EngineCosts(((1, 9.0),), ((1, 9.0),)))),
     ):
         settings = built.config.to_dict()["policy_settings"]
         assert (settings["verify_ms"], settings["draft_ms"]) == (COSTS.verify_ms, draft_ms)
@@ -154,7 +155,7 @@ def test_a_method_says_which_curve_its_costs_come_from(tmp_path: Path) -> None:
 
     def curve_of(settings: list[str], costs: EngineCosts | None, method: str = "roofline") -> str | None:
         config = resolve(method, 1.0, settings=settings)
-        found = build_method(method, config, CODES._replace(costs=costs)).config.to_dict().get("cost_curve")
+        found = build_method(method, config, replace(CODES, costs=costs)).config.to_dict().get("cost_curve")
         return None if found is None else str(found)
 
     assert curve_of([], None) is None
@@ -168,7 +169,7 @@ def test_a_method_says_which_curve_its_costs_come_from(tmp_path: Path) -> None:
 
 def test_what_a_user_sets_stands(tmp_path: Path) -> None:
     config = resolve("roofline", 1.0, settings=["draft_ms=1:0.1,4:0.2", "top_k=3"])
-    settings = build_method("roofline", config, CODES._replace(costs=COSTS)).config.to_dict()["policy_settings"]
+    settings = build_method("roofline", config, replace(CODES, costs=COSTS)).config.to_dict()["policy_settings"]
     assert settings["draft_ms"] == ((1, 0.1), (4, 0.2))
     assert settings["verify_ms"] == COSTS.verify_ms
     assert settings["top_k"] == 3

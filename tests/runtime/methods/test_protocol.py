@@ -65,7 +65,7 @@ import sys
 from underpaint.runtime.methods.registry import METHODS
 METHODS["jacobi-lookup"].tuned.at(1.0).to_dict()
 names = [name for name in sys.modules if name.startswith("underpaint.")]
-assert "underpaint.runtime.methods.windows.presets" in names
+assert "underpaint.runtime.methods.windows.method" in names
 unwanted = (".trees", ".fronts", ".multi_scale", ".device", ".roofline", ".lantern", "algos.accept.gsd")
 print([name for name in names if any(part in name for part in unwanted)], "torch" in sys.modules)
 """

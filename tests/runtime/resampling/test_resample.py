@@ -22,8 +22,7 @@ from underpaint.runtime.resampling.registry import (
     open_resampler,
     read_codebook,
 )
-from underpaint.runtime.resampling.resampler import Resampler
-from underpaint.runtime.resampling.tokens import TokenResampler
+from underpaint.runtime.resampling.resampler import Resampler, TokenResampler
 from underpaint.zoo.load import FOLDER, names
 
 PAIR = ResolutionMap(Grid(8, 8), Grid(16, 16))

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.acceptance import best_acceptance_iid
 from tests.sim.batched.closed_forms import chain_tokens, tree_tokens
 from underpaint.algos.accept import RULES
 from underpaint.algos.chance import sampling
@@ -17,7 +18,7 @@ from underpaint.algos.protocols import Grid
 from underpaint.algos.spatial.row_front import front_steps
 from underpaint.algos.spatial.zipar import zipar
 from underpaint.algos.step import decode
-from underpaint.algos.transport import best_acceptance_iid, overlap
+from underpaint.algos.transport import overlap
 from underpaint.algos.tree import NO_TOKEN
 from underpaint.sim.batched import draws as batch_draws
 from underpaint.sim.batched import images as batch_images

@@ -1,0 +1,162 @@
+"""Row fronts, from settings to a drawn image: ZipAR (arXiv 2412.04062) and PJD (arXiv 2606.05703)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Final, Literal
+
+from underpaint.algos.registry import Cells, Tune
+from underpaint.algos.rows import SamplingParams
+from underpaint.algos.spatial.jacobi_front import JacobiFronts, jacobi_front_steps
+from underpaint.algos.spatial.row_front import check_window
+from underpaint.algos.spatial.zipar import zipar_steps
+from underpaint.runtime.conditions import Condition
+from underpaint.runtime.methods.method import (
+    DecodingMethod,
+    DecodingResult,
+    DecodingSession,
+    ModelTables,
+    PipelineModels,
+    SessionTimers,
+)
+from underpaint.runtime.methods.registry import METHODS, LoopConfig, LoopMethod, MethodSpec, Preset
+
+
+@dataclass(frozen=True, slots=True)
+class ZiparConfig(LoopConfig):
+    """Row fronts with the target alone; see `algos.spatial.zipar.zipar`.
+
+    window: None is raster order, plain autoregression.
+    """
+
+    window: Annotated[Cells | None, Tune((1, 2, 3, 4, 6, 8))] = 4
+    adaptive: bool = False
+
+    family: ClassVar[Literal["grid"]] = "grid"
+    loop: ClassVar[str] = "zipar"
+
+    @property
+    def device(self) -> str:
+        return "underpaint.runtime.methods.fronts.device:zipar_form"
+
+    @property
+    def draws_by(self) -> str:
+        return "row fronts"
+
+    def with_rule(self, rule: str, temperature: float) -> ZiparConfig:
+        """ValueError: nothing is drafted, so there is nothing to accept."""
+        raise ValueError(f"--rule {rule}: row fronts draft nothing, so no rule applies; leave it out")
+
+    def build(self, method: str, tables: ModelTables) -> DecodingMethod:
+        """See `MethodConfig`. It is lossless in raster order, as it decodes without a window."""
+        if self.adaptive and self.window is None:
+            raise ValueError(f"method '{method}': an adaptive window needs one to start from; set window too")
+        return LoopMethod(method, self, lossless=self.window is None, drafts=False, opener=self.open)
+
+    def open(self, models: PipelineModels, condition: Condition, sampling: SamplingParams) -> DecodingSession:
+        """Take the target; see `DecodingMethod`."""
+        window = models.grid.width if self.window is None else self.window
+        check_window(window, models.grid)
+        target = models.grid_target(condition, sampling)
+        return DecodingSession(
+            SessionTimers(target.timer),
+            lambda chance: DecodingResult.of_steps(zipar_steps(target.model, window, chance, adaptive=self.adaptive)),
+        )
+
+
+_EARLIER: Final = "measured on earlier models (git show cd40511:docs/results/mulo-sd.md)"
+_NARROWEST: Final = (
+    "measured on earlier models (git show cd40511:docs/results/settings.md); the narrowest whose "
+    "pictures the judge did not read worse than AR's"
+)
+
+METHODS.register(
+    MethodSpec(
+        "zipar",
+        "ZipAR: row fronts with the target alone, nothing drafted; the control for mulo",
+        Preset(ZiparConfig(), ZiparConfig(), {"window": _EARLIER}),
+        Preset(
+            ZiparConfig(window=8),
+            ZiparConfig(window=8),
+            {"window": "arXiv 2412.04062, released code for LlamaGen (rows of 32 codes)"},
+        ),
+    )
+)
+METHODS.register(
+    MethodSpec(
+        "zipar-adaptive",
+        "ZipAR with adaptive windows: a row opens once its first token no longer minds the row above",
+        Preset(ZiparConfig(2, adaptive=True), ZiparConfig(3, adaptive=True), {"window": _NARROWEST}),
+        Preset(
+            ZiparConfig(window=8, adaptive=True),
+            ZiparConfig(window=8, adaptive=True),
+            {
+                "window": "arXiv 2412.04062, released code for LlamaGen (rows of 32 codes), where the window is fixed",
+                "adaptive": "arXiv 2412.04062; its code does not have it",
+            },
+        ),
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class JacobiFrontsConfig(JacobiFronts, LoopConfig):
+    """PJD's row fronts, whose settings are the loop's own."""
+
+    family: ClassVar[Literal["jacobi"]] = "jacobi"
+    loop: ClassVar[str] = "jacobi fronts"
+
+    @property
+    def device(self) -> str:
+        return "underpaint.runtime.methods.fronts.device:jacobi_form"
+
+    @property
+    def draws_by(self) -> str:
+        return "parallel row windows"
+
+    def with_rule(self, rule: str, temperature: float) -> JacobiFrontsConfig:
+        """ValueError: acceptance by min(1, p / q) is a part of the published loop."""
+        raise ValueError(f"--rule {rule}: parallel Jacobi row fronts accept by min(1, p / q) alone; leave it out")
+
+    def build(self, method: str, tables: ModelTables) -> DecodingMethod:
+        """See `MethodConfig`. Never lossless on more than one row: a row sees less than the raster has."""
+        return LoopMethod(method, self, lossless=False, drafts=True, opener=self.open)
+
+    def open(self, models: PipelineModels, condition: Condition, sampling: SamplingParams) -> DecodingSession:
+        """Take the target; ValueError where the settings do not fit its grid or its passes."""
+        self.check(models.grid)
+        target = models.grid_target(condition, sampling, models.grid.height * self.window)
+        return DecodingSession(
+            SessionTimers(target.timer),
+            lambda chance: DecodingResult.of_steps(jacobi_front_steps(target.model, self, chance)),
+        )
+
+
+_PJD: Final = "arXiv 2606.05703 (PJD)"
+_TUNED: Final = JacobiFrontsConfig(4, 2, "left", "all")
+_PAPER: Final = JacobiFrontsConfig(6, 6, "uniform", "top")
+
+METHODS.register(
+    MethodSpec(
+        "pjd",
+        "PJD: parallel row fronts, each with a Jacobi window of its own",
+        Preset(
+            _TUNED,
+            _TUNED,
+            {
+                "lead, window, refill, redraw": (
+                    "measured on earlier models (git show cd40511:docs/results/settings.md)"
+                )
+            },
+        ),
+        Preset(
+            _PAPER,
+            _PAPER,
+            {
+                "lead": f"{_PJD}: c = 6 on LlamaGen (rows of 24 or 32 codes)",
+                "window, refill": "our guess: the paper leaves it open",
+                "redraw": f"{_PJD}: the uppermost open row's first token alone",
+            },
+        ),
+    )
+)

@@ -1,0 +1,266 @@
+"""What the page of a comparison shows of its figures: leaderboard, gallery, acceptance maps and the cost curve."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import matplotlib
+
+matplotlib.use("Agg")
+import numpy as np
+from matplotlib import colormaps
+
+from underpaint.algos.arrays import BoolArray
+from underpaint.algos.protocols import Grid
+from underpaint.runtime.drawing import Drawing
+from underpaint.runtime.evaluation.comparison import BASELINE
+from underpaint.runtime.evaluation.report import above_floor
+from underpaint.runtime.page.pictures import PictureStore, data_uri
+
+Row = Mapping[str, Any]
+"""A row of the results, see `runtime.evaluation.report.ReportRow`."""
+
+
+class FigureColumn(NamedTuple):
+    """A column of the leaderboard. field: of a row. interval: whether the row has `field_low` and `field_high` too."""
+
+    head: str
+    field: str
+    form: str
+    note: str
+    interval: bool = False
+
+    def shown(self, row: Row) -> float | None:
+        """The figure; None where the row has none, or a Fréchet distance says nothing."""
+        value: float | None = row.get(self.field)
+        if self.field == "frechet_distance" and not above_floor(value, row.get("frechet_floor")):
+            return None
+        return value
+
+
+COLUMNS: Final = (
+    FigureColumn("speed-up", "speedup", ".2f", "over plain autoregression, with a 95 % interval", interval=True),
+    FigureColumn("s per image", "seconds_per_image", ".3f", "from the condition to the last token"),
+    FigureColumn("target NFE", "target_nfe", ".1f", "forward passes of the target for one image"),
+    FigureColumn("drafter NFE", "drafter_nfe", ".1f", "forward passes of the drafter for one image"),
+    FigureColumn(
+        "tokens per cycle", "tokens_per_cycle", ".2f", "accepted tokens and the extra one, over cycles that draft"
+    ),
+    FigureColumn("draft kept", "kept_share", ".1%", "of all cells, those that hold a drafted token"),
+    FigureColumn(
+        "token bias",
+        "token_bias",
+        ".4f",
+        "total variation between a token's distribution as it was decided and the target's; 0 where lossless",
+    ),
+    FigureColumn(
+        "prompt accuracy", "prompt_accuracy", ".3f", "of the pictures, those the judge reads as the prompt says"
+    ),
+    FigureColumn(
+        "less AR's",
+        "accuracy_over_ar",
+        "+.3f",
+        "prompt accuracy less plain autoregression's, with a 95 % interval over prompts",
+        interval=True,
+    ),
+    FigureColumn(
+        "Fréchet distance",
+        "frechet_distance",
+        ".1f",
+        "to real pictures, in the judge's features; a dash at or below its floor",
+    ),
+    FigureColumn("its floor", "frechet_floor", ".1f", "what as many real pictures have"),
+    FigureColumn("same as AR", "identical_share", ".1%", "of the images, at temperature 0"),
+    FigureColumn("overhead", "overhead_share", ".1%", "of the seconds, outside the models"),
+    FigureColumn("images", "images", "d", "drawn by the method"),
+)
+"""What is known of a row and where."""
+
+
+def leaderboard(rows: Sequence[Row]) -> dict[str, Any]:
+    """The methods by their places, the fastest first, the columns that any of them has, and each one's whisker.
+
+    A whisker is where the ends of the speed-up's interval, the speed-up and 1 lie, in percent of the widest.
+    """
+    ends = [row.get("speedup_high") or row.get("speedup") or 1.0 for row in rows]
+    whiskers = []
+    for row in rows:
+        value = row["speedup"]
+        marks = row.get("speedup_low") or value, row.get("speedup_high") or value, value, 1.0
+        whiskers.append([round(100 * each / max(1.0, *ends), 2) for each in marks])
+    return {
+        "columns": [column for column in COLUMNS if any(row.get(column.field) is not None for row in rows)],
+        "ranked": sorted(range(len(rows)), key=lambda place: -(rows[place].get("speedup") or 0.0)),
+        "whiskers": whiskers,
+    }
+
+
+class GalleryCell(NamedTuple):
+    """A picture of the gallery.
+
+    picture: its place in the store. differs: how many codes are other than AR's; None of AR itself, or without it.
+    same, edge: the cells with AR's own codes and the lines around the others, as SVG paths. replay: the place of its
+    replay, if there is one.
+    """
+
+    prompt: str
+    picture: int
+    differs: int | None
+    same: str
+    edge: str
+    replay: int | None
+
+
+def gallery(
+    drawings: Mapping[tuple[str, str], Drawing],
+    methods: Sequence[str],
+    prompts: Sequence[str],
+    grid: Grid,
+    store: PictureStore,
+    replayed: Mapping[tuple[str, str], int],
+) -> list[tuple[str, list[GalleryCell | None]]]:
+    """A row a method and a column a prompt; None where nothing was drawn.
+
+    drawings: by method and prompt. replayed: the place of the replay of a method and a prompt, where there is one.
+    """
+
+    def cell(method: str, prompt: str) -> GalleryCell | None:
+        drawing, baseline = drawings.get((method, prompt)), drawings.get((BASELINE, prompt))
+        if drawing is None:
+            return None
+        picture, replay = store.add(drawing.tokens), replayed.get((method, prompt))
+        if baseline is None or method == BASELINE:
+            return GalleryCell(prompt, picture, None, "", "", replay)
+        differs = np.not_equal(drawing.tokens, baseline.tokens).reshape(grid)
+        return GalleryCell(prompt, picture, int(differs.sum()), runs(~differs), edges(differs), replay)
+
+    return [(method, [cell(method, prompt) for prompt in prompts]) for method in methods]
+
+
+def runs(cells: BoolArray) -> str:
+    """The cells of a mask [H, W] as an SVG path, a rectangle for each run in a row."""
+    return "".join(f"M{start} {y}h{stop - start}v1H{start}z" for y, start, stop in _runs(cells))
+
+
+def edges(cells: BoolArray) -> str:
+    """The lines between the cells of a mask [H, W] and the others, as an SVG path."""
+    across, down = cells[1:] != cells[:-1], (cells[:, 1:] != cells[:, :-1]).T
+    lines = [f"M{start} {y + 1}H{stop}" for y, start, stop in _runs(across)]
+    return "".join(lines + [f"M{x + 1} {start}V{stop}" for x, start, stop in _runs(down)])
+
+
+def _runs(cells: BoolArray) -> Iterator[tuple[int, int, int]]:
+    """Row, start and stop of each run of True."""
+    for y, line in enumerate(cells):
+        turns = np.flatnonzero(np.diff(np.concatenate([[False], line, [False]]).astype(np.int8))).tolist()
+        for start, stop in zip(turns[::2], turns[1::2], strict=True):
+            yield y, start, stop
+
+
+class AcceptanceMap(NamedTuple):
+    """Where a method's drafts were accepted. picture: as a data: URI. text: the same in words. cells: [H][W] shares."""
+
+    method: str
+    picture: str
+    text: str
+    mean: float
+    cells: list[list[float]]
+
+
+def acceptance_maps(maps: Mapping[str, Sequence[Sequence[float]]], rows: Sequence[Row]) -> list[AcceptanceMap]:
+    """A map for each method that drafts, by a drafter or a window."""
+    drafting = {row["method"] for row in rows if row.get("kept_share") is not None}
+    return [_map(name, np.array(cells)) for name, cells in maps.items() if name in drafting]
+
+
+def _map(name: str, cells: np.ndarray[Any, Any]) -> AcceptanceMap:
+    highest, lowest = (np.unravel_index(place, cells.shape) for place in (cells.argmax(), cells.argmin()))
+    text = (
+        f"{name}: a cell was an accepted draft in {cells.mean():.0%} of images on average; most often at row "
+        f"{highest[0] + 1}, column {highest[1] + 1} ({cells.max():.0%}), least at row {lowest[0] + 1}, column "
+        f"{lowest[1] + 1} ({cells.min():.0%})"
+    )
+    return AcceptanceMap(name, coloured(cells), text, float(cells.mean()), cells.tolist())
+
+
+def coloured(cells: np.ndarray[Any, Any]) -> str:
+    """Shares [H, W] of 0 to 1 as a data: URI of a picture, dark for 0 and bright for 1."""
+    return data_uri((colormaps["viridis"](cells)[..., :3] * 255).round().astype(np.uint8))
+
+
+CYCLE_FIELDS: Final = ("mean_nodes", "target_ms_per_cycle", "drafter_ms_per_cycle", "host_ms_per_cycle")
+_LEAST: Final = 1e-4
+"""Of an axis, which never ends at 0."""
+
+
+class CostChart(NamedTuple):
+    """What a target pass costs by its nodes: a drawing in pixels.
+
+    points: x and y of the mean cycle of each method in `places`, the rows that draft trees. line: of the measured
+    curve. across, up: x and y of the axes' marks, with their values.
+    """
+
+    places: list[int]
+    points: list[tuple[float, float]]
+    line: list[tuple[float, float]]
+    across: list[tuple[float, float]]
+    up: list[tuple[float, float]]
+    width: int = 640
+    height: int = 300
+    left: int = 52
+    right: int = 20
+    top: int = 16
+    foot: int = 44
+
+
+def cost_chart(curve: Mapping[str, Any] | None, rows: Sequence[Row]) -> CostChart | None:
+    """The measured curve with a point for each method that drafts trees; None where there is neither."""
+    places = [at for at, row in enumerate(rows) if all(row.get(field) is not None for field in CYCLE_FIELDS)]
+    points = [(rows[at]["mean_nodes"] + 1.0, rows[at]["target_ms_per_cycle"]) for at in places]
+    line = [] if curve is None else [(float(nodes), float(ms)) for nodes, ms in curve["verify_ms"]]
+    if not points and not line:
+        return None
+    empty = CostChart([], [], [], [], [])
+    across, up = (_marks(max(pair[axis] for pair in points + line)) for axis in (0, 1))
+
+    def x(value: float) -> float:
+        return empty.left + (empty.width - empty.left - empty.right) * value / across[-1]
+
+    def y(value: float) -> float:
+        return empty.height - empty.foot - (empty.height - empty.foot - empty.top) * value / up[-1]
+
+    return empty._replace(
+        places=places,
+        points=[(x(nodes), y(ms)) for nodes, ms in points],
+        line=[(x(nodes), y(ms)) for nodes, ms in line],
+        across=[(x(mark), mark) for mark in across],
+        up=[(y(mark), mark) for mark in up],
+    )
+
+
+def _marks(most: float) -> list[float]:
+    """The values that an axis marks, from 0 to the first at or beyond `most`."""
+    most = max(most, _LEAST)
+    steps = (10.0**exponent * digit for exponent in range(-4, 10) for digit in (1, 2, 5))
+    step = next(each for each in steps if most / each <= 6)
+    return [step * mark for mark in range(round(-(-most // step)) + 1)]
+
+
+def facts(results: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What tells this run from others: its command, machine, models and sampling."""
+    machine, model, settings = results["machine"], results["model"], results["settings"]
+    prompts = settings.get("prompts") or []
+    pairs = [
+        ("Command", results.get("command", "")),
+        ("Machine", ", ".join(f"{key} {value}" for key, value in machine.items() if not isinstance(value, dict))),
+        ("Models", f"{model['target']}, {model.get('drafter') or 'no drafter'}, on {model['engine']}"),
+        ("SHA-256", ", ".join(f"{name} {sha[:12]}" for name, sha in model["sha256"].items())),
+        (
+            "Sampling",
+            f"temperature {settings['temperature']}, top-k {settings.get('top_k')}, top-p {settings.get('top_p')}, "
+            f"guidance {settings.get('guidance')}, {settings.get('preset', '')} settings",
+        ),
+        ("Prompts", f"{len(prompts)}, with seeds {', '.join(map(str, settings.get('seeds') or []))}"),
+    ]
+    return [(name, str(value)) for name, value in pairs if value]
