@@ -35,7 +35,9 @@ from underpaint.training.shown import shown
 LOSSLESS: Final = ("sjd", "scd-maximal", "scd-gumbel", "sjd-pac", "jacobi-lookup", "eagle2", "adt")
 PREVIEW: Final = Grid(4, 3)
 EXACT: Final = ("rule=exact", "reject=raster", "window=none", "k=none")
-WHOLE: Final = {"temperature": 0.0, "guidance": 1.0, "top_k": 0, "top_p": 1.0}
+WHOLE: Final = {"temperature": 0.0, "top_k": 0, "top_p": 1.0}
+GUIDANCE: Final = {"glm-image": 1.0}
+"""Of families that are drawn without; 3 for all others."""
 CONTEXT: Final = 1024
 BODIES: Final[dict[str, Any]] = {
     "janus": lambda: transformers.LlamaConfig(),
@@ -77,16 +79,17 @@ def pictures(live: LiveModel, step: int, count: int) -> np.ndarray[Any, np.dtype
     return np.where(random.random(drawn.shape) < 0.05, random.integers(0, CODES, drawn.shape), drawn)
 
 
-def train(live: LiveModel, model: Any, prompt: tuple[int, ...], steps: int) -> None:
-    """Teach a tiny model such pictures."""
+def train(live: LiveModel, tiny: TinyModel, steps: int) -> None:
+    """Teach a tiny model such pictures, under its prompt and under the second row's."""
+    model, prompts = tiny.model, [tiny.prompt, tiny.negative or tiny.prompt] * 4
     learnt = [weight for weight in model.parameters() if weight.is_floating_point()]
     with torch.no_grad():
         for weight in learnt:
             weight.mul_(0.3 if weight.ndim > 1 else 1.0)
     optimiser = torch.optim.AdamW(learnt, 4e-3, weight_decay=0.0)
     for step in range(steps):
-        codes = pictures(live, step, 8)
-        logits = teach(live, [prompt] * len(codes), codes).logits
+        codes = pictures(live, step, len(prompts))
+        logits = teach(live, prompts, codes).logits
         loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), torch.as_tensor(codes).flatten())
         optimiser.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
@@ -104,31 +107,34 @@ def drafter_of(tiny: TinyModel, about: dict[str, Any], steps: int, out: Path) ->
     return out
 
 
-def drawn_by(tiny: TinyModel, method: str, about: dict[str, Any], **more: Any) -> dict[str, Any]:
+def drawn_by(tiny: TinyModel, method: str, about: dict[str, Any], guidance: float, **more: Any) -> dict[str, Any]:
     """A picture by a method: its passes, its seconds (the second of two), its ids."""
     fast = accelerate(tiny.model, method, **about, **more)
-    made = [fast.generate(tiny.prompt, **WHOLE) for _ in range(2)][1]
+    asked = {**WHOLE, "guidance": guidance, "negative_prompt": tiny.negative or None}
+    made = [fast.generate(tiny.prompt, **asked) for _ in range(2)][1]
     return {"passes": made.drawing.target_nfe, "seconds": made.drawing.seconds, "ids": made.token_ids.tolist()}
 
 
 def one_family(name: str, steps: int) -> dict[str, Any]:
     """The row of a family."""
-    tiny, about = opened(name)
+    (tiny, about), guidance = opened(name), GUIDANCE.get(name, 3.0)
     with tempfile.TemporaryDirectory() as folder:
         drafter = drafter_of(tiny, about, 2, Path(folder) / "random")
-        own = tiny.generate(tiny.prompt, 1.0)
-        methods = {method: drawn_by(tiny, method, about, drafter=drafter)["ids"] for method in ("ar", *LOSSLESS)}
+        own = tiny.generate(tiny.prompt, guidance)
+        methods = {
+            method: drawn_by(tiny, method, about, guidance, drafter=drafter)["ids"] for method in ("ar", *LOSSLESS)
+        }
         equal = [method for method, ids in methods.items() if ids[: len(own)] == own]
-        train(accelerate(tiny.model, **about).live, tiny.model, tiny.prompt, steps)
+        train(accelerate(tiny.model, **about).live, tiny, steps)
         drafter = drafter_of(tiny, about, steps, Path(folder) / "trained")
         started = perf_counter()
-        own = tiny.generate(tiny.prompt, 1.0)
+        own = tiny.generate(tiny.prompt, guidance)
         row: dict[str, Any] = {"family": name, "cells": accelerate(tiny.model, **about).live.grid.cells}
         row |= {"methods": len(methods), "equal": len(equal), "generate_seconds": perf_counter() - started}
         timed = {"ar": {}, "jacobi-lookup": {}, "eagle2": {"drafter": drafter}}
         timed |= {"mulo": {"settings": EXACT}} if name == "glm-image" else {}
         for method, more in timed.items():
-            made = drawn_by(tiny, method, about, **more)
+            made = drawn_by(tiny, method, about, guidance, **more)
             key = method.replace("-", "_")
             row |= {f"{key}_passes": made["passes"], f"{key}_seconds": made["seconds"]}
             row[f"{key}_equal"] = made["ids"][: len(own)] == own
