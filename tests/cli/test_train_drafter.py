@@ -74,7 +74,12 @@ def test_a_run_that_was_stopped_while_drawing_goes_on(folder, monkeypatch):
     ("options", "expected"),
     [
         ("--live emu3 --grid 6x6", "--prompts: expected a file of prompts"),
-        ("--prompts prompts.txt", "--live: expected the folder of a model"),
+        (
+            "--prompts prompts.txt",
+            "expected --live FOLDER or --models DIR, whose target draws the pictures, got neither",
+        ),
+        ("--models x --live emu3 --prompts prompts.txt", "got both"),
+        ("--models emu3 --prompts prompts.txt", "emu3"),
         ("--live emu3 --grid 6x6 --prompts gone.txt", "gone.txt"),
         ("--live emu3 --grid 6x6 --prompts one.txt", "of other prompts, got 1 of 1 prompts"),
         ("--live emu3 --grid 6x6 --prompts prompts.txt --drafted-codes 9", "of an EAGLE-3 drafter"),
