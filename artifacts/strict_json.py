@@ -218,7 +218,7 @@ def _read(kind: Any, value: Any, what: str) -> Any:
     elif origin is list and isinstance(value, list):
         return [_read(parts[0], one, what) for one in value]
     elif isinstance(origin, type) and issubclass(origin, Mapping) and isinstance(value, Mapping):
-        return {name: _read(parts[1], one, f"{what}: {name}") for name, one in value.items()}
+        return {_read(parts[0], name, what): _read(parts[1], one, f"{what}: {name}") for name, one in value.items()}
     elif kind is float and isinstance(value, int | float) and not isinstance(value, bool):
         if isinstance(value, float) and not isfinite(value):
             raise ValueError(f"{what}: expected a finite number, got {value}")

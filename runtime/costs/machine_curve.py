@@ -139,7 +139,7 @@ def curve_of(
     if models.loaded_drafter is None:
         return None
     kept = None if renew else kept_curve(models, sampling)
-    if kept is not None and (not full or (kept.in_cycle is not None and "sampled" in kept.in_cycle.host)):
+    if kept is not None and (not full or (kept.in_cycle is not None and "sampled" in kept.in_cycle.host_ms)):
         return kept
     path = curve_path(models, sampling)
     content = (json.dumps(_measure(models, sampling, report, full)) + "\n").encode()

@@ -122,13 +122,13 @@ def test_a_whole_curve_holds_every_family(measured: Measured) -> None:
     short = curve_of(measured, SAMPLING)
     assert short is not None
     assert short.in_cycle is not None
-    assert "sampled" not in short.in_cycle.host
+    assert "sampled" not in short.in_cycle.host_ms
     found = curve_of(measured, SAMPLING, full=True)
     assert found is not None
     assert curve_of(measured, SAMPLING) == found  # the whole one takes the place of the short one
     costs = found.in_cycle
     assert costs is not None
-    assert costs.plain_ms > costs.plain_target_ms > 0
+    assert costs.plain_ms > costs.plain.target_ms > 0
     assert costs.host.keys() - {"cost_aware_chain"} == {"one_call", "sampled", "ranked", "cost_aware"}, (
         "what pays is up to the engine"
     )

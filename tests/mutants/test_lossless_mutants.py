@@ -9,7 +9,7 @@ import pytest
 
 from tests.exact.distributions import TOLERANCE, assert_argmax, largest_gap
 from tests.mutants.lossless import Block, Greedy, TokenWise, Traversal, keep, owed, take_out
-from tests.strategies import ShapePolicy
+from tests.strategies import PooledDistribution, ShapePolicy
 from underpaint.algos.accept import RULES
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.chance import At, Chance, FromUniforms, Role, scripted
@@ -18,7 +18,6 @@ from underpaint.algos.protocols import Budget, Expander, Grid, Rule
 from underpaint.algos.tree import DraftTree, Drawn
 from underpaint.sim.synthetic.models import (
     Blend,
-    PooledDistribution,
     RandomDistribution,
     SyntheticDrafter,
     SyntheticTarget,

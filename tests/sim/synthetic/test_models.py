@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
+from tests.strategies import PooledDistribution
 from underpaint.algos.protocols import Grid
 from underpaint.algos.tree import NO_TOKEN, DraftTree, Verdict, root_only
 from underpaint.sim.synthetic.models import (
     Blend,
-    PooledDistribution,
     RandomDistribution,
     SyntheticDrafter,
     SyntheticTarget,
