@@ -258,14 +258,14 @@ class EngineCosts(NamedTuple):
         call = self.trees.get("ranked" if spec.drawn == "top_k" else "sampled")
         if "call_ms" in known and call is not None:
             return call._asdict()
-        found: dict[str, Any] = {"verify_ms": self.verify_ms, "draft_ms": self.draft_ms}
+        settings: dict[str, Any] = {"verify_ms": self.verify_ms, "draft_ms": self.draft_ms}
         if get_type_hints(spec.make)["draft_ms"] is float:
-            found["draft_ms"] = self.draft_ms[0][1]
+            settings["draft_ms"] = self.draft_ms[0][1]
         drawn = self.trees.get("sampled")
         if "tree_ms" in known and drawn is not None:
             more = max(0.0, drawn.verify_ms[0][1] - self.verify_ms[0][1])
-            found["tree_ms"] = (drawn.call_ms + more, drawn.draft_ms)
-        return {**found, **{name: getattr(self, name) for name in ("chain_ms", "plain_ms") if name in known}}
+            settings["tree_ms"] = (drawn.call_ms + more, drawn.draft_ms)
+        return {**settings, **{name: getattr(self, name) for name in ("chain_ms", "plain_ms") if name in known}}
 
 
 def engine_costs(curve: CostCurveFile) -> EngineCosts:
@@ -284,22 +284,22 @@ def engine_costs(curve: CostCurveFile) -> EngineCosts:
         raise ValueError(f"{curve.name}.json: host_ms of '{IN_CYCLE}' holds no 'cost_aware'; {_REMEDY}")
     own = within.host_ms["cost_aware"]
     verify = tuple((nodes, ms + own.cycle + own.node * nodes) for nodes, ms in within.target_ms)
-    found = EngineCosts(verify, tuple((nodes, ms + own.level) for nodes, ms in within.draft_ms))
+    costs = EngineCosts(verify, tuple((nodes, ms + own.level) for nodes, ms in within.draft_ms))
     chain = within.host_ms.get("cost_aware_chain")
     if not within.chain_ms or chain is None:
-        found = found._replace(plain_ms=within.plain_ms)
+        costs = costs._replace(plain_ms=within.plain_ms)
     else:
         plain_ms = within.target_ms[0][1] + chain.cycle + chain.node
-        found = found._replace(chain_ms=_chain_ms(within.chain_ms, own, chain), plain_ms=plain_ms)
-    if found.plain_ms is None or found.plain_ms <= 0.0:
-        raise ValueError(f"{curve.name}.json: a plain step must take a positive time, got {found.plain_ms}")
-    return found._replace(fingerprint=curve.fingerprint, trees=_tree_costs(within))
+        costs = costs._replace(chain_ms=_chain_ms(within.chain_ms, own, chain), plain_ms=plain_ms)
+    if costs.plain_ms is None or costs.plain_ms <= 0.0:
+        raise ValueError(f"{curve.name}.json: a plain step must take a positive time, got {costs.plain_ms}")
+    return costs._replace(fingerprint=curve.fingerprint, trees=_tree_costs(within))
 
 
 def _tree_costs(within: InCycleCosts) -> dict[str, TreeCosts]:
     """Static trees in one call; where only chains in one call were measured, they cost what those do."""
     names: tuple[HostFamily, ...] = ("sampled", "ranked")
-    found: dict[str, TreeCosts] = {}
+    costs: dict[str, TreeCosts] = {}
     for name in names:
         tree, host = within.tree_ms.get(name), within.host_ms.get(name)
         if tree is None or host is None:
@@ -312,8 +312,8 @@ def _tree_costs(within: InCycleCosts) -> dict[str, TreeCosts]:
         else:
             call, level = tree.call, tree.levels[0][1]
         verify = tuple((nodes, ms + host.cycle + host.node * nodes) for nodes, ms in within.target_ms)
-        found[name] = TreeCosts(verify, call, level + host.level)
-    return found
+        costs[name] = TreeCosts(verify, call, level + host.level)
+    return costs
 
 
 def read_engine_costs(path: Path) -> EngineCosts:

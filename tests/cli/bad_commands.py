@@ -831,8 +831,8 @@ _WRITTEN: Final = (
     ("compare --methods vvs --set vvs.threshold=2 --out x", "skipping: threshold must be at most 1, got 2.0"),
     ("compare --methods vvs --set vvs.schedule=dynamic --out x", "schedule"),
     ("compare --methods sjd-pac --set sjd-pac.rule=chain --out x", "does not fit 2 candidates a cell"),
-    ("compare --methods jacobi-lookup --set jacobi-lookup.beside=2 --out x", "beside must be in 0..1"),
-    ("compare --methods sjd-pac --set sjd-pac.candidates=0 --out x", "candidates must be >= 1"),
+    ("compare --methods jacobi-lookup --set jacobi-lookup.beside=2 --out x", "beside must be at most 1, got 2"),
+    ("compare --methods sjd-pac --set sjd-pac.candidates=0 --out x", "candidates must be at least 1"),
     (
         "generate FOX --method sjd-pac --set candidates=9 --set levels=3 --out x.png",
         "set fewer candidates",
