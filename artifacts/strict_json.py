@@ -190,11 +190,11 @@ def _read(kind: Any, value: Any, what: str) -> Any:
     if kind is Any:
         return value
     if origin is Annotated:
-        found = _read(parts[0], value, what)
+        number = _read(parts[0], value, what)
         for rule in parts[1:]:
-            if isinstance(rule, Within) and found is not None and not rule.low <= found <= rule.high:
+            if isinstance(rule, Within) and number is not None and not rule.low <= number <= rule.high:
                 raise ValueError(f"{what}: expected {rule.low:g} to {rule.high:g}, got {_told(value)}")
-        return found
+        return number
     if is_dataclass(kind) and isinstance(kind, type):
         return build_typed(kind, value, what)
     if origin in (Union, UnionType):

@@ -143,13 +143,13 @@ def curve_of(
         return kept
     path = curve_path(models, sampling)
     content = (json.dumps(_measure(models, sampling, report, full)) + "\n").encode()
-    found = parse_cost_curve(content, path)
+    fresh = parse_cost_curve(content, path)
     try:
         check_file_writable(path)
         write_beside(path, content)
     except OSError:
         pass
-    return found
+    return fresh
 
 
 def with_costs(
