@@ -35,6 +35,7 @@ _REMEDY: Final = "measure it again with `underpaint costs --renew --full --expor
 IN_CYCLE: Final = "in_cycle"
 DRIFT: Final = 4 / 3
 """Times of one pass that differ by more than this factor are of two states of the machine."""
+IN_GRID: Final = "in_grid"
 
 
 def check_curve(where: str, what: str, unit: str, curve: Curve) -> None:
@@ -118,7 +119,8 @@ class CostCurveFile:
     measured_on: what the curve holds for: processor, cores, engine, SHA-256 of the models, threads and rows a pass;
     empty in files that do not say. machine: as every result tells it.
     verify_ms: target passes by nodes, draft_ms: drafter passes by nodes expanded, both repeated alone. overhead_ms: of
-    the host, a cycle beyond the passes. in_cycle: None where it was not measured.
+    the host, a cycle beyond the passes. in_grid: target passes by the tokens that they are fed, inside loops that
+    decide cells of a grid in any order; empty where they were not measured. in_cycle: None where it was not measured.
     """
 
     name: str
@@ -127,6 +129,7 @@ class CostCurveFile:
     verify_ms: Curve
     draft_ms: Curve
     overhead_ms: float
+    in_grid: Curve
     in_cycle: InCycleCosts | None
     measured_on: Mapping[str, Any] = field(default_factory=dict)
     machine: Mapping[str, Any] = field(default_factory=dict)
@@ -176,6 +179,12 @@ def read_cost_curve(path: Path) -> CostCurveFile:
 
 
 @dataclass(frozen=True, slots=True)
+class _InGrid:
+    target_ms: Curve
+    rounds: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class _Content:
     """What a file may hold; parts without a type are for people."""
 
@@ -184,6 +193,7 @@ class _Content:
     draft_ms: Curve
     overhead_ms: _Ms = 0.0
     in_cycle: InCycleCosts | None = None
+    in_grid: _InGrid | None = None
     model: Mapping[str, Any] = field(default_factory=dict)
     measured_on: Mapping[str, Any] = field(default_factory=dict)
     machine: Mapping[str, Any] = field(default_factory=dict)
@@ -217,7 +227,10 @@ def parse_cost_curve(content: bytes, path: Path) -> CostCurveFile:
     check_curve(str(path), "verify_ms", "node", curve.verify_ms)
     check_curve(str(path), "draft_ms", "node", curve.draft_ms)
     fingerprint = hashlib.sha256(content).hexdigest()
-    costs = curve.verify_ms, curve.draft_ms, curve.overhead_ms, curve.in_cycle
+    in_grid = () if curve.in_grid is None else curve.in_grid.target_ms
+    if in_grid:
+        check_curve(str(path), IN_GRID, "node", in_grid)
+    costs = curve.verify_ms, curve.draft_ms, curve.overhead_ms, in_grid, curve.in_cycle
     return CostCurveFile(path.stem, fingerprint, curve.model, *costs, curve.measured_on, curve.machine, content)
 
 

@@ -16,12 +16,12 @@ import numpy as np
 from benchmarks.report import finish, options, parse, refusing
 from underpaint.algos.registry import suggest
 from underpaint.runtime.drawing import Drawing
-from underpaint.runtime.evaluation.paired import Estimate, paired_difference
+from underpaint.runtime.evaluation.paired import FigureInterval, paired_difference
 from underpaint.runtime.evaluation.report import speedup
 from underpaint.runtime.page.document import ComparisonFolder
 
 
-def deeper(theirs: Sequence[Drawing], own: Sequence[Drawing]) -> Estimate | None:
+def deeper(theirs: Sequence[Drawing], own: Sequence[Drawing]) -> FigureInterval | None:
     """By how many levels the drafts of `own` are deeper, picture by picture; None where either drafts nothing."""
     if not all(one.depths and any(one.depths) for one in (*theirs, *own)):
         return None

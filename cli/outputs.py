@@ -167,7 +167,7 @@ class TorchCommand(Command):
 
     def invoke(self, ctx: Any) -> Any:
         """Run it; tell what to install where a package is missing."""
-        with needed(ctx.command_path):
+        with needed(f"`{ctx.command_path}`", "cpu", "train"):
             return super().invoke(ctx)
 
 

@@ -18,7 +18,7 @@ INTERVAL: Final = 0.95
 _BOOTSTRAP_SEED: Final = 7
 
 
-class Estimate(NamedTuple):
+class FigureInterval(NamedTuple):
     """A figure, and the ends of its 95 % interval (None below two prompts or pairs)."""
 
     value: float
@@ -30,7 +30,7 @@ class Estimate(NamedTuple):
         return {name: self.value, f"{name}_low": self.low, f"{name}_high": self.high}
 
 
-def paired_difference(baseline: FloatArray | BoolArray, method: FloatArray | BoolArray) -> Estimate:
+def paired_difference(baseline: FloatArray | BoolArray, method: FloatArray | BoolArray) -> FigureInterval:
     """The method's mean figure less the baseline's, with a bootstrap interval over prompts (95 %, percentiles).
 
     Both [seeds, prompts], paired; a prompt is resampled with all of its seeds. Raises ValueError where shapes differ or
@@ -43,8 +43,8 @@ def paired_difference(baseline: FloatArray | BoolArray, method: FloatArray | Boo
         raise ValueError("paired figures: expected finite numbers, got NaN or infinity; check the pictures behind them")
     mean = float(apart.mean())
     if apart.size < 2:
-        return Estimate(mean, None, None)
-    return Estimate(mean, *interval_ends(apart[resampled(apart.size)].mean(axis=1)))
+        return FigureInterval(mean, None, None)
+    return FigureInterval(mean, *interval_ends(apart[resampled(apart.size)].mean(axis=1)))
 
 
 def resampled(count: int) -> IntArray:

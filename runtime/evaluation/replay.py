@@ -18,7 +18,7 @@ from underpaint.artifacts.strict_json import Within, build_typed
 from underpaint.runtime.drawing import MOST_COUNT, Count, noise_of
 from underpaint.runtime.evaluation.comparison import ComparisonPlan
 from underpaint.runtime.evaluation.drawing_log import DrawingKey, DrawingLog
-from underpaint.runtime.evaluation.paired import Estimate, paired_difference
+from underpaint.runtime.evaluation.paired import FigureInterval, paired_difference
 from underpaint.runtime.evaluation.plan import RunPlan
 from underpaint.runtime.evaluation.token_bias import draw_watched
 from underpaint.runtime.methods.method import DecodingMethod, DecodingResult, PipelineModels
@@ -185,13 +185,13 @@ def _repair_event(cycle: RepairCycle) -> RepairEvent:
     )
 
 
-def mean_token_bias(method: str, lossless: bool, replays: Sequence[Replay]) -> Estimate | None:
+def mean_token_bias(method: str, lossless: bool, replays: Sequence[Replay]) -> FigureInterval | None:
     """The mean over a method's replays, with a bootstrap interval over them where there are two or more.
 
     0 where the method is lossless, None where nothing was measured.
     """
     if lossless:
-        return Estimate(0.0, 0.0, 0.0)
+        return FigureInterval(0.0, 0.0, 0.0)
     found = np.array([one.token_bias for one in replays if one.method == method and one.token_bias is not None])
     return paired_difference(np.zeros((1, found.size)), found[None]) if found.size else None
 

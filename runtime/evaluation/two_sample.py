@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 
 from underpaint.algos.arrays import FloatArray
-from underpaint.runtime.evaluation.paired import Estimate, interval_ends, resampled
+from underpaint.runtime.evaluation.paired import FigureInterval, interval_ends, resampled
 
 LEAST_PROMPTS: Final = 8
 """Prompts below which no half can teach anything."""
@@ -78,7 +78,9 @@ def _means(planes: FloatArray, side: int) -> FloatArray:
     return found
 
 
-def two_sample_test(baseline: FloatArray, method: FloatArray, settings: ClassifierSettings | None = None) -> Estimate:
+def two_sample_test(
+    baseline: FloatArray, method: FloatArray, settings: ClassifierSettings | None = None
+) -> FigureInterval:
     """How well a network tells the pictures of two sets apart, judged on prompts that it did not learn from.
 
     Args:
@@ -114,7 +116,7 @@ def two_sample_test(baseline: FloatArray, method: FloatArray, settings: Classifi
     for half in halves:
         chosen = half[resampled(len(half))]
         found.append([area_under_curve(scores[0, row].ravel(), scores[1, row].ravel()) for row in chosen])
-    return Estimate(auc, *interval_ends(np.mean(found, axis=0)))
+    return FigureInterval(auc, *interval_ends(np.mean(found, axis=0)))
 
 
 class _Network:

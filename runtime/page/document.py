@@ -112,10 +112,19 @@ def _check_replay(replay: Replay, drawings: Mapping[tuple[str, str], Drawing], p
 def _drawings(folder: Path, path: Path, results: Mapping[str, Any]) -> list[Drawing]:
     """The drawings of a run; none where there is no log beside the figures."""
     log = DrawingLog(folder, None)
-    if not log.settings:
+    if not log.settings and not log.path.exists():
         return []
-    _check_same_run(log.path, path, log.settings["models"][0], results)
-    return [job.drawing for job in log]
+    if log.settings:
+        _check_same_run(log.path, path, log.settings["models"][0], results)
+    drawings = [job.drawing for job in log]
+    for row in results["rows"]:
+        count = sum(one.method == row["method"] for one in drawings)
+        if count < row["images"]:
+            raise ResultsError(
+                f"{log.path}: expected {row['images']} drawings of {row['method']}, as {path} counts, got {count}; "
+                "it was cut short: repeat the command of the comparison, which draws what is missing"
+            )
+    return drawings
 
 
 def _check_same_run(log: Path, path: Path, written: Mapping[str, Any], results: Mapping[str, Any]) -> None:

@@ -17,6 +17,7 @@ from underpaint.algos.fit import fits
 from underpaint.algos.registry import suggest
 from underpaint.artifacts.files import read_regular
 from underpaint.sim.batched.decoding import MOST_NODES, Scheme, make_scheme, run_loop
+from underpaint.sim.latency.machines import machine_file
 from underpaint.sim.latency.run_times import CURVE, InCycleTimes, RunTimes, latency_model_of, run_times_of
 from underpaint.sim.replay.trace import load, replay
 from underpaint.sim.synthetic.field import SYNTHETIC_MODELS, make_synthetic_model
@@ -101,6 +102,7 @@ class SweepPlan:
         """The plan as JSON holds it, with the SHA-256 of every trace and cost curve; OSError where one is gone."""
         named = [name for name in self.models if name.endswith(TRACE)]
         named += [name for name in self.machines if name.endswith(CURVE)]
+        named += [str(file) for file in map(machine_file, self.machines) if file is not None]
         hashes = {name: hashlib.sha256(read_regular(Path(name))).hexdigest() for name in named}
         told = json.loads(json.dumps(asdict(self)))
         if not self.windows:

@@ -297,12 +297,12 @@ def test_the_bug_in_the_loop_is_caught(bug: str) -> None:
 
 @pytest.mark.parametrize("bug", TREE_MUTANTS)
 def test_the_bug_in_a_windows_tree_is_caught(bug: str) -> None:
-    check_is_caught(check_tree, "spatial/window_tree.py", *TREE_MUTANTS[bug])
+    check_is_caught(check_tree, "spatial/window_drafts.py", *TREE_MUTANTS[bug])
 
 
 @pytest.mark.parametrize("bug", LOOKUP_MUTANTS)
 def test_the_bug_in_a_lookup_is_caught(bug: str) -> None:
-    mutant = load("spatial/lookup.py")
+    mutant = load("spatial/window_drafts.py")
     LOOKUP_MUTANTS[bug](mutant)
     with caught():
         check_lookup(mutant)

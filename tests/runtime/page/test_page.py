@@ -273,3 +273,13 @@ def test_gif_options_are_checked(folder: Path, tmp_path: Path) -> None:
     assert not list(tmp_path.glob("*.gif"))
     assert CliRunner().invoke(app, ["report", str(copied)]).exit_code == 0
     assert "--save-replay 2" in (copied / "report.html").read_text()
+
+
+@pytest.mark.parametrize("share", [0.0, 0.4, 0.9])
+def test_drawings_cut_short_are_refused(folder: Path, tmp_path: Path, share: float) -> None:
+    shutil.copytree(folder, tmp_path / "cut")
+    log = tmp_path / "cut" / "drawings.jsonl"
+    content = log.read_bytes()
+    log.write_bytes(content[: int(share * len(content))])
+    with pytest.raises(ValueError, match=r"expected 1 drawings of .*got 0; it was cut short"):
+        ComparisonFolder.read(tmp_path / "cut")

@@ -72,14 +72,56 @@ def test_a_roofline_by_hand() -> None:
     for wrong in ("a100/llamagen-xl/8", "a100/llamagen-xl/batch", "a100/llamagen-xl/batch0"):
         with pytest.raises(ValueError, match="batch"):
             roofline(wrong)
-    with pytest.raises(ValueError, match="machine: there is no 'a10'; did you mean 'a100'"):
-        roofline("a10/llamagen-xl")
+    with pytest.raises(ValueError, match="machine: there is no 'a1000'; did you mean 'a100'"):
+        roofline("a1000/llamagen-xl")
     with pytest.raises(ValueError, match="decoder: there is no 'llamagen'; did you mean 'llamagen-"):
         roofline("a100/llamagen")
     with pytest.raises(ValueError, match="expected machine/model"):
         roofline("a100")
     with pytest.raises(ValueError, match="batch must be at least 1"):
         RooflineCosts(MACHINES["a100"], DECODER_SIZES["llamagen-b"], batch=0)
+
+
+MY_GPU = """
+bandwidth = 1000.0
+peak = 200.0
+weight_bytes = 1.0
+launch_us = 0.0
+bandwidth_share = 0.8
+kernels = 5
+host_ms = 0.25
+"""
+
+
+def test_a_machine_is_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "my-gpu.toml"
+    path.write_text(MY_GPU)
+    costs = roofline(f"{path}/llamagen-xl/batch2")
+    assert (costs.name, costs.overhead_ms) == ("my-gpu/llamagen-xl/batch2", 0.25)
+    rows, cached = 4, 512
+    moved = 775e6 + 2 * 36 * 1280 * cached * rows + (6 * 36 * 1280 + 16384) * rows
+    assert costs.verify_ms(np.array([1]))[0] == pytest.approx(moved / (0.8 * 1000e6))
+    path.write_text(MY_GPU.replace("launch_us = 0.0", "launch_us = 1e4"))
+    assert roofline(f"{path}/llamagen-xl").verify_ms(np.array([1]))[0] == pytest.approx(10.0 * (5 * 36 + 4))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("bandwidth = [", "Invalid value"),
+        (MY_GPU.replace("peak = 200.0", ""), "peak"),
+        (MY_GPU + "memory = 80", "memory"),
+        (MY_GPU.replace("1000.0", "nan"), "bandwidth"),
+        (MY_GPU.replace("0.8", "1.8"), "bandwidth_share"),
+        (MY_GPU.replace("= 5", "= -5"), "kernels"),
+    ],
+)
+def test_a_file_that_describes_no_machine_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "gpu.toml"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=r"gpu\.toml: expected a machine with bandwidth") as caught:
+        roofline(f"{path}/llamagen-xl")
+    assert message in str(caught.value)
 
 
 def test_adt_s_table_has_a_row_that_no_common_ratio_explains() -> None:

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from tests.strategies import PooledDistribution
 from underpaint.algos.protocols import Grid
 from underpaint.algos.tree import NO_TOKEN, DraftTree, Verdict, root_only
 from underpaint.sim.synthetic.models import (
@@ -12,6 +11,7 @@ from underpaint.sim.synthetic.models import (
     SyntheticDrafter,
     SyntheticTarget,
 )
+from underpaint.strategies import PooledDistribution
 
 LAW = RandomDistribution(3, seed=4)
 
