@@ -66,9 +66,9 @@ class Repair:
 
     def check(self, grid: Grid) -> None:
         """Raise ValueError unless the settings make sense on `grid`."""
-        check_bounds("repair", self)
         check_radius(self.radius, grid)
         check_window(self.front_window(grid), grid)
+        check_bounds("repair", self)
         if self.adaptive and self.window is None:
             raise ValueError("repair: an adaptive window needs a window to start from; set window, or adaptive=False")
 

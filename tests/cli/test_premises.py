@@ -47,7 +47,7 @@ def test_passes_are_told_by_their_cost_in_cycles_with_the_knee_of_it(monkeypatch
         chain_ms=(),
         host_ms={},
     )
-    curve = CostCurveFile("costs", "", {}, ((1, 7.0), (32, 7.0)), ((1, 0.5),), 0.0, within)
+    curve = CostCurveFile("costs", "", {}, ((1, 7.0), (32, 7.0)), ((1, 0.5),), 0.0, (), within)
     monkeypatch.setattr("underpaint.cli.evaluation.premises.curve_for", lambda *given: curve)
     found = json.loads(called("--prompts-count", 2, "--json", "-").stdout)
     rows = {row["figure"]: row["value"] for row in found["rows"]}
