@@ -30,7 +30,7 @@ _WRITTEN: Final = (
     ("generate FOX --out x.png --temperature 1e-300", "must be >= 0 (0 takes the likeliest to"),
     ("generate FOX --out x.png --guidance inf", "must be >= 0 and at most 10000, got in"),
     ("generate FOX --out x.png --top-k -1", "sampler: top_k must be >= 0 (0 keeps all), got -1"),
-    ("generate FOX --out x.png --top-k 100000", "expected at most 4096, the codes of this model,"),
+    ("generate FOX --out x.png --top-k 100000", "has 4,096 codes, so at most 4,096 can be kept"),
     (
         "generate FOX --out x.png --top-p 0",
         "sampler: top_p must be in [1e-06, 1]; for the likeliest token alone take temperature 0, got 0.0",
@@ -221,7 +221,7 @@ _WRITTEN: Final = (
     ("compare --temperature nan --out x", "must be >= 0 (0 takes the likeliest to"),
     ("compare --temperature 1e-300 --out x", "must be >= 0 (0 takes the likeliest to"),
     ("compare --guidance inf --out x", "must be >= 0 and at most 10000, got in"),
-    ("compare --top-k 100000 --out x", "expected at most 4096, the codes of this model,"),
+    ("compare --top-k 100000 --out x", "has 4,096 codes, so at most 4,096 can be kept"),
     (
         "compare --top-p 7 --out x",
         "sampler: top_p must be in [1e-06, 1]; for the likeliest token alone take temperature 0, got 7.0",
@@ -445,7 +445,7 @@ _WRITTEN: Final = (
     ("sweep --out text.txt", "is not a folder; choose another place"),
     ("sweep --out loop", "is a symbolic link that leads nowhere; choose"),
     ("sweep --temperature nan --out x", "must be >= 0 (0 takes the likeliest to"),
-    ("sweep --top-k 100000 --out x", "expected at most 4096, the codes of this model,"),
+    ("sweep --top-k 100000 --out x", "has 4,096 codes, so at most 4,096 can be kept"),
     ("sweep --guidance inf --out x", "must be >= 0 and at most 10000, got in"),
     ("sweep --models nowhere --out x", "no folder nowhere; make one with `underpaint"),
     ("certify verifier.py:verify --as nobody", "expected one of function, seeded, session, rule,"),

@@ -194,7 +194,7 @@ def test_engines_are_built_for_the_passes_of_methods(folder: Path) -> None:
     pipeline = Pipeline.open(folder, backend="device")
 
     def form(*settings: str) -> Any:
-        config = resolve("eagle2", 1.0, None, settings, "tuned")
+        config = resolve("eagle2", 1.0, None, settings, "paper")
         method = build_method("eagle2", config, pipeline.tables)
         return form_of(method, pipeline.sampling, pipeline.grid)
 
