@@ -244,6 +244,15 @@ class Bounds(NamedTuple):
             raise ValueError(f"{what} must be at most {most}, got {value!r}")
 
 
+class Tune(NamedTuple):
+    """The values of a setting that `underpaint tune` tries; none stands for all options of a choice, or true and false.
+
+    A setting that declares none stays as its preset has it: it makes the method what it is, or was measured apart.
+    """
+
+    values: tuple[object, ...] = ()
+
+
 Share: TypeAlias = Annotated[float, Bounds(0.0, 1.0)]
 PositiveShare: TypeAlias = Annotated[float, Bounds(0.0, 1.0, above=True)]
 Weight: TypeAlias = Annotated[float, Bounds(0.0, MOST_WEIGHT, above=True)]
@@ -266,6 +275,18 @@ def declared(make: Callable[..., Any]) -> dict[str, tuple[Bounds | None, tuple[o
     """What the fields of the dataclass `make` declare: bounds, and the options of a choice; neither where none is."""
     hints = get_type_hints(make, include_extras=True)
     return {name: (next(_bounds(kind), None), tuple(_options(kind))) for name, kind in hints.items()}
+
+
+@cache
+def values_to_tune(make: Callable[..., Any]) -> dict[str, tuple[object, ...]]:
+    """By name, the values that the fields of the dataclass `make` declare by `Tune`."""
+    grids = {}
+    for name, kind in get_type_hints(make, include_extras=True).items():
+        extras = get_args(kind)[1:] if get_origin(kind) is Annotated else ()
+        for grid in (extra for extra in extras if isinstance(extra, Tune)):
+            bare = get_args(kind)[0]
+            grids[name] = grid.values or ((True, False) if bare is bool else tuple(_options(bare)))
+    return grids
 
 
 def check_bounds(what: str, settings: Any) -> None:
@@ -291,6 +312,7 @@ def check_bounds(what: str, settings: Any) -> None:
 def _bounds(kind: Any) -> Iterator[Bounds]:
     if get_origin(kind) is Annotated:
         yield from (extra for extra in get_args(kind)[1:] if isinstance(extra, Bounds))
+        yield from _bounds(get_args(kind)[0])
     elif get_origin(kind) in (Union, UnionType, tuple):
         for part in get_args(kind):
             yield from _bounds(part)
@@ -298,5 +320,7 @@ def _bounds(kind: Any) -> Iterator[Bounds]:
 
 def _options(kind: Any) -> Iterator[object]:
     """The options of a plain choice; a choice that may also be something else is not read."""
-    if get_origin(kind) is Literal:
+    if get_origin(kind) is Annotated:
+        yield from _options(get_args(kind)[0])
+    elif get_origin(kind) is Literal:
         yield from get_args(kind)

@@ -11,7 +11,7 @@ from underpaint.algos.chance import At, Chance, Role
 from underpaint.algos.draft.tree_builder import fuses_trees
 from underpaint.algos.path_similarity import path_similarity
 from underpaint.algos.protocols import Expander, FusedTreeLevel, FusedTreeSpec, Policy, Rule
-from underpaint.algos.registry import Bounds, CellsOrNone, Nodes, PositiveShare, check_bounds
+from underpaint.algos.registry import Bounds, CellsOrNone, Nodes, PositiveShare, Tune, check_bounds
 from underpaint.algos.step import Cycle, Drafter, Scored, Target, check_probs, cycles
 from underpaint.algos.tree import DraftTree, Verdict
 
@@ -31,8 +31,8 @@ class Skipping:
     down, is another bound, so nothing is skipped before something was accepted.
     """
 
-    every: CellsOrNone = 4
-    longest: Nodes = 4
+    every: Annotated[CellsOrNone, Tune((2, 3, 4, 6))] = 4
+    longest: Annotated[Nodes, Tune((2, 3, 4, 5))] = 4
     schedule: Schedule = "uniform"
     threshold: Annotated[float, Bounds(-1.0, 1.0)] = 0.7
     decay: PositiveShare = 0.9

@@ -35,13 +35,14 @@ _MOST_SIZE: Final = 1 << 20
 IN_CYCLE: Final = "in_cycle"
 DRIFT: Final = 4 / 3
 """Times of one pass that differ by more than this factor are of two states of the machine."""
+IN_GRID: Final = "in_grid"
 
 
 _KNOWN: Final = frozenset(
     (
         *("format", "benchmark", "model", "measured_on", "sampling", "full", "threads", "rounds", "seconds"),
         *("verify_ms", "verify_spread_ms", "draft_ms", "draft_spread_ms", "overhead_ms", "machine", "command"),
-        "in_cycle",
+        *("in_cycle", "in_grid"),
     )
 )
 """Everything that a file may hold, what only a person reads too."""
@@ -125,7 +126,8 @@ class CostCurveFile:
     measured_on: what the curve holds for: processor, cores, engine, SHA-256 of the models, threads and rows a pass;
     empty in files that do not say. machine: as every result tells it.
     verify_ms: target passes by nodes, draft_ms: drafter passes by nodes expanded, both repeated alone. overhead_ms: of
-    the host, a cycle beyond the passes. in_cycle: None where it was not measured.
+    the host, a cycle beyond the passes. in_grid: target passes by the tokens that they are fed, inside loops that
+    decide cells of a grid in any order; empty where they were not measured. in_cycle: None where it was not measured.
     """
 
     name: str
@@ -134,6 +136,7 @@ class CostCurveFile:
     verify_ms: Curve
     draft_ms: Curve
     overhead_ms: float
+    in_grid: Curve
     in_cycle: InCycleCosts | None
     measured_on: Mapping[str, Any] = field(default_factory=dict)
     machine: Mapping[str, Any] = field(default_factory=dict)
@@ -199,6 +202,7 @@ def parse_cost_curve(content: bytes, path: Path) -> CostCurveFile:
         within = held.get(IN_CYCLE)
         verify, draft = _curve(held["verify_ms"]), _curve(held["draft_ms"])
         overhead = _ms(held.get("overhead_ms", 0.0))
+        grid = _curve(_object(held[IN_GRID], IN_GRID)["target_ms"]) if IN_GRID in held else ()
         model, machine, measured_on = (
             _object(held.get(name, {}), name) for name in ("model", "machine", "measured_on")
         )
@@ -208,12 +212,14 @@ def parse_cost_curve(content: bytes, path: Path) -> CostCurveFile:
         ) from error
     check_curve(str(path), "verify_ms", "node", verify)
     check_curve(str(path), "draft_ms", "node", draft)
+    if grid:
+        check_curve(str(path), IN_GRID, "node", grid)
     if not 0.0 <= overhead <= MOST_MS:
         raise ValueError(f"{path}: overhead_ms must be a time of at least 0, got {overhead}")
     fingerprint = hashlib.sha256(content).hexdigest()
     within = _in_cycle(path, within)
     return CostCurveFile(
-        *(path.stem, fingerprint, model, verify, draft, overhead, within), measured_on, machine, content
+        *(path.stem, fingerprint, model, verify, draft, overhead, grid, within), measured_on, machine, content
     )
 
 

@@ -38,7 +38,8 @@ _FORMS: Final[tuple[frozenset[str], ...]] = tuple(
         "model policy rule speedup",  # simulate sweep
         "method tokens_error speedup_error",  # simulate predict
         "model method passes",  # simulate spatial
-        "run method speedup machine",  # results leaderboard
+        "method temperature sides",  # results rank
+        "preset_version machine methods",  # tune
         "verify_ms draft_ms",  # costs
     )
 )

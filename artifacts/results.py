@@ -105,45 +105,6 @@ def merged(results: Sequence[tuple[str, Mapping[str, Any]]]) -> dict[str, Any]:
     return {VERSION_KEY: VERSION, "kind": "merged", "runs": list(runs.values())}
 
 
-def leaderboard(found: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """A row for each method of each run, the fastest first, with what tells the runs apart.
-
-    Certificates and metrics have no speed and are left out. found: merged results, or those of one comparison or sweep.
-    """
-    runs = found["runs"] if found["kind"] == "merged" else merged([("", found)])["runs"]
-    rows: list[dict[str, Any]] = []
-    for run in runs:
-        results = run["results"]
-        model = results.get("model", {})
-        for row in results["rows"] if results["kind"] in _TIMED_KINDS else ():
-            rows.append(
-                {
-                    "run": run["fingerprint"],
-                    "method": row["method"],
-                    **{name: row.get(name) for name in _SHOWN},
-                    "machine": results["machine"].get("processor"),
-                    "engine": model.get("engine"),
-                    "model": model.get("target"),
-                    "temperature": results.get("settings", {}).get("temperature"),
-                }
-            )
-    return sorted(rows, key=lambda row: -(row["speedup"] or 0.0))
-
-
-_TIMED_KINDS: Final = ("compare", "sweep", "evaluate")
-_SHOWN: Final = (
-    "lossless",
-    "speedup",
-    "speedup_low",
-    "speedup_high",
-    "target_nfe",
-    "tokens_per_cycle",
-    "prompt_accuracy",
-    "accuracy_over_ar",
-    "images",
-)
-
-
 def problems_of(results: Mapping[str, Any]) -> list[str]:
     """What of results is not as the schema says, or contradicts itself, each with its place."""
     return validate(results, schema()) or contradictions(results)

@@ -3,6 +3,8 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
+from underpaint.runtime.evaluation.protocol_tables import interval
+
 Row = Mapping[str, Any]
 Column = tuple[str, Callable[[Row], str]]
 Rows = Callable[[Row], Iterable[Row]]
@@ -33,13 +35,6 @@ def number(value: float | None, form: str = ".2f") -> str:
 def percent(value: float | None, digits: int = 0) -> str:
     """A share in percent."""
     return "" if value is None else f"{100 * value:.{digits}f} %"
-
-
-def interval(row: Row, name: str, form: str = ".2f") -> str:
-    """A figure with its 95 % interval."""
-    if row.get(f"{name}_low") is None:
-        return number(row.get(name), form)
-    return f"{row[name]:{form}} ({row[f'{name}_low']:{form}} to {row[f'{name}_high']:{form}})"
 
 
 def plain(name: str, form: str = ".2f") -> Callable[[Row], str]:
@@ -76,6 +71,16 @@ README_COLUMNS: tuple[Column, ...] = (
     ("prompt accuracy", plain("prompt_accuracy", ".2f")),
 )
 
+PROTOCOL: tuple[Column, ...] = (
+    ("method", lambda row: f"`{row['method']}`"),
+    ("lossless", lambda row: "yes" if row["lossless"] else "no"),
+    ("as AR at temperature 0", lambda row: row["same_as_ar"] or ""),
+    ("speed-up (95 %)", lambda row: interval(row, "speedup")),
+    ("target passes", plain("target_nfe", ".0f")),
+    ("tokens a pass", plain("tokens_per_pass")),
+    ("quality less AR's, nats (95 %)", lambda row: interval(row, "quality_over_ar", "+.3f")),
+)
+"""Of a record of `underpaint protocol`; its rows are those of `runtime.evaluation.protocol_tables.summary`."""
 
 PAIRED: tuple[Column, ...] = (
     ("beside", word("method")),

@@ -10,21 +10,25 @@ import argparse
 import json
 import sys
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks.claims import CLAIMS, claims_page
-from benchmarks.page_columns import README_COLUMNS, Section
+from benchmarks.page_columns import PROTOCOL, README_COLUMNS, Column, Section
 from benchmarks.page_tables import README_FILE, SECTIONS, TITLES
 from underpaint.artifacts.manifest import write_beside
 from underpaint.artifacts.results import read_results
+from underpaint.runtime.evaluation.protocol_tables import best_rows, markdown, run_at, runs_of, summary
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 PAGES = ROOT / "docs" / "results"
 README = ROOT / "README.md"
 README_METHODS = ("ar", "eagle2", "adt", "jacobi-lookup", "lantern", "adt+lantern", "zipar", "mulo-islands")
+README_ROWS = 8
+PROTOCOL_FILE = "protocol-1.json"
+"""The record of `underpaint protocol` on the shipped models; until it is there, README has the comparison's table."""
 README_BEGIN, README_END = "<!-- made by `python -m benchmarks.pages` -->", "<!-- end -->"
 _COMMAND_LETTERS = 108
 CLAIMS_TITLE = "The papers' claims, one by one"
@@ -37,12 +41,6 @@ def read_result(name: str) -> dict[str, Any]:
     if isinstance(found, dict) and {"model", "settings"} <= found.keys():
         return read_results(RESULTS / name)
     return found if isinstance(found, dict) else {"rows": found}
-
-
-def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table in GitHub's Markdown."""
-    lines = ["| " + " | ".join(headings) + " |", "|" + "---|" * len(headings)]
-    return "\n".join([*lines, *("| " + " | ".join(cells) + " |" for cells in rows)])
 
 
 def conditions(result: Mapping[str, Any]) -> list[str]:
@@ -81,19 +79,21 @@ def render_section(section: Section) -> str:
     parts.append("\n".join(f"- {line}" for line in [*conditions(result), f"File: `{section.file}`"]))
     columns = [(name, [cell(row) for row in rows]) for name, cell in section.columns]
     told = [(name, cells) for name, cells in columns if any(cells) or not rows]  # an older record lacks some figures
-    table = markdown_table([name for name, _ in told], zip(*(cells for _, cells in told), strict=True))
+    table = markdown([name for name, _ in told], zip(*(cells for _, cells in told), strict=True))
     return "\n\n".join([*parts, table])
 
 
 def render_claims() -> str:
     """The page of claims."""
     records = {file: read_result(file) for file in dict.fromkeys(claim.file for claim in CLAIMS)}
-    return "\n\n".join([NOTE, f"# {CLAIMS_TITLE}", *filter(None, claims_page(records, markdown_table))]) + "\n"
+    return "\n\n".join([NOTE, f"# {CLAIMS_TITLE}", *filter(None, claims_page(records, markdown))]) + "\n"
 
 
 def render_pages() -> dict[str, str]:
     """Every page by file name; none where nothing is recorded for it."""
     pages = {"claims.md": render_claims()}
+    if (RESULTS / PROTOCOL_FILE).is_file():
+        pages["protocol.md"] = render_protocol()
     for name, title in TITLES.items():
         sections = [section for section in SECTIONS if section.page == name and (RESULTS / section.file).is_file()]
         if not sections:
@@ -109,31 +109,54 @@ def render_pages() -> dict[str, str]:
         f"[{CLAIMS_TITLE}](claims.md): what the three papers say, and what was measured here.\n\n"
         "Each page is made from recorded files, each of which holds its command. Ratios differ by machine."
     )
-    index = markdown_table(("What", "File", "Processor"), rows)
+    index = markdown(("What", "File", "Processor"), rows)
     pages["index.md"] = "\n\n".join([NOTE, "# Results", words, index]) + "\n"
     return pages
 
 
+def render_protocol() -> str:
+    """The page of protocol 1: the table of each temperature, and what the record holds."""
+    record = read_results(RESULTS / PROTOCOL_FILE)
+    parts = [NOTE, "# Protocol 1: every method at both presets"]
+    for run in runs_of(record):
+        told = [*conditions(run), f"Drawings: {run['protocol']['drawn']} of {run['protocol']['planned']} planned."]
+        told += [f"Left out: {label}: {why}" for label, why in run["protocol"]["left_out"].items()]
+        counted: tuple[Column, ...] = (*PROTOCOL, ("pictures", lambda row: str(row["images"])))
+        parts += [f"## Temperature {run['settings']['temperature']:g}", "\n".join(f"- {line}" for line in told)]
+        parts.append(_table(counted, summary(record, run)))
+    return "\n\n".join(parts) + "\n"
+
+
+def _table(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) -> str:
+    return markdown([heading for heading, _ in columns], [[cell(row) for _, cell in columns] for row in rows])
+
+
 def render_readme(text: str) -> str:
-    """README.md with its table made anew: `README_METHODS` of `README_FILE`, with its machine and command."""
-    result = read_result(README_FILE)
-    rows = {row["method"]: row for row in result["rows"]}
+    """README.md with its table made anew: the best rows of the protocol's record, or `README_METHODS` without one."""
+    file = PROTOCOL_FILE if (RESULTS / PROTOCOL_FILE).is_file() else README_FILE
+    record = read_result(file)
+    result = record if file == README_FILE else run_at(record, 1.0)
+    if result is None:
+        raise SystemExit(f"{file}: expected a comparison at temperature 1; run `underpaint protocol` to its end")
     settings, machine = result["settings"], result["machine"]
-    count = len(settings["prompts"]) * len(settings["seeds"])
+    if file == README_FILE:
+        known = {row["method"]: row for row in result["rows"]}
+        columns, rows, most = README_COLUMNS, [known[name] for name in README_METHODS], known["ar"]["images"]
+    else:
+        columns, rows = PROTOCOL, best_rows(record, result, README_ROWS)
+        most = max(row["images"] for row in rows)
     kept, codes = settings["top_k"], f"{settings['vocab_size']:,} codes"
     words = (
         f"{settings['resolution']} px, temperature {settings['temperature']:g}, "
-        f"{f'the {kept:,} likeliest of' if kept else 'all'} {codes}, {count} pictures a method, "
+        f"{f'the {kept:,} likeliest of' if kept else 'all'} {codes}, {most} pictures a method, "
         f"{machine['cores']} cores of {machine['processor']}:"
     )
-    cells = [[cell(rows[name]) for _, cell in README_COLUMNS] for name in README_METHODS]
-    table = markdown_table([heading for heading, _ in README_COLUMNS], cells)
     begin, rest = text.split(README_BEGIN)
     end = rest.split(README_END)[1]
     lines = textwrap.wrap(result["command"], _COMMAND_LETTERS, break_long_words=False, break_on_hyphens=False)
     command = " \\\n        ".join(lines)
-    why = f"<!-- parsed, not run: minutes of measuring, recorded in benchmarks/results/{README_FILE} -->"
-    return f"{begin}{README_BEGIN}\n\n{words}\n\n{table}\n\n{why}\n\n    {command}\n\n{README_END}{end}"
+    why = f"<!-- parsed, not run: minutes of measuring, recorded in benchmarks/results/{file} -->"
+    return f"{begin}{README_BEGIN}\n\n{words}\n\n{_table(columns, rows)}\n\n{why}\n\n    {command}\n\n{README_END}{end}"
 
 
 def _processor(file: str) -> str:

@@ -27,6 +27,8 @@ COMMANDS: Final = {
     "compare": "compare:compare",
     "report": "report:report",
     "sweep": "sweep:sweep",
+    "tune": "tune:tune",
+    "protocol": "protocol:protocol",
     "evaluate": "evaluation.evaluate:evaluate",
     "methods": "methods:methods",
     "prompts": "prompts:prompts",

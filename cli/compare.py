@@ -21,9 +21,11 @@ from underpaint.cli.options import (
     DeviceOptions,
     Models,
     check_costs,
+    check_preset,
     check_promises,
     grouped,
     read_names,
+    read_preset,
     settings_by_method,
     short_hash,
 )
@@ -147,11 +149,12 @@ def compare(
         listed = usual if methods == DEFAULT_METHODS else methods
         names = with_baseline(tuple(name for name in read_names(listed) if backend != DEVICE or name != EAGER))
         own = settings_by_method(options.setting or [], names)
-        preset = live.preset(options.preset)
+        preset = read_preset(live.preset(options.preset))
         configs = [resolve(name, checked, None, own[name], preset) for name in names]
         check_folder_writable(out or DEFAULT_OUT)
         check_json(json_file)
         pipeline, sampling = options.open(models, live, on_device=True)
+        check_preset(preset, pipeline)
         chosen = choose(pipeline, prompts or [], prompt_options)
         drawn_by = build_methods(pipeline, names, checked, own, preset)
         check_promises(configs)

@@ -15,10 +15,12 @@ from underpaint.cli.options import (
     MethodSettings,
     Preset,
     Temperature,
+    check_preset,
     grouped,
     open_pipeline,
     read_names,
     read_numbers,
+    read_preset,
     read_sampling,
     settings_by_method,
 )
@@ -146,7 +148,9 @@ def _build_for_device(folder: Path, backend: str, gpu: str, asked: ForDevice) ->
     pipeline = open_pipeline(folder, None, None, "device", on_device=True)
     sampling = read_sampling(asked.temperature, asked.guidance, None, None, pipeline)
     own = settings_by_method(asked.setting or [], names)
-    methods = build_methods(pipeline, names, asked.temperature, own, asked.preset)
+    preset = read_preset(asked.preset)
+    check_preset(preset, pipeline)
+    methods = build_methods(pipeline, names, asked.temperature, own, preset)
     models, rows = FolderModels.of(pipeline), 1 if sampling.guidance == 1.0 else 2
     forms = [form_of(method, sampling, pipeline.grid) for method in methods]
     for decoder, passes in zip(models.decoders, passes_of_methods(models, forms, asked.batch, rows), strict=True):

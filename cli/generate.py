@@ -28,8 +28,10 @@ from underpaint.cli.options import (
     TopK,
     TopP,
     check_costs,
+    check_preset,
     grouped,
     open_pipeline,
+    read_preset,
     read_sampling,
     short_hash,
 )
@@ -115,7 +117,8 @@ def generate(
         device.check(backend)
         checked = SamplingParams(temperature=temperature).temperature
         live.check(models, resolution, low, backend)
-        config = resolve(method, checked, rule, setting or (), live.preset(preset))
+        chosen = read_preset(live.preset(preset))
+        config = resolve(method, checked, rule, setting or (), chosen)
         texts = list(prompts or ())
         if not texts and prompt_options == _NO_FILE:
             raise ValueError(
@@ -130,6 +133,7 @@ def generate(
         pipeline: OpenModels = (
             open_pipeline(models, resolution, low, backend, on_device=True) if live.live is None else live.open()
         )
+        check_preset(chosen, pipeline)
         check_costs(setting or (), pipeline)
         if texts and prompt_options == _NO_FILE:
             conditions: Sequence[Condition] = [pipeline.condition(text) for text in texts]

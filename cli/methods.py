@@ -56,10 +56,12 @@ def methods(
 
 def _preset_table(methods: list[dict[str, Any]], preset: str) -> ResultTable:
     """The settings of every method in one preset, where they are from, and those at temperature 0."""
+    from underpaint.runtime.methods.settings import settings_line
+
     rows = []
     for method in methods:
         settings = method["presets"][preset]
-        warm, cold = _settings(settings["sampled"]), _settings(settings["greedy"])
+        warm, cold = settings_line(settings["sampled"]), settings_line(settings["greedy"])
         sources = "; ".join(f"{name}: {source}" for name, source in settings["sources"].items())
         greedy = "the same" if warm == cold else cold
         rows.append({"method": method["name"], "sampled": warm, "greedy": greedy, "from": sources})
@@ -70,15 +72,6 @@ def _preset_table(methods: list[dict[str, Any]], preset: str) -> ResultTable:
         Column("from", prose=True),
     )
     return ResultTable(f"{preset} settings", columns, rows)
-
-
-def _settings(config: dict[str, Any]) -> str:
-    """A configuration's settings on a line; a `k` that is scaled to the codebook as the paper gives it."""
-    parts = {**config.get("policy_settings", {}), **config.get("rule_settings", {}), **config.get("settings", {})}
-    parts |= {f"window.{name}": value for name, value in config.get("window", {}).items()}
-    if "published_k" in config:
-        parts["k"] = f"{config['published_k']} of 16384"
-    return ", ".join(f"{name}={value}" for name, value in parts.items() if value is not None and name != "greedy")
 
 
 def listed() -> dict[str, list[dict[str, Any]]]:

@@ -16,6 +16,7 @@ from underpaint.algos.registry import suggest
 from underpaint.algos.rows import SamplingParams
 
 if TYPE_CHECKING:
+    from underpaint.runtime.methods.preset_file import PresetFile
     from underpaint.runtime.methods.registry import MethodConfig
     from underpaint.runtime.models import OpenModels
     from underpaint.runtime.pipeline import Pipeline
@@ -71,7 +72,11 @@ MethodSettings = Annotated[
 MOST_THREADS: Final = max(256, os.cpu_count() or 1)
 """More threads or processes than that help on no machine, and each takes memory."""
 Preset = Annotated[
-    str, typer.Option(help="Settings of the methods: tuned (best measured on the shipped models) or paper.")
+    str,
+    typer.Option(
+        help="Settings of the methods: tuned (best measured on the shipped models), paper, or a file that `underpaint "
+        "tune` wrote."
+    ),
 ]
 USUAL_PRESET: Final = "tuned"
 DEVICE: Final = "device"
@@ -135,6 +140,27 @@ def read_sampling(
         top_k=shipped.top_k if top_k is None else top_k,
         top_p=shipped.top_p if top_p is None else top_p,
     )
+
+
+def read_preset(text: str) -> "str | PresetFile":
+    """The preset that `--preset` names, or the file; ValueError where it is neither."""
+    from underpaint.runtime.methods.registry import PRESETS
+
+    if text in PRESETS:
+        return text
+    if not Path(text).is_file():
+        raise ValueError(
+            f"--preset: expected one of {', '.join(PRESETS)}, got {text!r}; or name a file that `underpaint tune` wrote"
+        )
+    from underpaint.runtime.methods.preset_file import read_preset_file
+
+    return read_preset_file(Path(text))
+
+
+def check_preset(preset: "str | PresetFile", pipeline: "OpenModels") -> None:
+    """ValueError where a preset file is of other models than those that draw."""
+    if not isinstance(preset, str):
+        preset.check(pipeline.fingerprint(), str(pipeline.folder))
 
 
 def describe_sampling(sampling: SamplingParams, vocab_size: int) -> str:

@@ -15,9 +15,9 @@ from underpaint.cli.terminal import (
     ResultTable,
     check_json,
     figure,
-    interval,
     show,
     told_as_json,
+    with_interval,
 )
 
 app = Commands(help="Validate, merge and rank files of results.", no_args_is_help=True)
@@ -57,34 +57,54 @@ def merge(
 
 
 @app.command()
-def leaderboard(
+def rank(
     paths: Files,
     form: FormatOption = Format.table,
     json_file: JsonFile = None,
 ) -> None:
-    """Rank the methods of comparisons and sweeps by speed-up, each with its run, machine, engine and temperature."""
-    from underpaint.artifacts.results import leaderboard as ranked
-    from underpaint.artifacts.results import merged, read_results
+    """Put the methods of several machines or models side by side, the fastest first.
+
+    Files are records of `underpaint protocol`, comparisons, sweeps and evaluations. Figures of one file, machine and
+    folder of models stand in one column.
+    """
+    from underpaint.artifacts.results import read_results
+    from underpaint.runtime.evaluation.protocol_tables import ranked, sides_of
 
     with bad_input():
         check_json(json_file)
-        rows = ranked(merged([(path.name, read_results(path)) for path in paths]))
-        if not rows:
+        sides = sides_of([(str(path), read_results(path)) for path in paths])
+        if not sides:
             raise ValueError("expected a comparison or a sweep among these files; a certificate has no speed")
+    rows = ranked(sides)
     if told_as_json(json_file, rows):
         return
-    show([ResultTable("leaderboard", _COLUMNS, rows)], form)
-
-
-_COLUMNS = (
-    Column("method"),
-    Column("lossless"),
-    figure("speedup", "speed-up", ".2f", "x"),
-    interval("speedup", "95 %", ".2f"),
-    figure("tokens_per_cycle", "tokens per cycle", ".2f"),
-    figure("prompt_accuracy", "accuracy", ".3f"),
-    Column("images", right=True),
-    Column("temperature", right=True),
-    Column("run"),
-    Column("machine", prose=True),
-)
+    about = [{name: value for name, value in side.items() if name not in ("of", "rows")} for side in sides]
+    shown = [
+        {
+            **row,
+            **{f"{side}_{name}": value for side, one in row["sides"].items() for name, value in (one or {}).items()},
+        }
+        for row in rows
+    ]
+    kinds = (
+        ("speedup", "speed-up\n(95 %)", ".2f"),
+        ("target_nfe", "target\npasses", ".1f"),
+        ("tokens_per_pass", "tokens\na pass", ".2f"),
+        ("quality_over_ar", "quality less\nAR's (95 %)", "+.3f"),
+    )
+    figures = [
+        (with_interval if "95 %" in head else figure)(f"{side['side']}_{name}", f"{side['side']}: {head}", digits)
+        for name, head, digits in kinds
+        for side in about
+    ]
+    names = [Column(name, prose=name in ("file", "machine")) for name in about[0]]
+    heats = list(dict.fromkeys(row["temperature"] for row in rows))
+    tables = [
+        ResultTable(
+            f"temperature {heat:g}",
+            (Column("method"), Column("lossless", "loss-\nless"), *figures),
+            [row for row in shown if row["temperature"] == heat],
+        )
+        for heat in heats
+    ]
+    show([ResultTable("sides", names, about), *tables], form)

@@ -83,9 +83,21 @@ class RunOptions:
 
 
 def draw_run(
-    keys: "Sequence[DrawingKey]", log: "DrawingLog", workers: "Workers[DrawingKey, DrawnJob]", size: int
+    keys: "Sequence[DrawingKey]",
+    log: "DrawingLog",
+    workers: "Workers[DrawingKey, DrawnJob]",
+    size: int | None = None,
+    what: str = "drawing",
 ) -> None:
-    """Draw those of `keys` that the log lacks; on Ctrl-C say where it stands and leave. size: drawings of the run."""
+    """Draw those of `keys` that the log lacks; on Ctrl-C say where it stands and leave.
+
+    Args:
+        keys: The drawings to make.
+        log: Those that are made already, and where new ones go.
+        workers: What draws.
+        size: Drawings of the whole run; None where nobody knows yet.
+        what: What is being done, for the progress bar.
+    """
     from underpaint.artifacts.run_log import OtherRun, RunLogInUse
     from underpaint.artifacts.workers import WorkerError
     from underpaint.runtime.engines.context import EngineError
@@ -96,7 +108,7 @@ def draw_run(
         # The other writer, or a tree that no pass of the engine holds: what shows only while it draws.
         with (
             bad_input(RunLogInUse, OtherRun, EngineError, WorkerError),
-            progress("drawing" if left else "nothing left to draw", len(keys), len(keys) - left) as advance,
+            progress(what if left else f"{what}: nothing left to draw", len(keys), len(keys) - left) as advance,
         ):
 
             def report(state: "RunProgress") -> None:
@@ -105,7 +117,7 @@ def draw_run(
 
             draw_missing(keys, log, workers, report)
     except KeyboardInterrupt:
-        stopped(f"{len(log)} of {size} drawings are done", log.path)
+        stopped(f"{len(log)}{'' if size is None else f' of {size}'} drawings are done", log.path)
 
 
 def stopped(done: str, path: Path) -> None:

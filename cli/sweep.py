@@ -8,10 +8,18 @@ import typer
 from underpaint.cli.costs import curve_for, tables_with_costs
 from underpaint.cli.errors import bad_input
 from underpaint.cli.evaluation.prompts import PromptOptions, choose
-from underpaint.cli.options import Models, check_promises, grouped, read_names, short_hash
+from underpaint.cli.options import (
+    Models,
+    check_preset,
+    check_promises,
+    grouped,
+    read_names,
+    read_preset,
+    short_hash,
+)
 from underpaint.cli.outputs import check_replaceable, json_output, output_folder
 from underpaint.cli.runs import RunOptions, draw_run
-from underpaint.cli.terminal import Format, FormatOption, check_json, note, note_files, told_as_json
+from underpaint.cli.terminal import Format, FormatOption, check_json, note_files, told_as_json
 
 DEFAULT_OUT = Path("runs/sweep")
 DEFAULT_VARY = (
@@ -61,9 +69,8 @@ def sweep(
 ) -> None:
     """Draw the same prompts at many settings and plot speed-up against quality, with the undominated ones joined.
 
-    Without --vary: row fronts, MuLo-SD and LANTERN over their main settings. The last lines name the fastest settings
-    of each method, as `compare` takes them; report them on other prompts (--prompts-skip). A stopped sweep (Ctrl-C)
-    keeps what is drawn; the same command goes on with it.
+    Without --vary: row fronts, MuLo-SD and LANTERN over their main settings. A stopped sweep (Ctrl-C) keeps what is
+    drawn; the same command goes on with it. `underpaint tune` chooses settings.
     """
     from underpaint.artifacts.files import check_apart, check_folder_writable
     from underpaint.artifacts.workers import ThisProcess
@@ -76,17 +83,17 @@ def sweep(
     from underpaint.runtime.evaluation.picture_judge import judge_of
     from underpaint.runtime.evaluation.plan import RunPlan
     from underpaint.runtime.evaluation.report import make_report, to_results
-    from underpaint.runtime.evaluation.tuning import as_options, fastest_settings
     from underpaint.runtime.methods.registry import build_method, resolve
 
     with bad_input():
         checked, once = options.checked_temperature(), list(dict.fromkeys([BASELINE, *read_names(methods)]))
-        asked, preset = variants(vary or DEFAULT_VARY, options.setting or (), once), options.preset
+        asked, preset = variants(vary or DEFAULT_VARY, options.setting or (), once), read_preset(options.preset)
         configs = [resolve(one.method, checked, None, one.settings, preset) for one in asked]
         check_promises(configs)
         check_folder_writable(out or DEFAULT_OUT)
         check_json(json_file)
         pipeline, sampling = options.open(models)
+        check_preset(preset, pipeline)
         judge = judge_of(pipeline)
         if judge is None:
             raise ValueError(f"sweep: {pipeline.folder} holds no judge, so there is no quality to plot; use `compare`")
@@ -113,7 +120,4 @@ def sweep(
     if told_as_json(figures, plain):
         return
     print_rows(report.rows, judge, title, curve, form)
-    best = as_options(fastest_settings(report.rows, asked))
-    if best:
-        note(f"The fastest of each method, without those that the judge reads worse than AR's: {best}", form)
     note_files((figures, plot), f"open {plot}, then compare with the settings of a joined point", form)

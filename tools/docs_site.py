@@ -22,6 +22,7 @@ ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 PACKAGES = ("underpaint", "algos", "sim", "artifacts", "zoo", "runtime", "models", "export", "training", "cli")
 RECORDS = ("textured-compare-128-t1.json", "textured-compare-128-t0.json")
+PROTOCOL = "protocol-1.json"
 PAGES_BESIDE = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
 _LINK = re.compile(r"(\]\()([^)\s]+)(\))")
 
@@ -141,12 +142,16 @@ def slug(method: str) -> str:
 def write_methods(site: Site) -> None:
     """Write one page for each registered method, and their list."""
     from underpaint.algos.accept import RULES
+    from underpaint.artifacts.results import read_results
     from underpaint.cli.methods import listed
+    from underpaint.runtime.evaluation.protocol_tables import card
 
     described = listed()
     policies = {one["name"]: one for one in described["policies"]}
     rules = {one["name"]: one for one in described["rules"]}
     records = [json.loads((ROOT / "benchmarks" / "results" / name).read_text(encoding="utf-8")) for name in RECORDS]
+    record = ROOT / "benchmarks" / "results" / PROTOCOL
+    protocol = read_results(record) if record.is_file() else {"kind": "merged", "runs": []}
     lines = ["# Method by method", "", "What each method does, its promise, its settings, and what was measured.", ""]
     lines += ["| method | what it does |", "|---|---|"]
     for method in described["methods"]:
@@ -161,7 +166,7 @@ def write_methods(site: Site) -> None:
         parts.append("## Promise\n\n" + _promise(rule, config.get("rule_settings", {}), rules, RULES))
         parts.append("## Source\n\n" + _sources(method, policies.get(config.get("policy")), rules.get(rule)))
         parts.append("## Settings\n\n" + _settings(method["presets"]))
-        parts.append("## Measured\n\n" + _measured(name, records))
+        parts.append("## Measured\n\n" + (card(protocol, name) or _measured(name, records)))
         if picture := _picture(site, name):
             parts.append(f"## Pictures\n\n![What {name} draws, one picture a prompt]({picture})")
         site.write(f"reference/by-name/{slug(name)}.md", "\n\n".join(parts) + "\n")
@@ -192,11 +197,11 @@ def _sources(method: dict[str, Any], *parts: dict[str, Any] | None) -> str:
 
 
 def _settings(presets: dict[str, Any]) -> str:
-    from underpaint.cli.methods import _settings as on_a_line
+    from underpaint.runtime.methods.settings import settings_line
 
     rows = ["| preset | above temperature 0 | at temperature 0 |", "|---|---|---|"]
     for name, preset in presets.items():
-        warm, cold = (on_a_line(preset[part]).replace("|", "\\|") or "none" for part in ("sampled", "greedy"))
+        warm, cold = (settings_line(preset[part]).replace("|", "\\|") or "none" for part in ("sampled", "greedy"))
         rows.append(f"| `{name}` | {warm} | {cold} |")
     return "\n".join(rows)
 

@@ -99,7 +99,7 @@ def loops_of(blocks: list[Block]) -> list[tuple[int, int, set[int]]]:
             reached.add(one)
             stack.append((one, iter(blocks[one].following)))
     order.reverse()
-    dominators = {number: reached for number in order}
+    dominators = dict.fromkeys(order, reached)
     dominators[0] = {0}
     changed = True
     while changed:

@@ -10,7 +10,7 @@ from underpaint.algos.accept.spec import RULES, Residual, RuleSpec, every_combin
 from underpaint.algos.accept.walk import walk
 from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.chance import Chance
-from underpaint.algos.registry import MOST_CODES, Bounds, PositiveShare, check_bounds
+from underpaint.algos.registry import MOST_CODES, Bounds, PositiveShare, Tune, check_bounds
 from underpaint.algos.tree import DRAWN, DraftTree, Verdict
 
 MOST_DISTANCE: Final = 1e6
@@ -108,7 +108,7 @@ class GroupedSpeculation:
     """
 
     codebook: FloatArray
-    group: Annotated[int, Bounds(1, MOST_CODES)] = 14
+    group: Annotated[int, Bounds(1, MOST_CODES), Tune((5, 10, 14, 25, 50))] = 14
     gap: PositiveShare = 0.15
     distance: Annotated[float, Bounds(0.0, MOST_DISTANCE, above=True)] = 0.7
     window: GroupWindow = "paper"

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, get_args
+from typing import Annotated, NamedTuple, Protocol, get_args
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from underpaint.algos.batched.pooling import NeighbourPool, PooledPoints, additi
 from underpaint.algos.batched.spec import BatchedRule
 from underpaint.algos.batched.walk import BatchedWalk
 from underpaint.algos.chance import At, Chance, Role
-from underpaint.algos.registry import Codes, Factor, Share, check_bounds
+from underpaint.algos.registry import Codes, Factor, Share, Tune, check_bounds
 from underpaint.algos.tree import DRAWN, DraftTree, Drawn, Verdict
 
 
@@ -166,7 +166,7 @@ class Lantern:
 
     neighbours: IntArray
     k: Codes = 0
-    delta: Share = 0.1
+    delta: Annotated[Share, Tune((0.1, 0.2, 0.4, 0.6, 0.8))] = 0.1
     residual: Residual = "paper"
 
     def __post_init__(self) -> None:
@@ -195,7 +195,7 @@ class LanternPP:
 
     neighbours: IntArray
     k: Codes = 0
-    factor: Factor = 5.0
+    factor: Annotated[Factor, Tune((2.0, 3.0, 5.0, 10.0))] = 5.0
     residual: Residual = "paper"
 
     def __post_init__(self) -> None:

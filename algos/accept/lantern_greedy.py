@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import get_args
+from typing import Annotated, get_args
 
 from underpaint.algos.accept.lantern import check_settings, check_vocab, pool
 from underpaint.algos.accept.spec import RULES, RuleSpec, every_combination
@@ -12,7 +12,7 @@ from underpaint.algos.batched.longest import LongestPath, Outweighs
 from underpaint.algos.batched.pooling import NeighbourPool, additive_limit, relative_limit
 from underpaint.algos.batched.spec import BatchedRule
 from underpaint.algos.chance import Chance
-from underpaint.algos.registry import Codes, Factor, Share, check_bounds
+from underpaint.algos.registry import Codes, Factor, Share, Tune, check_bounds
 from underpaint.algos.tree import DraftTree, Verdict
 
 
@@ -56,7 +56,7 @@ class LanternGreedy:
 
     neighbours: IntArray
     k: Codes = 0
-    delta: Share = 0.1
+    delta: Annotated[Share, Tune((0.1, 0.2, 0.4, 0.6, 0.8))] = 0.1
     choose: Choice = "longest"
 
     def __post_init__(self) -> None:
@@ -80,7 +80,7 @@ class LanternPPGreedy:
 
     neighbours: IntArray
     k: Codes = 0
-    factor: Factor = 5.0
+    factor: Annotated[Factor, Tune((2.0, 3.0, 5.0, 10.0))] = 5.0
     choose: Choice = "longest"
 
     def __post_init__(self) -> None:

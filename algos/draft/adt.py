@@ -14,7 +14,7 @@ from underpaint.algos.draft.eagle2 import grow_eagle2
 from underpaint.algos.draft.settings import at_least
 from underpaint.algos.draft.spec import POLICIES, PolicySpec
 from underpaint.algos.protocols import Budget, Expander, Grid
-from underpaint.algos.registry import MOST_NODES, Bounds, NodesOrNone, check_bounds
+from underpaint.algos.registry import MOST_NODES, Bounds, NodesOrNone, Tune, check_bounds
 from underpaint.algos.registry import Nodes as NodeCount
 from underpaint.algos.tree import DraftTree, Verdict
 
@@ -55,7 +55,7 @@ class AdtTree:
     """
 
     acceptance: Acceptance = "ratio"
-    init: Init = "horizontal"
+    init: Annotated[Init, Tune(("horizontal", "vertical"))] = "horizontal"
     row_start: RowStart = "carry"
     acceptance_of: AcceptanceOf = "neighbour"
     nodes: Nodes = "fixed"
@@ -63,12 +63,12 @@ class AdtTree:
     step_depth: NodesOrNone = 1
     step_width: NodesOrNone = 1
     min_depth: NodeCount = 1
-    max_depth: NodeCount = 8
-    start_depth: NodeCount = 4
+    max_depth: Annotated[NodeCount, Tune((4, 6, 8, 10))] = 8
+    start_depth: Annotated[NodeCount, Tune((2, 4, 6))] = 4
     min_width: NodeCount = 1
-    max_width: NodeCount = 10
-    start_width: NodeCount = 6
-    total_tokens: NodeCount = 59
+    max_width: Annotated[NodeCount, Tune((1, 2, 4, 10))] = 10
+    start_width: Annotated[NodeCount, Tune((1, 2, 6))] = 6
+    total_tokens: Annotated[NodeCount, Tune((4, 6, 8, 16, 59))] = 59
     _states: list[TreeState | None] = field(init=False, repr=False, default_factory=list)
     _row: int = field(init=False, repr=False, default=1)
     _cell: int = field(init=False, repr=False, default=1)

@@ -1,6 +1,7 @@
 """A chain of drafted tokens: sampled, or the likeliest one each time."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from underpaint.algos.batched.spec import BatchedPolicy
 from underpaint.algos.batched.static_trees import BatchedStaticTree
@@ -9,7 +10,7 @@ from underpaint.algos.draft.shape import chain_shape, fill_sampled
 from underpaint.algos.draft.spec import POLICIES, PolicySpec
 from underpaint.algos.draft.tree_builder import likeliest_chain
 from underpaint.algos.protocols import Budget, Expander, Grid
-from underpaint.algos.registry import Nodes, check_bounds
+from underpaint.algos.registry import Nodes, Tune, check_bounds
 from underpaint.algos.tree import DraftTree, Verdict
 
 
@@ -21,7 +22,7 @@ class Chain:
     length: gamma >= 1, drafted tokens a cycle; one drafter pass each.
     """
 
-    length: Nodes = 4
+    length: Annotated[Nodes, Tune((2, 3, 4, 5, 8))] = 4
 
     def __post_init__(self) -> None:
         check_bounds("policy 'chain'", self)
@@ -42,7 +43,7 @@ class LikeliestChain:
     length: drafted tokens a cycle, >= 1; one drafter pass each.
     """
 
-    length: Nodes = 4
+    length: Annotated[Nodes, Tune((2, 3, 4, 5, 8))] = 4
 
     def __post_init__(self) -> None:
         check_bounds("policy 'chain_top1'", self)

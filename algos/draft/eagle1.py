@@ -1,6 +1,7 @@
 """Static trees: EAGLE-1's sampled one, and the same tree of likeliest tokens."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from underpaint.algos.batched.spec import BatchedPolicy
 from underpaint.algos.batched.static_trees import BatchedStaticTree
@@ -8,11 +9,13 @@ from underpaint.algos.chance import Chance
 from underpaint.algos.draft.shape import fill_sampled, fill_top_k, ranked_shape, within
 from underpaint.algos.draft.spec import POLICIES, PolicySpec
 from underpaint.algos.protocols import Budget, Expander, Grid
-from underpaint.algos.registry import Nodes, check_bounds
+from underpaint.algos.registry import Nodes, Tune, check_bounds
 from underpaint.algos.tree import DraftTree, Verdict
 
 WIDTHS = (8, 16, 14, 11, 8)
 """57 nodes in 5 levels, the size that LANTERN++ (arXiv 2502.06352) runs with."""
+SHAPES = ((1, 1, 1, 1), (2, 1, 1), (2, 1, 1, 1), (2, 2, 1, 1, 1), (3, 2, 1, 1), (4, 4, 2, 1, 1))
+"""What `underpaint tune` tries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +26,7 @@ class Eagle1:
         the nodes of least rank sum along the path (see `ranked_shape`), as in Medusa's and EAGLE-1's own trees.
     """
 
-    widths: tuple[Nodes, ...] = WIDTHS
+    widths: Annotated[tuple[Nodes, ...], Tune(SHAPES)] = WIDTHS
 
     def __post_init__(self) -> None:
         _check(self, "eagle1", self.widths)
@@ -44,7 +47,7 @@ class StaticTopK:
     widths: see `Eagle1`.
     """
 
-    widths: tuple[Nodes, ...] = WIDTHS
+    widths: Annotated[tuple[Nodes, ...], Tune(SHAPES)] = WIDTHS
 
     def __post_init__(self) -> None:
         _check(self, "static_top_k", self.widths)

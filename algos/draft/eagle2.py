@@ -1,6 +1,7 @@
 """EAGLE-2's dynamic tree."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from underpaint.algos.batched.dynamic_trees import BatchedEagle2
 from underpaint.algos.batched.spec import BatchedPolicy
@@ -8,7 +9,7 @@ from underpaint.algos.chance import Chance
 from underpaint.algos.draft.spec import POLICIES, PolicySpec
 from underpaint.algos.draft.tree_builder import TreeBuilder, likeliest_chain
 from underpaint.algos.protocols import Budget, Expander, Grid
-from underpaint.algos.registry import Nodes, check_bounds
+from underpaint.algos.registry import Nodes, Tune, check_bounds
 from underpaint.algos.tree import DraftTree, Verdict
 
 
@@ -24,9 +25,9 @@ class Eagle2:
     total_tokens: drafted nodes that are verified, the root excluded, >= 1.
     """
 
-    depth: Nodes = 5
-    top_k: Nodes = 10
-    total_tokens: Nodes = 59
+    depth: Annotated[Nodes, Tune((3, 4, 5, 6, 8))] = 5
+    top_k: Annotated[Nodes, Tune((1, 2, 4, 10))] = 10
+    total_tokens: Annotated[Nodes, Tune((3, 4, 6, 10, 20, 59))] = 59
 
     def __post_init__(self) -> None:
         check_bounds("policy 'eagle2'", self)

@@ -1,12 +1,13 @@
 """OPT-Tree: as deep as the next level still adds enough to the expected accepted length."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from underpaint.algos.chance import Chance
 from underpaint.algos.draft.spec import POLICIES, PolicySpec
 from underpaint.algos.draft.tree_builder import TreeBuilder, best_first
 from underpaint.algos.protocols import Budget, Expander, Grid
-from underpaint.algos.registry import Nodes, Share, check_bounds
+from underpaint.algos.registry import Nodes, Share, Tune, check_bounds
 from underpaint.algos.tree import DraftTree, Verdict
 
 
@@ -23,8 +24,8 @@ class OptTree:
     max_depth: levels at most, one drafter pass each, >= 1.
     """
 
-    total_tokens: Nodes = 50
-    threshold: Share = 0.7
+    total_tokens: Annotated[Nodes, Tune((4, 6, 8, 12, 20, 50))] = 50
+    threshold: Annotated[Share, Tune((0.2, 0.3, 0.4, 0.5, 0.7))] = 0.7
     max_depth: Nodes = 10
 
     def __post_init__(self) -> None:

@@ -32,6 +32,7 @@ from underpaint.algos.registry import (
     Nodes,
     NodesOrNone,
     Share,
+    Tune,
     Weight,
     check_bounds,
 )
@@ -111,7 +112,7 @@ class Roofline:
     tree_ms: tuple[Milliseconds, Milliseconds] | None = None
     between: Between = "line"
     top_k: Nodes = 16
-    max_depth: Nodes = 8
+    max_depth: Annotated[Nodes, Tune((4, 6, 8, 10))] = 8
     prior: Weight = 6.0
     decay: Share = 0.8
     above: Annotated[float, Bounds(0.0, MOST_WEIGHT)] = 0.5
@@ -121,13 +122,13 @@ class Roofline:
     probe_first: Cells = 4
     probe_most: Cells = 16
     lookahead_interval: Cells = 8
-    windows: CellsOrNone = 20
+    windows: Annotated[CellsOrNone, Tune((0, 8, 12, 20, 32))] = 20
     least_window: CellsOrNone = 0
     window_prior: Weight = 8.0
     window_decay: Share = 0.6
     window_margin: Annotated[float, Bounds(1.0, MOST_NODES)] = 1.5
     second_look: Cells = 12
-    siblings: NodesOrNone = 4
+    siblings: Annotated[NodesOrNone, Tune((0, 2, 4))] = 4
     sibling_prior: Weight = 2.0
     sibling_trial: CellsOrNone = 1
     with_replacement: bool = False

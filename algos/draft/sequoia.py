@@ -13,7 +13,7 @@ from underpaint.algos.draft.costs import MEASURED_DRAFT_MS, MEASURED_VERIFY_MS, 
 from underpaint.algos.draft.shape import fill_sampled, fill_top_k
 from underpaint.algos.draft.spec import POLICIES, PolicySpec
 from underpaint.algos.protocols import Budget, Expander, Grid
-from underpaint.algos.registry import MOST_MS, Bounds, Milliseconds, Nodes, Share, check_bounds
+from underpaint.algos.registry import MOST_MS, Bounds, Milliseconds, Nodes, Share, Tune, check_bounds
 from underpaint.algos.tree import DraftTree, Shape, Verdict
 
 
@@ -49,7 +49,7 @@ class Sequoia:
     draft_ms: Milliseconds = MEASURED_DRAFT_MS
     call_ms: Milliseconds = 0.0
     between: Between = "line"
-    max_depth: Nodes = 8
+    max_depth: Annotated[Nodes, Tune((4, 6, 8, 10))] = 8
     _costs: CostCurve = field(init=False, repr=False)
 
     def __post_init__(self) -> None:

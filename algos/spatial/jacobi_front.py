@@ -3,7 +3,7 @@ pass."""
 
 from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, get_args
+from typing import Annotated, Literal, TypeAlias, get_args
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from underpaint.algos.accept.walk import excess
 from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.chance import At, Chance, Role
 from underpaint.algos.protocols import Grid
-from underpaint.algos.registry import Cells
+from underpaint.algos.registry import Cells, Tune
 from underpaint.algos.spatial.canvas import Canvas
 from underpaint.algos.spatial.target import GridTarget
 from underpaint.algos.spatial.zipar import GridDecoded
@@ -37,10 +37,10 @@ class JacobiFronts:
         do not depend on each other: min(p, q) is kept but the rest is not the residual. "all": every open row.
     """
 
-    lead: Cells
-    window: Cells
-    refill: Refill = "uniform"
-    redraw: Redraw = "top"
+    lead: Annotated[Cells, Tune((2, 3, 4, 6))]
+    window: Annotated[Cells, Tune((1, 2, 3, 4, 6))]
+    refill: Annotated[Refill, Tune()] = "uniform"
+    redraw: Annotated[Redraw, Tune()] = "top"
 
     def check(self, grid: Grid) -> None:
         """Raise ValueError unless the settings make sense on `grid`."""

@@ -1,7 +1,7 @@
 """A Jacobi window between its passes: its settings, the drafts it holds, and how they are drafted anew."""
 
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias, get_args
+from typing import Annotated, Literal, TypeAlias, get_args
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from underpaint.algos.arrays import FloatArray
 from underpaint.algos.chance import At, Chance, Role
 from underpaint.algos.coupling import Noise
 from underpaint.algos.protocols import Grid
-from underpaint.algos.registry import Cells, Nodes, Share
+from underpaint.algos.registry import Cells, Nodes, Share, Tune
 from underpaint.algos.spatial.window_drafts import LookupTable, WindowDraft, tail_nodes, tree_nodes, window_tree
 from underpaint.algos.tree import DraftTree, Drawn, Verdict, emitted, root_only
 
@@ -40,14 +40,14 @@ class JacobiWindow:
         released loops of SJD, SCD and GSD do: where m tokens are committed, m - 1 cells are refilled. Else m are.
     """
 
-    length: Cells = 16
+    length: Annotated[Cells, Tune((4, 6, 8, 12, 16, 24))] = 16
     coupling: Coupling = "independent"
-    refill: Refill = "uniform"
-    candidates: Nodes = 1
+    refill: Annotated[Refill, Tune(("uniform", "random", "left", "above"))] = "uniform"
+    candidates: Annotated[Nodes, Tune((2, 3, 4))] = 1
     levels: Cells = 1
     passes: bool = False
     beside: Share = 0.0
-    last_row: bool = False
+    last_row: Annotated[bool, Tune()] = False
 
     def __post_init__(self) -> None:
         for name, number in (("length", self.length), ("candidates", self.candidates), ("levels", self.levels)):

@@ -2,14 +2,14 @@
 
 from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol, TypeAlias, get_args
+from typing import Annotated, Literal, NamedTuple, Protocol, TypeAlias, get_args
 
 import numpy as np
 
 from underpaint.algos.arrays import BoolArray, FloatArray, IntArray
 from underpaint.algos.chance import At, Chance, Role
 from underpaint.algos.protocols import Grid
-from underpaint.algos.registry import Cells, CellsOrNone
+from underpaint.algos.registry import Cells, CellsOrNone, Tune
 from underpaint.algos.spatial.canvas import Canvas
 from underpaint.algos.spatial.cell_rule import CellRule
 from underpaint.algos.spatial.islands import island_fronts, label_islands
@@ -57,7 +57,7 @@ class Repair:
     """
 
     reject: Reject = "local"
-    radius: CellsOrNone = 1
+    radius: Annotated[CellsOrNone, Tune((0, 1))] = 1
     order: Order = "islands"
     window: Cells | None = None
     adaptive: bool = False

@@ -10,7 +10,15 @@ from underpaint.cli.compare import DEFAULT_METHODS
 from underpaint.cli.comparison_table import print_rows, title_of
 from underpaint.cli.errors import bad_input
 from underpaint.cli.evaluation.prompts import PromptOptions, choose
-from underpaint.cli.options import MOST_THREADS, check_promises, grouped, read_names, settings_by_method
+from underpaint.cli.options import (
+    MOST_THREADS,
+    check_preset,
+    check_promises,
+    grouped,
+    read_names,
+    read_preset,
+    settings_by_method,
+)
 from underpaint.cli.outputs import check_replaceable, output_folder
 from underpaint.cli.runs import RunOptions, draw_run
 from underpaint.cli.terminal import Format, FormatOption, note, note_files, progress
@@ -147,7 +155,8 @@ def _plan_model(
     from underpaint.runtime.evaluation.worker_costs import costs_file
     from underpaint.runtime.methods.registry import resolve
 
-    pipeline, preset = spec.open(own_threads=False), options.preset
+    pipeline, preset = spec.open(own_threads=False), read_preset(options.preset)
+    check_preset(preset, pipeline)
     own = {name: tuple(texts) for name, texts in settings_by_method(options.setting or [], names).items()}
     params = options.sampling(pipeline)
     chosen = choose(pipeline, prompts, prompt_options, file)
@@ -203,6 +212,4 @@ def _report(plan: "RunPlan", log: "DrawingLog", figures: Path, form: Format) -> 
             "machines that round otherwise drew them; the first by name of its file counts",
             err=True,
         )
-    note_files(
-        (figures,), f"underpaint results leaderboard {shlex.quote(str(figures))} lists the methods by speed", form
-    )
+    note_files((figures,), f"underpaint results rank {shlex.quote(str(figures))} lists the methods by speed", form)

@@ -75,7 +75,13 @@ def predict(
             "host what it took here. Measure a whole curve with `underpaint costs --full`.",
             form,
         )
-    for name, reason in unpredictable(measured).items() if names is None else ():
+    elif not (curve.in_grid or all("policy" in measured.methods[one.method] for one in predictions)):
+        note(
+            f"{costs.name} holds no in_grid: passes of ZipAR and MuLo-SD cost what they do repeated alone, which is "
+            "too little. Measure a whole curve with `underpaint costs --full`.",
+            form,
+        )
+    for name, reason in unpredictable(measured, recorded).items() if names is None else ():
         note(f"Not predicted: {name}. {reason[0].upper()}{reason[1:]}.", form)
 
 

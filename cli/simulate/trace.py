@@ -3,30 +3,41 @@
 import dataclasses
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, cast
 
 import typer
 
 from underpaint.cli.errors import bad_input
 from underpaint.cli.options import (
+    USUAL_PRESET,
     Backend,
     Guidance,
     Low,
+    MethodSettings,
     Models,
+    Preset,
     Resolution,
     Seed,
     Temperature,
     TopK,
     TopP,
     open_pipeline,
+    read_names,
     read_sampling,
+    settings_by_method,
 )
 from underpaint.cli.outputs import output_file
 from underpaint.cli.terminal import note, progress
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from underpaint.algos.protocols import Grid
+    from underpaint.runtime.methods.method import ModelTables
+    from underpaint.runtime.methods.multi_scale.method import MuloMethod
+    from underpaint.runtime.methods.registry import MethodConfig
     from underpaint.runtime.pipeline import Pipeline
+    from underpaint.sim.replay.row_trace import RowRecorder
     from underpaint.sim.replay.trace import Trace
 
 APART = 64
@@ -41,6 +52,11 @@ def trace(
     prompts_count: Annotated[int, typer.Option(help="Images, each on a prompt of its own.", min=1, max=500)] = 16,
     prompts_skip: Annotated[int, typer.Option(help="Chosen prompts left out: those to compare on.", min=0)] = APART,
     temperature: Temperature = 1.0,
+    methods: Annotated[
+        str, typer.Option(help="Methods to predict, with commas between; of MuLo-SD's, drafted rows are recorded too.")
+    ] = "",
+    preset: Preset = USUAL_PRESET,
+    setting: MethodSettings = None,
     depths: Annotated[int, typer.Option(help="How many tokens past the root the drafter is followed.", min=1)] = 6,
     keep: Annotated[
         int | None, typer.Option(help="Likeliest tokens kept of each distribution; default: 256, or all.", min=1)
@@ -71,14 +87,16 @@ def trace(
     --top-k and --top-p are then applied to its logits.
 
     At temperature 0 the distributions are those at temperature 1, which the greedy rules read. `underpaint compare`
-    chooses from the same prompts, from the first on: compare on others than those that are recorded (--prompts-skip).
+    chooses from
+    the same prompts, from the first on: compare on others than those that are recorded (--prompts-skip). Give --methods
+    and --set as to `compare` where it draws by MuLo-SD, whose drafts come from another model.
     """
     from underpaint.algos.rows import SamplingParams
     from underpaint.artifacts.files import check_file_writable
     from underpaint.runtime.drawing import noise_of
     from underpaint.runtime.engines.context import EngineError
     from underpaint.runtime.evaluation.comparison import read_conditions
-    from underpaint.runtime.methods.registry import resolve
+    from underpaint.runtime.methods.registry import PRESETS, resolve
     from underpaint.sim.replay.own_logits import trace_of_own
     from underpaint.sim.replay.trace import Recorder
 
@@ -86,10 +104,10 @@ def trace(
         if out.suffix != ".npz":
             raise ValueError(f"--out {out}: expected a name that ends in .npz")
         if own_file is not None:
-            if models or low or guidance is not None:
+            if models or low or methods or setting or guidance is not None:
                 raise ValueError(
-                    "--from: expected no --models, --low or --guidance beside it, as nothing is drawn; apply guidance "
-                    "to the logits before you store them"
+                    "--from: expected no --models, --low, --methods, --set or --guidance beside it, as nothing is "
+                    "drawn; apply guidance to the logits before you store them"
                 )
             sampling = SamplingParams(temperature=temperature, top_k=top_k or 0, top_p=1.0 if top_p is None else top_p)
             check_file_writable(out)
@@ -98,6 +116,11 @@ def trace(
         if grid:
             raise ValueError("--grid: expected --from beside it; a model that draws knows its own grid")
         config = resolve("ar", SamplingParams(temperature=temperature).temperature)
+        if preset not in PRESETS:
+            raise ValueError(f"--preset: expected one of {', '.join(PRESETS)}, got {preset!r}")
+        names = read_names(methods)
+        own = settings_by_method(setting or [], names)
+        configs = {name: resolve(name, temperature, None, own[name], preset) for name in names}
         check_file_writable(out)
         pipeline = open_pipeline(models, resolution, low, backend)
         sampling = read_sampling(temperature, guidance, top_k, top_p, pipeline)
@@ -105,11 +128,18 @@ def trace(
         read_trace_sizes(pipeline, depths, keep, prompts_count)
         recorder = Recorder(pipeline.tables.codebook, pipeline.tables.neighbours, depths, keep)
         conditions = read_conditions(pipeline, (), prompts_count, prompts_skip)
+        drafted_low = _drafted_low(configs, pipeline.tables, keep)
+        for method, _ in drafted_low:
+            method.open(pipeline, conditions[0], sampling)
     used = config.target_sampling(sampling)
     with bad_input(EngineError), progress("recording", len(conditions)) as advance:
         for done, condition in enumerate(conditions, start=1):
             target, drafter = pipeline.target(condition, used).model, pipeline.drafter(used).model
-            recorder.add(target, drafter, noise_of(condition, seed), greedy=temperature == 0)
+            image = recorder.add(target, drafter, noise_of(condition, seed), greedy=temperature == 0)
+            for method, rows in drafted_low:
+                session = method.open(pipeline, condition, sampling)
+                at = session.rows_per_cycle
+                rows.add(session.target, session.drafter, image, at, noise_of(condition, seed))
             advance(done)
     recorded = recorder.trace(
         {
@@ -117,7 +147,8 @@ def trace(
             "sampler": dataclasses.asdict(sampling),
             "prompts": [condition.caption() for condition in conditions],
             "seed": seed,
-        }
+        },
+        [rows.trace() for _, rows in drafted_low],
     )
     _finish(recorded, out)
 
@@ -130,7 +161,7 @@ def _finish(recorded: "Trace", out: Path) -> None:
     figures = [
         float(recorded.acceptance[:, depth, depth + 1 :].mean()) for depth in range(recorded.acceptance.shape[1])
     ]
-    overlaps = ", ".join(f"{share:.3f}" for share in figures)
+    overlaps = ", ".join(f"{share:.3f}" for share in figures) or "no drafter"
     typer.echo(
         f"{recorded.tokens.shape[0]} images of {recorded.grid.cells} cells. Likeliest token "
         f"{recorded.target_probs[..., 0].mean():.3f}, entropy {recorded.target_entropy.mean():.2f} nats, overlap of "
@@ -175,3 +206,19 @@ def read_trace_sizes(pipeline: "Pipeline", depths: int, keep: int, images: int) 
     # Of an image in work: distributions of target and drafts in float64; of a recorded one: tokens and masses kept.
     check_memory("recording an image", "--depths", depths, 3 * 8 * cells * codes)
     check_memory("the recorded images", "--prompts-count", images, 2 * 16 * cells * (depths + 1) * keep)
+
+
+def _drafted_low(
+    configs: "Mapping[str, MethodConfig]", tables: "ModelTables", keep: int
+) -> "list[tuple[MuloMethod, RowRecorder]]":
+    """For each way in which methods draft rows at a low resolution, the first that does, and what records them."""
+    from underpaint.runtime.methods.registry import build_method
+    from underpaint.sim.replay.row_trace import RowRecorder
+
+    found: dict[tuple[object, ...], tuple[MuloMethod, RowRecorder]] = {}
+    for name, config in configs.items():
+        method = build_method(name, config, tables)
+        if method.drafts_rows:
+            rows = RowRecorder(config.to_dict()["settings"], keep)
+            found.setdefault(tuple(rows.settings.values()), (cast("MuloMethod", method), rows))
+    return list(found.values())

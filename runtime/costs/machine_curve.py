@@ -21,6 +21,7 @@ from underpaint.algos.rows import SamplingParams
 from underpaint.artifacts.cost_curve import (
     FORMAT,
     IN_CYCLE,
+    IN_GRID,
     CostCurveFile,
     engine_costs,
     parse_cost_curve,
@@ -30,7 +31,7 @@ from underpaint.artifacts.files import check_file_writable, user_cache_folder
 from underpaint.artifacts.manifest import write_beside
 from underpaint.artifacts.model_index import ModelIndex
 from underpaint.runtime.conditions import EncodedCondition
-from underpaint.runtime.costs import in_cycle, loops, passes, samples
+from underpaint.runtime.costs import in_cycle, in_grid, loops, passes, samples
 from underpaint.runtime.engines.context import EngineContext
 from underpaint.runtime.engines.drafter import EngineDrafter
 from underpaint.runtime.engines.target import EngineTarget
@@ -133,13 +134,13 @@ def curve_of(
     """The curve of these models on this machine: the one that was kept, or measured now and kept.
 
     sampling: rows a pass follow from its guidance. report: is told how far the measurement is. renew: measure anyway.
-    full: measure all families of methods, as `simulate predict` needs them: many minutes.
+    full: measure all families of methods and passes over cells too, as `simulate predict` needs them: many minutes.
     None where there is no drafter. A cache folder that cannot be written is no error: the curve is measured again.
     """
     if models.loaded_drafter is None:
         return None
     kept = None if renew else kept_curve(models, sampling)
-    if kept is not None and (not full or (kept.in_cycle is not None and "sampled" in kept.in_cycle.host)):
+    if kept is not None and not (full and not kept.in_grid):
         return kept
     path = curve_path(models, sampling)
     content = (json.dumps(_measure(models, sampling, report, full)) + "\n").encode()
@@ -181,7 +182,7 @@ def _measure(
     shown = _conditions(models)
     rounds, images = _ROUNDS[full], _IMAGES[full]
     kinds = len(_loops(target, drafter, full, [[1, 1.0]], [[1, 1.0]]))
-    most = passes.rounds_in_all(rounds) + in_cycle.turns(kinds) * (images + 1)
+    most = passes.rounds_in_all(rounds) + in_cycle.turns(kinds) * (images + 1) + (images + 1 if full else 0)
     done = 0
 
     def step() -> None:
@@ -207,6 +208,8 @@ def _measure(
     run = _loops(target, drafter, full, found["verify_ms"], alone)
     cycles, taken = in_cycle.measure(target, drafter, run, images, shown, step, _SECONDS[full])
     found[IN_CYCLE] = samples.to_dict(cycles, taken)
+    if full:
+        found[IN_GRID] = in_grid.to_dict(in_grid.measure(target, images, shown, step), images)
     if report is not None:
         report(most, most)
     target.sample_by(before)

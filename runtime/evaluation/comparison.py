@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -20,6 +20,9 @@ from underpaint.runtime.methods.method import DecodingMethod, PipelineModels
 from underpaint.runtime.methods.registry import TUNED, build_method, resolve
 from underpaint.runtime.models import OpenModels
 from underpaint.zoo.grammars import TEXTURED, index_grammar
+
+if TYPE_CHECKING:
+    from underpaint.runtime.methods.preset_file import PresetFile
 
 BASELINE: Final = "ar"
 EAGER: Final = "ar-eager"
@@ -44,7 +47,7 @@ class ComparisonPlan:
     conditions: tuple[Condition, ...]
     seeds: tuple[int, ...]
     sampling: SamplingParams
-    preset: str = TUNED
+    preset: str | PresetFile = TUNED
 
     def __post_init__(self) -> None:
         for what, values in (
@@ -68,7 +71,7 @@ class ComparisonPlan:
         files = {one.text: digest(one.features) for one in self.conditions if one.features is not None}
         return {
             "methods": {method.name: method.config.to_dict() for method in self.methods},
-            "preset": self.preset,
+            "preset": str(self.preset),
             "prompts": [condition.caption() for condition in self.conditions],
             "seeds": list(self.seeds),
             **dataclasses.asdict(self.sampling),
@@ -171,7 +174,7 @@ def build_methods(
     names: Sequence[str],
     temperature: float,
     settings: Mapping[str, Sequence[str]] | None = None,
-    preset: str = TUNED,
+    preset: str | PresetFile = TUNED,
     costs: EngineCosts | None = None,
 ) -> tuple[DecodingMethod, ...]:
     """Methods by name, ready to draw; settings: `name=value` texts by method. Raises what `resolve` and `build` do.

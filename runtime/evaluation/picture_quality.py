@@ -29,10 +29,10 @@ from underpaint.runtime.models import OpenModels
 class PictureViews:
     """Pictures, the judge's readings of them and what a classifier sees in them, each made once.
 
-    readings: by tokens, those that are known already; what it lacks is decoded and read. compared: whether pictures may
-    be compared by a classifier, which looks at them all. likelihood: how tokens were drawn, where it is to be told how
-    likely the target holds them; likely: by prompt and tokens, what is known of that. stored: a drawing's picture from
-    where it is kept, which no memory is taken for; None decodes it.
+    readings: by tokens, those that are known already; what it lacks is decoded and read. compared: whether pictures are
+    compared as sets, by a classifier and by their Fréchet distance, which takes seconds. likelihood: how tokens were
+    drawn, where it is to be told how likely the target holds them; likely: by prompt and tokens, what is known of that.
+    stored: a drawing's picture from where it is kept, which no memory is taken for; None decodes it.
     """
 
     def __init__(
@@ -141,11 +141,10 @@ def picture_quality(drawn: list[Drawing], baseline: list[Drawing], views: Pictur
         return figures
     distinct = {(one.prompt, one.tokens): one for one in drawn}
     features = np.stack([views.reading(one, judge).features for one in distinct.values()])
-    figures |= {
-        "frechet_distance": frechet_distance(features, judge.reference.features_a) if len(features) > 1 else None,
-        "frechet_floor": frechet_floor(judge.reference, len(features)),
-        "frechet_pictures": len(features),
-    }
+    figures["frechet_pictures"] = len(features)
+    if views.compared:
+        distance = frechet_distance(features, judge.reference.features_a) if len(features) > 1 else None
+        figures |= {"frechet_distance": distance, "frechet_floor": frechet_floor(judge.reference, len(features))}
     if not views.told:
         return figures
     main = judge.grammar.accuracy

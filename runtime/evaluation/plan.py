@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from underpaint.algos.numbers import whole_number
 from underpaint.algos.rows import SamplingParams
@@ -16,6 +16,9 @@ from underpaint.runtime.evaluation.drawing_log import DrawingKey, DrawingLog
 from underpaint.runtime.evaluation.picture_judge import PictureJudge, judge_of, judged_fingerprint
 from underpaint.runtime.models import OpenModels
 from underpaint.runtime.pipeline import Pipeline
+
+if TYPE_CHECKING:
+    from underpaint.runtime.methods.preset_file import PresetFile
 
 MOST_SHARES: Final = 1_000_000
 """Parts that an evaluation is cut into at most."""
@@ -55,7 +58,7 @@ class ModelTask:
 
     spec: ModelSpec
     settings: Mapping[str, tuple[str, ...]]
-    preset: str
+    preset: str | PresetFile
     sampling: SamplingParams
     sha256: Mapping[str, str]
     likelihood: bool = True

@@ -205,7 +205,7 @@ def make_report(
     a few passes for each different drawing. report: is told of methods done, of how many.
     """
     (model,) = plan.models
-    rows, drawings, views = _rows_of(plan, 0, log, replays, likelihood, report)
+    rows, drawings, views = drawn_rows(plan, 0, log, replays, likelihood=likelihood, report=report)
     first, grid = len(model.comparison.conditions), model.pipeline.grid
     shown = {} if model.pipeline.decoder is None else drawings
     return ComparisonReport(
@@ -215,28 +215,49 @@ def make_report(
     )
 
 
-def _rows_of(
+def drawn_rows(
     plan: RunPlan,
     place: int,
     log: DrawingLog,
-    replays: Sequence[Replay],
-    likelihood: bool,
-    report: Callable[[int, int], None] | None,
+    replays: Sequence[Replay] = (),
+    *,
+    likelihood: bool = False,
+    compared: bool = True,
+    report: Callable[[int, int], None] | None = None,
 ) -> tuple[tuple[ReportRow, ...], dict[str, list[Drawing]], PictureViews]:
     """The rows of one model; nothing in them but what a clock says depends on who drew what, or when.
 
     What a worker told of a drawing is not made again: its picture, what the judge reads in it, its likelihood.
+
+    Args:
+        plan: The run.
+        place: The model's place in it.
+        log: The drawings. A method counts on the prompts that it and the baseline have all seeds of; one that has no
+            such prompt gets no row.
+        replays: See `make_report`.
+        likelihood: See `make_report`.
+        compared: Whether pictures are compared as sets too, which takes seconds a method.
+        report: See `make_report`.
+
+    Returns:
+        The rows, the drawings behind them by method, and what was seen in their pictures.
     """
     model, jobs = plan.models[place], [job for job in log if job.model == place]
     comparison = model.comparison
-    drawings = {
-        method.name: [
-            log.drawing(DrawingKey(method.name, condition.caption(), seed, place))
-            for seed in comparison.seeds
-            for condition in comparison.conditions
+    drawings = {}
+    for method in comparison.methods:
+        prompts = [
+            caption
+            for caption in (condition.caption() for condition in comparison.conditions)
+            if all(
+                DrawingKey(name, caption, seed, place) in log
+                for name in (method.name, BASELINE)
+                for seed in comparison.seeds
+            )
         ]
-        for method in comparison.methods
-    }
+        keys = [DrawingKey(method.name, caption, seed, place) for seed in comparison.seeds for caption in prompts]
+        if keys:
+            drawings[method.name] = [log.drawing(key) for key in keys]
 
     def stored(drawing: Drawing) -> Picture | None:
         return log.picture(DrawingKey(drawing.method, drawing.prompt, drawing.seed, place))
@@ -246,7 +267,7 @@ def _rows_of(
         model.judge,
         comparison.conditions,
         {job.drawing.tokens: job.reading for job in jobs if job.reading is not None},
-        compared=True,
+        compared=compared,
         likelihood=comparison.sampling if likelihood else None,
         likely={
             (job.drawing.prompt, job.drawing.tokens): job.log_likelihood
@@ -266,14 +287,17 @@ def report_rows(
     replays: Sequence[Replay] = (),
     report: Callable[[int, int], None] | None = None,
 ) -> tuple[ReportRow, ...]:
-    """A row for each method of a plan.
+    """A row for each method of a plan that has drawings.
 
-    drawings: by method, seed after seed, each in the order of the prompts. replays, report: see `make_report`.
+    drawings: by method, seed after seed, each in the order of the prompts. The baseline has those of every other.
+    replays, report: see `make_report`.
     """
     greedy = plan.sampling.temperature == 0
+    baseline = {(one.prompt, one.seed): one for one in drawings[BASELINE]}
     found = []
-    for method in plan.methods:
-        row = _row(grid, method, drawings[method.name], drawings[BASELINE], views, greedy)
+    for method in (one for one in plan.methods if one.name in drawings):
+        own = drawings[method.name]
+        row = _row(grid, method, own, [baseline[one.prompt, one.seed] for one in own], views, greedy)
         eager = drawings.get(EAGER)
         if eager is not None:
             over = speedup([one.seconds for one in eager], [one.seconds for one in drawings[method.name]]).value
@@ -363,7 +387,7 @@ def to_results(
     """
     maps = {name: np.round(cells, 4).tolist() for name, cells in report.acceptance.items()}
     told = None if curve is None else curve.told()
-    values = {"cost_curve": told, **_values(plan.models[0], report.rows), "acceptance_per_cell": maps}
+    values = {"cost_curve": told, **model_values(plan.models[0], report.rows), "acceptance_per_cell": maps}
     return with_envelope("compare", describe_machine(), command, values)
 
 
@@ -391,15 +415,15 @@ def evaluation_report(plan: RunPlan, log: DrawingLog, command: str) -> Evaluatio
     for place, model in enumerate(plan.models):
         task = model.task
         assert task is not None
-        rows, _, _ = _rows_of(plan, place, log, (), task.likelihood, None)
+        rows, _, _ = drawn_rows(plan, place, log, likelihood=task.likelihood)
         every.append(rows)
-        values = {**_values(model, rows), "drawn": drawn}
+        values = {**model_values(model, rows), "drawn": drawn}
         found.append((task.spec.folder, with_envelope("evaluate", machine, command, values)))
     results = found[0][1] if len(found) == 1 else merged(found)
     return EvaluationReport(tuple(every), results, len(log.repeated), differing)
 
 
-def _values(model: ModelPlan, rows: Sequence[ReportRow]) -> dict[str, Any]:
+def model_values(model: ModelPlan, rows: Sequence[ReportRow]) -> dict[str, Any]:
     """Model, settings and rows as JSON holds them."""
     sizes = {"resolution": model.pipeline.resolution, "vocab_size": model.pipeline.tables.vocab_size}
     more: dict[str, Any] = {"prompts_file": dict(model.prompts_file)} if model.prompts_file else {}

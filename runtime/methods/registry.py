@@ -20,10 +20,12 @@ from underpaint.runtime.methods.method import (
     ModelTables,
     PipelineModels,
 )
-from underpaint.runtime.methods.settings import Shown, read_setting, settings_of, split_settings
+from underpaint.runtime.methods.settings import Shown, read_setting, settings_of, settings_to_tune, split_settings
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
+
+    from underpaint.runtime.methods.preset_file import PresetFile
 
 Family: TypeAlias = Literal["tree", "grid", "jacobi"]
 """How an image is decoded: token by token along draft trees, as cells of a grid in any order, or in windows that the
@@ -85,6 +87,10 @@ class MethodConfig(ABC):
         return self.device is not None and self.device_gap is None
 
     @abstractmethod
+    def to_tune(self) -> dict[str, list[str]]:
+        """By setting, as a user types it, the other values that `underpaint tune` tries."""
+
+    @abstractmethod
     def to_dict(self) -> dict[str, Any]:
         """The configuration as JSON holds it, every setting spelled out."""
 
@@ -120,6 +126,10 @@ class LoopConfig(MethodConfig):
 
     def to_dict(self) -> dict[str, Any]:
         return {"loop": self.loop, "settings": asdict(cast("DataclassInstance", self))}
+
+    def to_tune(self) -> dict[str, list[str]]:
+        grid = settings_to_tune(type(self), asdict(cast("DataclassInstance", self)))
+        return {name: values for name, values in grid.items() if name not in self.fixed}
 
     def with_settings(self, method: str, settings: Sequence[str]) -> Self:
         known = settings_of(type(self), self.fixed)
@@ -228,19 +238,25 @@ METHODS: Final[Registry[MethodSpec]] = Registry(
 
 
 def resolve(
-    name: str, temperature: float, rule: str | None = None, settings: Sequence[str] = (), preset: str = TUNED
+    name: str,
+    temperature: float,
+    rule: str | None = None,
+    settings: Sequence[str] = (),
+    preset: str | PresetFile = TUNED,
 ) -> MethodConfig:
     """The configuration of method `name` at a temperature, with a user's own rule and `name=value` settings.
 
     `name` is a registered method, or "policy:rule" for any tree policy and rule: it starts from the settings of the
-    method of that pair, or else from those that the policy has in the first method that uses it. preset: "tuned" or
-    "paper". A rule of one's own starts from its default settings; at temperature 0 its greedy variant replaces it.
-    Raises ValueError, saying what to write instead: an unknown method, rule, preset or setting, a value of the wrong
-    type or beyond its bounds, or a rule that does not fit the method.
+    method of that pair, or else from those that the policy has in the first method that uses it. preset: "tuned",
+    "paper", or a file that `underpaint tune` wrote. A rule of one's own starts from its default settings; at
+    temperature 0 its greedy variant replaces it. Raises ValueError, saying what to write instead: an unknown method,
+    rule, preset or setting, a value of the wrong type or beyond its bounds, or a rule that does not fit the method.
     """
     config: MethodConfig
     policy, colon, pair_rule = name.partition(":")
-    if colon:
+    if not isinstance(preset, str):
+        config = preset.config(name, temperature)
+    elif colon:
         from underpaint.runtime.methods.trees.method import of_pair
 
         config = of_pair(policy, pair_rule, temperature, [spec.preset(preset) for spec in METHODS])

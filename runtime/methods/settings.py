@@ -9,7 +9,7 @@ from types import NoneType, UnionType
 from typing import Any, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
 
 from underpaint.algos.numbers import LEAST_REAL, MOST_REAL, real_number, whole_number
-from underpaint.algos.registry import suggest
+from underpaint.algos.registry import suggest, values_to_tune
 
 Curve: TypeAlias = tuple[tuple[int, float], ...]
 Shown: TypeAlias = bool | int | float | str | tuple[int, ...] | tuple[float, ...] | Curve | None
@@ -195,6 +195,47 @@ def _described(kind: Any) -> str:
         NoneType: "none",
     }
     return words.get(kind, f"no plain value ({kind}); it cannot be set here")
+
+
+def setting_text(value: object) -> str:
+    """A setting's value as a user types it."""
+    if isinstance(value, tuple | list):
+        return ",".join(map(setting_text, value))
+    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
+
+
+def settings_to_tune(make: Callable[..., Any], values: Mapping[str, object], part: str = "") -> dict[str, list[str]]:
+    """What is worth trying of a part's settings; see `algos.registry.Tune`.
+
+    Args:
+        make: The part, a dataclass.
+        values: Its settings now.
+        part: Its name, which goes before the settings' with a dot; empty where there is one part.
+
+    Returns:
+        By setting, the other values as texts. A word, or none, that is not among the declared values stays: it makes
+        the method what it is.
+    """
+    grid = {}
+    for name, tried in values_to_tune(make).items():
+        now = values.get(name)
+        others = [setting_text(value) for value in tried if value != now]
+        if others and (now in tried or isinstance(now, int | float | tuple)):
+            grid[f"{part}.{name}" if part else name] = others
+    return grid
+
+
+def settings_line(config: Mapping[str, Any]) -> str:
+    """The settings of a configuration, as JSON holds it, on one line.
+
+    A `k` that is scaled to the codebook is given as the paper has it. Costs of passes, which are long, are left out.
+    """
+    parts = {**config.get("policy_settings", {}), **config.get("rule_settings", {}), **config.get("settings", {})}
+    parts |= {f"window.{name}": value for name, value in config.get("window", {}).items()}
+    if "published_k" in config:
+        parts["k"] = f"{config['published_k']} of 16384"
+    short = {name: value for name, value in parts.items() if not name.endswith("_ms") and name != "greedy"}
+    return ", ".join(f"{name}={value}" for name, value in short.items() if value is not None)
 
 
 def settings_by_default(make: Callable[..., Any], given_by_engine: Iterable[str] = ()) -> dict[str, Shown]:

@@ -10,13 +10,13 @@ from underpaint.artifacts.results import (
     VERSION,
     ResultsError,
     fingerprint,
-    leaderboard,
     merged,
     read_results,
     results_text,
     schema,
     validate,
 )
+from underpaint.runtime.evaluation.protocol_tables import ranked, sides_of
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 RECORDED = [
@@ -60,7 +60,7 @@ def test_results_as_the_schema_says_are_read(tmp_path):
 def test_recorded_comparisons_are_read(path, tmp_path):
     found = read_results(path)
     assert found["kind"] == ("sweep" if "frontier" in path.stem else "compare")
-    assert leaderboard(found)[0]["speedup"] >= 1.0
+    assert max(row["speedup"] for row in ranked(sides_of([("a", found)]))) >= 1.0
     without = {name: value for name, value in found.items() if name not in ("results_version", "kind")}
     with pytest.raises(ResultsError, match="got a file without 'results_version'"):
         read_results(written(tmp_path, without))
@@ -135,9 +135,18 @@ def test_two_sets_of_figures_of_one_command_clash():
 
 
 def test_the_fastest_is_first():
-    rows = leaderboard(merged([("a", compared()), ("b", compared(machine={"processor": "another"}))]))
-    assert [row["method"] for row in rows] == ["adt", "adt", "ar", "ar"]
-    assert {row["machine"] for row in rows} == {"one", "another"}
+    faster = [{**row, "speedup": 2 * row["speedup"]} for row in compared()["rows"]]
+    other = compared(machine={"processor": "another"}, rows=faster)
+    sides = sides_of(
+        [("both", merged([("a", compared()), ("b", other)])), ("cold", compared(settings={"temperature": 0.0}))]
+    )
+    assert [side["machine"] for side in sides] == ["one", "another", "one"]
+    rows = ranked(sides)
+    assert [(row["method"], row["temperature"]) for row in rows] == [("adt", 1), ("ar", 1), ("adt", 0), ("ar", 0)]
+    assert rows[0]["sides"]["A"]["speedup"] == 1.5
+    assert rows[0]["sides"]["B"]["speedup"] == 3.0
+    assert rows[0]["sides"]["C"] is None
+    assert rows[0]["speedup"] == pytest.approx((1.5 * 3.0) ** 0.5)
 
 
 def test_our_reading_of_the_schema_agrees_with_jsonschema():

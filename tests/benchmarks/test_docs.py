@@ -1,5 +1,6 @@
 """Pages of figures are made from the recorded results, and every benchmark is listed."""
 
+import json
 import re
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 
 from benchmarks import gallery, pages
 from benchmarks.claims import CLAIMS, Claim, Figure
+from underpaint.artifacts.results import merged
 from underpaint.zoo.load import manifest, names
 
 ROOT = Path(__file__).parents[2]
@@ -35,9 +37,37 @@ def test_a_page_that_was_edited_is_named(
     assert capsys.readouterr().err == "out of date: README.txt, costs.md, older.md; run python -m benchmarks.pages\n"
 
 
+def test_a_record_of_the_protocol_makes_a_page_and_the_best_rows_of_the_readme(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    runs = []
+    for heat in (1.0, 0.0):
+        run = pages.read_result(pages.README_FILE)
+        run["settings"] = {**run["settings"], "temperature": heat}
+        run["protocol"] = {"drawn": 5, "planned": 9, "left_out": {"vvs": "no drafter"}}
+        same = {"identical_share": 0.5} if heat == 0 else {}
+        run["rows"] = [{**row, **same, "variant_of": row["method"], "preset": "tuned"} for row in run["rows"]]
+        slow = {**run["rows"][1], "method": "eagle2 (paper)", "variant_of": "eagle2", "preset": "paper", "speedup": 9.0}
+        run["settings"]["methods"]["eagle2 (paper)"] = {}
+        run["rows"].append(slow)
+        runs.append((f"{heat:g}", run))
+    (tmp_path / pages.PROTOCOL_FILE).write_text(json.dumps(merged(runs)), encoding="utf-8")
+    monkeypatch.setattr(pages, "RESULTS", tmp_path)
+    table = pages.render_readme((ROOT / "README.md").read_text(encoding="utf-8")).split(pages.README_BEGIN)[1]
+    rows = re.findall(r"^\| `(\S+)` \| (yes|no) \| 100 of 200 \| (\S+)", table, re.MULTILINE)
+    assert len(rows) == pages.README_ROWS
+    assert rows[0][0] == "ar"
+    speeds = [float(speed) for _, _, speed in rows[1:]]
+    assert speeds == sorted(speeds, reverse=True)
+    assert "zipar" not in [name for name, _, _ in rows]  # surely worse than plain autoregression
+    page = pages.render_protocol()
+    assert page.count("`eagle2 (paper)`") == 2
+    assert "Left out: vvs: no drafter" in page
+
+
 def test_every_result_is_on_a_page() -> None:
     shown = {section.file for section in pages.SECTIONS}
-    assert {path.name for path in RESULTS.glob("*.json")} <= shown
+    assert {path.name for path in RESULTS.glob("*.json")} <= {*shown, pages.PROTOCOL_FILE}
 
 
 def test_the_readme_and_the_claims_are_of_the_models_that_ship() -> None:

@@ -85,7 +85,7 @@ def test_several_models_are_told_apart_in_one_file(tmp_path, monkeypatch):
     found = read_results(tmp_path / "evaluate.json")
     assert found["kind"] == "merged"
     assert [run["results"]["model"]["target"] for run in found["runs"]] == ["target64", "target128"]
-    assert called("results", "leaderboard", tmp_path / "evaluate.json").exit_code == 0
+    assert called("results", "rank", tmp_path / "evaluate.json").exit_code == 0
 
 
 @pytest.mark.usefixtures("synthetic")

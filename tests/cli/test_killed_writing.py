@@ -48,7 +48,7 @@ CASES = (
     Case(f"trace {DRAWN} --depths 2 --keep 8 --out x.npz", "synthetic", RENAME, ("x.npz",)),
     Case("certify verifier.py:verify --cases 1 --json x.json", "", RENAME, ("x.json", "failing-case.json")),
     Case("results merge whole.json --out x.json", "", RENAME, ("x.json",)),
-    Case("results leaderboard whole.json --json x.json", "", RENAME, ("x.json",)),
+    Case("results rank whole.json --json x.json", "", RENAME, ("x.json",)),
     Case("report compared --out x.html", "synthetic", RENAME, ("x.html",)),
     Case(
         *(f"evaluate --methods ar --jobs 0 {DRAWN} --out x", "synthetic", SYNC, ("x/evaluate.json",)),

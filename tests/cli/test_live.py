@@ -114,3 +114,21 @@ def test_a_model_without_a_picture_decoder_says_where_its_tokens_are(tmp_path, m
     assert (done.code, done.crash) == (2, ""), done
     assert "underpaint.accelerate()" in " ".join(done.err.split())
     assert not (tmp_path / "x.png").exists()
+
+
+def test_a_live_model_is_tuned_on_a_file_of_prompts(emu3, tmp_path, monkeypatch):
+    prompts = [f"0,{first},{second},121" for first in (103, 110) for second in (103, 110)]
+    (tmp_path / "prompts.txt").write_text("\n".join(prompts))
+    on = f"--live {emu3} --grid {SIDE}x{SIDE} --prompts prompts.txt"
+    tuned = f"tune {on} --methods sjd --temperatures 1 --candidates 2 --out t"
+    done = run_program(tuned, tmp_path, monkeypatch)
+    assert (done.code, done.crash) == (0, ""), done
+    use = f"compare {on} --prompts-count 1 --methods sjd --preset t/preset.json --out c"
+    done = run_program(use, tmp_path, monkeypatch)
+    assert (done.code, done.crash) == (0, ""), done
+    preset = (tmp_path / "t" / "preset.json").read_text()
+    (digest,) = set(json.loads(preset)["model"]["sha256"].values())
+    (tmp_path / "t" / "preset.json").write_text(preset.replace(digest, "0" * 64))
+    done = run_program(use, tmp_path, monkeypatch)
+    assert done.code == 2
+    assert "it was tuned on other models" in done.err

@@ -10,7 +10,6 @@ from underpaint.cli.app import app
 from underpaint.runtime.evaluation import drawer
 from underpaint.runtime.evaluation.pareto import is_pareto_optimal, variants
 from underpaint.runtime.evaluation.report import ReportRow
-from underpaint.runtime.evaluation.tuning import as_options, fastest_settings
 
 FEW = ("--vary", "mulo.tau=0,0.2", "--vary", "mulo.radius=0,1", "--methods", "eagle2", "--prompts-count", "2")
 
@@ -73,32 +72,6 @@ def row(speedup, accuracy):
 def test_the_frontier_is_what_nothing_beats():
     rows = [row(1.0, 0.9), row(2.0, 0.9), row(3.0, 0.5), row(2.5, 0.4), row(0.5, 0.95), row(3.0, 0.5)]
     assert is_pareto_optimal(rows) == [False, True, True, False, True, True]
-
-
-def test_the_fastest_settings_are_those_whose_pictures_are_not_worse():
-    asked = variants(["eagle1.widths=2,1;3,1", "zipar.window=1,2", "gsd.group=5"], ["eagle1.rule.x=1"], ["ar", "adt"])
-    figures = {
-        "ar": (1.0, True, 0.0),
-        "adt": (9.0, True, None),  # as it is: nothing to choose
-        "eagle1 widths=2,1": (1.5, True, -0.1),  # lossless: whatever the judge says
-        "eagle1 widths=3,1": (1.2, True, 0.2),
-        "zipar window=1": (3.0, False, -0.01),
-        "zipar window=2": (2.0, False, 0.3),
-        "gsd group=5": (2.0, False, -0.5),
-    }
-    rows = [
-        dataclasses.replace(
-            row(speed, 0.9), method=label, lossless=lossless, attribute_log_probability_over_ar_high=high
-        )
-        for label, (speed, lossless, high) in figures.items()
-    ]
-    chosen = fastest_settings(rows, asked)
-    assert {method: one.label for method, one in chosen.items()} == {
-        "eagle1": "eagle1 widths=2,1",
-        "zipar": "zipar window=2",
-    }
-    assert as_options(chosen) == "--set eagle1.rule.x=1 --set eagle1.widths=2,1 --set zipar.window=2"
-    assert as_options({}) == ""
 
 
 def test_a_sweep_stops_goes_on_and_ends_in_a_plot_and_figures(tmp_path, monkeypatch):

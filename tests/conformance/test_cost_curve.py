@@ -118,11 +118,10 @@ def test_a_slow_engine_is_timed_on_fewer_images_and_the_curve_says_on_how_many(
     assert done == most
 
 
-def test_a_whole_curve_holds_every_family(measured: Measured) -> None:
+def test_a_whole_curve_holds_every_family_and_passes_over_cells(measured: Measured) -> None:
     short = curve_of(measured, SAMPLING)
     assert short is not None
-    assert short.in_cycle is not None
-    assert "sampled" not in short.in_cycle.host
+    assert short.in_grid == ()
     found = curve_of(measured, SAMPLING, full=True)
     assert found is not None
     assert curve_of(measured, SAMPLING) == found  # the whole one takes the place of the short one
@@ -139,6 +138,9 @@ def test_a_whole_curve_holds_every_family(measured: Measured) -> None:
     for tree in costs.tree.values():
         times = [ms for _, ms in tree.levels]
         assert times == sorted(times)
+    assert found.in_grid[0][0] == 1
+    assert found.in_grid[-1][0] == CONFIG.cells - 1  # a whole draft, its last cell never fed
+    assert all(ms > 0 for _, ms in found.in_grid)
     for host in costs.host.values():
         assert host.cycle + host.level + host.node > 0
     spread = json.loads(found.content)["verify_spread_ms"]

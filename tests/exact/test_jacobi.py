@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.strategies import distributions, pools
 from underpaint.algos.accept import RULES
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.chance import At, Chance, Role, enumerate_outcomes, sampling
@@ -17,6 +16,7 @@ from underpaint.algos.spatial.jacobi import jacobi_cycles, jacobi_decode
 from underpaint.algos.spatial.jacobi_window import Coupling, JacobiWindow, Refill, maximal_coupling
 from underpaint.algos.tree import DraftTree, Verdict, emitted
 from underpaint.sim.synthetic.models import PrefixDistribution, RandomDistribution, SyntheticTarget
+from underpaint.strategies import distributions, pools
 
 COUPLINGS: list[Coupling] = ["independent", "maximal", "gumbel"]
 REFILLS: list[Refill] = ["uniform", "random", "left", "above", "lookup"]

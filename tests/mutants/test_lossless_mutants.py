@@ -9,7 +9,6 @@ import pytest
 
 from tests.exact.distributions import TOLERANCE, assert_argmax, largest_gap
 from tests.mutants.lossless import Block, Greedy, TokenWise, Traversal, keep, owed, take_out
-from tests.strategies import ShapePolicy
 from underpaint.algos.accept import RULES
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.chance import At, Chance, FromUniforms, Role, scripted
@@ -23,6 +22,7 @@ from underpaint.sim.synthetic.models import (
     SyntheticDrafter,
     SyntheticTarget,
 )
+from underpaint.strategies import ShapePolicy
 
 LIKELY = RandomDistribution(3, seed=1)
 DRAFT = Blend(LIKELY, RandomDistribution(3, seed=2, sharpness=2.0), 0.6)

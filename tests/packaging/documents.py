@@ -17,6 +17,7 @@ PAGES: Final = tuple(
 )
 REASONS: Final = (
     "hours of training",
+    "hours of measuring",
     "needs a GPU",
     "needs published weights",
     "needs published prompts",

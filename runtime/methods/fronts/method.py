@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Final, Literal
+from typing import Annotated, ClassVar, Final, Literal
 
-from underpaint.algos.registry import Cells
+from underpaint.algos.registry import Cells, Tune
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.spatial.jacobi_front import JacobiFronts, jacobi_front_steps
 from underpaint.algos.spatial.row_front import check_window
@@ -29,7 +29,7 @@ class ZiparConfig(LoopConfig):
     window: None is raster order, plain autoregression.
     """
 
-    window: Cells | None = 4
+    window: Annotated[Cells | None, Tune((1, 2, 3, 4, 6, 8))] = 4
     adaptive: bool = False
 
     family: ClassVar[Literal["grid"]] = "grid"

@@ -10,7 +10,7 @@ import numpy as np
 
 from underpaint.algos.chance import Chance
 from underpaint.algos.numbers import MOST_FACTOR
-from underpaint.algos.registry import MOST_CELLS, Bounds, Cells, Codes, Share
+from underpaint.algos.registry import MOST_CELLS, Bounds, Cells, Codes, Share, Tune
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.spatial.cell_rule import CellRule, Kind, cell_rule, pooled_codes
 from underpaint.algos.spatial.mulo import Order, Repair, RepairCycle, repair_cycles
@@ -51,15 +51,15 @@ class MuloConfig(Repair, LoopConfig):
     """
 
     order: Order = "serial"
-    window: Cells | None = 2
-    tau: Annotated[float, Bounds(0.0, MOST_FACTOR)] = 0.1
-    k: Codes | None = 0
+    window: Annotated[Cells | None, Tune((1, 2, 4, 8))] = 2
+    tau: Annotated[float, Bounds(0.0, MOST_FACTOR), Tune((0.1, 0.2, 0.3, 0.5, 0.6, 0.8))] = 0.1
+    k: Annotated[Codes | None, Tune((0, 10, 30, 100))] = 0
     rows: Cells | None = None
     rule: Kind = "pooled"
     delta: Share = 0.3
     resampler: str = "latent"
     ratio: Annotated[int, Bounds(2, MOST_CELLS)] = 2
-    draft_window: Cells | None = None
+    draft_window: Annotated[Cells | None, Tune((1, 2, 4, 8))] = None
     draft_adaptive: bool = False
     draft_int8: bool | None = None
 

@@ -42,6 +42,7 @@ from underpaint.runtime.methods.settings import (
     read_parts,
     settings_by_default,
     settings_of,
+    settings_to_tune,
     split_settings,
 )
 from underpaint.runtime.methods.trees.beside import DrawnSettings, shown_window, window_plan, window_settings
@@ -118,6 +119,17 @@ class TreeConfig(MethodConfig):
         if self.drawn is not None:
             record["drawn"] = {**settings_by_default(DrawnSettings), **self.drawn}
         return record | ({"cost_curve": self.cost_curve} if self.cost_curve else {})
+
+    def to_tune(self) -> dict[str, list[str]]:
+        rule = RULES[self.rule].make
+        grid = settings_to_tune(rule, {**settings_by_default(rule, GIVEN_BY_ENGINE), **self.rule_settings}, "rule")
+        if self.policy != NO_POLICY:
+            policy = POLICIES[self.policy].make
+            values = {**settings_by_default(policy, GIVEN_BY_ENGINE), **self.policy_settings}
+            grid |= settings_to_tune(policy, values, "policy")
+        if self.skipping is not None:
+            grid |= settings_to_tune(Skipping, {**settings_by_default(Skipping), **self.skipping}, "skipping")
+        return grid
 
     def with_rule(self, rule: str, temperature: float) -> TreeConfig:
         """See `MethodConfig`; at temperature 0 the rule is replaced by its greedy variant."""

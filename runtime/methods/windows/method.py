@@ -31,6 +31,7 @@ from underpaint.runtime.methods.settings import (
     read_parts,
     settings_by_default,
     settings_of,
+    settings_to_tune,
     split_settings,
 )
 
@@ -77,6 +78,15 @@ class JacobiConfig(MethodConfig):
             "rule": self.rule,
             "rule_settings": {**rule, **self.rule_settings},
         }
+
+    def to_tune(self) -> dict[str, list[str]]:
+        rule = RULES[self.rule].make
+        values = {**settings_by_default(rule, GIVEN_BY_ENGINE), **self.rule_settings}
+        window = settings_to_tune(JacobiWindow, asdict(self.window))
+        if self.window.candidates == 1:  # a chain, which other rules judge than windows of candidates
+            window.pop("candidates")
+        own = {f"window.{name}": tried for name, tried in _named(window).items()}
+        return own | settings_to_tune(rule, values, "rule")
 
     def with_rule(self, rule: str, temperature: float) -> JacobiConfig:
         """See `MethodConfig`. The rule is the same at temperature 0, where distributions are one-hot."""

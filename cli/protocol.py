@@ -1,0 +1,291 @@
+"""`underpaint protocol`: every method at both presets, on frozen prompts, by one command that goes on after a stop."""
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from underpaint.cli.costs import curve_for, tables_with_costs
+from underpaint.cli.errors import STOPPED, bad_input
+from underpaint.cli.evaluation.prompts import PromptOptions, choose
+from underpaint.cli.live import LiveOptions
+from underpaint.cli.options import (
+    check_preset,
+    check_promises,
+    grouped,
+    read_preset,
+)
+from underpaint.cli.outputs import check_replaceable, output_folder
+from underpaint.cli.runs import draw_run
+from underpaint.cli.terminal import (
+    Column,
+    Format,
+    FormatOption,
+    ResultTable,
+    figure,
+    note,
+    note_files,
+    progress,
+    show,
+    with_interval,
+    write_json,
+)
+from underpaint.cli.tune import (
+    ALL,
+    PRESET,
+    USUAL_CANDIDATES,
+    Candidates,
+    ModelOptions,
+    Tuning,
+    Within,
+    read_bound,
+    read_methods,
+)
+
+if TYPE_CHECKING:
+    from underpaint.runtime.evaluation.drawing_log import DrawingLog
+    from underpaint.runtime.evaluation.protocol import Protocol
+
+RECORD = "protocol.json"
+CARDS = "cards"
+_NO_FILE = PromptOptions()
+_USUAL = ModelOptions()
+_NO_LIVE = LiveOptions()
+
+
+@grouped
+def protocol(
+    methods: Annotated[str, typer.Option(help="Methods, with commas between, or all.")] = ALL,
+    preset: Annotated[
+        str | None,
+        typer.Option(
+            help="What stands for the tuned settings: tuned, or a preset file. Default: these models are tuned first, "
+            "which takes as long again.",
+            show_default=False,
+        ),
+    ] = None,
+    within: Within = None,
+    measure: Annotated[
+        str | None,
+        typer.Option(help="Quality that tuning is bound by; see `tune`. Default: judge where the models have one."),
+    ] = None,
+    candidates: Candidates = USUAL_CANDIDATES,
+    hours: Annotated[
+        float | None,
+        typer.Option(
+            help="Time for everything, over all starts; slow methods get fewer prompts.", min=0.01, show_default=False
+        ),
+    ] = None,
+    prompts_scale: Annotated[
+        float,
+        typer.Option(
+            help="A share of the protocol's prompts: 1 is 100 to tune, 200 and 50 to report.", min=0.001, max=1.0
+        ),
+    ] = 1.0,
+    prompt_options: PromptOptions = _NO_FILE,
+    models: ModelOptions = _USUAL,
+    live: LiveOptions = _NO_LIVE,
+    estimate: Annotated[
+        bool, typer.Option("--estimate", help="Draw the first round, tell the hours, and stop.")
+    ] = False,
+    no_draw: Annotated[bool, typer.Option("--no-draw", help="Draw nothing: make the record of what is there.")] = False,
+    out: Annotated[Path, typer.Option(parser=output_folder, help="Folder for drawings, record and cards.")] = Path(
+        "runs/protocol"
+    ),
+    form: FormatOption = Format.table,
+) -> None:
+    """Measure every method by protocol 1, on these models and this machine, and write one record.
+
+    Each round draws one prompt by all methods at both presets and at temperatures 0 and 1, so that all ratios are
+    paired. A stopped run (Ctrl-C, or a killed process) goes on by the same command; Ctrl-C still writes the tables of
+    what is there. `underpaint results rank` puts records of two machines or models side by side.
+    """
+    from underpaint.artifacts.files import check_file_writable, check_folder_writable
+    from underpaint.artifacts.workers import ThisProcess
+    from underpaint.runtime.evaluation.machine import typed_command
+    from underpaint.runtime.evaluation.picture_judge import judge_of
+    from underpaint.runtime.evaluation.protocol import REPORT_SKIP, TUNE_SKIP, WITHIN, Protocol, Sizes
+    from underpaint.runtime.methods.registry import resolve
+
+    record_file, tuned = out / RECORD, out / "tune"
+    with bad_input():
+        if preset is not None and within is not None:
+            raise ValueError("--within bounds the tuning, and --preset leaves it out; pass one of them")
+        sizes = Sizes().scaled(prompts_scale)
+        names = read_methods(methods)
+        chosen = None if preset is None else read_preset(preset)
+        check_folder_writable(out)
+        check_file_writable(record_file)
+        check_replaceable("the record", record_file, "json")
+        pipeline = models.open(live)
+        sampling = models.sampling(1.0, pipeline)
+        judge = judge_of(pipeline)
+        asked = measure or ("log-likelihood" if judge is None else "judge")
+        bound = None if chosen is not None else read_bound(WITHIN if within is None else within, asked)
+        if chosen is not None:
+            check_preset(chosen, pipeline)
+        to_tune, to_report, source = _prompts(pipeline, prompt_options, sizes, (TUNE_SKIP, REPORT_SKIP), chosen is None)
+        named = [name for name in names if name != ALL]
+        check_promises(resolve(name, heat) for name in named for heat in (1.0, 0.0))
+        tables = tables_with_costs(pipeline, [resolve(name, 1.0) for name in named], sampling)
+        parts = (pipeline, named, sampling, tables)
+        first = Protocol.of(*parts, to_report, judge, chosen or "tuned", sizes, source)
+        if ALL not in names and first.left_out:
+            label, why = next(iter(first.left_out.items()))
+            note(f"left out: {label}: {why}", form)
+        tuning = None
+        if chosen is None:
+            samplings = [model.comparison.sampling for model in first.run.models]
+            held = [name for name in names if name == ALL or any(one.name == name for one in first.entries)]
+            tuning = Tuning.of(pipeline, held, samplings, to_tune, bound, candidates, tuned, form)
+        log = first.run.open_log(out if tuning is None else out / "first")
+        drawer = ThisProcess(first.drawer())
+    curve = curve_for(pipeline, sampling)
+    if not no_draw:
+        draw_run(first.jobs(1), log, drawer, what="the first round")
+    with bad_input():
+        whole, told = _fit(first, log, hours, tuning, candidates, sizes)
+    if not no_draw:
+        note(told["estimate"], form)
+    if estimate:
+        return
+    about = {
+        "sizes": sizes._asdict(),
+        "scale": prompts_scale,
+        "hours": hours,
+        "within": None if bound is None else bound._asdict(),
+        **{name: one for name, one in told.items() if name != "estimate"},
+    }
+    if tuning is not None:
+        if not no_draw:
+            tuning.run({"skip": TUNE_SKIP, "count": len(to_tune), **source})
+        with bad_input():
+            file = read_preset(str(tuned / PRESET))
+            check_preset(file, pipeline)
+            again = Protocol.of(*parts, to_report, judge, file, sizes, source)
+            whole = replace(again, counts={key: whole.counts.get(key, count) for key, count in again.counts.items()})
+            log, drawer = whole.run.open_log(out), ThisProcess(whole.drawer())
+    stop: typer.Exit | None = None
+    if not no_draw:
+        try:
+            draw_run(whole.jobs(), log, drawer, len(whole.jobs()), "drawing rounds")
+        except typer.Exit as error:
+            if error.exit_code != STOPPED:
+                raise
+            stop = error
+    _report(whole, log, record_file, typed_command(), curve, about, form)
+    if stop is not None:
+        raise stop
+
+
+def _prompts(
+    pipeline: Any, asked: PromptOptions, sizes: Any, skips: tuple[int, int], tunes: bool
+) -> "tuple[Any, Any, Mapping[str, Any]]":
+    """The prompts to tune on and those to report, and the file that they are from.
+
+    Of a file, the first are to tune on, and the next to report; ValueError where it has too few.
+    """
+    if asked.prompts_file is None:
+        own = pipeline.folder_models()
+        if asked.prompts_count is not None or asked.prompts_skip:
+            raise ValueError("the protocol chooses its prompts; pass --prompts-scale for fewer, or --prompts FILE")
+        from underpaint.zoo.grammars import index_grammar
+
+        if own is None or index_grammar(own.index) is None:
+            raise ValueError(
+                "these models have no prompts of their own to choose from; name a file of "
+                f"{sizes.tune + sizes.tuned} prompts or more: --prompts FILE"
+            )
+        ranges = [(sizes.tune, skips[0]), (sizes.tuned, skips[1])]
+        sets = [choose(pipeline, (), replace(asked, prompts_count=count, prompts_skip=skip)) for count, skip in ranges]
+        return sets[0].conditions, sets[1].conditions, {}
+    found = choose(pipeline, (), asked)
+    needed = (sizes.tune if tunes else 0) + sizes.tuned
+    if len(found.conditions) < needed:
+        raise ValueError(
+            f"--prompts: expected at least {needed} prompts, got {len(found.conditions)}; name a file of more, or pass "
+            "a smaller --prompts-scale"
+        )
+    cut = sizes.tune if tunes else 0
+    return found.conditions[:cut], found.conditions[cut:needed], found.source
+
+
+def _fit(
+    first: "Protocol", log: "DrawingLog", hours: float | None, tuning: Tuning | None, candidates: int, sizes: Any
+) -> "tuple[Protocol, dict[str, Any]]":
+    """The protocol with as many prompts as the hours allow, and what the record says of it; tuning takes its share."""
+    from underpaint.runtime.evaluation.protocol import TEMPERATURES, fit_counts, search_seconds
+
+    seconds = first.seconds(log)
+    missing = [key for key in first.counts if key not in seconds]
+    if missing:
+        raise ValueError(f"{log.folder}: the first round is not drawn yet; leave --no-draw out")
+    drawing = first.total_seconds(seconds)
+    searching: dict[tuple[int, str], float] = {}
+    if tuning is not None:
+        each = search_seconds(seconds, tuning.names, candidates, sizes.tune)
+        searching = {key: sizes.tune * value for key, value in each.items()}
+    both = drawing + sum(searching.values())
+    budget = None if hours is None else 3600.0 * hours
+    whole = first.fitted(seconds, None if budget is None else budget * drawing / both)
+    told: dict[str, Any] = {"estimated_hours": round(both / 3600, 2)}
+    if tuning is not None and budget is not None:
+        counts = fit_counts(dict.fromkeys(each, sizes.tune), each, budget * sum(searching.values()) / both)
+        tuning.counts = {(name, TEMPERATURES[place]): count for (place, name), count in counts.items()}
+        searching = {key: counts[key] * each[key] for key in counts}
+        told["tuned_on"] = {f"{name} at temperature {TEMPERATURES[place]:g}": n for (place, name), n in counts.items()}
+    cut = whole.total_seconds(seconds) + sum(searching.values())
+    parts = f"tuning {sum(searching.values()) / 3600:.2f} h, " if tuning is not None else ""
+    least = min(count for (_, name), count in whole.counts.items())
+    told["estimate"] = f"estimate for this machine: {parts}drawing {whole.total_seconds(seconds) / 3600:.2f} h" + (
+        f"; the whole protocol would take {both / 3600:.2f} h, so slow methods get fewer prompts, {least} at least"
+        if cut < 0.99 * both
+        else ""
+    )
+    return whole, told
+
+
+def _report(
+    whole: "Protocol",
+    log: "DrawingLog",
+    path: Path,
+    command: str,
+    curve: Any,
+    about: "Mapping[str, Any]",
+    form: Format,
+) -> None:
+    """Write the record and the cards, and print a table for each temperature."""
+    from underpaint.artifacts.manifest import write_beside
+    from underpaint.runtime.evaluation.protocol_tables import card, names_of
+
+    with bad_input(), progress("looking at pictures", 2 * len(whole.entries)) as advance:
+        record = whole.record(log, command, curve, about, lambda done, most: advance(done, total=most))
+    write_json(path, record)
+    for name in names_of(record):
+        write_beside(path.parent / CARDS / f"{name.replace(':', '_')}.md", f"# {name}\n\n{card(record, name)}".encode())
+    show(summary_tables(record), form)
+    then = shlex.join(["underpaint", "results", "rank", str(path), "OTHER"])
+    note_files((path, path.parent / CARDS), f"{then} puts another machine's record beside it", form)
+
+
+def summary_tables(record: "Mapping[str, Any]") -> list[ResultTable]:
+    """A table for each temperature of a record."""
+    from underpaint.runtime.evaluation.protocol_tables import runs_of, summary
+
+    columns = (
+        Column("method"),
+        Column("lossless", "loss-\nless"),
+        Column("same_as_ar", "as AR at\ntemperature 0", right=True),
+        with_interval("speedup", "speed-up\n(95 %)", ".2f"),
+        figure("target_nfe", "target\npasses", ".1f"),
+        figure("tokens_per_pass", "tokens\na pass", ".2f"),
+        with_interval("quality_over_ar", "quality less AR's\nnats (95 %)", "+.3f"),
+        Column("images", "pic-\ntures", right=True),
+    )
+    return [
+        ResultTable(f"temperature {run['settings']['temperature']:g}", columns, summary(record, run))
+        for run in runs_of(record)
+    ]

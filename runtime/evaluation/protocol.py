@@ -1,0 +1,277 @@
+"""Protocol 1: every method at both presets and two temperatures, on frozen prompts, in paired rounds.
+
+A round draws one prompt by plain autoregression and by every method, at both temperatures. A disturbance of the machine
+so hits all methods, and every ratio is of drawings a few minutes apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import floor
+from typing import Any, Final, NamedTuple
+
+from underpaint.algos.rows import SamplingParams
+from underpaint.artifacts.cost_curve import CostCurveFile
+from underpaint.artifacts.results import merged, with_envelope
+from underpaint.runtime.conditions import Condition
+from underpaint.runtime.evaluation.comparison import BASELINE, ComparisonPlan
+from underpaint.runtime.evaluation.drawer import OpenedDrawer
+from underpaint.runtime.evaluation.drawing_log import DrawingKey, DrawingLog, DrawnJob
+from underpaint.runtime.evaluation.machine import describe_machine
+from underpaint.runtime.evaluation.picture_judge import PictureJudge, judged_fingerprint
+from underpaint.runtime.evaluation.plan import ModelPlan, RunPlan
+from underpaint.runtime.evaluation.report import drawn_rows, model_values
+from underpaint.runtime.evaluation.tuning import drawings_of
+from underpaint.runtime.methods.method import DecodingMethod, ModelTables
+from underpaint.runtime.methods.preset_file import PresetFile
+from underpaint.runtime.methods.registry import PAPER, TUNED, build_method, resolve
+from underpaint.runtime.models import OpenModels
+
+VERSION: Final = 1
+TEMPERATURES: Final = (1.0, 0.0)
+TUNE_SKIP: Final = 0
+"""The first prompt that settings are tuned on."""
+REPORT_SKIP: Final = 1000
+"""The first prompt that is reported: beyond all that settings of the shipped models were ever tuned on."""
+WITHIN: Final = 0.05
+"""Nats that tuned pictures may be below plain autoregression's."""
+LEAST: Final = 4
+"""Prompts that a budget of hours leaves to every method."""
+
+
+class Sizes(NamedTuple):
+    """Prompts to tune on, to report the tuned settings on, and to report the papers' settings on."""
+
+    tune: int = 100
+    tuned: int = 200
+    paper: int = 50
+
+    def scaled(self, scale: float) -> Sizes:
+        """A share of them, at least `LEAST` to tune on and 2 to report."""
+        tune, tuned, paper = (round(scale * count) for count in self)
+        return Sizes(max(LEAST, tune), max(2, tuned), max(2, paper))
+
+
+class Entry(NamedTuple):
+    """A method at one preset, which draws under a name of its own."""
+
+    label: str
+    name: str
+    preset: str
+
+
+@dataclass(frozen=True, slots=True)
+class Protocol:
+    """What is drawn, and of how many prompts.
+
+    Attributes:
+        run: The models at each of `TEMPERATURES`, every method at both presets.
+        entries: The methods by the names that they draw under.
+        counts: By temperature's place and name, prompts that are drawn, counted from the first.
+        left_out: Methods that these models refuse, with the reason.
+    """
+
+    run: RunPlan
+    entries: tuple[Entry, ...]
+    counts: Mapping[tuple[int, str], int]
+    left_out: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        pipeline: OpenModels,
+        names: Sequence[str],
+        sampling: SamplingParams,
+        tables: ModelTables,
+        conditions: Sequence[Condition],
+        judge: PictureJudge | None,
+        preset: str | PresetFile,
+        sizes: Sizes,
+        prompts_file: Mapping[str, Any],
+    ) -> Protocol:
+        """The protocol on opened models; methods that they refuse at a preset are left out.
+
+        Args:
+            pipeline: The models.
+            names: The methods.
+            sampling: How the target is sampled, but for the temperature.
+            tables: The models' tables, with the costs of passes for methods that choose by them.
+            conditions: The prompts that are reported.
+            judge: What reads pictures; None where nothing does.
+            preset: What the entries called tuned are drawn with.
+            sizes: How many prompts are drawn.
+            prompts_file: See `PromptFile.to_dict`; empty without a file.
+        """
+        plans, entries, counts, left_out = [], dict[str, Entry](), dict[tuple[int, str], int](), dict[str, str]()
+        for place, heat in enumerate(TEMPERATURES):
+            params, methods = replace(sampling, temperature=heat), list[DecodingMethod]()
+            for name in (BASELINE, *(name for name in names if name != BASELINE)):
+                known = list[dict[str, Any]]()
+                for kind, chosen in ((TUNED, preset), (PAPER, PAPER)):
+                    label = name if kind == TUNED else f"{name} ({PAPER})"
+                    try:
+                        config = resolve(name, heat, preset=chosen)
+                        if config.to_dict() in known:
+                            continue
+                        method = build_method(label, config, tables)
+                        method.open(pipeline, conditions[0], params)
+                    except ValueError as error:
+                        left_out[f"{label} at temperature {heat:g}"] = str(error)
+                        continue
+                    known.append(config.to_dict())
+                    methods.append(method)
+                    entries[label] = Entry(label, name, kind)
+                    counts[place, label] = min(sizes.tuned if kind == TUNED else sizes.paper, len(conditions))
+            plan = ComparisonPlan(tuple(methods), tuple(conditions), (0,), params, preset)
+            fingerprint = judged_fingerprint(pipeline, judge)
+            plans.append(ModelPlan(pipeline, plan, judge, fingerprint, prompts_file=prompts_file))
+        # Opening methods opens models, so the fingerprint is of all of them only now.
+        whole = judged_fingerprint(pipeline, judge)
+        return cls(
+            RunPlan(tuple(replace(one, fingerprint=whole) for one in plans)), tuple(entries.values()), counts, left_out
+        )
+
+    def jobs(self, rounds: int | None = None) -> list[DrawingKey]:
+        """The drawings, round by round, each method in turn first; of the first `rounds` rounds, or all."""
+        most = max(self.counts.values())
+        return [key for turn in range(most if rounds is None else min(rounds, most)) for key in self._round(turn)]
+
+    def _round(self, turn: int) -> Iterator[DrawingKey]:
+        for place, model in enumerate(self.run.models):
+            caption = model.comparison.conditions[turn].caption()
+            names = [one.name for one in model.comparison.methods if self.counts[place, one.name] > turn]
+            if len(names) > 1:
+                first = turn % len(names)
+                yield from (DrawingKey(name, caption, 0, place) for name in names[first:] + names[:first])
+
+    def drawer(self) -> Callable[[DrawingKey], DrawnJob]:
+        """What draws a job, by the models that are open here."""
+        drawers = [OpenedDrawer(model.pipeline, model.comparison) for model in self.run.models]
+        return lambda job: replace(drawers[job.model](job), model=job.model)
+
+    def seconds(self, log: DrawingLog) -> dict[tuple[int, str], float]:
+        """Seconds of the first drawing by temperature's place and name, once the first round is drawn."""
+        first = self.jobs(1)
+        return {(key.model, key.method): log.drawing(key).seconds for key in first if key in log}
+
+    def fitted(self, seconds: Mapping[tuple[int, str], float], budget: float | None) -> Protocol:
+        """It with fewer prompts for slow methods, so that it takes about `budget` seconds; None leaves it as it is.
+
+        Plain autoregression is drawn on every prompt that another method is.
+        """
+        counts = self.counts if budget is None else fit_counts(self.counts, seconds, budget)
+        return replace(self, counts=with_baseline_counts(counts))
+
+    def total_seconds(self, seconds: Mapping[tuple[int, str], float]) -> float:
+        """About how long all drawings take, with one uncounted drawing by each method."""
+        return sum((count + 1) * seconds[key] for key, count in self.counts.items())
+
+    def record(
+        self,
+        log: DrawingLog,
+        command: str,
+        curve: CostCurveFile | None,
+        about: Mapping[str, Any],
+        report: Callable[[int, int], None] | None = None,
+    ) -> dict[str, Any]:
+        """The results of what is drawn, a run for each temperature, in the form of `artifacts/results_schema.json`.
+
+        Args:
+            log: The drawings, which need not be all.
+            command: The command that made them.
+            curve: The machine's cost curve; None where the models have no drafter.
+            about: More of the protocol for the record.
+            report: Is told of methods reported, of how many.
+
+        Raises:
+            ValueError: Nothing is drawn yet.
+        """
+        machine, runs = describe_machine(), []
+        entries = {one.label: one for one in self.entries}
+        done = sum(key in log for key in self.jobs())
+        for place, model in enumerate(self.run.models):
+            if not any(job.model == place for job in log):
+                continue
+            before, size = place * len(entries), len(self.run.models) * len(entries)
+
+            def told(done: int, most: int, before: int = before, size: int = size) -> None:
+                if report is not None:
+                    report(before + done, size)
+
+            rows, _, _ = drawn_rows(self.run, place, log, compared=False, report=told)
+            values = model_values(model, rows)
+            for row in values["rows"]:
+                entry = entries[row["method"]]
+                row |= {"variant_of": entry.name, "preset": entry.preset}
+                row["planned"] = self.counts[place, entry.label]
+            values["cost_curve"] = None if curve is None else curve.told()
+            values["protocol"] = {
+                "version": VERSION,
+                "drawn": done,
+                "planned": len(self.jobs()),
+                "left_out": dict(self.left_out),
+                **about,
+            }
+            heat = model.comparison.sampling.temperature
+            runs.append((f"temperature {heat:g}", with_envelope("compare", machine, command, values)))
+        if not runs:
+            raise ValueError(f"{log.folder} holds no drawings of the protocol yet; leave --no-draw out")
+        return merged(runs)
+
+
+def with_baseline_counts(counts: Mapping[tuple[int, str], int]) -> dict[tuple[int, str], int]:
+    """Counts with as many prompts of plain autoregression, where it is among them, as of any other method."""
+    most = {
+        place: max((count for (at, name), count in counts.items() if at == place and name != BASELINE), default=1)
+        for place, _ in counts
+    }
+    return {(place, name): most[place] if name == BASELINE else count for (place, name), count in counts.items()}
+
+
+def fit_counts(
+    counts: Mapping[tuple[int, str], int], seconds: Mapping[tuple[int, str], float], budget: float
+) -> dict[tuple[int, str], int]:
+    """Fewer prompts for slow methods: each gets as much time as the others, and at least `LEAST` prompts.
+
+    Args:
+        counts: Prompts that are wanted, by any key.
+        seconds: Of one prompt, by the same keys.
+        budget: Seconds for all.
+    """
+
+    def at(share: float) -> dict[tuple[int, str], int]:
+        fitted = {key: min(count, max(LEAST, floor(share / seconds[key]) - 1)) for key, count in counts.items()}
+        return with_baseline_counts(fitted)
+
+    low, high = 0.0, max((count + 1) * seconds[key] for key, count in counts.items()) + 1.0
+    if sum((count + 1) * seconds[key] for key, count in counts.items()) <= budget:
+        return dict(counts)
+    for _ in range(60):
+        middle = (low + high) / 2
+        fits = sum((count + 1) * seconds[key] for key, count in at(middle).items()) <= budget
+        low, high = (middle, high) if fits else (low, middle)
+    return at(low)
+
+
+def search_seconds(
+    seconds: Mapping[tuple[int, str], float], names: Sequence[str], candidates: int, prompts: int
+) -> dict[tuple[int, str], float]:
+    """About how long the tuning of each method takes a prompt, by temperature's place and method.
+
+    Candidates are taken to be nearly as fast as the tuned settings: a quarter of the way to the paper's.
+
+    Args:
+        seconds: Of one drawing; see `Protocol.seconds`.
+        names: The methods.
+        candidates: Settings tried of each.
+        prompts: Prompts of the last round.
+    """
+    share = drawings_of(candidates, prompts) / prompts
+    found = {}
+    for place in range(len(TEMPERATURES)):
+        for name in names:
+            own = [seconds[key] for key in ((place, name), (place, f"{name} ({PAPER})")) if key in seconds]
+            if own:
+                found[place, name] = share * (0.75 * own[0] + 0.25 * own[-1]) + seconds[place, BASELINE]
+    return found

@@ -1,0 +1,173 @@
+"""Tables and cards of a record of protocol 1, for the command line, the documents and the site."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from underpaint.runtime.evaluation.comparison import BASELINE
+from underpaint.runtime.methods.settings import settings_line
+
+QUALITY: Final = ("attribute_log_probability_over_ar", "log_likelihood_over_ar")
+"""Differences of quality to plain autoregression: by the judge, or where there is none by the target."""
+
+
+def runs_of(record: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The comparisons of a record, which may be one of them alone."""
+    runs = [one["results"] for one in record["runs"]] if record["kind"] == "merged" else [record]
+    return [run for one in runs for run in (runs_of(one) if one["kind"] == "merged" else [one]) if "rows" in run]
+
+
+def run_at(record: Mapping[str, Any], temperature: float) -> Mapping[str, Any] | None:
+    """The first comparison of a record at a temperature; None where it has none."""
+    return next((run for run in runs_of(record) if run["settings"]["temperature"] == temperature), None)
+
+
+def summary(record: Mapping[str, Any], run: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The rows of the summary table of one comparison, the fastest first, plain autoregression at the top.
+
+    A row has the figures of `ReportRow`, and tokens_per_pass, quality_over_ar with its interval (in nats), and
+    same_as_ar: pictures at temperature 0 whose tokens are plain autoregression's, of how many; None without them.
+    """
+    height, width = run["model"].get("grid", (0, 0))
+    cold = run_at(record, 0.0)
+    greedy = {} if cold is None else {row["method"]: row for row in cold["rows"]}
+    rows = []
+    for row in run["rows"]:
+        zero = greedy.get(row["method"])
+        share = None if zero is None else zero.get("identical_share")
+        quality = next((name for name in QUALITY if row.get(name) is not None), QUALITY[0])
+        ends = {f"quality_over_ar{end}": row.get(f"{quality}{end}") for end in ("", "_low", "_high")}
+        same = None if zero is None or share is None else f"{round(share * zero['images'])} of {zero['images']}"
+        passes = row["target_nfe"]
+        rows.append({**row, **ends, "same_as_ar": same, "tokens_per_pass": height * width / passes if height else None})
+    return sorted(rows, key=lambda row: (row["method"] != BASELINE, -row["speedup"]))
+
+
+def sides_of(records: Sequence[tuple[str, Mapping[str, Any]]]) -> list[dict[str, Any]]:
+    """What is put side by side: the comparisons of one file, machine and folder of models together.
+
+    Args:
+        records: Names of files, and what was read.
+
+    Returns:
+        Per side its name (A, B, ...), file, machine, engine, target and preset, and its rows by method and temperature;
+        see `summary`. Two comparisons of one temperature are two sides.
+    """
+    sides: list[dict[str, Any]] = []
+    for file, record in records:
+        for run in runs_of(record):
+            of = (file, run["machine"], run["model"])
+            rows = {(row["method"], run["settings"]["temperature"]): row for row in summary(record, run)}
+            same = [one for one in sides if one["of"] == of and not one["rows"].keys() & rows.keys()]
+            if same:
+                same[0]["rows"] |= rows
+                continue
+            about = {"file": file, "machine": run["machine"].get("processor"), "cores": run["machine"].get("cores")}
+            about |= {"engine": run["model"]["engine"], "model": run["model"]["target"]}
+            about["preset"] = run["settings"].get("preset")
+            sides.append({"side": _letters(len(sides)), **about, "of": of, "rows": rows})
+    return sides
+
+
+def ranked(sides: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """A row for each method and temperature, with its figures on every side; the fastest on all sides together first.
+
+    Args:
+        sides: See `sides_of`.
+
+    Returns:
+        Rows with method, temperature, lossless, and sides: by the side's name its row, where it has one.
+    """
+    keys = dict.fromkeys(key for side in sides for key in side["rows"])
+    rows = []
+    for method, temperature in keys:
+        own = {side["side"]: side["rows"].get((method, temperature)) for side in sides}
+        known = [row for row in own.values() if row is not None]
+        rows.append(
+            {"method": method, "temperature": temperature, "lossless": known[0]["lossless"], "sides": own}
+            | {"speedup": float(np.exp(np.mean([np.log(max(row["speedup"], 1e-9)) for row in known])))}
+        )
+    return sorted(rows, key=lambda row: (-row["temperature"], -row["speedup"]))
+
+
+def _letters(place: int) -> str:
+    """A, B, ..., Z, AA, AB, ..."""
+    return (_letters(place // 26 - 1) if place >= 26 else "") + chr(ord("A") + place % 26)
+
+
+def best_rows(record: Mapping[str, Any], run: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
+    """The best rows of a comparison: plain autoregression, and the fastest tuned ones.
+
+    Rows whose pictures are surely worse than plain autoregression's, with the whole 95 % interval, are left out, and so
+    are rows of less than half of the prompts.
+    """
+    rows = [row for row in summary(record, run) if row.get("preset", "tuned") == "tuned"]
+    most = max(row["images"] for row in rows)
+    good = [row for row in rows if (row["quality_over_ar_high"] is None or row["quality_over_ar_high"] >= 0.0)]
+    return [row for row in good if 2 * row["images"] >= most][:count]
+
+
+def names_of(record: Mapping[str, Any]) -> list[str]:
+    """The methods of a record, each once."""
+    return list(dict.fromkeys(row.get("variant_of", row["method"]) for run in runs_of(record) for row in run["rows"]))
+
+
+def card(record: Mapping[str, Any], name: str) -> str:
+    """A method's card in Markdown: its figures at every preset and temperature, its settings and where they are from.
+
+    Returns:
+        The text without a heading; empty where the record does not have the method.
+    """
+    lines, parts, settings = [], [], []
+    for run in runs_of(record):
+        heat = f"{run['settings']['temperature']:g}"
+        for row in summary(record, run):
+            if row.get("variant_of", row["method"]) != name:
+                continue
+            preset = row.get("preset", run["settings"].get("preset", ""))
+            cells = (
+                *(preset, heat, interval(row, "speedup", ".2f"), f"{row['target_nfe']:.1f}"),
+                *(f"{row['tokens_per_pass']:.2f}", interval(row, "quality_over_ar", "+.3f")),
+                *(row["same_as_ar"] or "", str(row["images"])),
+            )
+            lines.append(cells)
+            settings.append((preset, heat, settings_line(run["settings"]["methods"][row["method"]])))
+    if not lines:
+        return ""
+    run = runs_of(record)[0]
+    machine, model, protocol = run["machine"], run["model"], run.get("protocol", {})
+    head = (
+        "preset",
+        "temperature",
+        "speedup (95 %)",
+        "target passes",
+        "tokens a pass",
+        "quality less AR's, nats (95 %)",
+    )
+    parts.append(markdown((*head, "as AR at 0", "pictures"), lines))
+    parts.append(markdown(("preset", "temperature", "settings"), settings))
+    curve = run.get("cost_curve") or {}
+    knee = curve.get("knee", {}).get("nodes") if curve else None
+    knees = f", knee of the cost curve at {knee:.0f} nodes" if knee else ""
+    parts.append(
+        f"Protocol {protocol.get('version', '')}, {model['target']} on {model['engine']}, {machine['cores']} cores of "
+        f"{machine['processor']}{knees}. Command: `{run['command']}`"
+    )
+    return "\n\n".join(parts) + "\n"
+
+
+def interval(row: Mapping[str, Any], name: str, form: str = ".2f") -> str:
+    """A figure with its interval, as "1.20 (1.10 to 1.30)"; nothing where there is none."""
+    value, low, high = (row.get(f"{name}{end}") for end in ("", "_low", "_high"))
+    if value is None:
+        return ""
+    return f"{value:{form}}" if low is None or high is None else f"{value:{form}} ({low:{form}} to {high:{form}})"
+
+
+def markdown(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table in Markdown."""
+    lines = ["| " + " | ".join(headings) + " |", "|" + "---|" * len(headings)]
+    return "\n".join([*lines, *("| " + " | ".join(cells) + " |" for cells in rows)])

@@ -1,0 +1,140 @@
+"""`underpaint tune`, its preset files, and `underpaint protocol`, on small models of random weights."""
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from tests.cli.program import run_program
+from tests.cli.test_killed import kill_when, lines_of, start
+from underpaint.artifacts.results import read_results
+
+pytestmark = pytest.mark.usefixtures("rough_costs")
+TUNE = "tune --models {} --resolution 64 --methods eagle2 --temperatures 1 --prompts-count 4 --candidates 3 --out t"
+PROTOCOL = "protocol --models {} --resolution 64 --methods eagle2,zipar --preset tuned --prompts-scale 0.01 --out p"
+
+
+def test_a_killed_search_goes_on_and_its_preset_draws(
+    tmp_path: Path, small_models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = TUNE.format(small_models)
+    log = tmp_path / "t" / "eagle2-t1" / "drawings.jsonl"
+    kill_when(start(["-m", "underpaint", *line.split()], tmp_path), lambda: lines_of(log) >= 3)
+    drawn = log.read_bytes()
+    ran = run_program(line, tmp_path, monkeypatch)
+    assert ran.code == 0, ran.err + ran.crash
+    assert log.read_bytes().startswith(drawn[: drawn.rfind(b"\n") + 1])
+    preset = json.loads((tmp_path / "t" / "preset.json").read_text())
+    chosen = preset["methods"]["eagle2"]["sampled"]
+    assert chosen["lossless"]
+    assert chosen["measured"]["images"] == 4
+    assert preset["tuning"]["prompts"] == {"skip": 0, "count": 4}
+    again = run_program(line, tmp_path, monkeypatch)
+    assert again.code == 0
+    assert "round" not in again.err
+    use = f"--models {small_models} --resolution 64 --preset t/preset.json"
+    ran = run_program(
+        f"compare {use} --methods eagle2 --prompts-count 1 --prompts-skip 4 --out c", tmp_path, monkeypatch
+    )
+    assert ran.code == 0, ran.err + ran.crash
+    figures = read_results(tmp_path / "c" / "compare.json")
+    assert figures["settings"]["preset"] == "preset.json"
+    assert figures["settings"]["methods"]["eagle2"] == chosen["config"]
+    words = shlex.quote("a woolly fox left of an outlined pumpkin")
+    assert run_program(f"generate {words} --method eagle2 {use} --out x.png", tmp_path, monkeypatch).code == 0
+    evaluated = f"evaluate {use} --methods eagle2 --prompts-count 1 --jobs 0 --out e".replace("64 ", "64 --seeds 1 ")
+    assert run_program(evaluated, tmp_path, monkeypatch).code == 0
+    for wrong, message in (
+        (f"compare {use} --methods adt --out y", "holds no settings of 'adt'"),
+        (f"compare {use} --methods eagle2 --temperature 0 --out y", "got temperature 1 alone; tune it with"),
+        (f"compare {use.replace('64', '128')} --methods eagle2 --out y", "tuned on other models than those of"),
+        ("generate a_fox --method eagle2 --preset t/preset.json --out y.png", "tuned on other models than those of"),
+        (line.replace("--candidates 3", "--candidates 2"), "is of another tuning (it differs in candidates)"),
+    ):
+        ran = run_program(wrong, tmp_path, monkeypatch)
+        assert ran.code == 2
+        assert message in ran.err, ran.err
+    assert not list(tmp_path.glob("y*"))
+    text = (tmp_path / "t" / "preset.json").read_text()
+    for old, new, message in (
+        ('"preset_version": 1', '"preset_version": 2', "expected 'preset_version': 1, got 2"),
+        ('"temperature": 1.0', '"temperature": 0', "'greedy' is of temperature 0"),
+        ('"top_k": ', '"top_k": 1', "tune again"),
+        ('"tuning"', '"tunings"', "tunings"),
+        ("{", "[", "expected JSON"),
+    ):
+        assert old in text
+        (tmp_path / "wrong.json").write_text(text.replace(old, new))
+        ran = run_program(f"compare {use} --methods eagle2 --out y".replace("t/preset", "wrong"), tmp_path, monkeypatch)
+        assert ran.code == 2
+        assert message in ran.err, ran.err
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ("--methods eagle3", "did you mean 'eagle2'?"),
+        ("--methods ar", "expected methods beside ar"),
+        ("--methods zipar", "method 'zipar': it is relaxed, so tuning it needs a bound of quality; pass --within"),
+        ("--prompts-count 3", "expected at least 4 prompts to tune on, got 3"),
+        ("--temperatures 1,0.5", "expected 0, one temperature above 0, or both, got '1,0.5'"),
+        ("--within 0.1 --measure clip", "--measure: there is no 'clip'"),
+        ("--within -1", "Invalid value for '--within'"),
+    ],
+)
+def test_bad_input_is_refused_before_any_drawing(
+    tmp_path: Path, small_models: Path, monkeypatch: pytest.MonkeyPatch, changed: str, message: str
+) -> None:
+    for option in re.findall(r"--[a-z-]+ \S+", changed):
+        line = re.sub(rf"{option.split()[0]} \S+ ", "", TUNE.format(small_models))
+    ran = run_program(f"{line} {changed}", tmp_path, monkeypatch)
+    assert ran.code == 2, ran.crash
+    assert message in ran.err
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_protocol_of_two_prompts_ends_in_a_record_and_cards(
+    tmp_path: Path, small_models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = PROTOCOL.format(small_models)
+    log = tmp_path / "p" / "drawings.jsonl"
+    ran = run_program(f"{line} --estimate", tmp_path, monkeypatch)
+    assert ran.code == 0, ran.err + ran.crash
+    assert "estimate for this machine: drawing" in ran.err + ran.out
+    assert lines_of(log) == 1 + 10  # one prompt by five entries at two temperatures
+    assert run_program(f"{line} --no-draw", tmp_path, monkeypatch).code == 0
+    early = read_results(tmp_path / "p" / "protocol.json")
+    assert {row["images"] for run in early["runs"] for row in run["results"]["rows"]} == {1}
+    kill_when(start(["-m", "underpaint", *line.split()], tmp_path), lambda: lines_of(log) >= 14)
+    ran = run_program(line, tmp_path, monkeypatch)
+    assert ran.code == 0, ran.err + ran.crash
+    assert lines_of(log) == 1 + 20
+    record = read_results(tmp_path / "p" / "protocol.json")
+    assert [run["results"]["settings"]["temperature"] for run in record["runs"]] == [1.0, 0.0]
+    for run in (one["results"] for one in record["runs"]):
+        names = ["ar", "eagle2", "eagle2 (paper)", "zipar", "zipar (paper)"]
+        assert [row["method"] for row in run["rows"]] == names
+        assert {row["images"] for row in run["rows"]} == {2}
+        assert run["protocol"]["version"] == 1
+        assert run["protocol"]["drawn"] == run["protocol"]["planned"] == 20
+        assert run["cost_curve"]["knee"]
+    cold = {row["method"]: row for row in record["runs"][1]["results"]["rows"]}
+    assert cold["eagle2"]["identical_share"] == 1.0
+    card = (tmp_path / "p" / "cards" / "eagle2.md").read_text()
+    assert "| tuned | 1 |" in card
+    assert "| 2 of 2 | 2 |" in card
+    ranked = run_program("results rank p/protocol.json p/protocol.json --json -", tmp_path, monkeypatch)
+    rows = json.loads(ranked.out)
+    assert len(rows) == 10
+    assert rows[0]["sides"]["A"] == rows[0]["sides"]["B"]
+    for wrong, message in (
+        (f"{line} --within 0.1", "--within bounds the tuning, and --preset leaves it out"),
+        (f"{line} --prompts-count 3", "the protocol chooses its prompts"),
+        (line.replace("--out p", "--no-draw --out q"), "the first round is not drawn yet"),
+        (line.replace("zipar", "adt"), "belongs to another comparison"),
+    ):
+        ran = run_program(wrong, tmp_path, monkeypatch)
+        assert ran.code == 2, ran.crash
+        assert message in ran.err, ran.err

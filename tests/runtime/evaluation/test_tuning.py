@@ -1,0 +1,84 @@
+"""The search for settings, and the protocol's budget: what needs no engine."""
+
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Annotated, Literal, cast
+
+import pytest
+
+from underpaint.algos.registry import Bounds, Tune, check_bounds, values_to_tune
+from underpaint.runtime.evaluation.protocol import LEAST, Sizes, fit_counts
+from underpaint.runtime.evaluation.report import ReportRow
+from underpaint.runtime.evaluation.tuning import QualityBound, drawings_of, rounds
+from underpaint.runtime.methods.registry import METHODS, resolve
+from underpaint.runtime.methods.settings import settings_to_tune
+
+
+@dataclass(frozen=True)
+class Part:
+    depth: Annotated[Annotated[int, Bounds(1, 9)], Tune((2, 4))] = 4
+    word: Annotated[Literal["a", "b"], Tune()] = "a"
+    flag: Annotated[bool, Tune()] = False
+    window: Annotated[Annotated[int, Bounds(1, 9)] | None, Tune((1, 2))] = None
+    widths: Annotated[tuple[int, ...], Tune(((1, 1), (2, 1)))] = (1, 1)
+    free: int = 3
+
+
+def test_what_is_tried_is_what_a_setting_declares() -> None:
+    assert values_to_tune(Part)["word"] == ("a", "b")
+    assert "free" not in values_to_tune(Part)
+    grid = settings_to_tune(Part, {"depth": 3, "word": "a", "flag": False, "window": None, "widths": (1, 1)}, "part")
+    assert grid == {"part.depth": ["2", "4"], "part.word": ["b"], "part.flag": ["true"], "part.widths": ["2,1"]}
+    assert "word" not in settings_to_tune(Part, {"word": "another"})  # such a word makes the method what it is
+
+
+def test_bounds_and_choices_hold_where_values_to_tune_are_declared() -> None:
+    for wrong in (Part(depth=10), Part(window=10), Part(word="c")):  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="must be"):
+            check_bounds("part", wrong)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_every_value_to_tune_is_a_setting_of_its_method(temperature: float) -> None:
+    tried = 0
+    for spec in METHODS:
+        config = resolve(spec.name, temperature)
+        for setting, values in config.to_tune().items():
+            for value in values:
+                changed = config.with_settings(spec.name, [f"{setting}={value}"])
+                assert changed.to_dict() != config.to_dict(), (spec.name, setting, value)
+                tried += 1
+    assert tried > 100
+
+
+def test_a_round_keeps_a_quarter_and_draws_four_times_as_many_prompts() -> None:
+    assert rounds(16, 100) == [(16, 7), (4, 25), (2, 100)]
+    assert rounds(2, 100) == [(2, 100)]
+    assert rounds(16, 4) == [(16, 2), (4, 2), (2, 4)]
+    assert drawings_of(16, 100) == 16 * 7 + 5 * 18 + 3 * 75
+
+
+def test_a_budget_takes_prompts_from_the_slow_alone() -> None:
+    counts = {(0, "fast"): 200, (0, "slow"): 200, (1, "paper"): 50}
+    seconds = {(0, "fast"): 0.1, (0, "slow"): 5.0, (1, "paper"): 1.0}
+    assert fit_counts(counts, seconds, 1e9) == counts
+    fitted = fit_counts(counts, seconds, 120.0)
+    assert fitted[0, "fast"] == 200
+    assert LEAST <= fitted[0, "slow"] < fitted[1, "paper"] <= 50
+    assert sum((count + 1) * seconds[key] for key, count in fitted.items()) <= 120.0
+    assert set(fit_counts(counts, seconds, 1.0).values()) == {LEAST}
+
+
+def test_the_protocol_at_a_smaller_scale_keeps_the_least() -> None:
+    assert Sizes() == (100, 200, 50)
+    assert Sizes().scaled(0.1) == (10, 20, 5)
+    assert Sizes().scaled(0.001) == (LEAST, 2, 2)
+
+
+def test_a_bound_reads_the_measure_that_it_names() -> None:
+    names = ("attribute_log_probability_over_ar", "log_likelihood_over_ar")
+    figures = {f"{name}{end}": None for name in names for end in ("_low", "_high")}
+    row = cast(ReportRow, SimpleNamespace(lossless=False, **{**figures, names[0]: -0.2, names[1]: 0.1}))
+    assert not QualityBound("judge", 0.1).is_met(row)
+    assert QualityBound("judge", 0.2).is_met(row)
+    assert QualityBound("log-likelihood", 0.0).is_met(row)
