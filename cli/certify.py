@@ -4,8 +4,8 @@ import json
 import os
 import shlex
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import asdict
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -13,7 +13,7 @@ import typer
 
 from underpaint.algos.chance import MOST_SEED
 from underpaint.cli.errors import STOPPED, bad_input
-from underpaint.cli.outputs import check_replaceable, json_output
+from underpaint.cli.outputs import check_replaceable, json_output, output_file
 from underpaint.cli.terminal import (
     STANDARD_OUTPUT,
     Column,
@@ -31,13 +31,15 @@ if TYPE_CHECKING:
     from underpaint.sim.certify.adapters import Interface, Spec
     from underpaint.sim.certify.case import VerifierCase
     from underpaint.sim.certify.certificate import Certificate
-    from underpaint.sim.certify.measurement import Effort, Measurement
+    from underpaint.sim.certify.measurement import Effort
     from underpaint.sim.certify.verifier import Verifier
 
 
 DEFAULT_OUT = Path("failing-case.json")
 NOT_LOSSLESS = 1
-"""The exit code of a verifier that is not lossless."""
+"""The exit code of a verifier that is biased or faulty."""
+SCRIPTED_SUFFIX = ".py"
+"""The ending of a failing case that is written as a script."""
 
 
 def certify(
@@ -46,7 +48,12 @@ def certify(
         typer.Argument(help="module:function, file.py:function, rule:NAME, gallery:NAME, or a command line."),
     ] = None,
     interface: Annotated[
-        str, typer.Option("--as", help="How it is called: function, seeded, rule, tree, chain, vllm or process.")
+        str,
+        typer.Option(
+            "--as",
+            help="How it is called: function, seeded, session, rule, process, or the layout of eagle, sglang, "
+            "flashinfer, vllm, vllm-block, tensorrt-llm or transformers.",
+        ),
     ] = "function",
     drawn: Annotated[
         str | None,
@@ -56,6 +63,21 @@ def certify(
     seeds: Annotated[
         bool, typer.Option("--own-seed", help="With --as process: it draws by a seed of its own, judge it by samples.")
     ] = False,
+    cycles: Annotated[
+        int, typer.Option(help="Judge so many cycles in a row, of a session or a rule.", min=1, max=4)
+    ] = 1,
+    bits: Annotated[
+        int | None,
+        typer.Option(help="Precision: 53 (float64), 24 (float32), 11 (float16) or 8 (bfloat16). Default: found."),
+    ] = None,
+    promise: Annotated[
+        list[str] | None,
+        typer.Option(
+            help='What a relaxed verifier promises: "tv<=0.1", or for one setting "delta=0.2: tv<=0.2". Repeat it.',
+            show_default=False,
+        ),
+    ] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="A boundary finding ends with exit code 1 too.")] = False,
     cases: Annotated[int, typer.Option(help="Cases to judge it on.", min=1, max=1000)] = 24,
     seed: Annotated[int, typer.Option(help="Seed of the cases.", min=0, max=MOST_SEED)] = 0,
     margin: Annotated[
@@ -73,8 +95,9 @@ def certify(
     out: Annotated[
         Path | None,
         typer.Option(
-            parser=json_output,
-            help="Where the smallest failing case is written; it replays. Default: failing-case.json.",
+            parser=output_file,
+            help="Where the smallest failing case is written: .json replays, .py is a script that needs NumPy and the "
+            "verifier alone. Default: failing-case.json.",
             show_default=False,
         ),
     ] = None,
@@ -90,17 +113,11 @@ def certify(
 ) -> None:
     """Judge a verifier of speculative decoding: lossless or not, and if not, the smallest case, its node and its slip.
 
-    Exit code 0: lossless on every case; 1: not; 2: bad input. A verifier that crashes, hangs or returns nonsense is not
-    lossless.
+    Exit code 0: lossless on every case, but for a boundary (unless --strict), or within its promise; 1: biased, or
+    faulty: it raises, hangs or returns nonsense; 2: bad input.
     """
     from underpaint.artifacts.files import check_apart, check_file_writable
-    from underpaint.artifacts.manifest import write_beside
-    from underpaint.artifacts.results import with_envelope
-    from underpaint.runtime.evaluation.machine import describe_machine, typed_command
-    from underpaint.sim.certify.adapters import Spec, with_whole_path
-    from underpaint.sim.certify.certificate import certify as judge
-    from underpaint.sim.certify.certificate import check_first_call
-    from underpaint.sim.certify.isolated import open_isolated
+    from underpaint.sim.certify.adapters import Spec, interface_of
     from underpaint.sim.certify.measurement import Effort
 
     if gallery:
@@ -111,48 +128,133 @@ def certify(
             raise ValueError(f"--margin: expected 0.001 to below 1, got {margin}")
         place = out or DEFAULT_OUT
         if replay is None:
-            check_replaceable("--out", place, "json")
+            check_replaceable("--out", place, "py" if place.suffix == SCRIPTED_SUFFIX else "json")
             check_file_writable(place)
         check_json(json_file)
         check_apart({"--out": place, "--json": json_file})
-        effort = Effort(margin=margin, seed=seed)
-        named = None if verifier is None else Spec(verifier, cast("Interface", interface), seeds)
-        case: VerifierCase | None = None
+        promises = [_read_promise(text) for text in promise or ()] or [((), None)]
+        if json_file is not None and len(promises) > 1:
+            raise ValueError(f"--json: expected one --promise, got {len(promises)}; judge one setting at a time")
+        named = None
+        if verifier is not None:
+            named = Spec(verifier, cast("Interface", interface), seeds, bits, promises[0][0])
         if replay is not None:
-            case, spec = _read_case(replay, named)
-            drawn = case.drawn
+            case, spec, cycles = _read_case(replay, named)
+            kind, only_chains = case.drawn, chain
         elif named is None:
             raise ValueError("name a verifier: module:function, file.py:function, rule:NAME or gallery:NAME")
         else:
-            spec = named
-        kind, only_chains = _trees(spec, drawn, chain)
-        opening = open_isolated(spec, timeout)
-    with stopped_by_interrupt(), opening as opened:
+            case, spec = None, named
+            kind, only_chains = _trees(spec, drawn, chain)
+        if cycles > 1 and interface_of(spec) not in ("session", "rule") and not spec.target.startswith("rule:"):
+            raise ValueError(f"--cycles: expected a session or a rule, got {spec.target} as {interface_of(spec)}")
+        effort = Effort(margin=margin, seed=seed, bits=bits, cycles=cycles)
+    code = 0
+    for settings, bound in promises:
+        one = replace(spec, settings=settings) if settings else spec
         with bad_input():
-            try:
-                check_first_call(opened, kind, only_chains)
-            except ValueError as error:
-                raise ValueError(f"verifier {spec.target!r}: {error}") from error
-        if case is not None:
-            _replay(case, opened, effort, spec)
-            return
-        found = judge(opened, kind, only_chains, cases, seed, effort, shrink_seconds, seconds)
+            opening = _open(one, timeout)
+        with stopped_by_interrupt(), opening as opened:
+            with bad_input():
+                _check_first_call(one, opened, kind, only_chains)
+            if case is not None:
+                _replay(case, opened, effort, spec)
+                return
+            found = _judge(opened, kind, only_chains, cases, seed, effort, shrink_seconds, seconds, bound)
+        failed = found.verdict in ("biased", "faulty") or (strict and found.count("boundary") > 0)
+        _report(found, one, json_file, place if failed and not code else None)
+        code = NOT_LOSSLESS if failed else code
+    if code:
+        raise typer.Exit(code)
+
+
+def _open(spec: "Spec", timeout: float) -> "AbstractContextManager[Verifier]":
+    from underpaint.sim.certify.isolated import open_isolated
+
+    return open_isolated(spec, timeout)
+
+
+def _check_first_call(spec: "Spec", opened: "Verifier", drawn: "Drawn", chain: bool) -> None:
+    from underpaint.sim.certify.certificate import check_first_call
+
+    try:
+        check_first_call(opened, drawn, chain)
+    except ValueError as error:
+        raise ValueError(f"verifier {spec.target!r}: {error}") from error
+
+
+def _judge(
+    opened: "Verifier",
+    drawn: "Drawn",
+    chain: bool,
+    cases: int,
+    seed: int,
+    effort: "Effort",
+    shrink_seconds: float,
+    seconds: float,
+    bound: float | None,
+) -> "Certificate":
+    from underpaint.sim.certify.certificate import certify
+
+    return certify(opened, drawn, chain, cases, seed, effort, shrink_seconds, seconds, bound)
+
+
+def _read_promise(text: str) -> tuple[tuple[tuple[str, float], ...], float | None]:
+    """The settings and the bound of "tv<=0.1" or "name=value, name=value: tv<=0.1"; ValueError for anything else."""
+    told, colon, claim = text.rpartition(":")
+    claim = "".join(claim.split())
+    try:
+        settings = []
+        for part in told.split(",") if colon else ():
+            name, value = part.split("=")
+            settings.append((name.strip(), float(value)))
+        if not claim.startswith("tv<=") or not 0.0 <= float(claim[4:]) <= 1.0:
+            raise ValueError(text)
+        return tuple(settings), float(claim[4:])
+    except ValueError:
+        raise ValueError(
+            f'--promise: expected "tv<=X" with X from 0 to 1, or "name=value: tv<=X", got {text!r}'
+        ) from None
+
+
+def _report(found: "Certificate", spec: "Spec", json_file: Path | None, place: Path | None) -> None:
+    """Print a certificate, and write it and its smallest failing case where that is asked for."""
+    from underpaint.artifacts.manifest import write_beside
+    from underpaint.artifacts.results import with_envelope
+    from underpaint.runtime.evaluation.machine import describe_machine, typed_command
+    from underpaint.sim.certify.adapters import interface_of, with_whole_path
+    from underpaint.sim.certify.certificate import finding_to_dict
+    from underpaint.sim.certify.report import certificate_lines
+    from underpaint.sim.certify.reproduce import script
+
     machine, command = describe_machine(), typed_command()
     if json_file is not None:
-        values = {"verifier": asdict(spec), **found.to_dict()}
+        values = {"verifier": _spec_to_dict(spec), **found.to_dict()}
         write_json(json_file, with_envelope("certify", machine, command, values))
     as_text = Format.json if json_file == STANDARD_OUTPUT else Format.table
-    typer.echo("\n".join(_shown(found, spec)), err=json_file == STANDARD_OUTPUT)
-    if found.lossless:
+    typer.echo("\n".join(certificate_lines(found, spec.target, dict(spec.settings))), err=json_file == STANDARD_OUTPUT)
+    if place is None:
         return
-    assert found.failing is not None
-    plain = found.to_dict()
-    held = {name: plain[name] for name in ("finding", "looks_like")}
-    whole = {**asdict(spec), "target": with_whole_path(spec.target)}
-    case_values = {"verifier": whole, "case": found.failing.to_dict(), **held}
-    write_beside(place, _as_json(with_envelope("certify-case", machine, command, case_values)))
+    first = found.first
+    if place.suffix == SCRIPTED_SUFFIX:
+        with bad_input():
+            text = script(first.case, first.measured, spec.target, interface_of(spec), found.cycles)
+        write_beside(place, text.encode())
+        note(f"the case is in {place}; again with: python {place}", as_text)
+        return
+    values = {
+        "verifier": {**_spec_to_dict(spec), "target": with_whole_path(spec.target)},
+        "case": first.case.to_dict(),
+        "cycles": found.cycles,
+        "finding": finding_to_dict(first.measured),
+        "looks_like": found.to_dict()["looks_like"],
+    }
+    write_beside(place, _as_json(with_envelope("certify-case", machine, command, values)))
     note(f"the case is in {place}; again with: {_replay_command(place, spec)}", as_text)
-    raise typer.Exit(NOT_LOSSLESS)
+
+
+def _spec_to_dict(spec: "Spec") -> dict[str, Any]:
+    return {**asdict(spec), "settings": dict(spec.settings)}
 
 
 @contextmanager
@@ -187,7 +289,7 @@ def _trees(spec: "Spec", drawn: str | None, chain: bool) -> "tuple[Drawn, bool]"
     raise ValueError(f"--drawn: expected one of {', '.join(DRAWN)}, got {kind!r}")
 
 
-def _read_case(path: Path, named: "Spec | None") -> "tuple[VerifierCase, Spec]":
+def _read_case(path: Path, named: "Spec | None") -> "tuple[VerifierCase, Spec, int]":
     from underpaint.artifacts.results import read_results
     from underpaint.sim.certify.adapters import Spec
     from underpaint.sim.certify.case import case_from_dict
@@ -195,82 +297,27 @@ def _read_case(path: Path, named: "Spec | None") -> "tuple[VerifierCase, Spec]":
     found = read_results(path)
     if found["kind"] != "certify-case":
         raise ValueError(f"{path}: expected a failing case that certify wrote, got results of kind '{found['kind']}'")
-    held = found["verifier"]
-    spec = named or Spec(held["target"], held.get("interface", "function"), held.get("seeds", False))
-    return case_from_dict(found["case"]), spec
+    told = found["verifier"]
+    spec = named or Spec(
+        told["target"],
+        told.get("interface", "function"),
+        told.get("seeds", False),
+        told.get("bits"),
+        tuple(told.get("settings", {}).items()),
+    )
+    return case_from_dict(found["case"]), spec, found.get("cycles", 1)
 
 
 def _replay(case: "VerifierCase", opened: "Verifier", effort: "Effort", spec: "Spec") -> None:
-    from underpaint.sim.certify.measure import measure
+    from underpaint.sim.certify.measure import find_bits, measure
+    from underpaint.sim.certify.report import case_lines, finding_lines
 
-    found = measure(case, opened, effort)
-    typer.echo(f"{spec.target}: {'not lossless' if found.failed else 'lossless'} on this case")
-    typer.echo("\n".join((*_case_lines(case), *_finding_lines(case, found))))
-    if found.failed:
+    found = measure(case, opened, replace(effort, bits=effort.bits or find_bits(opened, case)))
+    shown = {"lossless": "lossless", "boundary": "lossless but for a boundary"}.get(found.kind, found.kind)
+    typer.echo(f"{spec.target}: {shown} on this case")
+    typer.echo("\n".join((*case_lines(case, found), *finding_lines(found))))
+    if found.kind in ("biased", "faulty"):
         raise typer.Exit(NOT_LOSSLESS)
-
-
-def _shown(found: "Certificate", spec: "Spec") -> list[str]:
-    trees = f"'{found.drawn}' {'chains' if found.chain else 'trees'}"
-    judged = f"{found.cases} cases, {found.asked:,} decisions, {found.seconds:.1f} s"
-    if found.lossless:
-        ways = {
-            "quantiles": f"exact by quantiles; with confidence 0.999 no more than {found.unseen:.2g} of the uniforms "
-            "can decide otherwise unseen",
-            "decisions": "exact, every recorded decision weighed",
-            "samples": f"by samples; a probability off by {found.unseen:g} or more is missed once in 1,000",
-        }
-        return [
-            f"{spec.target}: lossless on {trees}",
-            f"  {judged}; largest total variation {found.largest:.3g}",
-            *(f"  {ways[how]}" for how in found.how),
-        ]
-    assert found.failing is not None
-    assert found.finding is not None
-    lines = [f"{spec.target}: NOT lossless on {trees}", f"  {judged}"]
-    lines += _case_lines(found.failing) + _finding_lines(found.failing, found.finding)
-    if found.looks_like is not None:
-        like = found.looks_like
-        how = "decides exactly as" if like.same else f"is nearest (distance {like.distance:.2g}) to"
-        lines.append(f"  it {how} the known slip {' / '.join(like.names)}: {like.summary} ({like.report})")
-    else:
-        lines.append("  it looks like none of the known slips")
-    if not found.shrunk and not (found.finding.fault is not None and found.finding.fault.kind == "hang"):
-        lines.append("  there may be a smaller case: look longer with --shrink-seconds")
-    return lines
-
-
-def _case_lines(case: "VerifierCase") -> list[str]:
-    parents = ", ".join(f"{node}<-{above}" for node, above in enumerate(case.parents) if node)
-    return [
-        f"  case: {case.vocab_size} tokens, nodes {parents}, drawn '{case.drawn}'"
-        + (f", banned {list(case.banned)}" if case.banned else ""),
-        f"    target's weights {[list(row) for row in case.target]}, draft's {[list(row) for row in case.draft]}",
-    ]
-
-
-def _finding_lines(case: "VerifierCase", found: "Measurement") -> list[str]:
-    lines: list[str] = []
-    if found.fault is not None:
-        where = "" if found.fault.node is None else f" at node {found.fault.node}"
-        lines.append(f"  {found.fault.kind}{where}: {found.fault.detail}")
-        if found.fault_tokens:
-            noise = f", noise {[float(f'{one:.6g}') for one in found.fault_noise]}" if found.fault_noise else ""
-            lines.append(f"    on the tree of tokens {list(found.fault_tokens)}{noise}")
-    if found.difference is not None:
-        one = found.difference
-        after = f"after tokens {list(one.before)}" if one.before else "at the root"
-        lines.append(
-            f"  total variation {one.total_variation:.4g}; it parts from the target at node {one.node}, {after}:"
-        )
-        lines.append(f"    the next token should have {_row(one.wanted)}, it has {_row(one.found)}")
-    elif found.fault is None:
-        lines.append(f"  total variation {found.total_variation:.3g}")
-    return lines
-
-
-def _row(row: tuple[float, ...]) -> str:
-    return "(" + ", ".join(f"{one:.4f}" for one in row) + ")"
 
 
 def _as_json(values: dict[str, Any]) -> bytes:
@@ -279,18 +326,22 @@ def _as_json(values: dict[str, Any]) -> bytes:
 
 def _list_gallery(form: Format) -> None:
     from underpaint.sim.certify.public_samplers import EXAMPLES
+    from underpaint.sim.certify.session_slips import SESSION_SLIPS
     from underpaint.sim.certify.slips import SLIPS
 
     columns = (
         *(Column("name"), Column("layout"), Column("right")),
         *(Column("summary", "what it does", prose=True), Column("reported", prose=True)),
     )
-    plain = {"layout": "function", "right": True, "summary": "token-wise verification with nothing exchanged"}
-    rows: list[dict[str, Any]] = [{"name": "right", **plain, "reported": ""}]
-    for name, example in EXAMPLES.items():
-        told = {"summary": example.summary, "reported": example.report}
-        rows.append({"name": name, "layout": example.interface, "right": not example.report, **told})
-    for slip in SLIPS:
-        told = {"summary": slip.summary, "reported": slip.report}
-        rows.append({"name": slip.name, "layout": "function", "right": False, **told})
+
+    def row(name: str, layout: str, right: bool, summary: str, report: str) -> dict[str, Any]:
+        return {"name": name, "layout": layout, "right": right, "summary": summary, "reported": report}
+
+    rows = [
+        row("right", "function", True, "token-wise verification with nothing exchanged", ""),
+        row("right-session", "session", True, "drafter and token-wise verification with nothing exchanged", ""),
+    ]
+    rows += [row(name, one.interface, not one.report, one.summary, one.report) for name, one in EXAMPLES.items()]
+    rows += [row(one.name, "session", False, one.summary, one.report) for one in SESSION_SLIPS]
+    rows += [row(one.name, "function", False, one.summary, one.report) for one in SLIPS]
     show([ResultTable("gallery", columns, rows)], form)

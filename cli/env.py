@@ -3,11 +3,12 @@
 import re
 import shutil
 import subprocess
-from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.metadata import PackageNotFoundError, requires
 from typing import Any, Final
 
 from underpaint.cli.errors import bad_input
 from underpaint.cli.terminal import Column, Format, FormatOption, JsonFile, ResultTable, check_json, show, told_as_json
+from underpaint.runtime.evaluation.machine import package_version
 
 _ENGINES: Final = ("onnxruntime", "torch", "triton", "tensorrt", "tensorrt-rtx-cu13")
 _REQUIREMENT: Final = re.compile(r"""(?P<package>[\w.-]+)[^;]*; extra == ['"](?P<extra>[\w-]+)['"]""")
@@ -40,24 +41,21 @@ def describe_environment() -> dict[str, Any]:
     models: dict[str, Any]
     try:
         index = read_index(FOLDER)
-        models = {"folder": str(FOLDER), "underpaint-zoo": _version("underpaint-zoo"), **index.hashes(index.models)}
+        models = {
+            "folder": str(FOLDER),
+            "underpaint-zoo": package_version("underpaint-zoo"),
+            **index.hashes(index.models),
+        }
     except (ValueError, OSError) as error:
         models = {"error": str(error)}
     return {
         "underpaint": underpaint.__version__,
         "machine": describe_machine(),
         "gpu": _gpus(),
-        "engines": {name: _version(name) for name in _ENGINES},
+        "engines": {name: package_version(name) for name in _ENGINES},
         "extras": _extras(),
         "models": models,
     }
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
 
 
 def _extras() -> dict[str, str]:
@@ -69,7 +67,7 @@ def _extras() -> dict[str, str]:
     missing: dict[str, list[str]] = {}
     for match in filter(None, map(_REQUIREMENT.match, lines)):
         absent = missing.setdefault(match["extra"], [])
-        if _version(match["package"]) is None:
+        if package_version(match["package"]) is None:
             absent.append(match["package"])
     return {extra: f"lacks {', '.join(absent)}" if absent else "installed" for extra, absent in missing.items()}
 

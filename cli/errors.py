@@ -84,25 +84,25 @@ class TorchGroup(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         """Run one; tell what to install where a package is missing."""
-        with needed(ctx.command_path):
+        with needed(f"`{ctx.command_path}`", "cpu", "train"):
             return super().invoke(ctx)
 
 
 @contextmanager
-def needed(command: str) -> Iterator[None]:
-    """Turn a package that is not installed into a message that says how it is, and exit code 2."""
+def needed(what: str, *extras: str) -> Iterator[None]:
+    """Turn a package of `extras` that is not installed into a message that says how it is, and exit code 2."""
     try:
         yield
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] == _OURS:
             raise
-        typer.echo(f"error: `{command}` needs {error.name}; install it with: {install_hint('cpu', 'train')}", err=True)
+        typer.echo(f"error: {what} needs {error.name}; install it with: {install_hint(*extras)}", err=True)
         raise typer.Exit(BAD_INPUT) from error
 
 
 def _memory_told(what: str) -> str:
-    told = f" ({what[:200]})" if what else ""
-    return f"the memory of this machine does not suffice{told}; ask for less at once, or let other programs end"
+    detail = f" ({what[:200]})" if what else ""
+    return f"the memory of this machine does not suffice{detail}; ask for less at once, or let other programs end"
 
 
 def _told(error: OSError) -> str:

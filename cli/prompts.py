@@ -17,10 +17,6 @@ if TYPE_CHECKING:
 
 
 def prompts(
-    concepts: Annotated[bool, typer.Option("--concepts", help="The things that can be drawn, one a line.")] = False,
-    backgrounds: Annotated[
-        bool, typer.Option("--backgrounds", help="What can lie behind them, one a line: colours, or grounds.")
-    ] = False,
     random: Annotated[
         int | None, typer.Option(help="So many prompts drawn at random, one a line.", min=1, max=100_000)
     ] = None,
@@ -33,16 +29,14 @@ def prompts(
     What models of no prompt grammar take (a class, ids, features) their own documents say.
     """
     with bad_input():
-        if sum((concepts, backgrounds, random is not None)) > 1:
-            raise ValueError("--concepts, --backgrounds and --random each print a list of their own; name one of them")
         grammar = _grammar(models)
-    if concepts or backgrounds:
-        slot = grammar.subject if concepts else grammar.background
-        _lines("concept" if concepts else "background", list(grammar.slots[slot]), form)
-        return
     if random is not None:
         rng = np.random.default_rng(seed)
-        _lines("prompt", [grammar.sample(rng).caption for _ in range(random)], form)
+        drawn = [grammar.sample(rng).caption for _ in range(random)]
+        if form is Format.table:  # one a line, so that it can be piped
+            typer.echo("\n".join(drawn))
+        else:
+            show([ResultTable("", [Column("prompt")], [{"prompt": text} for text in drawn])], form)
         return
     rows = [{"slot": name, "words": ", ".join(words), "count": len(words)} for name, words in grammar.words.items()]
     columns = (Column("slot"), Column("count", right=True), Column("words", prose=True))
@@ -60,11 +54,3 @@ def _grammar(models: "Path | None") -> "Grammar":
     if grammar is None:
         raise ValueError(f"--models {models}: its models take no words, but {index.condition}; nothing is listed")
     return grammar
-
-
-def _lines(name: str, values: list[str], form: Format) -> None:
-    """One a line, so that it can be piped; or as the format has it."""
-    if form is Format.table:
-        typer.echo("\n".join(values))
-    else:
-        show([ResultTable("", [Column(name)], [{name: value} for value in values])], form)

@@ -18,11 +18,12 @@ import tests.one_core  # noqa: F401  (before any library counts the cores)
 
 # isort: split
 import pytest
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import Phase, settings
 
 from tests.made_once import made_once, run_folder
 from underpaint.algos import plugins
 from underpaint.algos.plugins import load_plugins, named_by_environment
+from underpaint.pytest_plugin import register_profiles
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -34,17 +35,10 @@ class Wheels(NamedTuple):
     zoo: Path
 
 
-settings.register_profile(
-    "ci",
-    derandomize=True,
-    deadline=None,
-    database=None,
-    max_examples=60,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
-settings.register_profile("nightly", parent=settings.get_profile("ci"), derandomize=False, max_examples=400)
-settings.register_profile("no_shrink", parent=settings.get_profile("ci"), phases=[Phase.explicit, Phase.generate])
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+register_profiles()
+ci = settings.get_profile("underpaint-ci")
+settings.register_profile("underpaint-no_shrink", parent=ci, phases=[Phase.explicit, Phase.generate])
+settings.load_profile(f"underpaint-{os.environ.get('HYPOTHESIS_PROFILE', 'ci')}")
 load_plugins(named_by_environment())
 # Tracing a module makes millions of objects that live on: looking through them often is a third of its time.
 gc.set_threshold(50_000, 50, 50)

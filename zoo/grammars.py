@@ -34,7 +34,7 @@ class Grammar:
 
     family: as a folder's index names it. tables: the file of its words. slots: every slot with its values, whose places
     are the classes of a judge. main: the slots that a picture must show all of to count as right, which is called
-    `accuracy`. subject, background: the slots of what is drawn, and of what lies behind it. words: what can be typed,
+    `accuracy`. subject: the slot of what is drawn. words: what can be typed,
     by what it says. read: takes typed words; ValueError names an unknown one and the nearest known one. sample: a
     prompt of the training pairs.
     """
@@ -45,7 +45,6 @@ class Grammar:
     main: tuple[str, ...]
     accuracy: str
     subject: str
-    background: str
     words: Mapping[str, tuple[str, ...]]
     example: str
     read: Callable[[str], GrammarPrompt]
@@ -73,7 +72,6 @@ TEXTURED: Final = Grammar(
     main=("thing", "finish", "other", "other_finish"),
     accuracy="things_and_finishes",
     subject="thing",
-    background="ground",
     words={
         "thing": textured.THINGS,
         "finish": textured.FINISHES,

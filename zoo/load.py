@@ -42,15 +42,10 @@ def names(folder: Path = FOLDER) -> tuple[str, ...]:
 def manifest(name: str, folder: Path = FOLDER) -> Manifest:
     """The manifest of model `name`; ManifestError where there is none."""
     check_shipped(folder)
-    known = names(folder)
-    if name not in known:
-        raise ManifestError(f"zoo: there is no model '{name}' in {folder}; {suggest(name, known)}")
-    return read(folder / f"{name}.json")
-
-
-def path(name: str, folder: Path = FOLDER) -> Path:
-    """The file of model `name`, its hash compared with the manifest; ManifestError on any difference."""
-    return check(manifest(name, folder), folder)
+    path = folder / f"{name}.json"
+    if path.parent != folder or path.name == INDEX or not path.is_file() or not is_manifest(path):
+        raise ManifestError(f"zoo: there is no model '{name}' in {folder}; {suggest(name, names(folder))}")
+    return read(path)
 
 
 def locate(name: str, kind: str, folder: Path = FOLDER) -> Located:

@@ -3,15 +3,13 @@
 import json
 import shlex
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from underpaint.artifacts.install import install_hint
-from underpaint.cli.errors import bad_input
+from underpaint.cli.errors import bad_input, needed
 from underpaint.cli.outputs import Commands, check_replaceable, json_output, output_folder
 from underpaint.cli.terminal import (
     Column,
@@ -66,7 +64,7 @@ def score(
     from underpaint.runtime.evaluation.machine import describe_machine, typed_command
 
     figures = out or folder / "metrics.json"
-    with bad_input(), _installed():
+    with bad_input(), needed("`underpaint metrics score`", "cpu", "metrics"):
         from underpaint.cli.evaluation.scoring import Networks, check_asked, score_method
 
         wanted = read_names(metrics)
@@ -155,17 +153,6 @@ def read(
     rows += [{"part": name, "score": value} for name, value in found.parts.items()]
     title = f"{benchmark}, {found.pictures} pictures"
     show([ResultTable(title, (Column("part"), figure("score", "score", ".4f")), rows)], form)
-
-
-@contextmanager
-def _installed() -> Iterator[None]:
-    """ValueError, saying what to install, where a package of the extra is missing."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        if (error.name or "underpaint").partition(".")[0] == "underpaint":
-            raise
-        raise ValueError(f"metrics need {error.name}; install it with: {install_hint('cpu', 'metrics')}") from error
 
 
 def _check_benchmark(name: str) -> None:

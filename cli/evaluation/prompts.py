@@ -1,19 +1,16 @@
 """Options that say which prompts are drawn: typed ones, a file's, or chosen ones."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from underpaint.algos.registry import suggest
 
 if TYPE_CHECKING:
-    from underpaint.runtime.conditions import Condition
-    from underpaint.runtime.evaluation.file_conditions import PromptFile
-    from underpaint.runtime.evaluation.prompt_files import FilePrompt
+    from underpaint.runtime.evaluation.file_conditions import ChosenPrompts, PromptFile
     from underpaint.runtime.models import OpenModels
 
 
@@ -80,40 +77,28 @@ class PromptOptions:
         return PromptFile(source, form, self.prompts_count, self.prompts_skip, self.skip_unknown, self.skip_repeated)
 
 
-class ChosenPrompts(NamedTuple):
-    """What is drawn. prompts: as the file has them, in the order of the conditions; empty without a file.
-
-    source: the file as results name it; empty without one.
-    """
-
-    conditions: "tuple[Condition, ...]"
-    prompts: "tuple[FilePrompt, ...]" = ()
-    source: Mapping[str, Any] = MappingProxyType({})
-
-
 def choose(
     pipeline: "OpenModels", texts: Sequence[str], asked: PromptOptions, file: "PromptFile | None" = None
-) -> ChosenPrompts:
+) -> "ChosenPrompts":
     """What was typed, a file's prompts, or chosen ones; says on standard error what is left out of a file.
 
     file: the one that `asked` names, where it is read already, as for several models.
     """
     from underpaint.runtime.evaluation.comparison import read_conditions
-    from underpaint.runtime.evaluation.file_conditions import read_file_conditions
+    from underpaint.runtime.evaluation.file_conditions import ChosenPrompts, read_file_conditions
 
     if texts and asked.prompts_file is not None:
         raise ValueError("--prompts names a file of prompts; leave it out, or leave the typed prompts out")
     file = file or asked.file()
     if file is None:
         return ChosenPrompts(read_conditions(pipeline, texts, asked.prompts_count, asked.prompts_skip))
-    found = read_file_conditions(pipeline, file)
-    if found.unknown:
-        prompt, reason = found.unknown[0]
-        total = len(found.unknown) + len(found.conditions)
+    chosen = read_file_conditions(pipeline, file)
+    if chosen.unknown:
+        prompt, reason = chosen.unknown[0]
+        total = len(chosen.unknown) + len(chosen.conditions)
         typer.echo(
-            f"{len(found.unknown)} of {total} prompts are left out; the first, {prompt.text[:60]!r} ({prompt.key}): "
+            f"{len(chosen.unknown)} of {total} prompts are left out; the first, {prompt.text[:60]!r} ({prompt.key}): "
             f"{reason}",
             err=True,
         )
-    source = {**file.to_dict(), "drawn": len(found.conditions), "unknown": len(found.unknown)}
-    return ChosenPrompts(found.conditions, found.prompts, source)
+    return chosen

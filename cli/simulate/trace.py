@@ -3,44 +3,90 @@
 import dataclasses
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, cast
 
 import typer
 
 from underpaint.cli.errors import bad_input
+from underpaint.cli.evaluation.prompts import PromptOptions, choose
+from underpaint.cli.live import LiveOptions
 from underpaint.cli.options import (
     Backend,
     Guidance,
     Low,
+    MethodSettings,
     Models,
+    Preset,
     Resolution,
     Seed,
     Temperature,
     TopK,
     TopP,
-    open_pipeline,
+    checked_temperature,
+    grouped,
+    read_names,
     read_sampling,
+    settings_by_method,
 )
 from underpaint.cli.outputs import output_file
 from underpaint.cli.terminal import note, progress
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from underpaint.algos.protocols import Grid
-    from underpaint.runtime.pipeline import Pipeline
+    from underpaint.runtime.methods.method import ModelTables
+    from underpaint.runtime.methods.multi_scale.method import MuloMethod
+    from underpaint.runtime.methods.registry import MethodConfig
+    from underpaint.runtime.models import OpenModels
+    from underpaint.sim.replay.row_trace import RowRecorder
     from underpaint.sim.replay.trace import Trace
 
 APART = 64
 """Chosen prompts that a trace leaves out unless told otherwise: those that `underpaint compare` starts from."""
 
 
+_IMAGES: Final = 16
+_MOST_IMAGES: Final = 500
+_NO_LIVE = LiveOptions()
 _KEEP: Final = 256
 """Likeliest tokens kept where nothing is asked for."""
 
 
+@grouped
 def trace(
-    prompts_count: Annotated[int, typer.Option(help="Images, each on a prompt of its own.", min=1, max=500)] = 16,
-    prompts_skip: Annotated[int, typer.Option(help="Chosen prompts left out: those to compare on.", min=0)] = APART,
-    temperature: Temperature = 1.0,
+    prompts: Annotated[
+        list[str] | None, typer.Argument(help="What to draw, as `generate` takes it; default: chosen prompts.")
+    ] = None,
+    prompts_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--prompts", help="A file of prompts; see `compare`. Default: chosen prompts.", show_default=False
+        ),
+    ] = None,
+    prompts_count: Annotated[
+        int | None,
+        typer.Option(
+            help="Images, each on a prompt of its own; default: 16 chosen prompts, or all of --prompts.",
+            min=1,
+            max=_MOST_IMAGES,
+            show_default=False,
+        ),
+    ] = None,
+    prompts_skip: Annotated[
+        int | None,
+        typer.Option(
+            help="Prompts left out first; default: of chosen ones 64, those that `compare` starts from.",
+            min=0,
+            show_default=False,
+        ),
+    ] = None,
+    temperature: Temperature = None,
+    methods: Annotated[
+        str, typer.Option(help="Methods to predict, with commas between; of MuLo-SD's, drafted rows are recorded too.")
+    ] = "",
+    preset: Preset = None,
+    setting: MethodSettings = None,
     depths: Annotated[int, typer.Option(help="How many tokens past the root the drafter is followed.", min=1)] = 6,
     keep: Annotated[
         int | None, typer.Option(help="Likeliest tokens kept of each distribution; default: 256, or all.", min=1)
@@ -50,6 +96,7 @@ def trace(
     top_k: TopK = None,
     top_p: TopP = None,
     models: Models = None,
+    live: LiveOptions = _NO_LIVE,
     resolution: Resolution = None,
     low: Low = None,
     backend: Backend = "cpu",
@@ -62,54 +109,87 @@ def trace(
             show_default=False,
         ),
     ] = None,
-    grid: Annotated[str, typer.Option(help="Rows and columns of the images of --from, as 24x24.")] = "",
     out: Annotated[Path, typer.Option(parser=output_file, help="The .npz file to write.")] = Path("runs/trace.npz"),
 ) -> None:
     """Draw by plain autoregression and record the distributions of target and drafter at every cell.
 
     With --from nothing is drawn: the distributions are those of a file that your own model wrote. --temperature,
-    --top-k and --top-p are then applied to its logits.
+    --top-k and --top-p are then applied to its logits, and --grid says how its tokens lie.
 
     At temperature 0 the distributions are those at temperature 1, which the greedy rules read. `underpaint compare`
-    chooses from the same prompts, from the first on: compare on others than those that are recorded (--prompts-skip).
+    chooses from
+    the same prompts, from the first on: compare on others than those that are recorded (--prompts-skip). Give --methods
+    and --set as to `compare` where it draws by MuLo-SD, whose drafts come from another model.
     """
     from underpaint.algos.rows import SamplingParams
     from underpaint.artifacts.files import check_file_writable
     from underpaint.runtime.drawing import noise_of
     from underpaint.runtime.engines.context import EngineError
-    from underpaint.runtime.evaluation.comparison import read_conditions
-    from underpaint.runtime.methods.registry import resolve
+    from underpaint.runtime.methods.multi_scale.sessions import MuloSession
+    from underpaint.runtime.methods.registry import PRESETS, TUNED, resolve
+    from underpaint.runtime.models import usual_preset
     from underpaint.sim.replay.own_logits import trace_of_own
     from underpaint.sim.replay.trace import Recorder
 
     with bad_input():
+        checked = checked_temperature(temperature)
         if out.suffix != ".npz":
             raise ValueError(f"--out {out}: expected a name that ends in .npz")
         if own_file is not None:
-            if models or low or guidance is not None:
+            if models or live.live or low or methods or setting or guidance is not None:
                 raise ValueError(
-                    "--from: expected no --models, --low or --guidance beside it, as nothing is drawn; apply guidance "
-                    "to the logits before you store them"
+                    "--from: expected no --models, --live, --low, --methods, --set or --guidance beside it, as nothing "
+                    "is drawn; apply guidance to the logits before you store them"
                 )
-            sampling = SamplingParams(temperature=temperature, top_k=top_k or 0, top_p=1.0 if top_p is None else top_p)
+            sampling = SamplingParams(temperature=checked, top_k=top_k or 0, top_p=1.0 if top_p is None else top_p)
             check_file_writable(out)
-            _finish(trace_of_own(_own_files(own_file), sampling, _read_grid(grid), keep or _KEEP), out)
+            _finish(trace_of_own(_own_files(own_file), sampling, _read_grid(live.grid or ""), keep or _KEEP), out)
             return
-        if grid:
-            raise ValueError("--grid: expected --from beside it; a model that draws knows its own grid")
-        config = resolve("ar", SamplingParams(temperature=temperature).temperature)
+        if live.grid and live.live is None:
+            raise ValueError("--grid: expected --from or --live beside it; a folder's models know their own grid")
+        if preset is not None and preset not in PRESETS:
+            raise ValueError(f"--preset: expected one of {', '.join(PRESETS)}, got {preset!r}")
+        names = read_names(methods)
+        own = settings_by_method(setting or [], names)
+        for name in names:
+            resolve(name, checked, None, own[name], preset or TUNED)
         check_file_writable(out)
-        pipeline = open_pipeline(models, resolution, low, backend)
+        pipeline = live.open_models(models, resolution, low, backend)
         sampling = read_sampling(temperature, guidance, top_k, top_p, pipeline)
+        config, usual = resolve("ar", sampling.temperature), preset or usual_preset(pipeline)
+        configs = {name: resolve(name, sampling.temperature, None, own[name], usual) for name in names}
+        if pipeline.loaded_drafter is None:
+            pipeline.drafter(sampling)  # says what to do
         keep = min(_KEEP, pipeline.tables.vocab_size) if keep is None else keep
-        read_trace_sizes(pipeline, depths, keep, prompts_count)
+        chosen = not prompts and prompts_file is None and live.live is None
+        conditions = choose(
+            pipeline,
+            prompts or (),
+            PromptOptions(
+                prompts_file,
+                prompts_count=(prompts_count or _IMAGES) if chosen else prompts_count,
+                prompts_skip=(APART if chosen else 0) if prompts_skip is None else prompts_skip,
+            ),
+        ).conditions
+        if len(conditions) > _MOST_IMAGES:
+            raise ValueError(
+                f"--prompts: expected at most {_MOST_IMAGES} images, got {len(conditions)}; pass --prompts-count"
+            )
+        read_trace_sizes(pipeline, depths, keep, len(conditions))
         recorder = Recorder(pipeline.tables.codebook, pipeline.tables.neighbours, depths, keep)
-        conditions = read_conditions(pipeline, (), prompts_count, prompts_skip)
+        drafted_low = _drafted_low(configs, pipeline.tables, keep)
+        for method, _ in drafted_low:
+            method.open(pipeline, conditions[0], sampling)
     used = config.target_sampling(sampling)
     with bad_input(EngineError), progress("recording", len(conditions)) as advance:
         for done, condition in enumerate(conditions, start=1):
             target, drafter = pipeline.target(condition, used).model, pipeline.drafter(used).model
-            recorder.add(target, drafter, noise_of(condition, seed), greedy=temperature == 0)
+            image = recorder.add(target, drafter, noise_of(condition, seed), greedy=sampling.temperature == 0)
+            for method, rows in drafted_low:
+                session = method.open(pipeline, condition, sampling)
+                assert isinstance(session, MuloSession)
+                at = session.rows_per_cycle
+                rows.add(session.target, session.drafter, image, at, noise_of(condition, seed))
             advance(done)
     recorded = recorder.trace(
         {
@@ -117,7 +197,8 @@ def trace(
             "sampler": dataclasses.asdict(sampling),
             "prompts": [condition.caption() for condition in conditions],
             "seed": seed,
-        }
+        },
+        [rows.trace() for _, rows in drafted_low],
     )
     _finish(recorded, out)
 
@@ -130,7 +211,7 @@ def _finish(recorded: "Trace", out: Path) -> None:
     figures = [
         float(recorded.acceptance[:, depth, depth + 1 :].mean()) for depth in range(recorded.acceptance.shape[1])
     ]
-    overlaps = ", ".join(f"{share:.3f}" for share in figures)
+    overlaps = ", ".join(f"{share:.3f}" for share in figures) or "no drafter"
     typer.echo(
         f"{recorded.tokens.shape[0]} images of {recorded.grid.cells} cells. Likeliest token "
         f"{recorded.target_probs[..., 0].mean():.3f}, entropy {recorded.target_entropy.mean():.2f} nats, overlap of "
@@ -163,7 +244,7 @@ def _read_grid(text: str) -> "Grid | None":
     return Grid(int(sides[0]), int(sides[1]))
 
 
-def read_trace_sizes(pipeline: "Pipeline", depths: int, keep: int, images: int) -> None:
+def read_trace_sizes(pipeline: "OpenModels", depths: int, keep: int, images: int) -> None:
     """ValueError, with the largest that would do, where a trace of these sizes is none of the model's, or too large."""
     from underpaint.algos.memory import check_memory
 
@@ -175,3 +256,19 @@ def read_trace_sizes(pipeline: "Pipeline", depths: int, keep: int, images: int) 
     # Of an image in work: distributions of target and drafts in float64; of a recorded one: tokens and masses kept.
     check_memory("recording an image", "--depths", depths, 3 * 8 * cells * codes)
     check_memory("the recorded images", "--prompts-count", images, 2 * 16 * cells * (depths + 1) * keep)
+
+
+def _drafted_low(
+    configs: "Mapping[str, MethodConfig]", tables: "ModelTables", keep: int
+) -> "list[tuple[MuloMethod, RowRecorder]]":
+    """For each way in which methods draft rows at a low resolution, the first that does, and what records them."""
+    from underpaint.runtime.methods.registry import build_method
+    from underpaint.sim.replay.row_trace import RowRecorder
+
+    found: dict[tuple[object, ...], tuple[MuloMethod, RowRecorder]] = {}
+    for name, config in configs.items():
+        method = build_method(name, config, tables)
+        if method.drafts_rows:
+            rows = RowRecorder(config.to_dict()["settings"], keep)
+            found.setdefault(tuple(rows.settings.values()), (cast("MuloMethod", method), rows))
+    return list(found.values())

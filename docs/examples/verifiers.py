@@ -1,4 +1,4 @@
-"""Three verifiers for `underpaint certify`: a right one, a wrong one, and a right one that draws its own noise."""
+"""Verifiers for `underpaint certify`: right and wrong ones, one with its own noise, a relaxed one, and a session."""
 
 import random
 
@@ -48,3 +48,28 @@ def decided(draft, uniforms, take_out):
             return path, drawn(left, uniforms[-1])
         path.append(kept)
         node = kept
+
+
+def relaxed(draft, uniforms, share=0.05):
+    """Draw one token, a share of the time the draft's first: as far off as that share at most."""
+    mixed = (1.0 - share) * draft.target_probs[0]
+    mixed[draft.tree.tokens[1]] += share
+    return (), drawn(mixed.tolist(), uniforms[-1])
+
+
+def session(models):
+    """Draft a chain and verify it, token by token."""
+
+    def cycle(tokens, uniforms):
+        n, drafted = models.length, []
+        for place in range(n):
+            drafted.append(drawn(models.draft([*tokens, *drafted]).tolist(), uniforms[place]))
+        for place, token in enumerate(drafted):
+            context = [*tokens, *drafted[:place]]
+            target, draft = models.target(context), models.draft(context)
+            if not uniforms[n + place] * draft[token] < target[token]:
+                residual = [max(0.0, p - q) for p, q in zip(target, draft, strict=True)]
+                return [*drafted[:place], drawn(residual if any(residual) else target.tolist(), uniforms[-1])]
+        return [*drafted, drawn(models.target([*tokens, *drafted]).tolist(), uniforms[-1])]
+
+    return cycle

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 from underpaint.runtime.conditions import Condition
@@ -37,15 +39,20 @@ class PromptFile:
         }
 
 
-class FileConditions(NamedTuple):
-    """What is drawn of a file: a prompt and a condition each, and the prompts left out with the reason."""
+class ChosenPrompts(NamedTuple):
+    """What is drawn.
 
-    prompts: tuple[FilePrompt, ...]
+    conditions: one a prompt. Of a file: prompts, as it has them; unknown, those left out with the reason; source, the
+    file as results name it.
+    """
+
     conditions: tuple[Condition, ...]
-    unknown: tuple[tuple[FilePrompt, str], ...]
+    prompts: tuple[FilePrompt, ...] = ()
+    unknown: tuple[tuple[FilePrompt, str], ...] = ()
+    source: Mapping[str, Any] = MappingProxyType({})
 
 
-def read_file_conditions(pipeline: OpenModels, asked: PromptFile) -> FileConditions:
+def read_file_conditions(pipeline: OpenModels, asked: PromptFile) -> ChosenPrompts:
     """The conditions of a file's prompts. Models of classes take ImageNet's by number; others take the text.
 
     Raises ValueError as `read_prompts` does, where the models have no words for a prompt (unless those are skipped),
@@ -72,4 +79,5 @@ def read_file_conditions(pipeline: OpenModels, asked: PromptFile) -> FileConditi
                 f"{asked.source.path}: {other.text[:60]!r} ({other.key}) and {prompt.text[:60]!r} ({prompt.key}) are "
                 "one prompt to this model; take one out, or pass --skip-repeated"
             )
-    return FileConditions(tuple(one for one, _ in kept), tuple(one for _, one in kept), unknown)
+    source = {**asked.to_dict(), "drawn": len(kept), "unknown": len(unknown)}
+    return ChosenPrompts(tuple(one for _, one in kept), tuple(one for one, _ in kept), unknown, source)

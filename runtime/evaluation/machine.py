@@ -21,7 +21,7 @@ def describe_machine() -> dict[str, Any]:
         "memory_bytes": _memory_bytes(),
         "system": platform.platform(),
         "python": platform.python_version(),
-        **{name: found for name in _PACKAGES if (found := _version(name)) is not None},
+        **{name: found for name in _PACKAGES if (found := package_version(name)) is not None},
     }
 
 
@@ -52,7 +52,8 @@ def _memory_bytes() -> int | None:
     return None
 
 
-def _version(package: str) -> str | None:
+def package_version(package: str) -> str | None:
+    """The installed version of a package; None where it is not installed."""
     try:
         return version(package)
     except PackageNotFoundError:

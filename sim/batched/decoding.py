@@ -62,6 +62,11 @@ def make_scheme(
     """
     rule_spec, policy_spec = RULES[rule], POLICIES[policy]
     check_fits(rule_spec, policy_spec)
+    if not model.draft.shape[0]:
+        raise ValueError(
+            f"policy '{policy}' needs a drafter, and the trace '{model.name}' has none; add the array draft_logits "
+            "[I, D, C, V] and trace it again"
+        )
     made_rule = make_rule(model, rule, rule_settings or {})
     shape = {key: tuple(value) if isinstance(value, list) else value for key, value in (policy_settings or {}).items()}
     made_policy = build(policy_spec.make, shape, f"policy '{policy}'")

@@ -7,42 +7,42 @@ import operator
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias, get_args
 
 from underpaint.algos.accept import RULES
 from underpaint.algos.arrays import FloatArray
-from underpaint.algos.chance import enumerate_outcomes
+from underpaint.algos.chance import At, Enumerating, Role, enumerate_outcomes
 from underpaint.algos.plugin_guard import PluginError
 from underpaint.algos.registry import suggest
-from underpaint.algos.tree import DRAWN, Drawn, Verdict
-from underpaint.sim.certify.case import DraftRequest
+from underpaint.algos.tree import DRAWN, Drawn, Verdict, emitted
+from underpaint.sim.certify.case import ROOT_TOKEN, DraftRequest, Tokens, VerifierCase
 from underpaint.sim.certify.layouts import LAYOUTS
+from underpaint.sim.certify.measure import EXACT
+from underpaint.sim.certify.noise import NoiseExhausted
 from underpaint.sim.certify.public_samplers import EXAMPLES
+from underpaint.sim.certify.session_slips import RIGHT_SESSION, SESSIONS
+from underpaint.sim.certify.sessions import SessionVerifier
 from underpaint.sim.certify.slips import BY_NAME, RIGHT
-from underpaint.sim.certify.verifier import Fault, Noise, Verifier
+from underpaint.sim.certify.verifier import Fault, Noise, Verifier, find_fault
 
-Interface: TypeAlias = Literal["function", "seeded", "rule", "tree", "chain", "vllm", "process"]
+Interface: TypeAlias = Literal[
+    "function", "seeded", "session", "rule", "process",
+    "eagle", "sglang", "flashinfer", "vllm", "vllm-block", "tensorrt-llm", "transformers",
+]  # fmt: skip
 """How a verifier is called; see `docs/how-to/certify-a-verifier.md`."""
 INTERFACES: Final[tuple[Interface, ...]] = get_args(Interface)
 GALLERY: Final = "gallery:"
 RULE: Final = "rule:"
-DRAWN_BY_INTERFACE: Final[dict[Interface, Drawn]] = {
-    "function": "top_k",
-    "seeded": "top_k",
-    "rule": "top_k",
-    "tree": "top_k",
-    "chain": "iid",
-    "vllm": "iid",
-    "process": "top_k",
-}
 COVERED: Final[dict[str, frozenset[Drawn]]] = {
-    "tree": frozenset({"top_k", "without_replacement"}),
-    "chain": frozenset({"iid"}),
-    "vllm": frozenset({"iid"}),
+    "eagle": frozenset({"top_k"}),
+    "sglang": frozenset({"top_k", "without_replacement"}),
+    "session": frozenset({"iid"}),
+    **{name: frozenset({"iid"}) for name, layout in LAYOUTS.items() if layout.chain},
 }
-"""The trees that a layout can hold: target-only sampling needs siblings that differ, a chain's draft distributions are
-those that its tokens were drawn from."""
+"""The trees that an interface can hold: target-only sampling needs siblings that differ, a chain's draft distributions
+are those that its tokens were drawn from, and so does a session draw."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +50,16 @@ class Spec:
     """Names a verifier and how it is called; plain values, so that a file can hold it and another process find it.
 
     target: "module:function", "file.py:function", "gallery:NAME", "rule:NAME", or a command line where the interface is
-    "process". seeds: the process draws by a seed of its own. Raises ValueError for what does not go together.
+    "process". seeds: the process draws by a seed of its own. bits: the precision asked for, see
+    `Verifier`; None: found. settings: keyword arguments of the function, or of the rule. Raises ValueError for what
+    does not go together.
     """
 
     target: str
     interface: Interface = "function"
     seeds: bool = False
+    bits: int | None = None
+    settings: tuple[tuple[str, float], ...] = ()
 
     def __post_init__(self) -> None:
         if self.interface not in INTERFACES:
@@ -64,6 +68,10 @@ class Spec:
             raise ValueError("--own-seed is for --as process; a Python function that takes a seed is --as seeded")
         if self.target.startswith((GALLERY, RULE)) and self.interface != "function":
             raise ValueError(f"--as: {self.target} says itself how it is called; leave the option out")
+        if self.bits is not None and self.bits not in EXACT:
+            raise ValueError(f"--bits: expected one of {', '.join(map(str, EXACT))}, got {self.bits}")
+        if self.settings and (self.interface == "process" or self.target.startswith(GALLERY)):
+            raise ValueError("--promise: a setting is a keyword argument of a function or a rule; leave it out here")
 
     def check_drawn(self, drawn: Drawn) -> None:
         """Raise ValueError where the verifier covers no trees drawn this way."""
@@ -71,13 +79,13 @@ class Spec:
             RULES[self.target.removeprefix(RULE)].check_covers(drawn)
             return
         slip = BY_NAME.get(self.target.removeprefix(GALLERY)) if self.target.startswith(GALLERY) else None
-        covered = slip.drawn if slip is not None else COVERED.get(_interface_of(self), frozenset(DRAWN))
+        covered = slip.drawn if slip is not None else COVERED.get(interface_of(self), frozenset(DRAWN))
         if drawn not in covered:
             raise ValueError(f"--drawn: {self.target} is judged on {' or '.join(sorted(covered))} trees, not '{drawn}'")
 
 
 @dataclass(frozen=True, slots=True)
-class CallableVerifier:
+class CallableVerifier(Verifier):
     """A function called once a draft: `verify(draft, uniforms)` or `verify(draft, seed)` gives (path, token)."""
 
     verify: Callable[..., Any]
@@ -91,26 +99,40 @@ class CallableVerifier:
         given = int(noise[0]) if self.noise == "seeds" else noise.copy()
         return guarded(lambda: self.verify(copied(draft), given))
 
-    def enumerate(self, draft: DraftRequest) -> dict[Verdict, float] | Fault:
-        raise ValueError("this verifier takes uniforms or seeds, it records no decisions")
-
 
 @dataclass(frozen=True, slots=True)
-class RuleVerifier:
+class RuleVerifier(Verifier):
     """An acceptance rule of this project's kind, `rule(tree, probs, chance)`: all its decisions are recorded."""
 
     rule: Callable[..., Any]
     noise: Noise = field(default="decisions", init=False)
-    bits: int = field(default=53, init=False)
-
-    def decide(self, drafts: Sequence[DraftRequest], noise: FloatArray) -> list[Verdict | Fault]:
-        raise ValueError("a rule's decisions are enumerated; it takes no uniforms")
 
     def enumerate(self, draft: DraftRequest) -> dict[Verdict, float] | Fault:
         own = copied(draft)
         found = enumerate_outcomes(lambda chance: guarded(lambda: self.rule(own.tree, own.target_probs, chance)))
         verdicts = {verdict: share for verdict, share in found.items() if isinstance(verdict, Verdict)}
         return next((fault for fault in found if isinstance(fault, Fault)), verdicts)
+
+    def enumerate_run(self, case: VerifierCase, cycles: int) -> dict[Tokens, float] | Fault:
+        def program(chance: Enumerating) -> Tokens | Fault:
+            tokens: Tokens = ()
+            for cycle in range(cycles):
+                own = chance.cycle(cycle)
+                drafted: Tokens = (ROOT_TOKEN,)
+                for node in range(1, len(case.parents)):
+                    drafted += (own.draw(case.offered(node, drafted, tokens), At(Role.DRAFT, node)),)
+                draft = case.draft_of(drafted, tokens)
+                verdict = guarded(partial(self.rule, draft.tree, draft.target_probs, own))
+                if isinstance(verdict, Fault):
+                    return verdict
+                if (fault := find_fault(draft, verdict)) is not None:
+                    return fault
+                tokens += emitted(draft.tree, verdict)
+            return tokens
+
+        found = enumerate_outcomes(program)
+        runs = {tokens: share for tokens, share in found.items() if not isinstance(tokens, Fault)}
+        return next((fault for fault in found if isinstance(fault, Fault)), runs)
 
 
 def copied(draft: DraftRequest) -> DraftRequest:
@@ -124,6 +146,8 @@ def guarded(call: Callable[[], Any]) -> Verdict | Fault:
         reply = call()
     except PluginError as error:
         return Fault("crash", str(error))
+    except NoiseExhausted as error:
+        return Fault("noise", str(error))
     except (Exception, KeyboardInterrupt) as error:  # whatever a verifier raises is a finding
         return Fault("crash", ": ".join(filter(None, (type(error).__name__, str(error)))))
     return read_decision(reply)
@@ -141,6 +165,7 @@ def read_decision(reply: Any) -> Verdict | Fault:
 ARGUMENTS: Final[dict[str, tuple[str, ...]]] = {
     "function": ("draft", "uniforms"),
     "seeded": ("draft", "seed"),
+    "session": ("models",),
     "rule": ("tree", "probs", "chance"),
 }
 """What a verifier is called with, in order, where it is not by keywords (see `layouts`)."""
@@ -208,6 +233,7 @@ def open_verifier(spec: Spec) -> Verifier:
     """The verifier that a spec names, in this process. Raises ValueError where there is none."""
     if spec.target.startswith(GALLERY):
         return _of_the_gallery(spec.target.removeprefix(GALLERY))
+    settings = dict(spec.settings)
     if spec.target.startswith(RULE):
         rule = RULES[spec.target.removeprefix(RULE)]
         if rule.codebook or rule.embeddings:
@@ -215,14 +241,25 @@ def open_verifier(spec: Spec) -> Verifier:
                 f"rule '{rule.name}' needs a codebook, which these cases have none of; `underpaint exact "
                 f"{rule.name}` gives its exact bias"
             )
-        return RuleVerifier(rule.make())
+        return RuleVerifier(rule.make(**settings))
     verify = find_callable(spec.target)
+    if settings:
+        verify = partial(verify, **settings)
     check_signature(spec.target, verify, spec.interface)
-    if spec.interface == "rule":
+    return verifier_of(verify, spec.interface, spec.bits)
+
+
+def verifier_of(verify: Callable[..., Any], interface: Interface, bits: int | None = None) -> Verifier:
+    """A callable as a verifier, by the way it is called. Raises ValueError for a way that takes none."""
+    if interface == "rule":
         return RuleVerifier(verify)
-    if spec.interface in LAYOUTS:
-        return LAYOUTS[spec.interface](verify)
-    return CallableVerifier(verify, "seeds" if spec.interface == "seeded" else "uniforms")
+    if interface in LAYOUTS:
+        return LAYOUTS[interface].open(verify, bits or 24)
+    if interface == "session":
+        return SessionVerifier(verify, bits or 53)
+    if interface not in ("function", "seeded"):
+        raise ValueError(f"interface: expected one that calls a Python function, got {interface!r}")
+    return CallableVerifier(verify, "seeds" if interface == "seeded" else "uniforms", bits or 53)
 
 
 def drawn_by(spec: Spec) -> Drawn:
@@ -232,31 +269,33 @@ def drawn_by(spec: Spec) -> Drawn:
     name = spec.target.removeprefix(GALLERY)
     if spec.target.startswith(GALLERY) and name in BY_NAME:
         return min(BY_NAME[name].drawn)
-    return DRAWN_BY_INTERFACE[_interface_of(spec)]
+    return "iid" if needs_chain(spec) else "top_k"
 
 
 def needs_chain(spec: Spec) -> bool:
     """Whether a verifier judges chains alone."""
     if spec.target.startswith(RULE):
         return RULES[spec.target.removeprefix(RULE)].needs_chain
-    return _interface_of(spec) in ("chain", "vllm")
+    interface = interface_of(spec)
+    return interface == "session" or (interface in LAYOUTS and LAYOUTS[interface].chain)
 
 
-def needs_batch(spec: Spec) -> bool:
-    """Whether a verifier takes a batch of drafts in one call."""
-    return _interface_of(spec) in LAYOUTS
-
-
-def _interface_of(spec: Spec) -> Interface:
+def interface_of(spec: Spec) -> Interface:
+    """How a verifier is called; those of the gallery say so themselves."""
     name = spec.target.removeprefix(GALLERY)
-    return EXAMPLES[name].interface if spec.target.startswith(GALLERY) and name in EXAMPLES else spec.interface
+    if not spec.target.startswith(GALLERY):
+        return spec.interface
+    return EXAMPLES[name].interface if name in EXAMPLES else "session" if name in SESSIONS else "function"
 
 
 def _of_the_gallery(name: str) -> Verifier:
     if name in EXAMPLES:
-        return LAYOUTS[EXAMPLES[name].interface](EXAMPLES[name].verify)
-    if name == "right":
-        return CallableVerifier(RIGHT)
+        return LAYOUTS[EXAMPLES[name].interface].open(EXAMPLES[name].verify)
+    if name in ("right", "right-session"):
+        return CallableVerifier(RIGHT) if name == "right" else SessionVerifier(RIGHT_SESSION)
+    if name in SESSIONS:
+        return SessionVerifier(SESSIONS[name].session)
     if name not in BY_NAME:
-        raise ValueError(f"gallery: there is no '{name}'; {suggest(name, ['right', *EXAMPLES, *BY_NAME])}")
+        known = ["right", "right-session", *EXAMPLES, *SESSIONS, *BY_NAME]
+        raise ValueError(f"gallery: there is no '{name}'; {suggest(name, known)}")
     return CallableVerifier(BY_NAME[name].verify)

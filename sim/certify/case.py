@@ -122,16 +122,16 @@ class VerifierCase:
         for node in range(1, len(self.parents)):
             longer: list[tuple[float, Tokens]] = []
             for weight, tokens in grown:
-                left = self._left(node, tokens)
+                left = self.offered(node, tokens)
                 longer += [(weight * float(left[token]), (*tokens, token)) for token in np.flatnonzero(left).tolist()]
             grown = longer
-        return tuple(WeightedDraft(weight, self._tree(tokens)) for weight, tokens in grown)
+        return tuple(WeightedDraft(weight, self.draft_of(tokens)) for weight, tokens in grown)
 
-    def _left(self, node: int, tokens: Tokens) -> FloatArray:
-        """What node's token is drawn from, given the tokens of the nodes before it."""
+    def offered(self, node: int, tokens: Tokens, before: Tokens = ()) -> FloatArray:
+        """[V] what node's token is drawn from, given the tokens of the nodes before it and those committed `before`."""
         above = self.parents[node]
         tried = [tokens[other] for other in range(1, node) if self.parents[other] == above]
-        row = self.draft_row(self.context(above, tokens))
+        row = self.draft_row((*before, *self.context(above, tokens)))
         if self.drawn == "top_k":
             chosen = np.argsort(-row, kind="stable")[len(tried)]
             point: FloatArray = np.eye(self.vocab_size)[chosen]
@@ -149,8 +149,9 @@ class VerifierCase:
             node = self.parents[node]
         return tuple(reversed(spelled))
 
-    def _tree(self, tokens: Tokens) -> DraftRequest:
-        contexts = [self.context(node, tokens) for node in range(len(tokens))]
+    def draft_of(self, tokens: Tokens, before: Tokens = ()) -> DraftRequest:
+        """The draft whose nodes hold `tokens`, after the committed tokens `before`."""
+        contexts = [(*before, *self.context(node, tokens)) for node in range(len(tokens))]
         tree = DraftTree(
             np.array(tokens, dtype=np.int64),
             np.array(self.parents, dtype=np.int64),
@@ -167,15 +168,10 @@ class VerifierCase:
             allowed,
         )
 
-    @cached_property
-    def wanted(self) -> SequenceDistribution:
-        """The target's own distribution of the next `length` tokens: what a lossless verifier must give."""
-        return self.continued(())
-
-    def continued(self, emitted: Tokens) -> SequenceDistribution:
+    def continued(self, emitted: Tokens, length: int) -> SequenceDistribution:
         """The distribution of `length` tokens that begin with `emitted` and go on as the target does."""
         found = {emitted: 1.0}
-        for _ in range(self.length - len(emitted)):
+        for _ in range(length - len(emitted)):
             found = {
                 (*before, token): weight * float(share)
                 for before, weight in found.items()

@@ -1,25 +1,35 @@
 """Judge a verifier: lossless or not, how far off, on which smallest case, at which node, and like which known slip."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
 from underpaint.algos.enumeration import total_variation
 from underpaint.algos.tree import Drawn, Verdict
 from underpaint.sim.certify.case import VerifierCase
-from underpaint.sim.certify.measure import EXACT, measure
-from underpaint.sim.certify.measurement import Effort, Measurement
-from underpaint.sim.certify.search import cases_to_judge, fixed_cases, shrink
+from underpaint.sim.certify.measure import EXACT, find_bits, measure
+from underpaint.sim.certify.measurement import Effort, Kind, Measurement
+from underpaint.sim.certify.search import cases_to_judge, fixed_cases, precision_case, shrink
+from underpaint.sim.certify.session_slips import SESSION_SLIPS, SESSIONS
+from underpaint.sim.certify.sessions import SessionVerifier
 from underpaint.sim.certify.slips import BY_NAME, SLIPS
 from underpaint.sim.certify.token_wise import InProcess
-from underpaint.sim.certify.verifier import Fault, Verifier, VerifierStopped, find_impossible
+from underpaint.sim.certify.verifier import Fault, Verifier, VerifierStopped, find_impossible, session_uniforms
 
-MOST_FAILING = 3
-"""Failing cases that are collected before the smallest one is looked for."""
+VerdictName: TypeAlias = Literal["lossless", "lossless but for a boundary", "within its bound", "biased", "faulty"]
+"""lossless: the target's distribution on every case. lossless but for a boundary: the same to rounding, but a uniform
+at the end of its range emits a token of probability 0. within its bound: relaxed, and no further off than it promises.
+biased: further off. faulty: it raised, hung, or returned what is no decision."""
+KINDS: tuple[Kind, ...] = ("faulty", "biased", "boundary")
+"""What a failing case can show, the worst first."""
+FULL_EFFORT_CASES = 3
+"""After so many biased cases the others are measured with less effort: their share is what is asked."""
+KEPT_SHARE = 0.5
+"""A smaller case takes the place of a biased one where it keeps this share of its total variation."""
 NEAR = 0.25
 """A slip is named as the nearest where the distance to it is at most this share of its distance from the right rule."""
 SLIP_EFFORT = Effort(checks=128)
@@ -38,61 +48,100 @@ class Likeness:
 
 
 @dataclass(frozen=True, slots=True)
+class Finding:
+    """What the failing cases of one kind show.
+
+    count: cases of this kind. worst: the case of the largest total variation, and that. case, measured: the smallest
+    case that shows the same. shrunk: whether no part of it can be taken away.
+    """
+
+    kind: Kind
+    count: int
+    worst: VerifierCase
+    total_variation: float
+    case: VerifierCase
+    measured: Measurement
+    shrunk: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Certificate:
     """The judgement of a verifier.
 
-    cases: judged; asked: decisions asked for; seconds: taken. how: the ways its distributions were found. largest:
-    total variation of any case that passed. unseen: see `Measurement`, the largest of any case. failing: the smallest
-    failing case, None if lossless; shrunk: whether no part of it can be taken away.
+    promise: the total variation that it may have. bits: the resolution at which it was judged. cycles: in a row. cases:
+    judged; asked: decisions asked for; seconds: taken. how: the ways its distributions were found. largest: total
+    variation of any case without a fault. unseen: see `Measurement`, the largest of any case. findings: one a kind of
+    failing case, the worst kind first.
     """
 
-    lossless: bool
+    verdict: VerdictName
+    promise: float | None
     drawn: Drawn
     chain: bool
+    bits: int
+    cycles: int
     cases: int
     asked: int
     seconds: float
     how: tuple[str, ...]
     largest: float
     unseen: float
-    failing: VerifierCase | None = None
-    finding: Measurement | None = None
+    findings: tuple[Finding, ...] = ()
     looks_like: Likeness | None = None
-    shrunk: bool = False
+
+    @property
+    def lossless(self) -> bool:
+        """Whether it is lossless without any reservation."""
+        return self.verdict == "lossless"
+
+    @property
+    def first(self) -> Finding:
+        """The worst kind's finding; IndexError where there is none."""
+        return self.findings[0]
+
+    def count(self, kind: Kind) -> int:
+        """How many cases show this."""
+        return sum(one.count for one in self.findings if one.kind == kind)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as JSON holds them."""
-        plain = {
-            name: getattr(self, name)
-            for name in ("lossless", "drawn", "chain", "cases", "asked", "seconds", "largest", "unseen", "shrunk")
-        }
+        plain = {name: getattr(self, name) for name in self.__slots__ if name not in ("how", "findings", "looks_like")}
         return {
             **plain,
             "how": list(self.how),
-            "failing": None if self.failing is None else self.failing.to_dict(),
-            "finding": None if self.finding is None else finding_to_dict(self.finding),
+            "findings": [
+                {
+                    "kind": one.kind,
+                    "count": one.count,
+                    "worst": one.worst.to_dict(),
+                    "total_variation": one.total_variation,
+                    "case": one.case.to_dict(),
+                    "finding": finding_to_dict(one.measured),
+                    "shrunk": one.shrunk,
+                }
+                for one in self.findings
+            ],
             "looks_like": None if self.looks_like is None else asdict(self.looks_like),
         }
 
 
 @dataclass(slots=True)
 class _Tally:
-    failing: list[tuple[VerifierCase, Measurement]] = field(default_factory=list)
-    how: set[str] = field(default_factory=set)
-    asked: int = 0
-    largest: float = 0.0
-    unseen: float = 0.0
-    cases: int = 0
+    cases: list[tuple[VerifierCase, Measurement]] = field(default_factory=list)
 
-    def add(self, case: VerifierCase, found: Measurement) -> None:
-        self.cases += 1
-        self.asked += found.asked
-        self.how.add(found.how)
-        self.unseen = max(self.unseen, found.unseen)
-        if found.failed:
-            self.failing.append((case, found))
-        else:
-            self.largest = max(self.largest, found.total_variation)
+    def of(self, kind: Kind) -> list[tuple[VerifierCase, Measurement]]:
+        """The cases that show this, the largest total variation first."""
+        found = [one for one in self.cases if one[1].kind == kind]
+        return sorted(found, key=lambda one: -one[1].total_variation)
+
+    def verdict(self, promise: float | None, bits: int) -> VerdictName:
+        biased = self.of("biased")
+        if self.of("faulty"):
+            return "faulty"
+        if biased:
+            limit = -1.0 if promise is None else promise + EXACT[bits]
+            return "within its bound" if max(one.at_least for _, one in biased) <= limit else "biased"
+        return "lossless but for a boundary" if self.of("boundary") else "lossless"
 
 
 def certify(
@@ -104,40 +153,80 @@ def certify(
     effort: Effort | None = None,
     shrink_seconds: float = 15.0,
     seconds: float = 300.0,
+    promise: float | None = None,
 ) -> Certificate:
-    """Judge `verifier` on `count` cases from `seed`, and shrink what it fails.
+    """Judge a verifier on fixed cases and those of a seed, and shrink what it fails.
 
-    No case is begun after `seconds`; `Certificate.cases` says how many were judged. Raises ValueError where none was.
+    Args:
+        verifier: What is judged.
+        drawn: How siblings are drawn.
+        chain: Judge chains alone.
+        count: Cases to judge it on.
+        seed: Seed of the cases.
+        effort: How much work a case is worth; its bits are found where it names none.
+        shrink_seconds: How long to look for a smaller failing case of each kind.
+        seconds: Begin no case after this; `Certificate.cases` says how many were judged.
+        promise: The total variation, of a cycle's tokens, that a relaxed verifier may have.
     """
     effort = effort or Effort(seed=seed)
     begun = time.monotonic()
+    if effort.bits is None:
+        effort = replace(effort, bits=find_bits(verifier, precision_case(drawn)))
+    assert effort.bits is not None
+    quick = replace(effort, checks=min(effort.checks, SLIP_EFFORT.checks))
     tally = _Tally()
-    for case in cases_to_judge(drawn, chain, count, seed):
-        if time.monotonic() - begun > seconds or len(tally.failing) == MOST_FAILING:
+    for case in cases_to_judge(drawn, chain, count, seed, effort.cycles):
+        if time.monotonic() - begun > seconds and tally.cases:
             break
-        found = measure(case, verifier, effort)
-        tally.add(case, found)
+        enough = len(tally.of("biased")) >= FULL_EFFORT_CASES
+        found = measure(case, verifier, quick if enough else effort)
+        tally.cases.append((case, found))
         if found.fault is not None and found.fault.kind == "hang":
             break  # each costs its whole time-out
-    if not tally.failing:
-        return Certificate(True, drawn, chain, tally.cases, tally.asked, time.monotonic() - begun, *_summary(tally))
-    case, found = tally.failing[0]
-    kind = found.fault.kind if found.fault else None
+    findings = tuple(
+        _finding(kind, tally.of(kind), verifier, effort, shrink_seconds) for kind in KINDS if tally.of(kind)
+    )
+    likeness = None
+    if findings:
+        first = findings[0]
+        likeness = looks_like([*tally.of(first.kind)[:FULL_EFFORT_CASES], (first.case, first.measured)], effort.cycles)
+    return Certificate(
+        verdict=tally.verdict(promise, effort.bits),
+        promise=promise,
+        drawn=drawn,
+        chain=chain,
+        bits=effort.bits,
+        cycles=effort.cycles,
+        cases=len(tally.cases),
+        asked=sum(one.asked for _, one in tally.cases),
+        seconds=time.monotonic() - begun,
+        how=tuple(sorted({one.how for _, one in tally.cases})),
+        largest=max((one.total_variation for _, one in tally.cases if not one.stopped), default=0.0),
+        unseen=max(one.unseen for _, one in tally.cases),
+        findings=findings,
+        looks_like=likeness,
+    )
+
+
+def _finding(
+    kind: Kind, failing: list[tuple[VerifierCase, Measurement]], verifier: Verifier, effort: Effort, seconds: float
+) -> Finding:
+    """Shrink the case of the largest total variation, within its kind."""
+    worst, seen = failing[0]
+    fault = seen.fault.kind if seen.fault and kind == "faulty" else None
     quick = replace(effort, checks=min(effort.checks, SLIP_EFFORT.checks))
+    least = KEPT_SHARE * seen.total_variation if kind == "biased" else 0.0
 
     def fails(one: VerifierCase) -> bool:
         got = measure(one, verifier, quick)
-        return got.failed and (got.fault.kind if got.fault else None) == kind
+        same = got.kind == kind and (fault is None or (got.fault is not None and got.fault.kind == fault))
+        return same and got.total_variation >= least
 
-    case, shrunk = shrink(fails, case, 0.0 if kind == "hang" else shrink_seconds)
-    finding = measure(case, verifier, effort)
-    if not finding.failed:  # it decided otherwise when asked again: keep what was seen
-        case, finding = tally.failing[0]
-    likeness = looks_like([*tally.failing, (case, finding)])
-    elapsed = time.monotonic() - begun
-    return Certificate(
-        False, drawn, chain, tally.cases, tally.asked, elapsed, *_summary(tally), case, finding, likeness, shrunk
-    )
+    case, shrunk = shrink(fails, worst, 0.0 if fault == "hang" else seconds)
+    measured = measure(case, verifier, effort)
+    if measured.kind != kind:  # it decided otherwise when asked again: keep what was seen
+        case, measured, shrunk = worst, seen, False
+    return Finding(kind, len(failing), worst, seen.total_variation, case, measured, shrunk)
 
 
 def check_first_call(verifier: Verifier, drawn: Drawn, chain: bool) -> None:
@@ -145,50 +234,62 @@ def check_first_call(verifier: Verifier, drawn: Drawn, chain: bool) -> None:
 
     What it does later is judged.
     """
-    draft = fixed_cases(drawn, chain)[0].drafts[0].draft
+    case = fixed_cases(drawn, chain)[0]
+    draft = case.drafts[0].draft
     noise = np.full((1, 1), 1.0) if verifier.noise == "seeds" else np.full((1, draft.tree.size + 1), 0.5)
     try:
         if verifier.noise == "decisions":
             reply: object = verifier.enumerate(draft)
+        elif verifier.noise == "session":
+            reply = next(iter(verifier.run(case, 1, np.full((1, session_uniforms(case)), 0.5))), None)
         else:
             reply = next(iter(verifier.decide([draft], noise)), None)
     except VerifierStopped as stopped:
         reply = stopped.fault
-    if isinstance(reply, Fault) and reply.kind in ("crash", "bad reply"):
+    if isinstance(reply, Fault) and reply.kind in ("crash", "noise", "bad reply"):
         remedy = "" if "mend it there" in reply.detail else ": mend it, or choose another --as"
+        expected = "the cycle's tokens" if verifier.noise == "session" else "(path, token)"
         raise ValueError(
-            f"its first call is no decision ({reply.kind}: {reply.detail}); expected (path, token) as "
+            f"its first call is no decision ({reply.kind}: {reply.detail}); expected {expected} as "
             f"docs/how-to/certify-a-verifier.md says{remedy}"
         )
 
 
-def _summary(tally: _Tally) -> tuple[tuple[str, ...], float, float]:
-    return tuple(sorted(tally.how)), tally.largest, tally.unseen
-
-
-def looks_like(failing: Sequence[tuple[VerifierCase, Measurement]]) -> Likeness | None:
+def looks_like(failing: Sequence[tuple[VerifierCase, Measurement]], cycles: int = 1) -> Likeness | None:
     """The known slips whose decisions are distributed as those of the failing cases, or are nearest to it.
 
     failing: the smallest case last. It is compared with every slip, the others with those that are near it.
     """
+    case, found = failing[-1]
     tolerance = 0.02 if any(found.how == "samples" for _, found in failing) else EXACT[24]
-    scores = {slip.name: 0.0 for slip in SLIPS if all(case.drawn in slip.drawn for case, _ in failing)}
+    if cycles > 1 or (found.decisions and not isinstance(next(iter(found.decisions[0])), Verdict)):
+        known = {slip.name: (slip.summary, slip.report) for slip in SESSION_SLIPS}
+        tolerance = min(tolerance, 0.1 * found.total_variation)
+    else:
+        slips = [slip for slip in SLIPS if all(case.drawn in slip.drawn for case, _ in failing)]
+        known = {slip.name: (slip.summary, slip.report) for slip in slips}
+    scores = dict.fromkeys(known, 0.0)
     for case, found in reversed(failing):
         for name in scores:
-            scores[name] = max(scores[name], _distance(case, found, _by_slip(name, case)))
+            scores[name] = max(scores[name], _distance(case, found, _by_slip(name, case, cycles)))
         same = {name: score for name, score in scores.items() if score <= tolerance}
-        near = {name: score for name, score in scores.items() if score <= NEAR * _by_slip(name, case).total_variation}
+        near = {
+            name: score
+            for name, score in scores.items()
+            if score <= NEAR * _by_slip(name, case, cycles).total_variation
+        }
         scores = same or near
     if not scores:
         return None
     best = min(scores.values())
     names = tuple(name for name, score in scores.items() if score <= max(best, tolerance))
-    first = BY_NAME[names[0]]
-    return Likeness(names, best <= tolerance, best, first.summary, first.report)
+    return Likeness(names, best <= tolerance, best, *known[names[0]])
 
 
 @lru_cache(maxsize=512)
-def _by_slip(name: str, case: VerifierCase) -> Measurement:
+def _by_slip(name: str, case: VerifierCase, cycles: int) -> Measurement:
+    if name in SESSIONS:
+        return measure(case, SessionVerifier(SESSIONS[name].session), replace(SLIP_EFFORT, cycles=cycles))
     return measure(case, InProcess(BY_NAME[name].verify), SLIP_EFFORT)
 
 
@@ -196,7 +297,10 @@ def _distance(case: VerifierCase, found: Measurement, other: Measurement) -> flo
     """The total variation between two verifiers' decisions; 1 where only one of them shows a fault of a kind."""
     kinds = [one.fault.kind if one.fault else None for one in (found, other)]
     if kinds[0] != kinds[1] or found.stopped or other.stopped:
-        return 0.0 if kinds[0] == kinds[1] and found.stopped and other.stopped else 1.0
+        same = found.fault == other.fault and found.fault_noise == other.fault_noise
+        return 0.0 if same and found.stopped and other.stopped else 1.0
+    if len(found.decisions) != len(case.drafts):  # of a session: one distribution, of the emitted tokens
+        return total_variation(found.decisions[0], other.decisions[0])
     if _impossible(case, found.decisions) != _impossible(case, other.decisions) and found.how != "samples":
         return 1.0
     return sum(
@@ -205,12 +309,12 @@ def _distance(case: VerifierCase, found: Measurement, other: Measurement) -> flo
     )
 
 
-def _impossible(case: VerifierCase, decisions: Sequence[Mapping[Verdict, float]]) -> set[tuple[int, Verdict]]:
+def _impossible(case: VerifierCase, decisions: Sequence[Mapping[Hashable, float]]) -> set[tuple[int, Hashable]]:
     return {
         (item, verdict)
         for item, ((_, draft), one) in enumerate(zip(case.drafts, decisions, strict=True))
         for verdict in one
-        if find_impossible(draft, verdict) is not None
+        if isinstance(verdict, Verdict) and find_impossible(draft, verdict) is not None
     }
 
 

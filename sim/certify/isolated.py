@@ -14,16 +14,17 @@ from underpaint.algos.accept import RULES
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.plugins import load_plugins, loaded_plugins
 from underpaint.algos.tree import Verdict
-from underpaint.sim.certify.adapters import GALLERY, RULE, Spec, needs_batch, open_verifier
-from underpaint.sim.certify.case import DraftRequest
+from underpaint.sim.certify.adapters import GALLERY, RULE, Spec, interface_of, open_verifier
+from underpaint.sim.certify.case import DraftRequest, Tokens, VerifierCase
+from underpaint.sim.certify.layouts import LAYOUTS
 from underpaint.sim.certify.process import ProcessVerifier
-from underpaint.sim.certify.verifier import Fault, Noise, Verifier, VerifierStopped
+from underpaint.sim.certify.verifier import Fault, Verifier, VerifierStopped
 
 STARTUP_SECONDS = 120.0
 """What importing the verifier's module may take."""
 
 
-class IsolatedVerifier:
+class IsolatedVerifier(Verifier):
     """The verifier that a spec names, in a child process that is started anew after it crashed or hung.
 
     timeout: seconds without an answer after which it counts as hung. Raises ValueError where the spec names none.
@@ -41,20 +42,20 @@ class IsolatedVerifier:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    @property
-    def noise(self) -> Noise:
-        return self._noise
-
-    @property
-    def bits(self) -> int:
-        return self._bits
-
     def decide(self, drafts: Sequence[DraftRequest], noise: FloatArray) -> list[Verdict | Fault]:
-        found: list[Verdict | Fault] = self._ask(("decide", list(drafts), noise))
+        found: list[Verdict | Fault] = self._ask(("decide", noise, list(drafts)))
         return found
 
     def enumerate(self, draft: DraftRequest) -> dict[Verdict, float] | Fault:
         found: dict[Verdict, float] | Fault = self._ask(("enumerate", draft))
+        return found
+
+    def enumerate_run(self, case: VerifierCase, cycles: int) -> dict[Tokens, float] | Fault:
+        found: dict[Tokens, float] | Fault = self._ask(("enumerate_run", case, cycles))
+        return found
+
+    def run(self, case: VerifierCase, cycles: int, noise: FloatArray) -> list[Tokens | Fault]:
+        found: list[Tokens | Fault] = self._ask(("run", noise, case, cycles))
         return found
 
     def close(self) -> None:
@@ -85,8 +86,7 @@ class IsolatedVerifier:
         if isinstance(told, str):
             self.close()
             raise ValueError(told)
-        self._noise: Noise = told[0]
-        self._bits = int(told[1])
+        self.noise, self.bits = told
 
     def _ask(self, question: tuple[Any, ...]) -> Any:
         if not self._child.is_alive():
@@ -122,7 +122,7 @@ def open_isolated(spec: Spec, timeout: float) -> AbstractContextManager[Verifier
             raise ValueError(
                 f"--as process: expected a command line as a shell reads it, got {spec.target!r}: {error}; close it"
             ) from error
-        return ProcessVerifier(command, "seeds" if spec.seeds else "uniforms", timeout)
+        return ProcessVerifier(command, "seeds" if spec.seeds else "uniforms", timeout, spec.bits or 53)
     if spec.target.startswith(GALLERY) or _is_own_rule(spec):
         return nullcontext(open_verifier(spec))
     return IsolatedVerifier(spec, timeout)
@@ -157,22 +157,25 @@ def _serve(spec: Spec, connection: Connection, at: Any, plugins: tuple[str, ...]
         connection.send(str(error))
         return
     connection.send((verifier.noise, verifier.bits))
-    together = needs_batch(spec)
+    together = interface_of(spec) in LAYOUTS
     while True:
         try:
             question, *given = connection.recv()
         except EOFError:
             return
         try:
-            if question == "enumerate":
-                connection.send(verifier.enumerate(*given))
+            if question.startswith("enumerate"):
+                connection.send(getattr(verifier, question)(*given))
                 continue
-            drafts, noise = given
-            found: list[Verdict | Fault] = []
-            for start in range(0, len(drafts), len(drafts) if together else 1):
+            noise, first, *rest = given
+            found: list[Any] = []
+            for start in range(0, len(noise), len(noise) if together else 1):
                 at.value = start
-                stop = len(drafts) if together else start + 1
-                found += verifier.decide(drafts[start:stop], noise[start:stop])
+                rows = slice(start, None if together else start + 1)
+                if question == "run":
+                    found += verifier.run(first, rest[0], noise[rows])
+                else:
+                    found += verifier.decide(first[rows], noise[rows])
             connection.send(found)
         except VerifierStopped as stopped:
             connection.send(stopped)

@@ -1,58 +1,77 @@
-"""Batches of tensors as production kernels take them, and what comes back, as decisions.
+"""Arrays as production kernels take them, and what comes back, as decisions.
 
-Arrays are NumPy's, probabilities and uniforms float32, whole numbers int32 or int64 as the kernels have them.
-`torch.from_numpy` shares their memory, so a wrapper of two lines calls a kernel on the CPU; one on a GPU copies.
+Arrays are NumPy's: probabilities and uniforms float32 (float64 with `--bits 53`), whole numbers int32 or int64 as the
+kernels have them. `torch.from_numpy` shares their memory, so a wrapper of two lines calls a kernel on the CPU. Layouts
+of code that draws its own noise call it within `scripted_noise`, so PyTorch's draws are the certificate's uniforms.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from underpaint.algos.arrays import FloatArray
-from underpaint.algos.tree import Verdict
+from underpaint.algos.chance import index_of
+from underpaint.algos.tree import DraftTree, Verdict
 from underpaint.sim.certify.case import DraftRequest
+from underpaint.sim.certify.noise import NoiseExhausted, scripted_noise
 from underpaint.sim.certify.verifier import Fault, Noise, Verifier, VerifierStopped
 
 Kernel = Callable[..., Any]
 
 
-def linked(draft: DraftRequest) -> tuple[list[int], list[int]]:
+@dataclass(frozen=True, slots=True)
+class KernelVerifier(Verifier):
+    """A kernel that is called with a batch of arrays, by keyword."""
+
+    kernel: Kernel
+    bits: int = 24
+
+    @property
+    def dtype(self) -> Any:
+        """The type of probabilities and uniforms."""
+        return np.float64 if self.bits == 53 else np.float32
+
+    def call(self, **arrays: Any) -> Any:
+        """What the kernel returns; whatever it raises is a finding."""
+        try:
+            return self.kernel(**arrays)
+        except NoiseExhausted as error:
+            raise VerifierStopped(Fault("noise", str(error))) from error
+        except Exception as error:
+            raise VerifierStopped(Fault("crash", f"{type(error).__name__}: {error}")) from error
+
+
+def linked(tree: DraftTree) -> tuple[list[int], list[int]]:
     """For each node its first child and its next sibling; -1 where there is none."""
-    children = draft.tree.children()
-    first = [below[0] if below else -1 for below in children]
-    following = [-1] * draft.tree.size
+    children = tree.children()
+    following = [-1] * tree.size
     for below in children:
         for one, other in pairwise(below):
             following[one] = other
-    return first, following
+    return [below[0] if below else -1 for below in children], following
 
 
 @dataclass(frozen=True, slots=True)
-class TreeLayout:
+class TreeLayout(KernelVerifier):
     """sglang-kernel's `tree_speculative_sampling_target_only`: linked lists of children, outputs written in place.
 
     kernel(predicts [B * N] int32, accept_index [B, N] int32, accept_token_num [B] int32, candidates [B, N] int64,
     retrive_index [B, N] int64, retrive_next_token [B, N] int64, retrive_next_sibling [B, N] int64, uniform_samples
-    [B, N] float32, uniform_samples_for_final_sampling [B] float32, target_probs [B, N, V] float32, draft_probs
-    [B, N, V] float32, zeros), by keyword. predicts and accept_index start as -1. The kernel's spelling of "retrieve" is
-    kept. Point proposals alone: the kernel is told no draft distribution.
+    [B, N], uniform_samples_for_final_sampling [B], target_probs [B, N, V], draft_probs [B, N, V], zeros). predicts and
+    accept_index start as -1. The kernel's spelling of "retrieve" is kept. Point proposals alone: the kernel is told no
+    draft distribution.
     """
-
-    kernel: Kernel
-    noise: Noise = field(default="uniforms", init=False)
-    bits: int = field(default=24, init=False)
 
     def decide(self, drafts: Sequence[DraftRequest], noise: FloatArray) -> list[Verdict | Fault]:
         count, nodes, vocab_size = len(drafts), drafts[0].tree.size, drafts[0].target_probs.shape[1]
-        lists = [linked(draft) for draft in drafts]
+        lists = [linked(draft.tree) for draft in drafts]
         predicts = np.full(count * nodes, -1, dtype=np.int32)
         accept_index = np.full((count, nodes), -1, dtype=np.int32)
         accept_token_num = np.zeros(count, dtype=np.int32)
-        _called(
-            self.kernel,
+        self.call(
             predicts=predicts,
             accept_index=accept_index,
             accept_token_num=accept_token_num,
@@ -60,80 +79,72 @@ class TreeLayout:
             retrive_index=np.arange(count * nodes).reshape(count, nodes),
             retrive_next_token=np.array([first for first, _ in lists]),
             retrive_next_sibling=np.array([following for _, following in lists]),
-            uniform_samples=noise[:, :nodes].astype(np.float32),
-            uniform_samples_for_final_sampling=noise[:, nodes].astype(np.float32),
-            target_probs=np.stack([draft.target_probs for draft in drafts]).astype(np.float32),
-            draft_probs=np.zeros((count, nodes, vocab_size), dtype=np.float32),
+            uniform_samples=noise[:, :nodes].astype(self.dtype),
+            uniform_samples_for_final_sampling=noise[:, nodes].astype(self.dtype),
+            target_probs=np.stack([draft.target_probs for draft in drafts]).astype(self.dtype),
+            draft_probs=np.zeros((count, nodes, vocab_size), dtype=self.dtype),
         )
         return [
-            self._read(
-                place, nodes, draft, predicts.tolist(), accept_index[place].tolist(), int(accept_token_num[place])
-            )
+            _read_tree(place, draft.tree, predicts.tolist(), accept_index[place].tolist(), int(accept_token_num[place]))
             for place, draft in enumerate(drafts)
         ]
 
-    def _read(
-        self, place: int, nodes: int, draft: DraftRequest, predicts: list[int], accept_index: list[int], accepted: int
-    ) -> Verdict | Fault:
-        if not 0 <= accepted < nodes:
-            return Fault("bad path", f"accept_token_num is {accepted}, for a tree of {nodes - 1} drafted nodes")
-        chosen = [one - place * nodes for one in accept_index[: accepted + 1]]
-        if chosen[0] != 0:
-            return Fault("bad path", f"accept_index begins with node {chosen[0]}, not with the root")
-        if any(not 0 <= node < nodes for node in chosen):
-            return Fault("bad path", f"accept_index names nodes {chosen} of a tree of {nodes}")
-        told = [predicts[place * nodes + node] for node in chosen]
-        held = [int(draft.tree.tokens[node]) for node in chosen[1:]]
-        if told[:-1] != held:
-            return Fault("bad reply", f"predicts holds {told[:-1]} on the path, the accepted nodes hold {held}")
-        return Verdict(tuple(chosen[1:]), told[-1])
 
-    def enumerate(self, draft: DraftRequest) -> dict[Verdict, float] | Fault:
-        return _no_enumeration()
+def _read_tree(
+    place: int, tree: DraftTree, predicts: list[int], accept_index: list[int], accepted: int
+) -> Verdict | Fault:
+    nodes = tree.size
+    if not 0 <= accepted < nodes:
+        return Fault("bad path", f"accept_token_num is {accepted}, for a tree of {nodes - 1} drafted nodes")
+    chosen = [one - place * nodes for one in accept_index[: accepted + 1]]
+    if chosen[0] != 0:
+        return Fault("bad path", f"accept_index begins with node {chosen[0]}, not with the root")
+    if any(not 0 <= node < nodes for node in chosen):
+        return Fault("bad path", f"accept_index names nodes {chosen} of a tree of {nodes}")
+    emitted = [predicts[place * nodes + node] for node in chosen]
+    drafted = [int(tree.tokens[node]) for node in chosen[1:]]
+    if emitted[:-1] != drafted:
+        return Fault("bad reply", f"predicts holds {emitted[:-1]} on the path, the accepted nodes hold {drafted}")
+    return Verdict(tuple(chosen[1:]), emitted[-1])
 
 
 @dataclass(frozen=True, slots=True)
-class ChainLayout:
+class ChainLayout(KernelVerifier):
     """FlashInfer's `chain_speculative_sampling`, in its form that takes uniforms.
 
-    kernel(draft_probs [B, n, V] float32, draft_token_ids [B, n] int32, uniform_samples [B, n + 1] float32, target_probs
-    [B, n + 1, V] float32) by keyword returns output_token_ids [B, n + 1], -1 after the extra token. Uniform i is for
-    draft token i, the last one for the final draw.
+    kernel(draft_probs [B, n, V], draft_token_ids [B, n] int32, uniform_samples [B, n + 1], target_probs [B, n + 1, V])
+    returns output_token_ids [B, n + 1], -1 after the extra token. Uniform i is for draft token i, the last one for the
+    final draw.
     """
-
-    kernel: Kernel
-    noise: Noise = field(default="uniforms", init=False)
-    bits: int = field(default=24, init=False)
 
     def decide(self, drafts: Sequence[DraftRequest], noise: FloatArray) -> list[Verdict | Fault]:
         _require_chains(drafts)
-        returned = _called(
-            self.kernel,
-            draft_probs=np.stack([draft.tree.draft_probs[:-1] for draft in drafts]).astype(np.float32),
+        returned = self.call(
+            draft_probs=np.stack([draft.tree.draft_probs[:-1] for draft in drafts]).astype(self.dtype),
             draft_token_ids=np.stack([draft.tree.tokens[1:] for draft in drafts]).astype(np.int32),
-            uniform_samples=noise[:, 1:].astype(np.float32),
-            target_probs=np.stack([draft.target_probs for draft in drafts]).astype(np.float32),
+            uniform_samples=noise[:, 1:].astype(self.dtype),
+            target_probs=np.stack([draft.target_probs for draft in drafts]).astype(self.dtype),
         )
-        return _read_chains(drafts, returned)
-
-    def enumerate(self, draft: DraftRequest) -> dict[Verdict, float] | Fault:
-        return _no_enumeration()
+        return read_chains(drafts, returned)
 
 
 @dataclass(frozen=True, slots=True)
-class FlatChainLayout:
+class FlatChainLayout(KernelVerifier):
     """vLLM's `rejection_sample`: requests' draft tokens one after another, bonus tokens drawn beforehand.
 
     kernel(draft_token_ids [B * n] int32, num_draft_tokens list of B, max_spec_len, cu_num_draft_tokens [B] int32,
-    draft_probs [B * n, V] float32, target_probs [B * n, V] float32, bonus_token_ids [B, 1] int32, uniform_probs [B * n]
-    float64, exponential_noise [B, V] float32) by keyword returns output_token_ids [B, n + 1], -1 after the extra token.
-    The recovered token is the largest of residual / exponential_noise, a race of V draws, which has no quantiles in one
-    uniform; so this layout is judged by samples, its noise made from seeds.
+    draft_probs [B * n, V], target_probs [B * n, V], bonus_token_ids [B, 1] int32, uniform_probs [B * n] float64,
+    exponential_noise [B, V]) returns output_token_ids [B, n + 1], -1 after the extra token. The recovered token is the
+    largest of residual / exponential_noise, a race of V draws, which has no quantiles in one uniform; so this layout is
+    judged by samples, its noise made from seeds.
+
+    with_bonus: vLLM's second model runner and its block verification, which draw the bonus token themselves:
+    target_probs is [B * (n + 1), V], a request's last row is that after its last draft token, there are no
+    bonus_token_ids, and exponential_noise is [B, n + 1, V].
     """
 
-    kernel: Kernel
     noise: Noise = field(default="seeds", init=False)
-    bits: int = field(default=24, init=False)
+    with_bonus: bool = False
 
     def decide(self, drafts: Sequence[DraftRequest], noise: FloatArray) -> list[Verdict | Fault]:
         _require_chains(drafts)
@@ -142,42 +153,149 @@ class FlatChainLayout:
         random = np.random.default_rng(noise[:, 0].astype(np.int64))
         cumulated = np.stack([draft.target_probs[-1] for draft in drafts]).cumsum(axis=1)
         bonus = (cumulated <= random.random((count, 1)) * cumulated[:, -1:]).sum(axis=1)
-        returned = _called(
-            self.kernel,
+        last = None if self.with_bonus else -1
+        more: dict[str, Any] = {} if self.with_bonus else {"bonus_token_ids": bonus[:, None].astype(np.int32)}
+        races = (count, length + 1, vocab_size) if self.with_bonus else (count, vocab_size)
+        returned = self.call(
             draft_token_ids=np.concatenate([draft.tree.tokens[1:] for draft in drafts]).astype(np.int32),
             num_draft_tokens=[length] * count,
             max_spec_len=length,
             cu_num_draft_tokens=np.arange(1, count + 1, dtype=np.int32) * length,
-            draft_probs=np.concatenate([draft.tree.draft_probs[:-1] for draft in drafts]).astype(np.float32),
-            target_probs=np.concatenate([draft.target_probs[:-1] for draft in drafts]).astype(np.float32),
-            bonus_token_ids=bonus[:, None].astype(np.int32),
+            draft_probs=np.concatenate([draft.tree.draft_probs[:-1] for draft in drafts]).astype(self.dtype),
+            target_probs=np.concatenate([draft.target_probs[:last] for draft in drafts]).astype(self.dtype),
             uniform_probs=random.random(count * length),
             # NumPy's float32 draws can be exactly 0, which torch's `exponential_` never gives.
             exponential_noise=np.maximum(
-                random.standard_exponential((count, vocab_size), dtype=np.float32), np.finfo(np.float32).tiny
-            ),
+                random.standard_exponential(races, dtype=np.float32), np.finfo(np.float32).tiny
+            ).astype(self.dtype),
+            **more,
         )
-        return _read_chains(drafts, returned)
-
-    def enumerate(self, draft: DraftRequest) -> dict[Verdict, float] | Fault:
-        return _no_enumeration()
+        return read_chains(drafts, returned)
 
 
-LAYOUTS: Final[dict[str, Callable[[Kernel], Verifier]]] = {
-    "tree": TreeLayout,
-    "chain": ChainLayout,
-    "vllm": FlatChainLayout,
+@dataclass(frozen=True, slots=True)
+class EagleLayout(KernelVerifier):
+    """EAGLE's `evaluate_posterior`: the tree as paths from the root, its uniforms from `random.random`.
+
+    kernel(logits [P, D, V], candidates [P, D] int64, retrieve_indices [P, D] int64, logits_processor) for one request
+    returns (best_candidate, accept_length, sample_p [V]). P paths of D nodes, the root first; candidates and
+    retrieve_indices hold -1 after a path's end. logits are the logarithms of the target before its logit processors;
+    logits_processor(input_ids, scores) applies them. The extra token is drawn here, from sample_p.
+    """
+
+    def decide(self, drafts: Sequence[DraftRequest], noise: FloatArray) -> list[Verdict | Fault]:
+        return [self._one(draft, row) for draft, row in zip(drafts, noise, strict=True)]
+
+    def _one(self, draft: DraftRequest, noise: FloatArray) -> Verdict | Fault:
+        tree = draft.tree
+        paths = [[0, *tree.path_to(leaf)] for leaf in tree.leaves]
+        longest = max(map(len, paths))
+        retrieve = np.array([path + [-1] * (longest - len(path)) for path in paths])
+        with np.errstate(divide="ignore"):
+            logits = np.log(draft.raw_probs).astype(self.dtype)
+        banned = np.flatnonzero(~draft.allowed)
+
+        def logits_processor(input_ids: Any, scores: Any) -> Any:
+            scores = scores.clone() if hasattr(scores, "clone") else scores.copy()
+            scores[..., banned] = -np.inf
+            return scores
+
+        with scripted_noise(noise[1:-1], noise[-1:]):
+            returned = self.call(
+                logits=logits[retrieve],
+                candidates=np.where(retrieve < 0, -1, tree.tokens[retrieve]),
+                retrieve_indices=retrieve,
+                logits_processor=logits_processor,
+            )
+        try:
+            best, accepted, sample_p = returned
+            path = paths[int(best)]
+            row = np.asarray(sample_p, dtype=np.float64).reshape(-1)
+            token = index_of(row, float(noise[-1]))
+        except (TypeError, ValueError, IndexError) as error:
+            return Fault("bad reply", f"expected (best_candidate, accept_length, sample_p), got {error}")
+        if not 0 <= int(accepted) < longest:
+            return Fault("bad path", f"accept_length {int(accepted)}: the longest path has {longest - 1} drafted nodes")
+        if int(accepted) >= len(path):
+            return Fault("bad path", f"accept_length {int(accepted)}: path {path} ends before, the rest is padding")
+        return Verdict(tuple(path[1 : int(accepted) + 1]), token)
+
+
+@dataclass(frozen=True, slots=True)
+class TensorRTLayout(KernelVerifier):
+    """TensorRT-LLM's rejection sampling in PyTorch: one request, its noise from `torch.rand` and `multinomial`.
+
+    kernel(draft_probs [n, V], target_probs [n + 1, V], draft_tokens list of n) returns the emitted tokens, 1 to n + 1.
+    """
+
+    def decide(self, drafts: Sequence[DraftRequest], noise: FloatArray) -> list[Verdict | Fault]:
+        _require_chains(drafts)
+        return [self._one(draft, row) for draft, row in zip(drafts, noise, strict=True)]
+
+    def _one(self, draft: DraftRequest, noise: FloatArray) -> Verdict | Fault:
+        with scripted_noise(noise[1:-1], noise[-1:]):
+            returned = self.call(
+                draft_probs=draft.tree.draft_probs[:-1].astype(self.dtype),
+                target_probs=draft.target_probs.astype(self.dtype),
+                draft_tokens=draft.tree.tokens[1:].tolist(),
+            )
+        return read_chain(draft, [int(token) for token in returned])
+
+
+@dataclass(frozen=True, slots=True)
+class TransformersLayout(KernelVerifier):
+    """transformers' `_speculative_sampling`: one request of logits, its noise from `torch.rand_like` and `multinomial`.
+
+    kernel(candidate_input_ids [1, n + 1] int64, candidate_logits [1, n, V], candidate_length, new_logits [1, n + 1, V])
+    returns (valid_tokens [1, k + 1], n_matches k).
+    """
+
+    def decide(self, drafts: Sequence[DraftRequest], noise: FloatArray) -> list[Verdict | Fault]:
+        _require_chains(drafts)
+        return [self._one(draft, row) for draft, row in zip(drafts, noise, strict=True)]
+
+    def _one(self, draft: DraftRequest, noise: FloatArray) -> Verdict | Fault:
+        tree = draft.tree
+        with np.errstate(divide="ignore"):
+            rows = [np.log(one).astype(self.dtype)[None] for one in (tree.draft_probs[:-1], draft.target_probs)]
+        with scripted_noise(noise[1:-1], noise[-1:]):
+            returned = self.call(
+                candidate_input_ids=tree.tokens[None],
+                candidate_logits=rows[0],
+                candidate_length=tree.size - 1,
+                new_logits=rows[1],
+            )
+        try:
+            tokens, matches = returned
+            return read_chain(draft, np.asarray(tokens).reshape(-1)[: int(matches) + 1].tolist())
+        except (TypeError, ValueError) as error:
+            return Fault("bad reply", f"expected (valid_tokens, n_matches), got {error}")
+
+
+def _with_bonus(kernel: Kernel, bits: int = 24) -> Verifier:
+    return FlatChainLayout(kernel, bits, with_bonus=True)
+
+
+class KernelLayout(NamedTuple):
+    """A layout. open: (kernel, bits) -> the verifier. chain: whether it holds chains alone."""
+
+    open: Callable[..., Verifier]
+    chain: bool
+
+
+LAYOUTS: Final[dict[str, KernelLayout]] = {
+    "eagle": KernelLayout(EagleLayout, False),
+    "sglang": KernelLayout(TreeLayout, False),
+    "flashinfer": KernelLayout(ChainLayout, True),
+    "vllm": KernelLayout(FlatChainLayout, True),
+    "vllm-block": KernelLayout(_with_bonus, True),
+    "tensorrt-llm": KernelLayout(TensorRTLayout, True),
+    "transformers": KernelLayout(TransformersLayout, True),
 }
 
 
-def _called(kernel: Kernel, **arrays: Any) -> Any:
-    try:
-        return kernel(**arrays)
-    except Exception as error:  # whatever a kernel raises is a finding
-        raise VerifierStopped(Fault("crash", f"{type(error).__name__}: {error}")) from error
-
-
-def _read_chains(drafts: Sequence[DraftRequest], returned: Any) -> list[Verdict | Fault]:
+def read_chains(drafts: Sequence[DraftRequest], returned: Any) -> list[Verdict | Fault]:
+    """Rows [B, n + 1] of emitted tokens as decisions."""
     length = drafts[0].tree.size - 1
     rows = np.asarray(returned)
     if rows.shape != (len(drafts), length + 1) or not np.issubdtype(rows.dtype, np.integer):
@@ -186,19 +304,19 @@ def _read_chains(drafts: Sequence[DraftRequest], returned: Any) -> list[Verdict 
             f"expected whole numbers [{len(drafts)}, {length + 1}], got {rows.dtype} {list(rows.shape)}",
         )
         return [fault] * len(drafts)
-    return [_read_chain(draft, row.tolist()) for draft, row in zip(drafts, rows, strict=True)]
+    return [read_chain(draft, row.tolist()) for draft, row in zip(drafts, rows, strict=True)]
 
 
-def _read_chain(draft: DraftRequest, row: list[int]) -> Verdict | Fault:
+def read_chain(draft: DraftRequest, row: list[int]) -> Verdict | Fault:
     """Tokens that equal the draft's are accepted; the first that does not, or the last, is the extra one.
 
-    A residual may draw the drafted token itself, which only a following -1 tells from an acceptance.
+    A residual may draw the drafted token itself, which only a following -1, or the end, tells from an acceptance.
     """
     count = row.index(-1) if -1 in row else len(row)
-    if count == 0 or any(token != -1 for token in row[count:]):
-        return Fault("bad reply", f"expected tokens and then -1 to the end, got {row}")
-    held = draft.tree.tokens[1:count].tolist()
-    if row[: count - 1] != held:
+    if not 1 <= count <= draft.tree.size or any(token != -1 for token in row[count:]):
+        return Fault("bad reply", f"expected 1 to {draft.tree.size} tokens and then -1 to the end, got {row}")
+    drafted = draft.tree.tokens[1:count].tolist()
+    if row[: count - 1] != drafted:
         return Fault("bad path", f"tokens {row[:count]} do not follow the draft {draft.tree.tokens[1:].tolist()}")
     return Verdict(tuple(range(1, count)), row[count - 1])
 
@@ -206,7 +324,3 @@ def _read_chain(draft: DraftRequest, row: list[int]) -> Verdict | Fault:
 def _require_chains(drafts: Sequence[DraftRequest]) -> None:
     if any(int(above) != node for node, above in enumerate(drafts[0].tree.parents[1:])):
         raise ValueError("this layout holds chains; judge it on chains alone")
-
-
-def _no_enumeration() -> Fault:
-    raise ValueError("a layout takes uniforms, it records no decisions")

@@ -1,25 +1,55 @@
 """What a verifier does on one case: the distribution of its decisions, beside the target's."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from math import fsum, log, sqrt
+from typing import Any, Final
 
 import numpy as np
 
 from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.enumeration import total_variation
-from underpaint.algos.tree import Verdict, emitted
 from underpaint.sim.certify.case import SequenceDistribution, Tokens, VerifierCase, contexts, prefix_masses
 from underpaint.sim.certify.measurement import DistributionDifference, Effort, How, Measurement
 from underpaint.sim.certify.quantiles import TooManyBoxes, find_boxes
-from underpaint.sim.certify.verifier import Fault, Verifier, VerifierStopped, find_fault, find_impossible
+from underpaint.sim.certify.subjects import Cycles, Decisions, FaultFound, Subject, round_to_bits, rounded_drafts
+from underpaint.sim.certify.verifier import Fault, Verifier
 
-EXACT = {53: 1e-10, 24: 1e-5}
-"""The largest total variation that rounding can explain, by the bits of a uniform: float64, and float32."""
+EXACT: Final = {53: 1e-10, 24: 1e-5, 11: 4e-3, 8: 3e-2}
+"""The largest total variation that rounding can explain, by the bits of a uniform: float64, float32, float16, bfloat16.
+A few thresholds of a case, each off by a few units in the last place."""
 FALSE_ALARM = 1e-6
 """The chance that a lossless verifier fails on a case that is judged by samples."""
 MISSED = 1e-3
 """The chance that samples miss a probability that is off by the margin asked for."""
+MOST_AT_BOUNDARY = 2
+"""Samples of a token of probability 0 that a uniform of exactly 0 explains: a third one has a chance below 1e-6."""
+
+
+def measure(case: VerifierCase, verifier: Verifier, effort: Effort | None = None) -> Measurement:
+    """Find the distribution of a verifier's decisions on every draft of a case, and compare it with the target's."""
+    effort = effort or Effort()
+    bits = effort.bits or verifier.bits
+    subject: Subject
+    if verifier.noise == "session" or effort.cycles > 1:
+        subject = Cycles(case, verifier, effort.cycles)
+    else:
+        subject = Decisions(case, verifier, rounded_drafts(case, bits))
+    how: How = "decisions" if verifier.noise == "decisions" else "samples"
+    try:
+        if verifier.noise == "decisions":
+            found = subject.exact()
+            return _compared(case, subject, how, found, 0.0, sum(map(len, found)), EXACT[53])
+        if verifier.noise != "seeds":
+            how = "quantiles"
+            try:
+                return _by_quantiles(case, subject, bits, effort)
+            except TooManyBoxes:
+                how = "samples"
+        return _by_samples(case, subject, bits, verifier.noise == "seeds", effort)
+    except FaultFound as error:
+        tokens = subject.tree_tokens(error.item)
+        return Measurement(how, 1.0, 0.0, 0, fault=error.fault, fault_tokens=tokens, fault_noise=error.noise)
 
 
 def sample_size(cells: int, margin: float, false_alarm: float = FALSE_ALARM, missed: float = MISSED) -> int:
@@ -32,145 +62,113 @@ def sample_size(cells: int, margin: float, false_alarm: float = FALSE_ALARM, mis
     return int(np.ceil((sqrt(log(2 * cells / false_alarm)) + sqrt(log(1 / missed))) ** 2 / (2 * margin**2)))
 
 
-def measure(case: VerifierCase, verifier: Verifier, effort: Effort | None = None) -> Measurement:
-    """Find the distribution of a verifier's decisions on every draft of a case, and compare it with the target's."""
-    effort = effort or Effort()
-    if verifier.noise == "decisions":
-        return _by_decisions(case, verifier)
-    if verifier.noise == "seeds":
-        return _by_samples(case, verifier, effort)
+def find_bits(verifier: Verifier, case: VerifierCase) -> int:
+    """The resolution at which a function decides: 8, 11, 24 or 53 bits.
+
+    Its thresholds are found to the last bit of float64. A function that rounds what it is given decides the same on
+    both sides of every threshold where its probabilities, or its uniforms, are rounded beforehand. One that computes
+    in float32 without that shows as a total variation of float32's size.
+    """
+    if verifier.noise != "uniforms" or verifier.bits != 53:
+        return verifier.bits
+    subject = Decisions(case, verifier, case.drafts)
+
+    def ask(items: IntArray, points: IntArray) -> list[Hashable]:
+        return list(subject.ask(items, points * 2.0**-53))
+
     try:
-        return _by_quantiles(case, verifier, effort)
+        boxes = find_boxes(ask, subject.weights, subject.dims, 53, 64, 20_000).found
     except TooManyBoxes:
-        return _by_samples(case, verifier, effort)
+        return 53
+    except FaultFound:  # a uniform next to 1 is 1 in float32, which is outside what such a function takes
+        return 53 if measure(case, verifier, Effort(checks=64, bits=24)).kind == "faulty" else 24
+    items = np.array([box.item for box in boxes])
+    points = np.concatenate([[box.low for box in boxes], [box.high - 1 for box in boxes]]) * 2.0**-53
+    outcomes = [box.outcome for box in boxes] * 2
+    for bits in (8, 11, 24):
+        rounded = Decisions(case, verifier, rounded_drafts(case, bits))
+        for other, noise in ((rounded, points), (subject, np.minimum(round_to_bits(points, bits), 1.0 - 2.0**-bits))):
+            try:
+                if other.ask(np.concatenate([items, items]), noise) == outcomes:
+                    return bits
+            except FaultFound:
+                continue
+    return 24 if EXACT[53] < measure(case, verifier, Effort(checks=64)).total_variation < 2.0**-20 else 53
 
 
-def emitted_sequences(case: VerifierCase, decisions: Sequence[Mapping[Verdict, float]]) -> SequenceDistribution:
-    """The distribution of `case.length` tokens: what is emitted, then as the target goes on."""
+def emitted_sequences(
+    case: VerifierCase, subject: Subject, found: Sequence[Mapping[Any, float]]
+) -> SequenceDistribution:
+    """The distribution of `subject.length` tokens: what is emitted, then as the target goes on."""
+    shares: dict[Tokens, list[float]] = {}
+    for item, (weight, one) in enumerate(zip(subject.weights, found, strict=True)):
+        for outcome, share in one.items():
+            shares.setdefault(subject.emitted(item, outcome), []).append(weight * share)
     parts: dict[Tokens, list[float]] = {}
-    for (weight, draft), found in zip(case.drafts, decisions, strict=True):
-        for verdict, share in found.items():
-            for sequence, rest in case.continued(emitted(draft.tree, verdict)).items():
-                parts.setdefault(sequence, []).append(weight * share * rest)
-    return {sequence: fsum(shares) for sequence, shares in parts.items()}
+    for tokens, own in shares.items():
+        for sequence, rest in case.continued(tokens, subject.length).items():
+            parts.setdefault(sequence, []).append(fsum(own) * rest)
+    return {sequence: fsum(own) for sequence, own in parts.items()}
 
 
-def _by_decisions(case: VerifierCase, verifier: Verifier) -> Measurement:
-    found: list[Mapping[Verdict, float]] = []
-    for _, draft in case.drafts:
-        try:
-            shares = verifier.enumerate(draft)
-        except VerifierStopped as stopped:
-            shares = stopped.fault
-        tokens = tuple(draft.tree.tokens.tolist())
-        if isinstance(shares, Fault):
-            return Measurement("decisions", 1.0, 0.0, len(found), fault=shares, fault_tokens=tokens)
-        for verdict in shares:
-            if (fault := find_fault(draft, verdict)) is not None:
-                return Measurement("decisions", 1.0, 0.0, len(found), fault=fault, fault_tokens=tokens)
-        found.append(shares)
-    return _compared(case, "decisions", found, 0.0, sum(map(len, found)), EXACT[53])
+def _by_quantiles(case: VerifierCase, subject: Subject, bits: int, effort: Effort) -> Measurement:
+    def ask(items: IntArray, points: IntArray) -> list[Hashable]:
+        return list(subject.ask(items, points * 2.0**-bits))
 
-
-class _Faulty(Exception):
-    def __init__(self, fault: Fault, item: int, noise: tuple[float, ...]) -> None:
-        super().__init__(fault.detail)
-        self.fault, self.item, self.noise = fault, item, noise
-
-
-def _decided(case: VerifierCase, verifier: Verifier, items: IntArray, noise: FloatArray) -> list[Verdict]:
-    """The decisions, each checked on its own; `_Faulty` at the first that no verifier may make."""
-    drafts = [case.drafts[item].draft for item in items.tolist()]
-    try:
-        replies = verifier.decide(drafts, noise)
-    except VerifierStopped as stopped:
-        at = stopped.item or 0
-        raise _Faulty(stopped.fault, int(items[at]), tuple(noise[at].tolist())) from stopped
-    if len(replies) != len(drafts):
-        fault = Fault("bad reply", f"{len(drafts)} drafts got {len(replies)} decisions; each needs one")
-        raise _Faulty(fault, int(items[0]), tuple(noise[0].tolist()))
-    found: list[Verdict] = []
-    for place, (draft, reply) in enumerate(zip(drafts, replies, strict=True)):
-        wrong = reply if isinstance(reply, Fault) else find_fault(draft, reply)
-        if wrong is not None or isinstance(reply, Fault):
-            assert wrong is not None
-            raise _Faulty(wrong, int(items[place]), tuple(noise[place].tolist()))
-        found.append(reply)
-    return found
-
-
-def _faulty(case: VerifierCase, how: How, asked: int, error: _Faulty) -> Measurement:
-    tokens = tuple(case.drafts[error.item].draft.tree.tokens.tolist())
-    return Measurement(how, 1.0, 0.0, asked, fault=error.fault, fault_tokens=tokens, fault_noise=error.noise)
-
-
-def _by_quantiles(case: VerifierCase, verifier: Verifier, effort: Effort) -> Measurement:
-    asked = 0
-
-    def ask(items: IntArray, points: IntArray) -> list[Verdict]:
-        nonlocal asked
-        asked += len(items)
-        return _decided(case, verifier, items, points * 2.0**-verifier.bits)
-
-    weights = [one.weight for one in case.drafts]
-    try:
-        boxes = find_boxes(ask, weights, len(case.parents) + 1, verifier.bits, effort.checks, effort.most, effort.seed)
-    except _Faulty as error:
-        return _faulty(case, "quantiles", asked, error)
-    parts: list[dict[Verdict, list[float]]] = [{} for _ in weights]
+    boxes = find_boxes(ask, subject.weights, subject.dims, bits, effort.checks, effort.most, effort.seed)
+    parts: list[dict[Any, list[float]]] = [{} for _ in subject.weights]
     for box in boxes.found:
-        assert box.outcome is not None
-        parts[box.item].setdefault(box.outcome, []).append(box.volume(verifier.bits))
-    found: list[Mapping[Verdict, float]] = [{verdict: fsum(shares) for verdict, shares in one.items()} for one in parts]
-    measured = _compared(case, "quantiles", found, boxes.unseen, boxes.asked, EXACT[verifier.bits])
+        parts[box.item].setdefault(box.outcome, []).append(box.volume(bits))
+    found = [{outcome: fsum(shares) for outcome, shares in one.items()} for one in parts]
+    measured = _compared(case, subject, "quantiles", found, boxes.unseen, boxes.asked, EXACT[bits])
     for box in boxes.found:
-        draft = case.drafts[box.item].draft
-        if measured.fault is not None and box.outcome is not None and find_impossible(draft, box.outcome):
-            noise = tuple((box.low * 2.0**-verifier.bits).tolist())
-            return replace(measured, fault_tokens=tuple(draft.tree.tokens.tolist()), fault_noise=noise)
+        if measured.fault is not None and subject.impossible(box.item, box.outcome):
+            noise = tuple((box.low * 2.0**-bits).tolist())
+            return replace(measured, fault_tokens=subject.tree_tokens(box.item), fault_noise=noise)
     return measured
 
 
-def _by_samples(case: VerifierCase, verifier: Verifier, effort: Effort) -> Measurement:
-    wanted = prefix_masses(case.wanted)
-    cells = case.vocab_size ** (case.length + 1)
+def _by_samples(case: VerifierCase, subject: Subject, bits: int, seeds: bool, effort: Effort) -> Measurement:
+    goal = case.continued((), subject.length)
+    wanted = prefix_masses(goal)
+    cells = case.vocab_size ** (subject.length + 1)
     count = sample_size(cells, effort.margin)
     random = np.random.default_rng(effort.seed)
-    weights = np.array([one.weight for one in case.drafts])
+    weights = np.array(subject.weights)
     items = random.choice(len(weights), size=count, p=weights / weights.sum())
-    if verifier.noise == "seeds":
+    if seeds:
         noise: FloatArray = random.integers(0, 2**31, size=(count, 1)).astype(np.float64)
     else:
-        noise = random.integers(0, 1 << verifier.bits, size=(count, len(case.parents) + 1)) * 2.0**-verifier.bits
-    found: list[dict[Verdict, int]] = [{} for _ in weights]
-    try:
-        for start in range(0, count, 4096):
-            some = items[start : start + 4096]
-            for item, verdict in zip(
-                some.tolist(), _decided(case, verifier, some, noise[start : start + 4096]), strict=True
-            ):
-                found[item][verdict] = found[item].get(verdict, 0) + 1
-    except _Faulty as error:
-        return _faulty(case, "samples", count, error)
+        noise = random.integers(0, 1 << bits, size=(count, subject.dims)) * 2.0**-bits
+    found: list[dict[Any, int]] = [{} for _ in weights]
+    for start in range(0, count, 4096):
+        some = items[start : start + 4096]
+        for item, outcome in zip(some.tolist(), subject.ask(some, noise[start : start + 4096]), strict=True):
+            found[item][outcome] = found[item].get(outcome, 0) + 1
     # Shares of all samples: the drafts' weights are in them already.
     shares = [
-        {verdict: times / count / weight for verdict, times in one.items()}
+        {outcome: times / count / weight for outcome, times in one.items()}
         for one, weight in zip(found, weights, strict=True)
     ]
-    sequences = emitted_sequences(case, shares)
+    sequences = emitted_sequences(case, subject, shares)
     got = prefix_masses(sequences)
     limit = log(2 * cells / FALSE_ALARM) / count
-    far = {prefix: got.get(prefix, 0.0) for prefix in {**wanted, **got} if prefix}
-    off = [prefix for prefix, mass in far.items() if _divergence(mass, wanted.get(prefix, 0.0)) > limit]
-    apart = total_variation(sequences, case.wanted)
+    mass_of = {prefix: got.get(prefix, 0.0) for prefix in {**wanted, **got} if prefix}
+    off = [
+        prefix
+        for prefix, mass in mass_of.items()
+        if _divergence(mass, wanted.get(prefix, 0.0)) > limit
+        and (prefix in wanted or mass * count > MOST_AT_BOUNDARY + 0.5)
+    ]
+    apart = total_variation(sequences, goal)
     slack = sqrt(log(2 * cells / FALSE_ALARM) / (2 * count))
-    fault, tokens = _impossible(case, shares)
+    fault, tokens = _impossible(subject, shares)
     if not off:
         return Measurement("samples", apart, effort.margin, count, tuple(shares), None, fault, tokens)
     shortest = min(map(len, off))
-    worst = max((one for one in off if len(one) == shortest), key=lambda one: abs(far[one] - wanted.get(one, 0.0)))
-    lowest = max(0.0, *(abs(far[one] - wanted.get(one, 0.0)) - slack for one in off))
-    difference = _difference_at(case, worst[:-1], wanted, got, apart, lowest)
+    worst = max((one for one in off if len(one) == shortest), key=lambda one: abs(mass_of[one] - wanted.get(one, 0.0)))
+    lowest = max(0.0, *(abs(mass_of[one] - wanted.get(one, 0.0)) - slack for one in off))
+    difference = _difference_at(case, worst[:-1], got, apart, lowest)
     return Measurement("samples", apart, effort.margin, count, tuple(shares), difference, fault, tokens)
 
 
@@ -186,35 +184,43 @@ def _divergence(found: float, wanted: float) -> float:
 
 
 def _compared(
-    case: VerifierCase, how: How, found: list[Mapping[Verdict, float]], unseen: float, asked: int, tolerance: float
+    case: VerifierCase,
+    subject: Subject,
+    how: How,
+    found: Sequence[Mapping[Any, float]],
+    unseen: float,
+    asked: int,
+    tolerance: float,
 ) -> Measurement:
-    sequences = emitted_sequences(case, found)
-    apart = total_variation(sequences, case.wanted)
-    fault, tokens = _impossible(case, found)
+    goal = case.continued((), subject.length)
+    sequences = emitted_sequences(case, subject, found)
+    apart = total_variation(sequences, goal)
+    fault, tokens = _impossible(subject, found)
     if apart <= tolerance:
         return Measurement(how, apart, unseen, asked, tuple(found), None, fault, tokens)
-    wanted, got = prefix_masses(case.wanted), prefix_masses(sequences)
+    got = prefix_masses(sequences)
     moved: dict[Tokens, float] = {}
-    for before in contexts(case.vocab_size, case.length):
+    for before in contexts(case.vocab_size, subject.length):
         mass = got.get(before, 0.0)
-        share = case.target_row(before)
-        moved[before] = 0.5 * fsum(
-            abs(got.get((*before, token), 0.0) - mass * float(share[token])) for token in range(case.vocab_size)
-        )
+        if mass > 0.0 or not before:
+            share = case.target_row(before)
+            moved[before] = 0.5 * fsum(
+                abs(got.get((*before, token), 0.0) - mass * float(share[token])) for token in range(case.vocab_size)
+            )
     seen = [before for before, mass in moved.items() if mass > tolerance / (2 * len(moved))]
     before = max((one for one in seen if len(one) == len(seen[0])), key=lambda one: moved[one])
-    difference = _difference_at(case, before, wanted, got, apart, apart)
+    difference = _difference_at(case, before, got, apart, apart)
     return Measurement(how, apart, unseen, asked, tuple(found), difference, fault, tokens)
 
 
-def _impossible(case: VerifierCase, found: Sequence[Mapping[Verdict, float]]) -> tuple[Fault | None, Tokens]:
+def _impossible(subject: Subject, found: Sequence[Mapping[Any, float]]) -> tuple[Fault | None, Tokens]:
     """The emitted token of target probability 0 that is nearest to the root, and its tree's tokens."""
     seen: list[tuple[Fault, Tokens]] = []
     parts: list[float] = []
-    for (weight, draft), one in zip(case.drafts, found, strict=True):
-        for verdict, share in one.items():
-            if (fault := find_impossible(draft, verdict)) is not None:
-                seen.append((fault, tuple(draft.tree.tokens.tolist())))
+    for item, (weight, one) in enumerate(zip(subject.weights, found, strict=True)):
+        for outcome, share in one.items():
+            if (fault := subject.impossible(item, outcome)) is not None:
+                seen.append((fault, subject.tree_tokens(item)))
                 parts.append(weight * share)
     if not seen:
         return None, ()
@@ -223,12 +229,7 @@ def _impossible(case: VerifierCase, found: Sequence[Mapping[Verdict, float]]) ->
 
 
 def _difference_at(
-    case: VerifierCase,
-    before: Tokens,
-    wanted: Mapping[Tokens, float],
-    got: Mapping[Tokens, float],
-    apart: float,
-    lowest: float,
+    case: VerifierCase, before: Tokens, got: Mapping[Tokens, float], apart: float, lowest: float
 ) -> DistributionDifference:
     mass = got.get(before, 0.0)
     shares = tuple(got.get((*before, token), 0.0) / mass if mass > 0.0 else 0.0 for token in range(case.vocab_size))

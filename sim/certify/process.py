@@ -15,7 +15,7 @@ from underpaint.algos.tree import Verdict
 from underpaint.artifacts.strict_json import parse_json
 from underpaint.sim.certify.adapters import read_decision
 from underpaint.sim.certify.case import DraftRequest
-from underpaint.sim.certify.verifier import Fault, Noise, VerifierStopped
+from underpaint.sim.certify.verifier import Fault, Noise, Verifier, VerifierStopped
 
 LONGEST_LINE = 1 << 20
 """Bytes of a reply: the longest path and its token take a few hundred."""
@@ -23,7 +23,7 @@ BATCH = 256
 """Lines that are written before replies are waited for."""
 
 
-class ProcessVerifier:
+class ProcessVerifier(Verifier):
     """A program that reads drafts and writes decisions, in order.
 
     A line in: {"id", "tokens" [N], "parents" [N], "drawn", "draft_probs" [N, V], "target_probs" [N, V], "raw_probs"
@@ -32,14 +32,14 @@ class ProcessVerifier:
     Raises ValueError where the program cannot be started.
     """
 
-    bits = 53
-
-    def __init__(self, command: Sequence[str], noise: Noise = "uniforms", timeout: float = 10.0) -> None:
+    def __init__(
+        self, command: Sequence[str], noise: Noise = "uniforms", timeout: float = 10.0, bits: int = 53
+    ) -> None:
         if not command:
             raise ValueError(
                 "--as process: expected a command line, got an empty one; name a program and its arguments"
             )
-        self.command, self.noise, self.timeout = list(command), noise, timeout
+        self.command, self.noise, self.timeout, self.bits = list(command), noise, timeout, bits
         self._next = 0
         self._start()
 
@@ -54,9 +54,6 @@ class ProcessVerifier:
         for start in range(0, len(drafts), BATCH):
             found += self._batch(drafts[start : start + BATCH], noise[start : start + BATCH], start)
         return found
-
-    def enumerate(self, draft: DraftRequest) -> dict[Verdict, float] | Fault:
-        raise ValueError("a program takes uniforms or seeds, it records no decisions")
 
     def close(self) -> None:
         """End the program."""

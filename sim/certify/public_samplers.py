@@ -145,7 +145,7 @@ def _inverse(weights: FloatArray, uniform: float) -> int:
 class Example(NamedTuple):
     """A sampler in a production layout. report: where its slip was reported, "mutant", or "" for a right one."""
 
-    interface: Literal["tree", "chain", "vllm"]
+    interface: Literal["sglang", "flashinfer", "vllm"]
     verify: Callable[..., Any]
     summary: str
     report: str = ""
@@ -156,26 +156,26 @@ def _with(kernel: Callable[..., Any], **slips: Any) -> Callable[..., Any]:
 
 
 EXAMPLES: Final[dict[str, Example]] = {
-    "sglang-tree": Example("tree", tree_target_only, "target-only tree sampler, in SGLang's style"),
-    "flashinfer-chain": Example("chain", chain_rejection, "chain sampler, in FlashInfer's style"),
+    "sglang-tree": Example("sglang", tree_target_only, "target-only tree sampler, in SGLang's style"),
+    "flashinfer-chain": Example("flashinfer", chain_rejection, "chain sampler, in FlashInfer's style"),
     "vllm-chain": Example("vllm", flat_chain_rejection, "chain rejection sampler, in vLLM's style"),
     "sglang-tree-at-zero": Example(
-        "tree", _with(tree_target_only, at_zero=True), "accepts a token of probability 0", "SGLang #35771"
+        "sglang", _with(tree_target_only, at_zero=True), "accepts a token of probability 0", "SGLang #35771"
     ),
     "tree-mass-kept": Example(
-        "tree", _with(tree_target_only, mass_kept=True), "siblings' mass carried below an accepted node", "mutant"
+        "sglang", _with(tree_target_only, mass_kept=True), "siblings' mass carried below an accepted node", "mutant"
     ),
     "tree-rejected-drawn": Example(
-        "tree", _with(tree_target_only, own_mass_left=True), "rejected tokens stay in the final draw", "mutant"
+        "sglang", _with(tree_target_only, own_mass_left=True), "rejected tokens stay in the final draw", "mutant"
     ),
     "tree-wrong-slice": Example(
-        "tree", _with(tree_target_only, shifted=1), "judged by the next node's row", "TensorRT-LLM #15098"
+        "sglang", _with(tree_target_only, shifted=1), "judged by the next node's row", "TensorRT-LLM #15098"
     ),
     "chain-wrong-slice": Example(
-        "chain", _with(chain_rejection, shifted=1), "judged by the next position's row", "TensorRT-LLM #15098"
+        "flashinfer", _with(chain_rejection, shifted=1), "judged by the next position's row", "TensorRT-LLM #15098"
     ),
     "chain-no-residual": Example(
-        "chain", _with(chain_rejection, no_residual=True), "the target drawn after a rejection", "mutant"
+        "flashinfer", _with(chain_rejection, no_residual=True), "the target drawn after a rejection", "mutant"
     ),
     "vllm-capped-ratio": Example(
         "vllm", _with(flat_chain_rejection, capped=True), "the accept ratio cut to 0 or 1", "vLLM #13196"

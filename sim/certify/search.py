@@ -19,14 +19,17 @@ MOST_NODES = {2: 3, 3: 3, 4: 2}
 """Drafted nodes by the size of the vocabulary: a pair of siblings with a child, and not too many trees to draw."""
 
 
-def build_case(pick: Callable[[int, int], int], drawn: Drawn, chain: bool) -> VerifierCase:
-    """A case out of whole numbers; pick(low, high) gives one of low..high, and small ones give small cases."""
-    size = pick(2, 4)
-    nodes = pick(1, MOST_NODES[size])
+def build_case(pick: Callable[[int, int], int], drawn: Drawn, chain: bool, cycles: int = 1) -> VerifierCase:
+    """A case out of whole numbers; pick(low, high) gives one of low..high, and small ones give small cases.
+
+    Several cycles in a row multiply what may happen: they get one drafted node, or a pair of siblings, of few tokens.
+    """
+    size = pick(2, 4 if cycles == 1 else 3 if cycles == 2 else 2)
+    nodes = pick(1, MOST_NODES[size] if cycles == 1 else 1 if chain else 2)
     choice = DENSE if pick(0, 1) else SPARSE
     parents = [-1]
     for node in range(1, nodes + 1):
-        parents.append(node - 1 if chain else _with_room(parents, pick(0, node - 1), size))
+        parents.append(node - 1 if chain else 0 if cycles > 1 else _with_room(parents, pick(0, node - 1), size))
     banned = (pick(0, size - 1),) if pick(0, 2) == 2 and size > 2 else ()
     count = pick(1, 3)
     siblings = max(parents.count(node) for node in range(nodes + 1))
@@ -53,19 +56,19 @@ def _weights(
     return tuple(weights)
 
 
-def cases_to_judge(drawn: Drawn, chain: bool, count: int, seed: int = 0) -> list[VerifierCase]:
-    """The fixed cases and then those of a seed, `count` in all, each of two drafted nodes or more."""
-    fixed = fixed_cases(drawn, chain)[:count]
-    return [*fixed, *seeded_cases(drawn, chain, count - len(fixed), seed)]
+def cases_to_judge(drawn: Drawn, chain: bool, count: int, seed: int = 0, cycles: int = 1) -> list[VerifierCase]:
+    """The fixed cases and then those of a seed, `count` in all, each of two drafted nodes or more in one cycle."""
+    fixed = (fixed_cases(drawn, chain) if cycles == 1 else repeated_cases(drawn, chain, cycles))[:count]
+    return [*fixed, *seeded_cases(drawn, chain, count - len(fixed), seed, cycles)]
 
 
-def seeded_cases(drawn: Drawn, chain: bool, count: int, seed: int = 0) -> list[VerifierCase]:
-    """Distinct cases from a seed, each of two drafted nodes or more."""
+def seeded_cases(drawn: Drawn, chain: bool, count: int, seed: int = 0, cycles: int = 1) -> list[VerifierCase]:
+    """Distinct cases from a seed, each of two drafted nodes or more in one cycle."""
     random = np.random.default_rng([seed, 7])
     found: dict[VerifierCase, None] = {}
     while len(found) < count:
-        case = build_case(lambda low, high: int(random.integers(low, high + 1)), drawn, chain)
-        if len(case.parents) > 2:
+        case = build_case(lambda low, high: int(random.integers(low, high + 1)), drawn, chain, cycles)
+        if len(case.parents) > 2 or cycles > 1:
             found[case] = None
     return list(found)
 
@@ -158,3 +161,21 @@ def fixed_cases(drawn: Drawn, chain: bool) -> list[VerifierCase]:
         (2, line, ((1, 3), (3, 1), (1, 1)), ((3, 1), (1, 2))),
     ]
     return [VerifierCase(size, parents, drawn, *rest) for size, parents, *rest in parts if not chain or parents == line]
+
+
+def precision_case(drawn: Drawn) -> VerifierCase:
+    """A small case of which no probability and no ratio is a short binary number: its thresholds show the precision."""
+    return VerifierCase(2, (-1, 0), drawn, ((3, 8), (9, 4)), ((7, 5), (2, 9)))
+
+
+def repeated_cases(drawn: Drawn, chain: bool, cycles: int) -> list[VerifierCase]:
+    """Fixed cases for several cycles in a row: rows that depend on the tokens before, zeros, and siblings."""
+    two = [
+        VerifierCase(2, (-1, 0), drawn, ((1, 3), (3, 1), (1, 1)), ((3, 1), (1, 2))),
+        VerifierCase(2, (-1, 0), drawn, ((0, 1), (2, 3)), ((1, 1), (1, 0))),
+    ]
+    if cycles == 2:
+        two.append(VerifierCase(3, (-1, 0), drawn, ((3, 2, 5), (1, 5, 2)), ((5, 1, 3), (2, 1, 4))))
+    if not chain:
+        two.append(VerifierCase(2, (-1, 0, 0), drawn, ((1, 3), (3, 1), (1, 1)), ((3, 1), (1, 2))))
+    return two

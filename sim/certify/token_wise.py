@@ -8,7 +8,7 @@ import numpy as np
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.tree import Verdict
 from underpaint.sim.certify.case import DraftRequest
-from underpaint.sim.certify.verifier import Fault, Noise
+from underpaint.sim.certify.verifier import Fault, Noise, Verifier
 
 
 def offered_by(draft: DraftRequest, node: int, token: int, tried: Sequence[int]) -> FloatArray:
@@ -85,7 +85,7 @@ class TokenWiseWalk:
 
 
 @dataclass(frozen=True, slots=True)
-class InProcess:
+class InProcess(Verifier):
     """A callable as a verifier, in this process: for verifiers of our own, which neither crash nor hang."""
 
     verify: Callable[[DraftRequest, FloatArray], Verdict]
@@ -94,6 +94,3 @@ class InProcess:
 
     def decide(self, drafts: Sequence[DraftRequest], noise: FloatArray) -> list[Verdict | Fault]:
         return [self.verify(draft, row) for draft, row in zip(drafts, noise, strict=True)]
-
-    def enumerate(self, draft: DraftRequest) -> dict[Verdict, float] | Fault:
-        raise ValueError("this verifier takes uniforms, it records no decisions")

@@ -2,17 +2,17 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, TypeAlias
 
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.tree import Verdict
-from underpaint.sim.certify.case import DraftRequest
+from underpaint.sim.certify.case import DraftRequest, Tokens, VerifierCase
 
-Noise: TypeAlias = Literal["uniforms", "decisions", "seeds"]
+Noise: TypeAlias = Literal["uniforms", "decisions", "seeds", "session"]
 """Where a verifier's randomness comes from: uniforms handed in, decisions that are recorded (`chance.flip` and
-`chance.draw`), or a seed for a generator of its own."""
+`chance.draw`), or a seed for a generator of its own. A session takes the uniforms of whole cycles and drafts too."""
 
-FaultKind: TypeAlias = Literal["crash", "hang", "bad reply", "bad token", "bad path", "impossible token"]
+FaultKind: TypeAlias = Literal["crash", "hang", "noise", "bad reply", "bad token", "bad path", "impossible token"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,31 +34,58 @@ class VerifierStopped(Exception):
         self.item = item
 
 
-class Verifier(Protocol):
-    """Decides drafts, each with its own noise."""
+class Verifier:
+    """What is judged. A kind of verifier overrides the one method that its `noise` names.
 
-    @property
-    def noise(self) -> Noise:
-        """What the verifier draws with: uniforms that it is handed, or its own generator."""
-        ...
+    noise: what it draws with; see `Noise`.
+    bits: its uniforms are whole multiples of 2 ** -bits: 53 in float64, 24 in float32, 11 in float16, 8 in bfloat16.
+    """
 
-    @property
-    def bits(self) -> int:
-        """Uniforms are whole multiples of 2 ** -bits: 53 in float64, 24 in float32."""
-        ...
+    noise: Noise = "uniforms"
+    bits: int = 53
 
     def decide(self, drafts: Sequence[DraftRequest], noise: FloatArray) -> list[Verdict | Fault]:
-        """One decision a draft.
+        """Decide each draft with its own noise ("uniforms" and "seeds").
 
-        noise: with "uniforms" float64 [M, N + 1] in [0, 1): column i is node i's accept uniform (column 0: the
-        root's, which layouts with one uniform per parent use), the last is for the final draw. With "seeds" whole
-        numbers [M, 1]. Raises VerifierStopped where it crashed or hung as a whole.
+        Args:
+            drafts: M drafts.
+            noise: [M, N + 1] float64 in [0, 1): column i is node i's accept uniform (column 0: the root's, which
+                layouts with one uniform per parent use), the last is for the final draw. With "seeds": whole numbers
+                [M, 1].
+
+        Returns:
+            One decision a draft.
+
+        Raises:
+            VerifierStopped: It crashed or hung as a whole.
         """
-        ...
+        raise ValueError(f"this verifier draws by {self.noise}, it decides no draft by uniforms")
 
     def enumerate(self, draft: DraftRequest) -> dict[Verdict, float] | Fault:
-        """The exact distribution of its decisions on one draft; called only where noise is "decisions"."""
-        ...
+        """The exact distribution of its decisions on one draft ("decisions")."""
+        raise ValueError(f"this verifier draws by {self.noise}, it records no decisions")
+
+    def enumerate_run(self, case: VerifierCase, cycles: int) -> dict[Tokens, float] | Fault:
+        """The exact distribution of the tokens of `cycles` cycles in a row, draft included ("decisions")."""
+        raise ValueError(f"this verifier draws by {self.noise}, it records no decisions")
+
+    def run(self, case: VerifierCase, cycles: int, noise: FloatArray) -> list[Tokens | Fault]:
+        """The tokens of `cycles` cycles in a row, drafted and verified by the verifier ("session").
+
+        Args:
+            case: The target and the drafter, as tables.
+            cycles: Cycles in a row, at least 1.
+            noise: [M, cycles * K] float64 in [0, 1), see `session_uniforms` for K.
+
+        Returns:
+            The emitted tokens of each of the M runs.
+        """
+        raise ValueError(f"this verifier draws by {self.noise}, it drafts nothing")
+
+
+def session_uniforms(case: VerifierCase) -> int:
+    """How many uniforms a session takes in a cycle: one a drafted token, one an accept test, one for the last draw."""
+    return 2 * (len(case.parents) - 1) + 1
 
 
 def find_fault(draft: DraftRequest, verdict: Verdict) -> Fault | None:
@@ -73,6 +100,18 @@ def find_fault(draft: DraftRequest, verdict: Verdict) -> Fault | None:
         node = kept
     if not 0 <= verdict.token < vocab_size:
         return Fault("bad token", f"token {verdict.token} is outside the vocabulary of {vocab_size}", node)
+    return None
+
+
+def find_impossible_token(case: VerifierCase, tokens: Tokens) -> Fault | None:
+    """Which token of a run has target probability 0 after those before it; None if none has."""
+    for place, token in enumerate(tokens):
+        if case.target_row(tokens[:place])[token] <= 0.0:
+            return Fault(
+                "impossible token",
+                f"token {token} is emitted after {list(tokens[:place])}, its target probability is 0",
+                0,
+            )
     return None
 
 

@@ -8,6 +8,7 @@ from typing import ParamSpec, TypeVar
 from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.chance import sampling
 from underpaint.algos.protocols import Grid
+from underpaint.algos.spatial.target import Feed, GridTarget
 from underpaint.algos.step import Scored, decode
 from underpaint.algos.tree import DraftTree, Verdict
 from underpaint.sim.batched.decoding import Scheme, make_scheme
@@ -68,6 +69,28 @@ class _TimedDrafter:
 
     def commit(self, tree: DraftTree, verdict: Verdict, scored: Scored) -> None:
         self.timer.during(self.drafter.commit, tree, verdict, scored)
+
+
+@dataclass(slots=True)
+class TimedGridTarget:
+    """A `GridTarget` whose seconds are counted."""
+
+    target: GridTarget
+    timer: ModelTimer
+    vocab_size: int = field(init=False)
+    grid: Grid = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.vocab_size, self.grid = self.target.vocab_size, self.target.grid
+
+    def begin(self) -> FloatArray:
+        return self.timer.during(self.target.begin)
+
+    def score(self, feed: Feed) -> FloatArray:
+        return self.timer.during(self.target.score, feed)
+
+    def commit(self, rows: IntArray) -> None:
+        self.timer.during(self.target.commit, rows)
 
 
 def overhead_ms(model: TableModel, scheme: Scheme | None, images: int, max_nodes: int) -> float:

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from underpaint.artifacts.cost_curve import CostCurveFile
 from underpaint.artifacts.results import read_results
+from underpaint.sim.replay.predict_rows import SETTINGS
 from underpaint.sim.replay.trace import Trace
 
 
@@ -28,8 +29,12 @@ def load_comparison(path: Path) -> Comparison:
         rows = {row["method"]: row for row in held["rows"]}
         methods = {name: settings["methods"][name] for name in rows}
         for method, row in rows.items():
-            for name in ("speedup", "tokens_per_cycle", "mean_depth") if "policy" in methods[method] else ():
+            recipe = methods[method]
+            counted = ("tokens_per_cycle", "mean_depth") if "policy" in recipe else ("drafter_nfe",)
+            for name in ("target_nfe", "speedup", *counted):
                 float(row[name])
+            for name in SETTINGS if recipe.get("loop") == "mulo" else ():
+                recipe["settings"][name]
         return Comparison(methods, rows, frozenset(settings["prompts"]), sampler, held["model"])
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} is no comparison ({error!r}); write one with `underpaint compare --json`") from error

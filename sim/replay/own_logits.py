@@ -29,7 +29,7 @@ def trace_of_own(paths: Sequence[Path], sampling: SamplingParams, grid: Grid | N
 
     - `tokens` [I, C], integers from 0 to V - 1: the drawn images.
     - `target_logits` [I, C, V] or `target_probs`: what each cell's token was drawn from, guidance applied.
-    - `draft_logits` [I, D, C, V] or `draft_probs`: row d is what the drafter says of a cell when it stands d
+    - `draft_logits` [I, D, C, V] or `draft_probs`, optional: row d is what the drafter says of a cell when it stands d
       tokens past the root. Cells up to d have no such draft; their rows are not read.
     - `codebook` [V, E], optional: for rules that pool over nearest codes. The first file's counts.
     - `grid` [2], optional: rows and columns; `grid` of this function does as well.
@@ -42,7 +42,7 @@ def trace_of_own(paths: Sequence[Path], sampling: SamplingParams, grid: Grid | N
         keep: Likeliest tokens kept of each distribution, >= 1.
 
     Returns:
-        A trace. It has no codebook (E is 0) where the files have none.
+        A trace. It has no drafter (D is 0) and no codebook (E is 0) where the files have none.
 
     Raises:
         ValueError: A file misses an array, has one of another shape or with NaN, rows that do not sum to 1, or sizes
@@ -79,7 +79,10 @@ class _OwnFile:
 
     def __init__(self, arrays: ArrayFile, grid: Grid | None, sampling: SamplingParams) -> None:
         self._sampling = sampling
-        target_name, draft_name = _one_of(arrays, "target"), _one_of(arrays, "draft")
+        target_name = _one_of(arrays, "target")
+        if target_name is None:
+            raise ValueError("expected an array target_logits or target_probs, got neither")
+        draft_name = _one_of(arrays, "draft")
         self.tokens = arrays.read("tokens", ArrayForm("whole", 2, 0, _MOST_CODES)).astype(np.int64)
         images, cells = self.tokens.shape
         self._target = arrays.read(target_name, ArrayForm("real", 3))
@@ -89,13 +92,13 @@ class _OwnFile:
         if int(self.tokens.max()) >= codes:
             raise ValueError(f"tokens: expected 0 to {codes - 1}, the codes of {target_name}, got {self.tokens.max()}")
         # Cells that no draft reaches may hold anything, NaN too: rows are checked when they are read.
-        self._draft = arrays.read(draft_name, _UNREAD)
+        self._draft = np.zeros((images, 0, cells, codes)) if draft_name is None else arrays.read(draft_name, _UNREAD)
         shape = self._draft.shape
-        if self._draft.ndim != 4 or (*shape[:1], *shape[2:]) != (images, cells, codes) or not 0 < shape[1] < cells:
+        if self._draft.ndim != 4 or (*shape[:1], *shape[2:]) != (images, cells, codes) or shape[1] >= cells:
             raise ValueError(
-                f"{draft_name}: expected [{images}, D, {cells}, {codes}] with D from 1 to {cells - 1}, got {shape}"
+                f"{draft_name}: expected [{images}, D, {cells}, {codes}] with D below {cells}, got {shape}"
             )
-        self._target_name, self._draft_name = target_name, draft_name
+        self._target_name, self._draft_name = target_name, draft_name or ""
         own = arrays.read("grid", ArrayForm("whole", 1, 1, 1 << 12)).tolist() if "grid" in arrays else None
         rows = tuple(grid) if grid is not None else tuple(own or ())
         if len(rows) != 2 or rows[0] * rows[1] != cells:
@@ -163,9 +166,8 @@ class _AnyForm(ArrayForm):
 _UNREAD: Final = _AnyForm()
 
 
-def _one_of(arrays: ArrayFile, part: str) -> str:
-    names = [f"{part}_{kind}" for kind in _PAIRS]
-    given = [name for name in names if name in arrays]
-    if len(given) != 1:
-        raise ValueError(f"expected an array {names[0]} or {names[1]}, got {'both' if given else 'neither'}")
-    return given[0]
+def _one_of(arrays: ArrayFile, part: str) -> str | None:
+    names = [f"{part}_{kind}" for kind in _PAIRS if f"{part}_{kind}" in arrays]
+    if len(names) > 1:
+        raise ValueError(f"expected {names[0]} or {names[1]}, got both; leave one out")
+    return names[0] if names else None

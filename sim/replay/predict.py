@@ -16,8 +16,11 @@ from underpaint.sim.latency.models import MeasuredCosts
 from underpaint.sim.latency.overhead import overhead_ms
 from underpaint.sim.latency.run_times import InCycleTimes
 from underpaint.sim.replay.comparison import Comparison, check_belong
+from underpaint.sim.replay.predict_fronts import row_fronts
+from underpaint.sim.replay.predict_rows import rows_for, run_rows
+from underpaint.sim.replay.row_trace import drafting
 from underpaint.sim.replay.trace import Trace, replay
-from underpaint.sim.report.statistics import Estimate, Runs, mean_depth, times_faster, tokens_per_cycle
+from underpaint.sim.report.statistics import Estimate, Runs, mean_depth, ratio, times_faster, tokens_per_cycle
 from underpaint.sim.synthetic.table_model import TableModel
 
 PLAIN = "ar"
@@ -28,7 +31,8 @@ SPEEDUP_TOLERANCE = 0.15
 class Predicted(NamedTuple):
     """One method. measured_*: of the comparison; errors are predicted / measured - 1.
 
-    A cycle is a draft and a target pass.
+    A cycle is a draft and a target pass; where cells are decided in any order (ZipAR, MuLo-SD), it is a target pass, at
+    a depth of as many passes of the low-resolution model, 0 where nothing is drafted.
     tokens_chance: half the 95 % interval of the error in tokens per cycle that prompts, which are others in trace and
     comparison, make by themselves. overhead_ms: of the host, a cycle.
     """
@@ -67,19 +71,26 @@ def predict(
     """Methods of a comparison; each by its own loop over the replayed trace.
 
     seeds: decodings of each recorded image. in_cycle: costs measured inside cycles of trees, which `costs` gives way to
-    there. Without them the host's share of a cycle is timed here, on the machine that predicts, so that is the machine
-    that the cost curve and the comparison should be of; a curve that holds an overhead keeps it.
+    there. Without them, and always for ZipAR and MuLo-SD, the host's share of a cycle is timed here, on the machine
+    that predicts, so that is the machine that the cost curve and the comparison should be of; a curve that holds an
+    overhead keeps it.
     methods: None takes all that the trace says enough of.
     Raises ValueError where trace and comparison do not belong together, or on a method that cannot be predicted.
     """
     check_belong(trace, comparison)
-    names = predicted(comparison, methods)
+    names = predicted(comparison, trace, methods)
     model = replay(trace)
     price = _Repeated(model, costs, max_nodes) if in_cycle is None else _Within(InCycleTimes(in_cycle))
     plain_ms = price.plain_ms
     found = []
     for name in names:
         recipe, row = comparison.methods[name], comparison.rows[name]
+        if recipe.get("loop") == "zipar":
+            found.append(_fronts(name, comparison, model, costs, plain_ms))
+            continue
+        if recipe.get("loop") == "mulo":
+            found.append(_rows(name, comparison, trace, costs, plain_ms, seeds, seed))
+            continue
         parts = (recipe["policy_settings"], recipe["rule_settings"])
         scheme = make_scheme(model, recipe["policy"], recipe["rule"], *parts)
         chains = in_cycle is not None and in_cycle.fuses_chains
@@ -152,9 +163,9 @@ class _Repeated:
         return overhead_ms(self.model, scheme, images, self.max_nodes) if timed else self.costs.overhead_ms
 
 
-def predicted(comparison: Comparison, methods: Sequence[str] | None) -> tuple[str, ...]:
+def predicted(comparison: Comparison, trace: Trace, methods: Sequence[str] | None) -> tuple[str, ...]:
     """Those asked for, or all that the trace says enough of; ValueError where one is not there, or says why not."""
-    reasons = unpredictable(comparison)
+    reasons = unpredictable(comparison, trace)
     if methods is None:
         return tuple(name for name in comparison.methods if name != PLAIN and name not in reasons)
     for name in methods:
@@ -166,13 +177,13 @@ def predicted(comparison: Comparison, methods: Sequence[str] | None) -> tuple[st
     return tuple(methods)
 
 
-def unpredictable(comparison: Comparison) -> Mapping[str, str]:
-    """The methods of a comparison that a trace does not say enough of, and why."""
-    reasons = {name: _reason(recipe) for name, recipe in comparison.methods.items()}
+def unpredictable(comparison: Comparison, trace: Trace) -> Mapping[str, str]:
+    """The methods of a comparison that the trace does not say enough of, and why."""
+    reasons = {name: _reason(name, recipe, trace) for name, recipe in comparison.methods.items()}
     return {name: reason for name, reason in reasons.items() if reason}
 
 
-def _reason(recipe: Mapping[str, Any]) -> str:
+def _reason(name: str, recipe: Mapping[str, Any], trace: Trace) -> str:
     """Empty where there is none."""
     if "skipping" in recipe:
         return "some of its cycles are not verified, and what the target says behind those tokens is in no trace"
@@ -180,4 +191,54 @@ def _reason(recipe: Mapping[str, Any]) -> str:
         return "its Jacobi windows read the target behind tokens that no trace holds; windows=0 leaves them out"
     if "drawn" in recipe and recipe["policy_settings"].get("siblings", 1):
         return "no replay draws siblings beside trees of likeliest tokens; siblings=0 leaves them out"
-    return "" if "policy" in recipe else f"no replay has its loop, '{recipe.get('loop')}'"
+    if "policy" in recipe:
+        return ""
+    loop, settings = recipe.get("loop"), recipe.get("settings", {})
+    if loop not in ("zipar", "mulo"):
+        return f"no replay has its loop, '{loop}'"
+    if settings["adaptive"]:
+        return "its adaptive window tests distributions that change as a row above grows, which no trace holds"
+    if loop == "mulo" and rows_for(trace, settings) is None:
+        by = ", ".join(f"{setting} {value}" for setting, value in drafting(settings).items())
+        return (
+            f"the trace holds no rows drafted by its settings ({by}); record them with `underpaint trace --methods "
+            f"{name}` and the comparison's own --set"
+        )
+    return ""
+
+
+def _rows(
+    name: str, comparison: Comparison, trace: Trace, costs: MeasuredCosts, one_ms: float, seeds: int, seed: int
+) -> Predicted:
+    """MuLo-SD; `one_ms`: a plain step."""
+    settings, row = comparison.methods[name]["settings"], comparison.rows[name]
+    drafted = rows_for(trace, settings)
+    assert drafted is not None
+    runs = run_rows(trace, drafted, settings, seeds, seed)
+    cells = np.full(runs.passes.size, runs.decodings * trace.grid.cells)
+    tokens = ratio(cells, runs.passes)
+    nfe, low_nfe = float(row["target_nfe"]), float(row["drafter_nfe"])
+    return Predicted(
+        name,
+        tokens,
+        trace.grid.cells / nfe,
+        tokens.half_width * sqrt(1.0 + cells.size / len(comparison.prompts)),
+        float(runs.low_passes.sum() / runs.passes.sum()),
+        low_nfe / nfe,
+        ratio(cells * one_ms, runs.image_ms(costs)),
+        float(row["speedup"]),
+        costs.overhead_ms or runs.host_ms,
+    )
+
+
+def _fronts(name: str, comparison: Comparison, model: TableModel, costs: MeasuredCosts, one_ms: float) -> Predicted:
+    """ZipAR with a fixed window; `one_ms`: a plain step."""
+    grid, row = model.grid, comparison.rows[name]
+    window = comparison.methods[name]["settings"]["window"]
+    fronts = row_fronts(grid, model.vocab_size, grid.width if window is None else window)
+    own = costs.overhead_ms or fronts.overhead_ms
+    tokens = grid.cells / fronts.passes.size
+    gain = grid.cells * one_ms / float(costs.cells_ms(fronts.passes).sum() + fronts.passes.size * own)
+    exact = (Estimate(*(value,) * 3) for value in (tokens, gain))
+    measured = grid.cells / float(row["target_nfe"])
+    return Predicted(name, next(exact), measured, 0.0, 0.0, 0.0, next(exact), float(row["speedup"]), own)

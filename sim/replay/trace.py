@@ -6,7 +6,7 @@ the cell (and, for the drafter, on how many tokens past the root it is), not on 
 
 import io
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,6 +24,8 @@ from underpaint.algos.tree import Verdict, root_only
 from underpaint.artifacts.arrays import ArrayFile
 from underpaint.artifacts.manifest import write_beside
 from underpaint.artifacts.strict_json import build_typed, check_format
+from underpaint.sim.replay.row_trace import ARRAYS as ROW_ARRAYS
+from underpaint.sim.replay.row_trace import RowTrace
 from underpaint.sim.replay.trace_values import TraceHead, array_forms, check_values
 from underpaint.sim.synthetic.table_model import TableModel
 
@@ -46,9 +48,9 @@ class Trace:
         likeliest, a distribution is taken as even over the rest.
     target_entropy: [I, C] nats; draft_entropy: [I, D, C]. neighbour_mass: [I, C], the target's mass on the drawn code
         and its MOST_CODES_NEAR nearest. acceptance: [I, D, C], the overlap 1 - TV of the full distributions.
-    codebook: [V, E].
+    codebook: [V, E]. rows: what low-resolution models drafted for the images, one way of drafting each.
 
-    E is 0 where there is no codebook.
+    D is 0 where there is no drafter, and E is 0 where there is no codebook.
     """
 
     about: Mapping[str, Any]
@@ -64,6 +66,7 @@ class Trace:
     neighbour_mass: FloatArray
     acceptance: FloatArray
     codebook: FloatArray
+    rows: tuple[RowTrace, ...] = ()
 
     def __post_init__(self) -> None:
         images, cells = self.tokens.shape
@@ -86,6 +89,9 @@ class Trace:
                 f"trace: expected {self.grid.cells} cells and {self.vocab_size} codes, got {cells} and "
                 f"{self.codebook.shape[0]}; record it again"
             )
+        for one in self.rows:
+            if one.drafts.shape != (images, cells):
+                raise ValueError(f"trace: expected drafted rows {(images, cells)}, got {one.drafts.shape}")
 
 
 class DrawnImage(NamedTuple):
@@ -150,8 +156,8 @@ class Recorder:
     """Collects images into a trace, keeping the `keep` likeliest tokens of each distribution."""
 
     def __init__(self, codebook: FloatArray, neighbours: IntArray, depths: int = 5, keep: int = 128) -> None:
-        if depths < 1 or keep < 1:
-            raise ValueError(f"trace: expected depths >= 1 and keep >= 1, got {depths} and {keep}")
+        if depths < 0 or keep < 1:
+            raise ValueError(f"trace: expected depths >= 0 and keep >= 1, got {depths} and {keep}")
         self._codebook, self._near = codebook, neighbours[:, :MOST_CODES_NEAR]
         self._depths, self._keep = depths, min(keep, codebook.shape[0])
         self._parts: dict[str, list[Any]] = {name: [] for name in _ARRAYS if name != "codebook"}
@@ -178,15 +184,15 @@ class Recorder:
             drafted: `[D, C, V]` float64, the drafter's, by tokens past the root.
         """
         self._grid = grid
-        cells = np.arange(tokens.size)
+        cells, shape = np.arange(tokens.size), (self._depths, tokens.size, min(self._keep, distributions.shape[1]))
         likeliest, proposed = top(distributions, self._keep), [top(row, self._keep) for row in drafted]
         near = distributions[cells[:, None], self._near[tokens]].sum(axis=1) + distributions[cells, tokens]
         for name, value in (
             ("tokens", tokens),
             ("target_tokens", likeliest.tokens),
             ("target_probs", likeliest.probs),
-            ("draft_tokens", np.stack([one.tokens for one in proposed])),
-            ("draft_probs", np.stack([one.probs for one in proposed])),
+            ("draft_tokens", np.array([one.tokens for one in proposed], dtype=np.int64).reshape(shape)),
+            ("draft_probs", np.array([one.probs for one in proposed]).reshape(shape)),
             ("target_entropy", entropy(distributions)),
             ("draft_entropy", entropy(drafted)),
             ("neighbour_mass", near),
@@ -194,26 +200,29 @@ class Recorder:
         ):
             self._parts[name].append(value)
 
-    def trace(self, about: Mapping[str, Any]) -> Trace:
-        """What was recorded; ValueError if nothing was."""
+    def trace(self, about: Mapping[str, Any], rows: Sequence[RowTrace] = ()) -> Trace:
+        """What was recorded, with rows drafted for the same images; ValueError if nothing was."""
         if not self._parts["tokens"]:
             raise ValueError("trace: nothing was recorded; add an image first")
         stacked = {name: np.stack(parts) for name, parts in self._parts.items()}
         codebook = self._codebook.astype(np.float32)
-        return Trace(dict(about), self._grid, codebook.shape[0], codebook=codebook, **stacked)
+        return Trace(dict(about), self._grid, codebook.shape[0], codebook=codebook, rows=tuple(rows), **stacked)
 
 
 def save(trace: Trace, path: Path) -> None:
     """Write a trace as .npz, beside its place first, then into it."""
     head = {"format": FORMAT, "about": trace.about, "grid": list(trace.grid), "vocab_size": trace.vocab_size}
+    head["rows"] = [{"settings": one.settings, "rows_per_cycle": one.rows_per_cycle} for one in trace.rows]
     arrays: dict[str, Any] = {name: _narrow(getattr(trace, name)) for name in _ARRAYS}
+    for place, one in enumerate(trace.rows):
+        arrays.update({_row_array(place, name): _narrow(getattr(one, name)) for name in ROW_ARRAYS})
     held = io.BytesIO()
     np.savez_compressed(held, head=np.array(json.dumps(head, sort_keys=True)), **arrays)
     write_beside(path, held.getvalue())
 
 
 def load(path: Path) -> Trace:
-    """A trace from .npz.
+    """A trace from .npz, with or without drafted rows.
 
     Raises ValueError where the file is none or of another format, OSError where there is none.
     """
@@ -224,12 +233,24 @@ def load(path: Path) -> Trace:
             check_format(written, FORMAT, "record it again")
             head = build_typed(TraceHead, told, "head")
             forms = array_forms(head.vocab_size)
+            rows = tuple(
+                RowTrace(
+                    settings=one.settings,
+                    rows_per_cycle=one.rows_per_cycle,
+                    **{name: _wide(held.read(_row_array(place, name), forms[name])) for name in ROW_ARRAYS},
+                )
+                for place, one in enumerate(head.rows)
+            )
             arrays = {name: _wide(held.read(name, forms[name])) for name in _ARRAYS}
-        trace = Trace(about=head.about, grid=Grid(*head.grid), vocab_size=head.vocab_size, **arrays)
+        trace = Trace(about=head.about, grid=Grid(*head.grid), vocab_size=head.vocab_size, rows=rows, **arrays)
         check_values(trace)
     except ValueError as error:
         raise ValueError(f"{path} is no trace ({error}); record one with `underpaint trace`") from error
     return trace
+
+
+def _row_array(place: int, name: str) -> str:
+    return f"rows{place}_{name}"
 
 
 def _narrow(array: NDArray[Any]) -> NDArray[Any]:
@@ -287,8 +308,8 @@ class Statistics(NamedTuple):
 
 def statistics(trace: Trace) -> Statistics:
     """The statistics of a trace, over the cells that a draft reached: none is of the first cell."""
-    if not trace.codebook.shape[1]:
-        raise ValueError("a synthetic model is fitted to distances of codes too; the trace lacks a codebook")
+    if not trace.acceptance.shape[1] or not trace.codebook.shape[1]:
+        raise ValueError("a synthetic model is fitted to target, drafter and codebook; the trace lacks one of them")
     by_depth = [trace.acceptance[:, depth, depth + 1 :] for depth in range(trace.acceptance.shape[1])]
     first, *later = (cells.reshape(-1) for cells in by_depth if cells.size)
     return Statistics(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import numpy as np
 
 from underpaint.algos.arrays import FloatArray, IntArray
+from underpaint.algos.tree import NO_TOKEN
 from underpaint.artifacts.arrays import ArrayForm
 from underpaint.artifacts.strict_json import Within
 
@@ -25,6 +26,14 @@ _MOST_CODES: Final = 1 << 24
 
 
 @dataclass(frozen=True, slots=True)
+class RowsHead:
+    """What the head of a trace says of rows drafted in one way; see `RowTrace`."""
+
+    settings: Mapping[str, Any]
+    rows_per_cycle: Annotated[int, Within(1, _MOST_SIDE)]
+
+
+@dataclass(frozen=True, slots=True)
 class TraceHead:
     """The JSON beside the arrays of a trace; see `Trace`."""
 
@@ -32,6 +41,7 @@ class TraceHead:
     about: Mapping[str, Any]
     grid: tuple[Annotated[int, Within(1, _MOST_SIDE)], Annotated[int, Within(1, _MOST_SIDE)]]
     vocab_size: Annotated[int, Within(1, _MOST_CODES)]
+    rows: tuple[RowsHead, ...] = ()
 
     def __post_init__(self) -> None:
         model = self.about.get("model", {})
@@ -43,10 +53,10 @@ class TraceHead:
 
 
 def array_forms(vocab_size: int) -> dict[str, ArrayForm]:
-    """The form of every array in a trace of that many codes; see `Trace`."""
+    """The form of every array in a trace of that many codes; see `Trace` and `RowTrace`."""
 
-    def tokens(dimensions: int) -> ArrayForm:
-        return ArrayForm("whole", dimensions, 0, vocab_size - 1)
+    def tokens(dimensions: int, low: int = 0) -> ArrayForm:
+        return ArrayForm("whole", dimensions, low, vocab_size - 1)
 
     def shares(dimensions: int) -> ArrayForm:
         return ArrayForm("real", dimensions, -_ROUNDING, 1.0 + _ROUNDING)
@@ -65,6 +75,10 @@ def array_forms(vocab_size: int) -> dict[str, ArrayForm]:
         "neighbour_mass": shares(2),
         "acceptance": shares(3),
         "codebook": ArrayForm("real", 2, -_LARGEST, _LARGEST),
+        "drafts": tokens(2, NO_TOKEN),
+        "distribution_tokens": tokens(3),
+        "distribution_probs": shares(3),
+        "low_passes": ArrayForm("whole", 2, 0, 1 << 20),
     }
 
 
@@ -73,9 +87,10 @@ def check_values(trace: Trace) -> None:
     pairs = [
         ("target", trace.target_tokens, trace.target_probs),
         ("draft", trace.draft_tokens, trace.draft_probs),
+        *(("distribution", one.distribution_tokens, one.distribution_probs) for one in trace.rows),
     ]
-    if 0 in trace.tokens.shape or 0 in trace.draft_probs.shape:
-        raise ValueError(f"expected at least one image, depth and token, got shape {trace.draft_probs.shape}")
+    if 0 in trace.target_probs.shape:
+        raise ValueError(f"expected at least one image, cell and token, got shape {trace.target_probs.shape}")
     for name, tokens, probs in pairs:
         _check_likeliest(name, tokens, probs, trace.vocab_size)
 

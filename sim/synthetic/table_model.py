@@ -53,7 +53,7 @@ class TableModel:
             raise ValueError(f"table model: contexts reach row {largest}, the tables hold {rows}")
         for what, distributions in (("target", self.target), ("draft", self.draft)):
             sums = distributions.sum(axis=-1)
-            if not np.all(np.abs(sums - 1.0) < 1e-4) or float(distributions.min()) < 0.0:
+            if not np.all(np.abs(sums - 1.0) < 1e-4) or float(distributions.min(initial=0.0)) < 0.0:
                 raise ValueError(f"table model: the {what} distributions must be non-negative rows that sum to 1")
 
     @property

@@ -5,7 +5,6 @@ import pytest
 from hypothesis import given as holds
 from hypothesis import strategies as st
 
-from tests.strategies import distributions
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.chance import (
     At,
@@ -19,6 +18,7 @@ from underpaint.algos.chance import (
     sampling,
     scripted,
 )
+from underpaint.strategies import distributions
 
 BELOW_ONE = float(np.nextafter(1.0, 0.0))
 

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from tests.strategies import ShapePolicy, distributions, pools
 from underpaint.algos.accept import RULES
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.enumeration import (
@@ -21,7 +20,8 @@ from underpaint.algos.enumeration import (
 )
 from underpaint.algos.protocols import Grid
 from underpaint.algos.tree import DraftTree, Verdict, emitted
-from underpaint.sim.synthetic.models import PooledDistribution, SyntheticDrafter, SyntheticTarget
+from underpaint.sim.synthetic.models import SyntheticDrafter, SyntheticTarget
+from underpaint.strategies import PooledDistribution, ShapePolicy, distributions, pools
 
 
 def test_verdicts_of_one_proposal() -> None:

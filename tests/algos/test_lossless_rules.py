@@ -5,7 +5,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.strategies import ShapePolicy, chains, distributions, pools, shapes
 from underpaint.algos.accept import RULES, RuleSpec
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.chance import Role, sampling, scripted
@@ -19,6 +18,7 @@ from underpaint.algos.enumeration import (
 from underpaint.algos.protocols import Budget, Grid
 from underpaint.algos.tree import DraftTree, Verdict, root_only
 from underpaint.sim.synthetic.models import RandomDistribution, SyntheticDrafter, SyntheticTarget
+from underpaint.strategies import ShapePolicy, chains, distributions, pools, shapes
 
 SAMPLING = [spec for spec in RULES if spec.promise == "lossless" and not spec.greedy]
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from tests.strategies import ShapePolicy
 from underpaint.algos.accept import RULES
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.chance import Chance, sampling
@@ -14,6 +13,7 @@ from underpaint.algos.protocols import Budget, Expander, Grid
 from underpaint.algos.step import Scored, decode
 from underpaint.algos.tree import NO_TOKEN, DraftTree, Verdict
 from underpaint.sim.synthetic.models import RandomDistribution, SyntheticDrafter, SyntheticTarget
+from underpaint.strategies import ShapePolicy
 
 LIKELY = RandomDistribution(4, seed=1)
 MULTI_ROUND = RULES["multi_round"].make()

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 from tests.acceptance import best_acceptance_iid, proposal_sets
-from tests.strategies import ShapePolicy, distributions
 from underpaint.algos.accept import RULES, RuleSpec
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.enumeration import enumerate_decoding
@@ -17,6 +16,7 @@ from underpaint.algos.protocols import Grid
 from underpaint.algos.transport import ProposalSets, best_acceptance
 from underpaint.algos.tree import DRAWN, Drawn
 from underpaint.sim.synthetic.models import SyntheticDrafter, SyntheticTarget
+from underpaint.strategies import ShapePolicy, distributions
 
 SAMPLING = [spec for spec in RULES if spec.promise == "lossless" and not spec.greedy]
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from tests.strategies import shapes
 from underpaint.algos.tree import NO_TOKEN, DraftTree, root_only
+from underpaint.strategies import shapes
 
 UNIFORM = np.full((1, 4), 0.25)
 #      0

@@ -47,7 +47,7 @@ def test_a_manifest_tells_what_the_file_is(models: Models) -> None:
     assert set(found.parity) == {"random", "first_code", "last_code", "tree", "one_row"}
     assert max(found.parity.values()) < 1e-5
     assert load.names(models.folder) == ("drafter", "drafter_int8", "target")
-    assert load.path("target", models.folder) == models.folder / "target.onnx"
+    assert load.locate("target", "target", models.folder).path == models.folder / "target.onnx"
     assert not list(models.folder.glob(".*"))
 
 
@@ -107,7 +107,7 @@ def test_a_manifest_of_another_kind_is_refused(folder: Path, change: dict[str, o
     path = folder / "target.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     with pytest.raises(ManifestError, match=message):
-        load.path("target", folder)
+        load.locate("target", "target", folder)
 
 
 def test_a_manifest_that_is_no_json_is_refused(folder: Path) -> None:
@@ -124,7 +124,7 @@ def test_a_manifest_that_is_no_json_is_refused(folder: Path) -> None:
 
 def test_unknown_names_and_wrong_kinds_suggest_the_right_ones(models: Models) -> None:
     with pytest.raises(ManifestError, match="did you mean 'target'"):
-        load.path("targett", models.folder)
+        load.locate("targett", "target", models.folder)
     with pytest.raises(ManifestError, match="is a drafter, expected a target"):
         EngineTarget.open("drafter", SamplingParams(), models.folder)
     with pytest.raises(ManifestError, match="no manifest"):

@@ -57,7 +57,7 @@ def test_pictures_become_the_same_codes(tokenizer: tuple[VQModel, Path]) -> None
 
 def test_the_codebook_is_stored_as_unit_vectors(tokenizer: tuple[VQModel, Path]) -> None:
     model, folder = tokenizer
-    with np.load(load.path("codebook", folder)) as stored:
+    with np.load(load.locate("codebook", "codebook", folder).path) as stored:
         codebook = stored["codebook"]
     np.testing.assert_allclose(codebook, model.quantize.codebook.detach().numpy())
     np.testing.assert_allclose(np.linalg.norm(codebook, axis=1), 1, atol=1e-6)

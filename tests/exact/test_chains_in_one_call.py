@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.exact.distributions import assert_argmax, assert_exact
-from tests.strategies import pools
 from underpaint.algos.accept import RULES, RuleSpec
 from underpaint.algos.arrays import IntArray
 from underpaint.algos.draft.roofline import Roofline
@@ -20,6 +19,7 @@ from underpaint.sim.synthetic.models import (
     SyntheticDrafter,
     SyntheticTarget,
 )
+from underpaint.strategies import pools
 
 LOSSLESS = [
     pytest.param(spec, id=spec.name)

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.exact.test_windows_beside_trees import decoded, missed
-from tests.strategies import pools
 from underpaint.algos.chance import Chance, enumerate_outcomes, sampling
 from underpaint.algos.draft.roofline import Roofline
 from underpaint.algos.draft.shape import fill_sampled, within
@@ -24,6 +23,7 @@ from underpaint.sim.synthetic.models import (
     SyntheticDrafter,
     SyntheticTarget,
 )
+from underpaint.strategies import pools
 
 WINDOW = JacobiWindow(3, "maximal", "lookup")
 PAIR: Shape = (-1, 0, 0)

@@ -15,7 +15,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.exact.test_jacobi import COUPLINGS, LOOKING_AHEAD, REFILLS, TOKEN_WISE, missed
-from tests.strategies import pools
 from underpaint.algos.accept import RULES
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.chance import At, Chance, Role, enumerate_outcomes
@@ -25,6 +24,7 @@ from underpaint.algos.spatial import jacobi
 from underpaint.algos.spatial.jacobi_window import Coupling, JacobiWindow, Refill
 from underpaint.algos.tree import emitted
 from underpaint.sim.synthetic.models import PrefixDistribution, RandomDistribution, SyntheticTarget
+from underpaint.strategies import pools
 
 
 class Step(NamedTuple):

@@ -6,13 +6,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.exact.distributions import assert_argmax, assert_exact
-from tests.strategies import ShapePolicy, chains, pools, shapes
 from underpaint.algos.accept import RULES, RuleSpec
 from underpaint.algos.draft import POLICIES, PolicySpec
 from underpaint.algos.protocols import Grid
 from underpaint.algos.tree import DRAWN as DRAWN_KINDS
 from underpaint.algos.tree import Drawn
 from underpaint.sim.synthetic.models import Blend, RandomDistribution, SyntheticDrafter, SyntheticTarget
+from underpaint.strategies import ShapePolicy, chains, pools, shapes
 
 LOSSLESS = [spec for spec in RULES if spec.promise == "lossless" and not spec.greedy]
 GREEDY = [spec for spec in RULES if spec.promise == "lossless" and spec.greedy]

@@ -11,7 +11,6 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tests.exact.relaxed import apart, codebook, next_token_distribution, point_distribution
-from tests.strategies import distributions
 from underpaint import algos
 from underpaint.algos.accept.lantern import Lantern
 from underpaint.algos.accept.neighbour_budget import NeighbourBudget, move_to_draft, move_to_points
@@ -19,6 +18,7 @@ from underpaint.algos.accept.neighbours import nearest_codes
 from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.batched.moving import move_rows_to_drafts, move_rows_to_points
 from underpaint.algos.tree import Drawn
+from underpaint.strategies import distributions
 
 VOCAB = 5
 DELTAS = st.sampled_from([0.0, 0.05, 0.2371, 0.5, 1.0])

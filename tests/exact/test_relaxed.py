@@ -22,7 +22,6 @@ from tests.exact.relaxed import (
     siblings_of,
     star,
 )
-from tests.strategies import ShapePolicy, chains, distributions, pools, shapes
 from underpaint.algos.accept import RULES, RuleSpec
 from underpaint.algos.accept.cool import CoolSD
 from underpaint.algos.accept.gsd import GroupedAcceptance
@@ -35,6 +34,7 @@ from underpaint.algos.protocols import Grid, Rule
 from underpaint.algos.step import decode
 from underpaint.algos.tree import Drawn, emitted
 from underpaint.sim.synthetic.models import Blend, RandomDistribution, SyntheticDrafter, SyntheticTarget
+from underpaint.strategies import ShapePolicy, chains, distributions, pools, shapes
 
 RELAXED = [spec for spec in RULES if spec.promise != "lossless"]
 SAMPLED = [spec for spec in RELAXED if not spec.greedy]

@@ -7,7 +7,6 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from tests.strategies import ShapePolicy
 from underpaint.algos.accept import RULES
 from underpaint.algos.chance import Chance, enumerate_outcomes, sampling
 from underpaint.algos.enumeration import target_distribution, total_variation
@@ -23,6 +22,7 @@ from underpaint.sim.synthetic.models import (
     SyntheticDrafter,
     SyntheticTarget,
 )
+from underpaint.strategies import ShapePolicy
 
 LIKELY = RandomDistribution(2, seed=3)
 CHAIN, TREE = (0, 1), (0, 0, 1)

@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.exact.test_jacobi import COUPLINGS, LOOKING_AHEAD, REFILLS
-from tests.strategies import distributions, pools
 from underpaint.algos.accept import RULES
 from underpaint.algos.accept.walk import excess, normalised, proposal_distributions
 from underpaint.algos.arrays import FloatArray
@@ -23,6 +22,7 @@ from underpaint.algos.spatial.jacobi_window import Coupling, JacobiWindow, Refil
 from underpaint.algos.spatial.window_drafts import WindowDraft, tail_nodes, tree_nodes
 from underpaint.algos.tree import DraftTree, Verdict, emitted
 from underpaint.sim.synthetic.models import PrefixDistribution, RandomDistribution, SyntheticTarget
+from underpaint.strategies import distributions, pools
 
 RULE = RULES["without_replacement"].make()
 TOKEN_WISE = [

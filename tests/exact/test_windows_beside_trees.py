@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.strategies import pools
 from underpaint.algos.accept import RULES
 from underpaint.algos.chance import Chance, enumerate_outcomes, sampling
 from underpaint.algos.coupling import noise_of
@@ -27,6 +26,7 @@ from underpaint.sim.synthetic.models import (
     SyntheticDrafter,
     SyntheticTarget,
 )
+from underpaint.strategies import pools
 
 WINDOW, SHORT, CHAIN, PLAIN = "window", "short", "chain", "plain"
 NOTHING_DRAWN: Mapping[Drawn, str] = {}

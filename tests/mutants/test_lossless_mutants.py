@@ -9,7 +9,6 @@ import pytest
 
 from tests.exact.distributions import TOLERANCE, assert_argmax, largest_gap
 from tests.mutants.lossless import Block, Greedy, TokenWise, Traversal, keep, owed, take_out
-from tests.strategies import ShapePolicy
 from underpaint.algos.accept import RULES
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.chance import At, Chance, FromUniforms, Role, scripted
@@ -18,11 +17,11 @@ from underpaint.algos.protocols import Budget, Expander, Grid, Rule
 from underpaint.algos.tree import DraftTree, Drawn
 from underpaint.sim.synthetic.models import (
     Blend,
-    PooledDistribution,
     RandomDistribution,
     SyntheticDrafter,
     SyntheticTarget,
 )
+from underpaint.strategies import PooledDistribution, ShapePolicy
 
 LIKELY = RandomDistribution(3, seed=1)
 DRAFT = Blend(LIKELY, RandomDistribution(3, seed=2, sharpness=2.0), 0.6)

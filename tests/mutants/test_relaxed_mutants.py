@@ -22,7 +22,6 @@ from tests.mutants.relaxed import (
     longest_path,
     nearest,
 )
-from tests.strategies import ShapePolicy
 from underpaint.algos.accept import RULES
 from underpaint.algos.accept.neighbours import nearest_codes
 from underpaint.algos.chance import At, Chance, Role, enumerate_outcomes, sampling
@@ -32,6 +31,7 @@ from underpaint.algos.protocols import Grid
 from underpaint.algos.spatial.jacobi_window import JacobiWindow
 from underpaint.algos.tree import DraftTree, Drawn, emitted
 from underpaint.sim.synthetic.models import RandomDistribution, SyntheticDrafter, SyntheticTarget
+from underpaint.strategies import ShapePolicy
 
 CLOSE = 1e-9
 

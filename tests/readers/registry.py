@@ -33,6 +33,7 @@ from underpaint.runtime.evaluation.quality import load_reference
 from underpaint.runtime.evaluation.replay import FINISHED, Replay, ReplayLog, TreeEvent
 from underpaint.sim.certify.case import VerifierCase, case_from_dict
 from underpaint.sim.replay.comparison import load_comparison
+from underpaint.sim.replay.row_trace import RowTrace
 from underpaint.sim.replay.trace import Trace, load, replay, save
 from underpaint.sim.sweep.plan import Job, SweepPlan
 from underpaint.sim.sweep.run import Results
@@ -90,6 +91,7 @@ CURVE = {
     "overhead_ms": 0.1,
     "verify_ms": [[1, 1.0], [8, 1.5]],
     "draft_ms": [[1, 0.2], [16, 0.5]],
+    "in_grid": {"target_ms": [[1, 1.0], [4, 1.4]]},
     "in_cycle": {
         "plain": {"target_ms": 1.0, "host_ms": 0.1},
         "target_ms": [[1, 1.0], [4, 1.2]],
@@ -102,7 +104,7 @@ CURVE = {
 
 
 def _check_curve(found: CostCurveFile) -> None:
-    curves = [found.verify_ms, found.draft_ms]
+    curves = [found.verify_ms, found.draft_ms, found.in_grid]
     assert all(0 < ms <= MOST_MS for curve in curves for _, ms in curve)
     assert all(type(size) is int for curve in curves for size, _ in curve)
     assert 0 <= found.overhead_ms <= MOST_MS
@@ -263,7 +265,8 @@ def _check_case(found: VerifierCase) -> None:
 
 def trace_file(folder: Path) -> Path:
     trace = recorded(field(height=2, width=3, images=2), 1, keep=4, depths=2)
-    save(trace, folder / "one.npz")
+    rows = RowTrace({"ratio": 2}, 2, trace.tokens, trace.target_tokens, trace.target_probs, np.ones((1, 7), np.int64))
+    save(dataclasses.replace(trace, rows=(rows,)), folder / "one.npz")
     return folder / "one.npz"
 
 

@@ -169,6 +169,9 @@ def _repeated(tokens: Any) -> Any:
         ("target_entropy", lambda a: a * 0 - 3, "target_entropy: expected"),
         ("neighbour_mass", lambda a: a * 0 + 2, "neighbour_mass: expected"),
         ("tokens", lambda a: a.astype(np.float64), "tokens: expected whole numbers"),
+        ("rows0_distribution_probs", lambda a: a * 3, "distribution_probs: expected"),
+        ("rows0_drafts", lambda a: a - 100, "rows0_drafts: expected -1 to 23"),
+        ("rows0_low_passes", lambda a: a - 5, "rows0_low_passes: expected 0 to"),
     ],
 )
 def test_a_trace_of_numbers_that_are_none_is_refused(tmp_path: Path, name: str, change: Any, says: str) -> None:

@@ -25,7 +25,7 @@ def test_the_grammar_reads_what_it_says_and_what_it_samples() -> None:
         assert grammar.read(prompt.caption) == prompt
         assert set(prompt.attributes) == set(grammar.slots)
         assert all(value in grammar.slots[slot] for slot, value in prompt.attributes.items())
-    assert {grammar.subject, grammar.background, *grammar.main} <= set(grammar.slots)
+    assert {grammar.subject, *grammar.main} <= set(grammar.slots)
     assert grammar.read(grammar.example).caption.startswith(grammar.example[:12])
 
 

@@ -8,7 +8,7 @@ from underpaint.artifacts.model_families import TEXTURED_FAMILY
 from underpaint.runtime.device.weights import StoredWeights
 from underpaint.runtime.engines.images import ImageDecoder, ImageEncoder
 from underpaint.runtime.pipeline import Pipeline
-from underpaint.zoo.load import FOLDER, manifest, path
+from underpaint.zoo.load import FOLDER, locate, manifest
 
 CODES = 4096
 
@@ -33,7 +33,7 @@ def test_all_codes_are_sampled_from_at_temperature_one_by_one_row() -> None:
     "name", ["target64", "target64_int8", "target128", "drafter64", "drafter128", "sampler_up", "superres"]
 )
 def test_files_are_what_their_manifests_say(name: str) -> None:
-    assert path(name).is_file()
+    assert locate(name, manifest(name).kind).path.is_file()
 
 
 def test_the_tokenizer_keeps_smooth_pictures_and_uses_many_codes_for_grain() -> None:

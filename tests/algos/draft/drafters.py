@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from hypothesis import strategies as st
 
-from tests.strategies import distributions
 from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.protocols import FusedTreeLevel, FusedTreeSpec
 from underpaint.algos.tree import DraftTree
+from underpaint.strategies import distributions
 
 Path = tuple[int, ...]
 

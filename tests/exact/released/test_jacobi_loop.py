@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.exact.released.jacobi_loop import ReleasedLoop, bias_and_passes
-from tests.strategies import pools
 from underpaint.algos.accept.walk import normalised
 from underpaint.algos.arrays import FloatArray
 from underpaint.sim.synthetic.models import PrefixDistribution, RandomDistribution
+from underpaint.strategies import pools
 
 SJD, SCD = ReleasedLoop(4), ReleasedLoop(4, "coupled", old_scores=True)
 LOOPS_WITHOUT_SLIPS = [ReleasedLoop(length, tail) for length in (1, 3, 4) for tail in ("fresh", "coupled")]

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from tests.exact.released.eagle_tree import released_tree
-from tests.strategies import ShapePolicy
 from underpaint.algos import skipping
 from underpaint.algos.accept import RULES
 from underpaint.algos.arrays import FloatArray, IntArray
@@ -17,6 +16,7 @@ from underpaint.algos.protocols import Budget, Grid
 from underpaint.algos.skipping import Skipping, skipping_cycles
 from underpaint.algos.tree import DraftTree, Verdict, emitted
 from underpaint.sim.synthetic.models import Blend, RandomDistribution, SyntheticDrafter, SyntheticTarget
+from underpaint.strategies import ShapePolicy
 
 
 @dataclass

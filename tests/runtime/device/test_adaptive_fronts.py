@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from tests.runtime.device.test_kernels import whole
 from tests.runtime.device.trees import UNIFORMS
-from tests.strategies import distributions
 from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.chance import At, FromUniforms, Role
 from underpaint.algos.spatial.adaptive_window import AdaptiveWindow, Held
@@ -18,6 +17,7 @@ from underpaint.runtime.device.kernels.adaptive_fronts import OpeningRows, settl
 from underpaint.runtime.device.kernels.fronts import FrontPass
 from underpaint.runtime.device.kernels.layout import Progress
 from underpaint.runtime.device.kernels.walk import Verdicts
+from underpaint.strategies import distributions
 
 WIDTH = 3
 

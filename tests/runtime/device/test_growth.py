@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from tests.runtime.device.grown import MAX_NODES, MOST_LEVELS, by_device, by_host
 from tests.runtime.device.trees import UNIFORMS
-from tests.strategies import distributions
 from underpaint.algos.draft import POLICIES
 from underpaint.algos.protocols import Policy
+from underpaint.strategies import distributions
 
 
 @st.composite

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from tests.runtime.device import islands
 from tests.runtime.device.islands import begin, cycle_of, draft, finish, method_of, repairs_agree
 from tests.runtime.device.test_mutants import planted
-from tests.strategies import distributions
 from underpaint.algos.accept.mulo import passing_cells
 from underpaint.algos.arrays import BoolArray
 from underpaint.algos.protocols import Grid
@@ -27,6 +26,7 @@ from underpaint.runtime.methods.multi_scale.device import island_envelope
 from underpaint.runtime.methods.registry import METHODS, build_method, resolve
 from underpaint.runtime.pipeline import Pipeline
 from underpaint.runtime.resampling.resampler import TokenNetwork
+from underpaint.strategies import distributions
 from underpaint.zoo.load import locate
 
 PIECES = Repair("local", 0, "islands", window=2)

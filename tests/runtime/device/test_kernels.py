@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tests.strategies import distributions, shapes
 from underpaint.algos.chance import Philox, Role
 from underpaint.algos.draft.top_tokens import top
 from underpaint.algos.draft.tree_builder import point_tree
@@ -26,6 +25,7 @@ from underpaint.runtime.device.kernels.growth import Candidates, ExpandedRows, g
 from underpaint.runtime.device.kernels.probs import probs
 from underpaint.runtime.device.kernels.tree_meta import tree_meta
 from underpaint.runtime.device.kernels.uniforms import uniforms
+from underpaint.strategies import distributions, shapes
 
 
 def whole(*numbers: int) -> Tensor:

@@ -12,7 +12,6 @@ from torch import Tensor
 from tests.runtime.device.test_fronts import PREFIX, Watched
 from tests.runtime.device.test_kernels import whole
 from tests.runtime.device.trees import UNIFORMS
-from tests.strategies import distributions
 from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.chance import At, FromUniforms, Role
 from underpaint.algos.protocols import Grid
@@ -24,6 +23,7 @@ from underpaint.runtime.device.kernels.layout import Progress
 from underpaint.runtime.device.kernels.row_drafts import ROW_ROLES, RowDrafts, lay_drafts, span_rows
 from underpaint.runtime.device.kernels.row_verdicts import judge_drafts, settle_drafts
 from underpaint.runtime.device.kernels.walk import Verdicts
+from underpaint.strategies import distributions
 
 
 class Rows(NamedTuple):

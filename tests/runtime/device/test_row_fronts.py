@@ -13,7 +13,6 @@ from tests.runtime.device.row_fronts import CPU, PREFIX, SEED, Sampled, adaptive
 from tests.runtime.device.test_fronts import CONDITIONS, ModelGrid
 from tests.runtime.device.test_kernels import CONFIG, model_of, whole
 from tests.runtime.device.trees import UNIFORMS
-from tests.strategies import distributions
 from underpaint.algos.chance import sampling
 from underpaint.algos.protocols import Grid
 from underpaint.algos.rows import SamplingParams
@@ -27,6 +26,7 @@ from underpaint.runtime.methods.fronts.device import FrontForm, JacobiFrontForm,
 from underpaint.runtime.methods.fronts.method import JacobiFrontsConfig
 from underpaint.runtime.methods.method import ModelTables
 from underpaint.runtime.methods.registry import build_method, resolve
+from underpaint.strategies import distributions
 
 SMALL, LOW = Grid(2, 5), Grid(2, 3)
 

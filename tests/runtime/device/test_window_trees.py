@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from tests.runtime.device.test_mutants import planted
 from tests.runtime.device.test_windows import Drawn, method, on_device, on_host
 from tests.runtime.device.trees import UNIFORMS
-from tests.strategies import distributions
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.chance import Role
 from underpaint.algos.chance import given as given_uniforms
@@ -25,6 +24,7 @@ from underpaint.algos.spatial.window_drafts import (
 from underpaint.runtime.device.kernels.tree_meta import tree_meta
 from underpaint.runtime.device.kernels.walk import BatchTree, Verdicts
 from underpaint.runtime.device.kernels.window_tree import add_candidates, follow
+from underpaint.strategies import distributions
 
 MOST, CELL = 3, 7
 WINDOWS = {
@@ -231,7 +231,7 @@ def test_a_planted_bug_is_seen(name: str) -> None:
 
 def test_candidates_are_drawn_by_the_noise_of_their_cell() -> None:
     with planted(
-        "cell_uniforms",
+        "uniforms",
         "tl.load(cells + image) + lane",
         "tl.load(cells + image) + lane + 1",
     ):

@@ -7,7 +7,6 @@ import numpy as np
 import torch
 from hypothesis import strategies as st
 
-from tests.strategies import ShapePolicy, chains, distributions, shapes
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.chance import Role, given, sampling
 from underpaint.algos.protocols import Budget, Rule
@@ -15,6 +14,7 @@ from underpaint.algos.tree import DraftTree, Drawn, Verdict
 from underpaint.runtime.device.kernels.tree_meta import tree_meta
 from underpaint.runtime.device.kernels.walk import BatchTree, Shape, Verdicts
 from underpaint.runtime.device.rules import device_rule
+from underpaint.strategies import Rows, ShapePolicy, chains, distributions, shapes
 
 CPU = torch.device("cpu")
 ROLES = (Role.DRAFT, Role.ACCEPT, Role.RESIDUAL, Role.BONUS)
@@ -26,17 +26,6 @@ class Case(NamedTuple):
     tree: DraftTree
     probs: FloatArray
     uniforms: dict[Role, FloatArray]
-
-
-class Rows:
-    """A drafter whose distributions are given, in the order nodes are expanded."""
-
-    def __init__(self, rows: Sequence[FloatArray]) -> None:
-        self._rows = list(rows)
-        self.vocab_size = rows[0].size
-
-    def expand(self, tokens: np.ndarray, parents: np.ndarray) -> FloatArray:
-        return np.stack([self._rows.pop(0) for _ in tokens])
 
 
 UNIFORMS = st.one_of(st.just(0.0), st.integers(0, 1048572).map(lambda n: n / 1048573.0), st.just(1 - 2.0**-53))

@@ -8,7 +8,6 @@ import torch
 from hypothesis import strategies as st
 
 from tests.runtime.device.trees import UNIFORMS
-from tests.strategies import distributions
 from underpaint.algos.accept.walk import normalised
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.chance import given
@@ -27,6 +26,7 @@ from underpaint.runtime.device.kernels.shift import shift
 from underpaint.runtime.device.kernels.walk import BatchTree, Verdicts
 from underpaint.runtime.device.kernels.window import WINDOW_ROLES, WindowBuffers
 from underpaint.runtime.methods.windows.growth import COUPLINGS, REFILLS
+from underpaint.strategies import distributions
 
 GRID = Grid(4, 3)
 MOST = 4

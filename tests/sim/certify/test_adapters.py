@@ -79,13 +79,13 @@ def test_what_it_prints_stays_out_of_the_report(tmp_path, capfd):
 @pytest.mark.parametrize(
     ("interface", "body", "kind"),
     [
-        ("tree", "def verify(**arrays): raise ValueError('shape')", "crash"),
-        ("tree", "def verify(accept_token_num, **arrays): accept_token_num[:] = 9", "bad path"),
-        ("tree", "def verify(accept_index, **arrays): accept_index[:, 0] = 1", "bad path"),
-        ("chain", "def verify(**arrays): return None", "bad reply"),
-        ("chain", "def verify(draft_token_ids, **arrays): return draft_token_ids", "bad reply"),
+        ("sglang", "def verify(**arrays): raise ValueError('shape')", "crash"),
+        ("sglang", "def verify(accept_token_num, **arrays): accept_token_num[:] = 9", "bad path"),
+        ("sglang", "def verify(accept_index, **arrays): accept_index[:, 0] = 1", "bad path"),
+        ("flashinfer", "def verify(**arrays): return None", "bad reply"),
+        ("flashinfer", "def verify(draft_token_ids, **arrays): return draft_token_ids", "bad reply"),
         (
-            "chain",
+            "flashinfer",
             "import numpy as np\ndef verify(draft_probs, **a): return np.full((len(draft_probs), 3), -1)",
             "bad reply",
         ),
@@ -97,7 +97,7 @@ def test_what_it_prints_stays_out_of_the_report(tmp_path, capfd):
     ],
 )
 def test_layouts_read_with_suspicion(tmp_path, interface, body, kind):
-    assert found_on(tmp_path, body, interface, CASE if interface == "tree" else CHAIN).fault.kind == kind
+    assert found_on(tmp_path, body, interface, CASE if interface == "sglang" else CHAIN).fault.kind == kind
 
 
 @pytest.mark.parametrize(

@@ -95,11 +95,15 @@ def test_sampling_is_applied_to_logits_and_not_to_probabilities(model: TableMode
 
 
 def test_what_a_trace_lacks_is_refused_only_where_it_is_needed(model: TableModel, tmp_path: Path) -> None:
-    own = trace_of_own([written(model, tmp_path, codebook=None)], PLAIN, None, 24)
+    own = trace_of_own([written(model, tmp_path, draft_logits=None, codebook=None)], PLAIN, None, 24)
+    assert own.acceptance.shape == (4, 0, 24)
     assert own.codebook.shape == (24, 0)
-    with pytest.raises(ValueError, match="lacks a codebook"):
+    with pytest.raises(ValueError, match="needs a drafter"):
+        make_scheme(replay(own), "eagle2", "point")
+    with pytest.raises(ValueError, match="lacks one"):
         statistics(own)
-    drafted = replay(own)
+    (tmp_path / "two").mkdir()
+    drafted = replay(trace_of_own([written(model, tmp_path / "two", codebook=None)], PLAIN, None, 24))
     make_scheme(drafted, "eagle2", "point")
     with pytest.raises(ValueError, match="has no codebook"):
         make_scheme(drafted, "eagle2", "lantern")
@@ -113,7 +117,6 @@ ONES = np.ones((4, 24, 24))
     ("changes", "message"),
     [
         ({"target_logits": None}, "expected an array target_logits or target_probs, got neither"),
-        ({"draft_logits": None}, "expected an array draft_logits or draft_probs, got neither"),
         ({"target_probs": ONES}, "got both"),
         ({"target_logits": NAN}, "NaN or infinity"),
         ({"target_logits": None, "target_probs": ONES}, "got a sum of 24"),
@@ -122,7 +125,7 @@ ONES = np.ones((4, 24, 24))
         ({"tokens": np.zeros((4, 24)) + 0.5}, "expected whole numbers"),
         ({"draft_logits": np.zeros((4, 2, 24, 23))}, "expected [4, D, 24, 24]"),
         ({"draft_logits": np.full((4, 2, 24, 24), np.inf)}, "draft_logits: expected finite numbers"),
-        ({"draft_logits": np.zeros((4, 24, 24, 24))}, "D from 1 to 23"),
+        ({"draft_logits": np.zeros((4, 24, 24, 24))}, "D below 24"),
         ({"codebook": np.zeros((9, 2))}, "codebook: expected 24 codes"),
         ({"codebook": np.full((24, 2), np.nan)}, "codebook: expected finite"),
         ({"grid": None}, "pass --grid"),

@@ -1,15 +1,21 @@
-"""What the tests share: Hypothesis strategies for distributions and tree shapes, and a policy that draws any shape."""
+"""Hypothesis strategies for tests of acceptance rules: distributions, shapes of trees, chains, windows and cases.
+
+`underpaint.testing` exports them. They need Hypothesis: `pip install "underpaint[testing]"`.
+"""
 
 import zlib
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from hypothesis import strategies as st
 
-from underpaint.algos.arrays import FloatArray
-from underpaint.algos.chance import At, Chance, Role
+from underpaint.algos.arrays import FloatArray, IntArray
+from underpaint.algos.chance import At, Chance, Role, sampling
 from underpaint.algos.protocols import Budget, Expander, Grid
 from underpaint.algos.tree import DraftTree, Drawn, Verdict
+from underpaint.sim.certify.case import VerifierCase
+from underpaint.sim.certify.search import build_case
 from underpaint.sim.synthetic.models import Prefix
 
 
@@ -30,7 +36,8 @@ def distributions(draw: st.DrawFn, vocab_size: int) -> FloatArray:
     """A distribution [V]: small whole weights, so that zeros, ties, one-hot and uniform rows all come up often."""
     kind = draw(st.sampled_from(["any", "any", "any", "any", "half", "one_hot"]))
     if kind == "one_hot":
-        return np.eye(vocab_size)[draw(st.integers(0, vocab_size - 1))]
+        point: FloatArray = np.eye(vocab_size)[draw(st.integers(0, vocab_size - 1))]
+        return point
     weights = np.array(
         draw(st.lists(st.sampled_from([0, 1, 2, 3, 5, 8]), min_size=vocab_size, max_size=vocab_size)), dtype=np.float64
     )
@@ -39,7 +46,8 @@ def distributions(draw: st.DrawFn, vocab_size: int) -> FloatArray:
         weights = weights[::-1] if draw(st.booleans()) else weights
     if not weights.any():
         weights[:] = 1.0
-    return weights / weights.sum()
+    weights /= weights.sum()
+    return weights
 
 
 @st.composite
@@ -61,9 +69,71 @@ def chains(most: int) -> st.SearchStrategy[tuple[int, ...]]:
     return st.integers(1, most).map(lambda count: tuple(range(count)))
 
 
+@st.composite
+def verifier_cases(draw: st.DrawFn, drawn: Drawn = "top_k", chain: bool = False, cycles: int = 1) -> VerifierCase:
+    """A case to judge a verifier on: a target, a drafter and the shape of a draft, of 2 to 4 tokens.
+
+    Args:
+        draw: Hypothesis's.
+        drawn: How siblings are drawn; see `DraftTree`.
+        chain: No node has two children.
+        cycles: For how many cycles in a row it is meant; more are smaller.
+    """
+    return build_case(lambda low, high: draw(st.integers(low, high)), drawn, chain, cycles)
+
+
+@st.composite
+def draft_trees(
+    draw: st.DrawFn, drawn: Drawn = "top_k", vocab_size: int = 3, most: int = 4, chain: bool = False
+) -> tuple[DraftTree, FloatArray]:
+    """A draft tree that the drafter may draw, and the target's distributions [N, V] after its nodes."""
+    shape = draw(chains(most) if chain else shapes(most))
+    rows = [draw(distributions(vocab_size)) for _ in range(len(shape) + 1)]
+    seed = draw(st.integers(0, 99))
+    tree = ShapePolicy(shape, drawn).grow(Rows(rows), 0, Budget(99, 99), sampling(seed).cycle(0))
+    return tree, np.stack([draw(distributions(vocab_size)) for _ in range(tree.size)])
+
+
+class Window(NamedTuple):
+    """A Jacobi window of n drafts.
+
+    tokens: [n]. draft_probs: [n, V], the rows of the last pass, which the drafts were drawn from. target_probs:
+    [n + 1, V], the rows of this pass.
+    """
+
+    tokens: tuple[int, ...]
+    draft_probs: FloatArray
+    target_probs: FloatArray
+
+
+@st.composite
+def windows(draw: st.DrawFn, vocab_size: int = 3, most: int = 4) -> Window:
+    """A window of 1 to `most` drafts; half the time the pass changes nothing, so all of it has to stay."""
+    length = draw(st.integers(1, most))
+    rows = np.stack([draw(distributions(vocab_size)) for _ in range(2 * length + 1)])
+    drafted, target = rows[:length], rows[length:]
+    if draw(st.booleans()):
+        target = np.concatenate([drafted, target[-1:]])
+    tokens = tuple(draw(st.sampled_from(np.flatnonzero(row).tolist())) for row in drafted)
+    return Window(tokens, drafted, target)
+
+
+class Rows:
+    """A drafter that gives prepared rows [V], in order, whatever it is asked."""
+
+    def __init__(self, rows: list[FloatArray]) -> None:
+        self._rows = list(rows)
+        self.vocab_size = rows[0].size
+
+    def expand(self, tokens: IntArray, parents: IntArray) -> FloatArray:
+        """[M, V], a row for each of M nodes."""
+        return np.stack([self._rows.pop(0) for _ in tokens])
+
+
 def ranked(distribution: FloatArray) -> list[int]:
     """Tokens by falling probability, the zero ones included: k may reach V and beyond the support."""
-    return np.argsort(-distribution, kind="stable").tolist()
+    order: list[int] = np.argsort(-distribution, kind="stable").tolist()
+    return order
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,205 @@
+"""A failing case as a short script that needs NumPy and the verifier alone: for a bug report."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from underpaint.sim.certify.case import VerifierCase, contexts
+from underpaint.sim.certify.measurement import Measurement
+from underpaint.sim.certify.sessions import SessionModels
+
+MOST_ROWS = 64
+"""Contexts whose distributions a script can hold."""
+HEAD = '''"""{summary} (found by underpaint certify)"""
+import collections, importlib.util, types
+import numpy as np
+spec = importlib.util.spec_from_file_location("theirs", {path!r})
+theirs = importlib.util.module_from_spec(spec); spec.loader.exec_module(theirs)
+'''
+HEAD_OF_MODULE = '''"""{summary} (found by underpaint certify)"""
+import collections, types
+import numpy as np
+import {module} as theirs
+'''
+RANDOM = "random, count = np.random.default_rng(0), collections.Counter()\n"
+DRAFTS = """P = {target}  # target's distribution after these tokens
+Q = {draft}  # drafter's
+R = {raw}  # the target's before logit processors
+parents, drafts = {parents}, {drafts}  # (probability, tokens): what the drafter draws, node 0 is the root
+after = {after}  # tokens of the path to each node of each draft
+"""
+LOOP = """for _ in range({times}):
+    at = random.choice(len(drafts), p=[one[0] for one in drafts])
+    tokens, p, q = drafts[at][1], np.array([P[one] for one in after[at]]), np.array([Q[one] for one in after[at]])
+"""
+CALLS = {
+    "function": """    tree = types.SimpleNamespace(
+        tokens=np.array(tokens), parents=np.array(parents), drawn={drawn!r}, draft_probs=q, size=len(tokens))
+    draft = types.SimpleNamespace(
+        tree=tree, target_probs=p.copy(), raw_probs=np.array([R[one] for one in after[at]]),
+        allowed=~np.isin(np.arange({size}), {banned}))
+    path, token = theirs.{name}(draft, {noise})
+    out = [tokens[node] for node in path] + [int(token)]
+""",
+    "flashinfer": """    out = theirs.{name}(
+        draft_probs=q[None, :-1].astype("f4"), draft_token_ids=np.array([tokens[1:]], "i4"),
+        uniform_samples=random.random((1, len(tokens)), "f4"), target_probs=p[None].astype("f4"))[0]
+    out = [int(token) for token in out if token >= 0]
+""",
+    "vllm": """    n = len(p) - 1
+    out = theirs.{name}(
+        draft_token_ids=np.array(tokens[1:], "i4"), num_draft_tokens=[n], max_spec_len=n,
+        cu_num_draft_tokens=np.array([n], "i4"), draft_probs=q[:-1].astype("f4"), target_probs=p[:-1].astype("f4"),
+        bonus_token_ids=np.array([[random.choice(p.shape[1], p=p[-1])]], "i4"), uniform_probs=random.random(n),
+        exponential_noise=random.standard_exponential((1, p.shape[1])).astype("f4"))[0]
+    out = [int(token) for token in out if token >= 0]
+""",
+    "vllm-block": """    n = len(p) - 1
+    out = theirs.{name}(
+        draft_token_ids=np.array(tokens[1:], "i4"), num_draft_tokens=[n], max_spec_len=n,
+        cu_num_draft_tokens=np.array([n], "i4"), draft_probs=q[:-1].astype("f4"), target_probs=p.astype("f4"),
+        uniform_probs=random.random(n),
+        exponential_noise=random.standard_exponential((1, len(p), p.shape[1])).astype("f4"))[0]
+    out = [int(token) for token in out if token >= 0]
+""",
+    "tensorrt-llm": """    out = theirs.{name}(
+        draft_probs=q[:-1].astype("f4"), target_probs=p.astype("f4"), draft_tokens=list(tokens[1:]))
+""",
+    "transformers": """    logits = [np.log(np.maximum(one, 1e-38))[None].astype("f4") for one in (q[:-1], p)]
+    out = theirs.{name}(
+        candidate_input_ids=np.array([tokens]), candidate_logits=logits[0],
+        candidate_length=len(tokens) - 1, new_logits=logits[1])
+    out = np.asarray(out[0]).reshape(-1)[: int(out[1]) + 1].tolist()
+""",
+    "eagle": """    paths, banned, p = {paths}, {banned}, np.array([R[one] for one in after[at]])
+    logits = np.log(np.maximum(p, 1e-38)).astype("f4")[paths]
+    def processor(_, scores):
+        scores = scores.clone() if hasattr(scores, "clone") else scores.copy()
+        scores[..., banned] = -np.inf
+        return scores
+    best, accepted, left = theirs.{name}(
+        logits=logits, candidates=np.where(np.array(paths) < 0, -1, np.array(tokens)[paths]),
+        retrieve_indices=np.array(paths), logits_processor=processor)
+    left = np.asarray(left, "f8").reshape(-1)
+    out = [tokens[node] for node in paths[int(best)][1 : int(accepted) + 1]]
+    out.append(int(random.choice(len(left), p=left / left.sum())))
+""",
+    "session": """    models = types.SimpleNamespace(
+        length={length}, vocab_size={size}, target=lambda tokens: P[tuple(tokens)].copy(),
+        draft=lambda tokens: Q[tuple(tokens)].copy())
+    step, out = theirs.{name}(models), []
+    for _ in range({cycles}):
+        out += list(step(tuple(out), random.random({uniforms})))
+""",
+}
+TAIL = """    before, got = {before}, len({before})
+    out = [int(one) for one in out]
+    while len(out) <= got:  # go on as the target does
+        out.append(int(random.choice({size}, p={row})))
+    if tuple(out[:got]) == before:
+        count[out[got]] += 1
+print("next token after", before, "should have", {wanted})
+print("it has", [round(count[token] / max(1, count.total()), 4) for token in range({size})], "of", count.total())
+"""
+
+
+def script(
+    case: VerifierCase, found: Measurement, target: str, interface: str, cycles: int, times: int = 20_000
+) -> str:
+    """A script of some twenty lines that samples a verifier on a case and prints the distribution that is wrong.
+
+    Args:
+        case: The failing case.
+        found: What it shows.
+        target: "file.py:function" or "module:function".
+        interface: How it is called.
+        cycles: Cycles in a row, of a session.
+        times: Samples that it draws.
+
+    Raises:
+        ValueError: For what is no Python function, or a case that shows no other distribution.
+    """
+    place, _, name = target.rpartition(":")
+    kept = "function" if interface == "seeded" else interface
+    if kept not in CALLS or not place or place in ("gallery", "rule"):
+        raise ValueError(
+            f"--out: a script can call a Python function as {', '.join(CALLS)} alone, not {target!r} as {interface}; "
+            "name a .json file"
+        )
+    if found.difference is None and kept != "function":
+        raise ValueError("--out: a script shows another distribution, or a function's fault; name a .json file")
+    whole = place.endswith(".py")
+    shown = f"total variation {found.total_variation:.4g}" if found.difference else found.fault and found.fault.detail
+    summary = f"{target} parts from the target's distribution: {shown}"
+    head = (
+        HEAD.format(summary=summary, path=str(Path(place).resolve()))
+        if whole
+        else HEAD_OF_MODULE.format(summary=summary, module=place)
+    )
+    before: Sequence[int] = () if found.difference is None else found.difference.before
+    wanted = case.target_row(tuple(before))
+    noise = "int(random.integers(2**31))" if interface == "seeded" else "random.random(len(tokens) + 1)"
+    common = {
+        "name": name,
+        "noise": noise,
+        "paths": _paths(case),
+        "banned": list(case.banned),
+        "drawn": case.drawn,
+        "length": len(case.parents) - 1,
+        "size": case.vocab_size,
+        "cycles": cycles,
+        "uniforms": 2 * (len(case.parents) - 1) + 1,
+    }
+    end = {
+        "before": tuple(before),
+        "size": case.vocab_size,
+        "wanted": [round(float(one), 4) for one in wanted],
+        "row": "P[tuple(out)]",
+    }
+    call = CALLS[kept].format(**common)
+    if kept == "session":
+        rows = _tables(case, cycles * case.length)
+        loop = f"for _ in range({times}):\n"
+        return head + rows + RANDOM + loop + call + TAIL.format(**end)
+    drafts = [(round(weight, 12), tuple(draft.tree.tokens.tolist())) for weight, draft in case.drafts]
+    after = [[case.context(node, tokens) for node in range(len(tokens))] for _, tokens in drafts]
+    total = sum(weight for weight, _ in drafts)
+    drafts = [(weight / total, tokens) for weight, tokens in drafts]
+    body = DRAFTS.format(
+        target=_table(case, "target", case.length),
+        draft=_table(case, "draft", case.length),
+        raw=_table(replace(case, banned=()), "target", case.length) if case.banned else "P",
+        parents=list(case.parents),
+        drafts=drafts,
+        after=after,
+    )
+    if found.difference is None:  # one decision shows it, by its noise
+        at = next(place for place, (_, tokens) in enumerate(drafts) if tokens == found.fault_tokens)
+        loop = LOOP.format(times=1).replace("random.choice(len(drafts), p=[one[0] for one in drafts])", str(at))
+        call = call.replace(noise, f"np.array({list(found.fault_noise)})")
+        return head + body + RANDOM + loop + call + "    print(tokens, 'gives', out)\n"
+    return head + body + RANDOM + LOOP.format(times=times) + call + TAIL.format(**end)
+
+
+def _paths(case: VerifierCase) -> list[list[int]]:
+    tree = case.drafts[0].draft.tree
+    paths = [[0, *tree.path_to(leaf)] for leaf in tree.leaves]
+    longest = max(map(len, paths))
+    return [path + [-1] * (longest - len(path)) for path in paths]
+
+
+def _tables(case: VerifierCase, length: int) -> str:
+    return f"P = {_table(case, 'target', length)}\nQ = {_table(case, 'draft', length)}\n"
+
+
+def _table(case: VerifierCase, name: str, length: int) -> str:
+    kept = contexts(case.vocab_size, length)
+    if len(kept) > MOST_ROWS:
+        raise ValueError(
+            f"--out: the smallest case has {len(kept)} distributions, a script holds {MOST_ROWS}; look longer with "
+            "--shrink-seconds, or name a .json file"
+        )
+    models = SessionModels(case)
+    rows = models.target if name == "target" else models.draft
+    listed = ", ".join(f"{one}: np.array({rows(one).tolist()})" for one in kept)
+    return "{" + listed + "}"

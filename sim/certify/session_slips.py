@@ -1,0 +1,123 @@
+"""Known mistakes of drafter and verifier together: a right session, and copies with one part exchanged."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from underpaint.algos.arrays import FloatArray
+from underpaint.sim.certify.case import Tokens
+from underpaint.sim.certify.sessions import SessionModels, Step
+from underpaint.sim.certify.subjects import round_to_bits
+from underpaint.sim.certify.token_wise import inverse, still_wanted
+
+
+def _same(row: FloatArray) -> FloatArray:
+    return row
+
+
+@dataclass(frozen=True, slots=True)
+class SpeculativeSession:
+    """Speculative sampling of a chain, its drafter included: lossless as it stands.
+
+    sampled: what the drafter draws from, given its row; the verifier is told the row itself. accept_noise: the uniform
+    of the test at `place`; recovery_noise: that of the draw after a rejection there, out of the uniforms [2 n + 1], n
+    and the place. carried: the first test of a cycle reads the uniform of the last cycle's rejected test.
+    """
+
+    sampled: Callable[[FloatArray], FloatArray] = _same
+    accept_noise: Callable[[FloatArray, int, int], float] = lambda uniforms, length, place: uniforms[length + place]
+    recovery_noise: Callable[[FloatArray, int, int], float] = lambda uniforms, length, place: uniforms[-1]
+    carried: bool = False
+
+    def __call__(self, models: SessionModels) -> Step:
+        """Open a session."""
+        length = models.length
+        kept: list[float] = []
+
+        def step(before: Tokens, uniforms: FloatArray) -> Tokens:
+            drafted: list[int] = []
+            for place in range(length):
+                drafted.append(inverse(self.sampled(models.draft((*before, *drafted))), float(uniforms[place])))
+            for place, token in enumerate(drafted):
+                context = (*before, *drafted[:place])
+                target, draft = models.target(context), models.draft(context)
+                noise = kept.pop() if kept else float(self.accept_noise(uniforms, length, place))
+                if not noise * draft[token] < target[token]:
+                    if self.carried:
+                        kept.append(noise)
+                    left = still_wanted(target, draft, token)
+                    return (*drafted[:place], inverse(left, float(self.recovery_noise(uniforms, length, place))))
+            return (*drafted, inverse(models.target((*before, *drafted)), float(uniforms[-1])))
+
+        return step
+
+
+class SessionSlip(NamedTuple):
+    """A known mistake. report: where it was reported, or "mutant". cycles: how many in a row show it."""
+
+    name: str
+    summary: str
+    report: str
+    session: SpeculativeSession
+    cycles: int = 1
+
+
+def _without_the_least(row: FloatArray) -> FloatArray:
+    cut = row.copy()
+    cut[int(np.argmin(np.where(row > 0.0, row, np.inf)))] = 0.0
+    return cut if cut.any() else row
+
+
+def _in_bfloat16(row: FloatArray) -> FloatArray:
+    return round_to_bits(row, 8)
+
+
+SESSION_SLIPS: tuple[SessionSlip, ...] = (
+    SessionSlip(
+        "noise-shared-with-recovery",
+        "the token after a rejection is drawn with the uniform that drew the rejected one",
+        "mutant",
+        SpeculativeSession(recovery_noise=lambda uniforms, length, place: uniforms[place]),
+    ),
+    SessionSlip(
+        "top-k-not-reported",
+        "the drafter draws from its likeliest tokens and reports the row before that cut",
+        "mutant",
+        SpeculativeSession(sampled=_without_the_least),
+    ),
+    SessionSlip(
+        "temperature-not-reported",
+        "the drafter draws at temperature 0.7 and reports the row at temperature 1",
+        "mutant",
+        SpeculativeSession(sampled=lambda row: row ** (1.0 / 0.7)),
+    ),
+    SessionSlip(
+        "accept-uniform-reused",
+        "the token after a rejection is drawn with the uniform of the failed accept test",
+        "mutant",
+        SpeculativeSession(recovery_noise=lambda uniforms, length, place: uniforms[length + place]),
+    ),
+    SessionSlip(
+        "drawn-in-bfloat16",
+        "the drafter draws from a row in bfloat16, the ratio is taken in full precision",
+        "mutant",
+        SpeculativeSession(sampled=_in_bfloat16),
+    ),
+    SessionSlip(
+        "one-seed-for-all-tests",
+        "every accept test of a cycle gets a generator with the same seed",
+        "mutant",
+        SpeculativeSession(accept_noise=lambda uniforms, length, place: uniforms[length]),
+    ),
+    SessionSlip(
+        "noise-kept-between-cycles",
+        "the first accept test of a cycle reads the uniform of the last cycle's rejected test",
+        "mutant",
+        SpeculativeSession(carried=True),
+        cycles=2,
+    ),
+)
+SESSIONS = {slip.name: slip for slip in SESSION_SLIPS}
+RIGHT_SESSION = SpeculativeSession()

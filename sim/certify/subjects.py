@@ -1,0 +1,184 @@
+"""A verifier on a case, as what is asked: its decisions on every draft, or the tokens of whole cycles."""
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+
+from underpaint.algos.arrays import FloatArray, IntArray
+from underpaint.algos.tree import emitted
+from underpaint.sim.certify.case import DraftRequest, Tokens, VerifierCase, WeightedDraft
+from underpaint.sim.certify.verifier import (
+    Fault,
+    Verifier,
+    VerifierStopped,
+    find_fault,
+    find_impossible,
+    find_impossible_token,
+    session_uniforms,
+)
+
+
+class FaultFound(Exception):
+    """A verifier did what none may do. item: the draft, noise: its uniforms or seed."""
+
+    def __init__(self, fault: Fault, item: int, noise: tuple[float, ...] = ()) -> None:
+        super().__init__(fault.detail)
+        self.fault, self.item, self.noise = fault, item, noise
+
+
+class Subject(Protocol):
+    """A verifier on a case. weights: of the drafts; dims: uniforms of a decision; length: tokens that are compared."""
+
+    @property
+    def weights(self) -> list[float]: ...
+    @property
+    def dims(self) -> int: ...
+    @property
+    def length(self) -> int: ...
+    def ask(self, items: IntArray, noise: FloatArray) -> Sequence[Hashable]:
+        """One outcome a draft; `FaultFound` at the first that no verifier may give."""
+        ...
+
+    def exact(self) -> list[Mapping[Any, float]]: ...
+    def emitted(self, item: int, outcome: Any) -> Tokens: ...
+    def impossible(self, item: int, outcome: Any) -> Fault | None: ...
+    def tree_tokens(self, item: int) -> Tokens: ...
+
+
+@dataclass(frozen=True)
+class Decisions:
+    """Decisions on every draft of a case, one cycle."""
+
+    case: VerifierCase
+    verifier: Verifier
+    drafts: tuple[WeightedDraft, ...]
+
+    @property
+    def weights(self) -> list[float]:
+        return [one.weight for one in self.drafts]
+
+    @property
+    def dims(self) -> int:
+        return len(self.case.parents) + 1
+
+    @property
+    def length(self) -> int:
+        return self.case.length
+
+    def ask(self, items: IntArray, noise: FloatArray) -> Sequence[Hashable]:
+        drafts = [self.drafts[item].draft for item in items.tolist()]
+        try:
+            replies = self.verifier.decide(drafts, noise)
+        except VerifierStopped as stopped:
+            at = stopped.item or 0
+            raise FaultFound(stopped.fault, int(items[at]), tuple(noise[at].tolist())) from stopped
+        if len(replies) != len(drafts):
+            fault = Fault("bad reply", f"{len(drafts)} drafts got {len(replies)} decisions; each needs one")
+            raise FaultFound(fault, int(items[0]), tuple(noise[0].tolist()))
+        for place, (draft, reply) in enumerate(zip(drafts, replies, strict=True)):
+            wrong = reply if isinstance(reply, Fault) else find_fault(draft, reply)
+            if wrong is not None:
+                raise FaultFound(wrong, int(items[place]), tuple(noise[place].tolist()))
+        return replies
+
+    def exact(self) -> list[Mapping[Any, float]]:
+        found: list[Mapping[Any, float]] = []
+        for item, (_, draft) in enumerate(self.drafts):
+            try:
+                shares = self.verifier.enumerate(draft)
+            except VerifierStopped as stopped:
+                shares = stopped.fault
+            if isinstance(shares, Fault):
+                raise FaultFound(shares, item)
+            for verdict in shares:
+                if (fault := find_fault(draft, verdict)) is not None:
+                    raise FaultFound(fault, item)
+            found.append(shares)
+        return found
+
+    def emitted(self, item: int, outcome: Any) -> Tokens:
+        return emitted(self.drafts[item].draft.tree, outcome)
+
+    def impossible(self, item: int, outcome: Any) -> Fault | None:
+        return find_impossible(self.case.drafts[item].draft, outcome)
+
+    def tree_tokens(self, item: int) -> Tokens:
+        return tuple(self.drafts[item].draft.tree.tokens.tolist())
+
+
+@dataclass(frozen=True)
+class Cycles:
+    """The tokens of some cycles in a row, the draft's own draws included."""
+
+    case: VerifierCase
+    verifier: Verifier
+    cycles: int
+
+    @property
+    def weights(self) -> list[float]:
+        return [1.0]
+
+    @property
+    def dims(self) -> int:
+        return self.cycles * session_uniforms(self.case)
+
+    @property
+    def length(self) -> int:
+        return self.cycles * self.case.length
+
+    def ask(self, items: IntArray, noise: FloatArray) -> Sequence[Hashable]:
+        try:
+            replies = self.verifier.run(self.case, self.cycles, noise)
+        except VerifierStopped as stopped:
+            at = stopped.item or 0
+            raise FaultFound(stopped.fault, 0, tuple(noise[at].tolist())) from stopped
+        for place, reply in enumerate(replies):
+            if isinstance(reply, Fault):
+                raise FaultFound(reply, 0, tuple(noise[place].tolist()))
+        return replies
+
+    def exact(self) -> list[Mapping[Any, float]]:
+        try:
+            found = self.verifier.enumerate_run(self.case, self.cycles)
+        except VerifierStopped as stopped:
+            found = stopped.fault
+        if isinstance(found, Fault):
+            raise FaultFound(found, 0)
+        return [found]
+
+    def emitted(self, item: int, outcome: Any) -> Tokens:
+        tokens: Tokens = outcome
+        return tokens
+
+    def impossible(self, item: int, outcome: Any) -> Fault | None:
+        return find_impossible_token(self.case, outcome)
+
+    def tree_tokens(self, item: int) -> Tokens:
+        return ()
+
+
+def round_to_bits(values: FloatArray, bits: int) -> FloatArray:
+    """`values` (float64) rounded to the numbers of float32 (24 bits), float16 (11) or bfloat16 (8); 53 keeps them."""
+    if bits == 53:
+        return values
+    if bits == 8:
+        whole = values.astype(np.float32).view(np.uint32)
+        whole = (whole + 0x7FFF + ((whole >> 16) & 1)) & np.uint32(0xFFFF0000)
+        return whole.view(np.float32).astype(np.float64)
+    return values.astype(np.float32 if bits == 24 else np.float16).astype(np.float64)
+
+
+def round_draft(draft: DraftRequest, bits: int) -> DraftRequest:
+    """A draft whose probabilities are rounded; see `round_to_bits`."""
+    tree = replace(draft.tree, draft_probs=round_to_bits(draft.tree.draft_probs, bits))
+    target, raw = (round_to_bits(rows, bits) for rows in (draft.target_probs, draft.raw_probs))
+    return DraftRequest(tree, target, raw, draft.allowed)
+
+
+def rounded_drafts(case: VerifierCase, bits: int) -> tuple[WeightedDraft, ...]:
+    """The drafts of a case as a verifier of this resolution gets them."""
+    if bits == 53:
+        return case.drafts
+    return tuple(WeightedDraft(weight, round_draft(draft, bits)) for weight, draft in case.drafts)

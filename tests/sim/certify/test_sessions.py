@@ -1,0 +1,101 @@
+"""Drafter and verifier judged together, over one cycle and several."""
+
+import numpy as np
+import pytest
+
+from underpaint.sim.certify.adapters import Spec, open_verifier
+from underpaint.sim.certify.case import VerifierCase
+from underpaint.sim.certify.certificate import certify
+from underpaint.sim.certify.measure import measure
+from underpaint.sim.certify.measurement import Effort
+from underpaint.sim.certify.search import fixed_cases, repeated_cases
+from underpaint.sim.certify.session_slips import RIGHT_SESSION, SESSION_SLIPS, SESSIONS
+from underpaint.sim.certify.sessions import SessionVerifier
+
+CHAINS = fixed_cases("iid", True)
+ONE = repeated_cases("iid", True, 2)[-1]
+
+
+def cases_of(slip):
+    """Small cases: one drafted token of three, whose residual has two; two drafted tokens of two."""
+    return [ONE, CHAINS[-1]] if slip.cycles == 1 else repeated_cases("iid", True, slip.cycles)[:1]
+
+
+@pytest.mark.parametrize("slip", SESSION_SLIPS, ids=lambda slip: slip.name)
+def test_every_mistake_of_drafter_and_verifier_is_caught_at_every_seed(slip):
+    verifier = SessionVerifier(slip.session)
+    cases = cases_of(slip)
+    for seed in range(10):
+        effort = Effort(checks=64, seed=seed, cycles=slip.cycles)
+        assert any(measure(case, verifier, effort).kind == "biased" for case in cases), seed
+
+
+@pytest.mark.parametrize("slip", SESSION_SLIPS, ids=lambda slip: slip.name)
+def test_every_mistake_of_drafter_and_verifier_is_named(slip):
+    effort = Effort(checks=64, cycles=slip.cycles)
+    found = certify(SessionVerifier(slip.session), "iid", True, 2, effort=effort, shrink_seconds=0)
+    assert found.verdict == "biased"
+    assert slip.name in found.looks_like.names
+    assert found.looks_like.same
+
+
+def test_noise_shared_by_drafter_and_recovery_has_the_size_that_was_reported():
+    # Drafted from (.6, .2, .2) for a target of (.2, .4, .4). A rejected token 0 had a uniform below .6; five in six of
+    # those lie below .5 and recover token 1, whose share becomes .2 + .4 * 5 / 6.
+    case = VerifierCase(3, (-1, 0), "iid", ((1, 2, 2),), ((3, 1, 1),))
+    found = measure(case, SessionVerifier(SESSIONS["noise-shared-with-recovery"].session), Effort(checks=64))
+    assert found.difference.found == pytest.approx((0.2, 0.2 + 0.4 * 5 / 6, 0.2 + 0.4 / 6), abs=1e-9)
+
+
+def test_what_is_kept_between_cycles_shows_over_two_cycles_only():
+    slip = SESSIONS["noise-kept-between-cycles"]
+    case = repeated_cases("iid", True, 2)[0]
+    assert measure(case, SessionVerifier(slip.session), Effort(checks=64)).kind == "lossless"
+    assert measure(case, SessionVerifier(slip.session), Effort(checks=64, cycles=2)).kind == "biased"
+
+
+@pytest.mark.parametrize("cycles", [1, 2, 3])
+def test_a_right_session_is_lossless(cycles):
+    cases = CHAINS[-1:] if cycles == 1 else repeated_cases("iid", True, cycles)[:2]
+    for case in cases:
+        found = measure(case, SessionVerifier(RIGHT_SESSION), Effort(checks=64, cycles=cycles))
+        assert found.kind == "lossless"
+        assert found.how == "quantiles"
+        assert found.total_variation < 1e-12
+
+
+@pytest.mark.parametrize("cycles", [2, 3])
+def test_a_rule_is_enumerated_over_cycles(cycles):
+    for rule in ("multi_round", "block"):
+        verifier = open_verifier(Spec(f"rule:{rule}"))
+        for case in repeated_cases("iid", True, cycles):
+            found = measure(case, verifier, Effort(cycles=cycles))
+            assert found.how == "decisions"
+            assert found.total_variation < 1e-12
+
+
+@pytest.mark.parametrize(
+    ("step", "kind"),
+    [
+        (lambda tokens, uniforms: [], "bad reply"),
+        (lambda tokens, uniforms: [0, 0, 0, 0, 0], "bad reply"),
+        (lambda tokens, uniforms: [9], "bad token"),
+        (lambda tokens, uniforms: uniforms[99], "crash"),
+    ],
+)
+def test_what_no_session_may_do_is_a_finding(step, kind):
+    found = measure(CHAINS[-1], SessionVerifier(lambda models: step), Effort(checks=64))
+    assert found.kind == "faulty"
+    assert found.fault.kind == kind
+
+
+def test_a_session_cannot_change_what_it_is_judged_by():
+    def step(models):
+        def cycle(tokens, uniforms):
+            models.target(())[:] = [1.0, 0.0]
+            uniforms[:] = np.nan
+            return [int(uniforms[0] > models.target(tokens)[0])]
+
+        return cycle
+
+    assert measure(CHAINS[-1], SessionVerifier(step), Effort(checks=64)).kind == "biased"

@@ -1,0 +1,242 @@
+"""Test your own acceptance rule: exact assertions, Hypothesis strategies, and noise for code that draws its own.
+
+    from underpaint.testing import assert_lossless
+
+    def test_my_rule():
+        assert_lossless(my_rule, drawn="top_k")
+
+A rule is `rule(tree, probs, chance) -> Verdict`, as docs/how-to/add-a-rule.md describes. Any other verifier is called
+as `interface` says: `function` for `verify(draft, uniforms)`, `session` for drafter and verifier together, and the
+layouts of EAGLE, SGLang, FlashInfer, vLLM, TensorRT-LLM and transformers (docs/how-to/certify-a-verifier.md).
+
+The strategies (`distributions`, `shapes`, `chains`, `draft_trees`, `windows`, `pools`, `verifier_cases`) need
+Hypothesis: `pip install "underpaint[testing]"`.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from importlib import import_module
+from itertools import product
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from underpaint.algos.chance import sampling
+from underpaint.algos.tree import Drawn, Verdict, emitted
+from underpaint.sim.certify.adapters import Interface, verifier_of
+from underpaint.sim.certify.case import DraftRequest, VerifierCase
+from underpaint.sim.certify.certificate import Certificate, certify
+from underpaint.sim.certify.layouts import LAYOUTS
+from underpaint.sim.certify.measurement import Effort
+from underpaint.sim.certify.noise import NoiseExhausted, scripted_noise
+from underpaint.sim.certify.report import certificate_lines
+from underpaint.sim.certify.search import cases_to_judge
+from underpaint.sim.certify.verifier import Fault
+
+if TYPE_CHECKING:
+    from underpaint.strategies import (
+        ShapePolicy,
+        Window,
+        chains,
+        distributions,
+        draft_trees,
+        pools,
+        shapes,
+        verifier_cases,
+        windows,
+    )
+
+__all__ = [
+    "NoiseExhausted",
+    "ShapePolicy",
+    "VerifierCase",
+    "Window",
+    "assert_bounded",
+    "assert_lossless",
+    "assert_same_tokens",
+    "chains",
+    "distributions",
+    "draft_trees",
+    "pools",
+    "scripted_noise",
+    "shapes",
+    "verifier_cases",
+    "windows",
+]
+CASES: Final = {"ci": 16, "nightly": 200}
+"""Cases that an assertion judges, by profile; `--underpaint-profile` chooses one."""
+SEEDS: Final = 20
+"""Seeds of noise that `assert_same_tokens` tries on each draft."""
+BOUNDARIES: Final = (0.0, 0.5, 1.0 - 2.0**-24)
+"""Uniforms that it tries in every combination, where a draft has few."""
+MOST_COMBINATIONS: Final = 81
+_chosen: dict[str, str] = {"profile": "ci"}
+
+
+def __getattr__(name: str) -> Any:
+    """A strategy, loaded when it is first asked for: Hypothesis is an extra."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        return getattr(import_module("underpaint.strategies"), name)
+    except ModuleNotFoundError as error:
+        if error.name != "hypothesis":
+            raise
+        raise ModuleNotFoundError(
+            f'underpaint.testing.{name} needs Hypothesis, which is not installed; pip install "underpaint[testing]"'
+        ) from error
+
+
+def use_profile(name: str) -> None:
+    """Judge as many cases as a profile has: "ci" or "nightly"."""
+    if name not in CASES:
+        raise ValueError(f"profile: expected one of {', '.join(CASES)}, got {name!r}")
+    _chosen["profile"] = name
+
+
+def assert_lossless(
+    rule: Callable[..., Any],
+    *,
+    drawn: Drawn = "top_k",
+    chain: bool = False,
+    interface: Interface = "rule",
+    cycles: int = 1,
+    bits: int | None = None,
+    strict: bool = False,
+    cases: int | None = None,
+    seed: int = 0,
+) -> Certificate:
+    """Assert that a rule or a verifier emits the target's distribution, exactly.
+
+    Args:
+        rule: The rule or verifier.
+        drawn: How the siblings of its trees are drawn: "iid", "without_replacement" or "top_k".
+        chain: Judge chains alone.
+        interface: How it is called.
+        cycles: Cycles in a row, of a rule or a session.
+        bits: 53, 24, 11 or 8 for float64, float32, float16 or bfloat16; None finds the precision.
+        strict: Refuse boundary findings too: a token of probability 0 at a uniform of exactly 0.
+        cases: Cases to judge; by default as the profile says.
+        seed: Seed of the cases that follow the fixed ones.
+
+    Returns:
+        The certificate.
+
+    Raises:
+        AssertionError: It is biased or faulty; the message has the smallest case.
+    """
+    found = _judge(rule, drawn, chain, interface, cycles, bits, cases, seed, None)
+    if found.verdict != "lossless" and (strict or found.verdict != "lossless but for a boundary"):
+        raise AssertionError("\n".join(certificate_lines(found, _name(rule))))
+    return found
+
+
+def assert_bounded(
+    rule: Callable[..., Any],
+    *,
+    tv: float,
+    drawn: Drawn = "top_k",
+    chain: bool = False,
+    interface: Interface = "rule",
+    cycles: int = 1,
+    bits: int | None = None,
+    cases: int | None = None,
+    seed: int = 0,
+) -> Certificate:
+    """Assert that the tokens of a cycle are at most `tv` in total variation from the target's.
+
+    The other arguments, the result and the errors are those of `assert_lossless`.
+    """
+    found = _judge(rule, drawn, chain, interface, cycles, bits, cases, seed, tv)
+    if found.verdict in ("biased", "faulty"):
+        raise AssertionError("\n".join(certificate_lines(found, _name(rule))))
+    return found
+
+
+def assert_same_tokens(
+    first: Callable[..., Any],
+    second: Callable[..., Any],
+    *,
+    drawn: Drawn = "top_k",
+    chain: bool = False,
+    interface: Interface = "rule",
+    cases: int | None = None,
+    seed: int = 0,
+) -> None:
+    """Assert that two rules or verifiers decide alike, given the same noise: a fast form and its reference.
+
+    Every draft of every case is decided with seeded noise; functions also get uniforms at both ends of their range.
+
+    Args:
+        first: A rule or verifier.
+        second: Another one, called the same way.
+        drawn: How siblings are drawn.
+        chain: Compare on chains alone.
+        interface: How both are called; a layout, "function" or "rule".
+        cases: Cases to compare on; by default as the profile says.
+        seed: Seed of the cases and of the noise.
+
+    Raises:
+        AssertionError: They differ; the message has the draft, the noise and both decisions.
+    """
+    count = CASES[_chosen["profile"]] if cases is None else cases
+    for case in cases_to_judge(drawn, chain, count, seed):
+        for _, draft in case.drafts:
+            for noise, one, two in _pairs(first, second, draft, interface, seed):
+                if one != two:
+                    raise AssertionError(
+                        f"{_name(first)} and {_name(second)} differ on the tree of tokens "
+                        f"{draft.tree.tokens.tolist()}, parents {draft.tree.parents.tolist()}, {noise}: "
+                        f"{_shown(draft, one)} and {_shown(draft, two)}\n  target {draft.target_probs.tolist()}\n"
+                        f"  drafter {draft.tree.draft_probs.tolist()}"
+                    )
+
+
+def _pairs(
+    first: Callable[..., Any], second: Callable[..., Any], draft: DraftRequest, interface: Interface, seed: int
+) -> list[tuple[str, Any, Any]]:
+    if interface == "rule":
+        found: list[tuple[str, Any, Any]] = []
+        for turn in range(SEEDS):
+            one, two = (
+                rule(draft.tree, draft.target_probs.copy(), sampling(seed, turn).cycle(1)) for rule in (first, second)
+            )
+            found.append((f"noise of seed {seed}, image {turn}", one, two))
+        return found
+    both = [verifier_of(verify, interface) for verify in (first, second)]
+    if both[0].noise != "uniforms":
+        raise ValueError(f"interface: expected one that takes uniforms, or 'rule', got {interface!r}")
+    columns = draft.tree.size + 1
+    noise = np.random.default_rng(seed).integers(0, 1 << 24, size=(SEEDS, columns)) * 2.0**-24
+    if len(BOUNDARIES) ** columns <= MOST_COMBINATIONS:
+        noise = np.concatenate([noise, list(product(BOUNDARIES, repeat=columns))])
+    decided = [verifier.decide([draft] * len(noise), noise) for verifier in both]
+    return [(f"noise {row.tolist()}", one, two) for row, one, two in zip(noise, *decided, strict=True)]
+
+
+def _shown(draft: DraftRequest, decision: Verdict | Fault) -> str:
+    if isinstance(decision, Fault):
+        return f"{decision.kind} ({decision.detail})"
+    return f"tokens {emitted(draft.tree, decision)}"
+
+
+def _judge(
+    rule: Callable[..., Any],
+    drawn: Drawn,
+    chain: bool,
+    interface: Interface,
+    cycles: int,
+    bits: int | None,
+    cases: int | None,
+    seed: int,
+    promise: float | None,
+) -> Certificate:
+    count = CASES[_chosen["profile"]] if cases is None else cases
+    verifier = verifier_of(rule, interface, bits)
+    effort = replace(Effort(seed=seed, cycles=cycles, bits=bits), checks=512)
+    only_chains = chain or interface == "session" or (interface in LAYOUTS and LAYOUTS[interface].chain)
+    return certify(verifier, drawn, only_chains, count, seed, effort, shrink_seconds=5.0, promise=promise)
+
+
+def _name(rule: Callable[..., Any]) -> str:
+    return getattr(rule, "__name__", type(rule).__name__)
