@@ -19,6 +19,8 @@ REASONS: Final = (
     "hours of training",
     "hours of measuring",
     "needs a GPU",
+    "needs a file of yours",
+    "needs a model of yours",
     "needs published weights",
     "needs published prompts",
     "needs the checkout",
