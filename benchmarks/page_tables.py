@@ -94,8 +94,8 @@ SECTIONS: tuple[Section, ...] = (
         LIVE,
         "Equal: methods that give the tokens of `model.generate` at temperature 0 on random weights, of all that were "
         "tried. Passes and seconds are of one picture after brief training; eagle2's drafter was trained as briefly. "
-        "A layer is of the default width of the family's configuration, in float32. Seconds were "
-        "taken on a busy machine.",
+        "A layer is of the default width of the family's configuration, in float32. Seconds were taken on a busy "
+        "machine.",
     ),
     Section(
         "device",

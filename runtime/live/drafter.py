@@ -224,17 +224,17 @@ class LiveDrafterDecoder:
 
     def __init__(self, drafter: Decoder) -> None:
         """See `new_drafter`."""
-        self._drafter = drafter.eval()
+        self.module = drafter.eval()
 
     @property
     def config(self) -> DecoderConfig:
-        return self._drafter.config
+        return self.module.config
 
     def max_positions(self, rows: int) -> int | None:
         return None
 
     def open(self, rows: int) -> DrafterEngine:
-        return DrafterEngine(self._drafter, rows)
+        return DrafterEngine(self.module, rows)
 
 
 class DrafterEngine(TorchPasses):

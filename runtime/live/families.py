@@ -23,11 +23,13 @@ from underpaint.runtime.live.parts import (
     code_ids_of,
     codebook_of,
     fixed_grid,
+    lumina_prompt,
     of_causal,
     on_device,
     pixels_of,
     prompt_ids,
     token_id,
+    turn_ids,
 )
 
 Family: TypeAlias = Callable[..., LiveModel]
@@ -133,7 +135,7 @@ def chameleon(model: Any, processor: Any = None, *, grid: Grid | None = None, lo
     start = _chameleon_start(model, processor)
 
     def encode(processor: Any, text: str) -> Sequence[int]:
-        return [*prompt_ids(processor.tokenizer(text)), *start]
+        return [*turn_ids(processor, text), *start]
 
     return of_causal(
         "chameleon",
@@ -172,9 +174,7 @@ def lumina_mgpt(
     start = (*_chameleon_start(model, processor), *sizes)
 
     def encode(processor: Any, text: str) -> Sequence[int]:
-        separator = names.get("<reserved08706>")
-        ids = prompt_ids(processor.tokenizer(text))
-        return [*ids, *(() if separator is None else (separator,)), *start]
+        return [*turn_ids(processor, lumina_prompt(text, grid)), *start]
 
     return of_causal(
         "lumina-mgpt",

@@ -43,6 +43,9 @@ def glm_image(
         return torch.where(places < prompt, places.expand(3, -1, -1), prompt + table[:, at])
 
     def encode(processor: Any, text: str) -> Sequence[int]:
+        if getattr(processor, "chat_template", None):
+            chat = [{"role": "user", "content": [{"type": "text", "text": text}]}]
+            text = processor.apply_chat_template(chat, add_generation_prompt=False)
         return prompt_ids(processor(text=text, target_h=large.height * 32, target_w=large.width * 32))
 
     return of_causal(

@@ -19,6 +19,8 @@ from underpaint.artifacts.decoder_config import DecoderConfig
 
 Ids: TypeAlias = tuple[int, ...]
 """Ids of the model's own vocabulary."""
+_HASHED_WEIGHTS: Final = 256
+"""Values of each tensor that tell one set of weights from another: spread over it, so that billions take no minutes."""
 _HASHED_CODES: Final = 64
 """Codes whose embeddings and logits tell one target from another."""
 
@@ -194,4 +196,20 @@ def target_fingerprint(live: LiveModel) -> str:
     digest = hashlib.sha256()
     for part in parts:
         digest.update(np.ascontiguousarray(part.float().cpu().numpy().round(3)).tobytes())
+    return digest.hexdigest()
+
+
+def weights_digest(live: LiveModel, module: nn.Module) -> str:
+    """SHA-256 of a module's weights and of what they draw, by values spread over every tensor.
+
+    Two models that differ by a training step differ here. Equal digests mean the same weights in the same type, up to
+    changes made on purpose to escape it.
+    """
+    digest = hashlib.sha256(target_fingerprint(live).encode())
+    for name, weight in module.state_dict().items():
+        values = weight.detach().flatten()
+        step = max(1, values.numel() // _HASHED_WEIGHTS)
+        some = values[::step].float().cpu().numpy()
+        digest.update(f"{name} {tuple(weight.shape)} {weight.dtype}".encode())
+        digest.update(np.ascontiguousarray(some).tobytes())
     return digest.hexdigest()
