@@ -145,8 +145,8 @@ def compare(
             )
         likelihood = backend != DEVICE if likelihood is None else likelihood
         usual = DEVICE_METHODS if backend == DEVICE else DEFAULT_METHODS if live.live is None else LIVE_METHODS
-        wanted = usual if methods == DEFAULT_METHODS else methods
-        names = with_baseline(tuple(name for name in read_names(wanted) if backend != DEVICE or name != EAGER))
+        listed = usual if methods == DEFAULT_METHODS else methods
+        names = with_baseline(tuple(name for name in read_names(listed) if backend != DEVICE or name != EAGER))
         own = settings_by_method(options.setting or [], names)
         options.check_settings({name: name for name in names}, own)
         check_folder_writable(out or DEFAULT_OUT)
@@ -169,8 +169,8 @@ def compare(
         if costs is not None:
             plan = replace(plan, methods=build_methods(pipeline, names, checked, own, preset, costs))
         plan = plan if on_device is None else with_eager_baseline(plan)
-        told = {} if on_device is None else describe(on_device)
-        run = RunPlan.of(pipeline, plan, judge_of(pipeline), prompts_file=chosen.source, device=told)
+        device_record = {} if on_device is None else describe(on_device)
+        run = RunPlan.of(pipeline, plan, judge_of(pipeline), prompts_file=chosen.source, device=device_record)
         out = out or DEFAULT_OUT / short_hash(run.to_dict())
         figures = json_file or out / "compare.json"
         check_json(figures)

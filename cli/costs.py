@@ -142,7 +142,7 @@ def _show(curve: "CostCurveFile", form: Format) -> None:
     )
     within = curve.in_cycle
     verify, draft = dict(curve.verify_ms), dict(curve.draft_ms)
-    inside, chains = (dict(within.target), dict(within.chain)) if within is not None else ({}, {})
+    inside, chains = (dict(within.target_ms), dict(within.chain_ms)) if within is not None else ({}, {})
     rows = [
         {
             "nodes": size,

@@ -55,22 +55,22 @@ def plan_on_device(
         from underpaint.runtime.device.drawing import plan_drawing
         from underpaint.runtime.device.runner import open_device
     batch, forward = 1 if options.batch is None else options.batch, options.forward or "torch"
-    found = plan_drawing(pipeline, methods, sampling, open_device(name), batch, forward)
+    plan = plan_drawing(pipeline, methods, sampling, open_device(name), batch, forward)
     if name == "cpu":
         typer.echo("--device cpu interprets the device's program: it is slow, and its times mean nothing", err=True)
-    return found
+    return plan
 
 
 def describe(plan: "DevicePlan") -> dict[str, Any]:
     """The device as a record of results holds it."""
     import torch
 
-    told: dict[str, Any] = {"name": str(plan.device), "batch": plan.batch, "torch": torch.__version__}
+    record: dict[str, Any] = {"name": str(plan.device), "batch": plan.batch, "torch": torch.__version__}
     if plan.device.type == "cuda":
-        told["name"] = torch.cuda.get_device_name(plan.device)
+        record["name"] = torch.cuda.get_device_name(plan.device)
     if plan.forward != "torch":
-        told["forward"] = plan.forward
-    return told
+        record["forward"] = plan.forward
+    return record
 
 
 @contextmanager
@@ -84,12 +84,12 @@ def imported(name: str) -> Iterator[None]:
     except ImportError as error:
         if (error.name or "").startswith("underpaint"):
             raise
-        told = (
+        message = (
             f"--backend device needs {error.name}; install it with: {install_hint('device')}"
             if error.name
             else str(error)
         )
-        raise ValueError(told) from error
+        raise ValueError(message) from error
     finally:
         if before is None:
             os.environ.pop(_MODE, None)
@@ -117,7 +117,7 @@ def draw_on_device(
     device: "DevicePlan",
     method: "DecodingMethod",
     sampling: "SamplingParams",
-    wanted: "Sequence[WantedPicture]",
+    pictures: "Sequence[WantedPicture]",
     finish: "Callable[[WantedPicture, Drawing], None]",
 ) -> None:
     """Draw pictures batch by batch and hand each to `finish`; exit code 2 where one ended with an error."""
@@ -128,27 +128,27 @@ def draw_on_device(
 
     finished, failed = 0, list[str]()
     try:
-        with bad_input(EngineError, DeviceError), progress("drawing", len(wanted)) as advance:
+        with bad_input(EngineError, DeviceError), progress("drawing", len(pictures)) as advance:
             program = device.open().program(method, sampling)
-            for first in range(0, len(wanted), device.batch):
-                part = wanted[first : first + device.batch]
-                asked = [Wanted(one.condition, one.seed) for one in part]
+            for first in range(0, len(pictures), device.batch):
+                part = pictures[first : first + device.batch]
+                batch = [Wanted(one.condition, one.seed) for one in part]
                 if first == 0 and device.device.type == "cuda":
-                    program.prime(asked)
+                    program.prime(batch)
                 watch = partial(_tell, advance, finished, device.pipeline.grid.cells)
-                for one, found in zip(part, program.draw(asked, watch), strict=True):
-                    if isinstance(found, Drawing):
-                        finish(one, found)
+                for one, outcome in zip(part, program.draw(batch, watch), strict=True):
+                    if isinstance(outcome, Drawing):
+                        finish(one, outcome)
                         finished += 1
                     else:
-                        failed.append(f"{one.path}: {found.error}")
+                        failed.append(f"{one.path}: {outcome.error}")
                 advance(finished)
     except KeyboardInterrupt:
-        typer.echo(f"stopped: {finished} of {len(wanted)} pictures are written and kept", err=True)
+        typer.echo(f"stopped: {finished} of {len(pictures)} pictures are written and kept", err=True)
         raise typer.Exit(STOPPED) from None
     if failed:
-        told = "; ".join(failed)
-        typer.echo(f"error: {len(failed)} pictures were not drawn, the others are written: {told}", err=True)
+        reasons = "; ".join(failed)
+        typer.echo(f"error: {len(failed)} pictures were not drawn, the others are written: {reasons}", err=True)
         raise typer.Exit(BAD_INPUT)
 
 

@@ -101,8 +101,8 @@ def needed(what: str, *extras: str) -> Iterator[None]:
 
 
 def _memory_told(what: str) -> str:
-    told = f" ({what[:200]})" if what else ""
-    return f"the memory of this machine does not suffice{told}; ask for less at once, or let other programs end"
+    detail = f" ({what[:200]})" if what else ""
+    return f"the memory of this machine does not suffice{detail}; ask for less at once, or let other programs end"
 
 
 def _told(error: OSError) -> str:

@@ -67,19 +67,19 @@ def exact(
         check_json(json_file)
         with answers_within(timeout):
             report = exact_report(rule, model, policy, settings, own, max_nodes)
-    found = {**report._asdict(), "keeps_promise": keeps_promise(report)}
-    found["residuals"] = {name: one._asdict() for name, one in report.residuals.items()}
-    if told_as_json(json_file, found):
+    plain = {**report._asdict(), "keeps_promise": keeps_promise(report)}
+    plain["residuals"] = {name: one._asdict() for name, one in report.residuals.items()}
+    if told_as_json(json_file, plain):
         _require_promise(report)
         return
     if form is Format.table:
         typer.echo(_shown(report))
-    by_residual = _by_figures(report) if form is Format.table else found["residuals"]
+    by_residual = _by_figures(report) if form is Format.table else plain["residuals"]
     residuals = [{"residual": name, **one} for name, one in by_residual.items()]
     figures = ResultTable(
         "exact",
         [Column("figure"), Column("value")],
-        [{"figure": name, "value": value} for name, value in found.items() if name != "residuals"],
+        [{"figure": name, "value": value} for name, value in plain.items() if name != "residuals"],
     )
     tables = [ResultTable("by residual", _RESIDUALS, residuals)] if residuals else []
     show(tables if form is Format.table else [figures, *tables], form)
@@ -114,13 +114,13 @@ def _require_promise(report: "ExactReport") -> None:
 
     if keeps_promise(report) is False:
         lossless = RULES[report.rule].is_lossless(report.settings)
-        told = (
+        reason = (
             f"promises to be lossless and is not: total variation {report.total_variation:.3g}"
             if lossless or report.beyond_bound is None
             else f"promises '{report.bound}' and does not keep it: the next token's total variation is "
             f"{report.beyond_bound:.3g} more"
         )
-        typer.echo(f"error: rule '{report.rule}' {told}; mend the rule, or its promise", err=True)
+        typer.echo(f"error: rule '{report.rule}' {reason}; mend the rule, or its promise", err=True)
         raise typer.Exit(NOT_KEPT)
 
 

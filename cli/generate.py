@@ -143,8 +143,8 @@ def generate(
         if out is None:
             named_by = {"method": method, **config.to_dict(), "sampling": repr(sampling)}
             folder = DEFAULT_OUT / short_hash({**named_by, "model": dict(pipeline.fingerprint())})
-        wanted = _wanted(out or folder, conditions, range(seed, seed + seeds), into_folder or out is None)
-        for one in wanted:
+        pictures = _wanted(out or folder, conditions, range(seed, seed + seeds), into_folder or out is None)
+        for one in pictures:
             noise_of(one.condition, one.seed)
             check_file_writable(one.path)
             check_replaceable("--out", one.path)
@@ -166,14 +166,14 @@ def generate(
         session, opened = drawn_by.open(pipeline, conditions[0], sampling), conditions[0]
     if on_device is not None:
         draw_on_device(
-            on_device, drawn_by, sampling, wanted, lambda one, drawing: _finish(pipeline, save_tokens, one, drawing)
+            on_device, drawn_by, sampling, pictures, lambda one, drawing: _finish(pipeline, save_tokens, one, drawing)
         )
         return
     finished = 0
     try:
         # What the engine cannot pass over shows as it draws.
-        with bad_input(EngineError), progress("drawing", len(wanted)) as advance:
-            for one in wanted:
+        with bad_input(EngineError), progress("drawing", len(pictures)) as advance:
+            for one in pictures:
                 if one.condition is not opened:
                     session, opened = drawn_by.open(pipeline, one.condition, sampling), one.condition
                 drawing = draw_in(session, drawn_by.name, one.condition, one.seed)
@@ -181,7 +181,7 @@ def generate(
                 finished += 1
                 advance(finished)
     except KeyboardInterrupt:
-        typer.echo(f"stopped: {finished} of {len(wanted)} pictures are written and kept", err=True)
+        typer.echo(f"stopped: {finished} of {len(pictures)} pictures are written and kept", err=True)
         raise typer.Exit(STOPPED) from None
 
 
@@ -236,8 +236,8 @@ def _write(pipeline: "OpenModels", one: WantedPicture, drawing: "Drawing", save_
     if save_tokens:
         from dataclasses import asdict
 
-        held = {**asdict(drawing), "grid": list(pipeline.grid), "model": dict(pipeline.fingerprint())}
-        write_beside(one.path.with_suffix(".json"), (json.dumps(held) + "\n").encode())
+        record = {**asdict(drawing), "grid": list(pipeline.grid), "model": dict(pipeline.fingerprint())}
+        write_beside(one.path.with_suffix(".json"), (json.dumps(record) + "\n").encode())
 
 
 def _told(one: WantedPicture, drawing: "Drawing") -> str:

@@ -31,16 +31,16 @@ def methods(
     """List every method, tree policy and acceptance rule with what it does, its promise and its source."""
     from underpaint.runtime.methods.registry import PRESETS
 
-    found = listed()
+    registries = listed()
     with bad_input():
         if preset is not None and preset not in PRESETS:
             raise ValueError(f"--preset: expected one of {', '.join(PRESETS)}, got {preset!r}")
         check_json(json_file)
-    if told_as_json(json_file, found):
+    if told_as_json(json_file, registries):
         return
     if settings or preset is not None:
         presets = PRESETS if preset is None else (preset,)
-        show([_preset_table(found["methods"], name) for name in presets], form)
+        show([_preset_table(registries["methods"], name) for name in presets], form)
         return
     tables = []
     for title, columns in (
@@ -48,7 +48,7 @@ def methods(
         ("policies", ("name", "siblings", "source")),
         ("rules", ("name", "promise", "covers", "source")),
     ):
-        rows = [{column: _shown(one, column) for column in columns} for one in found[title]]
+        rows = [{column: _shown(one, column) for column in columns} for one in registries[title]]
         tables.append(ResultTable(title, [Column(name, prose=name != "name") for name in columns], rows))
     show(tables, form)
     note("next: underpaint methods --settings lists the settings of every method and their sources", form)
@@ -60,9 +60,9 @@ def _preset_table(methods: list[dict[str, Any]], preset: str) -> ResultTable:
 
     rows = []
     for method in methods:
-        found = method["presets"][preset]
-        warm, cold = settings_line(found["sampled"]), settings_line(found["greedy"])
-        sources = "; ".join(f"{name}: {source}" for name, source in found["sources"].items())
+        settings = method["presets"][preset]
+        warm, cold = settings_line(settings["sampled"]), settings_line(settings["greedy"])
+        sources = "; ".join(f"{name}: {source}" for name, source in settings["sources"].items())
         greedy = "the same" if warm == cold else cold
         rows.append({"method": method["name"], "sampled": warm, "greedy": greedy, "from": sources})
     columns = (

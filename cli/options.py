@@ -210,12 +210,12 @@ def check_costs(settings: Iterable[str], pipeline: "OpenModels") -> None:
         name, _, value = setting.partition("=")
         if name.strip().rpartition(".")[2] != "costs":
             continue
-        told = read_cost_curve(Path(value.strip())).model
+        measured = read_cost_curve(Path(value.strip())).model
         for part in ("target", "drafter"):
-            if None not in (told.get(part), here.get(part)) and told[part] != here[part]:
+            if None not in (measured.get(part), here.get(part)) and measured[part] != here[part]:
                 raise ValueError(
-                    f"{setting}: the curve is of another {part}, {told[part]}, than the {here[part]} that draws here; "
-                    "measure one of these models"
+                    f"{setting}: the curve is of another {part}, {measured[part]}, than the {here[part]} that draws "
+                    "here; measure one of these models"
                 )
 
 
@@ -230,15 +230,15 @@ def check_promises(configs: "Iterable[MethodConfig]") -> None:
 
 def settings_by_method(settings: list[str], names: tuple[str, ...]) -> dict[str, list[str]]:
     """`method.name=value` settings sorted by method; ValueError for a method that is not among `names`."""
-    found: dict[str, list[str]] = defaultdict(list)
+    by_method: dict[str, list[str]] = defaultdict(list)
     for setting in settings:
         method, dot, rest = setting.partition(".")
         if not dot or method not in names:
             raise ValueError(
                 f"--set {setting}: expected method.name=value with a method of --methods; {suggest(method, names)}"
             )
-        found[method].append(rest)
-    return found
+        by_method[method].append(rest)
+    return by_method
 
 
 def short_hash(settings: Mapping[str, Any]) -> str:

@@ -71,18 +71,18 @@ class Output:
 
     def __call__(self, text: str | Path) -> Path:
         """The path; BadParameter where the name is empty, `/`, or has a trailing slash where a file is expected."""
-        told = os.fspath(text)
+        name = os.fspath(text)
         what = "a file or folder" if self.file and self.folder else "a file" if self.file else "a folder"
-        if not told.strip():
+        if not name.strip():
             raise typer.BadParameter(f"expected the name of {what}, got an empty name; name one, or leave it out")
-        path = Path(told)
+        path = Path(name)
         if os.path.realpath(path) == os.path.realpath(os.sep):
-            raise typer.BadParameter(f"expected the name of {what}, got {told}, the root of all files; name one in it")
+            raise typer.BadParameter(f"expected the name of {what}, got {name}, the root of all files; name one in it")
         only_file = self.file and (not self.folder or path.suffix.lower() in _PLAIN)
-        if only_file and told.endswith((os.sep, f"{os.sep}.")):
-            raise typer.BadParameter(f"expected the name of a file, got {told}, a folder; name a file in it")
-        if only_file and told in (".", ".."):
-            raise typer.BadParameter(f"expected the name of a file, got {told}, a folder; name a file in it")
+        if only_file and name.endswith((os.sep, f"{os.sep}.")):
+            raise typer.BadParameter(f"expected the name of a file, got {name}, a folder; name a file in it")
+        if only_file and name in (".", ".."):
+            raise typer.BadParameter(f"expected the name of a file, got {name}, a folder; name a file in it")
         return path
 
 
@@ -113,8 +113,8 @@ class Command(TyperCommand):
         given, _, _ = self._parsed(ctx, args)
         for option in self.params:
             read = _reader_of(option)
-            held = given.get(option.name)
-            for text in (held if isinstance(held, list | tuple) else [held]) if read is not None else ():
+            value = given.get(option.name)
+            for text in (value if isinstance(value, list | tuple) else [value]) if read is not None else ():
                 if isinstance(text, str):
                     _check_number(option, text, ctx)
         return super().parse_args(ctx, args)
@@ -239,8 +239,8 @@ def check_replaceable(called: str, path: Path, wanted: str | None = None) -> Non
         raise ValueError(f"{called} {path}: it belongs to a folder of models, which would be lost; name another file")
     if _permission.overwrite:
         return
-    held = "json" if kind in RESULTS else "npz" if kind == "trace" else kind
-    if held is None or held != (wanted or path.suffix.lower().lstrip(".")):
+    form = "json" if kind in RESULTS else "npz" if kind == "trace" else kind
+    if form is None or form != (wanted or path.suffix.lower().lstrip(".")):
         raise ValueError(
             f"{called} {path}: expected a new name, or a file that this command wrote before; got another file; name "
             "another, or pass --overwrite to replace it"

@@ -50,53 +50,53 @@ def report(
 
     place = out or folder / "report.html"
     with bad_input():
-        found = ComparisonFolder.read(folder, figures)
+        comparison = ComparisonFolder.read(folder, figures)
         check_file_writable(place)
         check_replaceable("the page", place, "html")
         decode: GridDecoder | None = None
         why = "No drawings stand beside the figures, so there is nothing to show here."
-        if found.drawings:
+        if comparison.drawings:
             try:
-                decode = decoder_for(models or FOLDER, found.results["model"])
+                decode = decoder_for(models or FOLDER, comparison.results["model"])
             except ValueError as error:
                 if models is not None or gif is not None:
                     raise
                 why = f"Pictures are left out: {error}."
         if decode is not None:
-            found.check_codes(decode.vocab_size)
+            comparison.check_codes(decode.vocab_size)
         animated = None
         if gif is not None:
             if gif.suffix.lower() != ".gif":
                 raise ValueError(f"--gif {gif}: expected a name that ends in .gif")
             check_file_writable(gif)
-            animated = _chosen(found, gif_method, gif_prompt)
+            animated = _chosen(comparison, gif_method, gif_prompt)
         elif gif_method is not None:
             raise ValueError("--gif-method chooses what --gif shows; give --gif too, or leave it out")
-    text = page(found, decode, why, gallery).encode()
+    text = page(comparison, decode, why, gallery).encode()
     write_beside(place, text)
     big = f"; above {MOST_BYTES / 1e6:g} MB it opens slowly: lower --gallery" if len(text) > MOST_BYTES else ""
-    note(f"{place}: {len(text) / 1e6:.2f} MB, {len(found.replays)} replays{big}")
-    if not found.finished:
+    note(f"{place}: {len(text) / 1e6:.2f} MB, {len(comparison.replays)} replays{big}")
+    if not comparison.finished:
         note(
-            f"The recording of the replays was stopped, or its file was cut short: {len(found.replays)} are left; "
+            f"The recording of the replays was stopped, or its file was cut short: {len(comparison.replays)} are left; "
             "repeat the comparison with --save-replay to record the others"
         )
     note(f"next: open {place} in a browser")
     if decode is None:
         note(why)
     if gif is not None and animated is not None and decode is not None:
-        write_beside(gif, marked(gif_of(animated, found.grid, decode)))
+        write_beside(gif, marked(gif_of(animated, comparison.grid, decode)))
         note(f"{gif}: {animated.prompt!r} by {animated.method}")
 
 
-def _chosen(found: "ComparisonFolder", method: str | None, prompt: int) -> "Replay":
+def _chosen(comparison: "ComparisonFolder", method: str | None, prompt: int) -> "Replay":
     """The replay that an animation is asked of; ValueError where none is."""
-    prompts = list(dict.fromkeys(one.prompt for one in found.replays))
+    prompts = list(dict.fromkeys(one.prompt for one in comparison.replays))
     if not prompts:
         raise ValueError("--gif: no decoding of this comparison is recorded; repeat its command with --save-replay 2")
     if prompt > len(prompts):
         raise ValueError(f"--gif-prompt: expected 1 to {len(prompts)}, as many prompts are recorded, got {prompt}")
-    own = {one.method: one for one in found.replays if one.prompt == prompts[prompt - 1]}
+    own = {one.method: one for one in comparison.replays if one.prompt == prompts[prompt - 1]}
     if method is None:
         return next((one for one in own.values() if one.method != "ar"), next(iter(own.values())))
     if method not in own:

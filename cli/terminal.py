@@ -156,8 +156,8 @@ def show(tables: Sequence[ResultTable], form: Format = Format.table) -> None:
     between tables. markdown: as shown.
     """
     if form is Format.json:
-        held = {one.title: _rows(one) for one in tables}
-        typer.echo(json.dumps(held if len(tables) > 1 else next(iter(held.values())), indent=1))
+        by_title = {one.title: _rows(one) for one in tables}
+        typer.echo(json.dumps(by_title if len(tables) > 1 else next(iter(by_title.values())), indent=1))
     elif form is Format.csv:
         for place, one in enumerate(tables):
             if place:
@@ -225,8 +225,8 @@ def forget_odd_columns() -> None:
 def console() -> Console:
     """Standard output."""
     forget_odd_columns()
-    found = Console()
-    return found if found.is_terminal or "COLUMNS" in found._environ else Console(width=PIPED_WIDTH)
+    terminal = Console()
+    return terminal if terminal.is_terminal or "COLUMNS" in terminal._environ else Console(width=PIPED_WIDTH)
 
 
 class Advance(Protocol):

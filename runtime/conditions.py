@@ -60,10 +60,10 @@ class Condition:
 def read_features(path: Path) -> NDArray[np.float32]:
     """Features [n, C] of a caption from an .npy file; EngineError where it holds no such array of finite numbers."""
     try:
-        found = read_npy(path, ArrayForm(dimensions=2, low=-_LARGEST, high=_LARGEST))
+        features = read_npy(path, ArrayForm(dimensions=2, low=-_LARGEST, high=_LARGEST))
     except (OSError, ValueError) as error:
         raise EngineError(f"{path}: expected finite features [n, C] as numpy.save writes them ({error})") from error
-    return found.astype(np.float32)
+    return features.astype(np.float32)
 
 
 def of_words(prompt: GrammarPrompt) -> Condition:
@@ -247,10 +247,10 @@ class ConditionEncoder:
     def of_rows(self, rows: NDArray[np.float32], padding: int = 0) -> EncodedCondition:
         """rows: embedded [2 * prefix, D], the condition's and those of none; the first `padding` of each are hidden."""
         config = self._config
-        wanted = (config.external_cond_rows, config.dim)
-        if rows.shape != wanted or not wanted[0] or not 0 <= padding < config.prefix:
+        shape = (config.external_cond_rows, config.dim)
+        if rows.shape != shape or not shape[0] or not 0 <= padding < config.prefix:
             raise EngineError(
-                f"condition: expected rows {list(wanted)} and padding below {config.prefix}, got {list(rows.shape)} "
+                f"condition: expected rows {list(shape)} and padding below {config.prefix}, got {list(rows.shape)} "
                 f"and {padding}; make them with the exported condition graph"
             )
         tokens = (config.vocab_size + np.arange(config.external_cond_rows)).reshape(2, -1)

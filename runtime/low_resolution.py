@@ -75,9 +75,9 @@ class LowResolution:
                 f"--low {low}: expected the codebook {ours[:12]} of {home}, got {theirs[:12]}; two resolutions share "
                 "one tokenizer: export the same file into both folders, in one precision"
             )
-        found = cls(low, second, home, index, entry, high, backend, context)
-        found._check_second()
-        return found
+        opened = cls(low, second, home, index, entry, high, backend, context)
+        opened._check_second()
+        return opened
 
     def to_dict(self) -> dict[str, Any]:
         """It as JSON holds it."""
@@ -93,9 +93,9 @@ class LowResolution:
         entry = self._low_entry(ratio)
         name, kind = self._low_model(entry, int8)
         if name not in self._targets:
-            found = EngineTarget.open(name, self.index.sampling(), self.folder, self.context, self.backend, kind)
-            self._check_pair(found, name)
-            self._targets[name] = found
+            opened = EngineTarget.open(name, self.index.sampling(), self.folder, self.context, self.backend, kind)
+            self._check_pair(opened, name)
+            self._targets[name] = opened
             known = name if self.folder == self.home else f"low/{name}"
             self.hashes[known] = next(iter(self.index.hashes([name]).values()))
         return self._targets[name]
@@ -111,9 +111,9 @@ class LowResolution:
     def networks(self, kind: str, ratio: int) -> tuple[Located, Located]:
         """The files of a latent resampler up and down, checked but not opened; see `locate_networks`."""
         grids, sides = self._between(ratio)
-        found = locate_networks(kind, grids, self.home, sides)
+        located = locate_networks(kind, grids, self.home, sides)
         self.hashes.update(self.home_index.hashes(models_behind(kind, sides)))
-        return found
+        return located
 
     def _between(self, ratio: int) -> tuple[ResolutionMap, tuple[int, int]]:
         """The two grids, and the widths of their pictures in pixels."""
@@ -123,15 +123,15 @@ class LowResolution:
 
     def _low_model(self, entry: ResolutionEntry, int8: bool | None) -> tuple[str, str]:
         """The name and the kind of the target that drafts."""
-        held = entry.draft_target if self.backend == CPU else None
-        if int8 and held is None:
-            told = f"backend {self.backend} runs none"
+        draft_target = entry.draft_target if self.backend == CPU else None
+        if int8 and draft_target is None:
+            why = f"backend {self.backend} runs none"
             if self.backend == CPU:
-                told = f"{self.folder} holds none for {entry.target} (`underpaint export target` writes them)"
+                why = f"{self.folder} holds none for {entry.target} (`underpaint export target` writes them)"
             raise EngineError(
-                f"draft_int8: expected a target that multiplies in 8 bits, but {told}; set draft_int8=none"
+                f"draft_int8: expected a target that multiplies in 8 bits, but {why}; set draft_int8=none"
             )
-        return (entry.target, "target") if held is None or int8 is False else (held, DRAFT_TARGET)
+        return (entry.target, "target") if draft_target is None or int8 is False else (draft_target, DRAFT_TARGET)
 
     def _low_entry(self, ratio: int) -> ResolutionEntry:
         height, width = self.entry.grid
@@ -170,7 +170,7 @@ class LowResolution:
         """Width of the pictures in pixels; EngineError where the folder has no tokenizer to tell it."""
         parts = self.home_index.tokenizer
         lacking = [
-            name for name, held in (("vq_decoder", parts.vq_decoder), ("vq_encoder", parts.vq_encoder)) if not held
+            name for name, model in (("vq_decoder", parts.vq_decoder), ("vq_encoder", parts.vq_encoder)) if not model
         ]
         if lacking or self.entry.side is None:
             raise EngineError(

@@ -266,6 +266,9 @@ class Pipeline:
         target = under(low, condition, sampling)
         return Timed(EngineGridTarget(target), target.engine.cost)
 
+    def preview(self, condition: Condition, sampling: SamplingParams) -> None:
+        """None: the models of a folder draw no preview of their own."""
+
     def resampler(self, kind: str, ratio: int) -> Resampler:
         """Tokens between the two resolutions; EngineError where the folder lacks a model that `kind` needs."""
         return self.low.resampler(kind, ratio)

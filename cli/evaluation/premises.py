@@ -185,14 +185,14 @@ def _passes(curve: "CostCurveFile | None") -> list[tuple[int, float]]:
     """(nodes, times a plain pass) of target passes inside decoding cycles, by measured size."""
     if curve is None or curve.in_cycle is None:
         return []
-    return [(size, ms / curve.in_cycle.plain_target_ms) for size, ms in curve.in_cycle.target]
+    return [(size, ms / curve.in_cycle.plain.target_ms) for size, ms in curve.in_cycle.target_ms]
 
 
 def _knee(curve: "CostCurveFile | None") -> "Knee | None":
     """Of the target passes inside decoding cycles, in ms and nodes; None where those were not measured."""
     from underpaint.artifacts.knee import find_knee
 
-    return None if curve is None or curve.in_cycle is None else find_knee(curve.in_cycle.target)
+    return None if curve is None or curve.in_cycle is None else find_knee(curve.in_cycle.target_ms)
 
 
 def _rows(found: "Premises", passes: list[tuple[int, float]], knee: "Knee | None") -> list[dict[str, Any]]:

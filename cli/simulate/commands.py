@@ -61,13 +61,13 @@ def tables(
         if fit_on != "median" and not (fit_on.isascii() and fit_on.isdigit()):
             raise ValueError(f"--fit-on: expected a row's number or 'median', got {fit_on!r}")
         row = None if fit_on == "median" else int(fit_on)
-        found = [check(group, row) for group in groups() if row is None or row < len(group.rows)]
-        if not found:
+        checked = [check(group, row) for group in groups() if row is None or row < len(group.rows)]
+        if not checked:
             raise ValueError(f"--fit-on {fit_on}: no published table has that many rows")
-    plain_rows = [[_plain(one) for one in group] for group in found]
+    plain_rows = [[_plain(one) for one in group] for group in checked]
     if told_as_json(json_file, plain_rows):
         return
-    show([_published_table(checked) for checked in found], form)
+    show([_published_table(group) for group in checked], form)
 
 
 def _published_table(checked: "Sequence[Checked]") -> ResultTable:
@@ -214,7 +214,7 @@ def sweep(
             seed=seed,
             windows=window_recipes(jacobi, of_windows),
         )
-        wanted = all_jobs(plan)
+        planned = all_jobs(plan)
         check_workers(on, address)
         out = out or Path("runs/simulate") / short_hash(asdict(plan))
         check_folder_writable(out)
@@ -222,10 +222,10 @@ def sweep(
         own = {"the record of simulations": out / "results.jsonl", "the report": page}
         check_apart(own if json_file == STANDARD_OUTPUT else {**own, "--json": json_file})
         check_replaceable("the report", page)
-        check(plan, wanted)
+        check(plan, planned)
         results = Results(out, plan)
     try:
-        with progress("simulating", len(wanted), len(wanted) - len(results.missing(wanted))) as advance:
+        with progress("simulating", len(planned), len(planned) - len(results.missing(planned))) as advance:
 
             def report(line: dict[str, Any]) -> None:
                 advance(len(results.lines), f"{line['model']}: {line['policy']} {line['rule']}")
@@ -238,7 +238,7 @@ def sweep(
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(BAD_INPUT) from error
     except KeyboardInterrupt:
-        kept = f"{len(results.lines)} of {len(wanted)} are done"
+        kept = f"{len(results.lines)} of {len(planned)} are done"
         typer.echo(f"stopped: {kept}; the same command goes on with {results.path}", err=True)
         raise typer.Exit(STOPPED) from None
     _write_report(plan, results, out)
@@ -285,10 +285,10 @@ def _read_vary(given: list[str], names: Mapping[str, Sequence[str]]) -> dict[str
     from underpaint.runtime.methods.settings import read_setting, settings_of
     from underpaint.sim.sweep.plan import settings_known, settings_made_by
 
-    found: dict[str, tuple[Any, ...]] = {}
+    varied: dict[str, tuple[Any, ...]] = {}
     for text in given:
         key, equals, values = text.partition("=")
-        if not equals or key in found:
+        if not equals or key in varied:
             raise ValueError(f"--vary {text}: expected part.setting=value,value, each setting once")
         part, _, setting = key.partition(".")
         texts = [value.strip() for value in values.split(",") if value.strip()]
@@ -298,10 +298,10 @@ def _read_vary(given: list[str], names: Mapping[str, Sequence[str]]) -> dict[str
             if setting in settings_known(part, name)
         ]
         if not makers:
-            found[key] = tuple(texts)
+            varied[key] = tuple(texts)
             continue
         name, make = makers[0]
         kinds = settings_of(cast("type[Any]", make))
         # Between values stand commas, so between the widths of a static tree stand colons: 4:8:8.
-        found[key] = tuple(read_setting(f"{part} '{name}'", setting, one.replace(":", ","), kinds) for one in texts)
-    return found
+        varied[key] = tuple(read_setting(f"{part} '{name}'", setting, one.replace(":", ","), kinds) for one in texts)
+    return varied

@@ -27,10 +27,10 @@ class Plot(NamedTuple):
 
 
 def _svg(figure: Figure) -> str:
-    held = io.StringIO()
-    figure.savefig(held, format="svg", metadata={"Date": None}, bbox_inches="tight")
+    stream = io.StringIO()
+    figure.savefig(stream, format="svg", metadata={"Date": None}, bbox_inches="tight")
     plt.close(figure)
-    text = held.getvalue()
+    text = stream.getvalue()
     return text[text.index("<svg") :]
 
 
@@ -53,12 +53,12 @@ def _colours(names: Sequence[str]) -> dict[str, Any]:
 
 
 def _scatter(lines: Sequence[Line], machine: str, across: str, shown: str, title: str, note: str) -> Plot | None:
-    found = [line for line in lines if line[across] is not None]
-    if not found:
+    members = [line for line in lines if line[across] is not None]
+    if not members:
         return None
     with plt.rc_context(_PLAIN):
         figure, axes = plt.subplots(figsize=(7.2, 4.2))
-        groups = _grouped(found)
+        groups = _grouped(members)
         colours = _colours(list(groups))
         for name, members in groups.items():
             speeds = np.array([line["speedup"][machine] for line in members])

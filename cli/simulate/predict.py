@@ -50,12 +50,12 @@ def predict(
 
     with bad_input():
         check_json(json_file)
-        held, curve, measured = load(trace), read_cost_curve(costs), load_comparison(compare)
+        recorded, curve, measured = load(trace), read_cost_curve(costs), load_comparison(compare)
         in_cycle = curve.in_cycle
-        check_belong(held, measured)
+        check_belong(recorded, measured)
         check_measured_on(curve, measured)
-        wanted = None if methods is None else tuple(name.strip() for name in methods.split(","))
-        found = predict_all(held, MeasuredCosts.of(curve), measured, seeds, in_cycle=in_cycle, methods=wanted)
+        names = None if methods is None else tuple(name.strip() for name in methods.split(","))
+        predictions = predict_all(recorded, MeasuredCosts.of(curve), measured, seeds, in_cycle=in_cycle, methods=names)
     rows = [
         {
             **one._asdict(),
@@ -64,28 +64,28 @@ def predict(
             "in_cycle": in_cycle is not None,
             "cost_curve": curve.fingerprint,
         }
-        for one in found
+        for one in predictions
     ]
     if told_as_json(json_file, rows):
         return
-    print_table(found, f"predicted from {trace.name} and {costs.name}, measured in {compare.name}", form)
+    print_table(predictions, f"predicted from {trace.name} and {costs.name}, measured in {compare.name}", form)
     if in_cycle is None:
         note(
             f"{costs.name} holds no in_cycle: passes cost what they do repeated alone, which is too little, and the "
             "host what it took here. Measure a whole curve with `underpaint costs --full`.",
             form,
         )
-    elif not (curve.in_grid or all("policy" in measured.methods[one.method] for one in found)):
+    elif not (curve.in_grid or all("policy" in measured.methods[one.method] for one in predictions)):
         note(
             f"{costs.name} holds no in_grid: passes of ZipAR and MuLo-SD cost what they do repeated alone, which is "
             "too little. Measure a whole curve with `underpaint costs --full`.",
             form,
         )
-    for name, reason in unpredictable(measured, held).items() if wanted is None else ():
+    for name, reason in unpredictable(measured, recorded).items() if names is None else ():
         note(f"Not predicted: {name}. {reason[0].upper()}{reason[1:]}.", form)
 
 
-def print_table(found: "Sequence[Predicted]", title: str, form: Format = Format.table) -> None:
+def print_table(predictions: "Sequence[Predicted]", title: str, form: Format = Format.table) -> None:
     """Print predictions beside measurements, and how many are near enough."""
     from underpaint.sim.replay.predict import SPEEDUP_TOLERANCE, TOKENS_TOLERANCE
 
@@ -116,19 +116,19 @@ def print_table(found: "Sequence[Predicted]", title: str, form: Format = Format.
             "speedup_error": one.speedup_error,
             "host_ms": one.overhead_ms,
         }
-        for one in found
+        for one in predictions
     ]
     show([ResultTable(title, columns, rows)], form)
-    near = sum(abs(one.tokens_error) <= TOKENS_TOLERANCE for one in found)
-    fast = sum(abs(one.speedup_error) <= SPEEDUP_TOLERANCE for one in found)
+    near = sum(abs(one.tokens_error) <= TOKENS_TOLERANCE for one in predictions)
+    fast = sum(abs(one.speedup_error) <= SPEEDUP_TOLERANCE for one in predictions)
     note(
-        f"Tokens per cycle within {TOKENS_TOLERANCE:.0%}: {near} of {len(found)}. "
-        f"Speed-up within {SPEEDUP_TOLERANCE:.0%}: {fast} of {len(found)}.",
+        f"Tokens per cycle within {TOKENS_TOLERANCE:.0%}: {near} of {len(predictions)}. "
+        f"Speed-up within {SPEEDUP_TOLERANCE:.0%}: {fast} of {len(predictions)}.",
         form,
     )
-    chance = sum(abs(one.tokens_error) <= one.tokens_chance for one in found)
+    chance = sum(abs(one.tokens_error) <= one.tokens_chance for one in predictions)
     note(
         f"Trace and comparison are of different prompts: chance alone makes 95% of errors in tokens smaller than '+-'; "
-        f"{chance} of {len(found)} are. More prompts on both sides narrow it.",
+        f"{chance} of {len(predictions)} are. More prompts on both sides narrow it.",
         form,
     )

@@ -23,8 +23,8 @@ _MAP_IMAGES = 64
 def plots(lines: Sequence[Line], plan: SweepPlan) -> list[Plot]:
     """The plots that these results allow, on the sweep's first machine."""
     machine = plan.machines[0]
-    found = [against_alignment(lines, machine), frontier(lines, machine), heat_map(lines, machine), depth_maps(lines)]
-    return [plot for plot in found if plot is not None]
+    shown = [against_alignment(lines, machine), frontier(lines, machine), heat_map(lines, machine), depth_maps(lines)]
+    return [plot for plot in shown if plot is not None]
 
 
 def depth_maps(lines: Sequence[Line]) -> Plot | None:

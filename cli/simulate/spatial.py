@@ -51,14 +51,17 @@ def spatial(
 
     with bad_input():
         check_json(json_file)
-        costs, made = latency_model_of(machine), {name: make_synthetic_model(name, {}) for name in model.split(",")}
+        costs, synthetic = (
+            latency_model_of(machine),
+            {name: make_synthetic_model(name, {}) for name in model.split(",")},
+        )
         sizes, thresholds = read_numbers("--windows", windows, whole_number), read_numbers("--taus", taus, real_number)
         repairs = {
             "serial": Repair(radius=radius, order="serial"),
             "islands": Repair(radius=radius, order="islands"),
             "islands + ZipAR-4": Repair(radius=radius, order="islands", window=4),
         }
-        for one in made.values():
+        for one in synthetic.values():
             coarse(one)
             for repair in (*(Repair(window=window) for window in sizes), *repairs.values()):
                 repair.check(one.grid)
@@ -68,23 +71,23 @@ def spatial(
                 raise ValueError(f"--nearest: expected fewer than {one.vocab_size} codes, got {nearest}")
         if not all(0.0 <= threshold < inf for threshold in thresholds):
             raise ValueError(f"--taus: expected finite thresholds of at least 0, got {taus}")
-    found: list[tuple[str, str, Spatial]] = []
+    results: list[tuple[str, str, Spatial]] = []
     try:
-        most = len(made) * (len(sizes) + len(thresholds) * len(repairs))
+        most = len(synthetic) * (len(sizes) + len(thresholds) * len(repairs))
         with progress("simulating", most) as advance:
-            for name, one in made.items():
+            for name, one in synthetic.items():
                 for size in sizes:
-                    found.append((name, f"ZipAR-{size}", run_zipar(one, costs, size, images, seed)))
-                    advance(len(found))
+                    results.append((name, f"ZipAR-{size}", run_zipar(one, costs, size, images, seed)))
+                    advance(len(results))
                 for tau in thresholds:
                     for label, repair in repairs.items():
                         done = run_mulo(one, costs, tau, nearest, repair, rows, images, seed)
-                        found.append((name, f"MuLo-SD, tau {tau:g}, {label}", done))
-                        advance(len(found))
+                        results.append((name, f"MuLo-SD, tau {tau:g}, {label}", done))
+                        advance(len(results))
     except SizeMissing as error:  # which sizes a repair asks for shows as it goes
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(BAD_INPUT) from error
-    rows_found = [{"model": name, "method": label, **one._asdict()} for name, label, one in found]
+    rows_found = [{"model": name, "method": label, **one._asdict()} for name, label, one in results]
     if told_as_json(json_file, rows_found):
         return
     title = f"spatial methods on {machine}: {images} images; a coarse pass costs a plain step"
@@ -112,19 +115,19 @@ def fit(
     from underpaint.sim.synthetic.fit import fit_field
 
     with bad_input():
-        held = load(trace)
+        recorded = load(trace)
         start = FieldSettings(
             vocab_size=vocab_size,
             clusters=clusters,
-            height=held.grid.height,
-            width=held.grid.width,
+            height=recorded.grid.height,
+            width=recorded.grid.width,
             images=16,
-            depth_known=held.draft_probs.shape[1],
+            depth_known=recorded.draft_probs.shape[1],
             seed=seed,
         )
         start.check()
-        wanted = statistics(held)
-        found = fit_field(wanted, start)
-    typer.echo(json.dumps(dataclasses.asdict(found.settings)))
-    for name, value in wanted._asdict().items():
-        typer.echo(f"{name:16s} trace {value:.4f}  field {getattr(found.reached, name):.4f}", err=True)
+        measured = statistics(recorded)
+        fitted = fit_field(measured, start)
+    typer.echo(json.dumps(dataclasses.asdict(fitted.settings)))
+    for name, value in measured._asdict().items():
+        typer.echo(f"{name:16s} trace {value:.4f}  field {getattr(fitted.reached, name):.4f}", err=True)

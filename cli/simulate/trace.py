@@ -125,6 +125,7 @@ def trace(
     from underpaint.artifacts.files import check_file_writable
     from underpaint.runtime.drawing import noise_of
     from underpaint.runtime.engines.context import EngineError
+    from underpaint.runtime.methods.multi_scale.sessions import MuloSession
     from underpaint.runtime.methods.registry import PRESETS, TUNED, resolve
     from underpaint.runtime.models import usual_preset
     from underpaint.sim.replay.own_logits import trace_of_own
@@ -186,6 +187,7 @@ def trace(
             image = recorder.add(target, drafter, noise_of(condition, seed), greedy=sampling.temperature == 0)
             for method, rows in drafted_low:
                 session = method.open(pipeline, condition, sampling)
+                assert isinstance(session, MuloSession)
                 at = session.rows_per_cycle
                 rows.add(session.target, session.drafter, image, at, noise_of(condition, seed))
             advance(done)

@@ -35,7 +35,7 @@ def window_recipes(methods: Sequence[str], vary: Sequence[str]) -> tuple[WindowR
     axes, temperatures = _axes(vary)
     if vary and not methods:
         raise ValueError(f"--vary {vary[0]}: no --windows are asked for")
-    found: list[WindowRecipe] = []
+    recipes: list[WindowRecipe] = []
     used: set[str] = set()
     for method in methods:
         plain = WindowRecipe.of(method, resolve(method, 1.0).to_dict())
@@ -44,10 +44,10 @@ def window_recipes(methods: Sequence[str], vary: Sequence[str]) -> tuple[WindowR
         for values in itertools.product(*(axes[name] for name in own)):
             settings = [f"{name}={value}" for name, value in zip(own.values(), values, strict=True)]
             recorded = resolve(method, 1.0, settings=settings).to_dict()
-            found += [WindowRecipe.of(method, recorded, temperature) for temperature in temperatures]
+            recipes += [WindowRecipe.of(method, recorded, temperature) for temperature in temperatures]
     for name in axes.keys() - used:
         raise ValueError(f"--vary {PART}.{name}: none of {', '.join(methods)} has this setting")
-    return tuple(found)
+    return tuple(recipes)
 
 
 def _axes(vary: Sequence[str]) -> tuple[dict[str, list[str]], list[float]]:

@@ -142,14 +142,14 @@ def curve_of(
     # A short measurement that was stopped is no part of a full one, whose rounds are more and whose loops are others.
     partial = PartialCurve.of(path.with_suffix(".full.json") if full else path, renew=renew)
     content = (json.dumps(_measure(models, sampling, report, full, partial)) + "\n").encode()
-    found = parse_cost_curve(content, path)
+    fresh = parse_cost_curve(content, path)
     try:
         check_file_writable(path)
         write_beside(path, content)
         partial.forget()
     except OSError:
         pass
-    return found
+    return fresh
 
 
 def with_costs(

@@ -76,14 +76,14 @@ class _ProcessPool:
 def _require_pool(threads: int | None) -> None:
     """Make the process's pool, or find it made with as many threads; None takes it as it is. EngineError otherwise."""
     if _ProcessPool.threads is None:
-        wanted = threads or usable_cores()
+        size = threads or usable_cores()
         runtime = _runtime()
         try:
-            runtime.set_global_thread_pool_sizes(wanted, 1)
+            runtime.set_global_thread_pool_sizes(size, 1)
         except Exception as error:  # onnxruntime's own exceptions share no base but Exception
             if _CREATED_BEFORE not in str(error):
                 raise EngineError(f"context: onnxruntime makes no shared pool ({error}); use pool='own'") from error
-        _ProcessPool.threads = wanted
+        _ProcessPool.threads = size
     elif threads not in (None, _ProcessPool.threads):
         raise EngineError(
             f"context: this process shares a pool of {_ProcessPool.threads} threads, which cannot become {threads}; "

@@ -196,11 +196,11 @@ class EngineDrafter:
             scored = scored._replace(features=held[:, -1:])
             self._checked(scored)
             return held
-        wanted = (self.engine.rows, scored.probs.shape[0], self.feature_width)
-        if scored.features is None or scored.features.shape != wanted:
+        shape = (self.engine.rows, scored.probs.shape[0], self.feature_width)
+        if scored.features is None or scored.features.shape != shape:
             got = None if scored.features is None else scored.features.shape
             raise EngineError(
-                f"drafter: expected target features {wanted}, got {got}; give target and drafter one sampler and "
+                f"drafter: expected target features {shape}, got {got}; give target and drafter one sampler and "
                 "models that were trained together"
             )
         return scored.features

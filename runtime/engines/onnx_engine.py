@@ -248,9 +248,9 @@ class OnnxEngine:
         for name, array in inputs.items():
             if name in self._inputs:
                 bind(bound.binding, "input", name, array)
-        for name, found in outputs.items():
-            if found is not None:
-                bind(bound.binding, "output", name, found)
+        for name, buffer in outputs.items():
+            if buffer is not None:
+                bind(bound.binding, "output", name, buffer)
 
 
 class _Closed:

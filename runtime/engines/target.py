@@ -182,9 +182,9 @@ def hiding(bias: NDArray[np.float32], first: int) -> NDArray[np.float32]:
 
 def check_tokens(tokens: IntArray, vocab_size: int) -> None:
     """EngineError unless all are image codes."""
-    held = tokens.tolist()
-    if min(held) < 0 or max(held) >= vocab_size:
-        raise EngineError(f"target: expected tokens from 0 to {vocab_size - 1}, got {held}")
+    codes = tokens.tolist()
+    if min(codes) < 0 or max(codes) >= vocab_size:
+        raise EngineError(f"target: expected tokens from 0 to {vocab_size - 1}, got {codes}")
 
 
 class EngineGridTarget:

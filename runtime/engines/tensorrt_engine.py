@@ -94,13 +94,13 @@ def load_tensorrt(name: str, kind: str, folder: Path, backend: str) -> TensorRTD
     known = manifest(name, folder)
     if known.kind != kind:
         raise ManifestError(f"'{name}' is a {known.kind}, expected a {kind}; choose another model")
-    found = TensorRTDecoder(name, manifest_config(known.settings, name), folder, kind, backend, module)
-    if not found.row_counts:
+    decoder = TensorRTDecoder(name, manifest_config(known.settings, name), folder, kind, backend, module)
+    if not decoder.row_counts:
         raise EngineError(
             f"{folder} holds no {backend} engine of '{name}'; build it with `underpaint engine {folder} --backend "
             f"{backend}`"
         )
-    return found
+    return decoder
 
 
 class TensorRTEngine:

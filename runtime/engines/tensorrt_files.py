@@ -77,8 +77,8 @@ def paths(folder: Path, model: str, backend: str, rows: int) -> Paths:
 def row_counts(folder: Path, model: str, backend: str) -> tuple[int, ...]:
     """The numbers of rows that `model` has engines for."""
     start, end = f"{model}.{backend}.rows", ".record"
-    found = (file.name.removeprefix(start).removesuffix(end) for file in folder.glob(f"{start}*{end}"))
-    return tuple(sorted(int(text) for text in found if text.isdecimal()))
+    counts = (file.name.removeprefix(start).removesuffix(end) for file in folder.glob(f"{start}*{end}"))
+    return tuple(sorted(int(text) for text in counts if text.isdecimal()))
 
 
 def backend_module(backend: str) -> ModuleType:
@@ -179,7 +179,7 @@ def read_engine(
     record, place = read_record(folder, named, backend, rows, again), paths(folder, named, backend, rows)
     again = again or _again(folder, backend, rows)
     content = place.engine.read_bytes()
-    for what, found, wanted in (
+    for what, recorded, expected in (
         ("model", record.model, named),
         ("rows", record.rows, rows),
         ("graph (sha256)", record.onnx_sha256, known.sha256),
@@ -188,8 +188,8 @@ def read_engine(
         ("engine bytes", record.engine_bytes, len(content)),
         ("engine (sha256)", record.engine_sha256, sha256(content).hexdigest()),
     ):
-        if found != wanted:
-            raise EngineError(f"{place.engine}: expected {what} {wanted}, got {found}; {again}")
+        if recorded != expected:
+            raise EngineError(f"{place.engine}: expected {what} {expected}, got {recorded}; {again}")
     if record.gpu not in (ANY_GPU, gpu):
         raise EngineError(f"{place.engine}: built for {record.gpu}, this machine has {gpu}; {again}")
     return EngineFile(content, record, known)

@@ -93,12 +93,12 @@ def open_runtime(
 
     part, again: see `read_engine`.
     """
-    found = read_engine(folder, name, kind, backend, rows, module.__version__, gpu_name(), part, again)
+    file = read_engine(folder, name, kind, backend, rows, module.__version__, gpu_name(), part, again)
     runtime = module.Runtime(module.Logger(module.Logger.ERROR))
-    engine = runtime.deserialize_cuda_engine(found.content)
+    engine = runtime.deserialize_cuda_engine(file.content)
     place = paths(folder, part_of(name, part), backend, rows)
     if engine is None:
         raise EngineError(
             f"{place.engine}: {backend} cannot read it on this machine; build it here with `underpaint engine`"
         )
-    return TensorRTRuntime(found.record, module, runtime, engine, place.runtime)
+    return TensorRTRuntime(file.record, module, runtime, engine, place.runtime)

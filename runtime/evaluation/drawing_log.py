@@ -135,26 +135,26 @@ class DrawingLog(RunStore[DrawingKey, DrawnJob]):
         super().__init__(*given, **options)
 
     def read(self, line: Mapping[str, Any]) -> tuple[DrawingKey, DrawnJob]:
-        told = build_typed(_Told, {name: value for name, value in line.items() if name in _TOLD}, "a drawing")
+        extras = build_typed(_Told, {name: value for name, value in line.items() if name in _TOLD}, "a drawing")
         models = self.settings.get("models", [])
-        if self.settings and (not isinstance(models, list) or told.model >= len(models)):
-            raise ValueError(f"a drawing of model {told.model}, which the run does not have")
-        own = models[told.model] if models else {}
+        if self.settings and (not isinstance(models, list) or extras.model >= len(models)):
+            raise ValueError(f"a drawing of model {extras.model}, which the run does not have")
+        own = models[extras.model] if models else {}
         drawing = drawing_of({name: value for name, value in line.items() if name not in _TOLD}, own)
         # One object a number: there are few of them, and tokens are many.
         tokens = tuple(self._numbers.setdefault(one, one) for one in drawing.tokens)
         drawing = dataclasses.replace(drawing, tokens=tokens)
-        seen = told.reading
+        seen = extras.reading
         reading = None
         if seen is not None:
             scores = {slot: np.array(one, dtype=np.float64) for slot, one in seen.scores.items()}
             reading = Reading(seen.values, np.array(seen.features, dtype=np.float64), scores)
-        job = DrawnJob(drawing, told.model, told.processor, told.log_likelihood, reading, stored=told.stored)
+        job = DrawnJob(drawing, extras.model, extras.processor, extras.log_likelihood, reading, stored=extras.stored)
         return job.key, job
 
     def plain(self, record: DrawnJob) -> dict[str, Any]:
         seen = record.reading
-        told = {
+        extras = {
             "model": record.model or None,
             "processor": record.processor or None,
             "log_likelihood": record.log_likelihood,
@@ -167,7 +167,7 @@ class DrawingLog(RunStore[DrawingKey, DrawnJob]):
             },
             "stored": record.stored or None,
         }
-        return dataclasses.asdict(record.drawing) | {name: one for name, one in told.items() if one is not None}
+        return dataclasses.asdict(record.drawing) | {name: one for name, one in extras.items() if one is not None}
 
     def keep(self, job: DrawnJob) -> None:
         """Append a finished drawing, its picture first; both are on the disk when this returns. See `add`."""
@@ -191,12 +191,12 @@ class DrawingLog(RunStore[DrawingKey, DrawnJob]):
         if not self.settings:
             raise ValueError(f"{self.folder} is no folder of `underpaint evaluate`: it holds no record of drawings")
         known = {field.name for field in fields(PlannedModel)}
-        told = self.settings.get("models")
-        if not isinstance(told, list) or not told or not all(isinstance(one, dict) for one in told):
+        planned = self.settings.get("models")
+        if not isinstance(planned, list) or not planned or not all(isinstance(one, dict) for one in planned):
             raise ValueError("settings: expected a list of models")
         return tuple(
             build_typed(PlannedModel, {name: one[name] for name in known & one.keys()}, f"settings: models[{turn}]")
-            for turn, one in enumerate(told)
+            for turn, one in enumerate(planned)
         )
 
     def check_settings(self) -> None:
@@ -236,8 +236,8 @@ class StoredPicture(NamedTuple):
 def stored_pictures(log: DrawingLog) -> list[StoredPicture]:
     """The pictures that were stored with drawings, in an order that says nothing of who drew them, or when."""
     keys = (job.key for job in log if job.stored)
-    found = (StoredPicture(key.model, key.method, key.prompt, key.seed, log.picture_path(key)) for key in keys)
-    return sorted(one for one in found if one.path.is_file())
+    pictures = (StoredPicture(key.model, key.method, key.prompt, key.seed, log.picture_path(key)) for key in keys)
+    return sorted(one for one in pictures if one.path.is_file())
 
 
 def drawing_of(plain: object, settings: Mapping[str, Any] | None = None) -> Drawing:
@@ -248,45 +248,47 @@ def drawing_of(plain: object, settings: Mapping[str, Any] | None = None) -> Draw
     Raises:
         ValueError: a field is missing, unknown, of another type or range, or two fields contradict each other.
     """
-    found = build_typed(Drawing, plain, "a drawing")
-    cells = len(found.tokens)
+    drawing = build_typed(Drawing, plain, "a drawing")
+    cells = len(drawing.tokens)
     if not cells:
         raise ValueError("a drawing: tokens: expected at least one")
-    kept = found.kept_cells or ()
+    kept = drawing.kept_cells or ()
     if any(low >= high for low, high in pairwise(kept)) or (kept and kept[-1] >= cells):
         raise ValueError(f"a drawing: kept_cells: expected rising cells below {cells}, got {kept}")
-    recipe = _recipe_of(found, settings or {})
-    if found.accepted is not None:
-        _check_cycles(found, found.accepted, skips="skipping" in recipe)
-    elif found.depths is not None or found.nodes is not None:
+    recipe = _recipe_of(drawing, settings or {})
+    if drawing.accepted is not None:
+        _check_cycles(drawing, drawing.accepted, skips="skipping" in recipe)
+    elif drawing.depths is not None or drawing.nodes is not None:
         raise ValueError("a drawing: expected depths and nodes only of cycles, and accepted is null")
-    return found
+    return drawing
 
 
-def _recipe_of(found: Drawing, settings: Mapping[str, Any]) -> Mapping[str, Any]:
+def _recipe_of(drawing: Drawing, settings: Mapping[str, Any]) -> Mapping[str, Any]:
     """The method's settings; ValueError where a drawing is of no method, prompt or seed of the run's."""
-    for name, told in (("methods", found.method), ("prompts", found.prompt), ("seeds", found.seed)):
-        if name in settings and told not in settings[name]:
-            raise ValueError(f"a drawing of {name.removesuffix('s')} {told!r}, which the run does not have")
+    for name, value in (("methods", drawing.method), ("prompts", drawing.prompt), ("seeds", drawing.seed)):
+        if name in settings and value not in settings[name]:
+            raise ValueError(f"a drawing of {name.removesuffix('s')} {value!r}, which the run does not have")
     methods = settings.get("methods", {})
-    recipe = methods.get(found.method, {}) if isinstance(methods, Mapping) else {}
+    recipe = methods.get(drawing.method, {}) if isinstance(methods, Mapping) else {}
     return recipe if isinstance(recipe, Mapping) else {}
 
 
-def _check_cycles(found: Drawing, accepted: Sequence[int], *, skips: bool) -> None:
+def _check_cycles(drawing: Drawing, accepted: Sequence[int], *, skips: bool) -> None:
     """Raise ValueError where the cycles of a drawing are not those of its tokens and target passes.
 
     skips: some cycles are not verified, so there may be fewer passes than cycles.
     """
     for name in ("depths", "nodes"):
-        listed = getattr(found, name)
+        listed = getattr(drawing, name)
         if listed is not None and len(listed) != len(accepted):
             raise ValueError(f"a drawing: {name}: expected {len(accepted)}, one a cycle, got {len(listed)}")
-    if any(kept > depth for kept, depth in zip(accepted, found.depths or accepted, strict=True)):
+    if any(kept > depth for kept, depth in zip(accepted, drawing.depths or accepted, strict=True)):
         raise ValueError("a drawing: accepted: expected no more tokens than the draft tree is deep")
     cells = 1 + len(accepted) + sum(accepted)
-    if cells != len(found.tokens):
-        raise ValueError(f"a drawing: its cycles decide {cells} cells, and it has {len(found.tokens)} tokens")
+    if cells != len(drawing.tokens):
+        raise ValueError(f"a drawing: its cycles decide {cells} cells, and it has {len(drawing.tokens)} tokens")
     passes = len(accepted) + 1
-    if found.target_nfe > passes or (found.target_nfe < passes and not skips):
-        raise ValueError(f"a drawing: target_nfe: expected {passes}, as it has {passes} cycles, got {found.target_nfe}")
+    if drawing.target_nfe > passes or (drawing.target_nfe < passes and not skips):
+        raise ValueError(
+            f"a drawing: target_nfe: expected {passes}, as it has {passes} cycles, got {drawing.target_nfe}"
+        )

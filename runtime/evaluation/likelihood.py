@@ -44,7 +44,7 @@ def most_at_once(target: Target | GridTarget, most: int) -> int:
 def tokens_log_likelihood(target: Target, tokens: IntArray, most: int) -> float:
     """Mean log-probability of tokens [cells] under a target that stands before them; at most `most` a pass."""
     first = target.begin()
-    found = [_log(first, 0, int(tokens[0]))]
+    logs = [_log(first, 0, int(tokens[0]))]
     read, last = 0, len(tokens) - 1  # the last token is judged, and never read
     while read < last:
         count = min(most, last - read)
@@ -57,10 +57,10 @@ def tokens_log_likelihood(target: Target, tokens: IntArray, most: int) -> float:
             draft_rows=np.full(count, -1, dtype=np.int64),
         )
         scored = target.score(tree)
-        found += [_log(scored, place, int(tokens[read + place + 1])) for place in range(count)]
+        logs += [_log(scored, place, int(tokens[read + place + 1])) for place in range(count)]
         read += count
         target.commit(tree, Verdict(tuple(range(1, count)), int(tokens[read])))
-    return float(np.mean(found))
+    return float(np.mean(logs))
 
 
 def _log(scored: Scored, row: int, token: int) -> float:

@@ -52,13 +52,13 @@ def resampled(count: int) -> IntArray:
     return np.random.default_rng(_BOOTSTRAP_SEED).integers(count, size=(RESAMPLES, count))
 
 
-def interval_ends(found: FloatArray) -> tuple[float, float]:
+def interval_ends(figures: FloatArray) -> tuple[float, float]:
     """The percentiles of bootstrap figures between which `INTERVAL` of them lie."""
-    low, high = np.quantile(found, [(1 - INTERVAL) / 2, (1 + INTERVAL) / 2])
+    low, high = np.quantile(figures, [(1 - INTERVAL) / 2, (1 + INTERVAL) / 2])
     return float(low), float(high)
 
 
-def attribute_log_probability(scores: Mapping[str, FloatArray], wanted: Mapping[str, int]) -> FloatArray:
+def attribute_log_probability(scores: Mapping[str, FloatArray], classes: Mapping[str, int]) -> FloatArray:
     """The judge's mean log-probability of a prompt's attributes, in nats: [pictures], each <= 0.
 
     Args:
@@ -67,10 +67,10 @@ def attribute_log_probability(scores: Mapping[str, FloatArray], wanted: Mapping[
 
     Raises ValueError where `wanted` is empty, names a slot without scores, or a class that the slot lacks.
     """
-    if not wanted or not wanted.keys() <= scores.keys():
-        raise ValueError(f"attributes: expected some of {', '.join(scores)}, got {', '.join(wanted) or 'none'}")
+    if not classes or not classes.keys() <= scores.keys():
+        raise ValueError(f"attributes: expected some of {', '.join(scores)}, got {', '.join(classes) or 'none'}")
     parts = []
-    for slot, number in wanted.items():
+    for slot, number in classes.items():
         logits = np.asarray(scores[slot], np.float64)
         if logits.ndim != 2 or not 0 <= number < logits.shape[1]:
             raise ValueError(f"attribute {slot}: expected a class of scores [pictures, classes], got {number}")

@@ -48,12 +48,12 @@ def judge_of(pipeline: OpenModels) -> PictureJudge | None:
 
 def judged_fingerprint(pipeline: OpenModels, judge: PictureJudge | None) -> dict[str, Any]:
     """The models and their judge, as JSON holds them; see `Pipeline.fingerprint`."""
-    told = dict(pipeline.fingerprint())
+    fingerprint = dict(pipeline.fingerprint())
     if judge is None:
-        return told
+        return fingerprint
     return {
-        **told,
-        "sha256": {**told["sha256"], **judge.hashes},
+        **fingerprint,
+        "sha256": {**fingerprint["sha256"], **judge.hashes},
         "judge_accuracy": dict(judge.reference.accuracy),
     }
 

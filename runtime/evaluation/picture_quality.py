@@ -66,9 +66,9 @@ class PictureViews:
         return self._likelihood is not None
 
     def picture(self, drawing: Drawing) -> Picture:
-        held = None if self._stored is None else self._stored(drawing)
-        if held is not None:
-            return held
+        kept = None if self._stored is None else self._stored(drawing)
+        if kept is not None:
+            return kept
         if drawing.tokens not in self._pictures:
             self._pictures[drawing.tokens] = self._pipeline.picture(drawing.tokens_array())
         return self._pictures[drawing.tokens]
@@ -82,10 +82,10 @@ class PictureViews:
         """[F] of the classifier; those of plain AR are kept, as every method stands beside them."""
         if drawing.tokens in self._features:
             return self._features[drawing.tokens]
-        found: FloatArray = picture_features(self.picture(drawing)[None].astype(np.float64))[0]
+        features: FloatArray = picture_features(self.picture(drawing)[None].astype(np.float64))[0]
         if drawing.method == BASELINE:
-            self._features[drawing.tokens] = found
-        return found
+            self._features[drawing.tokens] = features
+        return features
 
     def log_likelihood(self, drawing: Drawing) -> float:
         """The target's mean log-probability of the drawing's tokens; ask only where `likelihood` is."""
@@ -100,20 +100,20 @@ class PictureViews:
 
     def read_right(self, drawn: Sequence[Drawing], judge: PictureJudge) -> dict[str, BoolArray]:
         readings = [self.reading(drawing, judge) for drawing in drawn]
-        asked = [self._conditions[drawing.prompt].attributes for drawing in drawn]
-        return read_right(readings, asked, judge.grammar)
+        attributes = [self._conditions[drawing.prompt].attributes for drawing in drawn]
+        return read_right(readings, attributes, judge.grammar)
 
     def attribute_log_probability(self, drawn: Sequence[Drawing], judge: PictureJudge) -> FloatArray | None:
         """[drawings] nats; None where a reading was recorded without scores."""
-        found = []
+        likely = []
         for drawing in drawn:
             scores = self.reading(drawing, judge).scores
             if not scores:
                 return None
-            wanted = self._conditions[drawing.prompt].attributes
-            places = {slot: judge.grammar.slots[slot].index(value) for slot, value in wanted.items()}
-            found.append(attribute_log_probability({slot: one[None] for slot, one in scores.items()}, places)[0])
-        return np.array(found)
+            attributes = self._conditions[drawing.prompt].attributes
+            places = {slot: judge.grammar.slots[slot].index(value) for slot, value in attributes.items()}
+            likely.append(attribute_log_probability({slot: one[None] for slot, one in scores.items()}, places)[0])
+        return np.array(likely)
 
 
 def picture_quality(drawn: list[Drawing], baseline: list[Drawing], views: PictureViews) -> dict[str, Any]:

@@ -88,12 +88,14 @@ def load_reference(path: Path, side: int) -> Reference:
     Raises OSError where it cannot be read, ValueError where it holds something else.
     """
     try:
-        with ArrayFile(path) as held:
-            told = build_typed(_AccuracyBySide, {"accuracy": held.read_json("accuracy")}, "reference").accuracy
-            if str(side) not in told:
+        with ArrayFile(path) as arrays:
+            accuracy = build_typed(_AccuracyBySide, {"accuracy": arrays.read_json("accuracy")}, "reference").accuracy
+            if str(side) not in accuracy:
                 raise ValueError(f"no real scenes of {side} px in it")
-            halves = [held.read(f"features_{half}_{side}", ArrayForm(dimensions=2)).astype(np.float64) for half in "ab"]
-        return Reference(halves[0], halves[1], told[str(side)])
+            halves = [
+                arrays.read(f"features_{half}_{side}", ArrayForm(dimensions=2)).astype(np.float64) for half in "ab"
+            ]
+        return Reference(halves[0], halves[1], accuracy[str(side)])
     except ValueError as error:
         raise ValueError(f"{path} is not a reference of real scenes ({error}); export it again") from error
 
@@ -108,7 +110,7 @@ def read_right(
     """
     right = {
         slot: np.array(
-            [one.values[slot] == wanted[slot] for one, wanted in zip(readings, asked, strict=True)],
+            [one.values[slot] == attributes[slot] for one, attributes in zip(readings, asked, strict=True)],
             dtype=np.bool_,
         )
         for slot in grammar.slots
@@ -137,8 +139,8 @@ def frechet_floor(reference: Reference, count: int, seed: int = 0) -> float | No
     if count < 2 or count > reference.features_b.shape[0]:
         return None
     rng = np.random.default_rng(seed)
-    found = [
+    distances = [
         frechet_distance(rng.choice(reference.features_b, count, replace=False), reference.features_a)
         for _ in range(FLOOR_DRAWS)
     ]
-    return float(np.mean(found))
+    return float(np.mean(distances))

@@ -139,12 +139,12 @@ class SeenTarget:
         """
         steps = result.steps or ()
         before = len(self.passes) - len(steps)  # passes without a step of their own: the condition's, or none
-        found = []
+        distances = []
         for number, cells in enumerate(steps, start=before):
             for cell in cells:
                 said = self.passes[number].get(cell)
-                found.append(_apart(self.passes[0][cell] if said is None else said, own[cell]))
-        return float(np.mean(found))
+                distances.append(_apart(self.passes[0][cell] if said is None else said, own[cell]))
+        return float(np.mean(distances))
 
 
 class _SeenModels:
@@ -169,11 +169,11 @@ def beside_picture(target: GridTarget, tokens: IntArray, most: int) -> FloatArra
     At most `most` tokens a pass.
     """
     cells = tokens.size
-    found = [np.array(target.begin(), dtype=np.float64)[None]]
+    rows = [np.array(target.begin(), dtype=np.float64)[None]]
     for first in range(0, cells - 1, most):
         here = np.arange(first, min(first + most, cells - 1))
         cached = np.broadcast_to(np.arange(cells) < first, (here.size, cells))
         feed = Feed(here, tokens[here].astype(np.int64), np.tri(here.size, dtype=np.bool_), cached)
-        found.append(np.array(target.score(feed), dtype=np.float64))
+        rows.append(np.array(target.score(feed), dtype=np.float64))
         target.commit(np.arange(here.size))
-    return np.concatenate(found)
+    return np.concatenate(rows)

@@ -81,7 +81,7 @@ def candidates(
     """Settings of a method to try, the current ones first.
 
     They are the presets "tuned" and "paper", then changes of one setting, and combinations drawn at random from the
-    settings' declared values (see `algos.bounds.Tune`), the same ones every time. Settings that the models refuse are
+    settings' declared values (see `algos.registry.Tune`), the same ones every time. Settings that the models refuse are
     left out.
 
     Args:

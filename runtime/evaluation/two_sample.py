@@ -74,8 +74,8 @@ def _means(planes: FloatArray, side: int) -> FloatArray:
     """Means over squares: [n, S, S, C] to [n, side, side, C]."""
     count, size, _, channels = planes.shape
     step = size // side
-    found: FloatArray = planes.reshape(count, side, step, side, step, channels).mean(axis=(2, 4))
-    return found
+    means: FloatArray = planes.reshape(count, side, step, side, step, channels).mean(axis=(2, 4))
+    return means
 
 
 def two_sample_test(
@@ -112,11 +112,11 @@ def two_sample_test(
             scores[side, judged] = score(rows[judged].reshape(-1, width)).reshape(len(judged), -1)
     auc = float(np.mean([area_under_curve(*scores[:, half].reshape(2, -1)) for half in halves]))
     # A prompt is resampled with all of its pictures, within its half: scores of two networks are not comparable.
-    found = []
+    areas = []
     for half in halves:
         chosen = half[resampled(len(half))]
-        found.append([area_under_curve(scores[0, row].ravel(), scores[1, row].ravel()) for row in chosen])
-    return FigureInterval(auc, *interval_ends(np.mean(found, axis=0)))
+        areas.append([area_under_curve(scores[0, row].ravel(), scores[1, row].ravel()) for row in chosen])
+    return FigureInterval(auc, *interval_ends(np.mean(areas, axis=0)))
 
 
 class _Network:
@@ -131,30 +131,30 @@ class _Network:
         self.second = random.normal(0, settings.hidden**-0.5, settings.hidden)
 
     def placed(self, rows: FloatArray) -> FloatArray:
-        found: FloatArray = (rows - self.mean) / self.spread
-        return found
+        placed: FloatArray = (rows - self.mean) / self.spread
+        return placed
 
     def __call__(self, rows: FloatArray) -> FloatArray:
         score: FloatArray = np.tanh(self.placed(rows) @ self.first + self.shift) @ self.second
         return score
 
-    def gradients(self, placed: FloatArray, wanted: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+    def gradients(self, placed: FloatArray, labels: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Gradients of the mean logistic loss, whose labels are 0 or 1."""
         hidden = np.tanh(placed @ self.first + self.shift)
-        slope = (1 / (1 + np.exp(-hidden @ self.second)) - wanted) / len(placed)
+        slope = (1 / (1 + np.exp(-hidden @ self.second)) - labels) / len(placed)
         back = slope[:, None] * self.second * (1 - hidden**2)
         return placed.T @ back, back.sum(axis=0), hidden.T @ slope
 
 
 def _trained(baseline: FloatArray, method: FloatArray, settings: ClassifierSettings) -> _Network:
     rows = np.concatenate([baseline, method])
-    wanted = np.repeat([0.0, 1.0], len(baseline))
+    labels = np.repeat([0.0, 1.0], len(baseline))
     network = _Network(rows, settings)
     placed = network.placed(rows)
     weights = [network.first, network.shift, network.second]
     means, squares = [[np.zeros_like(weight) for weight in weights] for _ in range(2)]
     for step in range(1, settings.steps + 1):
-        for number, gradient in enumerate(network.gradients(placed, wanted)):
+        for number, gradient in enumerate(network.gradients(placed, labels)):
             means[number] += 0.1 * (gradient - means[number])
             squares[number] += 0.01 * (gradient**2 - squares[number])
             update = (means[number] / (1 - 0.9**step)) / (np.sqrt(squares[number] / (1 - 0.99**step)) + 1e-8)

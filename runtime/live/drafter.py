@@ -85,7 +85,7 @@ def new_eagle3(live: LiveModel, drafted: IntArray | None = None) -> Eagle3Decode
     """
     check_eagle3(live)
     config, layers = drafter_config(live), live.decoder.layers
-    read = sorted(min(max(layer, 0), layers - 1) for layer in (2, layers // 2, layers - 3))
+    read = sorted(min(max(layer, 1), max(1, layers - 1)) for layer in (2, layers // 2, layers - 3))
     drafted = np.arange(live.codes) if drafted is None else np.asarray(drafted, dtype=np.int64)
     drafter = Eagle3Decoder(Eagle3Config(config, tuple(read), len(drafted)))
     initialise(drafter)
@@ -214,11 +214,6 @@ class LiveDrafter(EngineDrafter):
         self.engine.run(prompt.tokens[:, 1:], np.arange(-count, 0), bias, features=prompt.features[:, :-1])
         self.engine.cache.commit(slice(None))
         self.prompt_positions = count
-
-
-def open_drafter(live: LiveModel, path: Path) -> LiveDrafter:
-    """The drafter of a folder, ready for a live target; see `read_drafter`."""
-    return LiveDrafter(read_drafter(live, path), live.sampling)
 
 
 class LiveDrafterDecoder:

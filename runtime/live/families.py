@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from underpaint.algos.arrays import IntArray
 from underpaint.algos.protocols import Grid
 from underpaint.algos.rows import SamplingParams
+from underpaint.runtime.live.causal_families import emu3_5, liquid, lumina_mgpt_2, simplear
 from underpaint.runtime.live.glm_image import glm_image
 from underpaint.runtime.live.llamagen import llamagen
 from underpaint.runtime.live.model import Ids, LiveModel, LiveModelError
@@ -209,6 +210,10 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "lumina-mgpt": lumina_mgpt,
     "glm-image": glm_image,
     "llamagen": llamagen,
+    "liquid": liquid,
+    "simplear": simplear,
+    "lumina-mgpt-2": lumina_mgpt_2,
+    "emu3.5": emu3_5,
 }
 """Families by name, as `--family` takes them."""
 

@@ -16,7 +16,8 @@ from underpaint.algos.protocols import Grid
 from underpaint.algos.rows import SamplingParams
 from underpaint.runtime.conditions import Condition
 from underpaint.runtime.drawing import Drawing, draw
-from underpaint.runtime.live.drafter import LiveDrafter, open_drafter
+from underpaint.runtime.live.drafter import LiveDrafter
+from underpaint.runtime.live.drafter_layouts import open_drafter
 from underpaint.runtime.live.families import Family, family_of
 from underpaint.runtime.live.model import LiveModel, LiveModelError
 from underpaint.runtime.live.near_ties import NearTies, exact_model

@@ -8,7 +8,8 @@ from typing import Any
 
 from underpaint.algos.protocols import Grid
 from underpaint.artifacts.strict_json import read_object
-from underpaint.runtime.live.drafter import open_drafter
+from underpaint.runtime.live.causal_families import CLASSES
+from underpaint.runtime.live.drafter_layouts import open_drafter
 from underpaint.runtime.live.families import FAMILIES, Family, family_of
 from underpaint.runtime.live.model import LiveModel, LiveModelError
 from underpaint.runtime.live.near_ties import NearTies, exact_model
@@ -60,6 +61,7 @@ def open_live(
         ) from error
     names = read_object(config).get("architectures")
     name = names[0] if isinstance(names, list) and names and isinstance(names[0], str) else ""
+    name = CLASSES.get(family or "", name)
     library: Any = transformers
     model_class = getattr(library, name, None)
     if model_class is None or not hasattr(model_class, "from_pretrained"):

@@ -24,7 +24,8 @@ from underpaint.runtime.live.drafter import LiveDrafter, target_layers
 from underpaint.runtime.live.engine import LiveDecoder, LiveEncoder
 from underpaint.runtime.live.model import LiveModel, LiveModelError, weights_digest
 from underpaint.runtime.live.near_ties import NearTieTarget
-from underpaint.runtime.methods.method import ModelTables, Timed
+from underpaint.runtime.live.preview import PartTarget, enlarged
+from underpaint.runtime.methods.method import ModelTables, Preview, Timed
 from underpaint.runtime.resampling.resampler import Resampler
 
 BACKEND = "live"
@@ -36,6 +37,10 @@ _PRECISIONS: Final[Mapping[torch.dtype, Precision]] = {
     torch.float16: "fp16",
     torch.bfloat16: "bf16",
 }
+_NO_LOW = (
+    "MuLo-SD: expected a model that draws a preview of its pictures, as GLM-Image does, or an exported folder with a "
+    "target of a lower resolution; use another method"
+)
 _NEIGHBOURS = 100
 """Columns of the table of nearest codes."""
 
@@ -116,10 +121,24 @@ class LivePipeline:
     def low_target(
         self, condition: Condition, sampling: SamplingParams, ratio: int, cells: int = 1, int8: bool | None = None
     ) -> Timed[GridTarget]:
-        raise LiveModelError("MuLo-SD: a live model has no target of a lower resolution; use another method")
+        raise LiveModelError(_NO_LOW)
 
     def resampler(self, kind: str, ratio: int) -> Resampler:
-        raise LiveModelError("MuLo-SD: a live model has no target of a lower resolution; use another method")
+        raise LiveModelError(_NO_LOW)
+
+    def preview(self, condition: Condition, sampling: SamplingParams) -> Preview | None:
+        if self.live.parts is None:
+            return None
+        small, large = self.live.parts
+        whole = self.grid_target(condition, sampling)
+        return Preview(
+            small,
+            large,
+            whole.timer,
+            lambda greedy: PartTarget(whole.model, small, greedy=greedy),
+            lambda tokens: PartTarget(whole.model, large, tokens),
+            lambda tokens: enlarged(tokens, small, large),
+        )
 
     @property
     def folder(self) -> Path:

@@ -205,7 +205,7 @@ def setting_text(value: object) -> str:
 
 
 def settings_to_tune(make: Callable[..., Any], values: Mapping[str, object], part: str = "") -> dict[str, list[str]]:
-    """What is worth trying of a part's settings; see `algos.bounds.Tune`.
+    """What is worth trying of a part's settings; see `algos.registry.Tune`.
 
     Args:
         make: The part, a dataclass.

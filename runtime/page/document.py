@@ -74,9 +74,9 @@ class ComparisonFolder:
             )
         if "grid" not in results["model"] or "seeds" not in results["settings"]:
             raise ResultsError(f"{path}: expected the model's grid and the settings' seeds; repeat the comparison")
-        found = _drawings(folder, path, results)
+        drawn = _drawings(folder, path, results)
         seed = results["settings"]["seeds"][0]
-        drawings = {(one.method, one.prompt): one for one in found if one.seed == seed}
+        drawings = {(one.method, one.prompt): one for one in drawn if one.seed == seed}
         recorded = ReplayLog(folder, None)
         replays = tuple(_check_replay(one, drawings, recorded.path) for one in recorded.replays())
         return cls(results, drawings, replays, recorded.finished)
@@ -129,8 +129,8 @@ def _drawings(folder: Path, path: Path, results: Mapping[str, Any]) -> list[Draw
 
 def _check_same_run(log: Path, path: Path, written: Mapping[str, Any], results: Mapping[str, Any]) -> None:
     """ResultsError unless drawings and figures are of one run."""
-    told = {**results["settings"], "model": results["model"]}
-    differs = sorted(key for key, value in written.items() if key != "prompt_keys" and value != told.get(key))
+    shown = {**results["settings"], "model": results["model"]}
+    differs = sorted(key for key, value in written.items() if key != "prompt_keys" and value != shown.get(key))
     if differs:
         raise ResultsError(
             f"{log} and {path} are of two runs (they differ in {', '.join(differs)}); repeat the comparison, or name "
@@ -138,23 +138,23 @@ def _check_same_run(log: Path, path: Path, written: Mapping[str, Any], results: 
         )
 
 
-def page(found: ComparisonFolder, decode: Decode | None, why_no_pictures: str, most_prompts: int) -> str:
+def page(folder: ComparisonFolder, decode: Decode | None, why_no_pictures: str, most_prompts: int) -> str:
     """The page.
 
     decode: makes pictures of tokens; None leaves gallery and replay out and says `why_no_pictures`. most_prompts: of
     the gallery, the first ones.
     """
-    results, rows = found.results, found.results["rows"]
-    drawn = {prompt for _, prompt in found.drawings}
+    results, rows = folder.results, folder.results["rows"]
+    drawn = {prompt for _, prompt in folder.drawings}
     prompts = [prompt for prompt in results["settings"].get("prompts", ()) if prompt in drawn][:most_prompts]
     data: dict[str, Any] = {"pictures": [], "replays": []}
     shown = None
     if decode is not None:
         store = PictureStore(decode)
-        replays = [one for one in found.replays if one.kind == "tree" or one.events]
-        data = _replay_data(replays, found.grid, store, decode)
+        replays = [one for one in folder.replays if one.kind == "tree" or one.events]
+        data = _replay_data(replays, folder.grid, store, decode)
         replayed = {(one.method, one.prompt): turn for turn, one in enumerate(replays)}
-        shown = gallery(found.drawings, [row["method"] for row in rows], prompts, found.grid, store, replayed)
+        shown = gallery(folder.drawings, [row["method"] for row in rows], prompts, folder.grid, store, replayed)
         data["pictures"] = store.uris
     side = results["model"].get("resolution")
     size = f"{side} px" if side else " x ".join(map(str, results["model"]["grid"])) + " codes"
@@ -168,7 +168,7 @@ def page(found: ComparisonFolder, decode: Decode | None, why_no_pictures: str, m
         gallery=shown,
         why_no_pictures=why_no_pictures,
         prompts=prompts,
-        grid=found.grid,
+        grid=folder.grid,
         maps=acceptance_maps(results.get("acceptance_per_cell", {}), rows),
         scale=coloured(np.linspace(0.0, 1.0, 64)[None]),
         chart=cost_chart(results.get("cost_curve"), rows),

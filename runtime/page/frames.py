@@ -44,13 +44,13 @@ class Frame:
 
     def to_dict(self) -> dict[str, Any]:
         """It as the page's script reads it; what is empty is left out."""
-        found: dict[str, Any] = {"text": self.text, "puts": [[put.layer, list(put.cells)] for put in self.puts]}
+        plain: dict[str, Any] = {"text": self.text, "puts": [[put.layer, list(put.cells)] for put in self.puts]}
         for name, value in (("marks", self.marks), ("guesses", self.guesses), ("islands", self.islands)):
             if value:
-                found[name] = value
+                plain[name] = value
         if self.tree is not None:
-            found["tree"] = self.tree._asdict()
-        return found
+            plain["tree"] = self.tree._asdict()
+        return plain
 
 
 class ReplayFrames(NamedTuple):
@@ -127,7 +127,9 @@ def _repair_frames(event: RepairEvent, layer: int, head: str, grid: Grid) -> Ite
         named = f"island{'' if len(inside) == 1 else 's'} {', '.join(map(str, inside))}"
         text = f"{head}, repair step {turn + 1} of {len(event.steps)}: {_count(len(step), 'cell')} redrawn in {named}."
         marks = {"drawn": step, "region": tuple(sorted(left))}
-        yield Frame(text, (Put(0, step),), {name: held for name, held in marks.items() if held}, islands=event.islands)
+        yield Frame(
+            text, (Put(0, step),), {name: marked for name, marked in marks.items() if marked}, islands=event.islands
+        )
     kept = tuple(cell for cell in cells if cell not in number)
     text = f"{head}: {rows} done. {len(kept)} of {len(cells)} cells hold their draft."
     yield Frame(text, (Put(0, cells),), {"kept": kept})

@@ -86,25 +86,25 @@ class CodePatches(NamedTuple):
 
 def code_patches(codes: Iterable[int], grid: Grid, decode: Decode) -> CodePatches:
     """Each of `codes` as it looks in the middle of a block of its own kind, 3 cells wide where the grid allows it."""
-    wanted = sorted(codes)
+    ordered = sorted(codes)
     block = min(3, grid.height, grid.width)
     rows, columns = grid.height // block, grid.width // block
     patches: list[Picture] = []
     side = 1
-    for start in range(0, len(wanted), rows * columns):
-        held = wanted[start : start + rows * columns]
-        blocks = np.full(rows * columns, held[0], dtype=np.int64)
-        blocks[: len(held)] = held
-        codes_at = np.full(grid, held[0], dtype=np.int64)
+    for start in range(0, len(ordered), rows * columns):
+        block_codes = ordered[start : start + rows * columns]
+        blocks = np.full(rows * columns, block_codes[0], dtype=np.int64)
+        blocks[: len(block_codes)] = block_codes
+        codes_at = np.full(grid, block_codes[0], dtype=np.int64)
         tiled = blocks.reshape(rows, columns).repeat(block, axis=0).repeat(block, axis=1)
         codes_at[: rows * block, : columns * block] = tiled
         picture = decode(codes_at.ravel())
         side = picture.shape[0] // grid.height
-        for turn in range(len(held)):
+        for turn in range(len(block_codes)):
             row, column = (block * (turn // columns) + block // 2, block * (turn % columns) + block // 2)
             patches.append(picture[row * side : (row + 1) * side, column * side : (column + 1) * side])
     sheet = np.concatenate(patches, axis=1) if patches else np.zeros((1, 1, 3), dtype=np.uint8)
-    return CodePatches({code: place for place, code in enumerate(wanted)}, side, sheet)
+    return CodePatches({code: place for place, code in enumerate(ordered)}, side, sheet)
 
 
 def data_uri(picture: Picture) -> str:

@@ -96,8 +96,8 @@ def open_resampler(
         return TokenResampler(grids, read_codebook(folder).shape[0], up, down)
     enlarger: Enlarger
     if kind == SUPER_RESOLUTION:
-        found = _fitting(SUPER_RESOLUTION, SUPER_RESOLUTION, grids, read_codebook(folder), folder, sides)
-        enlarger = LearnedEnlarger(found.path, settings)
+        network = _fitting(SUPER_RESOLUTION, SUPER_RESOLUTION, grids, read_codebook(folder), folder, sides)
+        enlarger = LearnedEnlarger(network.path, settings)
     else:
         enlarger = FilterEnlarger(grids.ratio, FILTERS[kind])
     decoder, encoder = ImageDecoder(folder=folder, settings=settings), ImageEncoder(folder=folder, settings=settings)
@@ -130,15 +130,16 @@ def _fitting(
     recipe += " --tokenizer CHECKPOINT --pictures FOLDER" if exported else ""
     if name not in names(folder):
         kinds = [kind for kind in LATENT if all(one + between(*sides) in names(folder) for one in LATENT[kind])]
-        told = "no recipe makes it for these models"
+        remedy = "no recipe makes it for these models"
         if exported:
             export = f"underpaint export runs/RUN/checkpoint.pt --kind sampler --out {folder}"
-            told = f"make it with `underpaint train {recipe}` and `{export}`"
+            remedy = f"make it with `underpaint train {recipe}` and `{export}`"
         elif family_of(folder) == TEXTURED_FAMILY:
-            told = f"make it with `{_trained(network, sides)}` and `underpaint export {name} --out {folder}`"
-        held = f", or one that the folder has: {', '.join(kinds)}" if kinds else ""
+            remedy = f"make it with `{_trained(network, sides)}` and `underpaint export {name} --out {folder}`"
+        others = f", or one that the folder has: {', '.join(kinds)}" if kinds else ""
         raise EngineError(
-            f"{folder}: there is no model '{name}'; {told}, or take a kind that needs none: {', '.join(FILTERS)}{held}"
+            f"{folder}: there is no model '{name}'; {remedy}, or take a kind that needs none: "
+            f"{', '.join(FILTERS)}{others}"
         )
     located = locate(name, kind, folder)
     made_for = located.manifest.settings

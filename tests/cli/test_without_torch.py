@@ -60,7 +60,7 @@ def test_every_help_is_whole_without_pytorch(tmp_path: Path) -> None:
         assert option in wanted[command]
     assert "--first-code" in wanted["export"]
     assert "superres_64_256" in wanted["export"]
-    assert len([name for name in wanted if name.startswith("train ")]) == 8
+    assert len([name for name in wanted if name.startswith("train ")]) == 6
 
 
 def helped(command: list[str]) -> str:

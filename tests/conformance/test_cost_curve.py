@@ -132,21 +132,21 @@ def test_a_whole_curve_holds_every_family_and_passes_over_cells(measured: Measur
     assert curve_of(measured, SAMPLING) == found  # the whole one takes the place of the short one
     costs = found.in_cycle
     assert costs is not None
-    assert costs.plain_ms > costs.plain_target_ms > 0
-    assert costs.host.keys() - {"cost_aware_chain"} == {"one_call", "sampled", "ranked", "cost_aware"}, (
+    assert costs.plain_ms > costs.plain.target_ms > 0
+    assert costs.host_ms.keys() - {"cost_aware_chain"} == {"one_call", "sampled", "ranked", "cost_aware"}, (
         "what pays is up to the engine"
     )
-    assert {1, 2, 3, 5} <= dict(costs.target).keys()
-    assert {1, 2} <= dict(costs.draft).keys()
-    assert {1, 2, 4} <= dict(costs.chain).keys()
-    assert costs.tree.keys() == {"sampled", "ranked"}
-    for tree in costs.tree.values():
+    assert {1, 2, 3, 5} <= dict(costs.target_ms).keys()
+    assert {1, 2} <= dict(costs.draft_ms).keys()
+    assert {1, 2, 4} <= dict(costs.chain_ms).keys()
+    assert costs.tree_ms.keys() == {"sampled", "ranked"}
+    for tree in costs.tree_ms.values():
         times = [ms for _, ms in tree.levels]
         assert times == sorted(times)
     assert found.in_grid[0][0] == 1
     assert found.in_grid[-1][0] == CONFIG.cells - 1  # a whole draft, its last cell never fed
     assert all(ms > 0 for _, ms in found.in_grid)
-    for host in costs.host.values():
+    for host in costs.host_ms.values():
         assert host.cycle + host.level + host.node > 0
     spread = json.loads(found.content)["verify_spread_ms"]
     for at, (_, median) in enumerate(found.verify_ms):

@@ -29,7 +29,7 @@ from underpaint.training.live_drafter import (
 from underpaint.training.loop import LoopSettings
 
 SETTINGS = DrafterSettings(batch=4, passes=2, validated=4, validated_passes=2)
-LOOP = LoopSettings(steps=30, learning_rate=3e-3, warmup_steps=5, validate_every=30, log_every=10)
+LOOP = LoopSettings(steps=20, learning_rate=3e-3, warmup_steps=5, validate_every=20, log_every=10)
 DRAFTED = 40
 
 

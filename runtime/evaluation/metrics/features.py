@@ -44,10 +44,10 @@ class Moments:
     @classmethod
     def merged(cls, parts: Iterable[Moments]) -> Moments:
         """Of the whole; ValueError without parts, or with parts of several widths."""
-        found = list(parts)
-        if not found or len({part.mean.shape for part in found}) != 1:
+        moments = list(parts)
+        if not moments or len({part.mean.shape for part in moments}) != 1:
             raise ValueError("moments: expected parts of one width to merge")
-        return reduce(_merged, found)
+        return reduce(_merged, moments)
 
     @property
     def covariance(self) -> FloatArray:
@@ -98,9 +98,9 @@ class AdmReference(NamedTuple):
 def read_adm_reference(path: Path) -> AdmReference:
     """A reference batch of ADM's (.npz with mu and sigma). Raises ValueError where it is none."""
     try:
-        with ArrayFile(path) as held:
+        with ArrayFile(path) as arrays:
             mean, covariance = (
-                held.read(name, ArrayForm(dimensions=dimensions)).astype(np.float64)
+                arrays.read(name, ArrayForm(dimensions=dimensions)).astype(np.float64)
                 for name, dimensions in (("mu", 1), ("sigma", 2))
             )
     except (OSError, ValueError) as error:
@@ -128,12 +128,12 @@ def kid(
     if size < 2:
         raise ValueError("KID takes two pictures or more of each set")
     rng = np.random.default_rng(seed)
-    found = []
+    distances = []
     for _ in range(subsets):
         one = ours[rng.choice(len(ours), size, replace=False)]
         other = theirs[rng.choice(len(theirs), size, replace=False)]
-        found.append(_mmd(one, other))
-    return KidFigure(float(np.mean(found)), float(np.std(found)))
+        distances.append(_mmd(one, other))
+    return KidFigure(float(np.mean(distances)), float(np.std(distances)))
 
 
 def _mmd(one: FloatArray, other: FloatArray) -> float:
@@ -184,8 +184,8 @@ def precision_recall(ours: FloatArray, theirs: FloatArray, neighbours: int = NEI
 
 
 def _squared(left: FloatArray, right: FloatArray) -> FloatArray:
-    found: FloatArray = (left**2).sum(axis=1)[:, None] + (right**2).sum(axis=1)[None] - 2.0 * left @ right.T
-    return np.clip(found, 0.0, None)
+    distances: FloatArray = (left**2).sum(axis=1)[:, None] + (right**2).sum(axis=1)[None] - 2.0 * left @ right.T
+    return np.clip(distances, 0.0, None)
 
 
 def _radii(features: FloatArray, neighbours: int) -> FloatArray:

@@ -68,7 +68,7 @@ def read_geneval(path: Path) -> BenchmarkScore:
                 f'{where} with a text "tag" and a "correct" of true or false, got {line.text:.80}; run it again'
             )
         right.setdefault(tag, []).append(correct)
-    parts = {tag: sum(found) / len(found) for tag, found in right.items()}
+    parts = {tag: sum(marks) / len(marks) for tag, marks in right.items()}
     return BenchmarkScore(sum(parts.values()) / len(parts), parts, sum(map(len, right.values())))
 
 
@@ -129,7 +129,7 @@ def read_dpg(path: Path) -> BenchmarkScore:
     Raises ValueError where it did not run to its end, or a score lies outside 0 to 100.
     """
     lines = split_lines(_read_scores(path, "the results of DPG-Bench's compute_dpg_bench.py"))
-    scores = [found.group(1) for found in map(_SCORE.fullmatch, lines) if found is not None]
+    scores = [matched_line.group(1) for matched_line in map(_SCORE.fullmatch, lines) if matched_line is not None]
     starts = [lines.index(head) if head in lines else None for head in ("L1 category scores:", "L2 category scores:")]
     if len(scores) != 1 or starts[0] is None:
         raise ValueError(
