@@ -19,11 +19,11 @@ REASONS: Final = (
     "hours of training",
     "hours of measuring",
     "needs a GPU",
-    "needs a file of yours",
-    "needs a model of yours",
     "needs published weights",
     "needs published prompts",
     "needs the checkout",
+    "needs a file of yours",
+    "minutes of measuring on your machine",
     "minutes of measuring, recorded in ",
 )
 """What a tag may begin with. The last is not for the README, the tutorial and the how-tos."""
