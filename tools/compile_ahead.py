@@ -27,10 +27,10 @@ from tools import sass
 from underpaint.runtime.device.language import INTERPRETED, Launch
 
 CAPABILITIES: Final = (80, 90, 120)
-MOST_REGISTERS: Final = 224
-"""Of a thread, below the 255 at which the compiler begins to spill."""
-MOST_STACK: Final = 16
-"""Bytes a thread: the frame of a float64 division's slow path; spilled registers take more."""
+MOST_REGISTERS: Final = 248
+"""Of a thread, below the 255 at which the compiler begins to spill: products of 128 positions hold most."""
+MOST_STACK: Final = 32
+"""Bytes a thread: the frame of a float64 division's slow path, and few spilled registers."""
 EVERY_SIZE: Final = "--every-size"
 LAYERS: Final = 2
 """Of every model that is counted: each further layer launches the same kernels."""
