@@ -142,7 +142,7 @@ def test_check_compares_passes_of_a_live_model(emu3, tmp_path, monkeypatch):
         ("costs --live EMU3", "train one, and name it with --drafter"),
         (f"trace {PROMPT} --live EMU3 --out t.npz", "pass drafter=..., or use a method"),
         ("trace --live EMU3 --drafter DRAFTER --out t.npz", "a live model has none to choose from"),
-        (f"compare {PROMPT} --live EMU3 --methods mulo --out m", "MuLo-SD: a live model has no target of a lower"),
+        (f"compare {PROMPT} --live EMU3 --methods mulo --out m", "MuLo-SD: expected a model that draws a preview"),
         (f"evaluate {PROMPT} --live EMU3 --models x --out e", "leave --models out"),
         (f"premises {PROMPT} --live EMU3 --drafter gone --no-costs", "gone"),
         (f"compare {PROMPT} --dtype bfloat16 --out c", "name its folder with --live"),
