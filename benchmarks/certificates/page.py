@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.certificates.bugs import BUGS, Bug
-from benchmarks.pages import markdown_table
+from underpaint.runtime.evaluation.protocol_tables import markdown
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "certificates"
@@ -69,7 +69,7 @@ def _page(rows: list[dict[str, Any]]) -> str:
             continue
         title = "Relaxed by design" if verdict == "relaxed" else verdict.capitalize()
         headings = ["verifier", "version", "what was judged", "cases", "failing", "largest total variation"]
-        parts += [f"## {title}\n\n{about}\n\n", markdown_table(headings, map(_row, kept)), "\n\n"]
+        parts += [f"## {title}\n\n{about}\n\n", markdown(headings, map(_row, kept)), "\n\n"]
     return "".join(parts).rstrip() + "\n"
 
 
