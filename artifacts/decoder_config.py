@@ -62,6 +62,7 @@ class DecoderConfig:
         uncond_rows: Rows of it that stand for no condition.
         drafter: Whether it reads features too.
         fc_bias: Whether a drafter's input layer has a bias.
+        reads_condition: Whether a drafter is fed the condition's positions but the last, `prefix` - 1 of them.
         eol_token: Condition id that ends each row of the grid but the last, along the "line"; None for none.
         image_start_ids: Condition ids that end every condition.
         prompt_end: Condition ids that the ids of every prompt must end with, where its author puts them there.
@@ -98,6 +99,7 @@ class DecoderConfig:
     uncond_rows: int = 1
     drafter: bool = False
     fc_bias: bool = True
+    reads_condition: bool = False
     eol_token: int | None = None
     image_start_ids: tuple[int, ...] = ()
     uncond_keep: tuple[int, int] | None = None

@@ -71,12 +71,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     for model, config in models.items():
         programs = {name: count_cycle(config, method_of(name, config.vocab_size), batch=1) for name in names}
-        chosen = {
-            f"roofline, {name}": count_cycle(config, roofline_of(1.0), 1, choice=choice)
-            for name, choice in CHOICES.items()
-        }
-        staged = count_islands(config, islands_of(config.vocab_size, "islands"), batch=1)
-        parts = {f"mulo-islands, {name}": program for name, program in staged.items()}
+        chosen, parts = dict[str, Program](), dict[str, Program]()
+        if asked.methods is None:
+            for name, choice in CHOICES.items():
+                chosen[f"roofline, {name}"] = count_cycle(config, roofline_of(1.0), 1, choice=choice)
+            for name, program in count_islands(config, islands_of(config.vocab_size, "islands"), batch=1).items():
+                parts[f"mulo-islands, {name}"] = program
         for name, program in {**programs, **chosen, **parts}.items():
             outside = [node for node in program.nodes if not node.part]
             row: dict[str, Any] = {

@@ -245,6 +245,7 @@ def eagle(source: Checkpoint, target: Parts, options: LoadOptions) -> Parts:
             f"{kind}: it is {dim} wide, its target {base.dim}; give the target that it was trained for"
         )
     heads = options.heads or int(source.settings.get("num_attention_heads", base.heads))
+    captions = base.condition == "external" and base.rope == "grid"
     config = DecoderConfig(
         dim=dim,
         layers=recipes.count_layers(shapes, "layers."),
@@ -255,7 +256,8 @@ def eagle(source: Checkpoint, target: Parts, options: LoadOptions) -> Parts:
         vocab_size=base.vocab_size,
         grid_side=base.grid_side,
         grid_width=base.grid_width,
-        prefix=base.prefix if base.condition == "external" and base.rope == "grid" else 1,
+        prefix=base.prefix if captions else 1,
+        reads_condition=captions,
         norm_eps=float(source.settings.get("rms_norm_eps", 1e-6)),
         rope=base.rope,
         rope_base=base.rope_base,

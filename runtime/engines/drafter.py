@@ -97,7 +97,7 @@ class EngineDrafter:
     def condition_positions(self) -> int:
         """Positions of a condition that it reads before the first token: all but the last, for captions."""
         config = self.decoder.config
-        return config.prefix - 1 if config.rope == "grid" else 0
+        return config.prefix - 1 if config.reads_condition else 0
 
     def _read_condition(self, features: FloatArray) -> None:
         """Read the target's features [B, P - 1, D] of a condition, each with code 0 for the token behind it.

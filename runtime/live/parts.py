@@ -31,12 +31,15 @@ class _CodeRows:
         self._copy: tuple[int, Tensor] | None = None
 
     def __call__(self) -> Tensor:
-        """[V, D]; copied again where the head's weights were changed."""
+        """[V, D]; copied again where the head's weights were changed, or where they are learnt."""
         weight: Tensor = self._lm_head.weight
         if self._are_one_block:
             return weight[self._first : self._first + len(self._ids)]
+        if torch.is_grad_enabled() and weight.requires_grad:
+            return weight[self._ids.to(weight.device)]
         if self._copy is None or self._copy[0] != weight._version:
-            self._copy = weight._version, weight[self._ids.to(weight.device)]
+            with torch.inference_mode(False), torch.no_grad():  # what is drawn first may be trained with later
+                self._copy = weight._version, weight[self._ids.to(weight.device)]
         return self._copy[1]
 
 

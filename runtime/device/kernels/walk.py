@@ -126,6 +126,8 @@ def launch_walk(
     batch, nodes, vocab_size = tree.probs.shape
     rows = out.finite.shape[1]
     sizes = (vocab_size, nodes, tree.draft_probs.shape[1], rows)
+    # Threads that share a place of a small row would read what another of them has written already.
+    warps = max(1, min(warps, constants["BLOCK"] // 32))
     constants |= {"ROLES": tree.uniforms.shape[1], "ROWS": next_power_of_2(rows)}
     # Of a node's children two are tried: more than that on average would be an acceptance below a half.
     trips = {"levels": shape.levels, "tries": min(shape.children, 2)}

@@ -10,7 +10,7 @@ import torch
 import transformers
 
 from tests.runtime.live.own_family import family
-from tests.runtime.live.tiny_models import MODELS, SIDE, grid_of, randomise
+from tests.runtime.live.tiny_models import MODELS, SIDE, family_for, grid_of, randomise
 from underpaint.algos.chance import enumerate_outcomes
 from underpaint.algos.protocols import Grid
 from underpaint.algos.rows import SamplingParams
@@ -156,13 +156,17 @@ SAMPLING = {
     "lumina-mgpt": SamplingParams(guidance=3.0, top_k=2000),
     "emu3": SamplingParams(guidance=3.0, top_k=2048),
     "glm-image": SamplingParams(temperature=0.9, top_p=0.75),
+    "liquid": SamplingParams(guidance=7.0, temperature=0.99, top_k=4096, top_p=0.96),
+    "simplear": SamplingParams(guidance=6.0),
+    "lumina-mgpt-2": SamplingParams(guidance=4.0, top_k=4096),
+    "emu3.5": SamplingParams(guidance=5.0, top_k=5120),
 }
 
 
 def test_every_family_is_sampled_as_published():
     assert SAMPLING.keys() == MODELS.keys()
     for name, expected in SAMPLING.items():
-        assert accelerate(MODELS[name]().model, family=name, grid=grid_of(name)).live.sampling == expected
+        assert accelerate(MODELS[name]().model, family=family_for(name), grid=grid_of(name)).live.sampling == expected
 
 
 def test_glm_images_large_grid_is_what_diffusers_takes():
