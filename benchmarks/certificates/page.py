@@ -45,6 +45,7 @@ def _bug_page(bug: Bug, rows: dict[str, dict[str, Any]], name: str) -> str:
     report = "\n".join(f"    {line}" for line in row["report"])
     also = [f"{other} ({_size(rows[other])})" for other in bug.also if other in rows]
     parts = [
+        "---\norphan: true\n---",  # linked from the table alone
         "<!-- Made by `python -m benchmarks.certificates`; do not edit. -->",
         f"# {bug.title}",
         f"[{row['project']}](https://github.com/{row['project']}) at `{row['version']}`, {row['judged']}.",
