@@ -19,6 +19,8 @@ Every verifier below was judged by [`underpaint certify`](how-to/certify-a-verif
 A verdict holds for the version and the function that the table names, on the cases that were judged. Our adapters call
 the project's own code: [`benchmarks/certificates/`](../benchmarks/certificates/trees.py). No code of theirs is here.
 
+<!-- parsed, not run: needs the projects' own code -->
+
     python -m benchmarks.certificates --sources DIR   # DIR: clones in folders "owner+name"
 
 """
@@ -57,7 +59,7 @@ def _bug_page(bug: Bug, rows: dict[str, dict[str, Any]], name: str) -> str:
         report,
         "## Again",
         "With a clone of the project in `DIR`, in a folder named `owner+name`:",
-        f"    {row['command']}",
+        f"<!-- parsed, not run: needs the projects' own code -->\n\n    {row['command']}",
     ]
     return "\n\n".join(parts) + "\n"
 

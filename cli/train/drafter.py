@@ -37,7 +37,7 @@ class Loss(StrEnum):
     lk_lambda = "lk-lambda"
 
 
-class Layout(StrEnum):
+class DrafterLayout(StrEnum):
     """Libraries that keep drafters in a layout of theirs."""
 
     specforge = "specforge"
@@ -75,7 +75,7 @@ def drafter(
         int, typer.Option(help="Steps between two looks at the acceptance on held-out prompts.", min=1)
     ] = 500,
     layout: Annotated[
-        Layout | None,
+        DrafterLayout | None,
         typer.Option(help="With --eagle 3: also write it into OUT/LAYOUT as this library keeps drafters."),
     ] = None,
     run: Run,

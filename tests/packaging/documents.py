@@ -23,6 +23,7 @@ REASONS: Final = (
     "needs published prompts",
     "needs the checkout",
     "needs a file of yours",
+    "needs the projects' own code",
     "minutes of measuring on your machine",
     "minutes of measuring, recorded in ",
 )

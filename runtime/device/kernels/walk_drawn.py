@@ -132,22 +132,22 @@ def walk_drawn_kernel(
                     if RESIDUAL == RELEASED:
                         excepted = tl.where(codes > 0, tl.minimum(pools.k + 1, pools.columns), 0).to(tl.int64)
                     tl.debug_barrier()
-                owed = tl.full((), 0.0, tl.float64)
+                excess_mass = tl.full((), 0.0, tl.float64)
                 for start in range(0, V, BLOCK):
                     place = start + tl.arange(0, BLOCK)
                     here = offered_at(line, offer, even, near, excepted, start, V, SPARES, BLOCK)
-                    owed += tl.sum(tl.maximum(tl.load(rest + place, place < V, other=0.0) - here, 0.0), axis=0)
+                    excess_mass += tl.sum(tl.maximum(tl.load(rest + place, place < V, other=0.0) - here, 0.0), axis=0)
                 spares = turns < tl.where(even > 0.0, tried, 0)
                 before = tl.load(rest + gone, spares, other=0.0)
-                owed += tl.sum(tl.minimum(before, even), axis=0)  # nothing is offered of what was tried
-                nothing = owed <= 0.0
+                excess_mass += tl.sum(tl.minimum(before, even), axis=0)  # nothing is offered of what was tried
+                nothing = excess_mass <= 0.0
                 if nothing & (POOLED == NONE):
                     child = tl.full((), -1, tl.int64)  # only rounding tells this rejection from an acceptance
                     tried += 1
                 elif nothing & (RESIDUAL != RELEASED):
                     kept = child
                 else:
-                    left_share = tl.where(nothing, 0.0, 1.0 / tl.where(nothing, 1.0, owed))
+                    left_share = tl.where(nothing, 0.0, 1.0 / tl.where(nothing, 1.0, excess_mass))
                     alike = tl.where(nothing, tl.full((), 1.0, tl.float64) / V, 0.0)
                     tl.debug_barrier()
                     left_over = tl.full((), 0.0, tl.float64)
