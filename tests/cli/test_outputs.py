@@ -18,7 +18,7 @@ from underpaint.cli.outputs import Command, check_replaceable, output_of
 
 INPUTS = {
     *("--prompts", "--models", "--low", "--figures", "--replay", "--runs", "--trace", "--costs", "--compare"),
-    *("--inception", "--reference", "--clip", "--hps", "--aesthetic", "--target", "--before", "--guided"),
+    *("--inception", "--reference", "--clip", "--hps", "--aesthetic", "--target", "--before", "--guided", "--drafter"),
     *("--tokenizer", "--init-from", "--pictures", "--live"),
 }
 """Options whose path is read. Every other one names an output."""
