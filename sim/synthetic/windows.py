@@ -73,16 +73,12 @@ def make_window_scheme(model: TableModel, recipe: WindowRecipe) -> WindowScheme:
     does not fit the window, or a pass would have more than `MOST_NODES` positions."""
     given: dict[str, Any] = json.loads(recipe.settings)
     model = model if recipe.temperature else at_zero(model)
-    try:
-        fronts = JacobiFronts(**given) if recipe.loop == FRONTS else None
-        window = None if recipe.loop == FRONTS else JacobiWindow(given.pop("window"), **given)
-    except ValueError as error:
-        raise ValueError(f"method '{recipe.method}': {error}") from error
-    if fronts is not None:
+    if recipe.loop == FRONTS:
+        fronts = JacobiFronts(**given)
         fronts.check(model.grid)
         _check_nodes(recipe, model.grid.height * (fronts.window + 1))  # a redrawn token is fed again
         return WindowScheme(model, fronts, None, model.grid.height == 1)
-    assert window is not None
+    window = JacobiWindow(given.pop("window"), **given)
     _check_nodes(recipe, window.nodes)
     spec, rule_settings = RULES[recipe.rule], json.loads(recipe.rule_settings)
     drawn_for(spec, window.coupling, window.candidates)

@@ -17,7 +17,7 @@ from underpaint.cli.app import app
 from underpaint.cli.outputs import Command, check_replaceable, output_of
 
 INPUTS = {
-    *("--prompts", "--models", "--low", "--figures", "--replay", "--runs", "--trace", "--costs", "--compare"),
+    *("--prompts", "--models", "--low", "--figures", "--replay", "--runs", "--trace", "--from", "--costs", "--compare"),
     *("--inception", "--reference", "--clip", "--hps", "--aesthetic", "--target", "--before", "--guided", "--drafter"),
     *("--tokenizer", "--init-from", "--pictures", "--live"),
 }
