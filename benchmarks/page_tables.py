@@ -109,8 +109,9 @@ SECTIONS: tuple[Section, ...] = (
         "Cycles on the device, predicted",
         "device-predictions.json",
         PROGRAM,
-        "A prediction, written before a GPU was seen: 2 microseconds for each node of a cycle's graph, and its bytes "
-        "at nominal bandwidth. Compute and what kernels waste are left out, so a GPU is slower. Images: 1; ADT-Tree's "
+        "A prediction by the kernels and the cost model of commit b3a14e5e, written before a GPU was seen: 2 "
+        "microseconds for each node of a cycle's graph, and its bytes at nominal bandwidth. Compute and what kernels "
+        "waste are left out, so a GPU is slower; the command counts issued instructions by now. Images: 1; ADT-Tree's "
         "envelope has eight levels and OPT-Tree's ten of 50 nodes, whether an image uses them or not. Each choice of "
         "`roofline` is a program, behind which the host waits once; MuLo-SD's draft and repair run many times, its "
         "verification once a picture. A commit is counted as if every draft were accepted: of `roofline`'s window that "

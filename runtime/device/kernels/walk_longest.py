@@ -197,7 +197,7 @@ def _walk_by_tests(
             kernel_, arguments, constants = test(tree, passes, logs)
             moved = row_bytes(tree, shape.nodes - 1)
             sizes = (shape.vocab_size, shape.nodes)
-            grid, named = (shape.nodes - 1, shape.batch), {**constants, "BLOCK": block}
+            grid, named = (shape.nodes - 1, shape.batch), {"BLOCK": block, **constants}
             launch(kernel_, grid, moved, *arguments, *sizes, **cast(Any, named))
         launch_walk(
             walk_longest_kernel,
@@ -255,8 +255,9 @@ def typical_walk(rule: TypicalAcceptance, shape: Shape, device: torch.device) ->
     """The device form of rule 'typical'."""
     bound = torch.tensor([rule.epsilon, rule.alpha], dtype=torch.float64, device=device)
     choose = LIKELIEST if rule.choose == "likeliest" else LONGEST
+    constants = {"BLOCK": tile(shape.vocab_size, wide=True)}
     return _walk_by_tests(
-        lambda tree, passes, logs: (pass_by_typical_kernel, (tree, bound, passes, logs), {}),
+        lambda tree, passes, logs: (pass_by_typical_kernel, (tree, bound, passes, logs), constants),
         *(shape, device, choose),
         extra=BONUS,
     )
