@@ -62,8 +62,10 @@ class DecoderConfig:
         uncond_rows: Rows of it that stand for no condition.
         drafter: Whether it reads features too.
         fc_bias: Whether a drafter's input layer has a bias.
+        reads_condition: Whether a drafter is fed the condition's positions but the last, `prefix` - 1 of them.
         eol_token: Condition id that ends each row of the grid but the last, along the "line"; None for none.
         image_start_ids: Condition ids that end every condition.
+        prompt_end: Condition ids that the ids of every prompt must end with, where its author puts them there.
         uncond_keep: How many ids at the beginning and at the end of a prompt are all that is left of it without a
             condition; None for a model whose condition is no prompt, or that is drawn without guidance.
         grid_width: Cells of a row of the grid; None for as many as there are rows.
@@ -97,9 +99,11 @@ class DecoderConfig:
     uncond_rows: int = 1
     drafter: bool = False
     fc_bias: bool = True
+    reads_condition: bool = False
     eol_token: int | None = None
     image_start_ids: tuple[int, ...] = ()
     uncond_keep: tuple[int, int] | None = None
+    prompt_end: tuple[int, ...] = ()
     grid_width: int | None = None
     kv_heads: int = 0
     head_dim: int = 0

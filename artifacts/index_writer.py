@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from underpaint.algos.rows import SamplingParams
@@ -13,6 +13,7 @@ from underpaint.artifacts.manifest import DRAFT_TARGET, Manifest, ManifestError,
 from underpaint.artifacts.model_families import (
     PROMPT_GRAMMAR,
     PUBLISHED_SAMPLING,
+    SAMPLING_BY_KIND,
     TEXTURED_FAMILY,
     TEXTURED_SAMPLING,
 )
@@ -180,9 +181,20 @@ def _condition(targets: Iterable[Manifest], family: str) -> str:
 
 
 def _sampling(targets: Iterable[Manifest], condition: str) -> SamplingParams:
-    """That of our own models; else the published one, without guidance where no target knows no condition."""
+    """How the targets' authors sample them; without guidance where no target knows no condition."""
+    held = list(targets)
     if condition == PROMPT_GRAMMAR:
         return TEXTURED_SAMPLING
-    if any(_config(found).guided for found in targets):
-        return PUBLISHED_SAMPLING
-    return SamplingParams(top_k=PUBLISHED_SAMPLING.top_k)
+    published = next((SAMPLING_BY_KIND[kind] for kind in map(_kind, held) if kind in SAMPLING_BY_KIND), None)
+    sampling = published or PUBLISHED_SAMPLING
+    return sampling if any(_config(found).guided for found in held) else replace(sampling, guidance=1.0)
+
+
+def _kind(target: Manifest) -> str:
+    """The kind of checkpoint that a target was exported from, a Chameleon's layout; empty where nothing tells."""
+    request = {} if target.export is None else target.export.request
+    options = request.get("options")
+    kind = request.get("kind")
+    if kind == "chameleon":
+        kind = options.get("layout") if isinstance(options, Mapping) else None
+    return kind if isinstance(kind, str) else ""

@@ -1,5 +1,7 @@
 """Families of models, as a folder's index names them: what they are asked for, and how they are meant to be sampled."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Final
 
 from underpaint.algos.rows import SamplingParams
@@ -15,4 +17,19 @@ TEXTURED_GUIDANCE: Final = 3.0
 TEXTURED_SAMPLING: Final = SamplingParams()
 """How models of TexturedScenes are meant to be sampled: from all codes at temperature 1, as papers do."""
 PUBLISHED_SAMPLING: Final = SamplingParams(guidance=4.0, top_k=1000)
-"""LlamaGen's published sampling: the default of a folder that names no other."""
+"""How a folder is sampled that names neither a family nor a sampling of its own."""
+SAMPLING_BY_KIND: Final[Mapping[str, SamplingParams]] = MappingProxyType(
+    {
+        "llamagen-c2i": SamplingParams(guidance=4.0, top_k=2000),
+        "llamagen-t2i": SamplingParams(guidance=7.5, top_k=1000),
+        "tar-dtok": SamplingParams(guidance=4.0),
+        "tar-lm": SamplingParams(top_k=1200, top_p=0.95),
+        "anole": SamplingParams(guidance=3.0, temperature=0.7, top_p=0.9),
+        "lumina": SamplingParams(guidance=3.0, top_k=2000),
+    }
+)
+"""How authors sample their exported targets: by kind of checkpoint, a Chameleon's by its layout."""
+WITHOUT_CODEBOOK: Final = ("tar-lm",)
+"""Kinds of checkpoint whose codes no tokenizer of this project has: they are drawn as tokens, and not as pictures."""
+PUBLISHED_FAMILIES: Final = ("llamagen", "tar", "chameleon")
+"""Families that others published. Methods start from the papers' settings there."""

@@ -190,11 +190,11 @@ def _read(kind: Any, value: Any, what: str) -> Any:
     if kind is Any:
         return value
     if origin is Annotated:
-        found = _read(parts[0], value, what)
+        number = _read(parts[0], value, what)
         for rule in parts[1:]:
-            if isinstance(rule, Within) and found is not None and not rule.low <= found <= rule.high:
+            if isinstance(rule, Within) and number is not None and not rule.low <= number <= rule.high:
                 raise ValueError(f"{what}: expected {rule.low:g} to {rule.high:g}, got {_told(value)}")
-        return found
+        return number
     if is_dataclass(kind) and isinstance(kind, type):
         return build_typed(kind, value, what)
     if origin in (Union, UnionType):
@@ -218,7 +218,7 @@ def _read(kind: Any, value: Any, what: str) -> Any:
     elif origin is list and isinstance(value, list):
         return [_read(parts[0], one, what) for one in value]
     elif isinstance(origin, type) and issubclass(origin, Mapping) and isinstance(value, Mapping):
-        return {name: _read(parts[1], one, f"{what}: {name}") for name, one in value.items()}
+        return {_read(parts[0], name, what): _read(parts[1], one, f"{what}: {name}") for name, one in value.items()}
     elif kind is float and isinstance(value, int | float) and not isinstance(value, bool):
         if isinstance(value, float) and not isfinite(value):
             raise ValueError(f"{what}: expected a finite number, got {value}")

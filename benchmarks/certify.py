@@ -20,7 +20,9 @@ from underpaint.algos.accept import RULES
 from underpaint.algos.tree import DRAWN, Drawn
 from underpaint.sim.certify.adapters import Spec, drawn_by, needs_chain, open_verifier
 from underpaint.sim.certify.certificate import certify
+from underpaint.sim.certify.measurement import Effort
 from underpaint.sim.certify.public_samplers import EXAMPLES
+from underpaint.sim.certify.session_slips import SESSION_SLIPS, SESSIONS
 from underpaint.sim.certify.slips import BY_NAME, SLIPS
 
 
@@ -40,7 +42,9 @@ class Judged(NamedTuple):
 
 def judged(task: Task) -> Judged:
     spec = Spec(task.target)
-    found = certify(open_verifier(spec), task.drawn, needs_chain(spec), task.cases, task.seed)
+    slip = SESSIONS.get(task.target.removeprefix("gallery:"))
+    effort = Effort(seed=task.seed, cycles=slip.cycles if slip else 1)
+    found = certify(open_verifier(spec), task.drawn, needs_chain(spec), task.cases, task.seed, effort)
     return Judged(task, found.lossless, found.seconds, found.looks_like.names if found.looks_like else ())
 
 
@@ -48,6 +52,8 @@ def wrong_ones() -> Iterator[Task]:
     for slip in SLIPS:
         for drawn in sorted(slip.drawn):
             yield Task(f"gallery:{slip.name}", drawn, 0, 24)
+    for session in SESSION_SLIPS:
+        yield Task(f"gallery:{session.name}", "iid", 0, 6)
     for name, example in EXAMPLES.items():
         if example.report:
             yield Task(f"gallery:{name}", drawn_by(Spec(f"gallery:{name}")), 0, 24)
@@ -56,6 +62,7 @@ def wrong_ones() -> Iterator[Task]:
 def right_ones(runs: int, cases: int) -> Iterator[Task]:
     rules = [rule for rule in RULES if rule.promise == "lossless" and not rule.greedy]
     kinds: list[tuple[str, Drawn]] = [("gallery:right", drawn) for drawn in DRAWN]
+    kinds.append(("gallery:right-session", "iid"))
     kinds += [(f"rule:{rule.name}", drawn) for rule in rules for drawn in sorted(rule.drawn)]
     kinds += [
         (target, drawn_by(Spec(target)))
@@ -87,7 +94,7 @@ def figures(wrong: list[Judged], right: list[Judged]) -> dict[str, Any]:
     def shown(one: Judged) -> str:
         return f"{one.task.target} {one.task.drawn} seed {one.task.seed}"
 
-    by_name = [one for one in wrong if one.task.target.removeprefix("gallery:") in BY_NAME]
+    by_name = [one for one in wrong if one.task.target.removeprefix("gallery:") in {**BY_NAME, **SESSIONS}]
     return {
         "benchmark": "certify",
         "wrong": len(wrong),

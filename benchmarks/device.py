@@ -17,6 +17,8 @@ replay     speed-ups that follow from these cycles with tokens a cycle recorded 
 breakdown  where a cycle's time goes, each part a graph of its own
 
 A check that does not hold makes the run end with code 1: at once in `correct` and `parity`, else after all parts.
+`--plan` prints the parts with their expected minutes; with `--minutes 9` a call ends in time, and the same command goes
+on from the file named by `--out`.
 `--device cpu` runs the same code on tiny sizes through Triton's interpreter: it shows that it runs, and nothing else.
 """
 
@@ -32,6 +34,8 @@ from benchmarks.report import at_least, finish, options, parse, refusing
 METHODS = "ar,chain,eagle1,eagle2,adt,lantern,lantern++,adt+lantern,scd-maximal,sjd-pac,jacobi-lookup"
 SHIPPED = "speculative,eagle1,eagle2,adt,lantern,lantern++,adt+lantern,scd-maximal,sjd-pac,jacobi-lookup"
 PARTS = ("correct", "parity", "identity", "copy", "shipped", "plain", "cycles", "replay", "breakdown")
+MINUTES = {"correct": 1.0, "parity": 0.5, "identity": 1.0, "copy": 0.1, "shipped": 0.5, "plain": 1.0, "cycles": 0.3}
+"""Expected on a GPU, of one run of a part; estimates, as no GPU has run it. Other parts: 0.1."""
 FIRST = ("correct", "parity")
 """A failed check of these ends the run: what follows would time something else."""
 RECORDED = Path(__file__).with_name("results") / "compare-paper-128-t1.json"
@@ -51,6 +55,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--methods", default=METHODS, help="of random weights, with commas between")
     parser.add_argument("--shipped", default=SHIPPED, help="of the shipped weights, with commas between")
     parser.add_argument("--parts", default=",".join(PARTS), help="with commas between")
+    parser.add_argument("--plan", action="store_true", help="print the runs with their expected minutes, and end")
+    parser.add_argument(
+        "--minutes", type=float, help="start no run that is expected to end later; the next call goes on"
+    )
     asked = parse(parser, arguments)
     with refusing(parser):
         batches = [at_least(1)(one) for one in asked.batches.split(",")]
@@ -59,14 +67,27 @@ def main(arguments: Sequence[str] | None = None) -> None:
         from underpaint.runtime.device.runner import open_device
         from underpaint.runtime.methods.registry import METHODS as NAMES
 
-        device = open_device(asked.device)
+        device = None if asked.plan else open_device(asked.device)
         names = _known("--methods", asked.methods, KNOWN)
         shipped = _known("--shipped", asked.shipped, [spec.name for spec in NAMES])
+    if asked.plan:
+        plan(parts, batches, names, shipped)
+        return
     figures: dict[str, Any] = {"model": asked.model, "batches": batches, "device": device_name(device)}
-    failed = []
-    work = Work(device, asked.model, batches, names, shipped)
+    with refusing(parser):
+        kept = earlier(asked.out, figures)
+    failed = kept.pop("failed", [])
+    work, begun = Work(device, asked.model, batches, names, shipped, kept), perf_counter()
     for part in parts:
         for name, run in work.runs(part):
+            if name in kept:
+                figures[name] = kept[name]
+                continue
+            minutes = (perf_counter() - begun) / 60 + MINUTES.get(part, 0.1)
+            if asked.minutes is not None and minutes > asked.minutes:
+                print(f"{name} is left to the next call, which goes on from {asked.out}", file=sys.stderr)
+                finish({**figures, "failed": failed, "left": name}, asked.out)
+                raise SystemExit(int(bool(failed)))
             started = perf_counter()
             found = run()
             checks = found.pop("checks", {})
@@ -84,6 +105,33 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if failed:
         print("\n".join(["checks that do not hold:", *failed]), file=sys.stderr)
         raise SystemExit(1)
+
+
+def plan(parts: Sequence[str], batches: Sequence[int], names: Sequence[str], shipped: Sequence[str]) -> None:
+    """Print how many runs each part has and the minutes that they are expected to take on a GPU."""
+    each = {"plain": len(batches), "shipped": len(batches) * len(shipped)}
+    each |= dict.fromkeys(("cycles", "breakdown"), len(batches) * len(names))
+    total = 0.0
+    for part in parts:
+        runs = each.get(part, 1)
+        total += runs * MINUTES.get(part, 0.1)
+        print(f"{part:10s} {runs:3d} runs, {runs * MINUTES.get(part, 0.1):5.1f} minutes")
+    print(f"{'all':10s} {total:15.1f} minutes expected; --minutes N ends in time, and the same command goes on")
+
+
+def earlier(out: Path | None, figures: dict[str, Any]) -> dict[str, Any]:
+    """The runs that an earlier call of the same command left in `out`.
+
+    Raises ValueError where they are of another model, device or batches.
+    """
+    if out is None or not out.is_file():
+        return {}
+    kept: dict[str, Any] = json.loads(out.read_text(encoding="utf-8"))
+    for key, value in figures.items():
+        if kept.pop(key, value) != value:
+            raise ValueError(f"--out {out}: its '{key}' is another one than this call's; name another file")
+    kept.pop("left", None)
+    return kept
 
 
 def _known(option: str, text: str, known: Any) -> list[str]:
@@ -110,15 +158,31 @@ def device_name(device: Any) -> dict[str, Any]:
 class Work:
     """What each part runs, and what later parts need of earlier ones."""
 
-    def __init__(self, device: Any, model: str, batches: list[int], names: list[str], shipped: list[str]) -> None:
+    def __init__(
+        self,
+        device: Any,
+        model: str,
+        batches: list[int],
+        names: list[str],
+        shipped: list[str],
+        kept: dict[str, Any] | None = None,
+    ) -> None:
+        """kept: what earlier runs found, by their names."""
         from benchmarks.device_models import shipped_tables
 
         self._device, self._batches, self._names, self._shipped = device, batches, names, shipped
         self._model = model
         self._tables = shipped_tables()
-        self._gb_s: float | None = None
-        self._plain: dict[int, dict[str, Any]] = {}
+        kept = kept or {}
+        self._gb_s: float | None = kept.get("copy", {}).get("gb_s")
+        self._plain: dict[int, dict[str, Any]] = {
+            batch: kept[f"plain, batch {batch}"] for batch in batches if f"plain, batch {batch}" in kept
+        }
         self._cycles: dict[int, dict[str, float]] = {}
+        for batch in batches:
+            for name in names:
+                if f"cycles {name}, batch {batch}" in kept:
+                    self._cycles.setdefault(batch, {})[name] = kept[f"cycles {name}, batch {batch}"]["cycle_ms"]
 
     def runs(self, part: str) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
         """The named runs of a part, each well under two minutes on a GPU."""

@@ -1,14 +1,16 @@
 """What a cycle on the device is made of, and the least time that it implies: a prediction, made without a GPU.
 
-Run: python -m benchmarks.device_program [--curves FOLDER]
+Run: python -m benchmarks.device_program [--curves FOLDER] [--machines NAME,...] [--methods NAME,...]
 
 Every method's cycle at LlamaGen-XL's and a 7B model's sizes is run on tensors without numbers. Each node of its graph
-is charged 2 microseconds and its bytes at the machine's nominal bandwidth. Weights are bfloat16, the head float32,
-guidance a pair of rows, half of the picture cached. The bound leaves out compute and whatever a kernel wastes, so a GPU
-is slower. A program that waits for the device cannot be counted, so `waits` is 0; what `roofline` may choose is a
-program each, and the host waits for it once, behind it. MuLo-SD is three programs: draft and repair run many times a
-picture. `--curves` writes a cost curve for each machine and model, which `underpaint simulate run --machines FILE`
-reads. The last line is JSON.
+is charged the largest of three times: 2 microseconds, its bytes at the machine's nominal bandwidth, and the
+instructions that its machine code issues (see `tools.sass`; for PyTorch's products the first two alone). Weights are
+bfloat16, guidance a pair of rows, half of the picture cached. Waiting for memory and at barriers is left out, so a GPU
+is slower. Where a kernel's loops depend on data, the trips that its source states are counted: 18 for top-k's
+threshold, two tried children at every node of an accepted path. A program that waits for the device cannot be counted,
+so `waits` is 0; what `roofline` may choose is a program each, and the host waits for it once, behind it. MuLo-SD is
+three programs: draft and repair run many times a picture. `--curves` writes a cost curve for each machine and model,
+which `underpaint simulate run --machines FILE` reads. The last line is JSON.
 """
 
 import json
@@ -22,9 +24,9 @@ from underpaint.artifacts.cost_curve import FORMAT
 from underpaint.artifacts.files import check_file_writable
 from underpaint.artifacts.manifest import write_beside
 
-NODE_US: Final = 2.0
-BANDWIDTHS: Final = {"h200": 4800.0, "a100": 2039.0}
-"""GB/s of `sim.latency.machines`."""
+ROWS: Final = ("h200", "h100", "a100")
+CURVES: Final = ("h200", "a100")
+"""Machines of the table, and of the curves that the simulator reads."""
 SIZES: Final = (1, 2, 4, 8, 16, 32, 60)
 FRONTIERS: Final = (1, 2, 4, 6, 8, 10)
 
@@ -32,12 +34,15 @@ FRONTIERS: Final = (1, 2, 4, 6, 8, 10)
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = options("device_program", __doc__)
     parser.add_argument("--curves", type=Path, help="folder for cost curves that the simulator reads")
+    parser.add_argument("--machines", default=",".join(ROWS), help="of the table, with commas between")
+    parser.add_argument("--methods", help="count these methods alone, with commas between; without `--curves`")
     asked = parse(parser, arguments)
     if asked.curves is not None:
         with refusing(parser):
             asked.curves.mkdir(parents=True, exist_ok=True)
             check_file_writable(asked.curves / "device-h200-llamagen-xl.json")
-    from tools.device_programs import Program, count_cycle, count_islands
+    from tools.compile_ahead import MACHINES, Machine, compile_for
+    from tools.device_programs import NODE_US, Program, count_cycle, count_islands
     from tools.device_sizes import (
         CHOICES,
         METHODS,
@@ -54,18 +59,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
     models: dict[str, DecoderConfig] = {"llamagen-xl": XL, "7b": SEVEN_B}
     rows: list[dict[str, Any]] = []
 
-    def part_ms(program: Program, part: str, bandwidth: float) -> float:
-        nodes = [node for node in program.nodes if node.part == part]
-        return len(nodes) * NODE_US * 1e-3 + sum(node.bytes for node in nodes) / (bandwidth * 1e6)
+    kernels: dict[tuple[Any, ...], dict[str, Any]] = {}
+    names = list(METHODS) if asked.methods is None else asked.methods.split(",")
+    machines = asked.machines.split(",")
+    for option, given, known in (("--methods", names, METHODS), ("--machines", machines, MACHINES)):
+        if unknown := [name for name in given if name not in known]:
+            parser.error(f"{option}: there is no {', '.join(unknown)}; known: {', '.join(known)}")
+
+    def part_ms(program: Program, part: str, machine: Machine) -> float:
+        return 1e-3 * sum(node.least_us(machine) for node in program.nodes if node.part == part)
 
     for model, config in models.items():
-        programs = {name: count_cycle(config, method_of(name, config.vocab_size), batch=1) for name in METHODS}
-        chosen = {
-            f"roofline, {name}": count_cycle(config, roofline_of(1.0), 1, choice=choice)
-            for name, choice in CHOICES.items()
-        }
-        staged = count_islands(config, islands_of(config.vocab_size, "islands"), batch=1)
-        parts = {f"mulo-islands, {name}": program for name, program in staged.items()}
+        programs = {name: count_cycle(config, method_of(name, config.vocab_size), batch=1) for name in names}
+        chosen, parts = dict[str, Program](), dict[str, Program]()
+        if asked.methods is None:
+            for name, choice in CHOICES.items():
+                chosen[f"roofline, {name}"] = count_cycle(config, roofline_of(1.0), 1, choice=choice)
+            for name, program in count_islands(config, islands_of(config.vocab_size, "islands"), batch=1).items():
+                parts[f"mulo-islands, {name}"] = program
         for name, program in {**programs, **chosen, **parts}.items():
             outside = [node for node in program.nodes if not node.part]
             row: dict[str, Any] = {
@@ -77,33 +88,35 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 "bytes": sum(node.bytes for node in program.nodes),
                 "outside_bytes": sum(node.bytes for node in outside),
             }
-            for machine, bandwidth in BANDWIDTHS.items():
-                row[f"{machine}_outside_ms"] = program.bound_ms(bandwidth, NODE_US, forwards=False)
-                row[f"{machine}_ms"] = row[f"{machine}_outside_ms"] + program.bound_ms(
-                    bandwidth, NODE_US, forwards=True
-                )
+            for machine in machines:
+                outside_ms, inside_ms = (program.bound_ms(MACHINES[machine], part) for part in (False, True))
+                row[f"{machine}_outside_ms"], row[f"{machine}_ms"] = outside_ms, outside_ms + inside_ms
             rows.append(row)
-        if asked.curves is None:
+            for launch in program.launches:
+                made = compile_for(launch, MACHINES[machines[0]].capability)
+                kernels.setdefault((model, *made), {"model": model, **made._asdict()})
+        if asked.curves is None or asked.methods is not None:
             continue
         chains = {size: count_cycle(config, chain_of(size - 1, config.vocab_size), 1) for size in SIZES[1:]}
         shallow = count_cycle(config, eagle2_of(1, 10, config.vocab_size), 1)
         levels = {width: count_cycle(config, eagle2_of(2, width, config.vocab_size), 1) for width in FRONTIERS}
-        for machine, bandwidth in BANDWIDTHS.items():
-            plain = {"target_ms": part_ms(programs["ar"], "target", bandwidth)}
-            plain["host_ms"] = part_ms(programs["ar"], "", bandwidth)
+        for gpu in CURVES:
+            machine = MACHINES[gpu]
+            plain = {"target_ms": part_ms(programs["ar"], "target", machine)}
+            plain["host_ms"] = part_ms(programs["ar"], "", machine)
             verify = [[1, plain["target_ms"]]]
-            verify += [[size, part_ms(chains[size], "target", bandwidth)] for size in SIZES[1:]]
-            root = part_ms(shallow, "drafter", bandwidth)
-            draft = [[width, part_ms(made, "drafter", bandwidth) - root] for width, made in levels.items()]
+            verify += [[size, part_ms(chains[size], "target", machine)] for size in SIZES[1:]]
+            root = part_ms(shallow, "drafter", machine)
+            draft = [[width, part_ms(counted, "drafter", machine) - root] for width, counted in levels.items()]
             host = {}
             for family, deep, pooled in (("ranked", "eagle2", "lantern"), ("sampled", "eagle1", "lantern-eagle1")):
-                whole, one = (part_ms(made, "", bandwidth) for made in (programs[deep], shallow))
+                whole, one = (part_ms(counted, "", machine) for counted in (programs[deep], shallow))
                 level = (whole - one) / 4
-                more = max(0.0, part_ms(programs[pooled], "", bandwidth) - whole)
+                more = max(0.0, part_ms(programs[pooled], "", machine) - whole)
                 host[family] = {"cycle": one - level, "level": level, "node": 0.0, "pooled": more}
             curve = {
                 "format": FORMAT,
-                "model": {"target": model, "engine": f"counted, {machine}"},
+                "model": {"target": model, "engine": f"counted, {gpu}"},
                 "verify_ms": verify,
                 "draft_ms": draft,
                 "overhead_ms": host["ranked"]["cycle"] + 5 * host["ranked"]["level"],
@@ -115,14 +128,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
                     "host_ms": host,
                 },
             }
-            place = asked.curves / f"device-{machine}-{model}.json"
+            place = asked.curves / f"device-{gpu}-{model}.json"
             write_beside(place, (json.dumps(curve, indent=1) + "\n").encode())
     for row in rows:
         print(
             f"{row['model']:12s} {row['method']:16s} {row['nodes']:4d} nodes, {row['outside_nodes']:3d} outside the "
-            f"models; H200 {row['h200_ms']:.3f} ms ({row['h200_outside_ms']:.3f} outside), A100 {row['a100_ms']:.3f} ms"
+            "models; "
+            + ", ".join(
+                f"{name} {row[f'{name}_ms']:.3f} ms ({row[f'{name}_outside_ms']:.3f} outside)" for name in machines
+            )
         )
-    finish({"rows": rows, "node_us": NODE_US, "bandwidth_gb_s": BANDWIDTHS}, asked.out)
+    for one in kernels.values():
+        print(
+            f"{one['model']:12s} {one['name']:24s} {one['programs']:5d} programs of {one['warps']:2d} warps, "
+            f"{one['registers']:3d} registers, {one['stack']:3d} bytes of stack, {one['slots']:7d} slots a warp, "
+            f"{one['bytes'] / 1e6:8.2f} MB"
+        )
+    sizes = {name: MACHINES[name]._asdict() for name in machines}
+    finish({"rows": rows, "kernels": [*kernels.values()], "node_us": NODE_US, "machines": sizes}, asked.out)
 
 
 if __name__ == "__main__":

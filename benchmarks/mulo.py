@@ -129,14 +129,14 @@ def orderings(
         if not {better, worse} <= rows.keys():
             continue
         beside = picture_quality(drawings[better], drawings[worse], views)
-        for figure, apart in (
-            ("prompt_accuracy", beside.over_ar),
-            ("attribute_log_probability", beside.log_probability_over_ar),
+        for figure, name in (
+            ("prompt_accuracy", "accuracy_over_ar"),
+            ("attribute_log_probability", "attribute_log_probability_over_ar"),
         ):
-            if apart is not None:
+            if name in beside:
                 told = {"claim": claim, "figure": figure, "better": better, "worse": worse}
-                found.append({**told, "difference": apart.mean, "low": apart.low, "high": apart.high})
-                found[-1]["holds"] = apart.mean > 0
+                ends = {"low": beside[f"{name}_low"], "high": beside[f"{name}_high"]}
+                found.append({**told, "difference": beside[name], **ends, "holds": beside[name] > 0})
     for claim, better, worse in FASTER:
         if better in rows and worse in rows:
             one, other = rows[better].speedup, rows[worse].speedup

@@ -212,3 +212,26 @@ UNTIMED: tuple[Column, ...] = tuple(column for column in JUDGED if column[0] not
 
 
 PASSES: tuple[Column, ...] = (("nodes", word("nodes")), ("plain passes", plain("times")))
+
+
+def _equal(row: Row) -> str:
+    return f"{row['equal']} of {row['methods']}"
+
+
+LIVE: tuple[Column, ...] = (
+    ("family", word("family")),
+    ("cells", plain("cells", "d")),
+    ("equal", _equal),
+    ("`generate`, s", plain("generate_seconds")),
+    ("ar, s", plain("ar_seconds")),
+    ("jacobi-lookup passes", plain("jacobi_lookup_passes", "d")),
+    ("jacobi-lookup, s", plain("jacobi_lookup_seconds")),
+    ("eagle2 passes", plain("eagle2_passes", "d")),
+    ("eagle2, s", plain("eagle2_seconds")),
+    ("mulo passes, exact", plain("mulo_passes", "d")),
+    ("layer, MB", lambda row: f"{row['layer_bytes'] / 1e6:.0f}"),
+    ("cache of a position, KB", lambda row: f"{row['cache_bytes'] / 1e3:.0f}"),
+    ("layer, 1 position, ms", plain("layer_ms_1", ".0f")),
+    ("layer, 16 positions, ms", plain("layer_ms_16", ".0f")),
+)
+"""One family of live models."""

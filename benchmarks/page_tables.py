@@ -4,6 +4,7 @@ from benchmarks.page_columns import (
     CERTIFIED,
     FIGURES,
     JUDGED,
+    LIVE,
     PAIRED,
     PASSES,
     PREDICTED,
@@ -29,6 +30,7 @@ TITLES = {
     "simulator": "The simulator against the engine",
     "exactness": "Verifiers judged by `underpaint certify`",
     "costs": "LlamaGen-B at full size",
+    "live": "Live models, family by family",
     "device": "The whole cycle on a GPU, predicted",
     TEXTURED_PAGE: "TexturedScenes: models in the papers' regime",
 }
@@ -84,6 +86,16 @@ SECTIONS: tuple[Section, ...] = (
         rows=figures(
             "parameters", "export_seconds", "peak_memory_bytes", "picture_seconds", "reading_ms", "token_over_reading"
         ),
+    ),
+    Section(
+        "live",
+        "Tiny models beside `model.generate`, and one layer at full width",
+        "live-families.json",
+        LIVE,
+        "Equal: methods that give the tokens of `model.generate` at temperature 0 on random weights, of all that were "
+        "tried. Passes and seconds are of one picture after brief training; eagle2's drafter was trained as briefly. "
+        "A layer is of the default width of the family's configuration, in float32. Seconds were taken on a busy "
+        "machine.",
     ),
     Section(
         "device",

@@ -21,11 +21,9 @@ from underpaint.cli.options import (
     DeviceOptions,
     Models,
     check_costs,
-    check_preset,
     check_promises,
     grouped,
     read_names,
-    read_preset,
     settings_by_method,
     short_hash,
 )
@@ -138,7 +136,8 @@ def compare(
     from underpaint.runtime.methods.registry import resolve
 
     with bad_input():
-        checked, backend = options.checked_temperature(), options.backend
+        options.checked_temperature()
+        backend = options.backend
         device.check(backend)
         if backend == DEVICE and (likelihood or save_replay):
             raise ValueError(
@@ -149,13 +148,13 @@ def compare(
         listed = usual if methods == DEFAULT_METHODS else methods
         names = with_baseline(tuple(name for name in read_names(listed) if backend != DEVICE or name != EAGER))
         own = settings_by_method(options.setting or [], names)
-        preset = read_preset(live.preset(options.preset))
-        configs = [resolve(name, checked, None, own[name], preset) for name in names]
+        options.check_settings({name: name for name in names}, own)
         check_folder_writable(out or DEFAULT_OUT)
         check_json(json_file)
         pipeline, sampling = options.open(models, live, on_device=True)
-        check_preset(preset, pipeline)
         chosen = choose(pipeline, prompts or [], prompt_options)
+        checked, preset = sampling.temperature, options.preset_of(pipeline)
+        configs = [resolve(name, checked, None, own[name], preset) for name in names]
         drawn_by = build_methods(pipeline, names, checked, own, preset)
         check_promises(configs)
         check_costs(options.setting or (), pipeline)

@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from underpaint.cli.errors import STOPPED, bad_input
-from underpaint.cli.options import Backend, Guidance, Models, Resolution, TopK, TopP, open_pipeline, read_sampling
+from underpaint.cli.live import LiveOptions
+from underpaint.cli.options import (
+    Backend,
+    Guidance,
+    Models,
+    Resolution,
+    TopK,
+    TopP,
+    grouped,
+    read_sampling,
+)
 from underpaint.cli.outputs import json_output
 from underpaint.cli.terminal import Column, Format, FormatOption, ResultTable, figure, note, note_files, progress, show
 
@@ -20,9 +30,13 @@ if TYPE_CHECKING:
     from underpaint.runtime.methods.registry import MethodConfig
     from underpaint.runtime.models import OpenModels
 
+_NO_LIVE = LiveOptions()
 
+
+@grouped
 def costs(
     models: Models = None,
+    live: LiveOptions = _NO_LIVE,
     resolution: Resolution = None,
     backend: Backend = "cpu",
     guidance: Guidance = None,
@@ -51,12 +65,11 @@ def costs(
     with bad_input():
         if export is not None:
             check_file_writable(export)
-        pipeline = open_pipeline(models, resolution, None, backend)
+        pipeline = live.open_models(models, resolution, None, backend)
         sampling = read_sampling(1.0, guidance, top_k, top_p, pipeline)
         if pipeline.loaded_drafter is None:
-            raise ValueError(
-                f"{pipeline.folder} holds no drafter for {pipeline.entry.target}: export one into it first"
-            )
+            remedy = "export one into it first" if live.live is None else "train one, and name it with --drafter"
+            raise ValueError(f"{pipeline.folder}: there is no drafter of {pipeline.high.decoder.name}; {remedy}")
     curve = _curve(pipeline, sampling, renew=renew, full=full)
     assert curve is not None
     _show(curve, form)
@@ -77,8 +90,7 @@ def curve_for(pipeline: "OpenModels", sampling: "SamplingParams", *, measure: bo
 
     if measure:
         return _curve(pipeline, sampling)
-    own = pipeline.folder_models()
-    return None if own is None or own.loaded_drafter is None else kept_curve(own, sampling)
+    return kept_curve(pipeline, sampling)
 
 
 def tables_with_costs(
@@ -103,16 +115,17 @@ def _curve(
     from underpaint.runtime.costs.machine_curve import curve_of, kept_curve
 
     try:
-        own = pipeline.folder_models()
-        if own is None or own.loaded_drafter is None:
+        if pipeline.loaded_drafter is None:
             return None
-        kept = None if renew else kept_curve(own, sampling)
+        kept = None if renew else kept_curve(pipeline, sampling)
         if kept is not None and not full:
             return kept
         with progress("measuring what passes cost on this machine, once") as advance:
-            return curve_of(own, sampling, lambda done, most: advance(done, total=most), renew=renew, full=full)
+            return curve_of(pipeline, sampling, lambda done, most: advance(done, total=most), renew=renew, full=full)
     except KeyboardInterrupt:
-        typer.echo("stopped: the cost curve was not finished, and nothing of it is kept", err=True)
+        typer.echo(
+            "stopped: the cost curve is not finished; the same command goes on with the rounds that are", err=True
+        )
         raise typer.Exit(STOPPED) from None
 
 
@@ -129,7 +142,7 @@ def _show(curve: "CostCurveFile", form: Format) -> None:
     )
     within = curve.in_cycle
     verify, draft = dict(curve.verify_ms), dict(curve.draft_ms)
-    inside, chains = (dict(within.target), dict(within.chain)) if within is not None else ({}, {})
+    inside, chains = (dict(within.target_ms), dict(within.chain_ms)) if within is not None else ({}, {})
     rows = [
         {
             "nodes": size,

@@ -10,7 +10,6 @@ from underpaint.algos.numbers import whole_number
 from underpaint.cli.device import imported
 from underpaint.cli.errors import bad_input
 from underpaint.cli.options import (
-    USUAL_PRESET,
     Guidance,
     MethodSettings,
     Preset,
@@ -46,8 +45,8 @@ class ForDevice:
         ),
     ] = None
     batch: Annotated[int, typer.Option(help="With --for-device: images of a batch.", min=1, max=256)] = 1
-    preset: Preset = USUAL_PRESET
-    temperature: Temperature = 1.0
+    preset: Preset = None
+    temperature: Temperature = None
     guidance: Guidance = None
     setting: MethodSettings = None
 
@@ -142,15 +141,16 @@ def _build_for_device(folder: Path, backend: str, gpu: str, asked: ForDevice) ->
     from underpaint.export.tensorrt_build import EngineBuilder
     from underpaint.runtime.engines.tensorrt_files import backend_module
     from underpaint.runtime.evaluation.comparison import build_methods, with_baseline
+    from underpaint.runtime.models import usual_preset
 
     builder = EngineBuilder(backend_module(backend), backend, gpu)
     names = with_baseline(read_names(asked.for_device or ""))
     pipeline = open_pipeline(folder, None, None, "device", on_device=True)
     sampling = read_sampling(asked.temperature, asked.guidance, None, None, pipeline)
     own = settings_by_method(asked.setting or [], names)
-    preset = read_preset(asked.preset)
+    preset = usual_preset(pipeline) if asked.preset is None else read_preset(asked.preset)
     check_preset(preset, pipeline)
-    methods = build_methods(pipeline, names, asked.temperature, own, preset)
+    methods = build_methods(pipeline, names, sampling.temperature, own, preset)
     models, rows = FolderModels.of(pipeline), 1 if sampling.guidance == 1.0 else 2
     forms = [form_of(method, sampling, pipeline.grid) for method in methods]
     for decoder, passes in zip(models.decoders, passes_of_methods(models, forms, asked.batch, rows), strict=True):

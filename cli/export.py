@@ -11,7 +11,11 @@ from underpaint.algos.memory import free_bytes
 from underpaint.algos.numbers import whole_number
 from underpaint.cli.errors import bad_input
 from underpaint.cli.invariance import check_passes
-from underpaint.cli.options import Backend
+from underpaint.cli.live import LiveOptions
+from underpaint.cli.options import (
+    Backend,
+    grouped,
+)
 from underpaint.cli.outputs import models_folder, output_file
 from underpaint.cli.terminal import Format, FormatOption, JsonFile
 from underpaint.cli.train.stages import stages
@@ -50,6 +54,7 @@ UncondKeep = Annotated[
     tuple[int, int] | None,
     _published("Ids at a prompt's beginning and end that stay where it is left out (tar-lm; chameleon: 1 1)."),
 ]
+_NO_LIVE = LiveOptions()
 _MASKS: Final = 3
 """Of all pairs of cells, held at once when passes are compared with torch."""
 LEAST_SIDE = 4
@@ -209,6 +214,7 @@ def _check_mask(cells: int) -> None:
         )
 
 
+@grouped
 def check(
     folder: Annotated[
         Path | None,
@@ -222,12 +228,14 @@ def check(
         bool,
         typer.Option(
             "--invariance",
-            help="Instead compare passes over many positions and rows with passes over one, in any folder of models.",
+            help="Instead compare passes over many positions and rows with passes over one, in any folder of models or "
+            "a live model.",
         ),
     ] = False,
     model: Annotated[
         list[str] | None, typer.Option(help="With --invariance: this decoder only; repeat for more.")
     ] = None,
+    live: LiveOptions = _NO_LIVE,
     backend: Backend = "cpu",
     json_file: JsonFile = None,
     form: FormatOption = Format.table,
@@ -236,12 +244,15 @@ def check(
 
     With --invariance nothing but the engine is needed: does a token's distribution depend on the size of its pass?
     """
-    from underpaint.zoo.load import FOLDER
-
     if invariance:
-        check_passes(folder or FOLDER, tuple(model or ()), backend, seed, json_file, form)
+        check_passes(folder, live, tuple(model or ()), backend, seed, json_file, form)
         return
     with bad_input():
+        live.check(folder, None, None, backend)
+        if live.live is not None:
+            raise ValueError(
+                "--live goes with --invariance: there is no export to compare with; add it, or leave --live out"
+            )
         if folder is None:
             raise ValueError("expected the folder of exported models; the shipped ones are compared with --invariance")
         if model or json_file is not None or backend != "cpu" or form is not Format.table:
@@ -272,13 +283,13 @@ def caption(
     from underpaint.artifacts.files import check_file_writable
     from underpaint.artifacts.manifest import write_beside
     from underpaint.artifacts.origin import marked
-    from underpaint.models.published.captions import caption_features
+    from underpaint.models.published.captions import CaptionEncoder
 
     with bad_input():
         if out.suffix != ".npy":
             raise ValueError(f"--out: expected a file that ends in .npy, got {out}")
         check_file_writable(out)
-        features = caption_features(encoder, text)
+        features = CaptionEncoder(encoder).features(text)
         stream = io.BytesIO()
         np.save(stream, features)
         write_beside(out, marked(stream.getvalue()))

@@ -15,7 +15,6 @@ from underpaint.cli.evaluation.prompts import PromptOptions, choose
 from underpaint.cli.live import LiveOptions, folder_of
 from underpaint.cli.options import (
     DEVICE,
-    USUAL_PRESET,
     Backend,
     DeviceOptions,
     Guidance,
@@ -29,8 +28,8 @@ from underpaint.cli.options import (
     TopP,
     check_costs,
     check_preset,
+    checked_temperature,
     grouped,
-    open_pipeline,
     read_preset,
     read_sampling,
     short_hash,
@@ -84,11 +83,11 @@ def generate(
         str, typer.Option(help="How to draw it; see `underpaint methods`. The default is lossless.")
     ] = DEFAULT_METHOD,
     rule: Annotated[str | None, typer.Option(help="Another acceptance rule for the method's drafts.")] = None,
-    preset: Preset = USUAL_PRESET,
+    preset: Preset = None,
     setting: Annotated[
         list[str] | None, typer.Option("--set", help="A setting of the method, name=value; repeat for more.")
     ] = None,
-    temperature: Temperature = 1.0,
+    temperature: Temperature = None,
     guidance: Guidance = None,
     top_k: TopK = None,
     top_p: TopP = None,
@@ -107,18 +106,17 @@ def generate(
     ] = False,
 ) -> None:
     """Draw pictures from prompts."""
-    from underpaint.algos.rows import SamplingParams
     from underpaint.artifacts.files import check_file_writable
     from underpaint.runtime.drawing import draw_in, noise_of
     from underpaint.runtime.engines.context import EngineError
-    from underpaint.runtime.methods.registry import build_method, resolve
+    from underpaint.runtime.methods.registry import TUNED, build_method, resolve
+    from underpaint.runtime.models import usual_preset
 
     with bad_input():
         device.check(backend)
-        checked = SamplingParams(temperature=temperature).temperature
+        checked = checked_temperature(temperature)
         live.check(models, resolution, low, backend)
-        chosen = read_preset(live.preset(preset))
-        config = resolve(method, checked, rule, setting or (), chosen)
+        resolve(method, checked, rule, setting or (), TUNED if preset is None else read_preset(preset))
         texts = list(prompts or ())
         if not texts and prompt_options == _NO_FILE:
             raise ValueError(
@@ -130,10 +128,7 @@ def generate(
         if texts:
             _check_place(out, len(texts) * seeds > 1)
         into_folder = not texts and (out is None or out.suffix.lower() not in _FORMATS)
-        pipeline: OpenModels = (
-            open_pipeline(models, resolution, low, backend, on_device=True) if live.live is None else live.open()
-        )
-        check_preset(chosen, pipeline)
+        pipeline = live.open_models(models, resolution, low, backend, on_device=True)
         check_costs(setting or (), pipeline)
         if texts and prompt_options == _NO_FILE:
             conditions: Sequence[Condition] = [pipeline.condition(text) for text in texts]
@@ -142,6 +137,9 @@ def generate(
         into_folder = into_folder or len(conditions) * seeds > 1
         _check_place(out, into_folder)
         sampling = read_sampling(temperature, guidance, top_k, top_p, pipeline)
+        chosen = usual_preset(pipeline) if preset is None else read_preset(preset)
+        check_preset(chosen, pipeline)
+        config = resolve(method, sampling.temperature, rule, setting or (), chosen)
         if out is None:
             named_by = {"method": method, **config.to_dict(), "sampling": repr(sampling)}
             folder = DEFAULT_OUT / short_hash({**named_by, "model": dict(pipeline.fingerprint())})

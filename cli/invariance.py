@@ -24,37 +24,68 @@ from underpaint.cli.terminal import (
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from underpaint.cli.live import LiveOptions
+
 FAILED: Final = 1
 
 
 def check_passes(
-    folder: Path, models: tuple[str, ...], backend: str, seed: int, json_file: Path | None, form: Format
+    folder: Path | None,
+    live: "LiveOptions",
+    models: tuple[str, ...],
+    backend: str,
+    seed: int,
+    json_file: Path | None,
+    form: Format,
 ) -> None:
-    """Compare, print a table, write the figures; exit code 1 where rounding does not explain a difference."""
+    """Compare, print a table, write the figures; exit code 1 where rounding does not explain a difference.
+
+    Args:
+        folder: Of exported models.
+        live: A live model in their place, if it names one.
+        models: The decoders to compare; empty for all.
+        backend: What runs exported models.
+        seed: Of what is drawn.
+        json_file: Where the figures go.
+        form: Of the table.
+    """
     from underpaint.artifacts.manifest import ManifestError
     from underpaint.artifacts.model_index import read_index
     from underpaint.artifacts.results import with_envelope
     from underpaint.runtime.evaluation.invariance import check_invariance
     from underpaint.runtime.evaluation.machine import describe_machine, typed_command
     from underpaint.runtime.pipeline import BACKENDS
+    from underpaint.zoo.load import FOLDER
 
     with bad_input():
+        live.check(folder, None, None, backend)
+        if live.live is not None and models:
+            raise ValueError("--model: of exported models; a live model has its target alone, leave it out")
         if backend not in BACKENDS:
             raise ManifestError(f"--backend: expected one of {', '.join(BACKENDS)}, got {backend!r}")
         check_json(json_file)
-        index, turns = read_index(folder), count(1)
+        turns = count(1)
         try:
             with progress("reading the models") as advance:
 
                 def report(what: str) -> None:
                     advance(next(turns), what)
 
-                passes = [one.to_dict() for one in check_invariance(folder, models, backend, seed, report)]
+                if live.live is not None:
+                    pipeline = live.open()
+                    compared = pipeline.check_passes(seed, report)
+                    hashes = pipeline.fingerprint()["sha256"]
+                else:
+                    place = folder or FOLDER
+                    index, compared = read_index(place), check_invariance(place, models, backend, seed, report)
+                    hashes = index.hashes(name for name in index.models)
+                passes = [one.to_dict() for one in compared]
         except KeyboardInterrupt:
             typer.echo("stopped: nothing is written", err=True)
             raise typer.Exit(STOPPED) from None
     names = sorted({one["model"] for one in passes})
-    model = {"target": ", ".join(names), "engine": backend, "sha256": index.hashes(names)}
+    engine = backend if live.live is None else "live"
+    model = {"target": ", ".join(names), "engine": engine, "sha256": {name: hashes[name] for name in names}}
     values = {"model": model, "seed": seed, "passes": passes}
     if not told_as_json(json_file, with_envelope("invariance", describe_machine(), typed_command(), values)):
         print_passes(passes, form)

@@ -2,13 +2,14 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from underpaint.cli.options import USUAL_PRESET
+from underpaint.cli.options import open_pipeline
 
 if TYPE_CHECKING:
+    from underpaint.runtime.live.pipeline import LivePipeline
     from underpaint.runtime.models import OpenModels
     from underpaint.runtime.pipeline import Pipeline
 
@@ -59,12 +60,48 @@ class LiveOptions(LiveModelOptions):
             rich_help_panel=_PANEL,
         ),
     ] = None
+    dtype: Annotated[
+        Literal["auto", "float32", "bfloat16", "float16"],
+        typer.Option(
+            help="What a live model computes in: float32, bfloat16, float16, or auto, as its weights are stored.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = "auto"
+    verify_near_ties: Annotated[
+        Literal["float32"] | None,
+        typer.Option(
+            help="Where a live model in bfloat16 or float16 has two likeliest tokens too close to tell, compute again "
+            "in float32; it takes 4 bytes more for each weight.",
+            show_default=False,
+            rich_help_panel=_PANEL,
+        ),
+    ] = None
 
-    def check(self, models: Path | None, resolution: int | None, low: Path | None, backend: str) -> None:
+    tokenizer: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder that reads prompts in words: the tokenizer of an exported model of ids, or LlamaGen's text "
+            "encoder (FLAN-T5); of a live model, its processor where its own folder has none.",
+            show_default=False,
+        ),
+    ] = None
+
+    def check(self, models: object, resolution: int | None, low: Path | None, backend: str) -> None:
         """ValueError where options of folders and of live models are mixed."""
         if self.live is None:
-            if self.family is not None or self.grid is not None or self.drafter is not None:
-                raise ValueError("--family, --grid and --drafter go with a live model; name its folder with --live")
+            own = {
+                "--family": self.family,
+                "--grid": self.grid,
+                "--drafter": self.drafter,
+                "--dtype": None if self.dtype == "auto" else self.dtype,
+                "--verify-near-ties": self.verify_near_ties,
+            }
+            alone = [name for name, value in own.items() if value is not None]
+            if alone:
+                raise ValueError(
+                    f"{', '.join(alone)}: expected a live model that they describe, got none; name its folder with "
+                    "--live, or leave them out"
+                )
             return
         others = {"--models": models, "--resolution": resolution, "--low": low}
         named = [name for name, value in others.items() if value is not None]
@@ -74,18 +111,71 @@ class LiveOptions(LiveModelOptions):
                 "another size)"
             )
 
-    def preset(self, asked: str) -> str:
-        """The preset: the papers' settings where the usual one was tuned on other models."""
-        from underpaint.runtime.methods.registry import PAPER
+    def open_models(
+        self,
+        models: Path | None,
+        resolution: int | None = None,
+        low: Path | None = None,
+        backend: str = "cpu",
+        on_device: bool = False,
+    ) -> "OpenModels":
+        """The live model, or else the models of a folder; ValueError or OSError, which say what to do."""
+        self.check(models, resolution, low, backend)
+        if self.live is not None:
+            return self.open()
+        pipeline = open_pipeline(models, resolution, low, backend, on_device)
+        if self.tokenizer is not None:
+            pipeline.read_words_by(self.tokenizer)
+        return pipeline
 
-        return PAPER if self.live is not None and asked == USUAL_PRESET else asked
-
-    def open(self) -> "OpenModels":
+    def open(self) -> "LivePipeline":
         """The live model; LiveModelError, which says what to do, where it cannot be opened."""
+        assert self.live is not None
+        return self.source(threads=1).open(own_threads=False)
+
+    def source(self, threads: int) -> "LiveSource":
+        """The live model as workers open it, each on so many threads."""
+        assert self.live is not None
+        family = self.family
+        if family is not None and family.endswith(".py"):
+            family = str(Path(family).absolute())
+        drafter = None if self.drafter is None else str(self.drafter.absolute())
+        folder = str(self.live.absolute())
+        processor = None if self.tokenizer is None else str(self.tokenizer.absolute())
+        return LiveSource(folder, family, self.grid, drafter, self.dtype, self.verify_near_ties, processor, threads)
+
+
+@dataclass(frozen=True, slots=True)
+class LiveSource:
+    """A live model on disk. Implements `runtime.evaluation.plan.ModelSource`."""
+
+    folder: str
+    family: str | None = None
+    grid: str | None = None
+    drafter: str | None = None
+    dtype: str = "auto"
+    verify_near_ties: Literal["float32"] | None = None
+    processor: str | None = None
+    threads: int = 1
+    needs_gpu: bool = False
+
+    def open(self, *, own_threads: bool) -> "LivePipeline":
+        """See `ModelSource`."""
         from underpaint.runtime.live.load import open_live
 
-        assert self.live is not None
-        return open_live(self.live, self.family, self.grid, drafter=self.drafter)
+        if own_threads:
+            import torch
+
+            torch.set_num_threads(self.threads)
+        return open_live(
+            Path(self.folder),
+            self.family,
+            self.grid,
+            self.dtype,
+            None if self.drafter is None else Path(self.drafter),
+            verify_near_ties=self.verify_near_ties,
+            processor=None if self.processor is None else Path(self.processor),
+        )
 
 
 def folder_of(models: "OpenModels") -> "Pipeline":

@@ -24,7 +24,12 @@ if TYPE_CHECKING:
 Number = TypeVar("Number", int, float)
 
 Temperature = Annotated[
-    float, typer.Option(help="How much the target's distribution is flattened; 0 takes the likeliest token every time.")
+    float | None,
+    typer.Option(
+        help="How much the target's distribution is flattened; 0 takes the likeliest token every time. Default: the "
+        "model's own, 1 for most.",
+        show_default=False,
+    ),
 ]
 Guidance = Annotated[
     float | None,
@@ -72,13 +77,16 @@ MethodSettings = Annotated[
 MOST_THREADS: Final = max(256, os.cpu_count() or 1)
 """More threads or processes than that help on no machine, and each takes memory."""
 Preset = Annotated[
-    str,
+    str | None,
     typer.Option(
         help="Settings of the methods: tuned (best measured on the shipped models), paper, or a file that `underpaint "
-        "tune` wrote."
+        "tune` wrote. Default: tuned for the shipped models and others of that family, paper for published and live "
+        "models.",
+        show_default=False,
     ),
 ]
-USUAL_PRESET: Final = "tuned"
+USUAL_TEMPERATURE: Final = 1.0
+"""Settings are checked by it before any model is open, where none is asked for."""
 DEVICE: Final = "device"
 """The backend that draws whole batches by programs of its own."""
 
@@ -127,16 +135,24 @@ def open_pipeline(
     return Pipeline.open(models or FOLDER, resolution=resolution, low=low, backend=backend)
 
 
+def checked_temperature(temperature: float | None) -> float:
+    """A temperature to check settings by before any model is open; ValueError out of range."""
+    return SamplingParams(temperature=USUAL_TEMPERATURE if temperature is None else temperature).temperature
+
+
 def read_sampling(
-    temperature: float, guidance: float | None, top_k: int | None, top_p: float | None, pipeline: "OpenModels"
+    temperature: float | None, guidance: float | None, top_k: int | None, top_p: float | None, pipeline: "OpenModels"
 ) -> SamplingParams:
     """The sampling asked for; what was left out is as the model ships. ValueError out of range."""
     shipped, codes = pipeline.sampling, pipeline.tables.vocab_size
     if top_k is not None and top_k > codes:
-        raise ValueError(f"--top-k: expected at most {codes}, the codes of this model, or 0 for all; got {top_k}")
+        raise ValueError(
+            f"--top-k: this model has {codes:,} codes, so at most {codes:,} can be kept, got {top_k:,}; pass a smaller "
+            "number, or 0 to keep all"
+        )
     return SamplingParams(
         guidance=shipped.guidance if guidance is None else guidance,
-        temperature=temperature,
+        temperature=shipped.temperature if temperature is None else temperature,
         top_k=shipped.top_k if top_k is None else top_k,
         top_p=shipped.top_p if top_p is None else top_p,
     )

@@ -9,7 +9,6 @@ import typer
 from underpaint.cli.errors import STOPPED, bad_input
 from underpaint.cli.live import LiveOptions
 from underpaint.cli.options import (
-    USUAL_PRESET,
     Backend,
     Guidance,
     Low,
@@ -20,13 +19,15 @@ from underpaint.cli.options import (
     Temperature,
     TopK,
     TopP,
-    open_pipeline,
+    check_preset,
+    checked_temperature,
+    read_preset,
     read_sampling,
 )
 from underpaint.cli.terminal import progress
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from underpaint.algos.rows import SamplingParams
     from underpaint.artifacts.workers import Workers
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from underpaint.runtime.evaluation.drawing_log import DrawingKey, DrawingLog, DrawnJob
     from underpaint.runtime.evaluation.plan import RunPlan
     from underpaint.runtime.evaluation.replay import ReplayLog
+    from underpaint.runtime.methods.preset_file import PresetFile
     from underpaint.runtime.models import OpenModels
 
 
@@ -41,9 +43,9 @@ if TYPE_CHECKING:
 class RunOptions:
     """How pictures are drawn: the methods' settings, the sampling, and what runs the models."""
 
-    preset: Preset = USUAL_PRESET
+    preset: Preset = None
     setting: MethodSettings = None
-    temperature: Temperature = 1.0
+    temperature: Temperature = None
     seeds: Seeds = 1
     guidance: Guidance = None
     top_k: TopK = None
@@ -60,22 +62,36 @@ class RunOptions:
     ] = False
 
     def checked_temperature(self) -> float:
-        """The temperature; ValueError out of range, before any model is opened."""
-        from underpaint.algos.rows import SamplingParams
-
-        return SamplingParams(temperature=self.temperature).temperature
+        """See `options.checked_temperature`."""
+        return checked_temperature(self.temperature)
 
     def open(
-        self, models: Path | None, live: LiveOptions | None = None, *, on_device: bool = False
+        self, models: Path | None, live: LiveOptions, *, on_device: bool = False
     ) -> "tuple[OpenModels, SamplingParams]":
         """The models of a folder, or a live one, and how they are sampled; ValueError or OSError says what to do."""
-        if live is not None:
-            live.check(models, self.resolution, self.low, self.backend)
-            if live.live is not None:
-                opened = live.open()
-                return opened, self.sampling(opened)
-        pipeline = open_pipeline(models, self.resolution, self.low, self.backend, on_device)
+        pipeline = live.open_models(models, self.resolution, self.low, self.backend, on_device)
         return pipeline, self.sampling(pipeline)
+
+    def check_settings(self, methods: "Mapping[str, str]", settings: "Mapping[str, Sequence[str]]") -> None:
+        """ValueError where a method, one of its settings or the preset is unknown, before any model is opened.
+
+        Args:
+            methods: Method by label, as figures stand under.
+            settings: `name=value` texts by label.
+        """
+        from underpaint.runtime.methods.registry import TUNED, resolve
+
+        preset = TUNED if self.preset is None else read_preset(self.preset)
+        for label, method in methods.items():
+            resolve(method, self.checked_temperature(), None, settings.get(label, ()), preset)
+
+    def preset_of(self, pipeline: "OpenModels") -> "str | PresetFile":
+        """The preset asked for, or the usual one of these models; ValueError for a file of other models."""
+        from underpaint.runtime.models import usual_preset
+
+        preset = usual_preset(pipeline) if self.preset is None else read_preset(self.preset)
+        check_preset(preset, pipeline)
+        return preset
 
     def sampling(self, pipeline: "OpenModels") -> "SamplingParams":
         """How the models are sampled."""

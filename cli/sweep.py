@@ -8,15 +8,8 @@ import typer
 from underpaint.cli.costs import curve_for, tables_with_costs
 from underpaint.cli.errors import bad_input
 from underpaint.cli.evaluation.prompts import PromptOptions, choose
-from underpaint.cli.options import (
-    Models,
-    check_preset,
-    check_promises,
-    grouped,
-    read_names,
-    read_preset,
-    short_hash,
-)
+from underpaint.cli.live import LiveOptions
+from underpaint.cli.options import Models, check_promises, grouped, read_names, short_hash
 from underpaint.cli.outputs import check_replaceable, json_output, output_folder
 from underpaint.cli.runs import RunOptions, draw_run
 from underpaint.cli.terminal import Format, FormatOption, check_json, note_files, told_as_json
@@ -33,9 +26,10 @@ DEFAULT_VARY = (
     "mulo-islands.rows=2,8",
     "lantern.delta=0.1,0.3,0.6",
 )
-
-
+LIVE_VARY = ("zipar.window=1,2,3,4,8", "sjd.window=4,8,16,32", "jacobi-lookup.window=4,8,16,32")
+"""What varies on a live model where nothing is asked for: methods that need no drafter."""
 _NO_FILE = PromptOptions()
+_NO_LIVE = LiveOptions()
 _USUAL = RunOptions()
 
 
@@ -51,6 +45,7 @@ def sweep(
     methods: Annotated[str, typer.Option(help="Methods drawn once besides, as they are, with commas between.")] = "",
     prompt_options: PromptOptions = _NO_FILE,
     models: Models = None,
+    live: LiveOptions = _NO_LIVE,
     options: RunOptions = _USUAL,
     out: Annotated[
         Path | None,
@@ -70,7 +65,9 @@ def sweep(
     """Draw the same prompts at many settings and plot speed-up against quality, with the undominated ones joined.
 
     Without --vary: row fronts, MuLo-SD and LANTERN over their main settings. A stopped sweep (Ctrl-C) keeps what is
-    drawn; the same command goes on with it. `underpaint tune` chooses settings.
+    drawn; the same command goes on with it. `underpaint tune` chooses settings. Quality is what a judge reads in the
+    pictures. Where the models have none, as live ones, it is how likely the target holds the tokens, beside plain
+    decoding's.
     """
     from underpaint.artifacts.files import check_apart, check_folder_writable
     from underpaint.artifacts.workers import ThisProcess
@@ -86,17 +83,17 @@ def sweep(
     from underpaint.runtime.methods.registry import build_method, resolve
 
     with bad_input():
-        checked, once = options.checked_temperature(), list(dict.fromkeys([BASELINE, *read_names(methods)]))
-        asked, preset = variants(vary or DEFAULT_VARY, options.setting or (), once), read_preset(options.preset)
-        configs = [resolve(one.method, checked, None, one.settings, preset) for one in asked]
-        check_promises(configs)
+        options.checked_temperature()
+        once = list(dict.fromkeys([BASELINE, *read_names(methods)]))
+        usual = DEFAULT_VARY if live.live is None else LIVE_VARY
+        asked = variants(vary or usual, options.setting or (), once)
+        options.check_settings({one.label: one.method for one in asked}, {one.label: one.settings for one in asked})
         check_folder_writable(out or DEFAULT_OUT)
         check_json(json_file)
-        pipeline, sampling = options.open(models)
-        check_preset(preset, pipeline)
-        judge = judge_of(pipeline)
-        if judge is None:
-            raise ValueError(f"sweep: {pipeline.folder} holds no judge, so there is no quality to plot; use `compare`")
+        pipeline, sampling = options.open(models, live)
+        judge, preset = judge_of(pipeline), options.preset_of(pipeline)
+        configs = [resolve(one.method, sampling.temperature, None, one.settings, preset) for one in asked]
+        check_promises(configs)
         tables = tables_with_costs(pipeline, configs, sampling, options.no_costs)
         drawn_by = tuple(build_method(one.label, config, tables) for one, config in zip(asked, configs, strict=True))
         chosen = choose(pipeline, (), prompt_options)
@@ -111,7 +108,7 @@ def sweep(
         check_replaceable("the figures", figures, "json")
     curve = curve_for(pipeline, sampling, measure=False)
     draw_run(run.jobs(), log, ThisProcess(OpenedDrawer(pipeline, plan)), plan.size)
-    report = make_report(run, log)
+    report = make_report(run, log, likelihood=judge is None)
     plain = {**to_results(run, report, typed_command(), curve), "kind": "sweep"}
     del plain["acceptance_per_cell"]
     plain["rows"] = rows_to_dict(report.rows, asked, plain["rows"])

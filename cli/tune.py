@@ -21,7 +21,6 @@ from underpaint.cli.options import (
     TopP,
     check_promises,
     grouped,
-    open_pipeline,
     read_names,
     read_numbers,
     read_sampling,
@@ -88,8 +87,7 @@ class ModelOptions:
 
     def open(self, live: LiveOptions) -> "OpenModels":
         """The folder's models, or the live one; ValueError or OSError says what to do."""
-        live.check(self.models, self.resolution, self.low, self.backend)
-        return live.open() if live.live else open_pipeline(self.models, self.resolution, self.low, self.backend)
+        return live.open_models(self.models, self.resolution, self.low, self.backend)
 
     def sampling(self, temperature: float, pipeline: "OpenModels") -> "SamplingParams":
         """How the target is sampled."""

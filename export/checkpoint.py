@@ -22,6 +22,7 @@ from underpaint.export.tokenizer import (
     store_codes,
 )
 from underpaint.models.published.families import FAMILIES
+from underpaint.models.published.files import read_checkpoint
 from underpaint.models.published.load import load
 from underpaint.models.published.options import LoadOptions, Published
 
@@ -119,6 +120,7 @@ def export_checkpoint(request: Request, folder: Path) -> tuple[Manifest, ...]:
     if loaded.vq is not None:
         require_runnable(request.precision)
     require_same_codes(loaded, folder)
+    _require_own_target(request, folder)
     neighbours = _neighbours(request, loaded)
     spec = FAMILIES[request.kind]
     with staged(folder, None if spec.read_target is None else spec.family) as aside:
@@ -140,6 +142,26 @@ def _neighbours(request: Request, loaded: Published) -> int:
             f"{request.neighbours:,}"
         )
     return min(NEIGHBOURS, most) if request.neighbours is None else request.neighbours
+
+
+def _require_own_target(request: Request, folder: Path) -> None:
+    """ManifestError where a drafter reads another target than the folder holds, by the hash of its checkpoint.
+
+    Drafters of LlamaGen's class and caption models have the same shapes, so nothing else tells them apart.
+    """
+    if request.target is None:
+        return
+    kind, path = request.target
+    for found in read_manifests(folder).values() if folder.is_dir() else ():
+        if found.kind != "target" or found.export is None:
+            continue
+        own = found.export.request.get("kind")
+        if own != kind or found.export.checkpoint_sha256 != read_checkpoint(path).digest():
+            raise ManifestError(
+                f"{folder}: expected a drafter of its target, {own} of {found.export.request.get('checkpoint')}, got "
+                f"one that reads {kind} of {path}; name that target with --target and --target-kind, or export both "
+                "into another folder"
+            )
 
 
 def _record(request: Request, sha: str) -> ExportRecord:

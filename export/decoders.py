@@ -169,7 +169,8 @@ def export_conditioner(conditioner: Conditioner, precision: Precision, folder: P
 def exported_config(decoder: Decoder, precision: Precision, scratch: int = SCRATCH) -> DecoderConfig:
     """What the manifest of an exported decoder says; scratch: slots of a drafter for the nodes of one cycle."""
     config = decoder.config
-    capacity = config.cells + scratch if config.drafter else config.slots
+    read = config.prefix - 1 if config.reads_condition else 0
+    capacity = read + config.cells + scratch if config.drafter else config.slots
     return replace(config, precision=precision, capacity=capacity)
 
 

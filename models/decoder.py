@@ -90,22 +90,20 @@ class Decoder(nn.Module):
         Args:
             hidden: [B, T, D], which `kernels` may overwrite.
             attend: What positions see, called once a layer.
-            kernels: Norm and gate.
+            kernels: Norms, products and the gate.
         """
-        added: Tensor | None = None
         for index, layer in enumerate(self.layers):
             assert isinstance(layer, Layer)
             if self.config.post_norm:
-                mixed = call(layer.out, attend(index, layer, call(layer.qkv, hidden)))
-                hidden = hidden + kernels.add_norm(mixed, None, layer.attention_norm)[1]
-                fed = call(layer.down, kernels.gate(call(layer.gate_up, hidden)))
-                hidden = hidden + kernels.add_norm(fed, None, layer.ffn_norm)[1]
+                mixed = call(layer.out, kernels.attend(attend, index, layer, hidden, None))
+                hidden = hidden + kernels.norm(mixed, layer.attention_norm)
+                fed = call(layer.down, kernels.gate(hidden, None, layer.gate_up))
+                hidden = hidden + kernels.norm(fed, layer.ffn_norm)
                 continue
-            hidden, read = kernels.add_norm(hidden, added, layer.attention_norm)
-            mixed = call(layer.out, attend(index, layer, call(layer.qkv, read)))
-            hidden, read = kernels.add_norm(hidden, mixed, layer.ffn_norm)
-            added = call(layer.down, kernels.gate(call(layer.gate_up, read)))
-        return kernels.add_norm(hidden, added, self.norm)[1]
+            mixed = kernels.attend(attend, index, layer, hidden, layer.attention_norm)
+            hidden = kernels.add(hidden, mixed, layer.out)
+            hidden = kernels.add(hidden, kernels.gate(hidden, layer.ffn_norm, layer.gate_up), layer.down)
+        return kernels.norm(hidden, self.norm)
 
     def add_positions(self, hidden: Tensor, cells: Tensor) -> Tensor:
         """`hidden` [B, T, D] plus what is learnt of each of `cells` [T] or [B, T], where positions are learnt."""

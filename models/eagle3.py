@@ -77,10 +77,11 @@ class Eagle3Decoder(Decoder):
         assert isinstance(layer, Layer)
         attention = DenseAttention(self.config, self.turns(cells), bias, past_keys, past_values)
         normed = call(self.feature_norm, hidden)
-        _, embedded = PLAIN.add_norm(embedded, None, layer.attention_norm)
-        mixed = call(layer.out, attention(0, layer, call(layer.qkv, torch.cat([embedded, normed], dim=-1))))
-        hidden, read = PLAIN.add_norm(normed if self.eagle3.norm_before_residual else hidden, mixed, layer.ffn_norm)
-        hidden, read = PLAIN.add_norm(hidden, call(layer.down, PLAIN.gate(call(layer.gate_up, read))), self.norm)
+        both = torch.cat([PLAIN.norm(embedded, layer.attention_norm), normed], dim=-1)
+        hidden = normed if self.eagle3.norm_before_residual else hidden
+        hidden = PLAIN.add(hidden, attention(0, layer, call(layer.qkv, both)), layer.out)
+        hidden = PLAIN.add(hidden, PLAIN.gate(hidden, layer.ffn_norm, layer.gate_up), layer.down)
+        read = PLAIN.norm(hidden, self.norm)
         output = read if self.eagle3.norm_output else hidden
         return StepOutput(self._logits(read), output.float(), attention.keys, attention.values)
 

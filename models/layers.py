@@ -72,17 +72,24 @@ class Attention(Protocol):
 
 
 class Kernels:
-    """What a layer computes between its products, in plain PyTorch; a device may have faster forms of it."""
+    """What a layer computes around its attention, in plain PyTorch; a device may have faster forms of it."""
 
-    def add_norm(self, hidden: Tensor, added: Tensor | None, norm: RMSNorm | None) -> tuple[Tensor, Tensor]:
-        """`hidden` [B, T, D] plus `added`, and the norm of the sum; both may overwrite `hidden`."""
-        hidden = hidden if added is None else hidden + added
-        return hidden, hidden if norm is None else call(norm, hidden)
+    def norm(self, hidden: Tensor, norm: RMSNorm | None) -> Tensor:
+        """The norm of `hidden` [B, T, D], where there is one."""
+        return hidden if norm is None else call(norm, hidden)
 
-    def gate(self, both: Tensor) -> Tensor:
-        """SwiGLU of [B, T, 2 hidden]: the gate's half, then the other."""
-        gate, up = both.chunk(2, dim=-1)
+    def attend(self, attend: "Attention", index: int, layer: Layer, hidden: Tensor, norm: RMSNorm | None) -> Tensor:
+        """The attention of a layer, of queries, keys and values behind a norm."""
+        return attend(index, layer, call(layer.qkv, self.norm(hidden, norm)))
+
+    def gate(self, hidden: Tensor, norm: RMSNorm | None, linear: nn.Linear) -> Tensor:
+        """SwiGLU behind a norm; the matrix has the gate's half, then the other."""
+        gate, up = call(linear, self.norm(hidden, norm)).chunk(2, dim=-1)
         return functional.silu(gate) * up
+
+    def add(self, hidden: Tensor, mixed: Tensor, linear: nn.Linear) -> Tensor:
+        """`hidden` plus a matrix of `mixed`; may overwrite `hidden`."""
+        return hidden + call(linear, mixed)
 
 
 PLAIN: Final = Kernels()

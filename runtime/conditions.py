@@ -71,13 +71,18 @@ def of_words(prompt: GrammarPrompt) -> Condition:
     return Condition(prompt.caption, prompt.ids, attributes=prompt.attributes)
 
 
+def is_typed(text: str) -> bool:
+    """Whether a prompt is ids with commas between, or the name of an .npy file, and no words."""
+    return text.endswith(".npy") or all(_ID.fullmatch(part.strip()) for part in text.split(","))
+
+
 def parse_ids(text: str) -> Condition:
     """A class ("207") or ids with commas between; EngineError for anything else."""
     parts = [part.strip() for part in text.split(",")]
     if not all(_ID.fullmatch(part) for part in parts):
         raise EngineError(
-            f"condition {text[:60]!r}: expected a class such as 207, ids with commas between, or the .npy file "
-            "of features"
+            f"condition {text[:60]!r}: expected a class such as 207, ids with commas between, or the .npy file of "
+            "features; for words name the model's tokenizer or text encoder: --tokenizer FOLDER"
         )
     return Condition(text, tuple(int(part) for part in parts))
 
@@ -155,7 +160,9 @@ class ConditionEncoder:
         if config.external_cond_rows:
             return self.of_rows(np.zeros((config.external_cond_rows, config.dim), dtype=np.float32))
         fewest = max(1, sum(config.uncond_keep or ()) - len(config.image_start_ids)) if config.prompted else self._asked
-        return self.of_ids(np.zeros(fewest, dtype=np.int64))
+        ids = np.zeros(max(fewest, len(config.prompt_end)), dtype=np.int64)
+        ids[ids.size - len(config.prompt_end) :] = config.prompt_end
+        return self.of_ids(ids)
 
     def encode(self, condition: Condition) -> EncodedCondition:
         """What the first pass reads for this condition."""
@@ -207,6 +214,12 @@ class ConditionEncoder:
             )
         if own and ids[-len(own) :].tolist() == own:
             raise EngineError(f"condition: {own} begin the picture and are put behind every prompt; leave them out")
+        end = list(config.prompt_end)
+        if end and ids[-len(end) :].tolist() != end:
+            raise EngineError(
+                f"condition: expected ids that end with {end}, which begin a picture, got {ids.tolist()[-len(end) :]}; "
+                "append them, or give the prompt in words with --tokenizer FOLDER"
+            )
         given = self._tokens(ids)
         if not config.uncond_keep:
             return EncodedCondition(given[None], (0,))

@@ -8,11 +8,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from underpaint.algos.arrays import IntArray
 from underpaint.algos.rows import SamplingParams
+from underpaint.artifacts.model_families import PUBLISHED_FAMILIES
 from underpaint.runtime.conditions import Condition
 from underpaint.runtime.engines.images import Picture
 from underpaint.runtime.methods.method import PipelineModels
+from underpaint.runtime.methods.registry import PAPER, TUNED, PresetName
 
 if TYPE_CHECKING:
+    from underpaint.runtime.engines.drafter import EngineDrafter
+    from underpaint.runtime.engines.target import EngineTarget
     from underpaint.runtime.pipeline import Pipeline
 
 
@@ -35,6 +39,16 @@ class OpenModels(PipelineModels, Protocol):
         ...
 
     @property
+    def high(self) -> EngineTarget:
+        """The target, for what times its passes."""
+        ...
+
+    @property
+    def loaded_drafter(self) -> EngineDrafter | None:
+        """The drafter; None where there is none."""
+        ...
+
+    @property
     def resolution(self) -> int | None:
         """Side of the pictures in pixels; None where nothing tells."""
         ...
@@ -49,7 +63,12 @@ class OpenModels(PipelineModels, Protocol):
         ...
 
     def fingerprint(self) -> Mapping[str, Any]:
-        """The models and the engine, as JSON holds them; equal only if the pictures would be."""
+        """The models and the engine, as JSON holds them; equal only if the pictures would be.
+
+        Returns:
+            At least "target" and "drafter" (their names), "engine", "threads" (None: as many as there are cores) and
+            "sha256", the hashes of models by name.
+        """
         ...
 
     def condition(self, text: str) -> Condition:
@@ -61,5 +80,14 @@ class OpenModels(PipelineModels, Protocol):
         ...
 
     def folder_models(self) -> Pipeline | None:
-        """The exported folder, which may hold a judge, a prompt grammar and drafters to time; None for a live model."""
+        """The exported folder, which may hold a judge and a prompt grammar; None for a live model."""
         ...
+
+
+def usual_preset(models: OpenModels) -> PresetName:
+    """The settings that methods start from: the papers' for live and published models, else the tuned ones.
+
+    Settings were tuned on the models that ship.
+    """
+    own = models.folder_models()
+    return PAPER if own is None or own.index.family in PUBLISHED_FAMILIES else TUNED

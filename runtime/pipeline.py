@@ -17,19 +17,21 @@ from underpaint.algos.rows import SamplingParams
 from underpaint.algos.spatial.target import GridTarget
 from underpaint.algos.step import Drafter, Target
 from underpaint.artifacts.manifest import ManifestError
+from underpaint.artifacts.model_families import WITHOUT_CODEBOOK
 from underpaint.artifacts.model_index import ModelIndex, ResolutionEntry, read_index
-from underpaint.runtime.conditions import Condition, parse_condition
+from underpaint.runtime.conditions import Condition, is_typed, parse_condition
 from underpaint.runtime.engines.context import DEVICE, SHARED, EngineContext, EngineError
 from underpaint.runtime.engines.drafter import EngineDrafter
 from underpaint.runtime.engines.engine import check_clock
 from underpaint.runtime.engines.images import ImageDecoder, Picture
-from underpaint.runtime.engines.target import EngineGridTarget, EngineTarget
+from underpaint.runtime.engines.target import EngineGridTarget, EngineTarget, under
 from underpaint.runtime.methods.method import ModelTables, Timed
 from underpaint.runtime.methods.registry import MOST_PUBLISHED_K, scaled_to
 from underpaint.zoo.grammars import check_tables, index_grammar
-from underpaint.zoo.load import FOLDER, read_codebook, read_table
+from underpaint.zoo.load import FOLDER, manifest, read_codebook, read_table
 
 if TYPE_CHECKING:
+    from underpaint.runtime.live.words import WordsReader
     from underpaint.runtime.low_resolution import LowResolution
     from underpaint.runtime.resampling.resampler import Resampler
 
@@ -51,7 +53,8 @@ class Pipeline:
     It has one target and one drafter, so sessions of one pipeline must take turns.
 
     folder, index, entry: where the models are, and what the folder's index says of them. sampling: how they are meant
-    to be sampled. decoder: None where the folder has none.
+    to be sampled. decoder: None where the folder has none. words: reads prompts in words; None where a prompt must be
+    typed as ids or the file of its features.
     """
 
     folder: Path
@@ -65,6 +68,7 @@ class Pipeline:
     context: EngineContext
     hashes: dict[str, str]
     max_nodes: int = MAX_NODES
+    words: WordsReader | None = None
     _drafter: EngineDrafter | None = None
     _low: LowResolution | None = None
 
@@ -106,13 +110,13 @@ class Pipeline:
         sampling = index.sampling()
         target = EngineTarget.open(entry.target, sampling, folder, context, backend)
         parts = index.tokenizer
-        if parts.codebook is None:
+        if parts.codebook is None and _kind(entry.target, folder) not in WITHOUT_CODEBOOK:
             raise ManifestError(
                 f"{folder}: codebook missing; export the tokenizer of its target into this folder (--kind vq, or "
                 "chameleon-vq for a Chameleon's)"
             )
         decoder = None if parts.vq_decoder is None else ImageDecoder(parts.vq_decoder, folder, context)
-        tables = _tables(folder, index)
+        tables = _tables(folder, index, target.vocab_size)
         _check_together(folder, tables, target, decoder)
         used = (entry.target, entry.drafter, parts.codebook, parts.neighbours, parts.vq_decoder)
         opened = cls(
@@ -152,7 +156,7 @@ class Pipeline:
                     f"{tuple(drafts.grid)}, features {config.dim} and {drafts.dim}, codes {config.vocab_size} and "
                     f"{drafts.vocab_size}; export them from one training"
                 )
-            self._drafter = drafter
+            self._drafter, self.high.features_at_begin = drafter, 1 + drafter.condition_positions
         return self._drafter
 
     @property
@@ -208,7 +212,25 @@ class Pipeline:
 
     def condition(self, text: str) -> Condition:
         """What was typed, as the models of this folder take it; ValueError says what was expected."""
+        if self.words is not None and self.index.condition in ("ids", "features") and not is_typed(text):
+            return self.words.condition(text)
         return parse_condition(text, self.index.condition)
+
+    def read_words_by(self, tokenizer: Path) -> None:
+        """Take prompts in words from now on.
+
+        Args:
+            tokenizer: Folder of the model's tokenizer, or of LlamaGen's text encoder and its tokenizer.
+
+        Raises:
+            EngineError: The models take no words, or there is no such folder.
+        """
+        from underpaint.runtime.live.words import WordsReader
+
+        export = manifest(self.entry.target, self.folder).export
+        options = {} if export is None else dict(export.request.get("options") or {})
+        layout, kind = str(options.get("layout", "")), _kind(self.entry.target, self.folder)
+        self.words = WordsReader(kind, layout, self.high.decoder.config, tokenizer)
 
     def target(self, condition: Condition, sampling: SamplingParams) -> Timed[Target]:
         """The target under a condition, until another is set; EngineError where it takes no such condition."""
@@ -244,6 +266,9 @@ class Pipeline:
         target = under(low, condition, sampling)
         return Timed(EngineGridTarget(target), target.engine.cost)
 
+    def preview(self, condition: Condition, sampling: SamplingParams) -> None:
+        """None: the models of a folder draw no preview of their own."""
+
     def resampler(self, kind: str, ratio: int) -> Resampler:
         """Tokens between the two resolutions; EngineError where the folder lacks a model that `kind` needs."""
         return self.low.resampler(kind, ratio)
@@ -257,15 +282,19 @@ class Pipeline:
         return self.decoder(tokens, self.grid)
 
 
-def under(target: EngineTarget, condition: Condition, sampling: SamplingParams) -> EngineTarget:
-    """The target under a condition, until another is set; EngineError where it takes no such condition."""
-    target.sample_by(sampling)
-    target.condition(condition)
-    return target
+def _kind(target: str, folder: Path) -> str:
+    """The kind of checkpoint that a target was exported from; empty where nothing tells."""
+    export = manifest(target, folder).export
+    return "" if export is None else str(export.request.get("kind", ""))
 
 
-def _tables(folder: Path, index: ModelIndex) -> ModelTables:
-    """The codebook, and the nearest codes when a rule asks for them: from the folder, or else found here."""
+def _tables(folder: Path, index: ModelIndex, codes: int) -> ModelTables:
+    """The codebook, and the nearest codes when a rule asks for them: from the folder, or else found here.
+
+    codes: of the target, where the folder has no codebook; there are no nearest codes then.
+    """
+    if index.tokenizer.codebook is None:
+        return ModelTables(np.empty((codes, 0), dtype=np.int64), np.empty((codes, 0)))
     codebook, stored = read_codebook(folder), index.tokenizer.neighbours
 
     @cache

@@ -10,7 +10,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from math import prod
 from operator import ge
@@ -27,10 +27,10 @@ from tools import sass
 from underpaint.runtime.device.language import INTERPRETED, Launch
 
 CAPABILITIES: Final = (80, 90, 120)
-MOST_REGISTERS: Final = 224
-"""Of a thread, below the 255 at which the compiler begins to spill."""
-MOST_STACK: Final = 16
-"""Bytes a thread: the frame of a float64 division's slow path; spilled registers take more."""
+MOST_REGISTERS: Final = 248
+"""Of a thread, below the 255 at which the compiler begins to spill: products of 128 positions hold most."""
+MOST_STACK: Final = 32
+"""Bytes a thread: the frame of a float64 division's slow path, and few spilled registers."""
 EVERY_SIZE: Final = "--every-size"
 LAYERS: Final = 2
 """Of every model that is counted: each further layer launches the same kernels."""
@@ -44,7 +44,7 @@ _TYPES: Final = {
 }
 
 
-SIZES: Final = re.compile(r".*BLOCK|ROWS|NODES|CHILDREN|COUNT|LEVELS|MOST(_.*)?|WIDTH|W|TOTAL|WORDS|LANES|D|TURNS")
+SIZES: Final = re.compile(r".*BLOCK|ROWS|NODES|CHILDREN|COUNT|LEVELS|MOST(_.*)?|WIDTH|W|V|TOTAL|WORDS|LANES|D")
 """Constants that say how much a kernel does, and not what."""
 
 LINED: Final = ("ar", "eagle2")
@@ -117,11 +117,25 @@ def _type_of(argument: Any) -> Any:
     return "i32" if -(2**31) <= int(argument) < 2**31 else "i64"
 
 
+def _divisible(launch: Launch) -> dict[tuple[int, ...], list[list[Any]]]:
+    """Arguments that Triton specialises for when it launches: addresses and numbers that are multiples of 16."""
+
+    def visit(place: tuple[int, ...], argument: Any) -> Iterator[tuple[int, ...]]:
+        if isinstance(argument, tuple):
+            for turn, one in enumerate(argument):
+                yield from visit((*place, turn), one)
+        elif isinstance(argument, Tensor) or (isinstance(argument, int) and argument % 16 == 0):
+            yield place
+
+    found = [place for turn, one in enumerate(launch.arguments) for place in visit((turn,), one)]
+    return {place: [["tt.divisibility", 16]] for place in found}
+
+
 def distinct(launches: Iterable[Launch]) -> list[Launch]:
     """One launch for each kernel, types and constants."""
     found: dict[str, Launch] = {}
     for launch in launches:
-        found.setdefault(repr((launch.name, *signature(launch), launch.warps)), launch)
+        found.setdefault(repr((launch.name, *signature(launch), launch.warps, _divisible(launch))), launch)
     return list(found.values())
 
 
@@ -153,7 +167,7 @@ _BINARIES: Final[dict[str, _Binary]] = {}
 
 def compile_for(launch: Launch, capability: int) -> Compiled:
     """Compile one launch; whatever Triton refuses it raises."""
-    key = repr((capability, launch.name, *signature(launch), launch.warps))
+    key = repr((capability, launch.name, *signature(launch), launch.warps, _divisible(launch)))
     made = _BINARIES.get(key) or _BINARIES.setdefault(key, _compile(launch, capability))
     names = dict(zip(launch.function.arg_names, launch.arguments, strict=False)) | launch.constants | launch.trips
     slots = round(sass.slots(made.blocks, KERNELS, names))
@@ -169,7 +183,7 @@ def _compile(launch: Launch, capability: int) -> _Binary:
     from triton.compiler import ASTSource
 
     types, constants = signature(launch)
-    source = ASTSource(fn=launch.function, signature=types, constexprs=constants)
+    source = ASTSource(launch.function, types, constants, _divisible(launch))
     options = {"num_warps": launch.warps, "num_stages": launch.stages, "enable_fp_fusion": False}
     made = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
     usage = sass.disassemble(made.asm["cubin"], "cuobjdump", "-res-usage")

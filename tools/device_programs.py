@@ -34,7 +34,18 @@ from underpaint.runtime.methods.multi_scale.device import IslandCycle, RepairFor
 NODE_US: Final = 2.0
 """What a node of a graph takes at least."""
 _VIEWS = ("view", "_unsafe_view", "t", "transpose", "permute", "expand", "unsqueeze", "squeeze", "slice", "select")
-_NOTHING = ("detach", "empty", "alias", "lift_fresh", "empty_like", "as_strided", "unbind", "split", "unflatten")
+_NOTHING = (
+    "detach",
+    "empty",
+    "new_empty",
+    "alias",
+    "lift_fresh",
+    "empty_like",
+    "as_strided",
+    "unbind",
+    "split",
+    "unflatten",
+)
 
 
 class Node(NamedTuple):

@@ -155,16 +155,16 @@ def slots(blocks: list[Block], kernels: Path, names: Mapping[str, Any]) -> float
     for head, tail, inside in sorted(loops_of(blocks), key=lambda loop: len(loop[2])):
         if len(inside) == 1 and blocks[tail].size == 1:
             continue  # the padding behind a kernel
-        place = blocks[tail].line
-        if place is None:
-            raise ValueError("SASS: a loop has no line of the source; compile kernels with line information")
-        file = kernels / Path(place[0]).name
+        # The end of a loop names its statement, unless it was merged with what was inlined there.
+        for number in (tail, head, *sorted(inside)):
+            file, line = _statement(blocks[number].line, kernels)
+            while line and any(file == known and line == at and inside > within for known, at, within in taken):
+                line = _source_loops(file)[line][1]  # the end of a loop was moved into the one within
+            if line is not None:
+                break
+        else:
+            raise ValueError(f"SASS: a loop that ends at {blocks[tail].line} has no statement in {kernels}")
         loops = _source_loops(file)
-        line: int | None = place[1] if place[1] in loops else _around(loops, place[1], file)
-        while line is not None and any(file == known and line == at and inside > within for known, at, within in taken):
-            line = loops[line][1]  # a loop whose end was moved into the one within
-        if line is None:
-            raise ValueError(f"{file.name}:{place[1]}: a loop of the compiled kernel has no statement in the source")
         taken.append((file, line, inside))
         try:
             trips = float(eval(loops[line][0], {"len": len, "range": range, "max": max, "min": min}, dict(names)))
@@ -178,15 +178,18 @@ def slots(blocks: list[Block], kernels: Path, names: Mapping[str, Any]) -> float
     return sum(weight * block.size for weight, block in zip(weights, blocks, strict=True))
 
 
-def _around(loops: Mapping[int, tuple[str, int | None]], line: int, file: Path) -> int | None:
-    """The innermost loop statement whose body holds a line."""
+def _statement(place: tuple[str, int] | None, kernels: Path) -> tuple[Path, int | None]:
+    """The kernels' file of a line of code, and the line of the innermost loop statement that holds it."""
+    file = kernels / Path(place[0] if place else "none").name
+    if place is None or not file.is_file():
+        return file, None
     tree = ast.parse(file.read_text(encoding="utf-8"))
     within = [
         node.lineno
         for node in ast.walk(tree)
-        if isinstance(node, ast.For | ast.While) and node.lineno <= line <= (node.end_lineno or 0)
+        if isinstance(node, ast.For | ast.While) and node.lineno <= place[1] <= (node.end_lineno or 0)
     ]
-    return max(within, default=None)
+    return file, max(within, default=None)
 
 
 def _reachable(blocks: list[Block]) -> set[int]:

@@ -143,6 +143,11 @@ class Taught(NamedTuple):
     prompt: int = 0
     padding: Tensor | None = None
 
+    def without_prompt(self) -> "Taught":
+        """The same, for drafters that read pictures alone, as exported ones do."""
+        tokens, seen = (part[:, self.prompt :] for part in (self.tokens, self.seen))
+        return self._replace(tokens=tokens, seen=seen, prompt=0, padding=None)
+
 
 def distribution_loss(drafted: Tensor, target: Tensor, loss: DrafterLoss) -> Tensor:
     """Mean distance of a drafter's distributions from its target's, given as logits [..., V].

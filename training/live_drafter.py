@@ -190,7 +190,6 @@ def _save(codes: NDArray[np.int32], path: Path) -> None:
         np.save(file, codes)
 
 
-@torch.no_grad()
 def teach(live: LiveModel, prompts: Sequence[Ids], codes: IntArray, layers: tuple[int, ...] = ()) -> Taught:
     """What the target says of pictures by teacher forcing, and what a drafter of these `layers` reads.
 
@@ -275,6 +274,7 @@ def train_live_drafter(
     seed: int = 0,
     eagle: Literal[1, 3] = 1,
     drafted_codes: int | None = None,
+    exported: Decoder | None = None,
 ) -> TrainingResult:
     """Train a drafter of a live target into `out/checkpoint.pt`; a run that is there is continued.
 
@@ -290,6 +290,8 @@ def train_live_drafter(
         seed: Of weights and batches.
         eagle: 1 for EAGLE-1 and EAGLE-2, which draft with the same network; 3 for EAGLE-3.
         drafted_codes: How many codes an EAGLE-3 drafter can draft, the commonest of the pictures; None for all.
+        exported: A drafter of this project's own target, to train in place of a new one. It reads no prompts, as
+            drafters of exported folders do not.
 
     Returns:
         How the run ended; its validation holds the figures of `training.drafter.by_depth` on the pictures kept apart.
@@ -306,8 +308,13 @@ def train_live_drafter(
         chosen = common_codes(drawn.codes[learnt], drafted_codes or live.codes, live.codes)
         drafter: Decoder = new_eagle3(live, chosen)
     else:
-        drafter = new_drafter(live)
+        drafter = exported or new_drafter(live)
     layers = target_layers(drafter)
+
+    def taught(prompts: Sequence[Ids], codes: IntArray) -> Taught:
+        found = teach(live, prompts, codes, layers)
+        return found if exported is None else found.without_prompt()
+
     view = Distillation(drafter, settings, next(live.body.parameters()).device)
 
     def loss(step: int) -> Loss:
@@ -317,11 +324,13 @@ def train_live_drafter(
         if live.uncond is not None:
             dropped = random.random(len(rows)) < settings.condition_dropout
             prompts = [live.uncond(ids) if drop else ids for ids, drop in zip(prompts, dropped, strict=True)]
-        return view.loss(teach(live, prompts, drawn.codes[rows], layers), random)
+        with torch.no_grad():
+            batch = taught(prompts, drawn.codes[rows])
+        return view.loss(batch, random)
 
     def held_out() -> Iterator[Taught]:
         for rows in np.array_split(np.arange(kept), -(-kept // settings.batch)):
-            yield teach(live, [drawn.prompts[row] for row in rows], drawn.codes[rows], layers)
+            yield taught([drawn.prompts[row] for row in rows], drawn.codes[rows])
 
     how = {"seed": seed, "settings": asdict(settings), "pictures": len(drawn.codes)}
     about, given = described(drafter, live), Given(how)

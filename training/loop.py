@@ -213,60 +213,44 @@ def train(
         FolderInUse: when another process trains in `out`.
         FloatingPointError: when the loss is not finite.
     """
-    with held(out):
-        return _train(model, loss, out, settings, config, validate, after_step, at_share, given or Given(), title)
+    given = given or Given()
+    with held(out), stop_on_interrupt() as interrupted:
+        path = out / CHECKPOINT
+        device = next(model.parameters()).device
+        optimiser = Optimisers(
+            model, settings.learning_rate, settings.matrix_rate, settings.beta2, settings.weight_decay, HEADS
+        )
+        step, before = 0, 0.0
+        validation: dict[str, float] = {}
+        saved = _resume(path, config, given, device)
+        if saved is not None:
+            model.load_state_dict(saved["raw"])
+            optimiser.load_state_dict(saved["optimizer"])
+            step, before, validation = saved["step"], saved["elapsed_seconds"], saved["validation"]
+        averager = Averager(model, settings.ema_decay)
+        if saved is not None:
+            averager.state = {name: value.clone() for name, value in saved["model"].items()}
+        first, runs = step, runs_with(saved, given, asdict(settings))
+        log, started = _Log(settings, title), time.monotonic()
+        saved_at = started
 
+        def elapsed() -> float:
+            return before + time.monotonic() - started
 
-def _train(
-    model: nn.Module,
-    loss: Callable[[int], Loss],
-    out: Path,
-    settings: LoopSettings,
-    config: Mapping[str, Any],
-    validate: Callable[[], dict[str, float]] | None,
-    after_step: Callable[[int], None] | None,
-    at_share: Callable[[float], None] | None,
-    given: Given,
-    title: str,
-) -> TrainingResult:
-    """See `train`, which holds the folder."""
-    path = out / CHECKPOINT
-    device = next(model.parameters()).device
-    optimiser = Optimisers(
-        model, settings.learning_rate, settings.matrix_rate, settings.beta2, settings.weight_decay, HEADS
-    )
-    step, before = 0, 0.0
-    validation: dict[str, float] = {}
-    saved = _resume(path, config, given, device)
-    if saved is not None:
-        model.load_state_dict(saved["raw"])
-        optimiser.load_state_dict(saved["optimizer"])
-        step, before, validation = saved["step"], saved["elapsed_seconds"], saved["validation"]
-    averager = Averager(model, settings.ema_decay)
-    if saved is not None:
-        averager.state = {name: value.clone() for name, value in saved["model"].items()}
-    first, runs = step, runs_with(saved, given, asdict(settings))
-    log, started = _Log(settings, title), time.monotonic()
-    saved_at = started
+        def save() -> None:
+            payload: dict[str, Any] = {"config": dict(config), "model": averager.weights(), "raw": model.state_dict()}
+            payload |= {"optimizer": optimiser.state_dict(), "step": step, "elapsed_seconds": elapsed()}
+            payload |= {"validation": validation, "settings": asdict(settings)}
+            payload |= {"runs": (saved or {}).get("runs", []) if step == first else runs}
+            save_atomically(payload, path)
 
-    def elapsed() -> float:
-        return before + time.monotonic() - started
+        def done() -> bool:
+            late = settings.minutes is not None and elapsed() >= 60 * settings.minutes
+            return step >= settings.steps or late
 
-    def save() -> None:
-        payload: dict[str, Any] = {"config": dict(config), "model": averager.weights(), "raw": model.state_dict()}
-        payload |= {"optimizer": optimiser.state_dict(), "step": step, "elapsed_seconds": elapsed()}
-        payload |= {"validation": validation, "settings": asdict(settings)}
-        payload |= {"runs": (saved or {}).get("runs", []) if step == first else runs}
-        save_atomically(payload, path)
-
-    def done() -> bool:
-        late = settings.minutes is not None and elapsed() >= 60 * settings.minutes
-        return step >= settings.steps or late
-
-    model.train()
-    with stop_on_interrupt() as asked:
+        model.train()
         try:
-            while not done() and not asked.is_set():
+            while not done() and not interrupted.is_set():
                 now = rate_share(settings, step, elapsed())
                 optimiser.set_share(now)
                 if at_share is not None:
@@ -295,6 +279,6 @@ def _train(
                     saved_at = time.monotonic()
         finally:
             log.close()
-    save()
+        save()
     model.load_state_dict({name: value.clone() for name, value in averager.weights().items()})
     return TrainingResult(step, done(), validation)

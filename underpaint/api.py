@@ -35,7 +35,8 @@ from underpaint.runtime.evaluation.picture_judge import judge_of
 from underpaint.runtime.evaluation.plan import RunPlan
 from underpaint.runtime.evaluation.report import ComparisonReport, make_report
 from underpaint.runtime.methods import DEFAULT_METHOD
-from underpaint.runtime.methods.registry import METHODS, TUNED, MethodSpec, build_method, resolve
+from underpaint.runtime.methods.registry import METHODS, MethodSpec, build_method, resolve
+from underpaint.runtime.models import usual_preset
 from underpaint.runtime.pipeline import Pipeline
 from underpaint.sim.exact.rule_report import ExactReport, exact_report
 from underpaint.zoo.load import FOLDER
@@ -87,26 +88,31 @@ def draw(
     prompt: str,
     method: str = DEFAULT_METHOD,
     *,
-    temperature: float = 1.0,
+    temperature: float | None = None,
     seed: int = 0,
     settings: Sequence[str] = (),
-    preset: str = TUNED,
+    preset: str | None = None,
     sampling: SamplingParams | None = None,
 ) -> Drawing:
     """Draw one picture; a notebook shows it, and `pipeline.picture(drawing.tokens_array())` gives its pixels.
 
     prompt: as the models of the folder take it: words, a class, ids, or the path of an .npy file of features.
     method: see `underpaint methods`, or "policy:rule"; the default is lossless. settings: `name=value` texts. preset:
-    "tuned" or "paper".
-    sampling: guidance, top-k and top-p; None takes those that the models are meant for. Its temperature is replaced.
+    "tuned" or "paper"; None takes tuned settings for the shipped family and the papers' for published models.
+    sampling: guidance, temperature, top-k and top-p; None takes those that the models are meant for. temperature: in
+    place of that one; None leaves it.
     Raises ValueError, saying what to write instead.
     """
-    params = replace(sampling or pipeline.sampling, temperature=temperature)
-    config = resolve(method, temperature, None, settings, preset)
+    params = _sampled(sampling or pipeline.sampling, temperature)
+    config = resolve(method, params.temperature, None, settings, preset or usual_preset(pipeline))
     condition = pipeline.condition(prompt)
     tables = with_costs(pipeline, pipeline.tables, [config], params)
     drawing = draw_once(pipeline, build_method(method, config, tables), params, condition, seed)
     return drawing if pipeline.decoder is None else _PicturedDrawing.of(drawing, pipeline)
+
+
+def _sampled(sampling: SamplingParams, temperature: float | None) -> SamplingParams:
+    return sampling if temperature is None else replace(sampling, temperature=temperature)
 
 
 class _PicturedDrawing(Drawing):
@@ -145,10 +151,10 @@ def compare(
     methods: Sequence[str],
     prompts: Sequence[str] = (),
     *,
-    temperature: float = 1.0,
+    temperature: float | None = None,
     seeds: int = 1,
     settings: Mapping[str, Sequence[str]] | None = None,
-    preset: str = TUNED,
+    preset: str | None = None,
     sampling: SamplingParams | None = None,
     folder: str | Path | None = None,
 ) -> ComparisonReport:
@@ -159,11 +165,11 @@ def compare(
     so that a stopped comparison goes on; None keeps nothing. The other arguments are those of `draw`.
     Raises ValueError, saying what to write instead.
     """
-    params = replace(sampling or pipeline.sampling, temperature=temperature)
+    params, preset = _sampled(sampling or pipeline.sampling, temperature), preset or usual_preset(pipeline)
     names, own = with_baseline(methods), settings or {}
-    configs = [resolve(name, temperature, None, own.get(name, ()), preset) for name in names]
+    configs = [resolve(name, params.temperature, None, own.get(name, ()), preset) for name in names]
     costs = with_costs(pipeline, pipeline.tables, configs, params).costs
-    built = build_methods(pipeline, names, temperature, settings, preset, costs)
+    built = build_methods(pipeline, names, params.temperature, settings, preset, costs)
     conditions = read_conditions(pipeline, prompts, None)
     plan = ComparisonPlan(built, conditions, tuple(range(seeds)), params, preset)
     check_opens(pipeline, plan)

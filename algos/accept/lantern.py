@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, NamedTuple, Protocol, get_args
+from typing import Annotated, NamedTuple, Protocol
 
 import numpy as np
 
@@ -134,14 +134,12 @@ def check_vocab(neighbours: IntArray, probs: FloatArray) -> None:
         )
 
 
-def check_settings(what: str, neighbours: IntArray, k: int, residual: Residual) -> None:
+def check_settings(what: str, neighbours: IntArray, k: int, residual: Residual = "paper") -> None:
     """Raise ValueError on a table, a `k` or a residual that does not make sense."""
     check_neighbours(neighbours, what)
     count, columns = neighbours.shape
     if not 0 <= k <= columns:
         raise ValueError(f"{what}: k must be in 0..{columns} (the table's columns; 0 takes all), got {k}")
-    if residual not in get_args(Residual):
-        raise ValueError(f"{what}: residual must be one of {', '.join(get_args(Residual))}, got {residual!r}")
     if residual == "released" and (k or columns) == columns < count - 1:
         raise ValueError(
             f"{what}: the released code zeroes k + 1 neighbours, the table has {columns} columns; "

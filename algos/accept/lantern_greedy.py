@@ -6,7 +6,7 @@ from typing import Annotated, get_args
 
 from underpaint.algos.accept.lantern import check_settings, check_vocab, pool
 from underpaint.algos.accept.spec import RULES, RuleSpec, every_combination
-from underpaint.algos.accept.walk import Choice, check_choice, kept_ends
+from underpaint.algos.accept.walk import Choice, kept_ends
 from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.batched.longest import LongestPath, Outweighs
 from underpaint.algos.batched.pooling import NeighbourPool, additive_limit, relative_limit
@@ -66,8 +66,7 @@ class LanternGreedy:
                 "'lantern_pp_greedy' with factor = delta"
             )
         check_bounds("lantern_greedy", self)
-        check_settings("lantern_greedy", self.neighbours, self.k, "paper")
-        check_choice("lantern_greedy", self.choose)
+        check_settings("lantern_greedy", self.neighbours, self.k)
 
     def __call__(self, tree: DraftTree, probs: FloatArray, chance: Chance) -> Verdict:
         near = self.neighbours[:, : self.k or None]
@@ -85,8 +84,7 @@ class LanternPPGreedy:
 
     def __post_init__(self) -> None:
         check_bounds("lantern_pp_greedy", self)
-        check_settings("lantern_pp_greedy", self.neighbours, self.k, "paper")
-        check_choice("lantern_pp_greedy", self.choose)
+        check_settings("lantern_pp_greedy", self.neighbours, self.k)
 
     def __call__(self, tree: DraftTree, probs: FloatArray, chance: Chance) -> Verdict:
         near = self.neighbours[:, : self.k or None]

@@ -41,7 +41,7 @@ def try_points(
 SPEC = RULES.register(
     RuleSpec(
         name="point",
-        device="underpaint.runtime.device.kernels.walk_point:point_walk",
+        device="underpaint.runtime.device.kernels.walk_longest:point_walk",
         make=PointProposals,
         promise="lossless",
         drawn=frozenset({"top_k"}),

@@ -5,7 +5,7 @@ Siblings that were drawn are tested exactly, each against the distribution that 
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from typing import Literal, NamedTuple, Protocol, TypeAlias, get_args
+from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
@@ -53,12 +53,6 @@ def walk(tree: DraftTree, probs: FloatArray, chance: Chance, siblings: SiblingRu
 
 Choice: TypeAlias = Literal["longest", "first"]
 """Which of several siblings that pass the test: the one on the longest kept path, or the first."""
-
-
-def check_choice(what: str, choose: Choice) -> None:
-    """Raise ValueError unless `choose` is one of `Choice`."""
-    if choose not in get_args(Choice):
-        raise ValueError(f"{what}: choose must be one of {', '.join(get_args(Choice))}, got {choose!r}")
 
 
 class Passing(Protocol):

@@ -3,7 +3,7 @@ pass."""
 
 from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Annotated, Literal, TypeAlias, get_args
+from typing import Annotated, Literal, TypeAlias
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from underpaint.algos.accept.walk import excess
 from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.chance import At, Chance, Role
 from underpaint.algos.protocols import Grid
-from underpaint.algos.registry import Cells, Tune
+from underpaint.algos.registry import Cells, Tune, check_bounds
 from underpaint.algos.spatial.canvas import Canvas
 from underpaint.algos.spatial.target import GridTarget
 from underpaint.algos.spatial.zipar import GridDecoded
@@ -50,9 +50,7 @@ class JacobiFronts:
                     f"jacobi fronts: expected {name} in 1..{grid.width} on a grid of {grid.height} x {grid.width}, "
                     f"got {columns}"
                 )
-        for name, choice, known in (("refill", self.refill, Refill), ("redraw", self.redraw, Redraw)):
-            if choice not in get_args(known):
-                raise ValueError(f"jacobi fronts: {name} must be one of {', '.join(get_args(known))}, got {choice!r}")
+        check_bounds("jacobi fronts", self)
 
     def spans(self, counts: IntArray, width: int) -> dict[int, range]:
         """The columns that rows with `counts` [H] tokens draft, by row: min(W, c_{i-1} - c_i) of them."""

@@ -1,7 +1,7 @@
 """A Jacobi window between its passes: its settings, the drafts it holds, and how they are drafted anew."""
 
 from dataclasses import dataclass, field
-from typing import Annotated, Literal, TypeAlias, get_args
+from typing import Annotated, Literal, TypeAlias
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from underpaint.algos.arrays import FloatArray
 from underpaint.algos.chance import At, Chance, Role
 from underpaint.algos.coupling import Noise
 from underpaint.algos.protocols import Grid
-from underpaint.algos.registry import Cells, Nodes, Share, Tune
+from underpaint.algos.registry import Cells, Nodes, Share, Tune, check_bounds
 from underpaint.algos.spatial.window_drafts import LookupTable, WindowDraft, tail_nodes, tree_nodes, window_tree
 from underpaint.algos.tree import DraftTree, Drawn, Verdict, emitted, root_only
 
@@ -50,16 +50,9 @@ class JacobiWindow:
     last_row: Annotated[bool, Tune()] = False
 
     def __post_init__(self) -> None:
-        for name, number in (("length", self.length), ("candidates", self.candidates), ("levels", self.levels)):
-            if number < 1:
-                raise ValueError(f"window: {name} must be >= 1, got {number}")
+        check_bounds("window", self)
         if self.candidates > 1 and self.levels > self.length:
             raise ValueError(f"window: levels must be at most the window's {self.length} drafts, got {self.levels}")
-        for name, value, known in (("coupling", self.coupling, Coupling), ("refill", self.refill, Refill)):
-            if value not in get_args(known):
-                raise ValueError(f"window: {name} must be one of {', '.join(get_args(known))}, got {value!r}")
-        if not 0.0 <= self.beside <= 1.0:
-            raise ValueError(f"lookup: beside must be in 0..1, got {self.beside!r}")
 
     @property
     def looks_up(self) -> bool:

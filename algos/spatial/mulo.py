@@ -2,14 +2,14 @@
 
 from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Annotated, Literal, NamedTuple, Protocol, TypeAlias, get_args
+from typing import Annotated, Literal, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
 from underpaint.algos.arrays import BoolArray, FloatArray, IntArray
 from underpaint.algos.chance import At, Chance, Role
 from underpaint.algos.protocols import Grid
-from underpaint.algos.registry import Cells, CellsOrNone, Tune
+from underpaint.algos.registry import Cells, CellsOrNone, Tune, check_bounds
 from underpaint.algos.spatial.canvas import Canvas
 from underpaint.algos.spatial.cell_rule import CellRule
 from underpaint.algos.spatial.islands import island_fronts, label_islands
@@ -66,15 +66,9 @@ class Repair:
 
     def check(self, grid: Grid) -> None:
         """Raise ValueError unless the settings make sense on `grid`."""
-        for name, value, known in (
-            ("reject", self.reject, Reject),
-            ("order", self.order, Order),
-            ("keys", self.keys, Keys),
-        ):
-            if value not in get_args(known):
-                raise ValueError(f"repair: {name} must be one of {', '.join(get_args(known))}, got {value!r}")
         check_radius(self.radius, grid)
         check_window(self.front_window(grid), grid)
+        check_bounds("repair", self)
         if self.adaptive and self.window is None:
             raise ValueError("repair: an adaptive window needs a window to start from; set window, or adaptive=False")
 

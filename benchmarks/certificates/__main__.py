@@ -4,7 +4,7 @@ Run: python -m benchmarks.certificates [--sources DIR] [--only NAME ...] [--seco
 
 DIR holds a clone of each project, in a folder "owner+name"; verifiers of installed packages need none. Each certificate
 goes to benchmarks/results/certificates/NAME.json. Without --sources the page alone is made, from those files; --check
-writes nothing and ends with code 1 where docs/certificates.md is not what they make.
+writes nothing and ends with code 1 where a page is not what they make.
 """
 
 import argparse
@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.certificates.page import PAGE, RESULTS, page
+from benchmarks.certificates.page import RESULTS, pages
 from underpaint.artifacts.manifest import write_beside
 
 
@@ -82,10 +82,12 @@ def main() -> None:
     asked = parser.parse_args()
     if asked.sources is not None:
         judge(asked.sources, asked.only, asked.seconds)
-    text = page()
+    made = pages()
     if asked.check:
-        sys.exit(0 if PAGE.is_file() and PAGE.read_text(encoding="utf-8") == text else 1)
-    write_beside(PAGE, text.encode())
+        sys.exit(0 if all(path.is_file() and path.read_text(encoding="utf-8") == made[path] for path in made) else 1)
+    for path, text in made.items():
+        path.parent.mkdir(exist_ok=True)
+        write_beside(path, text.encode())
 
 
 if __name__ == "__main__":

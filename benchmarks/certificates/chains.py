@@ -68,7 +68,7 @@ class _CycleEnded(Exception):
 
 def _romsto(folder: Path) -> Verify:
     """The whole loop, ended as its second cycle begins."""
-    loop = load(folder / "sampling/speculative_decoding.py", ["speculative_generate", "max_fn"], printing=None)
+    loop = load(folder / "sampling/speculative_decoding.py", ["speculative_generate", "max_fn"], GreedyProcessor=object)
 
     def called(draft_probs: Any, target_probs: Any, draft_tokens: list[int]) -> Any:
         drafted, target = _tensors(draft_probs, target_probs)
@@ -76,7 +76,7 @@ def _romsto(folder: Path) -> Verify:
 
         def drafter(input_ids: Any, **_: Any) -> Any:
             seen.append(input_ids[0].tolist())
-            if len(seen) > length:
+            if None in seen:
                 raise _CycleEnded
             return SimpleNamespace(logits=drafted[None, len(seen) - 1 : len(seen)], past_key_values=None)
 
@@ -87,7 +87,11 @@ def _romsto(folder: Path) -> Verify:
         class Target:
             device, config = "cpu", model.config
 
-            def __call__(self, **_: Any) -> Any:
+            def __call__(self, input_ids: Any, **_: Any) -> Any:
+                if seen[-1] is None:  # a second cycle, which has no draft left to ask for
+                    seen.append(input_ids[0].tolist())
+                    raise _CycleEnded
+                seen.append(None)
                 return SimpleNamespace(logits=target[None], past_key_values=None)
 
         class Processor:

@@ -4,7 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from benchmarks.pages import markdown_table
+from benchmarks.certificates.bugs import BUGS, Bug
+from underpaint.runtime.evaluation.protocol_tables import markdown
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "certificates"
@@ -17,6 +18,8 @@ HEAD = """<!-- Made by `python -m benchmarks.certificates`; do not edit. -->
 Every verifier below was judged by [`underpaint certify`](how-to/certify-a-verifier.md) on small cases, drafts included.
 A verdict holds for the version and the function that the table names, on the cases that were judged. Our adapters call
 the project's own code: [`benchmarks/certificates/`](../benchmarks/certificates/trees.py). No code of theirs is here.
+
+<!-- parsed, not run: needs the projects' own code -->
 
     python -m benchmarks.certificates --sources DIR   # DIR: clones in folders "owner+name"
 
@@ -31,9 +34,37 @@ ABOUT = {
 }
 
 
-def page() -> str:
-    """The page."""
+def pages() -> dict[Path, str]:
+    """The page of certificates, and one for each bug: their paths and texts."""
     rows = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(RESULTS.glob("*.json"))]
+    by_name = {row["name"]: row for row in rows}
+    found = {PAGES / f"{name}.md": _bug_page(bug, by_name, name) for name, bug in BUGS.items() if name in by_name}
+    return {PAGE: _page(rows), **found}
+
+
+def _bug_page(bug: Bug, rows: dict[str, dict[str, Any]], name: str) -> str:
+    row = rows[name]
+    report = "\n".join(f"    {line}" for line in row["report"])
+    also = [f"{other} ({_size(rows[other])})" for other in bug.also if other in rows]
+    parts = [
+        "---\norphan: true\n---",  # linked from the table alone
+        "<!-- Made by `python -m benchmarks.certificates`; do not edit. -->",
+        f"# {bug.title}",
+        f"[{row['project']}](https://github.com/{row['project']}) at `{row['version']}`, {row['judged']}.",
+        bug.about,
+        f"**Where:** {bug.place}.",
+        f"**Expected:** {bug.expected}",
+        *([f"**The same in:** {', '.join(also)}."] if also else []),
+        "## Numbers and the smallest case",
+        report,
+        "## Again",
+        "With a clone of the project in `DIR`, in a folder named `owner+name`:",
+        f"<!-- parsed, not run: needs the projects' own code -->\n\n    {row['command']}",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _page(rows: list[dict[str, Any]]) -> str:
     parts = [HEAD]
     for verdict, about in ABOUT.items():
         kept = [row for row in rows if _group(row) == verdict]
@@ -41,7 +72,7 @@ def page() -> str:
             continue
         title = "Relaxed by design" if verdict == "relaxed" else verdict.capitalize()
         headings = ["verifier", "version", "what was judged", "cases", "failing", "largest total variation"]
-        parts += [f"## {title}\n\n{about}\n\n", markdown_table(headings, map(_row, kept)), "\n\n"]
+        parts += [f"## {title}\n\n{about}\n\n", markdown(headings, map(_row, kept)), "\n\n"]
     return "".join(parts).rstrip() + "\n"
 
 
@@ -53,9 +84,19 @@ def _group(row: dict[str, Any]) -> str:
 def _row(row: dict[str, Any]) -> list[str]:
     found = row["certificate"]
     failing = ", ".join(f"{one['count']} {one['kind']}" for one in found["findings"]) or "none"
-    name = f"[{row['name']}](certificates/{row['name']}.md)" if (PAGES / f"{row['name']}.md").is_file() else row["name"]
-    how = " by samples" if "samples" in found["how"] else ""
-    size = f"{found['largest']:.3g}" if found["largest"] > 1e-3 else f"{found['largest']:.1e}"
+    page_of = {other: name for name, bug in BUGS.items() for other in (name, *bug.also)}
+    name = row["name"]
+    if name in page_of:
+        name = f"[{name}](certificates/{page_of[name]}.md)"
     judged = row["judged"] + (f": {row['relaxed']}" if row["relaxed"] else "")
     link = f"{name}, [{row['project']}](https://github.com/{row['project']})"
-    return [link, f"`{row['version']}`", judged, str(found["cases"]), failing, f"{size}{how}"]
+    return [link, f"`{row['version']}`", judged, str(found["cases"]), failing, _size(row)]
+
+
+def _size(row: dict[str, Any]) -> str:
+    """The largest total variation of any case, the smallest failing one included."""
+    found = row["certificate"]
+    seen = [one["finding"]["total_variation"] for one in found["findings"] if one["kind"] == "biased"]
+    largest = max(found["largest"], *seen) if seen else found["largest"]
+    how = " by samples" if "samples" in found["how"] else ""
+    return (f"{largest:.3g}" if largest > 1e-3 else f"{largest:.1e}" if largest else "0") + how

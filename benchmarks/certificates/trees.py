@@ -107,25 +107,22 @@ def _opt_tree(folder: Path) -> Verify:
 
     def called(draft: Any, uniforms: Any) -> Any:
         tree, size = draft.tree, draft.tree.size
-        row = torch.from_numpy(tree.tokens.copy())[None]
-        # Parents are counted without the root; the root's children name themselves.
-        parents = torch.tensor(
-            [node if above == 0 else above - 1 for node, above in enumerate(tree.parents[1:].tolist())]
-        )
-        kept: list[Any] = []
-
-        def next_draft(tokens: Any, *_: Any) -> Any:
-            kept.append(tokens[0].tolist())
-            return torch.zeros(1, 0, dtype=torch.long), torch.ones(1), torch.ones(1, 1), torch.zeros(1)
-
-        model = SimpleNamespace(draft=next_draft)
-        depth = torch.from_numpy(tree.depths().copy()) + 1
-        logits = torch.log(torch.from_numpy(draft.target_probs))[None]
-        length = torch.tensor([size])
+        above = tree.parents[1:].tolist()
+        # Counted without the root, whose children name themselves.
+        parents = torch.tensor([node if not one else one - 1 for node, one in enumerate(above)])
+        nothing = torch.zeros(1, 0, dtype=torch.long), torch.ones(1), torch.ones(1, 1), torch.zeros(1)
         with scripted_noise([], uniforms[:size]):
-            empty = torch.zeros(1, 0, dtype=torch.long)
-            verify(empty, logits, row, depth, None, [], length, parents, model, 0, 0, 0, lambda _, scores: scores)
-        raise AssertionError(kept)
+            found = verify(
+                torch.zeros(1, 0, dtype=torch.long), torch.log(torch.from_numpy(draft.target_probs))[None],
+                torch.from_numpy(tree.tokens.copy())[None], torch.from_numpy(tree.depths().copy()) + 1, None,
+                [torch.zeros(1, size, 1)], torch.tensor([size]), parents, SimpleNamespace(draft=lambda *_: nothing),
+                0, 0, 0, lambda _, scores: scores,
+            )  # fmt: skip
+        path, node = [], 0
+        for token in found[1][1:]:
+            node = next(child for child in tree.children()[node] if tree.tokens[child] == token)
+            path.append(node)
+        return path, int(found[3][0, 0])
 
     return called
 
@@ -208,5 +205,8 @@ TREES: tuple[PublicVerifier, ...] = (
         "function",
         "iid",
         False,
+    ),
+    PublicVerifier(
+        "opt-tree", "Jikai0Wang/OPT-Tree", "verify of the classic form", _opt_tree, "function", "top_k", False
     ),
 )

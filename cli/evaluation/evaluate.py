@@ -6,19 +6,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from underpaint.cli.compare import DEFAULT_METHODS
+from underpaint.cli.compare import DEFAULT_METHODS, LIVE_METHODS
 from underpaint.cli.comparison_table import print_rows, title_of
 from underpaint.cli.errors import bad_input
 from underpaint.cli.evaluation.prompts import PromptOptions, choose
-from underpaint.cli.options import (
-    MOST_THREADS,
-    check_preset,
-    check_promises,
-    grouped,
-    read_names,
-    read_preset,
-    settings_by_method,
-)
+from underpaint.cli.live import LiveOptions
+from underpaint.cli.options import MOST_THREADS, check_promises, grouped, read_names, settings_by_method
 from underpaint.cli.outputs import check_replaceable, output_folder
 from underpaint.cli.runs import RunOptions, draw_run
 from underpaint.cli.terminal import Format, FormatOption, note, note_files, progress
@@ -27,9 +20,10 @@ if TYPE_CHECKING:
     from underpaint.artifacts.workers import Workers
     from underpaint.runtime.evaluation.drawing_log import DrawingKey, DrawingLog, DrawnJob
     from underpaint.runtime.evaluation.file_conditions import PromptFile
-    from underpaint.runtime.evaluation.plan import ModelPlan, ModelSpec, RunPlan
+    from underpaint.runtime.evaluation.plan import ModelPlan, ModelSource, ModelSpec, RunPlan
 
 _NO_FILE = PromptOptions()
+_NO_LIVE = LiveOptions()
 _USUAL = RunOptions()
 
 
@@ -46,6 +40,7 @@ def evaluate(
             help="A folder of models, or FOLDER@PIXELS; repeat for more. Default: the shipped one.", show_default=False
         ),
     ] = None,
+    live: LiveOptions = _NO_LIVE,
     methods: Annotated[str, typer.Option(help="Methods, with commas between; AR is always among them.")] = (
         DEFAULT_METHODS
     ),
@@ -98,11 +93,19 @@ def evaluate(
     with bad_input():
         share = JobShare.parse(shard)
         check_workers(on, address)
-        names = with_baseline(read_names(methods))
+        usual = LIVE_METHODS if live.live is not None and methods == DEFAULT_METHODS else methods
+        names = with_baseline(read_names(usual))
+        live.check(models or None, options.resolution, options.low, options.backend)
+        own = settings_by_method(options.setting or [], names)
+        options.check_settings({name: name for name in names}, own)
         check_folder_writable(out)
         check_file_writable(figures)
         check_replaceable("the figures", figures)
-        specs = [_spec(name, options, threads, folders=len(models or ["one"])) for name in models or [""]]
+        specs: list[ModelSource] = (
+            [live.source(threads)]
+            if live.live is not None
+            else [_spec(name, options, threads, len(models or ["one"]), live.tokenizer) for name in models or [""]]
+        )
         inline, file = jobs == 0 and on == "local", None if prompts else prompt_options.file()
         asked = (names, options, prompts or [], prompt_options, file, out)
         plan = RunPlan(tuple(_plan_model(one, *asked, inline=inline, likelihood=likelihood) for one in specs))
@@ -122,7 +125,7 @@ def evaluate(
     _report(plan, log, figures, form)
 
 
-def _spec(name: str, options: RunOptions, threads: int, folders: int) -> "ModelSpec":
+def _spec(name: str, options: RunOptions, threads: int, folders: int, tokenizer: Path | None) -> "ModelSpec":
     """The model that `FOLDER@PIXELS` names, the shipped one where it is empty; ValueError for other texts."""
     from underpaint.runtime.evaluation.plan import ModelSpec
     from underpaint.zoo.load import FOLDER
@@ -135,11 +138,12 @@ def _spec(name: str, options: RunOptions, threads: int, folders: int) -> "ModelS
     if low is not None and folders > 1:
         raise ValueError("--low belongs to one model; leave it out, or evaluate the models one by one")
     smaller = None if low is None else str(low.absolute())
-    return ModelSpec(str(place.absolute()), side, smaller, backend=options.backend, threads=threads)
+    words = None if tokenizer is None else str(tokenizer.absolute())
+    return ModelSpec(str(place.absolute()), side, smaller, options.backend, threads, words)
 
 
 def _plan_model(
-    spec: "ModelSpec",
+    spec: "ModelSource",
     names: tuple[str, ...],
     options: RunOptions,
     prompts: list[str],
@@ -155,8 +159,8 @@ def _plan_model(
     from underpaint.runtime.evaluation.worker_costs import costs_file
     from underpaint.runtime.methods.registry import resolve
 
-    pipeline, preset = spec.open(own_threads=False), read_preset(options.preset)
-    check_preset(preset, pipeline)
+    pipeline = spec.open(own_threads=False)
+    preset = options.preset_of(pipeline)
     own = {name: tuple(texts) for name, texts in settings_by_method(options.setting or [], names).items()}
     params = options.sampling(pipeline)
     chosen = choose(pipeline, prompts, prompt_options, file)
@@ -188,7 +192,7 @@ def _workers(
     tasks = plan.tasks()
     count = usable_cores() if jobs is None else jobs
     if on == "ray":
-        gpus, threads = int(any(task.spec.backend != "cpu" for task in tasks)), max(task.spec.threads for task in tasks)
+        gpus, threads = int(any(task.spec.needs_gpu for task in tasks)), max(task.spec.threads for task in tasks)
         return RayWorkers(JobDrawer(tasks, plugins), max(1, count), address, threads, gpus)
     if count == 0:
         return ThisProcess(JobDrawer(tasks, plugins, own_threads=False))

@@ -9,6 +9,7 @@ import typer
 from underpaint.cli.costs import curve_for
 from underpaint.cli.errors import STOPPED, bad_input
 from underpaint.cli.evaluation.prompts import PromptOptions, choose
+from underpaint.cli.live import LiveOptions
 from underpaint.cli.options import (
     Backend,
     Guidance,
@@ -20,7 +21,6 @@ from underpaint.cli.options import (
     TopP,
     describe_sampling,
     grouped,
-    open_pipeline,
     read_sampling,
 )
 from underpaint.cli.outputs import json_output, output_file
@@ -41,10 +41,11 @@ from underpaint.cli.terminal import (
 if TYPE_CHECKING:
     from underpaint.artifacts.cost_curve import CostCurveFile
     from underpaint.artifacts.knee import Knee
-    from underpaint.runtime.pipeline import Pipeline
+    from underpaint.runtime.models import OpenModels
     from underpaint.sim.premises.figures import Figure, Premises
 
 _NO_FILE = PromptOptions()
+_NO_LIVE = LiveOptions()
 _MOST_IMAGES: Final = 500
 _PASSES: Final = (8, 16)
 """Nodes of the passes that the table names."""
@@ -64,7 +65,7 @@ def premises(
         int, typer.Option(help="Images of each prompt, by seeds counted from --seed.", min=1, max=500)
     ] = 1,
     seed: Seed = 0,
-    temperature: Temperature = 1.0,
+    temperature: Temperature = None,
     guidance: Guidance = None,
     top_k: TopK = None,
     top_p: TopP = None,
@@ -76,6 +77,7 @@ def premises(
         bool, typer.Option("--costs/--no-costs", help="Also what target passes cost inside decoding cycles.")
     ] = True,
     models: Models = None,
+    live: LiveOptions = _NO_LIVE,
     resolution: Resolution = None,
     backend: Backend = "cpu",
     form: FormatOption = Format.table,
@@ -111,7 +113,7 @@ def premises(
                 raise ValueError(f"--picture {picture}: expected a name that ends in .png")
             check_file_writable(picture)
         check_apart({"--json": json_file, "--picture": picture})
-        pipeline = open_pipeline(models, resolution, None, backend)
+        pipeline = live.open_models(models, resolution, None, backend)
         sampling = read_sampling(temperature, guidance, top_k, top_p, pipeline)
         conditions = choose(pipeline, prompts or (), prompt_options).conditions
         images = [(condition, one) for condition in conditions for one in range(seed, seed + seeds)]
@@ -166,7 +168,7 @@ def premises(
             note(f"Inside decoding cycles on this machine {knee.describe()}.", form)
 
 
-def _check_sizes(pipeline: "Pipeline", images: int, depths: int) -> None:
+def _check_sizes(pipeline: "OpenModels", images: int, depths: int) -> None:
     """ValueError, with the largest that would do, where so many images or depths cannot be held."""
     from underpaint.algos.memory import check_memory
 
@@ -183,14 +185,14 @@ def _passes(curve: "CostCurveFile | None") -> list[tuple[int, float]]:
     """(nodes, times a plain pass) of target passes inside decoding cycles, by measured size."""
     if curve is None or curve.in_cycle is None:
         return []
-    return [(size, ms / curve.in_cycle.plain_target_ms) for size, ms in curve.in_cycle.target]
+    return [(size, ms / curve.in_cycle.plain.target_ms) for size, ms in curve.in_cycle.target_ms]
 
 
 def _knee(curve: "CostCurveFile | None") -> "Knee | None":
     """Of the target passes inside decoding cycles, in ms and nodes; None where those were not measured."""
     from underpaint.artifacts.knee import find_knee
 
-    return None if curve is None or curve.in_cycle is None else find_knee(curve.in_cycle.target)
+    return None if curve is None or curve.in_cycle is None else find_knee(curve.in_cycle.target_ms)
 
 
 def _rows(found: "Premises", passes: list[tuple[int, float]], knee: "Knee | None") -> list[dict[str, Any]]:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Final, cast
 import typer
 
 from underpaint.cli.errors import bad_input
+from underpaint.cli.evaluation.prompts import PromptOptions, choose
+from underpaint.cli.live import LiveOptions
 from underpaint.cli.options import (
-    USUAL_PRESET,
     Backend,
     Guidance,
     Low,
@@ -21,7 +22,8 @@ from underpaint.cli.options import (
     Temperature,
     TopK,
     TopP,
-    open_pipeline,
+    checked_temperature,
+    grouped,
     read_names,
     read_sampling,
     settings_by_method,
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
     from underpaint.runtime.methods.method import ModelTables
     from underpaint.runtime.methods.multi_scale.method import MuloMethod
     from underpaint.runtime.methods.registry import MethodConfig
-    from underpaint.runtime.pipeline import Pipeline
+    from underpaint.runtime.models import OpenModels
     from underpaint.sim.replay.row_trace import RowRecorder
     from underpaint.sim.replay.trace import Trace
 
@@ -44,18 +46,46 @@ APART = 64
 """Chosen prompts that a trace leaves out unless told otherwise: those that `underpaint compare` starts from."""
 
 
+_IMAGES: Final = 16
+_MOST_IMAGES: Final = 500
+_NO_LIVE = LiveOptions()
 _KEEP: Final = 256
 """Likeliest tokens kept where nothing is asked for."""
 
 
+@grouped
 def trace(
-    prompts_count: Annotated[int, typer.Option(help="Images, each on a prompt of its own.", min=1, max=500)] = 16,
-    prompts_skip: Annotated[int, typer.Option(help="Chosen prompts left out: those to compare on.", min=0)] = APART,
-    temperature: Temperature = 1.0,
+    prompts: Annotated[
+        list[str] | None, typer.Argument(help="What to draw, as `generate` takes it; default: chosen prompts.")
+    ] = None,
+    prompts_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--prompts", help="A file of prompts; see `compare`. Default: chosen prompts.", show_default=False
+        ),
+    ] = None,
+    prompts_count: Annotated[
+        int | None,
+        typer.Option(
+            help="Images, each on a prompt of its own; default: 16 chosen prompts, or all of --prompts.",
+            min=1,
+            max=_MOST_IMAGES,
+            show_default=False,
+        ),
+    ] = None,
+    prompts_skip: Annotated[
+        int | None,
+        typer.Option(
+            help="Prompts left out first; default: of chosen ones 64, those that `compare` starts from.",
+            min=0,
+            show_default=False,
+        ),
+    ] = None,
+    temperature: Temperature = None,
     methods: Annotated[
         str, typer.Option(help="Methods to predict, with commas between; of MuLo-SD's, drafted rows are recorded too.")
     ] = "",
-    preset: Preset = USUAL_PRESET,
+    preset: Preset = None,
     setting: MethodSettings = None,
     depths: Annotated[int, typer.Option(help="How many tokens past the root the drafter is followed.", min=1)] = 6,
     keep: Annotated[
@@ -66,6 +96,7 @@ def trace(
     top_k: TopK = None,
     top_p: TopP = None,
     models: Models = None,
+    live: LiveOptions = _NO_LIVE,
     resolution: Resolution = None,
     low: Low = None,
     backend: Backend = "cpu",
@@ -78,13 +109,12 @@ def trace(
             show_default=False,
         ),
     ] = None,
-    grid: Annotated[str, typer.Option(help="Rows and columns of the images of --from, as 24x24.")] = "",
     out: Annotated[Path, typer.Option(parser=output_file, help="The .npz file to write.")] = Path("runs/trace.npz"),
 ) -> None:
     """Draw by plain autoregression and record the distributions of target and drafter at every cell.
 
     With --from nothing is drawn: the distributions are those of a file that your own model wrote. --temperature,
-    --top-k and --top-p are then applied to its logits.
+    --top-k and --top-p are then applied to its logits, and --grid says how its tokens lie.
 
     At temperature 0 the distributions are those at temperature 1, which the greedy rules read. `underpaint compare`
     chooses from
@@ -95,39 +125,58 @@ def trace(
     from underpaint.artifacts.files import check_file_writable
     from underpaint.runtime.drawing import noise_of
     from underpaint.runtime.engines.context import EngineError
-    from underpaint.runtime.evaluation.comparison import read_conditions
-    from underpaint.runtime.methods.registry import PRESETS, resolve
+    from underpaint.runtime.methods.multi_scale.sessions import MuloSession
+    from underpaint.runtime.methods.registry import PRESETS, TUNED, resolve
+    from underpaint.runtime.models import usual_preset
     from underpaint.sim.replay.own_logits import trace_of_own
     from underpaint.sim.replay.trace import Recorder
 
     with bad_input():
+        checked = checked_temperature(temperature)
         if out.suffix != ".npz":
             raise ValueError(f"--out {out}: expected a name that ends in .npz")
         if own_file is not None:
-            if models or low or methods or setting or guidance is not None:
+            if models or live.live or low or methods or setting or guidance is not None:
                 raise ValueError(
-                    "--from: expected no --models, --low, --methods, --set or --guidance beside it, as nothing is "
-                    "drawn; apply guidance to the logits before you store them"
+                    "--from: expected no --models, --live, --low, --methods, --set or --guidance beside it, as nothing "
+                    "is drawn; apply guidance to the logits before you store them"
                 )
-            sampling = SamplingParams(temperature=temperature, top_k=top_k or 0, top_p=1.0 if top_p is None else top_p)
+            sampling = SamplingParams(temperature=checked, top_k=top_k or 0, top_p=1.0 if top_p is None else top_p)
             check_file_writable(out)
-            _finish(trace_of_own(_own_files(own_file), sampling, _read_grid(grid), keep or _KEEP), out)
+            _finish(trace_of_own(_own_files(own_file), sampling, _read_grid(live.grid or ""), keep or _KEEP), out)
             return
-        if grid:
-            raise ValueError("--grid: expected --from beside it; a model that draws knows its own grid")
-        config = resolve("ar", SamplingParams(temperature=temperature).temperature)
-        if preset not in PRESETS:
+        if live.grid and live.live is None:
+            raise ValueError("--grid: expected --from or --live beside it; a folder's models know their own grid")
+        if preset is not None and preset not in PRESETS:
             raise ValueError(f"--preset: expected one of {', '.join(PRESETS)}, got {preset!r}")
         names = read_names(methods)
         own = settings_by_method(setting or [], names)
-        configs = {name: resolve(name, temperature, None, own[name], preset) for name in names}
+        for name in names:
+            resolve(name, checked, None, own[name], preset or TUNED)
         check_file_writable(out)
-        pipeline = open_pipeline(models, resolution, low, backend)
+        pipeline = live.open_models(models, resolution, low, backend)
         sampling = read_sampling(temperature, guidance, top_k, top_p, pipeline)
+        config, usual = resolve("ar", sampling.temperature), preset or usual_preset(pipeline)
+        configs = {name: resolve(name, sampling.temperature, None, own[name], usual) for name in names}
+        if pipeline.loaded_drafter is None:
+            pipeline.drafter(sampling)  # says what to do
         keep = min(_KEEP, pipeline.tables.vocab_size) if keep is None else keep
-        read_trace_sizes(pipeline, depths, keep, prompts_count)
+        chosen = not prompts and prompts_file is None and live.live is None
+        conditions = choose(
+            pipeline,
+            prompts or (),
+            PromptOptions(
+                prompts_file,
+                prompts_count=(prompts_count or _IMAGES) if chosen else prompts_count,
+                prompts_skip=(APART if chosen else 0) if prompts_skip is None else prompts_skip,
+            ),
+        ).conditions
+        if len(conditions) > _MOST_IMAGES:
+            raise ValueError(
+                f"--prompts: expected at most {_MOST_IMAGES} images, got {len(conditions)}; pass --prompts-count"
+            )
+        read_trace_sizes(pipeline, depths, keep, len(conditions))
         recorder = Recorder(pipeline.tables.codebook, pipeline.tables.neighbours, depths, keep)
-        conditions = read_conditions(pipeline, (), prompts_count, prompts_skip)
         drafted_low = _drafted_low(configs, pipeline.tables, keep)
         for method, _ in drafted_low:
             method.open(pipeline, conditions[0], sampling)
@@ -135,9 +184,10 @@ def trace(
     with bad_input(EngineError), progress("recording", len(conditions)) as advance:
         for done, condition in enumerate(conditions, start=1):
             target, drafter = pipeline.target(condition, used).model, pipeline.drafter(used).model
-            image = recorder.add(target, drafter, noise_of(condition, seed), greedy=temperature == 0)
+            image = recorder.add(target, drafter, noise_of(condition, seed), greedy=sampling.temperature == 0)
             for method, rows in drafted_low:
                 session = method.open(pipeline, condition, sampling)
+                assert isinstance(session, MuloSession)
                 at = session.rows_per_cycle
                 rows.add(session.target, session.drafter, image, at, noise_of(condition, seed))
             advance(done)
@@ -194,7 +244,7 @@ def _read_grid(text: str) -> "Grid | None":
     return Grid(int(sides[0]), int(sides[1]))
 
 
-def read_trace_sizes(pipeline: "Pipeline", depths: int, keep: int, images: int) -> None:
+def read_trace_sizes(pipeline: "OpenModels", depths: int, keep: int, images: int) -> None:
     """ValueError, with the largest that would do, where a trace of these sizes is none of the model's, or too large."""
     from underpaint.algos.memory import check_memory
 

@@ -1,6 +1,7 @@
 """`underpaint train drafter`: a drafter for a live target, on pictures that the target draws."""
 
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -8,6 +9,7 @@ import typer
 from underpaint.cli.errors import STOPPED
 from underpaint.cli.evaluation.prompts import PromptOptions, choose
 from underpaint.cli.live import LiveModelOptions
+from underpaint.cli.options import Models
 from underpaint.cli.terminal import note, progress
 from underpaint.cli.train.options import Run, report
 
@@ -35,8 +37,16 @@ class Loss(StrEnum):
     lk_lambda = "lk-lambda"
 
 
+class DrafterLayout(StrEnum):
+    """Libraries that keep drafters in a layout of theirs."""
+
+    specforge = "specforge"
+    speculators = "speculators"
+
+
 def drafter(
     *,
+    models: Models = None,
     live: LiveModelOptions,
     prompts: PromptOptions,
     pictures: Annotated[
@@ -64,12 +74,22 @@ def drafter(
     validate_every: Annotated[
         int, typer.Option(help="Steps between two looks at the acceptance on held-out prompts.", min=1)
     ] = 500,
+    layout: Annotated[
+        DrafterLayout | None,
+        typer.Option(help="With --eagle 3: also write it into OUT/LAYOUT as this library keeps drafters."),
+    ] = None,
     run: Run,
 ) -> None:
-    """Train a drafter for a live target: the target draws pictures, then EAGLE learns to draft them.
+    """Train a drafter: the target draws pictures, then EAGLE learns to draft them. A stopped run goes on.
 
-    A stopped run goes on, whether it was drawing or training. Draw with the result by --live FOLDER --drafter OUT.
+    The target is a model of transformers (--live), drawn with the result by --live FOLDER --drafter OUT; or that of an
+    exported folder (--models), conditioned on classes, into which the drafter is exported.
     """
+    from underpaint.export.trained_drafter import open_exported
+    from underpaint.models.eagle3 import Eagle3Decoder
+    from underpaint.runtime.evaluation.machine import typed_command
+    from underpaint.runtime.live.drafter import read_drafter
+    from underpaint.runtime.live.drafter_layouts import code_ids, write_layout
     from underpaint.runtime.live.generate import AcceleratedModel
     from underpaint.runtime.live.load import open_live
     from underpaint.runtime.methods import DEFAULT_METHOD
@@ -79,11 +99,19 @@ def drafter(
     from underpaint.training.loop import LoopSettings
 
     with run.started("runs/drafter") as folder:
-        if live.live is None:
-            raise ValueError("--live: expected the folder of a model of transformers, got none; name one")
+        if (live.live is None) == (models is None):
+            both = "both" if models is not None else "neither"
+            raise ValueError(f"expected --live FOLDER or --models DIR, whose target draws the pictures, got {both}")
+        if layout is not None and eagle is not Eagle.three:
+            raise ValueError(f"--layout {layout}: expected a drafter of --eagle 3, which it keeps, got --eagle {eagle}")
         if prompts.prompts_file is None:
             raise ValueError("--prompts: expected a file of prompts, which the target draws, got none; name one")
-        pipeline = open_live(live.live, live.family, live.grid, device=run.device)
+        exported = None if models is None else open_exported(models, run.device)
+        if exported is None:
+            assert live.live is not None
+            pipeline = open_live(live.live, live.family, live.grid, device=run.device)
+        else:
+            pipeline = exported.pipeline
         fast = AcceleratedModel(pipeline, DEFAULT_METHOD, (), PAPER)
         ids = [condition.ids for condition in choose(pipeline, (), prompts).conditions for _ in range(pictures)]
         settings = DrafterSettings(
@@ -94,6 +122,8 @@ def drafter(
             loss=loss.value,
         )
         version: Literal[1, 3] = 3 if eagle is Eagle.three else 1
+        if layout is not None:
+            code_ids(pipeline.live)
         check_drafter(pipeline.live, ids, settings, version, drafted_codes)
         loop = LoopSettings(steps=5000, learning_rate=learning_rate, validate_every=validate_every)
         common = run.common(loop)
@@ -101,7 +131,7 @@ def drafter(
         note(_told(costs, pipeline.live, len(ids), common["loop"].steps))
         try:
             with progress("drawing pictures", len(ids)) as advance:
-                drawn = draw_pictures(fast, ids, folder, seed=run.seed, progress=lambda done, whole: advance(done))
+                drawn = draw_pictures(fast, ids, folder, seed=run.seed, progress=lambda done, _: advance(done))
         except KeyboardInterrupt:
             typer.echo(f"stopped while drawing; the same command goes on with {folder}", err=True)
             raise typer.Exit(STOPPED) from None
@@ -114,9 +144,17 @@ def drafter(
             seed=run.seed,
             eagle=version,
             drafted_codes=drafted_codes,
+            exported=None if exported is None else exported.drafter,
         )
+        if exported is not None and outcome.finished:
+            exported.export(typed_command())
+        if layout is not None:
+            trained = read_drafter(pipeline.live, folder)
+            assert isinstance(trained, Eagle3Decoder)
+            write_layout(pipeline.live, trained, folder / layout, layout.value, str((live.live or Path()).resolve()))
         report(outcome, folder)
-    note(f"next: underpaint compare --live {live.live} --drafter {folder} --methods eagle2")
+    drawn_with = f"--live {live.live} --drafter {folder}" if models is None else f"--models {models}"
+    note(f"next: underpaint compare {drawn_with} --methods eagle2")
 
 
 def _told(costs: "DrafterCosts", live: "LiveModel", pictures: int, steps: int) -> str:

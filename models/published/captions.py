@@ -11,40 +11,60 @@ import torch
 from numpy.typing import NDArray
 
 from underpaint.artifacts.install import install_hint
+from underpaint.models.published.caption_text import clean_caption
 from underpaint.models.published.files import CheckpointError
 
 MOST_WORDS = 120
 """LlamaGen's longest caption, in the tokenizer's pieces."""
 
 
-def caption_features(encoder: Path, text: str, most: int = MOST_WORDS) -> NDArray[np.float32]:
-    """Features [n, C] of `text`, n <= `most`: the encoder's last hidden states, without padding.
+class CaptionEncoder:
+    """A text encoder, loaded once for any number of captions."""
 
-    Weights are read in bfloat16, which is what FLAN-T5 was trained in and LlamaGen's features were made with; float16
-    overflows in it. A longer text is cut. Raises FileNotFoundError; CheckpointError where the folder holds no such
-    encoder; ValueError on an empty text.
-    """
-    try:
-        from transformers import AutoTokenizer, T5EncoderModel
-    except ModuleNotFoundError as error:
-        raise CheckpointError(
-            f"a text encoder needs {error.name}; install it with: {install_hint('chameleon')}"
-        ) from error
-    if not text.strip():
-        raise ValueError(
-            "caption: expected a text, got an empty one; what is drawn without a caption needs no features"
-        )
-    if not encoder.is_dir():
-        raise FileNotFoundError(f"no text encoder at {encoder}; give the folder of FLAN-T5's weights and tokenizer")
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(encoder, local_files_only=True)
-        model: Any = T5EncoderModel.from_pretrained(encoder, dtype=torch.bfloat16, local_files_only=True)
-    except Exception as error:  # the library's own exceptions share no base
-        raise CheckpointError(
-            f"{encoder}: no T5 encoder with its tokenizer ({error}); copy every file of it"
-        ) from error
-    pieces = tokenizer(text, truncation=True, max_length=most, return_tensors="pt").input_ids
-    with torch.no_grad():
-        hidden = model.eval()(input_ids=pieces).last_hidden_state[0]
-    found: NDArray[np.float32] = hidden.float().numpy()
-    return found
+    def __init__(self, folder: Path) -> None:
+        """Load the weights and the tokenizer in `folder`.
+
+        Weights are read in bfloat16, which is what FLAN-T5 was trained in and LlamaGen's features were made with;
+        float16 overflows in it.
+
+        Raises:
+            FileNotFoundError: There is no such folder.
+            CheckpointError: It holds no such encoder, or `transformers` is not installed.
+        """
+        try:
+            from transformers import AutoTokenizer, T5EncoderModel
+        except ModuleNotFoundError as error:
+            raise CheckpointError(
+                f"a text encoder needs {error.name}; install it with: {install_hint('chameleon')}"
+            ) from error
+        if not folder.is_dir():
+            raise FileNotFoundError(f"no text encoder at {folder}; give the folder of FLAN-T5's weights and tokenizer")
+        try:
+            self._tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+            model: Any = T5EncoderModel.from_pretrained(folder, dtype=torch.bfloat16, local_files_only=True)
+        except Exception as error:  # the library's own exceptions share no base
+            raise CheckpointError(
+                f"{folder}: no T5 encoder with its tokenizer ({error}); copy every file of it"
+            ) from error
+        self._model = model.eval()
+
+    @torch.no_grad()
+    def features(self, text: str, most: int = MOST_WORDS) -> NDArray[np.float32]:
+        """Features [n, C] of a caption, cleaned as its authors do: the encoder's last hidden states, without padding.
+
+        Args:
+            text: The caption; a longer one than `most` pieces is cut.
+            most: The largest n.
+
+        Raises:
+            ValueError: Nothing is left of the text.
+        """
+        cleaned = clean_caption(text)
+        if not cleaned:
+            raise ValueError(
+                f"caption: expected a text, got {text[:40]!r}, of which cleaning leaves nothing; what is drawn without "
+                "a caption needs no features"
+            )
+        pieces = self._tokenizer(cleaned, truncation=True, max_length=most, return_tensors="pt").input_ids
+        found: NDArray[np.float32] = self._model(input_ids=pieces).last_hidden_state[0].float().numpy()
+        return found

@@ -266,7 +266,21 @@ def refuse_extra(checkpoint: Checkpoint, kind: str, known: Collection[str], besi
         raise CheckpointError(f"expected a {kind} checkpoint, {_some(extra)} not known; {_hint(checkpoint, kind)}")
 
 
+_UNSUPPORTED: Final[Mapping[str, str]] = {
+    "layers.0.attention.wq.weight": "Meta's own layout (consolidated.pth), of which no kind is read; convert it to "
+    "transformers' layout (model.safetensors and config.json) and use --kind chameleon",
+    "midlayer.self_attn.q_proj.weight": "an EAGLE-3 drafter, which no export reads: it drafts for live models, "
+    "--live MODEL --drafter FOLDER; exports read EAGLE-1 and EAGLE-2 drafters (--kind eagle-drafter)",
+    "d2t": "an EAGLE-3 drafter, which no export reads: it drafts for live models, --live MODEL --drafter FOLDER; "
+    "exports read EAGLE-1 and EAGLE-2 drafters (--kind eagle-drafter)",
+}
+"""By a parameter that only it has: a layout that is known and not read, and what to do."""
+
+
 def _hint(checkpoint: Checkpoint, kind: str) -> str:
+    for sign, layout in _UNSUPPORTED.items():
+        if sign in checkpoint.tensors:
+            return f"this is {layout}"
     found = likely_kind(checkpoint.tensors)
     if found is not None and found != kind:
         return f"its parameters look like kind '{found}': use --kind {found}"

@@ -205,6 +205,8 @@ def chameleon(source: Checkpoint, options: LoadOptions) -> Parts:
         own |= _lumina(vocabulary, options)
     else:
         own["uncond_keep"] = options.uncond_keep or _KEPT
+        begins = vocabulary.get(_PICTURE_BEGINS)
+        own["prompt_end"] = () if begins is None else (int(begins),)
     return _text_model(source, image_ids(vocabulary), options, "chameleon", grid_side=options.grid_side or 32, **own)
 
 
@@ -230,8 +232,9 @@ def eagle(source: Checkpoint, target: Parts, options: LoadOptions) -> Parts:
 
     LlamaGen's drafters turn by the cell and pass their input to the first layer unnormalised; Anole's are Chameleon
     layers along the line. Embeddings are the drafter's own where it has any: LlamaGen's were trained on another table
-    than their target's. The condition's positions, which the released code also feeds, are left out,
-    and so are line tokens: codes turn as in the target's sequence, and the feature before a row is its line token's.
+    than their target's. Those of captioned targets read all positions of the caption but the last, as their `prefix`
+    says; see `EngineDrafter.begin`. Line tokens are left out: codes turn as in the target's sequence, and the feature
+    before a row is its line token's.
     """
     kind = "eagle-drafter"
     require(source, kind, "fc.weight", "layers.0.mlp.gate_proj.weight")
@@ -242,6 +245,7 @@ def eagle(source: Checkpoint, target: Parts, options: LoadOptions) -> Parts:
             f"{kind}: it is {dim} wide, its target {base.dim}; give the target that it was trained for"
         )
     heads = options.heads or int(source.settings.get("num_attention_heads", base.heads))
+    captions = base.condition == "external" and base.rope == "grid"
     config = DecoderConfig(
         dim=dim,
         layers=recipes.count_layers(shapes, "layers."),
@@ -252,7 +256,8 @@ def eagle(source: Checkpoint, target: Parts, options: LoadOptions) -> Parts:
         vocab_size=base.vocab_size,
         grid_side=base.grid_side,
         grid_width=base.grid_width,
-        prefix=1,
+        prefix=base.prefix if captions else 1,
+        reads_condition=captions,
         norm_eps=float(source.settings.get("rms_norm_eps", 1e-6)),
         rope=base.rope,
         rope_base=base.rope_base,

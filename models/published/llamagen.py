@@ -5,6 +5,7 @@ TA-Tok features as its condition.
 """
 
 import math
+import re
 from collections.abc import Callable
 from typing import Final
 
@@ -23,6 +24,10 @@ LAYERS: Final = {768: 12, 1024: 24, 1280: 36, 1536: 48, 2048: 22, 2560: 48, 3200
 """LlamaGen's layers by width."""
 CAPTION_POSITIONS: Final = 120
 CLASS_GRID: Final = 16
+_STRIDE: Final = 16
+"""Pixels a cell, a side."""
+_PIXELS: Final = re.compile(r"(?<![0-9])(256|384|512)(?![0-9])")
+"""The sides of published pictures, as names of files have them."""
 TA_TOK_POSITIONS: Final = 729
 
 
@@ -100,6 +105,23 @@ def _names(count: int) -> set[str]:
     return _KNOWN | {f"layers.{index}.{name}.weight" for index in range(count) for name in _LAYER}
 
 
+def _named_grid(source: Checkpoint, kind: str) -> int:
+    """The usual side of the grid; CheckpointError where the file's name says that its pictures have another.
+
+    Turns follow from the grid, so the weights do not tell it: `c2i_XL_384.pt` loads as a model of 256 px, and draws
+    noise.
+    """
+    said = {int(found) for file in source.files for found in _PIXELS.findall(file.stem)}
+    others = sorted(side for side in said if side != CLASS_GRID * _STRIDE)
+    if others:
+        raise CheckpointError(
+            f"{kind}: {source.files[0].name} is named after pictures of {others[0]} px, and the weights do not say how "
+            f"many cells they have; give --grid {others[0] // _STRIDE}, or --grid {CLASS_GRID} for "
+            f"{CLASS_GRID * _STRIDE} px"
+        )
+    return CLASS_GRID
+
+
 def llamagen_c2i(source: Checkpoint, options: LoadOptions) -> Parts:
     """A class-conditional model of any size."""
     return llamagen(source, options, captions=False)
@@ -129,7 +151,7 @@ def llamagen(source: Checkpoint, options: LoadOptions, captions: bool) -> Parts:
         kv_heads=_kv_heads(source, dim, heads, kind),
         hidden=recipes.matrix(source, "layers.0.feed_forward.w1.weight", kind)[0],
         vocab_size=vocab,
-        grid_side=options.grid_side or CLASS_GRID,
+        grid_side=options.grid_side or _named_grid(source, kind),
         prefix=prefix,
         condition="external" if captions else "table",
         cond_ids=0 if captions else recipes.matrix(source, table, kind)[0],

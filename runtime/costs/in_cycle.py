@@ -142,6 +142,8 @@ def measure(
     conditions: Sequence[EncodedCondition],
     report: Callable[[], None],
     most_seconds: float = inf,
+    finished: list[list[CycleSamples]] | None = None,
+    keep: Callable[[], None] = lambda: None,
 ) -> tuple[CycleSamples, int]:
     """Time images of every loop, and of plain autoregression among them, after a start that is not kept.
 
@@ -149,11 +151,17 @@ def measure(
     begins once `most_seconds` have passed since the call, and what has begun is finished. conditions: of the images,
     in turn. report: is told of every image, `turns(len(run))` times a round. Returned: what was found, and the rounds
     that were taken.
+    finished: bursts of the rounds of an earlier measurement, which count; those of this one are added. keep: is called
+    after each round that counts.
     """
-    left, bursts, taken, started = list(run), list[CycleSamples](), 0, perf_counter()
-    for turn in range(rounds + 1):
-        if taken and perf_counter() - started > most_seconds:
+    finished = [] if finished is None else finished
+    left, taken, started = list(run), len(finished), perf_counter()
+    for _ in range(turns(len(run)) * taken):
+        report()
+    for turn in (0, *range(taken + 1, rounds + 1)) if taken < rounds else ():
+        if turn and taken and perf_counter() - started > most_seconds:
             break
+        bursts = list[CycleSamples]()
         target.prepare(conditions[turn % len(conditions)])
         for some in [left[first : first + PLAIN_EVERY] for first in range(0, len(left), PLAIN_EVERY)] or [[]]:
             found = CycleSamples()
@@ -167,8 +175,11 @@ def measure(
                 report()
             if turn:
                 bursts.append(found)
-        taken = turn
-    return at_mean_speed(bursts), taken
+        if turn:
+            finished.append(bursts)
+            taken = turn
+            keep()
+    return at_mean_speed([burst for bursts in finished for burst in bursts]), taken
 
 
 def turns(loops: int) -> int:

@@ -14,7 +14,7 @@ from importlib.metadata import PackageNotFoundError, version
 from math import inf
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from underpaint.algos.memory import usable_cores
 from underpaint.algos.rows import SamplingParams
@@ -29,10 +29,9 @@ from underpaint.artifacts.cost_curve import (
 )
 from underpaint.artifacts.files import check_file_writable, user_cache_folder
 from underpaint.artifacts.manifest import write_beside
-from underpaint.artifacts.model_index import ModelIndex
 from underpaint.runtime.conditions import EncodedCondition
 from underpaint.runtime.costs import in_cycle, in_grid, loops, passes, samples
-from underpaint.runtime.engines.context import EngineContext
+from underpaint.runtime.costs.partial import PartialCurve
 from underpaint.runtime.engines.drafter import EngineDrafter
 from underpaint.runtime.engines.target import EngineTarget
 from underpaint.runtime.evaluation.comparison import choose_prompts
@@ -40,6 +39,9 @@ from underpaint.runtime.evaluation.machine import describe_machine, typed_comman
 from underpaint.runtime.methods.method import ModelTables
 from underpaint.runtime.methods.registry import MethodConfig
 from underpaint.zoo.grammars import index_grammar
+
+if TYPE_CHECKING:
+    from underpaint.runtime.pipeline import Pipeline
 
 _ROUNDS: Final = {False: 10, True: 40}
 """Samples of every pass that is repeated alone, by whether the curve is a full one."""
@@ -71,19 +73,12 @@ class CostModels(Protocol):
         """The drafter, if there is one."""
         ...
 
-    @property
-    def context(self) -> EngineContext:
-        """Threads of the engines."""
+    def fingerprint(self) -> Mapping[str, Any]:
+        """The threads of the engines, and the SHA-256 of the models by name; see `runtime.models.OpenModels`."""
         ...
 
-    @property
-    def index(self) -> ModelIndex:
-        """What the folder of the models says of them."""
-        ...
-
-    @property
-    def hashes(self) -> Mapping[str, str]:
-        """SHA-256 of the models by name."""
+    def folder_models(self) -> Pipeline | None:
+        """The exported folder, which may have a prompt grammar; None for a live model."""
         ...
 
 
@@ -96,13 +91,13 @@ def measured_on(models: CostModels, sampling: SamplingParams) -> dict[str, Any]:
     """What a curve of these models holds for; `CostCurveFile.measured_on`."""
     drafter = models.loaded_drafter
     names = [models.high.decoder.name, *([] if drafter is None else [drafter.decoder.name])]
-    machine = describe_machine()
+    machine, about = describe_machine(), models.fingerprint()
     return {
-        "processor": _accelerator(models.backend) or machine["processor"],
+        "processor": about.get("device") or _accelerator(models.backend) or machine["processor"],
         "cores": machine["cores"],
         "engine": f"{models.backend} {_engine_version(models.backend)}",
-        "sha256": {name: models.hashes[name] for name in names},
-        "threads": models.context.threads or usable_cores(),
+        "sha256": {name: about["sha256"][name] for name in names},
+        "threads": about["threads"] or usable_cores(),
         "rows": 1 if sampling.guidance == 1.0 else 2,
     }
 
@@ -135,7 +130,8 @@ def curve_of(
 
     sampling: rows a pass follow from its guidance. report: is told how far the measurement is. renew: measure anyway.
     full: measure all families of methods and passes over cells too, as `simulate predict` needs them: many minutes.
-    None where there is no drafter. A cache folder that cannot be written is no error: the curve is measured again.
+    None where there is no drafter. A cache folder that cannot be written is no error: the curve is measured again. A
+    measurement that is stopped goes on with what it had taken: whole rounds, kept beside the curve's file.
     """
     if models.loaded_drafter is None:
         return None
@@ -143,14 +139,17 @@ def curve_of(
     if kept is not None and not (full and not kept.in_grid):
         return kept
     path = curve_path(models, sampling)
-    content = (json.dumps(_measure(models, sampling, report, full)) + "\n").encode()
-    found = parse_cost_curve(content, path)
+    # A short measurement that was stopped is no part of a full one, whose rounds are more and whose loops are others.
+    partial = PartialCurve.of(path.with_suffix(".full.json") if full else path, renew=renew)
+    content = (json.dumps(_measure(models, sampling, report, full, partial)) + "\n").encode()
+    fresh = parse_cost_curve(content, path)
     try:
         check_file_writable(path)
         write_beside(path, content)
+        partial.forget()
     except OSError:
         pass
-    return found
+    return fresh
 
 
 def with_costs(
@@ -172,6 +171,7 @@ def _measure(
     sampling: SamplingParams,
     report: Report | None,
     full: bool,
+    partial: PartialCurve,
 ) -> dict[str, Any]:
     target, drafter = models.high, models.loaded_drafter
     assert drafter is not None
@@ -191,7 +191,11 @@ def _measure(
         if report is not None:
             report(done, most)
 
-    verify, draft = passes.measure_passes(target, drafter, rounds, step)
+    def keep(verify: passes.BySize, draft: passes.BySize) -> None:
+        partial.verify, partial.draft = verify, draft
+        partial.save()
+
+    verify, draft = passes.measure_passes(target, drafter, rounds, step, (partial.verify, partial.draft), keep)
     verify_ms, draft_ms = passes.columns(verify), passes.columns(draft)
     alone = draft_ms.pop("median")
     found: dict[str, Any] = {
@@ -206,7 +210,8 @@ def _measure(
         "draft_spread_ms": draft_ms,
     }
     run = _loops(target, drafter, full, found["verify_ms"], alone)
-    cycles, taken = in_cycle.measure(target, drafter, run, images, shown, step, _SECONDS[full])
+    timed = (images, shown, step, _SECONDS[full], partial.rounds, partial.save)
+    cycles, taken = in_cycle.measure(target, drafter, run, *timed)
     found[IN_CYCLE] = samples.to_dict(cycles, taken)
     if full:
         found[IN_GRID] = in_grid.to_dict(in_grid.measure(target, images, shown, step), images)
@@ -220,8 +225,8 @@ def _measure(
 
 def _conditions(models: CostModels) -> tuple[EncodedCondition, ...]:
     """Of the images that are timed: prompts of the grammar, or what the target's encoder makes up for other models."""
-    encoder = models.high.encoder
-    if index_grammar(models.index) is not None:
+    encoder, own = models.high.encoder, models.folder_models()
+    if own is not None and index_grammar(own.index) is not None:
         return tuple(encoder.encode(one) for one in choose_prompts(_PROMPTS))
     return (encoder.example(),)
 
@@ -234,8 +239,8 @@ def _loops(
 
 
 def _engine_version(backend: str) -> str:
-    packages = ("onnxruntime", "onnxruntime-gpu") if backend == "cpu" else (backend, f"{backend}-cu13")
-    for package in packages:
+    known = {"cpu": ("onnxruntime", "onnxruntime-gpu"), "live": ("torch",)}
+    for package in known.get(backend, (backend, f"{backend}-cu13")):
         try:
             return version(package)
         except PackageNotFoundError:
@@ -244,8 +249,8 @@ def _engine_version(backend: str) -> str:
 
 
 def _accelerator(backend: str) -> str | None:
-    """The name of the GPU that a backend runs on; None on a processor."""
-    if backend == "cpu":
+    """The name of the GPU that a backend runs on; None on a processor. A live model names its own device."""
+    if backend in ("cpu", "live"):
         return None
     from underpaint.runtime.engines.tensorrt_runtime import gpu_name  # needs PyTorch
 

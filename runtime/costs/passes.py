@@ -86,16 +86,33 @@ def rounds_in_all(rounds: int) -> int:
 
 
 def measure_passes(
-    target: EngineTarget, drafter: EngineDrafter, rounds: int, report: Callable[[], None]
+    target: EngineTarget,
+    drafter: EngineDrafter,
+    rounds: int,
+    report: Callable[[], None],
+    taken: tuple[BySize, BySize] = ({}, {}),
+    keep: Callable[[BySize, BySize], None] = lambda verify, draft: None,
 ) -> tuple[BySize, BySize]:
-    """Target passes and drafter passes, `rounds` of every size that the engines take; `report` is told each round."""
+    """Time target passes and drafter passes of every size that the engines take.
+
+    Args:
+        target: The target.
+        drafter: Its drafter.
+        rounds: Samples of each size.
+        report: Called after each round.
+        taken: Samples of an earlier measurement, which count among `rounds`.
+        keep: Called with all samples after each round that counts.
+    """
     scored = halfway(target)
     rows = target.engine.rows
     left = min(target.grid.cells - target.grid.cells // 2, target.decoder.max_positions(rows) or VERIFY_SIZES[-1])
     widest = drafter.decoder.max_positions(rows) or DRAFT_SIZES[-1]
-    verify: BySize = {count: [] for count in VERIFY_SIZES if count <= left}
-    draft: BySize = {count: [] for count in DRAFT_SIZES if count <= widest}
-    for turn in range(rounds_in_all(rounds)):
+    verify: BySize = {count: list(taken[0].get(count, ())) for count in VERIFY_SIZES if count <= left}
+    draft: BySize = {count: list(taken[1].get(count, ())) for count in DRAFT_SIZES if count <= widest}
+    done = min(len(samples) for samples in (*verify.values(), *draft.values()))
+    for _ in range(min(done, rounds)):
+        report()
+    for turn in range(rounds_in_all(rounds - done) if done < rounds else 0):
         for count, samples in verify.items():
             verify_once(target, count)  # another size has emptied the processor's own caches
             found = verify_once(target, count)
@@ -106,6 +123,8 @@ def measure_passes(
             found = draft_once(drafter, scored, count)
             if turn >= _WARM_UP:
                 samples.append(found)
+        if turn >= _WARM_UP:
+            keep(verify, draft)
         report()
     return verify, draft
 

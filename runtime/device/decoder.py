@@ -1,36 +1,52 @@
-"""Forward passes of `models.decoder.Decoder`, target or drafter, on the device: nine launches a layer.
+"""Forward passes of `models.decoder.Decoder`, target or drafter, on the device: five launches a layer.
 
 The module itself says what its layers compute; the device attends to a static cache, and has kernels of its own for
 norms and the gate. The same code runs on weights that have shapes alone. An end-of-line token is one more code,
 `line_token`; who lays out a pass puts it behind the lines.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
+from torch.nn import Linear
 from torch.nn.functional import embedding
 
 from underpaint.artifacts.decoder_config import DecoderConfig
 from underpaint.models.decoder import Decoder
-from underpaint.models.layers import Kernels, Layer, RMSNorm, rope_table
-from underpaint.runtime.device.forwards import Attend, Turns
+from underpaint.models.layers import Attention, Kernels, Layer, RMSNorm, rope_table
+from underpaint.runtime.device.forwards import Attend, CachedPass, Turns
 from underpaint.runtime.device.kernels.draft_inputs import draft_inputs
-from underpaint.runtime.device.kernels.layers import add_norm, gate
+from underpaint.runtime.device.kernels.layers import GATE, normalise, product
 
 
 class DeviceKernels(Kernels):
-    """Norm and gate as one launch each; sums are added in place."""
+    """Every method is one launch, an attention two: norms are made where products read them, sums added in place."""
 
-    def add_norm(self, hidden: Tensor, added: Tensor | None, norm: RMSNorm | None) -> tuple[Tensor, Tensor]:
+    def __init__(self, attend: Attend, turns: Sequence[Turns], positions: Tensor) -> None:
+        self._attend, self._turns, self._positions = attend, turns, positions
+
+    def norm(self, hidden: Tensor, norm: RMSNorm | None) -> Tensor:
         if norm is None:
-            return super().add_norm(hidden, added, None)
+            return hidden
         normed = torch.empty_like(hidden)
-        add_norm(hidden, added, norm.weight, normed, norm.eps)
-        return hidden, normed
+        normalise(hidden, norm.weight, normed, norm.eps)
+        return normed
 
-    def gate(self, both: Tensor) -> Tensor:
-        gated = torch.empty((*both.shape[:2], both.shape[2] // 2), dtype=both.dtype, device=both.device)
-        gate(both, gated)
-        return gated
+    def attend(self, attend: Attention, index: int, layer: Layer, hidden: Tensor, norm: RMSNorm | None) -> Tensor:
+        if not isinstance(self._attend, CachedPass):
+            return super().attend(attend, index, layer, hidden, norm)
+        return self._attend.mix(index, hidden, norm, layer.qkv, self._turns[index], self._positions)
+
+    def gate(self, hidden: Tensor, norm: RMSNorm | None, linear: Linear) -> Tensor:
+        out = hidden.new_empty(*hidden.shape[:2], linear.out_features // 2)
+        product(hidden, None if norm is None else (norm.weight, norm.eps), linear.weight, None, out, GATE.value)
+        return out
+
+    def add(self, hidden: Tensor, mixed: Tensor, linear: Linear) -> Tensor:
+        lines = hidden.view(-1, hidden.shape[2])
+        torch.addmm(lines, mixed.reshape(lines.shape[0], -1), linear.weight.t(), out=lines)
+        return hidden
 
 
 def code_table(model: Decoder) -> tuple[Tensor, int | None]:
@@ -46,13 +62,12 @@ class DecoderForward:
 
     def __init__(self, model: Decoder, rows: int) -> None:
         config = model.config
-        self.config, self.rows, self.model, self._kernels = config, rows, model, DeviceKernels()
+        self.config, self.rows, self.model = config, rows, model
         self.codes, self.line_token = code_table(model)
         self.dtype = self.codes.dtype
         table = None if config.rope == "none" else rope_table(config).to(self.codes.device)
         self._turns = [Turns(table, _scales(layer)) for layer in model.layers if isinstance(layer, Layer)]
-        # Float32 whatever the weights are: rounding logits to bfloat16 alone moves a guided distribution.
-        self._head = model.head.weight.detach().float().t()
+        self._head = model.head.weight.detach().t()
 
     def embed(self, tokens: Tensor) -> Tensor:
         return embedding(tokens.repeat(self.rows, 1), self.codes)
@@ -71,13 +86,21 @@ class DecoderForward:
     @torch.no_grad()
     def hidden(self, embeddings: Tensor, positions: Tensor, attend: Attend) -> Tensor:
         def attention(index: int, layer: Layer, qkv: Tensor) -> Tensor:
+            assert not isinstance(attend, CachedPass)
             return attend(index, qkv, self._turns[index], positions)
 
         hidden = self.model.add_positions(embeddings, positions.repeat(self.rows, 1))
-        return self.model.through_layers(hidden.contiguous(), attention, self._kernels)
+        return self.model.through_layers(hidden.contiguous(), attention, DeviceKernels(attend, self._turns, positions))
 
     def logits(self, features: Tensor) -> Tensor:
-        return features.float() @ self._head
+        """The product of factors as they are stored, summed and kept in float32.
+
+        Rounding logits to bfloat16 alone moves a guided distribution.
+        """
+        if features.dtype == torch.float32 or not features.is_cuda:
+            return features.float() @ self._head.float()
+        lines = features.view(-1, features.shape[2])
+        return torch.mm(lines, self._head, out_dtype=torch.float32).view(*features.shape[:2], -1)
 
 
 def _scales(layer: Layer) -> Tensor | None:

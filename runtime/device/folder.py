@@ -39,6 +39,13 @@ class FolderModels(NamedTuple):
         drafter = None if pipeline.loaded_drafter is None else pipeline.loaded_drafter.decoder
         if not isinstance(target, ElsewhereDecoder) or not isinstance(drafter, ElsewhereDecoder | None):
             raise EngineError(f"{pipeline.folder}: expected models opened with backend device, got {pipeline.backend}")
+        reader = pipeline.loaded_drafter
+        if reader is not None and reader.condition_positions:
+            raise EngineError(
+                f"{pipeline.folder}: expected a drafter that reads no condition, got one that reads "
+                f"{reader.condition_positions} positions of a caption, which the device does not feed; draw without "
+                "--backend device"
+            )
         return cls(target, drafter)
 
     @property

@@ -6,14 +6,15 @@ from typing import NamedTuple, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
+from torch.nn import Linear
 from torch.nn.functional import scaled_dot_product_attention
 
 from underpaint.artifacts.decoder_config import DecoderConfig
-from underpaint.models.layers import normed_heads
+from underpaint.models.layers import RMSNorm, normed_heads
 from underpaint.models.layers import turn as turn_pairs
 from underpaint.runtime.device.kernels.attention import WORD, Filled, attention
 from underpaint.runtime.device.kernels.commit import commit_cache
-from underpaint.runtime.device.kernels.layers import turn
+from underpaint.runtime.device.kernels.layers import HEADS, Heads, product
 from underpaint.runtime.engines.device_memory import ALIGNED_BYTES, aligned
 
 
@@ -43,18 +44,26 @@ class CachedPass(NamedTuple):
     live: int
     filled: Filled | None
 
-    def __call__(self, layer: int, qkv: Tensor, turns: Turns, positions: Tensor) -> Tensor:
+    def mix(
+        self, layer: int, hidden: Tensor, norm: RMSNorm | None, qkv: Linear, turns: Turns, positions: Tensor
+    ) -> Tensor:
         """[R, T, H * head_dim]: the values mixed by the attention; keys and values go to the slots.
 
-        qkv [R, T, (H + 2 K) * head_dim]: queries, keys and values. positions [B, T] int64: cells, below 0 on the
+        hidden [R, T, F]: what `qkv` reads behind `norm`, if there is one. positions [B, T] int64: cells, below 0 on the
         condition.
         """
-        cache, (rows, count, _) = self.cache, qkv.shape
-        heads, width = cache.heads, cache.slots.shape[5]
-        query = torch.empty(rows, heads, count, width, dtype=qkv.dtype, device=qkv.device)
-        turn(qkv, turns.table, turns.scales, positions, query, cache.slots.select(0, layer), self.first)
-        out = torch.empty(rows, count, heads * width, dtype=qkv.dtype, device=qkv.device)
+        cache, (rows, count, _) = self.cache, hidden.shape
+        heads, shared, width = cache.heads, cache.slots.shape[3], cache.slots.shape[5]
+        query, out = hidden.new_empty(rows, heads, count, width), hidden.new_empty(rows, count, heads * width)
         kept, fresh = cache.committed.select(0, layer), cache.slots.select(0, layer)
+        table = hidden if turns.table is None else turns.table
+        to = Heads(
+            *(query, fresh, table, hidden if turns.scales is None else turns.scales, positions),
+            *(self.first, count, fresh.shape[3], rows, positions.shape[0], table.shape[0], heads, shared, width // 2),
+        )
+        normed = None if norm is None else (norm.weight, norm.eps)
+        given = (turns.table is not None, turns.scales is not None)
+        product(hidden, normed, qkv.weight, qkv.bias, to, HEADS.value, *given)
         attention(query, kept, fresh, self.lengths, cache.unseen, self.masks, out, self.live, self.filled)
         return out
 
@@ -72,7 +81,10 @@ class Prefill(NamedTuple):
         return (place[None, :] <= place[:, None]) & ((place[None, :] >= first) | (place[None, :] == place[:, None]))
 
     def __call__(self, layer: int, qkv: Tensor, turns: Turns, positions: Tensor) -> Tensor:
-        """See `CachedPass`; keys and values become the first committed ones."""
+        """Mix as `CachedPass.mix` does, of qkv [R, T, (H + 2 K) * head_dim]: queries, keys and values.
+
+        Keys and values become the first committed ones.
+        """
         committed = self.cache.committed
         query, key, value = _turned(qkv, turns, positions, self.cache)
         count = query.shape[2]
@@ -96,15 +108,12 @@ class Fill(NamedTuple):
     sees: Tensor
 
     def __call__(self, layer: int, qkv: Tensor, turns: Turns, positions: Tensor) -> Tensor:
-        """See `CachedPass`; keys and values become the committed ones of the cells."""
-        _, _, rows, shared, _, width = self.cache.committed.shape
-        heads, count = self.cache.heads, qkv.shape[1]
-        query = torch.empty(rows, heads, count, width, dtype=qkv.dtype, device=qkv.device)
-        fresh = torch.empty(2, rows, shared, count, width, dtype=qkv.dtype, device=qkv.device)
-        turn(qkv, turns.table, turns.scales, positions, query, fresh, 0)
+        """See `Prefill`; keys and values become the committed ones of the cells."""
+        query, key, value = _turned(qkv, turns, positions, self.cache)
         kept = self.cache.committed.select(0, layer)
-        kept.index_copy_(3, self.places, fresh)
-        sees, grouped = self.sees[:, None], heads != shared
+        kept[0].index_copy_(2, self.places, key)
+        kept[1].index_copy_(2, self.places, value)
+        sees, grouped = self.sees[:, None], key.shape[1] != query.shape[1]
         mixed = scaled_dot_product_attention(query, kept[0], kept[1], attn_mask=sees, enable_gqa=grouped)
         return mixed.transpose(1, 2).flatten(2)
 
@@ -218,7 +227,7 @@ class Cache:
 
 
 def _turned(qkv: Tensor, turns: Turns, positions: Tensor, cache: Cache) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries [R, H, T, D], and keys and values [R, K, T, D], as `kernels.layers.turn` makes them."""
+    """Queries [R, H, T, D], and keys and values [R, K, T, D], as `kernels.layers.store_heads` makes them."""
     rows, count, _ = qkv.shape
     heads, shared, width = cache.heads, cache.committed.shape[3], cache.committed.shape[5]
     parts = torch.split(qkv.view(rows, count, -1, width), [heads, shared, shared], dim=2)

@@ -86,8 +86,8 @@ def kernel(function: Callable[..., Any]) -> Any:
 class Launch(NamedTuple):
     """One node of a captured graph: a kernel with its arguments.
 
-    bytes: what it must read and write at least. part: what `recording` was told that it is part of. trips: of loops that
-    depend on data, by name, for the count of issued instructions.
+    bytes: what it must read and write at least. part: what `recording` was told that it is part of. trips: of loops
+    that depend on data, by name, for the count of issued instructions.
     """
 
     name: str

@@ -73,6 +73,7 @@ def open_device(name: str) -> torch.device:
         raise DeviceError(
             f"device '{name}': kernels are interpreted in this process; unset {MODE} and TRITON_INTERPRET"
         )
+    torch.cuda.set_device(device)  # Triton launches, and graphs capture, on the current device
     return device
 
 

@@ -87,9 +87,35 @@ class EngineDrafter:
         """See `Drafter`. Raises EngineError unless the features fit: as many rows and as wide as this drafter's."""
         self.engine.begin()
         self._tokens, self.prompt_positions = [], 0
-        self._features = [self._checked(scored)[:, -1:]]
+        features = self._checked(scored, begins=True)
+        self._features = [features[:, -1:]]
         self._root = None
         self._forget_nodes()
+        self._read_condition(features[:, :-1])
+
+    @property
+    def condition_positions(self) -> int:
+        """Positions of a condition that it reads before the first token: all but the last, for captions."""
+        config = self.decoder.config
+        return config.prefix - 1 if config.reads_condition else 0
+
+    def _read_condition(self, features: FloatArray) -> None:
+        """Read the target's features [B, P - 1, D] of a condition, each with code 0 for the token behind it.
+
+        So the drafters of LANTERN (arXiv 2410.03355) were trained, and so the released code feeds them
+        (`ea_model_llamagen.py`): zeros for the ids of a caption, padding included.
+        """
+        count = min(self.condition_positions, features.shape[1])
+        if not count:
+            return
+        engine, most = self.engine, self.decoder.max_positions(self.engine.rows) or count
+        read = features[:, features.shape[1] - count :]
+        for start in range(0, count, most):
+            part = read[:, start : start + most]
+            size = part.shape[1]
+            engine.run(np.zeros(size, dtype=np.int64), np.full(size, -1), causal(size), features=part)
+            engine.cache.commit(slice(None))
+        self.prompt_positions = count
 
     def expand(self, tokens: IntArray, parents: IntArray) -> FloatArray:
         if self._root_probs is not None and parents.tolist() == [-1]:
@@ -159,7 +185,17 @@ class EngineDrafter:
         """[nodes, drafted]: the drafted nodes (the root is not one) that a node's children see, itself included."""
         self._predicted: NDArray[np.float32] = np.empty(0, dtype=np.float32)
 
-    def _checked(self, scored: Scored) -> FloatArray:
+    def _checked(self, scored: Scored, *, begins: bool = False) -> FloatArray:
+        """The features [B, N, D] of what was scored; begins: of a condition, at least one of whose positions.
+
+        Raises:
+            EngineError: They are of another model, or of another number of rows.
+        """
+        held = scored.features
+        if begins and held is not None and held.ndim == 3 and held.shape[1] > 1:
+            scored = scored._replace(features=held[:, -1:])
+            self._checked(scored)
+            return held
         shape = (self.engine.rows, scored.probs.shape[0], self.feature_width)
         if scored.features is None or scored.features.shape != shape:
             got = None if scored.features is None else scored.features.shape

@@ -36,6 +36,8 @@ class EngineTarget:
         self.eol_layout = EolLayout(decoder.config)
         self._cells = np.arange(decoder.config.cells)
         self._engines = GuidanceEngines(decoder)
+        self.features_at_begin = 1
+        """Last positions of a condition whose features `begin` returns: more for drafters that read conditions."""
         self._condition: EncodedCondition | None = None
         self.sample_by(params)
 
@@ -90,6 +92,13 @@ class EngineTarget:
         """Condition positions of the picture that was begun; None before."""
         return self._prefix
 
+    @property
+    def outputs(self) -> IntArray | slice:
+        """Where the outputs of the last scored tree's nodes stand in its pass; EngineError before any was scored."""
+        if self._layout is None:
+            raise EngineError("target: no tree was scored; call score() first")
+        return self._layout.outputs
+
     def check_pass(self, cells: int, params: SamplingParams) -> None:
         """EngineError where the engine of this sampling takes no pass over so many cells at once."""
         most, config = self.decoder.max_positions(rows_of(params)), self.decoder.config
@@ -128,7 +137,8 @@ class EngineTarget:
             bias = np.stack([hiding(bias, count) for count in hidden])
         result = engine.run(tokens, engine.config.first_cells(self._prefix), bias)
         engine.cache.commit(slice(None))
-        return Scored(result.probs_at(slice(-1, None), self.params), result.features[:, -1:].copy())
+        read = result.features[:, -self.features_at_begin :].copy()
+        return Scored(result.probs_at(slice(-1, None), self.params), read)
 
     def score(self, tree: DraftTree) -> Scored:
         """See `Target`. Raises EngineError before `begin`, past the last cell, or on a root that is no token."""
@@ -155,6 +165,13 @@ class EngineTarget:
         """Give its engines' memory back."""
         self._engine = None
         self._engines.close()
+
+
+def under(target: EngineTarget, condition: Condition, sampling: SamplingParams) -> EngineTarget:
+    """The target under a condition, until another is set; EngineError where it takes no such condition."""
+    target.sample_by(sampling)
+    target.condition(condition)
+    return target
 
 
 def hiding(bias: NDArray[np.float32], first: int) -> NDArray[np.float32]:

@@ -8,6 +8,11 @@ from torch import Tensor
 from underpaint.algos.rows import SamplingParams
 
 
+def guided_rows(logits: Tensor, sampler: SamplingParams) -> Tensor:
+    """Logits [N, V] under guidance, of logits [B, N, V]; see `sampled_probs`."""
+    return logits[0] if logits.shape[0] == 1 else logits[1] + sampler.guidance * (logits[0] - logits[1])
+
+
 def sampled_probs(logits: Tensor, sampler: SamplingParams) -> Tensor:
     """Token distributions, as `algos.rows.sampling_probs` defines them.
 
@@ -18,7 +23,7 @@ def sampled_probs(logits: Tensor, sampler: SamplingParams) -> Tensor:
     Returns:
         [N, V] float32; rows sum to 1. One-hot at temperature 0. A row with NaN among its logits is NaN.
     """
-    rows = logits[0] if logits.shape[0] == 1 else logits[1] + sampler.guidance * (logits[0] - logits[1])
+    rows = guided_rows(logits, sampler)
     if sampler.temperature == 0:
         best = torch.zeros_like(rows).scatter_(1, rows.argmax(dim=-1, keepdim=True), 1.0)
         return torch.where(rows.sum(dim=-1, keepdim=True).isfinite(), best, torch.nan)

@@ -127,7 +127,8 @@ def check_invariance(
             continue
         loaded = load_decoder(target, kind, folder, SHARED, backend)
         report(f"{target}: passes of 1")
-        drawn, features = _draw(loaded, np.random.default_rng(seed))
+        rng = np.random.default_rng(seed)
+        drawn, features = _draw(loaded, rng)
         if target in wanted:
             yield from _compare(loaded, _arithmetic(folder, loaded), drawn, report)
         if drafter in wanted and drafter is not None:
@@ -136,12 +137,30 @@ def check_invariance(
             yield from _compare(other, _arithmetic(folder, other), _redrawn(other, drawn, features), report)
 
 
-def _draw(target: LoadedDecoder, rng: np.random.Generator) -> tuple[list[DecoderSequence], list[NDArray[np.float32]]]:
-    """Sequences that the target draws from random conditions, token by token, and the features [N, D] before each."""
+def compare_passes(
+    target: LoadedDecoder,
+    arithmetic: Arithmetic,
+    prefix: IntArray,
+    seed: int = 0,
+    report: Callable[[str], None] = lambda said: None,
+) -> Iterator[PassComparison]:
+    """Compare one target, which gives logits, behind the tokens [P] of a prompt."""
+    report(f"{target.name}: passes of 1")
+    drawn, _ = _draw(target, np.random.default_rng(seed), prefix)
+    yield from _compare(target, arithmetic, drawn, report)
+
+
+def _draw(
+    target: LoadedDecoder, rng: np.random.Generator, given: IntArray | None = None
+) -> tuple[list[DecoderSequence], list[NDArray[np.float32]]]:
+    """Sequences that the target draws, token by token, and the features [N, D] before each.
+
+    given: tokens [P] of a prompt; None takes random conditions.
+    """
     engine, config = target.open(1), target.config
     drawn, features = [], []
     for _ in range(_SEQUENCES):
-        prefix = _prefix(target, rng)
+        prefix = _prefix(target, rng) if given is None else given
         out = _begin(engine, prefix[None])
         steps = min(_STEPS, config.cells)
         tokens, logits, seen = [], [], []

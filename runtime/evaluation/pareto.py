@@ -28,6 +28,14 @@ CLOSE: Final = 0.02
 """An accuracy this far below AR's still counts as AR's."""
 
 
+_JUDGED: Final = (
+    ("prompt_accuracy", "prompt accuracy (higher is better)"),
+    ("frechet_distance", "Fréchet distance (lower is better)"),
+)
+_UNJUDGED: Final = (
+    ("log_likelihood_over_ar", "log-likelihood of a token less AR's, nats (0 is the target's own; off 0 is bias)"),
+)
+"""Figures that speed-ups are drawn over, and their axes' labels."""
 MOST_VARIANTS: Final = 500
 """Of one sweep: each is a row of the table and a mark in the plot, and draws every prompt."""
 
@@ -82,9 +90,21 @@ def _parts(text: str) -> tuple[str, str, str]:
     return method, name, value
 
 
+def quality_of(row: ReportRow) -> float:
+    """What stands for a row's quality: larger is better.
+
+    Where a judge read the pictures, the prompt accuracy. Otherwise how far the target's mean log-probability of a token
+    is from plain decoding's, in nats, below 0: tokens that the target holds more likely than its own are as biased as
+    less likely ones. A lossless method has 0, whatever its sample says.
+    """
+    if row.prompt_accuracy is not None:
+        return row.prompt_accuracy
+    return 0.0 if row.lossless or row.log_likelihood_over_ar is None else -abs(row.log_likelihood_over_ar)
+
+
 def is_pareto_optimal(rows: Sequence[ReportRow]) -> list[bool]:
-    """Which rows no other row beats: at least as fast and as accurate, and better in one. Needs accuracies."""
-    places = [(row.speedup, row.prompt_accuracy or 0.0) for row in rows]
+    """Which rows no other row beats: at least as fast and as good by `quality_of`, and better in one."""
+    places = [(row.speedup, quality_of(row)) for row in rows]
     return [not any(one != own and one[0] >= own[0] and one[1] >= own[1] for one in places) for own in places]
 
 
@@ -100,17 +120,20 @@ def to_dict(
 
 
 def write_pareto(path: Path, rows: Sequence[ReportRow], asked: Sequence[Variant], title: str) -> None:
-    """Speed-up over prompt accuracy and over Fréchet distance; the undominated ones of the first are joined."""
+    """Speed-up over quality; the undominated settings are joined.
+
+    Quality is prompt accuracy, with Fréchet distance beside it, where a judge read the pictures. Without one it is the
+    target's log-likelihood less plain decoding's, see `quality_of`.
+    """
     figure = Figure(figsize=(13.0, 5.6), facecolor="white")
     figure.suptitle(title, fontsize=10, color=_INK)
     method_of = {one.label: one.method for one in asked}
     methods = list(dict.fromkeys(method_of[row.method] for row in rows))
     base = next(row for row in rows if row.method == BASELINE)
-    axes = figure.subplots(1, 2, sharey=True)
-    for one, across, label in (
-        (axes[0], "prompt_accuracy", "prompt accuracy (higher is better)"),
-        (axes[1], "frechet_distance", "Fréchet distance (lower is better)"),
-    ):
+    judged = any(row.prompt_accuracy is not None for row in rows)
+    shown = _JUDGED if judged else _UNJUDGED
+    axes = figure.subplots(1, len(shown), sharey=True, squeeze=False)[0]
+    for one, (across, label) in zip(axes, shown, strict=True):
         for place, method in enumerate(methods):
             own = [row for row in rows if method_of[row.method] == method and _says_something(row, across)]
             where, speeds = [getattr(row, across) for row in own], [row.speedup for row in own]
@@ -129,10 +152,13 @@ def write_pareto(path: Path, rows: Sequence[ReportRow], asked: Sequence[Variant]
     _draw_pareto(axes[0], rows)
     if base.prompt_accuracy is not None:
         axes[0].axvline(base.prompt_accuracy - CLOSE, color=_QUIET, lw=0.8, ls="--")
-    if base.frechet_floor is not None:
+    if judged and base.frechet_floor is not None:
         axes[1].axvline(base.frechet_floor, color=_QUIET, lw=0.8, ls="--")
-    axes[1].legend(fontsize=8, frameon=False, loc="best")
-    figure.text(0.01, 0.01, "Dashed: AR's accuracy less 2 points; the floor of the distance.", fontsize=7, color=_INK)
+    if not judged:
+        axes[0].axvline(0.0, color=_QUIET, lw=0.8, ls="--")
+    axes[-1].legend(fontsize=8, frameon=False, loc="best")
+    dashed = "AR's accuracy less 2 points; the floor of the distance" if judged else "AR's own"
+    figure.text(0.01, 0.01, f"Dashed: {dashed}.", fontsize=7, color=_INK)
     drawn = io.BytesIO()
     figure.savefig(drawn, format="png", dpi=150, bbox_inches="tight")
     write_beside(path, marked(drawn.getvalue()))
@@ -146,19 +172,19 @@ def _says_something(row: ReportRow, figure: str) -> bool:
 
 
 def _draw_pareto(axes: Any, rows: Sequence[ReportRow]) -> None:
-    best = [
-        row
-        for row, keeps in zip(rows, is_pareto_optimal(rows), strict=True)
-        if keeps and row.prompt_accuracy is not None
-    ]
-    best.sort(key=lambda row: (row.prompt_accuracy, -row.speedup))
-    axes.plot([row.prompt_accuracy for row in best], [row.speedup for row in best], color=_INK, lw=0.9, zorder=1)
+    places = [row.log_likelihood_over_ar if row.prompt_accuracy is None else row.prompt_accuracy for row in rows]
+    optimal = zip(places, rows, is_pareto_optimal(rows), strict=True)
+    best = sorted(
+        ((place, row) for place, row, keeps in optimal if keeps and place is not None),
+        key=lambda one: (one[0], -one[1].speedup),
+    )
+    axes.plot([place for place, _ in best], [row.speedup for _, row in best], color=_INK, lw=0.9, zorder=1)
     middle = sum(axes.get_xlim()) / 2
-    for row in best:
-        right = row.prompt_accuracy > middle  # a label there would run into the plot beside
+    for place, row in best:
+        right = place > middle  # a label there would run into the plot beside
         axes.annotate(
             row.method,
-            (row.prompt_accuracy, row.speedup),
+            (place, row.speedup),
             fontsize=6,
             color=_INK,
             xytext=(-4 if right else 4, 4),

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from underpaint.algos.numbers import whole_number
 from underpaint.algos.rows import SamplingParams
@@ -24,11 +24,35 @@ MOST_SHARES: Final = 1_000_000
 """Parts that an evaluation is cut into at most."""
 
 
+class ModelSource(Protocol):
+    """Models that a worker anywhere can open: a plain value that travels between processes."""
+
+    @property
+    def folder(self) -> str:
+        """Where they are, as every worker can read it."""
+        ...
+
+    @property
+    def needs_gpu(self) -> bool:
+        """Whether a worker has to have a GPU."""
+        ...
+
+    @property
+    def threads(self) -> int:
+        """Of one worker, >= 1."""
+        ...
+
+    def open(self, *, own_threads: bool) -> OpenModels:
+        """The models; own_threads: on `threads` threads, else on those the process has."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """A folder of models at one resolution, as a worker anywhere can open it.
+    """A folder of exported models at one resolution. Implements `ModelSource`.
 
-    folder, low: paths that every worker can read. threads: of one worker, >= 1.
+    folder, low, tokenizer: paths that every worker can read; see `Pipeline.read_words_by`. threads: of one worker,
+    >= 1.
     """
 
     folder: str
@@ -36,16 +60,25 @@ class ModelSpec:
     low: str | None = None
     backend: str = "cpu"
     threads: int = 1
+    tokenizer: str | None = None
+
+    @property
+    def needs_gpu(self) -> bool:
+        """See `ModelSource`."""
+        return self.backend != "cpu"
 
     def open(self, *, own_threads: bool) -> Pipeline:
         """The models, as `Pipeline.open` does; own_threads: on `threads` threads, else on those the process has."""
-        return Pipeline.open(
+        pipeline = Pipeline.open(
             Path(self.folder),
             resolution=self.resolution,
             low=None if self.low is None else Path(self.low),
             backend=self.backend,
             context=EngineContext(threads=self.threads, pool="shared") if own_threads else None,
         )
+        if self.tokenizer is not None:
+            pipeline.read_words_by(Path(self.tokenizer))
+        return pipeline
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +89,7 @@ class ModelTask:
     likelihood: whether to tell how likely the target holds the tokens.
     """
 
-    spec: ModelSpec
+    spec: ModelSource
     settings: Mapping[str, tuple[str, ...]]
     preset: str | PresetFile
     sampling: SamplingParams
@@ -91,7 +124,7 @@ class ModelPlan:
     @classmethod
     def for_workers(
         cls,
-        spec: ModelSpec,
+        spec: ModelSource,
         pipeline: OpenModels,
         comparison: ComparisonPlan,
         settings: Mapping[str, tuple[str, ...]],

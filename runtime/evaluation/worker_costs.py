@@ -12,14 +12,14 @@ from underpaint.algos.rows import SamplingParams
 from underpaint.artifacts.cost_curve import read_cost_curve
 from underpaint.artifacts.files import part_of, written_beside
 from underpaint.runtime.costs.machine_curve import curve_of
-from underpaint.runtime.evaluation.plan import ModelSpec
-from underpaint.runtime.pipeline import Pipeline
+from underpaint.runtime.evaluation.plan import ModelSource
+from underpaint.runtime.models import OpenModels
 
 
 def costs_file(
     folder: Path,
-    spec: ModelSpec,
-    pipeline: Pipeline,
+    spec: ModelSource,
+    pipeline: OpenModels,
     sampling: SamplingParams,
     *,
     inline: bool,
@@ -59,11 +59,11 @@ def costs_file(
     return path
 
 
-def _measured(spec: ModelSpec, sampling: SamplingParams) -> bytes:
+def _measured(spec: ModelSource, sampling: SamplingParams) -> bytes:
     return _content(spec.open(own_threads=True), sampling)
 
 
-def _content(pipeline: Pipeline, sampling: SamplingParams) -> bytes:
+def _content(pipeline: OpenModels, sampling: SamplingParams) -> bytes:
     found = curve_of(pipeline, sampling)
     if found is None:
         raise ValueError("evaluate: these models have no drafter, so a method that chooses by its cost cannot draw")

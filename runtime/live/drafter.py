@@ -85,7 +85,7 @@ def new_eagle3(live: LiveModel, drafted: IntArray | None = None) -> Eagle3Decode
     """
     check_eagle3(live)
     config, layers = drafter_config(live), live.decoder.layers
-    read = sorted(min(max(layer, 0), layers - 1) for layer in (2, layers // 2, layers - 3))
+    read = sorted(min(max(layer, 1), max(1, layers - 1)) for layer in (2, layers // 2, layers - 3))
     drafted = np.arange(live.codes) if drafted is None else np.asarray(drafted, dtype=np.int64)
     drafter = Eagle3Decoder(Eagle3Config(config, tuple(read), len(drafted)))
     initialise(drafter)
@@ -216,11 +216,6 @@ class LiveDrafter(EngineDrafter):
         self.prompt_positions = count
 
 
-def open_drafter(live: LiveModel, path: Path) -> LiveDrafter:
-    """The drafter of a folder, ready for a live target; see `read_drafter`."""
-    return LiveDrafter(read_drafter(live, path), live.sampling)
-
-
 class LiveDrafterDecoder:
     """Implements `engines.engine.LoadedDecoder`."""
 
@@ -229,17 +224,17 @@ class LiveDrafterDecoder:
 
     def __init__(self, drafter: Decoder) -> None:
         """See `new_drafter`."""
-        self._drafter = drafter.eval()
+        self.module = drafter.eval()
 
     @property
     def config(self) -> DecoderConfig:
-        return self._drafter.config
+        return self.module.config
 
     def max_positions(self, rows: int) -> int | None:
         return None
 
     def open(self, rows: int) -> DrafterEngine:
-        return DrafterEngine(self._drafter, rows)
+        return DrafterEngine(self.module, rows)
 
 
 class DrafterEngine(TorchPasses):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from time import perf_counter
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import torch
@@ -21,9 +21,12 @@ from underpaint.runtime.engines.cache import KeyValueCache
 from underpaint.runtime.engines.context import EngineError
 from underpaint.runtime.engines.engine import PassOutput, PassTimer, check_cells
 from underpaint.runtime.engines.pass_inputs import EolLayout
-from underpaint.runtime.engines.torch_sampling import sampled_probs
+from underpaint.runtime.engines.torch_sampling import guided_rows, sampled_probs
 from underpaint.runtime.live.memory import StaticCache
 from underpaint.runtime.live.model import Ids, LiveModel
+
+_USUAL_PROMPT: Final = 32
+"""Ids of a prompt that passes are timed behind."""
 
 
 class TorchPasses:
@@ -31,10 +34,14 @@ class TorchPasses:
 
     fuses_chains = fuses_trees = False
     makes_probs = True
+    logits_to_host = False
+    """Whether passes give logits too, for whoever compares passes."""
 
     def __init__(self, config: DecoderConfig, rows: int, like: Tensor) -> None:
         """like: A tensor of the caches' type and device."""
         self.config, self.rows, self.cost, self._like = config, rows, PassTimer(), like
+        self.guided: Tensor | None = None
+        """[T, V] float32: the last pass's logits under guidance, where they are."""
         self.memory = StaticCache(config, rows, like)
         self.cache = KeyValueCache(self.memory, rows)
         self._params = SamplingParams()
@@ -63,8 +70,11 @@ class TorchPasses:
         started, count = perf_counter(), cells.shape[-1]
         ids = torch.tensor(np.broadcast_to(tokens, (self.rows, count)), device=self._like.device)
         logits, hidden = self._forward(ids, cells, self._bias(bias, past_bias, count), features)
-        probs = sampled_probs(logits.float(), self._params).cpu().numpy()
-        result = PassOutput(logits=_none(self.rows, count), features=hidden, probs=probs)
+        whole = logits.float()
+        self.guided = guided_rows(whole, self._params)
+        probs = sampled_probs(whole, self._params).cpu().numpy()
+        read = whole.cpu().numpy() if self.logits_to_host else _none(self.rows, count)
+        result = PassOutput(logits=read, features=hidden, probs=probs)
         self.cost.passes, self.cost.positions = self.cost.passes + 1, self.cost.positions + count
         self.cost.seconds += perf_counter() - started
         return result
@@ -167,9 +177,9 @@ class LiveDecoder:
 
     row_counts: tuple[int, ...] | None = None
 
-    def __init__(self, live: LiveModel, *, features: tuple[int, ...] | None = None) -> None:
-        """See `TorchEngine`."""
-        self.live, self.name, self._features = live, live.family, features
+    def __init__(self, live: LiveModel, *, features: tuple[int, ...] | None = None, logits: bool = False) -> None:
+        """logits: Whether passes give logits to the host too. For the rest see `TorchEngine`."""
+        self.live, self.name, self._features, self._logits = live, live.family, features, logits
 
     @property
     def config(self) -> DecoderConfig:
@@ -179,7 +189,9 @@ class LiveDecoder:
         return None
 
     def open(self, rows: int) -> TorchEngine:
-        return TorchEngine(self.live, rows, features=self._features)
+        engine = TorchEngine(self.live, rows, features=self._features)
+        engine.logits_to_host = self._logits
+        return engine
 
 
 class LiveEncoder(ConditionEncoder):
@@ -203,6 +215,13 @@ class LiveEncoder(ConditionEncoder):
         absent = live.check_prompt(self._absent(prompt, condition.uncond_ids), "negative prompt")
         rows = _padded(prompt, absent)
         return EncodedCondition(rows + live.codes, (rows.shape[1] - len(prompt), rows.shape[1] - len(absent)))
+
+    def example(self) -> EncodedCondition:
+        """A prompt of usual length, whatever it means: for timing passes."""
+        live = self._live
+        own = len(live.image_start) + len(live.appended)
+        count = min(_USUAL_PROMPT, live.longest_prompt - own)
+        return self.encode(Condition("", (*(0,) * count, *live.image_start)))
 
     def _absent(self, prompt: Ids, given: Ids | None) -> Ids:
         if given is not None:

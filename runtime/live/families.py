@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from underpaint.algos.arrays import IntArray
 from underpaint.algos.protocols import Grid
 from underpaint.algos.rows import SamplingParams
+from underpaint.runtime.live.causal_families import emu3_5, liquid, lumina_mgpt_2, simplear
 from underpaint.runtime.live.glm_image import glm_image
 from underpaint.runtime.live.llamagen import llamagen
 from underpaint.runtime.live.model import Ids, LiveModel, LiveModelError
@@ -22,11 +23,13 @@ from underpaint.runtime.live.parts import (
     code_ids_of,
     codebook_of,
     fixed_grid,
+    lumina_prompt,
     of_causal,
     on_device,
     pixels_of,
     prompt_ids,
     token_id,
+    turn_ids,
 )
 
 Family: TypeAlias = Callable[..., LiveModel]
@@ -132,7 +135,7 @@ def chameleon(model: Any, processor: Any = None, *, grid: Grid | None = None, lo
     start = _chameleon_start(model, processor)
 
     def encode(processor: Any, text: str) -> Sequence[int]:
-        return [*prompt_ids(processor.tokenizer(text)), *start]
+        return [*turn_ids(processor, text), *start]
 
     return of_causal(
         "chameleon",
@@ -171,9 +174,7 @@ def lumina_mgpt(
     start = (*_chameleon_start(model, processor), *sizes)
 
     def encode(processor: Any, text: str) -> Sequence[int]:
-        separator = names.get("<reserved08706>")
-        ids = prompt_ids(processor.tokenizer(text))
-        return [*ids, *(() if separator is None else (separator,)), *start]
+        return [*turn_ids(processor, lumina_prompt(text, grid)), *start]
 
     return of_causal(
         "lumina-mgpt",
@@ -209,6 +210,10 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "lumina-mgpt": lumina_mgpt,
     "glm-image": glm_image,
     "llamagen": llamagen,
+    "liquid": liquid,
+    "simplear": simplear,
+    "lumina-mgpt-2": lumina_mgpt_2,
+    "emu3.5": emu3_5,
 }
 """Families by name, as `--family` takes them."""
 

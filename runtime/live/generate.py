@@ -16,9 +16,11 @@ from underpaint.algos.protocols import Grid
 from underpaint.algos.rows import SamplingParams
 from underpaint.runtime.conditions import Condition
 from underpaint.runtime.drawing import Drawing, draw
-from underpaint.runtime.live.drafter import LiveDrafter, open_drafter
+from underpaint.runtime.live.drafter import LiveDrafter
+from underpaint.runtime.live.drafter_layouts import open_drafter
 from underpaint.runtime.live.families import Family, family_of
 from underpaint.runtime.live.model import LiveModel, LiveModelError
+from underpaint.runtime.live.near_ties import NearTies, exact_model
 from underpaint.runtime.live.pipeline import LivePipeline
 from underpaint.runtime.methods import DEFAULT_METHOD
 from underpaint.runtime.methods.registry import PAPER, build_method, resolve
@@ -110,9 +112,14 @@ class AcceleratedModel:
 
         Raises:
             LiveModelError: A prompt that this model does not take, or words without a processor.
-            ValueError: A sampling value out of range.
+            ValueError: A sampling value out of range, or a top_k beyond the codes.
         """
         own = self.live.sampling
+        if top_k is not None and top_k > self.live.codes:
+            raise LiveModelError(
+                f"top_k: this model has {self.live.codes:,} codes, so at most {self.live.codes:,} can be kept, got "
+                f"{top_k:,}; pass a smaller number, or 0 to keep all"
+            )
         params = SamplingParams(
             guidance=own.guidance if guidance is None else guidance,
             temperature=own.temperature if temperature is None else temperature,
@@ -155,6 +162,7 @@ def accelerate(
     settings: Sequence[str] = (),
     preset: str = PAPER,
     longest_prompt: int = 1024,
+    verify_near_ties: NearTies | None = None,
 ) -> AcceleratedModel:
     """Draw with a loaded model of `transformers` by a method of this project, without export or training.
 
@@ -169,6 +177,8 @@ def accelerate(
         settings: `name=value` texts, as `--set` takes them.
         preset: "paper" or "tuned", settings to start from.
         longest_prompt: Most ids of a prompt; the cache has room for so many.
+        verify_near_ties: "float32" computes rows of a model in bf16 or fp16 again in float32 where their likeliest
+            tokens are too close to tell; see `NearTieTarget`. It takes 4 bytes more for each weight.
 
     Returns:
         A model with `generate`.
@@ -185,10 +195,15 @@ def accelerate(
             'with attn_implementation="sdpa"'
         )
     model.eval()
-    live = chosen(model, processor, grid=None if grid is None else Grid(*grid), longest_prompt=longest_prompt)
+    size = None if grid is None else Grid(*grid)
+
+    def make(loaded: Any) -> LiveModel:
+        return chosen(loaded, processor, grid=size, longest_prompt=longest_prompt)
+
+    live, exact = make(model), exact_model(verify_near_ties, model, make)
     if isinstance(drafter, str | Path):
         drafter = open_drafter(live, Path(drafter))
-    return AcceleratedModel(LivePipeline(live, drafter, processor), method, settings, preset)
+    return AcceleratedModel(LivePipeline(live, drafter, processor, exact=exact), method, settings, preset)
 
 
 def custom_generate(
@@ -234,7 +249,7 @@ def custom_generate(
         negative_prompt=None if negative_prompt_ids is None else negative_prompt_ids[0].tolist(),
         seed=seed,
         temperature=values["temperature"] if sampled else 0.0,
-        top_k=values["top_k"],
+        top_k=None if values["top_k"] is None else min(values["top_k"], fast.live.codes),
         top_p=values["top_p"],
         guidance=values["guidance_scale"],
     )

@@ -14,21 +14,26 @@ from underpaint.algos.arrays import IntArray
 from underpaint.algos.protocols import Grid
 from underpaint.algos.rows import SamplingParams
 from underpaint.runtime.live.model import LiveModel
-from underpaint.runtime.live.parts import (
-    of_causal,
-    prompt_ids,
-)
+from underpaint.runtime.live.parts import codebook_of, of_causal, prompt_ids
 
 
-def glm_image(model: Any, processor: Any = None, *, grid: Grid | None = None, longest_prompt: int = 1024) -> LiveModel:
+def glm_image(
+    model: Any,
+    processor: Any = None,
+    *,
+    grid: Grid | None = None,
+    longest_prompt: int = 1024,
+    preview: Grid | None = None,
+) -> LiveModel:
     """GLM-Image: a small grid is drawn first, then the large one; temperature 0.9, top-p 0.75, no guidance.
 
-    grid is the large one, 36 x 24 by default (1152 x 768 pixels). Both grids are one row of cells here, the small one
-    first. `transformers` holds no picture decoder. `GlmImagePipeline(prior_token_ids=...)` of diffusers takes the
-    tokens of the large grid, which `glm_image_prior` cuts out.
+    grid is the large one, 36 x 24 by default (1152 x 768 pixels); preview is the small one, by default the processor's.
+    Both grids are one row of cells here, the small one first. MuLo-SD drafts the large one from it. `transformers`
+    holds no picture decoder. `GlmImagePipeline(prior_token_ids=...)` of diffusers takes the tokens of the large grid,
+    which `glm_image_prior` cuts out.
     """
     large = grid or Grid(36, 24)
-    small = glm_image_preview(large)
+    small = preview or glm_image_preview(large)
     body, codes = model.model.language_model, model.config.image_start_token_id
     offsets = _glm_offsets(small, large)
 
@@ -38,6 +43,9 @@ def glm_image(model: Any, processor: Any = None, *, grid: Grid | None = None, lo
         return torch.where(places < prompt, places.expand(3, -1, -1), prompt + table[:, at])
 
     def encode(processor: Any, text: str) -> Sequence[int]:
+        if getattr(processor, "chat_template", None):
+            chat = [{"role": "user", "content": [{"type": "text", "text": text}]}]
+            text = processor.apply_chat_template(chat, add_generation_prompt=False)
         return prompt_ids(processor(text=text, target_h=large.height * 32, target_w=large.width * 32))
 
     return of_causal(
@@ -50,7 +58,9 @@ def glm_image(model: Any, processor: Any = None, *, grid: Grid | None = None, lo
         position_ids=position_ids,
         image_start=(codes,),
         encode=encode,
+        codebook=codebook_of(getattr(model.model, "vqmodel", None)),
         longest_prompt=longest_prompt,
+        parts=(small, large),
     )
 
 

@@ -8,9 +8,11 @@ from typing import Any
 
 from underpaint.algos.protocols import Grid
 from underpaint.artifacts.strict_json import read_object
-from underpaint.runtime.live.drafter import open_drafter
+from underpaint.runtime.live.causal_families import CLASSES
+from underpaint.runtime.live.drafter_layouts import open_drafter
 from underpaint.runtime.live.families import FAMILIES, Family, family_of
-from underpaint.runtime.live.model import LiveModelError
+from underpaint.runtime.live.model import LiveModel, LiveModelError
+from underpaint.runtime.live.near_ties import NearTies, exact_model
 from underpaint.runtime.live.pipeline import LivePipeline
 
 _OWN = "family"
@@ -24,6 +26,8 @@ def open_live(
     dtype: str = "auto",
     drafter: Path | None = None,
     device: str = "cpu",
+    verify_near_ties: NearTies | None = None,
+    processor: Path | None = None,
 ) -> LivePipeline:
     """Load a model of `transformers` from a local folder; nothing is fetched.
 
@@ -36,6 +40,8 @@ def open_live(
         dtype: "auto" (as the weights are stored), "float32", "bfloat16" or "float16".
         drafter: Folder of a drafter that was trained for the model; None for methods that need none.
         device: Where the model goes.
+        verify_near_ties: See `runtime.live.generate.accelerate`.
+        processor: Folder of the processor's or tokenizer's files; None takes the model's own folder.
 
     Raises:
         LiveModelError: No such folder, model class, family or grid; the message says what to do.
@@ -55,6 +61,7 @@ def open_live(
         ) from error
     names = read_object(config).get("architectures")
     name = names[0] if isinstance(names, list) and names and isinstance(names[0], str) else ""
+    name = CLASSES.get(family or "", name)
     library: Any = transformers
     model_class = getattr(library, name, None)
     if model_class is None or not hasattr(model_class, "from_pretrained"):
@@ -73,10 +80,19 @@ def open_live(
             f"--live {folder}: the weights could not be loaded ({told[0] if told else error})"
         ) from error
     model.eval().to(device)
-    processor = _processor(library, folder)
-    live = family_of(model, made)(model, processor, grid=sized, longest_prompt=1024)
+    reader = _processor(library, processor or folder)
+    if processor is not None and reader is None:
+        raise LiveModelError(
+            f"--tokenizer {processor}: expected the files of a processor or a tokenizer, got none that transformers "
+            "reads; copy every file of it"
+        )
+
+    def make(loaded: Any) -> LiveModel:
+        return family_of(loaded, made)(loaded, reader, grid=sized, longest_prompt=1024)
+
+    live, exact = make(model), exact_model(verify_near_ties, model, make)
     opened = None if drafter is None else open_drafter(live, drafter)
-    return LivePipeline(live, opened, processor, folder)
+    return LivePipeline(live, opened, reader, folder, exact)
 
 
 def _processor(transformers: Any, folder: Path) -> Any:

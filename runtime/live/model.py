@@ -19,6 +19,8 @@ from underpaint.artifacts.decoder_config import DecoderConfig
 
 Ids: TypeAlias = tuple[int, ...]
 """Ids of the model's own vocabulary."""
+_HASHED_WEIGHTS: Final = 256
+"""Values of each tensor that tell one set of weights from another: spread over it, so that billions take no minutes."""
 _HASHED_CODES: Final = 64
 """Codes whose embeddings and logits tell one target from another."""
 
@@ -53,7 +55,8 @@ class LiveModel:
         sampling: Guidance, temperature, top-k and top-p as the authors publish them.
         code_ids: [V] int64, the vocabulary id of each code; None where codes are not part of the vocabulary.
         eol_id: The vocabulary id that ends each line but the last; None where lines have no end token.
-        closing: Vocabulary ids that follow the last code.
+        last_line_ends: Whether `eol_id` ends the last line too, in what `generate` returns.
+        closing: Vocabulary ids that follow the last code, or the last line's end.
         codebook: [V, E], for rules that pool near codes; None where the model has none.
         position_ids: Position ids of places [B, T] (0 is a row's first prompt token), given the prompt's length [B, 1].
         uncond: The second row's ids for a prompt, for guidance; None where the model is drawn without guidance.
@@ -62,6 +65,8 @@ class LiveModel:
         encode: The ids of a text, by the model's processor; None where prompts must be given as ids.
         decode: Pixels uint8 [H, W, 3] of codes [cells]; None where the model has no picture decoder.
         longest_prompt: Most ids of a prompt.
+        parts: A small preview's grid and the picture's, whose cells follow each other in `grid`, one row of cells; None
+            for a picture of one grid.
     """
 
     family: str
@@ -76,6 +81,7 @@ class LiveModel:
     sampling: SamplingParams = field(default_factory=SamplingParams)
     code_ids: IntArray | None = None
     eol_id: int | None = None
+    last_line_ends: bool = True
     closing: Ids = ()
     codebook: FloatArray | None = None
     position_ids: Callable[[Tensor, Tensor], Tensor] = plain_positions
@@ -85,6 +91,7 @@ class LiveModel:
     encode: Callable[[Any, str], Sequence[int]] | None = None
     decode: Callable[[IntArray], NDArray[np.uint8]] | None = None
     longest_prompt: int = 1024
+    parts: tuple[Grid, Grid] | None = None
 
     def __repr__(self) -> str:
         return f"<LiveModel {self.family}: {self.grid.height} x {self.grid.width} cells, {self.codes:,} codes>"
@@ -152,6 +159,7 @@ class LiveModel:
         if self.eol_id is not None:
             ends = np.full((self.grid.height, 1), self.eol_id, dtype=np.int64)
             ids = np.concatenate([ids.reshape(self.grid.height, self.grid.width), ends], axis=1).ravel()
+            ids = ids if self.last_line_ends else ids[:-1]
         return np.concatenate([ids, np.array(self.closing, dtype=np.int64)])
 
     def check_prompt(self, ids: Sequence[int], what: str = "prompt") -> Ids:
@@ -188,4 +196,20 @@ def target_fingerprint(live: LiveModel) -> str:
     digest = hashlib.sha256()
     for part in parts:
         digest.update(np.ascontiguousarray(part.float().cpu().numpy().round(3)).tobytes())
+    return digest.hexdigest()
+
+
+def weights_digest(live: LiveModel, module: nn.Module) -> str:
+    """SHA-256 of a module's weights and of what they draw, by values spread over every tensor.
+
+    Two models that differ by a training step differ here. Equal digests mean the same weights in the same type, up to
+    changes made on purpose to escape it.
+    """
+    digest = hashlib.sha256(target_fingerprint(live).encode())
+    for name, weight in module.state_dict().items():
+        values = weight.detach().flatten()
+        step = max(1, values.numel() // _HASHED_WEIGHTS)
+        some = values[::step].float().cpu().numpy()
+        digest.update(f"{name} {tuple(weight.shape)} {weight.dtype}".encode())
+        digest.update(np.ascontiguousarray(some).tobytes())
     return digest.hexdigest()

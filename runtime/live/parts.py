@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -14,6 +14,11 @@ from torch.nn import functional
 from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.protocols import Grid
 from underpaint.runtime.live.model import LiveModel, LiveModelError
+
+_TURN_ENDS: Final = "<reserved08706>"
+"""What ends a turn in Chameleon's vocabulary."""
+_LUMINA_PIXELS: Final = 16
+"""Along a side of a cell of Lumina-mGPT's pictures."""
 
 
 class _CodeRows:
@@ -26,12 +31,15 @@ class _CodeRows:
         self._copy: tuple[int, Tensor] | None = None
 
     def __call__(self) -> Tensor:
-        """[V, D]; copied again where the head's weights were changed."""
+        """[V, D]; copied again where the head's weights were changed, or where they are learnt."""
         weight: Tensor = self._lm_head.weight
         if self._are_one_block:
             return weight[self._first : self._first + len(self._ids)]
+        if torch.is_grad_enabled() and weight.requires_grad:
+            return weight[self._ids.to(weight.device)]
         if self._copy is None or self._copy[0] != weight._version:
-            self._copy = weight._version, weight[self._ids.to(weight.device)]
+            with torch.inference_mode(False), torch.no_grad():  # what is drawn first may be trained with later
+                self._copy = weight._version, weight[self._ids.to(weight.device)]
         return self._copy[1]
 
 
@@ -110,6 +118,23 @@ def prompt_ids(encoded: Any) -> list[int]:
     ids = encoded["input_ids"]
     ids = ids.tolist() if hasattr(ids, "tolist") else list(ids)
     return list(ids[0]) if ids and isinstance(ids[0], list | tuple) else ids
+
+
+def turn_ids(processor: Any, text: str) -> list[int]:
+    """The ids of a user's turn in Chameleon's tokenizer, which a mark of its own ends.
+
+    Args:
+        processor: A processor, or its tokenizer alone.
+        text: What the user says.
+    """
+    tokenizer = getattr(processor, "tokenizer", processor)
+    return [*prompt_ids(tokenizer(text)), int(tokenizer.convert_tokens_to_ids(_TURN_ENDS))]
+
+
+def lumina_prompt(text: str, grid: Grid) -> str:
+    """A prompt in the words that Lumina-mGPT was trained on: the size in pixels, width first, then the text."""
+    width, height = (_LUMINA_PIXELS * side for side in (grid.width, grid.height))
+    return f"Generate an image of {width}x{height} according to the following prompt:\n{text}"
 
 
 def on_device(model: Any, codes: IntArray) -> Tensor:

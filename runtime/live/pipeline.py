@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -15,19 +15,32 @@ from underpaint.algos.protocols import Grid
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.spatial.target import GridTarget
 from underpaint.algos.step import Drafter, Target
+from underpaint.artifacts.decoder_config import Precision
 from underpaint.runtime.conditions import Condition
 from underpaint.runtime.engines.images import Picture
-from underpaint.runtime.engines.target import EngineGridTarget, EngineTarget
+from underpaint.runtime.engines.target import EngineGridTarget, EngineTarget, under
+from underpaint.runtime.evaluation.invariance import PassComparison, compare_passes
 from underpaint.runtime.live.drafter import LiveDrafter, target_layers
 from underpaint.runtime.live.engine import LiveDecoder, LiveEncoder
-from underpaint.runtime.live.model import LiveModel, LiveModelError, target_fingerprint
-from underpaint.runtime.methods.method import ModelTables, Timed
+from underpaint.runtime.live.model import LiveModel, LiveModelError, weights_digest
+from underpaint.runtime.live.near_ties import NearTieTarget
+from underpaint.runtime.live.preview import PartTarget, enlarged
+from underpaint.runtime.methods.method import ModelTables, Preview, Timed
 from underpaint.runtime.resampling.resampler import Resampler
 
 BACKEND = "live"
 """What runs a live model, where commands tell backends apart."""
 MAX_NODES = 64
 """Nodes of the largest tree, its root included."""
+_PRECISIONS: Final[Mapping[torch.dtype, Precision]] = {
+    torch.float32: "fp32",
+    torch.float16: "fp16",
+    torch.bfloat16: "bf16",
+}
+_NO_LOW = (
+    "MuLo-SD: expected a model that draws a preview of its pictures, as GLM-Image does, or an exported folder with a "
+    "target of a lower resolution; use another method"
+)
 _NEIGHBOURS = 100
 """Columns of the table of nearest codes."""
 
@@ -45,6 +58,7 @@ class LivePipeline:
         drafter: LiveDrafter | None = None,
         processor: Any = None,
         folder: Path = Path(),
+        exact: LiveModel | None = None,
     ) -> None:
         """Open a pipeline.
 
@@ -53,12 +67,14 @@ class LivePipeline:
             drafter: A drafter that was trained for it; methods that need none run without.
             processor: The model's processor, for prompts in words.
             folder: Where the model was read from, for messages.
+            exact: The same weights in float32, which decide near-ties; None leaves them as they fall. See `near_ties`.
         """
-        self.live, self._drafter, self._processor, self._folder = live, drafter, processor, folder
+        self.live, self.loaded_drafter, self._processor, self._folder = live, drafter, processor, folder
         read = None if drafter is None else target_layers(drafter.module)
         self.high = EngineTarget(LiveDecoder(live, features=read), live.sampling, LiveEncoder(live))
         if drafter is not None:
             drafter.follow(self.high)
+        self._exact = None if exact is None else EngineTarget(LiveDecoder(exact), live.sampling, LiveEncoder(exact))
         self._tables: ModelTables | None = None
 
     @property
@@ -80,30 +96,49 @@ class LivePipeline:
         return self._tables
 
     def target(self, condition: Condition, sampling: SamplingParams) -> Timed[Target]:
-        self.high.sample_by(sampling)
-        self.high.condition(condition)
-        return Timed(self.high, self.high.engine.cost)
+        if self._exact is None:
+            return Timed(under(self.high, condition, sampling), self.high.engine.cost)
+        pair = under(self.high, condition, sampling), under(self._exact, condition, sampling)
+        return Timed(NearTieTarget(*pair), self.high.engine.cost)
 
     def drafter(self, sampling: SamplingParams) -> Timed[Drafter]:
-        if self._drafter is None:
+        if self.loaded_drafter is None:
             raise LiveModelError(
                 "drafter: this method drafts with one, and none was given; pass drafter=..., or use a method that "
                 "needs none: jacobi-lookup, sjd, scd-maximal"
             )
-        self._drafter.sample_by(sampling)
-        return Timed(self._drafter, self._drafter.engine.cost)
+        self.loaded_drafter.sample_by(sampling)
+        return Timed(self.loaded_drafter, self.loaded_drafter.engine.cost)
 
     def grid_target(self, condition: Condition, sampling: SamplingParams, cells: int = 1) -> Timed[GridTarget]:
-        self.target(condition, sampling)
-        return Timed(EngineGridTarget(self.high), self.high.engine.cost)
+        if self._exact is not None:
+            raise LiveModelError(
+                "verify_near_ties: expected a method that draws in raster order by trees or windows, got one that "
+                "decides cells elsewhere; leave it out, or use another method, such as jacobi-lookup"
+            )
+        return Timed(EngineGridTarget(under(self.high, condition, sampling)), self.high.engine.cost)
 
     def low_target(
         self, condition: Condition, sampling: SamplingParams, ratio: int, cells: int = 1, int8: bool | None = None
     ) -> Timed[GridTarget]:
-        raise LiveModelError("MuLo-SD: a live model has no target of a lower resolution; use another method")
+        raise LiveModelError(_NO_LOW)
 
     def resampler(self, kind: str, ratio: int) -> Resampler:
-        raise LiveModelError("MuLo-SD: a live model has no target of a lower resolution; use another method")
+        raise LiveModelError(_NO_LOW)
+
+    def preview(self, condition: Condition, sampling: SamplingParams) -> Preview | None:
+        if self.live.parts is None:
+            return None
+        small, large = self.live.parts
+        whole = self.grid_target(condition, sampling)
+        return Preview(
+            small,
+            large,
+            whole.timer,
+            lambda greedy: PartTarget(whole.model, small, greedy=greedy),
+            lambda tokens: PartTarget(whole.model, large, tokens),
+            lambda tokens: enlarged(tokens, small, large),
+        )
 
     @property
     def folder(self) -> Path:
@@ -125,17 +160,24 @@ class LivePipeline:
         return f"{self.live.family}, {self.grid.height} x {self.grid.width} codes"
 
     def fingerprint(self) -> dict[str, Any]:
-        """The model, its type and its threads, as JSON holds them."""
+        """The model, its type, its device and its threads, as JSON holds them."""
         weight = next(self.live.body.parameters())
+        drafter = self.loaded_drafter
+        modules = {self.live.family: self.live.body}
+        own = None if drafter is None else getattr(drafter.decoder, "module", None)
+        if drafter is not None and own is not None:
+            modules[drafter.decoder.name] = own
         return {
             "resolution": None,
             "grid": list(self.grid),
             "target": self.live.family,
-            "drafter": None if self._drafter is None else "drafter",
+            "drafter": None if drafter is None else drafter.decoder.name,
             "engine": self.backend,
             "precision": str(weight.dtype).removeprefix("torch."),
+            "device": torch.cuda.get_device_name(weight.device) if weight.is_cuda else None,
+            **({} if self._exact is None else {"near_ties": "float32"}),
             "threads": torch.get_num_threads(),
-            "sha256": {"target": target_fingerprint(self.live)},
+            "sha256": {name: weights_digest(self.live, module) for name, module in modules.items()},
         }
 
     def condition(self, text: str) -> Condition:
@@ -175,9 +217,25 @@ class LivePipeline:
             )
         return self.live.decode(tokens)
 
+    def check_passes(
+        self, seed: int = 0, report: Callable[[str], None] = lambda said: None
+    ) -> Iterator[PassComparison]:
+        """Compare passes over many positions and rows with passes over one; see `evaluation.invariance`.
+
+        Args:
+            seed: Of the tokens that are drawn for it.
+            report: Told what is compared next.
+        """
+        decoder = LiveDecoder(self.live, logits=True)
+        precision = _PRECISIONS[next(self.live.body.parameters()).dtype]
+        prompt = LiveEncoder(self.live).example().tokens[0]
+        return compare_passes(decoder, precision, prompt, seed, report)
+
     def folder_models(self) -> None:
         """See `runtime.models.OpenModels`: a live model is no exported folder."""
 
     def close(self) -> None:
         """Give the cache's memory back."""
         self.high.close()
+        if self._exact is not None:
+            self._exact.close()

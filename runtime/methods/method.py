@@ -82,6 +82,22 @@ class SessionTimers(NamedTuple):
     resampler: PassTimer | None = None
 
 
+class Preview(NamedTuple):
+    """A model that draws a small preview of a picture before the picture, as GLM-Image does.
+
+    small, large: the two grids. timer: of the passes. small_target: the preview as a target, at temperature 0 if asked.
+    large_target: the picture as a target, behind a preview's tokens. enlarge: a preview's tokens as a draft of the
+    picture's.
+    """
+
+    small: Grid
+    large: Grid
+    timer: PassTimer
+    small_target: Callable[[bool], GridTarget]
+    large_target: Callable[[IntArray], GridTarget]
+    enlarge: Callable[[IntArray], IntArray]
+
+
 class PipelineModels(Protocol):
     """What a method asks of a pipeline."""
 
@@ -122,6 +138,10 @@ class PipelineModels(Protocol):
 
         cells: as above. int8: whether it multiplies in 8 bits; None for where the models have such a one.
         """
+        ...
+
+    def preview(self, condition: Condition, sampling: SamplingParams) -> Preview | None:
+        """The preview that the model draws of its pictures under a condition; None for a model without one."""
         ...
 
     def resampler(self, kind: str, ratio: int) -> Resampler:

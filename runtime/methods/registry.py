@@ -192,10 +192,15 @@ def no_settings() -> Mapping[str, Shown]:
 def build_rule(name: str, settings: Mapping[str, Shown], tables: ModelTables) -> Rule:
     """The acceptance rule `name` with its settings, and with what it asks for of the model's tables.
 
-    Raises ValueError on a setting out of its range.
+    Raises ValueError on a setting out of its range, and where it pools near codes of a model that has no codebook.
     """
     spec = RULES[name]
     declared = settings_of(spec.make)
+    if not tables.codebook.shape[1] and {"neighbours", "codebook"} & declared.keys():
+        raise ValueError(
+            f"rule '{spec.name}': expected the model's codebook, which says which codes are near each other, got none; "
+            "use a rule that pools no codes, such as chain or typical"
+        )
     supplied: dict[str, Any] = {name: getattr(tables, name) for name in GIVEN_BY_ENGINE if name in declared}
     return build(spec.make, {**settings, **supplied}, f"rule '{spec.name}'")
 

@@ -297,7 +297,8 @@ def _distance(case: VerifierCase, found: Measurement, other: Measurement) -> flo
     """The total variation between two verifiers' decisions; 1 where only one of them shows a fault of a kind."""
     kinds = [one.fault.kind if one.fault else None for one in (found, other)]
     if kinds[0] != kinds[1] or found.stopped or other.stopped:
-        return 0.0 if kinds[0] == kinds[1] and found.stopped and other.stopped else 1.0
+        same = found.fault == other.fault and found.fault_noise == other.fault_noise
+        return 0.0 if same and found.stopped and other.stopped else 1.0
     if len(found.decisions) != len(case.drafts):  # of a session: one distribution, of the emitted tokens
         return total_variation(found.decisions[0], other.decisions[0])
     if _impossible(case, found.decisions) != _impossible(case, other.decisions) and found.how != "samples":

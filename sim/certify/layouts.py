@@ -276,21 +276,21 @@ def _with_bonus(kernel: Kernel, bits: int = 24) -> Verifier:
     return FlatChainLayout(kernel, bits, with_bonus=True)
 
 
-class Layout(NamedTuple):
+class KernelLayout(NamedTuple):
     """A layout. open: (kernel, bits) -> the verifier. chain: whether it holds chains alone."""
 
     open: Callable[..., Verifier]
     chain: bool
 
 
-LAYOUTS: Final[dict[str, Layout]] = {
-    "eagle": Layout(EagleLayout, False),
-    "sglang": Layout(TreeLayout, False),
-    "flashinfer": Layout(ChainLayout, True),
-    "vllm": Layout(FlatChainLayout, True),
-    "vllm-block": Layout(_with_bonus, True),
-    "tensorrt-llm": Layout(TensorRTLayout, True),
-    "transformers": Layout(TransformersLayout, True),
+LAYOUTS: Final[dict[str, KernelLayout]] = {
+    "eagle": KernelLayout(EagleLayout, False),
+    "sglang": KernelLayout(TreeLayout, False),
+    "flashinfer": KernelLayout(ChainLayout, True),
+    "vllm": KernelLayout(FlatChainLayout, True),
+    "vllm-block": KernelLayout(_with_bonus, True),
+    "tensorrt-llm": KernelLayout(TensorRTLayout, True),
+    "transformers": KernelLayout(TransformersLayout, True),
 }
 
 

@@ -22,7 +22,7 @@ def host_ms(costs: InCycleCosts, runs: Runs, family: HostFamily, pooled: bool) -
     chained = runs.chained @ np.arange(runs.chained.shape[1])
     levels, nodes = runs.draft.sum(axis=1), runs.verify[:, 2:] @ np.arange(2, runs.verify.shape[1])
     one_call: HostFamily = "one_call"
-    ms = alone * costs.plain_host_ms
+    ms = alone * costs.plain.host_ms
     if family == "cost_aware":
         one_call = "cost_aware_chain" if calls.any() else "cost_aware"
         ms = _family_ms(costs, one_call, False, alone, np.zeros_like(alone), alone)
@@ -36,12 +36,12 @@ def _family_ms(
 ) -> FloatArray:
     if not (cycles.any() or levels.any()):
         return np.zeros(cycles.size)
-    if family not in costs.host:
+    if family not in costs.host_ms:
         raise ValueError(
-            f"{IN_CYCLE}: the host was measured for {', '.join(costs.host)}, not for '{family}'; measure a whole "
+            f"{IN_CYCLE}: the host was measured for {', '.join(costs.host_ms)}, not for '{family}'; measure a whole "
             "curve with `underpaint costs --renew --full`"
         )
-    own = costs.host[family]
+    own = costs.host_ms[family]
     ms: FloatArray = (own.cycle + pooled * own.pooled) * cycles + own.level * levels + own.node * nodes
     return ms
 
@@ -63,11 +63,11 @@ def image_ms(costs: InCycleCosts, runs: Runs, family: HostFamily, pooled: bool) 
         host_ms(costs, runs, family, pooled)
         + _draft_ms(costs, runs, single, family)
         + runs.decodings * costs.plain_ms
-        + plain * costs.plain_target_ms
+        + plain * costs.plain.target_ms
     )
     for counts, curve, what in (
-        (drafted, costs.target, "target passes"),
-        (runs.chained, costs.chain, "chains in one call"),
+        (drafted, costs.target_ms, "target passes"),
+        (runs.chained, costs.chain_ms, "chains in one call"),
     ):
         ms += _curve_ms(counts, curve, what)
     return ms
@@ -75,9 +75,9 @@ def image_ms(costs: InCycleCosts, runs: Runs, family: HostFamily, pooled: bool) 
 
 def _draft_ms(costs: InCycleCosts, runs: Runs, levels: IntArray, family: HostFamily) -> FloatArray:
     """[I] ms of trees: one by one by their levels, or in one call each where the drafter can and the family does."""
-    one_call = costs.tree.get(family)
+    one_call = costs.tree_ms.get(family)
     if one_call is None:
-        return _curve_ms(levels, costs.draft, "drafter passes")
+        return _curve_ms(levels, costs.draft_ms, "drafter passes")
     calls = runs.cycles - _alone(runs) - runs.chained.sum(axis=1)
     ms: FloatArray = one_call.call * calls + _curve_ms(levels, one_call.levels, "levels of trees in one call")
     return ms

@@ -20,8 +20,8 @@ from underpaint.algos.enumeration import (
 )
 from underpaint.algos.protocols import Grid
 from underpaint.algos.tree import DraftTree, Verdict, emitted
-from underpaint.sim.synthetic.models import PooledDistribution, SyntheticDrafter, SyntheticTarget
-from underpaint.strategies import ShapePolicy, distributions, pools
+from underpaint.sim.synthetic.models import SyntheticDrafter, SyntheticTarget
+from underpaint.strategies import PooledDistribution, ShapePolicy, distributions, pools
 
 
 def test_verdicts_of_one_proposal() -> None:

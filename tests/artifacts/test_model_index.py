@@ -11,19 +11,22 @@ import pytest
 from underpaint.algos.rows import SamplingParams
 from underpaint.artifacts.decoder_config import DecoderConfig
 from underpaint.artifacts.index_writer import build_index, write_index
-from underpaint.artifacts.manifest import Manifest, ManifestError, write
+from underpaint.artifacts.manifest import ExportRecord, Manifest, ManifestError, write
 from underpaint.artifacts.model_index import INDEX, ModelEntry, read_index
 
 CONFIG = DecoderConfig(8, 1, 2, 8, 8, 4, 1, cond_ids=2, capacity=17)
 
 
-def add_model(folder: Path, name: str, kind: str, content: bytes = b"model", **settings: Any) -> None:
+def add_model(
+    folder: Path, name: str, kind: str, content: bytes = b"model", export: ExportRecord | None = None, **settings: Any
+) -> None:
     """Write a model file of any content, and its manifest."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}.onnx"
     path.write_bytes(content)
     sha = hashlib.sha256(content).hexdigest()
-    write(Manifest(name, kind, path.name, sha, len(content), "a test", "none", "none", settings), folder)
+    named = (name, kind, path.name, sha, len(content), "a test", "none", "none", settings)
+    write(Manifest(*named, export=export), folder)
 
 
 def small_folder(folder: Path, **changed: Any) -> Path:

@@ -100,3 +100,23 @@ def test_it_runs_on_pytorch_triton_and_numpy_alone() -> None:
     )
     assert done.returncode == 0, done.stderr[-2000:]
     assert json.loads(done.stdout.splitlines()[-1])["failed"] == []
+
+
+def test_a_call_that_ends_in_time_is_gone_on_with(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    device.main(["--plan", "--batches", "1,4", "--methods", "ar,eagle2", "--parts", "correct,cycles"])
+    assert "cycles       4 runs,   1.2 minutes" in capsys.readouterr().out
+    out = tmp_path / "device.json"
+    asked = [*SMALL, "--parts", "copy", "--out", str(out)]
+    with pytest.raises(SystemExit) as ended:
+        device.main([*asked, "--minutes", "0"])
+    assert ended.value.code == 0
+    assert json.loads(out.read_text())["left"] == "copy"
+    device.main(asked)
+    found = json.loads(out.read_text())
+    assert "left" not in found
+    device.main(asked)
+    assert json.loads(out.read_text()) == found, "what is there is not run again"
+    with pytest.raises(SystemExit) as refused:
+        device.main([*asked, "--model", "7b"])
+    assert refused.value.code == 2
+    assert "its 'model' is another one than this call's; name another file" in capsys.readouterr().err

@@ -30,7 +30,7 @@ _WRITTEN: Final = (
     ("generate FOX --out x.png --temperature 1e-300", "must be >= 0 (0 takes the likeliest to"),
     ("generate FOX --out x.png --guidance inf", "must be >= 0 and at most 10000, got in"),
     ("generate FOX --out x.png --top-k -1", "sampler: top_k must be >= 0 (0 keeps all), got -1"),
-    ("generate FOX --out x.png --top-k 100000", "expected at most 4096, the codes of this model,"),
+    ("generate FOX --out x.png --top-k 100000", "has 4,096 codes, so at most 4,096 can be kept"),
     (
         "generate FOX --out x.png --top-p 0",
         "sampler: top_p must be in [1e-06, 1]; for the likeliest token alone take temperature 0, got 0.0",
@@ -141,7 +141,7 @@ _WRITTEN: Final = (
     ),
     (
         "generate FOX --out x.png --method roofline --set costs=costs_in_cycle.json",
-        "costs_in_cycle.json: 'in_cycle' is not",
+        "costs_in_cycle.json: the curve: in_cycle: ",
     ),
     (
         "generate FOX --out x.png --method roofline --set costs=costs_model.json",
@@ -149,7 +149,7 @@ _WRITTEN: Final = (
     ),
     (
         "generate FOX --out x.png --method roofline --set costs=costs_model_text.json",
-        "expected JSON with verify_ms",
+        "model: expected an object, got 'another'",
     ),
     (
         "generate FOX --out x.png --method zipar --set window=0",
@@ -221,7 +221,7 @@ _WRITTEN: Final = (
     ("compare --temperature nan --out x", "must be >= 0 (0 takes the likeliest to"),
     ("compare --temperature 1e-300 --out x", "must be >= 0 (0 takes the likeliest to"),
     ("compare --guidance inf --out x", "must be >= 0 and at most 10000, got in"),
-    ("compare --top-k 100000 --out x", "expected at most 4096, the codes of this model,"),
+    ("compare --top-k 100000 --out x", "has 4,096 codes, so at most 4,096 can be kept"),
     (
         "compare --top-p 7 --out x",
         "sampler: top_p must be in [1e-06, 1]; for the likeliest token alone take temperature 0, got 7.0",
@@ -437,6 +437,18 @@ _WRITTEN: Final = (
         "compare --methods eagle2 --prompts-count 2 --resolution 64 --out compared",
         "compared/drawings.jsonl belongs to another",
     ),
+    ("tune --methods eagle3 --out x", "did you mean 'eagle2'?"),
+    ("tune --methods ar --out x", "--methods: expected methods beside ar, got 'ar'"),
+    ("tune --prompts-count 3 --out x", "--prompts-count: expected at least 4 prompts to tune on, got 3"),
+    ("tune --temperatures 1,0.5 --out x", "expected 0, one temperature above 0, or both, got '1,0.5'"),
+    ("tune --within 0.1 --measure clip --out x", "--measure: there is no 'clip'; known: judge, log-likelihood"),
+    ("tune --within -1 --out x", "Invalid value for '--within': Input should be"),
+    ("tune --out text.txt", "text.txt is no"),
+    ("protocol --preset best --out x", "--preset: expected one of tuned, paper, got 'best'; or name a file that"),
+    ("protocol --preset text.txt --out x", "--preset text.txt: expected JSON"),
+    ("protocol --preset object.json --out x", "expected 'preset_version': 1, got None; name a file that"),
+    ("protocol --preset tuned --within 0.1 --out x", "--within bounds the tuning, and --preset leaves it out; pass"),
+    ("protocol --prompts-scale 2 --out x", "Invalid value for '--prompts-scale': Input should be"),
     ("sweep --vary nobody --out x", "setting 'nobody': expected name=value, such as depth=3"),
     ("sweep --vary mulo.nobody=3 --out x", "method 'mulo': unknown setting 'nobody';"),
     ("sweep --vary lantern.k=1,2,3 --vary lantern.k=4 --out x", "--vary lantern.k=4: 'lantern.k' varies already;"),
@@ -445,7 +457,7 @@ _WRITTEN: Final = (
     ("sweep --out text.txt", "is not a folder; choose another place"),
     ("sweep --out loop", "is a symbolic link that leads nowhere; choose"),
     ("sweep --temperature nan --out x", "must be >= 0 (0 takes the likeliest to"),
-    ("sweep --top-k 100000 --out x", "expected at most 4096, the codes of this model,"),
+    ("sweep --top-k 100000 --out x", "has 4,096 codes, so at most 4,096 can be kept"),
     ("sweep --guidance inf --out x", "must be >= 0 and at most 10000, got in"),
     ("sweep --models nowhere --out x", "no folder nowhere; make one with `underpaint"),
     ("certify verifier.py:verify --as nobody", "expected one of function, seeded, session, rule,"),
@@ -501,7 +513,7 @@ _WRITTEN: Final = (
         "simulate sweep --machines costs_nan.json --out x",
         "costs_nan.json: no cost curve: expected JSON, which has no NaN",
     ),
-    ("simulate sweep --machines costs_in_cycle.json --out x", "costs_in_cycle.json: 'in_cycle' is not"),
+    ("simulate sweep --machines costs_in_cycle.json --out x", "costs_in_cycle.json: the curve: in_cycle: "),
     ("simulate sweep --model nowhere.npz --out x", "[Errno 2] No such file or directory: 'nowhere.npz'"),
     ("simulate sweep --model text.npz --out x", "text.npz is no trace (no .npz file of NumPy's"),
     (
@@ -597,11 +609,11 @@ _WRITTEN: Final = (
     ),
     (
         "simulate predict --trace real.npz --costs costs_overhead.json --compare compared/compare.json",
-        "must be a time of at least 0, got -1.0",
+        "overhead_ms: expected 0 to 1e+09, got -1",
     ),
     (
         "simulate predict --trace real.npz --costs costs_model_text.json --compare compared/compare.json",
-        "expected JSON with verify_ms",
+        "model: expected an object, got 'another'",
     ),
     (
         "simulate predict --trace real.npz --costs costs_model.json --compare compared/compare.json",
@@ -609,7 +621,7 @@ _WRITTEN: Final = (
     ),
     (
         "simulate predict --trace real.npz --costs costs_in_cycle.json --compare compared/compare.json",
-        "costs_in_cycle.json: 'in_cycle' is not",
+        "costs_in_cycle.json: the curve: in_cycle: ",
     ),
     (
         "simulate predict --trace real.npz --costs costs_model.json --compare nowhere.json",
@@ -831,13 +843,13 @@ _WRITTEN: Final = (
     ("compare --methods vvs --set vvs.threshold=2 --out x", "skipping: threshold must be at most 1, got 2.0"),
     ("compare --methods vvs --set vvs.schedule=dynamic --out x", "schedule"),
     ("compare --methods sjd-pac --set sjd-pac.rule=chain --out x", "does not fit 2 candidates a cell"),
-    ("compare --methods jacobi-lookup --set jacobi-lookup.beside=2 --out x", "beside must be in 0..1"),
-    ("compare --methods sjd-pac --set sjd-pac.candidates=0 --out x", "candidates must be >= 1"),
+    ("compare --methods jacobi-lookup --set jacobi-lookup.beside=2 --out x", "beside must be at most 1, got 2"),
+    ("compare --methods sjd-pac --set sjd-pac.candidates=0 --out x", "candidates must be at least 1"),
     (
         "generate FOX --method sjd-pac --set candidates=9 --set levels=3 --out x.png",
         "set fewer candidates",
     ),
-    ("simulate sweep --machines costs_model_text.json --out x", "expected JSON with verify_ms"),
+    ("simulate sweep --machines costs_model_text.json --out x", "model: expected an object, got 'another'"),
 )
 
 

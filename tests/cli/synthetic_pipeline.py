@@ -201,6 +201,9 @@ class SyntheticPipeline:
     ) -> Timed[GridTarget]:
         return self._cells(Grid(self.grid.height // ratio, self.grid.width // ratio), condition, sampling)
 
+    def preview(self, condition: object, sampling: SamplingParams) -> None:
+        """None: the models of a folder draw no preview of their own."""
+
     def resampler(self, kind: str, ratio: int) -> Resampler:
         if kind not in ("latent", "superres"):
             raise ValueError(f"resampler: there is no '{kind}'")

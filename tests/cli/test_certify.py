@@ -203,7 +203,7 @@ def test_what_a_verifier_prints_stays_out_of_the_json(folder):
 
 @pytest.mark.parametrize("seed", [0, 1, 2, 3])
 def test_a_residual_that_is_not_normalised_for_two_tokens_is_found_at_every_seed(folder, seed):
-    done = called("certify", "mine.py:wrong", "--drawn", "iid", "--seed", seed, "--cases", 5, "--shrink-seconds", 1)
+    done = called("certify", "mine.py:wrong", "--drawn", "iid", "--seed", seed, "--cases", 1, "--shrink-seconds", 0)
     assert done.exit_code == 1, done.output
 
 
@@ -257,7 +257,7 @@ def test_a_rule_of_a_plug_in_that_sleeps_is_stopped_and_its_case_replays_from_an
 
 
 def test_a_failing_file_replays_from_any_folder(folder):
-    done = called("certify", "mine.py:wrong", "--drawn", "iid", "--cases", 3, "--shrink-seconds", 1)
+    done = called("certify", "mine.py:wrong", "--drawn", "iid", "--cases", 1, "--shrink-seconds", 0)
     command = shlex.split(done.stdout.partition("again with: underpaint ")[2].split("\n")[0])
     (folder / "elsewhere").mkdir()
     with pytest.MonkeyPatch.context() as patch:
@@ -287,9 +287,70 @@ def test_ctrl_c_ends_certify_with_one_line(folder):
 
 def test_a_case_is_shrunk_without_hypothesis(folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "hypothesis", None)
-    done = called("certify", "mine.py:wrong", "--drawn", "iid", "--shrink-seconds", 600, "--json", "found.json")
+    options = ("--drawn", "iid", "--cases", 1, "--shrink-seconds", 600, "--json", "found.json")
+    done = called("certify", "mine.py:wrong", *options)
     assert done.exit_code == 1
-    found = json.loads((folder / "found.json").read_text())
+    (found,) = json.loads((folder / "found.json").read_text())["findings"]
     assert found["shrunk"]
-    assert len(found["failing"]["parents"]) == 3
-    assert found["failing"]["vocab_size"] <= 3
+    assert len(found["case"]["parents"]) == 3
+    assert found["case"]["vocab_size"] <= 3
+
+
+def test_a_boundary_ends_with_0_and_a_warning_and_with_1_if_strict(tmp_path):
+    quick = ("--cases", "2", "--shrink-seconds", "0", "--out", tmp_path / "case.json")
+    done = called("certify", "gallery:accept-at-zero", "--drawn", "top_k", *quick)
+    assert done.exit_code == 0
+    assert "lossless but for a boundary" in done.output
+    assert "warning: " in done.output
+    assert not (tmp_path / "case.json").exists()
+    assert called("certify", "gallery:accept-at-zero", "--drawn", "top_k", "--strict", *quick).exit_code == 1
+    assert json.loads((tmp_path / "case.json").read_text())["finding"]["fault"]["kind"] == "impossible token"
+
+
+def test_a_promise_is_judged_setting_by_setting(tmp_path):
+    relaxed = ("certify", ROOT / "docs" / "examples" / "verifiers.py:relaxed", "--cases", "2", "--shrink-seconds", "0")
+    relaxed = (*relaxed, "--out", tmp_path / "case.json")
+    done = called(*relaxed, "--promise", "share=0.3: tv<=0.3", "--promise", "share=0.3: tv<=0.1")
+    assert done.exit_code == 1
+    assert "share=0.3: within its bound (promised: total variation 0.3)" in done.output
+    assert "share=0.3: BIASED (promised: total variation 0.1)" in done.output
+    assert called(*relaxed, "--promise", "tv<=0.05").exit_code == 0
+    for wrong in ("0.1", "tv<=2", "share: tv<=0.1", "tv<0.1"):
+        assert 'expected "tv<=X"' in called(*relaxed, "--promise", wrong).stderr
+    assert "one setting at a time" in called(*relaxed, *["--promise", "tv<=1"] * 2, "--json", "-").stderr
+
+
+@pytest.mark.parametrize(("name", "interface"), [("first", "function"), ("alone", "session"), ("chain", "flashinfer")])
+def test_a_script_shows_the_bias_without_this_project(tmp_path, monkeypatch, name, interface):
+    (tmp_path / "theirs.py").write_text(THEIRS)
+    monkeypatch.chdir(tmp_path)
+    done = called(
+        "certify", f"theirs.py:{name}", "--as", interface, "--cases", 1, "--shrink-seconds", 3, "--out", "case.py"
+    )
+    assert done.exit_code == 1, done.output
+    script = (tmp_path / "case.py").read_text()
+    assert "underpaint." not in script
+    assert len(script.splitlines()) <= 35
+    shown = subprocess.run([sys.executable, "-I", "case.py"], capture_output=True, text=True, cwd=tmp_path, timeout=300)
+    assert shown.returncode == 0, shown.stderr
+    wanted, found = (eval(line[line.index("[") : line.index("]") + 1]) for line in shown.stdout.splitlines())
+    assert max(abs(one - other) for one, other in zip(wanted, found, strict=True)) > 0.05
+
+
+THEIRS = """
+import numpy as np
+
+
+def first(draft, uniforms):
+    return [], 0
+
+
+def alone(models):
+    return lambda tokens, uniforms: [0]
+
+
+def chain(draft_probs, draft_token_ids, uniform_samples, target_probs):
+    found = np.full((len(draft_token_ids), draft_token_ids.shape[1] + 1), -1)
+    found[:, 0] = 0
+    return found
+"""

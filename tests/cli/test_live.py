@@ -77,7 +77,7 @@ def test_a_family_of_ones_own_is_a_file(tmp_path, monkeypatch):
     [
         ("--live nowhere", "expected a folder with config.json"),
         ("--live EMU3 --grid 6", "--grid: expected ROWSxCOLUMNS"),
-        ("--live EMU3 --family liquid", "--family: expected one of janus, emu3"),
+        ("--live EMU3 --family flux", "--family: expected one of janus, emu3"),
         ("--live EMU3 --family gone.py", "there is no such file"),
         ("--live EMU3 --models x", "leave --models out"),
         ("--live EMU3 --backend tensorrt", "leave --backend out"),

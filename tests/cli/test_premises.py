@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.cli.synthetic_pipeline import SyntheticPipeline, replace_models
-from underpaint.artifacts.cost_curve import CostCurveFile, InCycleCosts
+from underpaint.artifacts.cost_curve import CostCurveFile, InCycleCosts, PlainCosts
 from underpaint.artifacts.results import read_results
 from underpaint.cli.app import app
 
@@ -41,12 +41,11 @@ def test_passes_are_told_by_their_cost_in_cycles_with_the_knee_of_it(monkeypatch
     """Twice a plain pass up to eight nodes, and 0.25 of one more for each beyond; passes alone are of other times."""
     sizes = (1, 2, 4, 8, 12, 16, 32)
     within = InCycleCosts(
-        plain_target_ms=1.0,
-        plain_host_ms=0.2,
-        target=tuple((size, 2.0 + 0.25 * max(0, size - 8)) for size in sizes),
-        draft=((1, 0.5),),
-        chain=(),
-        host={},
+        PlainCosts(1.0, 0.2),
+        target_ms=tuple((size, 2.0 + 0.25 * max(0, size - 8)) for size in sizes),
+        draft_ms=((1, 0.5),),
+        chain_ms=(),
+        host_ms={},
     )
     curve = CostCurveFile("costs", "", {}, ((1, 7.0), (32, 7.0)), ((1, 0.5),), 0.0, (), within)
     monkeypatch.setattr("underpaint.cli.evaluation.premises.curve_for", lambda *given: curve)

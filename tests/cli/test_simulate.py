@@ -179,7 +179,7 @@ def test_windows_are_not_priced_inside_cycles_that_draft(tmp_path: Path) -> None
         (("--windows", "eagle2"), "'eagle2' decodes in no Jacobi window"),
         (("--windows", "sjd,sjd"), "each once"),
         (("--windows", "sjd"), "none of sjd has this setting"),
-        (("--vary", "window.window=0"), "length must be >= 1, got 0"),
+        (("--vary", "window.window=0"), "length must be at least 1, got 0"),
         (("--vary", "window.window=x"), "setting 'window' is a whole number, got 'x'"),
         (("--vary", "window.refill=left"), "each setting and value once"),
         (("--vary", "window.lead=99"), r"expected lead in 1\.\.6"),

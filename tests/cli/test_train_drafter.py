@@ -26,7 +26,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("options", ["", " --eagle 3 --drafted-codes 32 --loss lk-lambda"])
+@pytest.mark.parametrize("options", ["", " --eagle 3 --drafted-codes 32 --loss lk-lambda --layout specforge"])
 def test_a_drafter_is_trained_and_drafts_for_compare_and_generate(folder, monkeypatch, options):
     done = run_program(TRAIN + options, folder, monkeypatch)
     assert (done.code, done.crash) == (0, ""), done
@@ -38,6 +38,11 @@ def test_a_drafter_is_trained_and_drafts_for_compare_and_generate(folder, monkey
     assert (done.code, done.crash) == (0, ""), done
     rows = json.loads((folder / "out" / "compare.json").read_text())["rows"]
     assert [(row["method"], row["identical_to_ar"]) for row in rows] == [("ar", 1.0), ("eagle2", 1.0), ("adt", 1.0)]
+    if options:
+        options = "--methods eagle2 --temperature 0 --drafter run/specforge --out other"
+        assert run_program(f"compare 0,103,110,121 --live emu3 {GRID} {options}", folder, monkeypatch).code == 0
+        rows = json.loads((folder / "other" / "compare.json").read_text())["rows"]
+        assert rows[1]["identical_to_ar"] == 1.0
     generate = f"generate 0,103,110,121 --live emu3 {GRID} --drafter run --method eagle2 --out fox.png"
     assert run_program(generate, folder, monkeypatch).code == 0
 
@@ -69,7 +74,12 @@ def test_a_run_that_was_stopped_while_drawing_goes_on(folder, monkeypatch):
     ("options", "expected"),
     [
         ("--live emu3 --grid 6x6", "--prompts: expected a file of prompts"),
-        ("--prompts prompts.txt", "--live: expected the folder of a model"),
+        (
+            "--prompts prompts.txt",
+            "expected --live FOLDER or --models DIR, whose target draws the pictures, got neither",
+        ),
+        ("--models x --live emu3 --prompts prompts.txt", "got both"),
+        ("--models emu3 --prompts prompts.txt", "emu3"),
         ("--live emu3 --grid 6x6 --prompts gone.txt", "gone.txt"),
         ("--live emu3 --grid 6x6 --prompts one.txt", "of other prompts, got 1 of 1 prompts"),
         ("--live emu3 --grid 6x6 --prompts prompts.txt --drafted-codes 9", "of an EAGLE-3 drafter"),
@@ -97,7 +107,7 @@ def test_drafters_of_other_targets_and_folders_without_one_are_refused(folder, m
     compare = f"compare 0,103,110,121 --live emu3 {GRID} --methods eagle2 --out out --drafter run"
     for changed, expected in (
         (compare.replace("--live emu3", "--live other"), "got one of another target"),
-        (compare.replace("--drafter run", "--drafter emu3"), "train a drafter first"),
+        (compare.replace("--drafter run", "--drafter emu3"), "architectures: expected"),
         (compare.replace(GRID, "--grid 4x4"), "expected a drafter of 4 x 4 cells, got one of 6 x 6"),
         (compare.replace("--live emu3 --grid 6x6", ""), "name its folder with --live"),
     ):

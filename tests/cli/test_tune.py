@@ -1,8 +1,8 @@
 """`underpaint tune`, its preset files, and `underpaint protocol`, on small models of random weights."""
 
 import json
-import re
 import shlex
+import shutil
 from pathlib import Path
 
 import pytest
@@ -50,7 +50,7 @@ def test_a_killed_search_goes_on_and_its_preset_draws(
         (f"compare {use} --methods adt --out y", "holds no settings of 'adt'"),
         (f"compare {use} --methods eagle2 --temperature 0 --out y", "got temperature 1 alone; tune it with"),
         (f"compare {use.replace('64', '128')} --methods eagle2 --out y", "tuned on other models than those of"),
-        ("generate a_fox --method eagle2 --preset t/preset.json --out y.png", "tuned on other models than those of"),
+        (f"generate {words} --preset t/preset.json --method eagle2 --out y.png", "tuned on other models than those of"),
         (line.replace("--candidates 3", "--candidates 2"), "is of another tuning (it differs in candidates)"),
     ):
         ran = run_program(wrong, tmp_path, monkeypatch)
@@ -72,27 +72,29 @@ def test_a_killed_search_goes_on_and_its_preset_draws(
         assert message in ran.err, ran.err
 
 
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ("--methods eagle3", "did you mean 'eagle2'?"),
-        ("--methods ar", "expected methods beside ar"),
-        ("--methods zipar", "method 'zipar': it is relaxed, so tuning it needs a bound of quality; pass --within"),
-        ("--prompts-count 3", "expected at least 4 prompts to tune on, got 3"),
-        ("--temperatures 1,0.5", "expected 0, one temperature above 0, or both, got '1,0.5'"),
-        ("--within 0.1 --measure clip", "--measure: there is no 'clip'"),
-        ("--within -1", "Invalid value for '--within'"),
-    ],
-)
-def test_bad_input_is_refused_before_any_drawing(
-    tmp_path: Path, small_models: Path, monkeypatch: pytest.MonkeyPatch, changed: str, message: str
+def test_a_bound_is_asked_for_and_needs_what_measures_it(
+    tmp_path: Path, small_models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for option in re.findall(r"--[a-z-]+ \S+", changed):
-        line = re.sub(rf"{option.split()[0]} \S+ ", "", TUNE.format(small_models))
-    ran = run_program(f"{line} {changed}", tmp_path, monkeypatch)
-    assert ran.code == 2, ran.crash
-    assert message in ran.err
-    assert not list(tmp_path.iterdir())
+    models = tmp_path / "models"
+    shutil.copytree(small_models, models)
+    index = json.loads((models / "model_index.json").read_text())
+    index["judge"] = None
+    (models / "model_index.json").write_text(json.dumps(index))
+    line = TUNE.format(models).replace("eagle2", "zipar")
+    for changed, message in (
+        (line, "method 'zipar': it is relaxed, so tuning it needs a bound of quality; pass --within"),
+        (f"{line} --within 0.1", "holds no judge to measure quality by; pass --measure log-likelihood"),
+    ):
+        ran = run_program(changed, tmp_path, monkeypatch)
+        assert ran.code == 2, ran.crash
+        assert message in ran.err
+        assert not (tmp_path / "t").exists()
+    ran = run_program(f"{line} --within 9 --measure log-likelihood", tmp_path, monkeypatch)
+    assert ran.code == 0, ran.err + ran.crash
+    preset = json.loads((tmp_path / "t" / "preset.json").read_text())
+    measured = preset["methods"]["zipar"]["sampled"]["measured"]
+    assert measured["quality_over_ar"] >= -9
+    assert preset["tuning"]["within"] == {"measure": "log-likelihood", "drop": 9.0}
 
 
 def test_a_protocol_of_two_prompts_ends_in_a_record_and_cards(

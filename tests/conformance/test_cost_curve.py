@@ -1,18 +1,18 @@
 """The cost curve of this machine: what policies and simulations read, measured on tiny models."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from math import inf
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.conformance.conftest import CONFIG, Models
 from underpaint.algos.rows import SamplingParams
 from underpaint.artifacts.cost_curve import engine_costs, read_cost_curve
-from underpaint.artifacts.model_index import ModelIndex
-from underpaint.runtime.costs import machine_curve
+from underpaint.runtime.costs import in_cycle, loops, machine_curve, passes
 from underpaint.runtime.costs.machine_curve import cache_folder, curve_of, curve_path, kept_curve
 from underpaint.runtime.costs.samples import (
     PLAIN_STEP,
@@ -37,9 +37,14 @@ class Measured:
     high: EngineTarget
     loaded_drafter: EngineDrafter | None
     hashes: Mapping[str, str] = field(default_factory=lambda: {"target": "1", "drafter": "2"})
-    context: EngineContext = field(default_factory=lambda: EngineContext(threads=1))
+    threads: int = 1
     backend: str = "cpu"
-    index: ModelIndex = field(default_factory=lambda: ModelIndex({}, ()))
+
+    def fingerprint(self) -> Mapping[str, Any]:
+        return {"sha256": self.hashes, "threads": self.threads}
+
+    def folder_models(self) -> None:
+        return None
 
 
 @pytest.fixture
@@ -80,7 +85,7 @@ def test_another_machine_model_or_width_has_a_curve_of_its_own(measured: Measure
     same = curve_path(measured, SAMPLING)
     others = [
         curve_path(replace(measured, hashes={"target": "1", "drafter": "3"}), SAMPLING),
-        curve_path(replace(measured, context=EngineContext(threads=2)), SAMPLING),
+        curve_path(replace(measured, threads=2), SAMPLING),
         curve_path(measured, SamplingParams(guidance=2.0)),
     ]
     assert len({same, *others}) == 4
@@ -127,21 +132,21 @@ def test_a_whole_curve_holds_every_family_and_passes_over_cells(measured: Measur
     assert curve_of(measured, SAMPLING) == found  # the whole one takes the place of the short one
     costs = found.in_cycle
     assert costs is not None
-    assert costs.plain_ms > costs.plain_target_ms > 0
-    assert costs.host.keys() - {"cost_aware_chain"} == {"one_call", "sampled", "ranked", "cost_aware"}, (
+    assert costs.plain_ms > costs.plain.target_ms > 0
+    assert costs.host_ms.keys() - {"cost_aware_chain"} == {"one_call", "sampled", "ranked", "cost_aware"}, (
         "what pays is up to the engine"
     )
-    assert {1, 2, 3, 5} <= dict(costs.target).keys()
-    assert {1, 2} <= dict(costs.draft).keys()
-    assert {1, 2, 4} <= dict(costs.chain).keys()
-    assert costs.tree.keys() == {"sampled", "ranked"}
-    for tree in costs.tree.values():
+    assert {1, 2, 3, 5} <= dict(costs.target_ms).keys()
+    assert {1, 2} <= dict(costs.draft_ms).keys()
+    assert {1, 2, 4} <= dict(costs.chain_ms).keys()
+    assert costs.tree_ms.keys() == {"sampled", "ranked"}
+    for tree in costs.tree_ms.values():
         times = [ms for _, ms in tree.levels]
         assert times == sorted(times)
     assert found.in_grid[0][0] == 1
     assert found.in_grid[-1][0] == CONFIG.cells - 1  # a whole draft, its last cell never fed
     assert all(ms > 0 for _, ms in found.in_grid)
-    for host in costs.host.values():
+    for host in costs.host_ms.values():
         assert host.cycle + host.level + host.node > 0
     spread = json.loads(found.content)["verify_spread_ms"]
     for at, (_, median) in enumerate(found.verify_ms):
@@ -203,3 +208,50 @@ def test_a_drift_of_the_machine_between_bursts_falls_out() -> None:
     assert whole.plain_ms == pytest.approx(1.0)
     assert whole.passes["target", 4] == pytest.approx([2.0] * 24)
     assert whole.tree_calls[TreeCall("ranked", 2, 2)] == pytest.approx([1.0] * 3)
+
+
+def test_a_stopped_measurement_goes_on_where_it_was(measured: Measured, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine_curve, "_ROUNDS", {False: 3})
+    monkeypatch.setattr(machine_curve, "_IMAGES", {False: 2})
+    timed: list[int] = []
+    once = passes.verify_once
+
+    def counted(target: EngineTarget, count: int) -> passes.PassSample:
+        timed.append(count)
+        return once(target, count)
+
+    monkeypatch.setattr(passes, "verify_once", counted)
+    sizes, whole = 0, 0
+
+    def stop_at(most: int) -> Callable[[int, int], None]:
+        def report(done: int, size: int) -> None:
+            if done == most:
+                raise KeyboardInterrupt
+
+        return report
+
+    # After two of three rounds that count (two more are warm-up), and then amid the loops.
+    with pytest.raises(KeyboardInterrupt):
+        curve_of(measured, SAMPLING, stop_at(4))
+    sizes, whole = len(timed) // 4, len(timed)
+    (part,) = cache_folder().iterdir()
+    assert part.name == curve_path(measured, SAMPLING).name + ".part"
+    kept = json.loads(part.read_text())
+    assert {len(samples) for samples in kept["verify"].values()} == {2}
+    assert kept["rounds"] == []
+    with pytest.raises(KeyboardInterrupt):
+        curve_of(
+            measured,
+            SAMPLING,
+            stop_at(5 + 2 * in_cycle.turns(len(loops.choosing_loops(16, [[1, 1.0]], [[1, 1.0]], True)))),
+        )
+    assert len(timed) == whole + 3 * sizes  # the third round, and its warm-up
+    before = json.loads(part.read_text())["rounds"]
+    assert len(before) == 1
+    found = curve_of(measured, SAMPLING)
+    assert found is not None
+    assert len(timed) == whole + 3 * sizes  # no pass is timed again
+    assert json.loads(found.content)["in_cycle"]["rounds"] == 2
+    assert [file.name for file in cache_folder().iterdir()] == [curve_path(measured, SAMPLING).name]
+    part.write_text("{")
+    assert curve_of(measured, SAMPLING, renew=True) is not None

@@ -17,12 +17,11 @@ from underpaint.algos.protocols import Budget, Expander, Grid, Rule
 from underpaint.algos.tree import DraftTree, Drawn
 from underpaint.sim.synthetic.models import (
     Blend,
-    PooledDistribution,
     RandomDistribution,
     SyntheticDrafter,
     SyntheticTarget,
 )
-from underpaint.strategies import ShapePolicy
+from underpaint.strategies import PooledDistribution, ShapePolicy
 
 LIKELY = RandomDistribution(3, seed=1)
 DRAFT = Blend(LIKELY, RandomDistribution(3, seed=2, sharpness=2.0), 0.6)

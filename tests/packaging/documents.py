@@ -22,6 +22,9 @@ REASONS: Final = (
     "needs published weights",
     "needs published prompts",
     "needs the checkout",
+    "needs a file of yours",
+    "needs the projects' own code",
+    "minutes of measuring on your machine",
     "minutes of measuring, recorded in ",
 )
 """What a tag may begin with. The last is not for the README, the tutorial and the how-tos."""

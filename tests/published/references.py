@@ -36,15 +36,22 @@ def dtok_reference(state: dict[str, Tensor], features: Tensor, tokens: Tensor) -
 
 
 @torch.no_grad()
-def eagle_reference(state: dict[str, Tensor], model: Transformer, tokens: Tensor, features: Tensor) -> Tensor:
-    """LlamaGen's released drafter with LlamaGen's own turns: the features [T, D] that it predicts."""
+def eagle_reference(
+    state: dict[str, Tensor], model: Transformer, tokens: Tensor, features: Tensor, condition: int = 0
+) -> Tensor:
+    """LlamaGen's released drafter with LlamaGen's own turns: the features [T, D] that it predicts.
+
+    condition: how many of the first positions are a caption's: they have no turn, so that their queries and keys are 0
+    (`cls_token_num` of `cnets_llamagen.py`).
+    """
 
     def linear(name: str, value: Tensor) -> Tensor:
         return functional.linear(value, state[f"layers.0.{name}_proj.weight"])
 
     embedded = functional.embedding(tokens, state["embed_tokens.weight"])
     hidden = functional.linear(torch.cat([embedded, features], dim=-1), state["fc.weight"], state["fc.bias"])
-    turns = model.turns(torch.arange(len(tokens)))
+    turns = model.turns(torch.arange(len(tokens) - condition))
+    turns = torch.cat([torch.zeros_like(turns[:1]).repeat(condition, *[1] * (turns.ndim - 1)), turns])
     query, key, value = (linear(f"self_attn.{part}", hidden).reshape(1, len(tokens), HEADS, -1) for part in "qkv")
     query, key = rotate(query, turns), rotate(key, turns)
     scores = torch.einsum("bthd,bshd->bhts", query, key) / math.sqrt(DIM // HEADS) + causal(len(tokens))

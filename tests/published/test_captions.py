@@ -8,7 +8,7 @@ import torch
 from typer.testing import CliRunner
 
 from underpaint.cli.app import app
-from underpaint.models.published.captions import caption_features
+from underpaint.models.published.captions import CaptionEncoder
 from underpaint.models.published.files import CheckpointError
 
 pytest.importorskip("transformers", reason="the extra 'chameleon' is not installed")
@@ -34,13 +34,13 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_features_are_the_encoders_last_hidden_states(encoder: Path) -> None:
     from transformers import T5EncoderModel
 
-    found = caption_features(encoder, "a red cat a")
+    found = CaptionEncoder(encoder).features("a red cat a")
     assert found.shape == (4, 12)
     assert found.dtype == np.float32
     with torch.no_grad():
         wanted = T5EncoderModel.from_pretrained(encoder).eval()(torch.tensor([[1, 2, 3, 1]])).last_hidden_state[0]
     np.testing.assert_allclose(found, wanted.float().numpy(), atol=0.05)
-    assert caption_features(encoder, "a red cat a", most=2).shape == (2, 12)
+    assert CaptionEncoder(encoder).features("a red cat a", most=2).shape == (2, 12)
 
 
 def test_the_command_writes_a_file_or_says_why_not(encoder: Path, tmp_path: Path) -> None:
@@ -62,4 +62,4 @@ def test_the_command_writes_a_file_or_says_why_not(encoder: Path, tmp_path: Path
         assert message in result.output
     np.testing.assert_array_equal(np.load(theirs), np.zeros(3))
     with pytest.raises(CheckpointError, match="no T5 encoder"):
-        caption_features(tmp_path, "a cat")
+        CaptionEncoder(tmp_path).features("a cat")

@@ -128,7 +128,7 @@ def test_lumina_s_lines_are_drawn_as_on_the_host(tmp_path: Path) -> None:
     cold = ["--temperature", "0", "--methods", "ar", "--guidance", "3", "--top-k", "0"]
     found = {}
     for name, more in {"host": (), "device": (*ON_DEVICE, "--batch", "2")}.items():
-        asked = ["compare", "1,40,41,42,59", "1,59", "--models", str(tmp_path / "out"), "--out", str(tmp_path / name)]
+        asked = ["compare", "1,40,41,42,51", "1,51", "--models", str(tmp_path / "out"), "--out", str(tmp_path / name)]
         result = CliRunner().invoke(app, [*asked, *cold, *more])
         assert result.exit_code == 0, result.output
         lines = [json.loads(line) for line in (tmp_path / name / "drawings.jsonl").read_text().splitlines()]
@@ -194,7 +194,7 @@ def test_engines_are_built_for_the_passes_of_methods(folder: Path) -> None:
     pipeline = Pipeline.open(folder, backend="device")
 
     def form(*settings: str) -> Any:
-        config = resolve("eagle2", 1.0, None, settings, "tuned")
+        config = resolve("eagle2", 1.0, None, settings, "paper")
         method = build_method("eagle2", config, pipeline.tables)
         return form_of(method, pipeline.sampling, pipeline.grid)
 

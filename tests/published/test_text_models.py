@@ -117,7 +117,28 @@ def test_tar_is_drawn_without_guidance_unless_told_how(tmp_path: Path) -> None:
     guided.prepare(guided.encoder.of_ids(PROMPT[0].numpy()))
     assert guided.begin().probs.shape == (1, CODES)
     condition = guided.encoder.of_ids(PROMPT[0].numpy())
-    assert (condition.tokens - CODES)[1, condition.hidden[1] :].tolist() == [1, 42, 59]
+    assert (condition.tokens - CODES)[1, condition.hidden[1] :].tolist() == [1, 42, 51]
+
+
+def test_tar_is_drawn_as_tokens_without_a_codebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    save_qwen(tmp_path / "qwen")
+    export_checkpoint(
+        Request("tar-lm", tmp_path / "qwen", options=replace(OPTIONS, first_code=FIRST_CODE)), Path("out")
+    )
+    prompt = ",".join(map(str, PROMPT[0].tolist()))
+    asked = ["compare", prompt, "--models", "out", "--methods", "jacobi-lookup", "--temperature", "0", "--out", "drawn"]
+    drawn = CliRunner().invoke(underpaint, asked)
+    assert drawn.exit_code == 0, drawn.output
+    rows = json.loads(Path("drawn/compare.json").read_text())["rows"]
+    assert [row["identical_to_ar"] for row in rows] == [True, True]
+    for line, expected in (
+        (["generate", prompt, "--models", "out", "--out", "x.png"], "holds no picture decoder"),
+        (["compare", prompt, "--models", "out", "--methods", "gsd", "--out", "no"], "expected the model's codebook"),
+    ):
+        refused = CliRunner().invoke(underpaint, line)
+        assert refused.exit_code == 2
+        assert expected in refused.output
 
 
 def test_what_is_kept_of_a_prompt_is_recorded_and_checked(tmp_path: Path) -> None:
@@ -215,6 +236,7 @@ def test_methods_compare_on_a_chameleon_export(tmp_path: Path, options: LoadOpti
     export_checkpoint(drafter, tmp_path / "out")
     prompt, out = ",".join(str(int(each)) for each in PROMPT[0]), tmp_path / "drawn"
     common = ["compare", prompt, "--models", str(tmp_path / "out"), "--top-k", "0", "--temperature", "0"]
+    common += ["--preset", "tuned"]
     methods = ["--methods", "ar,eagle2,lantern,zipar", "--set", "lantern.k=0"]
     result = CliRunner().invoke(underpaint, [*common, *methods, "--out", str(out)])
     assert result.exit_code == 0, result.output

@@ -383,7 +383,7 @@ def test_commands_draw_compare_and_measure(models: Path, tmp_path: Path) -> None
     [
         (("a woolly foxx left of a pumpkin",), "unknown word 'foxx'; did you mean 'fox'"),
         (("a 3d fox, left",), "unknown word"),
-        ((TEXT, "--top-k", 49), "at most 48, the codes of this model"),
+        ((TEXT, "--top-k", 49), "has 48 codes, so at most 48 can be kept"),
         ((TEXT, "--resolution", 256), "resolution 256: the folder draws 64, 128"),
     ],
 )

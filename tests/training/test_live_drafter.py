@@ -29,11 +29,11 @@ from underpaint.training.live_drafter import (
 from underpaint.training.loop import LoopSettings
 
 SETTINGS = DrafterSettings(batch=4, passes=2, validated=4, validated_passes=2)
-LOOP = LoopSettings(steps=30, learning_rate=3e-3, warmup_steps=5, validate_every=30, log_every=10)
+LOOP = LoopSettings(steps=20, learning_rate=3e-3, warmup_steps=5, validate_every=20, log_every=10)
 DRAFTED = 40
 
 
-@pytest.fixture(scope="module", params=[("emu3", 1), ("janus", 1), ("emu3", 3), ("chameleon", 3)], ids=str)
+@pytest.fixture(scope="module", params=[("chameleon", 1), ("janus", 1), ("emu3", 3)], ids=str)
 def trained(request, tmp_path_factory):
     """A live target, pictures that it drew, and the folder of a drafter that was trained on them."""
     torch.set_num_threads(1)
@@ -92,7 +92,7 @@ def test_drafting_reads_what_training_read(trained):
     fast = accelerate(
         trained.tiny.model, "eagle2", family=trained.name, grid=grid_of(trained.name), drafter=trained.out
     )
-    drafter, target = fast.pipeline._drafter, fast.pipeline.high
+    drafter, target = fast.pipeline.loaded_drafter, fast.pipeline.high
     sampling = live.sampling
     condition = fast.condition(trained.tiny.prompt)
     fast.pipeline.target(condition, sampling)

@@ -10,11 +10,10 @@ from typing import NamedTuple
 from torch import Tensor
 
 from underpaint.algos.protocols import Grid
-from underpaint.runtime.device.kernels.excess import DRAWN, draw_excess
 from underpaint.runtime.device.kernels.fronts import FrontPass
 from underpaint.runtime.device.kernels.layout import Progress
-from underpaint.runtime.device.kernels.row_maths import draw, flip
-from underpaint.runtime.device.kernels.walk import TILE, Verdicts, takes_part
+from underpaint.runtime.device.kernels.row_maths import DRAWN, copy_row, draw, draw_excess, flip
+from underpaint.runtime.device.kernels.walk import Verdicts, takes_part, tile
 from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
 
 
@@ -161,7 +160,6 @@ def settle_adaptive_kernel(
         return
     if takes_part(status, finite, taken, image, rows, ROWS) == 0:
         return
-    none = tl.full((2,), -1, tl.int64)
     row = probs + (image * N + place).to(tl.int64) * V
     offer = stale + image.to(tl.int64) * V
     opening = cell % W == 0
@@ -178,7 +176,7 @@ def settle_adaptive_kernel(
                 kept = (lacking == 0) | (redrawn == V)  # of V: the distributions differ by rounding alone
                 token = tl.where(redrawn < V, redrawn, token)
     else:
-        token = draw(row, V, tl.load(uniforms + image * T + place), none, BLOCK)
+        token = draw(row, V, tl.load(uniforms + image * T + place), BLOCK)
         kept = (opening & (lacking > 0)) == 0
     tl.debug_barrier()  # all have read what is held before any writes
     if token == V:
@@ -195,9 +193,7 @@ def settle_adaptive_kernel(
         tl.store(held + image, token)
         tl.store(lacked + image, lacking)
         if lacking != before:
-            for start in range(0, V, BLOCK):
-                code = start + tl.arange(0, BLOCK)
-                tl.store(offer + code, tl.load(row + code, code < V, other=0.0), code < V)
+            copy_row(row, offer, V, BLOCK)
 
 
 def settle_adaptive(
@@ -239,6 +235,6 @@ def settle_adaptive(
         width,
         verdicts.finite.shape[1],
         ROWS=next_power_of_2(verdicts.finite.shape[1]),
-        BLOCK=min(TILE, next_power_of_2(vocab_size)),
+        BLOCK=tile(vocab_size),
         warps=8,
     )

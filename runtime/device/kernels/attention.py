@@ -21,6 +21,24 @@ class Filled(NamedTuple):
 
 
 @kernel
+def attended(q, keys, values, at, here, sees, scale, best, total, mixed):
+    """One tile of an online softmax: the largest score, the sum of weights and the mixed values so far.
+
+    at, here: where a tile's numbers [S, D] lie, and which are there. sees [T, S]: which positions a query sees.
+    """
+    k = tl.load(keys + at, here, other=0.0)
+    v = tl.load(values + at, here, other=0.0)
+    scores = tl.where(sees, tl.dot(q, tl.trans(k), input_precision="ieee") * scale, float("-inf"))
+    most = tl.maximum(best, tl.max(scores, axis=1))
+    safe = tl.where(most > float("-inf"), most, 0.0)
+    share = tl.exp(scores - safe[:, None])
+    shrink = tl.exp(best - safe)
+    total = total * shrink + tl.sum(share, axis=1)
+    mixed = mixed * shrink[:, None] + tl.dot(share.to(v.dtype), v, input_precision="ieee")
+    return most, total, mixed
+
+
+@kernel
 def attention_kernel(
     query,
     cache,
@@ -71,39 +89,19 @@ def attention_kernel(
             there = tl.load(filled + image * S + place, place < length, other=0) == 1
             here = here & there[:, None]  # what an earlier batch left may be NaN, and no weight of 0 takes that away
         at = (line * S + place[:, None]) * D + depth[None, :]
-        k = tl.load(cache + at, here, other=0.0)
-        v = tl.load(cache + values + at, here, other=0.0)
-        scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
-        scores = tl.where(place[None, :] < length, scores, float("-inf"))
+        sees = (place[None, :] < length) & (turn[:, None] < TBLOCK)
         if SPARSE:
-            scores = tl.where(there[None, :] & (place[None, :] < bound[:, None]), scores, float("-inf"))
-        most = tl.maximum(best, tl.max(scores, axis=1))
-        safe = most
-        if SPARSE:
-            safe = tl.where(most > float("-inf"), most, 0.0)
-        share = tl.exp(scores - safe[:, None])
-        shrink = tl.exp(best - safe)
-        total = total * shrink + tl.sum(share, axis=1)
-        mixed = mixed * shrink[:, None] + tl.dot(share.to(v.dtype), v, input_precision="ieee")
-        best = most
+            sees = sees & there[None, :] & (place[None, :] < bound[:, None])
+        best, total, mixed = attended(q, cache, cache + values, at, here, sees, scale, best, total, mixed)
     values = (line * 0 + rows) * kv_heads * M * D
     for start in range(0, M, MBLOCK):
         place = start + tl.arange(0, MBLOCK)
         here = (place[:, None] < M) & inner[None, :]
         at = (line * M + place[:, None]) * D + depth[None, :]
-        k = tl.load(slots + at, here, other=0.0)
-        v = tl.load(slots + values + at, here, other=0.0)
-        scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
         seen = tl.load(masks + (image * T + turn) * WORDS + start // 64, turn < T, other=1)  # a tile lies in one word
         sees = ((seen[:, None] >> (place % 64)[None, :].to(tl.int64)) & 1) == 1
-        scores = tl.where(sees & (place[None, :] < M), scores, float("-inf"))
-        most = tl.maximum(best, tl.max(scores, axis=1))
-        safe = tl.where(most > float("-inf"), most, 0.0)
-        share = tl.exp(scores - safe[:, None])
-        shrink = tl.exp(best - safe)
-        total = total * shrink + tl.sum(share, axis=1)
-        mixed = mixed * shrink[:, None] + tl.dot(share.to(v.dtype), v, input_precision="ieee")
-        best = most
+        sees = sees & (place[None, :] < M)
+        best, total, mixed = attended(q, slots, slots + values, at, here, sees, scale, best, total, mixed)
     done = mixed / tl.where(total > 0.0, total, 1.0)[:, None]
     tl.store(out + ((row * T + turn[:, None]).to(tl.int64) * heads + head) * D + depth[None, :], done, asks)
 

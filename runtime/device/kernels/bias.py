@@ -86,5 +86,5 @@ def bias(
         float(MASKED_SCORE),
         SPARSE=filled is not None,
         WORDS=masks.shape[2],
-        BLOCK=min(TILE, next_power_of_2(max(16, size))),
+        BLOCK=min(1024, next_power_of_2(max(16, size))),
     )

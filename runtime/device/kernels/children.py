@@ -2,8 +2,9 @@
 
 from torch import Tensor
 
-from underpaint.runtime.device.kernels.row_maths import draw
+from underpaint.runtime.device.kernels.row_maths import draw_several
 from underpaint.runtime.device.kernels.static_shapes import LevelRows, ShapeLevel, lay_rows
+from underpaint.runtime.device.kernels.walk import tile
 from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
 
 TILE = 2048
@@ -36,7 +37,7 @@ def best_of_tiles(tops, rows, held, C: tl.constexpr, ROWS: tl.constexpr, COLUMNS
     inside = (row[:, None] < rows) & (lane[None, :] < held)
     packed = tl.load(tops + row[:, None] * held + lane[None, :], inside, other=-1, cache_modifier=".cg")
     best = tl.full((ROWS, COLUMNS), -1, tl.int64)
-    for turn in range(C):
+    for turn in range(C):  # trips: tops.shape[-1]
         top = tl.max(packed, axis=1)
         best = tl.where(column[None, :] == turn, top[:, None], best)
         packed = tl.where(packed == top[:, None], -1, packed)
@@ -102,15 +103,11 @@ def draw_children_kernel(
     place = first + tl.sum(tl.where(lane < row, want, 0), axis=0)
     count = tl.sum(tl.where(lane == row, have, 0), axis=0)
     line = probs + image.to(tl.int64) * probs_stride + row.to(tl.int64) * V
-    gone = tl.full((MOST,), -1, tl.int64)
     turns = tl.arange(0, MOST)
     here = tl.sum(tl.where(lane == row, want, 0), axis=0)
     tl.store(exists + image * nodes + place + turns, (turns < count).to(tl.int64), turns < here)
-    for turn in range(0, count):  # trips: MOST
-        uniform = tl.load(uniforms + image * roles * nodes + number + turn)
-        token = draw(line, V, uniform, gone, BLOCK)
-        gone = tl.where(turns == turn, token, gone)
-        tl.store(tokens + image * nodes + place + turn, token)
+    found = draw_several(line, V, uniforms + image * roles * nodes + number, count, MOST, BLOCK)
+    tl.store(tokens + image * nodes + place + turns, found, turns < count)
 
 
 def draw_children(
@@ -151,7 +148,7 @@ def draw_children(
         ROWS=next_power_of_2(rows),
         MOST=next_power_of_2(most),
         FIRST=next_power_of_2(level.before),
-        BLOCK=min(1024, next_power_of_2(vocab_size)),
+        BLOCK=tile(vocab_size),
         warps=8,
     )
 

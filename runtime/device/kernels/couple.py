@@ -37,10 +37,9 @@ def race(row, total, noise, V, BLOCK: tl.constexpr):
 @kernel
 def coupled(row, stale, held, own, rest, U, V, BLOCK: tl.constexpr):
     """A draft (int64) from the weights `row` that is `held`, drawn from the weights `stale`, as often as can be."""
-    none = tl.full((2,), -1, tl.int64)
     token = held
-    total = row_sum(row, V, none, BLOCK)
-    offered = row_sum(stale, V, none, BLOCK)
+    total = row_sum(row, V, BLOCK)
+    offered = row_sum(stale, V, BLOCK)
     now = tl.load(row + held).to(tl.float64) / total
     before = tl.load(stale + held).to(tl.float64) / offered
     if flip(tl.load(own + U), now, before) == 0:
@@ -54,7 +53,7 @@ def coupled(row, stale, held, own, rest, U, V, BLOCK: tl.constexpr):
             excess_mass += tl.sum(here, axis=0)
         tl.debug_barrier()
         if excess_mass > 0.0:  # else only rounding tells the distributions apart
-            token = draw(rest, V, tl.load(own), none, BLOCK)
+            token = draw(rest, V, tl.load(own), BLOCK)
     return token
 
 
@@ -65,14 +64,13 @@ def redrawn(row, stale, held, is_held, own, noise, rest, U, V, KIND: tl.constexp
     held: the token that stood there, drawn from the weights `stale`; is_held: whether one did. own: the cell's
     uniforms, U apart by role; rest [V] float64: scratch.
     """
-    none = tl.full((2,), -1, tl.int64)
     token = held
     if KIND == GUMBEL:
-        token = race(row, row_sum(row, V, none, BLOCK), noise, V, BLOCK)
+        token = race(row, row_sum(row, V, BLOCK), noise, V, BLOCK)
     elif is_held & (KIND == MAXIMAL):
         token = coupled(row, stale, held, own, rest, U, V, BLOCK)
     else:
-        token = draw(row, V, tl.load(own), none, BLOCK)
+        token = draw(row, V, tl.load(own), BLOCK)
     return token
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from underpaint.algos.protocols import Grid
 from underpaint.runtime.device.kernels.layout import Progress
 from underpaint.runtime.device.kernels.row_maths import draw, row_argmax
-from underpaint.runtime.device.kernels.walk import TILE, Verdicts, takes_part
+from underpaint.runtime.device.kernels.walk import Verdicts, takes_part, tile
 from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
 
 
@@ -133,12 +133,11 @@ def settle_kernel(
         return
     if cell < 0:
         return
-    none = tl.full((2,), -1, tl.int64)
     row = probs + (image * T + place).to(tl.int64) * V
     if GREEDY:
         _, token = row_argmax(row, V, BLOCK)
     else:
-        token = draw(row, V, tl.load(uniforms + image * T + place), none, BLOCK)
+        token = draw(row, V, tl.load(uniforms + image * T + place), BLOCK)
     if token < V:
         tl.store(decided + image * most + cell, token)
     else:
@@ -170,7 +169,7 @@ def settle(
         verdicts.finite.shape[1],
         GREEDY=greedy,
         ROWS=next_power_of_2(verdicts.finite.shape[1]),
-        BLOCK=min(TILE, next_power_of_2(vocab_size)),
+        BLOCK=tile(vocab_size),
         warps=8,
     )
 

@@ -93,22 +93,36 @@ def grow_level_kernel(
     tl.store(candidates.parents + base + place, number[:, None] + tl.zeros_like(place), inside)
     if LAST == 0:
         following = here + batch * W
-        for turn in range(W):
-            most = tl.max(tl.max(found, axis=1), axis=0)
-            at = tl.min(tl.min(tl.where(found == most, place, W * C), axis=1), axis=0)
-            goes = (most > 0.0) & (turn < width)
-            parent = tl.where(goes, at // C, 0)
-            chosen = tl.sum(tl.sum(tl.where(place == at, token, 0), axis=1), axis=0)
-            tl.store(front.tokens + following + turn, tl.where(goes, chosen, 0))
-            tl.store(front.scores + following + turn, tl.where(goes, most, 0.0))
-            tl.store(front.candidates + following + turn, level * W * C + at.to(tl.int64))
-            tl.store(front.parents + following + turn, parent.to(tl.int64))
-            own = level * W + turn
-            for word in tl.static_range(WORDS):
-                seen = tl.load(front.masks + (here + parent) * WORDS + word)
-                bit = tl.where(own // 64 == word, tl.full((), 1, tl.int64) << (own % 64), 0)
-                tl.store(front.masks + (following + turn) * WORDS + word, tl.where(level > 0, seen, 0) | bit)
-            found = tl.where(place == at, -1.0, found)
+        # Every candidate counts those better than itself (ties: the one found first), and puts itself in that row.
+        flat: tl.constexpr = ROWS * COLUMNS
+        score = tl.reshape(tl.where(inside, found, -1.0), (flat,))
+        order = tl.reshape(place, (flat,))
+        rank = tl.zeros((flat,), tl.int32)
+        tl.debug_barrier()
+        for start in range(0, W * C, 16):
+            other = start + tl.arange(0, 16)
+            theirs = tl.load(candidates.scores + base + other, other < W * C, other=-1.0)
+            ties = (theirs[None, :] == score[:, None]) & (other[None, :] < order[:, None])
+            rank += tl.sum(((theirs[None, :] > score[:, None]) | ties).to(tl.int32), axis=1)
+        goes = (score > 0.0) & (rank < tl.minimum(width, W))
+        turn = tl.arange(0, ROWS)
+        behind = turn < W
+        tl.store(front.scores + following + turn, tl.zeros((ROWS,), tl.float64), behind)
+        tl.store(front.tokens + following + turn, tl.zeros((ROWS,), tl.int64), behind)
+        tl.store(front.parents + following + turn, tl.zeros((ROWS,), tl.int64), behind)
+        tl.debug_barrier()
+        own_row = following + rank
+        tl.store(front.scores + own_row, score, goes)
+        tl.store(front.tokens + own_row, tl.reshape(token, (flat,)), goes)
+        tl.store(front.candidates + own_row, level * W * C + order.to(tl.int64), goes)
+        tl.store(front.parents + own_row, (order // C).to(tl.int64), goes)
+        tl.debug_barrier()
+        parent = tl.load(front.parents + following + turn, behind, other=0)
+        own = level * W + turn.to(tl.int64)
+        for word in tl.static_range(WORDS):
+            seen = tl.load(front.masks + (here + parent) * WORDS + word, behind, other=0)
+            bit = tl.where(own // 64 == word, tl.full((ROWS,), 1, tl.int64) << (own % 64), 0)
+            tl.store(front.masks + (following + turn) * WORDS + word, tl.where(level > 0, seen, 0) | bit, behind)
 
 
 def grow_level(

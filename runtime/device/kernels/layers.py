@@ -1,46 +1,46 @@
-"""What a decoder layer does between its matrix products, each in one kernel: norm, rotation, gate.
+"""What a decoder layer does around its attention: norms, the products behind them, rotation, the gate.
 
 The meaning is `models.layers`: RMSNorm in float32, pairs half a head apart turned in float32, SwiGLU.
 """
+
+from typing import NamedTuple
 
 from torch import Tensor
 
 from underpaint.models.layers import QK_NORM_EPS
 from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
 
+PLAIN = tl.constexpr(0)
+GATE = tl.constexpr(1)
+HEADS = tl.constexpr(2)
+"""What becomes of a product: it is stored, gated by its own first half, or made queries, keys and values."""
+
 
 @kernel
-def add_norm_kernel(hidden, added, weight, out, D, eps, ADDS: tl.constexpr, BLOCK: tl.constexpr) -> None:
+def normalise_kernel(hidden, weight, out, D, eps, BLOCK: tl.constexpr) -> None:
     """One program a position."""
     line = tl.program_id(0).to(tl.int64)
     place = tl.arange(0, BLOCK)
     inside = place < D
     values = tl.load(hidden + line * D + place, inside, other=0.0)
-    if ADDS:
-        values += tl.load(added + line * D + place, inside, other=0.0)
-        tl.store(hidden + line * D + place, values, inside)
     wide = values.to(tl.float32)
-    mean = tl.sum(wide * wide, axis=0) / D
-    normed = (wide * tl.rsqrt(mean + eps)).to(values.dtype)
+    normed = (wide * tl.rsqrt(tl.sum(wide * wide, axis=0) / D + eps)).to(values.dtype)
     tl.store(out + line * D + place, normed * tl.load(weight + place, inside, other=0.0), inside)
 
 
-def add_norm(hidden: Tensor, added: Tensor | None, weight: Tensor, out: Tensor, eps: float) -> None:
-    """hidden += added, in place, and out = RMSNorm(hidden) * weight; hidden, added and out are [R, T, F]."""
+def normalise(hidden: Tensor, weight: Tensor, out: Tensor, eps: float) -> None:
+    """out = RMSNorm(hidden) * weight; hidden and out are [R, T, F]."""
     width = hidden.shape[2]
     assert hidden.is_contiguous()
-    assert out.is_contiguous()
     launch(
-        add_norm_kernel,
+        normalise_kernel,
         (hidden.shape[0] * hidden.shape[1],),
-        hidden.numel() * hidden.element_size() * (2 if added is None else 4),
+        hidden.numel() * hidden.element_size() * 2,
         hidden,
-        hidden if added is None else added,
         weight,
         out,
         width,
         eps,
-        ADDS=added is not None,
         BLOCK=next_power_of_2(width),
         warps=4 if width <= 2048 else 8,
     )
@@ -57,132 +57,189 @@ def normalised_heads(low, high, inside, half, EPS: tl.constexpr):
     return low * deviation, high * deviation
 
 
-@kernel
-def turn_kernel(
-    qkv,
-    table,
-    scales,
-    positions,
-    query,
-    slots,
-    T,
-    M,
-    first,
-    batch,
-    rows,
-    places,
-    H: tl.constexpr,
-    K: tl.constexpr,
-    D: tl.constexpr,
-    TURNS: tl.constexpr,
-    NORMS: tl.constexpr,
-    EPS: tl.constexpr,
-    HBLOCK: tl.constexpr,
-    BLOCK: tl.constexpr,
-) -> None:
-    """One program a (position, row): queries turned into place, keys and values into the slots."""
-    turn, row = tl.program_id(0), tl.program_id(1)
-    half: tl.constexpr = D // 2
-    head = tl.arange(0, HBLOCK)[:, None]
-    pair = tl.arange(0, BLOCK)[None, :]
-    at = head * D + pair
-    source = (row * T + turn).to(tl.int64) * (H + 2 * K) * D + at
-    asked = ((row * H + head) * T + turn).to(tl.int64) * D + pair
-    kept = ((row * K + head) * M + first + turn).to(tl.int64) * D + pair
-    shared = (head < K) & (pair < half)
-    for kind in tl.static_range(2):
-        heads = H + kind * (K - H)
-        inside = (head < heads) & (pair < half)
-        low = tl.load(qkv + source, inside, other=0.0).to(tl.float32)
-        high = tl.load(qkv + source + half, inside, other=0.0).to(tl.float32)
-        if NORMS:
-            low, high = normalised_heads(low, high, inside, half, EPS)
-            scale = scales + 2 * kind * H * D + at
-            shift = scale + heads * D
-            low = low * tl.load(scale, inside, other=0.0) + tl.load(shift, inside, other=0.0)
-            high = high * tl.load(scale + half, inside, other=0.0) + tl.load(shift + half, inside, other=0.0)
-        if TURNS:
-            cell = tl.load(positions + (row % batch) * T + turn)
-            place = tl.where(cell < 0, cell + places, cell)
-            cosine = tl.load(table + 2 * place * half + pair, pair < half, other=0.0)
-            sine = tl.load(table + (2 * place + 1) * half + pair, pair < half, other=0.0)
-            low, high = low * cosine - high * sine, high * cosine + low * sine
-        if kind == 0:
-            tl.store(query + asked, low, inside)
-            tl.store(query + asked + half, high, inside)
-        else:
-            tl.store(slots + kept, low, inside)
-            tl.store(slots + kept + half, high, inside)
-        source += heads * D
-    kept += (row.to(tl.int64) * 0 + rows) * K * M * D
-    tl.store(slots + kept, tl.load(qkv + source, shared, other=0.0), shared)
-    tl.store(slots + kept + half, tl.load(qkv + source + half, shared, other=0.0), shared)
+class Heads(NamedTuple):
+    """Where queries, keys and values go that a product makes, and what is done to them; see `forwards.Turns`.
 
-
-def turn(
-    qkv: Tensor,
-    table: Tensor | None,
-    scales: Tensor | None,
-    positions: Tensor,
-    query: Tensor,
-    slots: Tensor,
-    first: int,
-) -> None:
-    """Normalise and turn queries and keys of qkv [R, T, (H + 2 K) D] at positions [B, T]; see `forwards.Turns`.
-
-    query [R, H, T, D] is filled, and slots [2, R, K, M, D] from slot `first` on.
+    query [R, H, T, D]; slots [2, R, K, M, D], from slot `first` on; positions [B, T] int64. table and scales stand for
+    none where the launch says so. places: of the table.
     """
-    rows, heads, count, width = query.shape
-    launch(
-        turn_kernel,
-        (count, rows),
-        2 * qkv.numel() * qkv.element_size(),
-        qkv,
-        qkv if table is None else table,
-        qkv if scales is None else scales,
-        positions,
-        query,
-        slots,
-        count,
-        slots.shape[3],
-        first,
-        positions.shape[0],
-        rows,
-        0 if table is None else table.shape[0],
-        H=heads,
-        K=slots.shape[2],
-        D=width,
-        TURNS=table is not None,
-        NORMS=scales is not None,
-        EPS=QK_NORM_EPS,
-        HBLOCK=next_power_of_2(heads),
-        BLOCK=next_power_of_2(width // 2),
-        warps=8,
-    )
+
+    query: Tensor
+    slots: Tensor
+    table: Tensor
+    scales: Tensor
+    positions: Tensor
+    first: int
+    new: int
+    slot_count: int
+    rows: int
+    batch: int
+    places: int
+    heads: int
+    shared: int
+    half: int
 
 
 @kernel
-def gate_kernel(given, out, D, BLOCK: tl.constexpr) -> None:
-    """One program a (tile, position)."""
-    tile, line = tl.program_id(0), tl.program_id(1).to(tl.int64)
-    place = tile * BLOCK + tl.arange(0, BLOCK)
-    inside = place < D
-    gated = tl.load(given + line * 2 * D + place, inside, other=0.0).to(tl.float32)
-    passed = tl.load(given + line * 2 * D + D + place, inside, other=0.0)
-    made = (gated / (1.0 + tl.exp(-gated))).to(passed.dtype)
-    tl.store(out + line * D + place, made * passed, inside)
+def store_heads(to, low, high, head, line, lines, pair, TURNS: tl.constexpr, SCALES: tl.constexpr, EPS: tl.constexpr):
+    """Both halves [M, D / 2] of one head at positions `line`, normalised and turned, as a query or into the slots."""
+    half, T, H, K = to.half, to.new, to.heads, to.shared
+    kind = to.query.dtype.element_ty
+    inside = (line < lines)[:, None] & (pair < half)[None, :]
+    low, high = low.to(kind).to(tl.float32), high.to(kind).to(tl.float32)
+    row, turn = (line // T).to(tl.int64), line % T
+    if head < H + K:
+        if SCALES:
+            low, high = normalised_heads(low, high, inside, half, EPS)
+            own = tl.where(head < H, head, H + head)
+            scale = to.scales + own * 2 * half + pair
+            shift = scale + tl.where(head < H, H, K) * 2 * half
+            low = low * tl.load(scale, pair < half, other=0.0)[None, :]
+            low += tl.load(shift, pair < half, other=0.0)[None, :]
+            high = high * tl.load(scale + half, pair < half, other=0.0)[None, :]
+            high += tl.load(shift + half, pair < half, other=0.0)[None, :]
+        if TURNS:
+            cell = tl.load(to.positions + (row % to.batch) * T + turn, line < lines, other=0)
+            place = tl.where(cell < 0, cell + to.places, cell)
+            at = to.table + 2 * place[:, None] * half + pair[None, :]
+            cosine = tl.load(at, inside, other=0.0)
+            sine = tl.load(at + half, inside, other=0.0)
+            low, high = low * cosine - high * sine, high * cosine + low * sine
+    if head < H:
+        query = to.query + ((row * H + head) * T + turn)[:, None] * 2 * half + pair[None, :]
+        tl.store(query, low, inside)
+        tl.store(query + half, high, inside)
+    else:
+        plane = tl.where(head < H + K, head - H, to.rows * K + head - H - K)
+        slot = to.slots + ((row * K + plane) * to.slot_count + to.first + turn)[:, None] * 2 * half + pair[None, :]
+        tl.store(slot, low, inside)
+        tl.store(slot + half, high, inside)
 
 
-def gate(given: Tensor, out: Tensor) -> None:
-    """out [R, T, D] = silu(given[..., :D]) * given[..., D:], given [R, T, 2 D]."""
-    width = out.shape[2]
-    block = min(1024, next_power_of_2(width))
+@kernel
+def product_kernel(
+    hidden,
+    norm,
+    weight,
+    bias,
+    out,
+    to,
+    M,
+    N,
+    K,
+    eps,
+    NORMS: tl.constexpr,
+    BIASED: tl.constexpr,
+    KIND: tl.constexpr,
+    TURNS: tl.constexpr,
+    SCALES: tl.constexpr,
+    EPS: tl.constexpr,
+    MBLOCK: tl.constexpr,
+    NBLOCK: tl.constexpr,
+    KBLOCK: tl.constexpr,
+) -> None:
+    """One program a (tile of columns, tile of positions), which finds the norm of its positions first."""
+    column = tl.program_id(0) * NBLOCK + tl.arange(0, NBLOCK)
+    second = N  # where the other half's columns begin
+    if KIND == HEADS:
+        parts = tl.cdiv(to.half, NBLOCK)
+        head = tl.program_id(0) // parts
+        pair = tl.program_id(0) % parts * NBLOCK + tl.arange(0, NBLOCK)
+        column, second = head * 2 * to.half + pair, to.half
+    line = tl.program_id(1) * MBLOCK + tl.arange(0, MBLOCK)
+    lane = tl.arange(0, KBLOCK)
+    there, wanted = line[:, None] < M, column[None, :] < N
+    if KIND == HEADS:
+        wanted = (pair < to.half)[None, :]
+    given = hidden + line[:, None].to(tl.int64) * K
+    rows = weight + column[None, :].to(tl.int64) * K
+    share = tl.full((MBLOCK,), 1.0, tl.float32)
+    if NORMS:
+        squares = tl.zeros((MBLOCK, KBLOCK), tl.float32)
+        for start in range(0, K, KBLOCK):
+            place = start + lane
+            wide = tl.load(given + place[None, :], there & (place < K)[None, :], other=0.0).to(tl.float32)
+            squares += wide * wide
+        share = tl.rsqrt(tl.sum(squares, axis=1) / K + eps)
+    sums = tl.zeros((MBLOCK, NBLOCK), tl.float32)
+    passed = tl.zeros((MBLOCK, NBLOCK), tl.float32)
+    for start in range(0, K, KBLOCK):
+        place = start + lane
+        inside = place < K
+        here = tl.load(given + place[None, :], there & inside[None, :], other=0.0)
+        if NORMS:
+            scale = tl.load(norm + place, inside, other=0.0)
+            here = (here.to(tl.float32) * share[:, None]).to(here.dtype) * scale[None, :]
+        part = tl.load(rows + place[:, None], wanted & inside[:, None], other=0.0)
+        sums = tl.dot(here, part, sums, input_precision="ieee")
+        if KIND != PLAIN:
+            part = tl.load(rows + (second * K + place)[:, None], wanted & inside[:, None], other=0.0)
+            passed = tl.dot(here, part, passed, input_precision="ieee")
+    if BIASED:
+        sums += tl.load(bias + column[None, :], wanted, other=0.0).to(tl.float32)
+        if KIND != PLAIN:
+            passed += tl.load(bias + second + column[None, :], wanted, other=0.0).to(tl.float32)
+    if KIND == HEADS:
+        store_heads(to, sums, passed, head, line, M, pair, TURNS, SCALES, EPS)
+    else:
+        if KIND == GATE:
+            kind = out.dtype.element_ty
+            gate = sums.to(kind).to(tl.float32)
+            sums = ((gate / (1.0 + tl.exp(-gate))).to(kind) * passed.to(kind)).to(tl.float32)
+        tl.store(out + line[:, None].to(tl.int64) * N + column[None, :], sums, there & wanted)
+
+
+def product(
+    hidden: Tensor,
+    norm: tuple[Tensor, float] | None,
+    weight: Tensor,
+    bias: Tensor | None,
+    out: Tensor | Heads,
+    kind: int = PLAIN.value,
+    turns: bool = False,
+    scales: bool = False,
+) -> None:
+    """out [R, T, N] = RMSNorm(hidden) @ weight.T + bias, hidden [R, T, K] and weight [N, K]; norm: weight and epsilon.
+
+    kind: GATE for weight [2 N, K] and out = silu(the first half's product) * the other's. HEADS for queries, keys and
+    values, which go where `Heads` says; turns, scales: whether its table and its scales are there.
+    """
+    lines, width = hidden.shape[0] * hidden.shape[1], hidden.shape[2]
+    assert hidden.is_contiguous()
+    to = out if isinstance(out, Heads) else Heads(*(hidden,) * 5, *(1,) * 9)
+    made = hidden if isinstance(out, Heads) else out
+    columns = weight.shape[0] // (2 if kind == GATE.value else 1)
+    block = min(128, max(16, next_power_of_2(lines)))
+    # Many enough for all multiprocessors, and no smaller than that takes.
+    tile = (64 if columns >= 64 * 132 else 32) if lines > 16 else 16 if kind == GATE.value else 32
+    tiles = -(-columns // tile)
+    if kind == HEADS.value:
+        half = max(16, next_power_of_2(to.half))
+        tile = half if scales else min(half, tile if lines > 16 else 16)
+        tiles = columns // (2 * to.half) * -(-to.half // tile)
     launch(
-        gate_kernel,
-        (-(-width // block), out.shape[0] * out.shape[1]),
-        3 * out.numel() * out.element_size(),
-        given,
-        out,
+        product_kernel,
+        (tiles, -(-lines // block)),
+        weight.numel() * weight.element_size() + (hidden.numel() + lines * columns) * hidden.element_size(),
+        hidden,
+        hidden if norm is None else norm[0],
+        weight,
+        weight if bias is None else bias,
+        made,
+        to,
+        lines,
+        columns,
         width,
-        BLOCK=block,
+        0.0 if norm is None else norm[1],
+        NORMS=norm is not None,
+        BIASED=bias is not None,
+        KIND=kind,
+        TURNS=turns,
+        SCALES=scales,
+        EPS=QK_NORM_EPS,
+        MBLOCK=block,
+        NBLOCK=tile,
+        KBLOCK=min(32 if hidden.element_size() > 2 else 128 if lines <= 16 else 64, max(16, next_power_of_2(width))),
+        warps=8 if lines > 64 else 4,
+        stages=4,
     )

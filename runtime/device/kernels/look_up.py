@@ -7,8 +7,8 @@ drafted again.
 
 from underpaint.runtime.device.kernels.couple import redrawn
 from underpaint.runtime.device.kernels.layout import Lengths, Progress
-from underpaint.runtime.device.kernels.lookup_table import LookupBuffers, copied, last_between, newest_seen
-from underpaint.runtime.device.kernels.row_maths import row_sum
+from underpaint.runtime.device.kernels.lookup_table import LookupBuffers, last_between, newest_seen
+from underpaint.runtime.device.kernels.row_maths import copy_row, row_sum
 from underpaint.runtime.device.kernels.walk import BatchTree, Verdicts, tile
 from underpaint.runtime.device.kernels.window import WindowBuffers, end_of_drafts
 from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
@@ -17,8 +17,7 @@ from underpaint.runtime.device.language import kernel, launch, next_power_of_2, 
 @kernel
 def mixed(said, row, weight, out, V, BLOCK: tl.constexpr) -> None:
     """`weight` of the distribution behind `said` and the rest of that behind `row`, [V] each, in `out`."""
-    none = tl.full((2,), -1, tl.int64)
-    total, own = row_sum(said, V, none, BLOCK), row_sum(row, V, none, BLOCK)
+    total, own = row_sum(said, V, BLOCK), row_sum(row, V, BLOCK)
     for start in range(0, V, BLOCK):
         code = start + tl.arange(0, BLOCK)
         there = tl.load(said + code, code < V, other=0.0).to(tl.float64) / total
@@ -98,7 +97,7 @@ def look_up_kernel(
         looked = (entry >= 0) | (source >= 0)
         if looked:
             if entry >= 0:
-                copied(seen + (image.to(tl.int64) * W * W + entry) * V, out, V, BLOCK)
+                copy_row(seen + (image.to(tl.int64) * W * W + entry) * V, out, V, BLOCK)
             else:
                 said = kept + (image.to(tl.int64) * most + source) * V
                 mixed(said, row, tl.load(weights), out, V, BLOCK)

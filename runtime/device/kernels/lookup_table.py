@@ -12,6 +12,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from underpaint.runtime.device.kernels.layout import Progress
+from underpaint.runtime.device.kernels.row_maths import copy_row
 from underpaint.runtime.device.kernels.walk import BatchTree, Verdicts, tile
 from underpaint.runtime.device.kernels.window import end_of_drafts
 from underpaint.runtime.device.language import kernel, launch, tl
@@ -49,7 +50,7 @@ def last_between(decided, count, left, above, width, LEFT: tl.constexpr, ABOVE: 
     LEFT, ABOVE: whether that neighbour is asked for.
     """
     found = tl.full((), -1, tl.int64)
-    for start in range(0, count, _LANES):  # trips: most / 2 / _LANES
+    for start in range(0, count, _LANES):  # trips: most / 512
         cell = (start + tl.arange(0, _LANES)).to(tl.int64)
         fits = cell < count
         if LEFT:
@@ -68,21 +69,13 @@ def newest_seen(seen_cells, seen_lefts, cell, left, cycle, W):
     entries = W * W
     none = tl.full((), 1 << 62, tl.int64)
     best = none
-    for start in range(0, entries, _LANES):  # trips: W * W / _LANES
+    for start in range(0, entries, _LANES):  # trips: max(1, W * W / 256)
         entry = (start + tl.arange(0, _LANES)).to(tl.int64)
         fits = tl.load(seen_cells + entry, entry < entries, other=-1) == cell
         fits = fits & (tl.load(seen_lefts + entry, entry < entries, other=-1) == left)
         age = (cycle + W - entry // W) % W
         best = tl.minimum(best, tl.min(tl.where(fits, age * entries + entry, none), axis=0))
     return tl.where(best == none, -1, best % entries)
-
-
-@kernel
-def copied(row, out, V, BLOCK: tl.constexpr) -> None:
-    """`row` [V] in `out`, of whatever floating type that is."""
-    for start in range(0, V, BLOCK):
-        code = start + tl.arange(0, BLOCK)
-        tl.store(out + code, tl.load(row + code, code < V, other=0.0), code < V)
 
 
 @kernel
@@ -117,14 +110,14 @@ def keep_kernel(
     node = image * N + tl.load(nodes + image * (W + 1) + place)
     row = probs + node * V
     if (place < done) & (DECIDED == 1):
-        copied(row, kept + (image * most + cell) * V, V, BLOCK)
+        copy_row(row, kept + (image * most + cell) * V, V, BLOCK)
     if (place > 0) & (PASSES == 1):
         entry = (image * W + (tl.load(cycles + image) - 1) % W) * W + place - 1
         here = (place >= done) & (place < end_of_drafts(done, last, known, most, LAST))
         tl.store(seen_cells + entry, tl.where(here, cell, -1))
         tl.store(seen_lefts + entry, tl.load(tokens + node, here, other=-1))
         if here:
-            copied(row, seen + entry * V, V, BLOCK)
+            copy_row(row, seen + entry * V, V, BLOCK)
 
 
 def keep(

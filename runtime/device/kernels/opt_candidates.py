@@ -55,7 +55,7 @@ def store_promising(row, held, tile, above, floor, V, COUNT: tl.constexpr, LANES
         bits = given.to(tl.int32, bitcast=True).to(tl.int64)
         packed = tl.where(bits >= 0x00800000, (bits << 32) | (0x7FFFFFFF - place).to(tl.int64), -1)
         best = tl.max(packed, axis=0)
-        while (turn < COUNT) & (score_of(best, above) > floor):  # trips: COUNT
+        while (turn < COUNT) & (score_of(best, above) > floor):  # trips: C
             tl.store(held + turn, best)
             packed = tl.where(packed == best, -1, packed)
             best = tl.max(packed, axis=0)

@@ -1,60 +1,64 @@
-"""From logits to distributions: guidance, temperature, top-k with ties, top-p, softmax, as `algos.rows`."""
+"""From logits to distributions: guidance, temperature, top-k with ties, top-p, softmax, as `algos.rows`.
+
+A program holds its row in registers: one read and one write.
+"""
 
 from torch import Tensor
 
 from underpaint.algos.rows import SamplingParams
+from underpaint.runtime.device.kernels.row_maths import one_hot, row_argmax
+from underpaint.runtime.device.kernels.walk import tile
 from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
 
-_TILE = 512
-"""Numbers at a time. Sixteen thresholds are counted at once, so a tile is 8,192 comparisons."""
-
 
 @kernel
-def ordered(values):
-    """float32 as int64 in the same order; both zeros are one number."""
-    bits = tl.where(values == 0.0, 0.0, values).to(tl.int32, bitcast=True)
-    return tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits).to(tl.int64)
+def kth_largest(values, largest, K):
+    """A number that exactly the K largest of `values` [BLOCK], and those equal to the last of them, are not below.
 
-
-@kernel
-def threshold(row, V, K, BLOCK: tl.constexpr):
-    """The K-th largest number of `row` as `ordered` has it: four bits a pass, by counting above 16 thresholds."""
-    low = tl.full((), -0x80000000, tl.int64)
-    step = tl.full((), 1 << 28, tl.int64)
-    for _ in range(8):
-        edges = low + tl.arange(0, 16).to(tl.int64) * step
-        counts = tl.zeros((16,), tl.int32)
-        for start in range(0, V, BLOCK):
-            place = start + tl.arange(0, BLOCK)
-            keys = ordered(tl.load(row + place, place < V, other=0.0))
-            above = (keys[None, :] >= edges[:, None]) & (place < V)[None, :]
-            counts += tl.sum(above.to(tl.int32), axis=1)
-        reached = tl.sum((counts >= K).to(tl.int64), axis=0)  # the first edge is always reached
-        low += (reached - 1) * step
-        step = step // 16
+    Steps of growing width go down from the largest until K numbers are reached, then bisection narrows the last step,
+    until exactly K are reached or no float lies in between, as where numbers are equal. Of 1,200 normal rows none took
+    more than 24 steps and the average was below 16; rows of rounded numbers took 27.
+    """
+    low = largest
+    high = largest
+    held = tl.sum(tl.where(values >= low, 1.0, 0.0), axis=0)  # whole numbers; floats take fewer instructions
+    step = tl.full((), 4.0, tl.float32)
+    middle = low
+    while (held < K) | ((held > K) & (low < middle) & (middle < high)):  # trips: 18
+        reaching = held < K
+        high = tl.where(reaching, low, high)
+        further = tl.where(step < 1e37, largest - step, -3.4028234663852886e38)  # the least float32
+        trial = tl.where(reaching, tl.maximum(further, -3.4028234663852886e38), middle)
+        count = tl.sum(tl.where(values >= trial, 1.0, 0.0), axis=0)
+        enough = count >= K
+        low = tl.where(reaching | enough, trial, low)
+        held = tl.where(reaching | enough, count, held)
+        high = tl.where(reaching | enough, high, trial)
+        step = tl.where(step < 1e37, step, 1e37) * 4.0
+        middle = 0.5 * low + 0.5 * high
     return low
 
 
 @kernel
-def nucleus(row, V, wanted, BLOCK: tl.constexpr):
-    """The least probability of the smallest set of mass `wanted`, as `ordered` has it.
+def nucleus(probs, inside, wanted):
+    """Which of `probs` [BLOCK] are in the smallest set of mass `wanted`, ties by token; at least one.
 
     Masses are whole multiples of 2^-44, `wanted` among them, so their sum is the same in any order.
     """
     unit: tl.constexpr = 17592186044416.0
-    low = tl.full((), 0, tl.int64)
-    step = tl.full((), 1 << 28, tl.int64)
-    for _ in range(8):
-        edges = low + (tl.arange(0, 16).to(tl.int64) + 1) * step
-        masses = tl.zeros((16,), tl.int64)
-        for start in range(0, V, BLOCK):
-            place = start + tl.arange(0, BLOCK)
-            probs = tl.load(row + place, place < V, other=0.0)
-            whole = (probs.to(tl.float64) * unit).to(tl.int64)
-            masses += tl.sum(tl.where(ordered(probs)[None, :] >= edges[:, None], whole[None, :], 0), axis=1)
-        low += tl.sum((masses >= wanted).to(tl.int64), axis=0) * step
-        step = step // 16
-    return low
+    whole = (probs * unit).to(tl.int64)
+    bits = probs.to(tl.int32, bitcast=True)
+    floor = tl.full((), 0, tl.int32)
+    for bit in range(30, -1, -1):
+        trial = floor + (tl.full((), 1, tl.int32) << bit)
+        reached = tl.sum(tl.where(bits >= trial, whole, 0), axis=0)
+        floor = tl.where(reached >= wanted, trial, floor)
+    # Of the tokens at the floor, those of the smallest ids that are needed to reach the mass.
+    above = tl.sum(tl.where(bits > floor, whole, 0), axis=0)
+    level = inside & (bits == floor)
+    each = tl.maximum(tl.max(tl.where(level, whole, 0), axis=0), 1)
+    room = tl.maximum((wanted - above + each - 1) // each, 1)
+    return (bits > floor) | (level & (tl.cumsum(level.to(tl.int32), axis=0) <= room))
 
 
 @kernel
@@ -64,7 +68,6 @@ def probs_kernel(
     support,
     finite,
     counts,
-    V,
     row_stride,
     image_stride,
     out_stride,
@@ -74,6 +77,7 @@ def probs_kernel(
     temperature,
     K,
     wanted,
+    V: tl.constexpr,
     GUIDED: tl.constexpr,
     GREEDY: tl.constexpr,
     WARM: tl.constexpr,
@@ -81,97 +85,41 @@ def probs_kernel(
     NUCLEUS: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
-    """One program a (node, image). The row's guided logits are kept in `out` until its probabilities replace them."""
+    """One program a (node, image)."""
     node, image = tl.program_id(0), tl.program_id(1)
     if node >= tl.load(counts + image):
         return
     given = logits + image.to(tl.int64) * image_stride + node.to(tl.int64) * V
     row = out + image.to(tl.int64) * out_stride + node.to(tl.int64) * V
-    largest = tl.full((), float("-inf"), tl.float32)
-    first = tl.full((), 0, tl.int32)
-    sound = tl.full((), 1, tl.int32)
-    for start in range(0, V, BLOCK):
-        place = start + tl.arange(0, BLOCK)
-        inside = place < V
-        values = tl.load(given + place, inside, other=0.0)
-        if GUIDED:
-            without = tl.load(given + row_stride + place, inside, other=0.0)
-            values = without + guidance * (values - without)
-        number = tl.abs(values) < float("inf")
-        sound = tl.minimum(sound, tl.min(number.to(tl.int32), axis=0))
-        values = tl.where(number, values, 0.0)
-        tl.store(row + place, values, inside)
-        values = tl.where(inside, values, float("-inf"))
-        here = tl.max(values, axis=0)
-        first = tl.where(here > largest, tl.min(tl.where(values == here, place, V), axis=0), first)
-        largest = tl.maximum(largest, here)
-    told = finite + image * finite_stride + node
-    tl.store(told, tl.minimum(sound, tl.load(told)))  # a later level clears nothing
-    tl.debug_barrier()
-    total = tl.full((), 0.0, tl.float64)
-    held = tl.full((), 0, tl.int32)
+    place = tl.arange(0, BLOCK)
+    inside = place < V
+    values = tl.load(given + place, inside, other=0.0)
+    if GUIDED:
+        without = tl.load(given + row_stride + place, inside, other=0.0)
+        values = without + guidance * (values - without)
+    held = support + image * support_stride + node
+    if tl.max(tl.where(tl.abs(values) < float("inf"), 0, 1), axis=0) == 1:
+        tl.store(finite + image * finite_stride + node, 0)  # a later level clears nothing
+        tl.store(held, 0)
+        return
+    values = tl.where(inside, values, float("-inf"))
+    largest = tl.max(values, axis=0)
     if GREEDY:
-        for start in range(0, V, BLOCK):
-            place = start + tl.arange(0, BLOCK)
-            tl.store(row + place, (place == first).to(tl.float32), place < V)
-        held += 1
+        share = (place == tl.min(tl.where(values == largest, place, V), axis=0)).to(tl.float32)
     else:
-        floor = tl.full((), -0x80000000, tl.int64)
+        kept = inside
         if CUT:
-            floor = threshold(row, V, K, BLOCK)
-        for start in range(0, V, BLOCK):
-            place = start + tl.arange(0, BLOCK)
-            inside = place < V
-            values = tl.load(row + place, inside, other=0.0)
-            lowered = values - largest
-            if WARM:
-                lowered = tl.math.div_rn(lowered, temperature + tl.zeros_like(lowered))
-            masses = tl.where(inside & (ordered(values) >= floor), tl.exp(lowered), 0.0)
-            total += tl.sum(masses.to(tl.float64), axis=0)
-        for start in range(0, V, BLOCK):
-            place = start + tl.arange(0, BLOCK)
-            inside = place < V
-            values = tl.load(row + place, inside, other=0.0)
-            lowered = values - largest
-            if WARM:
-                lowered = tl.math.div_rn(lowered, temperature + tl.zeros_like(lowered))
-            masses = tl.where(inside & (ordered(values) >= floor), tl.exp(lowered), 0.0)
-            share = tl.math.div_rn(masses, total.to(tl.float32) + tl.zeros_like(masses))
-            held += tl.sum((share > 0.0).to(tl.int32), axis=0)
-            tl.store(row + place, share, inside)
+            kept = inside & (values >= kth_largest(values, largest, K))
+        lowered = values - largest
+        if WARM:
+            lowered = tl.math.div_rn(lowered, temperature + tl.zeros_like(lowered))
+        masses = tl.where(kept, tl.exp(lowered), 0.0)
+        share = masses * (1.0 / tl.sum(masses.to(tl.float64), axis=0)).to(tl.float32)
         if NUCLEUS:
-            tl.debug_barrier()
-            floor = nucleus(row, V, wanted, BLOCK)
-            # Of the tokens at the floor, those of the smallest ids that are needed to reach the mass.
-            unit: tl.constexpr = 17592186044416.0
-            above = tl.full((), 0, tl.int64)
-            each = tl.full((), 1, tl.int64)
-            for start in range(0, V, BLOCK):
-                place = start + tl.arange(0, BLOCK)
-                probs = tl.load(row + place, place < V, other=0.0)
-                whole = (probs.to(tl.float64) * unit).to(tl.int64)
-                above += tl.sum(tl.where(ordered(probs) > floor, whole, 0), axis=0)
-                each = tl.maximum(each, tl.max(tl.where(ordered(probs) == floor, whole, 0), axis=0))
-            room = tl.maximum((wanted - above + each - 1) // each, 1)
-            total = tl.full((), 0.0, tl.float64)
-            held = tl.full((), 0, tl.int32)
-            seen = tl.full((), 0, tl.int64)
-            for start in range(0, V, BLOCK):
-                place = start + tl.arange(0, BLOCK)
-                probs = tl.load(row + place, place < V, other=0.0)
-                level = ((ordered(probs) == floor) & (place < V)).to(tl.int64)
-                first = (level > 0) & (seen + tl.cumsum(level, axis=0) <= room)
-                seen += tl.sum(level, axis=0)
-                kept = tl.where((ordered(probs) > floor) | first, probs, 0.0)
-                total += tl.sum(kept.to(tl.float64), axis=0)
-                held += tl.sum((kept > 0.0).to(tl.int32), axis=0)
-                tl.store(row + place, kept, place < V)
-            tl.debug_barrier()
-            for start in range(0, V, BLOCK):
-                place = start + tl.arange(0, BLOCK)
-                kept = tl.load(row + place, place < V, other=0.0)
-                tl.store(row + place, tl.math.div_rn(kept, total.to(tl.float32) + tl.zeros_like(kept)), place < V)
-    tl.store(support + image * support_stride + node, held)
+            share = tl.where(nucleus(share, inside, wanted), share, 0.0)
+            share *= (1.0 / tl.sum(share.to(tl.float64), axis=0)).to(tl.float32)
+    tl.store(row + place, share, inside)
+    tl.store(held, tl.sum(tl.where(share > 0.0, 1.0, 0.0), axis=0).to(tl.int32))
 
 
 def probs(
@@ -200,7 +148,6 @@ def probs(
         support,
         finite,
         counts,
-        vocab_size,
         batch * nodes * vocab_size,
         nodes * vocab_size,
         out.stride(0),
@@ -210,11 +157,41 @@ def probs(
         float(sampler.temperature),
         sampler.top_k,
         max(1, int(sampler.kept_mass * 2**44)),
+        V=vocab_size,
         GUIDED=rows == 2,
         GREEDY=sampler.temperature == 0,
         WARM=sampler.temperature not in (0, 1),
         CUT=0 < sampler.top_k < vocab_size,
         NUCLEUS=sampler.top_p < 1,
-        BLOCK=min(_TILE, next_power_of_2(vocab_size)),
-        warps=8,
+        BLOCK=next_power_of_2(vocab_size),
+        warps=8 if vocab_size <= 16384 else 16,
+    )
+
+
+@kernel
+def likeliest_kernel(probs, out, counts, V, N, BLOCK: tl.constexpr) -> None:
+    """One program a (node, image)."""
+    node, image = tl.program_id(0), tl.program_id(1)
+    if node >= tl.load(counts + image):
+        return
+    row = (image * N + node).to(tl.int64) * V
+    _, token = row_argmax(probs + row, V, BLOCK)
+    one_hot(token, out + row, V, BLOCK)
+
+
+def likeliest(probs: Tensor, out: Tensor, counts: Tensor) -> None:
+    """Fill out [B, N, V] float32 from probs of its size: 1 at the likeliest token (ties: the lower).
+
+    counts [B] int64: rows of an image."""
+    batch, nodes, vocab_size = probs.shape
+    launch(
+        likeliest_kernel,
+        (nodes, batch),
+        2 * 4 * probs.numel(),
+        probs,
+        out,
+        counts,
+        vocab_size,
+        nodes,
+        BLOCK=tile(vocab_size),
     )

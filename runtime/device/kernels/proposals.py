@@ -1,6 +1,7 @@
 """What each sibling was proposed from, as `algos.accept.walk.proposal_distributions`."""
 
 from underpaint.algos.tree import Drawn
+from underpaint.runtime.device.kernels.row_maths import row_sum
 from underpaint.runtime.device.language import kernel, tl
 
 IID: tl.constexpr = tl.constexpr(0)
@@ -18,22 +19,19 @@ def kind_of(drawn: Drawn) -> int:
 @kernel
 def offer_others(offered, gone, V, BLOCK: tl.constexpr) -> None:
     """`offered` [V] float64 with the tokens `gone` [G] at 0 and sum 1 again; where that leaves 0, even on the rest."""
-    left = tl.full((), 0.0, tl.float64)
-    untried = tl.full((), 0.0, tl.float64)
-    for start in range(0, V, BLOCK):
-        place = start + tl.arange(0, BLOCK)
-        inside = place < V
-        fresh = (tl.sum((place[:, None] == gone[None, :]).to(tl.int32), axis=1) == 0) & inside
-        untried += tl.sum(fresh.to(tl.float64), axis=0)
-        left += tl.sum(tl.where(fresh, tl.load(offered + place, inside, other=0.0), 0.0), axis=0)
     tl.debug_barrier()
+    tl.store(offered + gone, tl.zeros_like(gone).to(tl.float64), gone >= 0)
+    tl.debug_barrier()
+    left = row_sum(offered, V, BLOCK)
+    untried = V - tl.sum((gone >= 0).to(tl.int32), axis=0)
+    share = tl.where(left > 0.0, 1.0 / tl.where(left > 0.0, left, 1.0), 0.0)
+    even = tl.where(left > 0.0, 0.0, 1.0 / tl.maximum(untried, 1).to(tl.float64))
     for start in range(0, V, BLOCK):
         place = start + tl.arange(0, BLOCK)
-        inside = place < V
-        fresh = (tl.sum((place[:, None] == gone[None, :]).to(tl.int32), axis=1) == 0) & inside
-        here = tl.load(offered + place, inside, other=0.0)
-        scaled = tl.where(left > 0.0, here / tl.where(left > 0.0, left, 1.0), 1.0 / tl.maximum(untried, 1.0))
-        tl.store(offered + place, tl.where(fresh, scaled, 0.0), inside)
+        here = tl.load(offered + place, place < V, other=0.0)
+        tl.store(offered + place, here * share + even, place < V)
+    tl.debug_barrier()
+    tl.store(offered + gone, tl.zeros_like(gone).to(tl.float64), gone >= 0)
 
 
 @kernel
@@ -52,6 +50,7 @@ def take_offer(rest, offered, token, weight, V, KIND: tl.constexpr, BLOCK: tl.co
         total += tl.sum(tl.maximum(weight * tl.load(rest + place, inside, other=0.0) - offer, 0.0), axis=0)
     tl.debug_barrier()
     if total > 0.0:
+        share = 1.0 / total
         for start in range(0, V, BLOCK):
             place = start + tl.arange(0, BLOCK)
             inside = place < V
@@ -59,6 +58,6 @@ def take_offer(rest, offered, token, weight, V, KIND: tl.constexpr, BLOCK: tl.co
             if KIND != POINTS:
                 offer = tl.load(offered + place, inside, other=0.0)
             here = tl.maximum(weight * tl.load(rest + place, inside, other=0.0) - offer, 0.0)
-            tl.store(rest + place, here / total, inside)
+            tl.store(rest + place, here * share, inside)
     tl.debug_barrier()
     return total

@@ -4,8 +4,8 @@ The reference is `algos.spatial.jacobi_window.HeldWindow.draft` and `algos.spati
 """
 
 from underpaint.runtime.device.kernels.layout import Lengths, Progress
-from underpaint.runtime.device.kernels.lookup_table import LookupBuffers, copied, last_between
-from underpaint.runtime.device.kernels.row_maths import draw
+from underpaint.runtime.device.kernels.lookup_table import LookupBuffers, last_between
+from underpaint.runtime.device.kernels.row_maths import copy_row, draw, one_hot
 from underpaint.runtime.device.kernels.walk import BatchTree, tile
 from underpaint.runtime.device.kernels.window import WindowBuffers
 from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
@@ -37,7 +37,6 @@ def refill_lookup_kernel(
     image = tl.program_id(0)
     wanted, filled = tl.load(levels + image), tl.load(held_counts + image)
     count, before = tl.load(cells + image), tl.load(roots + image)
-    none = tl.full((2,), -1, tl.int64)
     lane = tl.arange(0, LANES)
     known = tl.load(held + image * W + lane, lane < filled, other=0)
     if filled > 0:
@@ -60,12 +59,10 @@ def refill_lookup_kernel(
         token = tl.where((column == 0) & (over >= 0), above, before)
         if source >= 0:
             said = kept + (image.to(tl.int64) * most + source) * V
-            token = draw(said, V, tl.load(uniforms + (image * 3 + 2) * U + place), none, BLOCK)
-            copied(said, row, V, BLOCK)
+            token = draw(said, V, tl.load(uniforms + (image * 3 + 2) * U + place), BLOCK)
+            copy_row(said, row, V, BLOCK)
         else:
-            for start in range(0, V, BLOCK):
-                code = start + tl.arange(0, BLOCK)
-                tl.store(row + code, tl.where(code == token, 1.0, 0.0), code < V)
+            one_hot(token, row, V, BLOCK)
         known = tl.where(lane == place, token, known)
         before = token
     tl.store(counts + image, wanted + 1)

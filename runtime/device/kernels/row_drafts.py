@@ -10,9 +10,9 @@ from torch import Tensor
 
 from underpaint.algos.chance import Role
 from underpaint.algos.protocols import Grid
-from underpaint.runtime.device.kernels.excess import EVENLY, POINT
 from underpaint.runtime.device.kernels.fronts import FrontPass
 from underpaint.runtime.device.kernels.layout import Progress
+from underpaint.runtime.device.kernels.row_maths import EVENLY, POINT
 from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
 
 ROW_ROLES = (Role.REFILL, Role.ACCEPT, Role.RESIDUAL, Role.DRAFT)

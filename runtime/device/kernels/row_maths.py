@@ -1,27 +1,48 @@
 """What kernels do with one row [V] of weights: sum it, find its largest, draw from it.
 
-Every function loops over tiles of BLOCK numbers, so that no row has to fit into registers. `gone` [G] int64 names
-tokens that count as 0 (-1: none), so that a row can be drawn from again and again without being written to.
+Every function loops over tiles of BLOCK numbers; `walk.tile` takes the whole row in one tile where registers hold it.
 """
 
 from underpaint.runtime.device.language import kernel, tl
 
+EVENLY = tl.constexpr(0)
+POINT = tl.constexpr(1)
+DRAWN = tl.constexpr(2)
+NOTHING = tl.constexpr(3)
+"""What a token was offered from: all tokens evenly, itself alone, a row of weights; or no token was offered."""
+PARTS = tl.constexpr(64)
+"""Parts of a row, of a quarter of a tile each, at most."""
+UNIT = tl.constexpr(2.0**60)
+"""Whole numbers that a probability of 1 is counted as, see `whole`."""
+
 
 @kernel
-def weights_at(row, start, V, gone, BLOCK: tl.constexpr):
-    """The weights [BLOCK] float64 from `start` on; 0 past the row's end and at the tokens that are gone."""
-    place = start + tl.arange(0, BLOCK)
-    weights = tl.load(row + place, place < V, other=0.0).to(tl.float64)
-    hit = tl.sum((place[:, None] == gone[None, :]).to(tl.int32), axis=1)
-    return tl.where(hit > 0, 0.0, weights)
-
-
-@kernel
-def row_sum(row, V, gone, BLOCK: tl.constexpr):
+def row_sum(row, V, BLOCK: tl.constexpr):
     """The sum, float64."""
     total = tl.full((), 0.0, tl.float64)
     for start in range(0, V, BLOCK):
-        total += tl.sum(weights_at(row, start, V, gone, BLOCK), axis=0)
+        place = start + tl.arange(0, BLOCK)
+        total += tl.sum(tl.load(row + place, place < V, other=0.0).to(tl.float64), axis=0)
+    return total
+
+
+@kernel
+def whole(probs):
+    """Probabilities (float32) rounded down to whole multiples (int64) of 2^-60.
+
+    Sums and differences of them are exact in any order, so a row is summed once, and what is left of it without some
+    tokens is never below 0. A row of V probabilities loses less than V * 2^-60 of its mass.
+    """
+    return (probs * UNIT).to(tl.int64)
+
+
+@kernel
+def whole_sum(row, V, BLOCK: tl.constexpr):
+    """The sum of a row of probabilities as `whole` has them."""
+    total = tl.full((), 0, tl.int64)
+    for start in range(0, V, BLOCK):
+        place = start + tl.arange(0, BLOCK)
+        total += tl.sum(whole(tl.load(row + place, place < V, other=0.0)), axis=0)
     return total
 
 
@@ -32,11 +53,11 @@ def row_argmax(row, V, BLOCK: tl.constexpr):
     found = tl.full((), 0, tl.int64)
     for start in range(0, V, BLOCK):
         place = start + tl.arange(0, BLOCK)
-        weights = tl.load(row + place, place < V, other=-1.0).to(tl.float64)
+        weights = tl.load(row + place, place < V, other=-1.0)
         here = tl.max(weights, axis=0)
-        first = tl.min(tl.where(weights == here, place.to(tl.int64), V), axis=0)
+        first = tl.min(tl.where(weights == here, place, V), axis=0)
         found = tl.where(here > best, first, found)
-        best = tl.maximum(best, here)
+        best = tl.maximum(best, here.to(tl.float64))
     return best, found
 
 
@@ -48,31 +69,123 @@ def scale_for(largest):
 
 
 @kernel
-def draw(row, V, uniform, gone, BLOCK: tl.constexpr):
-    """The index (int64) that `uniform` falls on in the cumulated row, as `algos.chance.index_of`; V of an empty row.
+def offered(row, kind, token, V):
+    """The probability (float64) that `token` was offered with; row [V]: the weights, where there are any."""
+    drawn = tl.load(row + token, kind == DRAWN, other=0.0).to(tl.float64)
+    even = tl.full((), 1.0, tl.float64) / V
+    point = tl.full((), 1.0, tl.float64)
+    return tl.where(kind == EVENLY, even, tl.where(kind == POINT, point, drawn))
+
+
+@kernel
+def excess_at(target, row, kind, token, start, V, OFFERED: tl.constexpr, BLOCK: tl.constexpr):
+    """What the row `target` [V] has above the offer, [BLOCK] floating from `start` on; 0 past its end."""
+    place = start + tl.arange(0, BLOCK)
+    wanted = tl.load(target + place, place < V, other=0.0)
+    if OFFERED:
+        drawn = tl.load(row + place, place < tl.where(kind == DRAWN, V, 0), other=0.0).to(tl.float64)
+        even = tl.full((), 1.0, tl.float64) / V
+        point = (place == token).to(tl.float64)
+        offer = tl.where(kind == EVENLY, even, tl.where(kind == POINT, point, drawn))
+        wanted = tl.maximum(wanted.to(tl.float64) - offer, 0.0)
+    return wanted
+
+
+@kernel
+def part_masses(target, row, kind, token, V, OFFERED: tl.constexpr, BLOCK: tl.constexpr):
+    """A scale, and the masses (int64) of the row's parts [PARTS], `part_of(BLOCK)` tokens each.
 
     Weights are rounded down to whole multiples of 2^-44 of the largest one's power of two and summed as integers, so
     the sum is the same in whatever order a reduction takes it, and a weight of 0 is never drawn.
     """
     largest = tl.full((), 0.0, tl.float64)
     for start in range(0, V, BLOCK):
-        largest = tl.maximum(largest, tl.max(weights_at(row, start, V, gone, BLOCK), axis=0))
+        here = tl.max(excess_at(target, row, kind, token, start, V, OFFERED, BLOCK), axis=0)
+        largest = tl.maximum(largest, here.to(tl.float64))
     scale = scale_for(largest)
-    total = tl.full((), 0, tl.int64)
-    for start in range(0, V, BLOCK):
-        total += tl.sum((weights_at(row, start, V, gone, BLOCK) * scale).to(tl.int64), axis=0)
+    PART: tl.constexpr = max(BLOCK // 4, 1)
+    lane = tl.arange(0, PARTS)
+    sums = tl.zeros((PARTS,), tl.int64)
+    for turn in range(0, tl.cdiv(V, PART)):  # trips: 4 * V / BLOCK
+        here = excess_at(target, row, kind, token, turn * PART, V, OFFERED, PART)
+        sums = tl.where(lane == turn, tl.sum((here.to(tl.float64) * scale).to(tl.int64), axis=0), sums)
+    return scale, sums
+
+
+@kernel
+def place_of(target, row, kind, token, V, uniform, scale, sums, OFFERED: tl.constexpr, BLOCK: tl.constexpr):
+    """The index (int64) that `uniform` falls on in the cumulated masses of `part_masses`; V where there are none."""
+    PART: tl.constexpr = max(BLOCK // 4, 1)
     # floor(uniform * total): the upper half of a product of 64-bit words.
-    whole = (uniform * 9007199254740992.0).to(tl.int64).to(tl.uint64) << 11
-    target = tl.umulhi(whole, total.to(tl.uint64)).to(tl.int64)
-    before = tl.full((), 0, tl.int64)
-    found = tl.full((), 0, tl.int64)
-    for start in range(0, V, BLOCK):
-        masses = (weights_at(row, start, V, gone, BLOCK) * scale).to(tl.int64)
-        inside = start + tl.arange(0, BLOCK) < V
-        below = (before + tl.cumsum(masses, axis=0) <= target) & inside
-        found += tl.sum(below.to(tl.int64), axis=0)
-        before += tl.sum(masses, axis=0)
-    return found
+    bits = (uniform * 9007199254740992.0).to(tl.int64).to(tl.uint64) << 11
+    total = tl.sum(sums, axis=0)
+    goal = tl.umulhi(bits, total.to(tl.uint64)).to(tl.int64)
+    ends = tl.cumsum(sums, axis=0)
+    part = tl.sum((ends <= goal).to(tl.int32), axis=0)
+    before = tl.max(tl.where(ends <= goal, ends, 0), axis=0)
+    here = excess_at(target, row, kind, token, part * PART, V, OFFERED, PART)
+    below = before + tl.cumsum((here.to(tl.float64) * scale).to(tl.int64), axis=0) <= goal
+    return tl.where(total > 0, part * PART + tl.sum(below.to(tl.int32), axis=0), V).to(tl.int64)
+
+
+@kernel
+def draw_excess(target, row, kind, token, V, uniform, BLOCK: tl.constexpr, OFFERED: tl.constexpr = True):
+    """The index (int64) that `uniform` falls on in the cumulated excess, as `algos.chance.index_of`; V if that is 0."""
+    scale, sums = part_masses(target, row, kind, token, V, OFFERED, BLOCK)
+    return place_of(target, row, kind, token, V, uniform, scale, sums, OFFERED, BLOCK)
+
+
+@kernel
+def draw(row, V, uniform, BLOCK: tl.constexpr):
+    """The index (int64) that `uniform` falls on in the cumulated row, as `draw_excess` where nothing is offered."""
+    return draw_excess(row, row, NOTHING, 0, V, uniform, BLOCK, False)
+
+
+@kernel
+def draw_several(row, V, uniforms, count, MOST: tl.constexpr, BLOCK: tl.constexpr):
+    """[MOST] int64: `count` tokens drawn one after another from what is left of the row; -1 behind them.
+
+    uniforms: one each. The row is summed once and a drawn token's mass is taken out; where less than a sixteenth is
+    left, the rest is summed again at a scale of its own. The row is as before once all are drawn.
+    """
+    turns = tl.arange(0, MOST)
+    gone = tl.full((MOST,), -1, tl.int64)
+    weights = tl.zeros((MOST,), row.dtype.element_ty)
+    lane = tl.arange(0, PARTS)
+    scale, sums = part_masses(row, row, NOTHING, 0, V, False, BLOCK)
+    first = tl.sum(sums, axis=0)
+    for turn in range(0, count):  # trips: MOST
+        if (tl.sum(sums, axis=0) <= first >> 4) & (first > 0):
+            scale, sums = part_masses(row, row, NOTHING, 0, V, False, BLOCK)
+            first = tl.sum(sums, axis=0)
+        token = place_of(row, row, NOTHING, 0, V, tl.load(uniforms + turn), scale, sums, False, BLOCK)
+        weight = tl.load(row + token, token < V, other=0.0)
+        part = token // max(BLOCK // 4, 1)
+        sums = tl.where(lane == part, sums - (weight.to(tl.float64) * scale).to(tl.int64), sums)
+        gone = tl.where(turns == turn, token, gone)
+        weights = tl.where(turns == turn, weight, weights)
+        tl.debug_barrier()
+        tl.store(row + token, tl.zeros_like(weight), token < V)
+        tl.debug_barrier()
+    restore(row, gone, weights, (gone >= 0) & (gone < V))
+    return gone
+
+
+@kernel
+def hide(row, tokens, mask):
+    """The weights of those of `tokens` [G] in `mask`, which become 0 in the row until `restore` puts them back."""
+    weights = tl.load(row + tokens, mask, other=0.0)
+    tl.debug_barrier()
+    tl.store(row + tokens, tl.zeros_like(weights), mask)
+    tl.debug_barrier()
+    return weights
+
+
+@kernel
+def restore(row, tokens, weights, mask) -> None:
+    """See `hide`."""
+    tl.debug_barrier()
+    tl.store(row + tokens, weights, mask)
 
 
 @kernel
@@ -83,17 +196,29 @@ def flip(uniform, chance_of, out_of):
 
 @kernel
 def copy_row(row, out, V, BLOCK: tl.constexpr) -> None:
-    """`row` [V] to `out` [V] float64."""
+    """`row` [V] to `out` [V], of whatever floating type that is."""
     for start in range(0, V, BLOCK):
         place = start + tl.arange(0, BLOCK)
-        tl.store(out + place, tl.load(row + place, place < V, other=0.0).to(tl.float64), place < V)
+        tl.store(out + place, tl.load(row + place, place < V, other=0.0), place < V)
+
+
+@kernel
+def one_hot(token, out, V, BLOCK: tl.constexpr) -> None:
+    """1 at `token` and 0 elsewhere, in `out` [V]."""
+    for start in range(0, V, BLOCK):
+        place = start + tl.arange(0, BLOCK)
+        tl.store(out + place, tl.where(place == token, 1.0, 0.0), place < V)
+
+
+@kernel
+def scaled(row, out, share, V, BLOCK: tl.constexpr) -> None:
+    """`row` [V] times `share`, as float64, in `out`."""
+    for start in range(0, V, BLOCK):
+        place = start + tl.arange(0, BLOCK)
+        tl.store(out + place, tl.load(row + place, place < V, other=0.0).to(tl.float64) * share, place < V)
 
 
 @kernel
 def normalised(row, out, V, BLOCK: tl.constexpr) -> None:
     """`row` [V] as float64 with sum 1, in `out`."""
-    none = tl.full((2,), -1, tl.int64)
-    total = row_sum(row, V, none, BLOCK)
-    for start in range(0, V, BLOCK):
-        place = start + tl.arange(0, BLOCK)
-        tl.store(out + place, tl.load(row + place, place < V, other=0.0).to(tl.float64) / total, place < V)
+    scaled(row, out, 1.0 / row_sum(row, V, BLOCK), V, BLOCK)

@@ -6,12 +6,11 @@ is rejected; that one is drawn from the residual where the row may; all behind i
 
 from torch import Tensor
 
-from underpaint.runtime.device.kernels.excess import draw_excess, offered
 from underpaint.runtime.device.kernels.fronts import FrontPass
 from underpaint.runtime.device.kernels.layout import Progress
 from underpaint.runtime.device.kernels.row_drafts import ROW_ROLES, RowDrafts
-from underpaint.runtime.device.kernels.row_maths import draw, flip
-from underpaint.runtime.device.kernels.walk import TILE, Verdicts, takes_part
+from underpaint.runtime.device.kernels.row_maths import copy_row, draw, draw_excess, flip, offered
+from underpaint.runtime.device.kernels.walk import Verdicts, takes_part, tile
 from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
 
 KEPT = tl.constexpr(1)
@@ -148,17 +147,14 @@ def settle_drafts_kernel(
         return
     cell = tl.load(cells + own)
     token = tl.load(drafts + own)
-    none = tl.full((2,), -1, tl.int64)
     row = probs + (image * N + lane).to(tl.int64) * V
     offer = stale + own.to(tl.int64) * V
     noise = uniforms + image * ROLES * W + lane
     if verdict == ANEW:
-        anew = draw(row, V, tl.load(noise + 3 * W), none, BLOCK)
+        anew = draw(row, V, tl.load(noise + 3 * W), BLOCK)
         tl.store(drafts + own, anew)
         tl.store(kinds + own, tl.full((), 2, tl.int64))
-        for start in range(0, V, BLOCK):
-            code = start + tl.arange(0, BLOCK)
-            tl.store(offer + code, tl.load(row + code, code < V, other=0.0), code < V)
+        copy_row(row, offer, V, BLOCK)
         if anew == V:
             tl.store(status + image, 3)
     else:
@@ -198,6 +194,6 @@ def settle_drafts(probs: Tensor, drafts: RowDrafts, progress: Progress, verdicts
         width,
         progress.decided.shape[1],
         ROLES=len(ROW_ROLES),
-        BLOCK=min(TILE, next_power_of_2(vocab_size)),
+        BLOCK=tile(vocab_size),
         warps=8,
     )

@@ -19,8 +19,8 @@ NOT_FINITE: Final = 2
 NO_SUPPORT: Final = 3
 NOT_DRAWN: Final = 4
 """Values of an image's status; those above DONE end it with an error."""
-TILE: Final = 1024
-"""Numbers of a row at a time."""
+TILE: Final = 8192
+"""Numbers of a row at a time: each of 256 threads holds 32 of them."""
 
 
 class BatchTree(NamedTuple):
@@ -126,14 +126,17 @@ def launch_walk(
     batch, nodes, vocab_size = tree.probs.shape
     rows = out.finite.shape[1]
     sizes = (vocab_size, nodes, tree.draft_probs.shape[1], rows)
+    # Threads that share a place of a small row would read what another of them has written already.
+    warps = max(1, min(warps, constants["BLOCK"] // 32))
     constants |= {"ROLES": tree.uniforms.shape[1], "ROWS": next_power_of_2(rows)}
-    trips = {"levels": shape.levels, "children": shape.children}
+    # Of a node's children two are tried: more than that on average would be an acceptance below a half.
+    trips = {"levels": shape.levels, "tries": min(shape.children, 2)}
     launch(function, (batch,), moved_bytes, tree, out, *own, *sizes, warps=warps, trips=trips, **constants)
 
 
-def tile(vocab_size: int, children: int = 1) -> int:
-    """The tile of a walk over rows of `vocab_size`, in which up to `children` tokens count as gone."""
-    return min(TILE, max(64, 16 * TILE // next_power_of_2(children)), next_power_of_2(vocab_size))
+def tile(vocab_size: int, wide: bool = False) -> int:
+    """The tile of a kernel over rows of `vocab_size` float32, or (`wide`) float64 numbers."""
+    return min(TILE // (1 + wide), next_power_of_2(vocab_size))
 
 
 def row_bytes(tree: BatchTree, rows_read: int, number: int = 4) -> int:

@@ -42,7 +42,6 @@ def walk_block_kernel(
     base = image * N
     accept, residual, bonus = noise_of(tree, image, N, ROLES)
     rest = left + image.to(tl.int64) * V
-    none = tl.full((2,), -1, tl.int64)
     lane = tl.arange(0, NODES)
     last = tl.load(tree.counts + image) - 1
     weight = tl.full((), 1.0, tl.float64)
@@ -53,8 +52,8 @@ def walk_block_kernel(
     for node in range(0, last):  # trips: levels
         row = tree.probs + (base + node) * V
         line = tree.draft_probs + (image.to(tl.int64) * drafts + tl.load(tree.draft_rows + base + node)) * V
-        target_sum = row_sum(row, V, none, BLOCK)
-        draft_sum = row_sum(line, V, none, BLOCK)
+        target_sum = row_sum(row, V, BLOCK)
+        draft_sum = row_sum(line, V, BLOCK)
         sums = tl.where(lane == node, target_sum, sums)
         offers = tl.where(lane == node, draft_sum, offers)
         proposed = tl.load(tree.tokens + base + node + 1)
@@ -69,7 +68,7 @@ def walk_block_kernel(
         length = last
     found = tl.full((), 0, tl.int64)
     if length >= 0:
-        found = draw(tree.probs + (base + last) * V, V, tl.load(bonus + last), none, BLOCK)
+        found = draw(tree.probs + (base + last) * V, V, tl.load(bonus + last), BLOCK)
     node = last - 1
     while length < 0:  # trips: levels
         row = tree.probs + (base + node) * V
@@ -90,9 +89,9 @@ def walk_block_kernel(
         if (here == 1.0) | flip(tl.load(accept + node), total, total + (1.0 - here)):
             length = node
             if total > 0.0:
-                found = draw(rest, V, tl.load(residual + node), none, BLOCK)
+                found = draw(rest, V, tl.load(residual + node), BLOCK)
             else:
-                found = draw(row, V, tl.load(residual + node), none, BLOCK)
+                found = draw(row, V, tl.load(residual + node), BLOCK)
         node -= 1
     tl.store(out.path + base + lane, lane.to(tl.int64) + 1, lane < length)
     conclude(out, image, length, found, V, sound)
@@ -105,6 +104,16 @@ def block_walk(rule: BlockVerification, shape: Shape, device: torch.device) -> D
     def decide(tree: BatchTree, depths: Tensor, out: Verdicts) -> None:
         nodes = next_power_of_2(max(2, shape.nodes))
         moved = row_bytes(tree, 2 * shape.nodes, 4 + 4)
-        launch_walk(walk_block_kernel, shape, tree, out, moved, left, NODES=nodes, BLOCK=tile(shape.vocab_size))
+        launch_walk(
+            walk_block_kernel,
+            shape,
+            tree,
+            out,
+            moved,
+            left,
+            NODES=nodes,
+            BLOCK=tile(shape.vocab_size, wide=True),
+            warps=8,
+        )
 
     return decide

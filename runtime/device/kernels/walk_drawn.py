@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from underpaint.runtime.device.kernels.pool import NONE, PAPER, RELATIVE, RELEASED, Pools, clear, no_pools, pool
-from underpaint.runtime.device.kernels.row_maths import copy_row, draw, flip, normalised
+from underpaint.runtime.device.kernels.row_maths import draw, flip, restore, row_sum, scaled
 from underpaint.runtime.device.kernels.walk import (
     BatchTree,
     Decide,
@@ -36,12 +36,21 @@ def spared(near, place, count, COUNT: tl.constexpr):
 
 
 @kernel
+def offered_at(line, offer, even, near, excepted, start, V, SPARES: tl.constexpr, BLOCK: tl.constexpr):
+    """What the tokens [BLOCK] from `start` on were offered with (float64): offer * line + even; 0 where spared."""
+    place = start + tl.arange(0, BLOCK)
+    here = tl.load(line + place, place < V, other=0.0).to(tl.float64) * offer + even
+    if SPARES:
+        here = tl.where(spared(near, place, excepted, 16) > 0, 0.0, here)
+    return here
+
+
+@kernel
 def walk_drawn_kernel(
     tree,
     out,
     pools,
     left,
-    drafted,
     V,
     N,
     drafts,
@@ -55,15 +64,18 @@ def walk_drawn_kernel(
     BLOCK: tl.constexpr,
     KBLOCK: tl.constexpr,
 ) -> None:
-    """One program an image; the target's and the drafter's remains stand in `left` and `drafted` [B, V] float64."""
+    """One program an image; what the target still owes stands in `left` [B, V] float64, of sum 1.
+
+    The drafter's own row, of which tried tokens are hidden, times `offer` is what it may still draw; once nothing of it
+    is left, `even` on every token that was not tried.
+    """
     image = tl.program_id(0)
     if takes_part(out.status, out.finite, out.taken, image, rows, ROWS) == 0:
         return
     base = image * N
     accept, residual, bonus = noise_of(tree, image, N, ROLES)
     rest = left + image.to(tl.int64) * V
-    offered = drafted + image.to(tl.int64) * V
-    none = tl.full((2,), -1, tl.int64)
+    SPARES: tl.constexpr = (POOLED != NONE) and (RESIDUAL == RELEASED)
     turns = tl.arange(0, CHILDREN)
     node = tl.full((), 0, tl.int64)
     length = tl.full((), 0, tl.int64)
@@ -73,22 +85,30 @@ def walk_drawn_kernel(
     while going == 1:  # trips: levels + 1
         row = tree.probs + (base + node) * V
         child = tl.load(tree.first + base + node)
+        line = tree.draft_probs + (image.to(tl.int64) * drafts + tl.load(tree.draft_rows + base + node)) * V
         kept = tl.full((), -1, tl.int64)
         tried = tl.full((), 0, tl.int32)
         gone = tl.full((CHILDREN,), -1, tl.int64)
-        tl.debug_barrier()
+        weights = tl.zeros((CHILDREN,), tree.draft_probs.dtype.element_ty)
+        offer = tl.full((), 1.0, tl.float64)
+        even = tl.full((), 0.0, tl.float64)
+        share = tl.full((), 1.0, tl.float64)
         if child >= 0:
-            normalised(row, rest, V, BLOCK)
-            line = image.to(tl.int64) * drafts + tl.load(tree.draft_rows + base + node)
-            normalised(tree.draft_probs + line * V, offered, V, BLOCK)
-        else:
-            copy_row(row, rest, V, BLOCK)
-        tl.debug_barrier()
-        while (child >= 0) & (kept < 0):  # trips: children
+            share = 1.0 / row_sum(row, V, BLOCK)
+            offer = 1.0 / row_sum(line, V, BLOCK)
+            if POOLED != NONE:
+                tl.debug_barrier()
+                scaled(row, rest, share, V, BLOCK)
+                tl.debug_barrier()
+        while (child >= 0) & (kept < 0):  # trips: tries
             proposed = tl.load(tree.tokens + base + child)
             near = pools.neighbours + proposed * pools.columns
-            own = tl.load(rest + proposed)
-            chance = tl.load(offered + proposed)
+            own = tl.load(row + proposed).to(tl.float64) * share
+            if tried > 0:
+                own = tl.load(rest + proposed)
+            weight = tl.load(line + proposed)
+            fresh = tl.max((gone == proposed).to(tl.int32), axis=0) == 0
+            chance = tl.where(fresh, weight.to(tl.float64) * offer + even, 0.0)
             if chance <= 0.0:
                 sound = tl.full((), 0, tl.int32)
             mass = tl.full((), 0.0, tl.float64)
@@ -101,8 +121,9 @@ def walk_drawn_kernel(
             if flip(tl.load(accept + child), own + mass, chance):
                 kept = child
             else:
-                gone = tl.where(turns == tried, proposed, gone)
-                tried += 1
+                if (POOLED == NONE) & (tried == 0):
+                    tl.debug_barrier()
+                    scaled(row, rest, share, V, BLOCK)
                 tl.debug_barrier()
                 excepted = tl.full((), 0, tl.int64)
                 if POOLED != NONE:
@@ -111,63 +132,58 @@ def walk_drawn_kernel(
                     if RESIDUAL == RELEASED:
                         excepted = tl.where(codes > 0, tl.minimum(pools.k + 1, pools.columns), 0).to(tl.int64)
                     tl.debug_barrier()
-                owed_sum = tl.full((), 0.0, tl.float64)
-                offered_sum = tl.full((), 0.0, tl.float64)
+                excess_mass = tl.full((), 0.0, tl.float64)
                 for start in range(0, V, BLOCK):
                     place = start + tl.arange(0, BLOCK)
-                    inside = place < V
-                    here = tl.load(offered + place, inside, other=0.0)
-                    taken_here = here
-                    if (POOLED != NONE) and (RESIDUAL == RELEASED):
-                        taken_here = tl.where(spared(near, place, excepted, 16) > 0, 0.0, here)
-                    owed_sum += tl.sum(tl.maximum(tl.load(rest + place, inside, other=0.0) - taken_here, 0.0), axis=0)
-                    offered_sum += tl.sum(tl.where(place == proposed, 0.0, here), axis=0)
-                nothing = owed_sum <= 0.0
-                stays = (POOLED == NONE) & nothing
-                if nothing & (POOLED != NONE) & (RESIDUAL != RELEASED):
+                    here = offered_at(line, offer, even, near, excepted, start, V, SPARES, BLOCK)
+                    excess_mass += tl.sum(tl.maximum(tl.load(rest + place, place < V, other=0.0) - here, 0.0), axis=0)
+                spares = turns < tl.where(even > 0.0, tried, 0)
+                before = tl.load(rest + gone, spares, other=0.0)
+                excess_mass += tl.sum(tl.minimum(before, even), axis=0)  # nothing is offered of what was tried
+                nothing = excess_mass <= 0.0
+                if nothing & (POOLED == NONE):
+                    child = tl.full((), -1, tl.int64)  # only rounding tells this rejection from an acceptance
+                    tried += 1
+                elif nothing & (RESIDUAL != RELEASED):
                     kept = child
                 else:
-                    # One pass: what the target still owes, and what the drafter has not offered yet, each of sum 1.
-                    untried = tl.full((), 0.0, tl.float64)
+                    left_share = tl.where(nothing, 0.0, 1.0 / tl.where(nothing, 1.0, excess_mass))
+                    alike = tl.where(nothing, tl.full((), 1.0, tl.float64) / V, 0.0)
+                    tl.debug_barrier()
+                    left_over = tl.full((), 0.0, tl.float64)
                     for start in range(0, V, BLOCK):
                         place = start + tl.arange(0, BLOCK)
                         inside = place < V
-                        here = tl.load(offered + place, inside, other=0.0)
-                        taken_here = here
-                        if (POOLED != NONE) and (RESIDUAL == RELEASED):
-                            taken_here = tl.where(spared(near, place, excepted, 16) > 0, 0.0, here)
-                        before = tl.load(rest + place, inside, other=0.0)
-                        residual_here = tl.maximum(before - taken_here, 0.0) / tl.where(nothing, 1.0, owed_sum)
-                        residual_here = tl.where(nothing, tl.where(POOLED == NONE, before, 1.0 / V), residual_here)
-                        tl.store(rest + place, residual_here, inside)
+                        here = offered_at(line, offer, even, near, excepted, start, V, SPARES, BLOCK)
+                        lacking = tl.maximum(tl.load(rest + place, inside, other=0.0) - here, 0.0)
+                        tl.store(rest + place, lacking * left_share + alike, inside)
                         if REPLACED == 0:
-                            fresh = tl.sum((place[:, None] == gone[None, :]).to(tl.int32), axis=1) == 0
-                            untried += tl.sum((fresh & inside).to(tl.float64), axis=0)
-                            tl.store(offered + place, tl.where(place == proposed, 0.0, here), inside)
+                            weighs = tl.load(line + place, inside & (place != proposed), other=0.0)
+                            left_over += tl.sum(weighs.to(tl.float64), axis=0)
                     tl.debug_barrier()
                     if REPLACED == 0:
-                        for start in range(0, V, BLOCK):
-                            place = start + tl.arange(0, BLOCK)
-                            inside = place < V
-                            fresh = tl.sum((place[:, None] == gone[None, :]).to(tl.int32), axis=1) == 0
-                            here = tl.load(offered + place, inside, other=0.0)
-                            even = tl.where(fresh, 1.0 / untried, 0.0)
-                            scaled = tl.where(
-                                offered_sum > 0.0, here / tl.where(offered_sum > 0.0, offered_sum, 1.0), even
-                            )
-                            tl.store(offered + place, scaled, inside)
+                        tl.store(rest + gone, before * left_share + alike, spares)
+                        here = turns == tried
+                        gone = tl.where(here, proposed, gone)
+                        weights = tl.where(here, weight, weights)
+                        tl.store(line + proposed, tl.zeros_like(weight))
+                        offer = tl.where(left_over > 0.0, 1.0 / tl.where(left_over > 0.0, left_over, 1.0), 0.0)
+                        even = tl.where(left_over > 0.0, 0.0, 1.0 / tl.maximum(V - tried - 1, 1).to(tl.float64))
                     tl.debug_barrier()
+                    tried += 1
                     child = tl.load(tree.sibling + base + child)
-                    if stays:
-                        child = tl.full((), -1, tl.int64)  # only rounding tells this rejection from an acceptance
+        if REPLACED == 0:
+            restore(line, gone, weights, gone >= 0)
         if kept >= 0:
             tl.store(out.path + base + length, kept)
             length += 1
             node = kept
         else:
             going = tl.full((), 0, tl.int32)
-    role = tl.where(tried > 0, residual, bonus)
-    found = draw(rest, V, tl.load(role + node), none, BLOCK)
+    if tried > 0:
+        found = draw(rest, V, tl.load(residual + node), BLOCK)
+    else:
+        found = draw(tree.probs + (base + node) * V, V, tl.load(bonus + node), BLOCK)
     conclude(out, image, length, found, V, sound)
 
 
@@ -178,15 +194,10 @@ def drawn_walk(
 
     Siblings are independent draws ("iid"), or each is drawn from what those before it left of the distribution.
     """
-    left, drafted = scratch(shape, device), scratch(shape, device)
+    left = scratch(shape, device)
     pools, constants = pooling or no_pools(device)
-    replaced, most_children = shape.drawn == "iid", shape.children
 
     def decide(tree: BatchTree, depths: Tensor, out: Verdicts) -> None:
-        wide = tree.draft_probs.dtype == torch.float64
-        block = tile(shape.vocab_size, most_children)
-        if wide or (not replaced and most_children in (3, 4)):
-            block = min(512, block)  # with more of them registers spill
         launch_walk(
             walk_drawn_kernel,
             shape,
@@ -195,11 +206,10 @@ def drawn_walk(
             row_bytes(tree, shape.levels + 1, 4 + 4 + 8 + 8),
             pools,
             left,
-            drafted,
-            REPLACED=int(replaced),
-            CHILDREN=next_power_of_2(max(2, most_children)),
-            BLOCK=block,
-            warps=4 if wide else 8,
+            REPLACED=int(shape.drawn == "iid"),
+            CHILDREN=next_power_of_2(max(2, shape.children)),
+            BLOCK=tile(shape.vocab_size, wide=True),
+            warps=8,
             **constants,
         )
 

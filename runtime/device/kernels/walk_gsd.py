@@ -123,7 +123,6 @@ def walk_gsd_kernel(
     accept, residual, bonus = noise_of(tree, image, N, ROLES)
     rest = left + image.to(tl.int64) * V
     offered = drafted + image.to(tl.int64) * V
-    none = tl.full((2,), -1, tl.int64)
     turns = tl.arange(0, CHILDREN)
     node = tl.full((), 0, tl.int64)
     length = tl.full((), 0, tl.int64)
@@ -145,7 +144,7 @@ def walk_gsd_kernel(
         else:
             copy_row(row, rest, V, BLOCK)
         tl.debug_barrier()
-        while (child >= 0) & (kept < 0):  # trips: children
+        while (child >= 0) & (kept < 0):  # trips: tries
             proposed = tl.load(tree.tokens + base + child)
             mass = tl.load(rest + proposed)
             chance = tl.full((), 1.0, tl.float64)
@@ -163,9 +162,7 @@ def walk_gsd_kernel(
                         if KIND != POINTS:
                             chance += tl.load(offered + other)
                 other = proposed
-                for _ in range(
-                    0, tl.minimum(groups.group - groups.before - 1, V - 1 - rank)
-                ):  # trips: groups.group - groups.before - 1
+                for _ in range(0, tl.minimum(groups.group - groups.before - 1, V - 1 - rank)):  # trips: groups.group
                     other = beside(rest, V, other, False, RISING, BLOCK)
                     if alike(rest, groups, proposed, other, EBLOCK):
                         mass += tl.load(rest + other)
@@ -188,7 +185,7 @@ def walk_gsd_kernel(
         else:
             going = tl.full((), 0, tl.int32)
     role = tl.where(tried > 0, residual, bonus)
-    found = draw(rest, V, tl.load(role + node), none, BLOCK)
+    found = draw(rest, V, tl.load(role + node), BLOCK)
     conclude(out, image, length, found, V, sound)
 
 
@@ -227,7 +224,7 @@ def gsd_walk(rule: GroupedSpeculation, shape: Shape, device: torch.device) -> De
             KIND=drawn,
             RISING=int(grouped.rising),
             CHILDREN=next_power_of_2(max(2, shape.children)),
-            BLOCK=tile(shape.vocab_size, shape.children),
+            BLOCK=tile(shape.vocab_size, wide=True),
             EBLOCK=next_power_of_2(max(2, groups.width)),
             warps=4 if drawn == WITHOUT.value else 8,  # either way within the budget of registers, without spills
         )

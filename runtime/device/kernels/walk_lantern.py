@@ -47,7 +47,6 @@ def walk_lantern_kernel(
     base = image * N
     accept, residual, bonus = noise_of(tree, image, N, ROLES)
     rest = left + image.to(tl.int64) * V
-    none = tl.full((2,), -1, tl.int64)
     most = tl.load(pools.bound)
     node = tl.full((), 0, tl.int64)
     length = tl.full((), 0, tl.int64)
@@ -57,12 +56,12 @@ def walk_lantern_kernel(
         tl.debug_barrier()
         copy_row(tree.probs + (base + node) * V, rest, V, BLOCK)
         tl.debug_barrier()
-        total = row_sum(rest, V, none, BLOCK)
+        total = row_sum(rest, V, BLOCK)
         summed = total
         tried = tl.full((), 0, tl.int32)
         kept = tl.full((), -1, tl.int64)
         child = tl.load(tree.first + base + node)
-        while (child >= 0) & (kept < 0):  # trips: children
+        while (child >= 0) & (kept < 0):  # trips: tries
             proposed = tl.load(tree.tokens + base + child)
             near = pools.neighbours + proposed * pools.columns
             own = tl.load(rest + proposed)
@@ -86,7 +85,7 @@ def walk_lantern_kernel(
                 else:
                     total -= own
                 if (RESIDUAL == RELEASED) | (total < 0.5 * summed):
-                    total = row_sum(rest, V, none, BLOCK)
+                    total = row_sum(rest, V, BLOCK)
                     summed = total
                 if total > 0.0:
                     child = tl.load(tree.sibling + base + child)
@@ -97,7 +96,7 @@ def walk_lantern_kernel(
                         place = start + tl.arange(0, BLOCK)
                         tl.store(rest + place, tl.full((BLOCK,), 1.0, tl.float64), place < V)
                     tl.debug_barrier()
-                    total = row_sum(rest, V, none, BLOCK)
+                    total = row_sum(rest, V, BLOCK)
                     summed = total
                     child = tl.load(tree.sibling + base + child)
         if kept >= 0:
@@ -107,7 +106,7 @@ def walk_lantern_kernel(
         else:
             going = tl.full((), 0, tl.int32)
     role = tl.where(tried > 0, residual, bonus)
-    found = draw(rest, V, tl.load(role + node), none, BLOCK)
+    found = draw(rest, V, tl.load(role + node), BLOCK)
     conclude(out, image, length, found, V, 1)
 
 
@@ -123,7 +122,16 @@ def lantern_walk(rule: Lantern | LanternPP, shape: Shape, device: torch.device) 
     def decide(tree: BatchTree, depths: Tensor, out: Verdicts) -> None:
         moved = row_bytes(tree, shape.levels + 1, 4 + 8 + 8)
         launch_walk(
-            walk_lantern_kernel, shape, tree, out, moved, pools, left, BLOCK=tile(shape.vocab_size), **constants
+            walk_lantern_kernel,
+            shape,
+            tree,
+            out,
+            moved,
+            pools,
+            left,
+            BLOCK=tile(shape.vocab_size, wide=True),
+            warps=8,
+            **constants,
         )
 
     return decide

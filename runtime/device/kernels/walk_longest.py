@@ -1,20 +1,21 @@
-"""The walks in which every node passes or fails by its own test: greedy match, greedy LANTERN, typical acceptance.
+"""The walks in which every node passes or fails by its own test: points, greedy match, greedy LANTERN, typical.
 
 Two kernels: one tests all nodes at once, the other takes the longest path of nodes that passed, as `algos.accept`'s
-`greedy`, `lantern_greedy`, `typical` and `longest`.
+`point`, `greedy`, `lantern_greedy`, `typical` and `longest`.
 """
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import torch
 from torch import Tensor
 
 from underpaint.algos.accept.greedy import GreedyMatch
 from underpaint.algos.accept.lantern_greedy import LanternGreedy, LanternPPGreedy
+from underpaint.algos.accept.point import PointProposals
 from underpaint.algos.accept.typical import TypicalAcceptance
 from underpaint.runtime.device.kernels.pool import NONE, RELATIVE, Pools, no_pools, pool, pools_of
-from underpaint.runtime.device.kernels.row_maths import draw, row_argmax
+from underpaint.runtime.device.kernels.row_maths import draw, flip, hide, restore, row_argmax, whole, whole_sum
 from underpaint.runtime.device.kernels.walk import (
     BatchTree,
     Decide,
@@ -34,6 +35,10 @@ LONGEST: Final = 1
 """All siblings that pass go on; the path ends at the first of the deepest nodes."""
 LIKELIEST: Final = 2
 """As LONGEST, at the likeliest of the deepest nodes."""
+GREEDY: Final = 0
+BONUS: Final = 1
+RESIDUAL: Final = 2
+"""The token behind the path: the likeliest, drawn, or drawn from what the last node's rejected children leave."""
 
 
 @kernel
@@ -84,6 +89,33 @@ def pass_by_typical_kernel(tree, bound, passes, logs, V, N, BLOCK: tl.constexpr)
 
 
 @kernel
+def pass_by_point_kernel(
+    tree, passes, logs, V, N, ROLES: tl.constexpr, NODES: tl.constexpr, BLOCK: tl.constexpr
+) -> None:
+    """One program a (node, image): whether its flip keeps it, of what the siblings before it leave of its parent's row.
+
+    Masses are whole numbers: what is left is exact, so a flip's chance is off by at most V * 2^-60 of the row's mass.
+    """
+    node, image = tl.program_id(0) + 1, tl.program_id(1)
+    if node >= tl.load(tree.counts + image):
+        return
+    base = image * N
+    parent = tl.load(tree.parents + base + node)
+    row = tree.probs + (base + parent) * V
+    proposed = tl.load(tree.tokens + base + node)
+    lane = tl.arange(0, NODES)
+    elder = (lane < node) & (tl.load(tree.parents + base + lane, lane < N, other=-1) == parent)
+    token = tl.load(tree.tokens + base + lane, elder, other=-1)
+    again = (token[:, None] == token[None, :]) & (lane[None, :] < lane[:, None])
+    fresh = elder & (tl.sum(again.to(tl.int32), axis=1) == 0)
+    tried = tl.where(fresh, whole(tl.load(row + token, elder, other=0.0)), 0)
+    own = tl.where(tl.max((token == proposed).to(tl.int32), axis=0) == 1, 0, whole(tl.load(row + proposed)))
+    left = whole_sum(row, V, BLOCK) - tl.sum(tried, axis=0)
+    kept = flip(tl.load(tree.uniforms + (image * ROLES + 1) * N + node), own.to(tl.float64), left.to(tl.float64))
+    tl.store(passes + base + node, kept.to(tl.int64))
+
+
+@kernel
 def walk_longest_kernel(
     tree,
     out,
@@ -95,7 +127,7 @@ def walk_longest_kernel(
     drafts,
     rows,
     CHOOSE: tl.constexpr,
-    GREEDY: tl.constexpr,
+    EXTRA: tl.constexpr,
     ROLES: tl.constexpr,
     NODES: tl.constexpr,
     ROWS: tl.constexpr,
@@ -132,12 +164,16 @@ def walk_longest_kernel(
     on_path = ((line >> here) & 1) == 1
     tl.store(out.path + base + depth - 1, here, on_path & (node > 0))
     row = tree.probs + (base + end) * V
-    if GREEDY:
+    if EXTRA == 0:
         _, found = row_argmax(row, V, BLOCK)
     else:
-        none = tl.full((2,), -1, tl.int64)
-        uniform = tl.load(tree.uniforms + image * ROLES * N + 3 * N + end)
-        found = draw(row, V, uniform, none, BLOCK)
+        tried = inside & (parent == end) & (EXTRA == 2)
+        role = 3 - tl.max(tried.to(tl.int32), axis=0)
+        uniform = tl.load(tree.uniforms + (image * ROLES + role) * N + end)
+        token = tl.load(tree.tokens + base + node, tried, other=0)
+        weights = hide(row, token, tried)
+        found = draw(row, V, uniform, BLOCK)
+        restore(row, token, weights, tried)
     conclude(out, image, deepest, found, V, 1)
 
 
@@ -146,11 +182,11 @@ def _walk_by_tests(
     shape: Shape,
     device: torch.device,
     choose: int,
-    greedy: bool,
+    extra: int,
 ) -> Decide:
     """test: the kernel that tests every node of (tree, passes, logs), its arguments and its constants.
 
-    The extra token is the likeliest (`greedy`) or drawn.
+    extra: GREEDY, BONUS or RESIDUAL.
     """
     size, block = (shape.batch, shape.nodes), tile(shape.vocab_size)
     passes = torch.zeros(size, dtype=torch.int64, device=device)
@@ -161,7 +197,8 @@ def _walk_by_tests(
             kernel_, arguments, constants = test(tree, passes, logs)
             moved = row_bytes(tree, shape.nodes - 1)
             sizes = (shape.vocab_size, shape.nodes)
-            launch(kernel_, (shape.nodes - 1, shape.batch), moved, *arguments, *sizes, BLOCK=block, **constants)
+            grid, named = (shape.nodes - 1, shape.batch), {**constants, "BLOCK": block}
+            launch(kernel_, grid, moved, *arguments, *sizes, **cast(Any, named))
         launch_walk(
             walk_longest_kernel,
             shape,
@@ -172,12 +209,25 @@ def _walk_by_tests(
             passes,
             logs,
             CHOOSE=choose,
-            GREEDY=int(greedy),
+            EXTRA=extra,
             NODES=next_power_of_2(max(2, shape.nodes)),
             BLOCK=block,
         )
 
     return decide
+
+
+def point_walk(rule: PointProposals, shape: Shape, device: torch.device) -> Decide:
+    """The device form of rule 'point'."""
+    return _walk_by_tests(
+        lambda tree, passes, logs: (
+            pass_by_point_kernel,
+            (tree, passes, logs),
+            {"ROLES": tree.uniforms.shape[1], "NODES": next_power_of_2(max(2, shape.nodes))},
+        ),
+        *(shape, device, FIRST),
+        extra=RESIDUAL,
+    )
 
 
 def greedy_walk(
@@ -192,7 +242,7 @@ def greedy_walk(
     return _walk_by_tests(
         lambda tree, passes, logs: (pass_by_argmax_kernel, (tree, pools, passes), constants),
         *(shape, device, choose),
-        greedy=True,
+        extra=GREEDY,
     )
 
 
@@ -208,5 +258,5 @@ def typical_walk(rule: TypicalAcceptance, shape: Shape, device: torch.device) ->
     return _walk_by_tests(
         lambda tree, passes, logs: (pass_by_typical_kernel, (tree, bound, passes, logs), {}),
         *(shape, device, choose),
-        greedy=False,
+        extra=BONUS,
     )

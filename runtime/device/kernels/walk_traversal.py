@@ -37,7 +37,7 @@ def tried_before(tokens, sibling, tree, start, child, CHILDREN: tl.constexpr):
     turns = tl.arange(0, CHILDREN)
     gone = tl.full((CHILDREN,), -1, tl.int64)
     turn = tl.full((), 0, tl.int32)
-    while start != child:  # trips: children
+    while start != child:  # trips: tries
         gone = tl.where(turns == turn, tl.load(tokens + tree + start), gone)
         turn += 1
         start = tl.load(sibling + tree + start)
@@ -69,7 +69,6 @@ def walk_traversal_kernel(
     base = image * N
     accept, residual, bonus = noise_of(tree, image, N, ROLES)
     scratch = image.to(tl.int64) * levels
-    none = tl.full((2,), -1, tl.int64)
     lane = tl.arange(0, LANES)
     nodes = tl.zeros((LANES,), tl.int64)
     weights = tl.full((LANES,), 1.0, tl.float64)
@@ -125,7 +124,7 @@ def walk_traversal_kernel(
                     tl.debug_barrier()
                     copy_row(row, rest, V, BLOCK)
                     tl.debug_barrier()
-                found = draw(rest, V, uniform, none, BLOCK)
+                found = draw(rest, V, uniform, BLOCK)
             else:
                 proposed = tl.load(tree.tokens + base + node)
                 depth -= 1
@@ -160,7 +159,7 @@ def traversal_walk(rule: TraversalVerification, shape: Shape, device: torch.devi
             KIND=drawn,
             LANES=next_power_of_2(max(2, levels)),
             CHILDREN=next_power_of_2(max(2, shape.children)),
-            BLOCK=tile(shape.vocab_size, shape.children),
+            BLOCK=tile(shape.vocab_size, wide=True),
             warps=8,
         )
 

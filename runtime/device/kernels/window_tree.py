@@ -5,7 +5,7 @@ The reference is `algos.spatial.window_drafts`.
 
 from torch import Tensor
 
-from underpaint.runtime.device.kernels.row_maths import draw
+from underpaint.runtime.device.kernels.row_maths import draw, hide, restore
 from underpaint.runtime.device.kernels.walk import BatchTree, Verdicts, tile
 from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
 
@@ -48,7 +48,9 @@ def add_candidates_kernel(
         for turn in range(1, CANDIDATES):
             if going == 1:
                 own = uniforms + (image * deepest + level) * CANDIDATES + turn
-                found = draw(row, V, tl.load(own), offered, BLOCK)
+                weights = hide(row, offered, offered >= 0)
+                found = draw(row, V, tl.load(own), BLOCK)
+                restore(row, offered, weights, offered >= 0)
                 if found < V:
                     offered = tl.where(turns == turn, found, offered)
                     proposed += 1
@@ -93,7 +95,7 @@ def add_candidates(tree: BatchTree, levels: Tensor, uniforms: Tensor) -> None:
         CANDIDATES=candidates,
         CHILDREN=next_power_of_2(max(2, candidates)),
         NODES=next_power_of_2(max(2, nodes)),
-        BLOCK=min(512, tile(vocab_size, candidates)),  # with more of them registers spill on sm_120
+        BLOCK=tile(vocab_size, wide=True),
         warps=8,
     )
 

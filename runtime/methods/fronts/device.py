@@ -22,12 +22,12 @@ from underpaint.runtime.device.cell_cycle import CellCycle
 from underpaint.runtime.device.forms import BatchCycle, BatchSizes, DeviceForm, Layout
 from underpaint.runtime.device.forwards import DeviceDecoder
 from underpaint.runtime.device.kernels.adaptive_fronts import OpeningRows, lay_adaptive, settle_adaptive
-from underpaint.runtime.device.kernels.cell_uniforms import cell_uniforms
-from underpaint.runtime.device.kernels.commit_cells import commit_cells
+from underpaint.runtime.device.kernels.commit import commit_cells
 from underpaint.runtime.device.kernels.fronts import advance_fronts, lay_fronts, settle
 from underpaint.runtime.device.kernels.row_drafts import ROW_ROLES, RowDrafts, lay_drafts, span_rows
 from underpaint.runtime.device.kernels.row_verdicts import judge_drafts, settle_drafts
 from underpaint.runtime.device.kernels.tree_meta import MOST_NODES
+from underpaint.runtime.device.kernels.uniforms import cell_uniforms
 from underpaint.runtime.device.low_models import LowDraft, check_lines
 from underpaint.runtime.device.state import Envelope
 from underpaint.runtime.methods.fronts.method import JacobiFrontsConfig, ZiparConfig

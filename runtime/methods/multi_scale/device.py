@@ -22,13 +22,13 @@ from underpaint.algos.spatial.row_front import front_steps
 from underpaint.runtime.device.cell_cycle import CellProgram
 from underpaint.runtime.device.forms import BatchCycle, BatchSizes, DeviceForm, Layout, Stage
 from underpaint.runtime.device.forwards import DeviceDecoder, gather_rows
-from underpaint.runtime.device.kernels.cell_uniforms import cell_uniforms
-from underpaint.runtime.device.kernels.commit_cells import commit_cells
+from underpaint.runtime.device.kernels.commit import commit_cells
 from underpaint.runtime.device.kernels.fronts import advance_fronts, settle
 from underpaint.runtime.device.kernels.islands import IslandBuffers, judge, label, mark
 from underpaint.runtime.device.kernels.probs import probs
 from underpaint.runtime.device.kernels.repair import find_ready, lay_repair
 from underpaint.runtime.device.kernels.tree_meta import MOST_NODES
+from underpaint.runtime.device.kernels.uniforms import cell_uniforms
 from underpaint.runtime.device.low_models import LowCondition, LowDraft, LowFiles, check_lines
 from underpaint.runtime.device.state import Envelope
 from underpaint.runtime.methods.fronts.device import FrontCycle, FrontForm, front_envelope

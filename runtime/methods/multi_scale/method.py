@@ -6,27 +6,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Final, Literal
 
-import numpy as np
-
-from underpaint.algos.chance import Chance
 from underpaint.algos.numbers import MOST_FACTOR
 from underpaint.algos.registry import MOST_CELLS, Bounds, Cells, Codes, Share, Tune
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.spatial.cell_rule import CellRule, Kind, cell_rule, pooled_codes
-from underpaint.algos.spatial.mulo import Order, Repair, RepairCycle, repair_cycles
-from underpaint.algos.spatial.target import GridTarget
-from underpaint.algos.tree import NO_TOKEN
+from underpaint.algos.spatial.mulo import Order, Repair
 from underpaint.runtime.conditions import Condition
 from underpaint.runtime.methods.method import (
     DecodingMethod,
-    DecodingResult,
     DecodingSession,
-    DecodingSteps,
     ModelTables,
     PipelineModels,
     SessionTimers,
 )
 from underpaint.runtime.methods.multi_scale.low_rows import LowRows, TimedResampler
+from underpaint.runtime.methods.multi_scale.sessions import MuloSession, preview_session
 from underpaint.runtime.methods.registry import METHODS, LoopConfig, MethodSpec, Preset
 
 
@@ -137,9 +131,12 @@ class MuloMethod(DecodingMethod):
     def drafts_rows(self) -> bool:
         return True
 
-    def open(self, models: PipelineModels, condition: Condition, sampling: SamplingParams) -> MuloSession:
-        """Take both targets and what lies between them; see `DecodingMethod`."""
+    def open(self, models: PipelineModels, condition: Condition, sampling: SamplingParams) -> DecodingSession:
+        """Take both targets and what lies between them, or a target that draws a preview; see `DecodingMethod`."""
         config, grid = self.config, models.grid
+        preview = models.preview(condition, config.target_sampling(sampling))
+        if preview is not None:
+            return preview_session(preview, self)
         config.check(grid)
         low = models.low_target(condition, sampling, config.ratio, int8=config.draft_int8)
         resampler = TimedResampler(models.resampler(config.resampler, config.ratio))
@@ -157,31 +154,6 @@ class MuloMethod(DecodingMethod):
         )
         timers = SessionTimers(target.timer, low.timer, resampler.timer)
         return MuloSession(timers, target.model, drafter, self, rows * config.ratio)
-
-
-class MuloSession(DecodingSession):
-    """A session that tells its models: what draws rows, and what verifies them."""
-
-    def __init__(
-        self, timers: SessionTimers, target: GridTarget, drafter: LowRows, method: MuloMethod, rows_per_cycle: int
-    ) -> None:
-        """Args are those of `repair_cycles`; `method` holds its rule and its repair."""
-
-        def start(chance: Chance) -> DecodingSteps:
-            cycles: list[RepairCycle] = []
-            for cycle in repair_cycles(target, drafter, method.rule, method.config, rows_per_cycle, chance):
-                cycles.append(cycle)
-                yield cycle
-            stays = np.any([(cycle.draft != NO_TOKEN) & ~cycle.region for cycle in cycles], axis=0)
-            return DecodingResult(
-                cycles[-1].tokens.reshape(-1),
-                kept_cells=tuple(np.flatnonzero(stays).tolist()),
-                rejected=sum(int(cycle.rejected.sum()) for cycle in cycles),
-                repairs=tuple(cycles),
-            )
-
-        super().__init__(timers, start)
-        self.target, self.drafter, self.rows_per_cycle = target, drafter, rows_per_cycle
 
 
 _EARLIER: Final = "measured on earlier models (git show cd40511:docs/results/mulo-sd.md)"

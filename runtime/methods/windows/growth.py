@@ -13,13 +13,13 @@ from underpaint.algos.spatial.jacobi_window import Coupling, JacobiWindow, Refil
 from underpaint.algos.spatial.window_drafts import tree_nodes
 from underpaint.algos.tree import Drawn
 from underpaint.runtime.device.growth import Limits
-from underpaint.runtime.device.kernels import couple, likeliest, refill
-from underpaint.runtime.device.kernels.cell_uniforms import cell_uniforms
+from underpaint.runtime.device.kernels import couple, refill
 from underpaint.runtime.device.kernels.look_up import look_up
 from underpaint.runtime.device.kernels.lookup_table import LookupBuffers, keep
-from underpaint.runtime.device.kernels.move_behind import move_behind
+from underpaint.runtime.device.kernels.probs import likeliest
 from underpaint.runtime.device.kernels.refill_lookup import refill_lookup
-from underpaint.runtime.device.kernels.shift import shift
+from underpaint.runtime.device.kernels.shift import move_behind, shift
+from underpaint.runtime.device.kernels.uniforms import cell_uniforms
 from underpaint.runtime.device.kernels.walk import BatchTree
 from underpaint.runtime.device.kernels.window import WINDOW_ROLES, WindowBuffers
 from underpaint.runtime.device.kernels.window_tree import add_candidates, follow
@@ -190,7 +190,7 @@ class WindowGrowth:
         tree = self.own(state.tree)
         if self._said is None:
             return tree
-        likeliest.likeliest(tree.probs, self._said, tree.counts)
+        likeliest(tree.probs, self._said, tree.counts)
         return tree._replace(probs=self._said)
 
 

@@ -85,13 +85,13 @@ def agree(arms: str, temperature: float = 1) -> Callable[[], bool]:
 
 MUTANTS = {
     "a draft behind a shorter pass keeps its place": (
-        ("move_behind", "held + image * W + lane - done, token", "held + image * W + lane, token"),
+        ("shift", "held + image * W + lane - done, token", "held + image * W + lane, token"),
         agree("windows"),
     ),
-    "its distribution keeps its place": (("move_behind", "row - done * V + code", "row + code"), agree("windows")),
+    "its distribution keeps its place": (("shift", "row - done * V + code", "row + code"), agree("windows")),
     "drafts behind a shorter pass are forgotten": (("shift", "- done, 0) + behind", "- done, 0)"), agree("windows")),
     "the first token is the likeliest": (
-        ("likeliest", "tl.where(code == token, 1.0, 0.0)", "tl.where(code == 0, 1.0, 0.0)"),
+        ("probs", "one_hot(token, ", "one_hot(0, "),
         agree("windows", 0),
     ),
 }

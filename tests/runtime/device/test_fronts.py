@@ -197,7 +197,7 @@ MUTANTS: dict[str, tuple[tuple[str, str, str], Callable[[], bool]]] = {
     ),
     "attention sees slots behind its bound": (("attention", " & (place[None, :] < bound[:, None])", ""), decodes_agree),
     "keys go to another cell's slot": (
-        ("commit_cells", "(own * S + place[:, None])", "(own * S + place[:, None] - 1)"),
+        ("commit", "(own * S + place[:, None])", "(own * S + place[:, None] - 1)"),
         decodes_agree,
     ),
     "every cell is drawn by the first one's noise": (

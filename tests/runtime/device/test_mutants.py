@@ -95,6 +95,7 @@ SECOND = case("top_k", [-1, 0, 0], [0, 0, 1], [EVEN] * 3, EVEN, accept=0.3, resi
 DOWN = case("top_k", [-1, 0], [0, 2], [EVEN] * 2, EVEN, accept=0.9, residual=0.1, bonus=0.9)
 OWED = case("without_replacement", [-1, 0, 0], [0, 2, 0], [[0.5, 0.25, 0.25, 0.0]] * 3, EVEN, accept=0.97)
 OFFERED = case("without_replacement", [-1, 0, 0], [0, 2, 1], [[0.5, 0.375, 0.125, 0.0]] * 3, EVEN, accept=0.97)
+LATE = case("top_k", [-1], [0], [[0.0, 0.5, 0.5, *[0.0] * 5]], [*EVEN, *[0.0] * 4], bonus=0.0)
 FORKED = case("top_k", [-1, 0, 1, 0], [0, 1, 2, 2], [EVEN, [0, 0, 1, 0], [1, 0, 0, 0], [0, 1, 0, 0]], EVEN)
 
 
@@ -162,19 +163,19 @@ MUTANTS = {
         verdicts_agree("point", IMPOSSIBLE),
     ),
     "a rejected sibling keeps its mass": (
-        ("walk_point", "gone = tl.where(turns == tried, proposed, gone)", "gone = gone"),
+        ("walk_longest", "whole_sum(row, V, BLOCK) - tl.sum(tried, axis=0)", "whole_sum(row, V, BLOCK)"),
         verdicts_agree("point", SECOND),
     ),
     "the residual is drawn by the bonus's noise": (
-        ("walk_point", "tl.where(tried > 0, residual, bonus)", "bonus"),
+        ("walk_longest", "role = 3 - tl.max(tried.to(tl.int32), axis=0)", "role = 3"),
         verdicts_agree("point", DOWN),
     ),
     "the residual is not renormalised": (
-        ("walk_drawn", "/ tl.where(nothing, 1.0, owed_sum)", "/ 1.0"),
+        ("walk_drawn", "1.0 / tl.where(nothing, 1.0, owed)", "1.0"),
         verdicts_agree("without_replacement", OWED),
     ),
     "what was not offered yet is not renormalised": (
-        ("walk_drawn", "here / tl.where(offered_sum > 0.0, offered_sum, 1.0)", "here / 1.0"),
+        ("walk_drawn", "1.0 / tl.where(left_over > 0.0, left_over, 1.0)", "1.0"),
         verdicts_agree("without_replacement", OFFERED),
     ),
     "a node sees its parent alone": (
@@ -182,15 +183,15 @@ MUTANTS = {
         verdicts_agree("greedy", FORKED),
     ),
     "a draw counts up to the token before": (
-        ("row_maths", "axis=0) <= target) & inside", "axis=0) < target) & inside"),
-        verdicts_agree("point", case("top_k", [-1], [0], [[0.0, 0.5, 0.5, 0.0]], EVEN, bonus=0.0)),
+        ("row_maths", ".to(tl.int64), axis=0) <= goal", ".to(tl.int64), axis=0) < goal"),
+        verdicts_agree("point", LATE),
     ),
     "a rejected child leaves its parent's weight": (
         ("walk_traversal", "tl.where(total > 0.0, lowered, nothing)", "above"),
         random_verdicts_agree("traversal", "top_k"),
     ),
     "a rejected child's offer stays lacking": (
-        ("proposals", "tl.store(rest + place, here / total, inside)", "pass"),
+        ("proposals", "tl.store(rest + place, here * share, inside)", "pass"),
         random_verdicts_agree("traversal", "iid"),
     ),
     "a later sibling is offered what the first one was": (

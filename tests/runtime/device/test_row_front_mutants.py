@@ -28,7 +28,7 @@ MUTANTS = {
     ),
     "what is held back is tested against its first distribution": (
         "adaptive",
-        ("adaptive_fronts", "tl.store(offer + code, tl.load(row", "tl.store(offer + code, tl.load(offer"),
+        ("adaptive_fronts", "copy_row(row, offer, V, BLOCK)", "copy_row(offer, offer, V, BLOCK)"),
     ),
     "a token that was drawn anew is not tested": (
         "adaptive",
@@ -36,7 +36,7 @@ MUTANTS = {
     ),
     "what is rejected is drawn anew from the whole distribution": (
         "adaptive",
-        ("excess", "wanted - tl.where(kind == EVENLY", "wanted - 0.0 * tl.where(kind == EVENLY"),
+        ("row_maths", "wanted.to(tl.float64) - offer", "wanted.to(tl.float64) - 0.0 * offer"),
     ),
     "a row drafts before the row above has its lead": (
         "left",
@@ -62,7 +62,7 @@ MUTANTS = {
     "every row draws its rejected token anew": ("top", ("row_verdicts", "tl.where(every == 1, H, top)", "H")),
     "drafts are judged by the distribution before the last": (
         "left",
-        ("row_verdicts", "tl.store(offer + code, tl.load(row", "tl.store(offer + code, tl.load(offer"),
+        ("row_verdicts", "copy_row(row, offer, V, BLOCK)", "copy_row(offer, offer, V, BLOCK)"),
     ),
     "every image is judged by the first one's noise": (
         "left",

@@ -57,7 +57,7 @@ MUTANTS = {
         windows_agree("maximal", "left"),
     ),
     "a draft is drawn anew by the noise of its place in the window": (
-        ("cell_uniforms", "tl.load(cells + image) + lane", "lane"),
+        ("uniforms", "tl.load(cells + image) + lane", "lane"),
         decodes_agree,
     ),
     "a race is run by another cell's noise": (
@@ -105,7 +105,7 @@ MUTANTS = {
         decodes_agree,
     ),
     "every image drafts by the first one's noise": (
-        ("cell_uniforms", "tl.load(images + image)", "tl.load(images)"),
+        ("uniforms", "tl.load(images + image)", "tl.load(images)"),
         decodes_agree,
     ),
     "the oldest pass is looked up": (

@@ -231,7 +231,7 @@ def test_a_planted_bug_is_seen(name: str) -> None:
 
 def test_candidates_are_drawn_by_the_noise_of_their_cell() -> None:
     with planted(
-        "cell_uniforms",
+        "uniforms",
         "tl.load(cells + image) + lane",
         "tl.load(cells + image) + lane + 1",
     ):

@@ -20,7 +20,7 @@ from underpaint.algos.rows import SamplingParams
 from underpaint.algos.spatial.jacobi import jacobi_decode
 from underpaint.algos.spatial.jacobi_window import JacobiWindow
 from underpaint.runtime.device.cycle import DeviceCycle
-from underpaint.runtime.device.kernels.cell_uniforms import cell_uniforms
+from underpaint.runtime.device.kernels.uniforms import cell_uniforms
 from underpaint.runtime.methods.windows.device import WindowForm
 from underpaint.runtime.methods.windows.growth import COUPLINGS, REFILLS, lookup_rows, window_plan
 

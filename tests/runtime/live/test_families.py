@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.runtime.live.tiny_models import MODELS, as_array, grid_of
+from tests.runtime.live.tiny_models import MODELS, as_array, family_for, grid_of
 from underpaint.runtime.live.generate import accelerate
 
 LOSSLESS = ("ar", "sjd", "scd-maximal", "scd-gumbel", "sjd-pac", "jacobi-lookup")
@@ -22,7 +22,7 @@ def family(request):
 @pytest.mark.parametrize("method", LOSSLESS)
 def test_lossless_methods_draw_the_tokens_of_the_models_own_generate(family, method):
     name, tiny, guidance, expected = family
-    fast = accelerate(tiny.model, method, family=name, grid=grid_of(name))
+    fast = accelerate(tiny.model, method, family=family_for(name), grid=grid_of(name))
     drawn = fast.generate(
         tiny.prompt, negative_prompt=tiny.negative or None, temperature=0, guidance=guidance, top_k=0, top_p=1
     )

@@ -10,9 +10,10 @@ import torch
 import transformers
 
 from tests.runtime.live.own_family import family
-from tests.runtime.live.tiny_models import MODELS, SIDE, grid_of, randomise
+from tests.runtime.live.tiny_models import MODELS, SIDE, family_for, grid_of, randomise
 from underpaint.algos.chance import enumerate_outcomes
 from underpaint.algos.protocols import Grid
+from underpaint.algos.rows import SamplingParams
 from underpaint.runtime.live.generate import accelerate, custom_generate
 from underpaint.runtime.live.glm_image import glm_image_preview, glm_image_prior
 from underpaint.runtime.live.memory import StaticCache
@@ -149,10 +150,23 @@ def test_weights_that_change_after_a_picture_change_the_next_one():
     assert before != after == fresh
 
 
-def test_sampling_is_the_familys_where_the_user_says_none():
-    tiny = MODELS["chameleon"]()
-    sampling = accelerate(tiny.model, grid=(SIDE, SIDE)).live.sampling
-    assert (sampling.guidance, sampling.temperature, sampling.top_p) == (3.0, 0.7, 0.9)
+SAMPLING = {
+    "janus": SamplingParams(guidance=5.0),
+    "chameleon": SamplingParams(guidance=3.0, temperature=0.7, top_p=0.9),
+    "lumina-mgpt": SamplingParams(guidance=3.0, top_k=2000),
+    "emu3": SamplingParams(guidance=3.0, top_k=2048),
+    "glm-image": SamplingParams(temperature=0.9, top_p=0.75),
+    "liquid": SamplingParams(guidance=7.0, temperature=0.99, top_k=4096, top_p=0.96),
+    "simplear": SamplingParams(guidance=6.0),
+    "lumina-mgpt-2": SamplingParams(guidance=4.0, top_k=4096),
+    "emu3.5": SamplingParams(guidance=5.0, top_k=5120),
+}
+
+
+def test_every_family_is_sampled_as_published():
+    assert SAMPLING.keys() == MODELS.keys()
+    for name, expected in SAMPLING.items():
+        assert accelerate(MODELS[name]().model, family=family_for(name), grid=grid_of(name)).live.sampling == expected
 
 
 def test_glm_images_large_grid_is_what_diffusers_takes():
@@ -208,6 +222,7 @@ def test_models_that_do_not_fit_are_refused(call, expected):
         ((1,) * 40 + (7,), {}, "at most 16 ids, got 41"),
         (PROMPT, {"negative_prompt": (99,)}, "negative prompt: expected ids"),
         (PROMPT, {"temperature": -1}, "temperature must be"),
+        (PROMPT, {"top_k": 9}, "this model has 2 codes, so at most 2 can be kept, got 9"),
     ],
 )
 def test_prompts_that_do_not_fit_are_refused(prompt, options, expected):

@@ -166,7 +166,8 @@ def emu3() -> TinyModel:
     )
 
 
-def glm_image() -> TinyModel:
+def glm_image(small: Any = None) -> TinyModel:
+    """small: the preview's grid; None for the processor's."""
     text = {
         "vocab_size": 160,
         "vision_vocab_size": CODES + 8,
@@ -197,13 +198,13 @@ def glm_image() -> TinyModel:
         from underpaint.runtime.live.glm_image import glm_image_preview
 
         large = Grid(8, 6)
-        small = glm_image_preview(large)
-        count = small.cells + large.cells
+        preview = small or glm_image_preview(large)
+        count = preview.cells + large.cells
         ids = torch.tensor([prompt])
         drawn = model.generate(
             ids,
             attention_mask=torch.ones_like(ids),
-            image_grid_thw=torch.tensor([[1, *large], [1, *small]]),
+            image_grid_thw=torch.tensor([[1, *large], [1, *preview]]),
             images_per_sample=torch.tensor([2]),
             do_sample=False,
             max_new_tokens=count,
@@ -218,14 +219,14 @@ def glm_image() -> TinyModel:
 
 
 def _causal(
-    model: Any, image: list[int], prompt: tuple[int, ...], negative: tuple[int, ...], eol: int | None
+    model: Any, image: list[int], prompt: tuple[int, ...], negative: tuple[int, ...], eol: int | None, side: int = SIDE
 ) -> TinyModel:
     def generate(prompt: tuple[int, ...], guidance: float) -> list[int]:
         def allowed(_: int, sequence: Any) -> list[int]:
             drawn = len(sequence) - len(prompt)
-            return [eol] if eol is not None and (drawn + 1) % (SIDE + 1) == 0 else image
+            return [eol] if eol is not None and (drawn + 1) % (side + 1) == 0 else image
 
-        count = SIDE * SIDE + (0 if eol is None else SIDE)
+        count = side * side + (0 if eol is None else side - 1)
         ids = torch.tensor([prompt])
         drawn = model.generate(
             ids,
@@ -244,17 +245,83 @@ def _causal(
     return TinyModel(model, prompt, negative, generate)
 
 
+TEXT = {
+    "vocab_size": 192,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+    "head_dim": 32,
+    "tie_word_embeddings": False,
+    "pad_token_id": PAD,
+    "bos_token_id": BEGIN,
+    "eos_token_id": 3,
+}
+"""Of language models whose last ids are image codes."""
+NARROW = {name: value for name, value in TEXT.items() if name != "head_dim"}
+LAST = list(range(TEXT["vocab_size"] - CODES, TEXT["vocab_size"]))
+
+
+def liquid() -> TinyModel:
+    model = randomise(transformers.GemmaForCausalLM(transformers.GemmaConfig(**TEXT)))
+    return _causal(model, LAST, (BEGIN, 103, 110, 7), (BEGIN, 7), None)
+
+
+def simplear() -> TinyModel:
+    model = randomise(transformers.Qwen2ForCausalLM(transformers.Qwen2Config(**NARROW)))
+    return _causal(model, LAST, (BEGIN, 103, 110, 121), (BEGIN, 50, 60, 70, 121), None)
+
+
+def emu3_5() -> TinyModel:
+    model = randomise(transformers.Qwen3ForCausalLM(transformers.Qwen3Config(**TEXT)))
+    return _causal(model, LAST, (BEGIN, 103, 110, 120, 6, 121), (BEGIN, 120, 6, 121), EOL)
+
+
+def lumina_2() -> TinyModel:
+    names = {"<racm3:break>": 121, "<reserved08802>": 96, "<reserved08799>": EOL, "<eoss>": 97, "<image>": 98}
+    vq = {"embed_dim": 8, "num_embeddings": CODES, "latent_channels": 8, "base_channels": 32, "channel_multiplier": [1]}
+    config = transformers.ChameleonConfig(
+        **NARROW, vocabulary_map=names, vq_config={**vq, "num_res_blocks": 1, "resolution": 8}
+    )
+    model = randomise(transformers.ChameleonForConditionalGeneration(config))
+    model.model.vocabulary_mapping.__dict__["image_tokens"] = []  # transformers' own generate forbids these ids
+    model.model.vocabulary_mapping.__dict__["bpe2img"] = {}
+    prompt = (BEGIN, 103, 110, 121, 96, 96)
+    return _causal(model, LAST, prompt, (121, 96, 96), EOL, side=8)
+
+
+def family_for(name: str) -> Any:
+    """A family as tiny models need it: with as many codes, and marks that their vocabulary holds."""
+    from functools import partial
+
+    from underpaint.runtime.live import causal_families as families
+
+    sized = {
+        "liquid": partial(families.liquid, codes=CODES),
+        "simplear": partial(families.simplear, codes=CODES),
+        "emu3.5": partial(families.emu3_5, codes=CODES, marks=(120, 121, EOL, 97)),
+        "lumina-mgpt-2": partial(families.lumina_mgpt_2, first_code=LAST[0], codes=CODES),
+    }
+    return sized.get(name, name)
+
+
 MODELS: dict[str, Callable[[], TinyModel]] = {
     "janus": janus,
     "chameleon": chameleon,
     "lumina-mgpt": lumina,
     "emu3": emu3,
     "glm-image": glm_image,
+    "liquid": liquid,
+    "simplear": simplear,
+    "emu3.5": emu3_5,
+    "lumina-mgpt-2": lumina_2,
 }
 
 
 def grid_of(family: str) -> tuple[int, int] | None:
-    return {"janus": None, "glm-image": (8, 6)}.get(family, (SIDE, SIDE))
+    return {"janus": None, "glm-image": (8, 6), "lumina-mgpt-2": (8, 8)}.get(family, (SIDE, SIDE))
 
 
 def as_array(ids: list[int]) -> np.ndarray[Any, Any]:

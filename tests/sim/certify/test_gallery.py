@@ -46,7 +46,7 @@ def test_every_slip_is_caught_and_named(name, drawn):
 
 @pytest.mark.parametrize("name", WRONG_KERNELS)
 def test_every_wrong_kernel_is_caught(name):
-    found = judged(f"gallery:{name}", count=2)
+    found = judged(f"gallery:{name}", count=2 if name.startswith("vllm") else 6)
     assert not found.lossless
     assert failing_node(found.first.measured) is not None
 

@@ -11,7 +11,7 @@ from underpaint.algos.accept.neighbours import nearest_codes
 from underpaint.algos.chance import sampling
 from underpaint.algos.enumeration import enumerate_decoding, passes
 from underpaint.algos.protocols import Grid
-from underpaint.artifacts.cost_curve import HostCosts, InCycleCosts, read_cost_curve
+from underpaint.artifacts.cost_curve import HostCosts, InCycleCosts, PlainCosts, read_cost_curve
 from underpaint.artifacts.results import with_envelope
 from underpaint.sim.batched.decoding import make_scheme, run_lockstep, run_loop
 from underpaint.sim.latency.models import MeasuredCosts
@@ -246,10 +246,10 @@ def test_costs_inside_cycles_go_before_those_of_passes_alone(tmp_path: Path) -> 
     held = load_comparison(comparison(tmp_path / "compare.json", {"ar": (1.0, 0.0, 1.0), "speculative": (2.0, 3, 1.5)}))
     trace = recorded(field(images=8), 8)
     free = {"sampled": HostCosts(0.0, 0.0, 0.0, 0.0)}
-    same = InCycleCosts(2.0, 0.5, CURVE.verify, CURVE.draft, (), free)
+    same = InCycleCosts(PlainCosts(2.0, 0.5), CURVE.verify, CURVE.draft, (), free)
     (alone,) = predict(trace, dataclasses.replace(CURVE, overhead_ms=0.5), held)
     (within,) = predict(
-        trace, CURVE, held, in_cycle=dataclasses.replace(same, host={"sampled": HostCosts(0.5, 0, 0, 0)})
+        trace, CURVE, held, in_cycle=dataclasses.replace(same, host_ms={"sampled": HostCosts(0.5, 0, 0, 0)})
     )
     assert within.tokens_per_cycle == alone.tokens_per_cycle
     assert within.overhead_ms == pytest.approx(0.5)
@@ -257,7 +257,7 @@ def test_costs_inside_cycles_go_before_those_of_passes_alone(tmp_path: Path) -> 
     (faster,) = predict(trace, CURVE, held, in_cycle=same)
     assert faster.speedup.mean > within.speedup.mean
     with pytest.raises(ValueError, match="not for 'sampled'"):
-        predict(trace, CURVE, held, in_cycle=dataclasses.replace(same, host={}))
+        predict(trace, CURVE, held, in_cycle=dataclasses.replace(same, host_ms={}))
 
 
 def test_a_trace_and_a_comparison_that_do_not_belong_together(tmp_path: Path) -> None:

@@ -7,11 +7,11 @@ from underpaint.algos.protocols import Grid
 from underpaint.algos.tree import NO_TOKEN, DraftTree, Verdict, root_only
 from underpaint.sim.synthetic.models import (
     Blend,
-    PooledDistribution,
     RandomDistribution,
     SyntheticDrafter,
     SyntheticTarget,
 )
+from underpaint.strategies import PooledDistribution
 
 LAW = RandomDistribution(3, seed=4)
 

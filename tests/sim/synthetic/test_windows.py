@@ -138,7 +138,7 @@ def test_coupled_drafts_last_longer_than_those_drawn_anew() -> None:
 @pytest.mark.parametrize(
     ("name", "settings", "message"),
     [
-        ("sjd", {"window": 0}, "length must be >= 1, got 0"),
+        ("sjd", {"window": 0}, "length must be at least 1, got 0"),
         ("sjd", {"window": 128}, "up to 129 positions, simulated ones at most 128; set a smaller window"),
         ("sjd", {"coupling": "tight"}, "coupling must be one of"),
         ("sjd-pac", {"candidates": 9, "levels": 3}, "simulated ones at most 128"),

@@ -1,0 +1,71 @@
+"""What the certificates found, in words: facts and where they are, for the projects' own trackers."""
+
+from typing import Final, NamedTuple
+
+
+class Bug(NamedTuple):
+    """A reproducible difference from what a verifier is meant to do.
+
+    title: one line. about: what happens. place: file and function. expected: what a lossless verifier does there.
+    also: other certificates that show the same.
+    """
+
+    title: str
+    about: str
+    place: str
+    expected: str
+    also: tuple[str, ...] = ()
+
+
+BUGS: Final[dict[str, Bug]] = {
+    "spec-bench-eagle2": Bug(
+        "Spec-Bench: the extra token skips the logit processors after an accepted path",
+        "With a logits processor (temperature, top-k, top-p, banned tokens), accepted tokens follow the "
+        "processed distribution. When every candidate of the path is accepted, the extra token is drawn from "
+        "the unprocessed one. So a token that the processors rule out can be emitted. EAGLE's own repository "
+        "applies the processor there.",
+        "`model/eagle2/utils.py`, `evaluate_posterior`, the last branch, where `sample_p` is made from "
+        "`logits[best_candidate, accept_length - 1]`; `model/eagle3/utils.py` and "
+        "`model/samd/tree_model/eagle2/utils.py` have the same branch",
+        "The row goes through `logits_processor` before the softmax, as the rows of the accept tests do.",
+        ("spec-bench-eagle3", "spec-bench-samd"),
+    ),
+    "vllm-ascend-block": Bug(
+        "vllm-ascend: block verification compares products of uniforms",
+        "Block verification (off by default; from three drafted tokens on) accepts the longest prefix of "
+        "which the cumulated ratio is at least the cumulated product of uniforms. Block verification (arXiv "
+        "2403.10444) compares one uniform a position with h_i, the share of the residual mass. With the "
+        "product in its place, long prefixes are accepted too often, and the emitted tokens follow the "
+        "drafter more than the target.",
+        "`vllm_ascend/sample/rejection_sampler.py`, `rejection_random_sample_block_verify_pytorch`, "
+        "`cum_uniform_token_probs`",
+        "Position i is compared with its own uniform and the paper's h_i; the residual is that of the cumulated ratio.",
+    ),
+    "sjd-temperature": Bug(
+        "SJD: a rejected token's replacement goes through the warpers twice",
+        "The sampler is given distributions that temperature and top-k have been applied to. After a "
+        "rejection it takes the positive part of target minus draft, which is a distribution already, and "
+        "passes its logarithm through `logits_warper` once more. At temperature 1 without top-k that changes "
+        "nothing. At temperature 0.7 the replacement is drawn from the residual to the power 1 / 0.7, and "
+        "with top-k its least likely tokens are cut.",
+        "`scheduler/jacobi_iteration_lumina_mgpt.py`, `SpeculativeSampler.reject_sampling_single_token`",
+        "The replacement is drawn from the normalised residual itself.",
+        ("sjd-top-k",),
+    ),
+    "feifeibear": Bug(
+        "LLMSpeculativeSampling: drawing token 0 raises",
+        "`sample` raises a `RuntimeError` without a message whenever the drawn token is 0, a token like any other. So "
+        "generation ends wherever the target or the drafter draws it.",
+        "`sampling/utils.py`, `sample`",
+        "Token 0 is returned.",
+    ),
+    "medusa": Bug(
+        "Medusa: typical acceptance can accept the padding of a short path",
+        "Paths of a tree that are shorter than the longest one are padded with token 0, and their logits with "
+        "those of the last node. `evaluate_posterior` tests the padding like a drafted token, so a path whose "
+        "padding passes the threshold is accepted beyond its end. The tree has no such node. Typical "
+        "acceptance itself is relaxed by design; its total variation is not what is reported here.",
+        "`medusa/model/utils.py`, `generate_candidates` (the appended zero) and `evaluate_posterior`",
+        "Padding counts as rejected: the accepted length of a path is at most its own length.",
+    ),
+}

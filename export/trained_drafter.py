@@ -1,0 +1,53 @@
+"""A drafter for the target of an exported folder: opened in torch to be trained, then exported into the folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from underpaint.export.decoders import GraphFormat, export_decoder
+from underpaint.export.store import Origin, staged
+from underpaint.models.decoder import Decoder
+from underpaint.runtime.device.weights import read_decoder
+from underpaint.runtime.engines.context import DEVICE
+from underpaint.runtime.engines.elsewhere import ElsewhereDecoder
+from underpaint.runtime.live.llamagen import llamagen
+from underpaint.runtime.live.pipeline import LivePipeline
+from underpaint.runtime.pipeline import Pipeline
+from underpaint.training.drafter import begun_drafter
+
+
+class ExportedTarget(NamedTuple):
+    """The target of a folder as a live model, and a drafter that starts with its last norm."""
+
+    folder: Path
+    pipeline: LivePipeline
+    drafter: Decoder
+
+    def export(self, recipe: str) -> None:
+        """Write the drafter into the folder, whose index then names it. recipe: the command that trained it."""
+        origin = Origin("a drafter of this folder's target, on pictures that it drew", recipe)
+        form = GraphFormat(self.pipeline.live.decoder.precision)
+        with staged(self.folder) as aside:
+            export_decoder("drafter", self.drafter.cpu().eval(), None, form, aside, origin)
+
+
+def open_exported(folder: Path, device: str) -> ExportedTarget:
+    """The target of a folder that `underpaint export` wrote, on a torch device.
+
+    Raises:
+        ValueError: The folder holds a drafter already, or its target is not conditioned on a table of its own.
+    """
+    models = Pipeline.open(folder, backend=DEVICE)
+    if models.entry.drafter is not None:
+        raise ValueError(
+            f"--models {folder}: expected a folder without a drafter, got one with {models.entry.drafter!r}; export "
+            "the target into a folder of its own"
+        )
+    decoder = models.high.decoder
+    assert isinstance(decoder, ElsewhereDecoder)
+    target = read_decoder(decoder, torch.device(device)).float().requires_grad_(False)
+    live = llamagen(target)
+    return ExportedTarget(folder, LivePipeline(live, folder=folder), begun_drafter(target))

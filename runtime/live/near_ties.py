@@ -1,0 +1,167 @@
+"""Near-ties of a live model in bf16 or fp16, decided by float32 arithmetic on the same weights."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any, Final, Literal, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from underpaint.algos.arrays import BoolArray, FloatArray, IntArray
+from underpaint.algos.protocols import Grid
+from underpaint.algos.step import Scored
+from underpaint.algos.tree import DraftTree, Verdict
+from underpaint.runtime.engines.target import EngineTarget
+from underpaint.runtime.live.engine import TorchEngine
+from underpaint.runtime.live.model import LiveModel, LiveModelError
+
+NearTies: TypeAlias = Literal["float32"]
+"""What decides near-ties."""
+_LONGEST: Final = 64
+"""Tokens that the float32 model reads in one pass, at most."""
+_TIMES: Final = 4.0
+"""The margin, in largest differences of logits that were seen between the two arithmetics so far."""
+
+
+def exact_model(asked: NearTies | None, model: Any, make: Callable[[Any], LiveModel]) -> LiveModel | None:
+    """A live model of the same weights that computes in float32; it takes 4 bytes more for each weight.
+
+    Args:
+        asked: None makes none.
+        model: The loaded model.
+        make: Its family, with the options that the live model was made with.
+
+    Raises:
+        LiveModelError: Something other than "float32" was asked for, or the model computes in float32 already.
+    """
+    if asked is None:
+        return None
+    if asked != "float32":
+        raise LiveModelError(f"verify_near_ties: expected float32, got {asked!r}; leave it out to verify none")
+    if next(model.parameters()).dtype == torch.float32:
+        raise LiveModelError(
+            "verify_near_ties: expected a model in bfloat16 or float16, got one in float32, which is what ties are "
+            "verified by; leave it out, or load the model in bfloat16"
+        )
+    return make(copy.deepcopy(model).float().eval())
+
+
+class NearTieTarget:
+    """Implements `algos.step.Target`: passes in the model's own type, and near-ties again in float32.
+
+    At temperature 0, rows whose two best logits lie within `margin` of each other are computed again, so the tokens are
+    the float32 model's. Above 0 a draw among thousands of codes falls near a boundary almost every time, so every row
+    that a verdict reads is computed again. Drafters read the features of the model's own type.
+
+    The float32 model follows with a cache of its own. It reads tokens only once a near-tie asks for them, many in one
+    pass.
+    """
+
+    def __init__(self, target: EngineTarget, exact: EngineTarget) -> None:
+        """exact: The same target on `exact_model`; both hold the condition and the sampling."""
+        self._target, self._exact = target, exact
+        _engine(exact).cost = _engine(target).cost  # passes of both are the target's
+        self._tokens: list[int] = []
+        """Committed tokens that the float32 model has not read; the last of them is the next root."""
+        self._verified: DraftTree | None = None
+        """The tree that the float32 model scored last, until it is committed."""
+        self._difference = 0.0
+        self.recomputed = 0
+        """Passes in which a row was computed again."""
+
+    @property
+    def vocab_size(self) -> int:
+        return self._target.vocab_size
+
+    @property
+    def grid(self) -> Grid:
+        return self._target.grid
+
+    @property
+    def margin(self) -> float:
+        """Guided logits that lie nearer to each other than this count as a near-tie.
+
+        Four times the largest difference between the two arithmetics, over all rows that both computed so far: those of
+        the prompt first.
+        """
+        return _TIMES * self._difference
+
+    def begin(self) -> Scored:
+        scored, exact = self._target.begin(), self._exact.begin()
+        self._tokens, self._verified, self._difference = [], None, 0.0
+        self._compare(slice(None))
+        return scored._replace(probs=exact.probs)
+
+    def score(self, tree: DraftTree) -> Scored:
+        scored, self._verified = self._target.score(tree), None
+        near = self._near(tree)
+        if not near.any():
+            return scored
+        self.recomputed += 1
+        probs = scored.probs.copy()
+        probs[near] = self._exact_probs(tree)[near]
+        return scored._replace(probs=probs)
+
+    def commit(self, tree: DraftTree, verdict: Verdict) -> None:
+        self._target.commit(tree, verdict)
+        if self._verified is tree:
+            self._exact.commit(tree, verdict)
+            self._tokens, self._verified = [int(verdict.token)], None
+            return
+        read = self._tokens or [int(tree.tokens[0])]
+        self._tokens = [*read, *tree.tokens[list(verdict.path)].tolist(), int(verdict.token)]
+
+    def most_nodes(self, most: int) -> int:
+        """See `EngineTarget.most_nodes`."""
+        return self._target.most_nodes(most)
+
+    def _near(self, tree: DraftTree) -> BoolArray:
+        """[N], the rows that are computed again."""
+        if self._target.params.temperature > 0:
+            return np.ones(tree.size, dtype=np.bool_)
+        best = _guided(self._target)[self._target.outputs].topk(2, dim=-1).values
+        return (best[:, 0] - best[:, 1] <= self.margin).cpu().numpy()
+
+    def _exact_probs(self, tree: DraftTree) -> FloatArray:
+        left = self._tokens or [int(tree.tokens[0])]
+        while len(left) > 1:  # what was committed since the float32 model read last
+            chain = _chain(left[: min(_LONGEST, len(left) - 1)], self.vocab_size)
+            self._exact.score(chain)
+            left = left[chain.size :]
+            self._exact.commit(chain, Verdict(tuple(range(1, chain.size)), left[0]))
+        exact = self._exact.score(tree)
+        self._tokens, self._verified = left, tree
+        self._compare(self._target.outputs)
+        return exact.probs
+
+    def _compare(self, positions: IntArray | slice) -> None:
+        """Learn how far the two arithmetics are apart in the last pass of both."""
+        own, exact = _guided(self._target)[positions], _guided(self._exact)[positions]
+        self._difference = max(self._difference, float((own - exact).abs().max()))
+
+
+def _engine(target: EngineTarget) -> TorchEngine:
+    engine = target.engine
+    assert isinstance(engine, TorchEngine)
+    return engine
+
+
+def _guided(target: EngineTarget) -> Tensor:
+    guided = _engine(target).guided
+    assert guided is not None
+    return guided
+
+
+def _chain(tokens: list[int], vocab_size: int) -> DraftTree:
+    """Committed tokens as one path."""
+    count = len(tokens)
+    return DraftTree(
+        tokens=np.array(tokens, dtype=np.int64),
+        parents=np.arange(-1, count - 1, dtype=np.int64),
+        drawn="top_k",
+        draft_probs=np.empty((0, vocab_size)),
+        draft_rows=np.full(count, -1, dtype=np.int64),
+    )

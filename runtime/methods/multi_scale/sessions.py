@@ -1,0 +1,95 @@
+"""Sessions of MuLo-SD: on two targets, or on one that draws a preview of its pictures."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from underpaint.algos.arrays import IntArray
+from underpaint.algos.chance import Chance
+from underpaint.algos.spatial.mulo import RepairCycle, RowDraft, RowDrafter, repair_cycles
+from underpaint.algos.spatial.target import GridTarget
+from underpaint.algos.spatial.zipar import zipar
+from underpaint.algos.tree import NO_TOKEN
+from underpaint.runtime.methods.method import (
+    DecodingResult,
+    DecodingSession,
+    DecodingSteps,
+    Preview,
+    SessionTimers,
+)
+from underpaint.runtime.methods.multi_scale.low_rows import LowRows
+
+if TYPE_CHECKING:
+    from underpaint.runtime.methods.multi_scale.method import MuloMethod
+
+
+class MuloSession(DecodingSession):
+    """A session that tells its models: what draws rows, and what verifies them."""
+
+    def __init__(
+        self, timers: SessionTimers, target: GridTarget, drafter: LowRows, method: MuloMethod, rows_per_cycle: int
+    ) -> None:
+        """Args are those of `repair_cycles`; `method` holds its rule and its repair."""
+
+        def start(chance: Chance) -> DecodingSteps:
+            return _repaired(target, drafter, method, rows_per_cycle, chance)
+
+        super().__init__(timers, start)
+        self.target, self.drafter, self.rows_per_cycle = target, drafter, rows_per_cycle
+
+
+def _repaired(
+    target: GridTarget, drafter: RowDrafter, method: MuloMethod, rows_per_cycle: int, chance: Chance
+) -> DecodingSteps:
+    """Yield the cycles of an image, then return what they came to."""
+    cycles: list[RepairCycle] = []
+    for cycle in repair_cycles(target, drafter, method.rule, method.config, rows_per_cycle, chance):
+        cycles.append(cycle)
+        yield cycle
+    stays = np.any([(cycle.draft != NO_TOKEN) & ~cycle.region for cycle in cycles], axis=0)
+    return DecodingResult(
+        cycles[-1].tokens.reshape(-1),
+        kept_cells=tuple(np.flatnonzero(stays).tolist()),
+        rejected=sum(int(cycle.rejected.sum()) for cycle in cycles),
+        repairs=tuple(cycles),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _EnlargedPreview:
+    """Implements `algos.spatial.mulo.RowDrafter`: proposes the whole picture, from its preview."""
+
+    tokens: IntArray
+
+    def propose(self, tokens: IntArray, rows: range, chance: Chance) -> RowDraft:
+        return RowDraft(self.tokens)
+
+
+def preview_session(preview: Preview, method: MuloMethod) -> DecodingSession:
+    """MuLo-SD on a model that draws a preview: draw that, enlarge it, verify all of the picture by it, and repair.
+
+    The preview is part of what the model draws. A lossless method draws it in raster order, whatever `draft_window`.
+    `ratio` and `resampler` are of other models. Tokens are the preview's, then the picture's; `repairs` are of the
+    picture.
+
+    Raises:
+        ValueError: `rows` is set, or the settings do not fit the picture's grid.
+    """
+    config, small = method.config, preview.small
+    config.check(preview.large)
+    if config.rows is not None:
+        raise ValueError(f"rows: this model draws its whole preview first, got {config.rows}; set rows=none")
+    window = small.width if config.draft_window is None or method.lossless else config.draft_window
+
+    def start(chance: Chance) -> DecodingSteps:
+        drawn = zipar(preview.small_target(config.greedy), window, chance.cycle(1), adaptive=config.draft_adaptive)
+        drafter = _EnlargedPreview(preview.enlarge(drawn.tokens))
+        target = preview.large_target(drawn.tokens)
+        made: DecodingResult = yield from _repaired(target, drafter, method, preview.large.height, chance)
+        kept = tuple(small.cells + cell for cell in made.kept_cells or ())
+        return made._replace(tokens=np.concatenate([drawn.tokens, made.tokens]), kept_cells=kept)
+
+    return DecodingSession(SessionTimers(preview.timer), start)

@@ -1,0 +1,99 @@
+"""The precision of a verifier is found, or asked for; boundary findings and promises are judged for what they are."""
+
+import numpy as np
+import pytest
+
+from underpaint.sim.certify.adapters import CallableVerifier
+from underpaint.sim.certify.case import VerifierCase
+from underpaint.sim.certify.certificate import certify
+from underpaint.sim.certify.measure import EXACT, find_bits, measure
+from underpaint.sim.certify.measurement import Effort
+from underpaint.sim.certify.search import fixed_cases, precision_case
+from underpaint.sim.certify.slips import BY_NAME, RIGHT
+from underpaint.sim.certify.subjects import round_draft, round_to_bits
+from underpaint.sim.certify.token_wise import InProcess, TokenWiseWalk
+
+QUICK = Effort(checks=64)
+
+
+def in_precision(bits):
+    """The right walk, on what is left of its distributions at a lower precision."""
+    return lambda draft, uniforms: RIGHT(round_draft(draft, bits), uniforms)
+
+
+def by_float32(draft, uniforms):
+    """It rounds its uniforms as well: one next to 1 becomes 1."""
+    return RIGHT(round_draft(draft, 24), uniforms.astype(np.float32))
+
+
+@pytest.mark.parametrize("drawn", ["iid", "top_k"])
+@pytest.mark.parametrize("bits", [8, 11, 24, 53])
+def test_the_precision_of_a_function_is_found(bits, drawn):
+    verifier = CallableVerifier(in_precision(bits))
+    assert find_bits(verifier, precision_case(drawn)) == bits
+    found = certify(verifier, drawn, count=2, effort=QUICK, shrink_seconds=0)
+    assert found.verdict == "lossless"
+    assert found.bits == bits
+    assert found.largest <= EXACT[bits]
+
+
+def test_a_function_that_rounds_its_uniforms_is_one_of_float32():
+    assert find_bits(CallableVerifier(by_float32), precision_case("top_k")) == 24
+
+
+def test_a_precision_that_is_asked_for_is_kept():
+    verifier = CallableVerifier(in_precision(24))
+    assert measure(precision_case("top_k"), verifier, Effort(checks=64, bits=53)).kind == "biased"
+    assert measure(precision_case("top_k"), verifier, Effort(checks=64, bits=24)).kind == "lossless"
+
+
+def test_a_wrong_function_of_float32_is_still_biased():
+    wrong = CallableVerifier(lambda draft, uniforms: BY_NAME["no-residual"].verify(round_draft(draft, 24), uniforms))
+    found = certify(wrong, "top_k", count=2, effort=QUICK, shrink_seconds=0)
+    assert (found.verdict, found.bits) == ("biased", 24)
+
+
+def test_rounding_is_to_nearest_even():
+    np.testing.assert_array_equal(round_to_bits(np.array([1.0, 1 / 3, 0.0]), 8), [1.0, 0.333984375, 0.0])
+    assert round_to_bits(np.array([1 + 2.0**-8]), 8) == 1.0
+    assert round_to_bits(np.array([1 + 3 * 2.0**-8]), 8) == 1 + 2.0**-6
+    assert round_to_bits(np.array([1 / 3]), 11) == np.float16(1 / 3)
+
+
+def test_a_boundary_is_no_bias_and_a_bias_behind_one_is_not_hidden():
+    at_zero = BY_NAME["accept-at-zero"].verify
+    found = certify(InProcess(at_zero), "top_k", count=3, effort=QUICK, shrink_seconds=1)
+    assert found.verdict == "lossless but for a boundary"
+    assert [one.kind for one in found.findings] == ["boundary"]
+    both = TokenWiseWalk(
+        accept=lambda uniform, target, draft: uniform * draft <= target,
+        bonus=lambda draft, node: draft.raw_probs[node],  # shows with a banned token only
+    )
+    found = certify(InProcess(both), "top_k", count=4, effort=QUICK, shrink_seconds=3)
+    assert found.verdict == "biased"
+    assert [one.kind for one in found.findings] == ["biased", "boundary"]
+    assert found.first.total_variation == found.largest > 0.05
+    assert found.first.measured.total_variation >= 0.5 * found.largest  # the smallest case still shows it
+    assert sum(one.count for one in found.findings) <= found.cases
+
+
+def test_a_promise_is_judged_by_the_largest_case():
+    def mixed(draft, uniforms):
+        row = 0.9 * draft.target_probs[0]
+        row[0] += 0.1
+        return (), min(int(np.searchsorted(np.cumsum(row), uniforms[-1], side="right")), len(row) - 1)
+
+    for promise, verdict in ((None, "biased"), (0.05, "biased"), (0.1, "within its bound")):
+        found = certify(
+            CallableVerifier(mixed), "top_k", count=3, effort=QUICK, shrink_seconds=0, promise=promise
+        )  # fmt: skip
+        assert found.verdict == verdict
+        assert found.largest <= 0.1 + 1e-9
+
+
+def test_every_case_is_judged_and_counted():
+    case = VerifierCase(2, (-1, 0), "top_k", ((1, 1),), ((1, 0),))
+    assert case in [case, *fixed_cases("top_k", False)]
+    found = certify(InProcess(BY_NAME["no-residual"].verify), "top_k", count=5, effort=QUICK, shrink_seconds=0)
+    assert found.cases == 5
+    assert 1 <= found.count("biased") <= 5
