@@ -64,20 +64,20 @@ def check_passes(
         if backend not in BACKENDS:
             raise ManifestError(f"--backend: expected one of {', '.join(BACKENDS)}, got {backend!r}")
         check_json(json_file)
-        turns = count(1)
+        place, turns = folder or FOLDER, count(1)
+        index = read_index(place) if live.live is None else None
         try:
             with progress("reading the models") as advance:
 
                 def report(what: str) -> None:
                     advance(next(turns), what)
 
-                if live.live is not None:
+                if index is None:
                     pipeline = live.open()
                     compared = pipeline.check_passes(seed, report)
                     hashes = pipeline.fingerprint()["sha256"]
                 else:
-                    place = folder or FOLDER
-                    index, compared = read_index(place), check_invariance(place, models, backend, seed, report)
+                    compared = check_invariance(place, models, backend, seed, report)
                     hashes = index.hashes(name for name in index.models)
                 passes = [one.to_dict() for one in compared]
         except KeyboardInterrupt:

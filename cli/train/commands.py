@@ -113,6 +113,7 @@ def sampler(
     with run.started(f"runs/sampler_{direction}_{losses}{ends}") as folder:
         pair.check()
         vq, ratio = vq_config(scenes.tokenizer_from), pair.high // pair.low
+        high = pair.grids(vq.stride).high
         if losses is not Losses.ce and init_from is None:
             init_from = folder.parent / f"sampler_{direction}_ce{ends}" / "checkpoint.pt"
         # A high block for each cell along a low one's side: its edges can still meet the next one's.
@@ -121,7 +122,7 @@ def sampler(
         outcome = train_sampler(
             *(folder, encoded_pairs(scenes, pair, run.device), config),
             losses=LOSSES[losses],
-            settings=settings_for(pair.high, pair.grids(vq.stride).high.cells),
+            settings=settings_for(pair.high, high.cells),
             init_from=init_from,
             **run.common(LOOPS[losses]),
         )

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from underpaint.runtime.device.kernels.row_maths import draw, flip, row_sum
+from underpaint.runtime.device.kernels.row_maths import draw, flip, hide, restore, row_sum
 from underpaint.runtime.device.kernels.walk import (
     BatchTree,
     Decide,
@@ -28,31 +28,35 @@ def first_only_kernel(tree, out, V, N, drafts, rows, ROLES: tl.constexpr, ROWS: 
         return
     base = image * N
     accept, residual, bonus = noise_of(tree, image, N, ROLES)
-    gone = tl.full((2,), -1, tl.int64)
     node = tl.full((), 0, tl.int64)
     length = tl.full((), 0, tl.int64)
+    rejected = tl.full((), -1, tl.int64)
     child = tl.load(tree.first + base)
     role = bonus
     while child >= 0:
         row = tree.probs + (base + node) * V
         token = tl.load(tree.tokens + base + child)
-        if flip(tl.load(accept + child), tl.load(row + token).to(tl.float64), row_sum(row, V, gone, BLOCK)):
+        if flip(tl.load(accept + child), tl.load(row + token).to(tl.float64), row_sum(row, V, BLOCK)):
             tl.store(out.path + base + length, child)
             length += 1
             node = child
             child = tl.load(tree.first + base + node)
         else:
-            gone = tl.full((2,), 0, tl.int64) + token
+            rejected = token
             role = residual
             child = tl.full((), -1, tl.int64)
-    token = draw(tree.probs + (base + node) * V, V, tl.load(role + node), gone, BLOCK)
-    conclude(out, image, length, token, V, 1)
+    row = tree.probs + (base + node) * V
+    weight = hide(row, rejected, rejected >= 0)
+    found = draw(row, V, tl.load(role + node), BLOCK)
+    restore(row, rejected, weight, rejected >= 0)
+    conclude(out, image, length, found, V, 1)
 
 
 def first_only_walk(rule: Any, shape: Shape, device: torch.device) -> Decide:
     """The launches that decide trees of this shape."""
 
     def decide(tree: BatchTree, depths: Tensor, out: Verdicts) -> None:
-        launch_walk(first_only_kernel, tree, out, row_bytes(tree, shape.levels + 1), BLOCK=tile(shape.vocab_size))
+        moved = row_bytes(tree, shape.levels + 1)
+        launch_walk(first_only_kernel, shape, tree, out, moved, BLOCK=tile(shape.vocab_size))
 
     return decide

@@ -183,6 +183,8 @@ class SyntheticPipeline:
     def _distribution(self, condition: Condition) -> RandomDistribution:
         return RandomDistribution(VOCAB, seed=condition.noise_key, sharpness=2.0)
 
+    _last = RandomDistribution(VOCAB, seed=0)
+
     def target(self, condition: Condition, sampling: SamplingParams) -> Timed[Target]:
         self._last = self._distribution(condition)
         kind = OneHotTarget if sampling.temperature == 0 else TimedTarget

@@ -17,8 +17,8 @@ from underpaint.cli.app import app
 from underpaint.cli.outputs import Command, check_replaceable, output_of
 
 INPUTS = {
-    *("--prompts", "--models", "--low", "--figures", "--replay", "--runs", "--trace", "--costs", "--compare"),
-    *("--inception", "--reference", "--clip", "--hps", "--aesthetic", "--target", "--before", "--guided"),
+    *("--prompts", "--models", "--low", "--figures", "--replay", "--runs", "--trace", "--from", "--costs", "--compare"),
+    *("--inception", "--reference", "--clip", "--hps", "--aesthetic", "--target", "--before", "--guided", "--drafter"),
     *("--tokenizer", "--init-from", "--pictures", "--live"),
 }
 """Options whose path is read. Every other one names an output."""

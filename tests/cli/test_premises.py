@@ -73,7 +73,7 @@ def test_standard_output_holds_the_json_alone(synthetic):
         (["--depths", "16"], "--depths: expected at most 15"),
         (["--nearest", "30"], "leave too few to compare with; expected at most 19"),
         (["--prompts-count", "300", "--seeds", "2"], "at most 500 images, got 600"),
-        (["--top-k", "41"], "--top-k: expected at most 40"),
+        (["--top-k", "41"], "at most 40 can be kept"),
     ],
 )
 def test_bad_input_is_refused_before_any_work(tmp_path, monkeypatch, synthetic, arguments, message):

@@ -199,7 +199,7 @@ def test_bad_windows_are_named_before_any_work(tmp_path: Path, extra: tuple[str,
     ("extra", "message"),
     [
         (("--model", "feild"), "did you mean 'field'"),
-        (("--machines", "a10/llamagen-b"), "did you mean 'a100'"),
+        (("--machines", "a1000/llamagen-b"), "did you mean 'a100'"),
         (("--machines", "a100/llama"), "there is no 'llama'"),
         (("--machines", "absent.json"), "absent.json"),
         (("--rules", "pointt"), "did you mean 'point'"),

@@ -100,7 +100,20 @@ def test_methods_are_compared_on_tensorrt(halves: Path, tmp_path: Path, monkeypa
     folder, methods = halves / "reference", "ar,speculative,eagle1,eagle2,adt,lantern,zipar"
     for name in ("target", "drafter"):
         opened(name, folder)
-    common = ["compare", "1", "3", "--models", str(folder), "--temperature", "0", "--top-k", "0", "--fresh"]
+    common = [
+        "compare",
+        "1",
+        "3",
+        "--preset",
+        "tuned",
+        "--models",
+        str(folder),
+        "--temperature",
+        "0",
+        "--top-k",
+        "0",
+        "--fresh",
+    ]
     common += ["--set", "lantern.k=0", "--set", "zipar.window=2", "--methods", methods]
     drawn = []
     for backend in ("cpu", stand_in.BACKEND):
@@ -130,7 +143,20 @@ def test_two_resolutions_draft_and_verify_on_tensorrt(
     for name in ("target", "drafter"):
         opened(name, low)
         opened(name, high)
-    common = ["compare", "1", "--models", str(high), "--low", str(low), "--temperature", "0", "--top-k", "0"]
+    common = [
+        "compare",
+        "1",
+        "--preset",
+        "tuned",
+        "--models",
+        str(high),
+        "--low",
+        str(low),
+        "--temperature",
+        "0",
+        "--top-k",
+        "0",
+    ]
     common += ["--methods", "mulo,mulo-raster", "--set", "mulo-raster.rule=exact", "--set", "mulo-raster.rows=1"]
     common += [f"--set={name}.{each}" for name in ("mulo", "mulo-raster") for each in ("resampler=bicubic", "k=none")]
     refused = CliRunner().invoke(underpaint, [*common, "--backend", stand_in.BACKEND, "--out", str(tmp_path / "no")])

@@ -76,7 +76,19 @@ def test_what_was_built_is_what_is_asked_for(halves: Path, tmp_path: Path) -> No
     """An engine of one row serves guidance 1, though the models are meant to be sampled with another."""
     folder = tmp_path / "one"
     copytree(halves / "reference", folder, ignore=ignore_patterns("*.engine", "*.record", "*.runtime"))
-    common = ["compare", "1", "--models", str(folder), "--top-k", "0", "--fresh", "--backend", stand_in.BACKEND]
+    common = [
+        "compare",
+        "1",
+        "--preset",
+        "tuned",
+        "--models",
+        str(folder),
+        "--top-k",
+        "0",
+        "--fresh",
+        "--backend",
+        stand_in.BACKEND,
+    ]
     for arguments, message in (
         (["--methods", "ar"], "holds no tensorrt-rtx engine of 'target'; build it with"),
         (["--methods", "ar"], "of 'target' for 2 rows, of which guidance 1 takes 1 and any other 2 (built for: 1)"),

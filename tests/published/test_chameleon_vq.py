@@ -217,7 +217,7 @@ def test_an_exported_chameleon_draws_pictures(anole: Path, tmp_path: Path) -> No
     assert "vq_decoder (fp32): passed" in result.output
     prompt = ",".join(str(int(each)) for each in PROMPT[0])
     common = [
-        "compare",
+        *("compare", "--preset", "tuned"),
         prompt,
         "--models",
         str(anole / "out"),

@@ -296,7 +296,7 @@ def test_help_has_the_options_of_both_forms() -> None:
 
 def test_every_method_runs_on_exported_engines(folder: Path, tmp_path: Path) -> None:
     runner = CliRunner()
-    common = ["compare", "1", "3", "--models", str(folder), "--top-k", "0"]
+    common = ["compare", "1", "3", "--preset", "tuned", "--models", str(folder), "--top-k", "0"]
     methods = [method.name for method in METHODS if not method.name.startswith("mulo")]  # those need two resolutions
     for method in ("lantern", "adt+lantern", "roofline+lantern"):
         common += ["--set", f"{method}.k=0"]  # all of a table narrower than the default asks for

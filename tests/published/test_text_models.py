@@ -117,7 +117,7 @@ def test_tar_is_drawn_without_guidance_unless_told_how(tmp_path: Path) -> None:
     guided.prepare(guided.encoder.of_ids(PROMPT[0].numpy()))
     assert guided.begin().probs.shape == (1, CODES)
     condition = guided.encoder.of_ids(PROMPT[0].numpy())
-    assert (condition.tokens - CODES)[1, condition.hidden[1] :].tolist() == [1, 42, 51]
+    assert (condition.tokens - CODES)[1, condition.hidden[1] :].tolist() == [1, 46, 51]
 
 
 def test_tar_is_drawn_as_tokens_without_a_codebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

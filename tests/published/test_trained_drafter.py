@@ -23,7 +23,7 @@ def test_an_exported_target_gets_a_drafter(tmp_path: Path, tokenizer: Path, monk
     train = "train drafter --models models --prompts prompts.txt --pictures 2 --steps 2 --batch 2 --out run --threads 1"
     done = run_program(train, tmp_path, monkeypatch)
     assert (done.code, done.crash) == (0, ""), done
-    compare = "compare 1 --models models --methods eagle2 --temperature 0 --out out --no-costs"
+    compare = "compare 1 --preset tuned --models models --methods eagle2 --temperature 0 --out out --no-costs"
     done = run_program(compare, tmp_path, monkeypatch)
     assert (done.code, done.crash) == (0, ""), done
     rows = json.loads((tmp_path / "out" / "compare.json").read_text())["rows"]

@@ -105,7 +105,7 @@ def test_a_threshold_of_zero_keeps_the_enlarged_draft(pipeline: Pipeline, method
 def test_every_method_runs_beside_each_other(folders: tuple[Path, Path], tmp_path: Path) -> None:
     high, low = folders
     common = [
-        "compare",
+        *("compare", "--preset", "tuned"),
         "1",
         "3",
         "--models",
@@ -140,7 +140,20 @@ def test_captions_condition_both_targets(tmp_path: Path, tokenizer: Path) -> Non
     high, low = export_pair(tmp_path, tokenizer, captions=True)
     caption = tmp_path / "cat.npy"
     np.save(caption, np.random.default_rng(0).standard_normal((2, 12)))
-    common = ["compare", str(caption), "--models", str(high), "--low", str(low), "--top-k", "0", "--temperature", "0"]
+    common = [
+        "compare",
+        str(caption),
+        "--preset",
+        "tuned",
+        "--models",
+        str(high),
+        "--low",
+        str(low),
+        "--top-k",
+        "0",
+        "--temperature",
+        "0",
+    ]
     settings = ["--set", "mulo-raster.rule=exact", *BICUBIC]
     result = CliRunner().invoke(
         underpaint, [*common, "--methods", "mulo,mulo-islands,mulo-raster", *settings, "--out", str(tmp_path / "drawn")]

@@ -11,7 +11,7 @@ from tests.published.checkpoints import DIM, causal, eagle_weights, noise, rando
 from underpaint.models.published.options import LoadOptions
 
 CODES = 16
-PROMPT = torch.tensor([[1, 40, 41, 42, 51], [1, 33, 50, 37, 51]])
+PROMPT = torch.tensor([[1, 40, 41, 46, 51], [1, 33, 50, 37, 51]])
 OPTIONS = LoadOptions(grid_side=4, prefix=8)
 FIRST_CODE = 20
 """Of Tar's language model."""

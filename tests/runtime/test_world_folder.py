@@ -313,7 +313,7 @@ def test_what_lies_between_the_sides_is_made_by_the_world_or_beside_it(
 def test_published_counts_of_near_codes_fit_a_codebook_of_4096(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     codebook = np.random.default_rng(0).standard_normal((4096, 3)).astype(np.float32)
     monkeypatch.setattr("underpaint.runtime.pipeline.read_codebook", lambda folder: codebook)
-    tables = _tables(models, read_index(models))
+    tables = _tables(models, read_index(models), 4096)
     assert tables.neighbours.shape == (4096, 250)
     for spec in METHODS:
         for temperature in (0.0, 1.0):
@@ -322,7 +322,7 @@ def test_published_counts_of_near_codes_fit_a_codebook_of_4096(models: Path, mon
     monkeypatch.setattr("underpaint.runtime.pipeline.nearest_codes", None)
     found = tables.neighbours.copy()
     tables.neighbours[:] = 0
-    np.testing.assert_array_equal(_tables(models, read_index(models)).neighbours, found)
+    np.testing.assert_array_equal(_tables(models, read_index(models), 4096).neighbours, found)
 
 
 def test_benchmarks_measure_a_folder_on_its_own_prompts(models: Path, tmp_path: Path) -> None:
@@ -373,7 +373,7 @@ def test_commands_draw_compare_and_measure(models: Path, tmp_path: Path) -> None
     assert json.loads(figures.read_text())["rows"][0]["value"] > 0
     listed = called("prompts", "--models", models)
     assert "woolly" in listed.stdout
-    assert "foliage" in called("prompts", "--backgrounds", "--models", models).stdout
+    assert "foliage" in called("prompts", "--models", models).stdout
     (drawn_at_random,) = called("prompts", "--random", 1, "--models", models).stdout.splitlines()
     assert "background" in drawn_at_random
 

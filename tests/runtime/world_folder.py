@@ -25,7 +25,7 @@ def train_tiny(out: Path) -> Path:
     """All stages, two steps each, on one thread; then targets whose distributions say something."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    train_world(out, 1, textured_stages(out, MadeUp(), settings=WIDE), {}, stored=out / "none")
+    train_world(out, 1, textured_stages(out, MadeUp(), settings=WIDE), {})
     torch.set_num_threads(threads)
     for stage in ("target", "guided"):
         path = out / stage / CHECKPOINT

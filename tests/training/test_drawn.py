@@ -171,7 +171,9 @@ def test_a_drafter_learns_what_its_target_draws(tmp_path: Path) -> None:
         return train_drafter(tmp_path / out, grids, target, settings=settings, loop=loop, drawn=drawn).validation
 
     before, after = run("mixed", replace(loop, steps=1)), run("mixed", loop)
-    assert set(after) == {f"{name}top1_{depth}_32" for name in ("", "drawn_") for depth in (1, 2)}
+    assert set(after) == {
+        f"{name}{figure}_{depth}_32" for name in ("", "drawn_") for figure in ("top1", "acceptance") for depth in (1, 2)
+    }
     assert after["drawn_top1_1_32"] > before["drawn_top1_1_32"]
 
 

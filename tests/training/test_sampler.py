@@ -205,7 +205,7 @@ def test_bad_settings_are_refused(scenes: PairedScenes, tmp_path: Path) -> None:
         SamplerConfig("sideways")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="one above 0 for tokens"):
         SamplerLosses(tokens=0, pixels=1)
-    with pytest.raises(ValueError, match="2 layers"):
+    with pytest.raises(ValueError, match="2 to 1024 layers"):
         SuperResolutionConfig(layers=1)
     other = ResolutionMap(Grid(3, 3), Grid(9, 9))
     with pytest.raises(ValueError, match="expected as many rows of codes"):

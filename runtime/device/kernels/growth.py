@@ -174,7 +174,7 @@ def grow_level(
 
 
 @kernel
-def mark_best(scores, total, taken, tile, M, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+def mark_best(scores, total, taken, tile, M, ROWS: tl.constexpr, CBLOCK: tl.constexpr):
     """Whether fewer than `total` of an image's M candidates are better than each of a tile (ties: the one found first).
 
     taken: 1 at the candidates of a score above 0 for which it is so, else 0.
@@ -182,8 +182,8 @@ def mark_best(scores, total, taken, tile, M, ROWS: tl.constexpr, BLOCK: tl.const
     own = tile * ROWS + tl.arange(0, ROWS)
     score = tl.load(scores + own, own < M, other=0.0)
     ahead = tl.zeros((ROWS,), tl.int32)
-    for start in range(0, M, BLOCK):
-        other = start + tl.arange(0, BLOCK)
+    for start in range(0, M, CBLOCK):
+        other = start + tl.arange(0, CBLOCK)
         theirs = tl.load(scores + other, other < M, other=-1.0)
         better = (theirs[None, :] > score[:, None]) | (
             (theirs[None, :] == score[:, None]) & (other[None, :] < own[:, None])
@@ -205,12 +205,12 @@ def ranked_block(count: int) -> int:
 
 @kernel
 def take_best_kernel(
-    candidates, totals, arrivals, roots, tree, M, N, ROWS: tl.constexpr, BLOCK: tl.constexpr, LANES: tl.constexpr
+    candidates, totals, arrivals, roots, tree, M, N, ROWS: tl.constexpr, CBLOCK: tl.constexpr, LANES: tl.constexpr
 ) -> None:
     """One program a (tile, image); the last puts the taken candidates behind the root, in their order."""
     tile, image = tl.program_id(0), tl.program_id(1)
     mark_best(
-        candidates.scores + image * M, tl.load(totals + image), candidates.taken + image * M, tile, M, ROWS, BLOCK
+        candidates.scores + image * M, tl.load(totals + image), candidates.taken + image * M, tile, M, ROWS, CBLOCK
     )
     if is_last(arrivals + image, tl.num_programs(0)):
         lane = tl.arange(0, LANES)
@@ -254,7 +254,7 @@ def take_best(
         count,
         tree.tokens.shape[1],
         ROWS=rows,
-        BLOCK=ranked_block(count),
+        CBLOCK=ranked_block(count),
         LANES=next_power_of_2(count),
         warps=8,
     )

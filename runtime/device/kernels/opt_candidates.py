@@ -102,7 +102,7 @@ def add_candidates_kernel(
         M = T + W * C
         base = image * M + T + row * C
         if FIRST:  # nothing is kept yet, and other rows add nothing
-            for start in range(0, M, POOL):
+            for start in range(0, M, POOL):  # trips: len(range(0, T + W * C, POOL))
                 lane = start + tl.arange(0, POOL)
                 tl.store(pool.scores + image * M + lane, tl.zeros((POOL,), tl.float64), lane < M)
             tl.debug_barrier()

@@ -33,13 +33,13 @@ def keep_best_kernel(
     FIRST: tl.constexpr,
     NODES: tl.constexpr,
     BLOCK: tl.constexpr,
-    RANKED: tl.constexpr,
-    COMPARED: tl.constexpr,
+    ROWS: tl.constexpr,
+    CBLOCK: tl.constexpr,
 ) -> None:
     """One program a (tile, image): marks the best; the last keeps them."""
     tile, image = tl.program_id(0), tl.program_id(1)
     M = T + W * C
-    mark_best(pool.scores + image * M, tl.load(totals + image), pool.taken + image * M, tile, M, RANKED, COMPARED)
+    mark_best(pool.scores + image * M, tl.load(totals + image), pool.taken + image * M, tile, M, ROWS, CBLOCK)
     if is_last(arrivals + image, tl.num_programs(0)) == 0:
         return
     base = image * M
@@ -160,7 +160,8 @@ def keep_best(
         FIRST=int(level == 0),
         NODES=next_power_of_2(max(2, kept)),
         BLOCK=min(512, next_power_of_2(count)),
-        RANKED=ranked_rows(count),
-        COMPARED=ranked_block(count),
+        ROWS=ranked_rows(count),
+        CBLOCK=ranked_block(count),
         warps=8,
+        trips={"M": count},
     )

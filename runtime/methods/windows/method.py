@@ -107,11 +107,11 @@ class JacobiConfig(MethodConfig):
         known = {"window": _named(settings_of(JacobiWindow)), "rule": rule}
         given = read_parts(method, [pair for pair in pairs if pair[0] != "rule"], known, f"method '{method}'")
         window = {"length" if name == _LENGTH else name: value for name, value in given["window"].items()}
-        changed = replace(
-            start,
-            window=replace(start.window, **cast("Mapping[str, Any]", window)),
-            rule_settings={**start.rule_settings, **given["rule"]},
-        )
+        try:
+            own = replace(start.window, **cast("Mapping[str, Any]", window))
+        except ValueError as error:
+            raise ValueError(f"method '{method}': {error}") from error
+        changed = replace(start, window=own, rule_settings={**start.rule_settings, **given["rule"]})
         changed.check()
         return changed
 

@@ -171,7 +171,7 @@ MUTANTS = {
         verdicts_agree("point", DOWN),
     ),
     "the residual is not renormalised": (
-        ("walk_drawn", "1.0 / tl.where(nothing, 1.0, owed)", "1.0"),
+        ("walk_drawn", "1.0 / tl.where(nothing, 1.0, excess_mass)", "1.0"),
         verdicts_agree("without_replacement", OWED),
     ),
     "what was not offered yet is not renormalised": (
