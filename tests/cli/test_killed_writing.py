@@ -42,7 +42,7 @@ CASES = (
         *(("fox.png", "fox.json"), ("fox.png",)),
     ),
     Case(
-        *(f"compare --methods eagle2 {DRAWN} --out x --json figures.json", "synthetic", Moment("replace", 3)),
+        *(f"compare --methods eagle2 {DRAWN} --out x --json figures.json", "synthetic", Moment("replace", 2)),
         *(("figures.json", "x/drawings.jsonl"), ("x/drawings.jsonl", "x/*.png")),
     ),
     Case(f"trace {DRAWN} --depths 2 --keep 8 --out x.npz", "synthetic", RENAME, ("x.npz",)),
