@@ -71,9 +71,11 @@ def test_what_lies_outside_the_models_is_cheap_by_the_instructions_that_it_issue
 
 @pytest.mark.parametrize("capability", [80, 90, 120])
 def test_every_kernel_compiles_within_its_budget(capability: int) -> None:
-    """One process for each GPU, so that workers share them; by day every size of each kernel for sm_90 alone."""
-    sampled = capability != 90 and os.environ.get("HYPOTHESIS_PROFILE") != "nightly"
-    told = compiled("tools.compile_ahead", str(capability), *["--sample"] * sampled)
+    """By day the largest launch of each kernel, for sm_90; every size for every GPU takes minutes of a night."""
+    by_day = os.environ.get("HYPOTHESIS_PROFILE") != "nightly"
+    if by_day and capability != 90:
+        pytest.skip("HYPOTHESIS_PROFILE=nightly compiles for this GPU")
+    told = compiled("tools.compile_ahead", str(capability), *["--sample"] * by_day)
     assert told.returncode == 0, told.stdout[-3000:] + told.stderr[-3000:]
     made = json.loads(told.stdout)
     assert {one["capability"] for one in made} == {capability}
