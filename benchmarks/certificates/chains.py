@@ -250,5 +250,10 @@ CHAINS: tuple[PublicVerifier, ...] = (
     _chain("romsto", "romsto/Speculative-Decoding", "speculative_generate", _romsto),
     _chain("feifeibear", "feifeibear/LLMSpeculativeSampling", "speculative_sampling", _feifeibear),
     _chain("deepspec", "deepseek-ai/DeepSpec", "verify_draft_tokens", _deepspec),
-    _chain("tensorrt-llm", "NVIDIA/TensorRT-LLM", "get_rejected_indices and sample_rejected", _tensorrt),
+    _chain(
+        "tensorrt-llm",
+        "NVIDIA/TensorRT-LLM",
+        "get_rejected_indices and sample_rejected, taken from the file alone",
+        _tensorrt,
+    ),
 )
