@@ -56,6 +56,7 @@ SECTIONS: tuple[Section, ...] = (
         PREDICTED,
         "A trace of other prompts predicts a comparison.",
     ),
+    Section("simulator", "MuLo-SD and ZipAR, on earlier models", "predict-mulo-t1.json", PREDICTED),
     Section(
         "simulator",
         "Every method on an A100 and an H200",
