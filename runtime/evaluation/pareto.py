@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from underpaint.artifacts.manifest import write_beside
 from underpaint.artifacts.origin import marked
 from underpaint.runtime.evaluation.comparison import BASELINE
-from underpaint.runtime.evaluation.report import ReportRow, above_floor
+from underpaint.runtime.evaluation.report_row import ReportRow, above_floor
 from underpaint.runtime.methods.settings import split_setting
 
 _INK: Final = "#22252b"

@@ -17,10 +17,11 @@ from underpaint.algos.rows import SamplingParams
 from underpaint.runtime.conditions import Condition
 from underpaint.runtime.evaluation.comparison import BASELINE, ComparisonPlan, build_methods
 from underpaint.runtime.evaluation.drawing_log import DrawingKey, DrawingLog
-from underpaint.runtime.evaluation.paired import FigureInterval
+from underpaint.runtime.evaluation.paired import FigureInterval, speedup
 from underpaint.runtime.evaluation.picture_judge import PictureJudge
 from underpaint.runtime.evaluation.plan import RunPlan
-from underpaint.runtime.evaluation.report import ReportRow, drawn_rows, speedup
+from underpaint.runtime.evaluation.report import drawn_rows
+from underpaint.runtime.evaluation.report_row import ReportRow
 from underpaint.runtime.methods.method import DecodingMethod, ModelTables
 from underpaint.runtime.methods.preset_file import ChosenSettings
 from underpaint.runtime.methods.registry import PAPER, TUNED, MethodConfig, build_method, resolve

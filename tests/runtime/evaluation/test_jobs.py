@@ -12,7 +12,8 @@ from underpaint.runtime.evaluation.comparison import ComparisonPlan, build_metho
 from underpaint.runtime.evaluation.drawer import JobDrawer, check_files, draw_missing
 from underpaint.runtime.evaluation.drawing_log import DrawingLog
 from underpaint.runtime.evaluation.plan import JobShare, ModelPlan, ModelSpec, RunPlan
-from underpaint.runtime.evaluation.report import TIMED, evaluation_report
+from underpaint.runtime.evaluation.report import evaluation_report
+from underpaint.runtime.evaluation.report_row import TIMED
 
 
 @pytest.fixture(autouse=True)
