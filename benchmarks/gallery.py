@@ -20,7 +20,7 @@ from benchmarks.report import at_least, parse, refusing
 from underpaint.artifacts.manifest import write_beside
 from underpaint.runtime.drawing import draw
 from underpaint.runtime.evaluation.gallery import write_gallery
-from underpaint.runtime.evaluation.report import ReportRow
+from underpaint.runtime.evaluation.report_row import ReportRow
 from underpaint.runtime.methods.registry import MethodConfig, build_method, resolve
 from underpaint.runtime.pipeline import Pipeline
 

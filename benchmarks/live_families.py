@@ -27,7 +27,7 @@ from underpaint.runtime.live import glm_image as glm
 from underpaint.runtime.live.generate import accelerate
 from underpaint.runtime.live.memory import StaticCache
 from underpaint.runtime.live.model import LiveModel
-from underpaint.training.drafter import DrafterSettings
+from underpaint.training.distillation import DrafterSettings
 from underpaint.training.live_drafter import draw_pictures, teach, train_live_drafter
 from underpaint.training.loop import LoopSettings
 from underpaint.training.shown import shown

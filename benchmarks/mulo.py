@@ -31,7 +31,7 @@ from underpaint.runtime.evaluation.drawing_log import DrawingKey
 from underpaint.runtime.evaluation.picture_judge import judge_of
 from underpaint.runtime.evaluation.picture_quality import PictureViews, picture_quality
 from underpaint.runtime.evaluation.plan import RunPlan
-from underpaint.runtime.evaluation.report import ReportRow, accepted_cells, report_rows
+from underpaint.runtime.evaluation.report_row import ReportRow, accepted_cells, report_rows
 from underpaint.runtime.methods.method import DecodingMethod
 from underpaint.runtime.methods.registry import build_method, resolve
 from underpaint.runtime.methods.settings import overridden

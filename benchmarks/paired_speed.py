@@ -16,8 +16,7 @@ import numpy as np
 from benchmarks.report import finish, options, parse, refusing
 from underpaint.algos.registry import suggest
 from underpaint.runtime.drawing import Drawing
-from underpaint.runtime.evaluation.paired import FigureInterval, paired_difference
-from underpaint.runtime.evaluation.report import speedup
+from underpaint.runtime.evaluation.paired import FigureInterval, paired_difference, speedup
 from underpaint.runtime.page.document import ComparisonFolder
 
 

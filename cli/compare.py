@@ -1,14 +1,13 @@
 """`underpaint compare`: methods beside each other, on the same prompts and seeds."""
 
 import shlex
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from underpaint.cli.comparison_table import print_rows, title_of
-from underpaint.cli.costs import curve_for, tables_with_costs
+from underpaint.cli.costs import curve_for
 from underpaint.cli.device import (
     DEFAULT_METHODS as DEVICE_METHODS,
 )
@@ -20,8 +19,6 @@ from underpaint.cli.options import (
     DEVICE,
     DeviceOptions,
     Models,
-    check_costs,
-    check_promises,
     grouped,
     read_names,
     settings_by_method,
@@ -123,9 +120,8 @@ def compare(
     from underpaint.artifacts.workers import ThisProcess
     from underpaint.runtime.evaluation.comparison import (
         EAGER,
-        ComparisonPlan,
-        build_methods,
         check_opens,
+        named_variants,
         with_baseline,
         with_eager_baseline,
     )
@@ -133,7 +129,6 @@ def compare(
     from underpaint.runtime.evaluation.picture_judge import judge_of
     from underpaint.runtime.evaluation.plan import RunPlan
     from underpaint.runtime.evaluation.replay import ReplayLog
-    from underpaint.runtime.methods.registry import resolve
 
     with bad_input():
         options.checked_temperature()
@@ -147,28 +142,18 @@ def compare(
         usual = DEVICE_METHODS if backend == DEVICE else DEFAULT_METHODS if live.live is None else LIVE_METHODS
         listed = usual if methods == DEFAULT_METHODS else methods
         names = with_baseline(tuple(name for name in read_names(listed) if backend != DEVICE or name != EAGER))
-        own = settings_by_method(options.setting or [], names)
-        options.check_settings({name: name for name in names}, own)
+        asked = named_variants(names, settings_by_method(options.setting or [], names))
+        options.check_settings(asked)
         check_folder_writable(out or DEFAULT_OUT)
         check_json(json_file)
         pipeline, sampling = options.open(models, live, on_device=True)
         chosen = choose(pipeline, prompts or [], prompt_options)
-        checked, preset = sampling.temperature, options.preset_of(pipeline)
-        configs = [resolve(name, checked, None, own[name], preset) for name in names]
-        drawn_by = build_methods(pipeline, names, checked, own, preset)
-        check_promises(configs)
-        check_costs(options.setting or (), pipeline)
-        plan = ComparisonPlan(drawn_by, chosen.conditions, tuple(range(options.seeds)), sampling, preset)
+        plan = options.plan(pipeline, sampling, asked, chosen)
         on_device = None if backend != DEVICE else plan_on_device(folder_of(pipeline), plan.methods, sampling, device)
         check_opens(pipeline, plan)
         if save_pictures and pipeline.decoder is None:
             raise ValueError(f"--save-pictures: {pipeline.folder} holds no picture decoder; leave it out")
-        costs = (
-            None if on_device is not None else tables_with_costs(pipeline, configs, sampling, options.no_costs).costs
-        )
-        if costs is not None:
-            plan = replace(plan, methods=build_methods(pipeline, names, checked, own, preset, costs))
-        plan = plan if on_device is None else with_eager_baseline(plan)
+        plan = options.with_costs(plan, pipeline) if on_device is None else with_eager_baseline(plan)
         device_record = {} if on_device is None else describe(on_device)
         run = RunPlan.of(pipeline, plan, judge_of(pipeline), prompts_file=chosen.source, device=device_record)
         out = out or DEFAULT_OUT / short_hash(run.to_dict())

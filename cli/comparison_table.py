@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from underpaint.artifacts.cost_curve import CostCurveFile
     from underpaint.runtime.evaluation.picture_judge import PictureJudge
     from underpaint.runtime.evaluation.plan import ModelPlan
-    from underpaint.runtime.evaluation.report import ReportRow
+    from underpaint.runtime.evaluation.report_row import ReportRow
 
 _MS_PARTS: Final = ("target_ms_per_cycle", "drafter_ms_per_cycle", "host_ms_per_cycle")
 _DEVICE_MS_PARTS: Final = ("device_ms_per_cycle", "host_ms_per_cycle")
@@ -108,7 +108,7 @@ def _sum(parts: tuple[float | None, ...]) -> str:
 
 def _frechet(parts: tuple[float | None, ...]) -> str:
     """The distance and its floor; nothing where the distance does not exceed the floor."""
-    from underpaint.runtime.evaluation.report import above_floor
+    from underpaint.runtime.evaluation.report_row import above_floor
 
     distance, floor = parts
     if not above_floor(distance, floor):

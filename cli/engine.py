@@ -140,7 +140,7 @@ def _build_for_device(folder: Path, backend: str, gpu: str, asked: ForDevice) ->
     from underpaint.export.device_engines import build_device_engines
     from underpaint.export.tensorrt_build import EngineBuilder
     from underpaint.runtime.engines.tensorrt_files import backend_module
-    from underpaint.runtime.evaluation.comparison import build_methods, with_baseline
+    from underpaint.runtime.evaluation.comparison import build_methods, named_variants, with_baseline
     from underpaint.runtime.models import usual_preset
 
     builder = EngineBuilder(backend_module(backend), backend, gpu)
@@ -150,7 +150,7 @@ def _build_for_device(folder: Path, backend: str, gpu: str, asked: ForDevice) ->
     own = settings_by_method(asked.setting or [], names)
     preset = usual_preset(pipeline) if asked.preset is None else read_preset(asked.preset)
     check_preset(preset, pipeline)
-    methods = build_methods(pipeline, names, sampling.temperature, own, preset)
+    methods = build_methods(pipeline, named_variants(names, own), sampling.temperature, preset)
     models, rows = FolderModels.of(pipeline), 1 if sampling.guidance == 1.0 else 2
     forms = [form_of(method, sampling, pipeline.grid) for method in methods]
     for decoder, passes in zip(models.decoders, passes_of_methods(models, forms, asked.batch, rows), strict=True):

@@ -8,16 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from underpaint.cli.costs import curve_for, tables_with_costs
+from underpaint.cli.costs import curve_for
 from underpaint.cli.errors import STOPPED, bad_input
 from underpaint.cli.evaluation.prompts import PromptOptions, choose
 from underpaint.cli.live import LiveOptions
-from underpaint.cli.options import (
-    check_preset,
-    check_promises,
-    grouped,
-    read_preset,
-)
+from underpaint.cli.options import check_preset, grouped, read_preset
 from underpaint.cli.outputs import check_replaceable, output_folder
 from underpaint.cli.runs import draw_run
 from underpaint.cli.terminal import (
@@ -35,14 +30,14 @@ from underpaint.cli.terminal import (
 )
 from underpaint.cli.tune import (
     ALL,
-    PRESET,
     USUAL_CANDIDATES,
     Candidates,
     ModelOptions,
-    Tuning,
     Within,
+    checked_tables,
     read_bound,
     read_methods,
+    run_tuning,
 )
 
 if TYPE_CHECKING:
@@ -107,8 +102,9 @@ def protocol(
     from underpaint.artifacts.workers import ThisProcess
     from underpaint.runtime.evaluation.machine import typed_command
     from underpaint.runtime.evaluation.picture_judge import judge_of
-    from underpaint.runtime.evaluation.protocol import REPORT_SKIP, TUNE_SKIP, WITHIN, Protocol, Sizes
-    from underpaint.runtime.methods.registry import resolve
+    from underpaint.runtime.evaluation.protocol import REPORT_SKIP, TEMPERATURES, TUNE_SKIP, WITHIN, Protocol, Sizes
+    from underpaint.runtime.evaluation.protocol_budget import fit_protocol
+    from underpaint.runtime.evaluation.tuning import Tuning, judge_for
 
     record_file, tuned = out / RECORD, out / "tune"
     with bad_input():
@@ -121,35 +117,35 @@ def protocol(
         check_file_writable(record_file)
         check_replaceable("the record", record_file, "json")
         pipeline = models.open(live)
-        sampling = models.sampling(1.0, pipeline)
+        samplings = [models.sampling(heat, pipeline) for heat in TEMPERATURES]
         judge = judge_of(pipeline)
         asked = measure or ("log-likelihood" if judge is None else "judge")
         bound = None if chosen is not None else read_bound(WITHIN if within is None else within, asked)
         if chosen is not None:
             check_preset(chosen, pipeline)
         to_tune, to_report, source = _prompts(pipeline, prompt_options, sizes, (TUNE_SKIP, REPORT_SKIP), chosen is None)
-        named = [name for name in names if name != ALL]
-        check_promises(resolve(name, heat) for name in named for heat in (1.0, 0.0))
-        tables = tables_with_costs(pipeline, [resolve(name, 1.0) for name in named], sampling)
-        parts = (pipeline, named, sampling, tables)
+        judge_for(bound, pipeline, to_tune)
+        tables = checked_tables(pipeline, names, samplings)
+        parts = (pipeline, names, samplings, tables)
         first = Protocol.of(*parts, to_report, judge, chosen or "tuned", sizes, source)
-        if ALL not in names and first.left_out:
+        if methods != ALL and first.left_out:
             label, why = next(iter(first.left_out.items()))
             note(f"left out: {label}: {why}", form)
         tuning = None
         if chosen is None:
-            samplings = [model.comparison.sampling for model in first.run.models]
-            held = [name for name in names if name == ALL or any(one.name == name for one in first.entries)]
-            tuning = Tuning.of(pipeline, held, samplings, to_tune, bound, candidates, tuned, form)
+            held = [name for name in names if any(one.name == name for one in first.entries)]
+            tuning = Tuning.of(
+                pipeline, held, samplings, to_tune, bound, judge, tables, candidates, tuned, named=methods != ALL
+            )
         log = first.run.open_log(out if tuning is None else out / "first")
         drawer = ThisProcess(first.drawer())
-    curve = curve_for(pipeline, sampling)
+    curve = curve_for(pipeline, samplings[0])
     if not no_draw:
         draw_run(first.jobs(1), log, drawer, what="the first round")
     with bad_input():
-        whole, told = _fit(first, log, hours, tuning, candidates, sizes)
+        whole, budget, told = fit_protocol(first, log, hours, tuning)
     if not no_draw:
-        note(told["estimate"], form)
+        note(told, form)
     if estimate:
         return
     about = {
@@ -157,13 +153,13 @@ def protocol(
         "scale": prompts_scale,
         "hours": hours,
         "within": None if bound is None else bound._asdict(),
-        **{name: one for name, one in told.items() if name != "estimate"},
+        **budget,
     }
     if tuning is not None:
         if not no_draw:
-            tuning.run({"skip": TUNE_SKIP, "count": len(to_tune), **source})
+            run_tuning(tuning, {"skip": TUNE_SKIP, "count": len(to_tune), **source}, form)
         with bad_input():
-            file = read_preset(str(tuned / PRESET))
+            file = read_preset(str(tuning.preset_path))
             check_preset(file, pipeline)
             again = Protocol.of(*parts, to_report, judge, file, sizes, source)
             whole = replace(again, counts={key: whole.counts.get(key, count) for key, count in again.counts.items()})
@@ -211,41 +207,6 @@ def _prompts(
         )
     cut = sizes.tune if tunes else 0
     return found.conditions[:cut], found.conditions[cut:needed], found.source
-
-
-def _fit(
-    first: "Protocol", log: "DrawingLog", hours: float | None, tuning: Tuning | None, candidates: int, sizes: Any
-) -> "tuple[Protocol, dict[str, Any]]":
-    """The protocol with as many prompts as the hours allow, and what the record says of it; tuning takes its share."""
-    from underpaint.runtime.evaluation.protocol import TEMPERATURES, fit_counts, search_seconds
-
-    seconds = first.seconds(log)
-    missing = [key for key in first.counts if key not in seconds]
-    if missing:
-        raise ValueError(f"{log.folder}: the first round is not drawn yet; leave --no-draw out")
-    drawing = first.total_seconds(seconds)
-    searching: dict[tuple[int, str], float] = {}
-    if tuning is not None:
-        each = search_seconds(seconds, tuning.names, candidates, sizes.tune)
-        searching = {key: sizes.tune * value for key, value in each.items()}
-    both = drawing + sum(searching.values())
-    budget = None if hours is None else 3600.0 * hours
-    whole = first.fitted(seconds, None if budget is None else budget * drawing / both)
-    told: dict[str, Any] = {"estimated_hours": round(both / 3600, 2)}
-    if tuning is not None and budget is not None:
-        counts = fit_counts(dict.fromkeys(each, sizes.tune), each, budget * sum(searching.values()) / both)
-        tuning.counts = {(name, TEMPERATURES[place]): count for (place, name), count in counts.items()}
-        searching = {key: counts[key] * each[key] for key in counts}
-        told["tuned_on"] = {f"{name} at temperature {TEMPERATURES[place]:g}": n for (place, name), n in counts.items()}
-    cut = whole.total_seconds(seconds) + sum(searching.values())
-    parts = f"tuning {sum(searching.values()) / 3600:.2f} h, " if tuning is not None else ""
-    least = min(count for (_, name), count in whole.counts.items())
-    told["estimate"] = f"estimate for this machine: {parts}drawing {whole.total_seconds(seconds) / 3600:.2f} h" + (
-        f"; the whole protocol would take {both / 3600:.2f} h, so slow methods get fewer prompts, {least} at least"
-        if cut < 0.99 * both
-        else ""
-    )
-    return whole, told
 
 
 def _report(

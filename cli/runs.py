@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from underpaint.cli.costs import tables_with_costs
 from underpaint.cli.errors import STOPPED, bad_input
 from underpaint.cli.live import LiveOptions
 from underpaint.cli.options import (
@@ -19,7 +20,9 @@ from underpaint.cli.options import (
     Temperature,
     TopK,
     TopP,
+    check_costs,
     check_preset,
+    check_promises,
     checked_temperature,
     read_preset,
     read_sampling,
@@ -27,12 +30,14 @@ from underpaint.cli.options import (
 from underpaint.cli.terminal import progress
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from underpaint.algos.rows import SamplingParams
     from underpaint.artifacts.workers import Workers
+    from underpaint.runtime.evaluation.comparison import ComparisonPlan, Variant
     from underpaint.runtime.evaluation.drawer import RunProgress
     from underpaint.runtime.evaluation.drawing_log import DrawingKey, DrawingLog, DrawnJob
+    from underpaint.runtime.evaluation.file_conditions import ChosenPrompts
     from underpaint.runtime.evaluation.plan import RunPlan
     from underpaint.runtime.evaluation.replay import ReplayLog
     from underpaint.runtime.methods.preset_file import PresetFile
@@ -72,18 +77,33 @@ class RunOptions:
         pipeline = live.open_models(models, self.resolution, self.low, self.backend, on_device)
         return pipeline, self.sampling(pipeline)
 
-    def check_settings(self, methods: "Mapping[str, str]", settings: "Mapping[str, Sequence[str]]") -> None:
-        """ValueError where a method, one of its settings or the preset is unknown, before any model is opened.
-
-        Args:
-            methods: Method by label, as figures stand under.
-            settings: `name=value` texts by label.
-        """
+    def check_settings(self, asked: "Sequence[Variant]") -> None:
+        """ValueError where a method, one of its settings or the preset is unknown, before any model is opened."""
         from underpaint.runtime.methods.registry import TUNED, resolve
 
-        preset = TUNED if self.preset is None else read_preset(self.preset)
-        for label, method in methods.items():
-            resolve(method, self.checked_temperature(), None, settings.get(label, ()), preset)
+        preset, temperature = TUNED if self.preset is None else read_preset(self.preset), self.checked_temperature()
+        for one in asked:
+            resolve(one.method, temperature, None, one.settings, preset)
+
+    def plan(
+        self, pipeline: "OpenModels", sampling: "SamplingParams", asked: "Sequence[Variant]", chosen: "ChosenPrompts"
+    ) -> "ComparisonPlan":
+        """What is drawn, with methods that do not know the costs of passes yet.
+
+        ValueError for a preset file or a cost curve of other models, or a rule that breaks its promise.
+        """
+        from underpaint.runtime.evaluation.comparison import ComparisonPlan, build_methods
+
+        preset = self.preset_of(pipeline)
+        methods = build_methods(pipeline, asked, sampling.temperature, preset)
+        check_promises(method.config for method in methods)
+        check_costs(self.setting or (), pipeline)
+        return ComparisonPlan(methods, chosen.conditions, tuple(range(self.seeds)), sampling, preset)
+
+    def with_costs(self, plan: "ComparisonPlan", pipeline: "OpenModels") -> "ComparisonPlan":
+        """The plan with the costs of this machine, measured now where a method chooses by them and none are kept."""
+        configs = [method.config for method in plan.methods]
+        return plan.with_tables(tables_with_costs(pipeline, configs, plan.sampling, self.no_costs))
 
     def preset_of(self, pipeline: "OpenModels") -> "str | PresetFile":
         """The preset asked for, or the usual one of these models; ValueError for a file of other models."""

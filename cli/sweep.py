@@ -5,11 +5,11 @@ from typing import Annotated
 
 import typer
 
-from underpaint.cli.costs import curve_for, tables_with_costs
+from underpaint.cli.costs import curve_for
 from underpaint.cli.errors import bad_input
 from underpaint.cli.evaluation.prompts import PromptOptions, choose
 from underpaint.cli.live import LiveOptions
-from underpaint.cli.options import Models, check_promises, grouped, read_names, short_hash
+from underpaint.cli.options import Models, grouped, read_names, short_hash
 from underpaint.cli.outputs import check_replaceable, json_output, output_folder
 from underpaint.cli.runs import RunOptions, draw_run
 from underpaint.cli.terminal import Format, FormatOption, check_json, note_files, told_as_json
@@ -72,7 +72,7 @@ def sweep(
     from underpaint.artifacts.files import check_apart, check_folder_writable
     from underpaint.artifacts.workers import ThisProcess
     from underpaint.cli.comparison_table import print_rows, title_of
-    from underpaint.runtime.evaluation.comparison import BASELINE, ComparisonPlan, check_opens
+    from underpaint.runtime.evaluation.comparison import BASELINE, check_opens
     from underpaint.runtime.evaluation.drawer import OpenedDrawer
     from underpaint.runtime.evaluation.machine import typed_command
     from underpaint.runtime.evaluation.pareto import to_dict as rows_to_dict
@@ -80,25 +80,20 @@ def sweep(
     from underpaint.runtime.evaluation.picture_judge import judge_of
     from underpaint.runtime.evaluation.plan import RunPlan
     from underpaint.runtime.evaluation.report import make_report, to_results
-    from underpaint.runtime.methods.registry import build_method, resolve
 
     with bad_input():
         options.checked_temperature()
         once = list(dict.fromkeys([BASELINE, *read_names(methods)]))
         usual = DEFAULT_VARY if live.live is None else LIVE_VARY
         asked = variants(vary or usual, options.setting or (), once)
-        options.check_settings({one.label: one.method for one in asked}, {one.label: one.settings for one in asked})
+        options.check_settings(asked)
         check_folder_writable(out or DEFAULT_OUT)
         check_json(json_file)
         pipeline, sampling = options.open(models, live)
-        judge, preset = judge_of(pipeline), options.preset_of(pipeline)
-        configs = [resolve(one.method, sampling.temperature, None, one.settings, preset) for one in asked]
-        check_promises(configs)
-        tables = tables_with_costs(pipeline, configs, sampling, options.no_costs)
-        drawn_by = tuple(build_method(one.label, config, tables) for one, config in zip(asked, configs, strict=True))
-        chosen = choose(pipeline, (), prompt_options)
-        plan = ComparisonPlan(drawn_by, chosen.conditions, tuple(range(options.seeds)), sampling, preset)
+        judge, chosen = judge_of(pipeline), choose(pipeline, (), prompt_options)
+        plan = options.plan(pipeline, sampling, asked, chosen)
         check_opens(pipeline, plan)
+        plan = options.with_costs(plan, pipeline)
         run = RunPlan.of(pipeline, plan, judge, prompts_file=chosen.source)
         out = out or DEFAULT_OUT / short_hash(run.to_dict())
         figures, plot = json_file or out / "sweep.json", out / "pareto.png"

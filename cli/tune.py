@@ -1,7 +1,7 @@
 """`underpaint tune`: the fastest settings of methods for a folder of models on this machine."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -41,15 +41,13 @@ from underpaint.cli.terminal import (
 
 if TYPE_CHECKING:
     from underpaint.algos.rows import SamplingParams
-    from underpaint.runtime.conditions import Condition
     from underpaint.runtime.evaluation.drawing_log import DrawingKey
-    from underpaint.runtime.evaluation.picture_judge import PictureJudge
-    from underpaint.runtime.evaluation.tuning import QualityBound
+    from underpaint.runtime.evaluation.settings_search import QualityBound
+    from underpaint.runtime.evaluation.tuning import Tuning
     from underpaint.runtime.methods.method import ModelTables
-    from underpaint.runtime.methods.preset_file import ChosenMethod, PresetFile
+    from underpaint.runtime.methods.preset_file import PresetFile
     from underpaint.runtime.models import OpenModels
 
-PRESET = "preset.json"
 ALL = "all"
 USUAL_PROMPTS = 32
 USUAL_CANDIDATES = 16
@@ -122,7 +120,8 @@ def tune(
     on. Report the result on other prompts: compare --preset FILE --prompts-skip N.
     """
     from underpaint.artifacts.files import check_file_writable, check_folder_writable
-    from underpaint.runtime.evaluation.tuning import LEAST_PROMPTS
+    from underpaint.runtime.evaluation.settings_search import LEAST_PROMPTS
+    from underpaint.runtime.evaluation.tuning import PRESET, Tuning, judge_for
 
     preset = out / PRESET
     with bad_input():
@@ -143,9 +142,13 @@ def tune(
                 f"expected at least {LEAST_PROMPTS} prompts to tune on, got {len(chosen.conditions)}; name a file of "
                 "more: --prompts FILE"
             )
-        tuning = Tuning.of(pipeline, names, samplings, chosen.conditions, bound, candidates, out, form)
+        conditions, judge = chosen.conditions, judge_for(bound, pipeline, chosen.conditions)
+        tables = checked_tables(pipeline, names, samplings)
+        tuning = Tuning.of(
+            pipeline, names, samplings, conditions, bound, judge, tables, candidates, out, named=methods != ALL
+        )
         about = {"skip": prompt_options.prompts_skip, "count": len(chosen.conditions), **chosen.source}
-    found = tuning.run(about)
+    found = run_tuning(tuning, about, form)
     show([found_table(found, bound)], form)
     if found.methods:
         named = ",".join(found.methods)
@@ -156,7 +159,7 @@ def tune(
 def read_bound(within: float | None, measure: str) -> "QualityBound | None":
     """The bound of quality that options ask for; ValueError where they make none."""
     from underpaint.algos.registry import suggest
-    from underpaint.runtime.evaluation.tuning import MEASURES, QualityBound
+    from underpaint.runtime.evaluation.settings_search import MEASURES, QualityBound
 
     known = next((one for one in MEASURES if one == measure), None)
     if known is None:
@@ -188,173 +191,66 @@ def read_methods(text: str) -> tuple[str, ...]:
         raise ValueError(f"--methods: expected methods beside {BASELINE}, got {text!r}; all stands for every one")
     for name in names:
         resolve(name, 1.0)
-    return tuple(names) if text != ALL else (ALL, *names)
+    return tuple(names)
+
+
+def checked_tables(
+    pipeline: "OpenModels", names: "Sequence[str]", samplings: "Sequence[SamplingParams]"
+) -> "ModelTables":
+    """The models' tables, with the costs of passes where one of the methods chooses by them.
+
+    ValueError where the rule of a method breaks its promise.
+    """
+    from underpaint.runtime.methods.registry import resolve
+
+    configs = [resolve(name, sampling.temperature) for name in names for sampling in samplings]
+    check_promises(configs)
+    return tables_with_costs(pipeline, configs, samplings[0])
 
 
 def prompts_to_choose(pipeline: "OpenModels", asked: PromptOptions, count: int) -> PromptOptions:
     """The prompts that are asked for, or else so many of the models' own."""
-    from dataclasses import replace
-
     return replace(asked, prompts_count=count) if asked.prompts_file is None else asked
 
 
-@dataclass(slots=True)
-class Tuning:
-    """Methods to tune on one folder of models.
+def run_tuning(tuning: "Tuning", about: "dict[str, Any]", form: Format) -> "PresetFile":
+    """Tune every method, and write the preset file after each; what is drawn already is not drawn again.
 
-    Attributes:
-        names: The methods that these models draw by, at the temperatures that `samplings` have.
-        skipped: Of the methods that nobody named, those that the models refuse, with the reason.
-        counts: By method and temperature, how many of the conditions it is tuned on; all where it is not named.
+    Args:
+        tuning: The methods.
+        about: The prompts, for the file.
+        form: Of what is told.
     """
+    from underpaint.artifacts.workers import ThisProcess
+    from underpaint.runtime.evaluation.drawer import OpenedDrawer
+    from underpaint.runtime.evaluation.machine import typed_command
+    from underpaint.runtime.methods.preset_file import ChosenMethod, write_preset
 
-    pipeline: "OpenModels"
-    names: tuple[str, ...]
-    samplings: "Sequence[SamplingParams]"
-    conditions: "Sequence[Condition]"
-    bound: "QualityBound | None"
-    judge: "PictureJudge | None"
-    tables: "ModelTables"
-    candidates: int
-    out: Path
-    form: Format
-    skipped: "dict[str, str]"
-    counts: "dict[tuple[str, float], int]" = field(default_factory=dict)
+    with bad_input():
+        preset = tuning.begin(about, typed_command())
+    for name, why in tuning.skipped.items():
+        note(f"{name} is left out: {why}", form)
+    for name in (name for name in tuning.names if name not in preset.methods):
+        chosen = {}
+        for sampling in tuning.samplings:
+            heat, search = sampling.temperature, tuning.search(name, sampling)
+            with bad_input():
+                log = search.run.open_log(tuning.folder(name, heat))
+            workers = ThisProcess(OpenedDrawer(tuning.pipeline, search.plan))
 
-    @classmethod
-    def of(
-        cls,
-        pipeline: "OpenModels",
-        names: "Sequence[str]",
-        samplings: "Sequence[SamplingParams]",
-        conditions: "Sequence[Condition]",
-        bound: "QualityBound | None",
-        candidates: int,
-        out: Path,
-        form: Format,
-    ) -> "Tuning":
-        """Check everything before the first drawing; ValueError says what to do. See `read_methods` for names."""
-        from underpaint.runtime.evaluation.picture_judge import judge_of
-        from underpaint.runtime.methods.registry import resolve
+            def draw(
+                keys: "Sequence[DrawingKey]", what: str, log: Any = log, workers: Any = workers, heat: float = heat
+            ) -> None:
+                draw_run(keys, log, workers, what=f"temperature {heat:g}, {what}")
 
-        judge = judge_of(pipeline)
-        if bound is not None and bound.measure == "judge":
-            if judge is None:
-                raise ValueError(
-                    f"--within: {pipeline.folder} holds no judge to measure quality by; pass --measure log-likelihood"
-                )
-            if not all(condition.attributes for condition in conditions):
-                raise ValueError(
-                    "--within: the judge needs prompts whose attributes it knows, and some of these have none; pass "
-                    "--measure log-likelihood"
-                )
-        named = [name for name in names if name != ALL]
-        configs = [resolve(name, sampling.temperature) for name in named for sampling in samplings]
-        check_promises(configs)
-        tables = tables_with_costs(pipeline, configs, samplings[0])
-        tuning = cls(pipeline, (), samplings, conditions, bound, judge, tables, candidates, out, form, skipped={})
-        for name in named:
-            why = tuning._refusal(name)
-            if why and ALL not in names:
-                raise ValueError(f"method '{name}': {why}")
-            if why:
-                tuning.skipped[name] = why
-            else:
-                tuning.names = (*tuning.names, name)
-        if not tuning.names:
-            raise ValueError(f"none of the methods can be tuned; the first: {next(iter(tuning.skipped.items()))}")
-        return tuning
-
-    def _refusal(self, name: str) -> str:
-        """Why a method is not tuned on these models; nothing where it is."""
-        from underpaint.runtime.methods.registry import build_method, resolve
-
-        for sampling in self.samplings:
-            try:
-                method = build_method(name, resolve(name, sampling.temperature), self.tables)
-                method.open(self.pipeline, self.conditions[0], sampling)
-            except ValueError as error:
-                return str(error)
-            if not method.lossless and self.bound is None:
-                return "it is relaxed, so tuning it needs a bound of quality; pass --within"
-        return ""
-
-    def run(self, about: "dict[str, Any]") -> "PresetFile":
-        """Tune every method, and write the preset file after each; what is drawn already is not drawn again.
-
-        Args:
-            about: The prompts, for the file.
-        """
-        from underpaint.artifacts.workers import ThisProcess
-        from underpaint.runtime.evaluation.drawer import OpenedDrawer
-        from underpaint.runtime.evaluation.machine import describe_machine, typed_command
-        from underpaint.runtime.evaluation.tuning import Search
-        from underpaint.runtime.evaluation.tuning import candidates as candidates_of
-        from underpaint.runtime.methods.preset_file import ChosenMethod, PresetFile, write_preset
-
-        bound = None if self.bound is None else self.bound._asdict()
-        tuning = {"prompts": about, "within": bound, "candidates": self.candidates}
-        path = self.out / PRESET
-        with bad_input():
-            methods = self._finished(path, tuning)
-        head = (str(path), typed_command(), describe_machine(), dict(self.pipeline.fingerprint()), tuning)
-        for name, why in self.skipped.items():
-            note(f"{name} is left out: {why}", self.form)
-        for name in (name for name in self.names if name not in methods):
-            chosen = {}
-            for sampling in self.samplings:
-                heat, lossless = sampling.temperature, self.bound is None
-                tried = candidates_of(
-                    name,
-                    self.pipeline,
-                    sampling,
-                    self.tables,
-                    self.conditions[0],
-                    self.candidates,
-                    lossless=lossless,
-                )
-                drawn = self.conditions[: self.counts.get((name, heat))]
-                search = Search.of(name, tried, self.pipeline, sampling, drawn, self.judge, self.bound)
-                folder = self.out / f"{name.replace(':', '_')}-t{heat:g}"
-                with bad_input():
-                    log = search.run.open_log(folder)
-                workers = ThisProcess(OpenedDrawer(self.pipeline, search.plan))
-
-                def draw(keys: "Sequence[DrawingKey]", what: str, log: Any = log, workers: Any = workers) -> None:
-                    draw_run(
-                        keys, log, workers, what=f"temperature {log.settings['models'][0]['temperature']:g}, {what}"
-                    )
-
-                found = search.select(log, draw)
-                if found is None:
-                    note(
-                        f"{name} is left out at temperature {heat:g}: none of its settings is within the bound",
-                        self.form,
-                    )
-                chosen["greedy" if heat == 0 else "sampled"] = found
-            if any(chosen.values()):
-                methods[name] = ChosenMethod(**chosen)
-                write_preset(path, PresetFile(*head, methods))
-        return PresetFile(*head, methods)
-
-    def _finished(self, path: Path, tuning: "dict[str, Any]") -> "dict[str, ChosenMethod]":
-        """What the preset file of an earlier start holds; ValueError where it is of another tuning."""
-        from underpaint.runtime.methods.preset_file import read_preset_file
-
-        if not path.exists():
-            return {}
-        before = read_preset_file(path)
-        before.check(self.pipeline.fingerprint(), str(self.pipeline.folder))
-        differs = [name for name in tuning if before.tuning.get(name) != tuning[name]]
-        if differs:
-            raise ValueError(
-                f"{path} is of another tuning (it differs in {', '.join(differs)}); repeat that command to go on with "
-                "it, or choose another folder: --out"
-            )
-        for name, method in before.methods.items():
-            for one in filter(None, (method.sampled, method.greedy)):
-                before.config(name, one.temperature)
-        return dict(before.methods)
+            found = search.select(log, draw)
+            if found is None:
+                note(f"{name} is left out at temperature {heat:g}: none of its settings is within the bound", form)
+            chosen["greedy" if heat == 0 else "sampled"] = found
+        if any(chosen.values()):
+            preset = replace(preset, methods={**preset.methods, name: ChosenMethod(**chosen)})
+            write_preset(tuning.preset_path, preset)
+    return preset
 
 
 def found_table(found: "PresetFile", bound: "QualityBound | None") -> ResultTable:

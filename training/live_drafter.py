@@ -1,7 +1,7 @@
 """Recipe of a drafter for a live target: pictures that the target drew, and EAGLE's losses on their features.
 
 The target draws the pictures by a lossless method, so that they are its own; it then supplies features and logits by
-teacher forcing, batch by batch, so no features are stored. Losses and unrolling are those of `training.drafter`.
+teacher forcing, batch by batch, so no features are stored. Losses and unrolling are those of `training.distillation`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from underpaint.models.decoder import Decoder
 from underpaint.runtime.live.drafter import check_eagle3, described, new_drafter, new_eagle3, target_layers
 from underpaint.runtime.live.generate import AcceleratedModel
 from underpaint.runtime.live.model import Ids, LiveModel, target_fingerprint
-from underpaint.training.drafter import Distillation, DrafterSettings, Taught
+from underpaint.training.distillation import Distillation, DrafterSettings, Taught
 from underpaint.training.history import Given
 from underpaint.training.loop import LoopSettings, Loss, TrainingResult, train
 
@@ -294,7 +294,7 @@ def train_live_drafter(
             drafters of exported folders do not.
 
     Returns:
-        How the run ended; its validation holds the figures of `training.drafter.by_depth` on the pictures kept apart.
+        How the run ended; its validation holds the figures of `distillation.by_depth` on the pictures kept apart.
 
     Raises:
         ValueError: Fewer pictures or prompts than are kept for validation, or a checkpoint of another run in `out`.

@@ -18,7 +18,8 @@ from underpaint.training import target as target_recipe
 from underpaint.training import tokenizer as tokenizer_recipe
 from underpaint.training.data.art import Report, unheard
 from underpaint.training.data.textured_scenes import Split
-from underpaint.training.drafter import DrafterSettings, train_drafter
+from underpaint.training.distillation import DrafterSettings
+from underpaint.training.drafter import train_drafter
 from underpaint.training.drawn import DrawSettings
 from underpaint.training.guided import LOOP as GUIDED_LOOP
 from underpaint.training.guided import train_guided

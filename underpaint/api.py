@@ -27,6 +27,7 @@ from underpaint.runtime.evaluation.comparison import (
     ComparisonPlan,
     build_methods,
     check_opens,
+    named_variants,
     read_conditions,
     with_baseline,
 )
@@ -166,13 +167,11 @@ def compare(
     Raises ValueError, saying what to write instead.
     """
     params, preset = _sampled(sampling or pipeline.sampling, temperature), preset or usual_preset(pipeline)
-    names, own = with_baseline(methods), settings or {}
-    configs = [resolve(name, params.temperature, None, own.get(name, ()), preset) for name in names]
-    costs = with_costs(pipeline, pipeline.tables, configs, params).costs
-    built = build_methods(pipeline, names, params.temperature, settings, preset, costs)
+    built = build_methods(pipeline, named_variants(with_baseline(methods), settings), params.temperature, preset)
     conditions = read_conditions(pipeline, prompts, None)
     plan = ComparisonPlan(built, conditions, tuple(range(seeds)), params, preset)
     check_opens(pipeline, plan)
+    plan = plan.with_tables(with_costs(pipeline, pipeline.tables, [one.config for one in built], params))
     with tempfile.TemporaryDirectory() if folder is None else nullcontext(folder) as place:
         whole = RunPlan.of(pipeline, plan, judge_of(pipeline))
         log = whole.open_log(Path(place))

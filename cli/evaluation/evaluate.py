@@ -11,7 +11,7 @@ from underpaint.cli.comparison_table import print_rows, title_of
 from underpaint.cli.errors import bad_input
 from underpaint.cli.evaluation.prompts import PromptOptions, choose
 from underpaint.cli.live import LiveOptions
-from underpaint.cli.options import MOST_THREADS, check_promises, grouped, read_names, settings_by_method
+from underpaint.cli.options import MOST_THREADS, grouped, read_names, settings_by_method
 from underpaint.cli.outputs import check_replaceable, output_folder
 from underpaint.cli.runs import RunOptions, draw_run
 from underpaint.cli.terminal import Format, FormatOption, note, note_files, progress
@@ -85,7 +85,7 @@ def evaluate(
     from underpaint.algos.plugins import named_by_environment
     from underpaint.artifacts.files import check_file_writable, check_folder_writable
     from underpaint.artifacts.workers import check_workers
-    from underpaint.runtime.evaluation.comparison import with_baseline
+    from underpaint.runtime.evaluation.comparison import named_variants, with_baseline
     from underpaint.runtime.evaluation.drawing_log import PICTURES
     from underpaint.runtime.evaluation.plan import JobShare, RunPlan
 
@@ -96,8 +96,7 @@ def evaluate(
         usual = LIVE_METHODS if live.live is not None and methods == DEFAULT_METHODS else methods
         names = with_baseline(read_names(usual))
         live.check(models or None, options.resolution, options.low, options.backend)
-        own = settings_by_method(options.setting or [], names)
-        options.check_settings({name: name for name in names}, own)
+        options.check_settings(named_variants(names, settings_by_method(options.setting or [], names)))
         check_folder_writable(out)
         check_file_writable(figures)
         check_replaceable("the figures", figures)
@@ -154,24 +153,20 @@ def _plan_model(
     inline: bool,
     likelihood: bool,
 ) -> "ModelPlan":
-    from underpaint.runtime.evaluation.comparison import ComparisonPlan, build_methods
+    from underpaint.runtime.evaluation.comparison import named_variants
     from underpaint.runtime.evaluation.plan import ModelPlan
     from underpaint.runtime.evaluation.worker_costs import costs_file
-    from underpaint.runtime.methods.registry import resolve
 
     pipeline = spec.open(own_threads=False)
-    preset = options.preset_of(pipeline)
     own = {name: tuple(texts) for name, texts in settings_by_method(options.setting or [], names).items()}
     params = options.sampling(pipeline)
     chosen = choose(pipeline, prompts, prompt_options, file)
-    configs = {name: resolve(name, params.temperature, None, own.get(name, ()), preset) for name in names}
-    check_promises(configs.values())
-    priced = [name for name, config in configs.items() if config.needs_costs]
+    comparison = options.plan(pipeline, params, named_variants(names, own), chosen)
+    priced = [method.name for method in comparison.methods if method.config.needs_costs]
     if priced and not options.no_costs:
         curve = costs_file(out, spec, pipeline, params, inline=inline, tell=_tell_of_costs)
         own |= {name: (*own.get(name, ()), f"costs={curve}") for name in priced}
-    built = build_methods(pipeline, names, params.temperature, own, preset)
-    comparison = ComparisonPlan(built, chosen.conditions, tuple(range(options.seeds)), params, preset)
+        comparison = options.plan(pipeline, params, named_variants(names, own), chosen)
     keys = tuple(prompt.key for prompt in chosen.prompts)
     return ModelPlan.for_workers(spec, pipeline, comparison, own, chosen.source, keys, likelihood=likelihood)
 

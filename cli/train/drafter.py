@@ -94,7 +94,7 @@ def drafter(
     from underpaint.runtime.live.load import open_live
     from underpaint.runtime.methods import DEFAULT_METHOD
     from underpaint.runtime.methods.registry import PAPER
-    from underpaint.training.drafter import DrafterSettings
+    from underpaint.training.distillation import DrafterSettings
     from underpaint.training.live_drafter import check_drafter, drafter_costs, draw_pictures, train_live_drafter
     from underpaint.training.loop import LoopSettings
 

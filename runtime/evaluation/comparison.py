@@ -7,16 +7,15 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
 from underpaint.algos.rows import SamplingParams
-from underpaint.artifacts.cost_curve import EngineCosts
 from underpaint.artifacts.manifest import digest
 from underpaint.runtime.conditions import Condition, of_words
 from underpaint.runtime.evaluation.drawing_log import DrawingKey
-from underpaint.runtime.methods.method import DecodingMethod, PipelineModels
+from underpaint.runtime.methods.method import DecodingMethod, ModelTables, PipelineModels
 from underpaint.runtime.methods.registry import TUNED, build_method, resolve
 from underpaint.runtime.models import OpenModels
 from underpaint.zoo.grammars import TEXTURED, index_grammar
@@ -33,6 +32,14 @@ PROMPT_SEED: Final = 20251
 """Seed of the prompts that a comparison chooses by itself."""
 MOST_PROMPTS: Final = 10_000
 """That are ever chosen: the first so many take seconds to find, and the grammar has few more to choose from."""
+
+
+class Variant(NamedTuple):
+    """A method at some settings, `name=value` each; its label is what its figures stand under."""
+
+    label: str
+    method: str
+    settings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +72,11 @@ class ComparisonPlan:
                 f"compare: expected at most {MOST_DRAWINGS:,} drawings in all, got {self.size:,}: {len(self.methods)} "
                 f"methods, {len(self.conditions)} prompts and {len(self.seeds):,} seeds; ask for fewer"
             )
+
+    def with_tables(self, tables: ModelTables) -> ComparisonPlan:
+        """It with its methods built anew, as where the costs of passes are known only now."""
+        built = tuple(build_method(method.name, method.config, tables) for method in self.methods)
+        return dataclasses.replace(self, methods=built)
 
     def to_dict(self) -> dict[str, Any]:
         """The plan as JSON holds it; files of features are told apart by their SHA-256."""
@@ -169,22 +181,43 @@ def with_eager_baseline(plan: ComparisonPlan) -> ComparisonPlan:
     return dataclasses.replace(plan, methods=(*plan.methods, dataclasses.replace(plain, name=EAGER)))
 
 
-def build_methods(
-    pipeline: OpenModels,
-    names: Sequence[str],
-    temperature: float,
-    settings: Mapping[str, Sequence[str]] | None = None,
-    preset: str | PresetFile = TUNED,
-    costs: EngineCosts | None = None,
-) -> tuple[DecodingMethod, ...]:
-    """Methods by name, ready to draw; settings: `name=value` texts by method. Raises what `resolve` and `build` do.
+def named_variants(names: Sequence[str], settings: Mapping[str, Sequence[str]] | None = None) -> list[Variant]:
+    """Methods under their own names; settings: `name=value` texts by method."""
+    return [Variant(name, name, tuple((settings or {}).get(name, ()))) for name in names]
 
-    costs: what passes cost on this machine, for methods that choose by it; see `runtime.costs.machine_curve`.
+
+def build_methods(
+    pipeline: OpenModels, asked: Sequence[Variant], temperature: float, preset: str | PresetFile = TUNED
+) -> tuple[DecodingMethod, ...]:
+    """Methods ready to draw, without the costs of passes; raises what `resolve` and `build_method` do."""
+    return tuple(
+        build_method(one.label, resolve(one.method, temperature, None, one.settings, preset), pipeline.tables)
+        for one in asked
+    )
+
+
+def open_method(
+    models: OpenModels,
+    asked: Variant,
+    condition: Condition,
+    sampling: SamplingParams,
+    tables: ModelTables,
+    preset: str | PresetFile = TUNED,
+) -> DecodingMethod:
+    """A method that the models take under a condition; ValueError says what does not fit.
+
+    Args:
+        models: What draws.
+        asked: The method and its settings.
+        condition: One that the models take.
+        sampling: How the target is sampled.
+        tables: The models' tables, with the costs of passes where the method chooses by them.
+        preset: What its settings start from.
     """
-    own = settings or {}
-    configs = [resolve(name, temperature, None, own.get(name, ()), preset) for name in names]
-    tables = dataclasses.replace(pipeline.tables, costs=costs)
-    return tuple(build_method(name, config, tables) for name, config in zip(names, configs, strict=True))
+    config = resolve(asked.method, sampling.temperature, None, asked.settings, preset)
+    method = build_method(asked.label, config, tables)
+    method.open(models, condition, sampling)
+    return method
 
 
 def check_opens(models: PipelineModels, plan: ComparisonPlan) -> None:

@@ -13,7 +13,7 @@ from underpaint.algos.plugins import load_plugins
 from underpaint.artifacts.workers import ThisProcess, Workers
 from underpaint.runtime.drawing import Drawing, draw
 from underpaint.runtime.engines.context import EngineError
-from underpaint.runtime.evaluation.comparison import ComparisonPlan, build_methods
+from underpaint.runtime.evaluation.comparison import ComparisonPlan, build_methods, named_variants
 from underpaint.runtime.evaluation.drawing_log import DrawingKey, DrawingLog, DrawnJob
 from underpaint.runtime.evaluation.likelihood import image_log_likelihood
 from underpaint.runtime.evaluation.machine import describe_machine
@@ -63,8 +63,8 @@ class JobDrawer:
         pipeline = model.pipeline
         condition = pipeline.condition(job.prompt)
         if job.method not in model.methods:
-            parts = ([job.method], task.sampling.temperature, task.settings, task.preset)
-            (model.methods[job.method],) = build_methods(pipeline, *parts)
+            asked = named_variants([job.method], task.settings)
+            (model.methods[job.method],) = build_methods(pipeline, asked, task.sampling.temperature, task.preset)
             # First passes allocate and page in: one drawing of each method goes uncounted.
             draw(pipeline, model.methods[job.method], task.sampling, condition, job.seed)
             check_files(task.sha256, pipeline)

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from underpaint.artifacts.manifest import write_beside
 from underpaint.artifacts.origin import marked
 from underpaint.runtime.engines.images import Picture
-from underpaint.runtime.evaluation.report import ReportRow
+from underpaint.runtime.evaluation.report_row import ReportRow
 
 _INK: Final = "#22252b"
 _QUIET: Final = "#6b7280"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import product
 from math import prod
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import matplotlib
 
@@ -17,8 +17,8 @@ from matplotlib.figure import Figure
 
 from underpaint.artifacts.manifest import write_beside
 from underpaint.artifacts.origin import marked
-from underpaint.runtime.evaluation.comparison import BASELINE
-from underpaint.runtime.evaluation.report import ReportRow, above_floor
+from underpaint.runtime.evaluation.comparison import BASELINE, Variant
+from underpaint.runtime.evaluation.report_row import ReportRow, above_floor
 from underpaint.runtime.methods.settings import split_setting
 
 _INK: Final = "#22252b"
@@ -40,16 +40,10 @@ MOST_VARIANTS: Final = 500
 """Of one sweep: each is a row of the table and a mark in the plot, and draws every prompt."""
 
 
-class Variant(NamedTuple):
-    """A method at some settings, `name=value` each; its label names those that vary."""
-
-    label: str
-    method: str
-    settings: tuple[str, ...]
-
-
 def variants(varied: Sequence[str], fixed: Sequence[str], methods: Sequence[str]) -> tuple[Variant, ...]:
     """Every combination of `method.name=value,value,...` within a method, and each of `methods` at its defaults.
+
+    Labels name the settings that vary.
 
     Where a value has commas itself, a semicolon stands between values: `eagle1.widths=2,2,1;3,2`.
     fixed: `method.name=value` for all of a method's variants. Raises ValueError on texts of another form, a method

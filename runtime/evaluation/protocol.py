@@ -8,24 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import floor
 from typing import Any, Final, NamedTuple
 
 from underpaint.algos.rows import SamplingParams
 from underpaint.artifacts.cost_curve import CostCurveFile
 from underpaint.artifacts.results import merged, with_envelope
 from underpaint.runtime.conditions import Condition
-from underpaint.runtime.evaluation.comparison import BASELINE, ComparisonPlan
+from underpaint.runtime.evaluation.comparison import BASELINE, ComparisonPlan, Variant, open_method
 from underpaint.runtime.evaluation.drawer import OpenedDrawer
 from underpaint.runtime.evaluation.drawing_log import DrawingKey, DrawingLog, DrawnJob
 from underpaint.runtime.evaluation.machine import describe_machine
 from underpaint.runtime.evaluation.picture_judge import PictureJudge, judged_fingerprint
 from underpaint.runtime.evaluation.plan import ModelPlan, RunPlan
+from underpaint.runtime.evaluation.protocol_budget import LEAST, fit_counts, with_baseline_counts
 from underpaint.runtime.evaluation.report import drawn_rows, model_values
-from underpaint.runtime.evaluation.tuning import drawings_of
 from underpaint.runtime.methods.method import DecodingMethod, ModelTables
 from underpaint.runtime.methods.preset_file import PresetFile
-from underpaint.runtime.methods.registry import PAPER, TUNED, build_method, resolve
+from underpaint.runtime.methods.registry import PAPER, TUNED
 from underpaint.runtime.models import OpenModels
 
 VERSION: Final = 1
@@ -36,8 +35,6 @@ REPORT_SKIP: Final = 1000
 """The first prompt that is reported: beyond all that settings of the shipped models were ever tuned on."""
 WITHIN: Final = 0.05
 """Nats that tuned pictures may be below plain autoregression's."""
-LEAST: Final = 4
-"""Prompts that a budget of hours leaves to every method."""
 
 
 class Sizes(NamedTuple):
@@ -82,7 +79,7 @@ class Protocol:
         cls,
         pipeline: OpenModels,
         names: Sequence[str],
-        sampling: SamplingParams,
+        samplings: Sequence[SamplingParams],
         tables: ModelTables,
         conditions: Sequence[Condition],
         judge: PictureJudge | None,
@@ -95,7 +92,7 @@ class Protocol:
         Args:
             pipeline: The models.
             names: The methods.
-            sampling: How the target is sampled, but for the temperature.
+            samplings: How the target is sampled at each of `TEMPERATURES`.
             tables: The models' tables, with the costs of passes for methods that choose by them.
             conditions: The prompts that are reported.
             judge: What reads pictures; None where nothing does.
@@ -104,22 +101,20 @@ class Protocol:
             prompts_file: See `PromptFile.to_dict`; empty without a file.
         """
         plans, entries, counts, left_out = [], dict[str, Entry](), dict[tuple[int, str], int](), dict[str, str]()
-        for place, heat in enumerate(TEMPERATURES):
-            params, methods = replace(sampling, temperature=heat), list[DecodingMethod]()
+        for place, params in enumerate(samplings):
+            heat, methods = params.temperature, list[DecodingMethod]()
             for name in (BASELINE, *(name for name in names if name != BASELINE)):
                 known = list[dict[str, Any]]()
                 for kind, chosen in ((TUNED, preset), (PAPER, PAPER)):
                     label = name if kind == TUNED else f"{name} ({PAPER})"
                     try:
-                        config = resolve(name, heat, preset=chosen)
-                        if config.to_dict() in known:
-                            continue
-                        method = build_method(label, config, tables)
-                        method.open(pipeline, conditions[0], params)
+                        method = open_method(pipeline, Variant(label, name), conditions[0], params, tables, chosen)
                     except ValueError as error:
                         left_out[f"{label} at temperature {heat:g}"] = str(error)
                         continue
-                    known.append(config.to_dict())
+                    if method.config.to_dict() in known:
+                        continue
+                    known.append(method.config.to_dict())
                     methods.append(method)
                     entries[label] = Entry(label, name, kind)
                     counts[place, label] = min(sizes.tuned if kind == TUNED else sizes.paper, len(conditions))
@@ -218,60 +213,3 @@ class Protocol:
         if not runs:
             raise ValueError(f"{log.folder} holds no drawings of the protocol yet; leave --no-draw out")
         return merged(runs)
-
-
-def with_baseline_counts(counts: Mapping[tuple[int, str], int]) -> dict[tuple[int, str], int]:
-    """Counts with as many prompts of plain autoregression, where it is among them, as of any other method."""
-    most = {
-        place: max((count for (at, name), count in counts.items() if at == place and name != BASELINE), default=1)
-        for place, _ in counts
-    }
-    return {(place, name): most[place] if name == BASELINE else count for (place, name), count in counts.items()}
-
-
-def fit_counts(
-    counts: Mapping[tuple[int, str], int], seconds: Mapping[tuple[int, str], float], budget: float
-) -> dict[tuple[int, str], int]:
-    """Fewer prompts for slow methods: each gets as much time as the others, and at least `LEAST` prompts.
-
-    Args:
-        counts: Prompts that are wanted, by any key.
-        seconds: Of one prompt, by the same keys.
-        budget: Seconds for all.
-    """
-
-    def at(share: float) -> dict[tuple[int, str], int]:
-        fitted = {key: min(count, max(LEAST, floor(share / seconds[key]) - 1)) for key, count in counts.items()}
-        return with_baseline_counts(fitted)
-
-    low, high = 0.0, max((count + 1) * seconds[key] for key, count in counts.items()) + 1.0
-    if sum((count + 1) * seconds[key] for key, count in counts.items()) <= budget:
-        return dict(counts)
-    for _ in range(60):
-        middle = (low + high) / 2
-        fits = sum((count + 1) * seconds[key] for key, count in at(middle).items()) <= budget
-        low, high = (middle, high) if fits else (low, middle)
-    return at(low)
-
-
-def search_seconds(
-    seconds: Mapping[tuple[int, str], float], names: Sequence[str], candidates: int, prompts: int
-) -> dict[tuple[int, str], float]:
-    """About how long the tuning of each method takes a prompt, by temperature's place and method.
-
-    Candidates are taken to be nearly as fast as the tuned settings: a quarter of the way to the paper's.
-
-    Args:
-        seconds: Of one drawing; see `Protocol.seconds`.
-        names: The methods.
-        candidates: Settings tried of each.
-        prompts: Prompts of the last round.
-    """
-    share = drawings_of(candidates, prompts) / prompts
-    found = {}
-    for place in range(len(TEMPERATURES)):
-        for name in names:
-            own = [seconds[key] for key in ((place, name), (place, f"{name} ({PAPER})")) if key in seconds]
-            if own:
-                found[place, name] = share * (0.75 * own[0] + 0.25 * own[-1]) + seconds[place, BASELINE]
-    return found

@@ -15,11 +15,11 @@ from underpaint.algos.arrays import BoolArray
 from underpaint.algos.protocols import Grid
 from underpaint.runtime.drawing import Drawing
 from underpaint.runtime.evaluation.comparison import BASELINE
-from underpaint.runtime.evaluation.report import above_floor
+from underpaint.runtime.evaluation.report_row import above_floor
 from underpaint.runtime.page.pictures import PictureStore, data_uri
 
 Row = Mapping[str, Any]
-"""A row of the results, see `runtime.evaluation.report.ReportRow`."""
+"""A row of the results, see `runtime.evaluation.report_row.ReportRow`."""
 
 
 class FigureColumn(NamedTuple):

@@ -12,9 +12,10 @@ from underpaint.runtime.evaluation.comparison import ComparisonPlan, choose_prom
 from underpaint.runtime.evaluation.drawer import run
 from underpaint.runtime.evaluation.drawing_log import DrawingKey
 from underpaint.runtime.evaluation.gallery import write_gallery
-from underpaint.runtime.evaluation.paired import paired_difference
+from underpaint.runtime.evaluation.paired import paired_difference, speedup
 from underpaint.runtime.evaluation.plan import RunPlan
-from underpaint.runtime.evaluation.report import accepted_cells, make_report, speedup, to_results
+from underpaint.runtime.evaluation.report import make_report, to_results
+from underpaint.runtime.evaluation.report_row import accepted_cells
 from underpaint.runtime.methods.registry import METHODS, build_method, resolve
 
 PIPELINE = SyntheticPipeline()

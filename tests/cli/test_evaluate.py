@@ -18,7 +18,7 @@ from underpaint.artifacts.cost_curve import parse_cost_curve
 from underpaint.artifacts.results import read_results
 from underpaint.cli.app import app
 from underpaint.runtime.evaluation import worker_costs
-from underpaint.runtime.evaluation.report import TIMED
+from underpaint.runtime.evaluation.report_row import TIMED
 
 ROOT = Path(__file__).parents[2]
 SMALL = ("--methods", "eagle2", "--resolution", "64", "--prompts-count", "8", "--seeds", "2")

@@ -13,7 +13,7 @@ import underpaint
 from tests.cli.program import run_program
 from underpaint.algos.accept import RULES
 from underpaint.runtime.evaluation.pareto import _says_something
-from underpaint.runtime.evaluation.report import ReportRow, above_floor
+from underpaint.runtime.evaluation.report_row import ReportRow, above_floor
 from underpaint.runtime.methods import DEFAULT_METHOD
 from underpaint.runtime.methods.registry import build_method, resolve
 from underpaint.runtime.page.figures import COLUMNS, acceptance_maps

@@ -5,7 +5,7 @@ from PIL import Image
 
 from underpaint.runtime.evaluation import gallery as gallery_module
 from underpaint.runtime.evaluation.gallery import write_gallery
-from underpaint.runtime.evaluation.report import ReportRow
+from underpaint.runtime.evaluation.report_row import ReportRow
 
 
 def test_a_gallery_of_many_prompts_shows_the_first(tmp_path, monkeypatch):

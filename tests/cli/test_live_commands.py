@@ -18,7 +18,7 @@ from underpaint.runtime.costs import machine_curve
 from underpaint.runtime.evaluation import invariance
 from underpaint.runtime.live.load import open_live
 from underpaint.sim.replay.trace import load as load_trace
-from underpaint.training.drafter import DrafterSettings
+from underpaint.training.distillation import DrafterSettings
 from underpaint.training.live_drafter import DrawnPictures, train_live_drafter
 from underpaint.training.loop import LoopSettings
 

@@ -9,7 +9,7 @@ from underpaint.artifacts.results import read_results
 from underpaint.cli.app import app
 from underpaint.runtime.evaluation import drawer
 from underpaint.runtime.evaluation.pareto import is_pareto_optimal, variants
-from underpaint.runtime.evaluation.report import ReportRow
+from underpaint.runtime.evaluation.report_row import ReportRow
 
 FEW = ("--vary", "mulo.tau=0,0.2", "--vary", "mulo.radius=0,1", "--methods", "eagle2", "--prompts-count", "2")
 

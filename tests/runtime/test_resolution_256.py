@@ -47,7 +47,8 @@ from underpaint.runtime.engines.target import EngineTarget
 from underpaint.runtime.evaluation.picture_judge import judge_of
 from underpaint.runtime.methods.registry import build_method, resolve
 from underpaint.runtime.pipeline import Pipeline
-from underpaint.training.drafter import DrafterSettings, train_drafter
+from underpaint.training.distillation import DrafterSettings
+from underpaint.training.drafter import train_drafter
 from underpaint.training.drawn import draw_scenes, load_drawn
 from underpaint.training.grids import GridData
 from underpaint.training.guided import train_guided

@@ -14,15 +14,8 @@ from underpaint.models.checkpoints import load_drafter, load_target, load_whole,
 from underpaint.models.decoder import Decoder, causal_bias
 from underpaint.models.text import new_drafter, share_ends
 from underpaint.training import drafter as recipes
-from underpaint.training.drafter import (
-    Distillation,
-    DrafterSettings,
-    Taught,
-    taught_by,
-    taught_scenes,
-    train_drafter,
-    unroll,
-)
+from underpaint.training.distillation import Distillation, DrafterSettings, Taught, unroll
+from underpaint.training.drafter import taught_by, taught_scenes, train_drafter
 from underpaint.training.grids import batch_of, decoder_on_grid
 from underpaint.training.loop import CHECKPOINT, LoopSettings, Loss, save_atomically
 from underpaint.training.tokens import TokenSet

@@ -15,7 +15,8 @@ from tests.models.tiny import save_target, tiny_target, tiny_tokens
 from tests.published.limits import files_of_at_most
 from underpaint.models.checkpoints import load_target
 from underpaint.models.sample import sample
-from underpaint.training.drafter import DrafterSettings, mixed_batch, train_drafter
+from underpaint.training.distillation import DrafterSettings
+from underpaint.training.drafter import mixed_batch, train_drafter
 from underpaint.training.drawn import CHUNK, DrawnRows, DrawSettings, draw_scenes, fingerprint, load_drawn
 from underpaint.training.grids import GridData
 from underpaint.training.loop import CHECKPOINT, LoopSettings

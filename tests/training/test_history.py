@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from tests.models.tiny import CAPTION_DIM, TINY
 from underpaint.export.trained_models import export_all
 from underpaint.models.checkpoints import load_target, read, story
-from underpaint.training.drafter import DrafterSettings, train_drafter
+from underpaint.training.distillation import DrafterSettings
+from underpaint.training.drafter import train_drafter
 from underpaint.training.drawn import CHUNK, draw_scenes, fingerprint, load_drawn
 from underpaint.training.grids import GridData
 from underpaint.training.guided import train_guided

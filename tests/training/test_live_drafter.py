@@ -15,7 +15,7 @@ from underpaint.artifacts.decoder_graph import MASKED_SCORE
 from underpaint.runtime.live.drafter import new_drafter, new_eagle3, read_drafter, target_layers
 from underpaint.runtime.live.generate import accelerate
 from underpaint.runtime.live.model import LiveModel, LiveModelError
-from underpaint.training.drafter import DrafterSettings, acceptance, distribution_loss, unroll
+from underpaint.training.distillation import DrafterSettings, acceptance, distribution_loss, unroll
 from underpaint.training.live_drafter import (
     DRAWN,
     DrawnPictures,

@@ -18,7 +18,7 @@ from underpaint.training import textured_world
 from underpaint.training import tokenizer as recipe
 from underpaint.training.data.art import Report, unheard
 from underpaint.training.data.textured_render import TexturedSheet
-from underpaint.training.drafter import DrafterSettings
+from underpaint.training.distillation import DrafterSettings
 from underpaint.training.drawn import CHUNK
 from underpaint.training.judge import JudgeSettings
 from underpaint.training.loop import LoopSettings, TrainingResult

@@ -8,11 +8,12 @@ from tests.cli.synthetic_pipeline import SyntheticPipeline, replace_models
 from underpaint.algos.rows import SamplingParams
 from underpaint.artifacts.run_log import OtherRun
 from underpaint.artifacts.workers import Processes, ThisProcess, WorkerError
-from underpaint.runtime.evaluation.comparison import ComparisonPlan, build_methods, choose_prompts
+from underpaint.runtime.evaluation.comparison import ComparisonPlan, build_methods, choose_prompts, named_variants
 from underpaint.runtime.evaluation.drawer import JobDrawer, check_files, draw_missing
 from underpaint.runtime.evaluation.drawing_log import DrawingLog
 from underpaint.runtime.evaluation.plan import JobShare, ModelPlan, ModelSpec, RunPlan
-from underpaint.runtime.evaluation.report import TIMED, evaluation_report
+from underpaint.runtime.evaluation.report import evaluation_report
+from underpaint.runtime.evaluation.report_row import TIMED
 
 
 @pytest.fixture(autouse=True)
@@ -23,7 +24,7 @@ def opened_models(monkeypatch):
 def planned(prompts=3, seeds=2, settings=(), temperature=1.0, names=("ar", "eagle2"), likelihood=True):
     models = SyntheticPipeline()
     sampling = SamplingParams(temperature=temperature)
-    methods = build_methods(models, names, temperature, {"eagle2": settings})
+    methods = build_methods(models, named_variants(names, {"eagle2": settings}), temperature)
     comparison = ComparisonPlan(methods, choose_prompts(prompts), tuple(range(seeds)), sampling)
     own = {"eagle2": tuple(settings)}
     return RunPlan((ModelPlan.for_workers(ModelSpec("synthetic"), models, comparison, own, {}, likelihood=likelihood),))

@@ -7,9 +7,10 @@ from typing import Annotated, Literal, cast
 import pytest
 
 from underpaint.algos.registry import Bounds, Tune, check_bounds, values_to_tune
-from underpaint.runtime.evaluation.protocol import LEAST, Sizes, fit_counts
-from underpaint.runtime.evaluation.report import ReportRow
-from underpaint.runtime.evaluation.tuning import QualityBound, drawings_of, rounds
+from underpaint.runtime.evaluation.protocol import Sizes
+from underpaint.runtime.evaluation.protocol_budget import LEAST, fit_counts
+from underpaint.runtime.evaluation.report_row import ReportRow
+from underpaint.runtime.evaluation.settings_search import QualityBound, drawings_of, rounds
 from underpaint.runtime.methods.registry import METHODS, resolve
 from underpaint.runtime.methods.settings import settings_to_tune
 

@@ -19,7 +19,7 @@ from underpaint.runtime.live.drafter import new_eagle3
 from underpaint.runtime.live.drafter_layouts import open_drafter, read_layout, write_layout
 from underpaint.runtime.live.generate import accelerate
 from underpaint.runtime.live.model import LiveModelError
-from underpaint.training.drafter import unroll
+from underpaint.training.distillation import unroll
 
 GOLDEN = json.loads((Path(__file__).parent / "eagle3_golden.json").read_text())
 LAYOUTS = ("specforge", "speculators")

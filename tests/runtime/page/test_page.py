@@ -18,7 +18,7 @@ from tests.runtime.page.conftest import METHODS
 from underpaint.artifacts.run_log import settings_hash
 from underpaint.cli.app import app
 from underpaint.runtime.drawing import Drawing
-from underpaint.runtime.evaluation.report import accepted_cells
+from underpaint.runtime.evaluation.report_row import accepted_cells
 from underpaint.runtime.page.document import ComparisonFolder, page
 from underpaint.runtime.page.figures import edges, runs
 from underpaint.runtime.page.frames import frames_of

@@ -1,0 +1,122 @@
+"""How many prompts a protocol draws by each method where its hours are limited."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import floor
+from typing import TYPE_CHECKING, Any, Final
+
+from underpaint.runtime.evaluation.comparison import BASELINE
+from underpaint.runtime.evaluation.settings_search import drawings_of
+from underpaint.runtime.methods.registry import PAPER
+
+if TYPE_CHECKING:
+    from underpaint.runtime.evaluation.drawing_log import DrawingLog
+    from underpaint.runtime.evaluation.protocol import Protocol
+    from underpaint.runtime.evaluation.tuning import Tuning
+
+LEAST: Final = 4
+"""Prompts that a budget of hours leaves to every method."""
+
+
+def with_baseline_counts(counts: Mapping[tuple[int, str], int]) -> dict[tuple[int, str], int]:
+    """Counts with as many prompts of plain autoregression, where it is among them, as of any other method."""
+    most = {
+        place: max((count for (at, name), count in counts.items() if at == place and name != BASELINE), default=1)
+        for place, _ in counts
+    }
+    return {(place, name): most[place] if name == BASELINE else count for (place, name), count in counts.items()}
+
+
+def fit_counts(
+    counts: Mapping[tuple[int, str], int], seconds: Mapping[tuple[int, str], float], budget: float
+) -> dict[tuple[int, str], int]:
+    """Fewer prompts for slow methods: each gets as much time as the others, and at least `LEAST` prompts.
+
+    Args:
+        counts: Prompts that are wanted, by any key.
+        seconds: Of one prompt, by the same keys.
+        budget: Seconds for all.
+    """
+
+    def at(share: float) -> dict[tuple[int, str], int]:
+        fitted = {key: min(count, max(LEAST, floor(share / seconds[key]) - 1)) for key, count in counts.items()}
+        return with_baseline_counts(fitted)
+
+    low, high = 0.0, max((count + 1) * seconds[key] for key, count in counts.items()) + 1.0
+    if sum((count + 1) * seconds[key] for key, count in counts.items()) <= budget:
+        return dict(counts)
+    for _ in range(60):
+        middle = (low + high) / 2
+        fits = sum((count + 1) * seconds[key] for key, count in at(middle).items()) <= budget
+        low, high = (middle, high) if fits else (low, middle)
+    return at(low)
+
+
+def search_seconds(
+    seconds: Mapping[tuple[int, str], float], names: Sequence[str], candidates: int, prompts: int
+) -> dict[tuple[int, str], float]:
+    """About how long the tuning of each method takes a prompt, by temperature's place and method.
+
+    Candidates are taken to be nearly as fast as the tuned settings: a quarter of the way to the paper's.
+
+    Args:
+        seconds: Of one drawing; see `Protocol.seconds`.
+        names: The methods.
+        candidates: Settings tried of each.
+        prompts: Prompts of the last round.
+    """
+    share = drawings_of(candidates, prompts) / prompts
+    found = {}
+    for place in sorted({place for place, _ in seconds}):
+        for name in names:
+            own = [seconds[key] for key in ((place, name), (place, f"{name} ({PAPER})")) if key in seconds]
+            if own:
+                found[place, name] = share * (0.75 * own[0] + 0.25 * own[-1]) + seconds[place, BASELINE]
+    return found
+
+
+def fit_protocol(
+    first: Protocol, log: DrawingLog, hours: float | None, tuning: Tuning | None
+) -> tuple[Protocol, dict[str, Any], str]:
+    """As many prompts as the hours allow; tuning takes its share of them, and is told in its `counts`.
+
+    Args:
+        first: The protocol with all prompts.
+        log: Its drawings, the first round at least.
+        hours: For everything; None limits nothing.
+        tuning: What is tuned first; None where nothing is.
+
+    Returns:
+        The protocol with fewer prompts, what the record says of it, and a line that tells the estimate.
+
+    Raises:
+        ValueError: The first round is not drawn yet.
+    """
+    seconds = first.seconds(log)
+    if any(key not in seconds for key in first.counts):
+        raise ValueError(f"{log.folder}: the first round is not drawn yet; leave --no-draw out")
+    drawing, budget = first.total_seconds(seconds), None if hours is None else 3600.0 * hours
+    each, counts = dict[tuple[int, str], float](), dict[tuple[int, str], int]()
+    if tuning is not None:
+        each = search_seconds(seconds, tuning.names, tuning.most, len(tuning.conditions))
+        counts = dict.fromkeys(each, len(tuning.conditions))
+    searching = sum(counts[key] * each[key] for key in counts)
+    both = drawing + searching
+    whole = first.fitted(seconds, None if budget is None else budget * drawing / both)
+    record: dict[str, Any] = {"estimated_hours": round(both / 3600, 2)}
+    if tuning is not None and budget is not None:
+        counts = fit_counts(counts, each, budget * searching / both)
+        heats = [model.comparison.sampling.temperature for model in first.run.models]
+        tuning.counts = {(name, heats[place]): count for (place, name), count in counts.items()}
+        searching = sum(counts[key] * each[key] for key in counts)
+        record["tuned_on"] = {f"{name} at temperature {heats[place]:g}": n for (place, name), n in counts.items()}
+    cut = whole.total_seconds(seconds)
+    estimate = f"tuning {searching / 3600:.2f} h, " if tuning is not None else ""
+    estimate = f"estimate for this machine: {estimate}drawing {cut / 3600:.2f} h"
+    if cut + searching < 0.99 * both:
+        least = min(whole.counts.values())
+        estimate += (
+            f"; the whole protocol would take {both / 3600:.2f} h, so slow methods get fewer prompts, {least} at least"
+        )
+    return whole, record, estimate

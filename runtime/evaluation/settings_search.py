@@ -1,0 +1,275 @@
+"""The fastest settings of a method on one machine and folder of models, by successive halving over few prompts.
+
+Every round draws plain autoregression, the current settings and the candidates that are left, prompt by prompt, so all
+ratios are of paired drawings. Each round keeps the best quarter and draws four times as many prompts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import ceil, prod
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, get_args
+
+import numpy as np
+
+from underpaint.algos.rows import SamplingParams
+from underpaint.runtime.conditions import Condition
+from underpaint.runtime.evaluation.comparison import (
+    BASELINE,
+    ComparisonPlan,
+    Variant,
+    build_methods,
+    named_variants,
+    open_method,
+)
+from underpaint.runtime.evaluation.drawing_log import DrawingKey, DrawingLog
+from underpaint.runtime.evaluation.paired import FigureInterval, speedup
+from underpaint.runtime.evaluation.picture_judge import PictureJudge
+from underpaint.runtime.evaluation.plan import RunPlan
+from underpaint.runtime.evaluation.report import drawn_rows
+from underpaint.runtime.evaluation.report_row import ReportRow
+from underpaint.runtime.methods.method import DecodingMethod, ModelTables
+from underpaint.runtime.methods.preset_file import ChosenSettings
+from underpaint.runtime.methods.registry import PAPER, TUNED, resolve
+from underpaint.runtime.models import OpenModels
+
+Measure: TypeAlias = Literal["judge", "log-likelihood"]
+MEASURES: Final = get_args(Measure)
+LEAST_PROMPTS: Final = 4
+MOST_CANDIDATES: Final = 200
+KEPT: Final = 4
+"""One of so many candidates is kept after a round, and at least `FINALISTS`."""
+FINALISTS: Final = 2
+_SEED: Final = 20261
+
+
+class QualityBound(NamedTuple):
+    """How much worse than plain autoregression's the pictures may be.
+
+    Attributes:
+        measure: "judge", the judge's mean log-probability of a prompt's attributes, or "log-likelihood", the target's
+            mean log-probability of a token.
+        drop: The largest mean drop below plain autoregression on the same prompts, in nats, >= 0.
+    """
+
+    measure: Measure
+    drop: float
+
+    def difference(self, row: ReportRow) -> tuple[float | None, float | None, float | None]:
+        """The mean difference of a row's pictures to plain autoregression's, and its 95 % interval."""
+        name = "attribute_log_probability_over_ar" if self.measure == "judge" else "log_likelihood_over_ar"
+        return getattr(row, name), getattr(row, f"{name}_low"), getattr(row, f"{name}_high")
+
+    def is_met(self, row: ReportRow) -> bool:
+        """Whether a row's mean difference is within the bound; a lossless method's always is."""
+        mean = self.difference(row)[0]
+        return row.lossless or (mean is not None and mean >= -self.drop)
+
+
+class Candidate(NamedTuple):
+    """Settings that are tried, and the method ready to draw with them, under a name that lists them."""
+
+    preset: str
+    settings: tuple[str, ...]
+    method: DecodingMethod
+
+
+def candidates(
+    name: str,
+    models: OpenModels,
+    sampling: SamplingParams,
+    tables: ModelTables,
+    condition: Condition,
+    count: int,
+    *,
+    lossless: bool,
+) -> list[Candidate]:
+    """Settings of a method to try, the current ones first.
+
+    They are the presets "tuned" and "paper", then changes of one setting, and combinations drawn at random from the
+    settings' declared values (see `algos.registry.Tune`), the same ones every time. Settings that the models refuse are
+    left out.
+
+    Args:
+        name: The method.
+        models: What draws.
+        sampling: How the target is sampled.
+        tables: The models' tables, with the costs of passes where a method chooses by them.
+        condition: A condition that the models take.
+        count: Candidates at most, >= 1.
+        lossless: Whether relaxed settings are left out.
+
+    Returns:
+        The candidates; none where the models refuse all, or all are relaxed and `lossless` asks for others.
+    """
+    grid = resolve(name, sampling.temperature).to_tune()
+    rng = np.random.default_rng(_SEED)
+    single = [(f"{setting}={value}",) for setting, values in grid.items() for value in values]
+    if len(single) > (half := max(1, (count - 2) // 2)):
+        single = [single[place] for place in rng.permutation(len(single))[:half]]
+    combined = []
+    for _ in range(10 * count if prod(len(values) + 1 for values in grid.values()) > len(single) + 1 else 0):
+        values = {setting: [None, *values] for setting, values in grid.items()}
+        chosen = {setting: one[int(rng.integers(len(one)))] for setting, one in values.items()}
+        combined.append(tuple(f"{setting}={value}" for setting, value in chosen.items() if value is not None))
+    found: list[Candidate] = []
+    for preset, settings in [(TUNED, ()), (PAPER, ()), *((TUNED, one) for one in (*single, *combined))]:
+        if len(found) == count:
+            break
+        label = " ".join((name, *([preset] if preset == PAPER else []), *settings))
+        try:
+            method = open_method(models, Variant(label, name, settings), condition, sampling, tables, preset)
+        except ValueError:
+            continue
+        new = all(one.method.config.to_dict() != method.config.to_dict() for one in found)
+        if new and (method.lossless or not lossless):
+            found.append(Candidate(preset, settings, method))
+    return found
+
+
+class Round(NamedTuple):
+    """One round of the search. kept: candidates that it draws. prompts: those that it needs, counted from the first."""
+
+    kept: int
+    prompts: int
+
+
+def rounds(count: int, prompts: int) -> list[Round]:
+    """The rounds of a search: a quarter of the candidates each, on four times as many prompts.
+
+    Args:
+        count: Candidates, >= 1.
+        prompts: Prompts of the last round, >= 2.
+    """
+    kept = [count]
+    while kept[-1] > FINALISTS:
+        kept.append(max(FINALISTS, ceil(kept[-1] / KEPT)))
+    last = len(kept) - 1
+    return [Round(one, max(2, ceil(prompts / KEPT ** (last - turn)))) for turn, one in enumerate(kept)]
+
+
+def drawings_of(count: int, prompts: int) -> int:
+    """Drawings of a search but plain autoregression's, at most: of the candidates, and of the current settings."""
+    drawn, before = 0, 0
+    for turn, one in enumerate(rounds(count, prompts)):
+        drawn += (one.kept + (turn > 0)) * (one.prompts - before)
+        before = one.prompts
+    return drawn
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """The search over one method's candidates at one temperature.
+
+    Attributes:
+        name: The method.
+        tried: Its candidates, the current settings first.
+        run: Plain autoregression and every candidate, on every prompt.
+        bound: The bound of quality; None where all candidates are lossless.
+    """
+
+    name: str
+    tried: tuple[Candidate, ...]
+    run: RunPlan
+    bound: QualityBound | None
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        tried: Sequence[Candidate],
+        models: OpenModels,
+        sampling: SamplingParams,
+        conditions: Sequence[Condition],
+        judge: PictureJudge | None,
+        bound: QualityBound | None,
+    ) -> Search:
+        """The search over candidates; see `candidates`, and `QualityBound` for the judge's part."""
+        plain = build_methods(models, named_variants([BASELINE]), sampling.temperature)
+        methods = (*plain, *(one.method for one in tried))
+        plan = ComparisonPlan(methods, tuple(conditions), (0,), sampling)
+        relaxed = bound if any(not one.method.lossless for one in tried) else None
+        judges = judge if relaxed is not None and relaxed.measure == "judge" else None
+        return cls(name, tuple(tried), RunPlan.of(models, plan, judges), relaxed)
+
+    @property
+    def plan(self) -> ComparisonPlan:
+        """What is drawn at most."""
+        return self.run.models[0].comparison
+
+    def select(self, log: DrawingLog, draw: Callable[[Sequence[DrawingKey], str], None]) -> ChosenSettings | None:
+        """Search, and return the best settings.
+
+        Those settings are the current ones, unless others are faster on the same prompts with a 95 % interval wholly
+        above 1, or the current ones miss the bound.
+
+        Args:
+            log: The drawings so far; the search goes on with them.
+            draw: Draws what of some drawings the log lacks, and is told which round they are of.
+
+        Returns:
+            None where no candidate is within the bound.
+        """
+        prompts = [condition.caption() for condition in self.plan.conditions]
+        current, alive = self.tried[0].method.name, [one.method.name for one in self.tried]
+        steps = rounds(len(alive), len(prompts))
+        rows: dict[str, ReportRow] = {}
+        for turn, step in enumerate(steps):
+            names, shown = {BASELINE, current, *alive}, set(prompts[: step.prompts])
+            keys = [key for key in self.plan.jobs() if key.method in names and key.prompt in shown]
+            draw(keys, f"{self.name}, round {turn + 1} of {len(steps)}")
+            rows = self._rows(log, names, step.prompts)
+            if turn + 1 < len(steps):
+                alive = sorted(alive, key=lambda one: self._rank(rows[one]))[: steps[turn + 1].kept]
+        met = [one for one in {current: None, **dict.fromkeys(alive)} if self._is_met(rows[one])]
+        if not met:
+            return None
+        drawn = {name: [log.drawing(DrawingKey(name, one, 0)) for one in prompts] for name in (current, *alive)}
+        seconds = {name: [one.seconds for one in found] for name, found in drawn.items()}
+        gains = {name: speedup(seconds[current], seconds[name]) for name in met}
+        best = max(met, key=lambda one: gains[one].value)
+        if current in met and not (gains[best].low or 0.0) > 1.0:
+            best = current
+        return self._chosen(best, rows[best], gains[best])
+
+    def _rows(self, log: DrawingLog, names: set[str], prompts: int) -> dict[str, ReportRow]:
+        model = self.run.models[0]
+        methods = tuple(one for one in self.plan.methods if one.name in names)
+        part = replace(self.plan, methods=methods, conditions=self.plan.conditions[:prompts])
+        likelihood = self.bound is not None and self.bound.measure == "log-likelihood"
+        run = RunPlan((replace(model, comparison=part),))
+        rows, _, _ = drawn_rows(run, 0, log, likelihood=likelihood, compared=False)
+        return {row.method: row for row in rows}
+
+    def _is_met(self, row: ReportRow) -> bool:
+        return self.bound is None or self.bound.is_met(row)
+
+    def _rank(self, row: ReportRow) -> tuple[bool, bool, float]:
+        """Rank rows: first those within the bound, last those whose whole interval is beyond it; the faster first."""
+        high = None if self.bound is None or row.lossless else self.bound.difference(row)[2]
+        beyond = self.bound is not None and high is not None and high < -self.bound.drop
+        return beyond, not self._is_met(row), -row.speedup
+
+    def _chosen(self, name: str, row: ReportRow, gain: FigureInterval) -> ChosenSettings:
+        chosen = next(one for one in self.tried if one.method.name == name)
+        quality: dict[str, Any] = {}
+        if self.bound is not None:
+            mean, low, high = self.bound.difference(row)
+            quality = {"quality_over_ar": mean, "quality_over_ar_low": low, "quality_over_ar_high": high}
+        measured: Mapping[str, Any] = {
+            "tried": len(self.tried),
+            "images": row.images,
+            "seconds_per_image": row.seconds_per_image,
+            "speedup": row.speedup,
+            "speedup_low": row.speedup_low,
+            "speedup_high": row.speedup_high,
+            "over_current": gain.value,
+            "over_current_low": gain.low,
+            "over_current_high": gain.high,
+            **quality,
+        }
+        temperature = self.plan.sampling.temperature
+        return ChosenSettings(
+            temperature, chosen.preset, chosen.settings, chosen.method.config.to_dict(), row.lossless, measured
+        )
