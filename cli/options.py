@@ -234,9 +234,8 @@ def settings_by_method(settings: list[str], names: tuple[str, ...]) -> dict[str,
     for setting in settings:
         method, dot, rest = setting.partition(".")
         if not dot or method not in names:
-            raise ValueError(
-                f"--set {setting}: expected method.name=value with a method of --methods; {suggest(method, names)}"
-            )
+            known = suggest(method, names) if names else "name one there"
+            raise ValueError(f"--set {setting}: expected method.name=value with a method of --methods; {known}")
         by_method[method].append(rest)
     return by_method
 

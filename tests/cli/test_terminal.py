@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -135,6 +136,15 @@ def test_every_command_answers_to_h(command: str) -> None:
     assert done.exit_code == 0
     assert done.stdout == CliRunner().invoke(app, [*command.split(), "--help"]).stdout
     assert "Usage" in done.stdout
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_is_printed_and_nothing_is_edited(tmp_path: Path, shell: str) -> None:
+    program = [sys.executable, "-c", "from underpaint.cli.app import main; main()", "--show-completion", shell]
+    home = {"HOME": str(tmp_path), "PATH": os.environ["PATH"], "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
+    done = subprocess.run(program, env=home, capture_output=True, text=True)
+    assert "_UNDERPAINT_COMPLETE" in done.stdout, done.stderr
+    assert os.listdir(tmp_path) == []
 
 
 def test_a_shell_is_told_what_could_stand_next() -> None:

@@ -87,7 +87,7 @@ def _pair(tokens: IntArray) -> Tensor:
 
 
 def llamagen(work: Path, captions: bool) -> Published:
-    """By class or by caption, with a drafter whose features grow no further: float32 follows it to 1e-5 in any order."""
+    """By class or by caption, with a drafter whose features grow no further: float32 follows it to 1e-5."""
     model, state = save_llamagen(work / "target.pt", captions), eagle_weights(fc_scale=0.1)
     save_file(state, work / "drafter.safetensors")
     kind, folder = "llamagen-t2i" if captions else "llamagen-c2i", work / "out"

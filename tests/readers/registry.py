@@ -260,6 +260,9 @@ def _case(path: Path) -> VerifierCase:
 
 def _check_case(found: VerifierCase) -> None:
     assert found.drafts
+    for row in (found.target_row((0,)), found.draft_row((0,))):
+        assert np.isfinite(row).all()
+        assert row.sum() == pytest.approx(1.0)
     assert all(0 <= token < found.vocab_size for token in found.banned)
 
 

@@ -15,7 +15,7 @@ from underpaint.training.drafter import train_drafter
 from underpaint.training.drawn import CHUNK, draw_scenes, fingerprint, load_drawn
 from underpaint.training.grids import GridData
 from underpaint.training.guided import train_guided
-from underpaint.training.history import Given, runs_with
+from underpaint.training.history import Given, differences, runs_with
 from underpaint.training.loop import CHECKPOINT, LoopSettings
 from underpaint.training.target import TargetSettings, train_target
 from underpaint.training.tokens import TokenSet
@@ -34,6 +34,24 @@ def test_a_run_that_goes_on_as_it_did_adds_nothing() -> None:
     assert runs_with(saved, given, loop) == first
     longer = runs_with(saved, given, {"steps": 9})
     assert longer == [*first, {"first_step": 3, "how": {"seed": 1, "loop": {"steps": 9}}}]
+
+
+def test_what_an_older_recipe_did_is_not_made_up() -> None:
+    found = runs_with({"step": 7}, Given({"seed": 1}, {"kind": "target"}), {"steps": 9})
+    assert found == [{"first_step": 7, "how": {"seed": 1, "loop": {"steps": 9}}}]
+    assert story({"config": {"kind": "judge"}, "model": {}, "step": 4}) == {"kind": "judge", "step": 4}
+
+
+def test_settings_that_differ_are_named_one_by_one() -> None:
+    before = {"seed": 1, "settings": {"batch": 8, "scenes": 20000}}
+    assert differences(before, {"seed": 1, "settings": {"batch": 8, "scenes": 20000}}) == []
+    now = {"seed": 1, "settings": {"batch": 4, "scenes": 1}}
+    assert differences(before, now) == ["settings.batch 8, now wanted 4", "settings.scenes 20000, now wanted 1"]
+    lacking = differences({"settings": {"dropout": 0.1}}, {"settings": {}})
+    assert lacking == ["settings.dropout 0.1, now wanted 'not set'"]
+    assert differences({"seed": None}, {}) == ["seed None, now wanted 'not set'"]
+    assert differences([1], [1]) == []
+    assert differences([1], {}) == ["settings [1], now wanted {}"]
 
 
 def tiny_grid() -> GridData:

@@ -64,7 +64,7 @@ def test_harmless_damage_changes_nothing_visible() -> None:
 def test_wrong_settings_are_refused() -> None:
     with pytest.raises(ValueError, match="clean_share and reconstructed_share in"):
         JudgeSettings(clean_share=1.5)
-    with pytest.raises(ValueError, match="four channel counts"):
+    with pytest.raises(ValueError, match="four channel counts and features from 1"):
         JudgeConfig(channels=(8, 8, 0, 8))
 
 

@@ -15,7 +15,7 @@ from underpaint.models.checkpoints import load_target, load_whole, target_of
 from underpaint.models.text import CaptionedTarget
 from underpaint.training import target as recipes
 from underpaint.training.grids import GridData, batch_at, on_grid
-from underpaint.training.loop import LoopSettings
+from underpaint.training.loop import LoopSettings, save_atomically
 from underpaint.training.precision import autocast
 from underpaint.training.target import CONFIG, TargetSettings, expand_depth, train_target
 from underpaint.training.tokens import TokenSet
@@ -177,6 +177,21 @@ def test_another_run_in_the_folder_is_refused(tmp_path: Path) -> None:
         run(tmp_path, steps=2, seed=1)
     with pytest.raises(ValueError, match="Give the same to continue it"):
         run(tmp_path, steps=2, settings=replace(SETTINGS, batch=5))
+
+
+def test_a_run_that_names_a_setting_which_the_recipe_lacks_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint.pt"
+    run(tmp_path, steps=1)
+    saved = load_whole(path)
+    saved["runs"][-1]["how"]["settings"]["scenes"] = 20000
+    save_atomically(saved, path)
+    with pytest.raises(ValueError, match="was trained with settings.scenes 20000, now wanted 'not set'"):
+        run(tmp_path, steps=2)
+    assert load_whole(path)["step"] == 1
+    del saved["runs"][-1]["how"]["settings"]["scenes"]
+    save_atomically(saved, path)
+    run(tmp_path, steps=2)
+    assert load_whole(path)["step"] == 2
 
 
 def test_cells_of_things_weigh_more(tmp_path: Path) -> None:

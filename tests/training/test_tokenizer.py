@@ -87,6 +87,32 @@ def test_the_loss_is_zero_for_equal_pictures_and_counts_edges() -> None:
     assert float(reconstruction_loss(blurred, pixels, weights)) > float(plain) > 0
 
 
+def test_pixels_and_pictures_are_inverse() -> None:
+    pictures = np.random.default_rng(0).integers(0, 256, (2, 8, 8, 3), dtype=np.uint8)
+    pixels = to_pixels(pictures)
+    assert (pixels.shape, float(pixels.min()) >= -1, float(pixels.max()) <= 1) == ((2, 3, 8, 8), True, True)
+    np.testing.assert_array_equal(np.stack([to_picture(one.numpy()) for one in pixels]), pictures)
+
+
+def test_how_many_codes_are_used(tmp_path: Path) -> None:
+    """On one picture over and over it is those of that picture alone, on several at least as many."""
+
+    def same(indices: Sequence[int], size: int, split: Split) -> NDArray[np.uint8]:
+        return flat_pictures([7] * len(indices), size, split)
+
+    def after_a_step(pictures: Pictures, name: str, count: int) -> float:
+        settings = replace(SETTINGS, validation_scenes=count, sides=(64,))
+        loop = replace(LOOP, steps=1, ema_decay=0.0)
+        train_tokenizer(tmp_path / name, pictures, config=TINY_VQ, settings=settings, loop=loop)
+        saved = load_whole(tmp_path / name / "checkpoint.pt")
+        codes = load_vq(tmp_path / name / "checkpoint.pt").encode(to_pixels(pictures(range(count), 64, "seen")))
+        assert saved["validation"]["codes_used"] == len(codes.unique())
+        return float(saved["validation"]["codes_used"])
+
+    assert after_a_step(same, "four", 4) == after_a_step(same, "one", 1)
+    assert after_a_step(flat_pictures, "other", 4) > 1
+
+
 def test_the_cache_is_filled_once_grows_and_names_its_tokenizer(trained: Path, tmp_path: Path) -> None:
     seen: list[int] = []
 

@@ -1,6 +1,7 @@
 """Jobs of a run by workers: split, stored in logs that survive any end, drawn again if lost."""
 
 import dataclasses
+import multiprocessing
 
 import pytest
 
@@ -192,6 +193,7 @@ def test_a_job_that_kills_its_workers_stops_the_run(tmp_path):
     pool = Processes(JobDrawer(plan.tasks(), (str(plugin),)), 1)
     with pytest.raises(WorkerError, match=r"3 workers died at .* by ar, seed 0"):
         list(pool.run(plan.jobs()))
+    assert multiprocessing.active_children() == []
 
 
 def test_an_error_in_a_worker_comes_with_its_job(tmp_path):

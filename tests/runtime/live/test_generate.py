@@ -150,6 +150,15 @@ def test_weights_that_change_after_a_picture_change_the_next_one():
     assert before != after == fresh
 
 
+def test_sampling_is_the_familys_where_the_user_says_none():
+    tiny = MODELS["chameleon"]()
+    fast = accelerate(tiny.model, "ar", grid=(SIDE, SIDE))
+    assert (fast.live.sampling.guidance, fast.live.sampling.temperature, fast.live.sampling.top_p) == (3.0, 0.7, 0.9)
+    unsaid = fast.generate(tiny.prompt, seed=3).drawing.tokens
+    assert unsaid == fast.generate(tiny.prompt, seed=3, guidance=3.0, temperature=0.7, top_p=0.9).drawing.tokens
+    assert unsaid != fast.generate(tiny.prompt, seed=3, guidance=1.0, temperature=1.0, top_p=1.0).drawing.tokens
+
+
 SAMPLING = {
     "janus": SamplingParams(guidance=5.0),
     "chameleon": SamplingParams(guidance=3.0, temperature=0.7, top_p=0.9),

@@ -29,10 +29,17 @@ def test_a_curve_is_loaded_from_the_benchmark_s_file(tmp_path: Path) -> None:
     held = {"format": 3, "verify_ms": [[1, 2.0], [4, 5.0]], "draft_ms": [[1, 0.5]], "threads": 2}
     path.write_text(json.dumps(held))
     assert MeasuredCosts.of(read_cost_curve(path)) == MeasuredCosts("here", ((1, 2.0), (4, 5.0)), ((1, 0.5),))
-    damaged = (json.dumps({**held, "in_cycle": 3}), '{"format": 3, "verify_ms": [[1]], "draft_ms": []}')
-    message = (
-        r"here\.json: (no cost curve|expected format 3|the curve: in_cycle: expected|the curve: verify_ms: expected)"
+    assert MeasuredCosts.of(read_cost_curve(path)).cells_ms(np.array([1, 4])).tolist() == [2.0, 5.0]
+    path.write_text(json.dumps({**held, "in_grid": {"rounds": 2, "target_ms": [[1, 2.5], [15, 9.5]]}}))
+    assert MeasuredCosts.of(read_cost_curve(path)).cells_ms(np.array([1, 3, 15])).tolist() == [2.5, 3.5, 9.5]
+    with pytest.raises(ValueError, match="inside grids: measured from 1 to 15 nodes, asked for 16"):
+        MeasuredCosts.of(read_cost_curve(path)).cells_ms(np.array([16]))
+    damaged = (
+        json.dumps({**held, "in_grid": 3}),
+        json.dumps({**held, "in_cycle": 3}),
+        '{"format": 3, "verify_ms": [[1]], "draft_ms": []}',
     )
+    message = r"here\.json: (no cost curve|expected format 3|the curve: in_(cycle|grid): expected|the curve: verify_ms: expected)"
     for broken in ("{}", "[1]", *damaged, "not json"):
         path.write_text(broken)
         with pytest.raises(ValueError, match=message):
@@ -42,6 +49,8 @@ def test_a_curve_is_loaded_from_the_benchmark_s_file(tmp_path: Path) -> None:
         MeasuredCosts.of(read_cost_curve(path))
     with pytest.raises(ValueError, match="must hold positive times"):
         MeasuredCosts("zero", ((1, 0.0),), ((1, 1.0),))
+    with pytest.raises(ValueError, match="in_grid must name rising sizes"):
+        MeasuredCosts("late", ((1, 1.0),), ((1, 1.0),), in_grid=((2, 1.0),))
 
 
 @pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: machine.name)
