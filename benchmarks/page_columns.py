@@ -218,16 +218,21 @@ def _equal(row: Row) -> str:
     return f"{row['equal']} of {row['methods']}"
 
 
+def milliseconds(name: str) -> Callable[[Row], str]:
+    """A column of seconds, shown in milliseconds."""
+    return lambda row: f"{1e3 * row[name]:.0f}"
+
+
 LIVE: tuple[Column, ...] = (
     ("family", word("family")),
     ("cells", plain("cells", "d")),
     ("equal", _equal),
-    ("`generate`, s", plain("generate_seconds")),
-    ("ar, s", plain("ar_seconds")),
+    ("`generate`, ms", milliseconds("generate_seconds")),
+    ("ar, ms", milliseconds("ar_seconds")),
     ("jacobi-lookup passes", plain("jacobi_lookup_passes", "d")),
-    ("jacobi-lookup, s", plain("jacobi_lookup_seconds")),
+    ("jacobi-lookup, ms", milliseconds("jacobi_lookup_seconds")),
     ("eagle2 passes", plain("eagle2_passes", "d")),
-    ("eagle2, s", plain("eagle2_seconds")),
+    ("eagle2, ms", milliseconds("eagle2_seconds")),
     ("mulo passes, exact", plain("mulo_passes", "d")),
     ("layer, MB", lambda row: f"{row['layer_bytes'] / 1e6:.0f}"),
     ("cache of a position, KB", lambda row: f"{row['cache_bytes'] / 1e3:.0f}"),

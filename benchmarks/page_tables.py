@@ -56,6 +56,7 @@ SECTIONS: tuple[Section, ...] = (
         PREDICTED,
         "A trace of other prompts predicts a comparison.",
     ),
+    Section("simulator", "MuLo-SD and ZipAR, on earlier models", "predict-mulo-t1.json", PREDICTED),
     Section(
         "simulator",
         "Every method on an A100 and an H200",
@@ -93,9 +94,9 @@ SECTIONS: tuple[Section, ...] = (
         "live-families.json",
         LIVE,
         "Equal: methods that give the tokens of `model.generate` at temperature 0 on random weights, of all that were "
-        "tried. Passes and seconds are of one picture after brief training; eagle2's drafter was trained as briefly. "
-        "A layer is of the default width of the family's configuration, in float32. Seconds were taken on a busy "
-        "machine.",
+        "tried. Passes and times are of one picture after brief training on pictures whose lines are of one code, so "
+        "drafts are kept far more often than on real models. eagle2's drafter was trained as briefly. "
+        "A layer is of the default width of the family's configuration, in float32.",
     ),
     Section(
         "device",

@@ -1,9 +1,9 @@
 """Compile a cycle's kernels for GPUs that are not there, and report their registers and spills.
 
-`python -m tools.compile_ahead [80 90 120] [--every-size | --sample]` compiles every kernel of every method
+`python -m tools.compile_ahead [80 90 120] [--every-size]` compiles every kernel of every method
 at LlamaGen-XL's and at 7B's sizes and prints JSON; exit code 1 where one is beyond the budget. A kernel that differs by
 its sizes alone is compiled at the largest of them, which take most registers, or at each with `--every-size`
-(minutes). With `--sample` it is one launch of each kernel, that of the largest sizes, and slots are not counted.
+(minutes). Slots are not counted here.
 """
 
 import json
@@ -28,15 +28,11 @@ from tools import sass
 from underpaint.runtime.device.language import INTERPRETED, Launch
 
 CAPABILITIES: Final = (80, 90, 120)
-MOST_REGISTERS: Final = 248
-"""Of a thread, below the 255 at which the compiler begins to spill: products of 128 positions hold most."""
-MOST_STACK: Final = 64
-"""Bytes a thread: the frame of a float64 division's slow path, and few spilled registers.
-
-For sm_80 the assembler spills 56 bytes of `walk_gsd_kernel` to hold it in 128 registers, though it may take 255.
-"""
+MOST_REGISTERS: Final = 224
+"""Of a thread, below the 255 at which the compiler begins to spill."""
+MOST_STACK: Final = 16
+"""Bytes a thread: the frame of a float64 division's slow path; spilled registers take more."""
 EVERY_SIZE: Final = "--every-size"
-SAMPLE: Final = "--sample"
 LAYERS: Final = 2
 """Of every model that is counted: each further layer launches the same kernels."""
 _TYPES: Final = {
@@ -49,7 +45,7 @@ _TYPES: Final = {
 }
 
 
-SIZES: Final = re.compile(r".*BLOCK|ROWS|NODES|CHILDREN|COUNT|LEVELS|MOST(_.*)?|WIDTH|W|V|TOTAL|WORDS|LANES|D")
+SIZES: Final = re.compile(r".*BLOCK|ROWS|NODES|CHILDREN|COUNT|LEVELS|MOST(_.*)?|WIDTH|W|TOTAL|WORDS|LANES|D")
 """Constants that say how much a kernel does, and not what."""
 
 LINED: Final = ("ar", "eagle2")
@@ -160,15 +156,6 @@ def largest(launches: Iterable[Launch]) -> list[Launch]:
     ]
 
 
-def one_of_each(launches: Iterable[Launch]) -> list[Launch]:
-    """Of each kernel the launch whose sizes have the largest product."""
-
-    def size(launch: Launch) -> int:
-        return prod(max(1, int(value)) for name, value in launch.constants.items() if SIZES.fullmatch(name))
-
-    return list({launch.name: launch for launch in sorted(launches, key=size)}.values())
-
-
 class _Binary(NamedTuple):
     registers: int
     stack: int
@@ -212,13 +199,11 @@ def _compile(launch: Launch, capability: int) -> _Binary:
     return _Binary(int(found[1]), int(found[2]), int(made.metadata.shared), made.asm["cubin"])
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Compile for the capabilities named (all without one); 1 where a kernel is beyond the budget."""
+def counted() -> list[Launch]:
+    """The launches of every method's program, at LlamaGen-XL's and at 7B's sizes."""
     from tools.device_programs import count_cycle, count_islands
     from tools.device_sizes import CHOICES, METHODS, SEVEN_B, XL, islands_of, method_of, roofline_of
 
-    sample = SAMPLE in arguments
-    capabilities = [int(argument) for argument in arguments if not argument.startswith("--")] or list(CAPABILITIES)
     launches: list[Launch] = []
     xl, seven_b = (replace(config, layers=LAYERS) for config in (XL, SEVEN_B))
     for config in (xl, seven_b):
@@ -237,9 +222,15 @@ def main(arguments: Sequence[str]) -> int:
     for config in (xl, seven_b):
         for name in ENGINED:
             launches += count_cycle(config, method_of(name, config.vocab_size), batch=1, engine=True).launches
-    choose = one_of_each if sample else distinct if EVERY_SIZE in arguments else largest
-    chosen = choose(launches)
-    made = [compile_for(launch, capability, not sample) for capability in capabilities for launch in chosen]
+    return launches
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Compile for the capabilities named (all without one); 1 where a kernel is beyond the budget."""
+    every_size = EVERY_SIZE in arguments
+    capabilities = [int(argument) for argument in arguments if argument != EVERY_SIZE] or list(CAPABILITIES)
+    chosen = distinct(counted()) if every_size else largest(counted())
+    made = [compile_for(launch, capability, count_slots=False) for capability in capabilities for launch in chosen]
     print(json.dumps([one._asdict() for one in made], indent=1))
     return int(any(one.stack > MOST_STACK or one.registers > MOST_REGISTERS for one in made))
 

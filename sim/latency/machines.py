@@ -176,9 +176,14 @@ def read_machine(path: Path) -> Machine:
     """Read a machine from a TOML file with the fields of `Machine`; `name`, `title` and `source` may be left out.
 
     Raises:
-        ValueError: The file is no TOML, a field is unknown or missing, or a value is out of its range.
+        ValueError: There is no such file, it is no TOML, a field is unknown or missing, or a value is out of its range.
         OSError: It cannot be read.
     """
+    if not path.exists():
+        raise ValueError(
+            f"machine '{path}': expected a file that describes it, there is none; name one of "
+            f"{', '.join(one.name for one in MACHINES)}, or write its bandwidth, peak, weight_bytes and launch_us there"
+        )
     try:
         values = tomllib.loads(read_regular(path).decode())
         usual = {"name": path.stem, "title": path.stem, "source": str(path)}

@@ -73,3 +73,9 @@ def test_there_are_many() -> None:
 def test_a_top_k_larger_than_the_vocabulary_is_said(top_k: int, says: str) -> None:
     """A live model's family names one, whatever the vocabulary is."""
     assert says in describe_sampling(SamplingParams(top_k=top_k), 64)
+
+
+def test_what_draws_with_exported_models_draws_with_live_ones() -> None:
+    """`prompts` and `report` take a folder, and draw nothing by it."""
+    assert {*having("--models")} - {*having("--live")} == {"prompts", "report"}
+    assert {"compare", "evaluate", "sweep", "tune", "protocol", "trace", "premises"} <= {*having("--live")}

@@ -254,7 +254,7 @@ def test_a_verdict_brings_true_features_and_forgets_the_draft(family: Family) ->
             drafter.expand(np.array([1, 2]), np.array([0, 0]))
             found = drafter.expand(np.array([8]), np.array([2]))
             expected = draft_reference(family, TOKENS, done + 1, np.array([2, 8]))
-            np.testing.assert_allclose(found[0], expected, atol=3e-5)
+            np.testing.assert_allclose(found[0], expected, atol=1e-5)
         tree = chain(TOKENS[done : done + 1 + accepted])
         verdict = Verdict(tuple(range(1, accepted + 1)), int(TOKENS[done + accepted + 1]))
         rows = slice(done + 1, done + 2 + accepted)

@@ -24,7 +24,6 @@ REASONS: Final = (
     "needs the checkout",
     "needs a file of yours",
     "needs the projects' own code",
-    "minutes of measuring on your machine",
     "minutes of measuring, recorded in ",
 )
 """What a tag may begin with. The last is not for the README, the tutorial and the how-tos."""

@@ -89,12 +89,15 @@ def save_dtok(path: Path) -> dict[str, Tensor]:
     return state
 
 
-def eagle_weights(hidden: int = 48) -> dict[str, Tensor]:
-    """A LlamaGen drafter: a bias on fc, no norm before the first layer, none at the end."""
+def eagle_weights(hidden: int = 48, fc_scale: float = 0.25) -> dict[str, Tensor]:
+    """A LlamaGen drafter: a bias on fc, no norm before the first layer, none at the end.
+
+    fc_scale: of the weights that read a token and its feature. By the default a feature grows with each drafted token.
+    """
     layer = "layers.0."
     return {
         "embed_tokens.weight": noise(VOCAB, DIM),
-        "fc.weight": noise(DIM, 2 * DIM),
+        "fc.weight": noise(DIM, 2 * DIM, scale=fc_scale),
         "fc.bias": noise(DIM, seed=4),
         **{f"{layer}self_attn.{part}_proj.weight": noise(DIM, DIM, seed=ord(part)) for part in "qkvo"},
         f"{layer}mlp.gate_proj.weight": noise(hidden, DIM, seed=1),

@@ -15,15 +15,19 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 from tools.device_programs import count, count_cycle, count_islands
 from tools.device_sizes import CHOICES, METHODS, SEVEN_B, XL, islands_of, method_of, roofline_of
 
-MOST_OUTSIDE = {"ar": 0.03, "eagle2": 0.1, "chain": 0.11}
+NODE_US, BANDWIDTH = 2.0, 4800.0
+MOST_OUTSIDE = 0.1
+"""ms outside the models, by launches and bytes."""
+MOST_ISSUED = {"ar": 0.03, "eagle2": 0.1, "chain": 0.11}
 """ms outside the models on an H200, by the largest of launches, bytes and issued instructions."""
 ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize("name", METHODS)
 @pytest.mark.parametrize("config", [XL, SEVEN_B], ids=["xl", "7b"])
-def test_a_cycle_waits_for_nothing(name: str, config: object) -> None:
+def test_a_cycle_waits_for_nothing_and_is_cheap_outside_the_models(name: str, config: object) -> None:
     program = count_cycle(config, method_of(name, config.vocab_size), batch=1)
+    assert program.moved_ms(BANDWIDTH, NODE_US, forwards=False) < MOST_OUTSIDE
     assert sum(not node.part for node in program.nodes) <= 42
     assert name != "ar" or sum(node.part == "target" for node in program.nodes) <= 5 * config.layers + 8
 
@@ -33,13 +37,17 @@ def test_a_cycle_waits_for_nothing(name: str, config: object) -> None:
 def test_what_roofline_chooses_waits_for_nothing_until_it_is_decided(name: str, temperature: float) -> None:
     if temperature == 0 and "drawn" in name:
         pytest.skip("nothing is drawn at temperature 0")
-    assert count_cycle(XL, roofline_of(temperature), 1, choice=CHOICES[name]).launches
+    program = count_cycle(XL, roofline_of(temperature), 1, choice=CHOICES[name])
+    assert program.moved_ms(BANDWIDTH, NODE_US, forwards=False) < MOST_OUTSIDE
 
 
 @pytest.mark.parametrize("config", [XL, SEVEN_B], ids=["xl", "7b"])
 def test_drafting_small_and_repair_wait_for_nothing(config: object) -> None:
     programs = count_islands(config, islands_of(config.vocab_size, "islands"), batch=1)
-    assert all(programs[name].launches for name in ("draft", "verify", "repair"))
+    for name in ("draft", "repair"):
+        assert programs[name].launches
+        assert programs[name].moved_ms(BANDWIDTH, NODE_US, forwards=False) < MOST_OUTSIDE
+    assert programs["verify"].launches
 
 
 def test_what_waits_is_refused() -> None:
@@ -59,23 +67,20 @@ def compiled(*command: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_what_lies_outside_the_models_is_cheap_by_the_instructions_that_it_issues() -> None:
-    told = compiled("benchmarks.device_program", "--machines", "h200", "--methods", ",".join(MOST_OUTSIDE))
+    told = compiled("benchmarks.device_program", "--machines", "h200", "--methods", ",".join(MOST_ISSUED))
     assert told.returncode == 0, told.stderr[-3000:]
     found = json.loads(told.stdout.splitlines()[-1])
     for row in found["rows"]:
-        if row["method"] in MOST_OUTSIDE:
-            assert row["h200_outside_ms"] < MOST_OUTSIDE[row["method"]], row
+        if row["method"] in MOST_ISSUED:
+            assert row["h200_outside_ms"] < MOST_ISSUED[row["method"]], row
     rows = {(one["model"], one["name"]): one for one in found["kernels"]}
     assert rows["llamagen-xl", "probs_kernel"]["slots"] > rows["7b", "probs_kernel"]["slots"] > 1000
 
 
 @pytest.mark.parametrize("capability", [80, 90, 120])
 def test_every_kernel_compiles_within_its_budget(capability: int) -> None:
-    """By day the largest launch of each kernel, for sm_90; every size for every GPU takes minutes of a night."""
-    by_day = os.environ.get("HYPOTHESIS_PROFILE") != "nightly"
-    if by_day and capability != 90:
-        pytest.skip("HYPOTHESIS_PROFILE=nightly compiles for this GPU")
-    told = compiled("tools.compile_ahead", str(capability), *["--sample"] * by_day)
+    """One test for each GPU, so that workers share them."""
+    told = compiled("tools.compile_ahead", str(capability))
     assert told.returncode == 0, told.stdout[-3000:] + told.stderr[-3000:]
     made = json.loads(told.stdout)
     assert {one["capability"] for one in made} == {capability}

@@ -9,8 +9,6 @@ from underpaint.runtime.device.language import kernel, launch, next_power_of_2, 
 
 TILE = 2048
 """Tokens whose likeliest one program finds; the last program of an image merges them."""
-EIGHT_WARPS_FROM = 8192
-"""Numbers of all tiles of an image from which its last program takes eight warps: four would spill."""
 
 
 @kernel
@@ -247,5 +245,5 @@ def take_children(
         HELD=next_power_of_2(max(2, tiles * most)),
         NEXT_ROWS=next_power_of_2(width),
         BLOCK=tile_of(vocab_size),
-        warps=4 if rows * tiles * most <= EIGHT_WARPS_FROM else 8,
+        warps=8,
     )

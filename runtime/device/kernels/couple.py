@@ -43,11 +43,12 @@ def coupled(row, stale, held, own, rest, U, V, BLOCK: tl.constexpr):
     now = tl.load(row + held).to(tl.float64) / total
     before = tl.load(stale + held).to(tl.float64) / offered
     if flip(tl.load(own + U), now, before) == 0:
+        scale, offer = 1.0 / total, 1.0 / offered
         excess_mass = tl.full((), 0.0, tl.float64)
         for start in range(0, V, BLOCK):
             code = start + tl.arange(0, BLOCK)
-            now_here = tl.load(row + code, code < V, other=0.0).to(tl.float64) / total
-            before_here = tl.load(stale + code, code < V, other=0.0).to(tl.float64) / offered
+            now_here = tl.load(row + code, code < V, other=0.0).to(tl.float64) * scale
+            before_here = tl.load(stale + code, code < V, other=0.0).to(tl.float64) * offer
             here = tl.maximum(now_here - before_here, 0.0)
             tl.store(rest + code, here, code < V)
             excess_mass += tl.sum(here, axis=0)
@@ -146,6 +147,6 @@ def couple(
         most,
         KIND=kind,
         LAST=int(last_row),
-        BLOCK=tile(vocab_size),
+        BLOCK=tile(vocab_size, wide=kind == GUMBEL.value),  # noise is of float64 numbers
         warps=8,
     )

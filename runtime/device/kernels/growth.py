@@ -9,9 +9,12 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from underpaint.runtime.device.kernels.children import EIGHT_WARPS_FROM, best_of_tiles, is_last, store_top, tile_of
+from underpaint.runtime.device.kernels.children import best_of_tiles, is_last, store_top, tile_of
 from underpaint.runtime.device.kernels.walk import BatchTree
 from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
+
+EIGHT_WARPS_FROM = 8192
+"""Numbers of all tiles of an image from which its last program takes eight warps: four would spill."""
 
 
 class ExpandedRows(NamedTuple):

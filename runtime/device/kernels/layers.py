@@ -209,7 +209,8 @@ def product(
     to = out if isinstance(out, Heads) else Heads(*(hidden,) * 5, *(1,) * 9)
     made = hidden if isinstance(out, Heads) else out
     columns = weight.shape[0] // (2 if kind == GATE.value else 1)
-    block = min(128, max(16, next_power_of_2(lines)))
+    most = 64 if scales else 128  # so that registers hold what heads are normalised with
+    block = min(most, max(16, next_power_of_2(lines)))
     # Many enough for all multiprocessors, and no smaller than that takes.
     tile = (64 if columns >= 64 * 132 else 32) if lines > 16 else 16 if kind == GATE.value else 32
     tiles = -(-columns // tile)
@@ -240,6 +241,6 @@ def product(
         MBLOCK=block,
         NBLOCK=tile,
         KBLOCK=min(32 if hidden.element_size() > 2 else 128 if lines <= 16 else 64, max(16, next_power_of_2(width))),
-        warps=8 if lines > 64 else 4,
+        warps=8 if block == most else 4,
         stages=4,
     )

@@ -17,12 +17,12 @@ from underpaint.runtime.device.language import kernel, launch, next_power_of_2, 
 @kernel
 def mixed(said, row, weight, out, V, BLOCK: tl.constexpr) -> None:
     """`weight` of the distribution behind `said` and the rest of that behind `row`, [V] each, in `out`."""
-    total, own = row_sum(said, V, BLOCK), row_sum(row, V, BLOCK)
+    there_share, here_share = weight / row_sum(said, V, BLOCK), (1.0 - weight) / row_sum(row, V, BLOCK)
     for start in range(0, V, BLOCK):
         code = start + tl.arange(0, BLOCK)
-        there = tl.load(said + code, code < V, other=0.0).to(tl.float64) / total
-        here = tl.load(row + code, code < V, other=0.0).to(tl.float64) / own
-        tl.store(out + code, weight * there + (1.0 - weight) * here, code < V)
+        there = tl.load(said + code, code < V, other=0.0).to(tl.float64) * there_share
+        here = tl.load(row + code, code < V, other=0.0).to(tl.float64) * here_share
+        tl.store(out + code, there + here, code < V)
 
 
 @kernel
@@ -170,6 +170,6 @@ def look_up(
         BESIDE=int(table.beside),
         LAST=int(table.last_row),
         LANES=next_power_of_2(max(2, drafts)),
-        BLOCK=tile(vocab_size),
+        BLOCK=tile(vocab_size, wide=True),
         warps=8,
     )

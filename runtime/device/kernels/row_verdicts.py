@@ -194,6 +194,6 @@ def settle_drafts(probs: Tensor, drafts: RowDrafts, progress: Progress, verdicts
         width,
         progress.decided.shape[1],
         ROLES=len(ROW_ROLES),
-        BLOCK=tile(vocab_size),
-        warps=8,
+        BLOCK=tile(vocab_size, wide=True),
+        warps=4,
     )

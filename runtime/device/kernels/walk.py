@@ -21,6 +21,8 @@ NOT_DRAWN: Final = 4
 """Values of an image's status; those above DONE end it with an error."""
 TILE: Final = 8192
 """Numbers of a row at a time: each of 256 threads holds 32 of them."""
+MOST_TOKENS: Final = 8 * TILE
+"""Of a vocabulary: `row_maths` draws from 64 parts of a row, each a quarter of a tile of float64 numbers."""
 
 
 class BatchTree(NamedTuple):
@@ -136,6 +138,8 @@ def launch_walk(
 
 def tile(vocab_size: int, wide: bool = False) -> int:
     """The tile of a kernel over rows of `vocab_size` float32, or (`wide`) float64 numbers."""
+    if vocab_size > MOST_TOKENS:
+        raise ValueError(f"device: expected a vocabulary of at most {MOST_TOKENS} tokens, got {vocab_size}")
     return min(TILE // (1 + wide), next_power_of_2(vocab_size))
 
 

@@ -76,13 +76,14 @@ def walk_block_kernel(
         here = tl.sum(tl.where(lane == node, weights, 0.0), axis=0)
         target_sum = tl.sum(tl.where(lane == node, sums, 0.0), axis=0)
         draft_sum = tl.sum(tl.where(lane == node, offers, 0.0), axis=0)
+        scale, offer = here / target_sum, 1.0 / draft_sum
         total = tl.full((), 0.0, tl.float64)
         tl.debug_barrier()
         for start in range(0, V, BLOCK):
             place = start + tl.arange(0, BLOCK)
-            target = tl.load(row + place, place < V, other=0.0).to(tl.float64) / target_sum
-            drafted = tl.load(line + place, place < V, other=0.0).to(tl.float64) / draft_sum
-            residual_here = tl.maximum(here * target - drafted, 0.0)
+            target = tl.load(row + place, place < V, other=0.0).to(tl.float64) * scale
+            drafted = tl.load(line + place, place < V, other=0.0).to(tl.float64) * offer
+            residual_here = tl.maximum(target - drafted, 0.0)
             total += tl.sum(residual_here, axis=0)
             tl.store(rest + place, residual_here, place < V)
         tl.debug_barrier()

@@ -107,8 +107,9 @@ def walk_drawn_kernel(
             if tried > 0:
                 own = tl.load(rest + proposed)
             weight = tl.load(line + proposed)
-            fresh = tl.max((gone == proposed).to(tl.int32), axis=0) == 0
-            chance = tl.where(fresh, weight.to(tl.float64) * offer + even, 0.0)
+            chance = weight.to(tl.float64) * offer + even
+            if REPLACED == 0:
+                chance = tl.where(tl.max((gone == proposed).to(tl.int32), axis=0) == 0, chance, 0.0)
             if chance <= 0.0:
                 sound = tl.full((), 0, tl.int32)
             mass = tl.full((), 0.0, tl.float64)
@@ -137,9 +138,10 @@ def walk_drawn_kernel(
                     place = start + tl.arange(0, BLOCK)
                     here = offered_at(line, offer, even, near, excepted, start, V, SPARES, BLOCK)
                     excess_mass += tl.sum(tl.maximum(tl.load(rest + place, place < V, other=0.0) - here, 0.0), axis=0)
-                spares = turns < tl.where(even > 0.0, tried, 0)
-                before = tl.load(rest + gone, spares, other=0.0)
-                excess_mass += tl.sum(tl.minimum(before, even), axis=0)  # nothing is offered of what was tried
+                if REPLACED == 0:
+                    spares = turns < tl.where(even > 0.0, tried, 0)
+                    before = tl.load(rest + gone, spares, other=0.0)
+                    excess_mass += tl.sum(tl.minimum(before, even), axis=0)  # nothing is offered of what was tried
                 nothing = excess_mass <= 0.0
                 if nothing & (POOLED == NONE):
                     child = tl.full((), -1, tl.int64)  # only rounding tells this rejection from an acceptance
@@ -209,7 +211,7 @@ def drawn_walk(
             REPLACED=int(shape.drawn == "iid"),
             CHILDREN=next_power_of_2(max(2, shape.children)),
             BLOCK=tile(shape.vocab_size, wide=True),
-            warps=8,
+            warps=4 if pooling is None else 8,  # either way within the budget of registers, without spills
             **constants,
         )
 

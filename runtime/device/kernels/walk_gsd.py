@@ -226,7 +226,7 @@ def gsd_walk(rule: GroupedSpeculation, shape: Shape, device: torch.device) -> De
             CHILDREN=next_power_of_2(max(2, shape.children)),
             BLOCK=tile(shape.vocab_size, wide=True),
             EBLOCK=next_power_of_2(max(2, groups.width)),
-            warps=4 if drawn == WITHOUT.value else 8,  # either way within the budget of registers, without spills
+            warps=16,
         )
 
     return decide

@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 
+from underpaint.algos.draft.drawn_trees import DrawnTrees
 from underpaint.algos.draft.roofline import Roofline
 from underpaint.algos.draft.roofline_costs import likely_length
+from underpaint.algos.draft.sequoia import StaticTree
 from underpaint.algos.protocols import Budget, Grid
 from underpaint.algos.tree import DraftTree, Verdict
 
@@ -93,3 +95,41 @@ def test_the_least_window_follows_the_costs() -> None:
     assert likely_length(2.0 + 0.4 * nodes) < likely_length(2.0 + 0.1 * nodes) < likely_length(2.0 + 0.001 * nodes)
     assert likely_length(np.where(nodes <= 9, 2.0, 2.0 + 2.0 * (nodes - 9))) == 8
     assert likely_length(np.empty(0)) == 1
+
+
+class WithSiblings(WindowOnly):
+    """A drafter that could draw siblings too."""
+
+    draws_siblings = True
+
+
+def test_rivals_of_a_leading_window_are_forecast_once_in_an_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planning a tree of drawn siblings takes longer than all else that the policy does in a cycle."""
+    policy = Roofline(CURVES["flat"], trees=False, sibling_trial=0, lookahead_interval=8, windows=4)
+    planned: list[int] = []
+    plan = DrawnTrees.best
+
+    def counted(self: DrawnTrees, cell: int) -> StaticTree:
+        planned.append(cell)
+        return plan(self, cell)
+
+    monkeypatch.setattr(DrawnTrees, "best", counted)
+    policy.begin(GRID)
+    for number in range(28):
+        chosen = policy.choose(WithSiblings(), Budget(500, policy.most_nodes))
+        assert chosen.kind == "window"
+        assert len(planned) == (0 if number < 4 else 1 + (number - 4) // 8), number
+        policy.observe(chain(chosen.levels), Verdict(tuple(range(1, chosen.levels + 1)), 0), 1 + 8 * number)
+
+
+def test_rivals_are_forecast_anew_where_something_else_was_drafted(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = Roofline(CURVES["flat"], trees=False, sibling_trial=1, lookahead_interval=8, windows=1)
+    policy.begin(GRID)
+    drawn = policy.choose(WithSiblings(), Budget(500, policy.most_nodes))
+    assert drawn.kind == "drawn"
+    policy.observe(chain(1), Verdict((1,), 0), 1)
+    trial = policy.choose(WithSiblings(), Budget(500, policy.most_nodes))
+    policy.observe(chain(trial.levels), Verdict(tuple(range(1, trial.levels + 1)), 0), 3)
+    # From here on drawn siblings would give more than any window, and the first forecast behind the trial says so.
+    monkeypatch.setattr(DrawnTrees, "best", lambda self, cell: StaticTree((-1, 0), 1e6, 1.0))
+    assert policy.choose(WithSiblings(), Budget(500, policy.most_nodes)).kind == "drawn"

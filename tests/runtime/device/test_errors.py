@@ -11,6 +11,8 @@ from underpaint.algos.draft import POLICIES
 from underpaint.algos.protocols import Grid
 from underpaint.algos.rows import SamplingParams
 from underpaint.runtime.device.cycle import DeviceCycle
+from underpaint.runtime.device.kernels.row_maths import PARTS
+from underpaint.runtime.device.kernels.walk import MOST_TOKENS, tile
 from underpaint.runtime.device.rules import load_form
 from underpaint.runtime.methods.registry import METHODS
 from underpaint.runtime.methods.trees.device import TreeForm
@@ -73,3 +75,9 @@ def test_named_methods_that_have_a_form(temperature: float) -> None:
     } <= with_form
     assert {"sjd", "scd-maximal", "scd-gumbel", "jacobi-lookup", "sjd-pac", "pjd"} <= with_form
     assert with_form.isdisjoint({"roofline", "roofline+lantern", "vvs"})
+
+
+def test_a_vocabulary_of_more_parts_than_a_draw_has_is_refused() -> None:
+    assert tile(MOST_TOKENS, wide=True) // 4 * PARTS.value == MOST_TOKENS
+    with pytest.raises(ValueError, match="expected a vocabulary of at most 65536 tokens, got 65537"):
+        tile(MOST_TOKENS + 1)

@@ -133,7 +133,7 @@ MUTANTS = {
         windows_agree("independent", "above", BESIDE),
     ),
     "what is found beside comes on top": (
-        ("look_up", "(1.0 - weight) * here", "here"),
+        ("look_up", "(1.0 - weight) / row_sum", "1.0 / row_sum"),
         windows_agree("independent", "above", BESIDE),
     ),
     "a row's first cell looks to the end of the row above": (

@@ -105,6 +105,11 @@ def test_a_machine_is_a_file(tmp_path: Path) -> None:
     assert roofline(f"{path}/llamagen-xl").verify_ms(np.array([1]))[0] == pytest.approx(10.0 * (5 * 36 + 4))
 
 
+def test_a_machine_s_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"none\.toml': expected a file that describes it, there is none; name one of"):
+        roofline(f"{tmp_path}/none.toml/llamagen-xl")
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
