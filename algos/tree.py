@@ -167,12 +167,18 @@ def are_distributions(rows: FloatArray) -> bool:
 
 def root_only(token: int, vocab_size: int) -> DraftTree:
     """The tree with no proposal: one target pass, one token (plain AR)."""
+    return chain_tree(np.array([token]), vocab_size)
+
+
+def chain_tree(tokens: IntArray, vocab_size: int) -> DraftTree:
+    """Tokens [N] that are decided already as one path, as a target reads them many in one pass."""
+    count = len(tokens)
     return DraftTree(
-        tokens=np.array([token], dtype=np.int64),
-        parents=np.array([-1], dtype=np.int64),
+        tokens=np.asarray(tokens, dtype=np.int64),
+        parents=np.arange(-1, count - 1, dtype=np.int64),
         drawn="top_k",
         draft_probs=np.empty((0, vocab_size)),
-        draft_rows=np.array([-1], dtype=np.int64),
+        draft_rows=np.full(count, -1, dtype=np.int64),
     )
 
 

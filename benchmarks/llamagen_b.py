@@ -23,6 +23,7 @@ from underpaint.algos.draft.chain import Chain
 from underpaint.algos.memory import usable_cores
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.step import decode
+from underpaint.algos.tree import chain_tree
 from underpaint.artifacts.decoder_config import DecoderConfig
 from underpaint.artifacts.files import check_folder_writable
 from underpaint.export.checkpoint import Request, export_checkpoint
@@ -30,7 +31,7 @@ from underpaint.export.verify import verify
 from underpaint.models.decoder import Decoder, initialise
 from underpaint.models.published.llamagen import llamagen_state
 from underpaint.models.published.options import LoadOptions
-from underpaint.runtime.costs.passes import chain, halfway
+from underpaint.runtime.costs.passes import halfway
 from underpaint.runtime.engines.context import EngineContext
 from underpaint.runtime.engines.target import EngineTarget
 
@@ -85,7 +86,7 @@ def passes_ms(target: EngineTarget, rounds: int) -> dict[int, float]:
     for turn in range(rounds + 1):
         for count, found in samples.items():
             before = target.engine.cost.seconds
-            target.score(chain(count, target.vocab_size))
+            target.score(chain_tree(np.arange(count) % target.vocab_size, target.vocab_size))
             if turn:
                 found.append(1e3 * (target.engine.cost.seconds - before))
     return {count: float(np.median(found)) for count, found in samples.items()}

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from underpaint.runtime.evaluation.protocol_tables import interval
+from underpaint.runtime.protocol.tables import interval
 
 Row = Mapping[str, Any]
 Column = tuple[str, Callable[[Row], str]]
@@ -80,7 +80,7 @@ PROTOCOL: tuple[Column, ...] = (
     ("tokens a pass", plain("tokens_per_pass")),
     ("quality less AR's, nats (95 %)", lambda row: interval(row, "quality_over_ar", "+.3f")),
 )
-"""Of a record of `underpaint protocol`; its rows are those of `runtime.evaluation.protocol_tables.summary`."""
+"""Of a record of `underpaint protocol`; its rows are those of `runtime.protocol.tables.summary`."""
 
 PAIRED: tuple[Column, ...] = (
     ("beside", word("method")),

@@ -19,7 +19,7 @@ from benchmarks.page_columns import PROTOCOL, README_COLUMNS, Column, Section
 from benchmarks.page_tables import README_FILE, SECTIONS, TITLES
 from underpaint.artifacts.manifest import write_beside
 from underpaint.artifacts.results import read_results
-from underpaint.runtime.evaluation.protocol_tables import best_rows, markdown, run_at, runs_of, summary
+from underpaint.runtime.protocol.tables import best_rows, markdown, run_at, runs_of, summary
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"

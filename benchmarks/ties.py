@@ -20,8 +20,8 @@ from underpaint.algos.arrays import IntArray
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.step import Target
 from underpaint.runtime.engines.context import CPU
-from underpaint.runtime.evaluation.invariance import ALLOWED
 from underpaint.runtime.evaluation.likelihood import tokens_log_likelihood, whole_distribution
+from underpaint.runtime.evaluation.pass_comparison import ALLOWED
 from underpaint.runtime.page.document import ComparisonFolder
 from underpaint.runtime.pipeline import Pipeline
 

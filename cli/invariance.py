@@ -95,7 +95,7 @@ def check_passes(
 
 def print_passes(passes: "Sequence[Mapping[str, Any]]", form: Format) -> None:
     """A line for each model, form and count: the worst row of all batches."""
-    from underpaint.runtime.evaluation.invariance import ALLOWED, summary
+    from underpaint.runtime.evaluation.pass_comparison import ALLOWED, summary
 
     rows = [{**one, "row": f"{one['row'] + 1} of {one['rows']}"} for one in summary(passes)]
     show([ResultTable("a token in a pass of many, against a pass of 1: the worst over rows", _COLUMNS, rows)], form)

@@ -42,7 +42,7 @@ from underpaint.cli.tune import (
 
 if TYPE_CHECKING:
     from underpaint.runtime.evaluation.drawing_log import DrawingLog
-    from underpaint.runtime.evaluation.protocol import Protocol
+    from underpaint.runtime.protocol.protocol import Protocol
 
 RECORD = "protocol.json"
 CARDS = "cards"
@@ -102,9 +102,9 @@ def protocol(
     from underpaint.artifacts.workers import ThisProcess
     from underpaint.runtime.evaluation.machine import typed_command
     from underpaint.runtime.evaluation.picture_judge import judge_of
-    from underpaint.runtime.evaluation.protocol import REPORT_SKIP, TEMPERATURES, TUNE_SKIP, WITHIN, Protocol, Sizes
-    from underpaint.runtime.evaluation.protocol_budget import fit_protocol
-    from underpaint.runtime.evaluation.tuning import Tuning, judge_for
+    from underpaint.runtime.protocol.budget import fit_protocol
+    from underpaint.runtime.protocol.protocol import REPORT_SKIP, TEMPERATURES, TUNE_SKIP, WITHIN, Protocol, Sizes
+    from underpaint.runtime.protocol.tuning import Tuning, judge_for
 
     record_file, tuned = out / RECORD, out / "tune"
     with bad_input():
@@ -220,7 +220,7 @@ def _report(
 ) -> None:
     """Write the record and the cards, and print a table for each temperature."""
     from underpaint.artifacts.manifest import write_beside
-    from underpaint.runtime.evaluation.protocol_tables import card, names_of
+    from underpaint.runtime.protocol.tables import card, names_of
 
     with bad_input(), progress("looking at pictures", 2 * len(whole.entries)) as advance:
         record = whole.record(log, command, curve, about, lambda done, most: advance(done, total=most))
@@ -234,7 +234,7 @@ def _report(
 
 def summary_tables(record: "Mapping[str, Any]") -> list[ResultTable]:
     """A table for each temperature of a record."""
-    from underpaint.runtime.evaluation.protocol_tables import runs_of, summary
+    from underpaint.runtime.protocol.tables import runs_of, summary
 
     columns = (
         Column("method"),

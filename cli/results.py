@@ -68,7 +68,7 @@ def rank(
     folder of models stand in one column.
     """
     from underpaint.artifacts.results import read_results
-    from underpaint.runtime.evaluation.protocol_tables import ranked, sides_of
+    from underpaint.runtime.protocol.tables import ranked, sides_of
 
     with bad_input():
         check_json(json_file)

@@ -42,11 +42,11 @@ from underpaint.cli.terminal import (
 if TYPE_CHECKING:
     from underpaint.algos.rows import SamplingParams
     from underpaint.runtime.evaluation.drawing_log import DrawingKey
-    from underpaint.runtime.evaluation.settings_search import QualityBound
-    from underpaint.runtime.evaluation.tuning import Tuning
     from underpaint.runtime.methods.method import ModelTables
     from underpaint.runtime.methods.preset_file import PresetFile
     from underpaint.runtime.models import OpenModels
+    from underpaint.runtime.protocol.settings_search import QualityBound
+    from underpaint.runtime.protocol.tuning import Tuning
 
 ALL = "all"
 USUAL_PROMPTS = 32
@@ -120,8 +120,8 @@ def tune(
     on. Report the result on other prompts: compare --preset FILE --prompts-skip N.
     """
     from underpaint.artifacts.files import check_file_writable, check_folder_writable
-    from underpaint.runtime.evaluation.settings_search import LEAST_PROMPTS
-    from underpaint.runtime.evaluation.tuning import PRESET, Tuning, judge_for
+    from underpaint.runtime.protocol.settings_search import LEAST_PROMPTS
+    from underpaint.runtime.protocol.tuning import PRESET, Tuning, judge_for
 
     preset = out / PRESET
     with bad_input():
@@ -159,7 +159,7 @@ def tune(
 def read_bound(within: float | None, measure: str) -> "QualityBound | None":
     """The bound of quality that options ask for; ValueError where they make none."""
     from underpaint.algos.registry import suggest
-    from underpaint.runtime.evaluation.settings_search import MEASURES, QualityBound
+    from underpaint.runtime.protocol.settings_search import MEASURES, QualityBound
 
     known = next((one for one in MEASURES if one == measure), None)
     if known is None:

@@ -144,7 +144,7 @@ def write_methods(site: Site) -> None:
     from underpaint.algos.accept import RULES
     from underpaint.artifacts.results import read_results
     from underpaint.cli.methods import listed
-    from underpaint.runtime.evaluation.protocol_tables import card
+    from underpaint.runtime.protocol.tables import card
 
     described = listed()
     policies = {one["name"]: one for one in described["policies"]}

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.certificates.bugs import BUGS, Bug
-from underpaint.runtime.evaluation.protocol_tables import markdown
+from underpaint.runtime.protocol.tables import markdown
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "certificates"

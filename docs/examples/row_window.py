@@ -39,6 +39,7 @@ class RowWindow(LoopConfig):
 
     family: ClassVar[Literal["jacobi"]] = "jacobi"
     loop: ClassVar[str] = "row window"
+    accepts_by: ClassVar[str] = "row windows accept by 'chain' alone"
 
     @property
     def draws_by(self) -> str:
@@ -50,9 +51,6 @@ class RowWindow(LoopConfig):
 
     def window(self, grid: Grid) -> JacobiWindow:
         return JacobiWindow(min(self.rows * grid.width, self.most), "maximal", "left")
-
-    def with_rule(self, rule: str, temperature: float) -> "RowWindow":
-        raise ValueError(f"--rule {rule}: row windows accept by 'chain' alone; leave it out")
 
     def build(self, method: str, tables: ModelTables) -> DecodingMethod:
         return LoopMethod(method, self, lossless=True, drafts=True, opener=self.open)

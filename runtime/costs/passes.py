@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, TypeAlias
 import numpy as np
 
 from underpaint.algos.step import Scored
-from underpaint.algos.tree import DraftTree, Verdict, root_only
+from underpaint.algos.tree import Verdict, chain_tree, root_only
 from underpaint.runtime.engines.drafter import EngineDrafter
 from underpaint.runtime.engines.engine import Engine
 from underpaint.runtime.engines.target import EngineTarget
@@ -36,17 +36,6 @@ Columns: TypeAlias = dict[str, list[list[float]]]
 """[[size, ms], ...] by figure: median, p10, p90, least, and the median of the graph's share."""
 
 
-def chain(count: int, vocab_size: int) -> DraftTree:
-    """A chain of `count` nodes of any tokens."""
-    return DraftTree(
-        tokens=np.arange(count) % vocab_size,
-        parents=np.arange(-1, count - 1),
-        drawn="top_k",
-        draft_probs=np.empty((0, vocab_size)),
-        draft_rows=np.full(count, -1),
-    )
-
-
 def halfway(target: EngineTarget) -> Scored:
     """Begin an image and commit half of it; what was scored last."""
     target.prepare(target.encoder.example())
@@ -60,7 +49,7 @@ def halfway(target: EngineTarget) -> Scored:
 
 def verify_once(target: EngineTarget, count: int) -> PassSample:
     """One target pass over a chain of `count` nodes."""
-    tree = chain(count, target.vocab_size)
+    tree = chain_tree(np.arange(count) % target.vocab_size, target.vocab_size)
     return _timed(lambda: target.score(tree), target.engine)
 
 

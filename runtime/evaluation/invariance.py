@@ -7,17 +7,15 @@ nearly as likely, greedy decoding then draws another picture.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.artifacts.arrays import read_tensor_header
-from underpaint.artifacts.decoder_config import Precision
 from underpaint.artifacts.decoder_graph import POSITION_BUCKETS
 from underpaint.artifacts.manifest import DRAFT_TARGET, ManifestError
 from underpaint.artifacts.model_index import read_index
@@ -25,63 +23,16 @@ from underpaint.artifacts.scaled_rows import SCALE
 from underpaint.runtime.engines.context import CPU, SHARED, load_decoder
 from underpaint.runtime.engines.engine import Engine, LoadedDecoder
 from underpaint.runtime.engines.pass_inputs import alone, causal
+from underpaint.runtime.evaluation.pass_comparison import Arithmetic, PassComparison, RowDifferences, softmax
 from underpaint.zoo.load import manifest
 
 COUNTS: Final = tuple(sorted({*range(1, 9), *POSITION_BUCKETS}))
 """New positions of the passes that are compared: small drafts one by one, then the buckets of static engines."""
 ROWS: Final = (1, 2, 4)
 """Rows of the passes: a picture alone, a guidance pair, two pairs."""
-Arithmetic: TypeAlias = Precision | Literal["int8"]
-"""What a decoder computes in. int8: float32 around matrices in 8 bits, which turn a last bit into a whole step."""
-ALLOWED: Final[Mapping[Arithmetic, float]] = {"fp32": 1e-4, "fp16": 0.05, "bf16": 0.2, "int8": 0.1}
-"""The largest difference of logits that rounding may make, over max(1, the largest logit)."""
 _STEPS: Final = 64
 """Tokens of a sequence: the largest count fills one pass."""
 _SEQUENCES: Final = max(ROWS)
-Form: TypeAlias = Literal["chain", "beside"]
-"""chain: the positions are one path, each seeing those before it. beside: the token among others that it cannot see."""
-
-
-class ArgmaxFlip(NamedTuple):
-    """Where another token became the likeliest. margin: by how much the likeliest led in the pass of 1, in logits."""
-
-    cell: int
-    margin: float
-
-
-@dataclass(frozen=True, slots=True)
-class PassComparison:
-    """One kind of pass against passes of 1.
-
-    rows, row: of the pass, and the one compared. count: new positions. tokens: compared. logits, probs: the largest
-    absolute differences. relative: of the logits, over max(1, the largest). flips: tokens at which another code became
-    the likeliest; first_flip: the first of them. least_margin: the smallest lead of the likeliest code among all.
-    """
-
-    model: str
-    precision: Arithmetic
-    form: Form
-    rows: int
-    row: int
-    count: int
-    tokens: int
-    logits: float
-    probs: float
-    relative: float
-    flips: int
-    first_flip: ArgmaxFlip | None
-    least_margin: float
-
-    @property
-    def passed(self) -> bool:
-        """Whether the difference is one that rounding may make."""
-        return self.relative <= ALLOWED[self.precision]
-
-    def to_dict(self) -> dict[str, Any]:
-        """It as JSON holds it, numbers to four digits."""
-        flip = None if self.first_flip is None else self.first_flip._asdict()
-        plain = {**asdict(self), "first_flip": flip, "passed": self.passed}
-        return {name: float(f"{value:.4g}") if isinstance(value, float) else value for name, value in plain.items()}
 
 
 class DecoderSequence(NamedTuple):
@@ -165,7 +116,7 @@ def _draw(
         steps = min(_STEPS, config.cells)
         tokens, logits, seen = [], [], []
         for cell in range(steps):
-            tokens.append(int(rng.choice(config.vocab_size, p=_softmax(out[0][-1]))))
+            tokens.append(int(rng.choice(config.vocab_size, p=softmax(out[0][-1]))))
             seen.append(out[1][-1])
             out = _pass(engine, np.array([[tokens[-1]]]), np.array([cell]), causal(1), None)
             engine.cache.commit(slice(None))
@@ -258,47 +209,12 @@ def _compare(
         for count in counts:
             report(f"{decoder.name}: {rows} rows, paths of {count}")
             for row, seen in enumerate(_chain(engine, own, count)):
-                yield seen.judged(decoder.name, arithmetic, "chain", rows, row, count)
+                yield seen.result(decoder.name, arithmetic, "chain", rows, row, count)
         report(f"{decoder.name}: {rows} rows, tokens beside others")
         for count, every in _beside(engine, own, counts[1:]).items():
             for row, seen in enumerate(every):
-                yield seen.judged(decoder.name, arithmetic, "beside", rows, row, count)
+                yield seen.result(decoder.name, arithmetic, "beside", rows, row, count)
         engine.close()
-
-
-@dataclass(slots=True)
-class _Seen:
-    """Differences of one row of passes, gathered over a sequence; NaN and infinity count as the largest float32."""
-
-    tokens: int = 0
-    logits: float = 0.0
-    probs: float = 0.0
-    relative: float = 0.0
-    flips: int = 0
-    first: ArgmaxFlip | None = None
-    margin: float = float("inf")
-
-    def add(self, cell: int, found: NDArray[np.float32], wanted: NDArray[np.float32]) -> None:
-        """One token's logits [V] in the pass, and in a pass of 1."""
-        apart = float(np.abs(np.nan_to_num(found).astype(np.float64) - wanted).max())
-        if not np.isfinite(found).all():
-            apart, found = float(np.finfo(np.float32).max), np.zeros_like(wanted)
-        second, best = np.partition(wanted, -2)[-2:].tolist()
-        self.tokens += 1
-        self.logits = max(self.logits, apart)
-        self.relative = max(self.relative, apart / max(1.0, float(np.abs(wanted).max())))
-        self.probs = max(self.probs, float(np.abs(_softmax(found) - _softmax(wanted)).max()))
-        self.margin = min(self.margin, best - second)
-        if int(found.argmax()) != int(wanted.argmax()):
-            self.flips += 1
-            self.first = self.first or ArgmaxFlip(cell, best - second)
-
-    def judged(self, model: str, arithmetic: Arithmetic, form: Form, rows: int, row: int, count: int) -> PassComparison:
-        """What was gathered."""
-        return PassComparison(
-            *(model, arithmetic, form, rows, row, count, self.tokens),
-            *(self.logits, self.probs, self.relative, self.flips, self.first, self.margin),
-        )
 
 
 def _opened(engine: Engine, sequences: Sequence[DecoderSequence]) -> None:
@@ -311,10 +227,10 @@ def _features(sequences: Sequence[DecoderSequence], part: slice) -> NDArray[np.f
     return np.stack([one.features[part] for one in sequences if one.features is not None])
 
 
-def _chain(engine: Engine, sequences: Sequence[DecoderSequence], count: int) -> list[_Seen]:
+def _chain(engine: Engine, sequences: Sequence[DecoderSequence], count: int) -> list[RowDifferences]:
     """Whole sequences in passes of `count`, each a path whose keys go into the cache as they came."""
     _opened(engine, sequences)
-    seen = [_Seen() for _ in sequences]
+    seen = [RowDifferences() for _ in sequences]
     steps = sequences[0].tokens.size
     for start in range(0, steps - count + 1, count):
         part = slice(start, start + count)
@@ -327,10 +243,12 @@ def _chain(engine: Engine, sequences: Sequence[DecoderSequence], count: int) -> 
     return seen
 
 
-def _beside(engine: Engine, sequences: Sequence[DecoderSequence], counts: Sequence[int]) -> dict[int, list[_Seen]]:
+def _beside(
+    engine: Engine, sequences: Sequence[DecoderSequence], counts: Sequence[int]
+) -> dict[int, list[RowDifferences]]:
     """By count: every eighth token among `count` - 1 others of its cell, first, in the middle and last."""
     _opened(engine, sequences)
-    found = {count: [_Seen() for _ in sequences] for count in counts}
+    found = {count: [RowDifferences() for _ in sequences] for count in counts}
     rng = np.random.default_rng(0)
     for cell in range(sequences[0].tokens.size):
         own = np.stack([one.tokens[cell : cell + 1] for one in sequences])
@@ -346,17 +264,3 @@ def _beside(engine: Engine, sequences: Sequence[DecoderSequence], counts: Sequen
         engine.run(own, np.array([cell]), causal(1), features=features)
         engine.cache.commit(slice(None))
     return found
-
-
-def _softmax(logits: NDArray[np.float32]) -> FloatArray:
-    weights = np.exp(logits.astype(np.float64) - float(logits.max()))
-    found: FloatArray = weights / weights.sum()
-    return found
-
-
-def summary(passes: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Of comparisons as JSON holds them, the worst of every model, form and count over all rows: what a table shows."""
-    groups: dict[tuple[str, str, int], list[Mapping[str, Any]]] = {}
-    for one in passes:
-        groups.setdefault((one["model"], one["form"], one["count"]), []).append(one)
-    return [max(group, key=lambda one: (one["flips"], one["relative"])) for group in groups.values()]

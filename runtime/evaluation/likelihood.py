@@ -11,7 +11,7 @@ from underpaint.algos.arrays import IntArray
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.spatial.target import GridTarget
 from underpaint.algos.step import Scored, Target
-from underpaint.algos.tree import DraftTree, Verdict
+from underpaint.algos.tree import Verdict, chain_tree
 from underpaint.runtime.conditions import Condition
 from underpaint.runtime.engines.target import EngineGridTarget, EngineTarget
 from underpaint.runtime.methods.method import PipelineModels
@@ -48,14 +48,7 @@ def tokens_log_likelihood(target: Target, tokens: IntArray, most: int) -> float:
     read, last = 0, len(tokens) - 1  # the last token is judged, and never read
     while read < last:
         count = min(most, last - read)
-        chain = tokens[read : read + count].astype(np.int64)
-        tree = DraftTree(
-            tokens=chain,
-            parents=np.arange(-1, count - 1, dtype=np.int64),
-            drawn="top_k",
-            draft_probs=np.empty((0, target.vocab_size)),
-            draft_rows=np.full(count, -1, dtype=np.int64),
-        )
+        tree = chain_tree(tokens[read : read + count], target.vocab_size)
         scored = target.score(tree)
         logs += [_log(scored, place, int(tokens[read + place + 1])) for place in range(count)]
         read += count

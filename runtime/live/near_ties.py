@@ -13,7 +13,7 @@ from torch import Tensor
 from underpaint.algos.arrays import BoolArray, FloatArray, IntArray
 from underpaint.algos.protocols import Grid
 from underpaint.algos.step import Scored
-from underpaint.algos.tree import DraftTree, Verdict
+from underpaint.algos.tree import DraftTree, Verdict, chain_tree
 from underpaint.runtime.engines.target import EngineTarget
 from underpaint.runtime.live.engine import TorchEngine
 from underpaint.runtime.live.model import LiveModel, LiveModelError
@@ -128,7 +128,7 @@ class NearTieTarget:
     def _exact_probs(self, tree: DraftTree) -> FloatArray:
         left = self._tokens or [int(tree.tokens[0])]
         while len(left) > 1:  # what was committed since the float32 model read last
-            chain = _chain(left[: min(_LONGEST, len(left) - 1)], self.vocab_size)
+            chain = chain_tree(np.array(left[: min(_LONGEST, len(left) - 1)]), self.vocab_size)
             self._exact.score(chain)
             left = left[chain.size :]
             self._exact.commit(chain, Verdict(tuple(range(1, chain.size)), left[0]))
@@ -153,15 +153,3 @@ def _guided(target: EngineTarget) -> Tensor:
     guided = _engine(target).guided
     assert guided is not None
     return guided
-
-
-def _chain(tokens: list[int], vocab_size: int) -> DraftTree:
-    """Committed tokens as one path."""
-    count = len(tokens)
-    return DraftTree(
-        tokens=np.array(tokens, dtype=np.int64),
-        parents=np.arange(-1, count - 1, dtype=np.int64),
-        drawn="top_k",
-        draft_probs=np.empty((0, vocab_size)),
-        draft_rows=np.full(count, -1, dtype=np.int64),
-    )

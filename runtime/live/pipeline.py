@@ -19,7 +19,8 @@ from underpaint.artifacts.decoder_config import Precision
 from underpaint.runtime.conditions import Condition
 from underpaint.runtime.engines.images import Picture
 from underpaint.runtime.engines.target import EngineGridTarget, EngineTarget, under
-from underpaint.runtime.evaluation.invariance import PassComparison, compare_passes
+from underpaint.runtime.evaluation.invariance import compare_passes
+from underpaint.runtime.evaluation.pass_comparison import PassComparison
 from underpaint.runtime.live.drafter import LiveDrafter, target_layers
 from underpaint.runtime.live.engine import LiveDecoder, LiveEncoder
 from underpaint.runtime.live.model import LiveModel, LiveModelError, weights_digest

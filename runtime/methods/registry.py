@@ -121,6 +121,8 @@ class LoopConfig(MethodConfig):
 
     loop: ClassVar[str]
     """Its name in records."""
+    accepts_by: ClassVar[str]
+    """How it accepts, for the message where a user asks for a rule: "row fronts draft nothing, so no rule applies"."""
     fixed: ClassVar[tuple[str, ...]] = ()
     """Fields that no user sets."""
 
@@ -130,6 +132,10 @@ class LoopConfig(MethodConfig):
     def to_tune(self) -> dict[str, list[str]]:
         grid = settings_to_tune(type(self), asdict(cast("DataclassInstance", self)))
         return {name: values for name, values in grid.items() if name not in self.fixed}
+
+    def with_rule(self, rule: str, temperature: float) -> MethodConfig:
+        """See `MethodConfig`; a loop takes no rule, unless its class says how."""
+        raise ValueError(f"--rule {rule}: {self.accepts_by}; leave it out")
 
     def with_settings(self, method: str, settings: Sequence[str]) -> Self:
         known = settings_of(type(self), self.fixed)

@@ -16,7 +16,7 @@ from underpaint.artifacts.results import (
     schema,
     validate,
 )
-from underpaint.runtime.evaluation.protocol_tables import ranked, sides_of
+from underpaint.runtime.protocol.tables import ranked, sides_of
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 RECORDED = [

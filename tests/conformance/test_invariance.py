@@ -16,7 +16,8 @@ from underpaint.artifacts.index_writer import write_index
 from underpaint.artifacts.results import read_results
 from underpaint.cli.app import app
 from underpaint.runtime.evaluation import invariance
-from underpaint.runtime.evaluation.invariance import COUNTS, ROWS, check_invariance, summary
+from underpaint.runtime.evaluation.invariance import COUNTS, ROWS, check_invariance
+from underpaint.runtime.evaluation.pass_comparison import summary
 
 
 def of_count(size: float) -> list[onnx.NodeProto]:

@@ -34,6 +34,7 @@ class ZiparConfig(LoopConfig):
 
     family: ClassVar[Literal["grid"]] = "grid"
     loop: ClassVar[str] = "zipar"
+    accepts_by: ClassVar[str] = "row fronts draft nothing, so no rule applies"
 
     @property
     def device(self) -> str:
@@ -42,10 +43,6 @@ class ZiparConfig(LoopConfig):
     @property
     def draws_by(self) -> str:
         return "row fronts"
-
-    def with_rule(self, rule: str, temperature: float) -> ZiparConfig:
-        """ValueError: nothing is drafted, so there is nothing to accept."""
-        raise ValueError(f"--rule {rule}: row fronts draft nothing, so no rule applies; leave it out")
 
     def build(self, method: str, tables: ModelTables) -> DecodingMethod:
         """See `MethodConfig`. It is lossless in raster order, as it decodes without a window."""
@@ -105,6 +102,7 @@ class JacobiFrontsConfig(JacobiFronts, LoopConfig):
 
     family: ClassVar[Literal["jacobi"]] = "jacobi"
     loop: ClassVar[str] = "jacobi fronts"
+    accepts_by: ClassVar[str] = "parallel Jacobi row fronts accept by min(1, p / q) alone"
 
     @property
     def device(self) -> str:
@@ -113,10 +111,6 @@ class JacobiFrontsConfig(JacobiFronts, LoopConfig):
     @property
     def draws_by(self) -> str:
         return "parallel row windows"
-
-    def with_rule(self, rule: str, temperature: float) -> JacobiFrontsConfig:
-        """ValueError: acceptance by min(1, p / q) is a part of the published loop."""
-        raise ValueError(f"--rule {rule}: parallel Jacobi row fronts accept by min(1, p / q) alone; leave it out")
 
     def build(self, method: str, tables: ModelTables) -> DecodingMethod:
         """See `MethodConfig`. Never lossless on more than one row: a row sees less than the raster has."""

@@ -7,12 +7,12 @@ from typing import Annotated, Literal, cast
 import pytest
 
 from underpaint.algos.registry import Bounds, Tune, check_bounds, values_to_tune
-from underpaint.runtime.evaluation.protocol import Sizes
-from underpaint.runtime.evaluation.protocol_budget import LEAST, fit_counts
 from underpaint.runtime.evaluation.report_row import ReportRow
-from underpaint.runtime.evaluation.settings_search import QualityBound, drawings_of, rounds
 from underpaint.runtime.methods.registry import METHODS, resolve
 from underpaint.runtime.methods.settings import settings_to_tune
+from underpaint.runtime.protocol.budget import LEAST, fit_counts
+from underpaint.runtime.protocol.protocol import Sizes
+from underpaint.runtime.protocol.settings_search import QualityBound, drawings_of, rounds
 
 
 @dataclass(frozen=True)

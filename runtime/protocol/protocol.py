@@ -20,12 +20,12 @@ from underpaint.runtime.evaluation.drawing_log import DrawingKey, DrawingLog, Dr
 from underpaint.runtime.evaluation.machine import describe_machine
 from underpaint.runtime.evaluation.picture_judge import PictureJudge, judged_fingerprint
 from underpaint.runtime.evaluation.plan import ModelPlan, RunPlan
-from underpaint.runtime.evaluation.protocol_budget import LEAST, fit_counts, with_baseline_counts
 from underpaint.runtime.evaluation.report import drawn_rows, model_values
 from underpaint.runtime.methods.method import DecodingMethod, ModelTables
 from underpaint.runtime.methods.preset_file import PresetFile
 from underpaint.runtime.methods.registry import PAPER, TUNED
 from underpaint.runtime.models import OpenModels
+from underpaint.runtime.protocol.budget import LEAST, fit_counts, with_baseline_counts
 
 VERSION: Final = 1
 TEMPERATURES: Final = (1.0, 0.0)

@@ -7,13 +7,13 @@ from math import floor
 from typing import TYPE_CHECKING, Any, Final
 
 from underpaint.runtime.evaluation.comparison import BASELINE
-from underpaint.runtime.evaluation.settings_search import drawings_of
 from underpaint.runtime.methods.registry import PAPER
+from underpaint.runtime.protocol.settings_search import drawings_of
 
 if TYPE_CHECKING:
     from underpaint.runtime.evaluation.drawing_log import DrawingLog
-    from underpaint.runtime.evaluation.protocol import Protocol
-    from underpaint.runtime.evaluation.tuning import Tuning
+    from underpaint.runtime.protocol.protocol import Protocol
+    from underpaint.runtime.protocol.tuning import Tuning
 
 LEAST: Final = 4
 """Prompts that a budget of hours leaves to every method."""

@@ -12,10 +12,10 @@ from underpaint.runtime.conditions import Condition
 from underpaint.runtime.evaluation.comparison import Variant, open_method
 from underpaint.runtime.evaluation.machine import describe_machine
 from underpaint.runtime.evaluation.picture_judge import PictureJudge, judge_of
-from underpaint.runtime.evaluation.settings_search import QualityBound, Search, candidates
 from underpaint.runtime.methods.method import ModelTables
 from underpaint.runtime.methods.preset_file import PresetFile, read_preset_file
 from underpaint.runtime.models import OpenModels
+from underpaint.runtime.protocol.settings_search import QualityBound, Search, candidates
 
 PRESET: Final = "preset.json"
 

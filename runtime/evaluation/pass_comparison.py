@@ -1,0 +1,112 @@
+"""How far the passes of a decoder are apart: one kind of pass against passes of one token, and what rounding may do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from underpaint.algos.arrays import FloatArray
+from underpaint.artifacts.decoder_config import Precision
+
+Arithmetic: TypeAlias = Precision | Literal["int8"]
+"""What a decoder computes in. int8: float32 around matrices in 8 bits, which turn a last bit into a whole step."""
+ALLOWED: Final[Mapping[Arithmetic, float]] = {"fp32": 1e-4, "fp16": 0.05, "bf16": 0.2, "int8": 0.1}
+"""The largest difference of logits that rounding may make, over max(1, the largest logit)."""
+Form: TypeAlias = Literal["chain", "beside"]
+"""chain: the positions are one path, each seeing those before it. beside: the token among others that it cannot see."""
+
+
+class ArgmaxFlip(NamedTuple):
+    """Where another token became the likeliest. margin: by how much the likeliest led in the pass of 1, in logits."""
+
+    cell: int
+    margin: float
+
+
+@dataclass(frozen=True, slots=True)
+class PassComparison:
+    """One kind of pass against passes of 1.
+
+    rows, row: of the pass, and the one compared. count: new positions. tokens: compared. logits, probs: the largest
+    absolute differences. relative: of the logits, over max(1, the largest). flips: tokens at which another code became
+    the likeliest; first_flip: the first of them. least_margin: the smallest lead of the likeliest code among all.
+    """
+
+    model: str
+    precision: Arithmetic
+    form: Form
+    rows: int
+    row: int
+    count: int
+    tokens: int
+    logits: float
+    probs: float
+    relative: float
+    flips: int
+    first_flip: ArgmaxFlip | None
+    least_margin: float
+
+    @property
+    def passed(self) -> bool:
+        """Whether the difference is one that rounding may make."""
+        return self.relative <= ALLOWED[self.precision]
+
+    def to_dict(self) -> dict[str, Any]:
+        """It as JSON holds it, numbers to four digits."""
+        flip = None if self.first_flip is None else self.first_flip._asdict()
+        plain = {**asdict(self), "first_flip": flip, "passed": self.passed}
+        return {name: float(f"{value:.4g}") if isinstance(value, float) else value for name, value in plain.items()}
+
+
+@dataclass(slots=True)
+class RowDifferences:
+    """Differences of one row of passes, gathered over a sequence; NaN and infinity count as the largest float32."""
+
+    tokens: int = 0
+    logits: float = 0.0
+    probs: float = 0.0
+    relative: float = 0.0
+    flips: int = 0
+    first: ArgmaxFlip | None = None
+    margin: float = float("inf")
+
+    def add(self, cell: int, found: NDArray[np.float32], wanted: NDArray[np.float32]) -> None:
+        """One token's logits [V] in the pass, and in a pass of 1."""
+        apart = float(np.abs(np.nan_to_num(found).astype(np.float64) - wanted).max())
+        if not np.isfinite(found).all():
+            apart, found = float(np.finfo(np.float32).max), np.zeros_like(wanted)
+        second, best = np.partition(wanted, -2)[-2:].tolist()
+        self.tokens += 1
+        self.logits = max(self.logits, apart)
+        self.relative = max(self.relative, apart / max(1.0, float(np.abs(wanted).max())))
+        self.probs = max(self.probs, float(np.abs(softmax(found) - softmax(wanted)).max()))
+        self.margin = min(self.margin, best - second)
+        if int(found.argmax()) != int(wanted.argmax()):
+            self.flips += 1
+            self.first = self.first or ArgmaxFlip(cell, best - second)
+
+    def result(self, model: str, arithmetic: Arithmetic, form: Form, rows: int, row: int, count: int) -> PassComparison:
+        """What was gathered."""
+        return PassComparison(
+            *(model, arithmetic, form, rows, row, count, self.tokens),
+            *(self.logits, self.probs, self.relative, self.flips, self.first, self.margin),
+        )
+
+
+def softmax(logits: NDArray[np.float32]) -> FloatArray:
+    """Probabilities [V] of logits [V], in float64."""
+    weights = np.exp(logits.astype(np.float64) - float(logits.max()))
+    found: FloatArray = weights / weights.sum()
+    return found
+
+
+def summary(passes: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Of comparisons as JSON holds them, the worst of every model, form and count over all rows: what a table shows."""
+    groups: dict[tuple[str, str, int], list[Mapping[str, Any]]] = {}
+    for one in passes:
+        groups.setdefault((one["model"], one["form"], one["count"]), []).append(one)
+    return [max(group, key=lambda one: (one["flips"], one["relative"])) for group in groups.values()]
