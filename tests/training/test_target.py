@@ -185,7 +185,7 @@ def test_a_run_that_names_a_setting_which_the_recipe_lacks_is_refused(tmp_path: 
     saved = load_whole(path)
     saved["runs"][-1]["how"]["settings"]["scenes"] = 20000
     save_atomically(saved, path)
-    with pytest.raises(ValueError, match="was trained with settings.scenes 20000, now wanted 'not set'"):
+    with pytest.raises(ValueError, match=r"was trained with settings\.scenes 20000, now wanted 'not set'"):
         run(tmp_path, steps=2)
     assert load_whole(path)["step"] == 1
     del saved["runs"][-1]["how"]["settings"]["scenes"]

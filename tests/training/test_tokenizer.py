@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 
 from underpaint.models.checkpoints import load_vq, load_whole, read
 from underpaint.models.vq import VQConfig, VQModel
+from underpaint.runtime.engines.images import to_bytes
 from underpaint.training.data.textured_scenes import Split
 from underpaint.training.loop import LoopSettings, save_atomically
-from underpaint.training.pictures import to_pixels
+from underpaint.training.pictures import Pictures, to_pixels
 from underpaint.training.precision import autocast
 from underpaint.training.reconstruction import ReconstructionWeights, reconstruction_loss, texture_energy
 from underpaint.training.tokenizer import TokenizerSettings, spherical_kmeans, train_tokenizer
@@ -91,7 +92,7 @@ def test_pixels_and_pictures_are_inverse() -> None:
     pictures = np.random.default_rng(0).integers(0, 256, (2, 8, 8, 3), dtype=np.uint8)
     pixels = to_pixels(pictures)
     assert (pixels.shape, float(pixels.min()) >= -1, float(pixels.max()) <= 1) == ((2, 3, 8, 8), True, True)
-    np.testing.assert_array_equal(np.stack([to_picture(one.numpy()) for one in pixels]), pictures)
+    np.testing.assert_array_equal(np.stack([to_bytes(one.numpy()) for one in pixels]), pictures)
 
 
 def test_how_many_codes_are_used(tmp_path: Path) -> None:

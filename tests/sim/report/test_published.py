@@ -39,7 +39,8 @@ def test_a_curve_is_loaded_from_the_benchmark_s_file(tmp_path: Path) -> None:
         json.dumps({**held, "in_cycle": 3}),
         '{"format": 3, "verify_ms": [[1]], "draft_ms": []}',
     )
-    message = r"here\.json: (no cost curve|expected format 3|the curve: in_(cycle|grid): expected|the curve: verify_ms: expected)"
+    curve = r"the curve: (in_cycle|in_grid|verify_ms): expected"
+    message = rf"here\.json: (no cost curve|expected format 3|{curve})"
     for broken in ("{}", "[1]", *damaged, "not json"):
         path.write_text(broken)
         with pytest.raises(ValueError, match=message):
