@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+import pytest
 
 from tests.run_logs import log_bytes
 from tests.sim.replay.test_trace import field, recorded
