@@ -1,5 +1,7 @@
 """Many images in lockstep: their tokens, their contexts, and draws from their distributions, all as arrays."""
 
+from functools import lru_cache
+
 import numpy as np
 
 from underpaint.algos.arrays import FloatArray, IntArray
@@ -50,6 +52,12 @@ class TableLookups:
         return self._first_residuals[depth]
 
 
+@lru_cache(maxsize=2)
+def lookups(model: TableModel, most_children: int) -> TableLookups:
+    """The lookups of a model, kept for its next batch."""
+    return TableLookups(model, most_children)
+
+
 class TableBatch:
     """The `ImageBatch` of a table model: B images being decoded.
 
@@ -71,8 +79,8 @@ class TableBatch:
         self._starts: IntArray = np.pad(model.starts[self.images], ((0, 0), (0, self._width))).reshape(-1)
         first = np.arange(self._pitch) % self._width == 0
         self._half: IntArray = np.tile(first * np.int64(model.vocab_size), count)
-        left = model.classes[:-1] * model.stride
-        self._left: IntArray = np.append(left, np.full_like(left, model.classes[NO_TOKEN] * model.stride))
+        left = model.left_terms
+        self._left: IntArray = np.append(left[:-1], np.full(model.vocab_size, left[NO_TOKEN]))
 
     def running(self) -> IntArray:
         """The images that are not finished."""
