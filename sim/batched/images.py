@@ -6,7 +6,8 @@ import numpy as np
 
 from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.batched.drawn import ResidualState
-from underpaint.algos.batched.spec import FirstResidual
+from underpaint.algos.batched.pooling import NeighbourPool
+from underpaint.algos.batched.spec import FirstResidual, Pools
 from underpaint.algos.draft.top_tokens import top
 from underpaint.algos.tree import NO_TOKEN
 from underpaint.sim.batched.draws import MOST_LOOKED_UP, Draws
@@ -21,6 +22,7 @@ class TableLookups:
         self.draw = Draws(model.target)
         self._draft_draws: dict[int, Draws] = {}
         self._first_residuals: dict[int, FirstResidual] = {}
+        self._pools: tuple[NeighbourPool, Pools] | None = None
         self.best: IntArray = model.target.argmax(axis=1)
         self.masses: FloatArray = model.target.sum(axis=1, dtype=np.float64)
         self.draft_masses: FloatArray = model.draft.sum(axis=2, dtype=np.float64)
@@ -50,6 +52,17 @@ class TableLookups:
             state = state.less(state.offered())
             self._first_residuals[depth] = FirstResidual(state.left, state.mass, Draws(state.left))
         return self._first_residuals[depth]
+
+    def pools(self, pool: NeighbourPool) -> Pools | None:
+        """What `pool` holds around every token of every row; None where the tables are too large to do them all."""
+        target = self.model.target
+        if target.size > MOST_LOOKED_UP:
+            return None
+        if self._pools is None or self._pools[0] is not pool:
+            rows, tokens = (one.reshape(-1) for one in np.indices(target.shape))
+            _, mass, count = pool(target, rows, tokens, self.masses[rows])
+            self._pools = pool, Pools(mass, count)
+        return self._pools[1]
 
 
 @lru_cache(maxsize=2)
