@@ -151,6 +151,27 @@ for _spec in (
         (chosen.ADAPTIVE, chosen.RELATIVE_ON_CHAINS),
         (chosen.PAPER_ADAPTIVE, chosen.PAPER_RELATIVE),
     ),
+    _method(
+        "ensemble",
+        ("chain", "ensemble"),
+        "static ensemble: a chain judged by a mixture of drafter and target, as in transformers",
+        (chosen.CHAIN, chosen.ENSEMBLE),
+        (chosen.PAPER_CHAIN, chosen.ENSEMBLE),
+    ),
+    _method(
+        "fly",
+        ("chain", "fly"),
+        "FLy: a chain whose rejections at high entropy are forgiven where the drafts behind them are kept",
+        (chosen.CHAIN, chosen.FLY),
+        (chosen.PAPER_LONG_CHAIN, chosen.PAPER_FLY),
+    ),
+    _method(
+        "hsd",
+        ("chain", "hsd"),
+        "HSD: block verification of a chain whose end is kept by the joint ratio, as released",
+        (chosen.CHAIN, chosen.HSD),
+        (chosen.PAPER_CHAIN, chosen.HSD),
+    ),
     MethodSpec(
         "vvs",
         "VVS: EAGLE-2's tree with LANTERN's acceptance, and now and then a path committed without a target pass",

@@ -90,8 +90,23 @@ RELATIVE_ON_CHAINS: Final = RuleSettings(
     {"k": 20, "factor": 3.0, **STANDARD}, {"k": 20, "factor": 3.0}, {"k, factor, residual": EARLIER}
 )
 
+ENSEMBLE: Final = RuleSettings({"weight": 0.7}, {}, {"weight": "our guess: neither preset was tuned"})
+HSD: Final = RuleSettings({"end": "joint"}, {}, {"end": "arXiv 2601.05724 (HSD), released code, which is not lossless"})
+FLY: Final = RuleSettings(
+    {"threshold": 0.3, "window": 2},
+    {"threshold": 0.3, "window": 2},
+    {"threshold": "arXiv 2511.22972 (FLy), released configuration", "window": "our guess: fits chains of 5 drafts"},
+)
+PAPER_FLY: Final = RuleSettings(
+    {"threshold": 0.3, "window": 5},
+    {"threshold": 0.3, "window": 5},
+    {"threshold, window": "arXiv 2511.22972 (FLy), released configuration: win_len = 6 counts the rejection itself"},
+)
 FREE: Final = "our guess: the paper leaves it open"
 PAPER_CHAIN: Final = PolicySettings({"length": 5}, {"length": f"{FREE} (gamma)"})
+PAPER_LONG_CHAIN: Final = PolicySettings(
+    {"length": 15}, {"length": "arXiv 2511.22972 (FLy), released configuration: spd_k = 15"}
+)
 PAPER_TREE: Final = PolicySettings(
     {"depth": 5, "top_k": 10, "total_tokens": 59},
     {

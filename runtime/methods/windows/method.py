@@ -157,6 +157,7 @@ class JacobiMethod(DecodingMethod):
 _SJD: Final = "arXiv 2410.01699 (SJD)"
 _SCD: Final = "arXiv 2510.24211 (SCD)"
 _GSD: Final = "arXiv 2508.07747 (GSD)"
+_SV: Final = "arXiv 2609.13245 (SJD-SV)"
 _PAC: Final = "arXiv 2603.18599 (SJD-PAC)"
 _MEASURED: Final = "measured on earlier models (git show cd40511:docs/results/settings.md)"
 
@@ -230,6 +231,16 @@ for _spec in (
             "window, refill, last_row": f"{_GSD}, released code, which changes SJD's acceptance alone",
             "group": f"{_GSD}: G = 25 on COCO",
             "gap, distance": f"{_GSD}, released code; it measures in the language model's embeddings",
+        },
+    ),
+    _windows(
+        "sjd-sv",
+        "SJD-SV: a Jacobi window whose runs of rising probability are judged together",
+        JacobiConfig(JacobiWindow(12, "independent", "left"), "sjd_sv", {"share": 0.8}),
+        JacobiConfig(JacobiWindow(15, "independent", "random", last_row=True), "sjd_sv", {"share": 0.8}),
+        {
+            "window, refill, last_row": f"{_SV}: the settings of GSD, whose released code has these",
+            "share": f"{_SV}: alpha = 0.8",
         },
     ),
 ):
