@@ -152,6 +152,7 @@ RULES: Registry[RuleSpec] = Registry(
         "ensemble": f"{_HERE}.ensemble",
         "fly": f"{_HERE}.fly",
         "fly_greedy": f"{_HERE}.fly",
+        "gbv": f"{_HERE}.gbv",
         "greedy": f"{_HERE}.greedy",
         "gsd": f"{_HERE}.gsd",
         "hsd": f"{_HERE}.hsd",

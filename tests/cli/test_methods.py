@@ -24,7 +24,7 @@ def test_every_method_builds_at_both_temperatures(name, temperature):
     if config.family == "tree":
         assert RULES[config.rule].greedy == (temperature == 0)
     assert built.drafts == (name not in ("ar", "zipar", "zipar-adaptive"))
-    relaxed = "lantern" in name or name in ("fly", "gsd", "pjd", "sjd-sv", "vvs")
+    relaxed = "lantern" in name or name in ("fly", "gsd", "pjd", "sjd-sv", "sjd++", "vvs")
     relaxed |= temperature > 0 and name in ("ensemble", "hsd")  # at 0 the rule is `greedy`
     assert built.lossless == (config.family != "grid" and not relaxed)
 

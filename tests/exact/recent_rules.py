@@ -9,6 +9,7 @@ import numpy as np
 from tests.exact.relaxed import apart, next_token_distribution
 from underpaint.algos.accept import RULES
 from underpaint.algos.arrays import FloatArray
+from underpaint.algos.chance import Chance, enumerate_outcomes
 from underpaint.algos.enumeration import (
     accepted_per_cycle,
     enumerate_decoding,
@@ -19,7 +20,7 @@ from underpaint.algos.enumeration import (
 )
 from underpaint.algos.protocols import Grid, Rule
 from underpaint.algos.tree import DraftTree, Drawn, Verdict
-from underpaint.sim.synthetic.models import SyntheticDrafter, SyntheticTarget
+from underpaint.sim.synthetic.models import RandomDistribution, SyntheticDrafter, SyntheticTarget
 from underpaint.strategies import ShapePolicy
 
 ROUNDING = 1e-12
@@ -166,9 +167,57 @@ def check_sjd_sv(module: ModuleType) -> None:
     assert total_variation(one_by_one, enumerate_verdicts(RULES["chain"].make(), tree, probs)) < ROUNDING
 
 
+def check_confidence(module: ModuleType) -> None:
+    """SJD++: a draft whose probability stays above `confidence` times the old one stays, under its new distribution."""
+    for old, new in pairs(4, 6):
+        for confidence, held in product((0.0, 0.5, 1.0, 1.7), range(4)):
+            window = module.JacobiWindow(3, "confidence", confidence=confidence)
+            draft = module.WindowDraft(held, old)
+
+            def redraft(chance: Chance, draft: Any = draft, new: FloatArray = new, window: Any = window) -> int:
+                again = module._redrawn(draft, new, 2, chance, window, None)
+                assert np.array_equal(again.distribution, new)
+                return int(again.token)
+
+            stays = new[held] > confidence * old[held]
+            expected = {held: 1.0} if stays else {token: mass for token, mass in enumerate(new.tolist()) if mass > 0.0}
+            assert total_variation(enumerate_outcomes(redraft), expected) < ROUNDING
+
+
+def check_gbv(module: ModuleType) -> None:
+    """The best of K independent paths has the law that stands for q, by enumeration of all paths; the rule is exact."""
+    generator = np.random.default_rng(3)
+    for paths in (1, 2, 3):
+        targets, drafts = generator.dirichlet(np.ones(2), size=(2, 3))
+        if paths == 2:
+            targets = drafts.copy()  # every ratio ties
+        orders = [module.by_ratio(target, draft) for target, draft in zip(targets, drafts, strict=True)]
+        assert all((np.diff((targets[row] / drafts[row])[order]) >= 0.0).all() for row, order in enumerate(orders))
+        rank = [np.argsort(order).tolist() for order in orders]
+        law = dict[tuple[int, int], float]()
+        every = {(a, b): float(drafts[0, a] * drafts[1 + a, b]) for a, b in product(range(2), repeat=2)}
+        for drawn in product(every, repeat=paths):
+            best = max(drawn, key=lambda path: (rank[0][path[0]], rank[1 + path[0]][path[1]]))
+            law[best] = law.get(best, 0.0) + float(np.prod([every[path] for path in drawn]))
+        for first in range(2):
+            ranking = module.Ranking(paths)
+            share = ranking.skewed(drafts[0], orders[0])[first]
+            ranking.follow(drafts[0], orders[0], first)
+            for second, next_share in enumerate(ranking.skewed(drafts[1 + first], orders[1 + first])):
+                assert abs(float(share * next_share) - law[first, second]) < ROUNDING
+    for shape, seed in (((0, 0, 1, 2), 1), ((0, 1, 1, 2, 3), 2), ((0, 0, 0, 1, 2, 3), 3)):
+        target = SyntheticTarget(RandomDistribution(2, seed), Grid(1, 5))
+        drafter = SyntheticDrafter(RandomDistribution(2, seed + 50))
+        traces = enumerate_decoding(target, drafter, ShapePolicy(shape, "iid"), module.GreedyMultiPath(), 8, 2)
+        whole = target_distribution(target)
+        assert total_variation(tokens_distribution(traces, whole), whole) < ROUNDING
+
+
 CHECKS: dict[str, Any] = {
     "accept/ensemble.py": check_ensemble,
     "accept/fly.py": check_fly,
+    "accept/gbv.py": check_gbv,
     "accept/hsd.py": check_hsd,
     "accept/sjd_sv.py": check_sjd_sv,
+    "spatial/jacobi_window.py": check_confidence,
 }

@@ -1,6 +1,7 @@
 """Planted bugs in the rules of 2025 and 2026: each fails a check that the real rule passes."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ def replaced(name: str, wrong: Any) -> Plant:
 
 
 ENSEMBLE, FLY, HSD, SJD_SV = "accept/ensemble.py", "accept/fly.py", "accept/hsd.py", "accept/sjd_sv.py"
+GBV, WINDOW = "accept/gbv.py", "spatial/jacobi_window.py"
 
 
 def window_of(change: int) -> Plant:
@@ -46,6 +48,37 @@ def swapped(right: Any, mixed: Any, target: Any, draft: Any, token: int, place: 
 
 def judged(wrong: Any) -> Plant:
     return around("SubsequenceVerification", "judged_from", wrong)
+
+
+def redrawn(wrong: Callable[..., Any]) -> Plant:
+    """Another way to draft a cell anew, given the right one."""
+
+    def plant(module: Any) -> None:
+        right = module._redrawn
+        module._redrawn = lambda *asked: wrong(module, right, *asked)
+
+    return plant
+
+
+def under_its_old_score(module: Any, right: Any, draft: Any, new: Any, *asked: Any) -> Any:
+    again = right(draft, new, *asked)
+    return again._replace(distribution=draft.distribution) if again.token == draft.token else again
+
+
+def old_over_new(module: Any, right: Any, draft: Any, new: Any, cell: int, chance: Any, window: Any, noise: Any) -> Any:
+    before, now = draft.distribution[draft.token], new[draft.token]
+    if before > window.confidence * now:
+        return module.WindowDraft(draft.token, new)
+    return module._drawn(new, cell, chance, noise)
+
+
+def forgets_what_ranks_lower(right: Any, ranking: Any, *asked: Any) -> None:
+    right(ranking, *asked)
+    ranking.below = 0.0
+
+
+def longer(ranking: Any) -> Any:
+    return dataclasses.replace(ranking, paths=ranking.paths + 1)
 
 
 PLANTED: dict[str, tuple[str, Plant]] = {
@@ -87,6 +120,31 @@ PLANTED: dict[str, tuple[str, Plant]] = {
         judged(lambda right, rule, *asked: right(dataclasses.replace(rule, share=max(1e-9, 1.0 - rule.share)), *asked)),
     ),
     "sjd-sv: a rejection draws from the target": (SJD_SV, replaced("excess", lambda target, draft: target)),
+    "sjd++: a kept draft has its old score": (WINDOW, redrawn(under_its_old_score)),
+    "sjd++: old over new": (WINDOW, redrawn(old_over_new)),
+    "sjd++: every draft is drawn anew": (
+        WINDOW,
+        redrawn(lambda module, right, draft, new, cell, chance, *_: module._drawn(new, cell, chance, None)),
+    ),
+    "sjd++: every draft stays": (
+        WINDOW,
+        redrawn(lambda module, right, draft, new, *asked: module.WindowDraft(draft.token, new)),
+    ),
+    "gbv: the best path counts as drawn from q": (
+        GBV,
+        around("Ranking", "skewed", lambda right, ranking, draft, order: draft),
+    ),
+    "gbv: the law of the worst path": (
+        GBV,
+        around("Ranking", "skewed", lambda right, ranking, draft, order: right(ranking, draft, order[::-1])),
+    ),
+    "gbv: the prefix is forgotten": (GBV, around("Ranking", "follow", lambda *asked: None)),
+    "gbv: paths that rank lower are forgotten": (GBV, around("Ranking", "follow", forgets_what_ranks_lower)),
+    "gbv: a path too many": (
+        GBV,
+        around("Ranking", "skewed", lambda right, ranking, *asked: right(longer(ranking), *asked)),
+    ),
+    "gbv: q over p": (GBV, replaced("by_ratio", lambda target, draft: np.argsort(draft / target, kind="stable"))),
     "hsd: always capped": (HSD, replaced("judge_chain", lambda *asked, capped: judge_chain(*asked, capped=True))),
     "hsd: never capped": (HSD, replaced("judge_chain", lambda *asked, capped: judge_chain(*asked, capped=False))),
 }
