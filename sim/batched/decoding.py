@@ -190,7 +190,7 @@ def working_bytes(model: TableModel, scheme: Scheme) -> int:
     looked_up = rows * (2 * depths * scheme.batched_policy.most_children + depths + 2)
     if not isinstance(model.target, SparseTable):
         looked_up += rows * (depths + 1) * vocab_size
-    return model.nbytes + 8 * (lockstep_block(model) * image + looked_up)
+    return int(model.nbytes + 8 * (lockstep_block(model) * image + looked_up))
 
 
 def run_lockstep(
