@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.certificates.sources import Verify, load, load_kernels, load_module
+from benchmarks.certificates.sources import Unpinned, Verify, load, load_kernels, load_module
 
 LEAST_BLOCK = 3
 """vllm-ascend verifies by blocks from three drafted tokens on."""
@@ -35,7 +35,7 @@ def ascend(folder: Path, block: bool = False, entropy: bool = False) -> Verify:
     place = folder / "vllm_ascend/sample/rejection_sampler.py"
     kinds = ("block_verify_pytorch", "blockwise_pytorch") if block else ("pytorch", "pytorch")
     names = f"rejection_random_sample_{kinds[0]}", f"sample_recovered_tokens_{kinds[1]}"
-    decide, recover = (load(place, name, PLACEHOLDER_TOKEN_ID=-1) for name in names)
+    decide, recover = (load(place, name, PLACEHOLDER_TOKEN_ID=-1, torch=Unpinned()) for name in names)
     short = ascend(folder) if block else None
 
     def kernel(

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.certificates.sources import Verify, load
+from benchmarks.certificates.sources import Unpinned, Verify, load
 from underpaint.algos.chance import index_of
 from underpaint.testing import scripted_noise
 
@@ -206,14 +206,6 @@ def deepspec(folder: Path) -> Verify:
         return found.committed_tokens[0].tolist()
 
     return called
-
-
-class Unpinned:
-    """PyTorch without pinned memory, which needs a GPU."""
-
-    def __getattr__(self, name: str) -> Any:
-        made = getattr(torch, name)
-        return (lambda *values, pin_memory, **options: made(*values, **options)) if name == "tensor" else made
 
 
 def tensorrt(folder: Path) -> Verify:

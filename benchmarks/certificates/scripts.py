@@ -38,6 +38,8 @@ def script_of(verifier: PublicVerifier, record: dict[str, Any]) -> str | None:
     if finding is None:
         return None
     seen = finding["finding"]
+    if verifier.interface == "function" and (seen["difference"] is None or not verifier.chain):
+        return None  # needs scripted noise, or a draft tree with its methods
     given = {name: seen[name] for name in ("how", "total_variation", "unseen")}
     difference, fault = seen["difference"], seen["fault"]
     if difference is not None:

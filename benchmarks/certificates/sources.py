@@ -46,6 +46,16 @@ class PublicVerifier(NamedTuple):
     margin: float = 0.05
 
 
+class Unpinned:
+    """PyTorch without pinned memory, which needs a GPU."""
+
+    def __getattr__(self, name: str) -> Any:
+        made = getattr(torch, name)
+        if name not in ("tensor", "arange", "ones", "zeros", "empty", "full"):
+            return made
+        return lambda *values, pin_memory=False, **options: made(*values, **options)
+
+
 def load(path: Path, *names: str, **given: Any) -> Any:
     """Functions and classes of a file, without its imports, decorators, base classes and annotations.
 

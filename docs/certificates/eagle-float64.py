@@ -1,4 +1,4 @@
-"""SafeAILab/EAGLE, the same on rows in float64: parts from the target's distribution: token 1 is accepted, its target probability is 0; so it happens with probability 1.11e-16
+"""SafeAILab/EAGLE, evaluate_posterior on rows in float64: parts from the target's distribution: token 1 is accepted, its target probability is 0; so it happens with probability 1.11e-16
 
 Run: python eagle-float64.py FOLDER   # of a clone of https://github.com/SafeAILab/EAGLE at cb7e084
 """

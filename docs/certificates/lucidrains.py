@@ -1,4 +1,4 @@
-"""lucidrains/speculative-decoding, speculative_decoding: parts from the target's distribution: token 1 is accepted, its target probability is 0; so it happens with probability 2.24e-08
+"""lucidrains/speculative-decoding, speculative_decoding: parts from the target's distribution: token 0 is accepted, its target probability is 0; so it happens with probability 5.96e-08
 
 Run: python lucidrains.py FOLDER   # of a clone of https://github.com/lucidrains/speculative-decoding at 72171ac
 """
@@ -59,14 +59,14 @@ random.random = lambda: next(noise)
 torch.rand = lambda shape, *_, **__: torch.tensor([next(noise) for _ in range(int(np.prod(shape)))]).reshape(shape)
 torch.rand_like = lambda one, **_: torch.rand(one.shape)
 theirs = SimpleNamespace(verify=lucidrains(Path(sys.argv[1])))
-P = {(): np.array([1.0, 0.0]), (0,): np.array([1.0, 0.0]), (1,): np.array([1.0, 0.0])}  # target's distribution after these tokens
-Q = {(): np.array([0.625, 0.375]), (0,): np.array([0.6666666666666666, 0.3333333333333333]), (1,): np.array([0.625, 0.375])}  # drafter's
+P = {(): np.array([0.0, 1.0]), (0,): np.array([0.0, 1.0]), (1,): np.array([0.0, 1.0])}  # target's distribution after these tokens
+Q = {(): np.array([1.0, 0.0]), (0,): np.array([1.0, 0.0]), (1,): np.array([1.0, 0.0])}  # drafter's
 R = P  # the target's before logit processors
-parents, drafts = [-1, 0], [(0.625, (0, 0)), (0.375, (0, 1))]  # (probability, tokens): what the drafter draws, node 0 is the root
-after = [[(), (0,)], [(), (1,)]]  # tokens of the path to each node of each draft
+parents, drafts = [-1, 0], [(1.0, (0, 0))]  # (probability, tokens): what the drafter draws, node 0 is the root
+after = [[(), (0,)]]  # tokens of the path to each node of each draft
 random, count = np.random.default_rng(0), collections.Counter()
 for _ in range(1):
-    at = 1
+    at = 0
     tokens, p, q = drafts[at][1], np.array([P[one] for one in after[at]]), np.array([Q[one] for one in after[at]])
     out = theirs.verify(
         draft_probs=q[:-1].astype("f4"), target_probs=p.astype("f4"), draft_tokens=list(tokens[1:]))

@@ -43,11 +43,11 @@ random.random = lambda: next(noise)
 torch.rand = lambda shape, *_, **__: torch.tensor([next(noise) for _ in range(int(np.prod(shape)))]).reshape(shape)
 torch.rand_like = lambda one, **_: torch.rand(one.shape)
 theirs = SimpleNamespace(verify=medusa(Path(sys.argv[1])))
-P = {(): np.array([0.5, 0.5]), (0,): np.array([0.5, 0.5]), (1,): np.array([0.5, 0.5]), (0, 0): np.array([0.5, 0.5]), (0, 1): np.array([0.5, 0.5]), (1, 0): np.array([0.5, 0.5]), (1, 1): np.array([0.5, 0.5])}  # target's distribution after these tokens
-Q = {(): np.array([0.6666666666666666, 0.3333333333333333]), (0,): np.array([0.6666666666666666, 0.3333333333333333]), (1,): np.array([0.6666666666666666, 0.3333333333333333]), (0, 0): np.array([0.6666666666666666, 0.3333333333333333]), (0, 1): np.array([0.6666666666666666, 0.3333333333333333]), (1, 0): np.array([0.6666666666666666, 0.3333333333333333]), (1, 1): np.array([0.6666666666666666, 0.3333333333333333])}  # drafter's
+P = {(): np.array([1.0, 0.0]), (0,): np.array([1.0, 0.0]), (1,): np.array([1.0, 0.0]), (0, 0): np.array([1.0, 0.0]), (0, 1): np.array([1.0, 0.0]), (1, 0): np.array([1.0, 0.0]), (1, 1): np.array([1.0, 0.0])}  # target's distribution after these tokens
+Q = {(): np.array([0.0, 1.0]), (0,): np.array([0.0, 1.0]), (1,): np.array([0.0, 1.0]), (0, 0): np.array([0.0, 1.0]), (0, 1): np.array([0.0, 1.0]), (1, 0): np.array([0.0, 1.0]), (1, 1): np.array([0.0, 1.0])}  # drafter's
 R = P  # the target's before logit processors
-parents, drafts = [-1, 0, 0, 1], [(1.0, (0, 0, 1, 0))]  # (probability, tokens): what the drafter draws, node 0 is the root
-after = [[(), (0,), (1,), (0, 0)]]  # tokens of the path to each node of each draft
+parents, drafts = [-1, 0, 0, 1], [(1.0, (0, 1, 0, 1))]  # (probability, tokens): what the drafter draws, node 0 is the root
+after = [[(), (1,), (0,), (1, 1)]]  # tokens of the path to each node of each draft
 random, count = np.random.default_rng(0), collections.Counter()
 for _ in range(1):
     at = 0

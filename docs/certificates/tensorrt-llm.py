@@ -35,7 +35,9 @@ class Unpinned:
 
     def __getattr__(self, name):
         made = getattr(torch, name)
-        return (lambda *values, pin_memory, **options: made(*values, **options)) if name == 'tensor' else made
+        if name not in ('tensor', 'arange', 'ones', 'zeros', 'empty', 'full'):
+            return made
+        return lambda *values, pin_memory=False, **options: made(*values, **options)
 def tensorrt(folder):
     place = folder / 'tensorrt_llm/_torch/pyexecutor/sampling_utils.py'
     find, draw = (load(place, name, cast=lambda _, value: value, torch=Unpinned()) for name in ('get_rejected_indices', 'sample_rejected'))

@@ -1,4 +1,4 @@
-"""huggingface/transformers, the same, assistant_ensemble_weight 0.5: parts from the target's distribution: total variation 0.5
+"""huggingface/transformers, _speculative_sampling with assistant_ensemble_weight 0.5: parts from the target's distribution: total variation 0.5
 
 Run: python transformers-ensemble.py FOLDER   # of a clone of https://github.com/huggingface/transformers at 5.23.0
 """

@@ -1,4 +1,4 @@
-"""vllm-project/vllm-ascend, block verification in PyTorch, off by default, from three drafted tokens on: parts from the target's distribution: total variation 0.3517
+"""vllm-project/vllm-ascend, block verification in PyTorch, off by default, from three drafted tokens on: parts from the target's distribution: total variation 0.2619
 
 Run: python vllm-ascend-block.py FOLDER   # of a clone of https://github.com/vllm-project/vllm-ascend at 182b75e
 """
@@ -29,11 +29,18 @@ def load(path, *names, **given):
     flags = __future__.annotations.compiler_flag
     exec(compile(ast.Module(body=kept, type_ignores=[]), str(path), 'exec', flags), space)
     return space[kept[0].name]
+class Unpinned:
+
+    def __getattr__(self, name):
+        made = getattr(torch, name)
+        if name not in ('tensor', 'arange', 'ones', 'zeros', 'empty', 'full'):
+            return made
+        return lambda *values, pin_memory=False, **options: made(*values, **options)
 def ascend(folder, block=False, entropy=False):
     place = folder / 'vllm_ascend/sample/rejection_sampler.py'
     kinds = ('block_verify_pytorch', 'blockwise_pytorch') if block else ('pytorch', 'pytorch')
     names = (f'rejection_random_sample_{kinds[0]}', f'sample_recovered_tokens_{kinds[1]}')
-    decide, recover = (load(place, name, PLACEHOLDER_TOKEN_ID=-1) for name in names)
+    decide, recover = (load(place, name, PLACEHOLDER_TOKEN_ID=-1, torch=Unpinned()) for name in names)
     short = ascend(folder) if block else None
 
     def kernel(draft_token_ids, num_draft_tokens, max_spec_len, cu_num_draft_tokens, draft_probs, target_probs, bonus_token_ids, uniform_probs, exponential_noise):
@@ -49,7 +56,7 @@ def ascend(folder, block=False, entropy=False):
     return kernel
 scripted_noise = lambda *_: contextlib.nullcontext()  # theirs
 theirs = SimpleNamespace(verify=ascend(Path(sys.argv[1]), block=True))
-P = {(): np.array([0.4, 0.6]), (0,): np.array([0.4, 0.6]), (1,): np.array([0.4, 0.6]), (0, 0): np.array([0.4, 0.6]), (0, 1): np.array([0.4, 0.6]), (1, 0): np.array([0.4, 0.6]), (1, 1): np.array([0.4, 0.6]), (0, 0, 0): np.array([0.4, 0.6]), (0, 0, 1): np.array([0.4, 0.6]), (0, 1, 0): np.array([0.4, 0.6]), (0, 1, 1): np.array([0.4, 0.6]), (1, 0, 0): np.array([0.4, 0.6]), (1, 0, 1): np.array([0.4, 0.6]), (1, 1, 0): np.array([0.4, 0.6]), (1, 1, 1): np.array([0.4, 0.6])}  # target's distribution after these tokens
+P = {(): np.array([0.5, 0.5]), (0,): np.array([0.5, 0.5]), (1,): np.array([0.5, 0.5]), (0, 0): np.array([0.5, 0.5]), (0, 1): np.array([0.5, 0.5]), (1, 0): np.array([0.5, 0.5]), (1, 1): np.array([0.5, 0.5]), (0, 0, 0): np.array([0.5, 0.5]), (0, 0, 1): np.array([0.5, 0.5]), (0, 1, 0): np.array([0.5, 0.5]), (0, 1, 1): np.array([0.5, 0.5]), (1, 0, 0): np.array([0.5, 0.5]), (1, 0, 1): np.array([0.5, 0.5]), (1, 1, 0): np.array([0.5, 0.5]), (1, 1, 1): np.array([0.5, 0.5])}  # target's distribution after these tokens
 Q = {(): np.array([0.625, 0.375]), (0,): np.array([0.7142857142857143, 0.2857142857142857]), (1,): np.array([0.75, 0.25]), (0, 0): np.array([0.625, 0.375]), (0, 1): np.array([0.75, 0.25]), (1, 0): np.array([0.7142857142857143, 0.2857142857142857]), (1, 1): np.array([0.625, 0.375]), (0, 0, 0): np.array([0.625, 0.375]), (0, 0, 1): np.array([0.625, 0.375]), (0, 1, 0): np.array([0.75, 0.25]), (0, 1, 1): np.array([0.75, 0.25]), (1, 0, 0): np.array([0.7142857142857143, 0.2857142857142857]), (1, 0, 1): np.array([0.7142857142857143, 0.2857142857142857]), (1, 1, 0): np.array([0.625, 0.375]), (1, 1, 1): np.array([0.625, 0.375])}  # drafter's
 R = P  # the target's before logit processors
 parents, drafts = [-1, 0, 1, 2], [(0.279017857142721, (0, 0, 0, 0)), (0.1674107142858326, (0, 0, 0, 1)), (0.13392857142886608, (0, 0, 1, 0)), (0.044642857142955364, (0, 0, 1, 1)), (0.20089285714279914, (0, 1, 0, 0)), (0.08035714285691965, (0, 1, 0, 1)), (0.058593749999941415, (0, 1, 1, 0)), (0.03515624999996485, (0, 1, 1, 1))]  # (probability, tokens): what the drafter draws, node 0 is the root
@@ -71,5 +78,5 @@ for _ in range(20000):
         out.append(int(random.choice(2, p=P[tuple(out)])))
     if tuple(out[:got]) == before:
         count[out[got]] += 1
-print("next token after", before, "should have", [0.4, 0.6])
+print("next token after", before, "should have", [0.5, 0.5])
 print("it has", [round(count[token] / max(1, count.total()), 4) for token in range(2)], "of", count.total())
