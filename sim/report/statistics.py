@@ -1,5 +1,6 @@
 """What decoding runs came to, image by image, before any clock: the counts that every latency model prices."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -77,15 +78,42 @@ class Runs:
             times * self.decodings,
         )
 
+    def times(self, costs: Costs) -> "PassTimes":
+        """What each image takes by a latency model; ValueError where the model lacks a size."""
+        host = (self.cycles + self.decodings) * costs.overhead_ms
+        return PassTimes(_priced(self.verify, costs.verify_ms), _priced(self.draft, costs.draft_ms), host)
+
     def image_ms(self, costs: Costs) -> FloatArray:
         """[I] float64: what each image takes by a latency model; ValueError where the model lacks a size."""
-        total = np.zeros(self.images)
-        for counts, price in ((self.verify, costs.verify_ms), (self.draft, costs.draft_ms)):
-            used = np.flatnonzero(counts.any(axis=0))
-            if used.size:
-                total += counts[:, used] @ price(used)
-        total += (self.cycles + self.decodings) * costs.overhead_ms
+        return self.times(costs).total
+
+
+class PassTimes(NamedTuple):
+    """[I] ms of each image: in target passes, in drafter passes, and on the host."""
+
+    target: FloatArray
+    drafter: FloatArray
+    host: FloatArray
+
+    @property
+    def total(self) -> FloatArray:
+        """[I] ms."""
+        total: FloatArray = self.target + self.drafter + self.host
         return total
+
+    def a_cycle(self, runs: Runs) -> tuple[float, float, float]:
+        """Mean ms of a cycle in each of the three parts; the first pass is spread over the cycles."""
+        target, drafter, host = (float(part.sum() / runs.cycles.sum()) for part in self)
+        return target, drafter, host
+
+
+def _priced(counts: IntArray, price: Callable[[IntArray], FloatArray]) -> FloatArray:
+    """[I] ms of passes counted by nodes [I, N + 1]."""
+    used = np.flatnonzero(counts.any(axis=0))
+    if not used.size:
+        return np.zeros(counts.shape[0])
+    ms: FloatArray = counts[:, used] @ price(used)
+    return ms
 
 
 class Estimate(NamedTuple):
