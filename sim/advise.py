@@ -37,7 +37,7 @@ _VARY: Final[Mapping[str, tuple[Any, ...]]] = {
 }
 _POOLED: Final = 100
 """Nearest codes that a relaxed rule pools, where the model has as many."""
-_SCREEN_IMAGES: Final = 64
+_SCREEN_IMAGES: Final = 32
 _DECODINGS: Final = {True: 128, False: 16}
 """Decodings of a finalist in all, at least, by whether many images run in lockstep."""
 _GAP: Final = 0.2
@@ -67,7 +67,7 @@ def screening_plan(trace: str, model: TableModel, machine: str, bias: float, pre
         rules = (*rules, "lantern")
         vary |= {
             "rule.k": (min(_POOLED, model.vocab_size - 1),),
-            "rule.delta": tuple(sorted({min(1.0, bias * factor) for factor in (0.5, 1.0, 2.0)})),
+            "rule.delta": tuple(sorted({min(1.0, bias * factor) for factor in (1.0, 2.0)})),
         }
     elif bias > 0.0:
         rules = (*rules, "cool")
