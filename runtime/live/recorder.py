@@ -164,7 +164,7 @@ class TraceRecorder:
             raise LiveModelError("save: expected at least one image, got none; draw inside recording(), or call step()")
         path = Path(path)
         check_file_writable(path)
-        arrays = {
+        arrays: dict[str, Any] = {
             "tokens": np.stack([codes for codes, _ in self._done]),
             "target_logits": np.stack([rows for _, rows in self._done]),
             "grid": np.array(self._grid),

@@ -65,6 +65,7 @@ def times(costs: InCycleCosts, runs: Runs, family: HostFamily, pooled: bool) -> 
         + _curve_ms(drafted, costs.target_ms, "target passes"),
         _draft_ms(costs, runs, single, family) + _curve_ms(runs.chained, costs.chain_ms, "chains in one call"),
         host_ms(costs, runs, family, pooled),
+        np.zeros(runs.images),
     )
 
 

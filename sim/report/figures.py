@@ -14,6 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from underpaint.algos.arrays import FloatArray
+from underpaint.sim.latency.machines import FIXED
 from underpaint.sim.replay.trace import Trace
 from underpaint.sim.report.statistics import INTERVAL_DEVIATIONS
 
@@ -208,16 +209,21 @@ def depth_width(lines: Sequence[Line], machine: str, width: float = COLUMN) -> F
     return figure
 
 
-def batch_of(machine: str) -> tuple[str, int]:
-    """The machine and the images of a pass: "a100/llamagen-xl/batch8" is ("a100/llamagen-xl", 8)."""
+def batch_of(machine: str) -> tuple[str, int, bool]:
+    """The machine, the images of a pass, and whether they wait for the last: "a100/llamagen-xl/batch8-fixed"."""
     name, slash, images = machine.rpartition("/batch")
-    return (name, int(images)) if slash and images.isdigit() else (machine, 1)
+    count = images.removesuffix(FIXED)
+    return (name, int(count), count != images) if slash and count.isdigit() else (machine, 1, False)
 
 
 def batch(lines: Sequence[Line], machine: str, width: float = COLUMN) -> Figure:
-    """Speed-up against the batch, for the fastest settings of each policy and rule at each batch."""
+    """Speed-up against the batch, for the fastest settings of each policy and rule at each batch.
+
+    Dashed: the images of a batch start together, and the slots of those that end early stay empty.
+    """
     wanted = batch_of(machine)[0]
-    sizes = sorted((batch_of(name)[1], name) for name in lines[0]["speedup"] if batch_of(name)[0] == wanted)
+    known = {batch_of(name)[1:]: name for name in lines[0]["speedup"] if batch_of(name)[0] == wanted}
+    sizes = sorted({size for size, _ in known})
     if len(sizes) < 2:
         raise NotInData(
             f"batch curves need one machine at two batches; sweep --machines {wanted},{wanted}/batch4,{wanted}/batch16"
@@ -225,14 +231,16 @@ def batch(lines: Sequence[Line], machine: str, width: float = COLUMN) -> Figure:
     figure, axes = _canvas(width, 0.68 * width)
     groups = grouped(lines)
     for place, (name, members) in enumerate(groups.items()):
-        speeds = np.array([_fastest(members, at)["speedup"][at] for _, at in sizes])
-        errors = np.abs(speeds[:, 1:] - speeds[:, :1]).T
-        axes.errorbar(
-            [size for size, _ in sizes], speeds[:, 0], errors, elinewidth=0.7, linewidth=1, label=name, **_look(place)
-        )
+        for waits, style in ((False, "-"), (True, "--")):
+            at = [(size, known[size, waits and size > 1]) for size in sizes if (size, waits and size > 1) in known]
+            if len(at) > 1:
+                speeds = np.array([_fastest(members, where)["speedup"][where] for _, where in at])
+                errors = np.abs(speeds[:, 1:] - speeds[:, :1]).T
+                look = {"elinewidth": 0.7, "linewidth": 1, "linestyle": style, **_look(place)}
+                axes.errorbar([size for size, _ in at], speeds[:, 0], errors, label="" if waits else name, **look)
     axes.axhline(1.0, color="0.6", linewidth=0.7, zorder=0)
     axes.set_xscale("log", base=2)
-    axes.set_xticks([size for size, _ in sizes], [str(size) for size, _ in sizes])
+    axes.set_xticks(sizes, [str(size) for size in sizes])
     axes.minorticks_off()
     axes.set(xlabel="images of a batch", ylabel=f"speed-up on {wanted}")
     _legend(figure, len(groups), width)
@@ -240,7 +248,7 @@ def batch(lines: Sequence[Line], machine: str, width: float = COLUMN) -> Figure:
 
 
 def cycle_time(lines: Sequence[Line], machine: str, width: float = COLUMN) -> Figure:
-    """Milliseconds of a mean cycle in target passes, drafter passes and on the host, for the fastest settings."""
+    """Milliseconds of a mean cycle in passes, on the host and waiting for a batch's last, for the fastest settings."""
     chosen = sorted(
         (_fastest(members, machine) for members in grouped(lines).values()), key=lambda one: _speed(one, machine)
     )
@@ -249,10 +257,10 @@ def cycle_time(lines: Sequence[Line], machine: str, width: float = COLUMN) -> Fi
     starts = np.zeros(len(chosen))
     parts = np.array([line["cycle_ms"][machine] for line in chosen]).T
     for name, part, colour, hatch in zip(
-        ("target passes", "drafter passes", "host"),
+        ("target passes", "drafter passes", "host", "waiting for the last of a batch"),
         parts,
-        ("#0072B2", "#E69F00", "#999999"),
-        ("", "///", "..."),
+        ("#0072B2", "#E69F00", "#999999", "#CC79A7"),
+        ("", "///", "...", "xxx"),
         strict=True,
     ):
         if not part.any():
@@ -274,7 +282,7 @@ def cycle_time(lines: Sequence[Line], machine: str, width: float = COLUMN) -> Fi
     axes.set_yticks(range(len(chosen)), [label(line) for line in chosen])
     axes.set_xlim(right=1.45 * float(starts.max()))
     axes.set_xlabel(f"ms of a mean cycle on {machine}")
-    figure.legend(loc="outside lower center", ncols=3, frameon=False)
+    figure.legend(loc="outside lower center", ncols=2 if width < 5 else 4, frameon=False)
     return figure
 
 
@@ -346,7 +354,8 @@ FIGURES: Final[Mapping[str, FigureSpec]] = {
         ),
         FigureSpec(
             *("batch", "Batch curves"),
-            "The fastest settings of each policy and rule at each batch; bars are 95 % intervals.",
+            "The fastest settings of each policy and rule at each batch; bars are 95 % intervals. Dashed: the slots of "
+            "images that end early stay empty.",
             *("results", batch),
         ),
         FigureSpec(

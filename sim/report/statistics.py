@@ -79,32 +79,64 @@ class Runs:
         )
 
     def times(self, costs: Costs) -> "PassTimes":
-        """What each image takes by a latency model; ValueError where the model lacks a size."""
+        """What each image takes by a latency model; ValueError where the model lacks a size.
+
+        Where images of a batch wait for the last of them, each takes as much longer as they do in the mean.
+        """
+        target, drafter = _priced(self.verify, costs.verify_ms), _priced(self.draft, costs.draft_ms)
         host = (self.cycles + self.decodings) * costs.overhead_ms
-        return PassTimes(_priced(self.verify, costs.verify_ms), _priced(self.draft, costs.draft_ms), host)
+        alone = target + drafter + host
+        return PassTimes(target, drafter, host, alone * (slowest_of(alone, costs.waits_for) - 1.0))
 
     def image_ms(self, costs: Costs) -> FloatArray:
-        """[I] float64: what each image takes by a latency model; ValueError where the model lacks a size."""
+        """[I] float64: what each image takes by a latency model; see `times`."""
         return self.times(costs).total
 
 
 class PassTimes(NamedTuple):
-    """[I] ms of each image: in target passes, in drafter passes, and on the host."""
+    """[I] ms of each image: in target passes, in drafter passes, on the host, and waiting for the last of a batch."""
 
     target: FloatArray
     drafter: FloatArray
     host: FloatArray
+    waiting: FloatArray
 
     @property
     def total(self) -> FloatArray:
         """[I] ms."""
-        total: FloatArray = self.target + self.drafter + self.host
+        total: FloatArray = self.target + self.drafter + self.host + self.waiting
         return total
 
-    def a_cycle(self, runs: Runs) -> tuple[float, float, float]:
-        """Mean ms of a cycle in each of the three parts; the first pass is spread over the cycles."""
-        target, drafter, host = (float(part.sum() / runs.cycles.sum()) for part in self)
-        return target, drafter, host
+    def a_cycle(self, runs: Runs) -> tuple[float, float, float, float]:
+        """Mean ms of a cycle in each of the four parts; the first pass is spread over the cycles."""
+        target, drafter, host, waiting = (float(part.sum() / runs.cycles.sum()) for part in self)
+        return target, drafter, host, waiting
+
+
+def slowest_of(ms: FloatArray, batch: int) -> float:
+    """How many times as long as the mean image the slowest of a batch takes, in expectation.
+
+    Args:
+        ms: `[I]` float64, what each image takes alone, in a slot of the batch.
+        batch: Images that start together, drawn at random from these. Where there are fewer than a batch, they stand
+            for more: each is drawn with replacement.
+
+    Returns:
+        At least 1, exact for images drawn without replacement: the order statistics' mean.
+    """
+    images, rising = ms.size, np.sort(ms)
+    if batch == 1 or images == 1:
+        return 1.0
+    places = np.arange(1, images + 1)
+    if batch > images:
+        shares = (places / images) ** batch - ((places - 1) / images) ** batch
+    else:
+        # The slowest is image i where the others are among the i - 1 before it: C(i - 1, batch - 1) / C(images, batch).
+        shares = np.zeros(images)
+        shares[-1] = batch / images
+        for place in range(images - 1, batch - 1, -1):
+            shares[place - 1] = shares[place] * (place - batch + 1) / place
+    return float(shares @ rising / rising.mean())
 
 
 def _priced(counts: IntArray, price: Callable[[IntArray], FloatArray]) -> FloatArray:
@@ -156,7 +188,7 @@ def speedup(runs: Runs, costs: Costs) -> Estimate:
 
 def plain_ms(costs: Costs) -> float:
     """ms of a step of plain autoregression."""
-    return float(costs.verify_ms(np.array([1]))[0]) + costs.overhead_ms
+    return float(costs.verify_ms(np.array([1]))[0]) + costs.step_overhead_ms
 
 
 def times_faster(runs: Runs, image_ms: FloatArray, step_ms: float) -> Estimate:

@@ -17,8 +17,8 @@ _Figure: TypeAlias = Annotated[float, Within(0.0, _LARGEST)]
 class _ResultLine:
     """See `Job` for the first fields, and `sim.sweep.run` for the others.
 
-    speedup: mean, low and high by machine. cycle_ms: ms of a mean cycle in target passes, drafter passes and on the
-    host, by machine.
+    speedup: mean, low and high by machine. cycle_ms: ms of a mean cycle in target passes, drafter passes, on the
+    host, and waiting for the last of a batch, by machine.
     """
 
     key: str
@@ -35,7 +35,7 @@ class _ResultLine:
     target_passes: _Figure
     drafter_passes: _Figure
     speedup: Mapping[str, tuple[_Figure, Annotated[float, Within(-_LARGEST, _LARGEST)], _Figure]]
-    cycle_ms: Mapping[str, tuple[_Figure, _Figure, _Figure]]
+    cycle_ms: Mapping[str, tuple[_Figure, _Figure, _Figure, _Figure]]
     engine: Literal["loop", "lockstep"]
     alignment: Annotated[float, Within(-1.001, 1.001)] | None
     token_bias: Annotated[float, Within(-1e-6, 1.000001)] | None

@@ -76,10 +76,10 @@ def simulate(work: Work) -> dict[str, Any]:
 
 
 class Priced(NamedTuple):
-    """What runs come to on one machine: speed-up, and ms of a mean cycle in target, drafter and host."""
+    """What runs come to on one machine: speed-up, and ms of a mean cycle by the parts of `PassTimes`."""
 
     speedup: Estimate
-    cycle_ms: tuple[float, float, float]
+    cycle_ms: tuple[float, float, float, float]
 
 
 Prices: TypeAlias = Callable[[Runs], Mapping[str, Priced]]
