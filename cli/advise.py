@@ -126,6 +126,7 @@ def _of_trace(
     from underpaint.sim.advise import drafter_changes, finalists, price_changes, screening_plan, simulated
     from underpaint.sim.latency.models import SizeMissing
     from underpaint.sim.latency.run_times import run_times_of
+    from underpaint.sim.replay.trace import load
     from underpaint.sim.sweep.plan import check, synthetic_model_of
     from underpaint.sim.sweep.plan import jobs as all_jobs
     from underpaint.sim.sweep.run import Results, run, workers
@@ -142,7 +143,7 @@ def _of_trace(
     _note_sizes(model.vocab_size, prices)
     try:
         with progress("screening", len(planned), len(planned) - len(results.missing(planned))) as advance:
-            run(plan, results, workers("local", jobs), lambda line: advance(len(results.lines), str(line["policy"])))
+            run(plan, results, workers("local", jobs), lambda block: advance(len(results), block))
         chosen = finalists(results.lines, machine, bias)
         known = {line["key"]: line["token_bias"] for line in results.lines}
         steps = 3 * len(chosen)
@@ -153,7 +154,7 @@ def _of_trace(
                 advance(len(candidates), job.policy)
             candidates.sort(key=lambda one: -one.speedup(prices).mean)
             changes = list(price_changes(candidates, candidates[0], prices))
-            changes += drafter_changes(model, candidates, candidates[0], prices, seed + 1, prices.fuses_chains)
+            changes += drafter_changes(load(source), candidates, candidates[0], prices, seed + 1)
             advance(steps)
     except (SizeMissing, RunLogInUse) as error:
         typer.echo(f"error: {error}", err=True)

@@ -15,11 +15,13 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from underpaint.algos.arrays import FloatArray, IntArray
+from underpaint.algos.draft.top_tokens import top
 from underpaint.algos.transport import overlap
 from underpaint.sim.batched.decoding import Scheme, run_lockstep, run_loop
 from underpaint.sim.latency.machines import RooflineCosts
 from underpaint.sim.latency.run_times import RepeatedTimes, RunTimes
 from underpaint.sim.replay.acceptance_log import AcceptanceLog
+from underpaint.sim.replay.trace import Trace, dense, replay
 from underpaint.sim.report.statistics import Estimate, Runs, ratio, tokens_per_cycle
 from underpaint.sim.sweep.plan import Job, SweepPlan, scheme_of
 from underpaint.sim.synthetic.table_model import TableModel
@@ -205,19 +207,43 @@ def price_changes(candidates: Sequence[Candidate], answer: Candidate, prices: Ru
 
 
 def drafter_changes(
-    model: TableModel, candidates: Sequence[Candidate], answer: Candidate, prices: RunTimes, seed: int, chains: bool
+    trace: Trace, candidates: Sequence[Candidate], answer: Candidate, prices: RunTimes, seed: int
 ) -> Iterator[Change]:
     """A drafter that is a fifth nearer to the target, and one that is a fifth nearer to knowing nothing."""
-    weight = model.draft.dtype.type(_GAP)
-    even = np.full(1, 1.0 / model.vocab_size, dtype=model.draft.dtype)
-    for told, towards in (("better", model.target[None]), ("worse", even)):
-        draft = model.draft * (1 - weight)
-        draft += weight * towards
-        other = dataclasses.replace(model, draft=draft)
-        again = [simulated(other, one.job, one.token_bias, seed, chains) for one in candidates if one.job is not None]
+    for told, towards_target in (("better", True), ("worse", False)):
+        other, kept = with_drafter(trace, _GAP, towards_target)
+        model = replay(other)
+        again = [
+            simulated(model, one.job, one.token_bias, seed, prices.fuses_chains)
+            for one in candidates
+            if one.job is not None
+        ]
         (own,) = (one for one in again if one.job == answer.job)
-        kept = float(overlap(other.target, draft[0]).mean())
         yield Change("drafter", f"{told}: overlap {kept:.3f}", own.speedup(prices), *fastest(again, prices))
+
+
+def with_drafter(trace: Trace, share: float, towards_target: bool) -> tuple[Trace, float]:
+    """A trace with another drafter, and its mean overlap 1 - TV with the target right after the root.
+
+    Args:
+        trace: With a drafter.
+        share: What is taken from each of the drafter's distributions.
+        towards_target: Whether that goes to the target's distribution: its total variation from the target shrinks by
+            exactly this share. Otherwise it is spread evenly over all codes.
+    """
+    tokens, probs = trace.draft_tokens.copy(), trace.draft_probs.copy()
+    images, depths, _, kept = probs.shape
+    overlaps = []
+    for image in range(images):
+        target = dense(trace.target_tokens[image], trace.target_probs[image], trace.vocab_size)
+        for depth in range(depths):
+            drafted = dense(tokens[image, depth], probs[image, depth], trace.vocab_size)
+            drafted += share * ((target if towards_target else 1.0 / trace.vocab_size) - drafted)
+            likeliest = top(drafted, kept)
+            tokens[image, depth], probs[image, depth] = likeliest.tokens, likeliest.probs
+            if depth == 0:
+                overlaps.append(float(overlap(target[1:], drafted[1:]).mean()))
+    return dataclasses.replace(trace, draft_tokens=tokens, draft_probs=probs), float(np.mean(overlaps))
 
 
 def chain_changes(log: AcceptanceLog, answer: Candidate, prices: RunTimes) -> Iterator[Change]:

@@ -4,12 +4,17 @@ The images of a batch read their distributions from shared tables: row r of the 
 the token after one context. A batched form has the distribution of its reference, not its noise.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
 from underpaint.algos.arrays import BoolArray, FloatArray, IntArray
+
+if TYPE_CHECKING:  # pools read batches
+    from underpaint.algos.batched.pooling import NeighbourPool
 
 
 class TreeLevel(NamedTuple):
@@ -59,6 +64,13 @@ class FirstResidual(NamedTuple):
     left: FloatArray
     mass: FloatArray
     draw: DrawRows
+
+
+class Pools(NamedTuple):
+    """What a pool of neighbours holds around every token of every row, flat: mass, count: [R * V]."""
+
+    mass: FloatArray
+    count: IntArray
 
 
 class BatchTables(Protocol):
@@ -114,6 +126,10 @@ class BatchTables(Protocol):
 
     def first_residual(self, depth: int) -> FirstResidual | None:
         """What a rejection leaves in each row of table `depth`; None where it is not prepared."""
+        ...
+
+    def pools(self, pool: NeighbourPool) -> Pools | None:
+        """What a pool holds under the target; None where it is not prepared."""
         ...
 
 

@@ -1,10 +1,13 @@
 """Many images in lockstep: their tokens, their contexts, and draws from their distributions, all as arrays."""
 
+from functools import lru_cache
+
 import numpy as np
 
 from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.batched.drawn import ResidualState
-from underpaint.algos.batched.spec import FirstResidual
+from underpaint.algos.batched.pooling import NeighbourPool
+from underpaint.algos.batched.spec import FirstResidual, Pools
 from underpaint.algos.draft.top_tokens import top
 from underpaint.algos.tree import NO_TOKEN
 from underpaint.sim.batched.draws import MOST_LOOKED_UP, Draws
@@ -19,6 +22,7 @@ class TableLookups:
         self.draw = Draws(model.target)
         self._draft_draws: dict[int, Draws] = {}
         self._first_residuals: dict[int, FirstResidual] = {}
+        self._pools: tuple[NeighbourPool, Pools] | None = None
         self.best: IntArray = model.target.argmax(axis=1)
         self.masses: FloatArray = model.target.sum(axis=1, dtype=np.float64)
         self.draft_masses: FloatArray = model.draft.sum(axis=2, dtype=np.float64)
@@ -49,6 +53,23 @@ class TableLookups:
             self._first_residuals[depth] = FirstResidual(state.left, state.mass, Draws(state.left))
         return self._first_residuals[depth]
 
+    def pools(self, pool: NeighbourPool) -> Pools | None:
+        """What `pool` holds around every token of every row; None where the tables are too large to do them all."""
+        target = self.model.target
+        if target.size > MOST_LOOKED_UP:
+            return None
+        if self._pools is None or self._pools[0] is not pool:
+            rows, tokens = (one.reshape(-1) for one in np.indices(target.shape))
+            _, mass, count = pool(target, rows, tokens, self.masses[rows])
+            self._pools = pool, Pools(mass, count)
+        return self._pools[1]
+
+
+@lru_cache(maxsize=2)
+def lookups(model: TableModel, most_children: int) -> TableLookups:
+    """The lookups of a model, kept for its next batch."""
+    return TableLookups(model, most_children)
+
 
 class TableBatch:
     """The `ImageBatch` of a table model: B images being decoded.
@@ -71,8 +92,8 @@ class TableBatch:
         self._starts: IntArray = np.pad(model.starts[self.images], ((0, 0), (0, self._width))).reshape(-1)
         first = np.arange(self._pitch) % self._width == 0
         self._half: IntArray = np.tile(first * np.int64(model.vocab_size), count)
-        left = model.classes[:-1] * model.stride
-        self._left: IntArray = np.append(left, np.full_like(left, model.classes[NO_TOKEN] * model.stride))
+        left = model.left_terms
+        self._left: IntArray = np.append(left[:-1], np.full(model.vocab_size, left[NO_TOKEN]))
 
     def running(self) -> IntArray:
         """The images that are not finished."""

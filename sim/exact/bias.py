@@ -13,7 +13,7 @@ from underpaint.algos.protocols import Rule
 from underpaint.algos.transport import overlap
 from underpaint.algos.tree import NO_TOKEN, DraftTree, Drawn
 from underpaint.sim.batched.decoding import Lockstep, Scheme
-from underpaint.sim.batched.images import TableLookups
+from underpaint.sim.batched.images import lookups
 from underpaint.sim.synthetic.table_model import TableModel
 
 CONTEXTS = 256
@@ -54,7 +54,7 @@ def token_bias(model: TableModel, scheme: Scheme, children: int, done: Lockstep,
     rows = visited_rows(model, done, CONTEXTS, seed)
     drawn = POLICIES[scheme.policy_name].drawn
     if drawn == "top_k":
-        proposals = TableLookups(model, children).top_tokens[0, rows]
+        proposals = lookups(model, children).top_tokens[0, rows]
         missed = [
             _next_token(scheme.rule, model, row, tokens, drawn) - model.target[row]
             for row, tokens in zip(rows.tolist(), proposals, strict=True)

@@ -71,6 +71,11 @@ class Job:
         return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()[:16]
 
     @property
+    def name(self) -> str:
+        """The model, the policy and the rule, as progress and errors call the job."""
+        return f"{self.model}: {self.policy} {self.rule}"
+
+    @property
     def recipe(self) -> WindowRecipe | None:
         """Of a window; None of trees."""
         if self.loop == TREES:
@@ -118,11 +123,13 @@ def synthetic_model_of(name: str, settings: str) -> TableModel:
     return make_synthetic_model(name, json.loads(settings))
 
 
+@lru_cache(maxsize=8)
 def scheme_of(model: TableModel, job: Job) -> Scheme:
     """The job's policy and rule, ready for its model."""
     return make_scheme(model, job.policy, job.rule, json.loads(job.policy_settings), json.loads(job.rule_settings))
 
 
+@lru_cache(maxsize=8)
 def window_scheme_of(model: TableModel, job: Job) -> WindowScheme | None:
     """The job's window, ready for its model; None of trees."""
     recipe = job.recipe

@@ -431,7 +431,7 @@ def test_a_job_is_the_same_every_time() -> None:
     from underpaint.sim.sweep.run import Work
 
     job = jobs(PLAN)[-1]
-    work = Work(job, PLAN.machines, 0.2, 64, 3)
+    work = Work(job, PLAN.machines, 3, 0, 64)
     assert simulate(work) == simulate(work)
 
 
