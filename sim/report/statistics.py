@@ -85,14 +85,43 @@ class Runs:
         )
 
     def image_ms(self, costs: Costs) -> FloatArray:
-        """[I] float64: what each image takes by a latency model; ValueError where the model lacks a size."""
+        """[I] float64: what each image takes by a latency model; ValueError where the model lacks a size.
+
+        Where images of a batch wait for the last of them, each takes as much longer as they do in the mean.
+        """
         total = np.zeros(self.images)
         for counts, price in ((self.verify, costs.verify_ms), (self.draft, costs.draft_ms)):
             used = np.flatnonzero(counts.any(axis=0))
             if used.size:
                 total += counts[:, used] @ price(used)
         total += (self.cycles + self.decodings) * costs.overhead_ms
-        return total
+        return total * slowest_of(total, costs.waits_for)
+
+
+def slowest_of(ms: FloatArray, batch: int) -> float:
+    """How many times as long as the mean image the slowest of a batch takes, in expectation.
+
+    Args:
+        ms: `[I]` float64, what each image takes alone, in a slot of the batch.
+        batch: Images that start together, drawn at random from these. Where there are fewer than a batch, they stand
+            for more: each is drawn with replacement.
+
+    Returns:
+        At least 1, exact for images drawn without replacement: the order statistics' mean.
+    """
+    images, rising = ms.size, np.sort(ms)
+    if batch == 1 or images == 1:
+        return 1.0
+    places = np.arange(1, images + 1)
+    if batch > images:
+        shares = (places / images) ** batch - ((places - 1) / images) ** batch
+    else:
+        # The slowest is image i where the others are among the i - 1 before it: C(i - 1, batch - 1) / C(images, batch).
+        shares = np.zeros(images)
+        shares[-1] = batch / images
+        for place in range(images - 1, batch - 1, -1):
+            shares[place - 1] = shares[place] * (place - batch + 1) / place
+    return float(shares @ rising / rising.mean())
 
 
 class Estimate(NamedTuple):
@@ -135,7 +164,7 @@ def speedup(runs: Runs, costs: Costs) -> Estimate:
 
 def plain_ms(costs: Costs) -> float:
     """ms of a step of plain autoregression."""
-    return float(costs.verify_ms(np.array([1]))[0]) + costs.overhead_ms
+    return float(costs.verify_ms(np.array([1]))[0]) + costs.step_overhead_ms
 
 
 def times_faster(runs: Runs, image_ms: FloatArray, step_ms: float) -> Estimate:

@@ -84,7 +84,7 @@ def make_window_scheme(model: TableModel, recipe: WindowRecipe) -> WindowScheme:
     spec, rule_settings = RULES[recipe.rule], json.loads(recipe.rule_settings)
     drawn_for(spec, window.coupling, window.candidates)
     rule = make_rule(model, recipe.rule, rule_settings)
-    return WindowScheme(model, window, rule, spec.is_lossless(rule_settings))
+    return WindowScheme(model, window, rule, spec.is_lossless(rule_settings) and window.is_exact)
 
 
 def _check_nodes(recipe: WindowRecipe, nodes: int) -> None:
