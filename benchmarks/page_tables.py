@@ -78,9 +78,9 @@ SECTIONS: tuple[Section, ...] = (
         "simulator-scale.json",
         SCALE,
         "On the synthetic model `field`, 16 x 16 cells. Both versions draw the same images. The first rows are "
-        "processor time of one process. The last two are whole commands on two processes, by the clock. The older version, "
-        "`git show 73500d1d`, keeps the counts of every image, and shares no simulation between processes. A million "
-        "images are beyond it.",
+        "processor time of one process. The last two are whole commands on two processes, by the clock. The older "
+        "version, `git show 73500d1d`, keeps the counts of every image, and shares no simulation between processes. "
+        "A million images are beyond it.",
         scaled,
     ),
     Section(

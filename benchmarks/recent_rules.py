@@ -99,7 +99,9 @@ def most_kept(world: World, shape: Shape) -> float:
     images = list(product(range(2), repeat=depth + 1))
 
     def likely(tokens: tuple[int, ...], after: int) -> float:
-        return float(np.prod([world.target(first + tokens[:place])[tokens[place]] for place in range(after, depth + 1)]))
+        return float(
+            np.prod([world.target(first + tokens[:place])[tokens[place]] for place in range(after, depth + 1)])
+        )
 
     gains, rows, bounds = list[float](), list[FloatArray](), list[FloatArray]()
     for number, (tree, weight) in enumerate(trees.values()):
@@ -127,7 +129,9 @@ def most_kept(world: World, shape: Shape) -> float:
 def rows_of(world: World, draft: Draft) -> list[dict[str, Any]]:
     """What each rule keeps of the draft in the world, next to the optimum."""
     found, best = [], most_kept(world, draft.shape)
-    depth = max(len(path) for path in (tree.path_to(tree.size - 1) for tree, _ in drawn_trees(world, draft.shape).values()))
+    depth = max(
+        len(path) for path in (tree.path_to(tree.size - 1) for tree, _ in drawn_trees(world, draft.shape).values())
+    )
     for name, settings in draft.rules:
         rule, target = RULES[name].make(**settings), SyntheticTarget(world.target, Grid(1, depth + 2))
         policy = ShapePolicy(draft.shape[1:], "iid")

@@ -85,6 +85,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--repeats", type=at_least(1), default=2)
     parser.add_argument("--images", type=at_least(2), default=1_000_000, help="of the large simulation; 10^7 at most")
     asked = parse(parser, arguments)
+    if not (asked.old / "sim" / "batched").is_dir():
+        parser.error(f"--old: expected a checkout of this repository, got {asked.old}; make one with git worktree")
     rows = []
     for case in CASES:
         loop, policy, rule, settings, images = case
