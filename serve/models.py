@@ -20,6 +20,7 @@ from underpaint.artifacts.model_index import read_index
 from underpaint.runtime.conditions import Condition
 from underpaint.runtime.costs.machine_curve import kept_curve
 from underpaint.runtime.drawing import noise_of
+from underpaint.runtime.engines.context import EngineContext
 from underpaint.runtime.engines.images import Picture
 from underpaint.runtime.methods import DEFAULT_METHOD
 from underpaint.runtime.methods.method import DecodingMethod, DecodingSession
@@ -80,8 +81,9 @@ class ServedModels:
         backend: str = "cpu",
         preset: str | PresetFile | None = None,
         tokenizer: Path | None = None,
+        context: EngineContext | None = None,
     ) -> Self:
-        """Load the models of a folder: of one resolution, or of all that it has.
+        """Load the models of a folder: of one resolution, or of all that it has; `context` as in `Pipeline.open`.
 
         Raises:
             ValueError, OSError: See `Pipeline.open` and `Pipeline.read_words_by`.
@@ -90,7 +92,7 @@ class ServedModels:
         chosen: list[int | None] = [resolution] if resolution is not None or not sides else [*sides]
         pipelines: dict[str, OpenModels] = {}
         for side in chosen:
-            pipeline = Pipeline.open(folder, resolution=side, low=low, backend=backend)
+            pipeline = Pipeline.open(folder, resolution=side, low=low, backend=backend, context=context)
             if tokenizer is not None:
                 pipeline.read_words_by(tokenizer)
             pipelines[pixel_size(pipeline)] = pipeline
