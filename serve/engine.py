@@ -112,6 +112,10 @@ class EngineLoop:
         """Whether it takes requests."""
         return self.alive and self._draining_until is None
 
+    def code_colours(self) -> bytes:
+        """See `page.code_colours`."""
+        return self.models.code_colours
+
     def submit(self, request: DrawRequest) -> Ticket:
         """Check a request, read its prompt in this thread, and let its pictures wait for slots.
 

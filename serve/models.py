@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
@@ -27,6 +28,7 @@ from underpaint.runtime.methods.method import DecodingMethod, DecodingSession
 from underpaint.runtime.methods.registry import METHODS, MethodConfig, build_method, resolve
 from underpaint.runtime.models import OpenModels, usual_preset
 from underpaint.runtime.pipeline import Pipeline
+from underpaint.serve.page import code_colours
 from underpaint.serve.requests import DrawRequest, ModelInfo, OutputFormat, RequestError, invalid
 
 if TYPE_CHECKING:
@@ -98,6 +100,11 @@ class ServedModels:
             pipelines[pixel_size(pipeline)] = pipeline
         family = next(iter(pipelines.values())).folder_models()
         return cls((family and family.index.family) or folder.resolve().name, pipelines, preset)
+
+    @cached_property
+    def code_colours(self) -> bytes:
+        """See `page.code_colours`."""
+        return code_colours(self.pipelines[self.default_size])
 
     def info(self) -> ModelInfo:
         """What clients are told; the models may lack what some of the methods need."""

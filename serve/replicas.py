@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import re
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from threading import Thread
@@ -99,6 +99,13 @@ class Replica:
         """What it draws, and the cells of a picture by size."""
         pipelines = self._engine.models.pipelines
         return self._engine.info, {size: models.grid.cells for size, models in pipelines.items()}
+
+    async def code_colours(self) -> bytes | RequestError:
+        """See `page.code_colours`."""
+        try:
+            return await asyncio.to_thread(self._engine.code_colours)
+        except RequestError as error:
+            return error
 
     async def check(self, request: DrawRequest) -> RequestError | None:
         """Why the models do not draw a request; None where they do."""
@@ -201,14 +208,16 @@ class ReplicaFront:
             registry=self.metrics.registry,
         )
         self._seconds_a_picture = 1.0
+        self._colours: bytes | RequestError | None = None
         self._loop = asyncio.new_event_loop()
         self._thread = Thread(target=self._loop.run_forever, name="underpaint-front", daemon=True)
         self._own_ray, self._address = not ray.is_initialized(), address
         self._name = f"underpaint-{uuid4().hex[:8]}"
         try:
             handle = self._deploy(open_models, gpus)
-            self._infos, self._draws, self._checks = handle.info, handle.options(stream=True).draw, handle.check
-            self.info, self._cells = self._infos.remote().result()
+            self.info, self._cells = handle.info.remote().result()
+            self._draws, self._checks = handle.options(stream=True).draw, handle.check
+            self._makes_colours = handle.code_colours
         except (RuntimeError, ConnectionError, ValueError, RayError) as error:
             self._loop.close()
             self._end_ray()
@@ -251,6 +260,15 @@ class ReplicaFront:
         """Whether it takes requests."""
         return self.alive and not self._draining
 
+    def code_colours(self) -> bytes:
+        """See `page.code_colours`; a replica makes them."""
+        if self._colours is None:
+            made = asyncio.run_coroutine_threadsafe(self._unless_lost("codes", self._makes_colours.remote), self._loop)
+            self._colours = made.result()
+        if isinstance(self._colours, RequestError):
+            raise self._colours
+        return self._colours
+
     def submit(self, request: DrawRequest) -> Ticket:
         """See `EngineLoop.submit`; a replica checks the request."""
         return asyncio.run_coroutine_threadsafe(self._accept(request), self._loop).result()
@@ -287,7 +305,7 @@ class ReplicaFront:
         self._refuse_if_full(count)
         try:
             async with asyncio.timeout(seconds):
-                refusal = await self._unless_lost(request, lambda: self._checks.remote(request))
+                refusal = await self._unless_lost(request.id, lambda: self._checks.remote(request))
         except TimeoutError:
             refusal = _late(seconds)
         if refusal is not None:
@@ -312,17 +330,17 @@ class ReplicaFront:
             wait = len(self._queue) * self._seconds_a_picture / (self._slots * self._scale.most)
             raise queue_full(len(self._queue), self.limits.waiting, count, wait)
 
-    async def _unless_lost(self, request: DrawRequest, call: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+    async def _unless_lost(self, name: str, call: Callable[[], Awaitable[Any]]) -> Any:
         """What `call` returns, made again where its replica dies; a RequestError where too many die in a row."""
         for attempt in range(MOST_ATTEMPTS):
             try:
                 return await call()
             except RayTaskError:
-                _LOG.exception("request %s failed on its replica", request.id)
+                _LOG.exception("request %s failed on its replica", name)
                 return _FAILED
             except (RayError, RayServeException) as error:
                 self._lost.inc()
-                _LOG.warning("request %s lost its replica (%s) and goes to another", request.id, type(error).__name__)
+                _LOG.warning("request %s lost its replica (%s) and goes to another", name, type(error).__name__)
                 await asyncio.sleep(0.1 * attempt)
         lost = f"{MOST_ATTEMPTS} replicas in a row ended while they worked on this request; send it again, or another"
         return RequestError(503, lost, "replicas_lost")
@@ -338,7 +356,7 @@ class ReplicaFront:
         """Draw a picture, on one replica after another if need be."""
         picture.started = monotonic()
         try:
-            failure = await self._unless_lost(picture.request, lambda: self._draw_once(picture))
+            failure = await self._unless_lost(picture.request.id, lambda: self._draw_once(picture))
             if failure is not None:
                 self._end(picture.ticket, failure)
         except Exception:
