@@ -264,7 +264,15 @@ class EngineLoop:
 
     def _encode(self, job: _Job, work: Callable[[], None]) -> None:
         """Decode and encode a picture beside the loop."""
-        self._encoder.submit(lambda: None if job.ticket.closed else self._guarded(job.ticket, work))
+
+        def encode() -> None:
+            if not job.ticket.closed:
+                self._guarded(job.ticket, work)
+            if job.ticket.closed:
+                with self._changed:
+                    self._tickets.discard(job.ticket)
+
+        self._encoder.submit(encode)
 
     def _partial(self, job: _Job, number: int, tokens: IntArray, decided: int) -> None:
         content, _ = self.models.encoded(job.prepared.size, tokens, job.prepared.request.output_format)

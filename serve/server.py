@@ -54,6 +54,7 @@ class Server(uvicorn.Server):
 
     def __init__(self, app: FastAPI, engine: Drains, drain_seconds: float) -> None:
         self._engine, self._drain_seconds = engine, drain_seconds
+        self.handled_signals: tuple[signal.Signals, ...] = (signal.SIGINT, signal.SIGTERM)
         super().__init__(
             uvicorn.Config(
                 app,
@@ -74,8 +75,7 @@ class Server(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Handle signals while it serves; a drained server ends with exit code 0, not by the signal."""
-        handled = (signal.SIGINT, signal.SIGTERM)
-        before = {number: signal.signal(number, self.handle_exit) for number in handled}
+        before = {number: signal.signal(number, self.handle_exit) for number in self.handled_signals}
         try:
             yield
         finally:
