@@ -139,9 +139,7 @@ def test_generate_and_evaluate_draw_batches(folder, tmp_path, run_cli):
         for name in ("single", "batch")
     )
     assert len(single) == 3
-    assert {name: one["tokens"] for name, one in single.items()} == {
-        name: one["tokens"] for name, one in batch.items()
-    }
+    assert {name: one["tokens"] for name, one in single.items()} == {name: one["tokens"] for name, one in batch.items()}
     assert {one["batch"] for one in batch.values()} == {2}
     run_cli("evaluate", *prompts, *common, "--methods", "sjd", "--batch", "2", "--out", str(tmp_path / "evaluation"))
     rows = json.loads((tmp_path / "evaluation" / "evaluate.json").read_text())["rows"]
