@@ -4,9 +4,9 @@ Run: python -m benchmarks.protocol_predictions --trace runs/trace1.npz --trace r
 
 Each temperature of the record is predicted from the trace of that temperature, so give one for each; record them with
 `underpaint trace --depths 10 --methods mulo,mulo-islands`, at the record's resolution. The curve is that of the machine
-that drew, from `underpaint costs --full --export`, measured in the hours of the drawings: in two states of one machine a
-pass over four nodes cost 1.4 and 1.7 plain passes. Nothing of the record is used but its settings. Methods that a trace
-does not say enough of are listed with the reason. The last line is JSON.
+that drew, from `underpaint costs --full --export`, measured in the hours of the drawings: in two states of one machine
+a pass over four nodes cost 1.4 and 1.7 plain passes. Nothing of the record is used but its settings. Methods that a
+trace does not say enough of are listed with the reason. The last line is JSON.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
