@@ -133,6 +133,13 @@ PAPER_TREE: Final = PolicySettings(
         "up to 8 (its depth is 7)",
     },
 )
+EAGLE_TREE: Final = PolicySettings(
+    {"depth": 8, "top_k": 10, "total_tokens": 59},
+    {
+        "depth": "EAGLE's released code: its depth is 7, which does not count the first level",
+        "top_k, total_tokens": "EAGLE's released code: top_k 10, total_token 60, which counts the root",
+    },
+)
 PAPER_STATIC: Final = PolicySettings(
     {"widths": (8, 16, 14, 11, 8)},
     {"widths": "arXiv 2502.06352 (LANTERN++): 57 nodes in 5 levels; which nodes have children is our guess"},
