@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from underpaint.algos.arrays import BoolArray, FloatArray, IntArray
+from underpaint.algos.batched.sparse_table import Table
 from underpaint.algos.batched.spec import BatchTables, ImageBatch
 from underpaint.algos.batched.walk import BatchedSiblingOutcome, draw_dense
 
@@ -27,7 +28,7 @@ class NeighbourPool(NamedTuple):
     limit: Callable[[FloatArray, FloatArray], FloatArray]
 
     def __call__(
-        self, left: FloatArray, places: IntArray, tokens: IntArray, total: FloatArray
+        self, left: Table, places: IntArray, tokens: IntArray, total: FloatArray
     ) -> tuple[FloatArray, FloatArray, IntArray]:
         """Own mass, pooled mass and pooled codes [M] of `tokens` [M] under rows `places` [M] of `left`."""
         own: FloatArray = left[places, tokens]
@@ -55,7 +56,7 @@ class NeighbourPool(NamedTuple):
         if prepared is None:
             return self(tables.target, rows, tokens, total)
         at = rows * tables.target.shape[1] + tokens
-        return tables.target.reshape(-1).take(at), prepared.mass.take(at), prepared.count.take(at)
+        return tables.target[rows, tokens], prepared.masses.take(at), prepared.codes.take(at)
 
     def empty(self, left: FloatArray, places: IntArray, tokens: IntArray, count: IntArray) -> None:
         """Set the `count` [M] pooled codes of `tokens` [M] to 0 in the rows `places` [M] of `left`."""
@@ -85,7 +86,8 @@ class PooledPoints:
         self, batch: ImageBatch, level: int, rows: IntArray, tokens: IntArray, there: BoolArray
     ) -> BatchedSiblingOutcome:
         """See `BatchedSiblingRule`. The first sibling is tested on the tables; only what it loses is copied."""
-        left, at = batch.tables.target, rows
+        left: FloatArray = np.empty((0, batch.tables.target.shape[1]))
+        at = rows
         total = summed = batch.tables.masses[rows]
         accepted, extra = np.full(rows.size, -1), np.full(rows.size, -1)
         on = np.arange(rows.size)  # the nodes that go on, whose residuals are the rows `at` of `left`
@@ -105,7 +107,7 @@ class PooledPoints:
             on, at, total, summed = on[lost], at[lost], total[lost], summed[lost]
             gone, own, mass, count = gone[lost], own[lost], mass[lost], count[lost]
             if not turn:
-                left, at = left[at].astype(np.float64, copy=False), np.arange(on.size)
+                left, at = batch.tables.target[at].astype(np.float64, copy=False), np.arange(on.size)
             self.take(left, at, gone, count)
             left[at, gone] = 0.0
             total = total - own - mass if self.residual == "paper" else total - own

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 import numpy as np
 
 from underpaint.algos.arrays import BoolArray, FloatArray, IntArray
+from underpaint.algos.batched.sparse_table import Table, Tables
 
 if TYPE_CHECKING:  # pools read batches
     from underpaint.algos.batched.pooling import NeighbourPool
@@ -67,22 +68,22 @@ class FirstResidual(NamedTuple):
 
 
 class Pools(NamedTuple):
-    """What a pool of neighbours holds around every token of every row, flat: mass, count: [R * V]."""
+    """What a pool of neighbours holds around every token of every row, flat: masses, codes: [R * V]."""
 
-    mass: FloatArray
-    count: IntArray
+    masses: FloatArray
+    codes: IntArray
 
 
 class BatchTables(Protocol):
     """The distributions of all contexts, R rows of V tokens each, and what is looked up in them."""
 
     @property
-    def target(self) -> FloatArray:
+    def target(self) -> Table:
         """[R, V]."""
         ...
 
     @property
-    def draft(self) -> FloatArray:
+    def draft(self) -> Tables:
         """[D, R, V]: the drafter's, by the depth that `draft_depth` names."""
         ...
 

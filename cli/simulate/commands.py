@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from underpaint.algos.chance import MOST_SEED
+from underpaint.algos.memory import usable_cores
 from underpaint.cli.errors import BAD_INPUT, STOPPED, bad_input
 from underpaint.cli.options import short_hash
 from underpaint.cli.outputs import Commands, check_replaceable, output_folder
@@ -224,7 +225,7 @@ def sweep(
         own["the record of blocks"] = out / "blocks.jsonl"
         check_apart(own if json_file == STANDARD_OUTPUT else {**own, "--json": json_file})
         check_replaceable("the report", page)
-        check(plan, planned)
+        check(plan, planned, (jobs or usable_cores()) if on == "local" else 0)
         results = Results(out, plan)
     try:
         with progress("simulating", len(planned), len(planned) - len(results.missing(planned))) as advance:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from matplotlib.figure import Figure
 
+from underpaint.algos.batched.sparse_table import over_rows
 from underpaint.algos.draft import POLICIES
 from underpaint.algos.tree import NO_TOKEN
 from underpaint.runtime.page.document import PAGES
@@ -67,7 +68,7 @@ def depth_maps(lines: Sequence[Line]) -> Plot | None:
         above = cells - model.grid.width
         upper = np.where(above >= 0, done.canvas[:, np.maximum(above, 0)], NO_TOKEN)
         rows = model.rows(np.zeros(1, dtype=np.int64)[:, None], cells[None], done.canvas[:, cells - 1], upper)
-        nats = np.concatenate([[np.nan], entropy(model.target)[rows].mean(axis=0)]).reshape(model.grid)
+        nats = np.concatenate([[np.nan], over_rows(model.target, entropy)[rows].mean(axis=0)]).reshape(model.grid)
         note = f"Model {job.model}, the first image of its pool, many seeds. Both are means over what was drawn."
         svg = _svg(partial(maps, nats, done.depth_at.reshape(model.grid), POLICIES["adt"].name))
         return Plot("Difficulty and depth", note, svg)

@@ -10,6 +10,7 @@ import numpy as np
 from underpaint.algos.accept import RULES
 from underpaint.algos.accept.neighbours import nearest_codes
 from underpaint.algos.arrays import FloatArray, IntArray
+from underpaint.algos.batched.sparse_table import SparseTable
 from underpaint.algos.batched.spec import BatchedPolicy, BatchedRule
 from underpaint.algos.chance import sampling
 from underpaint.algos.coupling import noise_of
@@ -64,7 +65,7 @@ def make_scheme(
     """
     rule_spec, policy_spec = RULES[rule], POLICIES[policy]
     check_fits(rule_spec, policy_spec)
-    if not model.draft.shape[0]:
+    if not len(model.draft):
         raise ValueError(
             f"policy '{policy}' needs a drafter, and the trace '{model.name}' has none; add the array draft_logits "
             "[I, D, C, V] and trace it again"
@@ -177,6 +178,19 @@ def run_plain(model: TableModel, images: int, seed: int, first_image: int = 0) -
 def lockstep_block(model: TableModel) -> int:
     """Images that go in lockstep best: with more, arrays leave the processor's caches, or memory."""
     return int(np.clip(_MOST_TOGETHER // max(model.vocab_size, model.grid.cells), 1024, 4096))
+
+
+def working_bytes(model: TableModel, scheme: Scheme) -> int:
+    """Bytes that a process takes at most, about, to draw images of a scheme."""
+    if not scheme.vectorised or scheme.batched_policy is None:
+        return model.nbytes
+    rows, vocab_size, depths = *model.target.shape, len(model.draft)
+    image = 4 * model.grid.cells + 3 * MOST_NODES + 6 * vocab_size
+    looked_up = rows * (2 * depths * scheme.batched_policy.most_children + depths + 2)
+    if not isinstance(model.target, SparseTable):
+        looked_up += rows * (depths + 1) * vocab_size
+    working: int = 8 * (lockstep_block(model) * image + looked_up)
+    return model.nbytes + working
 
 
 def run_lockstep(

@@ -7,6 +7,7 @@ import numpy as np
 from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.batched.drawn import ResidualState
 from underpaint.algos.batched.pooling import NeighbourPool
+from underpaint.algos.batched.sparse_table import Table, over_rows
 from underpaint.algos.batched.spec import FirstResidual, Pools
 from underpaint.algos.draft.top_tokens import top
 from underpaint.algos.tree import NO_TOKEN
@@ -19,20 +20,21 @@ class TableLookups:
 
     def __init__(self, model: TableModel, most_children: int) -> None:
         self.model, self.target, self.draft = model, model.target, model.draft
+        self._small = model.target.size <= MOST_LOOKED_UP
         self.draw = Draws(model.target)
         self._draft_draws: dict[int, Draws] = {}
         self._first_residuals: dict[int, FirstResidual] = {}
         self._pools: tuple[NeighbourPool, Pools] | None = None
-        self.best: IntArray = model.target.argmax(axis=1)
-        self.masses: FloatArray = model.target.sum(axis=1, dtype=np.float64)
-        self.draft_masses: FloatArray = model.draft.sum(axis=2, dtype=np.float64)
-        found = [top(distributions, min(most_children, model.vocab_size)) for distributions in model.draft]
-        self.top_tokens: IntArray = np.stack([one.tokens for one in found])
-        self.top_probs: FloatArray = np.stack([one.probs for one in found])
+        self.best: IntArray = over_rows(model.target, lambda rows: rows.argmax(axis=1))
+        self.masses = _sums(model.target)
+        self.draft_masses: FloatArray = np.array([_sums(table) for table in model.draft])
+        likeliest = np.array([_top(table, min(most_children, model.vocab_size)) for table in model.draft])
+        self.top_tokens: IntArray = likeliest[..., 0].astype(np.int64)
+        self.top_probs: FloatArray = likeliest[..., 1]
 
     def draft_depth(self, level: int) -> int:
         """Which of the drafter's tables serves level `level`."""
-        return int(min(level, self.model.draft.shape[0] - 1))
+        return min(level, len(self.model.draft) - 1)
 
     def draw_drafts(self, depth: int, rows: IntArray, uniforms: FloatArray) -> IntArray:
         """One token from the drafter's distribution of each row in table `depth`, as `draw` does from the target's."""
@@ -42,12 +44,11 @@ class TableLookups:
 
     def first_residual(self, depth: int) -> FirstResidual | None:
         """What a rejection leaves in each row of table `depth`; None where the tables are too large to do them all."""
-        if self.model.target.size > MOST_LOOKED_UP:
+        if not self._small:
             return None
         if depth not in self._first_residuals:
-            target, draft = (
-                distributions.astype(np.float64) for distributions in (self.model.target, self.model.draft[depth])
-            )
+            every = np.arange(self.masses.size)
+            target, draft = (table[every].astype(np.float64) for table in (self.model.target, self.model.draft[depth]))
             state = ResidualState(target, self.masses, draft, self.draft_masses[depth])
             state = state.less(state.offered())
             self._first_residuals[depth] = FirstResidual(state.left, state.mass, Draws(state.left))
@@ -55,9 +56,9 @@ class TableLookups:
 
     def pools(self, pool: NeighbourPool) -> Pools | None:
         """What `pool` holds around every token of every row; None where the tables are too large to do them all."""
-        target = self.model.target
-        if target.size > MOST_LOOKED_UP:
+        if not self._small:
             return None
+        target = self.model.target
         if self._pools is None or self._pools[0] is not pool:
             rows, tokens = (one.reshape(-1) for one in np.indices(target.shape))
             _, mass, count = pool(target, rows, tokens, self.masses[rows])
@@ -69,6 +70,16 @@ class TableLookups:
 def lookups(model: TableModel, most_children: int) -> TableLookups:
     """The lookups of a model, kept for its next batch."""
     return TableLookups(model, most_children)
+
+
+def _sums(table: Table) -> FloatArray:
+    """[R] float64 sums of rows."""
+    return over_rows(table, lambda rows: rows.sum(axis=1, dtype=np.float64))
+
+
+def _top(table: Table, count: int) -> FloatArray:
+    """[R, count, 2] the likeliest tokens of rows, and their probabilities."""
+    return over_rows(table, lambda rows: np.stack(top(rows, count), axis=2))
 
 
 class TableBatch:

@@ -14,9 +14,10 @@ from underpaint.algos.accept import RULES
 from underpaint.algos.draft import POLICIES
 from underpaint.algos.draft.settings import check_limits
 from underpaint.algos.fit import fits
+from underpaint.algos.memory import check_memory
 from underpaint.algos.registry import suggest
 from underpaint.artifacts.files import read_regular
-from underpaint.sim.batched.decoding import MOST_NODES, Scheme, make_scheme, run_loop
+from underpaint.sim.batched.decoding import MOST_NODES, Scheme, make_scheme, run_loop, working_bytes
 from underpaint.sim.latency.machines import machine_file
 from underpaint.sim.latency.run_times import CURVE, InCycleTimes, RunTimes, latency_model_of, run_times_of
 from underpaint.sim.replay.trace import load, replay
@@ -211,11 +212,11 @@ def _check_vary(plan: SweepPlan) -> None:
             raise ValueError(f"--vary {key}: expected at least one value, each once")
 
 
-def check(plan: SweepPlan, wanted: Sequence[Job]) -> None:
+def check(plan: SweepPlan, wanted: Sequence[Job], processes: int = 0) -> None:
     """Build every synthetic model, scheme and latency model of `wanted` once, so that nothing of it fails later.
 
     Measured machines are asked for the price of one image by each scheme. Raises ValueError or OSError, naming what
-    is wrong: a setting, a trace, a cost curve, or the sizes that it lacks.
+    is wrong: a setting, a trace, a cost curve, the sizes that it lacks, or the memory for `processes` of this machine.
     """
     prices = {machine: run_times_of(machine) for machine in plan.machines}
     for machine, one in prices.items() if plan.windows else ():
@@ -238,6 +239,9 @@ def check(plan: SweepPlan, wanted: Sequence[Job]) -> None:
             continue
         scheme = scheme_of(model, job)
         check_limits(json.loads(job.policy_settings), MOST_NODES, model.vocab_size)
+        if processes:
+            remedy = "; or take a trace of fewer pictures" if job.model.endswith(TRACE) else ""
+            check_memory(f"simulating {job.name}", "--jobs", processes, working_bytes(model, scheme), remedy)
         if measured:
             runs = run_loop(model, scheme, 1, plan.seed, chains=times_chains(measured))
             for one in measured:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from underpaint.algos.arrays import FloatArray, IntArray
+from underpaint.algos.batched.sparse_table import SparseTable, Table, Tables
 from underpaint.algos.protocols import Grid
 from underpaint.algos.step import Scored
 from underpaint.algos.tree import NO_TOKEN, DraftTree, Verdict
@@ -19,8 +20,7 @@ class TableModel:
     """A target and a drafter as tables of distributions, over a pool of I images.
 
     target: [R, V] distributions. draft: [D, R, V]; draft[d] is the drafter's distribution d tokens past the root (the
-    last one holds
-        deeper). starts: [I, cells] int64, the first row of the block of rows that a cell picks from.
+        last one holds deeper). starts: [I, cells] int64, the first row of the block of rows that a cell picks from.
     classes: [V + 1] int64, the class of each token; the last entry is for "no token" (outside the image).
     stride: a cell's row is starts + classes[left] * stride + classes[upper]; 0 with all classes 0: no context.
     codebook: [V, E], the codes that neighbours are taken from.
@@ -28,8 +28,8 @@ class TableModel:
 
     name: str
     grid: Grid
-    target: FloatArray
-    draft: FloatArray
+    target: Table
+    draft: Tables
     starts: IntArray
     classes: IntArray
     stride: int
@@ -39,10 +39,9 @@ class TableModel:
 
     def __post_init__(self) -> None:
         rows, vocab_size = self.target.shape
-        if self.draft.ndim != 3 or self.draft.shape[1:] != (rows, vocab_size):
-            raise ValueError(
-                f"table model: expected draft distributions [D, {rows}, {vocab_size}], got {self.draft.shape}"
-            )
+        shapes = [table.shape for table in self.draft]
+        if any(shape != (rows, vocab_size) for shape in shapes):
+            raise ValueError(f"table model: expected draft distributions [D, {rows}, {vocab_size}], got {shapes}")
         if self.starts.ndim != 2 or self.starts.shape[1] != self.grid.cells:
             raise ValueError(f"table model: expected starts [images, {self.grid.cells}], got {self.starts.shape}")
         if self.classes.shape != (vocab_size + 1,) or self.codebook.shape[0] != vocab_size:
@@ -54,9 +53,10 @@ class TableModel:
         largest = int(self.starts.max()) + int(self.classes.max()) * (self.stride + 1)
         if int(self.starts.min()) < 0 or largest >= rows:
             raise ValueError(f"table model: contexts reach row {largest}, the tables hold {rows}")
-        for what, distributions in (("target", self.target), ("draft", self.draft)):
-            sums = distributions.sum(axis=-1)
-            if not np.all(np.abs(sums - 1.0) < 1e-4) or float(distributions.min(initial=0.0)) < 0.0:
+        for what, table in (("target", self.target), *(("draft", table) for table in self.draft)):
+            if isinstance(table, SparseTable):  # its rows are made so
+                continue
+            if not np.all(np.abs(table.sum(axis=-1) - 1.0) < 1e-4) or float(table.min(initial=0.0)) < 0.0:
                 raise ValueError(f"table model: the {what} distributions must be non-negative rows that sum to 1")
 
     @property
@@ -68,6 +68,11 @@ class TableModel:
     def images(self) -> int:
         """I."""
         return int(self.starts.shape[0])
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the tables take."""
+        return self.target.nbytes + sum(table.nbytes for table in self.draft) + self.starts.nbytes
 
     def rows(self, images: IntArray, cells: IntArray, tokens: IntArray, upper: IntArray) -> IntArray:
         """The rows of `cells`, given the token before each in raster order and the one above it. Shapes broadcast.
@@ -203,16 +208,15 @@ class TableDrafter(TableModelImage):
         self._parents += parents.tolist()
         for parent in self._parents[-count:]:
             self._depths.append(0 if parent < 0 else self._depths[parent] + 1)
-        depth, deepest = self._depths[-1], self.model.draft.shape[0] - 1
+        depth, deepest = self._depths[-1], len(self.model.draft) - 1
         distributions: FloatArray
         if depth == self._depths[-count] == max(self._depths[-count:]) and self._canvas.has_above(depth):
             rows = self._canvas.level_rows(tokens, depth)
             distributions = self.model.draft[min(depth, deepest)].take(rows, axis=0)
             return distributions
-        depths = np.array(self._depths)
-        rows = self._canvas.node_rows(np.array(self._tokens), np.array(self._parents), depths)
-        distributions = self.model.draft[np.minimum(depths, deepest)[-count:], rows[-count:]]
-        return distributions
+        rows = self._canvas.node_rows(np.array(self._tokens), np.array(self._parents), np.array(self._depths))
+        own = zip(self._depths[-count:], rows[-count:].tolist(), strict=True)
+        return np.stack([self.model.draft[min(depth, deepest)][row] for depth, row in own])
 
     def commit(self, tree: DraftTree, verdict: Verdict, scored: Scored) -> None:
         self._canvas.commit(tree, verdict)
