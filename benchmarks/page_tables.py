@@ -50,7 +50,13 @@ def _textured(file: str, heading: str, columns: tuple[Column, ...], words: str, 
 
 
 SECTIONS: tuple[Section, ...] = (
-    Section("roofline", "Synthetic models on three machines", "roofline-study.json", STUDY),
+    Section(
+        "roofline",
+        "Synthetic models on three machines",
+        "roofline-study.json",
+        STUDY,
+        "The GPUs are priced by an earlier latency model: the larger of a pass's bytes and its launches.",
+    ),
     Section(
         "simulator",
         "Tree methods, on earlier models",

@@ -17,10 +17,10 @@ from benchmarks.report import at_least, finish, options, parse, refusing
 from underpaint.artifacts.cost_curve import CostCurveFile, read_cost_curve
 from underpaint.artifacts.results import read_results
 from underpaint.runtime.protocol.tables import runs_of
-from underpaint.sim.latency.models import MeasuredCosts
+from underpaint.sim.latency.models import MeasuredCosts, SizeMissing
 from underpaint.sim.replay.comparison import check_belong, check_measured_on, comparison_of
-from underpaint.sim.replay.predict import PLAIN, predict, unpredictable
-from underpaint.sim.replay.trace import Trace, load
+from underpaint.sim.replay.predict import PLAIN, Predicted, predict, unpredictable
+from underpaint.sim.replay.trace import Trace, load, replay
 
 WITHIN: Final = 0.10
 """The relative error of a speed-up that predictions are held to."""
@@ -33,8 +33,13 @@ def rows_of(run: Mapping[str, Any], trace: Trace, curve: CostCurveFile, seeds: i
     check_measured_on(curve, comparison)
     reasons = unpredictable(comparison, trace)
     names = [name for name in comparison.methods if name != PLAIN and name not in reasons]
-    done = predict(trace, MeasuredCosts.of(curve), comparison, seeds, in_cycle=curve.in_cycle, methods=names)
-    temperature = run["settings"]["temperature"]
+    temperature, done = run["settings"]["temperature"], list[Predicted]()
+    costs, model = MeasuredCosts.of(curve), replay(trace)
+    for name in names:
+        try:
+            done += predict(trace, costs, comparison, seeds, 0, 64, curve.in_cycle, [name], model)
+        except SizeMissing as error:
+            reasons = {**reasons, name: str(error)}
     rows = []
     for one in done:
         measured = comparison.rows[one.method]
