@@ -27,14 +27,14 @@ from underpaint.cli.terminal import (
 )
 
 if TYPE_CHECKING:
-    from underpaint.sim.advise import Candidate, Change
+    from underpaint.sim.advise import Change, MethodOption
     from underpaint.sim.latency.run_times import RunTimes
 
 
 class _Advice(NamedTuple):
     """The candidates, the fastest first, at these prices; lines of changes; and what is said besides."""
 
-    candidates: "list[Candidate]"
+    candidates: "list[MethodOption]"
     prices: "RunTimes"
     changes: "list[Change]"
     notes: list[str]
@@ -270,7 +270,7 @@ def _changes(advice: _Advice) -> Iterator[dict[str, Any]]:
         yield {**one._asdict(), "speedup": one.speedup.mean}
 
 
-def _method_of(answer: "Candidate") -> str | None:
+def _method_of(answer: "MethodOption") -> str | None:
     """The method of `underpaint compare` with the answer's policy and rule, and its settings; None: there is none."""
     from underpaint.runtime.methods.registry import METHODS, resolve
 
