@@ -55,7 +55,8 @@ def test_from_logits_to_advice_and_every_figure(
             run(f"plot own/results.jsonl --figure {name} --out {name}.{form}")
             content = (tmp_path / f"{name}.{form}").read_bytes()
             assert content.startswith({"pdf": b"%PDF", "svg": b"<?xml", "png": b"\x89PNG"}[form])
-            (tmp_path / f"{name}.{form}").unlink()
+            run(f"plot own/results.jsonl --figure {name} --out {name}.{form}")  # replaces its own file
+            assert (tmp_path / f"{name}.{form}").read_bytes() == content
     run("plot own-trace.npz --figure acceptance --out acceptance.pdf")
     run("trace --from own-trace.npz --to acceptance.jsonl --length 3")
     assert "chain of" in run("advise acceptance.jsonl --machine h100/llamagen-xl --batch 2")
