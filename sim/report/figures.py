@@ -70,14 +70,14 @@ class FigureSpec:
 
 def rendered(draw: Callable[[], Figure], form: str) -> bytes:
     """Draw a figure as a file's content, the same at every call. form: one of `FORMATS`."""
-    about: dict[str, Any] = {
+    marks: Mapping[str, dict[str, Any]] = {
         "pdf": {"Creator": GENERATOR, "CreationDate": None},
         "svg": {"Creator": GENERATOR, "Date": None},
         "png": {"Software": GENERATOR},
-    }[form]
+    }
     stream = io.BytesIO()
     with matplotlib.rc_context(_STYLE):
-        draw().savefig(stream, format=form, dpi=300, metadata=about, bbox_inches="tight", pad_inches=0.02)
+        draw().savefig(stream, format=form, dpi=300, metadata=marks[form], bbox_inches="tight", pad_inches=0.02)
     return stream.getvalue()
 
 
