@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from benchmarks.certificates.sources import PublicVerifier, load
+from underpaint.algos.arrays import FloatArray
 from underpaint.algos.chance import index_of
 from underpaint.testing import scripted_noise
 
@@ -219,6 +220,28 @@ def _sjd(temperature: float, top_k: int = 0) -> Callable[[Path], Verify]:
     return build
 
 
+def _hsd(folder: Path) -> Verify:
+    """One draft, capped, as its scripts run it. No step back is possible at the first place, so its noise is spent."""
+    verify = load(folder / "transformers/generation/utils.py", ["_speculative_sampling"])["_speculative_sampling"]
+
+    def called(draft: Any, uniforms: FloatArray) -> tuple[tuple[int, ...], int]:
+        length = draft.tree.size - 1
+        with np.errstate(divide="ignore"):
+            drafted, target = (
+                torch.from_numpy(np.log(one))[None] for one in (draft.tree.draft_probs, draft.target_probs)
+            )
+        tokens = torch.from_numpy(draft.tree.tokens.copy())[None]
+        noise = np.concatenate([[0.5], uniforms[: length - 1], np.full(length, uniforms[length - 1])])
+        with scripted_noise(noise, uniforms[length:]):
+            found, kept, _ = verify(
+                tokens, drafted[:, :length], length, target, torch.tensor([False]), backward=True, clever=True,
+                stop=lambda ids, scores: False,
+            )  # fmt: skip
+        return tuple(range(1, int(kept) + 1)), int(found[0, -1])
+
+    return called
+
+
 def _chain(
     name: str, project: str, judged: str, build: Callable[[Path], Verify], interface: Any = "tensorrt-llm", **more: Any
 ) -> PublicVerifier:
@@ -246,6 +269,13 @@ CHAINS: tuple[PublicVerifier, ...] = (
         relaxed=DIVERSE,
     ),
     _chain("spec-bench-sps", "hemingkx/Spec-Bench", "SpS's _speculative_sampling", _spec_bench, "transformers"),
+    _chain(
+        "hsd",
+        "ZhouYuxuanYX/Hierarchical-Speculative-Decoding",
+        "_speculative_sampling for one draft, capped (backward, clever), with its tabs expanded",
+        _hsd,
+        "function",
+    ),
     _chain("gpt-fast", "pytorch-labs/gpt-fast", "speculative_decode", _gpt_fast),
     _chain("romsto", "romsto/Speculative-Decoding", "speculative_generate", _romsto),
     _chain("feifeibear", "feifeibear/LLMSpeculativeSampling", "speculative_sampling", _feifeibear),

@@ -55,7 +55,7 @@ def load(path: Path, names: Sequence[str], **given: Any) -> dict[str, Any]:
     Raises:
         ValueError: The file has no such function; the message names it.
     """
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    tree = ast.parse(path.read_text(encoding="utf-8").expandtabs(4))  # some files mix tabs and spaces
     kept = [one for one in tree.body if isinstance(one, ast.FunctionDef | ast.ClassDef) and one.name in names]
     missing = set(names) - {one.name for one in kept}
     if missing:
@@ -82,7 +82,7 @@ def load(path: Path, names: Sequence[str], **given: Any) -> dict[str, Any]:
 
 def method(path: Path, owner: str, name: str, **given: Any) -> Callable[..., Any]:
     """A method of a class as a function of `self`, without the class's bases."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    tree = ast.parse(path.read_text(encoding="utf-8").expandtabs(4))  # some files mix tabs and spaces
     for top in tree.body:
         if isinstance(top, ast.ClassDef) and top.name == owner:
             top.bases, top.keywords, top.decorator_list = [], [], []
