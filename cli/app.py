@@ -36,6 +36,7 @@ COMMANDS: Final = {
     "exact": "exact:exact",
     "certify": "certify:certify",
     "premises": "evaluation.premises:premises",
+    "serve": "serve:serve",
     "trace": "simulate.trace:trace",
     "env": "env:env",
     "simulate": "simulate.commands:app",

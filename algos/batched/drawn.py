@@ -71,7 +71,11 @@ class DrawnSiblings:
         depth = batch.tables.draft_depth(level)
         target, draft, first = batch.tables.target, batch.tables.draft[depth], tokens[:, 0]
         mass_left, draft_mass = batch.tables.masses.take(rows), batch.tables.draft_masses[depth].take(rows)
-        boosted, count = self.boosted(target, rows, first, mass_left)
+        if self.pool is None:
+            boosted, count = target[rows, first], np.zeros(rows.size, dtype=np.int64)
+        else:
+            own, pooled, count = self.pool.of_tables(batch.tables, rows, first, mass_left)
+            boosted = own + pooled
         offered = draft[rows, first] * mass_left
         lost = (batch.draws.random(rows.size) * offered >= self._mixed(boosted * draft_mass, offered)).nonzero()[0]
         accepted, extra = np.zeros(rows.size, dtype=np.int64), np.full(rows.size, -1)
@@ -139,9 +143,7 @@ class DrawnSiblings:
             pooled = np.flatnonzero(count > 0)
             offered[pooled[:, None], self.pool.neighbours[gone[pooled], : self.pool.columns + 1]] = 0.0
         elif self.pool is not None and self.residual == "paper":
-            near = self.pool.neighbours[gone, : self.pool.columns]
-            inside = np.arange(near.shape[1]) < count[:, None]
-            state.left[np.arange(gone.size).repeat(count), near[inside]] = 0.0
+            self.pool.empty(state.left, np.arange(gone.size), gone, count)
             state.left[np.arange(gone.size), gone] = boosted
         return state.less(offered)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from underpaint.algos.batched.sparse_table import over_rows
 from underpaint.algos.draft import POLICIES
 from underpaint.algos.tree import NO_TOKEN
 from underpaint.cli.simulate.plots import Line, Plot, against_alignment, frontier, heat_map, label, maps
@@ -42,7 +43,7 @@ def depth_maps(lines: Sequence[Line]) -> Plot | None:
         above = cells - model.grid.width
         upper = np.where(above >= 0, done.canvas[:, np.maximum(above, 0)], NO_TOKEN)
         rows = model.rows(np.zeros(1, dtype=np.int64)[:, None], cells[None], done.canvas[:, cells - 1], upper)
-        nats = np.concatenate([[np.nan], entropy(model.target)[rows].mean(axis=0)])
+        nats = np.concatenate([[np.nan], over_rows(model.target, entropy)[rows].mean(axis=0)])
         return maps(nats.reshape(model.grid), done.depth_at.reshape(model.grid), job.model, POLICIES["adt"].name)
     return None
 

@@ -71,12 +71,20 @@ class LivePipeline:
             exact: The same weights in float32, which decide near-ties; None leaves them as they fall. See `near_ties`.
         """
         self.live, self.loaded_drafter, self._processor, self._folder = live, drafter, processor, folder
+        self._exact_model = exact
         read = None if drafter is None else target_layers(drafter.module)
         self.high = EngineTarget(LiveDecoder(live, features=read), live.sampling, LiveEncoder(live))
         if drafter is not None:
             drafter.follow(self.high)
         self._exact = None if exact is None else EngineTarget(LiveDecoder(exact), live.sampling, LiveEncoder(exact))
         self._tables: ModelTables | None = None
+
+    def fork(self) -> LivePipeline:
+        """Another pipeline of the same weights: its sessions need not take turns with this one's."""
+        drafter = None if self.loaded_drafter is None else self.loaded_drafter.fork()
+        forked = LivePipeline(self.live, drafter, self._processor, self._folder, self._exact_model)
+        forked._tables = self.tables
+        return forked
 
     @property
     def grid(self) -> Grid:

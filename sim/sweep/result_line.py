@@ -1,4 +1,4 @@
-"""One line of a sweep's results, as its file holds it: the job, and what was simulated for it."""
+"""The lines of a sweep's files: a job with what was simulated for it, and a block of the images of a long one."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from underpaint.artifacts.strict_json import Within, build_typed, parse_json
+from underpaint.sim.report.statistics import Totals
 from underpaint.sim.sweep.plan import TREES, Job, SweepPlan
 
 _LARGEST: Final = 1e9
@@ -36,6 +37,31 @@ class _ResultLine:
     token_bias: Annotated[float, Within(-1e-6, 1.000001)] | None
     loop: str = TREES
     temperature: _Figure = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class BlockFigures:
+    """What a block of a job's images came to, as long sweeps record it.
+
+    key: the job's. first: the number of the block's first image. block: images of a whole block. alignment, token_bias:
+    see `sim.exact.bias`; of the first block alone.
+    """
+
+    key: str
+    first: Annotated[int, Within(0, 1 << 40)]
+    block: Annotated[int, Within(1, 1 << 40)]
+    totals: Totals
+    engine: Literal["loop", "lockstep"]
+    alignment: float | None
+    token_bias: float | None
+
+
+def read_block(line: Mapping[str, Any], plan: SweepPlan) -> BlockFigures:
+    """A block of a line of a sweep's record; ValueError where it is none, or of other machines than the plan's."""
+    block = build_typed(BlockFigures, line, "a block")
+    if block.totals.image_ms.keys() != set(plan.machines) or min(block.totals.images, block.totals.cycles) < 1:
+        raise ValueError(f"a block: expected images on {', '.join(plan.machines)}, got {block.totals.image_ms.keys()}")
+    return block
 
 
 def check_line(line: Mapping[str, Any], plan: SweepPlan) -> None:
