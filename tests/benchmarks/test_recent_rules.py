@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks.pages import RESULTS
-from benchmarks.recent_rules import DRAFTS, WORLDS, World, most_kept, rows_of
+from benchmarks.recent_rules import DRAFTS, WORLDS, Draft, World, most_kept, rows_of
 from underpaint.algos.draft.delayed import delayed_shape
 from underpaint.algos.transport import best_acceptance, overlap
 
@@ -14,7 +14,7 @@ ROWS = json.loads((RESULTS / "recent-rules.json").read_text(encoding="utf-8"))["
 
 
 @pytest.mark.parametrize("draft", DRAFTS, ids=lambda draft: draft.name)
-def test_the_record_is_what_the_rules_do(draft) -> None:
+def test_the_record_is_what_the_rules_do(draft: Draft) -> None:
     made = rows_of(WORLDS[0], draft)
     assert made == [row for row in ROWS if row["world"] == "toy" and row["draft"] == draft.name]
 
