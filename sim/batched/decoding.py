@@ -184,13 +184,13 @@ def working_bytes(model: TableModel, scheme: Scheme) -> int:
     """Bytes that a process takes at most, about, to draw images of a scheme."""
     if not scheme.vectorised or scheme.batched_policy is None:
         return model.nbytes
-    rows, vocab_size = model.target.shape
-    depths = len(model.draft)
+    rows, vocab_size, depths = *model.target.shape, len(model.draft)
     image = 4 * model.grid.cells + 3 * MOST_NODES + 6 * vocab_size
     looked_up = rows * (2 * depths * scheme.batched_policy.most_children + depths + 2)
     if not isinstance(model.target, SparseTable):
         looked_up += rows * (depths + 1) * vocab_size
-    return int(model.nbytes + 8 * (lockstep_block(model) * image + looked_up))
+    working: int = 8 * (lockstep_block(model) * image + looked_up)
+    return model.nbytes + working
 
 
 def run_lockstep(
