@@ -113,11 +113,16 @@ PAPER_DELAYED: Final = PolicySettings(
     {"length": 8},
 )
 BUNDLE: Final = PolicySettings(
-    {"paths": 2, "trunk": 0, "branch": 4}, {"paths, branch": "our guess: as many tokens as 'delayed'"}, {"length": 4}
+    {"paths": 2, "trunk": 0, "branch": 4},
+    {"paths, branch": "our guess: paths as long as those of 'delayed'", "trunk": "the paths part at the root"},
+    {"length": 4},
 )
 PAPER_BUNDLE: Final = PolicySettings(
     {"paths": 3, "trunk": 0, "branch": 8},
-    {"paths, branch": "arXiv 2602.16961 (GBV): K = 3 was fastest; its released example has L = 8"},
+    {
+        "paths, branch": "arXiv 2602.16961 (GBV): K = 3 was fastest; its released example has L = 8",
+        "trunk": "the paths part at the root",
+    },
     {"length": 8},
 )
 FREE: Final = "our guess: the paper leaves it open"
