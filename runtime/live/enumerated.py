@@ -19,7 +19,7 @@ from underpaint.runtime.methods.method import DecodingMethod
 
 MOST_PICTURES: Final = 4096
 """Pictures that are enumerated at most."""
-MOST_RUNS: Final = 200_000
+MOST_RUNS: Final = 20_000
 """Drawings of one method at most: one for each course that its draws can take."""
 ROUNDING: Final = 1e-4
 """Total variation that float32 passes of unequal width explain: rows agree to about 1e-6, a picture has some cells."""

@@ -85,9 +85,10 @@ def graphs(monkeypatch):
         def wait_stream(self, other):
             pass
 
-    def graph():
-        captured.append(Recorder())
-        return captured[-1]
+    class Graph(Recorder):
+        def __init__(self):
+            super().__init__()
+            captured.append(self)
 
     @contextmanager
     def nothing(_):
@@ -97,7 +98,7 @@ def graphs(monkeypatch):
     monkeypatch.setattr(torch.cuda, "Stream", Stream)
     monkeypatch.setattr(torch.cuda, "current_stream", Stream)
     monkeypatch.setattr(torch.cuda, "stream", nothing)
-    monkeypatch.setattr(torch.cuda, "CUDAGraph", graph)
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
     monkeypatch.setattr(torch.cuda, "graph", lambda recorder: recorder)
     monkeypatch.setattr(padded, "captures", lambda tensor: True)
     return captured
