@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ class LowResolution:
 
     folder, index: where they are: the pipeline's own folder, or a second one. home, home_index: the pipeline's own,
     whose tokenizer and resamplers serve. high, entry: the pipeline's target. hashes: of what was opened here so far.
+    source: where weights are from, of a fork.
     """
 
     folder: Path
@@ -39,6 +40,7 @@ class LowResolution:
     backend: str
     context: EngineContext
     hashes: dict[str, str] = field(default_factory=dict)
+    source: LowResolution | None = None
     _targets: dict[str, EngineTarget] = field(default_factory=dict)
     _resamplers: dict[tuple[str, int], Resampler] = field(default_factory=dict)
 
@@ -79,6 +81,10 @@ class LowResolution:
         opened._check_second()
         return opened
 
+    def fork(self, high: EngineTarget) -> LowResolution:
+        """Smaller targets of the same weights for a fork of the pipeline's target; each has a cache of its own."""
+        return replace(self, high=high, source=self, _targets={}, _resamplers={})
+
     def to_dict(self) -> dict[str, Any]:
         """It as JSON holds it."""
         targets = [name for one in self.index.resolutions for name in (one.target, one.draft_target) if name]
@@ -92,6 +98,8 @@ class LowResolution:
         """
         entry = self._low_entry(ratio)
         name, kind = self._low_model(entry, int8)
+        if name not in self._targets and self.source is not None:
+            self._targets[name] = self.source.target(ratio, int8).fork()
         if name not in self._targets:
             opened = EngineTarget.open(name, self.index.sampling(), self.folder, self.context, self.backend, kind)
             self._check_pair(opened, name)
@@ -102,6 +110,8 @@ class LowResolution:
 
     def resampler(self, kind: str, ratio: int) -> Resampler:
         """The resampler `kind` of `resampling.registry` to 1 / `ratio` of the side and back; see `open_resampler`."""
+        if self.source is not None:
+            return self.source.resampler(kind, ratio)
         if (kind, ratio) not in self._resamplers:
             grids, sides = self._between(ratio)
             self._resamplers[kind, ratio] = open_resampler(kind, grids, self.home, self.context, sides)

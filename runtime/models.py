@@ -79,6 +79,10 @@ class OpenModels(PipelineModels, Protocol):
         """The picture [H, W, 3] of tokens [cells]; ValueError where nothing makes pictures."""
         ...
 
+    def fork(self) -> OpenModels:
+        """Other models of the same weights, with caches of their own: their sessions need not take turns with these."""
+        ...
+
     def folder_models(self) -> Pipeline | None:
         """The exported folder, which may hold a judge and a prompt grammar; None for a live model."""
         ...

@@ -135,6 +135,14 @@ class Pipeline:
             opened._low = opened._low_of(low)
         return opened
 
+    def fork(self) -> Pipeline:
+        """Another pipeline of the same weights: its sessions need not take turns with this one's.
+
+        Raises as `loaded_drafter` does.
+        """
+        drafter, high = self.loaded_drafter, self.high.fork()
+        return replace(self, high=high, _drafter=None if drafter is None else drafter.fork(), _low=self.low.fork(high))
+
     def __repr__(self) -> str:
         return (
             f"<Pipeline {str(self.folder)!r}: {self.title()}, target {self.entry.target!r}, drafter "

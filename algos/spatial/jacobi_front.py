@@ -14,7 +14,7 @@ from underpaint.algos.protocols import Grid
 from underpaint.algos.registry import Cells, Tune, check_bounds
 from underpaint.algos.spatial.canvas import Canvas
 from underpaint.algos.spatial.target import GridTarget
-from underpaint.algos.spatial.zipar import GridDecoded
+from underpaint.algos.spatial.zipar import CellStep, GridDecoded
 from underpaint.algos.step import run_to_end
 from underpaint.algos.tree import NO_TOKEN
 
@@ -101,8 +101,8 @@ class _Drafts:
 
 def jacobi_front_steps(
     target: GridTarget, settings: JacobiFronts, chance: Chance
-) -> Generator[tuple[int, ...], None, GridDecoded]:
-    """Decode an image by parallel Jacobi row fronts, and yield the cells decided in each cycle.
+) -> Generator[CellStep, None, GridDecoded]:
+    """Decode an image by parallel Jacobi row fronts, and yield what each cycle decides.
 
     A cycle is one pass; cycle k is addressed by `chance.cycle(k)`.
 
@@ -138,7 +138,7 @@ def jacobi_front_steps(
             drafts.tokens[cell] = here.draw(distributions[cell], At(Role.DRAFT, cell))
             drafts.distributions[cell] = distributions[cell]
         steps.append(tuple(sorted(decided)))
-        yield steps[-1]
+        yield CellStep(steps[-1], tuple(canvas.tokens[list(steps[-1])].tolist()))
     return GridDecoded(canvas.tokens, tuple(steps), tuple(canvas.passes))
 
 

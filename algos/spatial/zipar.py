@@ -15,6 +15,13 @@ from underpaint.algos.spatial.target import GridTarget
 from underpaint.algos.step import run_to_end
 
 
+class CellStep(NamedTuple):
+    """The cells that one step decides, ascending, and their tokens."""
+
+    cells: tuple[int, ...]
+    tokens: tuple[int, ...]
+
+
 class GridDecoded(NamedTuple):
     """One image, or its first rows."""
 
@@ -47,9 +54,8 @@ def zipar_steps(
     role: Role = Role.CELL,
     prefix: IntArray | None = None,
     stop_row: int | None = None,
-) -> Generator[tuple[int, ...], None, GridDecoded]:
-    """Decode an image by row fronts, and yield the cells decided in each step; a row opens `window` tokens behind the
-    row above.
+) -> Generator[CellStep, None, GridDecoded]:
+    """Decode an image by row fronts, and yield each step; a row opens `window` tokens behind the row above.
 
     It takes W + (H - 1) * window passes with a fixed window. The released code decodes the first row alone and takes
     2 W + (H - 2) * window.
@@ -73,7 +79,7 @@ def zipar_steps(
     steps: list[tuple[int, ...]] = []
     for step in settle(canvas, [front], chooser(chance, adaptive, role)):
         steps.append(step)
-        yield step
+        yield CellStep(step, tuple(canvas.tokens[list(step)].tolist()))
     return GridDecoded(canvas.tokens, tuple(steps), tuple(canvas.passes))
 
 

@@ -7,7 +7,7 @@ feature that the drafter predicted for their parent, and leave no trace after th
 
 from math import isfinite
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,6 +61,10 @@ class EngineDrafter:
         self._root_probs: FloatArray | None = None
         """The root's distribution [1, V], after a tree was grown from it and before any other pass; a view."""
         self._forget_nodes()
+
+    def fork(self) -> Self:
+        """Another drafter of the same weights, with a cache of its own."""
+        return type(self)(self.decoder, self.params)
 
     @property
     def engine(self) -> Engine:

@@ -70,6 +70,12 @@ class EngineTarget:
         self._pass: PassOutput | None = None
         self._layout: PassLayout | None = None
 
+    def fork(self) -> "EngineTarget":
+        """Another target of the same weights, with a cache of its own."""
+        forked = EngineTarget(self.decoder, self.params, self.encoder)
+        forked.features_at_begin = self.features_at_begin
+        return forked
+
     @property
     def engine(self) -> Engine:
         """What runs its passes, opened when it is first asked for: what the sampling does not need is never loaded."""

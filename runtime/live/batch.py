@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from queue import SimpleQueue
@@ -232,11 +232,19 @@ class BatchWorkers:
     drawer: JobDrawer
     batch: int
 
-    def run(self, jobs: Sequence[DrawingKey]) -> Iterator[DrawnJob]:
-        """Draw the jobs, model by model and method by method."""
-        for _, group in groupby(sorted(jobs, key=_model_and_method), _model_and_method):
-            some = list(group)
-            yield from self._together(some)
+    def run(
+        self, jobs: Sequence[DrawingKey], more: Callable[[DrawnJob], Iterable[DrawingKey]] = lambda _: ()
+    ) -> Iterator[DrawnJob]:
+        """Draw the jobs, model by model and method by method; what `more` names goes last."""
+        waiting = list(jobs)
+        while waiting:
+            waiting.sort(key=_model_and_method)
+            _, group = next(groupby(waiting, _model_and_method))
+            together = list(group)
+            waiting = waiting[len(together) :]
+            for drawn in self._together(together):
+                waiting.extend(more(drawn))
+                yield drawn
 
     def _together(self, jobs: Sequence[DrawingKey]) -> Iterator[DrawnJob]:
         models, sampling = self.drawer.models(jobs[0]), self.drawer.tasks[jobs[0].model].sampling

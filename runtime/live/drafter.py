@@ -195,6 +195,10 @@ class LiveDrafter(EngineDrafter):
         self._target: EngineTarget | None = None
         super().__init__(LiveDrafterDecoder(drafter), sampling)
 
+    def fork(self) -> LiveDrafter:
+        """See `EngineDrafter.fork`; it follows no target yet."""
+        return LiveDrafter(self.module, self.params)
+
     def follow(self, target: EngineTarget) -> None:
         """Draft for this target, whose prompt is read at every `begin`."""
         self._target = target

@@ -83,7 +83,7 @@ class LivePipeline:
         if compiled:
             check_compiled(live)
         self.live, self.loaded_drafter, self._processor, self._folder = live, drafter, processor, folder
-        self.compiled = compiled
+        self._exact_model, self.compiled = exact, compiled
         read = None if drafter is None else target_layers(drafter.module)
         decoder = LiveDecoder(live, features=read, compiled=compiled, passes=passes, lane=lane)
         self.high = EngineTarget(decoder, live.sampling, LiveEncoder(live))
@@ -91,6 +91,13 @@ class LivePipeline:
             drafter.follow(self.high)
         self._exact = None if exact is None else EngineTarget(LiveDecoder(exact), live.sampling, LiveEncoder(exact))
         self._tables: ModelTables | None = None
+
+    def fork(self) -> LivePipeline:
+        """Another pipeline of the same weights: its sessions need not take turns with this one's."""
+        drafter = None if self.loaded_drafter is None else self.loaded_drafter.fork()
+        forked = LivePipeline(self.live, drafter, self._processor, self._folder, self._exact_model, self.compiled)
+        forked._tables = self.tables
+        return forked
 
     @property
     def verifies_ties(self) -> bool:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from underpaint.algos.protocols import Rule
     from underpaint.algos.spatial.mulo import RepairCycle
     from underpaint.algos.spatial.target import GridTarget
-    from underpaint.algos.spatial.zipar import GridDecoded
+    from underpaint.algos.spatial.zipar import CellStep, GridDecoded
     from underpaint.artifacts.cost_curve import EngineCosts
     from underpaint.runtime.methods.registry import MethodConfig
     from underpaint.runtime.resampling.resampler import Resampler
@@ -187,7 +187,7 @@ class DecodingResult(NamedTuple):
         )
 
     @classmethod
-    def of_steps(cls, steps: Generator[tuple[int, ...], None, GridDecoded]) -> DecodingSteps:
+    def of_steps(cls, steps: Generator[CellStep, None, GridDecoded]) -> DecodingSteps:
         """Yield the steps of an image whose cells are decided in any order, then return what they came to."""
         decoded = yield from steps
         return cls(decoded.tokens, steps=decoded.steps)
@@ -212,12 +212,14 @@ class DecodingSession:
         """
         self.timers = timers
         self._start = start
+        self.cycle: Cycle | RepairCycle | CellStep | None = None
+        """What the last step did; None before the first one, and once the image is finished."""
         self._steps: DecodingSteps | None = None
         self._result: DecodingResult | None = None
 
     def begin(self, chance: Chance) -> None:
         """Start an image; one that is under way is dropped."""
-        self._steps, self._result = self._start(chance), None
+        self._steps, self._result, self.cycle = self._start(chance), None, None
 
     def step(self) -> bool:
         """Make one cycle of the method's loop.
@@ -231,9 +233,9 @@ class DecodingSession:
         if self._steps is None:
             raise RuntimeError("session: no image is under way; call begin() before step()")
         try:
-            next(self._steps)
+            self.cycle = next(self._steps)
         except StopIteration as stop:
-            self._steps, self._result = None, stop.value
+            self._steps, self._result, self.cycle = None, stop.value, None
         return self._steps is not None
 
     def result(self) -> DecodingResult:

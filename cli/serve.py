@@ -1,0 +1,118 @@
+"""`underpaint serve`: pictures over HTTP, for any client of OpenAI's images API."""
+
+import logging
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from underpaint.cli.errors import bad_input, needed
+from underpaint.cli.live import LiveOptions
+from underpaint.cli.options import Backend, Low, Models, Preset, Resolution, check_preset, grouped, read_preset
+
+if TYPE_CHECKING:
+    from underpaint.serve.models import ServedModels
+
+_NO_LIVE = LiveOptions()
+_LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+@grouped
+def serve(
+    models: Models = None,
+    live: LiveOptions = _NO_LIVE,
+    resolution: Resolution = None,
+    low: Low = None,
+    backend: Backend = "cpu",
+    preset: Preset = None,
+    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 lets other machines in.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.", min=0, max=65_535)] = 8000,
+    api_key_file: Annotated[
+        Path | None,
+        typer.Option(help="File of keys, one a line; clients must show one of them. Default: everybody may draw."),
+    ] = None,
+    slots: Annotated[int, typer.Option(help="Pictures that are drawn side by side.", min=1, max=256)] = 4,
+    waiting: Annotated[
+        int, typer.Option(help="Pictures that may wait for a slot; more are refused.", min=1, max=1_000_000)
+    ] = 256,
+    most_images: Annotated[int, typer.Option(help="Pictures that one request may ask for.", min=1, max=1000)] = 10,
+    most_prompt: Annotated[int, typer.Option(help="Characters of a prompt.", min=1, max=100_000)] = 2_000,
+    most_body: Annotated[int, typer.Option(help="Bytes of a request.", min=1_024, max=1 << 30)] = 65_536,
+    deadline: Annotated[float, typer.Option(help="Seconds within which a request must be finished.", min=0.1)] = 600.0,
+    drain: Annotated[
+        float, typer.Option(help="Seconds in which a stopped server finishes what it accepted.", min=0.0, max=86_400.0)
+    ] = 60.0,
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            help="Draw in replicas under Ray Serve: their number, or MIN:MAX for Ray's autoscaling. One a GPU with "
+            "--backend tensorrt; on CPUs they share the cores.",
+            show_default=False,
+        ),
+    ] = None,
+    ray_address: Annotated[
+        str | None, typer.Option(help="With --ray: address of a Ray cluster; default: a local one.", show_default=False)
+    ] = None,
+    log_prompts: Annotated[bool, typer.Option("--log-prompts", help="Write prompts into the log.")] = False,
+) -> None:
+    """Serve pictures over HTTP: OpenAI's images API, by any method, for exported or live models."""
+    with needed("`underpaint serve`", "serve"):
+        from underpaint.serve.app import create_app
+        from underpaint.serve.engine import EngineLoop
+        from underpaint.serve.guard import Keys
+        from underpaint.serve.requests import Limits
+        from underpaint.serve.server import Server, bound_socket
+    if ray is not None:
+        with needed("`underpaint serve --ray`", "serve-ray"):
+            from underpaint.serve.replicas import ReplicaFront, Scale
+    engine: EngineLoop | ReplicaFront
+    with bad_input():
+        if ray is None and ray_address is not None:
+            raise ValueError("--ray-address is of replicas under Ray Serve; pass --ray with it")
+        scale = None if ray is None else Scale.read(ray)
+        limits = Limits(most_body, most_prompt, most_images, deadline, waiting)
+        keys = None if api_key_file is None else Keys.read(api_key_file)
+        live.check(models, resolution, low, backend)
+        bound = bound_socket(host, port)
+        open_models = partial(_open, models, live, resolution, low, backend, preset)
+        if scale is None:
+            engine = EngineLoop(open_models(None), slots, limits)
+        else:
+            engine = ReplicaFront(open_models, scale, slots, limits, int(backend != "cpu"), ray_address)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    if keys is None and host not in _LOOPBACK:
+        typer.echo(
+            f"{host}: whoever reaches this machine can draw; --api-key-file lets in only who has a key", err=True
+        )
+    typer.echo(
+        f"{engine.info.name} on http://{host}:{bound.getsockname()[1]}; Ctrl-C finishes what was accepted and ends"
+    )
+    Server(create_app(engine, limits, keys, log_prompts), engine, drain).run_on(bound)
+
+
+def _open(
+    models: Path | None,
+    live: LiveOptions,
+    resolution: int | None,
+    low: Path | None,
+    backend: str,
+    preset: str | None,
+    threads: int | None,
+) -> "ServedModels":
+    """The models that the options name, on so many threads; None takes all cores."""
+    from underpaint.runtime.engines.context import EngineContext
+    from underpaint.serve.models import AUTO, ServedModels
+    from underpaint.zoo.load import FOLDER
+
+    chosen = None if preset is None else read_preset(preset)
+    if live.live is not None:
+        opened = live.source(threads or 1).open(own_threads=threads is not None)
+        served = ServedModels(live.live.resolve().name, {AUTO: opened}, chosen)
+    else:
+        context = EngineContext(threads, pool="shared")
+        served = ServedModels.open_folder(models or FOLDER, resolution, low, backend, chosen, live.tokenizer, context)
+    if chosen is not None:
+        for pipeline in served.pipelines.values():
+            check_preset(chosen, pipeline)
+    return served

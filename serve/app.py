@@ -1,0 +1,365 @@
+"""The HTTP application: OpenAI's images API over an engine, with health, readiness and metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import secrets
+from base64 import b64encode
+from collections.abc import AsyncIterator
+from dataclasses import asdict
+from time import time
+from typing import Annotated, Any, Final, Literal, Protocol
+
+from fastapi import FastAPI, Request
+from fastapi.concurrency import run_in_threadpool
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, Response
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.exceptions import HTTPException
+
+from underpaint.algos.chance import MOST_SEED
+from underpaint.serve.guard import Guard, Keys, Receive, Send, error_body, error_headers
+from underpaint.serve.metrics import Metrics
+from underpaint.serve.page import add_page
+from underpaint.serve.requests import (
+    CellsEvent,
+    DrawRequest,
+    Event,
+    FinishedImage,
+    Limits,
+    ModelInfo,
+    OutputFormat,
+    PartialImage,
+    RequestError,
+    invalid,
+)
+from underpaint.serve.ticket import Ticket
+
+_GONE: Final = 499
+"""The status in logs and metrics of a request whose client left before the answer."""
+_LOG = logging.getLogger("underpaint.serve")
+
+
+class DrawingEngine(Protocol):
+    """What the application asks of an engine: `EngineLoop`, or what stands for several of them."""
+
+    metrics: Metrics
+
+    @property
+    def info(self) -> ModelInfo:
+        """What it draws with."""
+        ...
+
+    @property
+    def alive(self) -> bool:
+        """Whether it works."""
+        ...
+
+    @property
+    def ready(self) -> bool:
+        """Whether it takes requests."""
+        ...
+
+    def code_colours(self) -> bytes:
+        """See `page.code_colours`; slow at first."""
+        ...
+
+    def submit(self, request: DrawRequest) -> Ticket:
+        """Take a request, in a thread that may wait; raises RequestError where it is refused."""
+        ...
+
+
+class ImageRequest(BaseModel):
+    """The body of `POST /v1/images/generations`: OpenAI's fields, then this server's own."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+    prompt: Annotated[str, Field(min_length=1)]
+    model: str | None = None
+    n: Annotated[int, Field(ge=1)] | None = 1
+    size: str | None = "auto"
+    response_format: Literal["b64_json", "url"] | None = None
+    output_format: OutputFormat | None = "png"
+    stream: bool | None = False
+    partial_images: Annotated[int, Field(ge=0, le=3)] | None = 0
+    user: str | None = None
+    quality: str | None = Field(default=None, description="Ignored, as are style, background and moderation.")
+    style: str | None = None
+    background: str | None = None
+    moderation: str | None = None
+    output_compression: int | None = None
+    seed: Annotated[int, Field(ge=0, le=MOST_SEED)] | None = Field(
+        default=None, description="Picture i of n is drawn with seed + i; the same seed draws the same picture."
+    )
+    method: str | None = Field(default=None, description="See `underpaint methods`.")
+    temperature: Annotated[float, Field(ge=0)] | None = None
+    top_k: Annotated[int, Field(ge=0)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    guidance: float | None = None
+    deadline: Annotated[float, Field(gt=0)] | None = Field(
+        default=None, description="Seconds from arrival within which the last picture is wanted."
+    )
+    events: bool | None = Field(default=False, description="With stream: also an event for every decoding cycle.")
+    picture_every: Annotated[int, Field(ge=0)] | None = Field(
+        default=0, description="With stream: cycles between partial pictures, in place of partial_images."
+    )
+
+
+def create_app(
+    engine: DrawingEngine, limits: Limits | None = None, keys: Keys | None = None, log_prompts: bool = False
+) -> FastAPI:
+    """Make the application.
+
+    Args:
+        engine: What draws.
+        limits: What is refused.
+        keys: Whose requests are taken; None takes everybody's.
+        log_prompts: Whether the log holds prompts.
+
+    Returns:
+        The application, which any ASGI server runs.
+    """
+    limits = limits or Limits()
+    app = FastAPI(title="Underpaint", docs_url=None, redoc_url=None)
+    errors: dict[int | str, dict[str, Any]] = {code: {"description": "OpenAI's error object"} for code in _ERRORS}
+
+    @app.post("/v1/images/generations", responses=errors)
+    async def generate(body: ImageRequest, http: Request) -> Response:
+        request = _draw_request(body, http, engine.info, limits)
+        if log_prompts:
+            _LOG.info("%s prompt %r by %s, seeds %s", request.id, request.prompt, request.method, request.seeds)
+        ticket = await run_in_threadpool(engine.submit, request)
+        if body.stream:
+            return EventStream(ticket, limits.stalled_seconds)
+        return await _whole(ticket, http)
+
+    @app.get("/v1/models")
+    async def models() -> dict[str, Any]:
+        return {"object": "list", "data": [_model(engine.info)]}
+
+    @app.get("/v1/models/{name}", responses=errors)
+    async def model(name: str) -> dict[str, Any]:
+        _check_model(name, engine.info)
+        return _model(engine.info)
+
+    @app.get("/health")
+    async def health() -> Response:
+        return JSONResponse({"status": "ok" if engine.alive else "failed"}, 200 if engine.alive else 503)
+
+    @app.get("/ready")
+    async def ready() -> Response:
+        return JSONResponse({"ready": engine.ready}, 200 if engine.ready else 503)
+
+    @app.get("/metrics")
+    async def metrics() -> Response:
+        return Response(engine.metrics.text(), media_type="text/plain; version=0.0.4")
+
+    @app.exception_handler(RequestError)
+    async def refused(http: Request, error: RequestError) -> Response:
+        return JSONResponse(error_body(error), error.status, error_headers(error))
+
+    @app.exception_handler(RequestValidationError)
+    async def malformed(http: Request, error: RequestValidationError) -> Response:
+        first = error.errors()[0]
+        path = [str(part) for part in first["loc"] if part != "body"]
+        field = path[0] if path and first["type"] != "json_invalid" else None
+        return await refused(http, invalid(f"{field or 'body'}: {first['msg']}"[:500], field))
+
+    @app.exception_handler(HTTPException)
+    async def other(http: Request, error: HTTPException) -> Response:
+        said = {404: "there is nothing at this path", 405: "this path takes another method"}
+        message = said.get(error.status_code, str(error.detail))
+        response = await refused(http, RequestError(error.status_code, message, "bad_request"))
+        response.headers.update(error.headers or {})
+        return response
+
+    @app.exception_handler(Exception)
+    async def failed(http: Request, error: Exception) -> Response:
+        return await refused(http, RequestError(500, "the server failed; its log says why", "internal_error"))
+
+    add_page(app, engine)
+    app.add_middleware(
+        Guard, limits=limits, keys=keys, count=lambda status: engine.metrics.requests.labels(status).inc()
+    )
+    return app
+
+
+_ERRORS: Final = (400, 401, 404, 408, 413, 429, 503, 504)
+
+
+def _draw_request(body: ImageRequest, http: Request, info: ModelInfo, limits: Limits) -> DrawRequest:
+    """The request that the engine takes; RequestError where a field is beyond the limits."""
+    count = body.n or 1
+    if body.model is not None:
+        _check_model(body.model, info)
+    if body.response_format == "url":
+        raise invalid("response_format: expected b64_json, got url; this server keeps no pictures", "response_format")
+    if count > limits.images:
+        raise invalid(f"n: expected 1 to {limits.images}, got {count}; send several requests", "n")
+    if len(body.prompt) > limits.prompt_characters:
+        most = limits.prompt_characters
+        raise invalid(f"prompt: expected at most {most} characters, got {len(body.prompt)}; shorten it", "prompt")
+    try:
+        body.prompt.encode()
+    except UnicodeEncodeError as error:
+        raise invalid("prompt: expected text, got half of a surrogate pair", "prompt") from error
+    if (body.events or body.picture_every or body.partial_images) and not body.stream:
+        raise invalid("events, picture_every, partial_images: expected stream too; set stream to true", "stream")
+    first = secrets.randbelow(2**31) if body.seed is None else body.seed
+    if first + count - 1 > MOST_SEED:
+        raise invalid(f"seed: expected at most {MOST_SEED - count + 1} for {count} pictures, got {first}", "seed")
+    return DrawRequest(
+        id=http.state.id,
+        prompt=body.prompt,
+        seeds=tuple(range(first, first + count)),
+        method=body.method or info.default_method,
+        size=body.size or "auto",
+        temperature=body.temperature,
+        top_k=body.top_k,
+        top_p=body.top_p,
+        guidance=body.guidance,
+        client=http.state.client,
+        seconds=body.deadline,
+        partial_images=body.partial_images or 0,
+        picture_every=body.picture_every or 0,
+        events=bool(body.events),
+        output_format=body.output_format or "png",
+    )
+
+
+def _check_model(name: str, info: ModelInfo) -> None:
+    if name != info.name:
+        raise RequestError(404, f"model: expected {info.name}, got {name[:80]!r}", "model_not_found", "model")
+
+
+def _model(info: ModelInfo) -> dict[str, Any]:
+    own = {name: value for name, value in info._asdict().items() if name != "name"}
+    return {"id": info.name, "object": "model", "created": 0, "owned_by": "underpaint", "underpaint": own}
+
+
+async def _whole(ticket: Ticket, http: Request) -> Response:
+    """All pictures in one answer."""
+    images: list[FinishedImage] = []
+
+    async def collect() -> None:
+        async for event in ticket.events():
+            if isinstance(event, RequestError):
+                raise event
+            if isinstance(event, FinishedImage):
+                images.append(event)
+
+    if not await _unless_gone(collect(), http.receive, ticket):
+        return Response(status_code=_GONE)
+    images.sort(key=lambda one: one.image)
+    tokens = sum(one.tokens for one in images)
+    return JSONResponse(
+        {
+            "created": int(time()),
+            "data": [{"b64_json": b64encode(one.content).decode(), "underpaint": _cost(one)} for one in images],
+            "output_format": ticket.request.output_format,
+            "size": images[0].size,
+            "usage": _usage(tokens),
+        }
+    )
+
+
+async def _unless_gone(work: Any, receive: Receive, ticket: Ticket) -> bool:
+    """Do `work` while the client is there; whether it was. The ticket of a client that left is cancelled."""
+
+    async def left() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    working, leaving = asyncio.ensure_future(work), asyncio.ensure_future(left())
+    try:
+        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            await working
+            return True
+        return False
+    finally:
+        for task in (working, leaving):
+            task.cancel()
+        if not ticket.closed:
+            ticket.cancel()
+
+
+class EventStream(Response):
+    """The events of a ticket as server-sent events; a client that leaves, or reads nothing for long, cancels it."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, ticket: Ticket, stalled_seconds: float) -> None:
+        super().__init__(headers={"cache-control": "no-store", "x-accel-buffering": "no"})
+        del self.headers["content-length"]
+        self._ticket, self._stalled = ticket, stalled_seconds
+
+    async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
+        """See ASGI."""
+
+        async def write() -> None:
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            async for chunk in server_sent_events(self._ticket):
+                async with asyncio.timeout(self._stalled):
+                    await send({"type": "http.response.body", "body": chunk, "more_body": True})
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+        try:
+            await _unless_gone(write(), receive, self._ticket)
+        except TimeoutError:
+            _LOG.info("%s: its client read nothing for %.0f seconds", self._ticket.request.id, self._stalled)
+
+
+async def server_sent_events(ticket: Ticket) -> AsyncIterator[bytes]:
+    """The events of a ticket as they go over the wire."""
+    async for event in ticket.events():
+        name, data = _shown(event, ticket.request)
+        yield f"event: {name}\ndata: {json.dumps(data, separators=(',', ':'))}\n\n".encode()
+
+
+def _shown(event: Event, request: DrawRequest) -> tuple[str, dict[str, Any]]:
+    """The name and the data of an event."""
+    if isinstance(event, RequestError):
+        return "error", {"type": "error", **error_body(event)}
+    if isinstance(event, CellsEvent):
+        data = asdict(event)
+        number = data.pop("number")
+        name = "underpaint.cells"
+        return name, {"type": name, "request": request.id, "image": data.pop("image"), "pass": number, **data}
+    common = {
+        "b64_json": b64encode(event.content).decode(),
+        "created_at": int(time()),
+        "background": "opaque",
+        "output_format": request.output_format,
+        "quality": "auto",
+        "request": request.id,
+        "image": event.image,
+    }
+    if isinstance(event, PartialImage):
+        name = "image_generation.partial_image"
+        own: dict[str, Any] = {"size": request.size, "partial_image_index": event.number, "decided": event.decided}
+    else:
+        name = "image_generation.completed"
+        own = {"size": event.size, "usage": _usage(event.tokens), "underpaint": _cost(event)}
+    return name, {"type": name, **common, **own}
+
+
+def _usage(tokens: int) -> dict[str, Any]:
+    details = {"image_tokens": 0, "text_tokens": 0}
+    return {"input_tokens": 0, "input_tokens_details": details, "output_tokens": tokens, "total_tokens": tokens}
+
+
+def _cost(image: FinishedImage) -> dict[str, Any]:
+    """What a picture cost, for clients that ask how it was drawn."""
+    return {
+        "seed": image.seed,
+        "method": image.method,
+        "tokens": image.tokens,
+        "target_passes": image.target_passes,
+        "drafter_passes": image.drafter_passes,
+        "tokens_per_pass": round(image.tokens / max(1, image.target_passes), 3),
+        "queue_seconds": round(image.queue_seconds, 4),
+        "draw_seconds": round(image.draw_seconds, 4),
+    }

@@ -1,0 +1,231 @@
+"""The models that a server draws with: what they take, and slots that draw side by side on the same weights."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
+
+import numpy as np
+from PIL import Image
+
+from underpaint.algos.arrays import IntArray
+from underpaint.algos.rows import SamplingParams
+from underpaint.algos.tree import NO_TOKEN
+from underpaint.artifacts.cost_curve import engine_costs
+from underpaint.artifacts.model_index import read_index
+from underpaint.runtime.conditions import Condition
+from underpaint.runtime.costs.machine_curve import kept_curve
+from underpaint.runtime.drawing import noise_of
+from underpaint.runtime.engines.context import EngineContext
+from underpaint.runtime.engines.images import Picture
+from underpaint.runtime.methods import DEFAULT_METHOD
+from underpaint.runtime.methods.method import DecodingMethod, DecodingSession
+from underpaint.runtime.methods.registry import METHODS, MethodConfig, build_method, resolve
+from underpaint.runtime.models import OpenModels, usual_preset
+from underpaint.runtime.pipeline import Pipeline
+from underpaint.serve.page import code_colours
+from underpaint.serve.requests import DrawRequest, ModelInfo, OutputFormat, RequestError, invalid
+
+if TYPE_CHECKING:
+    from underpaint.runtime.methods.preset_file import PresetFile
+
+AUTO: Final = "auto"
+"""The size that a model draws where a request names none: its largest."""
+_SAMPLING: Final = ("temperature", "top_k", "top_p", "guidance")
+_UNDECIDED: Final = 128
+"""The grey of cells without a token, in pictures on the way."""
+
+
+class PreparedRequest(NamedTuple):
+    """A request as the models take it. size: a key of `ServedModels.pipelines`."""
+
+    request: DrawRequest
+    size: str
+    condition: Condition
+    sampling: SamplingParams
+    config: MethodConfig
+
+
+class ServedModels:
+    """A folder's models at each of its resolutions, or a live model, under the name that requests call it by."""
+
+    def __init__(self, name: str, pipelines: Mapping[str, OpenModels], preset: str | PresetFile | None = None) -> None:
+        """Take open models.
+
+        Args:
+            name: What `GET /v1/models` calls them.
+            pipelines: By size, "WIDTHxHEIGHT" or `AUTO`; the last one draws where a request names no size.
+            preset: The settings that methods start from; None takes the usual ones of these models.
+
+        Raises:
+            ValueError: They draw no pictures.
+        """
+        self.name, self.pipelines = name, dict(pipelines)
+        self.default_size = list(self.pipelines)[-1]
+        first = self.pipelines[self.default_size]
+        if first.decoder is None:
+            raise ValueError(f"{first.folder} holds no picture decoder; export its tokenizer into it, or serve another")
+        self._preset = usual_preset(first) if preset is None else preset
+        self._lock = Lock()
+        self._opened: set[tuple[str, str, bool, bool]] = set()
+
+    @classmethod
+    def open_folder(
+        cls,
+        folder: Path,
+        resolution: int | None = None,
+        low: Path | None = None,
+        backend: str = "cpu",
+        preset: str | PresetFile | None = None,
+        tokenizer: Path | None = None,
+        context: EngineContext | None = None,
+    ) -> Self:
+        """Load the models of a folder: of one resolution, or of all that it has; `context` as in `Pipeline.open`.
+
+        Raises:
+            ValueError, OSError: See `Pipeline.open` and `Pipeline.read_words_by`.
+        """
+        sides = sorted({one.side for one in read_index(folder).resolutions if one.side is not None})
+        chosen: list[int | None] = [resolution] if resolution is not None or not sides else [*sides]
+        pipelines: dict[str, OpenModels] = {}
+        for side in chosen:
+            pipeline = Pipeline.open(folder, resolution=side, low=low, backend=backend, context=context)
+            if tokenizer is not None:
+                pipeline.read_words_by(tokenizer)
+            pipelines[pixel_size(pipeline)] = pipeline
+        family = next(iter(pipelines.values())).folder_models()
+        return cls((family and family.index.family) or folder.resolve().name, pipelines, preset)
+
+    @cached_property
+    def code_colours(self) -> bytes:
+        """See `page.code_colours`."""
+        return code_colours(self.pipelines[self.default_size])
+
+    def info(self) -> ModelInfo:
+        """What clients are told; the models may lack what some of the methods need."""
+        own = self.pipelines[self.default_size].sampling
+        return ModelInfo(
+            self.name,
+            tuple(self.pipelines),
+            self.default_size,
+            tuple(spec.name for spec in METHODS),
+            DEFAULT_METHOD,
+            {name: getattr(own, name) for name in _SAMPLING},
+        )
+
+    def prepare(self, request: DrawRequest) -> PreparedRequest:
+        """Check a request and read its prompt; slow for models whose prompts go through a text encoder.
+
+        Raises:
+            RequestError: The models do not draw this; the message says what they expect.
+        """
+        size = self.default_size if request.size == AUTO else request.size
+        if size not in self.pipelines:
+            raise invalid(f"size: expected one of {', '.join((*self.pipelines, AUTO))}, got {size[:40]!r}", "size")
+        if request.prompt.rstrip().endswith(".npy"):
+            raise invalid("prompt: expected words or ids, got the name of a file; a server reads no files", "prompt")
+        models = self.pipelines[size]
+        parameter: str | None = None
+        try:
+            sampling = _sampling(request, models)
+            parameter = "prompt"
+            with self._lock:
+                condition = models.condition(request.prompt)
+                noise_of(condition, request.seeds[0])
+                parameter = "method"
+                config = resolve(request.method, sampling.temperature, preset=self._preset)
+                prepared = PreparedRequest(request, size, condition, sampling, config)
+                # Opened on models that draw nothing, so that what they refuse is refused before the request waits.
+                models.target(condition, config.target_sampling(sampling))
+                key = (request.method, size, sampling.temperature == 0, sampling.guidance == 1.0)
+                if key not in self._opened:
+                    build(prepared, models).open(models, condition, sampling)
+                    self._opened.add(key)
+        except (ValueError, OSError) as error:
+            said = str(error).replace(str(models.folder), "this model")
+            raise invalid(said, parameter) from error
+        return prepared
+
+    def encoded(self, size: str, tokens: IntArray, form: OutputFormat) -> tuple[bytes, str]:
+        """The file of a picture [cells], and its size in pixels; cells of `NO_TOKEN` are grey."""
+        models, stream = self.pipelines[size], io.BytesIO()
+        decided = tokens != NO_TOKEN
+        places = np.maximum.accumulate(np.where(decided, np.arange(tokens.size), 0))
+        picture = models.picture(np.maximum(tokens[places], 0))
+        if not decided.all():
+            picture = _greyed(picture, decided.reshape(models.grid))
+        # Each format reads its own options: PNG is fast, WebP keeps every pixel.
+        Image.fromarray(picture).save(stream, form.upper(), compress_level=1, lossless=True, quality=95)
+        return stream.getvalue(), f"{picture.shape[1]}x{picture.shape[0]}"
+
+
+class Slot:
+    """Draws one picture at a time, on caches of its own."""
+
+    def __init__(self, served: ServedModels) -> None:
+        self._served = served
+        self._forks: dict[str, OpenModels] = {}
+        self._methods: dict[tuple[str, str, bool], DecodingMethod] = {}
+
+    def open(self, prepared: PreparedRequest) -> DecodingSession:
+        """Open a method on a condition; what was open before is forgotten. ValueError as the models raise it."""
+        if prepared.size not in self._forks:
+            self._forks[prepared.size] = self._served.pipelines[prepared.size].fork()
+        models = self._forks[prepared.size]
+        key = (prepared.request.method, prepared.size, prepared.sampling.temperature == 0)
+        if key not in self._methods:
+            self._methods[key] = build(prepared, models)
+        return self._methods[key].open(models, prepared.condition, prepared.sampling)
+
+
+def build(prepared: PreparedRequest, models: OpenModels) -> DecodingMethod:
+    """The method of a request.
+
+    Raises:
+        ValueError: A setting does not fit the models, or nothing says what their passes cost.
+    """
+    tables = models.tables
+    if prepared.config.needs_costs:
+        curve = kept_curve(models, prepared.sampling)
+        if curve is None:
+            raise ValueError(
+                f"method '{prepared.request.method}' chooses by what passes cost, which was not measured here; run "
+                "`underpaint costs` on the server's machine, or use another method"
+            )
+        tables = replace(tables, costs=engine_costs(curve))
+    return build_method(prepared.request.method, prepared.config, tables)
+
+
+def pixel_size(models: OpenModels) -> str:
+    """ "WIDTHxHEIGHT" of the pictures; `AUTO` where nothing tells."""
+    if models.resolution is None:
+        return AUTO
+    return f"{models.resolution // models.grid.height * models.grid.width}x{models.resolution}"
+
+
+def _sampling(request: DrawRequest, models: OpenModels) -> SamplingParams:
+    own, codes = models.sampling, models.tables.vocab_size
+    if request.top_k is not None and request.top_k > codes:
+        raise RequestError(
+            400,
+            f"top_k: expected at most the {codes} codes of this model, got {request.top_k}",
+            "invalid_value",
+            "top_k",
+        )
+    asked = {name: getattr(request, name) for name in _SAMPLING}
+    return replace(own, **{name: value for name, value in asked.items() if value is not None})
+
+
+def _greyed(picture: Picture, decided: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]) -> Picture:
+    """The picture [H, W, 3] with grey in the place of cells [h, w] that are not decided, where cells are squares."""
+    (height, width), (rows, columns) = picture.shape[:2], decided.shape
+    side = height // rows
+    if (rows * side, columns * side) != (height, width):
+        return picture
+    shown = np.kron(decided, np.ones((side, side), dtype=np.bool_))
+    return np.where(shown[..., None], picture, np.uint8(_UNDECIDED))

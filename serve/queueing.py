@@ -1,0 +1,61 @@
+"""Who draws next: first come, first served, with a fair share for each client."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from typing import Generic, NamedTuple, TypeVar
+
+Item = TypeVar("Item")
+
+
+class _Waiting(NamedTuple, Generic[Item]):
+    """An item in its place. start: its time by `FairQueue`'s clock. number: of its arrival."""
+
+    start: float
+    number: int
+    client: str
+    cost: float
+    item: Item
+
+
+class FairQueue(Generic[Item]):
+    """Start-time fair queueing (Goyal, Vin and Cheng, SIGCOMM 1996): the earliest start time goes first.
+
+    An item starts where its client's item before it ends, or now, whichever is later. So clients that ask for little
+    are served in the order they come, and one that asks for much waits behind itself alone. Not thread-safe.
+    """
+
+    def __init__(self) -> None:
+        self._heap: list[_Waiting[Item]] = []
+        self._ends: dict[str, float] = {}
+        self._now = 0.0
+        self._arrivals = 0
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def push(self, client: str, item: Item, cost: float = 1.0) -> None:
+        """Let an item wait. cost: its share of a slot's time, in any unit."""
+        start = max(self._now, self._ends.get(client, 0.0))
+        self._ends[client] = start + cost
+        self._arrivals += 1
+        heapq.heappush(self._heap, _Waiting(start, self._arrivals, client, cost, item))
+
+    def pop(self) -> Item:
+        """Take the next item; IndexError where none waits."""
+        first = heapq.heappop(self._heap)
+        self._now = first.start
+        if len(self._ends) > 2 * len(self._heap):  # of most of these clients nothing waits
+            self._ends = {client: end for client, end in self._ends.items() if end > self._now}
+        return first.item
+
+    def remove(self, leaves: Callable[[Item], bool]) -> list[Item]:
+        """Take out the items that `leaves` names; they cost their clients nothing."""
+        gone = [one for one in self._heap if leaves(one.item)]
+        if gone:
+            self._heap = [one for one in self._heap if not leaves(one.item)]
+            heapq.heapify(self._heap)
+            for one in gone:
+                self._ends[one.client] -= one.cost
+        return [one.item for one in gone]

@@ -1,0 +1,90 @@
+"""Runs the application: a socket that is bound before models load, and a shutdown that finishes what was accepted."""
+
+from __future__ import annotations
+
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Final, Protocol
+
+import uvicorn
+from fastapi import FastAPI
+
+_SPARE: Final = 5
+"""Seconds behind the drained engine in which the last answers reach their clients."""
+_CONNECTIONS: Final = 1024
+
+
+class Drains(Protocol):
+    """What a shutdown asks of an engine."""
+
+    def drain(self, seconds: float) -> None:
+        """Take no more requests, and refuse what is not finished after `seconds`; returns at once."""
+        ...
+
+    def close(self) -> None:
+        """End it."""
+        ...
+
+
+def bound_socket(host: str, port: int) -> socket.socket:
+    """A socket that listens nowhere yet; port 0 takes a free one.
+
+    Raises:
+        ValueError: The address is none of this machine, or something listens there.
+    """
+    try:
+        family, kind, number, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        bound = socket.socket(family, kind, number)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
+    except (OSError, UnicodeError) as error:
+        said = getattr(error, "strerror", None) or error
+        raise ValueError(
+            f"--host {host} --port {port}: expected an address of this machine where nothing listens, got: {said}; "
+            "choose another port, or stop what listens there"
+        ) from error
+    return bound
+
+
+class Server(uvicorn.Server):
+    """A uvicorn server. The first SIGTERM or Ctrl-C drains the engine; a second Ctrl-C ends at once."""
+
+    def __init__(self, app: FastAPI, engine: Drains, drain_seconds: float) -> None:
+        self._engine, self._drain_seconds = engine, drain_seconds
+        self.handled_signals: tuple[signal.Signals, ...] = (signal.SIGINT, signal.SIGTERM)
+        super().__init__(
+            uvicorn.Config(
+                app,
+                log_level="warning",
+                access_log=False,
+                server_header=False,
+                limit_concurrency=_CONNECTIONS,
+                timeout_graceful_shutdown=int(drain_seconds) + _SPARE,
+            )
+        )
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """See `uvicorn.Server`."""
+        if not self.should_exit:
+            self._engine.drain(self._drain_seconds)
+        super().handle_exit(sig, frame)
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Handle signals while it serves; a drained server ends with exit code 0, not by the signal."""
+        before = {number: signal.signal(number, self.handle_exit) for number in self.handled_signals}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def run_on(self, bound: socket.socket) -> None:
+        """Serve until a signal comes, then close the engine."""
+        try:
+            self.run(sockets=[bound])
+        finally:
+            self._engine.close()
