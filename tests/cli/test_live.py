@@ -65,6 +65,23 @@ def test_generate_and_evaluate_draw_batches(emu3, tmp_path, monkeypatch):
     assert "--batch: expected --live, and no workers" in " ".join(done.err.split())
 
 
+def test_certify_judges_methods_on_a_live_model(emu3, tmp_path, monkeypatch):
+    common = f"certify --live {emu3} --grid 2 --top-k 2 --methods speculative,eagle2 --json out.json"
+    done = run_program(common, tmp_path, monkeypatch)
+    assert (done.code, done.crash) == (0, ""), done
+    told = json.loads((tmp_path / "out.json").read_text())
+    assert [(row["method"], row["verdict"], row["pictures"]) for row in told["rows"]] == [
+        ("speculative", "lossless", 16),
+        ("eagle2", "lossless", 16),
+    ]
+    assert told["random_drafter"]
+    done = run_program(f"certify --live {emu3} --grid 8 --top-k 2", tmp_path, monkeypatch)
+    assert done.code == 2
+    assert "got 2^64 = 18,446,744,073,709,551,616" in " ".join(done.err.split())
+    done = run_program("certify rule:point --top-k 2", tmp_path, monkeypatch)
+    assert done.code == 2
+
+
 def test_compare_holds_lossless_methods_to_plain_decoding(emu3, tmp_path, monkeypatch):
     command = (
         f"compare {PROMPT} --live {emu3} --grid {SIDE}x{SIDE} --temperature 0 --methods sjd,jacobi-lookup --out out"

@@ -31,8 +31,10 @@ def shown(image):
     return made.tokens, made.target_nfe, made.drafter_nfe
 
 
-@pytest.mark.parametrize("family", sorted(MODELS))
-@pytest.mark.parametrize("method", ["jacobi-lookup", "eagle2"])
+@pytest.mark.parametrize(
+    ("family", "method"),
+    [*((family, "jacobi-lookup") for family in sorted(MODELS)), ("emu3", "eagle2"), ("janus", "eagle2")],
+)
 def test_a_batch_draws_what_single_drawings_draw(family, method):
     fast, prompts = opened(family, method)
     alone = [shown(fast.generate(prompt, temperature=0)) for prompt in prompts]

@@ -38,8 +38,9 @@ def test_compiled_passes_draw_the_same_tokens():
     assert compiled.pipeline.fingerprint()["compiled"]
 
 
-@pytest.mark.parametrize("family", sorted(MODELS))
-@pytest.mark.parametrize("method", ["sjd", "eagle1"])
+@pytest.mark.parametrize(
+    ("family", "method"), [*((family, "sjd") for family in sorted(MODELS)), ("emu3", "eagle1"), ("janus", "eagle1")]
+)
 def test_padded_passes_draw_the_same_tokens_in_every_family(family, method, monkeypatch, tmp_path):
     from underpaint.algos.rows import SamplingParams
     from underpaint.runtime.live.drafter import LiveDrafter, new_drafter
