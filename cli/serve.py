@@ -1,6 +1,7 @@
 """`underpaint serve`: pictures over HTTP, for any client of OpenAI's images API."""
 
 import logging
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -55,8 +56,10 @@ def serve(
         limits = Limits(most_body, most_prompt, most_images, deadline, waiting)
         keys = None if api_key_file is None else Keys.read(api_key_file)
         live.check(models, resolution, low, backend)
-        bound = bound_socket(host, port)
-        served = _open(models, live, resolution, low, backend, preset)
+        with ExitStack() as stack:
+            bound = stack.enter_context(bound_socket(host, port))  # closed again where the models cannot be opened
+            served = _open(models, live, resolution, low, backend, preset)
+            stack.pop_all()
         engine = EngineLoop(served, slots, limits)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     if keys is None and host not in _LOOPBACK:

@@ -35,12 +35,15 @@ def bound_socket(host: str, port: int) -> socket.socket:
     Raises:
         ValueError: The address is none of this machine, or something listens there.
     """
+    bound: socket.socket | None = None
     try:
         family, kind, number, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         bound = socket.socket(family, kind, number)
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind(address)
     except (OSError, UnicodeError) as error:
+        if bound is not None:
+            bound.close()
         said = getattr(error, "strerror", None) or error
         raise ValueError(
             f"--host {host} --port {port}: expected an address of this machine where nothing listens, got: {said}; "
