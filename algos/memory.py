@@ -29,16 +29,16 @@ def free_bytes() -> int:
         return told
 
 
-def check_memory(what: str, setting: str, asked: int, bytes_each: int) -> None:
+def check_memory(what: str, setting: str, asked: int, bytes_each: int, remedy: str = "") -> None:
     """ValueError, with the largest that would do, where `asked` things of `bytes_each` bytes take more than is free.
 
-    what: is being made; setting: by which so many are asked for.
+    what: is being made; setting: by which so many are asked for; remedy: what else to do, "; ..." or nothing.
     """
     free = free_bytes()
     if asked * bytes_each > free:
         raise ValueError(
             f"{setting}: {what} would take {asked * bytes_each / _GIB:,.1f} GiB at {asked:,}, this machine has "
-            f"{free / _GIB:,.1f} GiB free; expected at most {free // max(bytes_each, 1):,}"
+            f"{free / _GIB:,.1f} GiB free; expected at most {free // max(bytes_each, 1):,}{remedy}"
         )
 
 

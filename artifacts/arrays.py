@@ -93,7 +93,9 @@ class ArrayFile:
             held = [member.filename for member in members]
             if len(set(held)) < len(held):
                 raise ArrayError("an array stands twice in it")
-            if sum(member.file_size for member in members) > MOST_BYTES:
+            self.nbytes = sum(member.file_size for member in members)
+            """Bytes of all arrays, unpacked."""
+            if self.nbytes > MOST_BYTES:
                 raise ArrayError(f"its arrays take more than {MOST_BYTES >> 30} GiB")
             self._arrays = np.load(path, allow_pickle=False)
             if not isinstance(self._arrays, np.lib.npyio.NpzFile):

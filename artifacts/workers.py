@@ -13,7 +13,7 @@ import signal
 import threading
 import traceback
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing import connection
 from multiprocessing.process import BaseProcess
@@ -42,11 +42,23 @@ Taken = TypeVar("Taken", contravariant=True)
 Given = TypeVar("Given", covariant=True)
 
 
+def _no_more(result: Any) -> Iterable[Any]:
+    return ()
+
+
 class Workers(Protocol[Taken, Given]):
     """Does jobs by one function, which each worker has a copy of."""
 
-    def run(self, jobs: Sequence[Taken]) -> Iterator[Given]:
-        """The results as they are finished, in any order. Raises WorkerError, naming the job."""
+    def run(self, jobs: Sequence[Taken], more: Callable[[Given], Iterable[Taken]] = _no_more) -> Iterator[Given]:
+        """Yield the results as they are finished, in any order.
+
+        Args:
+            jobs: What is to be done.
+            more: Called with each result; the jobs that it returns are done next, before those that wait.
+
+        Raises:
+            WorkerError: A job fails, or kills whoever does it; the message names the job.
+        """
         ...
 
 
@@ -56,8 +68,12 @@ class ThisProcess(Generic[Job, Result]):
 
     work: Callable[[Job], Result]
 
-    def run(self, jobs: Sequence[Job]) -> Iterator[Result]:
-        yield from map(self.work, jobs)
+    def run(self, jobs: Sequence[Job], more: Callable[[Result], Iterable[Job]] = _no_more) -> Iterator[Result]:
+        waiting = _Waiting(deque(jobs))
+        while waiting.jobs:
+            result = self.work(waiting.jobs.popleft())
+            waiting.next(more(result))
+            yield result
 
 
 @dataclass(slots=True)
@@ -75,6 +91,10 @@ class _Waiting(Generic[Job]):
                 f"{MOST_LOSSES} workers died at {job}; look for a lack of memory, or do this part alone in one process"
             )
         self.jobs.appendleft(job)
+
+    def next(self, jobs: Iterable[Job]) -> None:
+        """Put `jobs` before all others."""
+        self.jobs.extendleft(reversed(list(jobs)))
 
 
 class _Process:
@@ -122,27 +142,32 @@ class Processes(Generic[Job, Result]):
     known: tuple[type[Exception], ...] = ()
     _running: list[_Process] = field(default_factory=list)
 
-    def run(self, jobs: Sequence[Job]) -> Iterator[Result]:
+    def run(self, jobs: Sequence[Job], more: Callable[[Result], Iterable[Job]] = _no_more) -> Iterator[Result]:
         waiting = _Waiting(deque(jobs))
         try:
-            for _ in range(min(self.count, len(jobs))):
-                self._start(waiting)
+            self._hand_out(waiting)
             while busy := [worker for worker in self._running if worker.job is not None]:
                 ready = connection.wait([worker.pipe for worker in busy])
                 for worker in [one for one in busy if one.pipe in ready]:
-                    yield from self._finished(worker, waiting)
+                    yield from self._finished(worker, waiting, more)
         finally:
             for worker in self._running:
                 worker.end()
             self._running.clear()
 
-    def _start(self, waiting: _Waiting[Job]) -> None:
-        worker = _Process(pickle.dumps(self.work), self.environment, self.known)
-        self._running.append(worker)
-        worker.take(waiting)
+    def _hand_out(self, waiting: _Waiting[Job]) -> None:
+        """Give each free worker a job, and start workers for the jobs that are left."""
+        for worker in self._running:
+            if worker.job is None:
+                worker.take(waiting)
+        for _ in range(min(self.count - len(self._running), len(waiting.jobs))):
+            self._running.append(_Process(pickle.dumps(self.work), self.environment, self.known))
+            self._running[-1].take(waiting)
 
-    def _finished(self, worker: _Process, waiting: _Waiting[Job]) -> Iterator[Result]:
-        """What a worker did, with its next job handed out; nothing where it died, and another is there instead."""
+    def _finished(
+        self, worker: _Process, waiting: _Waiting[Job], more: Callable[[Result], Iterable[Job]]
+    ) -> Iterator[Result]:
+        """What a worker did, with the next jobs handed out; nothing where it died, and another is there instead."""
         job, worker.job = worker.job, None
         try:
             done, answer = worker.pipe.recv()
@@ -150,13 +175,14 @@ class Processes(Generic[Job, Result]):
             worker.end()
             self._running.remove(worker)
             waiting.again(job)
-            self._start(waiting)
+            self._hand_out(waiting)
             return
         if isinstance(answer, Exception) and not done:
             raise answer
         if not done:
             raise WorkerError(f"{job} failed:\n{answer}")
-        worker.take(waiting)
+        waiting.next(more(answer))
+        self._hand_out(waiting)
         yield answer
 
 
@@ -236,7 +262,7 @@ class RayWorkers(Generic[Job, Result]):
     gpus: int = 0
     known: tuple[type[Exception], ...] = ()
 
-    def run(self, jobs: Sequence[Job]) -> Iterator[Result]:
+    def run(self, jobs: Sequence[Job], more: Callable[[Result], Iterable[Job]] = _no_more) -> Iterator[Result]:
         ray = load_ray()
         own = not ray.is_initialized()
         if own:
@@ -245,22 +271,29 @@ class RayWorkers(Generic[Job, Result]):
             ray.init(log_to_driver=False, configure_logging=False, **here)
         make = ray.remote(num_cpus=self.threads, num_gpus=self.gpus, max_restarts=0)(_Actor)
         try:
-            yield from self._done(ray, make, _Waiting(deque(jobs)), len(jobs))
+            yield from self._done(ray, make, _Waiting(deque(jobs)), more)
         finally:
             if own:
                 ray.shutdown()
 
-    def _done(self, ray: Any, make: Any, waiting: _Waiting[Job], left: int) -> Iterator[Result]:
+    def _done(
+        self, ray: Any, make: Any, waiting: _Waiting[Job], more: Callable[[Result], Iterable[Job]]
+    ) -> Iterator[Result]:
         pending: dict[Any, tuple[Any, Job | None]] = {}
+        free: list[Any] = []
 
-        def start() -> None:
-            actor = make.remote(self.work)
-            pending[actor.ready.remote()] = actor, None
+        def hand_out() -> None:
+            while waiting.jobs and free:
+                actor, job = free.pop(), waiting.jobs.popleft()
+                pending[actor.do.remote(job)] = actor, job
+            starting = sum(job is None for _, job in pending.values())
+            for _ in range(min(self.count - len(pending) - len(free), len(waiting.jobs) - starting)):
+                actor = make.remote(self.work)
+                pending[actor.ready.remote()] = actor, None
 
-        for _ in range(min(self.count, left)):
-            start()
+        hand_out()
         failed = 0
-        while left:
+        while pending:
             (done,), _ = ray.wait(list(pending), num_returns=1)
             actor, job = pending.pop(done)
             try:
@@ -272,18 +305,18 @@ class RayWorkers(Generic[Job, Result]):
                     raise WorkerError(f"{failed} workers in a row could not start: {error}") from error
                 if job is not None:
                     waiting.again(job)
-                start()
+                hand_out()
                 continue
             except ray.exceptions.RayTaskError as error:
                 if isinstance(error.cause, self.known):
                     raise error.cause from error
                 raise WorkerError(f"{job} failed:\n{error}" if job else str(error)) from error
+            free.append(actor)
             if job is not None:
-                left -= 1
+                waiting.next(more(answer))
+            hand_out()
+            if job is not None:
                 yield answer
-            if waiting.jobs:
-                job = waiting.jobs.popleft()
-                pending[actor.do.remote(job)] = actor, job
 
 
 def check_workers(on: str, address: str | None) -> None:

@@ -1,21 +1,22 @@
-"""What a cycle on the device is made of, and the least time that it implies: a prediction, made without a GPU.
+"""What a cycle on the device is made of, and the time that it implies: a prediction, made without a GPU.
 
 Run: python -m benchmarks.device_program [--curves FOLDER] [--machines NAME,...] [--methods NAME,...]
 
 Every method's cycle at LlamaGen-XL's and a 7B model's sizes is run on tensors without numbers. Each node of its graph
-is charged the largest of three times: 2 microseconds, its bytes at the machine's nominal bandwidth, and the
-instructions that its machine code issues (see `tools.sass`; for PyTorch's products the first two alone). Weights are
-bfloat16, guidance a pair of rows, half of the picture cached. Waiting for memory and at barriers is left out, so a GPU
-is slower. Where a kernel's loops depend on data, the trips that its source states are counted: 18 for top-k's
-threshold, two tried children at every node of an accepted path. A program that waits for the device cannot be counted,
-so `waits` is 0; what `roofline` may choose is a program each, and the host waits for it once, behind it. MuLo-SD is
-three programs: draft and repair run many times a picture. `--curves` writes a cost curve for each machine and model,
-which `underpaint simulate run --machines FILE` reads. The last line is JSON.
+takes what the simulator's latency model says (`sim.latency.machines`): a launch, and the larger of its bytes at the
+bandwidth that kernels reach and the instructions that its machine code issues (see `tools.sass`; for PyTorch's
+products the first alone). Weights are bfloat16, guidance a pair of rows, half of the picture cached. Where a kernel's
+loops depend on data, the trips that its source states are counted: 18 for top-k's threshold, two tried children at
+every node of an accepted path. A program that waits for the device cannot be counted, so `waits` is 0; what
+`roofline` may choose is a program each, and the host waits for it once, behind it. MuLo-SD is three programs: draft
+and repair run many times a picture. `--curves` writes a cost curve for each machine and model, which `underpaint
+simulate run --machines FILE` reads. The last line is JSON.
 """
 
 import json
 import os
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
@@ -41,8 +42,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         with refusing(parser):
             asked.curves.mkdir(parents=True, exist_ok=True)
             check_file_writable(asked.curves / "device-h200-llamagen-xl.json")
-    from tools.compile_ahead import MACHINES, Machine, compile_for
-    from tools.device_programs import NODE_US, Program, count_cycle, count_islands
+    from tools.compile_ahead import MACHINES, compile_for
+    from tools.device_programs import Program, count_cycle, count_islands
     from tools.device_sizes import (
         CHOICES,
         METHODS,
@@ -55,6 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         roofline_of,
     )
     from underpaint.artifacts.decoder_config import DecoderConfig
+    from underpaint.sim.latency.machines import MACHINES as KNOWN
 
     models: dict[str, DecoderConfig] = {"llamagen-xl": XL, "7b": SEVEN_B}
     rows: list[dict[str, Any]] = []
@@ -66,8 +68,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if unknown := [name for name in given if name not in known]:
             parser.error(f"{option}: there is no {', '.join(unknown)}; known: {', '.join(known)}")
 
-    def part_ms(program: Program, part: str, machine: Machine) -> float:
-        return 1e-3 * sum(node.least_us(machine) for node in program.nodes if node.part == part)
+    def part_ms(program: Program, part: str, gpu: str) -> float:
+        return 1e-3 * sum(node.us(KNOWN[gpu], MACHINES[gpu]) for node in program.nodes if node.part == part)
 
     for model, config in models.items():
         programs = {name: count_cycle(config, method_of(name, config.vocab_size), batch=1) for name in names}
@@ -89,11 +91,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 "outside_bytes": sum(node.bytes for node in outside),
             }
             for machine in machines:
-                outside_ms, inside_ms = (program.bound_ms(MACHINES[machine], part) for part in (False, True))
+                outside_ms, inside_ms = (program.ms(KNOWN[machine], part, MACHINES[machine]) for part in (False, True))
                 row[f"{machine}_outside_ms"], row[f"{machine}_ms"] = outside_ms, outside_ms + inside_ms
             rows.append(row)
             for launch in program.launches:
-                made = compile_for(launch, MACHINES[machines[0]].capability)
+                made = compile_for(launch, MACHINES[machines[0]])
                 kernels.setdefault((model, *made), {"model": model, **made._asdict()})
         if asked.curves is None or asked.methods is not None:
             continue
@@ -101,18 +103,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
         shallow = count_cycle(config, eagle2_of(1, 10, config.vocab_size), 1)
         levels = {width: count_cycle(config, eagle2_of(2, width, config.vocab_size), 1) for width in FRONTIERS}
         for gpu in CURVES:
-            machine = MACHINES[gpu]
-            plain = {"target_ms": part_ms(programs["ar"], "target", machine)}
-            plain["host_ms"] = part_ms(programs["ar"], "", machine)
+            plain = {"target_ms": part_ms(programs["ar"], "target", gpu)}
+            plain["host_ms"] = part_ms(programs["ar"], "", gpu)
             verify = [[1, plain["target_ms"]]]
-            verify += [[size, part_ms(chains[size], "target", machine)] for size in SIZES[1:]]
-            root = part_ms(shallow, "drafter", machine)
-            draft = [[width, part_ms(counted, "drafter", machine) - root] for width, counted in levels.items()]
+            verify += [[size, part_ms(chains[size], "target", gpu)] for size in SIZES[1:]]
+            root = part_ms(shallow, "drafter", gpu)
+            draft = [[width, part_ms(counted, "drafter", gpu) - root] for width, counted in levels.items()]
             host = {}
             for family, deep, pooled in (("ranked", "eagle2", "lantern"), ("sampled", "eagle1", "lantern-eagle1")):
-                whole, one = (part_ms(counted, "", machine) for counted in (programs[deep], shallow))
+                whole, one = (part_ms(counted, "", gpu) for counted in (programs[deep], shallow))
                 level = (whole - one) / 4
-                more = max(0.0, part_ms(programs[pooled], "", machine) - whole)
+                more = max(0.0, part_ms(programs[pooled], "", gpu) - whole)
                 host[family] = {"cycle": one - level, "level": level, "node": 0.0, "pooled": more}
             curve = {
                 "format": FORMAT,
@@ -144,8 +145,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             f"{one['registers']:3d} registers, {one['stack']:3d} bytes of stack, {one['slots']:7d} slots a warp, "
             f"{one['bytes'] / 1e6:8.2f} MB"
         )
-    sizes = {name: MACHINES[name]._asdict() for name in machines}
-    finish({"rows": rows, "kernels": [*kernels.values()], "node_us": NODE_US, "machines": sizes}, asked.out)
+    known = {name: asdict(KNOWN[name]) for name in machines}
+    finish({"rows": rows, "kernels": [*kernels.values()], "machines": known}, asked.out)
 
 
 if __name__ == "__main__":

@@ -141,6 +141,22 @@ SIMULATED: tuple[Column, ...] = (
 )
 
 
+def scaled(result: Row) -> Iterable[Row]:
+    """The rows of both versions, and the large simulation of the new one alone."""
+    large = result["large"]
+    what = f"whole: a tree of 8 nodes in lockstep, at most {large['peak_mib']:.0f} MiB a process"
+    return [*result["rows"], {"what": what, "images": large["images"], "new_s": large["seconds"]}]
+
+
+SCALE: tuple[Column, ...] = (
+    ("what", word("what")),
+    ("images", lambda row: f"{row['images']:,}"),
+    ("before, s", plain("old_s")),
+    ("now, s", plain("new_s")),
+    ("times as fast", plain("times", ".1f")),
+)
+
+
 def figures(*names: str) -> Rows:
     return lambda result: [{"figure": name, "value": result[name]} for name in names]
 

@@ -10,6 +10,7 @@ from benchmarks.page_columns import (
     PREDICTED,
     PREMISES,
     PROGRAM,
+    SCALE,
     SIMULATED,
     SPEED,
     STUDY,
@@ -21,6 +22,7 @@ from benchmarks.page_columns import (
     Section,
     all_rows,
     figures,
+    scaled,
     simulated_by_method,
 )
 
@@ -69,6 +71,17 @@ SECTIONS: tuple[Section, ...] = (
         "windows of `roofline+lantern` keeps nearly everything on flat distributions: read it beside its bias, which "
         "no bound holds.",
         simulated_by_method,
+    ),
+    Section(
+        "simulator",
+        "How fast it draws, beside an older version",
+        "simulator-scale.json",
+        SCALE,
+        "On the synthetic model `field`, 16 x 16 cells. Both versions draw the same images. The first rows are "
+        "processor time of one process. The last two are whole commands on two processes, by the clock. The older "
+        "version, `git show 73500d1d`, keeps the counts of every image, and shares no simulation between processes. "
+        "A million images are beyond it.",
+        scaled,
     ),
     Section(
         "exactness",

@@ -17,6 +17,8 @@ from typing import Any
 from benchmarks.claims import CLAIMS, claims_page
 from benchmarks.page_columns import PROTOCOL, README_COLUMNS, Column, Section
 from benchmarks.page_tables import README_FILE, SECTIONS, TITLES
+from benchmarks.validation import FILE as CLOSED_FORMS
+from benchmarks.validation import PREDICTIONS, validation_page
 from underpaint.artifacts.manifest import write_beside
 from underpaint.artifacts.results import read_results
 from underpaint.runtime.protocol.tables import best_rows, markdown, run_at, runs_of, summary
@@ -32,6 +34,7 @@ PROTOCOL_FILE = "protocol-1.json"
 README_BEGIN, README_END = "<!-- made by `python -m benchmarks.pages` -->", "<!-- end -->"
 _COMMAND_LETTERS = 108
 CLAIMS_TITLE = "The papers' claims, one by one"
+VALIDATION_TITLE = "How far to trust a prediction"
 NOTE = "<!-- Made by `python -m benchmarks.pages`; do not edit. -->"
 
 
@@ -89,9 +92,16 @@ def render_claims() -> str:
     return "\n\n".join([NOTE, f"# {CLAIMS_TITLE}", *filter(None, claims_page(records, markdown))]) + "\n"
 
 
+def render_validation() -> str:
+    """The page of the simulator's errors."""
+    files = [file for file in (CLOSED_FORMS, *PREDICTIONS) if (RESULTS / file).is_file()]
+    parts = validation_page({file: read_result(file) for file in files}, markdown)
+    return "\n\n".join([NOTE, f"# {VALIDATION_TITLE}", *parts]) + "\n"
+
+
 def render_pages() -> dict[str, str]:
     """Every page by file name; none where nothing is recorded for it."""
-    pages = {"claims.md": render_claims()}
+    pages = {"claims.md": render_claims(), "validation.md": render_validation()}
     if (RESULTS / PROTOCOL_FILE).is_file():
         pages["protocol.md"] = render_protocol()
     for name, title in TITLES.items():
@@ -107,6 +117,8 @@ def render_pages() -> dict[str, str]:
     ]
     words = (
         f"[{CLAIMS_TITLE}](claims.md): what the three papers say, and what was measured here.\n\n"
+        f"[{VALIDATION_TITLE}](validation.md): the simulator beside closed forms, authors' code, papers and "
+        "measurements.\n\n"
         "Each page is made from recorded files, each of which holds its command. Ratios differ by machine."
     )
     index = markdown(("What", "File", "Processor"), rows)

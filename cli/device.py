@@ -3,7 +3,6 @@
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import typer
@@ -12,7 +11,7 @@ from underpaint.artifacts.install import install_hint
 from underpaint.cli.errors import BAD_INPUT, STOPPED, bad_input
 from underpaint.cli.options import DeviceOptions
 from underpaint.cli.runs import stopped
-from underpaint.cli.terminal import Advance, progress
+from underpaint.cli.terminal import progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -122,6 +121,7 @@ def draw_on_device(
 ) -> None:
     """Draw pictures batch by batch and hand each to `finish`; exit code 2 where one ended with an error."""
     from underpaint.runtime.device.batches import Wanted
+    from underpaint.runtime.device.comparison import span
     from underpaint.runtime.device.forms import DeviceError
     from underpaint.runtime.drawing import Drawing
     from underpaint.runtime.engines.context import EngineError
@@ -130,18 +130,20 @@ def draw_on_device(
     try:
         with bad_input(EngineError, DeviceError), progress("drawing", len(pictures)) as advance:
             program = device.open().program(method, sampling)
-            for first in range(0, len(pictures), device.batch):
-                part = pictures[first : first + device.batch]
-                batch = [Wanted(one.condition, one.seed) for one in part]
-                if first == 0 and device.device.type == "cuda":
-                    program.prime(batch)
-                watch = partial(_tell, advance, finished, device.pipeline.grid.cells)
-                for one, outcome in zip(part, program.draw(batch, watch), strict=True):
-                    if isinstance(outcome, Drawing):
-                        finish(one, outcome)
-                        finished += 1
-                    else:
-                        failed.append(f"{one.path}: {outcome.error}")
+            wanted = [Wanted(one.condition, one.seed) for one in pictures]
+            if device.device.type == "cuda":
+                program.prime(wanted[: device.batch])
+
+            def watch(cells: list[int]) -> None:
+                advance(finished, f"{span(cells)} of {device.pipeline.grid.cells} cells")
+
+            for number, outcome in program.draw_all(wanted, watch):
+                one = pictures[number]
+                if isinstance(outcome, Drawing):
+                    finish(one, outcome)
+                    finished += 1
+                else:
+                    failed.append(f"{one.path}: {outcome.error}")
                 advance(finished)
     except KeyboardInterrupt:
         typer.echo(f"stopped: {finished} of {len(pictures)} pictures are written and kept", err=True)
@@ -150,10 +152,3 @@ def draw_on_device(
         reasons = "; ".join(failed)
         typer.echo(f"error: {len(failed)} pictures were not drawn, the others are written: {reasons}", err=True)
         raise typer.Exit(BAD_INPUT)
-
-
-def _tell(advance: Advance, finished: int, most: int, cells: list[int]) -> None:
-    """Say how far the images of a batch are."""
-    from underpaint.runtime.device.comparison import span
-
-    advance(finished, f"{span(cells)} of {most} cells")

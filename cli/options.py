@@ -105,7 +105,10 @@ class DeviceOptions:
     ] = None
     batch: Annotated[
         int | None,
-        typer.Option(help="With --backend device: images that are drawn together; default: 1.", show_default=False),
+        typer.Option(
+            help="With --backend device, or --live of generate: images that are drawn together; default: 1.",
+            show_default=False,
+        ),
     ] = None
     forward: Annotated[
         str | None,
@@ -116,9 +119,9 @@ class DeviceOptions:
         ),
     ] = None
 
-    def check(self, backend: str) -> None:
-        """ValueError where options of the device stand beside another backend."""
-        if backend != DEVICE and self != DeviceOptions():
+    def check(self, backend: str, *, batches: bool = False) -> None:
+        """ValueError where options of the device stand beside another backend; batches: which draws batches too."""
+        if backend != DEVICE and self != DeviceOptions(batch=self.batch if batches else None):
             raise ValueError("--device, --batch and --forward are of --backend device; pass it too, or leave them out")
 
 

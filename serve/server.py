@@ -15,6 +15,8 @@ from fastapi import FastAPI
 _SPARE: Final = 5
 """Seconds behind the drained engine in which the last answers reach their clients."""
 _CONNECTIONS: Final = 1024
+BACKLOG: Final = 1024
+"""Connections that wait to be accepted."""
 
 
 class Drains(Protocol):
@@ -64,6 +66,7 @@ class Server(uvicorn.Server):
                 log_level="warning",
                 access_log=False,
                 server_header=False,
+                backlog=BACKLOG,
                 limit_concurrency=_CONNECTIONS,
                 timeout_graceful_shutdown=int(drain_seconds) + _SPARE,
             )

@@ -26,6 +26,7 @@ from torch import Tensor
 
 from tools import sass
 from underpaint.runtime.device.language import INTERPRETED, Launch
+from underpaint.sim.latency.machines import Machine
 
 CAPABILITIES: Final = (80, 90, 120)
 MOST_REGISTERS: Final = 224
@@ -56,21 +57,8 @@ ORDERS: Final[tuple[Literal["serial", "islands"], ...]] = ("islands", "serial")
 """Of MuLo-SD's repair; serially the likeliest token is taken, so that both ways of drawing are compiled."""
 
 
-class Machine(NamedTuple):
-    """A GPU as the cost model sees it. bandwidth: GB/s; processors: its multiprocessors; ghz: their clock."""
-
-    bandwidth: float
-    processors: int
-    ghz: float
-    capability: int
-
-
-MACHINES: Final = {
-    "h200": Machine(4800.0, 132, 1.98, 90),
-    "h100": Machine(3350.0, 132, 1.98, 90),
-    "a100": Machine(2039.0, 108, 1.41, 80),
-}
-"""Nominal bandwidths, as in `sim.latency.machines`, and boost clocks."""
+MACHINES: Final = {"h200": 90, "h100": 90, "a100": 80}
+"""Machines of the simulator whose clock and multiprocessors it knows, and the capability to compile for."""
 
 
 class Compiled(NamedTuple):
@@ -90,10 +78,9 @@ class Compiled(NamedTuple):
     slots: int
     bytes: int
 
-    def issue_us(self, machine: Machine) -> float:
-        """Microseconds that the machine's schedulers need to issue it."""
-        waves = -(-self.programs // machine.processors)
-        return waves * self.slots * max(1.0, self.warps / 4) / (1e3 * machine.ghz)
+    def issued(self, machine: Machine) -> float:
+        """Instructions that the busiest of the machine's schedulers issues."""
+        return -(-self.programs // machine.processors) * self.slots * max(1.0, self.warps / 4)
 
 
 KERNELS: Final = Path(__file__).resolve().parents[1] / "runtime" / "device" / "kernels"

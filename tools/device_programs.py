@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from tools.compile_ahead import Machine, compile_for
+from tools.compile_ahead import compile_for
 from underpaint.algos.draft.choice import NOTHING, Choice
 from underpaint.algos.protocols import Grid
 from underpaint.artifacts.decoder_config import DecoderConfig
@@ -30,9 +30,8 @@ from underpaint.runtime.device.forwards import Attend, DeviceDecoder
 from underpaint.runtime.device.language import Launch, Recording, recording
 from underpaint.runtime.device.low_models import LowDraft
 from underpaint.runtime.methods.multi_scale.device import IslandCycle, RepairForm
+from underpaint.sim.latency.machines import Machine
 
-NODE_US: Final = 2.0
-"""What a node of a graph takes at least."""
 _VIEWS = ("view", "_unsafe_view", "t", "transpose", "permute", "expand", "unsqueeze", "squeeze", "slice", "select")
 _NOTHING = (
     "detach",
@@ -56,11 +55,14 @@ class Node(NamedTuple):
     part: str
     launch: Launch | None = None
 
-    def least_us(self, machine: Machine) -> float:
-        """The largest of what its launch, its bytes and its instructions take; PyTorch's kernels have no count of the
-        last."""
-        issue_us = 0.0 if self.launch is None else compile_for(self.launch, machine.capability).issue_us(machine)
-        return max(NODE_US, self.bytes / (machine.bandwidth * 1e3), issue_us)
+    def us(self, machine: Machine, capability: int | None = None) -> float:
+        """Its launch and its work on a machine: by bytes, and with a capability by its machine code's instructions too.
+
+        PyTorch's kernels have no count of instructions.
+        """
+        counted = self.launch is not None and capability is not None
+        slots = compile_for(self.launch, capability).issued(machine) if counted else 0.0
+        return machine.launch_us + float(machine.work_us(self.bytes, slots=slots))
 
 
 class Program(NamedTuple):
@@ -69,20 +71,12 @@ class Program(NamedTuple):
     nodes: tuple[Node, ...]
     launches: tuple[Launch, ...]
 
-    def moved_ms(self, bandwidth: float, node_us: float, forwards: bool) -> float:
-        """The time of its nodes inside (`forwards`) or outside the models by launches and bytes, one after the other.
+    def ms(self, machine: Machine, forwards: bool, capability: int | None = None) -> float:
+        """The time of its nodes inside (`forwards`) or outside the models, one after another; see `Node.us`.
 
-        Needs no compiled code. bandwidth: GB/s; node_us: charged for each node beside its bytes.
+        A capability asks for compiled kernels, whose machine code is read.
         """
-        picked = [node for node in self.nodes if bool(node.part) == forwards]
-        return len(picked) * node_us * 1e-3 + sum(node.bytes for node in picked) / (bandwidth * 1e6)
-
-    def bound_ms(self, machine: Machine, forwards: bool) -> float:
-        """The least time of its nodes inside (`forwards`) or outside the models, one after another.
-
-        Only where kernels are compiled: it reads their machine code.
-        """
-        return 1e-3 * sum(node.least_us(machine) for node in self.nodes if bool(node.part) == forwards)
+        return 1e-3 * sum(node.us(machine, capability) for node in self.nodes if bool(node.part) == forwards)
 
 
 _PART: ContextVar[str] = ContextVar("part", default="")

@@ -1,12 +1,17 @@
 """Block verification: a chain is judged as a whole, which keeps at least as many tokens as judging one by one."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from underpaint.algos.accept.spec import RULES, RuleSpec, require_chain, require_drawn
 from underpaint.algos.accept.walk import excess, normalised
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.chance import At, Chance, Role
 from underpaint.algos.tree import DraftTree, Verdict
+
+MOST_RATIO: Final = 1e150
+"""Of a product of ratios, so that it never overflows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,30 +24,56 @@ class BlockVerification:
     """
 
     def __call__(self, tree: DraftTree, probs: FloatArray, chance: Chance) -> Verdict:
-        require_drawn(tree, "iid")
-        require_chain(tree)
-        last = tree.size - 1
-        targets = [normalised(probs[node]) for node in range(last)]
-        drafts = [normalised(tree.draft_distribution(node)) for node in range(last)]
-        weights = [1.0]
-        for node in range(1, last + 1):
-            token = int(tree.tokens[node])
-            drafted = float(drafts[node - 1][token])
-            if drafted <= 0.0:
-                raise ValueError(
-                    f"tree.draft_probs: node {node} holds token {token}, which its distribution cannot draw"
-                )
-            weights.append(min(1.0, weights[-1] * float(targets[node - 1][token]) / drafted))
-        if chance.flip(weights[last], At(Role.ACCEPT, last)):
-            return Verdict(tuple(range(1, last + 1)), chance.draw(probs[last], At(Role.BONUS, last)))
-        for node in range(last - 1, -1, -1):
-            rest = excess(weights[node] * targets[node], drafts[node])
-            total = float(rest.sum())
-            if weights[node] == 1.0 or chance.flip(total, At(Role.ACCEPT, node), out_of=total + (1.0 - weights[node])):
-                # No residual at weight 1: p = q here, and only rounding made the flips below fail.
-                residual = rest if total > 0.0 else targets[node]
-                return Verdict(tuple(range(1, node + 1)), chance.draw(residual, At(Role.RESIDUAL, node)))
-        raise AssertionError("block: the root's weight is 1, so the empty prefix is always kept")
+        return judge_chain(tree, probs, chance, capped=True)
+
+
+def judge_chain(tree: DraftTree, probs: FloatArray, chance: Chance, capped: bool) -> Verdict:
+    """Decide a chain by `BlockVerification`; its end by the product of all ratios p / q where `capped` is False."""
+    require_drawn(tree, "iid")
+    require_chain(tree)
+    drafts = [normalised(tree.draft_distribution(node)) for node in range(tree.size - 1)]
+    return judge_path(tree, range(tree.size), drafts, probs, chance, capped)
+
+
+def judge_path(
+    tree: DraftTree,
+    nodes: Sequence[int],
+    drafts: Sequence[FloatArray],
+    probs: FloatArray,
+    chance: Chance,
+    capped: bool = True,
+) -> Verdict:
+    """Decide one path of a tree, as `judge_chain` does a chain.
+
+    Args:
+        tree: The draft tree.
+        nodes: The path, from the root on.
+        drafts: For each node but the last, the distribution [V] (float64, sum 1) that the next one was drawn from.
+        probs: [N, V], the target's rows.
+        chance: Flips at ACCEPT of each node; draws at RESIDUAL, or at BONUS of the last one.
+        capped: Whether the end is judged as all other places are.
+    """
+    last = len(nodes) - 1
+    targets = [normalised(probs[node]) for node in nodes[:-1]]
+    weights, joint = [1.0], 1.0
+    for place, node in enumerate(nodes[1:]):
+        token = int(tree.tokens[node])
+        drafted = float(drafts[place][token])
+        if drafted <= 0.0:
+            raise ValueError(f"tree.draft_probs: node {node} holds token {token}, which its distribution cannot draw")
+        own = float(targets[place][token])
+        weights.append(min(1.0, weights[-1] * own / drafted))
+        joint = min(MOST_RATIO, joint * own / drafted)
+    if chance.flip(weights[last] if capped else joint, At(Role.ACCEPT, nodes[last])):
+        return Verdict(tuple(nodes[1:]), chance.draw(probs[nodes[last]], At(Role.BONUS, nodes[last])))
+    for place in range(last - 1, -1, -1):
+        rest = excess(weights[place] * targets[place], drafts[place])
+        total, at = float(rest.sum()), At(Role.ACCEPT, nodes[place])
+        if weights[place] == 1.0 or chance.flip(total, at, out_of=total + (1.0 - weights[place])):
+            # No residual at weight 1: p = q here, and only rounding made the flips below fail.
+            residual = rest if total > 0.0 else targets[place]
+            return Verdict(tuple(nodes[1 : place + 1]), chance.draw(residual, At(Role.RESIDUAL, nodes[place])))
+    raise AssertionError("block: the root's weight is 1, so the empty prefix is always kept")
 
 
 SPEC = RULES.register(

@@ -56,11 +56,13 @@ if TYPE_CHECKING:  # the rules import their batched forms
 class DrawnSiblings:
     """Siblings drawn without replacement (one alone: independently), each tested against what it was drawn from.
 
-    pool: how neighbours are pooled (LANTERN); None for the exact rules.
+    pool: how neighbours are pooled (LANTERN); None for the exact rules. weight: of the target in the mixture with the
+    drafter that judges (the static ensemble); 1 for the others.
     """
 
     pool: NeighbourPool | None = None
     residual: Residual = "standard"
+    weight: float = 1.0
 
     def __call__(
         self, batch: ImageBatch, level: int, rows: IntArray, tokens: IntArray, there: BoolArray
@@ -69,8 +71,13 @@ class DrawnSiblings:
         depth = batch.tables.draft_depth(level)
         target, draft, first = batch.tables.target, batch.tables.draft[depth], tokens[:, 0]
         mass_left, draft_mass = batch.tables.masses.take(rows), batch.tables.draft_masses[depth].take(rows)
-        boosted, count = self.boosted(target, rows, first, mass_left)
-        lost = (batch.draws.random(rows.size) * draft[rows, first] * mass_left >= boosted * draft_mass).nonzero()[0]
+        if self.pool is None:
+            boosted, count = target[rows, first], np.zeros(rows.size, dtype=np.int64)
+        else:
+            own, pooled, count = self.pool.of_tables(batch.tables, rows, first, mass_left)
+            boosted = own + pooled
+        offered = draft[rows, first] * mass_left
+        lost = (batch.draws.random(rows.size) * offered >= self._mixed(boosted * draft_mass, offered)).nonzero()[0]
         accepted, extra = np.zeros(rows.size, dtype=np.int64), np.full(rows.size, -1)
         rest = batch.tables.first_residual(depth) if self.pool is None else None
         if rest is not None:
@@ -104,8 +111,8 @@ class DrawnSiblings:
             state = state._replace(draft_mass=_forget(state.drafted, tokens[on, :turn]))
             places, proposed = np.arange(on.size), tokens[on, turn]
             boosted, count = self.boosted(state.left, places, proposed, state.mass)
-            offered = batch.draws.random(on.size) * state.drafted[places, proposed]
-            won = offered * state.mass < boosted * state.draft_mass
+            offered = state.drafted[places, proposed] * state.mass
+            won = batch.draws.random(on.size) * offered < self._mixed(boosted * state.draft_mass, offered)
             accepted[on[won]] = turn
             lost = (~won).nonzero()[0]
             if not lost.size:
@@ -125,6 +132,10 @@ class DrawnSiblings:
         own, mass, count = self.pool(left, places, tokens, mass_left)
         return own + mass, count
 
+    def _mixed(self, own: FloatArray, offered: FloatArray) -> FloatArray:
+        """[M] what tokens of masses `own` [M] are kept for, where they were `offered` [M]."""
+        return own if self.weight == 1.0 else own + (1.0 - self.weight) * (offered - own)
+
     def reject(self, state: ResidualState, gone: IntArray, boosted: FloatArray, count: IntArray) -> ResidualState:
         """What is left after `gone` [M], of mass `boosted` [M] with `count` [M] codes pooled, were rejected."""
         offered = state.offered()
@@ -132,9 +143,7 @@ class DrawnSiblings:
             pooled = np.flatnonzero(count > 0)
             offered[pooled[:, None], self.pool.neighbours[gone[pooled], : self.pool.columns + 1]] = 0.0
         elif self.pool is not None and self.residual == "paper":
-            near = self.pool.neighbours[gone, : self.pool.columns]
-            inside = np.arange(near.shape[1]) < count[:, None]
-            state.left[np.arange(gone.size).repeat(count), near[inside]] = 0.0
+            self.pool.empty(state.left, np.arange(gone.size), gone, count)
             state.left[np.arange(gone.size), gone] = boosted
         return state.less(offered)
 

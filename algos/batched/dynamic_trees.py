@@ -6,6 +6,8 @@ from underpaint.algos.arrays import BoolArray, FloatArray, IntArray
 from underpaint.algos.batched.spec import ImageBatch, TreeBatch, TreeLevel, assemble, by_levels
 
 _LEAST = np.finfo(np.float64).smallest_subnormal
+_FEW = 16
+"""So many of the best are found one by one faster than by sorting."""
 
 
 def grow_dynamic(batch: ImageBatch, active: IntArray, depth: IntArray, width: IntArray, total: IntArray) -> TreeBatch:
@@ -51,9 +53,21 @@ def _expanded(last: TreeLevel, scores: FloatArray, size: int, width: int) -> tup
     count = min(width, flat_scores.shape[1])
     if last.rows.shape[1] == 1:  # the children of one node stand in order already
         return np.broadcast_to(np.arange(count), (size, count)), tokens[:, :count], flat_scores[:, :count]
-    order = (-flat_scores).argsort(axis=1, kind="stable")[:, :count]
+    order = _first_best(flat_scores, count)
     flat = order + np.arange(0, flat_scores.size, flat_scores.shape[1])[:, None]
     return order, tokens.take(flat), flat_scores.take(flat)
+
+
+def _first_best(scores: FloatArray, count: int) -> IntArray:
+    """[n, count] the places of the best scores of each row of `scores` [n, C], falling; of equal ones the first."""
+    if count > _FEW:
+        return (-scores).argsort(axis=1, kind="stable")[:, :count]
+    left, rows = scores.copy(), np.arange(scores.shape[0])
+    order = np.empty((rows.size, count), dtype=np.int64)
+    for turn in range(count):
+        order[:, turn] = left.argmax(axis=1)
+        left[rows, order[:, turn]] = -1.0
+    return order
 
 
 def _best(scores: list[FloatArray], total: IntArray) -> list[BoolArray]:
@@ -89,8 +103,8 @@ def _around(flat: FloatArray, place: IntArray) -> tuple[FloatArray, FloatArray]:
     """
     first = int(place[0])
     if bool((place == first).all()):
-        flat.partition((first - 1, first), axis=1)
-        return flat[:, first - 1], flat[:, first]
+        flat.partition(first, axis=1)  # one place is found much faster than two
+        return flat[:, :first].max(axis=1), flat[:, first]
     flat.sort(axis=1)
     turn = np.arange(place.size)
     return np.where(place > 0, flat[turn, place - 1], 0.0), flat[turn, place]

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from underpaint.algos.arrays import BoolArray, FloatArray, IntArray
+from underpaint.algos.batched.sparse_table import Table
 from underpaint.algos.batched.spec import ImageBatch
 from underpaint.algos.batched.walk import BatchedSiblingOutcome, draw_dense
 
@@ -127,7 +128,7 @@ class MovedDrafts:
         return BatchedSiblingOutcome(accepted, extra)
 
 
-def _normalised(table: FloatArray, rows: IntArray) -> FloatArray:
+def _normalised(table: Table, rows: IntArray) -> FloatArray:
     """[M, V] float64 rows of `table`, of sum 1."""
     found: FloatArray = table.take(rows, axis=0).astype(np.float64)
     found /= found.sum(axis=1, keepdims=True)

@@ -4,12 +4,18 @@ The images of a batch read their distributions from shared tables: row r of the 
 the token after one context. A batched form has the distribution of its reference, not its noise.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
 from underpaint.algos.arrays import BoolArray, FloatArray, IntArray
+from underpaint.algos.batched.sparse_table import Table, Tables
+
+if TYPE_CHECKING:  # pools read batches
+    from underpaint.algos.batched.pooling import NeighbourPool
 
 
 class TreeLevel(NamedTuple):
@@ -61,16 +67,23 @@ class FirstResidual(NamedTuple):
     draw: DrawRows
 
 
+class Pools(NamedTuple):
+    """What a pool of neighbours holds around every token of every row, flat: masses, codes: [R * V]."""
+
+    masses: FloatArray
+    codes: IntArray
+
+
 class BatchTables(Protocol):
     """The distributions of all contexts, R rows of V tokens each, and what is looked up in them."""
 
     @property
-    def target(self) -> FloatArray:
+    def target(self) -> Table:
         """[R, V]."""
         ...
 
     @property
-    def draft(self) -> FloatArray:
+    def draft(self) -> Tables:
         """[D, R, V]: the drafter's, by the depth that `draft_depth` names."""
         ...
 
@@ -114,6 +127,10 @@ class BatchTables(Protocol):
 
     def first_residual(self, depth: int) -> FirstResidual | None:
         """What a rejection leaves in each row of table `depth`; None where it is not prepared."""
+        ...
+
+    def pools(self, pool: NeighbourPool) -> Pools | None:
+        """What a pool holds under the target; None where it is not prepared."""
         ...
 
 

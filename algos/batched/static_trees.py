@@ -101,7 +101,7 @@ class BatchedStaticTree:
 
 def _untried(batch: ImageBatch, depth: int, rows: IntArray, tried: IntArray) -> tuple[IntArray, BoolArray]:
     """[M] one token from each distribution with the tokens `tried` [M, j] taken out, and whether there was one."""
-    left = batch.tables.draft[depth, rows].astype(np.float64)
+    left = batch.tables.draft[depth][rows].astype(np.float64)
     np.put_along_axis(left, tried, 0.0, 1)
     with np.errstate(divide="ignore", over="ignore"):
         arrivals = batch.draws.standard_exponential(left.shape) / left

@@ -58,6 +58,7 @@ POLICIES: Registry[PolicySpec] = Registry(
         "adt": f"{_HERE}.adt",
         "chain": f"{_HERE}.chain",
         "chain_top1": f"{_HERE}.chain",
+        "delayed": f"{_HERE}.delayed",
         "eagle1": f"{_HERE}.eagle1",
         "static_top_k": f"{_HERE}.eagle1",
         "opt": f"{_HERE}.opt",

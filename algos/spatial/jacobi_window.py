@@ -10,14 +10,16 @@ from underpaint.algos.accept.walk import excess, normalised
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.chance import At, Chance, Role
 from underpaint.algos.coupling import Noise
+from underpaint.algos.numbers import MOST_FACTOR
 from underpaint.algos.protocols import Grid
-from underpaint.algos.registry import Cells, Nodes, Share, Tune, check_bounds
+from underpaint.algos.registry import Bounds, Cells, Nodes, Share, Tune, check_bounds
 from underpaint.algos.spatial.window_drafts import LookupTable, WindowDraft, tail_nodes, tree_nodes, window_tree
 from underpaint.algos.tree import DraftTree, Drawn, Verdict, emitted, root_only
 
-Coupling: TypeAlias = Literal["independent", "maximal", "gumbel"]
+Coupling: TypeAlias = Literal["independent", "maximal", "gumbel", "confidence"]
 """How a draft is made from its cell's new distribution: anew (SJD, arXiv 2410.01699); by maximal coupling with the
-draft that stood there, or by a race over noise that stays with the cell (SCD, arXiv 2510.24211)."""
+draft that stood there, or by a race over noise that stays with the cell (SCD, arXiv 2510.24211); or that draft stays
+while its probability does not fall much, else anew, which is biased (SJD++, arXiv 2512.07503)."""
 
 Refill: TypeAlias = Literal["uniform", "random", "left", "above", "lookup"]
 """What the window's new cells hold. "uniform": a uniform draw, judged as such. "random": a uniform draw judged as a
@@ -38,6 +40,7 @@ class JacobiWindow:
         weight, 0..1, and the last pass's the rest.
     last_row: after a rejection, the first cell behind the window is drafted from the pass's last distribution, as the
         released loops of SJD, SCD and GSD do: where m tokens are committed, m - 1 cells are refilled. Else m are.
+    confidence: for coupling "confidence" only: a draft x stays where p_new(x) / p_old(x) is above it.
     """
 
     length: Annotated[Cells, Tune((4, 6, 8, 12, 16, 24))] = 16
@@ -48,11 +51,17 @@ class JacobiWindow:
     passes: bool = False
     beside: Share = 0.0
     last_row: Annotated[bool, Tune()] = False
+    confidence: Annotated[float, Bounds(0.0, MOST_FACTOR)] = 0.5
 
     def __post_init__(self) -> None:
         check_bounds("window", self)
         if self.candidates > 1 and self.levels > self.length:
             raise ValueError(f"window: levels must be at most the window's {self.length} drafts, got {self.levels}")
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether each draft has the distribution that it is judged by."""
+        return self.coupling != "confidence"
 
     @property
     def looks_up(self) -> bool:
@@ -182,14 +191,14 @@ class HeldWindow:
             row, left = self._said(probs[node]), int(tree.tokens[node])
             table.see(cell + place, left, row)
             distribution = table.redraft(known, left, row)
-            drafts.append(_redrawn(draft, distribution, cell + place, chance, window.coupling, self.noise))
+            drafts.append(_redrawn(draft, distribution, cell + place, chance, window, self.noise))
             known.append(drafts[-1].token)
         if window.last_row and done <= last and len(known) < self.grid.cells - 1:
             row, left = self._said(probs[last]), int(tree.tokens[last])
             table.see(len(known), left, row)
             distribution, cell = table.redraft(known, left, row), len(known)
             if behind:
-                drafts.append(_redrawn(behind.pop(0), distribution, cell, chance, window.coupling, self.noise))
+                drafts.append(_redrawn(behind.pop(0), distribution, cell, chance, window, self.noise))
             else:
                 drafts.append(_drawn(distribution, cell, chance, self.noise))
         self._drafts = drafts + behind
@@ -205,9 +214,12 @@ class HeldWindow:
 
 
 def _redrawn(
-    draft: WindowDraft, distribution: FloatArray, cell: int, chance: Chance, coupling: Coupling, noise: Noise | None
+    draft: WindowDraft, distribution: FloatArray, cell: int, chance: Chance, window: JacobiWindow, noise: Noise | None
 ) -> WindowDraft:
-    if coupling != "maximal":
+    before, now = float(draft.distribution[draft.token]), float(distribution[draft.token])
+    if window.coupling == "confidence" and now > window.confidence * before:
+        return WindowDraft(draft.token, distribution)
+    if window.coupling != "maximal":
         return _drawn(distribution, cell, chance, noise)
     at = At(Role.DRAFT, cell)
     return WindowDraft(maximal_coupling(draft.token, draft.distribution, distribution, chance, at), distribution)

@@ -16,11 +16,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.certificates.page import RESULTS, pages
+from benchmarks.certificates.page import PAGES, RESULTS, pages
 from underpaint.artifacts.manifest import write_beside
 
 
-def commit_of(folder: Path, project: str) -> str:
+def version_of(folder: Path, project: str) -> str:
     """The short commit of a clone, or the version of an installed package."""
     package = project.partition("/")[2]
     if not (folder / ".git").exists():
@@ -30,13 +30,21 @@ def commit_of(folder: Path, project: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
+def write_script(verifier: Any, record: dict[str, Any]) -> None:
+    """Write the script of a record's worst finding, where there is one."""
+    from benchmarks.certificates.scripts import script_of
+
+    text = script_of(verifier, record)
+    if text is not None:
+        PAGES.mkdir(exist_ok=True)
+        write_beside(PAGES / f"{verifier.name}.py", text.encode())
+
+
 def judge(sources: Path, only: list[str], seconds: float) -> None:
     """Judge what is there, one after another, and write a file for each."""
     import torch
 
-    from benchmarks.certificates.chains import CHAINS
-    from benchmarks.certificates.flat import FLAT
-    from benchmarks.certificates.trees import TREES
+    from benchmarks.certificates.table import VERIFIERS
     from underpaint.sim.certify.adapters import verifier_of
     from underpaint.sim.certify.certificate import certify
     from underpaint.sim.certify.measurement import Effort
@@ -44,20 +52,19 @@ def judge(sources: Path, only: list[str], seconds: float) -> None:
 
     torch.set_num_threads(1)
     RESULTS.mkdir(parents=True, exist_ok=True)
-    for one in (*TREES, *FLAT, *CHAINS):
+    for one in VERIFIERS:
         folder = sources / one.project.replace("/", "+")
         if only and one.name not in only:
             continue
+        begun = time.monotonic()
         try:
-            version = commit_of(folder, one.project)
-            verifier = verifier_of(one.build(folder), one.interface)
+            version = version_of(folder, one.project)
+            verifier = verifier_of(one.build(folder), one.interface, one.bits)
         except (OSError, ImportError, ValueError, subprocess.CalledProcessError) as error:
             print(f"{one.name}: left out: {error}", file=sys.stderr)
             continue
-        begun = time.monotonic()
-        effort = Effort(checks=256, margin=one.margin)
+        effort = Effort(checks=256, margin=one.margin, bits=one.bits)
         found = certify(verifier, one.drawn, one.chain, one.count, 0, effort, 10.0, seconds)
-        lines = certificate_lines(found, one.name)
         values: dict[str, Any] = {
             "name": one.name,
             "project": one.project,
@@ -67,9 +74,10 @@ def judge(sources: Path, only: list[str], seconds: float) -> None:
             "relaxed": one.relaxed,
             "command": f"python -m benchmarks.certificates --sources DIR --only {one.name}",
             "certificate": found.to_dict(),
-            "report": lines[1:],
+            "report": certificate_lines(found, one.name)[1:],
         }
         write_beside(RESULTS / f"{one.name}.json", (json.dumps(values, indent=1) + "\n").encode())
+        write_script(one, values)
         print(f"{one.name}: {found.verdict}, largest {found.largest:.3g}, {time.monotonic() - begun:.0f} s", flush=True)
 
 

@@ -1,6 +1,6 @@
-"""Adapters of public verifiers of chains: 5 to 25 lines each."""
+"""Adapters of public verifiers of chains that are called once a request: 5 to 25 lines each."""
 
-from collections.abc import Callable
+import contextlib
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -8,91 +8,79 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.certificates.sources import PublicVerifier, load
+from benchmarks.certificates.sources import Verify, load
 from underpaint.algos.chance import index_of
 from underpaint.testing import scripted_noise
 
-Verify = Callable[..., Any]
+
+class CycleEnded(Exception):
+    """Raised by a stand-in for a model as a second cycle begins."""
 
 
-def _tensors(draft_probs: Any, target_probs: Any) -> tuple[Any, Any]:
+def tensors(draft_probs: Any, target_probs: Any) -> tuple[Any, Any]:
     return torch.from_numpy(draft_probs), torch.from_numpy(target_probs)
 
 
-def _transformers(weight: float | None = None) -> Callable[[Path], Verify]:
-    def build(folder: Path) -> Verify:
-        from transformers.generation.utils import _speculative_sampling
-
-        def called(candidate_input_ids: Any, candidate_logits: Any, candidate_length: int, new_logits: Any) -> Any:
-            tensors = torch.from_numpy(candidate_input_ids), torch.from_numpy(candidate_logits)
-            return _speculative_sampling(*tensors, candidate_length, torch.from_numpy(new_logits), weight)
-
-        return called
-
-    return build
-
-
-def _spec_bench(folder: Path) -> Verify:
-    verify = load(folder / "model/sps/decoding.py", ["_speculative_sampling"])["_speculative_sampling"]
+def transformers(folder: Path, weight: float | None = None) -> Verify:
+    from transformers.generation.utils import _speculative_sampling
 
     def called(candidate_input_ids: Any, candidate_logits: Any, candidate_length: int, new_logits: Any) -> Any:
-        tensors = torch.from_numpy(candidate_input_ids), torch.from_numpy(candidate_logits)
-        return verify(*tensors, candidate_length, torch.from_numpy(new_logits), False, candidate_length)
+        arrays = torch.from_numpy(candidate_input_ids), torch.from_numpy(candidate_logits)
+        return _speculative_sampling(*arrays, candidate_length, torch.from_numpy(new_logits), weight)
 
     return called
 
 
-def _gpt_fast(folder: Path) -> Verify:
+def spec_bench(folder: Path) -> Verify:
+    verify = load(folder / "model/sps/decoding.py", "_speculative_sampling")
+
+    def called(candidate_input_ids: Any, candidate_logits: Any, candidate_length: int, new_logits: Any) -> Any:
+        arrays = torch.from_numpy(candidate_input_ids), torch.from_numpy(candidate_logits)
+        return verify(*arrays, candidate_length, torch.from_numpy(new_logits), False, candidate_length)
+
+    return called
+
+
+def gpt_fast(folder: Path) -> Verify:
     """One step; its race of exponentials becomes the certificate's draw."""
+    step = load(
+        folder / "generate.py", "speculative_decode", logits_to_probs=lambda rows: rows,
+        multinomial_sample_one_no_sync=lambda row: torch.multinomial(row, 1),
+    )  # fmt: skip
 
     def called(draft_probs: Any, target_probs: Any, draft_tokens: list[int]) -> Any:
-        drafted, target = _tensors(draft_probs, target_probs)
+        drafted, target = tensors(draft_probs, target_probs)
         tokens = torch.tensor(draft_tokens)
-        step = load(
-            folder / "generate.py",
-            ["speculative_decode"],
-            Transformer=object,
-            decode_n_tokens=lambda *_, **__: ([one.view(1) for one in tokens], list(drafted)),
-            model_forward=lambda *_: target[None],
-            logits_to_probs=lambda rows: rows,
-            multinomial_sample_one_no_sync=lambda row: torch.multinomial(row, 1),
-        )["speculative_decode"]
+        step.__globals__["decode_n_tokens"] = lambda *_, **__: ([one.view(1) for one in tokens], list(drafted))
+        step.__globals__["model_forward"] = lambda *_: target[None]
         return step(None, None, torch.tensor([0]), 0, len(draft_tokens)).tolist()
 
     return called
 
 
-class _CycleEnded(Exception):
-    pass
-
-
-def _romsto(folder: Path) -> Verify:
+def romsto(folder: Path) -> Verify:
     """The whole loop, ended as its second cycle begins."""
-    loop = load(folder / "sampling/speculative_decoding.py", ["speculative_generate", "max_fn"], GreedyProcessor=object)
+    generate = load(
+        folder / "sampling/speculative_decoding.py", "speculative_generate", "max_fn", GreedyProcessor=object
+    )
 
     def called(draft_probs: Any, target_probs: Any, draft_tokens: list[int]) -> Any:
-        drafted, target = _tensors(draft_probs, target_probs)
-        left, length, seen = list(draft_tokens), len(draft_tokens), []
+        drafted, target = tensors(draft_probs, target_probs)
+        left, seen = list(draft_tokens), []
+        sizes = SimpleNamespace(vocab_size=target.shape[1], max_position_embeddings=99)
 
-        def drafter(input_ids: Any, **_: Any) -> Any:
-            seen.append(input_ids[0].tolist())
-            if None in seen:
-                raise _CycleEnded
-            return SimpleNamespace(logits=drafted[None, len(seen) - 1 : len(seen)], past_key_values=None)
+        class Model:
+            device, config = "cpu", sizes
 
-        model = SimpleNamespace(
-            device="cpu", config=SimpleNamespace(vocab_size=target.shape[1], max_position_embeddings=99)
-        )
-
-        class Target:
-            device, config = "cpu", model.config
+            def __init__(self, rows: Any) -> None:
+                self.rows = rows
 
             def __call__(self, input_ids: Any, **_: Any) -> Any:
-                if seen[-1] is None:  # a second cycle, which has no draft left to ask for
-                    seen.append(input_ids[0].tolist())
-                    raise _CycleEnded
-                seen.append(None)
-                return SimpleNamespace(logits=target[None], past_key_values=None)
+                seen.append(input_ids[0].tolist())
+                if len(seen) > len(draft_tokens) + 1:
+                    raise CycleEnded
+                rows = self.rows if self.rows is target else drafted[len(seen) - 1 : len(seen)]
+                return SimpleNamespace(logits=rows[None], past_key_values=None)
 
         class Processor:
             def __call__(self, rows: Any) -> Any:
@@ -101,22 +89,19 @@ def _romsto(folder: Path) -> Verify:
             def sample(self, row: Any) -> Any:
                 return torch.tensor([[left.pop(0)]]) if left else torch.multinomial(row.reshape(1, -1), 1)
 
-        draft = type("Drafter", (), {"device": "cpu", "__call__": lambda self, **given: drafter(**given)})()
-        generate = loop["speculative_generate"]
         try:
-            tokens, _ = generate(
-                [0], draft, Target(), tokenizer=None, gamma=length, logits_processor=Processor(),
-                max_gen_len=length + 1, eos_tokens_id=-7, pad_token_id=0, use_cache=False, first_target=False,
-                skip_sample_adjustment=False, debug=False,
-            )  # fmt: skip
-            return tokens
-        except _CycleEnded:
+            return generate(
+                [0], Model(drafted), Model(target), tokenizer=None, gamma=len(draft_tokens),
+                logits_processor=Processor(), max_gen_len=len(draft_tokens) + 1, eos_tokens_id=-7, pad_token_id=0,
+                use_cache=False, first_target=False, skip_sample_adjustment=False, debug=False,
+            )[0]  # fmt: skip
+        except CycleEnded:
             return seen[-1][1:]
 
     return called
 
 
-class _Cache:
+class Cache:
     """feifeibear's KVCacheModel, with a table in the place of its model."""
 
     def __init__(self, model: Any, *_: Any) -> None:
@@ -130,13 +115,16 @@ class _Cache:
         self._prob_history = self._prob_history[:, :end]
 
 
-def _feifeibear(folder: Path, seed: int | None = None) -> Verify:
-    given = load(folder / "sampling/utils.py", ["sample", "max_fn"])
-    kept = {"sample": given["sample"], "max_fn": given["max_fn"], "KVCacheModel": _Cache}
-    loop = load(folder / "sampling/speculative_sampling.py", ["speculative_sampling"], **kept)["speculative_sampling"]
+def feifeibear(folder: Path) -> Verify:
+    sample = load(folder / "sampling/utils.py", "sample")
+    max_fn = load(folder / "sampling/utils.py", "max_fn")
+    loop = load(
+        folder / "sampling/speculative_sampling.py", "speculative_sampling",
+        sample=sample, max_fn=max_fn, KVCacheModel=Cache,
+    )  # fmt: skip
 
-    def called(draft_probs: Any, target_probs: Any, draft_tokens: list[int]) -> Any:
-        drafted, target = _tensors(draft_probs, target_probs)
+    def called(draft_probs: Any, target_probs: Any, draft_tokens: list[int], seed: int | None = None) -> Any:
+        drafted, target = tensors(draft_probs, target_probs)
         drafter = SimpleNamespace(device="cpu", tokens=draft_tokens, rows=drafted)
         model = SimpleNamespace(device="cpu", tokens=[], rows=target)
         return loop(torch.tensor([[0]]), drafter, model, 1, len(draft_tokens), random_seed=seed)[0, 1:].tolist()
@@ -144,19 +132,73 @@ def _feifeibear(folder: Path, seed: int | None = None) -> Verify:
     return called
 
 
-def _deepspec(folder: Path) -> Verify:
-    names = ["logits_to_probs", "sample_from_probs", "gather_token_probs", "sample_residual"]
-    helpers = load(folder / "deepspec/utils/sampling.py", names)
-    place = folder / "deepspec/eval/base_evaluator.py"
-    verify = load(place, ["verify_draft_tokens"], VerificationResult=SimpleNamespace, **{n: helpers[n] for n in names})
+def feifeibear_seed(folder: Path) -> Verify:
+    """With `random_seed`; its `sample`, which raises on token 0, becomes `torch.multinomial`."""
+    max_fn = load(folder / "sampling/utils.py", "max_fn")
+    loop = load(
+        folder / "sampling/speculative_sampling.py", "speculative_sampling",
+        sample=lambda row: torch.multinomial(row, 1), max_fn=max_fn, KVCacheModel=Cache,
+    )  # fmt: skip
+
+    def verify(draft: Any, seed: int) -> Any:
+        tokens = draft.tree.tokens[1:].tolist()
+        drafted, target = tensors(draft.tree.draft_probs[:-1].copy(), draft.target_probs)
+        drafter = SimpleNamespace(device="cpu", tokens=tokens, rows=drafted)
+        model = SimpleNamespace(device="cpu", tokens=[], rows=target)
+        out = loop(torch.tensor([[0]]), drafter, model, 1, len(tokens), random_seed=seed + 1)[0, 1:].tolist()
+        return range(1, len(out)), out[-1]
+
+    return verify
+
+
+def lucidrains(folder: Path) -> Verify:
+    """The whole loop, ended as its second cycle begins; top-k keeps every token."""
+    axes = {
+        "b -> b 1 1": lambda one: one[:, None, None], "b n 1 -> b n": lambda one: one[..., 0],
+        "b -> b 1": lambda one: one[:, None], "b 1 d -> b d": lambda one: one[:, 0],
+        "... -> ... 1": lambda one: one[..., None],
+    }  # fmt: skip
+    loop = load(
+        folder / "speculative_decoding/speculative_decoding.py", "speculative_decoding", "find_first_true_index",
+        "safe_div", top_k=lambda rows, thres: rows, rearrange=lambda one, pattern: axes[pattern](one),
+    )  # fmt: skip
 
     def called(draft_probs: Any, target_probs: Any, draft_tokens: list[int]) -> Any:
-        drafted, target = _tensors(draft_probs, target_probs)
+        drafted, target = (one.log()[None] for one in tensors(draft_probs, target_probs))
+        count, seen, left = len(draft_tokens), [], list(draft_tokens)
+        cache = torch.zeros(1, 99, 1), None
+
+        def small(out: Any, **_: Any) -> Any:
+            seen.append(out)
+            if len(seen) > count:
+                raise CycleEnded
+            return drafted[:, len(seen) - 1 : len(seen)], cache
+
+        loop.__globals__["gumbel_sample"] = lambda *_, **__: torch.tensor([left.pop(0)])
+        try:
+            found = loop(lambda *_, **__: (target, cache), small, torch.tensor([[0]]), count + 2, count)
+            return found[0][0].tolist()
+        except CycleEnded:
+            return seen[-1][0, 1:].tolist()
+
+    return called
+
+
+def deepspec(folder: Path) -> Verify:
+    names = ("sample_residual", "logits_to_probs", "sample_from_probs", "gather_token_probs")
+    helpers = load(folder / "deepspec/utils/sampling.py", *names).__globals__
+    verify = load(
+        folder / "deepspec/eval/base_evaluator.py", "verify_draft_tokens", VerificationResult=SimpleNamespace,
+        **{name: helpers[name] for name in names},
+    )  # fmt: skip
+
+    def called(draft_probs: Any, target_probs: Any, draft_tokens: list[int]) -> Any:
+        drafted, target = tensors(draft_probs, target_probs)
         count = len(draft_tokens)
         proposal = SimpleNamespace(
             draft_token_count=count, draft_probs=drafted[None], verify_input_ids=torch.tensor([[0, *draft_tokens]])
         )
-        found = verify["verify_draft_tokens"](
+        found = verify(
             target_model=lambda **_: SimpleNamespace(logits=torch.log(target)[None]), proposal=proposal,
             position_ids=torch.arange(count + 1)[None], start=0, past_key_values_target=None, temperature=1.0,
             max_proposal_tokens=count,
@@ -166,25 +208,36 @@ def _deepspec(folder: Path) -> Verify:
     return called
 
 
-def _tensorrt(folder: Path) -> Verify:
-    names = ["get_rejected_indices", "sample_rejected"]
+class Unpinned:
+    """PyTorch without pinned memory, which needs a GPU."""
+
+    def __getattr__(self, name: str) -> Any:
+        made = getattr(torch, name)
+        return (lambda *values, pin_memory, **options: made(*values, **options)) if name == "tensor" else made
+
+
+def tensorrt(folder: Path) -> Verify:
     place = folder / "tensorrt_llm/_torch/pyexecutor/sampling_utils.py"
-    parts = load(place, names, cast=lambda _, value: value)
+    find, draw = (
+        load(place, name, cast=lambda _, value: value, torch=Unpinned())
+        for name in ("get_rejected_indices", "sample_rejected")
+    )
 
     def called(draft_probs: Any, target_probs: Any, draft_tokens: list[int]) -> Any:
-        drafted, target = _tensors(draft_probs, target_probs)
+        drafted, target = tensors(draft_probs, target_probs)
         generator = SimpleNamespace(device="cpu")
-        rejected = parts["get_rejected_indices"](drafted, target[: len(draft_tokens)], generator, draft_tokens)
+        rejected = find(drafted, target[: len(draft_tokens)], generator, draft_tokens)
         if not len(rejected):
             return [*draft_tokens, int(torch.multinomial(target[-1], 1))]
         accepted = int(rejected[0])
-        return [*draft_tokens[:accepted], int(parts["sample_rejected"](drafted, target, generator, accepted))]
+        return [*draft_tokens[:accepted], int(draw(drafted, target, generator, accepted))]
 
     return called
 
 
-def _sjd(temperature: float, top_k: int = 0) -> Callable[[Path], Verify]:
-    """The sampler is given rows after the warpers; a rejection goes through them once more."""
+def sjd(folder: Path, place: str = "scheduler/jacobi_iteration_lumina_mgpt.py", **settings: float) -> Verify:
+    """SJD's sampler, and those made from it. It is given rows after the warpers, as their loops do."""
+    temperature, top_k = settings.get("temperature", 1.0), int(settings.get("top_k", 0))
 
     def warper(_: Any, scores: Any) -> Any:
         scores = scores / temperature
@@ -192,68 +245,140 @@ def _sjd(temperature: float, top_k: int = 0) -> Callable[[Path], Verify]:
             scores = scores.masked_fill(scores < torch.topk(scores, top_k)[0][..., -1:], -torch.inf)
         return scores
 
-    def build(folder: Path) -> Verify:
-        place = folder / "scheduler/jacobi_iteration_lumina_mgpt.py"
-        owner = load(place, ["SpeculativeSampler"])["SpeculativeSampler"]
+    sampler = load(folder / place, "SpeculativeSampler")(
+        reject_sampling_relative_ids=torch.zeros(1), reject_sampling_draft_token_logits=torch.zeros(1, 1),
+        sampling_last_draft_token=torch.zeros(1),
+    )  # fmt: skip
 
-        def verify(draft: Any, uniforms: Any) -> Any:
-            size, vocab_size = draft.target_probs.shape
-            sampler = owner(
-                reject_sampling_relative_ids=torch.zeros(1),
-                reject_sampling_draft_token_logits=torch.zeros(1, vocab_size, dtype=torch.float64),
-                sampling_last_draft_token=torch.zeros(1),
-            )
-            target, drafted = torch.from_numpy(draft.target_probs)[None], torch.from_numpy(draft.tree.draft_probs)
-            drafted = torch.cat([drafted[:1], drafted[:-1]])[None]  # row i is what draft i was drawn from
-            tokens = torch.from_numpy(draft.tree.tokens.copy())[None]
-            advanced = torch.full((1, size), index_of(draft.target_probs[-1], float(uniforms[-1])))
-            with scripted_noise(np.repeat(uniforms[:-1], vocab_size), uniforms[-1:]):
-                ids, found, _ = sampler(
-                    tokens, advanced, drafted, target, None, warper, torch.zeros(1, 0, dtype=torch.long)
-                )
-            out = found[0, : ids[0]].tolist()
-            return tuple(range(1, len(out))), out[-1]
+    def verify(draft: Any, uniforms: Any) -> Any:
+        size, vocab_size = draft.target_probs.shape
+        sampler.reject_sampling_draft_token_logits = torch.zeros(1, vocab_size, dtype=torch.float64)
+        target, drafted = torch.from_numpy(draft.target_probs)[None], torch.from_numpy(draft.tree.draft_probs)
+        drafted = torch.cat([drafted[:1], drafted[:-1]])[None]  # row i is what draft i was drawn from
+        advanced = torch.full((1, size), index_of(draft.target_probs[-1], float(uniforms[-1])))
+        more = (drafted.log(), target.log()) if "grouped" in settings else ()
+        tests = np.tile(np.repeat(uniforms[:-1], vocab_size), 2)  # one a token; GSD draws them twice
+        with scripted_noise(tests, np.repeat(uniforms[-1:], size)):
+            ids, found, _ = sampler(
+                torch.from_numpy(draft.tree.tokens.copy())[None], advanced, drafted, target, *more,
+                None, warper, torch.zeros(1, 0, dtype=torch.long), head_img_sims=torch.zeros(vocab_size, vocab_size),
+            )  # fmt: skip
+        return range(1, ids[0]), int(found[0, ids[0] - 1])
 
-        return verify
-
-    return build
+    return verify
 
 
-def _chain(
-    name: str, project: str, judged: str, build: Callable[[Path], Verify], interface: Any = "tensorrt-llm", **more: Any
-) -> PublicVerifier:
-    return PublicVerifier(name, project, judged, build, interface, "iid", **more)
+def scd(folder: Path) -> Verify:
+    """SCD's sampler for Cosmos: it draws a replacement at every position."""
+    place = folder / "cosmos/cosmos1/models/autoregressive/sjd/speculative_sampler.py"
+    sampler = load(place, "CosmosSpeculativeSampler")()
+
+    def verify(draft: Any, uniforms: Any) -> Any:
+        size = len(draft.target_probs)
+        drafted = torch.from_numpy(draft.tree.draft_probs)
+        advanced = torch.full((1, size), index_of(draft.target_probs[-1], float(uniforms[-1])))
+        with scripted_noise(uniforms[1:-1], np.repeat(uniforms[-1:], size)):
+            ids, found, _ = sampler(
+                torch.from_numpy(draft.tree.tokens.copy())[None], advanced,
+                torch.cat([drafted[:1], drafted[:-1]])[None], torch.from_numpy(draft.target_probs)[None],
+            )  # fmt: skip
+        return range(1, ids[0]), int(found[0, ids[0] - 1])
+
+    return verify
 
 
-DIVERSE = "mixes the drafter's distribution into the target's, by the weight"
-CHAINS: tuple[PublicVerifier, ...] = (
-    _chain("sjd", "tyshiwo1/Accelerating-T2I-AR-with-SJD", "its sampler at temperature 1", _sjd(1.0), "function"),
-    _chain(
-        "sjd-temperature",
-        "tyshiwo1/Accelerating-T2I-AR-with-SJD",
-        "its sampler at temperature 0.7",
-        _sjd(0.7),
-        "function",
-    ),
-    _chain("sjd-top-k", "tyshiwo1/Accelerating-T2I-AR-with-SJD", "its sampler with top-k 2", _sjd(1.0, 2), "function"),
-    _chain("transformers", "huggingface/transformers", "_speculative_sampling", _transformers(), "transformers"),
-    _chain(
-        "transformers-ensemble",
-        "huggingface/transformers",
-        "the same, assistant_ensemble_weight 0.5",
-        _transformers(0.5),
-        "transformers",
-        relaxed=DIVERSE,
-    ),
-    _chain("spec-bench-sps", "hemingkx/Spec-Bench", "SpS's _speculative_sampling", _spec_bench, "transformers"),
-    _chain("gpt-fast", "pytorch-labs/gpt-fast", "speculative_decode", _gpt_fast),
-    _chain("romsto", "romsto/Speculative-Decoding", "speculative_generate", _romsto),
-    _chain("feifeibear", "feifeibear/LLMSpeculativeSampling", "speculative_sampling", _feifeibear),
-    _chain("deepspec", "deepseek-ai/DeepSpec", "verify_draft_tokens", _deepspec),
-    _chain(
-        "tensorrt-llm",
-        "NVIDIA/TensorRT-LLM",
-        "get_rejected_indices and sample_rejected, taken from the file alone",
-        _tensorrt,
-    ),
-)
+def sjd_pac(folder: Path) -> Verify:
+    """A tree of one level, so a chain; its padding covers the tokens of the case."""
+    place = folder / "scheduler/sjd_pac_iteration_lumina_mgpt.py"
+    sampler = load(place, "SJDPACSpeculativeSampler")()
+    load(place, "setup_speculative_tree_buffers")(sampler, 2, 1, "cpu")
+    sampler.img_start, sampler.tree_width = 0, 1  # one token a position is drawn
+
+    def verify(draft: Any, uniforms: Any) -> Any:
+        size, vocab_size = draft.target_probs.shape
+        sampler.img_end, sampler.uni_val, sampler._uniform_pad = vocab_size, 1.0 / vocab_size, None
+        drafted = torch.from_numpy(draft.tree.draft_probs)
+        with scripted_noise(uniforms[1:-1], np.repeat(uniforms[-1:], size)):
+            accepted, _, after, _ = sampler(
+                torch.from_numpy(draft.tree.tokens.copy())[None], torch.cat([drafted[:1], drafted[:-1]])[None],
+                torch.from_numpy(draft.target_probs.copy())[None],
+            )  # fmt: skip
+        return range(1, accepted), int(after[0, 0])
+
+    return verify
+
+
+def llama_cpp_python(folder: Path) -> Verify:
+    """`Llama.generate` with a draft model; the first token that it emits is the root."""
+    generate = load(folder / "llama_cpp/llama.py", "Llama.generate", ctypes=__import__("ctypes"))
+
+    def verify(draft: Any, uniforms: Any) -> Any:
+        tokens, emitted = draft.tree.tokens.tolist(), []
+
+        class Model:
+            n_tokens, verbose, _n_ctx, _scores, _requires_eval = 0, False, 99, None, True
+            input_ids, _ctx = np.zeros(99, dtype=int), SimpleNamespace(kv_cache_seq_rm=lambda *_: True)
+            _input_ids, _init_sampler, reset = input_ids, lambda self, **_: None, lambda self: None
+
+            def eval(self, some: Any) -> None:
+                self.input_ids[self.n_tokens : self.n_tokens + len(some)] = some
+                self.n_tokens += len(some)
+
+            def sample(self, idx: int, **_: Any) -> int:
+                return tokens[0] if not idx else index_of(draft.target_probs[idx - 1], float(uniforms[idx]))
+
+            def draft_model(self, before: Any) -> Any:
+                if len(emitted) > 1:
+                    raise CycleEnded
+                return np.array(tokens[1:])
+
+        with contextlib.suppress(CycleEnded):
+            for token in generate(Model(), [0]):
+                emitted.append(token)
+        return range(1, len(emitted) - 1), emitted[-1]
+
+    return verify
+
+
+def mlx_lm(folder: Path) -> Verify:
+    """`speculative_generate_step` over NumPy, which stands in for MLX, with a sampler that draws."""
+
+    def silent(*_: Any, **__: Any) -> None:
+        return None
+
+    mx = SimpleNamespace(
+        array=np.array, concatenate=np.concatenate, uint32=np.uint32, eval=silent, async_eval=silent,
+        clear_cache=silent, stream=lambda _: contextlib.nullcontext(),
+        logsumexp=lambda rows, axis, keepdims: np.log(np.exp(rows).sum(axis, keepdims=keepdims)),
+    )  # fmt: skip
+    cache = SimpleNamespace(
+        make_prompt_cache=lambda model: [], can_trim_prompt_cache=lambda _: True, trim_prompt_cache=silent
+    )
+    step = load(
+        folder / "mlx_lm/generate.py", "speculative_generate_step", mx=mx, cache=cache, generation_stream=None,
+        functools=__import__("functools"), maybe_quantize_kv_cache=silent,
+    )  # fmt: skip
+
+    def verify(draft: Any, uniforms: Any) -> Any:
+        left = draft.tree.tokens[1:].tolist()
+        with np.errstate(divide="ignore"):
+            target, drafted = np.log(draft.target_probs), np.log(draft.tree.draft_probs)
+
+        def sampler(rows: Any) -> Any:
+            if len(rows) == 1:  # the drafter's
+                return np.array([left.pop(0)])
+            drawn = zip(np.exp(rows), uniforms[1:], strict=True)
+            return np.array([index_of(row, float(uniform)) for row, uniform in drawn])
+
+        out = []
+        steps = step(
+            np.array([0]), lambda ids, cache: target[None], lambda ids, cache: drafted[None, :1],
+            num_draft_tokens=len(left), max_tokens=99, sampler=sampler,
+        )  # fmt: skip
+        for token, _, from_draft in steps:
+            out.append(int(token))
+            if not from_draft:
+                break
+        return range(1, len(out)), out[-1]
+
+    return verify

@@ -11,18 +11,31 @@ ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "certificates"
 PAGE = ROOT / "docs" / "certificates.md"
 PAGES = ROOT / "docs" / "certificates"
+CASES = PAGES / "cases.md"
 ORDER = ("lossless", "lossless but for a boundary", "biased", "faulty")
 HEAD = """<!-- Made by `python -m benchmarks.certificates`; do not edit. -->
 # Certificates of public verifiers
 
 Every verifier below was judged by [`underpaint certify`](how-to/certify-a-verifier.md) on small cases, drafts included.
 A verdict holds for the version and the function that the table names, on the cases that were judged. Our adapters call
-the project's own code: [`benchmarks/certificates/`](../benchmarks/certificates/trees.py). No code of theirs is here.
+the project's own code: [`benchmarks/certificates/`](../benchmarks/certificates/table.py). No code of theirs is here.
+The last column links to the smallest case of each kind of finding, and to a script that shows it. The script needs a
+clone, PyTorch and NumPy.
 
 <!-- parsed, not run: needs the projects' own code -->
 
     python -m benchmarks.certificates --sources DIR   # DIR: clones in folders "owner+name"
 
+"""
+LEFT_OUT = """## Not judged
+
+- [ZipAR](https://github.com/ThisisBillhe/ZipAR) at `2a5695c`: the public code has windows of a fixed size and no test of
+  drafts.
+- [diffusers](https://github.com/huggingface/diffusers) at `58eb52c`: no module verifies drafts.
+- [llama.cpp](https://github.com/ggml-org/llama.cpp) is C++. Its Python binding, which verifies in Python, is judged.
+
+TensorRT-LLM's functions and FlashInfer's kernel were typed from the text of their repositories, as their rows say. Their
+arithmetic was judged, not their build. vLLM, SGLang and transformers are the released packages.
 """
 ABOUT = {
     "lossless": "The target's distribution on every case.",
@@ -39,7 +52,21 @@ def pages() -> dict[Path, str]:
     rows = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(RESULTS.glob("*.json"))]
     by_name = {row["name"]: row for row in rows}
     found = {PAGES / f"{name}.md": _bug_page(bug, by_name, name) for name, bug in BUGS.items() if name in by_name}
-    return {PAGE: _page(rows), **found}
+    return {PAGE: _page(rows), CASES: _cases(rows), **found}
+
+
+def _cases(rows: list[dict[str, Any]]) -> str:
+    """Every certificate's report, the smallest cases in it."""
+    parts = [
+        "---\norphan: true\n---",
+        "<!-- Made by `python -m benchmarks.certificates`; do not edit. -->",
+        "# The smallest case of each certificate",
+        "Each report says how many cases were judged, and shows the smallest case of each kind of finding.",
+    ]
+    for row in rows:
+        report = "\n".join(f"    {line}" for line in row["report"])
+        parts += [f"## {row['name']}", f"{row['project']} at `{row['version']}`, {row['judged']}.", report]
+    return "\n\n".join(parts) + "\n"
 
 
 def _bug_page(bug: Bug, rows: dict[str, dict[str, Any]], name: str) -> str:
@@ -60,6 +87,7 @@ def _bug_page(bug: Bug, rows: dict[str, dict[str, Any]], name: str) -> str:
         "## Again",
         "With a clone of the project in `DIR`, in a folder named `owner+name`:",
         f"<!-- parsed, not run: needs the projects' own code -->\n\n    {row['command']}",
+        *([f"Or with [a script]({name}.py) of the smallest case alone."] if (PAGES / f"{name}.py").is_file() else []),
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -71,9 +99,9 @@ def _page(rows: list[dict[str, Any]]) -> str:
         if not kept:
             continue
         title = "Relaxed by design" if verdict == "relaxed" else verdict.capitalize()
-        headings = ["verifier", "version", "what was judged", "cases", "failing", "largest total variation"]
+        headings = ["verifier", "version", "what was judged", "cases", "failing", "largest total variation", "again"]
         parts += [f"## {title}\n\n{about}\n\n", markdown(headings, map(_row, kept)), "\n\n"]
-    return "".join(parts).rstrip() + "\n"
+    return "".join(parts) + LEFT_OUT
 
 
 def _group(row: dict[str, Any]) -> str:
@@ -90,7 +118,10 @@ def _row(row: dict[str, Any]) -> list[str]:
         name = f"[{name}](certificates/{page_of[name]}.md)"
     judged = row["judged"] + (f": {row['relaxed']}" if row["relaxed"] else "")
     link = f"{name}, [{row['project']}](https://github.com/{row['project']})"
-    return [link, f"`{row['version']}`", judged, str(found["cases"]), failing, _size(row)]
+    again = [f"[case](certificates/cases.md#{row['name']})"]
+    if (PAGES / f"{row['name']}.py").is_file():
+        again.append(f"[script](certificates/{row['name']}.py)")
+    return [link, f"`{row['version']}`", judged, str(found["cases"]), failing, _size(row), ", ".join(again)]
 
 
 def _size(row: dict[str, Any]) -> str:

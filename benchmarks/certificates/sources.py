@@ -1,11 +1,20 @@
 """What the page of certificates judges: functions of public code, taken out of a folder of clones."""
 
+import __future__
+
 import ast
+import importlib.util
 import math
+import os
 import random
-from collections.abc import Callable, Sequence
+import sys
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
+
+os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported
 
 import numpy as np
 import torch
@@ -13,94 +22,92 @@ import torch
 from underpaint.algos.tree import Drawn
 from underpaint.sim.certify.adapters import Interface
 
+Verify = Callable[..., Any]
+
 
 class PublicVerifier(NamedTuple):
     """A public verifier.
 
     name: of its certificate. project: "owner/name" on GitHub, a folder of the clones; or a package. judged: which part
     of it, in words. build: (folder of the project) -> a callable for `interface`. relaxed: why it is not meant to be
-    lossless. count: cases. margin: for samples.
+    lossless. bits: its precision; None: found. count: cases. margin: for samples.
     """
 
     name: str
     project: str
     judged: str
-    build: Callable[[Path], Callable[..., Any]]
-    interface: Interface
-    drawn: Drawn
-    chain: bool = True
+    build: Callable[[Path], Verify]
+    interface: Interface = "tensorrt-llm"
+    drawn: Drawn = "iid"
     relaxed: str = ""
+    chain: bool = True
+    bits: int | None = None
     count: int = 12
     margin: float = 0.05
 
 
-class _Torch:
-    """PyTorch without pinned memory, which needs a GPU."""
-
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(torch, name)
-        if name not in ("tensor", "arange", "ones", "zeros", "empty", "full"):
-            return found
-        return lambda *values, pin_memory=False, **options: found(*values, **options)
-
-
-def load(path: Path, names: Sequence[str], **given: Any) -> dict[str, Any]:
-    """Functions and classes of a file, without its imports, decorators and annotations.
+def load(path: Path, *names: str, **given: Any) -> Any:
+    """Functions and classes of a file, without its imports, decorators, base classes and annotations.
 
     Args:
         path: The file.
-        names: What to take out of it.
+        names: What to take out of it; "Class.method" takes that method alone, as a function of `self`.
         given: What they need besides PyTorch, NumPy, `random` and `math`.
+
+    Returns:
+        The first of `names`; the others are in its globals.
 
     Raises:
         ValueError: The file has no such function; the message names it.
     """
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    kept = [one for one in tree.body if isinstance(one, ast.FunctionDef | ast.ClassDef) and one.name in names]
-    missing = set(names) - {one.name for one in kept}
-    if missing:
-        raise ValueError(f"{path}: expected {', '.join(sorted(missing))}; take the commit that the page names")
+    kept: list[Any] = []
+    for name in names:
+        owner, _, method = name.partition(".")
+        tops: Any = ast.parse(path.read_text(encoding="utf-8")).body
+        found = [one for one in tops if getattr(one, "name", "") == owner]
+        if method and found:
+            found = [one for one in found[0].body if getattr(one, "name", "") == method]
+        if not found:
+            raise ValueError(f"{path}: expected {name}; take the commit that the page names")
+        kept.append(found[0])
     for one in (inner for top in kept for inner in ast.walk(top)):
-        if isinstance(one, ast.FunctionDef):
-            one.decorator_list, one.returns = [], None
-            for argument in (*one.args.args, *one.args.kwonlyargs, *one.args.posonlyargs):
-                argument.annotation = None
-    module = ast.Module(body=list(kept), type_ignores=[])
-    functional = torch.nn.functional
-    space: dict[str, Any] = {
-        "torch": _Torch(),
-        "F": functional,
-        "nn": torch.nn,
-        "random": random,
-        "np": np,
-        "math": math,
-    }
-    space |= {"softmax": functional.softmax, **given}
-    exec(compile(module, str(path), "exec"), space)
-    return space
+        if isinstance(one, ast.FunctionDef | ast.ClassDef):
+            one.decorator_list = []
+        if isinstance(one, ast.ClassDef):
+            one.bases, one.keywords = [], []
+    space: dict[str, Any] = {"torch": torch, "F": torch.nn.functional, "softmax": torch.nn.functional.softmax}
+    space |= {"nn": torch.nn, "random": random, "np": np, "math": math, **given}
+    flags = __future__.annotations.compiler_flag  # what annotations name is not looked up
+    exec(compile(ast.Module(body=kept, type_ignores=[]), str(path), "exec", flags), space)
+    return space[kept[0].name]
 
 
-def method(path: Path, owner: str, name: str, **given: Any) -> Callable[..., Any]:
-    """A method of a class as a function of `self`, without the class's bases."""
+def load_kernels(path: Path, *names: str) -> Any:
+    """Triton kernels of a file, without its imports, for the interpreter, which reads their source from a file."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    for top in tree.body:
-        if isinstance(top, ast.ClassDef) and top.name == owner:
-            top.bases, top.keywords, top.decorator_list = [], [], []
-            top.body = [one for one in top.body if isinstance(one, ast.FunctionDef) and one.name == name]
-            part = ast.unparse(ast.Module(body=[top], type_ignores=[]))
-            space = _executed(part, path, **given)
-            found: Callable[..., Any] = getattr(space[owner], name)
-            return found
-    raise ValueError(f"{path}: expected class {owner}; take the commit that the page names")
+    kept = [one for one in tree.body if isinstance(one, ast.FunctionDef) and one.name in names]
+    folder = Path(tempfile.mkdtemp())
+    head = "import torch\nimport triton\nimport triton.language as tl\n"
+    (folder / path.name).write_text(head + ast.unparse(ast.Module(body=kept, type_ignores=[])))
+    spec = importlib.util.spec_from_file_location(f"kernels_of_{path.stem}", folder / path.name)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
-def _executed(text: str, path: Path, **given: Any) -> dict[str, Any]:
-    module = ast.parse(text)
-    for one in ast.walk(module):
-        if isinstance(one, ast.FunctionDef):
-            one.decorator_list, one.returns = [], None
-            for argument in (*one.args.args, *one.args.kwonlyargs):
-                argument.annotation = None
-    space: dict[str, Any] = {"torch": torch, "softmax": torch.nn.functional.softmax, "random": random, **given}
-    exec(compile(module, str(path), "exec"), space)
-    return space
+def load_module(folder: Path, name: str, **stubs: Any) -> Any:
+    """A module of a package that is not installed, without the `__init__` of the packages above it.
+
+    stubs: attributes of the modules that stand for heavy ones, by their names with "__" for a dot.
+    """
+    for place in (name, *(other.replace("__", ".") for other in stubs)):
+        parts = place.split(".")
+        for length in range(1, len(parts)):
+            above = sys.modules.setdefault(".".join(parts[:length]), ModuleType(".".join(parts[:length])))
+            above.__path__ = [str(folder.joinpath(*parts[:length]))]
+    for other, attributes in stubs.items():
+        sys.modules[other.replace("__", ".")] = stub = ModuleType(other)
+        vars(stub).update(attributes)
+    return importlib.import_module(name)

@@ -1,6 +1,5 @@
 """Adapters of public verifiers of trees: 5 to 20 lines each."""
 
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -8,29 +7,24 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.certificates.sources import PublicVerifier, load, method
+from benchmarks.certificates.sources import Verify, load
+from underpaint.sim.certify.token_wise import offered_by
 from underpaint.testing import scripted_noise
 
-Verify = Callable[..., Any]
 
-
-def _posterior(place: str) -> Callable[[Path], Verify]:
+def posterior(folder: Path, place: str) -> Verify:
     """EAGLE's `evaluate_posterior` in the file `place`."""
+    verify = load(folder / place, "evaluate_posterior")
 
-    def build(folder: Path) -> Verify:
-        verify = load(folder / place, ["evaluate_posterior"])["evaluate_posterior"]
+    def called(logits: Any, candidates: Any, retrieve_indices: Any, logits_processor: Any) -> Any:
+        return verify(torch.from_numpy(logits), torch.from_numpy(candidates), logits_processor)
 
-        def called(logits: Any, candidates: Any, retrieve_indices: Any, logits_processor: Any) -> Any:
-            return verify(torch.from_numpy(logits), torch.from_numpy(candidates), logits_processor)
-
-        return called
-
-    return build
+    return called
 
 
-def _angelslim(folder: Path) -> Verify:
+def angelslim(folder: Path) -> Verify:
     """It draws the extra token itself, which comes back as a distribution of one token."""
-    called = _posterior("angelslim/compressor/speculative/utils/util.py")(folder)
+    called = posterior(folder, "angelslim/compressor/speculative/utils/util.py")
 
     def drawn(logits: Any, **arrays: Any) -> Any:
         best, accepted, token = called(logits=logits, **arrays)
@@ -39,25 +33,54 @@ def _angelslim(folder: Path) -> Verify:
     return drawn
 
 
-def _lantern(k: int, delta: float, relaxed: bool) -> Callable[[Path], Verify]:
-    def build(folder: Path) -> Verify:
-        verify = method(folder / "models/ea_model_llamagen.py", "EaModel", "evaluate_posterior")
-
-        def called(logits: Any, candidates: Any, retrieve_indices: Any, logits_processor: Any) -> Any:
-            size = logits.shape[-1]
-            near = [sorted(range(size), key=lambda other, own=own: abs(other - own)) for own in range(size)]
-            model = SimpleNamespace(nearest_latents=torch.tensor([[*row, row[-1]] for row in near]))
-            tensors = torch.from_numpy(logits), torch.from_numpy(candidates), logits_processor
-            return verify(model, *tensors, relaxed, min(k, size - 1), delta)
-
-        return called
-
-    return build
+def nearest(size: int) -> Any:
+    """Each code's neighbours on a line, itself first, as LANTERN's table of nearest latents."""
+    near = [sorted(range(size), key=lambda other, own=own: abs(other - own)) for own in range(size)]
+    return SimpleNamespace(nearest_latents=torch.tensor([[*row, row[-1]] for row in near]))
 
 
-def _medusa(folder: Path) -> Verify:
+def lantern(folder: Path, k: int, relaxed: bool) -> Verify:
+    verify = load(folder / "models/ea_model_llamagen.py", "EaModel.evaluate_posterior")
+
+    def called(logits: Any, candidates: Any, retrieve_indices: Any, logits_processor: Any) -> Any:
+        size = logits.shape[-1]
+        tensors = torch.from_numpy(logits), torch.from_numpy(candidates), logits_processor
+        return verify(nearest(size), *tensors, relaxed, min(k, size - 1), 0.1)
+
+    return called
+
+
+def lantern_static(folder: Path, relaxed: bool) -> Verify:
+    """Trees of fixed shape, siblings drawn without replacement."""
+    verify = load(folder / "models/ea_model_llamagen.py", "EaModel.evaluate_posterior_v1")
+
+    def called(draft: Any, uniforms: Any) -> Any:
+        tree = draft.tree
+        paths = sorted([0, *tree.path_to(leaf)] for leaf in tree.leaves)  # siblings in the order they were drawn
+        longest = max(map(len, paths))
+        at = np.array([path + [-1] * (longest - len(path)) for path in paths])
+        parents = tree.parents.tolist()
+        before = [[one for one in range(1, node) if parents[one] == parents[node]] for node in range(tree.size)]
+        offered = [
+            offered_by(draft, max(0, parents[node]), token, [int(tree.tokens[one]) for one in before[node]])[token]
+            for node, token in enumerate(tree.tokens.tolist())
+        ]
+        with scripted_noise(uniforms[1:-1], uniforms[-1:]):
+            best, accepted, left = verify(
+                nearest(len(draft.allowed)), torch.log(torch.from_numpy(draft.target_probs))[at],
+                torch.from_numpy(np.where(at < 0, -1, tree.tokens[at])), lambda _, rows: rows,
+                torch.tensor(offered, dtype=torch.float64)[at], [torch.from_numpy(tree.draft_probs.copy())] * longest,
+                np.array(parents)[at].tolist(), torch.from_numpy(tree.tokens.copy())[None],
+                [[torch.tensor(before[node], dtype=torch.long) for node in row] for row in at], relaxed, 1, 0.1,
+            )  # fmt: skip
+            return paths[int(best)][1 : accepted + 1], int(torch.multinomial(left, 1))
+
+    return called
+
+
+def medusa(folder: Path) -> Verify:
     """Its candidates are padded with token 0; the next token is drawn from the row of the last accepted one."""
-    verify = load(folder / "medusa/model/utils.py", ["evaluate_posterior"])["evaluate_posterior"]
+    verify = load(folder / "medusa/model/utils.py", "evaluate_posterior")
 
     def called(logits: Any, candidates: Any, retrieve_indices: Any, logits_processor: Any) -> Any:
         padded = np.where(candidates < 0, 0, candidates)
@@ -68,42 +91,33 @@ def _medusa(folder: Path) -> Verify:
     return called
 
 
-def _sequoia(place: str, owner: str) -> Callable[[Path], Verify]:
+def sequoia(folder: Path, place: str, owner: str, dtype: Any = torch.float64) -> Verify:
     """`accept_step` from the root down, then a draw from what it leaves."""
+    residual = load(folder / "utils.py", "get_residual")
+    step = load(folder / place, f"{owner}.accept_step", get_residual=residual, ChildrenAccept=tuple)
 
-    def build(folder: Path) -> Verify:
-        residual = load(folder / "utils.py", ["get_residual"])["get_residual"]
-        step = method(folder / place, owner, "accept_step", get_residual=residual, ChildrenAccept=tuple)
+    def verify(draft: Any, uniforms: Any) -> Any:
+        model = SimpleNamespace(
+            ground_truth_len=1, temperature=1.0, dtype=dtype, residual_graph=residual,
+            Successors=draft.tree.children(), tokens=torch.from_numpy(draft.tree.tokens.copy()),
+            r=torch.from_numpy(uniforms).to(dtype), target_logits=torch.from_numpy(draft.target_probs).to(dtype),
+            draft_logits=torch.log(torch.from_numpy(draft.tree.draft_probs.copy())).to(dtype),
+        )  # fmt: skip
+        path, node = [], 0
+        while True:
+            child, left = step(model, node)
+            if child == -1:
+                with scripted_noise([], uniforms[-1:]):
+                    return path, int(left.multinomial(1))
+            path.append(int(child))
+            node = int(child)
 
-        def verify(draft: Any, uniforms: Any) -> Any:
-            model = SimpleNamespace(
-                ground_truth_len=1,
-                temperature=1.0,
-                dtype=torch.float64,
-                residual_graph=residual,
-                Successors=draft.tree.children(),
-                tokens=torch.from_numpy(draft.tree.tokens.copy()),
-                r=torch.from_numpy(uniforms),
-                target_logits=torch.from_numpy(draft.target_probs),
-                draft_logits=torch.log(torch.from_numpy(draft.tree.draft_probs.copy())),
-            )
-            path, node = [], 0
-            while True:
-                child, left = step(model, node)
-                if child == -1:
-                    with scripted_noise([], uniforms[-1:]):
-                        return path, int(left.multinomial(1))
-                path.append(int(child))
-                node = int(child)
-
-        return verify
-
-    return build
+    return verify
 
 
-def _opt_tree(folder: Path) -> Verify:
+def opt_tree(folder: Path) -> Verify:
     """It draws a token after every node and keeps the longest path that agrees."""
-    verify = load(folder / "opt_classic/utils.py", ["verify"])["verify"]
+    verify = load(folder / "opt_classic/utils.py", "verify")
 
     def called(draft: Any, uniforms: Any) -> Any:
         tree, size = draft.tree, draft.tree.size
@@ -125,88 +139,3 @@ def _opt_tree(folder: Path) -> Verify:
         return path, int(found[3][0, 0])
 
     return called
-
-
-TREES: tuple[PublicVerifier, ...] = (
-    PublicVerifier(
-        "eagle", "SafeAILab/EAGLE", "evaluate_posterior", _posterior("eagle/model/utils.py"), "eagle", "top_k", False
-    ),
-    PublicVerifier(
-        "spec-bench-eagle2",
-        "hemingkx/Spec-Bench",
-        "EAGLE-2's evaluate_posterior, with logit processors",
-        _posterior("model/eagle2/utils.py"),
-        "eagle",
-        "top_k",
-        False,
-    ),
-    PublicVerifier(
-        "spec-bench-eagle3",
-        "hemingkx/Spec-Bench",
-        "EAGLE-3's evaluate_posterior, with logit processors",
-        _posterior("model/eagle3/utils.py"),
-        "eagle",
-        "top_k",
-        False,
-    ),
-    PublicVerifier(
-        "spec-bench-samd",
-        "hemingkx/Spec-Bench",
-        "SAMD's evaluate_posterior, with logit processors",
-        _posterior("model/samd/tree_model/eagle2/utils.py"),
-        "eagle",
-        "top_k",
-        False,
-    ),
-    PublicVerifier("angelslim", "Tencent/AngelSlim", "evaluate_posterior", _angelslim, "eagle", "top_k", False),
-    PublicVerifier(
-        "lantern-off",
-        "jadohu/LANTERN",
-        "evaluate_posterior of dynamic trees, relaxation off",
-        _lantern(1, 0.1, False),
-        "eagle",
-        "top_k",
-        False,
-    ),
-    PublicVerifier(
-        "lantern-k1",
-        "jadohu/LANTERN",
-        "evaluate_posterior of dynamic trees, one neighbour, delta 0.1",
-        _lantern(1, 0.1, True),
-        "eagle",
-        "top_k",
-        False,
-        "pools the probability of neighbouring codes",
-    ),
-    PublicVerifier(
-        "medusa",
-        "FasterDecoding/Medusa",
-        "typical acceptance",
-        _medusa,
-        "eagle",
-        "top_k",
-        False,
-        "typical acceptance keeps what is likely enough",
-    ),
-    PublicVerifier(
-        "sequoia",
-        "Infini-AI-Lab/Sequoia",
-        "accept_step of its trees",
-        _sequoia("Tree/SpecTree.py", "SpecTree"),
-        "function",
-        "without_replacement",
-        False,
-    ),
-    PublicVerifier(
-        "specinfer-in-sequoia",
-        "Infini-AI-Lab/Sequoia",
-        "accept_step of SpecInfer's trees",
-        _sequoia("Tree/SpecInferTree.py", "SpecInferTree"),
-        "function",
-        "iid",
-        False,
-    ),
-    PublicVerifier(
-        "opt-tree", "Jikai0Wang/OPT-Tree", "verify of the classic form", _opt_tree, "function", "top_k", False
-    ),
-)

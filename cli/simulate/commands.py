@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from underpaint.algos.chance import MOST_SEED
+from underpaint.algos.memory import usable_cores
 from underpaint.cli.errors import BAD_INPUT, STOPPED, bad_input
 from underpaint.cli.options import short_hash
 from underpaint.cli.outputs import Commands, check_replaceable, output_folder
@@ -166,7 +167,7 @@ def sweep(
         ),
     ] = None,
     precision: Annotated[float, typer.Option(help="Half the 95 % interval of a speed-up, as a share of it.")] = 0.02,
-    most_images: Annotated[int, typer.Option(help="Images per simulation at most.", min=2, max=65_536)] = 1024,
+    most_images: Annotated[int, typer.Option(help="Images per simulation at most.", min=2, max=10_000_000)] = 1024,
     seed: Annotated[int, typer.Option(min=0, max=MOST_SEED)] = 0,
     jobs: Annotated[int | None, typer.Option(help="Processes; default: all cores.", min=1, max=1024)] = None,
     on: Annotated[str, typer.Option(help="Where: local (processes), or ray (needs the extra 'cluster').")] = "local",
@@ -184,7 +185,8 @@ def sweep(
 ) -> None:
     """Simulate every fitting combination, price it on every machine, and write a report.
 
-    A stopped sweep (Ctrl-C) keeps what is finished; the same command goes on with it.
+    A stopped sweep (Ctrl-C) keeps what is finished, long simulations block by block; the same command goes on with it.
+    Processes share the images of a simulation, and its figures do not depend on how many they are.
     """
     from underpaint.artifacts.files import check_apart, check_folder_writable
     from underpaint.artifacts.run_log import RunLogInUse
@@ -220,17 +222,14 @@ def sweep(
         check_folder_writable(out)
         page = out / "report.html"
         own = {"the record of simulations": out / "results.jsonl", "the report": page}
+        own["the record of blocks"] = out / "blocks.jsonl"
         check_apart(own if json_file == STANDARD_OUTPUT else {**own, "--json": json_file})
         check_replaceable("the report", page)
-        check(plan, planned)
+        check(plan, planned, (jobs or usable_cores()) if on == "local" else 0)
         results = Results(out, plan)
     try:
         with progress("simulating", len(planned), len(planned) - len(results.missing(planned))) as advance:
-
-            def report(line: dict[str, Any]) -> None:
-                advance(len(results.lines), f"{line['model']}: {line['policy']} {line['rule']}")
-
-            run_sweep(plan, results, workers(on, jobs, address), report)
+            run_sweep(plan, results, workers(on, jobs, address), lambda block: advance(len(results), block))
     except (
         SizeMissing,
         RunLogInUse,

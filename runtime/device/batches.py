@@ -1,6 +1,6 @@
 """What is drawn in batches on the device, and what comes of it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 from underpaint.runtime.conditions import Condition
@@ -16,9 +16,8 @@ class Wanted(NamedTuple):
 
 
 class NotDrawn(NamedTuple):
-    """A picture that ended with an error, which the others of its batch did not."""
+    """Why a picture ended with an error, which others beside it did not."""
 
-    wanted: Wanted
     error: str
 
 
@@ -29,6 +28,8 @@ class BatchProgram(Protocol):
         """Compile, capture and allocate, so that no later drawing is charged for it."""
         ...
 
-    def draw(self, wanted: Sequence[Wanted], watch: Watch | None = None) -> list[Drawing | NotDrawn]:
-        """Draw at most a batch."""
+    def draw_all(
+        self, wanted: Sequence[Wanted], watch: Watch | None = None
+    ) -> Iterator[tuple[int, Drawing | NotDrawn]]:
+        """Draw any number of pictures, each in the next free slot; yields numbers and outcomes as they end."""
         ...

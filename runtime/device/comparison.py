@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-from underpaint.runtime.device.batches import NotDrawn, Wanted
+from underpaint.runtime.device.batches import Wanted
 from underpaint.runtime.device.drawing import DeviceDrawer
 from underpaint.runtime.device.forms import DeviceError
 from underpaint.runtime.drawing import Drawing
@@ -17,7 +17,7 @@ Report: TypeAlias = Callable[[int, str], None]
 
 
 def run_on_device(drawer: DeviceDrawer, plan: ComparisonPlan, log: DrawingLog, report: Report) -> None:
-    """Draw what `log` does not hold yet. A stop (Ctrl-C) leaves every finished batch in it.
+    """Draw what `log` does not hold yet. A stop (Ctrl-C) leaves every finished picture in it.
 
     On a GPU one batch of each method goes uncounted first: it compiles, captures and allocates.
     Raises DeviceError, after all else is drawn and logged, where pictures ended with an error.
@@ -36,14 +36,12 @@ def run_on_device(drawer: DeviceDrawer, plan: ComparisonPlan, log: DrawingLog, r
         program = drawer.program(method, plan.sampling)
         if drawer.cuda:
             program.prime(missing[: drawer.batch])
-        for first in range(0, len(missing), drawer.batch):
-            wanted = missing[first : first + drawer.batch]
-            for one in program.draw(wanted, cells_told(report, log, method.name, drawer)):
-                if isinstance(one, Drawing):
-                    log.keep(DrawnJob(one))
-                    report(len(log), f"{method.name:14s} {one.seconds:6.2f} s")
-                else:
-                    failed.append(_told(method.name, one))
+        for number, outcome in program.draw_all(missing, cells_told(report, log, method.name, drawer)):
+            if isinstance(outcome, Drawing):
+                log.keep(DrawnJob(outcome))
+                report(len(log), f"{method.name:14s} {outcome.seconds:6.2f} s")
+            else:
+                failed.append(_told(method.name, missing[number], outcome.error))
         del program  # its buffers go before the next one's are made
     if failed:
         raise DeviceError(f"{len(failed)} pictures were not drawn; the others are kept: {'; '.join(failed)}")
@@ -65,5 +63,5 @@ def span(cells: list[int]) -> str:
     return str(least) if least == most else f"{least} to {most}"
 
 
-def _told(method: str, one: NotDrawn) -> str:
-    return f"{one.wanted.condition.caption()!r} by {method}, seed {one.wanted.seed}: {one.error}"
+def _told(method: str, one: Wanted, error: str) -> str:
+    return f"{one.condition.caption()!r} by {method}, seed {one.seed}: {error}"

@@ -62,7 +62,7 @@ class DecoderForward:
 
     def __init__(self, model: Decoder, rows: int) -> None:
         config = model.config
-        self.config, self.rows, self.model = config, rows, model
+        self.config, self.rows, self.model, self.fixed_batch = config, rows, model, False
         self.codes, self.line_token = code_table(model)
         self.dtype = self.codes.dtype
         table = None if config.rope == "none" else rope_table(config).to(self.codes.device)

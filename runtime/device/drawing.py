@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from time import perf_counter
 from typing import Any, Final
 
@@ -19,6 +20,7 @@ from underpaint.runtime.device.forms import DeviceError, DeviceForm, form_of
 from underpaint.runtime.device.low_models import LowModels
 from underpaint.runtime.device.providers import TORCH, check_engines, check_forward, open_engines
 from underpaint.runtime.device.runner import DecodedImage, DeviceRunner, Watch, check_memory
+from underpaint.runtime.device.slots import Arrival
 from underpaint.runtime.device.state import needed_bytes
 from underpaint.runtime.drawing import Drawing
 from underpaint.runtime.evaluation.comparison import EAGER
@@ -85,12 +87,13 @@ def plan_drawing(
             form.check(grid, target.vocab_size, target.eol_id)
         except ValueError as error:
             raise DeviceError(f"method '{method.name}': {str(error).removeprefix('device: ')}") from error
-        held = batch * layout.image_bytes
+        held_images = batch + (batch > 1)  # one more, in which an image begins that takes a free slot
+        held = held_images * layout.image_bytes
         if low is not None:
             held += low.draft_bytes(batch, rows, target, grid, folder.number_bytes)
             small[form.low_key] = low.weight_bytes()
         models = (target, drafter if form.drafts else None, rows, folder.number_bytes)
-        needed = max(needed, held + needed_bytes(batch, layout.envelope, grid.cells, prefix, *models))
+        needed = max(needed, held + needed_bytes(held_images, layout.envelope, grid.cells, prefix, *models))
     asked = check_engines(folder, forms, forward, batch, rows)
     weights = folder.weight_bytes() * (1 if forward == TORCH else 2)  # an engine's own lie beside those in torch
     weights += sum(small.values())
@@ -136,46 +139,58 @@ class _Program(ABC):
         if drawer.cuda:
             torch.cuda.reset_peak_memory_stats(drawer.models.device)
 
-    def draw(self, wanted: Sequence[Wanted], watch: Watch | None = None) -> list[Drawing | NotDrawn]:
+    def draw_all(
+        self, wanted: Sequence[Wanted], watch: Watch | None = None
+    ) -> Iterator[tuple[int, Drawing | NotDrawn]]:
+        """See `BatchProgram`. Pictures that are drawn together share the time evenly."""
+        drawn, waiting = dict[int, list[float]](), iter(range(len(wanted)))
+        clocks = self._clocks()
+        images = self._decoded(wanted, watch)
+        while True:
+            if self._refills or not drawn:
+                free = self._drawer.batch - len(drawn)
+                drawn |= {number: [0.0, 0.0] for number in islice(waiting, free)}
+            if (ended := next(images, None)) is None:
+                return
+            now = self._clocks()
+            for shares in drawn.values():
+                for part in range(2):
+                    shares[part] += (now[part] - clocks[part]) / len(drawn)
+            clocks, (number, image) = now, ended
+            yield number, self._outcome(wanted[number], image, *drawn.pop(number))
+
+    def _clocks(self) -> tuple[float, float]:
+        """Seconds of the host's clock, and of the device's; waits for the device."""
         if self._drawer.cuda:
             torch.cuda.synchronize()
-        started = perf_counter()
-        images = self._decoded(wanted, watch)
-        seconds = (perf_counter() - started) / len(wanted)
-        peak = torch.cuda.max_memory_allocated(self._models.device) if self._drawer.cuda else None
-        device_seconds, levels = self._device_seconds(), self._levels
-        found: list[Drawing | NotDrawn] = []
-        for one, image in zip(wanted, images, strict=True):
-            if image.tokens is None:
-                found.append(NotDrawn(one, image.error or "it ended with an error"))
-                continue
-            drafted = image.history[1:]
-            accepted, depths, nodes = (
-                tuple(drafted[:, part].tolist()) if self._form.counts_drafts else None for part in range(3)
-            )
-            found.append(
-                Drawing(
-                    method=self._name,
-                    prompt=one.condition.caption(),
-                    seed=one.seed,
-                    tokens=tuple(image.tokens.tolist()),
-                    accepted=accepted,
-                    depths=depths,
-                    target_nfe=image.cycles,
-                    drafter_nfe=self._drafting
-                    + (levels * (image.cycles - 1) if image.passes is None else image.passes),
-                    seconds=seconds,
-                    target_seconds=0.0,
-                    drafter_seconds=0.0,
-                    kept_cells=None if image.kept is None else tuple(image.kept.tolist()),
-                    rejected=image.rejected,
-                    nodes=nodes,
-                    batch=len(wanted),
-                    device_seconds=None if device_seconds is None else device_seconds / len(wanted),
-                    peak_bytes=peak,
-                )
-            )
-        return found
+        return perf_counter(), self._device_seconds() or 0.0
+
+    def _outcome(self, one: Wanted, image: DecodedImage, seconds: float, device_seconds: float) -> Drawing | NotDrawn:
+        if image.tokens is None:
+            return NotDrawn(image.error or "it ended with an error")
+        drafted = image.history[1:]
+        accepted, depths, nodes = (
+            tuple(drafted[:, part].tolist()) if self._form.counts_drafts else None for part in range(3)
+        )
+        return Drawing(
+            method=self._name,
+            prompt=one.condition.caption(),
+            seed=one.seed,
+            tokens=tuple(image.tokens.tolist()),
+            accepted=accepted,
+            depths=depths,
+            target_nfe=image.cycles,
+            drafter_nfe=self._drafting + (self._levels * (image.cycles - 1) if image.passes is None else image.passes),
+            seconds=seconds,
+            target_seconds=0.0,
+            drafter_seconds=0.0,
+            kept_cells=None if image.kept is None else tuple(image.kept.tolist()),
+            rejected=image.rejected,
+            nodes=nodes,
+            batch=self._drawer.batch,
+            device_seconds=device_seconds if device_seconds else None,
+            peak_bytes=torch.cuda.max_memory_allocated(self._models.device) if self._drawer.cuda else None,
+        )
 
     _levels, _drafting = 0, 0
     """Drafter passes of a cycle, and of an image beside them."""
@@ -183,9 +198,16 @@ class _Program(ABC):
     def _device_seconds(self) -> float | None:
         return None
 
+    _refills = False
+    """Whether a picture takes the slot of another while the rest of the batch goes on."""
+
     @abstractmethod
-    def _decoded(self, wanted: Sequence[Wanted], watch: Watch | None) -> list[DecodedImage]:
-        """Draw a batch, in the order asked for."""
+    def _decoded(self, wanted: Sequence[Wanted], watch: Watch | None) -> Iterator[tuple[int, DecodedImage]]:
+        """Draw any number of pictures: their numbers and what was drawn, in the order of ending."""
+
+    def _batches(self, wanted: Sequence[Wanted]) -> Iterator[tuple[int, Sequence[Wanted]]]:
+        for first in range(0, len(wanted), self._drawer.batch):
+            yield first, wanted[first : first + self._drawer.batch]
 
 
 class _CapturedProgram(_Program):
@@ -207,7 +229,7 @@ class _CapturedProgram(_Program):
         self._runner.capture()
         if self._runner.chooses:
             for _ in range(2):  # a program is compiled when it comes up, and captured when it does again
-                self._decoded(wanted, None)
+                list(self._decoded(wanted, None))
 
     def _begin(self, wanted: Sequence[Wanted]) -> None:
         conditions = [one.condition for one in wanted]
@@ -218,9 +240,25 @@ class _CapturedProgram(_Program):
     def _device_seconds(self) -> float:
         return self._runner.clock.seconds()
 
-    def _decoded(self, wanted: Sequence[Wanted], watch: Watch | None) -> list[DecodedImage]:
-        self._begin(wanted)
-        return self._runner.finish(len(wanted), watch=watch)
+    @property
+    def _refills(self) -> bool:  # type: ignore[override]
+        return self._low is None and self._runner.refills
+
+    def _decoded(self, wanted: Sequence[Wanted], watch: Watch | None) -> Iterator[tuple[int, DecodedImage]]:
+        if self._low is None:
+            yield from self._runner.decode_all(self._arrivals(wanted), watch=watch)
+            return
+        for first, part in self._batches(wanted):
+            self._begin(part)
+            yield from enumerate(self._runner.finish(len(part), watch=watch), first)
+
+    def _arrivals(self, wanted: Sequence[Wanted]) -> Iterator[Arrival]:
+        """Conditions are embedded a batch at a time, as they are asked for."""
+        for _, part in self._batches(wanted):
+            batch = self._models.embed([one.condition for one in part])
+            for place, one in enumerate(part):
+                hidden = None if batch.hidden is None else batch.hidden[place :: len(part)]
+                yield Arrival(batch.rows[place :: len(part)], one.seed, one.condition.noise_key, hidden)
 
 
 class _EagerProgram(_Program):
@@ -233,11 +271,13 @@ class _EagerProgram(_Program):
         )
 
     def prime(self, wanted: Sequence[Wanted]) -> None:
-        self.draw(wanted)
+        list(self.draw_all(wanted))
 
-    def _decoded(self, wanted: Sequence[Wanted], watch: Watch | None) -> list[DecodedImage]:
-        batch = self._models.embed([one.condition for one in wanted])
-        images = [one.condition.noise_key for one in wanted]
-        tokens = self._loop.decode(batch.rows, [one.seed for one in wanted], images, batch.hidden, watch)
-        nothing = torch.zeros(tokens.shape[1], 3, dtype=torch.int64).numpy()
-        return [DecodedImage(line, tokens.shape[1], None, nothing) for line in tokens]
+    def _decoded(self, wanted: Sequence[Wanted], watch: Watch | None) -> Iterator[tuple[int, DecodedImage]]:
+        for first, part in self._batches(wanted):
+            batch = self._models.embed([one.condition for one in part])
+            images = [one.condition.noise_key for one in part]
+            tokens = self._loop.decode(batch.rows, [one.seed for one in part], images, batch.hidden, watch)
+            nothing = torch.zeros(tokens.shape[1], 3, dtype=torch.int64).numpy()
+            for place, line in enumerate(tokens):
+                yield first + place, DecodedImage(line, tokens.shape[1], None, nothing)

@@ -70,7 +70,7 @@ class EngineForward:
     """
 
     def __init__(self, model: Decoder, rows: int, engine: EngineGraphs) -> None:
-        self.config, self.rows = model.config, rows
+        self.config, self.rows, self.fixed_batch = model.config, rows, True
         self.codes, self.line_token = code_table(model)
         self.dtype, self._engine, self._reads_features = self.codes.dtype, engine, model.fc is not None
         if model.fc is not None:

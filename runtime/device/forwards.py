@@ -143,6 +143,11 @@ class DeviceDecoder(Protocol):
         """Of keys, values and features."""
         ...
 
+    @property
+    def fixed_batch(self) -> bool:
+        """Whether it makes passes of one number of images only."""
+        ...
+
     def embed(self, tokens: Tensor) -> Tensor:
         """Tokens [B, T] int64 to [R, T, F]."""
         ...

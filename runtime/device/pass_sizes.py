@@ -18,7 +18,7 @@ class _Recorder:
     """A `DeviceDecoder` that computes nothing and remembers the sizes of its passes."""
 
     def __init__(self, config: DecoderConfig, rows: int, dtype: torch.dtype) -> None:
-        self.config, self.rows, self.dtype = config, rows, dtype
+        self.config, self.rows, self.dtype, self.fixed_batch = config, rows, dtype, True
         self.layers, self.head = set[PassSize](), set[PassSize]()
 
     def embed(self, tokens: Tensor) -> Tensor:

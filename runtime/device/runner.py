@@ -1,7 +1,7 @@
 """Decoding batches on the device: captured graphs, replayed until every image is done."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import torch
@@ -11,11 +11,12 @@ from underpaint.algos.arrays import IntArray
 from underpaint.algos.protocols import Grid
 from underpaint.runtime.device.chosen_growth import Program
 from underpaint.runtime.device.clock import DeviceClock
-from underpaint.runtime.device.forms import BatchSizes, DeviceError, DeviceForm
+from underpaint.runtime.device.forms import BatchCycle, BatchSizes, DeviceError, DeviceForm
 from underpaint.runtime.device.forwards import DeviceDecoder
 from underpaint.runtime.device.kernels.walk import DONE, NO_SUPPORT, NOT_DRAWN, NOT_FINITE
 from underpaint.runtime.device.language import INTERPRETED, MODE
 from underpaint.runtime.device.low_models import LowCondition, LowDraft
+from underpaint.runtime.device.slots import Arrival, SlotCopy
 from underpaint.runtime.device.state import needed_bytes
 
 LEAST_CAPABILITY: Final = (8, 0)
@@ -113,13 +114,20 @@ class DeviceRunner:
         layout = method.layout(grid, target.config.vocab_size, line_token, batch)
         drafting = drafter.config if drafter is not None and method.drafts else None
         number_bytes = torch.empty(0, dtype=target.dtype).element_size()
+        held = batch + (batch > 1)  # one more, in which an image begins that takes a free slot
         needed = needed_bytes(
-            batch, layout.envelope, grid.cells, prefix, target.config, drafting, target.rows, number_bytes
+            held, layout.envelope, grid.cells, prefix, target.config, drafting, target.rows, number_bytes
         )
         if low is not None:
             needed += low.draft_bytes(batch, target, grid, number_bytes)
-        check_memory(device, needed + batch * layout.image_bytes)
-        self.cycle = method.cycle(target, drafter, BatchSizes(grid, prefix, batch, device, line_token), low)
+        check_memory(device, needed + held * layout.image_bytes)
+        sizes = BatchSizes(grid, prefix, batch, device, line_token)
+        self.cycle = method.cycle(target, drafter, sizes, low)
+        self._single: tuple[BatchCycle, SlotCopy] | None = None
+        """Where an image begins that takes a free slot; None where slots are not filled again."""
+        if batch > 1 and not target.fixed_batch and not self.chooses and len(self.cycle.stages) == 1:
+            single = method.cycle(target, drafter, sizes._replace(batch=1), low)
+            self._single = single, SlotCopy.between(single, self.cycle, batch)
         self.clock = DeviceClock(device)
         self._graphs: list[torch.cuda.CUDAGraph] = []
         self._pool = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
@@ -213,28 +221,100 @@ class DeviceRunner:
 
     def finish(self, count: int, poll: int = 8, watch: Watch | None = None) -> list[DecodedImage]:
         """Go on until the first `count` images are done, looking every `poll` cycles, and read them back."""
-        state = self.cycle.state
-        told = torch.stack([state.verdicts.status, state.progress.cells]).tolist()
-        while not all(told[0]):
+        ended, cells = self._look()
+        while not all(ended):
             if watch is not None:
-                watch(told[1][:count])
-            with self.clock:
-                for _ in range(poll if self._device.type == "cuda" and not self.chooses else 1):
-                    self.step()
-            told = torch.stack([state.verdicts.status, state.progress.cells]).tolist()
-        progress, ended = state.progress, told[0]
-        decided, cycles, history = progress.decided.cpu(), progress.cycles.tolist(), progress.history.cpu().numpy()
-        drafted, chooser = self.cycle.kept(), self.cycle.chooser
-        passes = None if chooser is None else chooser.passes
-        made = []
-        for place in range(count):
-            error = None if ended[place] == DONE else ENDINGS[ended[place]]
-            tokens = decided[place].numpy() if error is None else None
-            kept, rejected = (None, None) if drafted is None else (drafted[0][place], drafted[1][place])
-            made.append(
-                DecodedImage(tokens, cycles[place], error, history[place, : cycles[place]], passes, kept, rejected)
-            )
-        return made
+                watch(cells[:count])
+            ended, cells = self._go_on(poll)
+        return [self._read(place, ended[place]) for place in range(count)]
+
+    @property
+    def refills(self) -> bool:
+        """Whether a slot is filled again while others go on.
+
+        Not where a policy chooses each program, stages follow each other, or an engine is built for one batch.
+        """
+        return self._single is not None
+
+    def decode_all(
+        self, arrivals: Iterable[Arrival], poll: int = 8, watch: Watch | None = None
+    ) -> Iterator[tuple[int, DecodedImage]]:
+        """Draw any number of images, each of which takes a free slot as soon as there is one.
+
+        The tokens of an image do not depend on what shares its batch, nor on when it came. Where slots cannot be filled
+        again (see `refills`), batch follows batch.
+
+        Args:
+            arrivals: The images, taken as slots become free.
+            poll: Cycles between two looks at what is done, on a GPU.
+            watch: Is told how many cells of each image in a slot are decided.
+
+        Yields:
+            The number of the image in the order of its arrival, from 0, and what was drawn, in the order of ending.
+        """
+        waiting, begun = iter(arrivals), 0
+        while first := [one for _, one in zip(range(self.batch), waiting, strict=False)]:
+            rows = first[0].condition.shape[0]
+            conditions = [one.condition[row] for row in range(rows) for one in first]
+            hidden = None if first[0].hidden is None else [_hidden(one)[row] for row in range(rows) for one in first]
+            seeds, images = [one.seed for one in first], [one.image for one in first]
+            self.begin(torch.stack(conditions), seeds, images, None if hidden is None else torch.stack(hidden))
+            slots: list[int | None] = [begun + place if place < len(first) else None for place in range(self.batch)]
+            begun += len(first)
+            ended, cells = self._look()
+            while True:
+                for slot, number in enumerate(slots):
+                    if number is None or not ended[slot]:
+                        continue
+                    yield number, self._read(slot, ended[slot])
+                    slots[slot] = None
+                    following = next(waiting, None) if self.refills else None
+                    if following is not None:
+                        self._fill(slot, following)
+                        slots[slot], begun = begun, begun + 1
+                if all(number is None for number in slots):
+                    break
+                if watch is not None:
+                    watch([cells[slot] for slot, number in enumerate(slots) if number is not None])
+                ended, cells = self._go_on(poll)
+
+    @torch.no_grad()
+    def _fill(self, slot: int, arrival: Arrival) -> None:
+        """Begin an image in a batch of one, and copy it into a slot."""
+        assert self._single is not None, "asked for by `refills`"
+        single, copy = self._single
+        keys = torch.tensor([_signed(arrival.seed), _signed(arrival.image)], dtype=torch.int64, device=self._device)
+        with self.clock:
+            single.begin(arrival.condition, keys[:1], keys[1:], arrival.hidden)
+            copy.into(slot)
+
+    def _go_on(self, poll: int) -> tuple[list[int], list[int]]:
+        with self.clock:
+            for _ in range(poll if self._device.type == "cuda" and not self.chooses else 1):
+                self.step()
+        return self._look()
+
+    def _look(self) -> tuple[list[int], list[int]]:
+        """How each slot's image ended, 0 where it goes on, and its decided cells; waits for the device."""
+        state = self.cycle.state
+        ended, cells = torch.stack([state.verdicts.status, state.progress.cells]).tolist()
+        return ended, cells
+
+    def _read(self, place: int, ended: int) -> DecodedImage:
+        """What became of the image in a slot."""
+        progress, chooser, drafted = self.cycle.state.progress, self.cycle.chooser, self.cycle.kept()
+        cycles = int(progress.cycles[place])
+        tokens = progress.decided[place].cpu().numpy().copy() if ended == DONE else None
+        history = progress.history[place, :cycles].cpu().numpy().copy()
+        kept, rejected = (None, None) if drafted is None else (drafted[0][place], drafted[1][place])
+        error = None if ended == DONE else ENDINGS[ended]
+        return DecodedImage(tokens, cycles, error, history, None if chooser is None else chooser.passes, kept, rejected)
+
+
+def _hidden(arrival: Arrival) -> Tensor:
+    if arrival.hidden is None:
+        raise DeviceError("expected hidden positions of every image of a run, or of none")
+    return arrival.hidden
 
 
 def _captured(run: Callable[[], None], pool: Any) -> torch.cuda.CUDAGraph:

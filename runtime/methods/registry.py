@@ -223,7 +223,7 @@ def scaled_to(vocab_size: int, codes: int) -> int:
 _TREES: Final = (
     *("ar", "speculative", "block", "eagle1", "traversal", "sequoia", "eagle2", "opt-tree"),
     *("adt-control-chain", "adt-control-tree", "adt", "lantern", "lantern++", "adt+lantern", "adt+lantern++"),
-    *("vvs", "roofline", "roofline+lantern"),
+    *("delayed", "gbv", "ensemble", "fly", "hsd", "vvs", "roofline", "roofline+lantern"),
 )
 _HERE: Final = "underpaint.runtime.methods"
 METHODS: Final[Registry[MethodSpec]] = Registry(
@@ -242,6 +242,8 @@ METHODS: Final[Registry[MethodSpec]] = Registry(
         "sjd-pac": f"{_HERE}.windows.method",
         "jacobi-lookup": f"{_HERE}.windows.method",
         "gsd": f"{_HERE}.windows.method",
+        "sjd-sv": f"{_HERE}.windows.method",
+        "sjd++": f"{_HERE}.windows.method",
         "pjd": f"{_HERE}.fronts.method",
     },
 )

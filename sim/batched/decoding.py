@@ -10,6 +10,7 @@ import numpy as np
 from underpaint.algos.accept import RULES
 from underpaint.algos.accept.neighbours import nearest_codes
 from underpaint.algos.arrays import FloatArray, IntArray
+from underpaint.algos.batched.sparse_table import SparseTable
 from underpaint.algos.batched.spec import BatchedPolicy, BatchedRule
 from underpaint.algos.chance import sampling
 from underpaint.algos.coupling import noise_of
@@ -21,12 +22,14 @@ from underpaint.algos.spatial.jacobi import WindowDrafter, WindowedCycles
 from underpaint.algos.spatial.jacobi_window import HeldWindow, JacobiWindow
 from underpaint.algos.step import decode
 from underpaint.algos.tree import Drawn
-from underpaint.sim.batched.images import TableBatch, TableLookups
+from underpaint.sim.batched.images import TableBatch, lookups
 from underpaint.sim.report.statistics import Runs
 from underpaint.sim.synthetic.table_model import TableDrafter, TableModel, TableTarget
 
 MOST_NODES = 128
 """Nodes of the largest tree, its root included."""
+_MOST_TOGETHER = 1 << 25
+"""Numbers in one array of a lockstep batch, about."""
 NEIGHBOURS = 100
 """Columns of the table of nearest codes, where the codebook has as many."""
 
@@ -62,7 +65,7 @@ def make_scheme(
     """
     rule_spec, policy_spec = RULES[rule], POLICIES[policy]
     check_fits(rule_spec, policy_spec)
-    if not model.draft.shape[0]:
+    if not len(model.draft):
         raise ValueError(
             f"policy '{policy}' needs a drafter, and the trace '{model.name}' has none; add the array draft_logits "
             "[I, D, C, V] and trace it again"
@@ -120,8 +123,9 @@ def run_loop(
     """
     if images < 1:
         raise ValueError(f"runs: expected at least one image, got {images}")
-    runs: Runs | None = None
-    for image in range(first_image, first_image + images):
+    runs = Runs.zeros(model.grid.cells, images, MOST_NODES)
+    for place in range(images):
+        image = first_image + place
         target, drafter = TableTarget(model, image), TableDrafter(model, image, chains)
         chance, verification = sampling(seed, image), None
         if beside is not None:
@@ -131,17 +135,12 @@ def run_loop(
             verification = WindowedCycles(target, drawing, scheme.rule, beside.window_rule, beside.drawn_rules)
         decoded = decode(target, drafter, scheme.policy, scheme.rule, chance, max_nodes, verification)
         drafted = decoded.cycles[1:]
-        one = Runs(
-            cells=model.grid.cells,
-            cycles=np.array([len(drafted)]),
-            accepted=np.array([sum(len(cycle.verdict.path) for cycle in drafted)]),
-            depth=np.array([sum(cycle.tree.depth for cycle in drafted)]),
-            verify=np.bincount(target.passes, minlength=MOST_NODES + 1)[None],
-            draft=np.bincount(drafter.passes, minlength=MOST_NODES + 1)[None],
-            chained=np.bincount(drafter.chained, minlength=MOST_NODES + 1)[None],
-        )
-        runs = one if runs is None else runs.and_more(one)
-    assert runs is not None
+        runs.cycles[place] = len(drafted)
+        runs.accepted[place] = sum(len(cycle.verdict.path) for cycle in drafted)
+        runs.depth[place] = sum(cycle.tree.depth for cycle in drafted)
+        runs.verify[place] = np.bincount(target.passes, minlength=MOST_NODES + 1)
+        runs.draft[place] = np.bincount(drafter.passes, minlength=MOST_NODES + 1)
+        runs.chained[place] = np.bincount(drafter.chained, minlength=MOST_NODES + 1)
     return runs
 
 
@@ -161,7 +160,7 @@ def run_plain(model: TableModel, images: int, seed: int, first_image: int = 0) -
     """Draw images first_image.. side by side, one token a target pass: in every model, whatever its grid."""
     if images < 1:
         raise ValueError(f"runs: expected at least one image, got {images}")
-    tables, cells = TableLookups(model, 1), model.grid.cells
+    tables, cells = lookups(model, 1), model.grid.cells
     batch = TableBatch(tables, first_image, images, np.random.default_rng([seed, first_image]))
     every, none = np.arange(images), np.zeros(images, dtype=np.int64)
     batch.canvas[:, 0] = tables.draw(batch.first_rows(), batch.draws.random(images))
@@ -174,6 +173,24 @@ def run_plain(model: TableModel, images: int, seed: int, first_image: int = 0) -
     drafted = np.zeros_like(verify)
     runs = Runs(cells, np.full(images, cells - 1), none, none, verify, drafted, drafted)
     return Lockstep(runs, batch.canvas, batch.images, np.full(cells, np.nan))
+
+
+def lockstep_block(model: TableModel) -> int:
+    """Images that go in lockstep best: with more, arrays leave the processor's caches, or memory."""
+    return int(np.clip(_MOST_TOGETHER // max(model.vocab_size, model.grid.cells), 1024, 4096))
+
+
+def working_bytes(model: TableModel, scheme: Scheme) -> int:
+    """Bytes that a process takes at most, about, to draw images of a scheme."""
+    if not scheme.vectorised or scheme.batched_policy is None:
+        return model.nbytes
+    rows, vocab_size, depths = *model.target.shape, len(model.draft)
+    image = 4 * model.grid.cells + 3 * MOST_NODES + 6 * vocab_size
+    looked_up = rows * (2 * depths * scheme.batched_policy.most_children + depths + 2)
+    if not isinstance(model.target, SparseTable):
+        looked_up += rows * (depths + 1) * vocab_size
+    working: int = 8 * (lockstep_block(model) * image + looked_up)
+    return model.nbytes + working
 
 
 def run_lockstep(
@@ -191,7 +208,7 @@ def run_lockstep(
             "use the decoding loop"
         )
     batched_policy, batched_rule = scheme.batched_policy, scheme.batched_rule
-    tables = TableLookups(model, batched_policy.most_children)
+    tables = lookups(model, batched_policy.most_children)
     batch = TableBatch(tables, first_image, images, np.random.default_rng([seed, first_image]))
     batched_policy.begin(images, model.grid.cells)
     counts = {name: np.zeros(images, dtype=np.int64) for name in ("cycles", "accepted", "depth")}

@@ -5,6 +5,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from underpaint.algos.arrays import FloatArray, IntArray
+from underpaint.algos.batched.sparse_table import MOST_AT_ONCE, SparseTable, Table
 
 _BELOW_ONE = 1.0 - 1e-9
 _CELLS_PER_TOKEN = 4
@@ -16,15 +17,17 @@ class Draws:
     """[R, V] distributions made ready for draws.
 
     The cumulated distributions stand behind each other, row r from r to r + 1, and are cut into even cells. A uniform
-    number
-    in a cell where no step is needs no search: all such numbers give one token.
+    number in a cell where no step is needs no search: all such numbers give one token. Those of a sparse table are made
+    when they are drawn from.
     """
 
-    def __init__(self, distributions: FloatArray) -> None:
+    def __init__(self, distributions: Table) -> None:
         rows, self._vocab_size = distributions.shape
-        totals = distributions.sum(axis=1, dtype=np.float64, keepdims=True)
-        steps: FloatArray = np.arange(rows)[:, None] + distributions.cumsum(axis=1, dtype=np.float64) / totals
-        self._steps = steps.reshape(-1)
+        self._sparse = distributions if isinstance(distributions, SparseTable) else None
+        self._token: NDArray[np.int32] | None = None
+        if isinstance(distributions, SparseTable):
+            return
+        self._steps = _steps(distributions, np.arange(rows)).reshape(-1)
         # Cells of a row: a power of two, so that a number's cell is exact.
         self._cells = 1 << (_CELLS_PER_TOKEN * self._vocab_size).bit_length() - 1
         self._token = self._tokens_of_cells(rows) if distributions.size <= MOST_LOOKED_UP else None
@@ -45,6 +48,8 @@ class Draws:
         Both broadcast against each other.
         """
         at: FloatArray = np.minimum(uniforms, _BELOW_ONE) + rows
+        if self._sparse is not None:
+            return self._searched_rows(self._sparse, np.broadcast_to(rows, at.shape).reshape(-1), at)
         if self._token is None:
             return self._searched(at)
         tokens: IntArray = self._token.take((at * self._cells).astype(np.int64)).astype(np.int64)
@@ -55,3 +60,20 @@ class Draws:
     def _searched(self, at: FloatArray) -> IntArray:
         tokens: IntArray = self._steps.searchsorted(at, side="right") - at.astype(np.int64) * self._vocab_size
         return tokens
+
+    def _searched_rows(self, table: SparseTable, rows: IntArray, at: FloatArray) -> IntArray:
+        """As `_searched`, in the `rows` [M] of a table, of as many places as `at` has."""
+        flat, tokens = at.reshape(-1), np.empty(rows.size, dtype=np.int64)
+        step = max(1, MOST_AT_ONCE // self._vocab_size)
+        for start in range(0, rows.size, step):
+            some = slice(start, start + step)
+            steps = _steps(table.take(rows[some]), rows[some])
+            tokens[some] = (steps <= flat[some, None]).sum(axis=1)
+        return tokens.reshape(at.shape)
+
+
+def _steps(distributions: FloatArray, rows: IntArray) -> FloatArray:
+    """[R, V] float64 cumulated distributions of sum 1, each behind the number of its row."""
+    totals = distributions.sum(axis=1, dtype=np.float64, keepdims=True)
+    steps: FloatArray = rows[:, None] + distributions.cumsum(axis=1, dtype=np.float64) / totals
+    return steps

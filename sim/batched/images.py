@@ -1,10 +1,14 @@
 """Many images in lockstep: their tokens, their contexts, and draws from their distributions, all as arrays."""
 
+from functools import lru_cache
+
 import numpy as np
 
 from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.batched.drawn import ResidualState
-from underpaint.algos.batched.spec import FirstResidual
+from underpaint.algos.batched.pooling import NeighbourPool
+from underpaint.algos.batched.sparse_table import Table, over_rows
+from underpaint.algos.batched.spec import FirstResidual, Pools
 from underpaint.algos.draft.top_tokens import top
 from underpaint.algos.tree import NO_TOKEN
 from underpaint.sim.batched.draws import MOST_LOOKED_UP, Draws
@@ -16,19 +20,21 @@ class TableLookups:
 
     def __init__(self, model: TableModel, most_children: int) -> None:
         self.model, self.target, self.draft = model, model.target, model.draft
+        self._small = model.target.size <= MOST_LOOKED_UP
         self.draw = Draws(model.target)
         self._draft_draws: dict[int, Draws] = {}
         self._first_residuals: dict[int, FirstResidual] = {}
-        self.best: IntArray = model.target.argmax(axis=1)
-        self.masses: FloatArray = model.target.sum(axis=1, dtype=np.float64)
-        self.draft_masses: FloatArray = model.draft.sum(axis=2, dtype=np.float64)
-        found = [top(distributions, min(most_children, model.vocab_size)) for distributions in model.draft]
-        self.top_tokens: IntArray = np.stack([one.tokens for one in found])
-        self.top_probs: FloatArray = np.stack([one.probs for one in found])
+        self._pools: tuple[NeighbourPool, Pools] | None = None
+        self.best: IntArray = over_rows(model.target, lambda rows: rows.argmax(axis=1))
+        self.masses = _sums(model.target)
+        self.draft_masses: FloatArray = np.array([_sums(table) for table in model.draft])
+        likeliest = np.array([_top(table, min(most_children, model.vocab_size)) for table in model.draft])
+        self.top_tokens: IntArray = likeliest[..., 0].astype(np.int64)
+        self.top_probs: FloatArray = likeliest[..., 1]
 
     def draft_depth(self, level: int) -> int:
         """Which of the drafter's tables serves level `level`."""
-        return int(min(level, self.model.draft.shape[0] - 1))
+        return min(level, len(self.model.draft) - 1)
 
     def draw_drafts(self, depth: int, rows: IntArray, uniforms: FloatArray) -> IntArray:
         """One token from the drafter's distribution of each row in table `depth`, as `draw` does from the target's."""
@@ -38,16 +44,42 @@ class TableLookups:
 
     def first_residual(self, depth: int) -> FirstResidual | None:
         """What a rejection leaves in each row of table `depth`; None where the tables are too large to do them all."""
-        if self.model.target.size > MOST_LOOKED_UP:
+        if not self._small:
             return None
         if depth not in self._first_residuals:
-            target, draft = (
-                distributions.astype(np.float64) for distributions in (self.model.target, self.model.draft[depth])
-            )
+            every = np.arange(self.masses.size)
+            target, draft = (table[every].astype(np.float64) for table in (self.model.target, self.model.draft[depth]))
             state = ResidualState(target, self.masses, draft, self.draft_masses[depth])
             state = state.less(state.offered())
             self._first_residuals[depth] = FirstResidual(state.left, state.mass, Draws(state.left))
         return self._first_residuals[depth]
+
+    def pools(self, pool: NeighbourPool) -> Pools | None:
+        """What `pool` holds around every token of every row; None where the tables are too large to do them all."""
+        if not self._small:
+            return None
+        target = self.model.target
+        if self._pools is None or self._pools[0] is not pool:
+            rows, tokens = (one.reshape(-1) for one in np.indices(target.shape))
+            _, mass, count = pool(target, rows, tokens, self.masses[rows])
+            self._pools = pool, Pools(mass, count)
+        return self._pools[1]
+
+
+@lru_cache(maxsize=2)
+def lookups(model: TableModel, most_children: int) -> TableLookups:
+    """The lookups of a model, kept for its next batch."""
+    return TableLookups(model, most_children)
+
+
+def _sums(table: Table) -> FloatArray:
+    """[R] float64 sums of rows."""
+    return over_rows(table, lambda rows: rows.sum(axis=1, dtype=np.float64))
+
+
+def _top(table: Table, count: int) -> FloatArray:
+    """[R, count, 2] the likeliest tokens of rows, and their probabilities."""
+    return over_rows(table, lambda rows: np.stack(top(rows, count), axis=2))
 
 
 class TableBatch:
@@ -71,8 +103,8 @@ class TableBatch:
         self._starts: IntArray = np.pad(model.starts[self.images], ((0, 0), (0, self._width))).reshape(-1)
         first = np.arange(self._pitch) % self._width == 0
         self._half: IntArray = np.tile(first * np.int64(model.vocab_size), count)
-        left = model.classes[:-1] * model.stride
-        self._left: IntArray = np.append(left, np.full_like(left, model.classes[NO_TOKEN] * model.stride))
+        left = model.left_terms
+        self._left: IntArray = np.append(left[:-1], np.full(model.vocab_size, left[NO_TOKEN]))
 
     def running(self) -> IntArray:
         """The images that are not finished."""

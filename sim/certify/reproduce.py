@@ -32,6 +32,7 @@ LOOP = """for _ in range({times}):
     at = random.choice(len(drafts), p=[one[0] for one in drafts])
     tokens, p, q = drafts[at][1], np.array([P[one] for one in after[at]]), np.array([Q[one] for one in after[at]])
 """
+TESTS = 'random.random((1, len(tokens)), "f4")'
 CALLS = {
     "function": """    tree = types.SimpleNamespace(
         tokens=np.array(tokens), parents=np.array(parents), drawn={drawn!r}, draft_probs=q, size=len(tokens))
@@ -43,7 +44,7 @@ CALLS = {
 """,
     "flashinfer": """    out = theirs.{name}(
         draft_probs=q[None, :-1].astype("f4"), draft_token_ids=np.array([tokens[1:]], "i4"),
-        uniform_samples=random.random((1, len(tokens)), "f4"), target_probs=p[None].astype("f4"))[0]
+        uniform_samples={tests}, target_probs=p[None].astype("f4"))[0]
     out = [int(token) for token in out if token >= 0]
 """,
     "vllm": """    n = len(p) - 1
@@ -126,8 +127,8 @@ def script(
             f"--out: a script can call a Python function as {', '.join(CALLS)} alone, not {target!r} as {interface}; "
             "name a .json file"
         )
-    if found.difference is None and kept != "function":
-        raise ValueError("--out: a script shows another distribution, or a function's fault; name a .json file")
+    if found.difference is None and kept == "session":
+        raise ValueError("--out: a session's fault is no script's; name a .json file")
     whole = place.endswith(".py")
     shown = f"total variation {found.total_variation:.4g}" if found.difference else found.fault and found.fault.detail
     summary = f"{target} parts from the target's distribution: {shown}"
@@ -142,6 +143,7 @@ def script(
     common = {
         "name": name,
         "noise": noise,
+        "tests": TESTS,
         "paths": _paths(case),
         "banned": list(case.banned),
         "drawn": case.drawn,
@@ -177,6 +179,7 @@ def script(
         at = next(place for place, (_, tokens) in enumerate(drafts) if tokens == found.fault_tokens)
         loop = LOOP.format(times=1).replace("random.choice(len(drafts), p=[one[0] for one in drafts])", str(at))
         call = call.replace(noise, f"np.array({list(found.fault_noise)})")
+        call = call.replace(TESTS, f'np.array([{list(found.fault_noise[1:])}], "f4")')
         return head + body + RANDOM + loop + call + "    print(tokens, 'gives', out)\n"
     return head + body + RANDOM + LOOP.format(times=times) + call + TAIL.format(**end)
 

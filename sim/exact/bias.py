@@ -13,7 +13,7 @@ from underpaint.algos.protocols import Rule
 from underpaint.algos.transport import overlap
 from underpaint.algos.tree import NO_TOKEN, DraftTree, Drawn
 from underpaint.sim.batched.decoding import Lockstep, Scheme
-from underpaint.sim.batched.images import TableLookups
+from underpaint.sim.batched.images import lookups
 from underpaint.sim.synthetic.table_model import TableModel
 
 CONTEXTS = 256
@@ -35,7 +35,7 @@ def visited_rows(model: TableModel, done: Lockstep, count: int, seed: int) -> In
 def alignment(model: TableModel, done: Lockstep, seed: int = 0) -> float:
     """The mean overlap 1 - TV of target and drafter, one token past the root, where the images went."""
     rows = visited_rows(model, done, CONTEXTS, seed)
-    return float(overlap(model.target[rows], model.draft[0, rows]).mean())
+    return float(overlap(model.target[rows], model.draft[0][rows]).mean())
 
 
 def token_bias(model: TableModel, scheme: Scheme, children: int, done: Lockstep, seed: int = 0) -> float | None:
@@ -54,7 +54,7 @@ def token_bias(model: TableModel, scheme: Scheme, children: int, done: Lockstep,
     rows = visited_rows(model, done, CONTEXTS, seed)
     drawn = POLICIES[scheme.policy_name].drawn
     if drawn == "top_k":
-        proposals = TableLookups(model, children).top_tokens[0, rows]
+        proposals = lookups(model, children).top_tokens[0, rows]
         missed = [
             _next_token(scheme.rule, model, row, tokens, drawn) - model.target[row]
             for row, tokens in zip(rows.tolist(), proposals, strict=True)
@@ -64,7 +64,7 @@ def token_bias(model: TableModel, scheme: Scheme, children: int, done: Lockstep,
         exact = TraversalVerification()
         missed = []
         for row in rows.tolist():
-            sets = [_siblings(model.draft[0, row], children, drawn, draws) for _ in range(SIBLING_DRAWS)]
+            sets = [_siblings(model.draft[0][row], children, drawn, draws) for _ in range(SIBLING_DRAWS)]
             pairs = [
                 _next_token(scheme.rule, model, row, tokens, drawn) - _next_token(exact, model, row, tokens, drawn)
                 for tokens in sets
@@ -80,7 +80,7 @@ def _next_token(rule: Rule, model: TableModel, row: int, tokens: IntArray, drawn
         tokens=np.append(0, tokens),
         parents=np.append(-1, np.zeros(count, dtype=np.int64)),
         drawn=drawn,
-        draft_probs=model.draft[0, row][None],
+        draft_probs=model.draft[0][row][None],
         draft_rows=np.append(0, np.full(count, -1)),
     )
     return next_token_distribution(rule, tree, np.broadcast_to(model.target[row], (count + 1, model.vocab_size)))

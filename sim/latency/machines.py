@@ -1,9 +1,10 @@
-"""Named machines and models, and the least time that a pass of one can take on the other."""
+"""Named machines and models, and the time that a pass of one takes on the other."""
 
 import tomllib
 from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import numpy as np
 
@@ -11,53 +12,98 @@ from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.numbers import whole_number
 from underpaint.algos.registry import Registry
 from underpaint.artifacts.files import read_regular
+from underpaint.artifacts.knee import Knee, find_knee
 from underpaint.artifacts.strict_json import Within, build_typed
 
 MOST_BATCH: Final = 65_536
 """Images of one pass; more fit into no machine's memory."""
-
-
 MACHINE_FILE: Final = ".toml"
 """How the files that describe a machine end."""
+ACTIVATIONS: Final = 42
+"""Numbers that the kernels of a layer read and write for each position, in widths of the layer, weights and cache left
+out: norms, the seven products' inputs and outputs, rotary embedding, the gate and two sums, each a kernel."""
+FIXED: Final = "-fixed"
+"""Behind a batch: its images start together, and the slot of one that has ended stays empty until the last ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What bounds a pass.
+    """A device and the engine on it: what a kernel takes, and what the host takes.
 
     Args:
         name: As tables call it.
         title: What it is.
         bandwidth: GB/s of main memory.
-        peak: Dense TFLOP/s at `weight_bytes` a number.
-        weight_bytes: Of a weight and a cached number.
-        launch_us: Microseconds from one kernel to the next, the least.
+        peak: Dense TFLOP/s of products.
+        launch_us: Microseconds of a kernel beside its work: the launch, and the time until all processors are busy.
+            About 3 with CUDA graphs, 9 to 16 without.
         source: Where the figures are from.
-        bandwidth_share: The share of `bandwidth` that passes reach.
-        peak_share: The share of `peak` that passes reach.
+        weight_bytes: Of a weight.
+        value_bytes: Of a cached number, and of one that a kernel hands to the next.
+        bandwidth_share: The share of `bandwidth` that kernels reach; the A100's where nothing else is known.
+        peak_share: The share of `peak` that large products reach.
+        tile: Positions of a product's largest tile; fewer positions take the smallest power of two. A product over one
+            more than a multiple computes a whole tile more.
         kernels: Kernels launched in a layer; None takes the decoder's own number.
-        host_ms: What a cycle takes on the host, beyond its passes.
+        host_ms: What a cycle that drafts takes on the host, beyond its passes.
+        host_step_ms: What a step of plain autoregression takes there; None takes `host_ms`.
+        processors: Multiprocessors; 0 where they are not known.
+        ghz: Their clock.
     """
 
     name: str
     title: str
     bandwidth: Annotated[float, Within(1e-3, 1e6)]
     peak: Annotated[float, Within(1e-6, 1e6)]
-    weight_bytes: Annotated[float, Within(0.1, 16.0)]
     launch_us: Annotated[float, Within(0.0, 1e6)]
     source: str
-    bandwidth_share: Annotated[float, Within(1e-3, 1.0)] = 1.0
-    peak_share: Annotated[float, Within(1e-3, 1.0)] = 1.0
+    weight_bytes: Annotated[float, Within(0.1, 16.0)] = 2.0
+    value_bytes: Annotated[float, Within(0.1, 16.0)] = 2.0
+    bandwidth_share: Annotated[float, Within(1e-3, 1.0)] = 0.77
+    peak_share: Annotated[float, Within(1e-3, 1.0)] = 0.7
+    tile: Annotated[int, Within(1, 4096)] = 64
     kernels: Annotated[int, Within(0, 10_000)] | None = None
     host_ms: Annotated[float, Within(0.0, 1e6)] = 0.0
+    host_step_ms: Annotated[float, Within(0.0, 1e6)] | None = None
+    processors: Annotated[int, Within(0, 100_000)] = 0
+    ghz: Annotated[float, Within(0.0, 100.0)] = 0.0
+
+    def work_us(self, moved: FloatArray | float, done: FloatArray | float = 0.0, slots: float = 0.0) -> FloatArray:
+        """Microseconds of a kernel's work, its launch left out: the largest of three times.
+
+        Args:
+            moved: Bytes that it reads and writes.
+            done: Floating-point operations of its products.
+            slots: Instructions that the busiest scheduler issues, one a clock.
+
+        Raises:
+            ValueError: Slots are asked of a machine whose clock is not known.
+        """
+        if slots and not self.ghz:
+            raise ValueError(f"machine '{self.name}': expected its clock (ghz) to count instructions, got none")
+        by_bytes = np.asarray(moved) / (self.bandwidth * self.bandwidth_share * 1e3)
+        by_products = np.asarray(done) / (self.peak * self.peak_share * 1e6)
+        us: FloatArray = np.maximum(np.maximum(by_bytes, by_products), slots / (1e3 * self.ghz) if slots else 0.0)
+        return us
 
 
 @dataclass(frozen=True, slots=True)
 class DecoderSize:
-    """A decoder. parameters: of a pass, the embedding left out. kernels: launched in a layer.
+    """A decoder.
 
-    cells: image tokens at the resolution in the title. guided: whether it is sampled with a guidance pair.
-    drafter_layers: of the EAGLE drafter, which shares the head.
+    Args:
+        name: As tables call it.
+        title: What it is.
+        parameters: Of a pass, the embedding left out.
+        layers: Of attention and feed-forward.
+        width: Of a position.
+        vocab_size: Rows of the head.
+        cells: Image tokens at the resolution in the title.
+        guided: Whether it is sampled with a guidance pair: two rows of every position.
+        source: Where the figures are from.
+        drafter_layers: Of the EAGLE drafter, which shares the head.
+        kernels: Launched in a layer.
+        key_width: Of a position's keys, and of its values; 0 takes `width`.
     """
 
     name: str
@@ -71,29 +117,21 @@ class DecoderSize:
     source: str
     drafter_layers: int = 1
     kernels: int = 10
+    key_width: int = 0
 
 
 MACHINES: Registry[Machine] = Registry("machine")
-for _machine in (
-    Machine("cpu2", "two cloud CPU cores, float32", 20.0, 0.15, 4.0, 2.0, "nominal; measure yours (underpaint costs)"),
-    Machine("rtx4090", "NVIDIA RTX 4090, 24 GB", 1008.0, 165.2, 2.0, 2.5, "NVIDIA Ada whitepaper: bf16, dense"),
-    Machine("a100", "NVIDIA A100 SXM, 80 GB", 2039.0, 312.0, 2.0, 2.5, "NVIDIA A100 datasheet: bf16, dense"),
-    Machine("h100", "NVIDIA H100 SXM, 80 GB", 3350.0, 989.0, 2.0, 2.0, "NVIDIA H100 datasheet: bf16, dense"),
-    Machine("h200", "NVIDIA H200 SXM, 141 GB", 4800.0, 989.0, 2.0, 2.0, "NVIDIA H200 datasheet: bf16, dense"),
-    Machine("b200", "NVIDIA B200, 180 GB", 8000.0, 2250.0, 2.0, 2.0, "NVIDIA Blackwell datasheet: bf16, dense"),
-    Machine("l4", "NVIDIA L4, 24 GB", 300.0, 121.0, 2.0, 2.5, "NVIDIA L4 datasheet: bf16, half of the sparse rate"),
-    Machine("l40s", "NVIDIA L40S, 48 GB", 864.0, 362.0, 2.0, 2.5, "NVIDIA L40S datasheet: bf16, dense"),
-    Machine("a10", "NVIDIA A10, 24 GB", 600.0, 125.0, 2.0, 2.5, "NVIDIA A10 datasheet: bf16, dense"),
-    Machine(
-        "rtx5090", "NVIDIA RTX 5090, 32 GB", 1792.0, 209.5, 2.0, 2.5, "NVIDIA RTX Blackwell whitepaper: bf16, dense"
-    ),
-    Machine("mi300x", "AMD MI300X, 192 GB", 5300.0, 1307.4, 2.0, 2.5, "AMD MI300X datasheet: bf16, dense"),
-    Machine(
-        *("thor", "NVIDIA Jetson AGX Thor, 128 GB", 273.0, 258.8, 2.0, 2.5),
-        "NVIDIA Jetson Thor datasheet: an eighth of its sparse fp4 rate",
-    ),
-):
-    MACHINES.register(_machine)
+
+
+def _machine(values: dict[str, Any], name: str, source: str = "") -> Machine:
+    """A machine of a TOML table; ValueError as `build_typed`."""
+    return build_typed(Machine, {"name": name, "title": name, "source": source, **values}, "machine")
+
+
+for _name, _values in tomllib.loads(
+    files("underpaint.sim.latency").joinpath("machines.toml").read_text(encoding="utf-8")
+).items():
+    MACHINES.register(_machine(_values, _name))
 
 _LLAMAGEN = "arXiv 2406.06525, table 1"
 _CHAMELEON = "arXiv 2405.09818; drawn with classifier-free guidance"
@@ -116,18 +154,25 @@ for _model in (
 
 @dataclass(frozen=True, slots=True)
 class RooflineCosts:
-    """The larger of bytes over bandwidth and operations over peak, and no less than the kernels' launches.
+    """A pass as the sum of its kernels, each its launch and the largest of its times; see `Machine.work_us`.
 
-    Bytes are the weights once, the cache of `cached` positions and the logits once per row; operations are two per
-    parameter and position, and the attention's. A guidance pair doubles the rows; so does every image of the `batch`.
-    It is a bound, not a forecast: measured passes are slower. Any size is answered for, as nothing is measured.
+    The products read the weights once and compute whole tiles of positions; attention reads the cache of `cached`
+    positions; the other kernels move `ACTIVATIONS`. A guidance pair doubles the rows; so does every image of the
+    `batch`. Any size is answered for, as nothing is measured.
+
+    Args:
+        machine: Where.
+        model: What.
+        batch: Images of a pass.
+        cached: Positions in the cache, at least 0; None takes half of the picture.
+        refilled: Whether the next image takes the slot of one that has ended.
     """
 
     machine: Machine
     model: DecoderSize
     batch: int = 1
     cached: int | None = None
-    overhead_ms: float = 0.0
+    refilled: bool = True
 
     def __post_init__(self) -> None:
         if self.batch < 1:
@@ -138,31 +183,58 @@ class RooflineCosts:
     @property
     def name(self) -> str:
         """Machine and model."""
-        return f"{self.machine.name}/{self.model.name}" + (f"/batch{self.batch}" if self.batch > 1 else "")
+        batch = f"/batch{self.batch}" + ("" if self.refilled else FIXED) if self.batch > 1 else ""
+        return f"{self.machine.name}/{self.model.name}{batch}"
+
+    @property
+    def overhead_ms(self) -> float:
+        return self.machine.host_ms
+
+    @property
+    def step_overhead_ms(self) -> float:
+        own = self.machine.host_step_ms
+        return self.machine.host_ms if own is None else own
+
+    @property
+    def waits_for(self) -> int:
+        return 1 if self.refilled else self.batch
 
     def verify_ms(self, nodes: IntArray) -> FloatArray:
-        return self._pass_ms(nodes, self.model.parameters, self.model.layers)
+        cached = self.model.cells // 2 if self.cached is None else self.cached
+        return self._pass_ms(nodes, self.model.parameters, self.model.layers, cached)
 
     def draft_ms(self, nodes: IntArray) -> FloatArray:
         """The drafter's own layers, the layer that joins token and feature, and the head."""
         model = self.model
         head = float(model.width * model.vocab_size)
         own = (model.parameters - head) / model.layers * model.drafter_layers + 2.0 * model.width**2
-        return self._pass_ms(nodes, own + head, model.drafter_layers)
-
-    def _pass_ms(self, nodes: IntArray, parameters: float, layers: int) -> FloatArray:
-        model, machine = self.model, self.machine
-        rows = self.batch * (2 if model.guided else 1)
         cached = model.cells // 2 if self.cached is None else self.cached
-        cache_bytes = 2.0 * layers * model.width * cached * machine.weight_bytes * rows
-        row_bytes = (6.0 * layers * model.width + model.vocab_size) * machine.weight_bytes
-        moved = parameters * machine.weight_bytes + cache_bytes + row_bytes * rows * nodes
-        done = rows * nodes * (2.0 * parameters + 4.0 * layers * model.width * (cached + nodes))
-        kernels = model.kernels if machine.kernels is None else machine.kernels
-        launches = 1e-3 * machine.launch_us * (kernels * layers + 4)
-        bandwidth, peak = machine.bandwidth * machine.bandwidth_share, machine.peak * machine.peak_share
-        bound = np.maximum(moved / (bandwidth * 1e6), done / (peak * 1e9))
-        ms: FloatArray = np.maximum(bound, launches)
+        return self._pass_ms(nodes, own + head, model.drafter_layers, cached)
+
+    def prefill_ms(self, tokens: IntArray) -> FloatArray:
+        """[K] ms of a pass over prompts of `tokens` [K], before which nothing is cached."""
+        return self._pass_ms(tokens, self.model.parameters, self.model.layers, 0)
+
+    def knee(self) -> Knee:
+        """Up to how many nodes a target pass costs about what it costs over one; nodes grow by whole tiles."""
+        rows = self.batch * (2 if self.model.guided else 1)
+        sizes = sorted({max(1, tiles * self.machine.tile // rows) for tiles in range(1, 33)} | {1})
+        return find_knee(list(zip(sizes, self.verify_ms(np.array(sizes)).tolist(), strict=True)))
+
+    def _pass_ms(self, nodes: IntArray, parameters: float, layers: int, cached: int) -> FloatArray:
+        model, machine = self.model, self.machine
+        positions = self.batch * (2 if model.guided else 1) * np.asarray(nodes)
+        kernels = (model.kernels if machine.kernels is None else machine.kernels) * layers + 4
+        tile = np.minimum(machine.tile, 1 << np.ceil(np.log2(positions)).astype(np.int64))
+        tiled = -(-positions // tile) * tile
+        products = machine.work_us(parameters * machine.weight_bytes, 2.0 * parameters * tiled)
+        rows = positions // np.asarray(nodes)
+        keys = 2.0 * layers * (model.key_width or model.width) * cached * machine.value_bytes * rows
+        attention = machine.work_us(keys, 4.0 * layers * model.width * positions * (cached + (nodes + 1) / 2.0))
+        others = machine.work_us(
+            (ACTIVATIONS * layers * model.width + model.vocab_size) * machine.value_bytes * positions
+        )
+        ms: FloatArray = 1e-3 * (machine.launch_us * kernels + products + attention + others)
         return ms
 
 
@@ -182,20 +254,21 @@ def read_machine(path: Path) -> Machine:
     if not path.exists():
         raise ValueError(
             f"machine '{path}': expected a file that describes it, there is none; name one of "
-            f"{', '.join(one.name for one in MACHINES)}, or write its bandwidth, peak, weight_bytes and launch_us there"
+            f"{', '.join(one.name for one in MACHINES)}, or write its bandwidth, peak and launch_us there"
         )
     try:
         values = tomllib.loads(read_regular(path).decode())
-        usual = {"name": path.stem, "title": path.stem, "source": str(path)}
-        return build_typed(Machine, {**usual, **values}, "machine")
+        return _machine(values, path.stem, str(path))
     except ValueError as error:
         raise ValueError(
-            f"{path}: expected a machine with bandwidth (GB/s), peak (TFLOP/s), weight_bytes and launch_us: {error}"
+            f"{path}: expected a machine with bandwidth (GB/s), peak (TFLOP/s) and launch_us: {error}"
         ) from error
 
 
 def roofline(name: str) -> RooflineCosts:
     """The roofline of "machine/model", or of "machine/model/batch8" for eight images at once.
+
+    "machine/model/batch8-fixed" draws eight that start together: the slots of those that end early stay empty.
 
     The machine is a known one, or the path of a file that `read_machine` takes: "lab/my-gpu.toml/llamagen-xl".
 
@@ -208,15 +281,15 @@ def roofline(name: str) -> RooflineCosts:
     if file is not None:
         slash, rest = "/", name.removeprefix(f"{file}/")
     model, _, batch = rest.partition("/")
-    count = batch.removeprefix("batch")
+    count = batch.removeprefix("batch").removesuffix(FIXED)
     if not slash or (batch and not batch.startswith("batch")):
         raise ValueError(
             f"latency '{name}': expected machine/model, such as a100/llamagen-xl, machine/model/batch8, "
-            "FILE.toml/model, or a cost curve's file (.json)"
+            "machine/model/batch8-fixed, FILE.toml/model, or a cost curve's file (.json)"
         )
     described = MACHINES[machine] if file is None else read_machine(file)
     size, images = DECODER_SIZES[model], _batch(name, count) if batch else 1
-    return RooflineCosts(described, size, images, overhead_ms=described.host_ms)
+    return RooflineCosts(described, size, images, refilled=not batch.endswith(FIXED))
 
 
 def _batch(name: str, count: str) -> int:

@@ -1,4 +1,4 @@
-"""Latency models: what a target pass and a drafter pass cost, measured on a machine or bounded by its roofline."""
+"""Latency models: what a target pass and a drafter pass cost, measured on a machine or by its roofline."""
 
 from dataclasses import dataclass
 from typing import Protocol, Self
@@ -24,6 +24,16 @@ class Costs(Protocol):
     @property
     def overhead_ms(self) -> float:
         """What a cycle costs beyond its passes."""
+        ...
+
+    @property
+    def step_overhead_ms(self) -> float:
+        """What a step of plain autoregression costs beyond its pass."""
+        ...
+
+    @property
+    def waits_for(self) -> int:
+        """Images that start together and wait for the last of them; 1 where none waits."""
         ...
 
     def verify_ms(self, nodes: IntArray) -> FloatArray:
@@ -69,6 +79,14 @@ class MeasuredCosts:
             check_curve(where, IN_GRID, "node", self.in_grid)
         if not (np.isfinite(self.overhead_ms) and self.overhead_ms >= 0.0):
             raise ValueError(f"latency '{self.name}': overhead_ms must be at least 0, got {self.overhead_ms!r}")
+
+    @property
+    def step_overhead_ms(self) -> float:
+        return self.overhead_ms
+
+    @property
+    def waits_for(self) -> int:
+        return 1
 
     @classmethod
     def of(cls, curve: CostCurveFile) -> Self:

@@ -22,22 +22,27 @@ class Comparison(NamedTuple):
 
 def load_comparison(path: Path) -> Comparison:
     """The JSON of `underpaint compare`; ValueError where there is none, it is of another version or something else."""
-    held = read_results(path)
+    values = read_results(path)
     try:
-        settings = held["settings"]
-        sampler = {name: settings[name] for name in ("guidance", "temperature", "top_k", "top_p")}
-        rows = {row["method"]: row for row in held["rows"]}
-        methods = {name: settings["methods"][name] for name in rows}
-        for method, row in rows.items():
-            recipe = methods[method]
-            counted = ("tokens_per_cycle", "mean_depth") if "policy" in recipe else ("drafter_nfe",)
-            for name in ("target_nfe", "speedup", *counted):
-                float(row[name])
-            for name in SETTINGS if recipe.get("loop") == "mulo" else ():
-                recipe["settings"][name]
-        return Comparison(methods, rows, frozenset(settings["prompts"]), sampler, held["model"])
+        return comparison_of(values)
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} is no comparison ({error!r}); write one with `underpaint compare --json`") from error
+
+
+def comparison_of(values: Mapping[str, Any]) -> Comparison:
+    """A comparison from its record; ValueError, KeyError or TypeError where the record is of something else."""
+    settings = values["settings"]
+    sampler = {name: settings[name] for name in ("guidance", "temperature", "top_k", "top_p")}
+    rows = {row["method"]: row for row in values["rows"]}
+    methods = {name: settings["methods"][name] for name in rows}
+    for method, row in rows.items():
+        recipe = methods[method]
+        counted = ("tokens_per_cycle", "mean_depth") if "policy" in recipe else ("drafter_nfe",)
+        for name in ("target_nfe", "speedup", *counted):
+            float(row[name])
+        for name in SETTINGS if recipe.get("loop") == "mulo" else ():
+            recipe["settings"][name]
+    return Comparison(methods, rows, frozenset(settings["prompts"]), sampler, values["model"])
 
 
 def check_belong(trace: Trace, comparison: Comparison) -> None:

@@ -138,7 +138,7 @@ class _Within:
         return self.prices.plain_ms
 
     def __call__(self, scheme: Scheme, runs: Runs) -> _Priced:
-        return _Priced(self.prices.image_ms(scheme, runs), self.prices.host_ms(scheme, runs))
+        return _Priced(self.prices.times(scheme, runs).total, self.prices.host_ms(scheme, runs))
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from underpaint.algos.arrays import FloatArray, IntArray
+from underpaint.algos.batched.sparse_table import SparseTable, Table, Tables
 from underpaint.algos.chance import At, Chance, Role
 from underpaint.algos.draft.top_tokens import top
+from underpaint.algos.memory import check_memory, free_bytes
 from underpaint.algos.protocols import Grid
 from underpaint.algos.step import Drafter, Scored, Target
 from underpaint.algos.transport import overlap
@@ -30,6 +32,8 @@ from underpaint.sim.replay.trace_values import TraceHead, array_forms, check_val
 from underpaint.sim.synthetic.table_model import TableModel
 
 FORMAT = 1
+MOST_DENSE = 1 << 24
+"""Numbers of all tables of a model; more of them are kept sparse, which is slower and takes less memory."""
 MOST_CODES_NEAR = 20
 """Nearest codes whose mass is recorded with the drawn token's own."""
 _ARRAYS = (
@@ -228,6 +232,11 @@ def load(path: Path) -> Trace:
     """
     try:
         with ArrayFile(path) as held:
+            if 3 * held.nbytes > (free := free_bytes()):  # they are read, widened and checked
+                raise ValueError(
+                    f"expected arrays that fit in memory, got {held.nbytes / 1e9:.1f} GB, which take three times as "
+                    f"much to read, and {free / 1e9:.1f} GB are free: record fewer pictures or depths"
+                )
             told = held.read_json("head")
             written = told.get("format") if isinstance(told, dict) else None
             check_format(written, FORMAT, "record it again")
@@ -263,28 +272,40 @@ def _wide(array: NDArray[Any]) -> NDArray[Any]:
 
 def dense(tokens: IntArray, probs: FloatArray, vocab_size: int) -> FloatArray:
     """[..., V] float32 distributions from their likeliest tokens [..., K]; what is left is even over the others."""
+    table = _table(tokens, probs, vocab_size)
+    return table.take(np.arange(table.shape[0])).reshape(*tokens.shape[:-1], vocab_size)
+
+
+def _table(tokens: IntArray, probs: FloatArray, vocab_size: int) -> SparseTable:
     kept = tokens.shape[-1]
-    flat_tokens, flat_probs = tokens.reshape(-1, kept), probs.reshape(-1, kept)
-    left = np.maximum(1.0 - flat_probs.sum(axis=1, keepdims=True), 0.0) / max(vocab_size - kept, 1)
-    left[flat_probs[:, -1] == 0.0] = 0.0  # the support ended before the K-th: nothing is left but rounding
-    distributions = np.repeat(left, vocab_size, axis=1).astype(np.float32)
-    # Places past a support repeat token 0 with probability 0: write the likeliest last, over them.
-    np.put_along_axis(distributions, flat_tokens[:, ::-1], flat_probs[:, ::-1].astype(np.float32), 1)
-    distributions /= distributions.sum(axis=1, keepdims=True)
-    return distributions.reshape(*tokens.shape[:-1], vocab_size)
+    return SparseTable(tokens.reshape(-1, kept), probs.reshape(-1, kept), vocab_size)
 
 
 def replay(trace: Trace, name: str = "trace") -> TableModel:
-    """The trace as a model: each cell of each image has the distributions that were recorded there."""
+    """The trace as a model: each cell of each image has the distributions that were recorded there.
+
+    Tables of more than `MOST_DENSE` numbers are sparse.
+
+    Raises:
+        ValueError: The tables would take more memory than this machine has free.
+    """
     images, cells = trace.tokens.shape
-    depths = trace.draft_probs.shape[1]
-    target = dense(trace.target_tokens, trace.target_probs, trace.vocab_size).reshape(images * cells, -1)
-    drafted = dense(trace.draft_tokens, trace.draft_probs, trace.vocab_size).transpose(1, 0, 2, 3)
+    depths, kept = trace.draft_probs.shape[1], trace.target_probs.shape[-1]
+    bytes_each = (depths + 1) * cells * (8 * kept + 4)
+    check_memory(f"the tables of trace '{name}'", "pictures", images, bytes_each, "; record fewer, or fewer --depths")
+    pairs = [(trace.target_tokens, trace.target_probs)]
+    pairs += [(trace.draft_tokens[:, depth], trace.draft_probs[:, depth]) for depth in range(depths)]
+    target, *draft = (_table(*pair, trace.vocab_size) for pair in pairs)
+    tables: tuple[Table, Tables] = target, tuple(draft)
+    if target.size * (depths + 1) <= MOST_DENSE:
+        every = np.arange(images * cells)
+        drafted = np.array([table.take(every) for table in draft], dtype=np.float32)
+        tables = target.take(every), drafted.reshape(depths, *target.shape)
     return TableModel(
         name=name,
         grid=trace.grid,
-        target=target,
-        draft=np.ascontiguousarray(drafted).reshape(depths, images * cells, trace.vocab_size),
+        target=tables[0],
+        draft=tables[1],
         starts=np.arange(images * cells).reshape(images, cells),
         classes=np.zeros(trace.vocab_size + 1, dtype=np.int64),
         stride=0,

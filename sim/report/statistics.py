@@ -1,7 +1,8 @@
 """What decoding runs came to, image by image, before any clock: the counts that every latency model prices."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -30,6 +31,12 @@ class Runs:
     draft: IntArray
     chained: IntArray
     decodings: int = 1
+
+    @classmethod
+    def zeros(cls, cells: int, images: int, most_nodes: int) -> "Runs":
+        """Counts to be filled, of passes over at most `most_nodes` nodes."""
+        one, by_size = (np.zeros((images, *more), dtype=np.int64) for more in ((), (most_nodes + 1,)))
+        return cls(cells, one, one.copy(), one.copy(), by_size, by_size.copy(), by_size.copy())
 
     @property
     def images(self) -> int:
@@ -77,15 +84,69 @@ class Runs:
             times * self.decodings,
         )
 
+    def times(self, costs: Costs) -> "PassTimes":
+        """What each image takes by a latency model; ValueError where the model lacks a size.
+
+        Where images of a batch wait for the last of them, each takes as much longer as they do in the mean.
+        """
+        target, drafter = _priced(self.verify, costs.verify_ms), _priced(self.draft, costs.draft_ms)
+        host = (self.cycles + self.decodings) * costs.overhead_ms
+        alone = target + drafter + host
+        return PassTimes(target, drafter, host, alone * (slowest_of(alone, costs.waits_for) - 1.0))
+
     def image_ms(self, costs: Costs) -> FloatArray:
-        """[I] float64: what each image takes by a latency model; ValueError where the model lacks a size."""
-        total = np.zeros(self.images)
-        for counts, price in ((self.verify, costs.verify_ms), (self.draft, costs.draft_ms)):
-            used = np.flatnonzero(counts.any(axis=0))
-            if used.size:
-                total += counts[:, used] @ price(used)
-        total += (self.cycles + self.decodings) * costs.overhead_ms
+        """[I] float64: what each image takes by a latency model; see `times`."""
+        return self.times(costs).total
+
+
+class PassTimes(NamedTuple):
+    """[I] ms of each image: in target passes, in drafter passes, on the host, and waiting for the last of a batch."""
+
+    target: FloatArray
+    drafter: FloatArray
+    host: FloatArray
+    waiting: FloatArray
+
+    @property
+    def total(self) -> FloatArray:
+        """[I] ms."""
+        total: FloatArray = self.target + self.drafter + self.host + self.waiting
         return total
+
+
+def slowest_of(ms: FloatArray, batch: int) -> float:
+    """How many times as long as the mean image the slowest of a batch takes, in expectation.
+
+    Args:
+        ms: `[I]` float64, what each image takes alone, in a slot of the batch.
+        batch: Images that start together, drawn at random from these. Where there are fewer than a batch, they stand
+            for more: each is drawn with replacement.
+
+    Returns:
+        At least 1, exact for images drawn without replacement: the order statistics' mean.
+    """
+    images, rising = ms.size, np.sort(ms)
+    if batch == 1 or images == 1:
+        return 1.0
+    places = np.arange(1, images + 1)
+    if batch > images:
+        shares = (places / images) ** batch - ((places - 1) / images) ** batch
+    else:
+        # The slowest is image i where the others are among the i - 1 before it: C(i - 1, batch - 1) / C(images, batch).
+        shares = np.zeros(images)
+        shares[-1] = batch / images
+        for place in range(images - 1, batch - 1, -1):
+            shares[place - 1] = shares[place] * (place - batch + 1) / place
+    return float(shares @ rising / rising.mean())
+
+
+def _priced(counts: IntArray, price: Callable[[IntArray], FloatArray]) -> FloatArray:
+    """[I] ms of passes counted by nodes [I, N + 1]."""
+    used = np.flatnonzero(counts.any(axis=0))
+    if not used.size:
+        return np.zeros(counts.shape[0])
+    ms: FloatArray = counts[:, used] @ price(used)
+    return ms
 
 
 class Estimate(NamedTuple):
@@ -128,9 +189,101 @@ def speedup(runs: Runs, costs: Costs) -> Estimate:
 
 def plain_ms(costs: Costs) -> float:
     """ms of a step of plain autoregression."""
-    return float(costs.verify_ms(np.array([1]))[0]) + costs.overhead_ms
+    return float(costs.verify_ms(np.array([1]))[0]) + costs.step_overhead_ms
 
 
 def times_faster(runs: Runs, image_ms: FloatArray, step_ms: float) -> Estimate:
     """How many times faster than plain autoregression, from what images [I] and a plain step take."""
     return ratio(np.full(runs.images, runs.decodings * runs.cells * step_ms), image_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """What a mean and its interval need of I figures. mean: theirs; squares: of their distances from it, summed."""
+
+    mean: float
+    squares: float
+
+
+_Parts: TypeAlias = tuple[float, float, float, float]
+
+
+def _added(one: _Parts, other: _Parts) -> _Parts:
+    return one[0] + other[0], one[1] + other[1], one[2] + other[2], one[3] + other[3]
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Runs of I images of `cells` cells as sums, so that any number of them takes the memory of one.
+
+    cycles, accepted, depth: see `Runs`. nodes: positions of all target passes. target_passes, drafter_passes: in all.
+    image_ms: what an image takes, by machine. parts_ms: ms of all images by the parts of `PassTimes`, by machine.
+    """
+
+    cells: int
+    images: int
+    cycles: int
+    accepted: int
+    depth: int
+    nodes: int
+    target_passes: int
+    drafter_passes: int
+    image_ms: Mapping[str, Moments]
+    parts_ms: Mapping[str, _Parts]
+
+    @classmethod
+    def of(cls, runs: Runs, times: Mapping[str, PassTimes]) -> "Totals":
+        """The sums of `runs`, and of what their images take, by machine."""
+        image_ms = {name: one.total for name, one in times.items()}
+        return cls(
+            runs.cells,
+            runs.images,
+            int(runs.cycles.sum()),
+            int(runs.accepted.sum()),
+            int(runs.depth.sum()),
+            int((runs.verify @ np.arange(runs.verify.shape[1])).sum()),
+            int(runs.verify.sum()),
+            int(runs.draft.sum()),
+            {name: Moments(float(ms.mean()), float(((ms - ms.mean()) ** 2).sum())) for name, ms in image_ms.items()},
+            {
+                name: (float(a.sum()), float(b.sum()), float(c.sum()), float(d.sum()))
+                for name, (a, b, c, d) in times.items()
+            },
+        )
+
+    def and_more(self, more: "Totals") -> "Totals":
+        """These images and `more`, of as many cells and the same machines."""
+        images = self.images + more.images
+        image_ms = {}
+        for name, own in self.image_ms.items():
+            other = more.image_ms[name]
+            apart = other.mean - own.mean  # Chan, Golub and LeVeque's update
+            mean = own.mean + apart * more.images / images
+            squares = own.squares + other.squares + apart**2 * self.images * more.images / images
+            image_ms[name] = Moments(mean, squares)
+        return Totals(
+            self.cells,
+            images,
+            self.cycles + more.cycles,
+            self.accepted + more.accepted,
+            self.depth + more.depth,
+            self.nodes + more.nodes,
+            self.target_passes + more.target_passes,
+            self.drafter_passes + more.drafter_passes,
+            image_ms,
+            {name: _added(parts, more.parts_ms[name]) for name, parts in self.parts_ms.items()},
+        )
+
+    def cycle_ms(self, machine: str) -> list[float]:
+        """Ms of a mean cycle by the parts of `PassTimes`; the first pass is spread over the cycles."""
+        return [part / self.cycles for part in self.parts_ms[machine]]
+
+    def speedup(self, machine: str, step_ms: float) -> Estimate:
+        """As `times_faster`, of a machine whose plain step takes `step_ms`."""
+        ms = self.image_ms[machine]
+        value = self.cells * step_ms / ms.mean
+        if self.images < 2:
+            return Estimate(value, value, value)
+        deviation = value * np.sqrt(ms.squares / (self.images - 1))
+        half = INTERVAL_DEVIATIONS * float(deviation) / ms.mean / np.sqrt(self.images)
+        return Estimate(value, value - half, value + half)

@@ -14,9 +14,10 @@ from underpaint.algos.accept import RULES
 from underpaint.algos.draft import POLICIES
 from underpaint.algos.draft.settings import check_limits
 from underpaint.algos.fit import fits
+from underpaint.algos.memory import check_memory
 from underpaint.algos.registry import suggest
 from underpaint.artifacts.files import read_regular
-from underpaint.sim.batched.decoding import MOST_NODES, Scheme, make_scheme, run_loop
+from underpaint.sim.batched.decoding import MOST_NODES, Scheme, make_scheme, run_loop, working_bytes
 from underpaint.sim.latency.machines import machine_file
 from underpaint.sim.latency.run_times import CURVE, InCycleTimes, RunTimes, latency_model_of, run_times_of
 from underpaint.sim.replay.trace import load, replay
@@ -71,6 +72,11 @@ class Job:
         return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()[:16]
 
     @property
+    def name(self) -> str:
+        """The model, the policy and the rule, as progress and errors call the job."""
+        return f"{self.model}: {self.policy} {self.rule}"
+
+    @property
     def recipe(self) -> WindowRecipe | None:
         """Of a window; None of trees."""
         if self.loop == TREES:
@@ -118,11 +124,13 @@ def synthetic_model_of(name: str, settings: str) -> TableModel:
     return make_synthetic_model(name, json.loads(settings))
 
 
+@lru_cache(maxsize=8)
 def scheme_of(model: TableModel, job: Job) -> Scheme:
     """The job's policy and rule, ready for its model."""
     return make_scheme(model, job.policy, job.rule, json.loads(job.policy_settings), json.loads(job.rule_settings))
 
 
+@lru_cache(maxsize=8)
 def window_scheme_of(model: TableModel, job: Job) -> WindowScheme | None:
     """The job's window, ready for its model; None of trees."""
     recipe = job.recipe
@@ -204,11 +212,11 @@ def _check_vary(plan: SweepPlan) -> None:
             raise ValueError(f"--vary {key}: expected at least one value, each once")
 
 
-def check(plan: SweepPlan, wanted: Sequence[Job]) -> None:
+def check(plan: SweepPlan, wanted: Sequence[Job], processes: int = 0) -> None:
     """Build every synthetic model, scheme and latency model of `wanted` once, so that nothing of it fails later.
 
     Measured machines are asked for the price of one image by each scheme. Raises ValueError or OSError, naming what
-    is wrong: a setting, a trace, a cost curve, or the sizes that it lacks.
+    is wrong: a setting, a trace, a cost curve, the sizes that it lacks, or the memory for `processes` of this machine.
     """
     prices = {machine: run_times_of(machine) for machine in plan.machines}
     for machine, one in prices.items() if plan.windows else ():
@@ -231,10 +239,13 @@ def check(plan: SweepPlan, wanted: Sequence[Job]) -> None:
             continue
         scheme = scheme_of(model, job)
         check_limits(json.loads(job.policy_settings), MOST_NODES, model.vocab_size)
+        if processes:
+            remedy = "; or take a trace of fewer pictures" if job.model.endswith(TRACE) else ""
+            check_memory(f"simulating {job.name}", "--jobs", processes, working_bytes(model, scheme), remedy)
         if measured:
             runs = run_loop(model, scheme, 1, plan.seed, chains=times_chains(measured))
             for one in measured:
-                one.image_ms(scheme, runs)
+                one.times(scheme, runs)
 
 
 def _check_window(scheme: WindowScheme, plan: SweepPlan) -> None:

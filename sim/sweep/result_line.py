@@ -1,12 +1,13 @@
-"""One line of a sweep's results, as its file holds it: the job, and what was simulated for it."""
+"""The lines of a sweep's files: a job with what was simulated for it, and a block of the images of a long one."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from underpaint.artifacts.strict_json import Within, build_typed, parse_json
+from underpaint.sim.report.statistics import Totals
 from underpaint.sim.sweep.plan import TREES, Job, SweepPlan
 
 _LARGEST: Final = 1e9
@@ -15,7 +16,10 @@ _Figure: TypeAlias = Annotated[float, Within(0.0, _LARGEST)]
 
 @dataclass(frozen=True, slots=True)
 class _ResultLine:
-    """See `Job` for the first fields, and `sim.sweep.run` for the others. speedup: mean, low and high by machine."""
+    """See `Job` for the first fields, and `sim.sweep.run` for the others.
+
+    speedup: mean, low and high by machine. cycle_ms: ms of a mean cycle by the parts of `PassTimes`, by machine.
+    """
 
     key: str
     model: str
@@ -31,6 +35,7 @@ class _ResultLine:
     target_passes: _Figure
     drafter_passes: _Figure
     speedup: Mapping[str, tuple[_Figure, Annotated[float, Within(-_LARGEST, _LARGEST)], _Figure]]
+    cycle_ms: Mapping[str, tuple[_Figure, _Figure, _Figure, _Figure]]
     engine: Literal["loop", "lockstep"]
     alignment: Annotated[float, Within(-1.001, 1.001)] | None
     token_bias: Annotated[float, Within(-1e-6, 1.000001)] | None
@@ -38,12 +43,37 @@ class _ResultLine:
     temperature: _Figure = 1.0
 
 
-def check_line(line: Mapping[str, Any], plan: SweepPlan) -> None:
-    """Check a line of a sweep's results.
+@dataclass(frozen=True, slots=True)
+class BlockFigures:
+    """What a block of a job's images came to, as long sweeps record it.
+
+    key: the job's. first: the number of the block's first image. block: images of a whole block. alignment, token_bias:
+    see `sim.exact.bias`; of the first block alone.
+    """
+
+    key: str
+    first: Annotated[int, Within(0, 1 << 40)]
+    block: Annotated[int, Within(1, 1 << 40)]
+    totals: Totals
+    engine: Literal["loop", "lockstep"]
+    alignment: float | None
+    token_bias: float | None
+
+
+def read_block(line: Mapping[str, Any], plan: SweepPlan) -> BlockFigures:
+    """A block of a line of a sweep's record; ValueError where it is none, or of other machines than the plan's."""
+    block = build_typed(BlockFigures, line, "a block")
+    if block.totals.image_ms.keys() != set(plan.machines) or min(block.totals.images, block.totals.cycles) < 1:
+        raise ValueError(f"a block: expected images on {', '.join(plan.machines)}, got {block.totals.image_ms.keys()}")
+    return block
+
+
+def check_line(line: Mapping[str, Any], machines: Sequence[str]) -> None:
+    """Check a line of the results of a sweep over `machines`.
 
     Raises:
         ValueError: a field is missing, unknown, of another type or range, or the line is of another job than its key
-            says, or of other machines than the plan's.
+            says, or of other machines.
     """
     found = build_typed(_ResultLine, line, "a result")
     for name in ("model_settings", "policy_settings", "rule_settings"):
@@ -51,8 +81,10 @@ def check_line(line: Mapping[str, Any], plan: SweepPlan) -> None:
             raise ValueError(f"a result: {name}: expected settings as JSON, got {getattr(found, name)!r:.60}")
     if Job.of(line).key != found.key:
         raise ValueError(f"a result: key: expected {Job.of(line).key}, which is of its settings, got {found.key!r}")
-    if found.speedup.keys() != set(plan.machines):
-        raise ValueError(f"a result: speedup: expected {', '.join(plan.machines)}, got {', '.join(found.speedup)}")
+    for name in ("speedup", "cycle_ms"):
+        if getattr(found, name).keys() != set(machines):
+            got = ", ".join(getattr(found, name))
+            raise ValueError(f"a result: {name}: expected {', '.join(machines)}, got {got}")
     for machine, (mean, low, high) in found.speedup.items():
         if not low <= mean <= high:
             raise ValueError(f"a result: speedup: {machine}: expected an interval round {mean}, got {low} to {high}")

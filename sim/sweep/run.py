@@ -1,17 +1,21 @@
-"""Sweeps: every fitting rule, policy, setting and synthetic model, simulated once and timed by every latency model."""
+"""Sweeps: every fitting rule, policy, setting and synthetic model, simulated once and timed by every latency model.
 
-from collections.abc import Callable, Mapping, Sequence
+A simulation is split into blocks of images that depend on its plan alone, so its figures are the same on any workers.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, ClassVar, Final, NamedTuple, TypeAlias
+from typing import Any, ClassVar, Final, Literal, NamedTuple
 
 from underpaint.algos.memory import usable_cores
-from underpaint.artifacts.run_log import RunStore
+from underpaint.artifacts.run_log import RunLog, RunStore
+from underpaint.artifacts.strict_json import is_version
 from underpaint.artifacts.workers import RayWorkers, Workers, local_workers
-from underpaint.sim.batched.decoding import Lockstep, run_lockstep, run_loop, run_plain
+from underpaint.sim.batched.decoding import Lockstep, lockstep_block, run_lockstep, run_loop, run_plain
 from underpaint.sim.exact.bias import alignment, token_bias
-from underpaint.sim.latency.run_times import latency_model_of, run_times_of, speedup
-from underpaint.sim.report.statistics import Estimate, Runs, mean_depth, ratio, tokens_per_cycle
-from underpaint.sim.report.statistics import speedup as speedup_alone
+from underpaint.sim.latency.run_times import latency_model_of, run_times_of
+from underpaint.sim.report.statistics import Estimate, PassTimes, Runs, Totals, plain_ms
 from underpaint.sim.sweep.plan import (
     Job,
     SweepPlan,
@@ -21,28 +25,32 @@ from underpaint.sim.sweep.plan import (
     times_chains,
     window_scheme_of,
 )
-from underpaint.sim.sweep.result_line import check_line
+from underpaint.sim.sweep.result_line import BlockFigures, check_line, read_block
 from underpaint.sim.synthetic.table_model import TableModel
-from underpaint.sim.synthetic.windows import WindowScheme, run_windows
+from underpaint.sim.synthetic.windows import run_windows
 
 _FIRST_IMAGES: Final = 32
 _LOOP_IMAGES: Final = 4
+_LOOP_BLOCK: Final = 64
+"""Images that the decoding loop draws in one block: about a second of work."""
+_MOST_SHARE: Final = 1e6
+"""How many times too wide an interval counts as, at most."""
 
 
 class Work(NamedTuple):
-    """A job and what the plan says of it."""
+    """A block of images of a job, and what the plan says of it."""
 
     job: Job
     machines: tuple[str, ...]
-    precision: float
-    most_images: int
     seed: int
+    first: int
+    images: int
 
     def __str__(self) -> str:
-        return f"{self.job.model}: {self.job.policy} {self.job.rule}"
+        return f"{self.job.name}, images {self.first:,} to {self.first + self.images - 1:,}"
 
 
-def workers(on: str = "local", jobs: int | None = None, address: str | None = None) -> Workers[Work, dict[str, Any]]:
+def workers(on: str = "local", jobs: int | None = None, address: str | None = None) -> Workers[Work, BlockFigures]:
     """Where a sweep is simulated; the results are the same everywhere.
 
     Args:
@@ -57,103 +65,139 @@ def workers(on: str = "local", jobs: int | None = None, address: str | None = No
     return local_workers(simulate, count, known)
 
 
-def simulate(work: Work) -> dict[str, Any]:
-    """One line of results: the job's figures, and its speed-up on every machine."""
+def simulate(work: Work) -> BlockFigures:
+    """Draw a block of images, and price them on every machine. The loop draws fewer in the first block."""
     job = work.job
     model = synthetic_model_of(job.model, job.model_settings)
-    window = window_scheme_of(model, job)
-    found = _of_trees(model, work) if window is None else _of_windows(window, work)
-    seen = found.lockstep or run_plain(model, _FIRST_IMAGES, work.seed)
-    return {
-        "key": job.key,
-        **job.to_dict(),
-        **_figures(found.runs, found.speedups(found.runs)),
-        "engine": "loop" if found.lockstep is None else "lockstep",
-        "alignment": alignment(model, seen, work.seed),
-        "token_bias": found.token_bias,
-    }
+    trees = window_scheme_of(model, job) is None
+    block = lockstep_block(model) if trees and scheme_of(model, job).vectorised else _LOOP_BLOCK
+    if work.first == 0 and block == _LOOP_BLOCK:
+        work = work._replace(images=min(work.images, _LOOP_IMAGES))
+    drawn = _of_trees(model, work) if trees else _of_windows(model, work)
+    overlap = None
+    if work.first == 0:
+        overlap = alignment(model, drawn.lockstep or run_plain(model, _FIRST_IMAGES, work.seed), work.seed)
+    engine: Literal["loop", "lockstep"] = "loop" if drawn.lockstep is None else "lockstep"
+    totals = Totals.of(drawn.runs, drawn.times)
+    return BlockFigures(job.key, work.first, block, totals, engine, overlap, drawn.token_bias)
 
 
-Speedups: TypeAlias = Callable[[Runs], Mapping[str, Estimate]]
-"""The speed-up of runs on each machine."""
-
-
-class _Simulated(NamedTuple):
-    """A job's runs, its prices, how far it moves the next token (None: not known), and its first lockstep, if any."""
+class _Drawn(NamedTuple):
+    """Images of a job, what each takes by machine, how far the job moves the next token (None: not known), and the
+    lockstep that drew them, if any."""
 
     runs: Runs
-    speedups: Speedups
+    times: Mapping[str, PassTimes]
     token_bias: float | None
     lockstep: Lockstep | None = None
 
 
-def _of_trees(model: TableModel, work: Work) -> _Simulated:
+def _of_trees(model: TableModel, work: Work) -> _Drawn:
     scheme = scheme_of(model, work.job)
     prices = {machine: run_times_of(machine) for machine in work.machines}
     chains = times_chains(prices.values())
-    first: Lockstep | None = None
-
-    def speedups(runs: Runs) -> dict[str, Estimate]:
-        return {machine: speedup(one, scheme, runs) for machine, one in prices.items()}
-
-    def more(images: int, done: int) -> Runs:
-        nonlocal first
-        if not scheme.vectorised:
-            return run_loop(model, scheme, images, work.seed, done, chains=chains)
-        lockstep = run_lockstep(model, scheme, images, work.seed, done, chains)
-        first = first or lockstep
-        return lockstep.runs
-
-    runs = _precise(work, _FIRST_IMAGES if scheme.vectorised else _LOOP_IMAGES, more, speedups)
-    children = scheme.batched_policy.most_children if scheme.batched_policy is not None else 0
-    bias = None if first is None else token_bias(model, scheme, children, first, work.seed)
-    return _Simulated(runs, speedups, bias, first)
+    lockstep, bias = None, 0.0 if scheme.lossless else None
+    if scheme.batched_policy is None or scheme.batched_rule is None:
+        runs = run_loop(model, scheme, work.images, work.seed, work.first, chains=chains)
+    else:
+        lockstep = run_lockstep(model, scheme, work.images, work.seed, work.first, chains)
+        runs = lockstep.runs
+        if work.first == 0:
+            bias = token_bias(model, scheme, scheme.batched_policy.most_children, lockstep, work.seed)
+    return _Drawn(runs, {name: one.times(scheme, runs) for name, one in prices.items()}, bias, lockstep)
 
 
-def _of_windows(scheme: WindowScheme, work: Work) -> _Simulated:
-    costs = {machine: latency_model_of(machine) for machine in work.machines}
-
-    def speedups(runs: Runs) -> dict[str, Estimate]:
-        return {machine: speedup_alone(runs, one) for machine, one in costs.items()}
-
-    runs = _precise(work, _LOOP_IMAGES, lambda images, done: run_windows(scheme, images, work.seed, done), speedups)
-    return _Simulated(runs, speedups, 0.0 if scheme.lossless else None)
+def _of_windows(model: TableModel, work: Work) -> _Drawn:
+    scheme = window_scheme_of(model, work.job)
+    assert scheme is not None
+    runs = run_windows(scheme, work.images, work.seed, work.first)
+    times = {machine: runs.times(latency_model_of(machine)) for machine in work.machines}
+    return _Drawn(runs, times, 0.0 if scheme.lossless else None)
 
 
-def _precise(work: Work, first: int, more: Callable[[int, int], Runs], speedups: Speedups) -> Runs:
-    """As many images as the precision takes, `first` to begin with. more: so many images from a number on."""
-    runs = more(min(work.most_images, first), 0)
-    while (wanted := _images_wanted(runs, speedups, work)) > runs.images:
-        runs = runs.and_more(more(wanted - runs.images, runs.images))
-    return runs
+class _Simulation:
+    """One job on its way to its precision: rounds of blocks, each of as many images as those before it ask for."""
 
+    def __init__(self, job: Job, plan: SweepPlan, steps_ms: Mapping[str, float]) -> None:
+        self.job, self._plan, self._steps_ms = job, plan, steps_ms
+        self._round: dict[int, BlockFigures | None] = {}
+        self._totals: Totals | None = None
+        self._first: BlockFigures | None = None
 
-def _images_wanted(runs: Runs, speedups: Speedups, work: Work) -> int:
-    """Images in all that the precision should take, from those that are done."""
-    worst = max(one.half_width for one in speedups(runs).values())
-    if worst <= work.precision or runs.images >= work.most_images:
-        return runs.images
-    needed = int(1.15 * runs.images * (worst / work.precision) ** 2) + 1
-    return min(work.most_images, max(needed, runs.images + 8), 8 * runs.images)
+    @property
+    def images(self) -> int:
+        """Images of the rounds that are whole."""
+        return 0 if self._totals is None else self._totals.images
 
+    @property
+    def done(self) -> bool:
+        """Whether all images that the precision takes are drawn."""
+        return self._totals is not None and not self._round
 
-def _figures(runs: Runs, speeds: Mapping[str, Estimate]) -> dict[str, Any]:
-    return {
-        "images": runs.images,
-        "tokens_per_cycle": tokens_per_cycle(runs).mean,
-        "mean_depth": mean_depth(runs).mean,
-        "nodes_per_pass": ratio(runs.verify @ range(runs.verify.shape[1]), runs.verify.sum(axis=1)).mean,
-        "target_passes": float(runs.verify.sum() / runs.images),
-        "drafter_passes": float(runs.draft.sum() / runs.images),
-        "speedup": {name: [round(float(part), 5) for part in speed] for name, speed in speeds.items()},
-    }
+    def start(self) -> list[Work]:
+        """The first round."""
+        return self._blocks(min(self._plan.most_images, _FIRST_IMAGES), _FIRST_IMAGES)
+
+    def take(self, block: BlockFigures) -> list[Work]:
+        """Take in a block; the next round, where its own is whole and more images are needed."""
+        self._round[block.first] = block
+        drawn = [one for _, one in sorted(self._round.items()) if one is not None]
+        if len(drawn) < len(self._round):
+            return []
+        for one in drawn:
+            self._first = self._first or one
+            self._totals = one.totals if self._totals is None else self._totals.and_more(one.totals)
+        return self._blocks(self._images_wanted(), block.block)
+
+    def _blocks(self, wanted: int, size: int) -> list[Work]:
+        starts = range(self.images, wanted, size)
+        self._round = dict.fromkeys(starts)
+        machines, seed = self._plan.machines, self._plan.seed
+        return [Work(self.job, machines, seed, first, min(size, wanted - first)) for first in starts]
+
+    def _speedups(self, totals: Totals) -> dict[str, Estimate]:
+        return {name: totals.speedup(name, step_ms) for name, step_ms in self._steps_ms.items()}
+
+    def _images_wanted(self) -> int:
+        """Images in all that the precision should take, from those that are done."""
+        totals, plan = self._totals, self._plan
+        assert totals is not None
+        worst = max(one.half_width for one in self._speedups(totals).values())
+        if worst <= plan.precision or totals.images >= plan.most_images:
+            return totals.images
+        share = min(worst / plan.precision, _MOST_SHARE)
+        needed = int(1.15 * totals.images * share**2) + 1
+        return min(plan.most_images, max(needed, totals.images + 8), 8 * totals.images)
+
+    def line(self) -> dict[str, Any]:
+        """The line of results."""
+        totals, first = self._totals, self._first
+        assert totals is not None
+        assert first is not None
+        return {
+            "key": self.job.key,
+            **self.job.to_dict(),
+            "images": totals.images,
+            "tokens_per_cycle": (totals.accepted + totals.cycles) / totals.cycles,
+            "mean_depth": totals.depth / totals.cycles,
+            "nodes_per_pass": totals.nodes / totals.target_passes,
+            "target_passes": totals.target_passes / totals.images,
+            "drafter_passes": totals.drafter_passes / totals.images,
+            "speedup": {
+                name: [round(float(part), 5) for part in speed] for name, speed in self._speedups(totals).items()
+            },
+            "cycle_ms": {name: [round(part, 6) for part in totals.cycle_ms(name)] for name in self._steps_ms},
+            "engine": first.engine,
+            "alignment": first.alignment,
+            "token_bias": first.token_bias,
+        }
 
 
 class Results(RunStore[str, dict[str, Any]]):
     """Finished jobs of one sweep by their keys, in `folder/results.jsonl`."""
 
     NAME: ClassVar[str] = "results"
-    VERSION: ClassVar[int] = 1
+    VERSION: ClassVar[int] = 2
     WHAT: ClassVar[str] = "sweep"
 
     def __init__(self, folder: Path, plan: SweepPlan) -> None:
@@ -167,7 +211,7 @@ class Results(RunStore[str, dict[str, Any]]):
         return list(self)
 
     def read(self, line: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-        check_line(line, self._plan)
+        check_line(line, self._plan.machines)
         return str(line["key"]), dict(line)
 
     def plain(self, record: dict[str, Any]) -> dict[str, Any]:
@@ -178,13 +222,94 @@ class Results(RunStore[str, dict[str, Any]]):
         return [job for job in wanted if job.key not in self]
 
 
-def run(
-    plan: SweepPlan, results: Results, where: Workers[Work, dict[str, Any]], report: Callable[[dict[str, Any]], None]
-) -> None:
-    """Simulate what `results` does not hold yet. A stop leaves every finished job in it."""
-    todo = [
-        Work(job, plan.machines, plan.precision, plan.most_images, plan.seed) for job in results.missing(jobs(plan))
-    ]
-    for line in where.run(todo):
-        results.add(line["key"], line)
-        report(line)
+def read_results(path: Path) -> list[dict[str, Any]]:
+    """Read the lines of a sweep's `results.jsonl`, whatever its settings.
+
+    Raises:
+        ValueError: The file is no record of a sweep, was edited, is of another version, or has no finished simulation.
+        OSError: it cannot be read.
+    """
+    if not path.is_file():
+        raise ValueError(f"{path}: expected the results.jsonl that `underpaint simulate sweep` writes, got no file")
+    try:
+        head, *lines = RunLog(path).read() or [{}]
+        machines = head.get("settings", {}).get("machines")
+        if not isinstance(machines, list):
+            raise ValueError("line 1: it has no machines")
+        if not is_version(head.get("format"), Results.VERSION):
+            raise ValueError(f"another version wrote it (format {head.get('format')!r}, expected {Results.VERSION})")
+        for line in lines:
+            check_line(line, machines)
+    except ValueError as error:
+        raise ValueError(
+            f"{path}: expected the results.jsonl of `underpaint simulate sweep`: {error}; run the sweep again"
+        ) from error
+    if not lines:
+        raise ValueError(f"{path}: expected at least one finished simulation, got none; let the sweep go on")
+    return lines
+
+
+class Blocks(RunStore[tuple[str, int], BlockFigures]):
+    """Finished whole blocks of long simulations by job and first image, in `folder/blocks.jsonl`."""
+
+    NAME: ClassVar[str] = "blocks"
+    VERSION: ClassVar[int] = 1
+    WHAT: ClassVar[str] = "sweep"
+
+    def __init__(self, folder: Path, plan: SweepPlan) -> None:
+        """Take up what the folder holds; ValueError where that is another sweep, or no sweep."""
+        self._plan = plan
+        super().__init__(folder, plan.to_dict())
+
+    def read(self, line: Mapping[str, Any]) -> tuple[tuple[str, int], BlockFigures]:
+        block = read_block(line, self._plan)
+        return (block.key, block.first), block
+
+    def plain(self, record: BlockFigures) -> dict[str, Any]:
+        return asdict(record)
+
+
+def run(plan: SweepPlan, results: Results, where: Workers[Work, BlockFigures], report: Callable[[str], None]) -> None:
+    """Simulate what `results` does not hold yet.
+
+    A stop leaves in the folder of `results` every finished job, and every whole block of the others.
+
+    Args:
+        plan: What to simulate.
+        results: Takes each job as it is finished.
+        where: Who draws the blocks.
+        report: Told after every block how far its job is.
+    """
+    blocks = Blocks(results.folder, plan)
+    under_way: dict[str, _Simulation] = {}
+
+    def to_draw(simulation: _Simulation, works: list[Work]) -> list[Work]:
+        """Those of `works` that no earlier run drew, with the next rounds where it drew a whole one."""
+        left = []
+        for work in works:
+            drawn = blocks.records.get((work.job.key, work.first))
+            if drawn is None or drawn.totals.images != work.images:
+                left.append(work)
+            elif following := simulation.take(drawn):
+                return to_draw(simulation, following)
+        return left
+
+    def take(block: BlockFigures) -> Iterable[Work]:
+        simulation = under_way[block.key]
+        if block.totals.images == block.block:
+            blocks.add((block.key, block.first), block)
+        following = to_draw(simulation, simulation.take(block))
+        if simulation.done:
+            results.add(block.key, simulation.line())
+            del under_way[block.key]
+        report(f"{simulation.job.name}, {simulation.images:,} images")
+        return following
+
+    of_trees = {name: run_times_of(name).plain_ms for name in plan.machines}
+    of_windows = {name: plain_ms(latency_model_of(name)) for name in plan.machines if plan.windows}
+    first: list[Work] = []
+    for job in results.missing(jobs(plan)):
+        under_way[job.key] = _Simulation(job, plan, of_trees if job.recipe is None else of_windows)
+        first += under_way[job.key].start()
+    for _ in where.run(first, take):
+        pass

@@ -38,6 +38,8 @@ def model_statistics(model: TableModel, images: int = _IMAGES, seed: int = 0) ->
     rows = model.rows(done.images[:, None], cells[None], before, upper)
     near = nearest_codes(model.codebook, min(MOST_CODES_NEAR, model.vocab_size - 1))
     drawn = done.canvas
+    assert isinstance(model.target, np.ndarray)
+    assert isinstance(model.draft, np.ndarray)
     kept = overlap(model.target, model.draft)[:, rows[:, 1:]].reshape(model.draft.shape[0], -1).mean(axis=1)
     held = model.target[rows, drawn] + model.target[rows[..., None], near[drawn]].sum(axis=-1)
     return Statistics(

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from underpaint.algos.arrays import FloatArray, IntArray
+from underpaint.algos.batched.sparse_table import SparseTable, Table, Tables
 from underpaint.algos.protocols import Grid
 from underpaint.algos.step import Scored
 from underpaint.algos.tree import NO_TOKEN, DraftTree, Verdict
@@ -19,8 +20,7 @@ class TableModel:
     """A target and a drafter as tables of distributions, over a pool of I images.
 
     target: [R, V] distributions. draft: [D, R, V]; draft[d] is the drafter's distribution d tokens past the root (the
-    last one holds
-        deeper). starts: [I, cells] int64, the first row of the block of rows that a cell picks from.
+        last one holds deeper). starts: [I, cells] int64, the first row of the block of rows that a cell picks from.
     classes: [V + 1] int64, the class of each token; the last entry is for "no token" (outside the image).
     stride: a cell's row is starts + classes[left] * stride + classes[upper]; 0 with all classes 0: no context.
     codebook: [V, E], the codes that neighbours are taken from.
@@ -28,19 +28,20 @@ class TableModel:
 
     name: str
     grid: Grid
-    target: FloatArray
-    draft: FloatArray
+    target: Table
+    draft: Tables
     starts: IntArray
     classes: IntArray
     stride: int
     codebook: FloatArray
+    left_terms: IntArray = field(init=False, repr=False)
+    """[V + 1] int64, what the token before a cell adds to its row; the last entry is for "no token"."""
 
     def __post_init__(self) -> None:
         rows, vocab_size = self.target.shape
-        if self.draft.ndim != 3 or self.draft.shape[1:] != (rows, vocab_size):
-            raise ValueError(
-                f"table model: expected draft distributions [D, {rows}, {vocab_size}], got {self.draft.shape}"
-            )
+        shapes = [table.shape for table in self.draft]
+        if any(shape != (rows, vocab_size) for shape in shapes):
+            raise ValueError(f"table model: expected draft distributions [D, {rows}, {vocab_size}], got {shapes}")
         if self.starts.ndim != 2 or self.starts.shape[1] != self.grid.cells:
             raise ValueError(f"table model: expected starts [images, {self.grid.cells}], got {self.starts.shape}")
         if self.classes.shape != (vocab_size + 1,) or self.codebook.shape[0] != vocab_size:
@@ -48,12 +49,14 @@ class TableModel:
                 f"table model: expected classes [{vocab_size + 1}] and a codebook [{vocab_size}, E], got "
                 f"{self.classes.shape} and {self.codebook.shape}"
             )
+        object.__setattr__(self, "left_terms", self.classes * self.stride)
         largest = int(self.starts.max()) + int(self.classes.max()) * (self.stride + 1)
         if int(self.starts.min()) < 0 or largest >= rows:
             raise ValueError(f"table model: contexts reach row {largest}, the tables hold {rows}")
-        for what, distributions in (("target", self.target), ("draft", self.draft)):
-            sums = distributions.sum(axis=-1)
-            if not np.all(np.abs(sums - 1.0) < 1e-4) or float(distributions.min(initial=0.0)) < 0.0:
+        for what, table in (("target", self.target), *(("draft", table) for table in self.draft)):
+            if isinstance(table, SparseTable):  # its rows are made so
+                continue
+            if not np.all(np.abs(table.sum(axis=-1) - 1.0) < 1e-4) or float(table.min(initial=0.0)) < 0.0:
                 raise ValueError(f"table model: the {what} distributions must be non-negative rows that sum to 1")
 
     @property
@@ -66,6 +69,11 @@ class TableModel:
         """I."""
         return int(self.starts.shape[0])
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the tables take."""
+        return self.target.nbytes + sum(table.nbytes for table in self.draft) + self.starts.nbytes
+
     def rows(self, images: IntArray, cells: IntArray, tokens: IntArray, upper: IntArray) -> IntArray:
         """The rows of `cells`, given the token before each in raster order and the one above it. Shapes broadcast.
 
@@ -77,28 +85,53 @@ class TableModel:
 
 
 class _Canvas:
-    """The tokens of one image, and the context of any node on top of it."""
-
-    __slots__ = ("committed", "image", "model")
+    """The tokens of one image, and the contexts of nodes on top of them."""
 
     def __init__(self, model: TableModel, image: int) -> None:
-        self.model, self.image = model, np.int64(image % model.images)
-        self.committed: list[int] = []
+        self._model, self._width, self._last = model, model.grid.width, model.grid.cells - 1
+        self._starts: IntArray = model.starts[image % model.images]
+        # A row of no tokens stands above the image, so that what is above cell c is at place c.
+        self._held: IntArray = np.full(self._width + model.grid.cells, NO_TOKEN)
+        self._known = 0
 
-    def row(self, path: list[int]) -> int:
-        """The row of the cell after `path`, which stands on the committed tokens."""
-        width = self.model.grid.width
-        cell = min(len(self.committed) + len(path), self.model.grid.cells - 1)
-        above = cell - width
-        known = len(self.committed)
-        upper = NO_TOKEN if above < 0 else self.committed[above] if above < known else path[above - known]
-        before = path[-1] if path else self.committed[-1] if self.committed else NO_TOKEN
-        image, cells, left, above_it = (np.asarray(one) for one in (self.image, cell, before, upper))
-        return int(self.model.rows(image, cells, left, above_it))
+    def first_row(self) -> int:
+        """The row of cell 0."""
+        none = int(self._model.classes[NO_TOKEN])
+        return int(self._starts[0]) + none * self._model.stride + none
+
+    def level_rows(self, tokens: IntArray, depth: int) -> IntArray:
+        """[F] the rows of the cell after nodes of one `depth` (0: the root) below the row of cells above."""
+        cell = min(self._known + 1 + depth, self._last)
+        base = self._starts[cell] + self._model.classes[self._held[cell]]
+        if cell % self._width == 0:
+            return np.full(tokens.size, base + self._model.left_terms[NO_TOKEN])
+        rows: IntArray = self._model.left_terms.take(tokens)
+        rows += base
+        return rows
+
+    def node_rows(self, tokens: IntArray, parents: IntArray, depths: IntArray) -> IntArray:
+        """[N] the rows of the cells after N nodes, with all their ancestors among them."""
+        cells = np.minimum(depths + (self._known + 1), self._last)
+        upper = self._held.take(cells)
+        above = cells - (self._known + self._width)  # the depth of the node above the cell, where it is none committed
+        for node in (above >= 0).nonzero()[0].tolist():
+            ancestor = node
+            for _ in range(int(depths[node] - above[node])):
+                ancestor = int(parents[ancestor])
+            upper[node] = tokens[ancestor]
+        left = np.where(cells % self._width == 0, NO_TOKEN, tokens)
+        rows: IntArray = self._starts.take(cells) + self._model.left_terms[left] + self._model.classes[upper]
+        return rows
+
+    def has_above(self, depth: int) -> bool:
+        """Whether the cells above those after nodes of `depth` are committed."""
+        return depth + 1 < self._width
 
     def commit(self, tree: DraftTree, verdict: Verdict) -> None:
         """Take in the root and the accepted nodes."""
-        self.committed.extend(int(tree.tokens[node]) for node in (0, *verdict.path))
+        end = self._known + 1 + len(verdict.path)
+        self._held[self._width + self._known : self._width + end] = tree.tokens[verdict.committed()]
+        self._known = end
 
 
 @dataclass(slots=True)
@@ -130,14 +163,12 @@ class TableTarget(TableModelImage):
     def begin(self) -> Scored:
         self._canvas = _Canvas(self.model, self.image)
         self.passes = [1]
-        return Scored(self.model.target[[self._canvas.row([])]])
+        return Scored(self.model.target[[self._canvas.first_row()]])
 
     def score(self, tree: DraftTree) -> Scored:
-        paths: list[list[int]] = []
-        for token, parent in zip(tree.tokens.tolist(), tree.parents.tolist(), strict=True):
-            paths.append([token] if parent < 0 else [*paths[parent], token])
         self.passes.append(tree.size)
-        return Scored(self.model.target[[self._canvas.row(path) for path in paths]])
+        rows = self._canvas.node_rows(tree.tokens, tree.parents, tree.depths())
+        return Scored(self.model.target.take(rows, axis=0))
 
     def commit(self, tree: DraftTree, verdict: Verdict) -> None:
         self._canvas.commit(tree, verdict)
@@ -153,11 +184,14 @@ class TableDrafter(TableModelImage):
     chained: list[int] = field(default_factory=list)
     """Levels of every chain that was drafted in one call."""
     _canvas: _Canvas = field(init=False)
-    _paths: list[list[int]] = field(default_factory=list)
+    _tokens: list[int] = field(default_factory=list)
+    _parents: list[int] = field(default_factory=list)
+    _depths: list[int] = field(default_factory=list)
 
     def begin(self, scored: Scored) -> None:
         self._canvas = _Canvas(self.model, self.image)
-        self.passes, self.chained, self._paths = [], [], []
+        self.passes, self.chained = [], []
+        self._forget()
 
     def expand_chain(self, root: int, levels: int) -> IntArray:
         self.chained.append(levels)
@@ -168,16 +202,25 @@ class TableDrafter(TableModelImage):
         return np.array(tokens[1:], dtype=np.int64)
 
     def expand(self, tokens: IntArray, parents: IntArray) -> FloatArray:
-        first = len(self._paths)
-        for token, parent in zip(tokens.tolist(), parents.tolist(), strict=True):
-            self._paths.append([token] if parent < 0 else [*self._paths[parent], token])
-        self.passes.append(tokens.size)
-        deepest = self.model.draft.shape[0] - 1
-        new = self._paths[first:]
-        depths = [min(len(path) - 1, deepest) for path in new]
-        distributions: FloatArray = self.model.draft[depths, [self._canvas.row(path) for path in new]]
-        return distributions
+        count = tokens.size
+        self.passes.append(count)
+        self._tokens += tokens.tolist()
+        self._parents += parents.tolist()
+        for parent in self._parents[-count:]:
+            self._depths.append(0 if parent < 0 else self._depths[parent] + 1)
+        depth, deepest = self._depths[-1], len(self.model.draft) - 1
+        distributions: FloatArray
+        if depth == self._depths[-count] == max(self._depths[-count:]) and self._canvas.has_above(depth):
+            rows = self._canvas.level_rows(tokens, depth)
+            distributions = self.model.draft[min(depth, deepest)].take(rows, axis=0)
+            return distributions
+        rows = self._canvas.node_rows(np.array(self._tokens), np.array(self._parents), np.array(self._depths))
+        own = zip(self._depths[-count:], rows[-count:].tolist(), strict=True)
+        return np.stack([self.model.draft[min(depth, deepest)][row] for depth, row in own])
 
     def commit(self, tree: DraftTree, verdict: Verdict, scored: Scored) -> None:
         self._canvas.commit(tree, verdict)
-        self._paths = []
+        self._forget()
+
+    def _forget(self) -> None:
+        self._tokens, self._parents, self._depths = [], [], []

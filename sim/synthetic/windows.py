@@ -10,6 +10,7 @@ import numpy as np
 
 from underpaint.algos.accept import RULES
 from underpaint.algos.arrays import IntArray
+from underpaint.algos.batched.sparse_table import SparseTable, over_rows
 from underpaint.algos.chance import sampling
 from underpaint.algos.coupling import noise_of
 from underpaint.algos.protocols import Rule
@@ -83,7 +84,7 @@ def make_window_scheme(model: TableModel, recipe: WindowRecipe) -> WindowScheme:
     spec, rule_settings = RULES[recipe.rule], json.loads(recipe.rule_settings)
     drawn_for(spec, window.coupling, window.candidates)
     rule = make_rule(model, recipe.rule, rule_settings)
-    return WindowScheme(model, window, rule, spec.is_lossless(rule_settings))
+    return WindowScheme(model, window, rule, spec.is_lossless(rule_settings) and window.is_exact)
 
 
 def _check_nodes(recipe: WindowRecipe, nodes: int) -> None:
@@ -96,7 +97,10 @@ def _check_nodes(recipe: WindowRecipe, nodes: int) -> None:
 
 def at_zero(model: TableModel) -> TableModel:
     """The model at temperature 0: every target distribution is one-hot on its likeliest token, the first of equals."""
-    return dataclasses.replace(model, target=np.eye(model.vocab_size)[model.target.argmax(axis=1)])
+    best = over_rows(model.target, lambda rows: rows.argmax(axis=1))
+    if isinstance(model.target, SparseTable):
+        return dataclasses.replace(model, target=SparseTable(best[:, None], np.ones((best.size, 1)), model.vocab_size))
+    return dataclasses.replace(model, target=np.eye(model.vocab_size)[best])
 
 
 class WindowImage(NamedTuple):

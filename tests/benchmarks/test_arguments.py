@@ -29,8 +29,10 @@ REFUSED = [
     ("roofline_study", ["--jobs", "0"], "expected a whole number from 1"),
     ("simulated_methods", ["--methods", "ar"], "expected methods of speculative"),
     ("simulated_methods", ["--images", "1"], "expected a whole number from 2"),
+    ("simulator_scale", ["--old", "absent"], "expected a checkout of this repository, got absent"),
 ]
 POSITIONAL = {
+    "simulator_scale": ["--old", "."],
     "paired_speed": ["absent"],
     "ties": ["absent"],
 }

@@ -19,7 +19,7 @@ _WRITTEN: Final = (
     ("serve --port 0 --resolution 63", "resolution 63: the folder draws 64, 128; choose one"),
     ("serve --port 0 --api-key-file nowhere", "No such file or directory"),
     ("serve --port 0 --api-key-file a_folder", "Is a directory: 'a_folder'"),
-    ("serve --port 0 --api-key-file text.txt", "--api-key-file text.txt: expected a key of at least"),
+    ("serve --port 0 --api-key-file /dev/null", "--api-key-file /dev/null: expected a key of at least"),
     ("serve --host 192.0.2.1 --port 0", "expected an address of this machine where nothing listens"),
     ("serve --port 65536", "Invalid value for '--port': Input should be"),
     ("serve --port 0 --live nowhere", "nowhere: expected a folder with config.json and weights"),

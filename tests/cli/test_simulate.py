@@ -8,7 +8,9 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -16,12 +18,14 @@ from typer.testing import CliRunner
 
 from tests.cli.synthetic_pipeline import GRID, VOCAB, SyntheticPipeline, replace_models
 from tests.run_logs import log_values
+from underpaint.algos import memory
 from underpaint.artifacts.results import with_envelope
 from underpaint.artifacts.run_log import RunLogInUse
 from underpaint.artifacts.workers import check_workers
 from underpaint.cli.simulate.commands import app
 from underpaint.cli.simulate.trace import trace
 from underpaint.sim.replay.trace import load
+from underpaint.sim.sweep import run as sweep_run
 from underpaint.sim.sweep.plan import SweepPlan, jobs
 from underpaint.sim.sweep.run import Results, run, simulate, workers
 
@@ -93,7 +97,7 @@ def test_a_sweep_writes_results_and_a_page_of_its_own(tmp_path: Path) -> None:
     assert lossless == {0.0}
     assert all(line["token_bias"] > 0.0 for line in lines if line["rule"] == "lantern")
     page = (tmp_path / "report.html").read_text()
-    assert page.count("<svg") == 4
+    assert page.count("<svg") == 6
     assert "Difficulty and depth" in page
     assert not re.search(r"(src|href)=.https?:", page)
     before = (tmp_path / FILE_NAME).read_bytes()
@@ -334,6 +338,70 @@ def test_a_torn_line_is_dropped_and_done_again(tmp_path: Path) -> None:
     assert path.read_bytes() == whole
 
 
+LONG = SweepPlan(
+    ("field",),
+    ("chain", "eagle1"),
+    ("chain", "without_replacement", "block"),
+    ("a100/llamagen-b", "h200/llamagen-b"),
+    {"model.vocab_size": (24,), "model.clusters": (4,), "model.height": (4,), "model.width": (6,)},
+    precision=1e-5,
+    most_images=300,
+)
+
+
+def drawn(folder: Path, jobs_wanted: int = 1, stop_after: int | None = None) -> tuple[list[dict[str, Any]], int]:
+    """The lines of the long sweep in `folder`, and how many blocks it drew until it was done or stopped."""
+    told: list[str] = []
+
+    def report(block: str) -> None:
+        told.append(block)
+        if len(told) == stop_after:
+            raise KeyboardInterrupt
+
+    results = Results(folder, LONG)
+    with pytest.raises(KeyboardInterrupt) if stop_after else nullcontext():
+        run(LONG, results, workers(jobs=jobs_wanted), report)
+    return sorted(results.lines, key=lambda line: str(line["key"])), len(told)
+
+
+def test_figures_do_not_depend_on_blocks_or_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loop draws the same images however they are split; lockstep splits them by the plan alone."""
+    alone = drawn(tmp_path / "alone")[0]
+    assert {line["engine"] for line in alone} == {"loop", "lockstep"}
+    assert {line["images"] for line in alone} == {300}
+    assert drawn(tmp_path / "shared", 2)[0] == alone
+    monkeypatch.setattr(sweep_run, "_LOOP_BLOCK", 7)
+    for one, other in zip(alone, drawn(tmp_path / "small")[0], strict=True):
+        exact = {name for name in one if name != "speedup"}
+        assert {name: one[name] for name in exact} == {name: other[name] for name in exact}
+        for machine, figures in one["speedup"].items():
+            assert figures == pytest.approx(other["speedup"][machine], abs=2e-5)
+
+
+def test_a_long_sweep_goes_on_with_the_blocks_that_are_done(tmp_path: Path) -> None:
+    whole, blocks = drawn(tmp_path / "alone")
+    finished, _ = drawn(tmp_path / "stopped", stop_after=8)
+    assert len(finished) == 1
+    lines, after = drawn(tmp_path / "stopped")
+    assert lines == whole
+    assert after == blocks - 3 - 3  # a job of three blocks, and three whole blocks of another
+    path = tmp_path / "stopped" / "blocks.jsonl"
+    held = log_values(path)
+    assert held[0]["settings"]["most_images"] == 300
+    assert all(line["totals"]["images"] == line["block"] == 64 for line in held[1:])
+    path.write_bytes(path.read_bytes().replace(b'"images": 64', b'"images": 65', 1))
+    with pytest.raises(ValueError, match="is no record of a sweep, or was edited"):
+        run(LONG, Results(tmp_path / "stopped", LONG), workers(jobs=1), lambda block: None)
+
+
+def test_a_sweep_beyond_this_machines_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "free_bytes", lambda: 10_000_000)
+    code, text = call(*CHAINS, "--jobs", "1000", "--out", str(tmp_path / "out"))
+    assert code == 2
+    assert re.search(r"--jobs: simulating field: chain chain would take .* at 1,000, this machine has", text)
+    assert not (tmp_path / "out").exists()
+
+
 def test_two_sweeps_do_not_write_over_each_other(tmp_path: Path) -> None:
     one, other = Results(tmp_path, PLAN), Results(tmp_path, PLAN)
     run(PLAN, one, workers(jobs=1), lambda line: None)
@@ -431,7 +499,7 @@ def test_a_job_is_the_same_every_time() -> None:
     from underpaint.sim.sweep.run import Work
 
     job = jobs(PLAN)[-1]
-    work = Work(job, PLAN.machines, 0.2, 64, 3)
+    work = Work(job, PLAN.machines, 3, 0, 64)
     assert simulate(work) == simulate(work)
 
 

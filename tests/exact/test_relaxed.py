@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.acceptance import accepted_mass
-from tests.exact.distributions import assert_argmax, assert_exact, largest_gap
+from tests.exact.distributions import argmax_decoding, assert_argmax, assert_exact, largest_gap
 from tests.exact.relaxed import (
+    KEEPS_DRAFTS,
     apart,
     codebook,
     examples,
@@ -30,6 +31,7 @@ from underpaint.algos.accept.spec import DraftedNode
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.chance import enumerate_outcomes, sampling
 from underpaint.algos.draft import POLICIES, PolicySpec
+from underpaint.algos.enumeration import enumerate_decoding
 from underpaint.algos.protocols import Grid, Rule
 from underpaint.algos.step import decode
 from underpaint.algos.tree import Drawn, emitted
@@ -82,7 +84,7 @@ def test_greedy_rules_keep_only_near_ties(
 ) -> None:
     chosen = data.draw(examples(spec))
     rule = make(spec, codebook(5, data.draw(st.integers(0, 5))), **chosen)
-    tree = star(siblings_of("top_k", draft, 3, sampling(0)), "top_k", draft)
+    tree = star(siblings_of("top_k", draft, 1 if spec.needs_chain else 3, sampling(0)), "top_k", draft)
     verdict = rule(tree, np.tile(target, (tree.size, 1)), sampling(0))
     if verdict.path and spec.bound_at is not None:
         most = spec.bound_at(spec.all_settings(chosen), DraftedNode(target, draft, "top_k", 3))
@@ -142,6 +144,15 @@ def gaps_of(rule: Rule, spec: RuleSpec, options: tuple[tuple[str, Any], ...]) ->
         target, draft = (lambda prefix, row=row: row for row in SHOWING[1])
         chain = ShapePolicy((0, 1, 2), min(spec.drawn))
         yield largest_gap(SyntheticTarget(target, Grid(1, 5)), SyntheticDrafter(draft), chain, rule, cycle_count=2)
+    elif spec.needs_chain:
+        likely = RandomDistribution(4, seed=5, sharpness=2.0)
+        near = Blend(likely, RandomDistribution(4, seed=7, sharpness=2.0), 0.5)
+        for start in range(4):  # a greedy rule is loose on one path or not at all
+            world = SyntheticTarget(lambda prefix, start=start: likely((start, *prefix)), Grid(1, 6))
+            drafter = SyntheticDrafter(lambda prefix, start=start: near((start, *prefix)))
+            traces = enumerate_decoding(world, drafter, ShapePolicy((0, 1, 2, 3), "top_k"), rule, cycle_count=2)
+            best = argmax_decoding(world)
+            yield float(any(trace.tokens != best[: len(trace.tokens)] for trace in traces))
 
 
 @pytest.mark.parametrize("spec", RELAXED, ids=lambda spec: spec.name)
@@ -165,17 +176,17 @@ def test_support(spec: RuleSpec, drawn: Drawn, options: dict[str, Any], data: st
         return  # may fall back on the uniform distribution: see test_traps.py
     target, draft = data.draw(distributions(4)), data.draw(distributions(4))
     rule = make(spec, codebook(4), **(data.draw(examples(spec)) | options))
-    pools_codes = spec.codebook or spec.embeddings
+    pools_codes, count = spec.codebook or spec.embeddings, 1 if spec.needs_chain else 2
 
     def program(chance: Any) -> tuple[tuple[int, ...], int, bool]:
-        tree = star(siblings_of(drawn, draft, 2, chance), drawn, draft)
+        tree = star(siblings_of(drawn, draft, count, chance), drawn, draft)
         verdict = rule(tree, np.tile(target, (tree.size, 1)), chance)
         return tuple(tree.tokens[1:].tolist()), emitted(tree, verdict)[0], bool(verdict.path)
 
     for (drafted, token, kept), weight in enumerate_outcomes(program).items():
         assert weight > 0.0
         assert token in drafted or not kept
-        assert target[token] > 0.0 or (kept and pools_codes)
+        assert target[token] > 0.0 or (kept and (pools_codes or spec.name in KEEPS_DRAFTS))
 
 
 @pytest.mark.parametrize(

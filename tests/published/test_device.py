@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -95,13 +96,13 @@ def test_pictures_are_drawn_in_batches(folder: Path, tmp_path: Path, monkeypatch
         assert len(files) == 8
     assert found["device"] == found["host"]
 
-    whole = drawing.DeviceRunner.finish
+    whole = drawing.DeviceRunner.decode_all
 
-    def spoilt(runner: Any, count: int, **given: Any) -> list[DecodedImage]:
-        made = whole(runner, count, **given)
-        return [made[0]._replace(tokens=None, error="its logits held NaN"), *made[1:]]
+    def spoilt(runner: Any, arrivals: Any, **given: Any) -> Iterator[tuple[int, DecodedImage]]:
+        for number, image in whole(runner, arrivals, **given):
+            yield number, image if number else image._replace(tokens=None, error="its logits held NaN")
 
-    monkeypatch.setattr(drawing.DeviceRunner, "finish", spoilt)
+    monkeypatch.setattr(drawing.DeviceRunner, "decode_all", spoilt)
     fewer = ["--out", str(tmp_path / "spoilt"), *by["device"], "--batch", "2", "--seeds", "1"]
     result = CliRunner().invoke(app, [*asked, *fewer])
     assert result.exit_code == 2

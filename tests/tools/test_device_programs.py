@@ -8,18 +8,20 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
 from tools.device_programs import count, count_cycle, count_islands
-from tools.device_sizes import CHOICES, METHODS, SEVEN_B, XL, islands_of, method_of, roofline_of
+from tools.device_sizes import CHOICES, METHODS, SEVEN_B, XL, chain_of, islands_of, method_of, roofline_of
+from underpaint.sim.latency.machines import DECODER_SIZES, MACHINES, RooflineCosts
 
-NODE_US, BANDWIDTH = 2.0, 4800.0
-MOST_OUTSIDE = 0.1
-"""ms outside the models, by launches and bytes."""
-MOST_ISSUED = {"ar": 0.03, "eagle2": 0.1, "chain": 0.11}
-"""ms outside the models on an H200, by the largest of launches, bytes and issued instructions."""
+H200 = MACHINES["h200"]
+MOST_OUTSIDE = 0.1375
+"""ms outside the models on an H200, by launches and bytes."""
+MOST_ISSUED = {"ar": 0.05, "eagle2": 0.16, "chain": 0.18}
+"""ms outside the models on an H200, by launches and the larger of bytes and issued instructions."""
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -27,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.mark.parametrize("config", [XL, SEVEN_B], ids=["xl", "7b"])
 def test_a_cycle_waits_for_nothing_and_is_cheap_outside_the_models(name: str, config: object) -> None:
     program = count_cycle(config, method_of(name, config.vocab_size), batch=1)
-    assert program.moved_ms(BANDWIDTH, NODE_US, forwards=False) < MOST_OUTSIDE
+    assert program.ms(H200, forwards=False) < MOST_OUTSIDE
     assert sum(not node.part for node in program.nodes) <= 42
     assert name != "ar" or sum(node.part == "target" for node in program.nodes) <= 5 * config.layers + 8
 
@@ -38,7 +40,7 @@ def test_what_roofline_chooses_waits_for_nothing_until_it_is_decided(name: str, 
     if temperature == 0 and "drawn" in name:
         pytest.skip("nothing is drawn at temperature 0")
     program = count_cycle(XL, roofline_of(temperature), 1, choice=CHOICES[name])
-    assert program.moved_ms(BANDWIDTH, NODE_US, forwards=False) < MOST_OUTSIDE
+    assert program.ms(H200, forwards=False) < MOST_OUTSIDE
 
 
 @pytest.mark.parametrize("config", [XL, SEVEN_B], ids=["xl", "7b"])
@@ -46,8 +48,18 @@ def test_drafting_small_and_repair_wait_for_nothing(config: object) -> None:
     programs = count_islands(config, islands_of(config.vocab_size, "islands"), batch=1)
     for name in ("draft", "repair"):
         assert programs[name].launches
-        assert programs[name].moved_ms(BANDWIDTH, NODE_US, forwards=False) < MOST_OUTSIDE
+        assert programs[name].ms(H200, forwards=False) < MOST_OUTSIDE
     assert programs["verify"].launches
+
+
+@pytest.mark.parametrize("gpu", ["a100", "h200"])
+def test_the_roofline_of_sizes_is_that_of_counted_kernels(gpu: str) -> None:
+    """One model: kernels by a decoder's sizes take what those do that the device's program launches, five a layer."""
+    costs = RooflineCosts(replace(MACHINES[gpu], kernels=5), DECODER_SIZES["llamagen-xl"])
+    counted = [count_cycle(XL, method_of("ar", XL.vocab_size), batch=1)]
+    counted += [count_cycle(XL, chain_of(size - 1, XL.vocab_size), batch=1) for size in (8, 32)]
+    ms = [1e-3 * sum(node.us(MACHINES[gpu]) for node in one.nodes if node.part == "target") for one in counted]
+    assert costs.verify_ms(np.array([1, 8, 32])) == pytest.approx(ms, rel=0.1)
 
 
 def test_what_waits_is_refused() -> None:

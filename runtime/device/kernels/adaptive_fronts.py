@@ -164,8 +164,8 @@ def settle_adaptive_kernel(
     offer = stale + image.to(tl.int64) * V
     opening = cell % W == 0
     lacking = tl.load(missing + image)
-    before = tl.where(opening, tl.load(lacked + image), 0)
-    token = tl.load(held + image)
+    before = tl.load(lacked + image, opening, other=0)
+    token = tl.load(held + image, opening, other=0)
     kept = tl.full((), 1, tl.int1)
     if before > 0:
         kept = kept & (lacking != before)

@@ -131,7 +131,9 @@ def mark_kernel(
     tl.store(first + image, begun.to(tl.int64))
     tl.store(cursor + image, tl.full((), 0, tl.int64))
     tl.store(cells + image, (most - count).to(tl.int64))
-    tl.store(cycles + image, tl.load(cycles + image) + 1)
+    cycle = tl.load(cycles + image)
+    tl.debug_barrier()  # all threads have read it before one writes another
+    tl.store(cycles + image, cycle + 1)
     lane = tl.arange(0, ROWS)
     sound = tl.min(tl.load(finite + image * rows + lane, lane < rows, other=1), axis=0)
     ended = tl.load(drafted + image)

@@ -86,6 +86,7 @@ def keep_best_kernel(
         before = tl.load(gains.lengths + image)
         spent = tl.load(gains.expanded + image)
     spent += tl.minimum(tl.load(counts + image), 1 if FIRST else W)  # the first level has the root alone
+    tl.debug_barrier()  # all threads have read the lengths before one writes them
     tl.store(gains.lengths + image, length)
     tl.store(gains.expanded + image, spent)
     tl.store(gains.floors + image, tl.where(size >= tl.load(totals + image), least, 0.0))

@@ -147,6 +147,7 @@ def settle_drafts_kernel(
         return
     cell = tl.load(cells + own)
     token = tl.load(drafts + own)
+    tl.debug_barrier()  # all threads have read it before one writes another
     row = probs + (image * N + lane).to(tl.int64) * V
     offer = stale + own.to(tl.int64) * V
     noise = uniforms + image * ROLES * W + lane

@@ -39,6 +39,7 @@ def shift_kernel(
     end = end_of_drafts(done, last, tl.load(cells + image), most, LAST)
     if place == 0:
         behind = tl.maximum(tl.load(held_counts + image) - tl.maximum(done, end), 0)
+        tl.debug_barrier()  # all threads have read it before one writes another
         tl.store(held_counts + image, tl.maximum(end - done, 0) + behind)
     stays = tl.full((), 0, tl.int64)
     if LOOKED:
@@ -154,4 +155,5 @@ def move_behind(
         LAST=int(last_row),
         LANES=next_power_of_2(max(2, drafts)),
         BLOCK=block,
+        warps=max(1, min(4, block // 32)),  # each lane in one thread: rows move in place
     )

@@ -1,9 +1,11 @@
-"""Block verification on the device: a chain judged as a whole, as `algos.accept.block`."""
+"""Block verification and HSD on the device: a chain judged as a whole, as `algos.accept.block.judge_chain`."""
 
 import torch
 from torch import Tensor
 
+from underpaint.algos.accept.block import MOST_RATIO as REFERENCE_MOST
 from underpaint.algos.accept.block import BlockVerification
+from underpaint.algos.accept.hsd import HierarchicalVerification
 from underpaint.runtime.device.kernels.row_maths import draw, flip, row_sum
 from underpaint.runtime.device.kernels.walk import (
     BatchTree,
@@ -20,6 +22,8 @@ from underpaint.runtime.device.kernels.walk import (
 )
 from underpaint.runtime.device.language import kernel, next_power_of_2, tl
 
+MOST_RATIO = tl.constexpr(REFERENCE_MOST)
+
 
 @kernel
 def walk_block_kernel(
@@ -30,6 +34,7 @@ def walk_block_kernel(
     N,
     drafts,
     rows,
+    CAPPED: tl.constexpr,
     ROLES: tl.constexpr,
     NODES: tl.constexpr,
     ROWS: tl.constexpr,
@@ -45,6 +50,7 @@ def walk_block_kernel(
     lane = tl.arange(0, NODES)
     last = tl.load(tree.counts + image) - 1
     weight = tl.full((), 1.0, tl.float64)
+    joint = tl.full((), 1.0, tl.float64)
     weights = tl.full((NODES,), 1.0, tl.float64)
     sums = tl.full((NODES,), 1.0, tl.float64)
     offers = tl.full((NODES,), 1.0, tl.float64)
@@ -61,9 +67,13 @@ def walk_block_kernel(
         if chance <= 0.0:
             sound = tl.full((), 0, tl.int32)
         own = tl.load(row + proposed).to(tl.float64) / target_sum
-        weight = tl.minimum(1.0, weight * own / tl.where(chance > 0.0, chance, 1.0))
+        offered = tl.where(chance > 0.0, chance, 1.0)
+        weight = tl.minimum(1.0, weight * own / offered)
+        joint = tl.minimum(MOST_RATIO, joint * own / offered)
         weights = tl.where(lane == node + 1, weight, weights)
     length = tl.full((), -1, tl.int64)
+    if CAPPED == 0:
+        weight = joint
     if flip(tl.load(accept + last), weight, 1.0):
         length = last
     found = tl.full((), 0, tl.int64)
@@ -98,8 +108,8 @@ def walk_block_kernel(
     conclude(out, image, length, found, V, sound)
 
 
-def block_walk(rule: BlockVerification, shape: Shape, device: torch.device) -> Decide:
-    """The device form of rule 'block'."""
+def block_walk(rule: BlockVerification | HierarchicalVerification, shape: Shape, device: torch.device) -> Decide:
+    """The device form of rules 'block' and 'hsd'."""
     left = scratch(shape, device)
 
     def decide(tree: BatchTree, depths: Tensor, out: Verdicts) -> None:
@@ -112,6 +122,7 @@ def block_walk(rule: BlockVerification, shape: Shape, device: torch.device) -> D
             out,
             moved,
             left,
+            CAPPED=int(getattr(rule, "end", "capped") == "capped"),
             NODES=nodes,
             BLOCK=tile(shape.vocab_size, wide=True),
             warps=8,

@@ -6,6 +6,7 @@ The reference is `algos.accept.walk.try_siblings` and, with pools, `algos.accept
 import torch
 from torch import Tensor
 
+from underpaint.algos.accept.ensemble import StaticEnsemble
 from underpaint.runtime.device.kernels.pool import NONE, PAPER, RELATIVE, RELEASED, Pools, clear, no_pools, pool
 from underpaint.runtime.device.kernels.row_maths import draw, flip, restore, row_sum, scaled
 from underpaint.runtime.device.kernels.walk import (
@@ -56,6 +57,7 @@ def walk_drawn_kernel(
     drafts,
     rows,
     REPLACED: tl.constexpr,
+    MIXED: tl.constexpr,
     POOLED: tl.constexpr,
     RESIDUAL: tl.constexpr,
     ROLES: tl.constexpr,
@@ -67,7 +69,8 @@ def walk_drawn_kernel(
     """One program an image; what the target still owes stands in `left` [B, V] float64, of sum 1.
 
     The drafter's own row, of which tried tokens are hidden, times `offer` is what it may still draw; once nothing of it
-    is left, `even` on every token that was not tried.
+    is left, `even` on every token that was not tried. MIXED: the target is mixed with the drafter, of weight
+    `pools.bound`.
     """
     image = tl.program_id(0)
     if takes_part(out.status, out.finite, out.taken, image, rows, ROWS) == 0:
@@ -119,6 +122,8 @@ def walk_drawn_kernel(
                 if POOLED == RELATIVE:
                     limit = limit * own
                 mass, codes = pool(rest, near, pools.k, limit, KBLOCK)
+            if MIXED:
+                mass = tl.load(pools.bound) * (chance - own)
             if flip(tl.load(accept + child), own + mass, chance):
                 kept = child
             else:
@@ -212,7 +217,14 @@ def drawn_walk(
             CHILDREN=next_power_of_2(max(2, shape.children)),
             BLOCK=tile(shape.vocab_size, wide=True),
             warps=4 if pooling is None else 8,  # either way within the budget of registers, without spills
-            **constants,
+            **{"MIXED": 0, **constants},
         )
 
     return decide
+
+
+def ensemble_walk(rule: StaticEnsemble, shape: Shape, device: torch.device) -> Decide:
+    """The device form of rule 'ensemble'."""
+    pools, constants = no_pools(device)
+    mixed = pools._replace(bound=torch.tensor([1.0 - rule.weight], dtype=torch.float64, device=device))
+    return drawn_walk(rule, shape, device, (mixed, {**constants, "MIXED": 1}))

@@ -14,18 +14,18 @@ from underpaint.runtime.methods.settings import Shown, settings_of
 LOSSLESS_IN_WINDOWS: Final = "chain"
 WINDOW: Final = JacobiWindow(1024, "maximal", "lookup", passes=True, beside=0.85, last_row=True)
 """The window beside trees by default: longer than any pass, so that the policy bounds it."""
-_CHAIN_ONLY: Final = ("candidates", "levels")
-"""Settings of `JacobiWindow` that a window beside trees does not have, as it is a chain."""
+_NOT_BESIDE: Final = ("candidates", "levels", "confidence")
+"""Settings of `JacobiWindow` that a window beside trees does not have, as it is an exact chain."""
 
 
 def window_settings() -> dict[str, Any]:
     """The declared types of the settings of a window beside trees; length None is as long as the policy asks for."""
-    return {**settings_of(JacobiWindow, _CHAIN_ONLY), "length": int | None}
+    return {**settings_of(JacobiWindow, _NOT_BESIDE), "length": int | None}
 
 
 def shown_window(settings: Mapping[str, Shown]) -> dict[str, Shown]:
     """Every setting of a window beside trees, as JSON holds it."""
-    usual = {name: value for name, value in asdict(WINDOW).items() if name not in _CHAIN_ONLY}
+    usual = {name: value for name, value in asdict(WINDOW).items() if name not in _NOT_BESIDE}
     return {**usual, "length": None, **settings}
 
 
@@ -79,6 +79,8 @@ def window_plan(settings: Mapping[str, Shown], name: str, rule: Rule) -> WindowP
     """
     given: dict[str, Any] = {key: value for key, value in settings.items() if value is not None}
     spec, window = RULES[name], replace(WINDOW, **given)
+    if not window.is_exact:
+        raise ValueError("window.coupling: expected independent or maximal beside trees, got 'confidence'")
     if spec.greedy and "iid" in spec.drawn:
         return WindowPlan(window, rule, likeliest=True)
     try:

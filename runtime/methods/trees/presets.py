@@ -12,7 +12,12 @@ from underpaint.runtime.methods.trees import settings as chosen
 from underpaint.runtime.methods.trees.method import NO_POLICY, TreeConfig
 from underpaint.runtime.methods.trees.settings import PolicySettings, RuleSettings
 
-_LIKELIEST: Final = {"chain": "chain_top1", "eagle1": "static_top_k", "sequoia": "sequoia_top_k"}
+_LIKELIEST: Final = {
+    "chain": "chain_top1",
+    "delayed": "chain_top1",
+    "eagle1": "static_top_k",
+    "sequoia": "sequoia_top_k",
+}
 """At temperature 0: the policy of the likeliest tokens, in place of one that draws them."""
 
 
@@ -150,6 +155,41 @@ for _spec in (
         "ADT-Tree's tree with LANTERN++'s acceptance",
         (chosen.ADAPTIVE, chosen.RELATIVE_ON_CHAINS),
         (chosen.PAPER_ADAPTIVE, chosen.PAPER_RELATIVE),
+    ),
+    _method(
+        "delayed",
+        ("delayed", "multi_round"),
+        "delayed trees: one drawn path, several below its end, judged by SpecInfer's multi-round sampling",
+        (chosen.DELAYED, chosen.PLAIN),
+        (chosen.PAPER_DELAYED, chosen.PLAIN),
+    ),
+    _method(
+        "gbv",
+        ("delayed", "gbv"),
+        "GBV: the best of several drawn paths, judged by block verification",
+        (chosen.BUNDLE, chosen.PLAIN),
+        (chosen.PAPER_BUNDLE, chosen.PLAIN),
+    ),
+    _method(
+        "ensemble",
+        ("chain", "ensemble"),
+        "static ensemble: a chain judged by a mixture of drafter and target, as in transformers",
+        (chosen.CHAIN, chosen.ENSEMBLE),
+        (chosen.PAPER_CHAIN, chosen.ENSEMBLE),
+    ),
+    _method(
+        "fly",
+        ("chain", "fly"),
+        "FLy: a chain whose rejections at high entropy are forgiven where the drafts behind them are kept",
+        (chosen.CHAIN, chosen.FLY),
+        (chosen.PAPER_LONG_CHAIN, chosen.PAPER_FLY),
+    ),
+    _method(
+        "hsd",
+        ("chain", "hsd"),
+        "HSD: block verification of a chain whose end is kept by the joint ratio, as released",
+        (chosen.CHAIN, chosen.HSD),
+        (chosen.PAPER_CHAIN, chosen.HSD),
     ),
     MethodSpec(
         "vvs",

@@ -90,8 +90,41 @@ RELATIVE_ON_CHAINS: Final = RuleSettings(
     {"k": 20, "factor": 3.0, **STANDARD}, {"k": 20, "factor": 3.0}, {"k, factor, residual": EARLIER}
 )
 
+ENSEMBLE: Final = RuleSettings({"weight": 0.7}, {}, {"weight": "our guess: neither preset was tuned"})
+HSD: Final = RuleSettings({"end": "joint"}, {}, {"end": "arXiv 2601.05724 (HSD), released code, which is not lossless"})
+FLY: Final = RuleSettings(
+    {"threshold": 0.3, "window": 2},
+    {"threshold": 0.3, "window": 2},
+    {"threshold": "arXiv 2511.22972 (FLy), released configuration", "window": "our guess: fits chains of 5 drafts"},
+)
+PAPER_FLY: Final = RuleSettings(
+    {"threshold": 0.3, "window": 5},
+    {"threshold": 0.3, "window": 5},
+    {"threshold, window": "arXiv 2511.22972 (FLy), released configuration: win_len = 6 counts the rejection itself"},
+)
+DELAYED: Final = PolicySettings(
+    {"paths": 2, "trunk": 2, "branch": 2},
+    {"paths, trunk, branch": "our guess: within the paper's ranges, 1 to 4 paths and up to 8 tokens"},
+    {"length": 4},
+)
+PAPER_DELAYED: Final = PolicySettings(
+    {"paths": 3, "trunk": 3, "branch": 5},
+    {"paths, trunk, branch": "our guess: arXiv 2602.16994 chooses them by a trained selector, 1 to 4 and 0 to 8"},
+    {"length": 8},
+)
+BUNDLE: Final = PolicySettings(
+    {"paths": 2, "trunk": 0, "branch": 4}, {"paths, branch": "our guess: as many tokens as 'delayed'"}, {"length": 4}
+)
+PAPER_BUNDLE: Final = PolicySettings(
+    {"paths": 3, "trunk": 0, "branch": 8},
+    {"paths, branch": "arXiv 2602.16961 (GBV): K = 3 was fastest; its released example has L = 8"},
+    {"length": 8},
+)
 FREE: Final = "our guess: the paper leaves it open"
 PAPER_CHAIN: Final = PolicySettings({"length": 5}, {"length": f"{FREE} (gamma)"})
+PAPER_LONG_CHAIN: Final = PolicySettings(
+    {"length": 15}, {"length": "arXiv 2511.22972 (FLy), released configuration: spd_k = 15"}
+)
 PAPER_TREE: Final = PolicySettings(
     {"depth": 5, "top_k": 10, "total_tokens": 59},
     {

@@ -46,6 +46,8 @@ def window_plan(window: JacobiWindow, rule: Rule, grid: Grid, vocab_size: int, m
 
     ValueError for a window larger than a pass of `max_nodes`, and for a rule that does not fit it.
     """
+    if not window.is_exact:
+        raise ValueError("device: coupling 'confidence' has no form; set coupling=independent or maximal")
     window.check_pass(max_nodes, "device", "the device's hold")
     spec = spec_of(rule)
     drawn: Drawn = "iid" if window.candidates == 1 else "without_replacement"

@@ -57,8 +57,13 @@ class JacobiConfig(MethodConfig):
         return "underpaint.runtime.methods.windows.device:form"
 
     @property
+    def device_gap(self) -> str | None:
+        """See `MethodConfig`."""
+        return None if self.window.is_exact else "coupling 'confidence' has none; set coupling=independent or maximal"
+
+    @property
     def runs_on_device(self) -> bool:
-        return RULES[self.rule].device is not None
+        return RULES[self.rule].device is not None and self.device_gap is None
 
     @property
     def draws_by(self) -> str:
@@ -121,7 +126,7 @@ class JacobiConfig(MethodConfig):
 
     def build(self, method: str, tables: ModelTables) -> JacobiMethod:
         self.check()
-        lossless = RULES[self.rule].is_lossless(self.rule_settings)
+        lossless = RULES[self.rule].is_lossless(self.rule_settings) and self.window.is_exact
         rule = build_rule(self.rule, self.rule_settings, tables)
         return JacobiMethod(method, self, lossless, drafts=True, rule=rule)
 
@@ -157,6 +162,8 @@ class JacobiMethod(DecodingMethod):
 _SJD: Final = "arXiv 2410.01699 (SJD)"
 _SCD: Final = "arXiv 2510.24211 (SCD)"
 _GSD: Final = "arXiv 2508.07747 (GSD)"
+_SV: Final = "arXiv 2609.13245 (SJD-SV)"
+_PLUS: Final = "arXiv 2512.07503 (SJD++)"
 _PAC: Final = "arXiv 2603.18599 (SJD-PAC)"
 _MEASURED: Final = "measured on earlier models (git show cd40511:docs/results/settings.md)"
 
@@ -230,6 +237,26 @@ for _spec in (
             "window, refill, last_row": f"{_GSD}, released code, which changes SJD's acceptance alone",
             "group": f"{_GSD}: G = 25 on COCO",
             "gap, distance": f"{_GSD}, released code; it measures in the language model's embeddings",
+        },
+    ),
+    _windows(
+        "sjd-sv",
+        "SJD-SV: a Jacobi window whose runs of rising probability are judged together",
+        JacobiConfig(JacobiWindow(12, "independent", "left"), "sjd_sv", {"share": 0.8}),
+        JacobiConfig(JacobiWindow(15, "independent", "random", last_row=True), "sjd_sv", {"share": 0.8}),
+        {
+            "window, refill, last_row": f"{_SV}: the settings of GSD, whose released code has these",
+            "share": f"{_SV}: alpha = 0.8",
+        },
+    ),
+    _windows(
+        "sjd++",
+        "SJD++: a Jacobi window that keeps its drafts behind a rejection while their probability does not fall much",
+        JacobiConfig(JacobiWindow(12, "confidence", "left", confidence=0.5)),
+        JacobiConfig(JacobiWindow(15, "confidence", "random", last_row=True, confidence=0.5)),
+        {
+            "window, refill, last_row": f"{_SJD}, released code, which {_PLUS} builds on",
+            "confidence": "released code of arXiv 2606.10492 (PathRelax), which runs SJD++ beside it: sjd_pp_threshold",
         },
     ),
 ):

@@ -44,6 +44,7 @@ from underpaint.runtime.device.forwards import Attend, Cache
 from underpaint.runtime.device.pass_sizes import passes_of
 from underpaint.runtime.engines.context import EngineError
 from underpaint.runtime.methods.fronts.device import FrontForm, JacobiFrontForm
+from underpaint.sim.latency.machines import MACHINES
 
 
 @pytest.fixture(scope="module")
@@ -163,9 +164,8 @@ def test_a_cycle_around_an_engine_waits_for_nothing_and_is_cheap(name: str) -> N
     assert inside.count("bias_kernel") == (6 if name == "eagle2" else 1)
     assert len(inside) <= 8 * inside.count("bias_kernel")
     assert "zeros" not in inside
-    assert (
-        program.moved_ms(4800.0, 2.0, forwards=True) < 0.16
-    )  # a third of it for the table that tokens are looked up in
+    # a third of it for the table that tokens are looked up in
+    assert program.ms(MACHINES["h200"], forwards=True) < 0.22
 
 
 def test_graphs_that_do_not_fit_are_refused(tmp_path: Path) -> None:

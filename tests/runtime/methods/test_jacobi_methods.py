@@ -23,7 +23,7 @@ from underpaint.sim.synthetic.models import RandomDistribution, SyntheticTarget
 PIPELINE = SyntheticPipeline()
 TABLES = PIPELINE.tables
 NAMES = [spec.name for spec in METHODS if spec.tuned.sampled.family == "jacobi"]
-LOSSLESS = [name for name in NAMES if name not in ("gsd", "pjd")]
+LOSSLESS = [name for name in NAMES if name not in ("gsd", "pjd", "sjd-sv", "sjd++")]
 PROMPT = parse_condition("a fox, an owl", "prompt_grammar")
 
 

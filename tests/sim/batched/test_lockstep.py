@@ -1,5 +1,6 @@
 """Many images in lockstep have the statistics of the decoding loop, and both those of theory."""
 
+import functools
 import itertools
 from collections import Counter
 from typing import Any
@@ -17,14 +18,23 @@ from underpaint.algos.enumeration import enumerate_decoding, passes
 from underpaint.algos.protocols import Grid
 from underpaint.algos.spatial.row_front import front_steps
 from underpaint.algos.spatial.zipar import zipar
-from underpaint.algos.step import decode
+from underpaint.algos.step import Scored, decode
 from underpaint.algos.transport import overlap
-from underpaint.algos.tree import NO_TOKEN
+from underpaint.algos.tree import NO_TOKEN, DraftTree, Verdict
 from underpaint.sim.batched import draws as batch_draws
 from underpaint.sim.batched import images as batch_images
 from underpaint.sim.batched.decoding import MOST_NODES, Scheme, make_scheme, run_lockstep, run_loop, run_plain
 from underpaint.sim.latency.models import MeasuredCosts
-from underpaint.sim.report.statistics import Estimate, Runs, mean_depth, ratio, speedup, tokens_per_cycle
+from underpaint.sim.report.statistics import (
+    Estimate,
+    Runs,
+    Totals,
+    mean_depth,
+    plain_ms,
+    ratio,
+    speedup,
+    tokens_per_cycle,
+)
 from underpaint.sim.synthetic.field import SYNTHETIC_MODELS, SyntheticModelSpec, make_synthetic_model
 from underpaint.sim.synthetic.grid_model import GridWeights, SyntheticGridTarget
 from underpaint.sim.synthetic.table_model import TableDrafter, TableModel, TableTarget
@@ -274,6 +284,36 @@ def test_row_fronts_take_the_steps_of_the_closed_form(window: int) -> None:
     assert len(done.steps) == front_steps(grid, window)
 
 
+@pytest.mark.parametrize("grid", [(6, 6), (3, 2), (5, 1), (1, 7)])
+def test_contexts_found_at_once_are_those_found_one_by_one(grid: tuple[int, int]) -> None:
+    """Deep trees read the upper token from their own path, and the last cell repeats past the image's end."""
+    model, draws = small(height=grid[0], width=grid[1]), np.random.default_rng(0)
+    tokens, known = draws.integers(24, size=model.grid.cells), 0
+    target, drafter = TableTarget(model, 3), TableDrafter(model, 3)
+    drafter.begin(target.begin())
+    while known < model.grid.cells:
+        parents = np.array([-1, 0, 0, 1, 1, 3, 5, 6])
+        tree = DraftTree(draws.integers(24, size=8), parents, "top_k", np.empty((0, 24)), np.full(8, -1))
+        paths = [[int(tree.tokens[node]) for node in (0, *tree.path_to(node))] for node in range(8)]
+        rows = []
+        for path in paths:
+            before = [*tokens[:known].tolist(), *path]
+            cell = min(len(before), model.grid.cells - 1)
+            above = cell - model.grid.width
+            upper = before[above] if above >= 0 else NO_TOKEN
+            at = (np.array(one) for one in (3, cell, path[-1], upper))
+            rows.append(int(model.rows(*at)))
+        assert np.array_equal(target.score(tree).probs, model.target[rows])
+        drafted = [drafter.expand(tree.tokens[some], parents[some]) for some in (slice(0, 1), slice(1, 3), slice(3, 8))]
+        assert np.array_equal(np.concatenate(drafted), model.draft[0][rows])
+        kept = (1,) if known + 2 <= model.grid.cells else ()
+        verdict = Verdict(kept, 0)
+        target.commit(tree, verdict)
+        drafter.commit(tree, verdict, Scored(model.target[:1]))
+        tokens[known : known + 1 + len(kept)] = tree.tokens[[0, *kept]]
+        known += 1 + len(kept)
+
+
 def test_closed_forms() -> None:
     assert chain_tokens(1.0, 4) == 5.0
     assert chain_tokens(0.0, 4) == 1.0
@@ -299,6 +339,20 @@ def test_runs_are_priced_pass_by_pass() -> None:
 def some(runs: Runs, chosen: slice) -> Runs:
     parts = (getattr(runs, name)[chosen] for name in ("cycles", "accepted", "depth", "verify", "draft", "chained"))
     return Runs(runs.cells, *parts)
+
+
+@pytest.mark.parametrize("size", [1, 2, 90])
+def test_sums_of_blocks_tell_what_counts_of_images_tell(size: int) -> None:
+    model, costs = small(), MeasuredCosts("m", ((1, 2.0), (6, 4.0)), ((1, 0.5), (2, 1.0)), overhead_ms=0.25)
+    scheme = make_scheme(model, "eagle2", "point", {"depth": 3, "top_k": 2, "total_tokens": 5})
+    runs = run_lockstep(model, scheme, 90, 1).runs
+    blocks = [some(runs, slice(at, at + size)) for at in range(0, 90, size)]
+    totals = functools.reduce(Totals.and_more, (Totals.of(one, {"m": one.image_ms(costs)}) for one in blocks))
+    assert totals.speedup("m", plain_ms(costs)) == pytest.approx(speedup(runs, costs), rel=1e-12)
+    assert (totals.accepted + totals.cycles) / totals.cycles == tokens_per_cycle(runs).mean
+    assert totals.depth / totals.cycles == mean_depth(runs).mean
+    assert totals.target_passes == runs.verify.sum()
+    assert totals.nodes == (runs.verify @ np.arange(MOST_NODES + 1)).sum()
 
 
 def test_an_interval_covers_the_truth_as_often_as_it_says() -> None:

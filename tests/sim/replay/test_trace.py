@@ -7,14 +7,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from underpaint.algos import memory
 from underpaint.algos.accept.neighbours import nearest_codes
+from underpaint.algos.batched import sparse_table
 from underpaint.algos.chance import sampling
+from underpaint.algos.draft.top_tokens import top
 from underpaint.algos.enumeration import enumerate_decoding, passes
 from underpaint.algos.protocols import Grid
 from underpaint.artifacts.cost_curve import HostCosts, InCycleCosts, PlainCosts, read_cost_curve
 from underpaint.artifacts.results import with_envelope
 from underpaint.sim.batched.decoding import make_scheme, run_lockstep, run_loop
 from underpaint.sim.latency.models import MeasuredCosts
+from underpaint.sim.replay import trace as trace_module
 from underpaint.sim.replay.comparison import check_belong, check_measured_on, load_comparison
 from underpaint.sim.replay.predict import predict
 from underpaint.sim.replay.trace import Recorder, Trace, dense, entropy, load, replay, save, statistics
@@ -124,6 +128,71 @@ def test_a_replay_predicts_the_world_it_was_recorded_in(policy: str, rule: str, 
     again = run_lockstep(replayed, make_scheme(replayed, policy, rule, settings), 480, 1).runs
     assert tokens_per_cycle(again).mean == pytest.approx(tokens_per_cycle(real).mean, rel=0.05)
     assert mean_depth(again).mean == pytest.approx(mean_depth(real).mean, rel=0.03)
+
+
+CUT = np.random.default_rng(5).dirichlet(np.full(30, 0.1), size=(6, 7))
+CUT[:2, :, 6:] = 0.0
+CUT[2] = 1.0 / 30
+
+
+@pytest.mark.parametrize("kept", [1, 5, 8, 30])
+@pytest.mark.parametrize("at_once", [1, 40, 1 << 22])
+def test_a_sparse_table_is_the_dense_one_bit_by_bit(kept: int, at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sparse_table, "MOST_AT_ONCE", at_once)
+    rows = (CUT / CUT.sum(axis=-1, keepdims=True)).reshape(42, 30)
+    tokens, probs = top(rows, kept)
+    table = sparse_table.SparseTable(tokens, probs, 30)
+    expected = np.repeat(np.maximum(1.0 - probs.sum(axis=1), 0.0)[:, None] / max(30 - kept, 1), 30, axis=1)
+    expected[probs[:, -1] == 0.0] = 0.0
+    expected = expected.astype(np.float32)
+    for row, (its_tokens, its_probs) in enumerate(zip(tokens, probs, strict=True)):
+        expected[row, its_tokens[::-1]] = its_probs[::-1]
+    expected /= expected.sum(axis=1, keepdims=True)
+    places, codes = np.indices(table.shape)
+    assert np.array_equal(table[places[:, 0]], expected)
+    assert np.array_equal(table[places, codes], expected)
+    assert np.array_equal(table[3], expected[3])
+    assert np.array_equal(table.take(places[:6, :7] * 2), expected[places[:6, :7] * 2])
+    assert np.array_equal(sparse_table.over_rows(table, lambda some: some.argmax(axis=1)), expected.argmax(axis=1))
+
+
+@pytest.mark.parametrize(
+    ("policy", "rule", "settings", "loop_images"),
+    [
+        ("chain", "chain", {}, 3),
+        ("eagle2", "lantern", {"depth": 3, "top_k": 3, "total_tokens": 8}, 3),
+        ("eagle1", "lantern_pp", {"widths": (3, 3)}, 3),
+        ("eagle1", "neighbour_budget", {"widths": (2, 2)}, 0),
+        ("chain", "block", {}, 3),
+    ],
+)
+def test_a_sparse_replay_draws_what_the_dense_one_draws(
+    policy: str, rule: str, settings: dict[str, object], loop_images: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = recorded(field(images=6), 6)
+    models = [replay(held)]
+    monkeypatch.setattr(trace_module, "MOST_DENSE", 0)
+    models.append(replay(held))
+    assert not isinstance(models[1].target, np.ndarray)
+    drawn = []
+    for model in models:
+        scheme = make_scheme(model, policy, rule, settings)
+        runs = [run_loop(model, scheme, loop_images, 4)] if loop_images else []
+        if scheme.vectorised:
+            done = run_lockstep(model, scheme, 12, 4)
+            runs.append(done.runs)
+            drawn.append(done.canvas)
+        drawn += [count for one in runs for count in (one.cycles, one.accepted, one.verify, one.draft)]
+    half = len(drawn) // 2
+    assert half
+    assert all(np.array_equal(one, other) for one, other in zip(drawn[:half], drawn[half:], strict=True))
+
+
+def test_a_trace_beyond_this_machines_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = recorded(field(images=2), 2)
+    monkeypatch.setattr(memory, "free_bytes", lambda: 1000)
+    with pytest.raises(ValueError, match=r"pictures: the tables of trace 'lab' would take .* at 2, .* at most 0"):
+        replay(held, "lab")
 
 
 @pytest.fixture(scope="module")

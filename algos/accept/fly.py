@@ -1,0 +1,161 @@
+"""FLy: a rejection at an uncertain place is deferred, and forgiven where the drafts behind it are kept."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from math import inf, log
+from typing import Annotated
+
+import numpy as np
+
+from underpaint.algos.accept.spec import RULES, RuleSpec, Settings, every_combination, require_chain, require_drawn
+from underpaint.algos.accept.walk import excess, normalised, proposal_distributions
+from underpaint.algos.arrays import FloatArray
+from underpaint.algos.chance import At, Chance, Role
+from underpaint.algos.registry import Bounds, Nodes, Tune, check_bounds
+from underpaint.algos.tree import DRAWN, DraftTree, Drawn, Verdict
+
+KINDS: tuple[Drawn, ...] = ("iid", "top_k")
+
+
+def top_entropy(distribution: FloatArray, top: int) -> float:
+    """-sum p ln p over the `top` largest probabilities of `distribution` [V], in nats."""
+    likely = np.sort(distribution.astype(np.float64))[-top:]
+    held = likely[likely > 0.0]
+    return float(-(held @ np.log(held)))
+
+
+@dataclass(frozen=True, slots=True)
+class DeferredWindow:
+    """When a rejected draft is kept after all: at an uncertain place, with the drafts behind it kept.
+
+    threshold: of the entropy of the `top` likeliest tokens, in nats. window: the drafts behind it that must be kept by
+    their own tests, all within the chain.
+    """
+
+    threshold: float
+    window: int
+    top: int
+
+    def forgives(self, node: int, tree: DraftTree, row: FloatArray, last: int, is_kept: Callable[[int], bool]) -> bool:
+        """Whether `node`, rejected under the target's row [V] before it, stays; `last`: the end of the chain."""
+        return (
+            node + self.window <= last
+            and float(row[tree.tokens[node]]) > 0.0
+            and top_entropy(row, self.top) >= self.threshold
+            and all(is_kept(later) for later in range(node + 1, node + self.window + 1))
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class DeferredVerification:
+    """Speculative sampling on a chain that forgives a rejection at entropy >= `threshold` (arXiv 2511.22972).
+
+    A rejected x stays if p(x) > 0, the entropy of the three likeliest tokens reaches `threshold`, and each of the next
+    `window` drafts passes its own test. Else the token is drawn from norm([p - q]_+) and the chain ends. The decisions
+    are those of vLLM's `rejection_sample_method=fly`, with its defaults.
+
+    threshold: in nats, at least 0; above ln(top) nothing is forgiven. window: drafts, >= 1. top: tokens of the entropy.
+    """
+
+    threshold: Annotated[float, Bounds(0.0, inf), Tune((0.3, 0.6, 0.9))] = 0.3
+    window: Annotated[Nodes, Tune((1, 2, 3, 6))] = 6
+    top: Nodes = 3
+
+    def __post_init__(self) -> None:
+        check_bounds("fly", self)
+
+    def __call__(self, tree: DraftTree, probs: FloatArray, chance: Chance) -> Verdict:
+        require_drawn(tree, *KINDS)
+        require_chain(tree)
+        last = tree.size - 1
+        targets = [normalised(probs[node]) for node in range(last)]
+        drafts = [next(proposal_distributions(tree, node, [node + 1])).copy() for node in range(last)]
+
+        @cache
+        def is_kept(node: int) -> bool:
+            token = int(tree.tokens[node])
+            own, drafted = float(targets[node - 1][token]), float(drafts[node - 1][token])
+            return chance.flip(own, At(Role.ACCEPT, node), out_of=drafted)
+
+        deferred = DeferredWindow(self.threshold, self.window, self.top)
+        for node in range(1, last + 1):
+            above = node - 1
+            if not is_kept(node) and not deferred.forgives(node, tree, targets[above], last, is_kept):
+                rest = excess(targets[above], drafts[above])
+                residual = rest if rest.any() else targets[above]
+                return Verdict(tuple(range(1, node)), chance.draw(residual, At(Role.RESIDUAL, above)))
+        return Verdict(tuple(range(1, last + 1)), chance.draw(probs[last], At(Role.BONUS, last)))
+
+
+@dataclass(frozen=True, slots=True)
+class DeferredMatch:
+    """FLy at temperature 0: a draft that is not argmax p stays under the same conditions, p at temperature 1.
+
+    arXiv 2511.22972; settings as `DeferredVerification`. No chance.
+    """
+
+    threshold: Annotated[float, Bounds(0.0, inf), Tune((0.3, 0.6, 0.9))] = 0.3
+    window: Annotated[Nodes, Tune((1, 2, 3, 6))] = 6
+    top: Nodes = 3
+
+    def __post_init__(self) -> None:
+        check_bounds("fly_greedy", self)
+
+    def __call__(self, tree: DraftTree, probs: FloatArray, chance: Chance) -> Verdict:
+        require_chain(tree)
+        last = tree.size - 1
+
+        def is_kept(node: int) -> bool:
+            return int(tree.tokens[node]) == int(np.argmax(probs[node - 1]))
+
+        deferred = DeferredWindow(self.threshold, self.window, self.top)
+        for node in range(1, last + 1):
+            row = normalised(probs[node - 1])
+            if not is_kept(node) and not deferred.forgives(node, tree, row, last, is_kept):
+                return Verdict(tuple(range(1, node)), int(np.argmax(probs[node - 1])))
+        return Verdict(tuple(range(1, last + 1)), int(np.argmax(probs[last])))
+
+
+def _forgives_nothing(settings: Settings) -> bool:
+    return bool(settings["threshold"] > log(max(2, settings["top"])))
+
+
+_EXAMPLES = (*every_combination(threshold=(0.0, 0.3), window=(1, 2)), {"threshold": 5.0})
+_SOURCE = "arXiv 2511.22972 (FLy); released code: AMD-AGI/FLy, and vLLM's `rejection_sample_method=fly`"
+_BOUND = "none: a kept x misses p by 1 - p(x). Only rejections with `window` kept drafts behind them are forgiven"
+SPEC = RULES.register(
+    RuleSpec(
+        name="fly",
+        make=DeferredVerification,
+        promise="unbounded",
+        drawn=frozenset(KINDS),
+        source=_SOURCE,
+        bound=_BOUND,
+        deviations=(
+            "As in vLLM. The authors' code counts the rejection itself into the window, and forgives none in the last "
+            "`window` places; above temperature 0 it keeps a draft that either of two draws from p equals, which is "
+            "biased with nothing forgiven"
+        ),
+        needs_chain=True,
+        looks_ahead=True,
+        lossless_when=_forgives_nothing,
+        greedy_variant="fly_greedy",
+        examples=_EXAMPLES,
+    )
+)
+GREEDY = RULES.register(
+    RuleSpec(
+        name="fly_greedy",
+        make=DeferredMatch,
+        promise="unbounded",
+        drawn=frozenset(DRAWN),
+        source=_SOURCE,
+        bound=_BOUND,
+        greedy=True,
+        needs_chain=True,
+        looks_ahead=True,
+        lossless_when=_forgives_nothing,
+        examples=_EXAMPLES,
+    )
+)

@@ -1,0 +1,106 @@
+"""Greedy multi-path block verification: the best of several drawn paths is judged as a block."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from underpaint.algos.accept.block import judge_path
+from underpaint.algos.accept.spec import RULES, RuleSpec, require_drawn
+from underpaint.algos.accept.walk import normalised
+from underpaint.algos.arrays import FloatArray, IntArray
+from underpaint.algos.chance import Chance
+from underpaint.algos.tree import DraftTree, Verdict
+
+
+@dataclass(slots=True)
+class Ranking:
+    """The law of the best of `paths` independent paths, level by level along it.
+
+    Tokens are ordered by p / q, ties by token id, and paths by their first difference. below, here: the probability
+    of one path to be less than the prefix so far, and to begin with it.
+    """
+
+    paths: int
+    below: float = 0.0
+    here: float = 1.0
+
+    def skewed(self, draft: FloatArray, order: IntArray) -> FloatArray:
+        """[V]: the law of the best path's next token, where one path draws it from `draft` [V] in this `order`."""
+        reached = self.below + self.here * np.cumsum(draft[order])
+        before = reached - self.here * draft[order]
+        scale = self.below + self.here
+        shares = np.zeros(draft.size)
+        for power in range(self.paths):
+            shares += (reached / scale) ** power * (before / scale) ** (self.paths - 1 - power)
+        law = np.empty(draft.size)
+        law[order] = draft[order] * shares
+        return normalised(law)
+
+    def follow(self, draft: FloatArray, order: IntArray, token: int) -> None:
+        """Go on to the prefix with `token`."""
+        place = int(np.flatnonzero(order == token)[0])
+        self.below += self.here * float(draft[order[:place]].sum())
+        self.here *= float(draft[token])
+
+
+def by_ratio(target: FloatArray, draft: FloatArray) -> IntArray:
+    """Token ids [V] in the order of rising p / q, ties by token id; what q cannot draw comes last."""
+    ratios = np.divide(target, draft, out=np.full(target.size, np.inf), where=draft > 0.0)
+    order: IntArray = np.argsort(ratios, kind="stable")
+    return order
+
+
+def bundle(tree: DraftTree) -> tuple[list[int], list[list[int]]]:
+    """The nodes from the root to the first fork, and the paths below it, all equally long; none where there is none."""
+    below = tree.children()
+    trunk = [0]
+    while len(below[trunk[-1]]) == 1:
+        trunk.append(below[trunk[-1]][0])
+    paths = [[child] for child in below[trunk[-1]]]
+    while paths and all(below[path[-1]] for path in paths):
+        for path in paths:
+            path.append(below[path[-1]][0])
+    return trunk, paths
+
+
+@dataclass(frozen=True, slots=True)
+class GreedyMultiPath:
+    """Take the path that is greatest by p / q, level by level, and judge it by block verification.
+
+    arXiv 2602.16961: among K independent paths the greatest has the law [(A + X F)^K - (A + X F-)^K] at each level, up
+    to scale. A, X: the probability of one path to be less than the prefix, and to begin with it; F, F-: the sums of q
+    up to a token, and before it. That law stands for q. One path is block verification.
+    """
+
+    def __call__(self, tree: DraftTree, probs: FloatArray, chance: Chance) -> Verdict:
+        require_drawn(tree, "iid")
+        trunk, paths = bundle(tree)
+        drafts = [normalised(tree.draft_distribution(node)) for node in trunk[:-1]]
+        nodes, ranking = list(trunk), Ranking(len(paths))
+        for level in range(len(paths[0]) if paths else 0):
+            node = nodes[-1]
+            target, draft = normalised(probs[node]), normalised(tree.draft_distribution(node))
+            order = by_ratio(target, draft)
+            rank = np.argsort(order)
+            drafts.append(ranking.skewed(draft, order))
+            best = max(int(rank[tree.tokens[path[level]]]) for path in paths)
+            paths = [path for path in paths if int(rank[tree.tokens[path[level]]]) == best]
+            nodes.append(paths[0][level])
+            ranking.follow(draft, order, int(order[best]))
+        return judge_path(tree, nodes, drafts, probs, chance)
+
+
+SPEC = RULES.register(
+    RuleSpec(
+        name="gbv",
+        make=GreedyMultiPath,
+        promise="lossless",
+        drawn=frozenset({"iid"}),
+        source="arXiv 2602.16961 (GBV); released code: its authors' `gbv_verify`",
+        deviations=(
+            "In other trees than bundles of equal paths it judges the first path below each child of the first fork, "
+            "as far as all of them go"
+        ),
+        looks_ahead=True,
+    )
+)

@@ -1,0 +1,90 @@
+"""Tables of distributions whose rows name few tokens, and give every other token the same probability."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from underpaint.algos.arrays import FloatArray, IntArray
+
+MOST_AT_ONCE: Final = 1 << 22
+"""Numbers of the dense rows that are made together."""
+
+
+class SparseTable:
+    """A table [R, V] of float32 distributions. It is read like an array, and its rows are the dense ones bit by bit."""
+
+    ndim: Final = 2
+
+    def __init__(self, tokens: IntArray, probs: FloatArray, vocab_size: int) -> None:
+        """Make a table of rows that sum to 1.
+
+        Args:
+            tokens: `[R, K]` int64, the likeliest tokens of each row, the likeliest first. A place past a row's support
+                holds a token with probability 0.
+            probs: `[R, K]` float64, their probabilities. What they leave is even over the other tokens; nothing is left
+                where the last one is 0.
+            vocab_size: V, at least K.
+        """
+        rows, kept = tokens.shape
+        self.shape: tuple[int, int] = (rows, vocab_size)
+        left = np.maximum(1.0 - probs.sum(axis=1), 0.0) / max(vocab_size - kept, 1)
+        left[probs[:, -1] == 0.0] = 0.0  # the support ended before the K-th: nothing is left but rounding
+        self._tokens = tokens.astype(np.int32)
+        self._probs, self._rest = probs.astype(np.float32), left.astype(np.float32)
+        sums = over_rows(self, lambda dense: dense.sum(axis=1))
+        self._probs /= sums[:, None]
+        self._rest /= sums
+
+    @property
+    def size(self) -> int:
+        """Numbers of the dense table."""
+        return self.shape[0] * self.shape[1]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the table takes."""
+        return int(self._tokens.nbytes + self._probs.nbytes + self._rest.nbytes)
+
+    def __getitem__(self, at: Any) -> FloatArray:
+        """The rows `at`, or the numbers at (rows, tokens), which broadcast against each other."""
+        return self._numbers(*at) if isinstance(at, tuple) else self.take(at)
+
+    def take(self, rows: IntArray | int, axis: int = 0) -> FloatArray:
+        """The distributions [..., V] of `rows`."""
+        wanted = np.asarray(rows).reshape(-1)
+        dense = np.repeat(self._rest[wanted, None], self.shape[1], axis=1)
+        # Places past a support may name the likeliest token again: it is written last, over them.
+        np.put_along_axis(dense, self._tokens[wanted, ::-1].astype(np.int64), self._probs[wanted, ::-1], 1)
+        return dense.reshape(*np.shape(rows), self.shape[1])
+
+    def _numbers(self, rows: IntArray, tokens: IntArray) -> FloatArray:
+        rows, tokens = np.broadcast_arrays(rows, tokens)
+        flat_rows, flat_tokens = rows.reshape(-1), tokens.reshape(-1)
+        found = np.empty(flat_rows.size, dtype=np.float32)
+        step = max(1, MOST_AT_ONCE // self._tokens.shape[1])
+        for start in range(0, found.size, step):
+            part = slice(start, start + step)
+            named = self._tokens[flat_rows[part]] == flat_tokens[part, None]
+            place = named.argmax(axis=1)
+            is_named = named[np.arange(place.size), place]
+            found[part] = np.where(is_named, self._probs[flat_rows[part], place], self._rest[flat_rows[part]])
+        return found.reshape(rows.shape)
+
+
+Table: TypeAlias = FloatArray | SparseTable
+"""Distributions [R, V]."""
+Tables: TypeAlias = FloatArray | tuple[SparseTable, ...]
+"""Distributions [D, R, V], of which each of the D is a `Table`."""
+
+
+def over_rows(table: Table, figure: Callable[[FloatArray], NDArray[Any]]) -> NDArray[Any]:
+    """[R, ...] a figure of every row, where `figure` makes those of dense rows [n, V]; a few rows at a time."""
+    if not isinstance(table, SparseTable):
+        return figure(table)
+    rows, vocab_size = table.shape
+    step = max(1, MOST_AT_ONCE // vocab_size)
+    return np.concatenate([figure(table.take(np.arange(at, min(at + step, rows)))) for at in range(0, rows, step)])

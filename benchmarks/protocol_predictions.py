@@ -1,0 +1,90 @@
+"""What the simulator predicts of protocol 1, beside what was measured: from traces of other prompts and a cost curve.
+
+Run: python -m benchmarks.protocol_predictions --trace runs/trace1.npz --trace runs/trace0.npz --costs runs/costs.json
+
+Each temperature of the record is predicted from the trace of that temperature, so give one for each; record them with
+`underpaint trace --depths 10 --methods mulo,mulo-islands`, at the record's resolution. The curve is that of the machine
+that drew, from `underpaint costs --full --export`. Nothing of the record is used but its settings. Methods that a trace
+does not say enough of are listed with the reason. The last line is JSON.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.pages import PROTOCOL_FILE, RESULTS
+from benchmarks.report import at_least, finish, options, parse, refusing
+from underpaint.artifacts.cost_curve import CostCurveFile, read_cost_curve
+from underpaint.artifacts.results import read_results
+from underpaint.runtime.protocol.tables import runs_of
+from underpaint.sim.latency.models import MeasuredCosts
+from underpaint.sim.replay.comparison import check_belong, check_measured_on, comparison_of
+from underpaint.sim.replay.predict import PLAIN, predict, unpredictable
+from underpaint.sim.replay.trace import Trace, load
+
+WITHIN: Final = 0.10
+"""The relative error of a speed-up that predictions are held to."""
+
+
+def rows_of(run: Mapping[str, Any], trace: Trace, curve: CostCurveFile, seeds: int) -> list[dict[str, Any]]:
+    """A row for each method of one temperature: prediction and measurement, or the reason why there is none."""
+    comparison = comparison_of(run)
+    check_belong(trace, comparison)
+    check_measured_on(curve, comparison)
+    reasons = unpredictable(comparison, trace)
+    names = [name for name in comparison.methods if name != PLAIN and name not in reasons]
+    done = predict(trace, MeasuredCosts.of(curve), comparison, seeds, in_cycle=curve.in_cycle, methods=names)
+    temperature = run["settings"]["temperature"]
+    rows = []
+    for one in done:
+        measured = comparison.rows[one.method]
+        rows.append(
+            {
+                "temperature": temperature,
+                **one._asdict(),
+                "tokens_error": one.tokens_error,
+                "speedup_error": one.speedup_error,
+                "measured_low": measured["speedup_low"],
+                "measured_high": measured["speedup_high"],
+                "pictures": measured["images"],
+            }
+        )
+    told = {name: reason for name, reason in reasons.items() if name in comparison.rows}
+    return rows + [{"temperature": temperature, "method": name, "reason": reason} for name, reason in told.items()]
+
+
+def trace_at(traces: Sequence[Trace], run: Mapping[str, Any]) -> Trace:
+    """The trace of a run's temperature; ValueError where none is."""
+    wanted = run["settings"]["temperature"]
+    for trace in traces:
+        if trace.about.get("sampler", {}).get("temperature") == wanted:
+            return trace
+    raise ValueError(f"--trace: expected one at temperature {wanted:g}, which the record holds; record it too")
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = options("protocol_predictions", __doc__)
+    parser.add_argument("--record", type=Path, default=RESULTS / PROTOCOL_FILE, help="of `underpaint protocol`")
+    parser.add_argument("--trace", type=Path, action="append", required=True, help="of other prompts; repeat")
+    parser.add_argument("--costs", type=Path, required=True, help="the machine's cost curve, a full one")
+    parser.add_argument("--seeds", type=at_least(1), default=4, help="decodings of each recorded image")
+    asked = parse(parser, arguments)
+    with refusing(parser):
+        runs, curve = runs_of(read_results(asked.record)), read_cost_curve(asked.costs)
+        traces = [load(path) for path in asked.trace]
+        rows = [row for run in runs for row in rows_of(run, trace_at(traces, run), curve, asked.seeds)]
+    told = [row for row in rows if "reason" not in row]
+    for row in told:
+        print(
+            f"temperature {row['temperature']:g}  {row['method']:24s} tokens {row['measured_tokens_per_cycle']:6.3f} "
+            f"{row['tokens_error']:+6.1%}  speed-up {row['measured_speedup']:.3f} ({row['measured_low']:.3f} to "
+            f"{row['measured_high']:.3f}), predicted {row['speedup'].mean:.3f} {row['speedup_error']:+6.1%}"
+        )
+    near = sum(abs(row["speedup_error"]) <= WITHIN for row in told)
+    print(f"speed-ups within {WITHIN:.0%}: {near} of {len(told)}")
+    about = {"machine_of_record": runs[0]["machine"], "cost_curve": curve.fingerprint, "seeds": asked.seeds}
+    finish({"benchmark": "protocol_predictions", "rows": rows, **about}, asked.out)
+
+
+if __name__ == "__main__":
+    main()

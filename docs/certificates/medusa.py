@@ -1,0 +1,66 @@
+"""FasterDecoding/Medusa, typical acceptance: parts from the target's distribution: accept_length 2: path [0, 2] ends before, the rest is padding
+
+Run: python medusa.py FOLDER   # of a clone of https://github.com/FasterDecoding/Medusa at e2a5d20
+"""
+import __future__, ast, collections, contextlib, functools, math, random, sys, types
+from pathlib import Path
+from types import SimpleNamespace
+import numpy as np
+import torch
+def load(path, *names, **given):
+    kept = []
+    for name in names:
+        owner, _, method = name.partition('.')
+        tops = ast.parse(path.read_text(encoding='utf-8')).body
+        found = [one for one in tops if getattr(one, 'name', '') == owner]
+        if method and found:
+            found = [one for one in found[0].body if getattr(one, 'name', '') == method]
+        if not found:
+            raise ValueError(f'{path}: expected {name}; take the commit that the page names')
+        kept.append(found[0])
+    for one in (inner for top in kept for inner in ast.walk(top)):
+        if isinstance(one, ast.FunctionDef | ast.ClassDef):
+            one.decorator_list = []
+        if isinstance(one, ast.ClassDef):
+            one.bases, one.keywords = ([], [])
+    space = {'torch': torch, 'F': torch.nn.functional, 'softmax': torch.nn.functional.softmax}
+    space |= {'nn': torch.nn, 'random': random, 'np': np, 'math': math, **given}
+    flags = __future__.annotations.compiler_flag
+    exec(compile(ast.Module(body=kept, type_ignores=[]), str(path), 'exec', flags), space)
+    return space[kept[0].name]
+def medusa(folder):
+    verify = load(folder / 'medusa/model/utils.py', 'evaluate_posterior')
+
+    def called(logits, candidates, retrieve_indices, logits_processor):
+        padded = np.where(candidates < 0, 0, candidates)
+        rows = logits_processor(None, torch.from_numpy(logits))
+        best, accepted = verify(rows, torch.from_numpy(padded), 1.0)
+        return (best, accepted, torch.softmax(rows[best, accepted], dim=-1))
+    return called
+noise = iter([0.0, 0.0, 0.0, 0.0])
+random.random = lambda: next(noise)
+torch.rand = lambda shape, *_, **__: torch.tensor([next(noise) for _ in range(int(np.prod(shape)))]).reshape(shape)
+torch.rand_like = lambda one, **_: torch.rand(one.shape)
+theirs = SimpleNamespace(verify=medusa(Path(sys.argv[1])))
+P = {(): np.array([0.5, 0.5]), (0,): np.array([0.5, 0.5]), (1,): np.array([0.5, 0.5]), (0, 0): np.array([0.5, 0.5]), (0, 1): np.array([0.5, 0.5]), (1, 0): np.array([0.5, 0.5]), (1, 1): np.array([0.5, 0.5])}  # target's distribution after these tokens
+Q = {(): np.array([0.6666666666666666, 0.3333333333333333]), (0,): np.array([0.6666666666666666, 0.3333333333333333]), (1,): np.array([0.6666666666666666, 0.3333333333333333]), (0, 0): np.array([0.6666666666666666, 0.3333333333333333]), (0, 1): np.array([0.6666666666666666, 0.3333333333333333]), (1, 0): np.array([0.6666666666666666, 0.3333333333333333]), (1, 1): np.array([0.6666666666666666, 0.3333333333333333])}  # drafter's
+R = P  # the target's before logit processors
+parents, drafts = [-1, 0, 0, 1], [(1.0, (0, 0, 1, 0))]  # (probability, tokens): what the drafter draws, node 0 is the root
+after = [[(), (0,), (1,), (0, 0)]]  # tokens of the path to each node of each draft
+random, count = np.random.default_rng(0), collections.Counter()
+for _ in range(1):
+    at = 0
+    tokens, p, q = drafts[at][1], np.array([P[one] for one in after[at]]), np.array([Q[one] for one in after[at]])
+    paths, banned, p = [[0, 2, -1], [0, 1, 3]], [], np.array([R[one] for one in after[at]])
+    logits = np.log(np.maximum(p, 1e-38)).astype("f4")[paths]
+    def processor(_, scores):
+        scores = scores.clone() if hasattr(scores, "clone") else scores.copy()
+        scores[..., banned] = -np.inf
+        return scores
+    best, accepted, left = theirs.verify(
+        logits=logits, candidates=np.where(np.array(paths) < 0, -1, np.array(tokens)[paths]),
+        retrieve_indices=np.array(paths), logits_processor=processor)
+    left = np.asarray(left, "f8").reshape(-1)
+    out = [tokens[node] for node in paths[int(best)][1 : int(accepted) + 1]]
+    out.append(int(random.choice(len(left), p=left / left.sum())))
+    print(tokens, 'gives', out)

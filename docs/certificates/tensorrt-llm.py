@@ -1,0 +1,67 @@
+"""NVIDIA/TensorRT-LLM, get_rejected_indices and sample_rejected, typed from the file's text: parts from the target's distribution: token 0 is accepted, its target probability is 0; so it happens with probability 5.96e-08
+
+Run: python tensorrt-llm.py FOLDER   # of a clone of https://github.com/NVIDIA/TensorRT-LLM at 053c42c
+"""
+import __future__, ast, collections, contextlib, functools, math, random, sys, types
+from pathlib import Path
+from types import SimpleNamespace
+import numpy as np
+import torch
+def load(path, *names, **given):
+    kept = []
+    for name in names:
+        owner, _, method = name.partition('.')
+        tops = ast.parse(path.read_text(encoding='utf-8')).body
+        found = [one for one in tops if getattr(one, 'name', '') == owner]
+        if method and found:
+            found = [one for one in found[0].body if getattr(one, 'name', '') == method]
+        if not found:
+            raise ValueError(f'{path}: expected {name}; take the commit that the page names')
+        kept.append(found[0])
+    for one in (inner for top in kept for inner in ast.walk(top)):
+        if isinstance(one, ast.FunctionDef | ast.ClassDef):
+            one.decorator_list = []
+        if isinstance(one, ast.ClassDef):
+            one.bases, one.keywords = ([], [])
+    space = {'torch': torch, 'F': torch.nn.functional, 'softmax': torch.nn.functional.softmax}
+    space |= {'nn': torch.nn, 'random': random, 'np': np, 'math': math, **given}
+    flags = __future__.annotations.compiler_flag
+    exec(compile(ast.Module(body=kept, type_ignores=[]), str(path), 'exec', flags), space)
+    return space[kept[0].name]
+def tensors(draft_probs, target_probs):
+    return (torch.from_numpy(draft_probs), torch.from_numpy(target_probs))
+class Unpinned:
+
+    def __getattr__(self, name):
+        made = getattr(torch, name)
+        return (lambda *values, pin_memory, **options: made(*values, **options)) if name == 'tensor' else made
+def tensorrt(folder):
+    place = folder / 'tensorrt_llm/_torch/pyexecutor/sampling_utils.py'
+    find, draw = (load(place, name, cast=lambda _, value: value, torch=Unpinned()) for name in ('get_rejected_indices', 'sample_rejected'))
+
+    def called(draft_probs, target_probs, draft_tokens):
+        drafted, target = tensors(draft_probs, target_probs)
+        generator = SimpleNamespace(device='cpu')
+        rejected = find(drafted, target[:len(draft_tokens)], generator, draft_tokens)
+        if not len(rejected):
+            return [*draft_tokens, int(torch.multinomial(target[-1], 1))]
+        accepted = int(rejected[0])
+        return [*draft_tokens[:accepted], int(draw(drafted, target, generator, accepted))]
+    return called
+noise = iter([0.0, 0.0, 0.0])
+random.random = lambda: next(noise)
+torch.rand = lambda shape, *_, **__: torch.tensor([next(noise) for _ in range(int(np.prod(shape)))]).reshape(shape)
+torch.rand_like = lambda one, **_: torch.rand(one.shape)
+theirs = SimpleNamespace(verify=tensorrt(Path(sys.argv[1])))
+P = {(): np.array([0.0, 1.0]), (0,): np.array([0.0, 1.0]), (1,): np.array([0.0, 1.0]), (0, 0): np.array([0.0, 1.0]), (0, 1): np.array([0.0, 1.0]), (1, 0): np.array([0.0, 1.0]), (1, 1): np.array([0.0, 1.0])}  # target's distribution after these tokens
+Q = {(): np.array([1.0, 0.0]), (0,): np.array([1.0, 0.0]), (1,): np.array([1.0, 0.0]), (0, 0): np.array([1.0, 0.0]), (0, 1): np.array([1.0, 0.0]), (1, 0): np.array([1.0, 0.0]), (1, 1): np.array([1.0, 0.0])}  # drafter's
+R = P  # the target's before logit processors
+parents, drafts = [-1, 0, 1], [(1.0, (0, 0, 0))]  # (probability, tokens): what the drafter draws, node 0 is the root
+after = [[(), (0,), (0, 0)]]  # tokens of the path to each node of each draft
+random, count = np.random.default_rng(0), collections.Counter()
+for _ in range(1):
+    at = 0
+    tokens, p, q = drafts[at][1], np.array([P[one] for one in after[at]]), np.array([Q[one] for one in after[at]])
+    out = theirs.verify(
+        draft_probs=q[:-1].astype("f4"), target_probs=p.astype("f4"), draft_tokens=list(tokens[1:]))
+    print(tokens, 'gives', out)

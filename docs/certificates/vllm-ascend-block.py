@@ -1,0 +1,74 @@
+"""vllm-project/vllm-ascend, block verification in PyTorch, off by default, from three drafted tokens on: parts from the target's distribution: total variation 0.3517
+
+Run: python vllm-ascend-block.py FOLDER   # of a clone of https://github.com/vllm-project/vllm-ascend at 182b75e
+"""
+import __future__, ast, collections, contextlib, functools, math, random, sys, types
+from pathlib import Path
+from types import SimpleNamespace
+import numpy as np
+import torch
+def load(path, *names, **given):
+    kept = []
+    for name in names:
+        owner, _, method = name.partition('.')
+        tops = ast.parse(path.read_text(encoding='utf-8')).body
+        found = [one for one in tops if getattr(one, 'name', '') == owner]
+        if method and found:
+            found = [one for one in found[0].body if getattr(one, 'name', '') == method]
+        if not found:
+            raise ValueError(f'{path}: expected {name}; take the commit that the page names')
+        kept.append(found[0])
+    for one in (inner for top in kept for inner in ast.walk(top)):
+        if isinstance(one, ast.FunctionDef | ast.ClassDef):
+            one.decorator_list = []
+        if isinstance(one, ast.ClassDef):
+            one.bases, one.keywords = ([], [])
+    space = {'torch': torch, 'F': torch.nn.functional, 'softmax': torch.nn.functional.softmax}
+    space |= {'nn': torch.nn, 'random': random, 'np': np, 'math': math, **given}
+    flags = __future__.annotations.compiler_flag
+    exec(compile(ast.Module(body=kept, type_ignores=[]), str(path), 'exec', flags), space)
+    return space[kept[0].name]
+def ascend(folder, block=False, entropy=False):
+    place = folder / 'vllm_ascend/sample/rejection_sampler.py'
+    kinds = ('block_verify_pytorch', 'blockwise_pytorch') if block else ('pytorch', 'pytorch')
+    names = (f'rejection_random_sample_{kinds[0]}', f'sample_recovered_tokens_{kinds[1]}')
+    decide, recover = (load(place, name, PLACEHOLDER_TOKEN_ID=-1) for name in names)
+    short = ascend(folder) if block else None
+
+    def kernel(draft_token_ids, num_draft_tokens, max_spec_len, cu_num_draft_tokens, draft_probs, target_probs, bonus_token_ids, uniform_probs, exponential_noise):
+        if short is not None and max_spec_len < LEAST_BLOCK:
+            return short(draft_token_ids, num_draft_tokens, max_spec_len, cu_num_draft_tokens, draft_probs, target_probs, bonus_token_ids, uniform_probs, exponential_noise)
+        ids, ends = (torch.from_numpy(draft_token_ids).long(), torch.from_numpy(cu_num_draft_tokens).long())
+        drafted, target = (torch.from_numpy(draft_probs), torch.from_numpy(target_probs))
+        recovered = torch.empty(len(ids), dtype=torch.int64)
+        recover(recovered, ends, ids, drafted, target, torch.from_numpy(exponential_noise), target.shape[1])
+        found = torch.full((len(ends), max_spec_len + 1), -1, dtype=torch.int64)
+        decide(found, ends, ids, drafted, target, torch.from_numpy(bonus_token_ids).long().view(-1), recovered, torch.from_numpy(uniform_probs).float(), torch.zeros(len(ends), dtype=torch.bool), max_spec_len, target.shape[1], ENTROPY_VERIFY=entropy)
+        return found.numpy()
+    return kernel
+scripted_noise = lambda *_: contextlib.nullcontext()  # theirs
+theirs = SimpleNamespace(verify=ascend(Path(sys.argv[1]), block=True))
+P = {(): np.array([0.4, 0.6]), (0,): np.array([0.4, 0.6]), (1,): np.array([0.4, 0.6]), (0, 0): np.array([0.4, 0.6]), (0, 1): np.array([0.4, 0.6]), (1, 0): np.array([0.4, 0.6]), (1, 1): np.array([0.4, 0.6]), (0, 0, 0): np.array([0.4, 0.6]), (0, 0, 1): np.array([0.4, 0.6]), (0, 1, 0): np.array([0.4, 0.6]), (0, 1, 1): np.array([0.4, 0.6]), (1, 0, 0): np.array([0.4, 0.6]), (1, 0, 1): np.array([0.4, 0.6]), (1, 1, 0): np.array([0.4, 0.6]), (1, 1, 1): np.array([0.4, 0.6])}  # target's distribution after these tokens
+Q = {(): np.array([0.625, 0.375]), (0,): np.array([0.7142857142857143, 0.2857142857142857]), (1,): np.array([0.75, 0.25]), (0, 0): np.array([0.625, 0.375]), (0, 1): np.array([0.75, 0.25]), (1, 0): np.array([0.7142857142857143, 0.2857142857142857]), (1, 1): np.array([0.625, 0.375]), (0, 0, 0): np.array([0.625, 0.375]), (0, 0, 1): np.array([0.625, 0.375]), (0, 1, 0): np.array([0.75, 0.25]), (0, 1, 1): np.array([0.75, 0.25]), (1, 0, 0): np.array([0.7142857142857143, 0.2857142857142857]), (1, 0, 1): np.array([0.7142857142857143, 0.2857142857142857]), (1, 1, 0): np.array([0.625, 0.375]), (1, 1, 1): np.array([0.625, 0.375])}  # drafter's
+R = P  # the target's before logit processors
+parents, drafts = [-1, 0, 1, 2], [(0.279017857142721, (0, 0, 0, 0)), (0.1674107142858326, (0, 0, 0, 1)), (0.13392857142886608, (0, 0, 1, 0)), (0.044642857142955364, (0, 0, 1, 1)), (0.20089285714279914, (0, 1, 0, 0)), (0.08035714285691965, (0, 1, 0, 1)), (0.058593749999941415, (0, 1, 1, 0)), (0.03515624999996485, (0, 1, 1, 1))]  # (probability, tokens): what the drafter draws, node 0 is the root
+after = [[(), (0,), (0, 0), (0, 0, 0)], [(), (0,), (0, 0), (0, 0, 1)], [(), (0,), (0, 1), (0, 1, 0)], [(), (0,), (0, 1), (0, 1, 1)], [(), (1,), (1, 0), (1, 0, 0)], [(), (1,), (1, 0), (1, 0, 1)], [(), (1,), (1, 1), (1, 1, 0)], [(), (1,), (1, 1), (1, 1, 1)]]  # tokens of the path to each node of each draft
+random, count = np.random.default_rng(0), collections.Counter()
+for _ in range(20000):
+    at = random.choice(len(drafts), p=[one[0] for one in drafts])
+    tokens, p, q = drafts[at][1], np.array([P[one] for one in after[at]]), np.array([Q[one] for one in after[at]])
+    n = len(p) - 1
+    out = theirs.verify(
+        draft_token_ids=np.array(tokens[1:], "i4"), num_draft_tokens=[n], max_spec_len=n,
+        cu_num_draft_tokens=np.array([n], "i4"), draft_probs=q[:-1].astype("f4"), target_probs=p[:-1].astype("f4"),
+        bonus_token_ids=np.array([[random.choice(p.shape[1], p=p[-1])]], "i4"), uniform_probs=random.random(n),
+        exponential_noise=random.standard_exponential((1, p.shape[1])).astype("f4"))[0]
+    out = [int(token) for token in out if token >= 0]
+    before, got = (), len(())
+    out = [int(one) for one in out]
+    while len(out) <= got:  # go on as the target does
+        out.append(int(random.choice(2, p=P[tuple(out)])))
+    if tuple(out[:got]) == before:
+        count[out[got]] += 1
+print("next token after", before, "should have", [0.4, 0.6])
+print("it has", [round(count[token] / max(1, count.total()), 4) for token in range(2)], "of", count.total())
