@@ -75,7 +75,7 @@ def serve(
         keys = None if api_key_file is None else Keys.read(api_key_file)
         live.check(models, resolution, low, backend)
         bound = bound_socket(host, port)
-        open_models = partial(_open, models, live, resolution, low, backend, preset)
+        open_models = partial(open_served, models, live, resolution, low, backend, preset)
         if scale is None:
             engine = EngineLoop(open_models(None), slots, limits)
         else:
@@ -91,7 +91,7 @@ def serve(
     Server(create_app(engine, limits, keys, log_prompts), engine, drain).run_on(bound)
 
 
-def _open(
+def open_served(
     models: Path | None,
     live: LiveOptions,
     resolution: int | None,

@@ -15,9 +15,6 @@ from typing import Any, Final, NamedTuple, Self, TypeAlias
 from uuid import uuid4
 
 import numpy as np
-
-os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # read when Ray is imported
-
 import ray
 from prometheus_client import Counter
 from ray import serve
@@ -202,11 +199,9 @@ class ReplicaFront:
         self._tickets: dict[Ticket, asyncio.TimerHandle] = {}
         self._draining = False
         self.metrics = Metrics(lambda: len(self._queue), lambda: len(self._drawn), slots * scale.most)
-        self._lost = Counter(
-            "underpaint_lost_calls",
-            "Calls of replicas that died, which others answered",
-            registry=self.metrics.registry,
-        )
+        registry = self.metrics.registry
+        self._counted_lost = Counter("underpaint_lost_calls", "Calls of dead replicas, made again", registry=registry)
+        self._lost = self._finished = 0
         self._seconds_a_picture = 1.0
         self._colours: bytes | RequestError | None = None
         self._loop = asyncio.new_event_loop()
@@ -227,6 +222,8 @@ class ReplicaFront:
     def _deploy(self, open_models: OpenModels, gpus: int) -> Any:
         cores = usable_cores()
         threads = None if self._address is not None else max(1, cores // self._scale.most)
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
         quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
         if self._own_ray and self._address is None:
             # The front draws nothing, so the replicas have all cores; more replicas than cores share them.
@@ -259,6 +256,16 @@ class ReplicaFront:
     def ready(self) -> bool:
         """Whether it takes requests."""
         return self.alive and not self._draining
+
+    @property
+    def lost_calls(self) -> int:
+        """Calls of replicas that died, which were made again."""
+        return self._lost
+
+    @property
+    def finished_pictures(self) -> int:
+        """Pictures that clients have whole."""
+        return self._finished
 
     def code_colours(self) -> bytes:
         """See `page.code_colours`; a replica makes them."""
@@ -339,7 +346,8 @@ class ReplicaFront:
                 _LOG.exception("request %s failed on its replica", name)
                 return _FAILED
             except (RayError, RayServeException) as error:
-                self._lost.inc()
+                self._lost += 1
+                self._counted_lost.inc()
                 _LOG.warning("request %s lost its replica (%s) and goes to another", name, type(error).__name__)
                 await asyncio.sleep(0.1 * attempt)
         lost = f"{MOST_ATTEMPTS} replicas in a row ended while they worked on this request; send it again, or another"
@@ -388,6 +396,7 @@ class ReplicaFront:
 
     def _hand_over(self, picture: _Picture, event: CellsEvent | PartialImage | FinishedImage) -> None:
         if isinstance(event, FinishedImage):
+            self._finished += 1
             waited = (picture.started or 0.0) - picture.ticket.arrived + event.queue_seconds
             event = replace(event, queue_seconds=waited)
             accepted, drafted = picture.cost or (0, 0)

@@ -73,7 +73,7 @@ _WRITTEN: Final = (
         "generate FOX --out x.png --method ar --rule lantern",
         "plain autoregression drafts nothing that rule",
     ),
-    ("generate FOX --out x.png --preset best", "preset: expected one of tuned, paper, got 'best'"),
+    ("generate FOX --out x.png --preset best", "preset: expected one of tuned, paper or eagle-code, got 'best'"),
     (
         "generate FOX --out x.png --set depth",
         "setting 'depth': expected name=value, such as depth=3",
@@ -230,7 +230,7 @@ _WRITTEN: Final = (
     ("compare --set beta=3 --out x", "expected method.name=value with a method of"),
     ("compare --set adt.nobody=3 --out x", "method 'adt': unknown setting 'nobody'; did you"),
     ("compare --methods eagle1 --set eagle1.widths=1000 --out x", "expected at most 63 nodes in all levels, got"),
-    ("compare --preset best --out x", "preset: expected one of tuned, paper, got 'best'"),
+    ("compare --preset best --out x", "preset: expected one of tuned, paper or eagle-code, got 'best'"),
     ("compare FOXX --out x", "unknown word 'foxx'; did you mean 'fox' or 'frog'?"),
     ("compare FOX FOX --out x", "compare: prompt a glossy fox left of a glossy"),
     ("compare FOX --prompts-count 3 --out x", "--prompts-count and --prompts-skip choose"),
@@ -301,7 +301,7 @@ _WRITTEN: Final = (
     ),
     (
         "compare --backend device --device cpu --methods eagle2:neighbour_budget --out x",
-        "rule NeighbourBudget has no form on the device; those that have one: block, chain, greedy,",
+        "rule NeighbourBudget has no form on the device; those that have one: block, chain, ensemble, greedy,",
     ),
     (
         "compare --backend device --device cpu --methods roofline --out x",
@@ -444,7 +444,7 @@ _WRITTEN: Final = (
     ("tune --within 0.1 --measure clip --out x", "--measure: there is no 'clip'; known: judge, log-likelihood"),
     ("tune --within -1 --out x", "Invalid value for '--within': Input should be"),
     ("tune --out text.txt", "text.txt is no"),
-    ("protocol --preset best --out x", "--preset: expected one of tuned, paper, got 'best'; or name a file that"),
+    ("protocol --preset best --out x", "--preset: expected one of tuned, paper or eagle-code, got 'best'; or name"),
     ("protocol --preset text.txt --out x", "--preset text.txt: expected JSON"),
     ("protocol --preset object.json --out x", "expected 'preset_version': 1, got None; name a file that"),
     ("protocol --preset tuned --within 0.1 --out x", "--within bounds the tuning, and --preset leaves it out; pass"),

@@ -68,6 +68,13 @@ class Replicas:
         return _Remote(checked)
 
     @property
+    def code_colours(self) -> Any:
+        async def colours() -> bytes:
+            return b"123"
+
+        return _Remote(colours)
+
+    @property
     def draw(self) -> Any:
         return _Remote(lambda request: _Stream(self, request))
 
@@ -187,6 +194,11 @@ def test_a_client_that_leaves_frees_its_slots(front: Any) -> None:
     stand_ins.holds = False
     assert of_image(received(one), 1) == expected(8)
     assert [request.seeds for request in stand_ins.draws[2:]] == [(7,), (8,)]
+
+
+def test_a_replica_makes_the_colours_of_the_page(front: Any) -> None:
+    one, _ = front()
+    assert one.code_colours() == one.code_colours() == b"123"
 
 
 def test_limits_hold_before_the_replicas(front: Any) -> None:
