@@ -1,11 +1,11 @@
 """A drafter of a live target that is large enough to cost more than the host's work: passes and paired seconds.
 
-Run: python -m benchmarks.live_drafter FOLDER [--steps N] [--drafter-steps N] [--pictures N] [--out FILE]
+Run: python -m benchmarks.live_drafter [FOLDER] [--steps N] [--drafter-steps N] [--pictures N] [--out FILE]
 
 The target is an Emu3 of ten layers, 512 wide, with 64 codes and 12 x 12 cells. It learns pictures whose lines are of
-one code, one cell in twenty changed; a drafter then learns from pictures that the target draws. Both stay in FOLDER, so
-a second run only measures. Pictures are drawn under guidance at temperature 1, by plain decoding and by each method in
-turn, on one thread. Intervals: 95 %, bootstrap over pictures.
+one code, one cell in twenty changed; a drafter then learns from pictures that the target draws. Both stay in FOLDER
+(runs/live-drafter), so a second run only measures. Pictures are drawn under guidance at temperature 1, by plain
+decoding and by each method in turn, on one thread. Intervals: 95 %, bootstrap over pictures.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def trained_drafter(tiny: TinyModel, folder: Path, steps: int) -> Path:
 
 def main(arguments: list[str] | None = None) -> None:
     parser = options("live_drafter", __doc__)
-    parser.add_argument("folder", type=Path)
+    parser.add_argument("folder", type=Path, nargs="?", default=Path("runs/live-drafter"))
     parser.add_argument("--steps", type=at_least(2), default=40, help="training steps of the target")
     parser.add_argument("--drafter-steps", type=at_least(2), default=150, help="training steps of the drafter")
     parser.add_argument("--pictures", type=at_least(2), default=24, help="pictures of each method")
