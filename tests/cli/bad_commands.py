@@ -14,6 +14,16 @@ def _cut(file: str, left: int) -> str:
 
 
 _WRITTEN: Final = (
+    ("serve --models nowhere --port 0", "no folder nowhere; make one with `underpaint"),
+    ("serve --models a_folder --port 0", "a_folder is no folder of models that this"),
+    ("serve --port 0 --resolution 63", "resolution 63: the folder draws 64, 128; choose one"),
+    ("serve --port 0 --api-key-file nowhere", "No such file or directory"),
+    ("serve --port 0 --api-key-file a_folder", "Is a directory: 'a_folder'"),
+    ("serve --port 0 --api-key-file /dev/null", "--api-key-file /dev/null: expected a key of at least"),
+    ("serve --host 192.0.2.1 --port 0", "expected an address of this machine where nothing listens"),
+    ("serve --port 65536", "Invalid value for '--port': Input should be"),
+    ("serve --port 0 --live nowhere", "nowhere: expected a folder with config.json and weights"),
+    ("serve --port 0 --models nowhere --live nowhere", "--live draws with the model as it is; leave --models out"),
     ("generate", "expected a prompt, such as"),
     ("generate FOX --out a_folder", "expected a name that ends in .png, .webp,"),
     ("generate FOX --out picture_folder.png", "cannot write picture_folder.png: it is a"),
