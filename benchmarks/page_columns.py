@@ -239,6 +239,16 @@ def milliseconds(name: str) -> Callable[[Row], str]:
     return lambda row: f"{1e3 * row[name]:.0f}"
 
 
+LIVE_DRAFTER: tuple[Column, ...] = (
+    ("method", word("method")),
+    ("settings", lambda row: ", ".join(row["settings"])),
+    ("pictures", plain("pictures", "d")),
+    ("target passes", plain("passes", ".0f")),
+    ("drafter passes", plain("drafter_passes", ".0f")),
+    ("seconds", plain("seconds")),
+    ("speed-up (95 %)", lambda row: interval(row, "speedup")),
+)
+"""Methods with a drafter of a live model that was trained for it."""
 LIVE: tuple[Column, ...] = (
     ("family", word("family")),
     ("cells", plain("cells", "d")),

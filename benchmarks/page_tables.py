@@ -5,6 +5,7 @@ from benchmarks.page_columns import (
     FIGURES,
     JUDGED,
     LIVE,
+    LIVE_DRAFTER,
     PAIRED,
     PASSES,
     PREDICTED,
@@ -127,6 +128,15 @@ SECTIONS: tuple[Section, ...] = (
         "tried. Passes and times are of one picture after brief training on pictures whose lines are of one code, so "
         "drafts are kept far more often than on real models. eagle2's drafter was trained as briefly. "
         "A layer is of the default width of the family's configuration, in float32.",
+    ),
+    Section(
+        "live",
+        "A drafter trained for a larger live target",
+        "live-drafter.json",
+        LIVE_DRAFTER,
+        "An Emu3 of ten layers, 512 wide, learnt pictures whose lines are of one code, and a drafter learnt from "
+        "what it draws. Pictures under guidance at temperature 1, on one thread. Intervals are bootstraps over "
+        "pictures.",
     ),
     Section(
         "device",

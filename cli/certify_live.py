@@ -26,7 +26,7 @@ def certify_live(
     """Enumerate methods on a live model, and print how far their pictures are from plain decoding's.
 
     Args:
-        live: The model; its grid is that of the pictures, 2x2 by default.
+        live: The model; its grid is that of the pictures, 2x2 by default, and "3" means 3x3.
         methods: Names with commas between.
         setting: Their settings, `name=value`.
         top_k: Codes that are kept of each distribution; 2 by default.
@@ -47,7 +47,8 @@ def certify_live(
         names = read_names(methods or DEFAULT_METHODS)
         variants = named_variants(names, settings_by_method(list(setting), names))
         live.check(None, None, None, "cpu")
-        grid = read_grid(live.grid or DEFAULT_GRID)
+        side = live.grid or DEFAULT_GRID
+        grid = read_grid(side if "x" in side else f"{side}x{side}")
         assert grid is not None
         own = replace(live, grid=None, dtype="float32" if live.dtype == "auto" else live.dtype)
         small = SmallPictures(own.open(), grid, 2 if top_k is None else top_k)

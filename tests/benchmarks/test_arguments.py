@@ -18,6 +18,7 @@ REFUSED = [
     ("gpu", ["--backend", "cuda"], "invalid choice: 'cuda'"),
     ("live_families", ["--families", "flux"], "--families: expected some of janus, emu3"),
     ("live_families", ["--steps", "1"], "expected a whole number from 2"),
+    ("live_drafter", ["x", "--drafter-steps", "1"], "expected a whole number from 2"),
     ("llamagen_b", ["--threads", "0"], "expected a whole number from 1"),
     ("llamagen_b", ["--keep", "/proc/here"], "cannot write into /proc/here"),
     ("mulo", ["--prompts-count", "1"], "expected a whole number from 2"),
