@@ -2,7 +2,7 @@
 
 Run: python -m benchmarks.live_drafter FOLDER [--steps N] [--pictures N] [--out FILE]
 
-The target is an Emu3 of ten layers, 384 wide, with 64 codes and 12 x 12 cells. It learns pictures whose lines are of
+The target is an Emu3 of ten layers, 512 wide, with 64 codes and 12 x 12 cells. It learns pictures whose lines are of
 one code, one cell in twenty changed; a drafter then learns from pictures that the target draws. Both stay in FOLDER, so
 a second run only measures. Pictures are drawn under guidance at temperature 1, by plain decoding and by each method in
 turn, on one thread. Intervals: 95 %, bootstrap over pictures.
@@ -29,7 +29,7 @@ from underpaint.training.live_drafter import draw_pictures, train_live_drafter
 from underpaint.training.loop import LoopSettings
 from underpaint.training.shown import shown
 
-WIDTH: Final = 384
+WIDTH: Final = 512
 LAYERS: Final = 10
 GRID: Final = (12, 12)
 PROMPT: Final = (0, 103, 110, 121)
@@ -51,7 +51,7 @@ def target() -> TinyModel:
         "hidden_size": WIDTH,
         "intermediate_size": 1024,
         "num_hidden_layers": LAYERS,
-        "num_attention_heads": 6,
+        "num_attention_heads": 8,
         "num_key_value_heads": 2,
         "max_position_embeddings": 512,
         "pad_token_id": 2,
@@ -95,9 +95,7 @@ def trained_drafter(tiny: TinyModel, folder: Path, steps: int) -> Path:
 def main(arguments: list[str] | None = None) -> None:
     parser = options("live_drafter", __doc__)
     parser.add_argument("folder", type=Path)
-    parser.add_argument(
-        "--steps", type=at_least(2), default=100, help="training steps of the target and of the drafter"
-    )
+    parser.add_argument("--steps", type=at_least(2), default=40, help="training steps of either model")
     parser.add_argument("--pictures", type=at_least(2), default=16, help="pictures of each method")
     asked = parse(parser, arguments)
     with refusing(parser):

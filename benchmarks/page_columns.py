@@ -256,3 +256,14 @@ LIVE: tuple[Column, ...] = (
     ("layer, 16 positions, ms", plain("layer_ms_16", ".0f")),
 )
 """One family of live models."""
+
+
+RECENT: tuple[Column, ...] = (
+    ("distributions", word("world")),
+    ("draft", word("draft")),
+    ("rule", lambda row: f"`{row['rule']}`" + "".join(f", {name} {value}" for name, value in row["settings"].items())),
+    ("tokens kept", plain("kept", ".3f")),
+    ("most of a lossless rule", plain("best", ".3f")),
+    ("share of it", lambda row: percent(row["kept"] / row["best"])),
+    ("total variation", lambda row: number(row["total_variation"], ".3f") if row["total_variation"] else "0"),
+)

@@ -10,6 +10,7 @@ from benchmarks.page_columns import (
     PREDICTED,
     PREMISES,
     PROGRAM,
+    RECENT,
     SCALE,
     SIMULATED,
     SPEED,
@@ -31,6 +32,7 @@ TITLES = {
     "roofline": "`roofline` in simulation",
     "simulator": "The simulator against the engine",
     "exactness": "Verifiers judged by `underpaint certify`",
+    "rules": "The rules of 2025 and 2026 against the best lossless rule",
     "costs": "LlamaGen-B at full size",
     "live": "Live models, family by family",
     "device": "The whole cycle on a GPU, predicted",
@@ -50,7 +52,13 @@ def _textured(file: str, heading: str, columns: tuple[Column, ...], words: str, 
 
 
 SECTIONS: tuple[Section, ...] = (
-    Section("roofline", "Synthetic models on three machines", "roofline-study.json", STUDY),
+    Section(
+        "roofline",
+        "Synthetic models on three machines",
+        "roofline-study.json",
+        STUDY,
+        "The GPUs are priced by an earlier latency model: the larger of a pass's bytes and its launches.",
+    ),
     Section(
         "simulator",
         "Tree methods, on earlier models",
@@ -92,6 +100,15 @@ SECTIONS: tuple[Section, ...] = (
         lambda result: [result],
     ),
     Section("exactness", "Wrong verifiers, one by one", "certify.json", WRONG_VERIFIERS),
+    Section(
+        "rules",
+        "Tokens kept of one draft, exactly",
+        "recent-rules.json",
+        RECENT,
+        "Two tokens, by enumeration. A linear programme over all lossless rules gives the most that one keeps. Block "
+        "verification reaches it on every chain. A rule that keeps more is biased; its total variation is of whole "
+        "images. `toy` is the case of block verification's paper, `random` has a distribution for every prefix.",
+    ),
     Section(
         "costs",
         "Export, one picture, and a token",

@@ -21,23 +21,23 @@ from underpaint.cli.terminal import (
     figure,
     interval,
     note,
-    note_files,
     progress,
     show,
     told_as_json,
 )
 
 if TYPE_CHECKING:
-    from underpaint.sim.advise import Candidate, Change
+    from underpaint.sim.advise import Change, MethodOption
     from underpaint.sim.latency.run_times import RunTimes
 
 
 class _Advice(NamedTuple):
-    """The candidates, the fastest first, at these prices, and lines of changes."""
+    """The candidates, the fastest first, at these prices; lines of changes; and what is said besides."""
 
-    candidates: "list[Candidate]"
+    candidates: "list[MethodOption]"
     prices: "RunTimes"
     changes: "list[Change]"
+    notes: list[str]
 
 
 def advise(
@@ -140,7 +140,6 @@ def _of_trace(
         check_folder_writable(out)
         check(plan, planned)
         results = Results(out, plan)
-    _note_sizes(model.vocab_size, prices)
     try:
         with progress("screening", len(planned), len(planned) - len(results.missing(planned))) as advance:
             run(plan, results, workers("local", jobs), lambda block: advance(len(results), block))
@@ -163,8 +162,9 @@ def _of_trace(
         kept = f"{len(results.lines)} of {len(planned)} simulations are done"
         typer.echo(f"stopped: {kept}; the same command goes on with {results.path}", err=True)
         raise typer.Exit(STOPPED) from None
-    note_files((results.path,), f"underpaint plot {shlex.quote(str(results.path))} --figure pareto --out pareto.pdf")
-    return _Advice(candidates, prices, changes)
+    notes = [*_sizes(model.vocab_size, prices), str(results.path)]
+    notes.append(f"next: underpaint plot {shlex.quote(str(results.path))} --figure pareto --out pareto.pdf")
+    return _Advice(candidates, prices, changes, notes)
 
 
 def _of_log(source: Path, machine: str, bias: float) -> _Advice:
@@ -185,19 +185,21 @@ def _of_log(source: Path, machine: str, bias: float) -> _Advice:
         candidates = sorted(chains_of(log), key=lambda one: -one.speedup(prices).mean)
     changes = [*price_changes(candidates, candidates[0], prices), *chain_changes(log, candidates[0], prices)]
     kept = ", ".join(f"{log.acceptance(position).mean:.3f}" for position in range(1, log.positions + 1))
-    note(f"{log.engine}: {log.steps.size} requests, {log.skipped} more without counts; kept by position: {kept}")
-    note(f"Acceptance counts cannot answer: {'; '.join(CANNOT)}.")
-    return _Advice(candidates, prices, changes)
+    notes = [
+        f"{log.engine}: {log.steps.size} requests, {log.skipped} more without counts; kept by position: {kept}",
+        f"Acceptance counts cannot answer: {'; '.join(CANNOT)}.",
+    ]
+    return _Advice(candidates, prices, changes, notes)
 
 
-def _note_sizes(codes: int, prices: "RunTimes") -> None:
+def _sizes(codes: int, prices: "RunTimes") -> Iterator[str]:
     """Say where the trace and the decoder that is priced have other vocabularies."""
     from underpaint.sim.latency.machines import RooflineCosts
     from underpaint.sim.latency.run_times import RepeatedTimes
 
     costs = prices.costs if isinstance(prices, RepeatedTimes) else None
     if isinstance(costs, RooflineCosts) and costs.model.vocab_size != codes:
-        note(
+        yield (
             f"The trace has {codes:,} codes, {costs.model.name} {costs.model.vocab_size:,}: acceptance is the trace's, "
             "times are the decoder's."
         )
@@ -240,11 +242,13 @@ def _tell(advice: _Advice, machine: str, form: Format, json_file: Path | None) -
         )
     else:
         typer.echo(f"Decode plainly: the best draft, {answer.name} ({settings}), is {speed.mean:.2f} times as fast.")
-    note(
-        "The interval is of the images alone; docs/explanation/simulator.md says how far predictions were from engines."
-    )
+    for text in (
+        "The interval is of the images alone; docs/results/validation.md has the errors on top of it.",
+        *advice.notes,
+    ):
+        note(text, form)
     if method := _method_of(answer):
-        note(f"next: underpaint compare --methods {method}")
+        note(f"      underpaint compare --methods {method}", form)
 
 
 def _rows(advice: _Advice) -> Iterator[dict[str, Any]]:
@@ -266,7 +270,7 @@ def _changes(advice: _Advice) -> Iterator[dict[str, Any]]:
         yield {**one._asdict(), "speedup": one.speedup.mean}
 
 
-def _method_of(answer: "Candidate") -> str | None:
+def _method_of(answer: "MethodOption") -> str | None:
     """The method of `underpaint compare` with the answer's policy and rule, and its settings; None: there is none."""
     from underpaint.runtime.methods.registry import METHODS, resolve
 

@@ -1,6 +1,7 @@
 """`underpaint serve`: pictures over HTTP, for any client of OpenAI's images API."""
 
 import logging
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -62,7 +63,7 @@ def serve(
         from underpaint.serve.engine import EngineLoop
         from underpaint.serve.guard import Keys
         from underpaint.serve.requests import Limits
-        from underpaint.serve.server import Server, bound_socket
+        from underpaint.serve.server import BACKLOG, Server, bound_socket
     if ray is not None:
         with needed("`underpaint serve --ray`", "serve-ray"):
             from underpaint.serve.replicas import ReplicaFront, Scale
@@ -74,17 +75,20 @@ def serve(
         limits = Limits(most_body, most_prompt, most_images, deadline, waiting)
         keys = None if api_key_file is None else Keys.read(api_key_file)
         live.check(models, resolution, low, backend)
-        bound = bound_socket(host, port)
         open_models = partial(open_served, models, live, resolution, low, backend, preset)
-        if scale is None:
-            engine = EngineLoop(open_models(None), slots, limits)
-        else:
-            engine = ReplicaFront(open_models, scale, slots, limits, int(backend != "cpu"), ray_address)
+        with ExitStack() as stack:
+            bound = stack.enter_context(bound_socket(host, port))  # closed again where the models cannot be opened
+            if scale is None:
+                engine = EngineLoop(open_models(None), slots, limits)
+            else:
+                engine = ReplicaFront(open_models, scale, slots, limits, int(backend != "cpu"), ray_address)
+            stack.pop_all()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     if keys is None and host not in _LOOPBACK:
         typer.echo(
             f"{host}: whoever reaches this machine can draw; --api-key-file lets in only who has a key", err=True
         )
+    bound.listen(BACKLOG)
     typer.echo(
         f"{engine.info.name} on http://{host}:{bound.getsockname()[1]}; Ctrl-C finishes what was accepted and ends"
     )

@@ -122,7 +122,7 @@ def create_app(
         The application, which any ASGI server runs.
     """
     limits = limits or Limits()
-    app = FastAPI(title="Underpaint", docs_url=None, redoc_url=None)
+    app = FastAPI(title="Underpaint", docs_url=None, redoc_url=None, redirect_slashes=False)
     errors: dict[int | str, dict[str, Any]] = {code: {"description": "OpenAI's error object"} for code in _ERRORS}
 
     @app.post("/v1/images/generations", responses=errors)

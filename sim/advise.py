@@ -77,7 +77,7 @@ def screening_plan(trace: str, model: TableModel, machine: str, bias: float, pre
     return SweepPlan((trace,), POLICIES, rules, (machine,), vary, precision, _SCREEN_IMAGES, seed)
 
 
-class Candidate(NamedTuple):
+class MethodOption(NamedTuple):
     """What may be chosen, and what happened in I images of it.
 
     Attributes:
@@ -124,12 +124,12 @@ def finalists(lines: Sequence[Mapping[str, Any]], machine: str, bias: float) -> 
     return [Job.of(line) for line in list(best.values())[:FINALISTS]]
 
 
-def simulated(model: TableModel, job: Job, token_bias: float, seed: int, chains: bool = False) -> Candidate:
+def simulated(model: TableModel, job: Job, token_bias: float, seed: int, chains: bool = False) -> MethodOption:
     """Decode every recorded image of the model several times; intervals are over images, not over decodings."""
     scheme = scheme_of(model, job)
     runs = _decoded(model, scheme, seed, chains)
     settings = json.loads(job.policy_settings) | json.loads(job.rule_settings)
-    return Candidate(
+    return MethodOption(
         f"{job.policy} + {job.rule}",
         settings,
         token_bias,
@@ -148,19 +148,19 @@ def _decoded(model: TableModel, scheme: Scheme, seed: int, chains: bool) -> Runs
     return run_loop(model, scheme, images, seed, chains=chains).pooled(model.images)
 
 
-def chains_of(log: AcceptanceLog) -> list[Candidate]:
+def chains_of(log: AcceptanceLog) -> list[MethodOption]:
     """Chains of every length up to the log's, as its drafts cut to that length would have done."""
     reached = np.stack([log.reached(position) for position in range(1, log.positions + 1)], axis=1)
     return _chains(log.steps, reached)
 
 
-def _chains(steps: IntArray, reached: IntArray | FloatArray) -> list[Candidate]:
+def _chains(steps: IntArray, reached: IntArray | FloatArray) -> list[MethodOption]:
     """steps: [R] verifications of each request. reached: [R, K], those that kept so many drafted tokens or more."""
     found = []
     for length in range(1, reached.shape[1] + 1):
         tokens = steps + reached[:, :length].sum(axis=1)
         own = ratio(tokens, steps), tokens, steps, _chain_ms(steps, length)
-        found.append(Candidate(f"chain of {length}", {"length": length}, 0.0, *own))
+        found.append(MethodOption(f"chain of {length}", {"length": length}, 0.0, *own))
     return found
 
 
@@ -175,13 +175,13 @@ def _chain_ms(steps: IntArray, length: int) -> Callable[[RunTimes], FloatArray]:
     return ms
 
 
-def fastest(candidates: Sequence[Candidate], prices: RunTimes, extra_ms: float = 0.0) -> tuple[str, float]:
+def fastest(candidates: Sequence[MethodOption], prices: RunTimes, extra_ms: float = 0.0) -> tuple[str, float]:
     """The name and the speed-up of the fastest candidate, or of plain decoding where none is faster."""
     best = max(((one.speedup(prices, extra_ms).mean, one.name) for one in candidates), default=(0.0, ""))
     return (PLAIN, 1.0) if best[0] <= 1.0 else (best[1], best[0])
 
 
-def price_changes(candidates: Sequence[Candidate], answer: Candidate, prices: RunTimes) -> Iterator[Change]:
+def price_changes(candidates: Sequence[MethodOption], answer: MethodOption, prices: RunTimes) -> Iterator[Change]:
     """Half and twice the bandwidth, more time on the host, and the nearest of each that gives another answer."""
     plain = prices.plain_ms
     name = fastest(candidates, prices)[0]
@@ -207,7 +207,7 @@ def price_changes(candidates: Sequence[Candidate], answer: Candidate, prices: Ru
 
 
 def drafter_changes(
-    trace: Trace, candidates: Sequence[Candidate], answer: Candidate, prices: RunTimes, seed: int
+    trace: Trace, candidates: Sequence[MethodOption], answer: MethodOption, prices: RunTimes, seed: int
 ) -> Iterator[Change]:
     """A drafter that is a fifth nearer to the target, and one that is a fifth nearer to knowing nothing."""
     for told, towards_target in (("better", True), ("worse", False)):
@@ -246,7 +246,7 @@ def with_drafter(trace: Trace, share: float, towards_target: bool) -> tuple[Trac
     return dataclasses.replace(trace, draft_tokens=tokens, draft_probs=probs), float(np.mean(overlaps))
 
 
-def chain_changes(log: AcceptanceLog, answer: Candidate, prices: RunTimes) -> Iterator[Change]:
+def chain_changes(log: AcceptanceLog, answer: MethodOption, prices: RunTimes) -> Iterator[Change]:
     """The same for an acceptance log: a fifth fewer rejections at every position, and a fifth fewer acceptances."""
     shares = [log.acceptance(position).mean for position in range(1, log.positions + 1)]
     for told, moved in (

@@ -108,10 +108,11 @@ def _processor(transformers: Any, folder: Path) -> Any:
 
 
 def read_grid(text: str | None) -> Grid | None:
-    """ "48x64" as 48 rows of 64 cells; LiveModelError for anything else."""
+    """ "48x64" as 48 rows of 64 cells, "2" as 2 rows of 2; LiveModelError for anything else."""
     if text is None:
         return None
-    rows, _, columns = text.partition("x")
+    rows, cross, columns = text.partition("x")
+    columns = columns if cross else rows
     sides = [int(side) if side.isdecimal() and side.isascii() and len(side) < 5 else 0 for side in (rows, columns)]
     if min(sides) < 1:
         raise LiveModelError(f"--grid: expected ROWSxCOLUMNS of tokens, such as 48x48, got {text[:40]!r}")

@@ -167,20 +167,25 @@ def captures(tensor: Tensor) -> bool:
 
 
 def captured_graph(run: Callable[[], Outputs]) -> Callable[[], Outputs]:
-    """A function that replays `run` as a CUDA graph: it reads and writes the tensors that `run` did, and no others."""
-    stream: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(_WARM_UPS):
-            run()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        outputs = run()
+    """A function that replays `run` as a CUDA graph: it reads and writes the tensors that `run` did, and no others.
+
+    It is captured when first called, when the tensors hold a pass: the passes before capture write to the cache.
+    """
+    captured: list[tuple[Any, Outputs]] = []
 
     def replay() -> Outputs:
-        graph.replay()
-        return outputs
+        if not captured:
+            stream: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream):
+                for _ in range(_WARM_UPS):
+                    run()
+            torch.cuda.current_stream().wait_stream(stream)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                captured.append((graph, run()))
+        captured[0][0].replay()
+        return captured[0][1]
 
     return replay
 

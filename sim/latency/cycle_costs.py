@@ -8,7 +8,7 @@ from underpaint.algos.draft import POLICIES
 from underpaint.artifacts.cost_curve import IN_CYCLE, Curve, HostFamily, InCycleCosts
 from underpaint.sim.batched.decoding import Scheme
 from underpaint.sim.latency.models import read_curve
-from underpaint.sim.report.statistics import PassTimes, Runs
+from underpaint.sim.report.statistics import ImageTimes, Runs
 
 
 def host_ms(costs: InCycleCosts, runs: Runs, family: HostFamily, pooled: bool) -> FloatArray:
@@ -46,7 +46,7 @@ def _family_ms(
     return ms
 
 
-def times(costs: InCycleCosts, runs: Runs, family: HostFamily, pooled: bool) -> PassTimes:
+def times(costs: InCycleCosts, runs: Runs, family: HostFamily, pooled: bool) -> ImageTimes:
     """What each image takes. The first pass, of the condition alone, costs a plain step, counted as a target pass.
 
     The target pass of a plain step costs what plain autoregression's does; between the drafts of a "cost_aware" policy,
@@ -59,7 +59,7 @@ def times(costs: InCycleCosts, runs: Runs, family: HostFamily, pooled: bool) -> 
     drafted = runs.verify.copy()
     drafted[:, 1] = _alone(runs) if family == "cost_aware" else 0
     plain = runs.verify[:, 1] - runs.decodings - drafted[:, 1]
-    return PassTimes(
+    return ImageTimes(
         runs.decodings * costs.plain_ms
         + plain * costs.plain.target_ms
         + _curve_ms(drafted, costs.target_ms, "target passes"),

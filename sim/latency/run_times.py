@@ -12,7 +12,7 @@ from underpaint.sim.latency import cycle_costs
 from underpaint.sim.latency.cycle_costs import family_of, pools
 from underpaint.sim.latency.machines import roofline
 from underpaint.sim.latency.models import Costs, MeasuredCosts
-from underpaint.sim.report.statistics import Estimate, PassTimes, Runs, plain_ms, times_faster
+from underpaint.sim.report.statistics import Estimate, ImageTimes, Runs, plain_ms, times_faster
 
 CURVE: Final = ".json"
 """How the names of measured machines end: paths of cost curves."""
@@ -31,7 +31,7 @@ class RunTimes(Protocol):
         """Whether a chain in one call of the drafter has a price of its own."""
         ...
 
-    def times(self, scheme: Scheme, runs: Runs) -> PassTimes:
+    def times(self, scheme: Scheme, runs: Runs) -> ImageTimes:
         """What each image takes; ValueError where the machine was not measured for what the runs hold."""
         ...
 
@@ -47,7 +47,7 @@ class RepeatedTimes:
     def plain_ms(self) -> float:
         return plain_ms(self.costs)
 
-    def times(self, scheme: Scheme, runs: Runs) -> PassTimes:
+    def times(self, scheme: Scheme, runs: Runs) -> ImageTimes:
         return runs.times(self.costs)
 
 
@@ -65,7 +65,7 @@ class InCycleTimes:
     def fuses_chains(self) -> bool:
         return self.costs.fuses_chains
 
-    def times(self, scheme: Scheme, runs: Runs) -> PassTimes:
+    def times(self, scheme: Scheme, runs: Runs) -> ImageTimes:
         known = self._known(runs)
         return cycle_costs.times(self.costs, known, family_of(scheme), pools(scheme))
 

@@ -14,6 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from underpaint.algos.arrays import FloatArray
+from underpaint.artifacts.origin import GENERATOR
 from underpaint.sim.latency.machines import FIXED
 from underpaint.sim.replay.trace import Trace
 from underpaint.sim.report.statistics import INTERVAL_DEVIATIONS
@@ -69,10 +70,14 @@ class FigureSpec:
 
 def rendered(draw: Callable[[], Figure], form: str) -> bytes:
     """Draw a figure as a file's content, the same at every call. form: one of `FORMATS`."""
-    dates: dict[str, Any] = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {"Software": None}}[form]
+    marks: Mapping[str, dict[str, Any]] = {
+        "pdf": {"Creator": GENERATOR, "CreationDate": None},
+        "svg": {"Creator": GENERATOR, "Date": None},
+        "png": {"Software": GENERATOR},
+    }
     stream = io.BytesIO()
     with matplotlib.rc_context(_STYLE):
-        draw().savefig(stream, format=form, dpi=300, metadata=dates, bbox_inches="tight", pad_inches=0.02)
+        draw().savefig(stream, format=form, dpi=300, metadata=marks[form], bbox_inches="tight", pad_inches=0.02)
     return stream.getvalue()
 
 

@@ -195,4 +195,4 @@ def _bounded(group: Group, row: PublishedRow) -> Checked:
 
 
 def _slower(cycle: float, row: PublishedRow) -> str:
-    return f"a cycle took {1.0 / row.speedup:.2f} plain steps or more; the roofline allows {cycle:.2f}"
+    return f"a cycle took {1.0 / row.speedup:.2f} plain steps; the roofline says {cycle:.2f}"

@@ -84,7 +84,7 @@ class Runs:
             times * self.decodings,
         )
 
-    def times(self, costs: Costs) -> "PassTimes":
+    def times(self, costs: Costs) -> "ImageTimes":
         """What each image takes by a latency model; ValueError where the model lacks a size.
 
         Where images of a batch wait for the last of them, each takes as much longer as they do in the mean.
@@ -92,14 +92,14 @@ class Runs:
         target, drafter = _priced(self.verify, costs.verify_ms), _priced(self.draft, costs.draft_ms)
         host = (self.cycles + self.decodings) * costs.overhead_ms
         alone = target + drafter + host
-        return PassTimes(target, drafter, host, alone * (slowest_of(alone, costs.waits_for) - 1.0))
+        return ImageTimes(target, drafter, host, alone * (slowest_of(alone, costs.waits_for) - 1.0))
 
     def image_ms(self, costs: Costs) -> FloatArray:
         """[I] float64: what each image takes by a latency model; see `times`."""
         return self.times(costs).total
 
 
-class PassTimes(NamedTuple):
+class ImageTimes(NamedTuple):
     """[I] ms of each image: in target passes, in drafter passes, on the host, and waiting for the last of a batch."""
 
     target: FloatArray
@@ -217,7 +217,7 @@ class Totals:
     """Runs of I images of `cells` cells as sums, so that any number of them takes the memory of one.
 
     cycles, accepted, depth: see `Runs`. nodes: positions of all target passes. target_passes, drafter_passes: in all.
-    image_ms: what an image takes, by machine. parts_ms: ms of all images by the parts of `PassTimes`, by machine.
+    image_ms: what an image takes, by machine. parts_ms: ms of all images by the parts of `ImageTimes`, by machine.
     """
 
     cells: int
@@ -232,7 +232,7 @@ class Totals:
     parts_ms: Mapping[str, _Parts]
 
     @classmethod
-    def of(cls, runs: Runs, times: Mapping[str, PassTimes]) -> "Totals":
+    def of(cls, runs: Runs, times: Mapping[str, ImageTimes]) -> "Totals":
         """The sums of `runs`, and of what their images take, by machine."""
         image_ms = {name: one.total for name, one in times.items()}
         return cls(
@@ -275,7 +275,7 @@ class Totals:
         )
 
     def cycle_ms(self, machine: str) -> list[float]:
-        """Ms of a mean cycle by the parts of `PassTimes`; the first pass is spread over the cycles."""
+        """Ms of a mean cycle by the parts of `ImageTimes`; the first pass is spread over the cycles."""
         return [part / self.cycles for part in self.parts_ms[machine]]
 
     def speedup(self, machine: str, step_ms: float) -> Estimate:

@@ -18,7 +18,7 @@ _Figure: TypeAlias = Annotated[float, Within(0.0, _LARGEST)]
 class _ResultLine:
     """See `Job` for the first fields, and `sim.sweep.run` for the others.
 
-    speedup: mean, low and high by machine. cycle_ms: ms of a mean cycle by the parts of `PassTimes`, by machine.
+    speedup: mean, low and high by machine. cycle_ms: ms of a mean cycle by the parts of `ImageTimes`, by machine.
     """
 
     key: str

@@ -15,7 +15,7 @@ from underpaint.artifacts.workers import RayWorkers, Workers, local_workers
 from underpaint.sim.batched.decoding import Lockstep, lockstep_block, run_lockstep, run_loop, run_plain
 from underpaint.sim.exact.bias import alignment, token_bias
 from underpaint.sim.latency.run_times import latency_model_of, run_times_of
-from underpaint.sim.report.statistics import Estimate, PassTimes, Runs, Totals, plain_ms
+from underpaint.sim.report.statistics import Estimate, ImageTimes, Runs, Totals, plain_ms
 from underpaint.sim.sweep.plan import (
     Job,
     SweepPlan,
@@ -87,7 +87,7 @@ class _Drawn(NamedTuple):
     lockstep that drew them, if any."""
 
     runs: Runs
-    times: Mapping[str, PassTimes]
+    times: Mapping[str, ImageTimes]
     token_bias: float | None
     lockstep: Lockstep | None = None
 

@@ -27,11 +27,14 @@ REFUSED = [
     ("rank_acceptance", ["--ranks", "0"], "expected a whole number from 1"),
     ("roofline_study", ["--rules", "exact"], "expected rules of point, lantern"),
     ("roofline_study", ["--jobs", "0"], "expected a whole number from 1"),
+    ("validation", ["--images", "1"], "expected a whole number from 2"),
+    ("protocol_predictions", ["--trace", "a.npz", "--costs", "absent.json", "--record", "absent.json"], "absent.json"),
     ("simulated_methods", ["--methods", "ar"], "expected methods of speculative"),
     ("simulated_methods", ["--images", "1"], "expected a whole number from 2"),
     ("simulator_scale", ["--old", "absent"], "expected a checkout of this repository, got absent"),
 ]
 POSITIONAL = {
+    "protocol_predictions": ["--trace", "absent.npz", "--costs", "absent.json"],
     "simulator_scale": ["--old", "."],
     "paired_speed": ["absent"],
     "ties": ["absent"],

@@ -38,8 +38,9 @@ def test_compiled_passes_draw_the_same_tokens():
     assert compiled.pipeline.fingerprint()["compiled"]
 
 
-@pytest.mark.parametrize("family", sorted(MODELS))
-@pytest.mark.parametrize("method", ["sjd", "eagle1"])
+@pytest.mark.parametrize(
+    ("family", "method"), [*((family, "sjd") for family in sorted(MODELS)), ("emu3", "eagle1"), ("janus", "eagle1")]
+)
 def test_padded_passes_draw_the_same_tokens_in_every_family(family, method, monkeypatch, tmp_path):
     from underpaint.algos.rows import SamplingParams
     from underpaint.runtime.live.drafter import LiveDrafter, new_drafter
@@ -85,9 +86,10 @@ def graphs(monkeypatch):
         def wait_stream(self, other):
             pass
 
-    def graph():
-        captured.append(Recorder())
-        return captured[-1]
+    class Graph(Recorder):
+        def __init__(self):
+            super().__init__()
+            captured.append(self)
 
     @contextmanager
     def nothing(_):
@@ -97,7 +99,7 @@ def graphs(monkeypatch):
     monkeypatch.setattr(torch.cuda, "Stream", Stream)
     monkeypatch.setattr(torch.cuda, "current_stream", Stream)
     monkeypatch.setattr(torch.cuda, "stream", nothing)
-    monkeypatch.setattr(torch.cuda, "CUDAGraph", graph)
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
     monkeypatch.setattr(torch.cuda, "graph", lambda recorder: recorder)
     monkeypatch.setattr(padded, "captures", lambda tensor: True)
     return captured
