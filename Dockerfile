@@ -1,6 +1,6 @@
 # `underpaint serve` in a container. Two targets; the last one is what `docker build .` makes.
 #
-#   cuda  live models and the whole cycle on a GPU, by PyTorch and Triton; the shipped models on its CPU
+#   cuda  exported models on a GPU by TensorRT for RTX, and live models of transformers
 #   cpu   exported and shipped models by ONNX Runtime, without PyTorch
 #
 # docs/how-to/serve-a-model.md says how to build and run them.
@@ -33,14 +33,11 @@ HEALTHCHECK --start-period=10m --interval=10s --timeout=5s CMD \
 ENTRYPOINT ["underpaint", "serve", "--host", "0.0.0.0", "--port", "8000"]
 
 FROM base AS cuda
-# Triton compiles its launchers with the system's C compiler.
-# hadolint ignore=DL3008
-RUN apt-get update && apt-get install --no-install-recommends -y gcc libc6-dev && rm -rf /var/lib/apt/lists/*
 ENV NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
 COPY constraints.txt /tmp/constraints.txt
 COPY --from=wheels /wheels /wheels
 RUN python -m pip install --no-cache-dir --constraint /tmp/constraints.txt \
-    /wheels/underpaint_zoo-*.whl "$(echo /wheels/underpaint-*.whl)[serve,serve-ray,cpu,live,device]"
+    /wheels/underpaint_zoo-*.whl "$(echo /wheels/underpaint-*.whl)[serve,serve-ray,cpu,live,tensorrt-rtx]"
 USER 10001
 
 FROM base AS cpu

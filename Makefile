@@ -77,5 +77,5 @@ clean:
 	@touch $@
 
 .venv/.has-tools: .venv/.has-runtime
-	$(INSTALL) -e ".[cpu,train,dev,chameleon,device,tensorrt-rtx,cluster,docs]"
+	$(INSTALL) -e ".[cpu,train,dev,chameleon,device,tensorrt-rtx,cluster,serve,serve-ray,docs]"
 	@touch $@

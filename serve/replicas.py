@@ -202,6 +202,7 @@ class ReplicaFront:
         registry = self.metrics.registry
         self._counted_lost = Counter("underpaint_lost_calls", "Calls of dead replicas, made again", registry=registry)
         self._lost = self._finished = 0
+        self._handles: tuple[Any, ...] = ()
         self._seconds_a_picture = 1.0
         self._colours: bytes | RequestError | None = None
         self._loop = asyncio.new_event_loop()
@@ -213,6 +214,7 @@ class ReplicaFront:
             self.info, self._cells = handle.info.remote().result()
             self._draws, self._checks = handle.options(stream=True).draw, handle.check
             self._makes_colours = handle.code_colours
+            self._handles = (handle, self._draws, self._checks, self._makes_colours)
         except (RuntimeError, ConnectionError, ValueError, RayError) as error:
             self._loop.close()
             self._end_ray()
@@ -298,6 +300,8 @@ class ReplicaFront:
 
     def _end_ray(self) -> None:
         """Withdraw the application, and end Ray where it was started here."""
+        for handle in self._handles:
+            handle.shutdown()  # what it does in the background would start Ray again
         if self._own_ray and self._address is None:
             ray.shutdown()
         elif ray.is_initialized():

@@ -2,7 +2,11 @@
 
 import base64
 import importlib.util
+import re
 import runpy
+import shlex
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +19,8 @@ from underpaint.serve.guard import Keys
 openai = pytest.importorskip("openai", reason="the package openai (extra 'dev') is absent")
 
 KEY = "a-key-of-sixteen-letters"
-NODE = Path(__file__).parents[2] / "docs" / "examples" / "comfyui_underpaint.py"
+ROOT = Path(__file__).parents[2]
+NODE = ROOT / "docs" / "examples" / "comfyui_underpaint.py"
 
 
 def client(address: Address, key: str = KEY) -> Any:
@@ -82,6 +87,23 @@ def test_the_comfyui_node_draws_without_comfyui() -> None:
     np.testing.assert_array_equal((images.numpy() * 255).round().astype(np.uint8), np.stack(expected))
     with pytest.raises(RuntimeError, match=r"Underpaint: no server at http://127\.0\.0\.1:9"):
         draw(**{**given, "server": "http://127.0.0.1:9"})
+
+
+def documented_calls() -> list[str]:
+    page = (ROOT / "docs/how-to/serve-a-model.md").read_text(encoding="utf-8")
+    return re.findall(r"^    (curl .*)", re.sub(r" *\\\n\s+", " ", page), re.MULTILINE)
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="no curl on this machine")
+@pytest.mark.parametrize(
+    ("place", "expected"), list(enumerate(['"b64_json"', "event: underpaint.cells", "underpaint_queue", "true"]))
+)
+def test_curl_of_the_how_to_draws(place: int, expected: str) -> None:
+    assert len(documented_calls()) == 4
+    with server() as address:
+        call = documented_calls()[place].replace("127.0.0.1:8000", f"{address.host}:{address.port}")
+        shown = subprocess.run(shlex.split(call), capture_output=True, text=True, timeout=60, check=True).stdout
+    assert expected in shown
 
 
 def test_the_node_needs_nothing_of_this_project() -> None:

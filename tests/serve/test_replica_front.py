@@ -52,6 +52,9 @@ class Replicas:
     draws: list[DrawRequest] = field(default_factory=list)
     cancelled: int = 0
 
+    def shutdown(self) -> None:
+        """See `_Remote`."""
+
     def options(self, **_: Any) -> "Replicas":
         return self
 
@@ -82,6 +85,9 @@ class Replicas:
 @dataclass
 class _Remote:
     remote: Callable[..., Any]
+
+    def shutdown(self) -> None:
+        """What a handle does in the background is over."""
 
 
 @dataclass
