@@ -80,21 +80,20 @@ BUGS: Final[dict[str, Bug]] = {
     ),
     "feifeibear-seed": Bug(
         "LLMSpeculativeSampling: with random_seed every accept test reads the same uniform",
-        "With `random_seed`, `torch.manual_seed(random_seed)` runs before each accept test and before each draw. So all "
-        "tests of a cycle compare with one uniform, and the replacement is drawn with the generator in that state too. "
-        "Acceptances are no longer independent, and over seeds the tokens do not follow the target. Here `sample` "
-        "returns token 0, which it raises on otherwise.",
+        "With `random_seed`, `torch.manual_seed(random_seed)` runs before each accept test. So all tests of a cycle "
+        "compare with one uniform, and acceptances are no longer independent. Over seeds the tokens do not follow the "
+        "target. Here `sample` returns token 0, which it raises on otherwise.",
         "`sampling/speculative_sampling.py`, `speculative_sampling`, `if random_seed: torch.manual_seed(random_seed)`",
         "The generator is seeded once, before the loop.",
     ),
     "sjd-pac": Bug(
         "SJD-PAC: the token after a fully accepted window is drawn uniformly",
-        "When every drafted token of the window is accepted, no position is left to resample, and the sampler's rows are "
-        "the padding alone: a uniform distribution over the image vocabulary. Its first draw becomes the next committed "
-        "token, without a test. The target's row after the window is not read. In long windows a full acceptance is rare; "
-        "the cases here have windows of one or two tokens, so they show the whole effect.",
-        "`scheduler/sjd_pac_iteration_lumina_mgpt.py`, `SJDPACSpeculativeSampler.__call__`: `target_cols` is empty where "
-        "`acc_len` is `L - 1`; `push_forward_model_kwargs_and_inputs` commits `additional_tokens[:, :1]`",
+        "When every drafted token of the window is accepted, no position is left to resample. The sampler's rows are "
+        "then the padding alone, a uniform distribution over the image vocabulary. Its first draw becomes the next "
+        "committed token, without a test. The target's row after the window is not read. Full acceptance is rare in "
+        "long windows; the cases here have windows of one or two tokens, so they show the whole effect.",
+        "`scheduler/sjd_pac_iteration_lumina_mgpt.py`, `SJDPACSpeculativeSampler.__call__`, where `acc_len` is `L - 1` "
+        "and `target_cols` is empty; `push_forward_model_kwargs_and_inputs` commits `additional_tokens[:, :1]`",
         "After a fully accepted window the next token is drawn from the target's last row.",
     ),
 }

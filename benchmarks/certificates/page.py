@@ -29,16 +29,16 @@ clone, PyTorch and NumPy.
 """
 LEFT_OUT = """## Not judged
 
-- [ZipAR](https://github.com/ThisisBillhe/ZipAR) at `2a5695c`: the public code has windows of a fixed size and no test of
+- [ZipAR](https://github.com/ThisisBillhe/ZipAR) at `2a5695c`: the public code has windows of fixed size, and no test of
   drafts.
 - [diffusers](https://github.com/huggingface/diffusers) at `58eb52c`: no module verifies drafts.
 - [llama.cpp](https://github.com/ggml-org/llama.cpp) is C++. Its Python binding, which verifies in Python, is judged.
 
-TensorRT-LLM's functions and FlashInfer's kernel were typed from the text of their repositories, as their rows say. Their
-arithmetic was judged, not their build. vLLM, SGLang and transformers are the released packages.
+TensorRT-LLM's functions and FlashInfer's kernel were typed from the text of their repositories, as their rows say.
+Their arithmetic was judged, not their build. vLLM, SGLang and transformers are the released packages.
 """
 ABOUT = {
-    "lossless": "The target's distribution on every case.",
+    "lossless": "The target's distribution on every case. By samples, the total variation is what chance makes of it.",
     "lossless but for a boundary": "The target's distribution to rounding. A uniform of exactly 0 keeps a token of "
     "target probability 0: a comparison with `<=` where `<` is meant. In float32 that is once in 2^24 draws.",
     "biased": "Meant to be lossless, and another distribution than the target's on some case.",

@@ -38,7 +38,7 @@ def eagle_in(place: str) -> Callable[..., Any]:
 
 VERIFIERS: tuple[Row, ...] = (
     tree("eagle", EAGLE, "evaluate_posterior", eagle_in("eagle/model/utils.py")),
-    tree("eagle-float64", EAGLE, "the same on rows in float64", eagle_in("eagle/model/utils.py"), bits=53),
+    tree("eagle-float64", EAGLE, "evaluate_posterior on rows in float64", eagle_in("eagle/model/utils.py"), bits=53),
     tree(
         "spec-bench-eagle2",
         SPEC_BENCH,
@@ -136,7 +136,7 @@ VERIFIERS: tuple[Row, ...] = (
     Row(
         "transformers-ensemble",
         "huggingface/transformers",
-        "the same, assistant_ensemble_weight 0.5",
+        "_speculative_sampling with assistant_ensemble_weight 0.5",
         partial(chains.transformers, weight=0.5),
         "transformers",
         relaxed="mixes the drafter's distribution into the target's, by the weight",
@@ -188,11 +188,11 @@ VERIFIERS: tuple[Row, ...] = (
         count=10,
     ),
     Row("vllm-v1", VLLM, "the Triton kernels of the first model runner", batches.vllm_v1, "vllm", **INTERPRETED),
-    Row("vllm-v2", VLLM, "rejection_sample of the second", batches.vllm_v2, "vllm-block", **INTERPRETED),
+    Row("vllm-v2", VLLM, "rejection_sample of the second model runner", batches.vllm_v2, "vllm-block", **INTERPRETED),
     Row(
         "vllm-v2-block",
         VLLM,
-        "the same with block verification",
+        "rejection_sample of the second model runner, block verification",
         partial(batches.vllm_v2, block=True),
         "vllm-block",
         **INTERPRETED,
@@ -201,7 +201,7 @@ VERIFIERS: tuple[Row, ...] = (
     Row(
         "sglang-block",
         SGLANG,
-        "the same with block verification",
+        "the Triton kernel of chains, block verification",
         partial(batches.sglang_chain, block=True),
         "flashinfer",
         count=1,
@@ -217,7 +217,7 @@ VERIFIERS: tuple[Row, ...] = (
     Row(
         "sglang-dspark-triton",
         SGLANG,
-        "the same, the Triton kernels",
+        "block-wise rejection of DSpark, the Triton kernels",
         partial(batches.sglang_dspark, form="triton"),
         "vllm-block",
         **INTERPRETED,

@@ -3,6 +3,7 @@
 Run: python eagle-float64.py FOLDER   # of a clone of https://github.com/SafeAILab/EAGLE at cb7e084
 """
 import __future__, ast, collections, contextlib, functools, math, random, sys, types
+from math import inf
 from pathlib import Path
 from types import SimpleNamespace
 import numpy as np

@@ -3,6 +3,7 @@
 Run: python feifeibear.py FOLDER   # of a clone of https://github.com/feifeibear/LLMSpeculativeSampling at 59a209d
 """
 import __future__, ast, collections, contextlib, functools, math, random, sys, types
+from math import inf
 from pathlib import Path
 from types import SimpleNamespace
 import numpy as np

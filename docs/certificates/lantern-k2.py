@@ -3,6 +3,7 @@
 Run: python lantern-k2.py FOLDER   # of a clone of https://github.com/jadohu/LANTERN at 3a56e45
 """
 import __future__, ast, collections, contextlib, functools, math, random, sys, types
+from math import inf
 from pathlib import Path
 from types import SimpleNamespace
 import numpy as np

@@ -3,6 +3,7 @@
 Run: python medusa.py FOLDER   # of a clone of https://github.com/FasterDecoding/Medusa at e2a5d20
 """
 import __future__, ast, collections, contextlib, functools, math, random, sys, types
+from math import inf
 from pathlib import Path
 from types import SimpleNamespace
 import numpy as np

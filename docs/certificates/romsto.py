@@ -3,6 +3,7 @@
 Run: python romsto.py FOLDER   # of a clone of https://github.com/romsto/Speculative-Decoding at db7db67
 """
 import __future__, ast, collections, contextlib, functools, math, random, sys, types
+from math import inf
 from pathlib import Path
 from types import SimpleNamespace
 import numpy as np

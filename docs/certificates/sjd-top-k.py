@@ -3,6 +3,7 @@
 Run: python sjd-top-k.py FOLDER   # of a clone of https://github.com/tyshiwo1/Accelerating-T2I-AR-with-SJD at b389cfb
 """
 import __future__, ast, collections, contextlib, functools, math, random, sys, types
+from math import inf
 from pathlib import Path
 from types import SimpleNamespace
 import numpy as np

@@ -3,6 +3,7 @@
 Run: python spec-bench-sps.py FOLDER   # of a clone of https://github.com/hemingkx/Spec-Bench at fd2c1cd
 """
 import __future__, ast, collections, contextlib, functools, math, random, sys, types
+from math import inf
 from pathlib import Path
 from types import SimpleNamespace
 import numpy as np

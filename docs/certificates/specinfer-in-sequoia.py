@@ -3,6 +3,7 @@
 Run: python specinfer-in-sequoia.py FOLDER   # of a clone of https://github.com/Infini-AI-Lab/Sequoia at 0ff3ff7
 """
 import __future__, ast, collections, contextlib, functools, math, random, sys, types
+from math import inf
 from pathlib import Path
 from types import SimpleNamespace
 import numpy as np

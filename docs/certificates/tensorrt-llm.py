@@ -3,6 +3,7 @@
 Run: python tensorrt-llm.py FOLDER   # of a clone of https://github.com/NVIDIA/TensorRT-LLM at 053c42c
 """
 import __future__, ast, collections, contextlib, functools, math, random, sys, types
+from math import inf
 from pathlib import Path
 from types import SimpleNamespace
 import numpy as np

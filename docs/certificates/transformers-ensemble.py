@@ -3,6 +3,7 @@
 Run: python transformers-ensemble.py FOLDER   # of a clone of https://github.com/huggingface/transformers at 5.23.0
 """
 import __future__, ast, collections, contextlib, functools, math, random, sys, types
+from math import inf
 from pathlib import Path
 from types import SimpleNamespace
 import numpy as np

@@ -3,6 +3,7 @@
 Run: python vllm-ascend-block.py FOLDER   # of a clone of https://github.com/vllm-project/vllm-ascend at 182b75e
 """
 import __future__, ast, collections, contextlib, functools, math, random, sys, types
+from math import inf
 from pathlib import Path
 from types import SimpleNamespace
 import numpy as np

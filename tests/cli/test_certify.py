@@ -193,6 +193,55 @@ def test_what_is_no_verifier_is_bad_input(folder, target, message):
     assert {path.name for path in folder.iterdir()} <= {"mine.py", "__pycache__"}
 
 
+LATER = """
+import time
+from underpaint.sim.certify.slips import RIGHT
+from underpaint.testing import scripted_noise
+
+
+def verify(draft, uniforms, act):
+    return act() if uniforms[1] < 0.25 else RIGHT(draft, uniforms)
+
+
+def fail():
+    raise RuntimeError("out of memory")
+
+
+def ask_for_more(uniforms):
+    import random
+    with scripted_noise(uniforms):
+        return [random.random() for _ in range(len(uniforms) + 1)]
+
+
+raises = lambda draft, uniforms: verify(draft, uniforms, fail)
+hangs = lambda draft, uniforms: verify(draft, uniforms, lambda: time.sleep(600))
+shape = lambda draft, uniforms: verify(draft, uniforms, lambda: ((), [0, 1]))
+noise = lambda draft, uniforms: verify(draft, uniforms, lambda: ask_for_more(uniforms))
+token = lambda draft, uniforms: verify(draft, uniforms, lambda: ((), draft.target_probs.shape[1]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("raises", "crash: RuntimeError: out of memory"),
+        ("hangs", "hang: no answer within 1 s"),
+        ("shape", "bad reply: expected (path, token)"),
+        ("noise", "noise: it asked for 5 uniforms, the layout has 4"),
+        ("token", "bad token at node 0: token 4 is outside the vocabulary of 4"),
+    ],
+)
+def test_a_fault_after_the_first_call_is_named_with_its_case_and_ends_with_1(folder, name, message):
+    (folder / "later.py").write_text(LATER)
+    quick = ("--drawn", "iid", "--chain", "--cases", 1, "--shrink-seconds", 0, "--timeout", 1)
+    done = called("certify", f"later.py:{name}", *quick)
+    assert done.exit_code == 1, done.output
+    assert "FAULTY" in done.output
+    assert message in done.output
+    found = json.loads((folder / "failing-case.json").read_text())["finding"]
+    assert found["fault_noise"][1] < 0.25
+
+
 def test_what_a_verifier_prints_stays_out_of_the_json(folder):
     command = [sys.executable, "-m", "underpaint", "certify", "mine.py:talks", "--cases", "2", "--json", "-"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True)

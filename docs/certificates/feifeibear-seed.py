@@ -1,0 +1,82 @@
+"""feifeibear/LLMSpeculativeSampling, speculative_sampling with random_seed, token 0 returned: parts from the target's distribution: total variation 0.08402
+
+Run: python feifeibear-seed.py FOLDER   # of a clone of https://github.com/feifeibear/LLMSpeculativeSampling at 59a209d
+"""
+import __future__, ast, collections, contextlib, functools, math, random, sys, types
+from math import inf
+from pathlib import Path
+from types import SimpleNamespace
+import numpy as np
+import torch
+def load(path, *names, **given):
+    kept = []
+    for name in names:
+        owner, _, method = name.partition('.')
+        tops = ast.parse(path.read_text(encoding='utf-8')).body
+        found = [one for one in tops if getattr(one, 'name', '') == owner]
+        if method and found:
+            found = [one for one in found[0].body if getattr(one, 'name', '') == method]
+        if not found:
+            raise ValueError(f'{path}: expected {name}; take the commit that the page names')
+        kept.append(found[0])
+    for one in (inner for top in kept for inner in ast.walk(top)):
+        if isinstance(one, ast.FunctionDef | ast.ClassDef):
+            one.decorator_list = []
+        if isinstance(one, ast.ClassDef):
+            one.bases, one.keywords = ([], [])
+    space = {'torch': torch, 'F': torch.nn.functional, 'softmax': torch.nn.functional.softmax}
+    space |= {'nn': torch.nn, 'random': random, 'np': np, 'math': math, **given}
+    flags = __future__.annotations.compiler_flag
+    exec(compile(ast.Module(body=kept, type_ignores=[]), str(path), 'exec', flags), space)
+    return space[kept[0].name]
+class Cache:
+
+    def __init__(self, model, *_):
+        self.tokens, self.rows, self._prob_history = (model.tokens, model.rows, None)
+
+    def generate(self, prefix, count):
+        self._prob_history = self.rows[None].clone()
+        return torch.cat([prefix, torch.tensor([self.tokens])], dim=1) if self.tokens else prefix
+
+    def rollback(self, end):
+        self._prob_history = self._prob_history[:, :end]
+def tensors(draft_probs, target_probs):
+    return (torch.from_numpy(draft_probs), torch.from_numpy(target_probs))
+def feifeibear_seed(folder):
+    max_fn = load(folder / 'sampling/utils.py', 'max_fn')
+    loop = load(folder / 'sampling/speculative_sampling.py', 'speculative_sampling', sample=lambda row: torch.multinomial(row, 1), max_fn=max_fn, KVCacheModel=Cache)
+
+    def verify(draft, seed):
+        tokens = draft.tree.tokens[1:].tolist()
+        drafted, target = tensors(draft.tree.draft_probs[:-1].copy(), draft.target_probs)
+        drafter = SimpleNamespace(device='cpu', tokens=tokens, rows=drafted)
+        model = SimpleNamespace(device='cpu', tokens=[], rows=target)
+        out = loop(torch.tensor([[0]]), drafter, model, 1, len(tokens), random_seed=seed + 1)[0, 1:].tolist()
+        return (range(1, len(out)), out[-1])
+    return verify
+scripted_noise = lambda *_: contextlib.nullcontext()  # theirs
+theirs = SimpleNamespace(verify=feifeibear_seed(Path(sys.argv[1])))
+P = {(): np.array([0.2727272727272727, 0.18181818181818182, 0.45454545454545453, 0.09090909090909091]), (0,): np.array([0.09090909090909091, 0.45454545454545453, 0.18181818181818182, 0.2727272727272727]), (1,): np.array([0.18181818181818182, 0.09090909090909091, 0.36363636363636365, 0.36363636363636365]), (2,): np.array([0.2727272727272727, 0.18181818181818182, 0.45454545454545453, 0.09090909090909091]), (3,): np.array([0.09090909090909091, 0.45454545454545453, 0.18181818181818182, 0.2727272727272727]), (0, 0): np.array([0.2727272727272727, 0.18181818181818182, 0.45454545454545453, 0.09090909090909091]), (0, 1): np.array([0.18181818181818182, 0.09090909090909091, 0.36363636363636365, 0.36363636363636365]), (0, 2): np.array([0.09090909090909091, 0.45454545454545453, 0.18181818181818182, 0.2727272727272727]), (0, 3): np.array([0.2727272727272727, 0.18181818181818182, 0.45454545454545453, 0.09090909090909091]), (1, 0): np.array([0.09090909090909091, 0.45454545454545453, 0.18181818181818182, 0.2727272727272727]), (1, 1): np.array([0.2727272727272727, 0.18181818181818182, 0.45454545454545453, 0.09090909090909091]), (1, 2): np.array([0.18181818181818182, 0.09090909090909091, 0.36363636363636365, 0.36363636363636365]), (1, 3): np.array([0.09090909090909091, 0.45454545454545453, 0.18181818181818182, 0.2727272727272727]), (2, 0): np.array([0.18181818181818182, 0.09090909090909091, 0.36363636363636365, 0.36363636363636365]), (2, 1): np.array([0.09090909090909091, 0.45454545454545453, 0.18181818181818182, 0.2727272727272727]), (2, 2): np.array([0.2727272727272727, 0.18181818181818182, 0.45454545454545453, 0.09090909090909091]), (2, 3): np.array([0.18181818181818182, 0.09090909090909091, 0.36363636363636365, 0.36363636363636365]), (3, 0): np.array([0.2727272727272727, 0.18181818181818182, 0.45454545454545453, 0.09090909090909091]), (3, 1): np.array([0.18181818181818182, 0.09090909090909091, 0.36363636363636365, 0.36363636363636365]), (3, 2): np.array([0.09090909090909091, 0.45454545454545453, 0.18181818181818182, 0.2727272727272727]), (3, 3): np.array([0.2727272727272727, 0.18181818181818182, 0.45454545454545453, 0.09090909090909091])}  # target's distribution after these tokens
+Q = {(): np.array([0.4166666666666667, 0.08333333333333333, 0.25, 0.25]), (0,): np.array([0.25, 0.125, 0.125, 0.5]), (1,): np.array([0.4166666666666667, 0.08333333333333333, 0.25, 0.25]), (2,): np.array([0.25, 0.125, 0.125, 0.5]), (3,): np.array([0.4166666666666667, 0.08333333333333333, 0.25, 0.25]), (0, 0): np.array([0.25, 0.125, 0.125, 0.5]), (0, 1): np.array([0.25, 0.125, 0.125, 0.5]), (0, 2): np.array([0.25, 0.125, 0.125, 0.5]), (0, 3): np.array([0.25, 0.125, 0.125, 0.5]), (1, 0): np.array([0.4166666666666667, 0.08333333333333333, 0.25, 0.25]), (1, 1): np.array([0.4166666666666667, 0.08333333333333333, 0.25, 0.25]), (1, 2): np.array([0.4166666666666667, 0.08333333333333333, 0.25, 0.25]), (1, 3): np.array([0.4166666666666667, 0.08333333333333333, 0.25, 0.25]), (2, 0): np.array([0.25, 0.125, 0.125, 0.5]), (2, 1): np.array([0.25, 0.125, 0.125, 0.5]), (2, 2): np.array([0.25, 0.125, 0.125, 0.5]), (2, 3): np.array([0.25, 0.125, 0.125, 0.5]), (3, 0): np.array([0.4166666666666667, 0.08333333333333333, 0.25, 0.25]), (3, 1): np.array([0.4166666666666667, 0.08333333333333333, 0.25, 0.25]), (3, 2): np.array([0.4166666666666667, 0.08333333333333333, 0.25, 0.25]), (3, 3): np.array([0.4166666666666667, 0.08333333333333333, 0.25, 0.25])}  # drafter's
+R = P  # the target's before logit processors
+parents, drafts = [-1, 0, 1], [(0.10416666666720834, (0, 0, 0)), (0.052083333333104165, (0, 0, 1)), (0.052083333333104165, (0, 0, 2)), (0.20833333333341666, (0, 0, 3)), (0.03472222222206944, (0, 1, 0)), (0.006944444444013888, (0, 1, 1)), (0.020833333333041666, (0, 1, 2)), (0.020833333333041666, (0, 1, 3)), (0.062500000000125, (0, 2, 0)), (0.0312500000000625, (0, 2, 1)), (0.0312500000000625, (0, 2, 2)), (0.12500000000025, (0, 2, 3)), (0.10416666666720834, (0, 3, 0)), (0.020833333333041666, (0, 3, 1)), (0.062500000000125, (0, 3, 2)), (0.062500000000125, (0, 3, 3))]  # (probability, tokens): what the drafter draws, node 0 is the root
+after = [[(), (0,), (0, 0)], [(), (0,), (0, 1)], [(), (0,), (0, 2)], [(), (0,), (0, 3)], [(), (1,), (1, 0)], [(), (1,), (1, 1)], [(), (1,), (1, 2)], [(), (1,), (1, 3)], [(), (2,), (2, 0)], [(), (2,), (2, 1)], [(), (2,), (2, 2)], [(), (2,), (2, 3)], [(), (3,), (3, 0)], [(), (3,), (3, 1)], [(), (3,), (3, 2)], [(), (3,), (3, 3)]]  # tokens of the path to each node of each draft
+random, count = np.random.default_rng(0), collections.Counter()
+for _ in range(20000):
+    at = random.choice(len(drafts), p=[one[0] for one in drafts])
+    tokens, p, q = drafts[at][1], np.array([P[one] for one in after[at]]), np.array([Q[one] for one in after[at]])
+    tree = types.SimpleNamespace(
+        tokens=np.array(tokens), parents=np.array(parents), drawn='iid', draft_probs=q, size=len(tokens))
+    draft = types.SimpleNamespace(
+        tree=tree, target_probs=p.copy(), raw_probs=np.array([R[one] for one in after[at]]),
+        allowed=~np.isin(np.arange(4), []))
+    path, token = theirs.verify(draft, int(random.integers(2**31)))
+    out = [tokens[node] for node in path] + [int(token)]
+    before, got = (0,), len((0,))
+    out = [int(one) for one in out]
+    while len(out) <= got:  # go on as the target does
+        out.append(int(random.choice(4, p=P[tuple(out)])))
+    if tuple(out[:got]) == before:
+        count[out[got]] += 1
+print("next token after", before, "should have", [0.0909, 0.4545, 0.1818, 0.2727])
+print("it has", [round(count[token] / max(1, count.total()), 4) for token in range(4)], "of", count.total())

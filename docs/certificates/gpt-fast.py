@@ -1,0 +1,60 @@
+"""pytorch-labs/gpt-fast, speculative_decode: parts from the target's distribution: token 0 is accepted, its target probability is 0; so it happens with probability 5.96e-08
+
+Run: python gpt-fast.py FOLDER   # of a clone of https://github.com/pytorch-labs/gpt-fast at 32971d3
+"""
+import __future__, ast, collections, contextlib, functools, math, random, sys, types
+from math import inf
+from pathlib import Path
+from types import SimpleNamespace
+import numpy as np
+import torch
+def load(path, *names, **given):
+    kept = []
+    for name in names:
+        owner, _, method = name.partition('.')
+        tops = ast.parse(path.read_text(encoding='utf-8')).body
+        found = [one for one in tops if getattr(one, 'name', '') == owner]
+        if method and found:
+            found = [one for one in found[0].body if getattr(one, 'name', '') == method]
+        if not found:
+            raise ValueError(f'{path}: expected {name}; take the commit that the page names')
+        kept.append(found[0])
+    for one in (inner for top in kept for inner in ast.walk(top)):
+        if isinstance(one, ast.FunctionDef | ast.ClassDef):
+            one.decorator_list = []
+        if isinstance(one, ast.ClassDef):
+            one.bases, one.keywords = ([], [])
+    space = {'torch': torch, 'F': torch.nn.functional, 'softmax': torch.nn.functional.softmax}
+    space |= {'nn': torch.nn, 'random': random, 'np': np, 'math': math, **given}
+    flags = __future__.annotations.compiler_flag
+    exec(compile(ast.Module(body=kept, type_ignores=[]), str(path), 'exec', flags), space)
+    return space[kept[0].name]
+def tensors(draft_probs, target_probs):
+    return (torch.from_numpy(draft_probs), torch.from_numpy(target_probs))
+def gpt_fast(folder):
+    step = load(folder / 'generate.py', 'speculative_decode', logits_to_probs=lambda rows: rows, multinomial_sample_one_no_sync=lambda row: torch.multinomial(row, 1))
+
+    def called(draft_probs, target_probs, draft_tokens):
+        drafted, target = tensors(draft_probs, target_probs)
+        tokens = torch.tensor(draft_tokens)
+        step.__globals__['decode_n_tokens'] = lambda *_, **__: ([one.view(1) for one in tokens], list(drafted))
+        step.__globals__['model_forward'] = lambda *_: target[None]
+        return step(None, None, torch.tensor([0]), 0, len(draft_tokens)).tolist()
+    return called
+noise = iter([0.0, 0.0])
+random.random = lambda: next(noise)
+torch.rand = lambda shape, *_, **__: torch.tensor([next(noise) for _ in range(int(np.prod(shape)))]).reshape(shape)
+torch.rand_like = lambda one, **_: torch.rand(one.shape)
+theirs = SimpleNamespace(verify=gpt_fast(Path(sys.argv[1])))
+P = {(): np.array([0.0, 1.0]), (0,): np.array([0.0, 1.0]), (1,): np.array([0.0, 1.0])}  # target's distribution after these tokens
+Q = {(): np.array([1.0, 0.0]), (0,): np.array([1.0, 0.0]), (1,): np.array([1.0, 0.0])}  # drafter's
+R = P  # the target's before logit processors
+parents, drafts = [-1, 0], [(1.0, (0, 0))]  # (probability, tokens): what the drafter draws, node 0 is the root
+after = [[(), (0,)]]  # tokens of the path to each node of each draft
+random, count = np.random.default_rng(0), collections.Counter()
+for _ in range(1):
+    at = 0
+    tokens, p, q = drafts[at][1], np.array([P[one] for one in after[at]]), np.array([Q[one] for one in after[at]])
+    out = theirs.verify(
+        draft_probs=q[:-1].astype("f4"), target_probs=p.astype("f4"), draft_tokens=list(tokens[1:]))
+    print(tokens, 'gives', out)

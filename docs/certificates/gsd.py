@@ -1,0 +1,91 @@
+"""junhyukso/GSD, its sampler; a case has fewer codes than a group: parts from the target's distribution: total variation 0.5476
+
+Run: python gsd.py FOLDER   # of a clone of https://github.com/junhyukso/GSD at 4216c7c
+"""
+import __future__, ast, collections, contextlib, functools, math, random, sys, types
+from math import inf
+from pathlib import Path
+from types import SimpleNamespace
+import numpy as np
+import torch
+def load(path, *names, **given):
+    kept = []
+    for name in names:
+        owner, _, method = name.partition('.')
+        tops = ast.parse(path.read_text(encoding='utf-8')).body
+        found = [one for one in tops if getattr(one, 'name', '') == owner]
+        if method and found:
+            found = [one for one in found[0].body if getattr(one, 'name', '') == method]
+        if not found:
+            raise ValueError(f'{path}: expected {name}; take the commit that the page names')
+        kept.append(found[0])
+    for one in (inner for top in kept for inner in ast.walk(top)):
+        if isinstance(one, ast.FunctionDef | ast.ClassDef):
+            one.decorator_list = []
+        if isinstance(one, ast.ClassDef):
+            one.bases, one.keywords = ([], [])
+    space = {'torch': torch, 'F': torch.nn.functional, 'softmax': torch.nn.functional.softmax}
+    space |= {'nn': torch.nn, 'random': random, 'np': np, 'math': math, **given}
+    flags = __future__.annotations.compiler_flag
+    exec(compile(ast.Module(body=kept, type_ignores=[]), str(path), 'exec', flags), space)
+    return space[kept[0].name]
+def _cumulated(weights):
+    cumulated = np.add.accumulate(weights.astype(np.float64))
+    total = float(cumulated[-1]) if cumulated.size else 0.0
+    if not 0.0 < total < inf or float(np.minimum.reduce(weights)) < 0.0:
+        raise ValueError(f'draw: expected non-negative weights with a positive finite sum, got sum {total!r} and minimum {float(weights.min(initial=inf))!r}; a distribution with no support cannot be drawn from')
+    return cumulated
+def index_of(weights, uniform):
+    cumulated = _cumulated(weights)
+    found = int(cumulated.searchsorted(uniform * cumulated[-1], side='right'))
+    if found >= weights.size:
+        found = int(np.flatnonzero(weights)[-1])
+    return found
+def sjd(folder, place='scheduler/jacobi_iteration_lumina_mgpt.py', **settings):
+    temperature, top_k = (settings.get('temperature', 1.0), int(settings.get('top_k', 0)))
+
+    def warper(_, scores):
+        scores = scores / temperature
+        if top_k:
+            scores = scores.masked_fill(scores < torch.topk(scores, top_k)[0][..., -1:], -torch.inf)
+        return scores
+    sampler = load(folder / place, 'SpeculativeSampler')(reject_sampling_relative_ids=torch.zeros(1), reject_sampling_draft_token_logits=torch.zeros(1, 1), sampling_last_draft_token=torch.zeros(1))
+
+    def verify(draft, uniforms):
+        size, vocab_size = draft.target_probs.shape
+        sampler.reject_sampling_draft_token_logits = torch.zeros(1, vocab_size, dtype=torch.float64)
+        target, drafted = (torch.from_numpy(draft.target_probs)[None], torch.from_numpy(draft.tree.draft_probs))
+        drafted = torch.cat([drafted[:1], drafted[:-1]])[None]
+        advanced = torch.full((1, size), index_of(draft.target_probs[-1], float(uniforms[-1])))
+        more = (drafted.log(), target.log()) if 'grouped' in settings else ()
+        tests = np.tile(np.repeat(uniforms[:-1], vocab_size), 2)
+        with scripted_noise(tests, np.repeat(uniforms[-1:], size)):
+            ids, found, _ = sampler(torch.from_numpy(draft.tree.tokens.copy())[None], advanced, drafted, target, *more, None, warper, torch.zeros(1, 0, dtype=torch.long), head_img_sims=torch.zeros(vocab_size, vocab_size))
+        return (range(1, ids[0]), int(found[0, ids[0] - 1]))
+    return verify
+scripted_noise = lambda *_: contextlib.nullcontext()  # theirs
+theirs = SimpleNamespace(verify=sjd(Path(sys.argv[1]), grouped=1))
+P = {(): np.array([0.2857142857142857, 0.2857142857142857, 0.42857142857142855]), (0,): np.array([0.2857142857142857, 0.2857142857142857, 0.42857142857142855]), (1,): np.array([0.2857142857142857, 0.2857142857142857, 0.42857142857142855]), (2,): np.array([0.2857142857142857, 0.2857142857142857, 0.42857142857142855])}  # target's distribution after these tokens
+Q = {(): np.array([0.8333333333333334, 0.16666666666666666, 0.0]), (0,): np.array([0.5, 0.5, 0.0]), (1,): np.array([0.0, 0.0, 1.0]), (2,): np.array([0.8333333333333334, 0.16666666666666666, 0.0])}  # drafter's
+R = P  # the target's before logit processors
+parents, drafts = [-1, 0], [(0.833333333333, (0, 0)), (0.166666666667, (0, 1))]  # (probability, tokens): what the drafter draws, node 0 is the root
+after = [[(), (0,)], [(), (1,)]]  # tokens of the path to each node of each draft
+random, count = np.random.default_rng(0), collections.Counter()
+for _ in range(20000):
+    at = random.choice(len(drafts), p=[one[0] for one in drafts])
+    tokens, p, q = drafts[at][1], np.array([P[one] for one in after[at]]), np.array([Q[one] for one in after[at]])
+    tree = types.SimpleNamespace(
+        tokens=np.array(tokens), parents=np.array(parents), drawn='iid', draft_probs=q, size=len(tokens))
+    draft = types.SimpleNamespace(
+        tree=tree, target_probs=p.copy(), raw_probs=np.array([R[one] for one in after[at]]),
+        allowed=~np.isin(np.arange(3), []))
+    path, token = theirs.verify(draft, random.random(len(tokens) + 1))
+    out = [tokens[node] for node in path] + [int(token)]
+    before, got = (), len(())
+    out = [int(one) for one in out]
+    while len(out) <= got:  # go on as the target does
+        out.append(int(random.choice(3, p=P[tuple(out)])))
+    if tuple(out[:got]) == before:
+        count[out[got]] += 1
+print("next token after", before, "should have", [0.2857, 0.2857, 0.4286])
+print("it has", [round(count[token] / max(1, count.total()), 4) for token in range(3)], "of", count.total())

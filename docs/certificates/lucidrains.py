@@ -1,0 +1,73 @@
+"""lucidrains/speculative-decoding, speculative_decoding: parts from the target's distribution: token 1 is accepted, its target probability is 0; so it happens with probability 2.24e-08
+
+Run: python lucidrains.py FOLDER   # of a clone of https://github.com/lucidrains/speculative-decoding at 72171ac
+"""
+import __future__, ast, collections, contextlib, functools, math, random, sys, types
+from math import inf
+from pathlib import Path
+from types import SimpleNamespace
+import numpy as np
+import torch
+def load(path, *names, **given):
+    kept = []
+    for name in names:
+        owner, _, method = name.partition('.')
+        tops = ast.parse(path.read_text(encoding='utf-8')).body
+        found = [one for one in tops if getattr(one, 'name', '') == owner]
+        if method and found:
+            found = [one for one in found[0].body if getattr(one, 'name', '') == method]
+        if not found:
+            raise ValueError(f'{path}: expected {name}; take the commit that the page names')
+        kept.append(found[0])
+    for one in (inner for top in kept for inner in ast.walk(top)):
+        if isinstance(one, ast.FunctionDef | ast.ClassDef):
+            one.decorator_list = []
+        if isinstance(one, ast.ClassDef):
+            one.bases, one.keywords = ([], [])
+    space = {'torch': torch, 'F': torch.nn.functional, 'softmax': torch.nn.functional.softmax}
+    space |= {'nn': torch.nn, 'random': random, 'np': np, 'math': math, **given}
+    flags = __future__.annotations.compiler_flag
+    exec(compile(ast.Module(body=kept, type_ignores=[]), str(path), 'exec', flags), space)
+    return space[kept[0].name]
+class CycleEnded(Exception):
+    """Raised by a stand-in for a model as a second cycle begins."""
+def tensors(draft_probs, target_probs):
+    return (torch.from_numpy(draft_probs), torch.from_numpy(target_probs))
+def lucidrains(folder):
+    axes = {'b -> b 1 1': lambda one: one[:, None, None], 'b n 1 -> b n': lambda one: one[..., 0], 'b -> b 1': lambda one: one[:, None], 'b 1 d -> b d': lambda one: one[:, 0], '... -> ... 1': lambda one: one[..., None]}
+    loop = load(folder / 'speculative_decoding/speculative_decoding.py', 'speculative_decoding', 'find_first_true_index', 'safe_div', top_k=lambda rows, thres: rows, rearrange=lambda one, pattern: axes[pattern](one))
+
+    def called(draft_probs, target_probs, draft_tokens):
+        drafted, target = (one.log()[None] for one in tensors(draft_probs, target_probs))
+        count, seen, left = (len(draft_tokens), [], list(draft_tokens))
+        cache = (torch.zeros(1, 99, 1), None)
+
+        def small(out, **_):
+            seen.append(out)
+            if len(seen) > count:
+                raise CycleEnded
+            return (drafted[:, len(seen) - 1:len(seen)], cache)
+        loop.__globals__['gumbel_sample'] = lambda *_, **__: torch.tensor([left.pop(0)])
+        try:
+            found = loop(lambda *_, **__: (target, cache), small, torch.tensor([[0]]), count + 2, count)
+            return found[0][0].tolist()
+        except CycleEnded:
+            return seen[-1][0, 1:].tolist()
+    return called
+noise = iter([0.0, 0.0])
+random.random = lambda: next(noise)
+torch.rand = lambda shape, *_, **__: torch.tensor([next(noise) for _ in range(int(np.prod(shape)))]).reshape(shape)
+torch.rand_like = lambda one, **_: torch.rand(one.shape)
+theirs = SimpleNamespace(verify=lucidrains(Path(sys.argv[1])))
+P = {(): np.array([1.0, 0.0]), (0,): np.array([1.0, 0.0]), (1,): np.array([1.0, 0.0])}  # target's distribution after these tokens
+Q = {(): np.array([0.625, 0.375]), (0,): np.array([0.6666666666666666, 0.3333333333333333]), (1,): np.array([0.625, 0.375])}  # drafter's
+R = P  # the target's before logit processors
+parents, drafts = [-1, 0], [(0.625, (0, 0)), (0.375, (0, 1))]  # (probability, tokens): what the drafter draws, node 0 is the root
+after = [[(), (0,)], [(), (1,)]]  # tokens of the path to each node of each draft
+random, count = np.random.default_rng(0), collections.Counter()
+for _ in range(1):
+    at = 1
+    tokens, p, q = drafts[at][1], np.array([P[one] for one in after[at]]), np.array([Q[one] for one in after[at]])
+    out = theirs.verify(
+        draft_probs=q[:-1].astype("f4"), target_probs=p.astype("f4"), draft_tokens=list(tokens[1:]))
+    print(tokens, 'gives', out)

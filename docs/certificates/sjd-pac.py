@@ -1,0 +1,71 @@
+"""KangJialiang/SJD-PAC, its sampler with a tree of one level: parts from the target's distribution: total variation 0.5
+
+Run: python sjd-pac.py FOLDER   # of a clone of https://github.com/KangJialiang/SJD-PAC at 4fbc099
+"""
+import __future__, ast, collections, contextlib, functools, math, random, sys, types
+from math import inf
+from pathlib import Path
+from types import SimpleNamespace
+import numpy as np
+import torch
+def load(path, *names, **given):
+    kept = []
+    for name in names:
+        owner, _, method = name.partition('.')
+        tops = ast.parse(path.read_text(encoding='utf-8')).body
+        found = [one for one in tops if getattr(one, 'name', '') == owner]
+        if method and found:
+            found = [one for one in found[0].body if getattr(one, 'name', '') == method]
+        if not found:
+            raise ValueError(f'{path}: expected {name}; take the commit that the page names')
+        kept.append(found[0])
+    for one in (inner for top in kept for inner in ast.walk(top)):
+        if isinstance(one, ast.FunctionDef | ast.ClassDef):
+            one.decorator_list = []
+        if isinstance(one, ast.ClassDef):
+            one.bases, one.keywords = ([], [])
+    space = {'torch': torch, 'F': torch.nn.functional, 'softmax': torch.nn.functional.softmax}
+    space |= {'nn': torch.nn, 'random': random, 'np': np, 'math': math, **given}
+    flags = __future__.annotations.compiler_flag
+    exec(compile(ast.Module(body=kept, type_ignores=[]), str(path), 'exec', flags), space)
+    return space[kept[0].name]
+def sjd_pac(folder):
+    place = folder / 'scheduler/sjd_pac_iteration_lumina_mgpt.py'
+    sampler = load(place, 'SJDPACSpeculativeSampler')()
+    load(place, 'setup_speculative_tree_buffers')(sampler, 2, 1, 'cpu')
+    sampler.img_start, sampler.tree_width = (0, 1)
+
+    def verify(draft, uniforms):
+        size, vocab_size = draft.target_probs.shape
+        sampler.img_end, sampler.uni_val, sampler._uniform_pad = (vocab_size, 1.0 / vocab_size, None)
+        drafted = torch.from_numpy(draft.tree.draft_probs)
+        with scripted_noise(uniforms[1:-1], np.repeat(uniforms[-1:], size)):
+            accepted, _, after, _ = sampler(torch.from_numpy(draft.tree.tokens.copy())[None], torch.cat([drafted[:1], drafted[:-1]])[None], torch.from_numpy(draft.target_probs.copy())[None])
+        return (range(1, accepted), int(after[0, 0]))
+    return verify
+scripted_noise = lambda *_: contextlib.nullcontext()  # theirs
+theirs = SimpleNamespace(verify=sjd_pac(Path(sys.argv[1])))
+P = {(): np.array([1.0, 0.0]), (0,): np.array([1.0, 0.0]), (1,): np.array([1.0, 0.0])}  # target's distribution after these tokens
+Q = {(): np.array([1.0, 0.0]), (0,): np.array([1.0, 0.0]), (1,): np.array([1.0, 0.0])}  # drafter's
+R = P  # the target's before logit processors
+parents, drafts = [-1, 0], [(1.0, (0, 0))]  # (probability, tokens): what the drafter draws, node 0 is the root
+after = [[(), (0,)]]  # tokens of the path to each node of each draft
+random, count = np.random.default_rng(0), collections.Counter()
+for _ in range(20000):
+    at = random.choice(len(drafts), p=[one[0] for one in drafts])
+    tokens, p, q = drafts[at][1], np.array([P[one] for one in after[at]]), np.array([Q[one] for one in after[at]])
+    tree = types.SimpleNamespace(
+        tokens=np.array(tokens), parents=np.array(parents), drawn='iid', draft_probs=q, size=len(tokens))
+    draft = types.SimpleNamespace(
+        tree=tree, target_probs=p.copy(), raw_probs=np.array([R[one] for one in after[at]]),
+        allowed=~np.isin(np.arange(2), []))
+    path, token = theirs.verify(draft, random.random(len(tokens) + 1))
+    out = [tokens[node] for node in path] + [int(token)]
+    before, got = (0,), len((0,))
+    out = [int(one) for one in out]
+    while len(out) <= got:  # go on as the target does
+        out.append(int(random.choice(2, p=P[tuple(out)])))
+    if tuple(out[:got]) == before:
+        count[out[got]] += 1
+print("next token after", before, "should have", [1.0, 0.0])
+print("it has", [round(count[token] / max(1, count.total()), 4) for token in range(2)], "of", count.total())
