@@ -157,8 +157,14 @@ SCALE: tuple[Column, ...] = (
 )
 
 
-def figures(*names: str) -> Rows:
-    return lambda result: [{"figure": name, "value": result[name]} for name in names]
+def figures(*names: str, part: str | None = None) -> Rows:
+    """A row for each figure of a record, or of one part of it."""
+
+    def rows(result: Row) -> list[dict[str, Any]]:
+        held = result if part is None else result[part]
+        return [{"figure": name, "value": held[name]} for name in names]
+
+    return rows
 
 
 FIGURES: tuple[Column, ...] = (

@@ -36,6 +36,7 @@ TITLES = {
     "rules": "The rules of 2025 and 2026 against the best lossless rule",
     "costs": "LlamaGen-B at full size",
     "live": "Live models, family by family",
+    "server": "`underpaint serve` under load",
     "device": "The whole cycle on a GPU, predicted",
     TEXTURED_PAGE: "TexturedScenes: models in the papers' regime",
 }
@@ -117,6 +118,18 @@ SECTIONS: tuple[Section, ...] = (
         FIGURES,
         rows=figures(
             "parameters", "export_seconds", "peak_memory_bytes", "picture_seconds", "reading_ms", "token_over_reading"
+        ),
+    ),
+    Section(
+        "server",
+        "A replica is killed",
+        "server-replicas.json",
+        FIGURES,
+        "Two replicas under Ray Serve. One gets SIGKILL once a third of the pictures is drawn.",
+        figures(
+            *("requests", "pictures", "replicas", "calls_made_again", "lost_requests", "requests_with_other_events"),
+            *("events", "seconds"),
+            part="replica_kill",
         ),
     ),
     Section(
