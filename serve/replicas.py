@@ -85,15 +85,21 @@ class Replica:
     def __init__(self, open_models: OpenModels, threads: int | None, slots: int) -> None:
         """Open the models; the front holds the limits, so none apply here."""
         limits = Limits(seconds=float(_BOUNDLESS), waiting=_BOUNDLESS)
-        self._engine = EngineLoop(open_models(threads), slots, limits)
+        self._refusal = ""
+        try:
+            self._engine = EngineLoop(open_models(threads), slots, limits)
+        except (ValueError, OSError) as error:  # told by `info`: Ray would try again, and say less
+            self._refusal = str(error)
 
     def check_health(self) -> None:
         """Tell Ray that it must be replaced; RuntimeError where the loop has ended."""
-        if not self._engine.alive:
+        if not self._refusal and not self._engine.alive:
             raise RuntimeError("the engine loop has ended")
 
-    async def info(self) -> tuple[ModelInfo, dict[str, int]]:
-        """What it draws, and the cells of a picture by size."""
+    async def info(self) -> tuple[ModelInfo, dict[str, int]] | str:
+        """What it draws, and the cells of a picture by size; why it cannot, where its models do not open."""
+        if self._refusal:
+            return self._refusal
         pipelines = self._engine.models.pipelines
         return self._engine.info, {size: models.grid.cells for size, models in pipelines.items()}
 
@@ -211,7 +217,7 @@ class ReplicaFront:
         self._name = f"underpaint-{uuid4().hex[:8]}"
         try:
             handle = self._deploy(open_models, gpus)
-            self.info, self._cells = handle.info.remote().result()
+            info = handle.info.remote().result()
             self._draws, self._checks = handle.options(stream=True).draw, handle.check
             self._makes_colours = handle.code_colours
             self._handles = (handle, self._draws, self._checks, self._makes_colours)
@@ -219,6 +225,12 @@ class ReplicaFront:
             self._loop.close()
             self._end_ray()
             raise ValueError(f"--ray: the replicas did not start: {str(error).strip().splitlines()[-1]}") from error
+        if isinstance(info, str):
+            self._loop.close()
+            self._end_ray()
+            raise ValueError(info)
+        self.info: ModelInfo = info[0]
+        self._cells: dict[str, int] = info[1]
         self._thread.start()
 
     def _deploy(self, open_models: OpenModels, gpus: int) -> Any:

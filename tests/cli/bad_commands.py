@@ -21,6 +21,7 @@ _WRITTEN: Final = (
     ("serve --port 0 --api-key-file a_folder", "Is a directory: 'a_folder'"),
     ("serve --port 0 --api-key-file /dev/null", "--api-key-file /dev/null: expected a key of at least"),
     ("serve --host 192.0.2.1 --port 0", "expected an address of this machine where nothing listens"),
+    ("serve --port 0 --ray-address here", "--ray-address is of replicas under Ray Serve; pass --ray with it"),
     ("serve --port 65536", "Invalid value for '--port': Input should be"),
     ("serve --port 0 --live nowhere", "nowhere: expected a folder with config.json and weights"),
     ("serve --port 0 --models nowhere --live nowhere", "--live draws with the model as it is; leave --models out"),

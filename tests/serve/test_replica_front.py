@@ -48,6 +48,7 @@ class Replicas:
 
     dies: list[int | None] = field(default_factory=list)
     refuses: RequestError | None = None
+    cannot_open: str = ""
     holds: bool = False
     draws: list[DrawRequest] = field(default_factory=list)
     cancelled: int = 0
@@ -61,7 +62,7 @@ class Replicas:
     @property
     def info(self) -> Any:
         info = ModelInfo("tiny", ("8x8",), "8x8", ("eagle2",), "eagle2", {})
-        return _Remote(lambda: _Answer((info, {"8x8": CELLS})))
+        return _Remote(lambda: _Answer(self.cannot_open or (info, {"8x8": CELLS})))
 
     @property
     def check(self) -> Any:
@@ -200,6 +201,11 @@ def test_a_client_that_leaves_frees_its_slots(front: Any) -> None:
     stand_ins.holds = False
     assert of_image(received(one), 1) == expected(8)
     assert [request.seeds for request in stand_ins.draws[2:]] == [(7,), (8,)]
+
+
+def test_models_that_do_not_open_are_told_as_without_replicas(front: Any) -> None:
+    with pytest.raises(ValueError, match=r"^no folder nowhere$"):
+        front(cannot_open="no folder nowhere")
 
 
 def test_a_replica_makes_the_colours_of_the_page(front: Any) -> None:
