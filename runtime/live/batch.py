@@ -18,7 +18,7 @@ from underpaint.runtime.evaluation.drawer import JobDrawer
 from underpaint.runtime.evaluation.drawing_log import DrawingKey, DrawnJob
 from underpaint.runtime.live.drafter import LiveDrafter, target_layers
 from underpaint.runtime.live.model import LiveModelError
-from underpaint.runtime.live.padded import PaddedPasses, PassAnswer, PassInputs
+from underpaint.runtime.live.padded import LanePass, PaddedPasses, PassAnswer
 from underpaint.runtime.live.pipeline import LivePipeline
 from underpaint.runtime.methods.method import DecodingMethod
 from underpaint.runtime.models import OpenModels
@@ -41,7 +41,7 @@ class SharedPasses(PaddedPasses):
         super().__init__(pipeline.live, rows, lanes, layers, compiled=pipeline.compiled)
         self.turn = threading.Condition()
         self.stopped = False
-        self._waiting: dict[int, PassInputs] = {}
+        self._waiting: dict[int, LanePass] = {}
         self._answers: dict[int, PassAnswer | BaseException] = {}
         self._drawing = 0
         self._share, self._since = 0.0, 0.0
@@ -72,7 +72,7 @@ class SharedPasses(PaddedPasses):
             self.stopped = True
             self.turn.notify_all()
 
-    def ask(self, lane: int, inputs: PassInputs) -> PassAnswer:
+    def ask(self, lane: int, inputs: LanePass) -> PassAnswer:
         """Wait until every drawing wants a pass, and get this lane's part of it."""
         if self.stopped:
             raise _Stopped
@@ -104,7 +104,7 @@ class SharedPasses(PaddedPasses):
         self.turn.notify_all()
 
 
-class Wanted(Protocol):
+class BatchPicture(Protocol):
     """One picture: its condition and the seed of its noise."""
 
     @property
@@ -115,7 +115,7 @@ class Wanted(Protocol):
 
 
 class WantedDrawing(NamedTuple):
-    """Implements `Wanted`."""
+    """Implements `BatchPicture`."""
 
     condition: Condition
     seed: int
@@ -147,7 +147,7 @@ class BatchDrawer:
         self._pipelines = [self._pipeline(pipeline, lane) for lane in range(lanes)]
 
     def draw(
-        self, method: Callable[[], DecodingMethod], sampling: SamplingParams, wanted: Sequence[Wanted]
+        self, method: Callable[[], DecodingMethod], sampling: SamplingParams, wanted: Sequence[BatchPicture]
     ) -> Iterator[tuple[int, Drawing]]:
         """Draw pictures; the numbers and drawings come as they are finished.
 
@@ -165,7 +165,7 @@ class BatchDrawer:
         numbers, count = iter(range(len(wanted))), min(self.lanes, len(wanted))
         self._passes.begin(count)
 
-        def draw_in(lane: int, method: DecodingMethod) -> Callable[[Wanted], Drawing]:
+        def draw_in(lane: int, method: DecodingMethod) -> Callable[[BatchPicture], Drawing]:
             return lambda one: draw(self._pipelines[lane], method, sampling, one.condition, one.seed)
 
         threads = [
@@ -191,8 +191,8 @@ class BatchDrawer:
 
     def _lane(
         self,
-        draw_one: Callable[[Wanted], Drawing],
-        wanted: Sequence[Wanted],
+        draw_one: Callable[[BatchPicture], Drawing],
+        wanted: Sequence[BatchPicture],
         numbers: Iterator[int],
         done: SimpleQueue[tuple[int, Drawing | BaseException] | None],
     ) -> None:

@@ -24,7 +24,7 @@ from underpaint.runtime.engines.pass_inputs import EolLayout
 from underpaint.runtime.engines.torch_sampling import guided_rows, sampled_probs
 from underpaint.runtime.live.memory import StaticCache
 from underpaint.runtime.live.model import Ids, LiveModel
-from underpaint.runtime.live.padded import PaddedPasses, PassInputs
+from underpaint.runtime.live.padded import LanePass, PaddedPasses
 
 _USUAL_PROMPT: Final = 32
 """Ids of a prompt that passes are timed behind."""
@@ -161,7 +161,7 @@ class TorchEngine(TorchPasses):
             self._prompt = int(np.count_nonzero(np.atleast_2d(cells)[0] < 0))
         embeds, count = self.live.embed(ids), ids.shape[1]
         mask = bias[:, None].masked_fill(bias[:, None] <= float(MASKED_SCORE), torch.finfo(self._like.dtype).min)
-        inputs = PassInputs(embeds, mask.to(embeds.dtype), self._positions(cells, count))
+        inputs = LanePass(embeds, mask.to(embeds.dtype), self._positions(cells, count))
         if self._passes is None or not self.cache.slots or not self._passes.takes(count):
             logits, states = self._run_alone(inputs)
         else:
@@ -174,7 +174,7 @@ class TorchEngine(TorchPasses):
             self.prompt = PromptPass(ids.cpu().numpy(), read, tuple(self._padding[:, 0].tolist()))
         return logits, read
 
-    def _run_alone(self, inputs: PassInputs) -> tuple[Tensor, Tensor]:
+    def _run_alone(self, inputs: LanePass) -> tuple[Tensor, Tensor]:
         """Logits and states of a pass that is not padded."""
         hidden, states = self.live.hidden(
             self._features or (),

@@ -25,7 +25,7 @@ Outputs: TypeAlias = tuple[Tensor, Tensor]
 """What the head reads, and what a drafter reads; see `LiveModel.hidden`."""
 
 
-class PassInputs(NamedTuple):
+class LanePass(NamedTuple):
     """One drawing's pass: embeddings [B, T, D], mask [B, 1, T, S + T] behind S slots, position ids [..., B, T]."""
 
     embeds: Tensor
@@ -51,7 +51,7 @@ class _SizedPass:
     places: Tensor
     run: Callable[[], Outputs]
 
-    def fill(self, rows: slice, one: PassInputs | None) -> None:
+    def fill(self, rows: slice, one: LanePass | None) -> None:
         """Write a lane's pass; behind its end the last position is repeated. None: a lane without a pass."""
         size = self.embeds.shape[1]
         if one is None:
@@ -101,11 +101,11 @@ class PaddedPasses:
         """Whether passes over so many positions are padded here; else a drawing runs them by itself."""
         return not self._compiled or count <= SIZES[-1]
 
-    def ask(self, lane: int, inputs: PassInputs) -> PassAnswer:
+    def ask(self, lane: int, inputs: LanePass) -> PassAnswer:
         """Run the pass of one lane, perhaps with others'."""
         return self.run({lane: inputs})[lane]
 
-    def run(self, inputs: Mapping[int, PassInputs]) -> dict[int, PassAnswer]:
+    def run(self, inputs: Mapping[int, LanePass]) -> dict[int, PassAnswer]:
         """Run one pass of these lanes; no other lane may hold a pass that is not committed."""
         size = max(one.mask.shape[-2] for one in inputs.values())
         if self._compiled:
@@ -128,7 +128,7 @@ class PaddedPasses:
             for own, (lane, count) in zip(logits, counts.items(), strict=True)
         }
 
-    def _pass_of(self, lanes: range, size: int, slots: int, example: PassInputs) -> _SizedPass:
+    def _pass_of(self, lanes: range, size: int, slots: int, example: LanePass) -> _SizedPass:
         """A pass of a size; of compiled ones there is one for each, and its tensors stay where they are."""
         sized = self._sized.get((size, slots)) if self._compiled else None
         if sized is None:

@@ -198,7 +198,7 @@ def times_faster(runs: Runs, image_ms: FloatArray, step_ms: float) -> Estimate:
 
 
 @dataclass(frozen=True, slots=True)
-class Moments:
+class BlockMoments:
     """What a mean and its interval need of I figures. mean: theirs; squares: of their distances from it, summed."""
 
     mean: float
@@ -228,7 +228,7 @@ class Totals:
     nodes: int
     target_passes: int
     drafter_passes: int
-    image_ms: Mapping[str, Moments]
+    image_ms: Mapping[str, BlockMoments]
     parts_ms: Mapping[str, _Parts]
 
     @classmethod
@@ -244,7 +244,10 @@ class Totals:
             int((runs.verify @ np.arange(runs.verify.shape[1])).sum()),
             int(runs.verify.sum()),
             int(runs.draft.sum()),
-            {name: Moments(float(ms.mean()), float(((ms - ms.mean()) ** 2).sum())) for name, ms in image_ms.items()},
+            {
+                name: BlockMoments(float(ms.mean()), float(((ms - ms.mean()) ** 2).sum()))
+                for name, ms in image_ms.items()
+            },
             {
                 name: (float(a.sum()), float(b.sum()), float(c.sum()), float(d.sum()))
                 for name, (a, b, c, d) in times.items()
@@ -260,7 +263,7 @@ class Totals:
             apart = other.mean - own.mean  # Chan, Golub and LeVeque's update
             mean = own.mean + apart * more.images / images
             squares = own.squares + other.squares + apart**2 * self.images * more.images / images
-            image_ms[name] = Moments(mean, squares)
+            image_ms[name] = BlockMoments(mean, squares)
         return Totals(
             self.cells,
             images,

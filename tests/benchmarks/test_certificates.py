@@ -49,16 +49,16 @@ def test_every_record_names_its_version_and_its_cases_are_cases():
 
 def test_an_adapter_says_what_is_missing(tmp_path):
     pytest.importorskip("torch")
-    from benchmarks.certificates.sources import load, method
+    from benchmarks.certificates.sources import load
 
     path = tmp_path / "theirs.py"
     path.write_text(
         "import nothing_of_ours\n@nothing_of_ours.wrapped\ndef scale(x: nothing_of_ours.X) -> int:\n    return 2 * x\n"
         "class Tree(nothing_of_ours.Base):\n    def step(self, x):\n        return self.y + x\n"
     )
-    assert load(path, ["scale"])["scale"](3) == 6
-    assert method(path, "Tree", "step")(type("Model", (), {"y": 1})(), 2) == 3
+    assert load(path, "scale")(3) == 6
+    assert load(path, "Tree.step")(type("Model", (), {"y": 1})(), 2) == 3
     with pytest.raises(ValueError, match="expected other; take the commit"):
-        load(path, ["scale", "other"])
-    with pytest.raises(ValueError, match="expected class Other"):
-        method(path, "Other", "step")
+        load(path, "scale", "other")
+    with pytest.raises(ValueError, match="expected"):
+        load(path, "Other.step")
