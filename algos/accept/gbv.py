@@ -67,8 +67,9 @@ def bundle(tree: DraftTree) -> tuple[list[int], list[list[int]]]:
 class GreedyMultiPath:
     """Take the path that is greatest by p / q, level by level, and judge it by block verification.
 
-    arXiv 2602.16961: among K independent paths the greatest follows [(A + X F)^K - (A + X F-)^K] at each level, up to scale. A, X: the probability of one path to be less than the prefix, and to begin with it; F, F-: the sums of q
-    up to a token, and before it. That distribution stands for q. One path is block verification.
+    arXiv 2602.16961: among K independent paths the greatest follows [(A + X F)^K - (A + X F-)^K] at each level, up to
+    scale. A, X: the probability of one path to be less than the prefix, and to begin with it; F, F-: the sums of q up
+    to a token, and before it. That distribution stands for q. One path is block verification.
     """
 
     def __call__(self, tree: DraftTree, probs: FloatArray, chance: Chance) -> Verdict:
