@@ -579,6 +579,8 @@ _WRITTEN: Final = (
     ("simulate sweep --out text.txt", "is not a folder; choose another place"),
     ("simulate sweep --out loop", "is a symbolic link that leads nowhere; choose"),
     ("simulate sweep --out loop/x", "is a symbolic link that leads nowhere; choose"),
+    ("plot nowhere.jsonl --figure pareto --out f.pdf", "nowhere.jsonl: expected the results.jsonl that"),
+    ("advise nowhere.npz", "Missing option '--machine'"),
     ("simulate sweep --out log_sweep", "log_sweep/results.jsonl belongs to another sweep"),
     (
         "simulate sweep --out log_sweep_text",
