@@ -40,7 +40,7 @@ test-fast: .venv/.has-tools
 # The site's replays are of a comparison that is drawn once.
 docs: .venv/.has-tools build/docs-comparison/report.html
 	$(BIN)/python tools/docs_site.py --comparison build/docs-comparison
-	rm -rf build/docs && $(BIN)/python -m sphinx -W --keep-going -q -j 2 build/docs-source build/docs
+	rm -rf build/docs && $(BIN)/python -m sphinx -W --keep-going -q build/docs-source build/docs
 	@echo "open build/docs/index.html"
 
 build/docs-comparison/report.html: | .venv/.has-tools
@@ -77,5 +77,5 @@ clean:
 	@touch $@
 
 .venv/.has-tools: .venv/.has-runtime
-	$(INSTALL) -e ".[cpu,train,dev,chameleon,device,tensorrt-rtx,cluster,docs]"
+	$(INSTALL) -e ".[cpu,train,dev,chameleon,device,tensorrt-rtx,cluster,serve,serve-ray,docs]"
 	@touch $@

@@ -41,6 +41,7 @@ _FORMS: Final[tuple[frozenset[str], ...]] = tuple(
         "method temperature sides",  # results rank
         "preset_version machine methods",  # tune
         "verify_ms draft_ms",  # costs
+        "metadata metrics spec_decode_acceptance",  # trace --to
     )
 )
 """Keys that tell JSON without a version: of an object, or of the first row of a list."""
@@ -83,7 +84,8 @@ def kind_of(path: Path) -> str | None:
     """What the file at `path` holds, where this program wrote it; None where it did not, or where nothing tells.
 
     Returns:
-        A kind of results, `json` for other JSON, `run log`, `trace`, or `html`, `png`, `gif`, `webp`, `bmp`, `npy`.
+        A kind of results, `json` for other JSON, `run log`, `trace`, or `html`, `pdf`, `svg`, `png`, `gif`,
+        `webp`, `bmp`, `npy`.
     """
     try:
         with path.open("rb") as file:
@@ -103,8 +105,12 @@ def kind_of(path: Path) -> str | None:
         return "gif" if tail.endswith(name + b"\0\x3b") else None
     if head.startswith(b"RIFF"):
         return "webp" if b"UPNT" in tail[-64:] and tail.rstrip().endswith(name) else None
+    if head.startswith(b"%PDF"):
+        return "pdf" if b"/Creator (" + name + b")" in head + tail else None
     if GENERATOR_META.encode() in head:
         return "html"
+    if b"<svg" in head and b"<dc:title>" + name + b"</dc:title>" in head:
+        return "svg"
     if head.startswith(_NPY):
         return "npy" if _NPY_MARK in head else None
     if head.startswith(b"PK"):

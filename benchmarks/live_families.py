@@ -71,24 +71,24 @@ def opened(name: str) -> tuple[TinyModel, dict[str, Any]]:
     return MODELS[name](), {"family": family_for(name), "grid": grid_of(name)}
 
 
-def pictures(live: LiveModel, step: int, count: int) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """[count, cells]: lines of SIDE cells with one code each, one cell in twenty changed."""
+def pictures(live: LiveModel, step: int, count: int, side: int = SIDE) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """[count, cells]: lines of `side` cells with one code each, one cell in twenty changed."""
     random = np.random.default_rng(step)
-    lines = np.repeat(random.integers(0, CODES, (count, -(-live.grid.cells // SIDE))), SIDE, axis=1)
+    lines = np.repeat(random.integers(0, CODES, (count, -(-live.grid.cells // side))), side, axis=1)
     drawn = lines[:, : live.grid.cells]
     return np.where(random.random(drawn.shape) < 0.05, random.integers(0, CODES, drawn.shape), drawn)
 
 
-def train(live: LiveModel, tiny: TinyModel, steps: int) -> None:
+def train(live: LiveModel, tiny: TinyModel, steps: int, rate: float = 4e-3, side: int = SIDE) -> None:
     """Teach a tiny model such pictures, under its prompt and under the second row's."""
     model, prompts = tiny.model, [tiny.prompt, tiny.negative or tiny.prompt] * 4
     learnt = [weight for weight in model.parameters() if weight.is_floating_point()]
     with torch.no_grad():
         for weight in learnt:
             weight.mul_(0.3 if weight.ndim > 1 else 1.0)
-    optimiser = torch.optim.AdamW(learnt, 4e-3, weight_decay=0.0)
+    optimiser = torch.optim.AdamW(learnt, rate, weight_decay=0.0)
     for step in range(steps):
-        codes = pictures(live, step, len(prompts))
+        codes = pictures(live, step, len(prompts), side)
         logits = teach(live, prompts, codes).logits
         loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), torch.as_tensor(codes).flatten())
         optimiser.zero_grad()

@@ -141,8 +141,30 @@ SIMULATED: tuple[Column, ...] = (
 )
 
 
-def figures(*names: str) -> Rows:
-    return lambda result: [{"figure": name, "value": result[name]} for name in names]
+def scaled(result: Row) -> Iterable[Row]:
+    """The rows of both versions, and the large simulation of the new one alone."""
+    large = result["large"]
+    what = f"whole: a tree of 8 nodes in lockstep, at most {large['peak_mib']:.0f} MiB a process"
+    return [*result["rows"], {"what": what, "images": large["images"], "new_s": large["seconds"]}]
+
+
+SCALE: tuple[Column, ...] = (
+    ("what", word("what")),
+    ("images", lambda row: f"{row['images']:,}"),
+    ("before, s", plain("old_s")),
+    ("now, s", plain("new_s")),
+    ("times as fast", plain("times", ".1f")),
+)
+
+
+def figures(*names: str, part: str | None = None) -> Rows:
+    """A row for each figure of a record, or of one part of it."""
+
+    def rows(result: Row) -> list[dict[str, Any]]:
+        held = result if part is None else result[part]
+        return [{"figure": name, "value": held[name]} for name in names]
+
+    return rows
 
 
 FIGURES: tuple[Column, ...] = (
@@ -223,6 +245,16 @@ def milliseconds(name: str) -> Callable[[Row], str]:
     return lambda row: f"{1e3 * row[name]:.0f}"
 
 
+LIVE_DRAFTER: tuple[Column, ...] = (
+    ("method", word("method")),
+    ("settings", lambda row: ", ".join(row["settings"])),
+    ("pictures", plain("pictures", "d")),
+    ("target passes", plain("passes", ".0f")),
+    ("drafter passes", plain("drafter_passes", ".0f")),
+    ("seconds", plain("seconds")),
+    ("speed-up (95 %)", lambda row: interval(row, "speedup")),
+)
+"""Methods with a drafter of a live model that was trained for it."""
 LIVE: tuple[Column, ...] = (
     ("family", word("family")),
     ("cells", plain("cells", "d")),
@@ -240,3 +272,14 @@ LIVE: tuple[Column, ...] = (
     ("layer, 16 positions, ms", plain("layer_ms_16", ".0f")),
 )
 """One family of live models."""
+
+
+RECENT: tuple[Column, ...] = (
+    ("distributions", word("world")),
+    ("draft", word("draft")),
+    ("rule", lambda row: f"`{row['rule']}`" + "".join(f", {name} {value}" for name, value in row["settings"].items())),
+    ("tokens kept", plain("kept", ".3f")),
+    ("most of a lossless rule", plain("best", ".3f")),
+    ("share of it", lambda row: percent(row["kept"] / row["best"])),
+    ("total variation", lambda row: number(row["total_variation"], ".3f") if row["total_variation"] else "0"),
+)

@@ -5,11 +5,14 @@ from benchmarks.page_columns import (
     FIGURES,
     JUDGED,
     LIVE,
+    LIVE_DRAFTER,
     PAIRED,
     PASSES,
     PREDICTED,
     PREMISES,
     PROGRAM,
+    RECENT,
+    SCALE,
     SIMULATED,
     SPEED,
     STUDY,
@@ -21,6 +24,7 @@ from benchmarks.page_columns import (
     Section,
     all_rows,
     figures,
+    scaled,
     simulated_by_method,
 )
 
@@ -29,8 +33,10 @@ TITLES = {
     "roofline": "`roofline` in simulation",
     "simulator": "The simulator against the engine",
     "exactness": "Verifiers judged by `underpaint certify`",
+    "rules": "The rules of 2025 and 2026 against the best lossless rule",
     "costs": "LlamaGen-B at full size",
     "live": "Live models, family by family",
+    "server": "`underpaint serve` under load",
     "device": "The whole cycle on a GPU, predicted",
     TEXTURED_PAGE: "TexturedScenes: models in the papers' regime",
 }
@@ -48,7 +54,13 @@ def _textured(file: str, heading: str, columns: tuple[Column, ...], words: str, 
 
 
 SECTIONS: tuple[Section, ...] = (
-    Section("roofline", "Synthetic models on three machines", "roofline-study.json", STUDY),
+    Section(
+        "roofline",
+        "Synthetic models on three machines",
+        "roofline-study.json",
+        STUDY,
+        "The GPUs are priced by an earlier latency model: the larger of a pass's bytes and its launches.",
+    ),
     Section(
         "simulator",
         "Tree methods, on earlier models",
@@ -71,6 +83,17 @@ SECTIONS: tuple[Section, ...] = (
         simulated_by_method,
     ),
     Section(
+        "simulator",
+        "How fast it draws, beside an older version",
+        "simulator-scale.json",
+        SCALE,
+        "On the synthetic model `field`, 16 x 16 cells. Both versions draw the same images. The first rows are "
+        "processor time of one process. The last two are whole commands on two processes, by the clock. The older "
+        "version, `git show 73500d1d`, keeps the counts of every image, and shares no simulation between processes. "
+        "A million images are beyond it.",
+        scaled,
+    ),
+    Section(
         "exactness",
         "All verifiers",
         "certify.json",
@@ -80,12 +103,33 @@ SECTIONS: tuple[Section, ...] = (
     ),
     Section("exactness", "Wrong verifiers, one by one", "certify.json", WRONG_VERIFIERS),
     Section(
+        "rules",
+        "Tokens kept of one draft, exactly",
+        "recent-rules.json",
+        RECENT,
+        "Two tokens, by enumeration. A linear programme over all lossless rules gives the most that one keeps. Block "
+        "verification reaches it on every chain. A rule that keeps more is biased; its total variation is of whole "
+        "images. `toy` is the case of block verification's paper, `random` has a distribution for every prefix.",
+    ),
+    Section(
         "costs",
         "Export, one picture, and a token",
         "llamagen-b.json",
         FIGURES,
         rows=figures(
             "parameters", "export_seconds", "peak_memory_bytes", "picture_seconds", "reading_ms", "token_over_reading"
+        ),
+    ),
+    Section(
+        "server",
+        "A replica is killed",
+        "server-replicas.json",
+        FIGURES,
+        "Two replicas under Ray Serve. One gets SIGKILL once a third of the pictures is drawn.",
+        figures(
+            *("requests", "pictures", "replicas", "calls_made_again", "lost_requests", "requests_with_other_events"),
+            *("events", "seconds"),
+            part="replica_kill",
         ),
     ),
     Section(
@@ -97,6 +141,15 @@ SECTIONS: tuple[Section, ...] = (
         "tried. Passes and times are of one picture after brief training on pictures whose lines are of one code, so "
         "drafts are kept far more often than on real models. eagle2's drafter was trained as briefly. "
         "A layer is of the default width of the family's configuration, in float32.",
+    ),
+    Section(
+        "live",
+        "A drafter trained for a larger live target",
+        "live-drafter.json",
+        LIVE_DRAFTER,
+        "An Emu3 of ten layers, 512 wide, learnt pictures whose lines are of one code, and a drafter learnt from "
+        "what it draws. Pictures under guidance at temperature 1, on one thread. Intervals are bootstraps over "
+        "pictures.",
     ),
     Section(
         "device",

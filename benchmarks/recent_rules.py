@@ -76,33 +76,38 @@ DRAFTS: Final = (
 )
 
 
-def drawn_trees(world: World, shape: Shape) -> dict[tuple[int, ...], tuple[DraftTree, float]]:
-    """Every draft of this shape by its tokens, with its probability."""
+def drawn_trees(world: World, shape: Shape, root: int) -> list[tuple[DraftTree, float]]:
+    """Every draft of this shape below the image's first token `root`, with its probability."""
 
     def program(chance: Chance) -> tuple[int, ...]:
         drafter = SyntheticDrafter(world.draft)
         drafter.begin(SyntheticTarget(world.target, Grid(1, 9)).begin())
-        tree = ShapePolicy(shape[1:], "iid").grow(drafter, 0, Budget(9, 99), chance)
+        tree = ShapePolicy(shape[1:], "iid").grow(drafter, root, Budget(9, 99), chance)
         trees[tuple(tree.tokens.tolist())] = tree
         return tuple(tree.tokens.tolist())
 
     trees = dict[tuple[int, ...], DraftTree]()
-    return {tokens: (trees[tokens], weight) for tokens, weight in enumerate_outcomes(program).items()}
+    return [(trees[tokens], weight) for tokens, weight in enumerate_outcomes(program).items()]
 
 
 def most_kept(world: World, shape: Shape) -> float:
-    """The most nodes that a lossless rule keeps of drafts of this shape, on average."""
-    first = (0,)  # the token before the draft
-    levels = ShapePolicy(shape[1:], "iid")
-    trees = drawn_trees(world, shape)
-    depth = max(tree.depth for tree, _ in trees.values())
+    """The most nodes that a lossless rule keeps of drafts of this shape, on average over the image's first token."""
+    return sum(float(share) * most_kept_below(world, shape, root) for root, share in enumerate(world.target(())))
+
+
+def most_kept_below(world: World, shape: Shape, root: int) -> float:
+    """The same, below the first token `root`."""
+    trees = drawn_trees(world, shape, root)
+    depth = trees[0][0].depth
     images = list(product(range(2), repeat=depth + 1))
 
     def likely(tokens: tuple[int, ...], after: int) -> float:
-        return float(np.prod([world.target(first + tokens[:place])[tokens[place]] for place in range(after, depth + 1)]))
+        return float(
+            np.prod([world.target((root, *tokens[:place]))[tokens[place]] for place in range(after, depth + 1)])
+        )
 
     gains, rows, bounds = list[float](), list[FloatArray](), list[FloatArray]()
-    for number, (tree, weight) in enumerate(trees.values()):
+    for number, (tree, weight) in enumerate(trees):
         for node, token in product(range(tree.size), range(2)):
             path = tree.path_to(node)
             emitted = (*(int(tree.tokens[one]) for one in path), token)
@@ -111,7 +116,6 @@ def most_kept(world: World, shape: Shape) -> float:
             rows.append(weight * np.array(rest))
             bounds.append(np.eye(len(trees))[number])
             gains.append(-weight * len(path))
-    del levels
     whole = [likely(image, 0) for image in images]
     solved = linprog(
         gains,
@@ -127,7 +131,7 @@ def most_kept(world: World, shape: Shape) -> float:
 def rows_of(world: World, draft: Draft) -> list[dict[str, Any]]:
     """What each rule keeps of the draft in the world, next to the optimum."""
     found, best = [], most_kept(world, draft.shape)
-    depth = max(len(path) for path in (tree.path_to(tree.size - 1) for tree, _ in drawn_trees(world, draft.shape).values()))
+    depth = drawn_trees(world, draft.shape, 0)[0][0].depth
     for name, settings in draft.rules:
         rule, target = RULES[name].make(**settings), SyntheticTarget(world.target, Grid(1, depth + 2))
         policy = ShapePolicy(draft.shape[1:], "iid")

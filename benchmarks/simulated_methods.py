@@ -17,14 +17,14 @@ from typing import Any, Final
 import numpy as np
 
 from benchmarks.report import at_least, finish, options, parse
-from underpaint.algos.accept.neighbours import nearest_codes
+from underpaint.algos.accept.neighbours import nearest_codes, table_columns
 from underpaint.algos.memory import usable_cores
 from underpaint.artifacts.cost_curve import EngineCosts
 from underpaint.artifacts.workers import local_workers
 from underpaint.runtime.methods.method import ModelTables
 from underpaint.runtime.methods.registry import METHODS, PRESETS, MethodConfig, resolve
 from underpaint.runtime.methods.trees.method import NO_POLICY, TreeConfig
-from underpaint.sim.batched.decoding import MOST_NODES, NEIGHBOURS, AlternativeDrafts, Scheme, run_loop
+from underpaint.sim.batched.decoding import MOST_NODES, AlternativeDrafts, Scheme, run_loop
 from underpaint.sim.latency.models import Costs
 from underpaint.sim.latency.run_times import latency_model_of
 from underpaint.sim.report.statistics import Runs, speedup, tokens_per_cycle
@@ -75,7 +75,7 @@ def can_run(config: MethodConfig) -> bool:
 
 def tree_runs(model: TableModel, config: TreeConfig, task: Task) -> Runs:
     """A method of the tree family, with whatever stands beside its trees."""
-    neighbours = nearest_codes(model.codebook, min(NEIGHBOURS, model.vocab_size - 1))
+    neighbours = nearest_codes(model.codebook, table_columns(model.vocab_size))
     costs = engine_costs(latency_model_of(task.machine)) if task.machine else None
     made = config.build(task.method, ModelTables(neighbours, model.codebook, costs))
     scheme = Scheme(made.config.policy, made.config.rule, made.policy, made.rule, made.lossless, None, None)

@@ -40,6 +40,8 @@ COMMANDS: Final = {
     "trace": "simulate.trace:trace",
     "env": "env:env",
     "simulate": "simulate.commands:app",
+    "plot": "plot:plot",
+    "advise": "advise:advise",
     "results": "results:app",
     "metrics": "evaluation.metrics:app",
     "train": "train.commands:app",

@@ -12,7 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from underpaint.algos.chance import MOST_SEED
+from underpaint.cli.certify_live import DEFAULT_METHODS, certify_live
 from underpaint.cli.errors import STOPPED, bad_input
+from underpaint.cli.live import LiveOptions
+from underpaint.cli.options import MethodSettings, grouped
 from underpaint.cli.outputs import check_replaceable, json_output, output_file
 from underpaint.cli.terminal import (
     STANDARD_OUTPUT,
@@ -36,12 +39,14 @@ if TYPE_CHECKING:
 
 
 DEFAULT_OUT = Path("failing-case.json")
+_NO_LIVE = LiveOptions()
 NOT_LOSSLESS = 1
 """The exit code of a verifier that is biased or faulty."""
 SCRIPTED_SUFFIX = ".py"
 """The ending of a failing case that is written as a script."""
 
 
+@grouped
 def certify(
     verifier: Annotated[
         str | None,
@@ -109,9 +114,24 @@ def certify(
         Path | None, typer.Option(help="Judge on the case in this file alone; with its verifier unless one is named.")
     ] = None,
     gallery: Annotated[bool, typer.Option("--gallery", help="List the verifiers that ship, right and wrong.")] = False,
+    live: LiveOptions = _NO_LIVE,
+    methods: Annotated[
+        str | None,
+        typer.Option(
+            help="With --live: methods, with commas between, judged on every picture of a small --grid (2x2); default: "
+            f"{DEFAULT_METHODS}.",
+            show_default=False,
+        ),
+    ] = None,
+    setting: MethodSettings = None,
+    top_k: Annotated[
+        int | None, typer.Option(help="With --live: codes that are kept of a cell; default: 2.", show_default=False)
+    ] = None,
     form: FormatOption = Format.table,
 ) -> None:
     """Judge a verifier of speculative decoding: lossless or not, and if not, the smallest case, its node and its slip.
+
+    With --live, judge methods on a model of transformers instead, by the exact distribution of small pictures.
 
     Exit code 0: lossless on every case, but for a boundary (unless --strict), or within its promise; 1: biased, or
     faulty: it raises, hangs or returns nonsense; 2: bad input.
@@ -123,7 +143,18 @@ def certify(
     if gallery:
         _list_gallery(form)
         return
+    if live.live is not None:
+        with bad_input():
+            if verifier is not None or replay is not None:
+                raise ValueError("--live: expected methods to judge on a live model, got a verifier; leave one out")
+        with stopped_by_interrupt():
+            if not certify_live(live, methods, setting or (), top_k, json_file, form):
+                raise typer.Exit(NOT_LOSSLESS)
+        return
     with bad_input():
+        live.check(None, None, None, "cpu")
+        if methods is not None or setting or top_k is not None:
+            raise ValueError("--methods, --set and --top-k judge methods on a live model; name its folder with --live")
         if not 0.001 <= margin < 1.0:
             raise ValueError(f"--margin: expected 0.001 to below 1, got {margin}")
         place = out or DEFAULT_OUT

@@ -2,7 +2,7 @@
 
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
@@ -113,7 +113,7 @@ def generate(
     from underpaint.runtime.models import usual_preset
 
     with bad_input():
-        device.check(backend)
+        device.check(backend, batches=live.live is not None)
         checked = checked_temperature(temperature)
         live.check(models, resolution, low, backend)
         resolve(method, checked, rule, setting or (), TUNED if preset is None else read_preset(preset))
@@ -163,7 +163,24 @@ def generate(
         on_device = None if backend != DEVICE else plan_on_device(folder_of(pipeline), [drawn_by], sampling, device)
         for condition in conditions[1:]:
             pipeline.target(condition, sampling)
-        session, opened = drawn_by.open(pipeline, conditions[0], sampling), conditions[0]
+        first = drawn_by.open(pipeline, conditions[0], sampling)
+        batches = None
+        if live.live is not None and device.batch is not None:
+            from underpaint.runtime.live.batch import open_batches
+
+            batches = open_batches(pipeline, device.batch, sampling)
+
+    def drawings() -> "Iterator[tuple[_Wanted, Drawing]]":
+        session, opened = first, conditions[0]
+        if batches is not None:
+            drawn = batches.draw(lambda: build_method(method, config, tables), sampling, pictures)
+            yield from ((pictures[number], drawing) for number, drawing in drawn)
+            return
+        for one in pictures:
+            if one.condition is not opened:
+                session, opened = drawn_by.open(pipeline, one.condition, sampling), one.condition
+            yield one, draw_in(session, drawn_by.name, one.condition, one.seed)
+
     if on_device is not None:
         draw_on_device(
             on_device, drawn_by, sampling, pictures, lambda one, drawing: _finish(pipeline, save_tokens, one, drawing)
@@ -173,10 +190,7 @@ def generate(
     try:
         # What the engine cannot pass over shows as it draws.
         with bad_input(EngineError), progress("drawing", len(pictures)) as advance:
-            for one in pictures:
-                if one.condition is not opened:
-                    session, opened = drawn_by.open(pipeline, one.condition, sampling), one.condition
-                drawing = draw_in(session, drawn_by.name, one.condition, one.seed)
+            for one, drawing in drawings():
                 _finish(pipeline, save_tokens, one, drawing)
                 finished += 1
                 advance(finished)

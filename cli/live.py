@@ -77,6 +77,15 @@ class LiveOptions(LiveModelOptions):
         ),
     ] = None
 
+    compile: Annotated[
+        bool,
+        typer.Option(
+            "--compile",
+            help="Pad a live model's passes to few sizes and compile its layers (torch.compile; on a GPU CUDA graphs "
+            "too). First passes take longer.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = False
     tokenizer: Annotated[
         Path | None,
         typer.Option(
@@ -95,6 +104,7 @@ class LiveOptions(LiveModelOptions):
                 "--drafter": self.drafter,
                 "--dtype": None if self.dtype == "auto" else self.dtype,
                 "--verify-near-ties": self.verify_near_ties,
+                "--compile": self.compile or None,
             }
             alone = [name for name, value in own.items() if value is not None]
             if alone:
@@ -142,7 +152,8 @@ class LiveOptions(LiveModelOptions):
         drafter = None if self.drafter is None else str(self.drafter.absolute())
         folder = str(self.live.absolute())
         processor = None if self.tokenizer is None else str(self.tokenizer.absolute())
-        return LiveSource(folder, family, self.grid, drafter, self.dtype, self.verify_near_ties, processor, threads)
+        ties, compiled = self.verify_near_ties, self.compile
+        return LiveSource(folder, family, self.grid, drafter, self.dtype, ties, processor, threads, compiled=compiled)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +169,7 @@ class LiveSource:
     processor: str | None = None
     threads: int = 1
     needs_gpu: bool = False
+    compiled: bool = False
 
     def open(self, *, own_threads: bool) -> "LivePipeline":
         """See `ModelSource`."""
@@ -175,6 +187,7 @@ class LiveSource:
             None if self.drafter is None else Path(self.drafter),
             verify_near_ties=self.verify_near_ties,
             processor=None if self.processor is None else Path(self.processor),
+            compiled=self.compiled,
         )
 
 

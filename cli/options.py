@@ -79,9 +79,9 @@ MOST_THREADS: Final = max(256, os.cpu_count() or 1)
 Preset = Annotated[
     str | None,
     typer.Option(
-        help="Settings of the methods: tuned (best measured on the shipped models), paper, or a file that `underpaint "
-        "tune` wrote. Default: tuned for the shipped models and others of that family, paper for published and live "
-        "models.",
+        help="Settings of the methods: tuned (best measured on the shipped models), paper, eagle-code (paper, with the "
+        "tree of EAGLE's released code for eagle2), or a file that `underpaint tune` wrote. Default: tuned for the "
+        "shipped models and others of that family, paper for published and live models.",
         show_default=False,
     ),
 ]
@@ -105,7 +105,10 @@ class DeviceOptions:
     ] = None
     batch: Annotated[
         int | None,
-        typer.Option(help="With --backend device: images that are drawn together; default: 1.", show_default=False),
+        typer.Option(
+            help="With --backend device, or --live of generate: images that are drawn together; default: 1.",
+            show_default=False,
+        ),
     ] = None
     forward: Annotated[
         str | None,
@@ -116,9 +119,9 @@ class DeviceOptions:
         ),
     ] = None
 
-    def check(self, backend: str) -> None:
-        """ValueError where options of the device stand beside another backend."""
-        if backend != DEVICE and self != DeviceOptions():
+    def check(self, backend: str, *, batches: bool = False) -> None:
+        """ValueError where options of the device stand beside another backend; batches: which draws batches too."""
+        if backend != DEVICE and self != DeviceOptions(batch=self.batch if batches else None):
             raise ValueError("--device, --batch and --forward are of --backend device; pass it too, or leave them out")
 
 
@@ -160,13 +163,14 @@ def read_sampling(
 
 def read_preset(text: str) -> "str | PresetFile":
     """The preset that `--preset` names, or the file; ValueError where it is neither."""
-    from underpaint.runtime.methods.registry import PRESETS
+    from underpaint.runtime.methods.registry import EAGLE_CODE, PRESETS
 
-    if text in PRESETS:
+    if text in (*PRESETS, EAGLE_CODE):
         return text
     if not Path(text).is_file():
         raise ValueError(
-            f"--preset: expected one of {', '.join(PRESETS)}, got {text!r}; or name a file that `underpaint tune` wrote"
+            f"--preset: expected one of {', '.join(PRESETS)} or {EAGLE_CODE}, got {text!r}; or name a file that "
+            "`underpaint tune` wrote"
         )
     from underpaint.runtime.methods.preset_file import read_preset_file
 

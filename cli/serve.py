@@ -1,6 +1,8 @@
 """`underpaint serve`: pictures over HTTP, for any client of OpenAI's images API."""
 
 import logging
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -42,6 +44,17 @@ def serve(
     drain: Annotated[
         float, typer.Option(help="Seconds in which a stopped server finishes what it accepted.", min=0.0, max=86_400.0)
     ] = 60.0,
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            help="Draw in replicas under Ray Serve: their number, or MIN:MAX for Ray's autoscaling. One a GPU with "
+            "--backend tensorrt; on CPUs they share the cores.",
+            show_default=False,
+        ),
+    ] = None,
+    ray_address: Annotated[
+        str | None, typer.Option(help="With --ray: address of a Ray cluster; default: a local one.", show_default=False)
+    ] = None,
     log_prompts: Annotated[bool, typer.Option("--log-prompts", help="Write prompts into the log.")] = False,
 ) -> None:
     """Serve pictures over HTTP: OpenAI's images API, by any method, for exported or live models."""
@@ -50,35 +63,59 @@ def serve(
         from underpaint.serve.engine import EngineLoop
         from underpaint.serve.guard import Keys
         from underpaint.serve.requests import Limits
-        from underpaint.serve.server import Server, bound_socket
+        from underpaint.serve.server import BACKLOG, Server, bound_socket
+    if ray is not None:
+        with needed("`underpaint serve --ray`", "serve-ray"):
+            from underpaint.serve.replicas import ReplicaFront, Scale
+    engine: EngineLoop | ReplicaFront
     with bad_input():
+        if ray is None and ray_address is not None:
+            raise ValueError("--ray-address is of replicas under Ray Serve; pass --ray with it")
+        scale = None if ray is None else Scale.read(ray)
         limits = Limits(most_body, most_prompt, most_images, deadline, waiting)
         keys = None if api_key_file is None else Keys.read(api_key_file)
         live.check(models, resolution, low, backend)
-        bound = bound_socket(host, port)
-        served = _open(models, live, resolution, low, backend, preset)
-        engine = EngineLoop(served, slots, limits)
+        open_models = partial(open_served, models, live, resolution, low, backend, preset)
+        with ExitStack() as stack:
+            bound = stack.enter_context(bound_socket(host, port))  # closed again where the models cannot be opened
+            if scale is None:
+                engine = EngineLoop(open_models(None), slots, limits)
+            else:
+                engine = ReplicaFront(open_models, scale, slots, limits, int(backend != "cpu"), ray_address)
+            stack.pop_all()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     if keys is None and host not in _LOOPBACK:
         typer.echo(
             f"{host}: whoever reaches this machine can draw; --api-key-file lets in only who has a key", err=True
         )
-    typer.echo(f"{served.name} on http://{host}:{bound.getsockname()[1]}; Ctrl-C finishes what was accepted and ends")
+    bound.listen(BACKLOG)
+    typer.echo(
+        f"{engine.info.name} on http://{host}:{bound.getsockname()[1]}; Ctrl-C finishes what was accepted and ends"
+    )
     Server(create_app(engine, limits, keys, log_prompts), engine, drain).run_on(bound)
 
 
-def _open(
-    models: Path | None, live: LiveOptions, resolution: int | None, low: Path | None, backend: str, preset: str | None
+def open_served(
+    models: Path | None,
+    live: LiveOptions,
+    resolution: int | None,
+    low: Path | None,
+    backend: str,
+    preset: str | None,
+    threads: int | None,
 ) -> "ServedModels":
-    """The models that the options name."""
+    """The models that the options name, on so many threads; None takes all cores."""
+    from underpaint.runtime.engines.context import EngineContext
     from underpaint.serve.models import AUTO, ServedModels
     from underpaint.zoo.load import FOLDER
 
     chosen = None if preset is None else read_preset(preset)
     if live.live is not None:
-        served = ServedModels(live.live.resolve().name, {AUTO: live.open()}, chosen)
+        opened = live.source(threads or 1).open(own_threads=threads is not None)
+        served = ServedModels(live.live.resolve().name, {AUTO: opened}, chosen)
     else:
-        served = ServedModels.open_folder(models or FOLDER, resolution, low, backend, chosen, live.tokenizer)
+        context = EngineContext(threads, pool="shared")
+        served = ServedModels.open_folder(models or FOLDER, resolution, low, backend, chosen, live.tokenizer, context)
     if chosen is not None:
         for pipeline in served.pipelines.values():
             check_preset(chosen, pipeline)

@@ -24,7 +24,7 @@ html_theme_options = {
     "secondary_sidebar_items": ["page-toc"],
     "use_edit_page_button": False,
 }
-# Each page of a module would list all modules beside it: a site of 500 pages then takes most of its time to write.
+# A page of a module does not list all modules beside it.
 html_sidebars = {"reference/modules/*": [], "reference/packages/*": []}
 html_extra_path = [path for path in ("extra",) if (Path(__file__).parent / path).is_dir()]
 html_show_sourcelink = False

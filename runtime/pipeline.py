@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from underpaint.algos.accept.neighbours import nearest_codes
+from underpaint.algos.accept.neighbours import nearest_codes, table_columns
 from underpaint.algos.arrays import IntArray
 from underpaint.algos.protocols import Grid
 from underpaint.algos.rows import SamplingParams
@@ -26,7 +26,6 @@ from underpaint.runtime.engines.engine import check_clock
 from underpaint.runtime.engines.images import ImageDecoder, Picture
 from underpaint.runtime.engines.target import EngineGridTarget, EngineTarget, under
 from underpaint.runtime.methods.method import ModelTables, Timed
-from underpaint.runtime.methods.registry import MOST_PUBLISHED_K, scaled_to
 from underpaint.zoo.grammars import check_tables, index_grammar
 from underpaint.zoo.load import FOLDER, manifest, read_codebook, read_table
 
@@ -37,9 +36,6 @@ if TYPE_CHECKING:
 
 MAX_NODES: Final = 64
 """Nodes of the largest tree that a target scores, its root included."""
-NEIGHBOURS: Final = 100
-"""Columns of the table of nearest codes, at least, where a folder brings none: the most that a rule's `k` can ask for.
-Of a codebook of more than 1,638 codes there are as many as the largest published `k` stands for, see `scaled_to`."""
 BACKENDS: Final = ("cpu", "tensorrt", "tensorrt-rtx")
 """ONNX Runtime on the CPU, and engines that `underpaint engine` built of the same graphs."""
 ALL_BACKENDS: Final = (*BACKENDS, DEVICE)
@@ -310,8 +306,7 @@ def _tables(folder: Path, index: ModelIndex, codes: int) -> ModelTables:
         if stored is not None:
             return read_table(stored, "neighbours", folder).astype(np.int64)
         codes = codebook.shape[0]
-        k = min(max(NEIGHBOURS, scaled_to(codes, MOST_PUBLISHED_K)), codes - 1)
-        return _nearest_of(codebook.tobytes(), codebook.dtype.str, codebook.shape, k).copy()
+        return _nearest_of(codebook.tobytes(), codebook.dtype.str, codebook.shape, table_columns(codes)).copy()
 
     return ModelTables(near, codebook)
 

@@ -22,6 +22,7 @@ from starlette.exceptions import HTTPException
 from underpaint.algos.chance import MOST_SEED
 from underpaint.serve.guard import Guard, Keys, Receive, Send, error_body, error_headers
 from underpaint.serve.metrics import Metrics
+from underpaint.serve.page import add_page
 from underpaint.serve.requests import (
     CellsEvent,
     DrawRequest,
@@ -59,6 +60,10 @@ class DrawingEngine(Protocol):
     @property
     def ready(self) -> bool:
         """Whether it takes requests."""
+        ...
+
+    def code_colours(self) -> bytes:
+        """See `page.code_colours`; slow at first."""
         ...
 
     def submit(self, request: DrawRequest) -> Ticket:
@@ -117,7 +122,7 @@ def create_app(
         The application, which any ASGI server runs.
     """
     limits = limits or Limits()
-    app = FastAPI(title="Underpaint", docs_url=None, redoc_url=None)
+    app = FastAPI(title="Underpaint", docs_url=None, redoc_url=None, redirect_slashes=False)
     errors: dict[int | str, dict[str, Any]] = {code: {"description": "OpenAI's error object"} for code in _ERRORS}
 
     @app.post("/v1/images/generations", responses=errors)
@@ -174,6 +179,7 @@ def create_app(
     async def failed(http: Request, error: Exception) -> Response:
         return await refused(http, RequestError(500, "the server failed; its log says why", "internal_error"))
 
+    add_page(app, engine)
     app.add_middleware(
         Guard, limits=limits, keys=keys, count=lambda status: engine.metrics.requests.labels(status).inc()
     )

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from math import ceil
 from threading import Condition, Thread
 from time import monotonic
 from typing import Final, NamedTuple
@@ -34,6 +33,7 @@ from underpaint.serve.requests import (
     ModelInfo,
     PartialImage,
     RequestError,
+    queue_full,
 )
 from underpaint.serve.ticket import Ticket
 
@@ -112,6 +112,10 @@ class EngineLoop:
         """Whether it takes requests."""
         return self.alive and self._draining_until is None
 
+    def code_colours(self) -> bytes:
+        """See `page.code_colours`."""
+        return self.models.code_colours
+
     def submit(self, request: DrawRequest) -> Ticket:
         """Check a request, read its prompt in this thread, and let its pictures wait for slots.
 
@@ -153,14 +157,8 @@ class EngineLoop:
 
     def _full(self, count: int) -> RequestError:
         slots = len(self._free) + len(self._drawings)
-        wait = ceil(len(self._queue) * self._seconds_a_picture / max(1, slots))
-        return RequestError(
-            429,
-            f"{len(self._queue)} pictures wait already, of at most {self.limits.waiting}, and this request asks for "
-            f"{count}; try again later, or ask for fewer",
-            "queue_full",
-            retry_after=min(600, max(1, wait)),
-        )
+        wait = len(self._queue) * self._seconds_a_picture / max(1, slots)
+        return queue_full(len(self._queue), self.limits.waiting, count, wait)
 
     def _forget(self, ticket: Ticket) -> None:
         """The client left: see `Ticket.cancel`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
@@ -20,12 +21,14 @@ from underpaint.artifacts.model_index import read_index
 from underpaint.runtime.conditions import Condition
 from underpaint.runtime.costs.machine_curve import kept_curve
 from underpaint.runtime.drawing import noise_of
+from underpaint.runtime.engines.context import EngineContext
 from underpaint.runtime.engines.images import Picture
 from underpaint.runtime.methods import DEFAULT_METHOD
 from underpaint.runtime.methods.method import DecodingMethod, DecodingSession
 from underpaint.runtime.methods.registry import METHODS, MethodConfig, build_method, resolve
 from underpaint.runtime.models import OpenModels, usual_preset
 from underpaint.runtime.pipeline import Pipeline
+from underpaint.serve.page import code_colours
 from underpaint.serve.requests import DrawRequest, ModelInfo, OutputFormat, RequestError, invalid
 
 if TYPE_CHECKING:
@@ -80,8 +83,9 @@ class ServedModels:
         backend: str = "cpu",
         preset: str | PresetFile | None = None,
         tokenizer: Path | None = None,
+        context: EngineContext | None = None,
     ) -> Self:
-        """Load the models of a folder: of one resolution, or of all that it has.
+        """Load the models of a folder: of one resolution, or of all that it has; `context` as in `Pipeline.open`.
 
         Raises:
             ValueError, OSError: See `Pipeline.open` and `Pipeline.read_words_by`.
@@ -90,12 +94,17 @@ class ServedModels:
         chosen: list[int | None] = [resolution] if resolution is not None or not sides else [*sides]
         pipelines: dict[str, OpenModels] = {}
         for side in chosen:
-            pipeline = Pipeline.open(folder, resolution=side, low=low, backend=backend)
+            pipeline = Pipeline.open(folder, resolution=side, low=low, backend=backend, context=context)
             if tokenizer is not None:
                 pipeline.read_words_by(tokenizer)
             pipelines[pixel_size(pipeline)] = pipeline
         family = next(iter(pipelines.values())).folder_models()
         return cls((family and family.index.family) or folder.resolve().name, pipelines, preset)
+
+    @cached_property
+    def code_colours(self) -> bytes:
+        """See `page.code_colours`."""
+        return code_colours(self.pipelines[self.default_size])
 
     def info(self) -> ModelInfo:
         """What clients are told; the models may lack what some of the methods need."""

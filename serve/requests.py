@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import ceil
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 OutputFormat: TypeAlias = Literal["png", "webp", "jpeg"]
@@ -34,6 +35,17 @@ class RequestError(Exception):
 def invalid(message: str, parameter: str | None = None) -> RequestError:
     """A request that no server would take: status 400."""
     return RequestError(400, message, "invalid_value", parameter)
+
+
+def queue_full(waiting: int, most: int, count: int, seconds: float) -> RequestError:
+    """A request for `count` pictures while `waiting` wait, of at most `most`; seconds: until there may be room."""
+    return RequestError(
+        429,
+        f"{waiting} pictures wait already, of at most {most}, and this request asks for {count}; try again later, or "
+        "ask for fewer",
+        "queue_full",
+        retry_after=min(600, max(1, ceil(seconds))),
+    )
 
 
 SHUTTING_DOWN: Final = "the server is shutting down and takes no more requests; send this one to another, or later"

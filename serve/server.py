@@ -15,6 +15,8 @@ from fastapi import FastAPI
 _SPARE: Final = 5
 """Seconds behind the drained engine in which the last answers reach their clients."""
 _CONNECTIONS: Final = 1024
+BACKLOG: Final = 1024
+"""Connections that wait to be accepted."""
 
 
 class Drains(Protocol):
@@ -35,12 +37,15 @@ def bound_socket(host: str, port: int) -> socket.socket:
     Raises:
         ValueError: The address is none of this machine, or something listens there.
     """
+    bound: socket.socket | None = None
     try:
         family, kind, number, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         bound = socket.socket(family, kind, number)
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind(address)
     except (OSError, UnicodeError) as error:
+        if bound is not None:
+            bound.close()
         said = getattr(error, "strerror", None) or error
         raise ValueError(
             f"--host {host} --port {port}: expected an address of this machine where nothing listens, got: {said}; "
@@ -61,6 +66,7 @@ class Server(uvicorn.Server):
                 log_level="warning",
                 access_log=False,
                 server_header=False,
+                backlog=BACKLOG,
                 limit_concurrency=_CONNECTIONS,
                 timeout_graceful_shutdown=int(drain_seconds) + _SPARE,
             )

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     )
     from underpaint.runtime.live.generate import LiveModel, accelerate
     from underpaint.runtime.live.generate import custom_generate as generate
+    from underpaint.runtime.live.recorder import TraceRecorder
 
     __version__: str
 
@@ -54,6 +55,7 @@ __all__ = [
     "PolicySpec",
     "RuleSpec",
     "SamplingParams",
+    "TraceRecorder",
     "__version__",
     "accelerate",
     "compare",
@@ -75,8 +77,13 @@ if (_beside / "algos" / "chance.py").is_file() and not (_beside / "underpaint" /
     __path__.append(str(_beside))
 
 
-_LIVE = {"accelerate": "accelerate", "generate": "custom_generate", "LiveModel": "LiveModel"}
-"""Names of live models, which need PyTorch."""
+_LIVE = {
+    "accelerate": "generate:accelerate",
+    "generate": "generate:custom_generate",
+    "LiveModel": "model:LiveModel",
+    "TraceRecorder": "recorder:TraceRecorder",
+}
+"""Names of live models, which need PyTorch, and where they are in `runtime.live`."""
 
 
 def __getattr__(name: str) -> Any:
@@ -84,7 +91,8 @@ def __getattr__(name: str) -> Any:
     if name == "__version__":
         return _version()
     if name in _LIVE:
-        return getattr(import_module("underpaint.runtime.live.generate"), _LIVE[name])
+        module, _, attribute = _LIVE[name].partition(":")
+        return getattr(import_module(f"underpaint.runtime.live.{module}"), attribute)
     if name in __all__:
         return getattr(import_module("underpaint.api"), name)
     raise AttributeError(f"module 'underpaint' has no attribute {name!r}")

@@ -14,7 +14,7 @@ from underpaint.algos.tree import DraftTree, Verdict
 
 @dataclass(slots=True)
 class Ranking:
-    """The law of the best of `paths` independent paths, level by level along it.
+    """The distribution of the best of `paths` independent paths, level by level along it.
 
     Tokens are ordered by p / q, ties by token id, and paths by their first difference. below, here: the probability
     of one path to be less than the prefix so far, and to begin with it.
@@ -25,16 +25,16 @@ class Ranking:
     here: float = 1.0
 
     def skewed(self, draft: FloatArray, order: IntArray) -> FloatArray:
-        """[V]: the law of the best path's next token, where one path draws it from `draft` [V] in this `order`."""
+        """[V]: how the best path's next token is distributed, where one path draws it from `draft` [V] in `order`."""
         reached = self.below + self.here * np.cumsum(draft[order])
         before = reached - self.here * draft[order]
         scale = self.below + self.here
         shares = np.zeros(draft.size)
         for power in range(self.paths):
             shares += (reached / scale) ** power * (before / scale) ** (self.paths - 1 - power)
-        law = np.empty(draft.size)
-        law[order] = draft[order] * shares
-        return normalised(law)
+        shares_left = np.empty(draft.size)
+        shares_left[order] = draft[order] * shares
+        return normalised(shares_left)
 
     def follow(self, draft: FloatArray, order: IntArray, token: int) -> None:
         """Go on to the prefix with `token`."""
@@ -67,9 +67,9 @@ def bundle(tree: DraftTree) -> tuple[list[int], list[list[int]]]:
 class GreedyMultiPath:
     """Take the path that is greatest by p / q, level by level, and judge it by block verification.
 
-    arXiv 2602.16961: among K independent paths the greatest has the law [(A + X F)^K - (A + X F-)^K] at each level, up
-    to scale. A, X: the probability of one path to be less than the prefix, and to begin with it; F, F-: the sums of q
-    up to a token, and before it. That law stands for q. One path is block verification.
+    arXiv 2602.16961: among K independent paths the greatest follows [(A + X F)^K - (A + X F-)^K] at each level, up to
+    scale. A, X: the probability of one path to be less than the prefix, and to begin with it; F, F-: the sums of q up
+    to a token, and before it. That distribution stands for q. One path is block verification.
     """
 
     def __call__(self, tree: DraftTree, probs: FloatArray, chance: Chance) -> Verdict:

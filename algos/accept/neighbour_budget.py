@@ -137,7 +137,7 @@ def try_moved(
             return SiblingOutcome(child, left)
         rest = excess(left, drafted)
         if not rest.any():  # they differ by rounding alone, and so does this rejection from an acceptance
-            return SiblingOutcome(None, left)
+            return SiblingOutcome(child, left)
         left = normalised(rest)
     return SiblingOutcome(None, left)
 

@@ -1,10 +1,21 @@
 """The nearest codes of each code: what the codebook rules pool over."""
 
+from typing import Final
+
 import numpy as np
 
 from underpaint.algos.arrays import FloatArray, IntArray
 
 _BLOCK_CELLS = 1 << 22
+LEAST_TABLE: Final = 100
+"""Columns of a table of nearest codes, at least, where the codebook has as many."""
+MOST_SHARE: Final = 1000 / 16384
+"""The most of its codebook that a paper's setting pools: 1,000 codes of LlamaGen's (LANTERN, arXiv 2410.03355)."""
+
+
+def table_columns(codes: int) -> int:
+    """Columns of the table of nearest codes of a codebook of `codes`: the most that a rule's `k` can ask for."""
+    return min(max(LEAST_TABLE, round(MOST_SHARE * codes)), codes - 1)
 
 
 def nearest_codes(codebook: FloatArray, k: int) -> IntArray:

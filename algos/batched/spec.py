@@ -67,7 +67,7 @@ class FirstResidual(NamedTuple):
     draw: DrawRows
 
 
-class Pools(NamedTuple):
+class PooledMasses(NamedTuple):
     """What a pool of neighbours holds around every token of every row, flat: masses, codes: [R * V]."""
 
     masses: FloatArray
@@ -129,7 +129,7 @@ class BatchTables(Protocol):
         """What a rejection leaves in each row of table `depth`; None where it is not prepared."""
         ...
 
-    def pools(self, pool: NeighbourPool) -> Pools | None:
+    def pools(self, pool: NeighbourPool) -> PooledMasses | None:
         """What a pool holds under the target; None where it is not prepared."""
         ...
 

@@ -20,7 +20,7 @@ class Eagle2:
     arXiv 2406.16858, sections 4.1 (expansion) and 4.2 (reranking). A node's worth is the product of the draft
     probabilities along its path.
 
-    depth: levels, one drafter pass each, >= 1.
+    depth: levels, one drafter pass each, >= 1. The authors' code does not count the first: its `depth` is one less.
     top_k: nodes expanded a level, and children of each, >= 1; 1 makes a chain.
     total_tokens: drafted nodes that are verified, the root excluded, >= 1.
     """

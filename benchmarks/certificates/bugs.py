@@ -41,6 +41,16 @@ BUGS: Final[dict[str, Bug]] = {
         "`cum_uniform_token_probs`",
         "Position i is compared with its own uniform and the paper's h_i; the residual is that of the cumulated ratio.",
     ),
+    "hsd": Bug(
+        "HSD: the end of the draft is kept by the uncapped joint ratio",
+        "With one draft and the capped ratios, all places inside the draft have the accept probabilities and residuals "
+        "of block verification (arXiv 2403.10444): dividing a joint ratio by its running maximum is clipping it at 1 "
+        "in every step. The whole draft is kept with the uncapped joint ratio. From two drafted tokens on that is more "
+        "than a lossless rule can keep, as block verification is optimal for one draft (arXiv 2602.16961). On the toy "
+        "case of the README, two drafts, 4/3 tokens are kept where 11/9 are possible.",
+        "`transformers/generation/utils.py`, `_speculative_sampling`, `probability_ratio` in the branch `backward`",
+        "The whole draft is kept with the capped ratio, as every shorter prefix is.",
+    ),
     "sjd-temperature": Bug(
         "SJD: a rejected token's replacement goes through the warpers twice",
         "The sampler is given distributions that temperature and top-k have been applied to. After a "

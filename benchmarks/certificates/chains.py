@@ -279,6 +279,27 @@ def scd(folder: Path) -> Verify:
     return verify
 
 
+def hsd(folder: Path) -> Verify:
+    """One draft, capped, as its scripts run it. No step back is possible at the first place, so its noise is spent."""
+    decide = load(folder / "transformers/generation/utils.py", "_speculative_sampling")
+
+    def verify(draft: Any, uniforms: Any) -> Any:
+        length = draft.tree.size - 1
+        with np.errstate(divide="ignore"):
+            drafted, target = (
+                torch.from_numpy(np.log(one))[None] for one in (draft.tree.draft_probs, draft.target_probs)
+            )
+        noise = np.concatenate([[0.5], uniforms[: length - 1], np.full(length, uniforms[length - 1])])
+        with scripted_noise(noise, uniforms[length:]):
+            found, kept, _ = decide(
+                torch.from_numpy(draft.tree.tokens.copy())[None], drafted[:, :length], length, target,
+                torch.tensor([False]), backward=True, clever=True, stop=lambda ids, scores: False,
+            )  # fmt: skip
+        return range(1, int(kept) + 1), int(found[0, -1])
+
+    return verify
+
+
 def sjd_pac(folder: Path) -> Verify:
     """A tree of one level, so a chain; its padding covers the tokens of the case."""
     place = folder / "scheduler/sjd_pac_iteration_lumina_mgpt.py"

@@ -73,7 +73,7 @@ def load(path: Path, *names: str, **given: Any) -> Any:
     kept: list[Any] = []
     for name in names:
         owner, _, method = name.partition(".")
-        tops: Any = ast.parse(path.read_text(encoding="utf-8")).body
+        tops: Any = ast.parse(path.read_text(encoding="utf-8").expandtabs(4)).body  # some files mix tabs and spaces
         found = [one for one in tops if getattr(one, "name", "") == owner]
         if method and found:
             found = [one for one in found[0].body if getattr(one, "name", "") == method]

@@ -124,6 +124,13 @@ VERIFIERS: tuple[Row, ...] = (
         partial(chains.sjd, place="lumina1/scheduler/jacobi_iteration_lumina_mgpt_SCDMC.py", temperature=0.7),
         "function",
     ),
+    Row(
+        "hsd",
+        "ZhouYuxuanYX/Hierarchical-Speculative-Decoding",
+        "_speculative_sampling for one draft, capped (backward, clever), with its tabs expanded",
+        chains.hsd,
+        "function",
+    ),
     Row("sjd-pac", "KangJialiang/SJD-PAC", "its sampler with a tree of one level", chains.sjd_pac, "function"),
     Row("transformers", "huggingface/transformers", "_speculative_sampling", chains.transformers, "transformers"),
     Row(

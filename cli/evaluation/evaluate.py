@@ -59,6 +59,10 @@ def evaluate(
         int,
         typer.Option(help="Threads of a worker. Figures of other threads do not mix.", min=1, max=MOST_THREADS),
     ] = 1,
+    batch: Annotated[
+        int,
+        typer.Option(help="With --live: pictures of a method that are drawn together, in this process.", min=1),
+    ] = 1,
     on: Annotated[str, typer.Option(help="Where workers run: local (processes) or ray (actors, one a GPU).")] = "local",
     address: Annotated[
         str | None, typer.Option(help="Of a Ray cluster; default: a local one.", show_default=False)
@@ -93,6 +97,11 @@ def evaluate(
     with bad_input():
         share = JobShare.parse(shard)
         check_workers(on, address)
+        if batch > 1 and (live.live is None or jobs not in (None, 0, 1) or on != "local"):
+            raise ValueError(
+                "--batch: expected --live, and no workers, as it draws in this process; leave --jobs and --on out, or "
+                "--batch"
+            )
         usual = LIVE_METHODS if live.live is not None and methods == DEFAULT_METHODS else methods
         names = with_baseline(read_names(usual))
         live.check(models or None, options.resolution, options.low, options.backend)
@@ -105,11 +114,11 @@ def evaluate(
             if live.live is not None
             else [_spec(name, options, threads, len(models or ["one"]), live.tokenizer) for name in models or [""]]
         )
-        inline, file = jobs == 0 and on == "local", None if prompts else prompt_options.file()
+        inline, file = jobs == 0 and on == "local" and batch == 1, None if prompts else prompt_options.file()
         asked = (names, options, prompts or [], prompt_options, file, out)
         plan = RunPlan(tuple(_plan_model(one, *asked, inline=inline, likelihood=likelihood) for one in specs))
         named = (*named_by_environment(), *((context.parent.params.get("plugin") if context.parent else None) or ()))
-        workers = _workers(plan, on, jobs, address, tuple(str(one) for one in named))
+        workers = _workers(plan, on, jobs, address, batch, tuple(str(one) for one in named))
         log = plan.open_log(out, shared=True)
         wanted = plan.jobs()
         for job in wanted if (out / PICTURES).is_dir() else ():
@@ -177,7 +186,7 @@ def _tell_of_costs() -> None:
 
 
 def _workers(
-    plan: "RunPlan", on: str, jobs: int | None, address: str | None, plugins: tuple[str, ...]
+    plan: "RunPlan", on: str, jobs: int | None, address: str | None, batch: int, plugins: tuple[str, ...]
 ) -> "Workers[DrawingKey, DrawnJob]":
     """The workers asked for."""
     from underpaint.algos.memory import usable_cores
@@ -185,6 +194,10 @@ def _workers(
     from underpaint.runtime.evaluation.drawer import JobDrawer
 
     tasks = plan.tasks()
+    if batch > 1:
+        from underpaint.runtime.live.batch import BatchWorkers
+
+        return BatchWorkers(JobDrawer(tasks, plugins), batch)
     count = usable_cores() if jobs is None else jobs
     if on == "ray":
         gpus, threads = int(any(task.spec.needs_gpu for task in tasks)), max(task.spec.threads for task in tasks)

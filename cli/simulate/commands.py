@@ -157,7 +157,11 @@ def sweep(
         ),
     ] = "",
     machines: Annotated[
-        str, typer.Option(help="machine/model or machine/model/batch8, or cost curve files, with commas between.")
+        str,
+        typer.Option(
+            help="machine/model, machine/model/batch8 (batch8-fixed: no slot is refilled), or cost curve files, with "
+            "commas between."
+        ),
     ] = ("a100/llamagen-xl,h100/llamagen-xl"),
     vary: Annotated[
         list[str] | None,

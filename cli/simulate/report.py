@@ -2,30 +2,55 @@
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from operator import itemgetter
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
+from matplotlib.figure import Figure
 
 from underpaint.algos.batched.sparse_table import over_rows
 from underpaint.algos.draft import POLICIES
 from underpaint.algos.tree import NO_TOKEN
-from underpaint.cli.simulate.plots import Line, Plot, against_alignment, frontier, heat_map, label, maps
 from underpaint.runtime.page.document import PAGES
 from underpaint.sim.batched.decoding import make_scheme, run_lockstep
-from underpaint.sim.replay.trace import entropy
-from underpaint.sim.sweep.plan import Job, SweepPlan, synthetic_model_of
+from underpaint.sim.replay.trace import entropy, load
+from underpaint.sim.report.figures import FIGURES, FigureSpec, Line, NotInData, label, maps, rendered
+from underpaint.sim.sweep.plan import TRACE, Job, SweepPlan, synthetic_model_of
 
 _MAP_IMAGES = 64
 
 
+class Plot(NamedTuple):
+    """A figure of the page."""
+
+    title: str
+    note: str
+    svg: str
+
+
 def plots(lines: Sequence[Line], plan: SweepPlan) -> list[Plot]:
-    """The plots that these results allow, on the sweep's first machine."""
+    """The figures that these results allow, on the sweep's first machine."""
     machine = plan.machines[0]
-    shown = [against_alignment(lines, machine), frontier(lines, machine), heat_map(lines, machine), depth_maps(lines)]
+    shown = [_plot(spec, partial(spec.draw, lines, machine)) for spec in FIGURES.values() if spec.of == "results"]
+    traces = [load(Path(name)) for name in plan.models[:1] if name.endswith(TRACE)]
+    shown += [_plot(FIGURES["acceptance"], partial(FIGURES["acceptance"].draw, trace)) for trace in traces]
+    shown.append(depth_maps(lines))
     return [plot for plot in shown if plot is not None]
+
+
+def _plot(spec: FigureSpec, draw: Callable[[], Figure]) -> Plot | None:
+    try:
+        return Plot(spec.title, spec.note, _svg(draw))
+    except NotInData:
+        return None
+
+
+def _svg(draw: Callable[[], Figure]) -> str:
+    text = rendered(draw, "svg").decode()
+    return text[text.index("<svg") :]
 
 
 def depth_maps(lines: Sequence[Line]) -> Plot | None:
@@ -43,8 +68,10 @@ def depth_maps(lines: Sequence[Line]) -> Plot | None:
         above = cells - model.grid.width
         upper = np.where(above >= 0, done.canvas[:, np.maximum(above, 0)], NO_TOKEN)
         rows = model.rows(np.zeros(1, dtype=np.int64)[:, None], cells[None], done.canvas[:, cells - 1], upper)
-        nats = np.concatenate([[np.nan], over_rows(model.target, entropy)[rows].mean(axis=0)])
-        return maps(nats.reshape(model.grid), done.depth_at.reshape(model.grid), job.model, POLICIES["adt"].name)
+        nats = np.concatenate([[np.nan], over_rows(model.target, entropy)[rows].mean(axis=0)]).reshape(model.grid)
+        note = f"Model {job.model}, the first image of its pool, many seeds. Both are means over what was drawn."
+        svg = _svg(partial(maps, nats, done.depth_at.reshape(model.grid), POLICIES["adt"].name))
+        return Plot("Difficulty and depth", note, svg)
     return None
 
 

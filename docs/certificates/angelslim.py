@@ -12,7 +12,7 @@ def load(path, *names, **given):
     kept = []
     for name in names:
         owner, _, method = name.partition('.')
-        tops = ast.parse(path.read_text(encoding='utf-8')).body
+        tops = ast.parse(path.read_text(encoding='utf-8').expandtabs(4)).body
         found = [one for one in tops if getattr(one, 'name', '') == owner]
         if method and found:
             found = [one for one in found[0].body if getattr(one, 'name', '') == method]

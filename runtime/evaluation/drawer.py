@@ -59,17 +59,30 @@ class JobDrawer:
 
     def __call__(self, job: DrawingKey) -> DrawnJob:
         """Draw one job. Raises EngineError where the files here are not those that the plan was made with."""
-        task, model = self.tasks[job.model], self._model(job.model)
-        pipeline = model.pipeline
-        condition = pipeline.condition(job.prompt)
-        if job.method not in model.methods:
-            asked = named_variants([job.method], task.settings)
-            (model.methods[job.method],) = build_methods(pipeline, asked, task.sampling.temperature, task.preset)
+        pipeline, sampling = self.models(job), self.tasks[job.model].sampling
+        condition, methods = pipeline.condition(job.prompt), self._model(job.model).methods
+        if job.method not in methods:
+            methods[job.method] = self.method(job)
             # First passes allocate and page in: one drawing of each method goes uncounted.
-            draw(pipeline, model.methods[job.method], task.sampling, condition, job.seed)
-            check_files(task.sha256, pipeline)
-        drawing = draw(pipeline, model.methods[job.method], task.sampling, condition, job.seed)
-        tokens = drawing.tokens_array()
+            draw(pipeline, methods[job.method], sampling, condition, job.seed)
+        return self.record(job, draw(pipeline, methods[job.method], sampling, condition, job.seed))
+
+    def models(self, job: DrawingKey) -> OpenModels:
+        """The models of a job; EngineError as above."""
+        return self._model(job.model).pipeline
+
+    def method(self, job: DrawingKey) -> DecodingMethod:
+        """The method of a job, built anew."""
+        task, pipeline = self.tasks[job.model], self.models(job)
+        asked = named_variants([job.method], task.settings)
+        (method,) = build_methods(pipeline, asked, task.sampling.temperature, task.preset)
+        return method
+
+    def record(self, job: DrawingKey, drawing: Drawing) -> DrawnJob:
+        """A drawing with its picture, and what is read from both."""
+        task, model = self.tasks[job.model], self._model(job.model)
+        pipeline, tokens = model.pipeline, drawing.tokens_array()
+        condition = pipeline.condition(job.prompt)
         likely = image_log_likelihood(pipeline, condition, tokens, task.sampling) if task.likelihood else None
         if pipeline.decoder is None:
             return DrawnJob(drawing, job.model, model.processor, likely)
@@ -83,6 +96,7 @@ class JobDrawer:
             load_plugins(self.plugins)
             self._open = None
             pipeline = self.tasks[place].spec.open(own_threads=self.own_threads)
+            check_files(self.tasks[place].sha256, pipeline)
             self._place = place
             self._open = _OpenModel(pipeline, judge_of(pipeline), str(describe_machine()["processor"]))
         return self._open

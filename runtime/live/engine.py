@@ -24,6 +24,7 @@ from underpaint.runtime.engines.pass_inputs import EolLayout
 from underpaint.runtime.engines.torch_sampling import guided_rows, sampled_probs
 from underpaint.runtime.live.memory import StaticCache
 from underpaint.runtime.live.model import Ids, LiveModel
+from underpaint.runtime.live.padded import LanePass, PaddedPasses
 
 _USUAL_PROMPT: Final = 32
 """Ids of a prompt that passes are timed behind."""
@@ -37,12 +38,14 @@ class TorchPasses:
     logits_to_host = False
     """Whether passes give logits too, for whoever compares passes."""
 
-    def __init__(self, config: DecoderConfig, rows: int, like: Tensor) -> None:
-        """like: A tensor of the caches' type and device."""
+    def __init__(self, config: DecoderConfig, rows: int, like: Tensor, memory: StaticCache | None = None) -> None:
+        """like: A tensor of the caches' type and device. memory: The cache; None allocates one."""
         self.config, self.rows, self.cost, self._like = config, rows, PassTimer(), like
         self.guided: Tensor | None = None
         """[T, V] float32: the last pass's logits under guidance, where they are."""
-        self.memory = StaticCache(config, rows, like)
+        self._idle = 0.0
+        """Seconds of the pass that is under way which went to other drawings."""
+        self.memory = StaticCache(config, rows, like) if memory is None else memory
         self.cache = KeyValueCache(self.memory, rows)
         self._params = SamplingParams()
 
@@ -67,7 +70,7 @@ class TorchPasses:
             reads = "features" if self.config.drafter else "no features"
             raise EngineError(f"live model: expected {reads}, and one level a pass; it fuses no chain and no tree")
         self._check(cells)
-        started, count = perf_counter(), cells.shape[-1]
+        started, count, self._idle = perf_counter(), cells.shape[-1], 0.0
         ids = torch.tensor(np.broadcast_to(tokens, (self.rows, count)), device=self._like.device)
         logits, hidden = self._forward(ids, cells, self._bias(bias, past_bias, count), features)
         whole = logits.float()
@@ -76,7 +79,7 @@ class TorchPasses:
         read = whole.cpu().numpy() if self.logits_to_host else _none(self.rows, count)
         result = PassOutput(logits=read, features=hidden, probs=probs)
         self.cost.passes, self.cost.positions = self.cost.passes + 1, self.cost.positions + count
-        self.cost.seconds += perf_counter() - started
+        self.cost.seconds += perf_counter() - started - self._idle
         return result
 
     def _check(self, cells: IntArray) -> None:
@@ -120,17 +123,28 @@ class TorchEngine(TorchPasses):
     Guidance, temperature, top-k and top-p are applied where the logits are; distributions alone come to the host.
     """
 
-    def __init__(self, live: LiveModel, rows: int, *, features: tuple[int, ...] | None = None) -> None:
+    def __init__(
+        self,
+        live: LiveModel,
+        rows: int,
+        *,
+        features: tuple[int, ...] | None = None,
+        passes: PaddedPasses | None = None,
+        lane: int = 0,
+    ) -> None:
         """Open an engine.
 
         Args:
             live: The model.
             rows: B, sequences of a pass.
-            features: Which hidden states passes return, side by side, for drafters: see `LiveModel.features`. None
+            features: Which hidden states passes return, side by side, for drafters: see `LiveModel.hidden`. None
                 returns none.
+            passes: What pads passes behind the prompt; None runs each as it is.
+            lane: Which lane of `passes` this engine is.
         """
-        super().__init__(live.decoder, rows, next(live.body.parameters()))
-        self.live, self._features = live, features
+        memory = None if passes is None else passes.memory(lane)
+        super().__init__(live.decoder, rows, next(live.body.parameters()), memory)
+        self.live, self._features, self._passes, self._lane = live, features, passes, lane
         self._eol = EolLayout(self.config)
         self._padding = np.zeros((rows, 1), dtype=np.int64)
         self._prompt = 0
@@ -147,20 +161,30 @@ class TorchEngine(TorchPasses):
             self._prompt = int(np.count_nonzero(np.atleast_2d(cells)[0] < 0))
         embeds, count = self.live.embed(ids), ids.shape[1]
         mask = bias[:, None].masked_fill(bias[:, None] <= float(MASKED_SCORE), torch.finfo(self._like.dtype).min)
-        hidden, states = self.live.hidden(
-            self._features or (),
-            inputs_embeds=embeds,
-            attention_mask=mask.to(embeds.dtype),
-            position_ids=self._positions(cells, count),
-            past_key_values=self.memory,
-            use_cache=True,
-        )
+        inputs = LanePass(embeds, mask.to(embeds.dtype), self._positions(cells, count))
+        if self._passes is None or not self.cache.slots or not self._passes.takes(count):
+            logits, states = self._run_alone(inputs)
+        else:
+            logits, states, self._idle = self._passes.ask(self._lane, inputs)
+            self.memory.wrote(count)
         if self._features is None:
-            return self.live.head(hidden), _none(self.rows, count)
+            return logits, _none(self.rows, count)
         read = states.float().cpu().numpy()
         if not self.cache.slots:
             self.prompt = PromptPass(ids.cpu().numpy(), read, tuple(self._padding[:, 0].tolist()))
-        return self.live.head(hidden), read
+        return logits, read
+
+    def _run_alone(self, inputs: LanePass) -> tuple[Tensor, Tensor]:
+        """Logits and states of a pass that is not padded."""
+        hidden, states = self.live.hidden(
+            self._features or (),
+            inputs_embeds=inputs.embeds,
+            attention_mask=inputs.mask,
+            position_ids=inputs.positions,
+            past_key_values=self.memory,
+            use_cache=True,
+        )
+        return self.live.head(hidden), states
 
     def _positions(self, cells: IntArray, count: int) -> Tensor:
         """Position ids of cells: a row's padding takes no place, as in the model's own `generate`."""
@@ -177,9 +201,28 @@ class LiveDecoder:
 
     row_counts: tuple[int, ...] | None = None
 
-    def __init__(self, live: LiveModel, *, features: tuple[int, ...] | None = None, logits: bool = False) -> None:
-        """logits: Whether passes give logits to the host too. For the rest see `TorchEngine`."""
+    def __init__(
+        self,
+        live: LiveModel,
+        *,
+        features: tuple[int, ...] | None = None,
+        logits: bool = False,
+        compiled: bool = False,
+        passes: PaddedPasses | None = None,
+        lane: int = 0,
+    ) -> None:
+        """Make a decoder of a live model.
+
+        Args:
+            live: The model.
+            features: See `TorchEngine`.
+            logits: Whether passes give logits to the host too.
+            compiled: Whether passes are padded to few sizes and compiled; see `PaddedPasses`.
+            passes: See `TorchEngine`; of as many rows as engines are opened with.
+            lane: See `TorchEngine`.
+        """
         self.live, self.name, self._features, self._logits = live, live.family, features, logits
+        self._compiled, self._passes, self._lane = compiled, passes, lane
 
     @property
     def config(self) -> DecoderConfig:
@@ -189,7 +232,10 @@ class LiveDecoder:
         return None
 
     def open(self, rows: int) -> TorchEngine:
-        engine = TorchEngine(self.live, rows, features=self._features)
+        passes = self._passes
+        if self._compiled:
+            passes = PaddedPasses(self.live, rows, layers=self._features or (), compiled=True)
+        engine = TorchEngine(self.live, rows, features=self._features, passes=passes, lane=self._lane)
         engine.logits_to_host = self._logits
         return engine
 

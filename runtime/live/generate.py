@@ -6,7 +6,7 @@ import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,8 @@ from underpaint.algos.protocols import Grid
 from underpaint.algos.rows import SamplingParams
 from underpaint.runtime.conditions import Condition
 from underpaint.runtime.drawing import Drawing, draw
+from underpaint.runtime.engines.engine import rows_of
+from underpaint.runtime.live.batch import BatchDrawer, WantedDrawing
 from underpaint.runtime.live.drafter import LiveDrafter
 from underpaint.runtime.live.drafter_layouts import open_drafter
 from underpaint.runtime.live.families import Family, family_of
@@ -23,6 +25,7 @@ from underpaint.runtime.live.model import LiveModel, LiveModelError
 from underpaint.runtime.live.near_ties import NearTies, exact_model
 from underpaint.runtime.live.pipeline import LivePipeline
 from underpaint.runtime.methods import DEFAULT_METHOD
+from underpaint.runtime.methods.method import DecodingMethod
 from underpaint.runtime.methods.registry import PAPER, build_method, resolve
 
 if TYPE_CHECKING:
@@ -75,6 +78,7 @@ class AcceleratedModel:
         """See `accelerate`."""
         self.pipeline, self.method = pipeline, method
         self._settings, self._preset = tuple(settings), preset
+        self._drawer: BatchDrawer | None = None
         resolve(method, pipeline.live.sampling.temperature, None, self._settings, preset)
 
     def __repr__(self) -> str:
@@ -85,6 +89,7 @@ class AcceleratedModel:
         """The model."""
         return self.pipeline.live
 
+    @overload
     def generate(
         self,
         prompt: str | Sequence[int],
@@ -95,20 +100,51 @@ class AcceleratedModel:
         guidance: float | None = None,
         top_k: int | None = None,
         top_p: float | None = None,
-    ) -> GeneratedImage:
-        """Draw one picture.
+    ) -> GeneratedImage: ...
+
+    @overload
+    def generate(
+        self,
+        prompt: list[str] | list[Sequence[int]],
+        *,
+        negative_prompt: str | Sequence[int] | None = None,
+        seed: int | Sequence[int] = 0,
+        temperature: float | None = None,
+        guidance: float | None = None,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        batch: int = 1,
+    ) -> list[GeneratedImage]: ...
+
+    def generate(
+        self,
+        prompt: str | Sequence[int] | list[str] | list[Sequence[int]],
+        *,
+        negative_prompt: str | Sequence[int] | None = None,
+        seed: int | Sequence[int] = 0,
+        temperature: float | None = None,
+        guidance: float | None = None,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        batch: int = 1,
+    ) -> GeneratedImage | list[GeneratedImage]:
+        """Draw one picture, or one for each prompt of a list.
 
         Args:
-            prompt: Words, if a processor was given; or the ids of a whole prompt, the picture's mark included.
+            prompt: Words, if a processor was given; or the ids of a whole prompt, the picture's mark included. A list
+                of either draws several.
             negative_prompt: What the second row of guidance reads; None takes the family's own.
-            seed: Of the noise; a prompt and a seed give one picture, whatever was drawn before.
+            seed: Of the noise; a prompt and a seed give one picture, whatever was drawn before. For a list of prompts
+                one seed for all, or one for each.
             temperature: 0 draws the likeliest tokens. None, here and below, takes what the authors publish.
             guidance: Classifier-free guidance scale; 1 is none.
             top_k: Codes that are kept; 0 keeps all.
             top_p: Mass that is kept; 1 keeps all.
+            batch: Of a list, how many pictures are drawn at once. Passes are shared: each picture keeps its own pace,
+                and where one ends the next begins. Their seconds are divided among them.
 
         Returns:
-            The picture, its tokens and what they cost.
+            The picture, its tokens and what they cost; of a list, one for each prompt in order.
 
         Raises:
             LiveModelError: A prompt that this model does not take, or words without a processor.
@@ -126,7 +162,16 @@ class AcceleratedModel:
             top_k=own.top_k if top_k is None else top_k,
             top_p=own.top_p if top_p is None else top_p,
         )
-        return self.draw(self.condition(prompt, negative_prompt), params, seed)
+        if isinstance(prompt, str) or not prompt or not hasattr(prompt[0], "__len__"):
+            one = cast("str | Sequence[int]", prompt)
+            return self.draw(self.condition(one, negative_prompt), params, cast("int", seed))
+        conditions = [self.condition(one, negative_prompt) for one in cast("list[str]", prompt)]
+        seeds = [seed] * len(conditions) if isinstance(seed, int) else list(seed)
+        if len(seeds) != len(conditions):
+            raise LiveModelError(
+                f"seed: expected one, or one for each of {len(conditions)} prompts, got {len(seeds)}; give as many"
+            )
+        return self.draw_all([WantedDrawing(*each) for each in zip(conditions, seeds, strict=True)], params, batch)
 
     def condition(self, prompt: str | Sequence[int], negative_prompt: str | Sequence[int] | None = None) -> Condition:
         """A prompt as the model takes it; LiveModelError where it does not."""
@@ -140,9 +185,22 @@ class AcceleratedModel:
 
     def draw(self, condition: Condition, params: SamplingParams, seed: int) -> GeneratedImage:
         """Draw a condition under given sampling; see `generate`."""
+        return self._image(draw(self.pipeline, self.build(params), params, condition, seed))
+
+    def draw_all(self, wanted: Sequence[WantedDrawing], params: SamplingParams, batch: int) -> list[GeneratedImage]:
+        """Draw several conditions, `batch` of them at once; see `generate`."""
+        drawer = self._drawer
+        if drawer is None or (drawer.lanes, drawer.rows) != (batch, rows_of(params)):
+            drawer = self._drawer = BatchDrawer(self.pipeline, batch, rows_of(params))
+        drawn = dict(drawer.draw(lambda: self.build(params), params, wanted))
+        return [self._image(drawn[number]) for number in range(len(wanted))]
+
+    def build(self, params: SamplingParams) -> DecodingMethod:
+        """The method under this sampling, built anew."""
         config = resolve(self.method, params.temperature, None, self._settings, self._preset)
-        method = build_method(self.method, config, self.pipeline.tables)
-        drawing = draw(self.pipeline, method, params, condition, seed)
+        return build_method(self.method, config, self.pipeline.tables)
+
+    def _image(self, drawing: Drawing) -> GeneratedImage:
         tokens = drawing.tokens_array()
         pixels = None if self.live.decode is None else self.live.decode(tokens)
         return GeneratedImage(drawing, self.live.token_ids(tokens), pixels)
@@ -163,6 +221,7 @@ def accelerate(
     preset: str = PAPER,
     longest_prompt: int = 1024,
     verify_near_ties: NearTies | None = None,
+    compile: bool = False,
 ) -> AcceleratedModel:
     """Draw with a loaded model of `transformers` by a method of this project, without export or training.
 
@@ -179,6 +238,8 @@ def accelerate(
         longest_prompt: Most ids of a prompt; the cache has room for so many.
         verify_near_ties: "float32" computes rows of a model in bf16 or fp16 again in float32 where their likeliest
             tokens are too close to tell; see `NearTieTarget`. It takes 4 bytes more for each weight.
+        compile: Whether to pad passes to few sizes and compile the layers by `torch.compile`; on a CUDA device each
+            size is captured as a CUDA graph too. The first passes of each size take longer.
 
     Returns:
         A model with `generate`.
@@ -203,7 +264,8 @@ def accelerate(
     live, exact = make(model), exact_model(verify_near_ties, model, make)
     if isinstance(drafter, str | Path):
         drafter = open_drafter(live, Path(drafter))
-    return AcceleratedModel(LivePipeline(live, drafter, processor, exact=exact), method, settings, preset)
+    pipeline = LivePipeline(live, drafter, processor, exact=exact, compiled=compile)
+    return AcceleratedModel(pipeline, method, settings, preset)
 
 
 def custom_generate(

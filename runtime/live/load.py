@@ -28,6 +28,7 @@ def open_live(
     device: str = "cpu",
     verify_near_ties: NearTies | None = None,
     processor: Path | None = None,
+    compiled: bool = False,
 ) -> LivePipeline:
     """Load a model of `transformers` from a local folder; nothing is fetched.
 
@@ -42,6 +43,7 @@ def open_live(
         device: Where the model goes.
         verify_near_ties: See `runtime.live.generate.accelerate`.
         processor: Folder of the processor's or tokenizer's files; None takes the model's own folder.
+        compiled: See `runtime.live.pipeline.LivePipeline`.
 
     Raises:
         LiveModelError: No such folder, model class, family or grid; the message says what to do.
@@ -92,7 +94,7 @@ def open_live(
 
     live, exact = make(model), exact_model(verify_near_ties, model, make)
     opened = None if drafter is None else open_drafter(live, drafter)
-    return LivePipeline(live, opened, reader, folder, exact)
+    return LivePipeline(live, opened, reader, folder, exact, compiled)
 
 
 def _processor(transformers: Any, folder: Path) -> Any:

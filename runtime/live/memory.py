@@ -14,50 +14,76 @@ _FIRST_PASS = 64
 """Room for new positions behind the cache, at first; a larger pass makes more."""
 
 
+class KeyValueTensors:
+    """Keys and values [rows, kv_heads, slots, head_dim] of each layer, allocated once; longer passes make more room."""
+
+    def __init__(self, config: DecoderConfig, rows: int, like: Tensor) -> None:
+        """like: A tensor of their type and device."""
+        self.slots = config.capacity + _FIRST_PASS
+        size = (rows, config.kv_heads, self.slots, config.head_dim)
+        self.keys = [like.new_zeros(size) for _ in range(config.layers)]
+        self.values = [like.new_zeros(size) for _ in range(config.layers)]
+
+    def reserve(self, slots: int) -> None:
+        """Make room for so many slots."""
+        if slots <= self.slots:
+            return
+        for kind in (self.keys, self.values):
+            for layer, memory in enumerate(kind):
+                rows, heads, used, head_dim = memory.shape
+                kind[layer] = memory.new_zeros(rows, heads, slots + _FIRST_PASS, head_dim)
+                kind[layer][:, :, :used] = memory
+        self.slots = slots + _FIRST_PASS
+
+
 class StaticCache:
     """Implements `engines.cache.CacheMemory`, and what attention layers of `transformers` call as `past_key_values`.
 
-    Keys and values [rows, kv_heads, slots, head_dim] of each layer are allocated once. A pass writes its own behind the
-    slots that it reads, so layers get one view of both. Committing the first positions of a pass then copies nothing.
-    Heads that share keys and values stay shared.
+    A pass writes its keys and values behind the slots that it reads, so layers get one view of both. Committing the
+    first positions of a pass then copies nothing. Heads that share keys and values stay shared.
     """
 
     is_compileable = False
 
-    def __init__(self, config: DecoderConfig, rows: int, like: Tensor) -> None:
-        self.capacity, self.slots = config.capacity, 0
-        self._size = (rows, config.kv_heads, config.head_dim)
-        self._keys = [self._empty(config.capacity + _FIRST_PASS, like) for _ in range(config.layers)]
-        self._values = [self._empty(config.capacity + _FIRST_PASS, like) for _ in range(config.layers)]
-        self._at, self.new_positions = 0, 0
+    def __init__(
+        self, config: DecoderConfig, rows: int, like: Tensor, tensors: KeyValueTensors | None = None, first: int = 0
+    ) -> None:
+        """Make a cache.
 
-    def _empty(self, slots: int, like: Tensor) -> Tensor:
-        rows, heads, head_dim = self._size
-        return torch.zeros(rows, heads, slots, head_dim, dtype=like.dtype, device=like.device)
+        Args:
+            config: Of the decoder.
+            rows: B.
+            like: A tensor of the cache's type and device.
+            tensors: Where it lies, in rows from `first` on; None allocates its own.
+            first: Its first row there.
+        """
+        self.capacity, self.slots = config.capacity, 0
+        self._tensors = KeyValueTensors(config, rows, like) if tensors is None else tensors
+        self._rows = slice(first, first + rows)
+        self._at, self.new_positions = 0, 0
 
     def update(self, key: Tensor, value: Tensor, layer: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
         """Take a layer's new keys and values [B, H, T, hd]; return views of all that the pass reads."""
         count, start = key.shape[2], self.slots
-        if start + count > self._keys[layer].shape[2]:
-            self._keys[layer] = self._longer(self._keys[layer], start + count)
-            self._values[layer] = self._longer(self._values[layer], start + count)
-        keys, values = self._keys[layer], self._values[layer]
-        if keys.device != key.device:  # layers of one model may lie on several devices (device_map)
-            keys = self._keys[layer] = keys.to(key.device)
-            values = self._values[layer] = values.to(key.device)
+        tensors = self._tensors
+        tensors.reserve(start + count)
+        if tensors.keys[layer].device != key.device:  # layers of a model may lie on several devices (device_map)
+            tensors.keys[layer] = tensors.keys[layer].to(key.device)
+            tensors.values[layer] = tensors.values[layer].to(key.device)
+        keys, values = tensors.keys[layer][self._rows], tensors.values[layer][self._rows]
         keys[:, :, start : start + count], values[:, :, start : start + count] = key, value
-        self._at, self.new_positions = start, count
+        self.wrote(count)
         return keys[:, :, : start + count], values[:, :, : start + count]
+
+    def wrote(self, count: int) -> None:
+        """Know that a pass wrote `count` positions behind the slots that it read."""
+        self._at, self.new_positions = self.slots, count
 
     def read(self) -> tuple[list[Tensor], list[Tensor]]:
         """Views of the keys and of the values that the next pass reads, one a layer."""
-        views = [[memory[:, :, : self.slots] for memory in kind] for kind in (self._keys, self._values)]
+        kinds = self._tensors.keys, self._tensors.values
+        views = [[memory[self._rows, :, : self.slots] for memory in kind] for kind in kinds]
         return views[0], views[1]
-
-    def _longer(self, memory: Tensor, slots: int) -> Tensor:
-        longer = self._empty(slots + _FIRST_PASS, memory)
-        longer[:, :, : memory.shape[2]] = memory
-        return longer
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """Slots that the next pass reads, as `transformers` asks for them."""
@@ -83,12 +109,45 @@ class StaticCache:
             if places == list(range(start, start + count)):
                 return
             chosen = places
-        for memory in (*self._keys, *self._values):
+        for memory in self._views():
             index = torch.tensor(list(chosen), device=memory.device)
             memory[rows, :, start : start + count] = memory[rows].index_select(2, index)
 
     def write_at(self, positions: IntArray, slots: IntArray) -> None:
         """See `CacheMemory`."""
-        for memory in (*self._keys, *self._values):
+        for memory in self._views():
             chosen = torch.as_tensor(positions + self._at, device=memory.device)
             memory[:, :, torch.as_tensor(slots, device=memory.device)] = memory.index_select(2, chosen)
+
+    def _views(self) -> list[Tensor]:
+        return [memory[self._rows] for memory in (*self._tensors.keys, *self._tensors.values)]
+
+
+class PlacedCache:
+    """What attention layers call as `past_key_values` in a pass whose rows write at slots of their own."""
+
+    is_compileable = False
+
+    def __init__(self, tensors: KeyValueTensors, rows: slice, places: Tensor, slots: int) -> None:
+        """Take the part of the tensors that a pass reads.
+
+        Args:
+            tensors: Where keys and values lie.
+            rows: Which of their rows pass.
+            places: [R, T] int64, the slots that each row's new positions are written to.
+            slots: How many slots the pass reads, from the first on.
+        """
+        self._keys = [memory[rows, :, :slots] for memory in tensors.keys]
+        self._values = [memory[rows, :, :slots] for memory in tensors.values]
+        self._rows, self._places = torch.arange(len(places), device=places.device)[:, None], places
+
+    def update(self, key: Tensor, value: Tensor, layer: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+        """See `StaticCache.update`."""
+        keys, values = self._keys[layer], self._values[layer]
+        keys[self._rows, :, self._places] = key.transpose(1, 2)
+        values[self._rows, :, self._places] = value.transpose(1, 2)
+        return keys, values
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """Nothing asks for positions by it: passes bring their own."""
+        return 0

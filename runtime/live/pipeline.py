@@ -25,6 +25,7 @@ from underpaint.runtime.live.drafter import LiveDrafter, target_layers
 from underpaint.runtime.live.engine import LiveDecoder, LiveEncoder
 from underpaint.runtime.live.model import LiveModel, LiveModelError, weights_digest
 from underpaint.runtime.live.near_ties import NearTieTarget
+from underpaint.runtime.live.padded import PaddedPasses, check_compiled
 from underpaint.runtime.live.preview import PartTarget, enlarged
 from underpaint.runtime.methods.method import ModelTables, Preview, Timed
 from underpaint.runtime.resampling.resampler import Resampler
@@ -60,6 +61,9 @@ class LivePipeline:
         processor: Any = None,
         folder: Path = Path(),
         exact: LiveModel | None = None,
+        compiled: bool = False,
+        passes: PaddedPasses | None = None,
+        lane: int = 0,
     ) -> None:
         """Open a pipeline.
 
@@ -69,11 +73,20 @@ class LivePipeline:
             processor: The model's processor, for prompts in words.
             folder: Where the model was read from, for messages.
             exact: The same weights in float32, which decide near-ties; None leaves them as they fall. See `near_ties`.
+            compiled: Whether passes are padded to few sizes and compiled; see `padded.PaddedPasses`.
+            passes: What runs the target's passes together with those of other pipelines; None for one of its own.
+            lane: Which lane of `passes` this pipeline has.
+
+        Raises:
+            LiveModelError: The model cannot be compiled here.
         """
+        if compiled:
+            check_compiled(live)
         self.live, self.loaded_drafter, self._processor, self._folder = live, drafter, processor, folder
-        self._exact_model = exact
+        self._exact_model, self.compiled = exact, compiled
         read = None if drafter is None else target_layers(drafter.module)
-        self.high = EngineTarget(LiveDecoder(live, features=read), live.sampling, LiveEncoder(live))
+        decoder = LiveDecoder(live, features=read, compiled=compiled, passes=passes, lane=lane)
+        self.high = EngineTarget(decoder, live.sampling, LiveEncoder(live))
         if drafter is not None:
             drafter.follow(self.high)
         self._exact = None if exact is None else EngineTarget(LiveDecoder(exact), live.sampling, LiveEncoder(exact))
@@ -82,9 +95,14 @@ class LivePipeline:
     def fork(self) -> LivePipeline:
         """Another pipeline of the same weights: its sessions need not take turns with this one's."""
         drafter = None if self.loaded_drafter is None else self.loaded_drafter.fork()
-        forked = LivePipeline(self.live, drafter, self._processor, self._folder, self._exact_model)
+        forked = LivePipeline(self.live, drafter, self._processor, self._folder, self._exact_model, self.compiled)
         forked._tables = self.tables
         return forked
+
+    @property
+    def verifies_ties(self) -> bool:
+        """Whether near-ties are decided in float32."""
+        return self._exact is not None
 
     @property
     def grid(self) -> Grid:
@@ -185,6 +203,7 @@ class LivePipeline:
             "precision": str(weight.dtype).removeprefix("torch."),
             "device": torch.cuda.get_device_name(weight.device) if weight.is_cuda else None,
             **({} if self._exact is None else {"near_ties": "float32"}),
+            **({"compiled": True} if self.compiled else {}),
             "threads": torch.get_num_threads(),
             "sha256": {name: weights_digest(self.live, module) for name, module in modules.items()},
         }

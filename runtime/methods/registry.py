@@ -36,6 +36,8 @@ TUNED: Final = "tuned"
 PAPER: Final = "paper"
 """The settings that the method's paper or its authors' code give, as far as they are published."""
 PRESETS: Final[tuple[PresetName, ...]] = (TUNED, PAPER)
+EAGLE_CODE: Final = "eagle-code"
+"""The papers' settings, with EAGLE-2's tree as EAGLE's released code grows it. `PRESETS` are those of every method."""
 PUBLISHED_CODES: Final = 16384
 """Codes of the models that the papers' settings were chosen on (LlamaGen, arXiv 2406.06525)."""
 
@@ -182,11 +184,14 @@ class MethodSpec:
     summary: str
     tuned: Preset
     paper: Preset
+    eagle_code: Preset | None = None
 
     def preset(self, name: str) -> Preset:
         """The preset of a name; ValueError for a name that is none."""
+        if name == EAGLE_CODE:
+            return self.eagle_code or self.paper
         if name not in PRESETS:
-            raise ValueError(f"preset: expected one of {', '.join(PRESETS)}, got {name!r}")
+            raise ValueError(f"preset: expected one of {', '.join(PRESETS)} or {EAGLE_CODE}, got {name!r}")
         return self.paper if name == PAPER else self.tuned
 
 
@@ -261,8 +266,8 @@ def resolve(
 
     `name` is a registered method, or "policy:rule" for any tree policy and rule: it starts from the settings of the
     method of that pair, or else from those that the policy has in the first method that uses it. preset: "tuned",
-    "paper", or a file that `underpaint tune` wrote. A rule of one's own starts from its default settings; at
-    temperature 0 its greedy variant replaces it. Raises ValueError, saying what to write instead: an unknown method,
+    "paper", "eagle-code", or a file that `underpaint tune` wrote. A rule of one's own starts from its default settings;
+    at temperature 0 its greedy variant replaces it. Raises ValueError, saying what to write instead: an unknown method,
     rule, preset or setting, a value of the wrong type or beyond its bounds, or a rule that does not fit the method.
     """
     config: MethodConfig

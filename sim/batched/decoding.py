@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from underpaint.algos.accept import RULES
-from underpaint.algos.accept.neighbours import nearest_codes
+from underpaint.algos.accept.neighbours import nearest_codes, table_columns
 from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.batched.sparse_table import SparseTable
 from underpaint.algos.batched.spec import BatchedPolicy, BatchedRule
@@ -30,8 +30,6 @@ MOST_NODES = 128
 """Nodes of the largest tree, its root included."""
 _MOST_TOGETHER = 1 << 25
 """Numbers in one array of a lockstep batch, about."""
-NEIGHBOURS = 100
-"""Columns of the table of nearest codes, where the codebook has as many."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -92,7 +90,7 @@ def make_rule(model: TableModel, rule: str, settings: Mapping[str, Any]) -> Rule
             "'codebook' [V, E] and trace it again"
         )
     if spec.codebook:
-        given.setdefault("neighbours", nearest_codes(model.codebook, min(NEIGHBOURS, model.vocab_size - 1)))
+        given.setdefault("neighbours", nearest_codes(model.codebook, table_columns(model.vocab_size)))
     if spec.embeddings:
         given.setdefault("codebook", model.codebook)
     return build(spec.make, given, f"rule '{rule}'")
@@ -184,13 +182,13 @@ def working_bytes(model: TableModel, scheme: Scheme) -> int:
     """Bytes that a process takes at most, about, to draw images of a scheme."""
     if not scheme.vectorised or scheme.batched_policy is None:
         return model.nbytes
-    rows, vocab_size = model.target.shape
-    depths = len(model.draft)
+    rows, vocab_size, depths = *model.target.shape, len(model.draft)
     image = 4 * model.grid.cells + 3 * MOST_NODES + 6 * vocab_size
     looked_up = rows * (2 * depths * scheme.batched_policy.most_children + depths + 2)
     if not isinstance(model.target, SparseTable):
         looked_up += rows * (depths + 1) * vocab_size
-    return int(model.nbytes + 8 * (lockstep_block(model) * image + looked_up))
+    working: int = 8 * (lockstep_block(model) * image + looked_up)
+    return model.nbytes + working
 
 
 def run_lockstep(

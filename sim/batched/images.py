@@ -8,7 +8,7 @@ from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.batched.drawn import ResidualState
 from underpaint.algos.batched.pooling import NeighbourPool
 from underpaint.algos.batched.sparse_table import Table, over_rows
-from underpaint.algos.batched.spec import FirstResidual, Pools
+from underpaint.algos.batched.spec import FirstResidual, PooledMasses
 from underpaint.algos.draft.top_tokens import top
 from underpaint.algos.tree import NO_TOKEN
 from underpaint.sim.batched.draws import MOST_LOOKED_UP, Draws
@@ -24,7 +24,7 @@ class TableLookups:
         self.draw = Draws(model.target)
         self._draft_draws: dict[int, Draws] = {}
         self._first_residuals: dict[int, FirstResidual] = {}
-        self._pools: tuple[NeighbourPool, Pools] | None = None
+        self._pools: tuple[NeighbourPool, PooledMasses] | None = None
         self.best: IntArray = over_rows(model.target, lambda rows: rows.argmax(axis=1))
         self.masses = _sums(model.target)
         self.draft_masses: FloatArray = np.array([_sums(table) for table in model.draft])
@@ -54,7 +54,7 @@ class TableLookups:
             self._first_residuals[depth] = FirstResidual(state.left, state.mass, Draws(state.left))
         return self._first_residuals[depth]
 
-    def pools(self, pool: NeighbourPool) -> Pools | None:
+    def pools(self, pool: NeighbourPool) -> PooledMasses | None:
         """What `pool` holds around every token of every row; None where the tables are too large to do them all."""
         if not self._small:
             return None
@@ -62,7 +62,7 @@ class TableLookups:
         if self._pools is None or self._pools[0] is not pool:
             rows, tokens = (one.reshape(-1) for one in np.indices(target.shape))
             _, mass, count = pool(target, rows, tokens, self.masses[rows])
-            self._pools = pool, Pools(mass, count)
+            self._pools = pool, PooledMasses(mass, count)
         return self._pools[1]
 
 

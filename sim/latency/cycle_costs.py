@@ -8,7 +8,7 @@ from underpaint.algos.draft import POLICIES
 from underpaint.artifacts.cost_curve import IN_CYCLE, Curve, HostFamily, InCycleCosts
 from underpaint.sim.batched.decoding import Scheme
 from underpaint.sim.latency.models import read_curve
-from underpaint.sim.report.statistics import Runs
+from underpaint.sim.report.statistics import ImageTimes, Runs
 
 
 def host_ms(costs: InCycleCosts, runs: Runs, family: HostFamily, pooled: bool) -> FloatArray:
@@ -46,8 +46,8 @@ def _family_ms(
     return ms
 
 
-def image_ms(costs: InCycleCosts, runs: Runs, family: HostFamily, pooled: bool) -> FloatArray:
-    """[I] ms: what each image takes. The first pass, of the condition alone, costs a plain step.
+def times(costs: InCycleCosts, runs: Runs, family: HostFamily, pooled: bool) -> ImageTimes:
+    """What each image takes. The first pass, of the condition alone, costs a plain step, counted as a target pass.
 
     The target pass of a plain step costs what plain autoregression's does; between the drafts of a "cost_aware" policy,
     what such a pass costs in cycles that draft.
@@ -59,18 +59,14 @@ def image_ms(costs: InCycleCosts, runs: Runs, family: HostFamily, pooled: bool) 
     drafted = runs.verify.copy()
     drafted[:, 1] = _alone(runs) if family == "cost_aware" else 0
     plain = runs.verify[:, 1] - runs.decodings - drafted[:, 1]
-    ms = (
-        host_ms(costs, runs, family, pooled)
-        + _draft_ms(costs, runs, single, family)
-        + runs.decodings * costs.plain_ms
+    return ImageTimes(
+        runs.decodings * costs.plain_ms
         + plain * costs.plain.target_ms
+        + _curve_ms(drafted, costs.target_ms, "target passes"),
+        _draft_ms(costs, runs, single, family) + _curve_ms(runs.chained, costs.chain_ms, "chains in one call"),
+        host_ms(costs, runs, family, pooled),
+        np.zeros(runs.images),
     )
-    for counts, curve, what in (
-        (drafted, costs.target_ms, "target passes"),
-        (runs.chained, costs.chain_ms, "chains in one call"),
-    ):
-        ms += _curve_ms(counts, curve, what)
-    return ms
 
 
 def _draft_ms(costs: InCycleCosts, runs: Runs, levels: IntArray, family: HostFamily) -> FloatArray:

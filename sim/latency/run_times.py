@@ -6,14 +6,13 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from underpaint.algos.arrays import FloatArray
 from underpaint.artifacts.cost_curve import InCycleCosts, read_cost_curve
 from underpaint.sim.batched.decoding import Scheme
 from underpaint.sim.latency import cycle_costs
 from underpaint.sim.latency.cycle_costs import family_of, pools
 from underpaint.sim.latency.machines import roofline
 from underpaint.sim.latency.models import Costs, MeasuredCosts
-from underpaint.sim.report.statistics import Estimate, Runs, plain_ms, times_faster
+from underpaint.sim.report.statistics import Estimate, ImageTimes, Runs, plain_ms, times_faster
 
 CURVE: Final = ".json"
 """How the names of measured machines end: paths of cost curves."""
@@ -32,8 +31,8 @@ class RunTimes(Protocol):
         """Whether a chain in one call of the drafter has a price of its own."""
         ...
 
-    def image_ms(self, scheme: Scheme, runs: Runs) -> FloatArray:
-        """[I] ms: what each image takes; ValueError where the machine was not measured for what the runs hold."""
+    def times(self, scheme: Scheme, runs: Runs) -> ImageTimes:
+        """What each image takes; ValueError where the machine was not measured for what the runs hold."""
         ...
 
 
@@ -48,8 +47,8 @@ class RepeatedTimes:
     def plain_ms(self) -> float:
         return plain_ms(self.costs)
 
-    def image_ms(self, scheme: Scheme, runs: Runs) -> FloatArray:
-        return runs.image_ms(self.costs)
+    def times(self, scheme: Scheme, runs: Runs) -> ImageTimes:
+        return runs.times(self.costs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +65,9 @@ class InCycleTimes:
     def fuses_chains(self) -> bool:
         return self.costs.fuses_chains
 
-    def image_ms(self, scheme: Scheme, runs: Runs) -> FloatArray:
+    def times(self, scheme: Scheme, runs: Runs) -> ImageTimes:
         known = self._known(runs)
-        return cycle_costs.image_ms(self.costs, known, family_of(scheme), pools(scheme))
+        return cycle_costs.times(self.costs, known, family_of(scheme), pools(scheme))
 
     def host_ms(self, scheme: Scheme, runs: Runs) -> float:
         """ms of the host in a mean cycle, plain steps among them and the first pass left out."""
@@ -83,7 +82,7 @@ class InCycleTimes:
 
 def speedup(prices: RunTimes, scheme: Scheme, runs: Runs) -> Estimate:
     """How many times faster than plain autoregression at the same prices."""
-    return times_faster(runs, prices.image_ms(scheme, runs), prices.plain_ms)
+    return times_faster(runs, prices.times(scheme, runs).total, prices.plain_ms)
 
 
 def latency_model_of(machine: str) -> Costs:

@@ -67,6 +67,7 @@ def predict(
     max_nodes: int = 64,
     in_cycle: InCycleCosts | None = None,
     methods: Sequence[str] | None = None,
+    replayed: TableModel | None = None,
 ) -> tuple[Predicted, ...]:
     """Methods of a comparison; each by its own loop over the replayed trace.
 
@@ -74,12 +75,12 @@ def predict(
     there. Without them, and always for ZipAR and MuLo-SD, the host's share of a cycle is timed here, on the machine
     that predicts, so that is the machine that the cost curve and the comparison should be of; a curve that holds an
     overhead keeps it.
-    methods: None takes all that the trace says enough of.
+    methods: None takes all that the trace says enough of. replayed: the trace's `replay`, where a caller has it.
     Raises ValueError where trace and comparison do not belong together, or on a method that cannot be predicted.
     """
     check_belong(trace, comparison)
     names = predicted(comparison, trace, methods)
-    model = replay(trace)
+    model = replayed or replay(trace)
     price = _Repeated(model, costs, max_nodes) if in_cycle is None else _Within(InCycleTimes(in_cycle))
     plain_ms = price.plain_ms
     found = []
@@ -138,7 +139,7 @@ class _Within:
         return self.prices.plain_ms
 
     def __call__(self, scheme: Scheme, runs: Runs) -> _Priced:
-        return _Priced(self.prices.image_ms(scheme, runs), self.prices.host_ms(scheme, runs))
+        return _Priced(self.prices.times(scheme, runs).total, self.prices.host_ms(scheme, runs))
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,13 +8,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from underpaint.algos.accept.neighbours import nearest_codes
+from underpaint.algos.accept.neighbours import nearest_codes, table_columns
 from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.chance import sampling
 from underpaint.algos.protocols import Grid
 from underpaint.algos.spatial.cell_rule import CellRule, cell_rule, pooled_codes
 from underpaint.algos.spatial.mulo import Repair, draft_and_repair
-from underpaint.sim.batched.decoding import NEIGHBOURS
 from underpaint.sim.latency.models import MeasuredCosts
 from underpaint.sim.latency.overhead import ModelTimer, TimedGridTarget
 from underpaint.sim.replay.predict_fronts import row_fronts
@@ -92,7 +91,7 @@ def run_rows(trace: Trace, rows: RowTrace, settings: Mapping[str, Any], seeds: i
 
 
 def _rule(trace: Trace, settings: Mapping[str, Any]) -> CellRule:
-    near = pooled_codes(nearest_codes(trace.codebook, min(NEIGHBOURS, trace.vocab_size - 1)), settings["k"])
+    near = pooled_codes(nearest_codes(trace.codebook, table_columns(trace.vocab_size)), settings["k"])
     return cell_rule(settings["rule"], near, settings["tau"], settings["delta"], settings["greedy"])
 
 

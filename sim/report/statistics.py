@@ -1,8 +1,8 @@
 """What decoding runs came to, image by image, before any clock: the counts that every latency model prices."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -84,18 +84,34 @@ class Runs:
             times * self.decodings,
         )
 
-    def image_ms(self, costs: Costs) -> FloatArray:
-        """[I] float64: what each image takes by a latency model; ValueError where the model lacks a size.
+    def times(self, costs: Costs) -> "ImageTimes":
+        """What each image takes by a latency model; ValueError where the model lacks a size.
 
         Where images of a batch wait for the last of them, each takes as much longer as they do in the mean.
         """
-        total = np.zeros(self.images)
-        for counts, price in ((self.verify, costs.verify_ms), (self.draft, costs.draft_ms)):
-            used = np.flatnonzero(counts.any(axis=0))
-            if used.size:
-                total += counts[:, used] @ price(used)
-        total += (self.cycles + self.decodings) * costs.overhead_ms
-        return total * slowest_of(total, costs.waits_for)
+        target, drafter = _priced(self.verify, costs.verify_ms), _priced(self.draft, costs.draft_ms)
+        host = (self.cycles + self.decodings) * costs.overhead_ms
+        alone = target + drafter + host
+        return ImageTimes(target, drafter, host, alone * (slowest_of(alone, costs.waits_for) - 1.0))
+
+    def image_ms(self, costs: Costs) -> FloatArray:
+        """[I] float64: what each image takes by a latency model; see `times`."""
+        return self.times(costs).total
+
+
+class ImageTimes(NamedTuple):
+    """[I] ms of each image: in target passes, in drafter passes, on the host, and waiting for the last of a batch."""
+
+    target: FloatArray
+    drafter: FloatArray
+    host: FloatArray
+    waiting: FloatArray
+
+    @property
+    def total(self) -> FloatArray:
+        """[I] ms."""
+        total: FloatArray = self.target + self.drafter + self.host + self.waiting
+        return total
 
 
 def slowest_of(ms: FloatArray, batch: int) -> float:
@@ -122,6 +138,15 @@ def slowest_of(ms: FloatArray, batch: int) -> float:
         for place in range(images - 1, batch - 1, -1):
             shares[place - 1] = shares[place] * (place - batch + 1) / place
     return float(shares @ rising / rising.mean())
+
+
+def _priced(counts: IntArray, price: Callable[[IntArray], FloatArray]) -> FloatArray:
+    """[I] ms of passes counted by nodes [I, N + 1]."""
+    used = np.flatnonzero(counts.any(axis=0))
+    if not used.size:
+        return np.zeros(counts.shape[0])
+    ms: FloatArray = counts[:, used] @ price(used)
+    return ms
 
 
 class Estimate(NamedTuple):
@@ -173,11 +198,18 @@ def times_faster(runs: Runs, image_ms: FloatArray, step_ms: float) -> Estimate:
 
 
 @dataclass(frozen=True, slots=True)
-class Moments:
+class BlockMoments:
     """What a mean and its interval need of I figures. mean: theirs; squares: of their distances from it, summed."""
 
     mean: float
     squares: float
+
+
+_Parts: TypeAlias = tuple[float, float, float, float]
+
+
+def _added(one: _Parts, other: _Parts) -> _Parts:
+    return one[0] + other[0], one[1] + other[1], one[2] + other[2], one[3] + other[3]
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +217,7 @@ class Totals:
     """Runs of I images of `cells` cells as sums, so that any number of them takes the memory of one.
 
     cycles, accepted, depth: see `Runs`. nodes: positions of all target passes. target_passes, drafter_passes: in all.
-    image_ms: what an image takes, by machine.
+    image_ms: what an image takes, by machine. parts_ms: ms of all images by the parts of `ImageTimes`, by machine.
     """
 
     cells: int
@@ -196,11 +228,13 @@ class Totals:
     nodes: int
     target_passes: int
     drafter_passes: int
-    image_ms: Mapping[str, Moments]
+    image_ms: Mapping[str, BlockMoments]
+    parts_ms: Mapping[str, _Parts]
 
     @classmethod
-    def of(cls, runs: Runs, image_ms: Mapping[str, FloatArray]) -> "Totals":
-        """The sums of `runs`, whose images [I] take `image_ms` ms, by machine."""
+    def of(cls, runs: Runs, times: Mapping[str, ImageTimes]) -> "Totals":
+        """The sums of `runs`, and of what their images take, by machine."""
+        image_ms = {name: one.total for name, one in times.items()}
         return cls(
             runs.cells,
             runs.images,
@@ -210,7 +244,14 @@ class Totals:
             int((runs.verify @ np.arange(runs.verify.shape[1])).sum()),
             int(runs.verify.sum()),
             int(runs.draft.sum()),
-            {name: Moments(float(ms.mean()), float(((ms - ms.mean()) ** 2).sum())) for name, ms in image_ms.items()},
+            {
+                name: BlockMoments(float(ms.mean()), float(((ms - ms.mean()) ** 2).sum()))
+                for name, ms in image_ms.items()
+            },
+            {
+                name: (float(a.sum()), float(b.sum()), float(c.sum()), float(d.sum()))
+                for name, (a, b, c, d) in times.items()
+            },
         )
 
     def and_more(self, more: "Totals") -> "Totals":
@@ -222,7 +263,7 @@ class Totals:
             apart = other.mean - own.mean  # Chan, Golub and LeVeque's update
             mean = own.mean + apart * more.images / images
             squares = own.squares + other.squares + apart**2 * self.images * more.images / images
-            image_ms[name] = Moments(mean, squares)
+            image_ms[name] = BlockMoments(mean, squares)
         return Totals(
             self.cells,
             images,
@@ -233,7 +274,12 @@ class Totals:
             self.target_passes + more.target_passes,
             self.drafter_passes + more.drafter_passes,
             image_ms,
+            {name: _added(parts, more.parts_ms[name]) for name, parts in self.parts_ms.items()},
         )
+
+    def cycle_ms(self, machine: str) -> list[float]:
+        """Ms of a mean cycle by the parts of `ImageTimes`; the first pass is spread over the cycles."""
+        return [part / self.cycles for part in self.parts_ms[machine]]
 
     def speedup(self, machine: str, step_ms: float) -> Estimate:
         """As `times_faster`, of a machine whose plain step takes `step_ms`."""

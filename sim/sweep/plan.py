@@ -245,7 +245,7 @@ def check(plan: SweepPlan, wanted: Sequence[Job], processes: int = 0) -> None:
         if measured:
             runs = run_loop(model, scheme, 1, plan.seed, chains=times_chains(measured))
             for one in measured:
-                one.image_ms(scheme, runs)
+                one.times(scheme, runs)
 
 
 def _check_window(scheme: WindowScheme, plan: SweepPlan) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
@@ -16,7 +16,10 @@ _Figure: TypeAlias = Annotated[float, Within(0.0, _LARGEST)]
 
 @dataclass(frozen=True, slots=True)
 class _ResultLine:
-    """See `Job` for the first fields, and `sim.sweep.run` for the others. speedup: mean, low and high by machine."""
+    """See `Job` for the first fields, and `sim.sweep.run` for the others.
+
+    speedup: mean, low and high by machine. cycle_ms: ms of a mean cycle by the parts of `ImageTimes`, by machine.
+    """
 
     key: str
     model: str
@@ -32,6 +35,7 @@ class _ResultLine:
     target_passes: _Figure
     drafter_passes: _Figure
     speedup: Mapping[str, tuple[_Figure, Annotated[float, Within(-_LARGEST, _LARGEST)], _Figure]]
+    cycle_ms: Mapping[str, tuple[_Figure, _Figure, _Figure, _Figure]]
     engine: Literal["loop", "lockstep"]
     alignment: Annotated[float, Within(-1.001, 1.001)] | None
     token_bias: Annotated[float, Within(-1e-6, 1.000001)] | None
@@ -64,12 +68,12 @@ def read_block(line: Mapping[str, Any], plan: SweepPlan) -> BlockFigures:
     return block
 
 
-def check_line(line: Mapping[str, Any], plan: SweepPlan) -> None:
-    """Check a line of a sweep's results.
+def check_line(line: Mapping[str, Any], machines: Sequence[str]) -> None:
+    """Check a line of the results of a sweep over `machines`.
 
     Raises:
         ValueError: a field is missing, unknown, of another type or range, or the line is of another job than its key
-            says, or of other machines than the plan's.
+            says, or of other machines.
     """
     found = build_typed(_ResultLine, line, "a result")
     for name in ("model_settings", "policy_settings", "rule_settings"):
@@ -77,8 +81,10 @@ def check_line(line: Mapping[str, Any], plan: SweepPlan) -> None:
             raise ValueError(f"a result: {name}: expected settings as JSON, got {getattr(found, name)!r:.60}")
     if Job.of(line).key != found.key:
         raise ValueError(f"a result: key: expected {Job.of(line).key}, which is of its settings, got {found.key!r}")
-    if found.speedup.keys() != set(plan.machines):
-        raise ValueError(f"a result: speedup: expected {', '.join(plan.machines)}, got {', '.join(found.speedup)}")
+    for name in ("speedup", "cycle_ms"):
+        if getattr(found, name).keys() != set(machines):
+            got = ", ".join(getattr(found, name))
+            raise ValueError(f"a result: {name}: expected {', '.join(machines)}, got {got}")
     for machine, (mean, low, high) in found.speedup.items():
         if not low <= mean <= high:
             raise ValueError(f"a result: speedup: {machine}: expected an interval round {mean}, got {low} to {high}")

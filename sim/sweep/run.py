@@ -8,14 +8,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal, NamedTuple
 
-from underpaint.algos.arrays import FloatArray
 from underpaint.algos.memory import usable_cores
-from underpaint.artifacts.run_log import RunStore
+from underpaint.artifacts.run_log import RunLog, RunStore
+from underpaint.artifacts.strict_json import is_version
 from underpaint.artifacts.workers import RayWorkers, Workers, local_workers
 from underpaint.sim.batched.decoding import Lockstep, lockstep_block, run_lockstep, run_loop, run_plain
 from underpaint.sim.exact.bias import alignment, token_bias
 from underpaint.sim.latency.run_times import latency_model_of, run_times_of
-from underpaint.sim.report.statistics import Estimate, Runs, Totals, plain_ms
+from underpaint.sim.report.statistics import Estimate, ImageTimes, Runs, Totals, plain_ms
 from underpaint.sim.sweep.plan import (
     Job,
     SweepPlan,
@@ -78,7 +78,7 @@ def simulate(work: Work) -> BlockFigures:
     if work.first == 0:
         overlap = alignment(model, drawn.lockstep or run_plain(model, _FIRST_IMAGES, work.seed), work.seed)
     engine: Literal["loop", "lockstep"] = "loop" if drawn.lockstep is None else "lockstep"
-    totals = Totals.of(drawn.runs, drawn.image_ms)
+    totals = Totals.of(drawn.runs, drawn.times)
     return BlockFigures(job.key, work.first, block, totals, engine, overlap, drawn.token_bias)
 
 
@@ -87,7 +87,7 @@ class _Drawn(NamedTuple):
     lockstep that drew them, if any."""
 
     runs: Runs
-    image_ms: Mapping[str, FloatArray]
+    times: Mapping[str, ImageTimes]
     token_bias: float | None
     lockstep: Lockstep | None = None
 
@@ -96,7 +96,7 @@ def _of_trees(model: TableModel, work: Work) -> _Drawn:
     scheme = scheme_of(model, work.job)
     prices = {machine: run_times_of(machine) for machine in work.machines}
     chains = times_chains(prices.values())
-    lockstep, bias = None, None
+    lockstep, bias = None, 0.0 if scheme.lossless else None
     if scheme.batched_policy is None or scheme.batched_rule is None:
         runs = run_loop(model, scheme, work.images, work.seed, work.first, chains=chains)
     else:
@@ -104,15 +104,15 @@ def _of_trees(model: TableModel, work: Work) -> _Drawn:
         runs = lockstep.runs
         if work.first == 0:
             bias = token_bias(model, scheme, scheme.batched_policy.most_children, lockstep, work.seed)
-    return _Drawn(runs, {name: one.image_ms(scheme, runs) for name, one in prices.items()}, bias, lockstep)
+    return _Drawn(runs, {name: one.times(scheme, runs) for name, one in prices.items()}, bias, lockstep)
 
 
 def _of_windows(model: TableModel, work: Work) -> _Drawn:
     scheme = window_scheme_of(model, work.job)
     assert scheme is not None
     runs = run_windows(scheme, work.images, work.seed, work.first)
-    image_ms = {machine: runs.image_ms(latency_model_of(machine)) for machine in work.machines}
-    return _Drawn(runs, image_ms, 0.0 if scheme.lossless else None)
+    times = {machine: runs.times(latency_model_of(machine)) for machine in work.machines}
+    return _Drawn(runs, times, 0.0 if scheme.lossless else None)
 
 
 class _Simulation:
@@ -186,6 +186,7 @@ class _Simulation:
             "speedup": {
                 name: [round(float(part), 5) for part in speed] for name, speed in self._speedups(totals).items()
             },
+            "cycle_ms": {name: [round(part, 6) for part in totals.cycle_ms(name)] for name in self._steps_ms},
             "engine": first.engine,
             "alignment": first.alignment,
             "token_bias": first.token_bias,
@@ -196,7 +197,7 @@ class Results(RunStore[str, dict[str, Any]]):
     """Finished jobs of one sweep by their keys, in `folder/results.jsonl`."""
 
     NAME: ClassVar[str] = "results"
-    VERSION: ClassVar[int] = 1
+    VERSION: ClassVar[int] = 2
     WHAT: ClassVar[str] = "sweep"
 
     def __init__(self, folder: Path, plan: SweepPlan) -> None:
@@ -210,7 +211,7 @@ class Results(RunStore[str, dict[str, Any]]):
         return list(self)
 
     def read(self, line: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-        check_line(line, self._plan)
+        check_line(line, self._plan.machines)
         return str(line["key"]), dict(line)
 
     def plain(self, record: dict[str, Any]) -> dict[str, Any]:
@@ -219,6 +220,33 @@ class Results(RunStore[str, dict[str, Any]]):
     def missing(self, wanted: Sequence[Job]) -> list[Job]:
         """Those of `wanted` that are not finished."""
         return [job for job in wanted if job.key not in self]
+
+
+def read_results(path: Path) -> list[dict[str, Any]]:
+    """Read the lines of a sweep's `results.jsonl`, whatever its settings.
+
+    Raises:
+        ValueError: The file is no record of a sweep, was edited, is of another version, or has no finished simulation.
+        OSError: it cannot be read.
+    """
+    if not path.is_file():
+        raise ValueError(f"{path}: expected the results.jsonl that `underpaint simulate sweep` writes, got no file")
+    try:
+        head, *lines = RunLog(path).read() or [{}]
+        machines = head.get("settings", {}).get("machines")
+        if not isinstance(machines, list):
+            raise ValueError("line 1: it has no machines")
+        if not is_version(head.get("format"), Results.VERSION):
+            raise ValueError(f"another version wrote it (format {head.get('format')!r}, expected {Results.VERSION})")
+        for line in lines:
+            check_line(line, machines)
+    except ValueError as error:
+        raise ValueError(
+            f"{path}: expected the results.jsonl of `underpaint simulate sweep`: {error}; run the sweep again"
+        ) from error
+    if not lines:
+        raise ValueError(f"{path}: expected at least one finished simulation, got none; let the sweep go on")
+    return lines
 
 
 class Blocks(RunStore[tuple[str, int], BlockFigures]):

@@ -18,6 +18,7 @@ REFUSED = [
     ("gpu", ["--backend", "cuda"], "invalid choice: 'cuda'"),
     ("live_families", ["--families", "flux"], "--families: expected some of janus, emu3"),
     ("live_families", ["--steps", "1"], "expected a whole number from 2"),
+    ("live_drafter", ["x", "--drafter-steps", "1"], "expected a whole number from 2"),
     ("llamagen_b", ["--threads", "0"], "expected a whole number from 1"),
     ("llamagen_b", ["--keep", "/proc/here"], "cannot write into /proc/here"),
     ("mulo", ["--prompts-count", "1"], "expected a whole number from 2"),
@@ -27,10 +28,15 @@ REFUSED = [
     ("rank_acceptance", ["--ranks", "0"], "expected a whole number from 1"),
     ("roofline_study", ["--rules", "exact"], "expected rules of point, lantern"),
     ("roofline_study", ["--jobs", "0"], "expected a whole number from 1"),
+    ("validation", ["--images", "1"], "expected a whole number from 2"),
+    ("protocol_predictions", ["--trace", "a.npz", "--costs", "absent.json", "--record", "absent.json"], "absent.json"),
     ("simulated_methods", ["--methods", "ar"], "expected methods of speculative"),
     ("simulated_methods", ["--images", "1"], "expected a whole number from 2"),
+    ("simulator_scale", ["--old", "absent"], "expected a checkout of this repository, got absent"),
 ]
 POSITIONAL = {
+    "protocol_predictions": ["--trace", "absent.npz", "--costs", "absent.json"],
+    "simulator_scale": ["--old", "."],
     "paired_speed": ["absent"],
     "ties": ["absent"],
 }

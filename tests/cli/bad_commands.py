@@ -14,6 +14,17 @@ def _cut(file: str, left: int) -> str:
 
 
 _WRITTEN: Final = (
+    ("serve --models nowhere --port 0", "no folder nowhere; make one with `underpaint"),
+    ("serve --models a_folder --port 0", "a_folder is no folder of models that this"),
+    ("serve --port 0 --resolution 63", "resolution 63: the folder draws 64, 128; choose one"),
+    ("serve --port 0 --api-key-file nowhere", "No such file or directory"),
+    ("serve --port 0 --api-key-file a_folder", "Is a directory: 'a_folder'"),
+    ("serve --port 0 --api-key-file /dev/null", "--api-key-file /dev/null: expected a key of at least"),
+    ("serve --host 192.0.2.1 --port 0", "expected an address of this machine where nothing listens"),
+    ("serve --port 0 --ray-address here", "--ray-address is of replicas under Ray Serve; pass --ray with it"),
+    ("serve --port 65536", "Invalid value for '--port': Input should be"),
+    ("serve --port 0 --live nowhere", "nowhere: expected a folder with config.json and weights"),
+    ("serve --port 0 --models nowhere --live nowhere", "--live draws with the model as it is; leave --models out"),
     ("generate", "expected a prompt, such as"),
     ("generate FOX --out a_folder", "expected a name that ends in .png, .webp,"),
     ("generate FOX --out picture_folder.png", "cannot write picture_folder.png: it is a"),
@@ -73,7 +84,7 @@ _WRITTEN: Final = (
         "generate FOX --out x.png --method ar --rule lantern",
         "plain autoregression drafts nothing that rule",
     ),
-    ("generate FOX --out x.png --preset best", "preset: expected one of tuned, paper, got 'best'"),
+    ("generate FOX --out x.png --preset best", "preset: expected one of tuned, paper or eagle-code, got 'best'"),
     (
         "generate FOX --out x.png --set depth",
         "setting 'depth': expected name=value, such as depth=3",
@@ -230,7 +241,7 @@ _WRITTEN: Final = (
     ("compare --set beta=3 --out x", "expected method.name=value with a method of"),
     ("compare --set adt.nobody=3 --out x", "method 'adt': unknown setting 'nobody'; did you"),
     ("compare --methods eagle1 --set eagle1.widths=1000 --out x", "expected at most 63 nodes in all levels, got"),
-    ("compare --preset best --out x", "preset: expected one of tuned, paper, got 'best'"),
+    ("compare --preset best --out x", "preset: expected one of tuned, paper or eagle-code, got 'best'"),
     ("compare FOXX --out x", "unknown word 'foxx'; did you mean 'fox' or 'frog'?"),
     ("compare FOX FOX --out x", "compare: prompt a glossy fox left of a glossy"),
     ("compare FOX --prompts-count 3 --out x", "--prompts-count and --prompts-skip choose"),
@@ -301,7 +312,7 @@ _WRITTEN: Final = (
     ),
     (
         "compare --backend device --device cpu --methods eagle2:neighbour_budget --out x",
-        "rule NeighbourBudget has no form on the device; those that have one: block, chain, greedy,",
+        "rule NeighbourBudget has no form on the device; those that have one: block, chain, ensemble, greedy,",
     ),
     (
         "compare --backend device --device cpu --methods roofline --out x",
@@ -444,7 +455,7 @@ _WRITTEN: Final = (
     ("tune --within 0.1 --measure clip --out x", "--measure: there is no 'clip'; known: judge, log-likelihood"),
     ("tune --within -1 --out x", "Invalid value for '--within': Input should be"),
     ("tune --out text.txt", "text.txt is no"),
-    ("protocol --preset best --out x", "--preset: expected one of tuned, paper, got 'best'; or name a file that"),
+    ("protocol --preset best --out x", "--preset: expected one of tuned, paper or eagle-code, got 'best'; or name"),
     ("protocol --preset text.txt --out x", "--preset text.txt: expected JSON"),
     ("protocol --preset object.json --out x", "expected 'preset_version': 1, got None; name a file that"),
     ("protocol --preset tuned --within 0.1 --out x", "--within bounds the tuning, and --preset leaves it out; pass"),
@@ -568,6 +579,8 @@ _WRITTEN: Final = (
     ("simulate sweep --out text.txt", "is not a folder; choose another place"),
     ("simulate sweep --out loop", "is a symbolic link that leads nowhere; choose"),
     ("simulate sweep --out loop/x", "is a symbolic link that leads nowhere; choose"),
+    ("plot nowhere.jsonl --figure pareto --out f.pdf", "nowhere.jsonl: expected the results.jsonl that"),
+    ("advise nowhere.npz", "Missing option '--machine'"),
     ("simulate sweep --out log_sweep", "log_sweep/results.jsonl belongs to another sweep"),
     (
         "simulate sweep --out log_sweep_text",

@@ -222,7 +222,7 @@ def _recorded(folder: Path) -> None:
         (folder / f"log_{name}" / "drawings.jsonl").write_bytes(content.encode("latin-1"))
     (folder / "log_folder" / "drawings.jsonl").mkdir(parents=True)
     (folder / "log_sweep").mkdir()
-    (folder / "log_sweep" / "results.jsonl").write_bytes(log_bytes([{"format": 1, "hash": "0", "settings": {}}]))
+    (folder / "log_sweep" / "results.jsonl").write_bytes(log_bytes([{"format": 2, "hash": "0", "settings": {}}]))
     (folder / "log_sweep_text").mkdir()
     (folder / "log_sweep_text" / "results.jsonl").write_text("text\n")
     for name, change in (

@@ -96,7 +96,7 @@ def test_generate_takes_another_rule_and_settings(tmp_path):
         ([PROMPT, "--method", "mulo", "--rule", "lantem"], "one of pooled, lantern, exact"),
         ([PROMPT, "--method", "zipar", "--set", "window=-1"], "window must be at least 1, got -1"),
         ([PROMPT, "--method", "zipar", "--set", "window=5"], "window: expected 1..4"),
-        ([PROMPT, "--preset", "papers"], "expected one of tuned, paper, got 'papers'"),
+        ([PROMPT, "--preset", "papers"], "expected one of tuned, paper or eagle-code, got 'papers'"),
     ],
 )
 def test_generate_refuses_bad_input_before_any_work(tmp_path, arguments, message):
@@ -201,7 +201,7 @@ def test_another_compare_in_the_folder_is_refused_unless_fresh(tmp_path):
         (["--methods", "eagle2,adtt"], "did you mean 'adt'"),
         (["--methods", "eagle2,eagle2"], "eagle2 is named twice"),
         (["--temperature", "-1"], "temperature must be >= 0"),
-        (["--preset", "best"], "expected one of tuned, paper, got 'best'"),
+        (["--preset", "best"], "expected one of tuned, paper or eagle-code, got 'best'"),
         (["--set", "beta=1"], "expected method.name=value"),
         (["--set", "adt.betta=1"], "did you mean 'beta'"),
         (["a panda and an owl", "--prompts-count", "3"], "leave the prompts out"),

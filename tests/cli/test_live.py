@@ -40,6 +40,48 @@ def test_generate_draws_a_picture_of_a_live_model(emu3, tmp_path, monkeypatch):
     assert len(told["tokens"]) == SIDE * SIDE
 
 
+def test_generate_and_evaluate_draw_batches(emu3, tmp_path, monkeypatch):
+    prompts = f"{PROMPT} 0,104,121 0,105,110,121"
+    common = f"{prompts} --live {emu3} --grid {SIDE}x{SIDE} --temperature 0"
+    for name, more in (("single", ""), ("batch", " --batch 2")):
+        done = run_program(f"generate {common} --save-tokens --out {name}{more}", tmp_path, monkeypatch)
+        assert (done.code, done.crash) == (0, ""), done
+    single, batch = (
+        {path.name: json.loads(path.read_text()) for path in (tmp_path / name).glob("*.json")}
+        for name in ("single", "batch")
+    )
+    assert len(single) == 3
+    assert {name: one["tokens"] for name, one in single.items()} == {name: one["tokens"] for name, one in batch.items()}
+    assert {one["batch"] for one in batch.values()} == {2}
+    done = run_program(f"evaluate {common} --methods sjd --batch 2 --out out", tmp_path, monkeypatch)
+    assert (done.code, done.crash) == (0, ""), done
+    rows = json.loads((tmp_path / "out" / "evaluate.json").read_text())["rows"]
+    assert {row["method"]: (row["batch"], row["images"], row["identical_to_ar"]) for row in rows} == {
+        "ar": (2, 3, 1.0),
+        "sjd": (2, 3, 1.0),
+    }
+    done = run_program(f"evaluate {common} --batch 2 --jobs 2 --out two", tmp_path, monkeypatch)
+    assert done.code == 2
+    assert "--batch: expected --live, and no workers" in " ".join(done.err.split())
+
+
+def test_certify_judges_methods_on_a_live_model(emu3, tmp_path, monkeypatch):
+    common = f"certify --live {emu3} --grid 2 --top-k 2 --methods speculative,eagle2 --json out.json"
+    done = run_program(common, tmp_path, monkeypatch)
+    assert (done.code, done.crash) == (0, ""), done
+    told = json.loads((tmp_path / "out.json").read_text())
+    assert [(row["method"], row["verdict"], row["pictures"]) for row in told["rows"]] == [
+        ("speculative", "lossless", 16),
+        ("eagle2", "lossless", 16),
+    ]
+    assert told["random_drafter"]
+    done = run_program(f"certify --live {emu3} --grid 8 --top-k 2", tmp_path, monkeypatch)
+    assert done.code == 2
+    assert "got 2^64 = 18,446,744,073,709,551,616" in " ".join(done.err.split())
+    done = run_program("certify rule:point --top-k 2", tmp_path, monkeypatch)
+    assert done.code == 2
+
+
 def test_compare_holds_lossless_methods_to_plain_decoding(emu3, tmp_path, monkeypatch):
     command = (
         f"compare {PROMPT} --live {emu3} --grid {SIDE}x{SIDE} --temperature 0 --methods sjd,jacobi-lookup --out out"

@@ -4,6 +4,7 @@ from tests.cli.synthetic_pipeline import SyntheticPipeline
 from underpaint.algos.accept import RULES
 from underpaint.algos.draft import POLICIES
 from underpaint.algos.rows import SamplingParams
+from underpaint.cli.options import read_preset
 from underpaint.runtime.conditions import parse_condition
 from underpaint.runtime.drawing import draw
 from underpaint.runtime.methods.registry import METHODS, build_method, resolve
@@ -209,3 +210,13 @@ def test_row_fronts_take_settings_but_no_rule():
     built = build_method("zipar", resolve("zipar", 1.0, settings=["window=5"]), CODES)
     with pytest.raises(ValueError, match=r"window: expected 1..4 on a grid of 4 x 4"):
         built.open(PIPELINE, FOX, SamplingParams())
+
+
+def test_the_preset_of_eagles_code_counts_its_first_level_too() -> None:
+    """EAGLE's code runs depth 7, which leaves the first level out, and total_token 60, which counts the root."""
+    tree = {"depth": 8, "top_k": 10, "total_tokens": 59}
+    for temperature in (0.0, 1.0):
+        assert resolve("eagle2", temperature, preset="eagle-code").to_dict()["policy_settings"] == tree
+        for other in ("adt", "lantern", "zipar"):
+            assert resolve(other, temperature, preset="eagle-code") == resolve(other, temperature, preset="paper")
+    assert read_preset("eagle-code") == "eagle-code"

@@ -97,7 +97,7 @@ def test_a_sweep_writes_results_and_a_page_of_its_own(tmp_path: Path) -> None:
     assert lossless == {0.0}
     assert all(line["token_bias"] > 0.0 for line in lines if line["rule"] == "lantern")
     page = (tmp_path / "report.html").read_text()
-    assert page.count("<svg") == 4
+    assert page.count("<svg") == 6
     assert "Difficulty and depth" in page
     assert not re.search(r"(src|href)=.https?:", page)
     before = (tmp_path / FILE_NAME).read_bytes()

@@ -15,6 +15,9 @@ from underpaint.algos.protocols import Rule
 from underpaint.algos.registry import build
 from underpaint.algos.tree import DraftTree, Drawn, emitted
 
+KEEPS_DRAFTS = {"ensemble", "sjd_sv"}
+"""Rules that may keep a draft which the target rules out."""
+
 
 def examples(spec: RuleSpec) -> st.SearchStrategy[dict[str, Any]]:
     """Settings of any strength that the spec brings, k and residual aside."""

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tests.acceptance import accepted_mass
 from tests.exact.distributions import argmax_decoding, assert_argmax, assert_exact, largest_gap
 from tests.exact.relaxed import (
+    KEEPS_DRAFTS,
     apart,
     codebook,
     examples,
@@ -40,8 +41,6 @@ from underpaint.strategies import ShapePolicy, chains, distributions, pools, sha
 RELAXED = [spec for spec in RULES if spec.promise != "lossless"]
 SAMPLED = [spec for spec in RELAXED if not spec.greedy]
 ROUNDING = 1e-12
-KEEPS_DRAFTS = {"ensemble", "sjd_sv"}
-"""Rules that may keep a draft which the target rules out."""
 
 
 def cases(specs: list[RuleSpec]) -> list[Any]:

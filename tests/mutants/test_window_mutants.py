@@ -111,8 +111,8 @@ CHECKS: dict[str, Callable[[ModuleType], None]] = {
 MUTANTS: dict[str, tuple[str, str, str]] = {
     "the coupling's noise is the first cycle's": (
         "exact",
-        "cell + place, chance, window.coupling, self.noise)",
-        "cell + place, chance.cycle(0), window.coupling, self.noise)",
+        "cell + place, chance, window, self.noise)",
+        "cell + place, chance.cycle(0), window, self.noise)",
     ),
     "all cells race by one noise": ("exact", "noise.race(distribution, cell)", "noise.race(distribution, 0)"),
     "a race by the last distribution": (

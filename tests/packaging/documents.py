@@ -22,6 +22,7 @@ REASONS: Final = (
     "needs published weights",
     "needs published prompts",
     "needs the checkout",
+    "serves until it is stopped",
     "needs a file of yours",
     "needs the projects' own code",
     "minutes of measuring, recorded in ",

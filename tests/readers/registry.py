@@ -216,6 +216,7 @@ JOB = Job("field", '{"height": 4}', "chain", "{}", "chain", "{}")
 RESULT = {"key": JOB.key, **JOB.to_dict(), "images": 32, "tokens_per_cycle": 3.0, "mean_depth": 3.5}
 RESULT |= {"nodes_per_pass": 4.0, "target_passes": 11.5, "drafter_passes": 39.0, "engine": "lockstep"}
 RESULT |= {"speedup": {"a100/llamagen-b": [2.2, 2.1, 2.3]}, "alignment": 0.78, "token_bias": 0.0}
+RESULT |= {"cycle_ms": {"a100/llamagen-b": [1.0, 0.5, 0.25, 0.0]}}
 
 
 def _check_sweep(found: Results) -> None:

@@ -53,9 +53,11 @@ def _method(
     summary: str,
     tuned: tuple[PolicySettings, RuleSettings] = (PolicySettings(), chosen.PLAIN),
     paper: tuple[PolicySettings, RuleSettings] | None = None,
+    eagle_code: PolicySettings | None = None,
 ) -> MethodSpec:
-    """A method by its policy and rule; without `paper` both presets are the same."""
-    return MethodSpec(name, summary, _preset(*pair, *tuned), _preset(*pair, *(paper or tuned)))
+    """A method by its policy and rule; without `paper` both presets are the same. eagle_code: as its authors ran it."""
+    authors = None if eagle_code is None else _preset(*pair, eagle_code, chosen.PLAIN)
+    return MethodSpec(name, summary, _preset(*pair, *tuned), _preset(*pair, *(paper or tuned)), authors)
 
 
 for _spec in (
@@ -101,6 +103,7 @@ for _spec in (
         "EAGLE-2: a dynamic tree of the likeliest tokens",
         (chosen.TREE, chosen.PLAIN),
         (chosen.PAPER_TREE, chosen.PLAIN),
+        chosen.EAGLE_TREE,
     ),
     _method(
         "opt-tree",

@@ -113,11 +113,16 @@ PAPER_DELAYED: Final = PolicySettings(
     {"length": 8},
 )
 BUNDLE: Final = PolicySettings(
-    {"paths": 2, "trunk": 0, "branch": 4}, {"paths, branch": "our guess: as many tokens as 'delayed'"}, {"length": 4}
+    {"paths": 2, "trunk": 0, "branch": 4},
+    {"paths, branch": "our guess: paths as long as those of 'delayed'", "trunk": "the paths part at the root"},
+    {"length": 4},
 )
 PAPER_BUNDLE: Final = PolicySettings(
     {"paths": 3, "trunk": 0, "branch": 8},
-    {"paths, branch": "arXiv 2602.16961 (GBV): K = 3 was fastest; its released example has L = 8"},
+    {
+        "paths, branch": "arXiv 2602.16961 (GBV): K = 3 was fastest; its released example has L = 8",
+        "trunk": "the paths part at the root",
+    },
     {"length": 8},
 )
 FREE: Final = "our guess: the paper leaves it open"
@@ -131,6 +136,13 @@ PAPER_TREE: Final = PolicySettings(
         "top_k, total_tokens": "arXiv 2406.16858 (EAGLE-2): 60 nodes with the root, 10 a level",
         "depth": "arXiv 2410.03355 (LANTERN), released code: 5 levels (its depth is 4); EAGLE's own code has "
         "up to 8 (its depth is 7)",
+    },
+)
+EAGLE_TREE: Final = PolicySettings(
+    {"depth": 8, "top_k": 10, "total_tokens": 59},
+    {
+        "depth": "EAGLE's released code: its depth is 7, which does not count the first level",
+        "top_k, total_tokens": "EAGLE's released code: top_k 10, total_token 60, which counts the root",
     },
 )
 PAPER_STATIC: Final = PolicySettings(

@@ -77,9 +77,11 @@ class JacobiConfig(MethodConfig):
 
     def to_dict(self) -> dict[str, Any]:
         rule = settings_by_default(RULES[self.rule].make, GIVEN_BY_ENGINE)
+        idle = {"confidence"} if self.window.is_exact else set()
+        window = {name: value for name, value in asdict(self.window).items() if name not in idle}
         return {
             "loop": "jacobi",
-            "settings": _named(asdict(self.window)),
+            "settings": _named(window),
             "rule": self.rule,
             "rule_settings": {**rule, **self.rule_settings},
         }

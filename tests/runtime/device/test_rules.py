@@ -47,6 +47,10 @@ def rules(draw: st.DrawFn, spec: RuleSpec, vocab_size: int, residual: str | None
     if spec.name == "typical":
         chosen |= {"epsilon": draw(st.sampled_from([0.05, 0.3])), "alpha": draw(st.sampled_from([0.3, 2.0, np.inf]))}
         chosen["choose"] = draw(st.sampled_from(["likeliest", "first"]))
+    if spec.name == "ensemble":
+        chosen["weight"] = draw(st.sampled_from([0.2, 0.7, 1.0]))
+    if spec.name == "hsd":
+        chosen["end"] = draw(st.sampled_from(["joint", "capped"]))
     return build(spec.make, chosen, spec.name)
 
 

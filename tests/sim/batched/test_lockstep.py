@@ -347,7 +347,7 @@ def test_sums_of_blocks_tell_what_counts_of_images_tell(size: int) -> None:
     scheme = make_scheme(model, "eagle2", "point", {"depth": 3, "top_k": 2, "total_tokens": 5})
     runs = run_lockstep(model, scheme, 90, 1).runs
     blocks = [some(runs, slice(at, at + size)) for at in range(0, 90, size)]
-    totals = functools.reduce(Totals.and_more, (Totals.of(one, {"m": one.image_ms(costs)}) for one in blocks))
+    totals = functools.reduce(Totals.and_more, (Totals.of(one, {"m": one.times(costs)}) for one in blocks))
     assert totals.speedup("m", plain_ms(costs)) == pytest.approx(speedup(runs, costs), rel=1e-12)
     assert (totals.accepted + totals.cycles) / totals.cycles == tokens_per_cycle(runs).mean
     assert totals.depth / totals.cycles == mean_depth(runs).mean

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from underpaint.algos.arrays import FloatArray
 from underpaint.artifacts.cost_curve import (
     HostCosts,
     HostFamily,
@@ -18,7 +19,7 @@ from underpaint.artifacts.cost_curve import (
     read_cost_curve,
 )
 from underpaint.sim.batched.decoding import make_scheme, run_lockstep, run_loop
-from underpaint.sim.latency.cycle_costs import family_of, host_ms, image_ms, pools
+from underpaint.sim.latency.cycle_costs import family_of, host_ms, pools, times
 from underpaint.sim.latency.models import SizeMissing
 from underpaint.sim.report.statistics import Runs, tokens_per_cycle
 from underpaint.sim.synthetic.field import make_synthetic_model
@@ -48,6 +49,10 @@ COSTS = InCycleCosts(
 def field() -> TableModel:
     base = {"vocab_size": 24, "clusters": 4, "levels": 3, "height": 6, "width": 6, "images": 4, "depth_known": 3}
     return make_synthetic_model("field", base)
+
+
+def image_ms(*given: Any, **named: Any) -> FloatArray:
+    return times(*given, **named).total
 
 
 def runs(chained: dict[int, int]) -> Runs:

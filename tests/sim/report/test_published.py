@@ -206,6 +206,8 @@ PUBLISHED = {
 }
 IN_STEPS = {
     "EAGLE": (2.94,),
+    "EAGLE-2": (1.22, 1.22),
+    "LANTERN": (2.10, 1.83),
     "LANTERN++": (3.19,),
     "LANTERN++ (best claim)": (3.63,),
     "ADT": (3.40,),
@@ -241,7 +243,7 @@ def test_every_published_number_is_held_with_its_source() -> None:
 
 def test_a_roofline_predicts_what_tells_its_tokens_and_depth() -> None:
     found = {(one.row.method, one.row.data): one for group in groups() for one in check(group) if one.by_roofline}
-    assert len(found) == 6
+    assert len(found) == 10
     adt, costs = found["ADT", "COCO"], roofline("a100/anole-7b")
     one, sixty = costs.verify_ms(np.array([1, 60]))
     first, ten = costs.draft_ms(np.array([1, 10]))
@@ -277,3 +279,24 @@ def test_rows_faster_than_their_own_steps_are_flagged() -> None:
     assert ("SJD-PAC on Lumina", "GSD") in flagged
     assert ("PJD on LlamaGen-XL", "PJD c=6") in flagged
     assert ("SJD-PAC on Lumina", "SJD-PAC") not in flagged
+
+
+def test_zipar_on_tar_follows_from_its_grid_and_window() -> None:
+    rows = {one.row.data: one for group in groups() if group.name == "ZipAR" for one in check(group)}
+    for data, side, published in (("Tar-1.5B 512 px", 32, 1.88), ("Tar-1.5B 1024 px", 64, 3.65)):
+        predicted = side**2 / (side + 16 * (side - 1))
+        assert rows[data].predicted == pytest.approx(predicted)
+        assert rows[data].row.speedup == published
+        assert 0.02 < predicted / published - 1.0 < 0.05
+        assert rows[data].verdict == "fits"
+
+
+def test_published_tokens_a_pass_are_priced_and_what_is_missing_is_named() -> None:
+    rows = {(one.row.method, one.row.data): one for group in groups() for one in check(group)}
+    eagle = rows["EAGLE-2", "stage I"]
+    assert eagle.cost is not None
+    assert eagle.by_roofline == pytest.approx(1.22 / eagle.cost)
+    assert eagle.verdict.endswith("published 1.22")
+    assert rows["VVS", "stage I"].by_roofline is None
+    for (method, _), one in rows.items():
+        assert ("missing: " in one.verdict) == (method.startswith(("MuLo-SD", "VVS"))), method

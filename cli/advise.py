@@ -1,0 +1,289 @@
+"""`underpaint advise`: from a trace and a machine to a method, its settings, its gain, and what would change that."""
+
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import typer
+
+from underpaint.algos.chance import MOST_SEED
+from underpaint.cli.errors import BAD_INPUT, STOPPED, bad_input
+from underpaint.cli.options import short_hash
+from underpaint.cli.outputs import output_folder
+from underpaint.cli.terminal import (
+    Column,
+    Format,
+    FormatOption,
+    JsonFile,
+    ResultTable,
+    check_json,
+    figure,
+    interval,
+    note,
+    progress,
+    show,
+    told_as_json,
+)
+
+if TYPE_CHECKING:
+    from underpaint.sim.advise import Change, MethodOption
+    from underpaint.sim.latency.run_times import RunTimes
+
+
+class _Advice(NamedTuple):
+    """The candidates, the fastest first, at these prices; lines of changes; and what is said besides."""
+
+    candidates: "list[MethodOption]"
+    prices: "RunTimes"
+    changes: "list[Change]"
+    notes: list[str]
+
+
+def advise(
+    source: Annotated[
+        Path,
+        typer.Argument(
+            help="A trace (.npz), or an acceptance log of vLLM, SGLang, TensorRT-LLM or AIPerf (.json, .jsonl, .prom).",
+            show_default=False,
+        ),
+    ],
+    machine: Annotated[
+        str,
+        typer.Option(
+            help="machine/model, FILE.toml/model or a cost curve's .json; `underpaint simulate known` lists machines.",
+            show_default=False,
+        ),
+    ],
+    batch: Annotated[int, typer.Option(help="Images drawn together.", min=1)] = 1,
+    quality: Annotated[
+        str, typer.Option(help="lossless, or the largest total variation of the next token, such as 0.1.")
+    ] = "lossless",
+    precision: Annotated[
+        float, typer.Option(help="Half the 95 % interval of a speed-up in the coarse sweep, as a share of it.")
+    ] = 0.05,
+    seed: Annotated[int, typer.Option(min=0, max=MOST_SEED)] = 0,
+    jobs: Annotated[int | None, typer.Option(help="Processes; default: all cores.", min=1, max=1024)] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            parser=output_folder,
+            help="Folder of the coarse sweep, for `underpaint plot`; default: under runs/advise, by settings.",
+            show_default=False,
+        ),
+    ] = None,
+    form: FormatOption = Format.table,
+    json_file: JsonFile = None,
+) -> None:
+    """Say which method is fastest for your model on a machine, its expected gain, and what would change the answer.
+
+    A coarse sweep goes over chains and trees at many settings. The best of each policy are simulated again with other
+    noise: their intervals are over the recorded images. A stopped sweep (Ctrl-C) keeps what is finished; the same
+    command goes on with it. An acceptance log is a poorer input: it answers for chains alone.
+    """
+    from underpaint.sim.latency.run_times import CURVE
+    from underpaint.sim.sweep.plan import TRACE
+
+    with bad_input():
+        check_json(json_file)
+        bias = _read_quality(quality)
+        if not 0.0 < precision < 1.0:
+            raise ValueError(f"--precision: expected a share above 0 and below 1, got {precision}")
+        if "," in machine or "/batch" in machine:
+            raise ValueError(f"--machine: expected one machine, and its batch as --batch, got {machine!r}")
+        if batch > 1 and machine.endswith(CURVE):
+            raise ValueError(
+                f"--batch: {machine} was measured at one batch; measure a curve at that batch, or leave it out"
+            )
+        named = f"{machine}/batch{batch}" if batch > 1 else machine
+    if source.suffix == TRACE:
+        advice = _of_trace(source, named, bias, precision, seed, jobs, out)
+    else:
+        advice = _of_log(source, named, bias)
+    _tell(advice, named, form, json_file)
+
+
+def _read_quality(text: str) -> float:
+    """The bound on the bias; ValueError where it is none."""
+    from underpaint.algos.numbers import real_number
+
+    if text == "lossless":
+        return 0.0
+    try:
+        bias = real_number(text)
+    except ValueError:
+        bias = -1.0
+    if not 0.0 < bias < 1.0:
+        raise ValueError(f"--quality: expected lossless, or a total variation above 0 and below 1, got {text!r}")
+    return bias
+
+
+def _of_trace(
+    source: Path, machine: str, bias: float, precision: float, seed: int, jobs: int | None, out: Path | None
+) -> _Advice:
+    from underpaint.artifacts.files import check_folder_writable
+    from underpaint.artifacts.run_log import RunLogInUse
+    from underpaint.sim.advise import drafter_changes, finalists, price_changes, screening_plan, simulated
+    from underpaint.sim.latency.models import SizeMissing
+    from underpaint.sim.latency.run_times import run_times_of
+    from underpaint.sim.replay.trace import load
+    from underpaint.sim.sweep.plan import check, synthetic_model_of
+    from underpaint.sim.sweep.plan import jobs as all_jobs
+    from underpaint.sim.sweep.run import Results, run, workers
+
+    with bad_input():
+        prices = run_times_of(machine)
+        model = synthetic_model_of(str(source), "{}")
+        plan = screening_plan(str(source), model, machine, bias, precision, seed)
+        planned = all_jobs(plan)
+        out = out or Path("runs/advise") / short_hash(plan.to_dict())
+        check_folder_writable(out)
+        check(plan, planned)
+        results = Results(out, plan)
+    try:
+        with progress("screening", len(planned), len(planned) - len(results.missing(planned))) as advance:
+            run(plan, results, workers("local", jobs), lambda block: advance(len(results), block))
+        chosen = finalists(results.lines, machine, bias)
+        known = {line["key"]: line["token_bias"] for line in results.lines}
+        steps = 3 * len(chosen)
+        with progress("comparing the best", steps, 0) as advance:
+            candidates = []
+            for job in chosen:
+                candidates.append(simulated(model, job, known[job.key], seed + 1, prices.fuses_chains))
+                advance(len(candidates), job.policy)
+            candidates.sort(key=lambda one: -one.speedup(prices).mean)
+            changes = list(price_changes(candidates, candidates[0], prices))
+            changes += drafter_changes(load(source), candidates, candidates[0], prices, seed + 1)
+            advance(steps)
+    except (SizeMissing, RunLogInUse) as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(BAD_INPUT) from error
+    except KeyboardInterrupt:
+        kept = f"{len(results.lines)} of {len(planned)} simulations are done"
+        typer.echo(f"stopped: {kept}; the same command goes on with {results.path}", err=True)
+        raise typer.Exit(STOPPED) from None
+    notes = [*_sizes(model.vocab_size, prices), str(results.path)]
+    notes.append(f"next: underpaint plot {shlex.quote(str(results.path))} --figure pareto --out pareto.pdf")
+    return _Advice(candidates, prices, changes, notes)
+
+
+def _of_log(source: Path, machine: str, bias: float) -> _Advice:
+    from underpaint.sim.advise import chain_changes, chains_of, price_changes
+    from underpaint.sim.latency.run_times import RepeatedTimes, latency_model_of
+    from underpaint.sim.replay.acceptance_log import CANNOT, read_acceptance
+
+    with bad_input():
+        prices = RepeatedTimes(latency_model_of(machine))
+        log = read_acceptance(source)
+        if bias:
+            raise ValueError(
+                "--quality: an acceptance log has no distributions, so nothing is known of bias; leave it out, or "
+                "bring a trace (docs/how-to/trace-your-own-model.md)"
+            )
+        if not log.positions:
+            raise ValueError(f"{source}: expected drafts of one token or more, got none")
+        candidates = sorted(chains_of(log), key=lambda one: -one.speedup(prices).mean)
+    changes = [*price_changes(candidates, candidates[0], prices), *chain_changes(log, candidates[0], prices)]
+    kept = ", ".join(f"{log.acceptance(position).mean:.3f}" for position in range(1, log.positions + 1))
+    notes = [
+        f"{log.engine}: {log.steps.size} requests, {log.skipped} more without counts; kept by position: {kept}",
+        f"Acceptance counts cannot answer: {'; '.join(CANNOT)}.",
+    ]
+    return _Advice(candidates, prices, changes, notes)
+
+
+def _sizes(codes: int, prices: "RunTimes") -> Iterator[str]:
+    """Say where the trace and the decoder that is priced have other vocabularies."""
+    from underpaint.sim.latency.machines import RooflineCosts
+    from underpaint.sim.latency.run_times import RepeatedTimes
+
+    costs = prices.costs if isinstance(prices, RepeatedTimes) else None
+    if isinstance(costs, RooflineCosts) and costs.model.vocab_size != codes:
+        yield (
+            f"The trace has {codes:,} codes, {costs.model.name} {costs.model.vocab_size:,}: acceptance is the trace's, "
+            "times are the decoder's."
+        )
+
+
+def _tell(advice: _Advice, machine: str, form: Format, json_file: Path | None) -> None:
+    answer, prices = advice.candidates[0], advice.prices
+    speed = answer.speedup(prices)
+    rows, changes = list(_rows(advice)), list(_changes(advice))
+    wins = speed.mean > 1.0
+    if told_as_json(json_file, {"machine": machine, "speeds_up": wins, "candidates": rows, "changes": changes}):
+        return
+    columns = (
+        Column("method", prose=True),
+        Column("settings", prose=True),
+        figure("speedup", "speed-up", ".2f", "x"),
+        interval("speedup", "95 %", ".2f"),
+        figure("tokens_per_cycle", "tokens\na cycle", ".2f"),
+        figure("token_bias", "bias", ".3f"),
+    )
+    told = (
+        Column("what"),
+        Column("change", prose=True),
+        figure("speedup", "the answer's\nspeed-up", ".2f", "x"),
+        Column("fastest", "fastest then", prose=True),
+        figure("fastest_speedup", "its\nspeed-up", ".2f", "x"),
+    )
+    show(
+        [
+            ResultTable(f"on {machine}, the fastest first", columns, rows),
+            ResultTable("what would change the answer", told, changes),
+        ],
+        form,
+    )
+    settings = ", ".join(f"{name}={value}" for name, value in answer.settings.items())
+    if wins:
+        typer.echo(
+            f"Build {answer.name} ({settings}): {speed.mean:.2f} times as fast as plain decoding on {machine}, "
+            f"{speed.low:.2f} to {speed.high:.2f} over the recorded images."
+        )
+    else:
+        typer.echo(f"Decode plainly: the best draft, {answer.name} ({settings}), is {speed.mean:.2f} times as fast.")
+    for text in (
+        "The interval is of the images alone; docs/results/validation.md has the errors on top of it.",
+        *advice.notes,
+    ):
+        note(text, form)
+    if method := _method_of(answer):
+        note(f"      underpaint compare --methods {method}", form)
+
+
+def _rows(advice: _Advice) -> Iterator[dict[str, Any]]:
+    for one in advice.candidates:
+        speed = one.speedup(advice.prices)
+        yield {
+            "method": one.name,
+            "settings": ", ".join(f"{name}={value}" for name, value in one.settings.items()),
+            "speedup": speed.mean,
+            "speedup_low": speed.low,
+            "speedup_high": speed.high,
+            "tokens_per_cycle": one.tokens_per_cycle.mean,
+            "token_bias": one.token_bias,
+        }
+
+
+def _changes(advice: _Advice) -> Iterator[dict[str, Any]]:
+    for one in advice.changes:
+        yield {**one._asdict(), "speedup": one.speedup.mean}
+
+
+def _method_of(answer: "MethodOption") -> str | None:
+    """The method of `underpaint compare` with the answer's policy and rule, and its settings; None: there is none."""
+    from underpaint.runtime.methods.registry import METHODS, resolve
+
+    for spec in METHODS if answer.job is not None else ():
+        recorded = resolve(spec.name, 1.0).to_dict()
+        if answer.job is not None and (recorded.get("policy"), recorded.get("rule")) == (
+            answer.job.policy,
+            answer.job.rule,
+        ):
+            values = (
+                ",".join(map(str, value)) if isinstance(value, list) else str(value)
+                for value in answer.settings.values()
+            )
+            chosen = (f"--set {spec.name}.{name}={value}" for name, value in zip(answer.settings, values, strict=True))
+            return " ".join((spec.name, *chosen))
+    return None

@@ -1,0 +1,81 @@
+"""`underpaint certify --live`: methods judged on a live model's own distributions."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import typer
+
+from underpaint.cli.errors import bad_input
+from underpaint.cli.live import LiveOptions
+from underpaint.cli.options import read_names, settings_by_method
+from underpaint.cli.terminal import Column, Format, ResultTable, check_json, figure, show, told_as_json
+
+DEFAULT_GRID = "2x2"
+DEFAULT_METHODS = "speculative,eagle2"
+
+
+def certify_live(
+    live: LiveOptions,
+    methods: str | None,
+    setting: Sequence[str],
+    top_k: int | None,
+    json_file: Path | None,
+    form: Format,
+) -> bool:
+    """Enumerate methods on a live model, and print how far their pictures are from plain decoding's.
+
+    Args:
+        live: The model; its grid is that of the pictures, 2x2 by default, and "3" means 3x3.
+        methods: Names with commas between.
+        setting: Their settings, `name=value`.
+        top_k: Codes that are kept of each distribution; 2 by default.
+        json_file: Where the figures go.
+        form: Of the table.
+
+    Returns:
+        Whether every method that promises the model's distribution keeps it.
+    """
+    from underpaint.runtime.evaluation.comparison import build_methods, named_variants
+    from underpaint.runtime.evaluation.machine import describe_machine, typed_command
+    from underpaint.runtime.live.enumerated import ROUNDING, SmallPictures
+    from underpaint.runtime.live.load import read_grid
+    from underpaint.runtime.methods.registry import PAPER
+
+    with bad_input():
+        check_json(json_file)
+        names = read_names(methods or DEFAULT_METHODS)
+        variants = named_variants(names, settings_by_method(list(setting), names))
+        live.check(None, None, None, "cpu")
+        side = live.grid or DEFAULT_GRID
+        grid = read_grid(side if "x" in side else f"{side}x{side}")
+        assert grid is not None
+        own = replace(live, grid=None, dtype="float32" if live.dtype == "auto" else live.dtype)
+        small = SmallPictures(own.open(), grid, 2 if top_k is None else top_k)
+        temperature = small.sampling.temperature
+        (plain,) = build_methods(small.pipeline, named_variants(("ar",), {}), temperature, PAPER)
+        rows = small.judge(plain, build_methods(small.pipeline, variants, temperature, PAPER))
+    shown = [{**asdict(row), "verdict": _verdict(row.promises, row.lossless)} for row in rows]
+    values = {
+        "grid": list(grid),
+        "sampling": asdict(small.sampling),
+        "random_drafter": small.drafter_is_random,
+        "model": small.pipeline.fingerprint(),
+        "rounding": ROUNDING,
+        "rows": shown,
+    }
+    if not told_as_json(json_file, {"command": typed_command(), "machine": describe_machine(), **values}):
+        columns = (
+            *(Column("method"), Column("verdict"), figure("bias", "total variation", ".1e")),
+            *(figure("pictures", "pictures", ",d"), figure("runs", "courses", ",d")),
+        )
+        show([ResultTable(f"{small.pipeline.title()}, {small.sampling.top_k} codes a cell", columns, shown)], form)
+        if small.drafter_is_random:
+            typer.echo("drafts are a random drafter's: a lossless method keeps the distribution with any", err=True)
+    return all(row.lossless for row in rows if row.promises)
+
+
+def _verdict(promises: bool, lossless: bool) -> str:
+    if lossless:
+        return "lossless"
+    return "biased" if promises else "biased, as it may be"

@@ -1,0 +1,113 @@
+"""`underpaint plot`: figures for a paper, from the results of a sweep or from a trace."""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from underpaint.cli.errors import bad_input
+from underpaint.cli.outputs import check_replaceable, output_file
+from underpaint.cli.terminal import note
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from underpaint.sim.report.figures import FigureSpec
+
+
+def plot(
+    source: Annotated[
+        Path,
+        typer.Argument(
+            help="The results.jsonl of `underpaint simulate sweep` or `underpaint advise`; or a trace (.npz), for the "
+            "figure acceptance.",
+            show_default=False,
+        ),
+    ],
+    figure: Annotated[
+        str,
+        typer.Option(
+            help="speedup-tokens, pareto, depth-width, batch, cycle-time, alignment, or acceptance.", show_default=False
+        ),
+    ],
+    out: Annotated[
+        Path, typer.Option(parser=output_file, help="The file to write: .pdf, .svg or .png.", show_default=False)
+    ],
+    machine: Annotated[
+        str | None, typer.Option(help="Which machine of the sweep; default: the first.", show_default=False)
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Which model of the sweep; default: all together.", show_default=False)
+    ] = None,
+    width: Annotated[
+        float | None,
+        typer.Option(
+            help="Inches; default: 3.4, a column of a two-column paper, or 7 for acceptance.",
+            min=1.5,
+            max=30.0,
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Draw a figure at the size of a paper's column, in colours that colour-blind readers tell apart.
+
+    | figure | shows |
+    |---|---|
+    | speedup-tokens | speed-up against tokens a pass |
+    | pareto | speed-up against exact bias, with the front |
+    | depth-width | speed-up over depth and width of the trees |
+    | batch | speed-up against the batch: sweep machine,machine/batch4,... |
+    | cycle-time | where a cycle's time goes |
+    | alignment | speed-up against the overlap of drafter and target |
+    | acceptance | overlap of drafter and target, by depth and by cell |
+    """
+    from underpaint.algos.registry import suggest
+    from underpaint.artifacts.files import check_file_writable
+    from underpaint.artifacts.manifest import write_beside
+    from underpaint.sim.report.figures import FIGURES, FORMATS, rendered
+
+    with bad_input():
+        form = out.suffix.lower().removeprefix(".")
+        if form not in FORMATS:
+            raise ValueError(f"--out {out}: expected a name that ends in .{', .'.join(FORMATS)}")
+        if figure not in FIGURES:
+            raise ValueError(f"--figure: {suggest(figure, FIGURES)}, got {figure!r}")
+        check_file_writable(out)
+        check_replaceable("--out", out)
+        spec, size = FIGURES[figure], {} if width is None else {"width": width}
+        content = rendered(partial(_drawing(spec, source, machine, model), **size), form)
+    write_beside(out, content)
+    typer.echo(str(out))
+    note(f"{spec.title}. {spec.note}")
+
+
+def _drawing(spec: "FigureSpec", source: Path, machine: str | None, model: str | None) -> "Callable[..., Figure]":
+    """What draws the figure of a file; ValueError where the file is of another kind, or lacks what is asked for."""
+    from underpaint.sim.replay.trace import load
+    from underpaint.sim.sweep.plan import TRACE
+    from underpaint.sim.sweep.run import read_results
+
+    if spec.of == "trace":
+        if source.suffix != TRACE or machine or model:
+            raise ValueError(
+                f"--figure {spec.name}: expected a trace (.npz) alone, without --machine and --model, got {source}; "
+                "record one with `underpaint trace`"
+            )
+        return partial(spec.draw, load(source))
+    if source.suffix == TRACE:
+        raise ValueError(
+            f"--figure {spec.name}: expected the results.jsonl of a sweep, got {source}; run `underpaint simulate "
+            f"sweep --model {source}` first"
+        )
+    lines: list[dict[str, Any]] = read_results(source)
+    _check_one_of("--machine", machine, lines[0]["speedup"])
+    _check_one_of("--model", model, dict.fromkeys(line["model"] for line in lines))
+    chosen = [line for line in lines if model in (None, line["model"])]
+    return partial(spec.draw, chosen, machine or next(iter(lines[0]["speedup"])))
+
+
+def _check_one_of(option: str, value: str | None, known: "dict[str, Any]") -> None:
+    if value is not None and value not in known:
+        raise ValueError(f"{option}: expected one of {', '.join(known)}, got {value!r}")

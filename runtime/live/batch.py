@@ -1,0 +1,266 @@
+"""Several drawings of a live model at once: each at its own progress, in passes that they share."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from queue import SimpleQueue
+from time import perf_counter
+from typing import NamedTuple, Protocol
+
+from underpaint.algos.rows import SamplingParams
+from underpaint.runtime.conditions import Condition
+from underpaint.runtime.drawing import Drawing, draw
+from underpaint.runtime.engines.engine import rows_of
+from underpaint.runtime.evaluation.drawer import JobDrawer
+from underpaint.runtime.evaluation.drawing_log import DrawingKey, DrawnJob
+from underpaint.runtime.live.drafter import LiveDrafter, target_layers
+from underpaint.runtime.live.model import LiveModelError
+from underpaint.runtime.live.padded import LanePass, PaddedPasses, PassAnswer
+from underpaint.runtime.live.pipeline import LivePipeline
+from underpaint.runtime.methods.method import DecodingMethod
+from underpaint.runtime.models import OpenModels
+
+
+class _Stopped(Exception):
+    """The batch ends before this drawing did."""
+
+
+class SharedPasses(PaddedPasses):
+    """Passes of drawings that run in turn, a thread each: once all of them wait for a pass, one pass answers all.
+
+    A drawing holds `turn` while it runs and gives it up while it waits, so only one of them runs at any time.
+    """
+
+    def __init__(self, pipeline: LivePipeline, rows: int, lanes: int) -> None:
+        """See `PaddedPasses`."""
+        drafter = pipeline.loaded_drafter
+        layers = () if drafter is None else target_layers(drafter.module)
+        super().__init__(pipeline.live, rows, lanes, layers, compiled=pipeline.compiled)
+        self.turn = threading.Condition()
+        self.stopped = False
+        self._waiting: dict[int, LanePass] = {}
+        self._answers: dict[int, PassAnswer | BaseException] = {}
+        self._drawing = 0
+        self._share, self._since = 0.0, 0.0
+
+    def begin(self, lanes: int) -> None:
+        """Expect so many drawings at once."""
+        self.stopped, self._drawing = False, lanes
+        self._waiting.clear()
+        self._answers.clear()
+        self._share, self._since = 0.0, perf_counter()
+
+    def leave(self) -> None:
+        """Go on with one drawing fewer; its thread holds the turn."""
+        self.seconds()
+        self._drawing -= 1
+        self._answer_all()
+
+    def seconds(self) -> float:
+        """Seconds since `begin`, each divided by the drawings that were under way in it."""
+        now = perf_counter()
+        self._share += (now - self._since) / max(1, self._drawing)
+        self._since = now
+        return self._share
+
+    def stop(self) -> None:
+        """End every drawing at its next pass."""
+        with self.turn:
+            self.stopped = True
+            self.turn.notify_all()
+
+    def ask(self, lane: int, inputs: LanePass) -> PassAnswer:
+        """Wait until every drawing wants a pass, and get this lane's part of it."""
+        if self.stopped:
+            raise _Stopped
+        started = perf_counter()
+        self._waiting[lane] = inputs
+        self._answer_all()
+        while lane not in self._answers:
+            if self.stopped:
+                raise _Stopped
+            self.turn.wait()
+        answer = self._answers.pop(lane)
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer._replace(idle=perf_counter() - started - answer.idle)
+
+    def _answer_all(self) -> None:
+        """Run the pass that all wait for; nothing where a drawing is at something else."""
+        if not self._waiting or len(self._waiting) < self._drawing:
+            return
+        asked, started = dict(self._waiting), perf_counter()
+        self._waiting.clear()
+        try:
+            answers = self.run(asked)
+        except Exception as error:
+            self._answers |= dict.fromkeys(asked, error)
+        else:
+            own = (perf_counter() - started) / len(asked)
+            self._answers |= {lane: answer._replace(idle=own) for lane, answer in answers.items()}
+        self.turn.notify_all()
+
+
+class BatchPicture(Protocol):
+    """One picture: its condition and the seed of its noise."""
+
+    @property
+    def condition(self) -> Condition: ...
+
+    @property
+    def seed(self) -> int: ...
+
+
+class WantedDrawing(NamedTuple):
+    """Implements `BatchPicture`."""
+
+    condition: Condition
+    seed: int
+
+
+class BatchDrawer:
+    """Draws several pictures of a live model at once; where one ends, the next one begins."""
+
+    def __init__(self, pipeline: LivePipeline, lanes: int, rows: int) -> None:
+        """Allocate the lanes' caches.
+
+        Args:
+            pipeline: The model, and perhaps its drafter.
+            lanes: How many pictures are drawn at once.
+            rows: Rows of each: 2 under guidance, else 1.
+
+        Raises:
+            LiveModelError: Near-ties are verified, which is done for one picture at a time, or a model whose passes
+                cannot be padded.
+        """
+        if lanes < 1:
+            raise LiveModelError(f"batch: expected 1 picture or more at once, got {lanes}")
+        if pipeline.verifies_ties:
+            raise LiveModelError(
+                f"batch: expected 1 where near-ties are verified in float32, got {lanes}; leave one of the two out"
+            )
+        self.lanes, self.rows = lanes, rows
+        self._passes = SharedPasses(pipeline, rows, lanes)
+        self._pipelines = [self._pipeline(pipeline, lane) for lane in range(lanes)]
+
+    def draw(
+        self, method: Callable[[], DecodingMethod], sampling: SamplingParams, wanted: Sequence[BatchPicture]
+    ) -> Iterator[tuple[int, Drawing]]:
+        """Draw pictures; the numbers and drawings come as they are finished.
+
+        A drawing's seconds are its share: each second is divided among the pictures that were under way in it.
+
+        Args:
+            method: Builds the method, once for each lane, as rules may keep an account.
+            sampling: How they are drawn.
+            wanted: The pictures.
+
+        Raises:
+            ValueError: What drawing one of them raises; the others are dropped.
+        """
+        done: SimpleQueue[tuple[int, Drawing | BaseException] | None] = SimpleQueue()
+        numbers, count = iter(range(len(wanted))), min(self.lanes, len(wanted))
+        self._passes.begin(count)
+
+        def draw_in(lane: int, method: DecodingMethod) -> Callable[[BatchPicture], Drawing]:
+            return lambda one: draw(self._pipelines[lane], method, sampling, one.condition, one.seed)
+
+        threads = [
+            threading.Thread(target=self._lane, args=(draw_in(lane, method()), wanted, numbers, done), daemon=True)
+            for lane in range(count)
+        ]
+        for thread in threads:
+            thread.start()
+        try:
+            while count:
+                ended = done.get()
+                if ended is None:
+                    count -= 1
+                    continue
+                number, drawing = ended
+                if isinstance(drawing, BaseException):
+                    raise drawing
+                yield number, drawing
+        finally:
+            self._passes.stop()
+            for thread in threads:
+                thread.join()
+
+    def _lane(
+        self,
+        draw_one: Callable[[BatchPicture], Drawing],
+        wanted: Sequence[BatchPicture],
+        numbers: Iterator[int],
+        done: SimpleQueue[tuple[int, Drawing | BaseException] | None],
+    ) -> None:
+        """Draw one picture after another in a lane, as long as there are any."""
+        passes, number = self._passes, -1
+        with passes.turn:
+            try:
+                for number in numbers:
+                    before = passes.seconds()
+                    drawing = draw_one(wanted[number])
+                    done.put((number, replace(drawing, seconds=passes.seconds() - before, batch=self.lanes)))
+                    if passes.stopped:
+                        break
+            except _Stopped:
+                pass
+            except BaseException as error:
+                done.put((number, error))
+            finally:
+                passes.leave()
+                done.put(None)
+
+    def _pipeline(self, pipeline: LivePipeline, lane: int) -> LivePipeline:
+        drafter = pipeline.loaded_drafter
+        own = None if drafter is None else LiveDrafter(drafter.module, pipeline.sampling)
+        return LivePipeline(pipeline.live, own, passes=self._passes, lane=lane)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchWorkers:
+    """Implements `artifacts.workers.Workers`: this process, which draws several jobs of a method at once.
+
+    Attributes:
+        drawer: Opens models and methods, and records drawings.
+        batch: How many jobs are drawn at once.
+    """
+
+    drawer: JobDrawer
+    batch: int
+
+    def run(
+        self, jobs: Sequence[DrawingKey], more: Callable[[DrawnJob], Iterable[DrawingKey]] = lambda _: ()
+    ) -> Iterator[DrawnJob]:
+        """Draw the jobs, model by model and method by method; what `more` names goes last."""
+        waiting = list(jobs)
+        while waiting:
+            waiting.sort(key=_model_and_method)
+            _, group = next(groupby(waiting, _model_and_method))
+            together = list(group)
+            waiting = waiting[len(together) :]
+            for drawn in self._together(together):
+                waiting.extend(more(drawn))
+                yield drawn
+
+    def _together(self, jobs: Sequence[DrawingKey]) -> Iterator[DrawnJob]:
+        models, sampling = self.drawer.models(jobs[0]), self.drawer.tasks[jobs[0].model].sampling
+        drawer = open_batches(models, self.batch, sampling)
+        wanted = [WantedDrawing(models.condition(job.prompt), job.seed) for job in jobs]
+        for _ in drawer.draw(lambda: self.drawer.method(jobs[0]), sampling, wanted[: self.batch]):
+            pass  # first passes allocate and page in: one batch of each method goes uncounted
+        for number, drawing in drawer.draw(lambda: self.drawer.method(jobs[0]), sampling, wanted):
+            yield self.drawer.record(jobs[number], drawing)
+
+
+def open_batches(models: OpenModels, batch: int, sampling: SamplingParams) -> BatchDrawer:
+    """What draws batches of a live model under this sampling; LiveModelError where it cannot be drawn so."""
+    assert isinstance(models, LivePipeline)
+    return BatchDrawer(models, batch, rows_of(sampling))
+
+
+def _model_and_method(job: DrawingKey) -> tuple[int, str]:
+    return job.model, job.method

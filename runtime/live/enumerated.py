@@ -1,0 +1,131 @@
+"""Methods judged on a live model's own distributions: every picture of a small grid, with its exact probability."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import torch
+
+from underpaint.algos.chance import Chance, enumerate_outcomes
+from underpaint.algos.protocols import Grid
+from underpaint.algos.rows import SamplingParams
+from underpaint.runtime.conditions import Condition
+from underpaint.runtime.live.drafter import LiveDrafter, new_drafter
+from underpaint.runtime.live.model import LiveModelError
+from underpaint.runtime.live.pipeline import LivePipeline
+from underpaint.runtime.methods.method import DecodingMethod
+
+MOST_PICTURES: Final = 4096
+"""Pictures that are enumerated at most."""
+MOST_RUNS: Final = 20_000
+"""Drawings of one method at most: one for each course that its draws can take."""
+ROUNDING: Final = 1e-4
+"""Total variation that float32 passes of unequal width explain: rows agree to about 1e-6, a picture has some cells."""
+
+Distribution = dict[tuple[int, ...], float]
+"""Pictures as tuples of codes, and their probabilities."""
+
+
+@dataclass(frozen=True, slots=True)
+class EnumeratedMethod:
+    """A method on a live model.
+
+    Attributes:
+        method: Its name.
+        promises: Whether it promises the model's own distribution.
+        pictures: How many pictures it can draw.
+        runs: How many courses its draws can take.
+        bias: Total variation between its pictures and plain decoding's.
+    """
+
+    method: str
+    promises: bool
+    pictures: int
+    runs: int
+    bias: float
+
+    @property
+    def lossless(self) -> bool:
+        """Whether rounding explains the difference."""
+        return self.bias <= ROUNDING
+
+
+class SmallPictures:
+    """The pictures of a live model on a small grid, from the few likeliest codes of each cell."""
+
+    def __init__(self, pipeline: LivePipeline, grid: Grid, top_k: int) -> None:
+        """Prepare; nothing is drawn yet.
+
+        Args:
+            pipeline: The model in float32, and perhaps its drafter; without one, a drafter of random weights drafts.
+            grid: What is drawn, in place of the model's own grid.
+            top_k: Codes that are kept of each distribution.
+
+        Raises:
+            LiveModelError: There are too many pictures to enumerate, or the model does not compute in float32.
+        """
+        live = pipeline.live
+        pictures = top_k**grid.cells
+        if not 1 < top_k <= live.codes:
+            raise LiveModelError(f"--top-k: expected 2 to {live.codes:,} codes to choose from, got {top_k}")
+        if pictures > MOST_PICTURES:
+            raise LiveModelError(
+                f"--grid {grid.height}x{grid.width} and --top-k {top_k}: expected at most {MOST_PICTURES:,} pictures "
+                f"to enumerate, got {top_k}^{grid.cells} = {pictures:,}; choose a smaller grid or fewer codes"
+            )
+        if next(live.body.parameters()).dtype != torch.float32:
+            raise LiveModelError(
+                "--dtype: expected float32, as passes of unequal width differ too much in others to judge by; leave it "
+                "out"
+            )
+        self.drafter_is_random = pipeline.loaded_drafter is None
+        small = replace(live, grid=grid, parts=None)
+        if pipeline.loaded_drafter is None:
+            torch.manual_seed(0)
+            drafter = LiveDrafter(new_drafter(small), live.sampling)
+        else:
+            drafter = LiveDrafter(pipeline.loaded_drafter.module, live.sampling)
+        self._pipeline = LivePipeline(small, drafter, compiled=pipeline.compiled)
+        temperature = live.sampling.temperature or 1.0
+        self.sampling: SamplingParams = replace(live.sampling, top_k=top_k, top_p=1.0, temperature=temperature)
+        self.condition = Condition("", (*(0,) * 4, *live.image_start))
+        """A prompt, whatever it means."""
+
+    @property
+    def pipeline(self) -> LivePipeline:
+        """What draws on the small grid."""
+        return self._pipeline
+
+    def judge(self, plain: DecodingMethod, methods: Sequence[DecodingMethod]) -> list[EnumeratedMethod]:
+        """Enumerate methods beside plain decoding.
+
+        Raises:
+            LiveModelError: The draws of one can take too many courses.
+            ValueError: The settings of one do not fit the grid.
+        """
+        expected, _ = self._pictures(plain)
+        rows = []
+        for method in methods:
+            drawn, runs = self._pictures(method)
+            apart = [abs(expected.get(each, 0.0) - drawn.get(each, 0.0)) for each in expected.keys() | drawn.keys()]
+            rows.append(EnumeratedMethod(method.name, method.lossless, len(drawn), runs, sum(apart) / 2))
+        return rows
+
+    def _pictures(self, method: DecodingMethod) -> tuple[Distribution, int]:
+        """The distribution of a method's pictures, and how many courses its draws took."""
+        session = method.open(self._pipeline, self.condition, self.sampling)
+        runs = 0
+
+        def program(chance: Chance) -> tuple[int, ...]:
+            nonlocal runs
+            runs += 1
+            if runs > MOST_RUNS:
+                raise LiveModelError(
+                    f"{method.name}: expected at most {MOST_RUNS:,} courses that its draws can take, got more; choose "
+                    "a smaller grid, fewer codes, or shorter drafts with --set"
+                )
+            return tuple(session.decode(chance).tokens.tolist())
+
+        return enumerate_outcomes(program), runs

@@ -1,0 +1,216 @@
+"""Passes of a live model that are padded to one size: several drawings at once, or few sizes that can be compiled."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor
+
+from underpaint.artifacts.decoder_config import DecoderConfig
+from underpaint.runtime.live.memory import KeyValueTensors, PlacedCache, StaticCache
+from underpaint.runtime.live.model import LiveModel, LiveModelError
+
+SIZES: Final = (1, 8, 16, 32, 64)
+"""New positions of compiled passes; a pass takes the next larger size. Longer ones run as they are."""
+_WARM_UPS: Final = 2
+"""Passes before a CUDA graph is captured: the first compiles, and libraries allocate."""
+
+Outputs: TypeAlias = tuple[Tensor, Tensor]
+"""What the head reads, and what a drafter reads; see `LiveModel.hidden`."""
+
+
+class LanePass(NamedTuple):
+    """One drawing's pass: embeddings [B, T, D], mask [B, 1, T, S + T] behind S slots, position ids [..., B, T]."""
+
+    embeds: Tensor
+    mask: Tensor
+    positions: Tensor
+
+
+class PassAnswer(NamedTuple):
+    """Logits [B, T, V], states [B, T, F], and the seconds that were spent on other drawings meanwhile."""
+
+    logits: Tensor
+    states: Tensor
+    idle: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _SizedPass:
+    """What passes of one size read, written in place, and what runs them."""
+
+    embeds: Tensor
+    mask: Tensor
+    positions: Tensor
+    places: Tensor
+    run: Callable[[], Outputs]
+
+    def fill(self, rows: slice, one: LanePass | None) -> None:
+        """Write a lane's pass; behind its end the last position is repeated. None: a lane without a pass."""
+        size = self.embeds.shape[1]
+        if one is None:
+            self.mask[rows] = 0.0  # nobody reads what comes of it, but it must be finite
+            self.places[rows] = torch.arange(size, device=self.places.device)
+            return
+        count, seen = one.mask.shape[-2:]
+        self.places[rows] = torch.arange(seen - count, seen - count + size, device=self.places.device)
+        self.mask[rows] = torch.finfo(self.mask.dtype).min
+        self.mask[rows, :, :count, :seen], self.mask[rows, :, count:, :seen] = one.mask, one.mask[:, :, -1:]
+        self.embeds[rows, :count], self.embeds[rows, count:] = one.embeds, one.embeds[:, -1:]
+        self.positions[..., rows, :count], self.positions[..., rows, count:] = one.positions, one.positions[..., -1:]
+
+
+class PaddedPasses:
+    """Runs the passes of several drawings as one: each at its own length, positions and mask.
+
+    Every drawing has a lane: B rows of one cache. Its new positions are written behind its own committed ones.
+    """
+
+    def __init__(
+        self, live: LiveModel, rows: int, lanes: int = 1, layers: Sequence[int] = (), *, compiled: bool = False
+    ) -> None:
+        """Allocate the lanes' cache.
+
+        Args:
+            live: The model.
+            rows: B, the sequences of a drawing.
+            lanes: How many drawings.
+            layers: Which hidden states drafters read; see `LiveModel.hidden`.
+            compiled: Whether to compile the body at few sizes, and on a CUDA device to capture each as a graph.
+
+        Raises:
+            LiveModelError: A model whose passes cannot be padded.
+        """
+        check_padded(live)
+        self.lanes, self._live, self._rows, self._layers, self._compiled = lanes, live, rows, tuple(layers), compiled
+        self._like = next(live.body.parameters())
+        self._tensors = KeyValueTensors(live.decoder, rows * lanes, self._like)
+        self._sized: dict[tuple[int, int], _SizedPass] = {}
+
+    def memory(self, lane: int) -> StaticCache:
+        """The cache of a lane."""
+        return StaticCache(self._live.decoder, self._rows, self._like, self._tensors, lane * self._rows)
+
+    def takes(self, count: int) -> bool:
+        """Whether passes over so many positions are padded here; else a drawing runs them by itself."""
+        return not self._compiled or count <= SIZES[-1]
+
+    def ask(self, lane: int, inputs: LanePass) -> PassAnswer:
+        """Run the pass of one lane, perhaps with others'."""
+        return self.run({lane: inputs})[lane]
+
+    def run(self, inputs: Mapping[int, LanePass]) -> dict[int, PassAnswer]:
+        """Run one pass of these lanes; no other lane may hold a pass that is not committed."""
+        size = max(one.mask.shape[-2] for one in inputs.values())
+        if self._compiled:
+            size = next(each for each in SIZES if each >= size)
+        reach = size + max(one.mask.shape[-1] - one.mask.shape[-2] for one in inputs.values())
+        self._tensors.reserve(reach)
+        lanes = range(self.lanes) if self._compiled else range(min(inputs), max(inputs) + 1)
+        example = next(iter(inputs.values()))
+        sized = self._pass_of(lanes, size, self._tensors.slots if self._compiled else reach, example)
+        rows = {lane: slice(at * self._rows, (at + 1) * self._rows) for at, lane in enumerate(lanes)}
+        for lane, own in rows.items():
+            sized.fill(own, inputs.get(lane))
+        hidden, states = sized.run()
+        counts = {lane: one.mask.shape[-2] for lane, one in inputs.items()}
+        read = [hidden[rows[lane], :count].flatten(0, 1) for lane, count in counts.items()]
+        together: Any = self._live.head(torch.cat(read))
+        logits = together.split([len(each) for each in read])
+        return {
+            lane: PassAnswer(own.unflatten(0, (self._rows, count)), states[rows[lane], :count])
+            for own, (lane, count) in zip(logits, counts.items(), strict=True)
+        }
+
+    def _pass_of(self, lanes: range, size: int, slots: int, example: LanePass) -> _SizedPass:
+        """A pass of a size; of compiled ones there is one for each, and its tensors stay where they are."""
+        sized = self._sized.get((size, slots)) if self._compiled else None
+        if sized is None:
+            count = len(lanes) * self._rows
+            embeds = example.embeds.new_zeros(count, size, example.embeds.shape[-1])
+            mask = example.mask.new_zeros(count, 1, size, slots)
+            positions = example.positions.new_zeros(*example.positions.shape[:-2], count, size)
+            places = torch.zeros(count, size, dtype=torch.int64, device=embeds.device)
+            rows = slice(lanes.start * self._rows, lanes.stop * self._rows)
+            cache = PlacedCache(self._tensors, rows, places, slots)
+            live = self._live
+            if self._compiled:
+                compiled: Any = torch.compile  # its types lag behind its parameters
+                live = replace(live, body=compiled(live.body, dynamic=False, isolate_recompiles=True))
+
+            def run() -> Outputs:
+                return live.hidden(
+                    self._layers,
+                    inputs_embeds=embeds,
+                    attention_mask=mask,
+                    position_ids=positions,
+                    past_key_values=cache,
+                    use_cache=True,
+                )
+
+            captured = captured_graph(run) if self._compiled and captures(embeds) else run
+            sized = _SizedPass(embeds, mask, positions, places, captured)
+            if self._compiled:
+                self._sized[size, slots] = sized
+        return sized
+
+
+def captures(tensor: Tensor) -> bool:
+    """Whether passes over tensors like this one can be captured as CUDA graphs."""
+    return tensor.is_cuda
+
+
+def captured_graph(run: Callable[[], Outputs]) -> Callable[[], Outputs]:
+    """A function that replays `run` as a CUDA graph: it reads and writes the tensors that `run` did, and no others.
+
+    It is captured when first called, when the tensors hold a pass: the passes before capture write to the cache.
+    """
+    captured: list[tuple[Any, Outputs]] = []
+
+    def replay() -> Outputs:
+        if not captured:
+            stream: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream):
+                for _ in range(_WARM_UPS):
+                    run()
+            torch.cuda.current_stream().wait_stream(stream)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                captured.append((graph, run()))
+        captured[0][0].replay()
+        return captured[0][1]
+
+    return replay
+
+
+def check_padded(live: LiveModel) -> None:
+    """LiveModelError unless the model's layers take a cache that is written at places."""
+    if isinstance(live.config, DecoderConfig):
+        raise LiveModelError(
+            f"batch and compile: expected a model of transformers, got {live.family}, which this project runs itself; "
+            "leave them out, or draw batches of its export with --backend device"
+        )
+
+
+def check_compiled(live: LiveModel) -> None:
+    """LiveModelError where the model's passes cannot be compiled here."""
+    check_padded(live)
+    devices = {weight.device for weight in live.body.parameters()}
+    if len(devices) > 1:
+        raise LiveModelError(
+            f"compile: expected a model on one device, got one on {len(devices)}; load it without device_map, or leave "
+            "compile out"
+        )
+    compiler = os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")
+    if next(iter(devices)).type == "cpu" and shutil.which(compiler) is None:
+        raise LiveModelError(
+            f"compile: expected a C++ compiler for passes on the CPU, got no {compiler}; install one, name it in "
+            "CXX, or leave compile out"
+        )

@@ -1,0 +1,259 @@
+"""Which method is fastest for a trace on a machine within a bound on bias, and what would change the answer.
+
+A coarse sweep finds candidates. The fastest of each policy are then simulated again with other noise, so that the
+answer's interval is not of the luck that it was chosen by. Prices change without a new simulation.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import ceil
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from underpaint.algos.arrays import FloatArray, IntArray
+from underpaint.algos.draft.top_tokens import top
+from underpaint.algos.transport import overlap
+from underpaint.sim.batched.decoding import Scheme, run_lockstep, run_loop
+from underpaint.sim.latency.machines import RooflineCosts
+from underpaint.sim.latency.run_times import RepeatedTimes, RunTimes
+from underpaint.sim.replay.acceptance_log import AcceptanceLog
+from underpaint.sim.replay.trace import Trace, dense, replay
+from underpaint.sim.report.statistics import Estimate, Runs, ratio, tokens_per_cycle
+from underpaint.sim.sweep.plan import Job, SweepPlan, scheme_of
+from underpaint.sim.synthetic.table_model import TableModel
+
+POLICIES: Final = ("chain", "eagle1", "eagle2", "adt")
+LOSSLESS: Final[tuple[str, ...]] = ("chain", "block", "without_replacement", "point")
+PLAIN: Final = "plain autoregression"
+FINALISTS: Final = 5
+_VARY: Final[Mapping[str, tuple[Any, ...]]] = {
+    "policy.length": (1, 2, 3, 4, 6, 8),
+    "policy.widths": ((4,), (4, 4), (4, 4, 4, 4), (8, 16, 14, 11, 8)),
+    "policy.depth": (1, 2, 3, 5),
+    "policy.top_k": (4, 10),
+    "policy.total_tokens": (15, 59),
+}
+_POOLED: Final = 100
+"""Nearest codes that a relaxed rule pools, where the model has as many."""
+_SCREEN_IMAGES: Final = 32
+_DECODINGS: Final = {True: 128, False: 16}
+"""Decodings of a finalist in all, at least, by whether many images run in lockstep."""
+_GAP: Final = 0.2
+"""By how much of its distance to the target, or to knowing nothing, the drafter is moved."""
+_FACTORS: Final = 2.0 ** (np.arange(1, 17) / 4.0)
+"""Factors that the bandwidth is multiplied and divided by, up to 16."""
+_EXTRA: Final = 2.0 ** (np.arange(-28, 9) / 4.0)
+"""Host ms that a cycle takes more, in plain steps: from a hundredth to four."""
+
+
+def screening_plan(trace: str, model: TableModel, machine: str, bias: float, precision: float, seed: int) -> SweepPlan:
+    """The coarse sweep for a trace.
+
+    Args:
+        trace: Its path.
+        model: The trace, replayed.
+        machine: As `simulate sweep --machines` takes it.
+        bias: The largest total variation of the next token's distribution; 0 asks for lossless rules only.
+        precision: Half the 95 % interval of each speed-up, as a share of it.
+        seed: Of the noise.
+
+    Returns:
+        A plan of one model and one machine.
+    """
+    vary, rules = dict(_VARY), LOSSLESS
+    if bias > 0.0 and model.codebook.shape[1]:
+        rules = (*rules, "lantern")
+        vary |= {
+            "rule.k": (min(_POOLED, model.vocab_size - 1),),
+            "rule.delta": tuple(sorted({min(1.0, bias * factor) for factor in (1.0, 2.0)})),
+        }
+    elif bias > 0.0:
+        rules = (*rules, "cool")
+        vary["rule.delta"] = (1.1, 1.5, 2.0)
+    return SweepPlan((trace,), POLICIES, rules, (machine,), vary, precision, _SCREEN_IMAGES, seed)
+
+
+class MethodOption(NamedTuple):
+    """What may be chosen, and what happened in I images of it.
+
+    Attributes:
+        name: Policy and rule, or the chain's length.
+        settings: As JSON holds them.
+        token_bias: Total variation of the next token's distribution; 0 is lossless.
+        tokens_per_cycle: As `sim.report.statistics` counts them.
+        tokens: [I] tokens drawn.
+        cycles: [I] cycles with a draft.
+        ms: [I] ms at given prices.
+        job: Its simulation; None where it comes from an acceptance log.
+    """
+
+    name: str
+    settings: Mapping[str, Any]
+    token_bias: float
+    tokens_per_cycle: Estimate
+    tokens: IntArray | FloatArray
+    cycles: IntArray
+    ms: Callable[[RunTimes], FloatArray]
+    job: Job | None = None
+
+    def speedup(self, prices: RunTimes, extra_ms: float = 0.0) -> Estimate:
+        """Speed-up over plain decoding; extra_ms: what each cycle takes more on the host."""
+        return ratio(self.tokens * prices.plain_ms, self.ms(prices) + extra_ms * self.cycles)
+
+
+class Change(NamedTuple):
+    """What a change does: the answer's speed-up after it, and what would be fastest then."""
+
+    what: str
+    change: str
+    speedup: Estimate
+    fastest: str
+    fastest_speedup: float
+
+
+def finalists(lines: Sequence[Mapping[str, Any]], machine: str, bias: float) -> list[Job]:
+    """The fastest job of each policy within the bound on bias, the fastest first, at most `FINALISTS`."""
+    best: dict[str, Mapping[str, Any]] = {}
+    for line in sorted(lines, key=lambda line: -float(line["speedup"][machine][0])):
+        if line["token_bias"] is not None and line["token_bias"] <= bias:
+            best.setdefault(line["policy"], line)
+    return [Job.of(line) for line in list(best.values())[:FINALISTS]]
+
+
+def simulated(model: TableModel, job: Job, token_bias: float, seed: int, chains: bool = False) -> MethodOption:
+    """Decode every recorded image of the model several times; intervals are over images, not over decodings."""
+    scheme = scheme_of(model, job)
+    runs = _decoded(model, scheme, seed, chains)
+    settings = json.loads(job.policy_settings) | json.loads(job.rule_settings)
+    return MethodOption(
+        f"{job.policy} + {job.rule}",
+        settings,
+        token_bias,
+        tokens_per_cycle(runs),
+        np.full(runs.images, runs.decodings * runs.cells),
+        runs.cycles,
+        lambda prices: prices.times(scheme, runs).total,
+        job,
+    )
+
+
+def _decoded(model: TableModel, scheme: Scheme, seed: int, chains: bool) -> Runs:
+    images = model.images * ceil(_DECODINGS[scheme.vectorised] / model.images)
+    if scheme.vectorised:
+        return run_lockstep(model, scheme, images, seed, chains=chains).runs.pooled(model.images)
+    return run_loop(model, scheme, images, seed, chains=chains).pooled(model.images)
+
+
+def chains_of(log: AcceptanceLog) -> list[MethodOption]:
+    """Chains of every length up to the log's, as its drafts cut to that length would have done."""
+    reached = np.stack([log.reached(position) for position in range(1, log.positions + 1)], axis=1)
+    return _chains(log.steps, reached)
+
+
+def _chains(steps: IntArray, reached: IntArray | FloatArray) -> list[MethodOption]:
+    """steps: [R] verifications of each request. reached: [R, K], those that kept so many drafted tokens or more."""
+    found = []
+    for length in range(1, reached.shape[1] + 1):
+        tokens = steps + reached[:, :length].sum(axis=1)
+        own = ratio(tokens, steps), tokens, steps, _chain_ms(steps, length)
+        found.append(MethodOption(f"chain of {length}", {"length": length}, 0.0, *own))
+    return found
+
+
+def _chain_ms(steps: IntArray, length: int) -> Callable[[RunTimes], FloatArray]:
+    def ms(prices: RunTimes) -> FloatArray:
+        assert isinstance(prices, RepeatedTimes)
+        costs = prices.costs
+        cycle = costs.verify_ms(np.array([length + 1])) + length * costs.draft_ms(np.array([1])) + costs.overhead_ms
+        total: FloatArray = steps * float(cycle[0])
+        return total
+
+    return ms
+
+
+def fastest(candidates: Sequence[MethodOption], prices: RunTimes, extra_ms: float = 0.0) -> tuple[str, float]:
+    """The name and the speed-up of the fastest candidate, or of plain decoding where none is faster."""
+    best = max(((one.speedup(prices, extra_ms).mean, one.name) for one in candidates), default=(0.0, ""))
+    return (PLAIN, 1.0) if best[0] <= 1.0 else (best[1], best[0])
+
+
+def price_changes(candidates: Sequence[MethodOption], answer: MethodOption, prices: RunTimes) -> Iterator[Change]:
+    """Half and twice the bandwidth, more time on the host, and the nearest of each that gives another answer."""
+    plain = prices.plain_ms
+    name = fastest(candidates, prices)[0]
+
+    def change(what: str, told: str, at: RunTimes, extra_ms: float = 0.0) -> Change:
+        return Change(what, told, answer.speedup(at, extra_ms), *fastest(candidates, at, extra_ms))
+
+    costs = prices.costs if isinstance(prices, RepeatedTimes) else None
+    if isinstance(costs, RooflineCosts):
+        bandwidth = costs.machine.bandwidth
+
+        def at(factor: float) -> RunTimes:
+            machine = dataclasses.replace(costs.machine, bandwidth=bandwidth * factor)
+            return RepeatedTimes(dataclasses.replace(costs, machine=machine))
+
+        for factors in (1.0 / _FACTORS, _FACTORS):
+            turn = next((float(one) for one in factors if fastest(candidates, at(float(one)))[0] != name), None)
+            for factor in sorted({float(factors[3]), *([] if turn is None else [turn])}):
+                yield change("bandwidth", f"{factor:.2f} x ({bandwidth * factor:,.0f} GB/s)", at(factor))
+    turn = next((float(one) for one in _EXTRA if fastest(candidates, prices, float(one) * plain)[0] != name), None)
+    for share in sorted({0.25, *([] if turn is None else [turn])}):
+        yield change("host", f"+{share * plain:.3g} ms a cycle", prices, share * plain)
+
+
+def drafter_changes(
+    trace: Trace, candidates: Sequence[MethodOption], answer: MethodOption, prices: RunTimes, seed: int
+) -> Iterator[Change]:
+    """A drafter that is a fifth nearer to the target, and one that is a fifth nearer to knowing nothing."""
+    for told, towards_target in (("better", True), ("worse", False)):
+        other, kept = with_drafter(trace, _GAP, towards_target)
+        model = replay(other)
+        again = [
+            simulated(model, one.job, one.token_bias, seed, prices.fuses_chains)
+            for one in candidates
+            if one.job is not None
+        ]
+        (own,) = (one for one in again if one.job == answer.job)
+        yield Change("drafter", f"{told}: overlap {kept:.3f}", own.speedup(prices), *fastest(again, prices))
+
+
+def with_drafter(trace: Trace, share: float, towards_target: bool) -> tuple[Trace, float]:
+    """A trace with another drafter, and its mean overlap 1 - TV with the target right after the root.
+
+    Args:
+        trace: With a drafter.
+        share: What is taken from each of the drafter's distributions.
+        towards_target: Whether that goes to the target's distribution: its total variation from the target shrinks by
+            exactly this share. Otherwise it is spread evenly over all codes.
+    """
+    tokens, probs = trace.draft_tokens.copy(), trace.draft_probs.copy()
+    images, depths, _, kept = probs.shape
+    overlaps = []
+    for image in range(images):
+        target = dense(trace.target_tokens[image], trace.target_probs[image], trace.vocab_size)
+        for depth in range(depths):
+            drafted = dense(tokens[image, depth], probs[image, depth], trace.vocab_size)
+            drafted += share * ((target if towards_target else 1.0 / trace.vocab_size) - drafted)
+            likeliest = top(drafted, kept)
+            tokens[image, depth], probs[image, depth] = likeliest.tokens, likeliest.probs
+            if depth == 0:
+                overlaps.append(float(overlap(target[1:], drafted[1:]).mean()))
+    return dataclasses.replace(trace, draft_tokens=tokens, draft_probs=probs), float(np.mean(overlaps))
+
+
+def chain_changes(log: AcceptanceLog, answer: MethodOption, prices: RunTimes) -> Iterator[Change]:
+    """The same for an acceptance log: a fifth fewer rejections at every position, and a fifth fewer acceptances."""
+    shares = [log.acceptance(position).mean for position in range(1, log.positions + 1)]
+    for told, moved in (
+        ("better", [share + _GAP * (1.0 - share) for share in shares]),
+        ("worse", [share * (1.0 - _GAP) for share in shares]),
+    ):
+        again = _chains(np.ones(1, dtype=np.int64), np.cumprod(moved)[None])
+        (own,) = (one for one in again if one.name == answer.name)
+        change = f"{told}: first kept {moved[0]:.3f}"
+        yield Change("drafter", change, own.speedup(prices), *fastest(again, prices))

@@ -1,0 +1,263 @@
+"""Acceptance logs of serving engines: how many drafted tokens each verification kept, without any distribution.
+
+The common form is one JSON line a request with `spec_decode_acceptance`, as AIPerf's `profile_export.jsonl` holds it.
+Responses of vLLM, SGLang and TensorRT-LLM, and vLLM's Prometheus page, are read too.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from underpaint.algos.arrays import IntArray
+from underpaint.algos.chance import sampling
+from underpaint.algos.step import decode
+from underpaint.artifacts.files import read_regular
+from underpaint.artifacts.strict_json import JsonError, parse_json
+from underpaint.sim.batched.decoding import MOST_NODES, make_scheme
+from underpaint.sim.report.statistics import Estimate, ratio
+from underpaint.sim.synthetic.table_model import TableDrafter, TableModel, TableTarget
+
+RECORD: Final = "spec_decode_acceptance"
+"""The key of a request's acceptance in AIPerf's records."""
+LOGS: Final = (".json", ".jsonl", ".prom", ".txt")
+"""How the names of acceptance logs end."""
+CANNOT: Final = (
+    "draft trees, or other drafts than the chains that were logged",
+    "relaxed rules and their bias, or another rule than the engine's",
+    "another temperature, or another drafter",
+    "where in the picture drafts fail",
+    "Jacobi windows, row fronts and MuLo-SD",
+)
+"""What acceptance counts alone cannot answer."""
+_MOST_POSITIONS: Final = 1024
+_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
+    "histogram": ("acceptance_histogram", "spec_correct_drafts_histogram", "spec_accept_histogram"),
+    "steps": ("num_spec_steps", "spec_verify_ct"),
+    "accepted": ("num_accepted_draft_tokens", "total_accepted_draft_tokens", "spec_num_correct_drafts"),
+    "drafted": ("num_draft_tokens", "total_draft_tokens", "spec_num_proposed_drafts"),
+    "limit": ("num_spec_tokens",),
+}
+"""The engines' names of each count: vLLM's and AIPerf's, TensorRT-LLM's, SGLang's."""
+_PROMETHEUS: Final = re.compile(
+    r"^vllm:spec_decode_num_(drafts|draft_tokens|accepted_tokens_per_pos)(?:_total)?(?:\{([^}]*)\})?\s+([0-9.eE+]+)\s*$",
+    re.MULTILINE,
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AcceptanceLog:
+    """What the requests of a log accepted.
+
+    Attributes:
+        engine: Who wrote it.
+        histograms: `[R, K + 1]` int64, for each request the verifications that kept 0 to K drafted tokens.
+        drafted: `[R]` int64, drafted tokens.
+        skipped: Requests of the file without acceptance counts.
+    """
+
+    engine: str
+    histograms: IntArray
+    drafted: IntArray
+    skipped: int = 0
+
+    @property
+    def positions(self) -> int:
+        """K, the longest draft."""
+        return int(self.histograms.shape[1]) - 1
+
+    @property
+    def steps(self) -> IntArray:
+        """[R] verifications."""
+        steps: IntArray = self.histograms.sum(axis=1)
+        return steps
+
+    def reached(self, position: int) -> IntArray:
+        """[R] verifications that kept `position` drafted tokens or more."""
+        counts: IntArray = self.histograms[:, position:].sum(axis=1)
+        return counts
+
+    def acceptance(self, position: int) -> Estimate:
+        """The share of tokens drafted at a position, from 1, that is kept where all before it are; 0 where none is."""
+        tried = self.reached(position - 1)
+        return ratio(self.reached(position), tried) if tried.any() else Estimate(0.0, 0.0, 0.0)
+
+    def tokens_per_cycle(self, length: int) -> Estimate:
+        """Tokens of a cycle with chains of `length`: what the log's, cut to it, would have kept, and one more."""
+        kept = sum(self.reached(position) for position in range(1, length + 1))
+        return ratio(self.steps + kept, self.steps)
+
+
+def read_acceptance(path: Path) -> AcceptanceLog:
+    """Read an acceptance log.
+
+    Raises:
+        ValueError: No request of it has acceptance counts, its counts contradict each other, or its drafts were trees.
+        OSError: It cannot be read.
+    """
+    if not path.exists():
+        raise ValueError(f"{path}: expected a trace (.npz) or an acceptance log ({', '.join(LOGS)}), got no file")
+    try:
+        return _log_of(list(_records(read_regular(path))))
+    except ValueError as error:
+        raise ValueError(
+            f"{path}: expected an acceptance log of vLLM, SGLang, TensorRT-LLM or AIPerf: {error}; see "
+            "docs/how-to/trace-your-own-model.md"
+        ) from error
+
+
+def _records(content: bytes) -> Iterator[tuple[int, Mapping[str, Any] | None]]:
+    """The acceptance counts of each line, or of each item of a JSON list, with its number; None where it has none."""
+    try:
+        text = content.decode()
+    except UnicodeDecodeError as error:
+        raise ValueError("it is no text") from error
+    if text.lstrip().startswith(("#", "vllm:")):
+        yield 1, _prometheus(text)
+        return
+    try:
+        whole = parse_json(text)
+        items = whole if isinstance(whole, list) else [whole]
+    except JsonError:
+        items = [parse_json(line, f"line {number}") for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+    for number, item in enumerate(items, start=1):
+        metadata = item.get("metadata") if isinstance(item, dict) else None
+        warmup = isinstance(metadata, dict) and metadata.get("benchmark_phase") == "warmup"
+        found: list[Mapping[str, Any] | None] = [] if warmup else list(_counted(item))
+        yield from ((number, one) for one in found or [None])
+
+
+def _counted(value: Any) -> Iterator[Mapping[str, Any]]:
+    """The objects with a histogram of accepted drafts, wherever an engine puts them in its response."""
+    if isinstance(value, dict):
+        if any(name in value for name in _NAMES["histogram"]):
+            yield value
+            return
+        value = list(value.values())
+    if isinstance(value, list):
+        for part in value:
+            yield from _counted(part)
+
+
+def _prometheus(text: str) -> Mapping[str, Any] | None:
+    """Counts of all requests since the server started, as vLLM's /metrics page has them."""
+    totals: Counter[str] = Counter()
+    for name, labels, value in _PROMETHEUS.findall(text):
+        position = re.search(r'position="(\d+)"', labels)
+        totals[position[1] if position else name] += int(float(value))
+    drafts, drafted = totals.pop("drafts", 0), totals.pop("draft_tokens", 0)
+    if not drafts:
+        return None
+    kept = [drafts, *(totals[str(position)] for position in range(len(totals))), 0]
+    return {
+        "acceptance_histogram": [more - less for more, less in pairwise(kept)],
+        "num_draft_tokens": drafted,
+    }
+
+
+def _log_of(records: list[tuple[int, Mapping[str, Any] | None]]) -> AcceptanceLog:
+    known = [(number, one) for number, one in records if one is not None]
+    read = [one for one in (_read(number, record) for number, record in known) if one[0].sum()]
+    if not read:
+        raise ValueError(f"none of its {len(records)} requests has acceptance counts")
+    longest = max(histogram.size for histogram, _ in read)
+    histograms = np.stack([np.pad(histogram, (0, longest - histogram.size)) for histogram, _ in read])
+    return AcceptanceLog(
+        _engine(known[0][1]), histograms, np.array([most for _, most in read]), len(records) - len(read)
+    )
+
+
+def _engine(record: Mapping[str, Any]) -> str:
+    usual = "sglang" if "spec_verify_ct" in record else "tensorrt_llm" if "total_draft_tokens" in record else "vllm"
+    return str(record.get("engine", usual))
+
+
+def _read(number: int, record: Mapping[str, Any]) -> tuple[IntArray, int]:
+    """The histogram [K + 1] and the drafted tokens of a request; ValueError where its counts contradict each other."""
+    where = f"request {number}"
+    held = {
+        kind: next((record[name] for name in names if record.get(name) is not None), None)
+        for kind, names in _NAMES.items()
+    }
+    counts: Any = held["histogram"]
+    if isinstance(counts, dict):
+        pairs = [(key, value) for key, value in counts.items() if str(key).isascii() and str(key).isdigit()]
+        largest = max((int(key) for key, _ in pairs), default=0)
+        dense: list[Any] = [0] * (min(largest, _MOST_POSITIONS) + 1) if len(pairs) == len(counts) else [None]
+        for key, value in pairs:
+            dense[min(int(key), len(dense) - 1)] = value
+        counts = dense
+    whole = isinstance(counts, list) and all(
+        isinstance(one, int) and not isinstance(one, bool) and one >= 0 for one in counts
+    )
+    if not whole or not 0 < len(counts) <= _MOST_POSITIONS:
+        raise ValueError(
+            f"{where}: expected a histogram of whole numbers at least 0, got {str(held['histogram'])[:60]}"
+        )
+    steps, accepted = sum(counts), sum(place * count for place, count in enumerate(counts))
+    drafted = held["drafted"] if isinstance(held["drafted"], int) else accepted
+    for kind, expected in (("steps", steps), ("accepted", accepted)):
+        if held[kind] is not None and held[kind] != expected:
+            raise ValueError(f"{where}: expected {expected} {kind}, as its histogram says, got {held[kind]}")
+    if accepted > drafted:
+        raise ValueError(
+            f"{where}: expected at most {drafted} accepted tokens, as many as were drafted, got {accepted}"
+        )
+    limit = held["limit"] if isinstance(held["limit"], int) and 0 < held["limit"] < _MOST_POSITIONS else 0
+    if limit and drafted > steps * limit:
+        raise ValueError(
+            f"{where}: its drafts had {drafted / steps:.1f} tokens and at most {limit} levels: they were trees, and "
+            "counts of accepted levels say nothing of other trees; bring a trace instead"
+        )
+    return np.array([*counts, *[0] * (limit + 1 - len(counts))], dtype=np.int64), drafted
+
+
+def acceptance_of(model: TableModel, length: int, seed: int = 0) -> AcceptanceLog:
+    """Decode every image of a model once with chains of `length` tokens, verified losslessly, and count.
+
+    Args:
+        model: A replayed trace, or a synthetic model.
+        length: Drafted tokens of a cycle, >= 1; fewer at the end of an image.
+        seed: Of the noise.
+
+    Raises:
+        ValueError: The model has no drafter.
+    """
+    scheme = make_scheme(model, "chain", "chain", {"length": length})
+    histograms, drafted = np.zeros((model.images, length + 1), dtype=np.int64), np.zeros(model.images, dtype=np.int64)
+    for image in range(model.images):
+        target, drafter = TableTarget(model, image), TableDrafter(model, image)
+        cycles = decode(target, drafter, scheme.policy, scheme.rule, sampling(seed, image), MOST_NODES).cycles[1:]
+        kept = [len(cycle.verdict.path) for cycle in cycles]
+        histograms[image] = np.bincount(kept, minlength=length + 1)
+        drafted[image] = sum(cycle.tree.size - 1 for cycle in cycles)
+    return AcceptanceLog("underpaint", histograms, drafted)
+
+
+def aiperf_lines(log: AcceptanceLog) -> bytes:
+    """The log as AIPerf's records: one JSON line a request."""
+    lines = []
+    for request, (histogram, drafted) in enumerate(zip(log.histograms.tolist(), log.drafted.tolist(), strict=True)):
+        steps, accepted = sum(histogram), sum(place * count for place, count in enumerate(histogram))
+        record = {
+            "engine": log.engine,
+            "mean_acceptance_length": 1.0 + accepted / steps,
+            "draft_acceptance_rate": accepted / drafted if drafted else 0.0,
+            "acceptance_histogram": {str(place): count for place, count in enumerate(histogram) if count},
+            "num_accepted_draft_tokens": accepted,
+            "num_draft_tokens": drafted,
+            "num_spec_steps": steps,
+            "num_spec_tokens": log.positions,
+            "completion_tokens": accepted + steps,
+        }
+        metadata = {"session_num": request, "benchmark_phase": "profiling"}
+        lines.append(json.dumps({"metadata": metadata, "metrics": {}, RECORD: record}))
+    return ("\n".join(lines) + "\n").encode()

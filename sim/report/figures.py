@@ -1,0 +1,378 @@
+"""Figures of sweeps and traces: at the width of a paper's column, in colours that colour-blind readers tell apart."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal, TypeAlias
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from underpaint.algos.arrays import FloatArray
+from underpaint.artifacts.origin import GENERATOR
+from underpaint.sim.latency.machines import FIXED
+from underpaint.sim.replay.trace import Trace
+from underpaint.sim.report.statistics import INTERVAL_DEVIATIONS
+
+Line: TypeAlias = Mapping[str, Any]
+"""A line of a sweep's results."""
+COLUMN: Final = 3.4
+"""Inches: one column of a two-column paper."""
+PAGE: Final = 7.0
+"""Inches: both columns."""
+FORMATS: Final = ("pdf", "png", "svg")
+_COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+"""Okabe and Ito's palette without its yellow, which is faint on paper."""
+_MARKERS: Final = "os^DvPX*<>"
+_BARS: Final = 12
+"""Bars of a figure at most; the fastest are shown."""
+_STYLE: Final[Any] = {
+    "font.size": 8,
+    "axes.labelsize": 8,
+    "legend.fontsize": 6.5,
+    "xtick.labelsize": 7,
+    "ytick.labelsize": 7,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "lines.markersize": 4,
+    "pdf.fonttype": 42,  # TrueType: publishers refuse Type 3
+    "svg.hashsalt": "underpaint",
+}
+
+
+class NotInData(ValueError):
+    """The results or the trace do not hold what a figure shows; the message says what would."""
+
+
+@dataclass(frozen=True, slots=True)
+class FigureSpec:
+    """A figure by name.
+
+    Attributes:
+        name: As `underpaint plot --figure` takes it.
+        title: What it shows.
+        note: How to read it.
+        of: What it is drawn from.
+        draw: Draws it, from the lines of a sweep, a machine and a width in inches, or from a trace and a width.
+    """
+
+    name: str
+    title: str
+    note: str
+    of: Literal["results", "trace"]
+    draw: Callable[..., Figure]
+
+
+def rendered(draw: Callable[[], Figure], form: str) -> bytes:
+    """Draw a figure as a file's content, the same at every call. form: one of `FORMATS`."""
+    marks: Mapping[str, dict[str, Any]] = {
+        "pdf": {"Creator": GENERATOR, "CreationDate": None},
+        "svg": {"Creator": GENERATOR, "Date": None},
+        "png": {"Software": GENERATOR},
+    }
+    stream = io.BytesIO()
+    with matplotlib.rc_context(_STYLE):
+        draw().savefig(stream, format=form, dpi=300, metadata=marks[form], bbox_inches="tight", pad_inches=0.02)
+    return stream.getvalue()
+
+
+def label(line: Line) -> str:
+    """Policy and rule; a window's method and its rule, where it has one, and temperature 0."""
+    words = f"{line['policy']} + {line['rule']}" if line["rule"] else str(line["policy"])
+    return words + (", temperature 0" if line.get("temperature") == 0.0 else "")
+
+
+def grouped(lines: Sequence[Line]) -> dict[str, list[Line]]:
+    """The lines of each label, in the order of the labels; with the model in it, where there are several."""
+    groups: dict[str, list[Line]] = {}
+    several = len({line["model"] for line in lines}) > 1
+    for line in sorted(lines, key=label):
+        groups.setdefault(f"{label(line)} on {line['model']}" if several else label(line), []).append(line)
+    return groups
+
+
+def _speed(line: Line, machine: str) -> float:
+    return float(line["speedup"][machine][0])
+
+
+def _fastest(lines: Sequence[Line], machine: str) -> Line:
+    return max(lines, key=lambda line: _speed(line, machine))
+
+
+def _canvas(width: float, height: float) -> tuple[Figure, Axes]:
+    figure = Figure(figsize=(width, height), layout="constrained")
+    return figure, figure.subplots()
+
+
+def _look(place: int) -> dict[str, Any]:
+    fill = "full" if place < len(_COLOURS) else "none"
+    return {"color": _COLOURS[place % len(_COLOURS)], "marker": _MARKERS[place % len(_MARKERS)], "fillstyle": fill}
+
+
+def _scatter(lines: Sequence[Line], machine: str, across: str, width: float) -> tuple[Figure, Axes]:
+    """Speed-up against a figure of the lines, with 95 % intervals; a colour and a marker for each policy and rule."""
+    known = [line for line in lines if line[across] is not None]
+    if not known:
+        raise NotInData(f"no result has the figure '{across}'; simulate policies and rules that have it")
+    figure, axes = _canvas(width, 0.68 * width)
+    groups = grouped(known)
+    for place, (name, members) in enumerate(groups.items()):
+        speeds = np.array([line["speedup"][machine] for line in members])
+        errors = np.abs(speeds[:, 1:] - speeds[:, :1]).T
+        where = [line[across] for line in members]
+        axes.errorbar(where, speeds[:, 0], errors, linestyle="none", elinewidth=0.7, label=name, **_look(place))
+    axes.axhline(1.0, color="0.6", linewidth=0.7, zorder=0)
+    axes.set_ylabel(f"speed-up on {machine}")
+    _legend(figure, len(groups), width)
+    return figure, axes
+
+
+def _legend(figure: Figure, entries: int, width: float) -> None:
+    if entries > 1:
+        figure.legend(loc="outside lower center", ncols=min(entries, 2 if width < 5 else 4), frameon=False)
+
+
+def speedup_tokens(lines: Sequence[Line], machine: str, width: float = COLUMN) -> Figure:
+    """Speed-up against tokens a cycle; on the dashed line drafting would cost nothing."""
+    figure, axes = _scatter(lines, machine, "tokens_per_cycle", width)
+    low, high = axes.get_xlim()
+    axes.plot([max(low, 1.0), high], [max(low, 1.0), high], color="0.4", linestyle="--", linewidth=0.8, zorder=0)
+    axes.set_xlim(low, high)
+    axes.set_xlabel("tokens a target pass")
+    return figure
+
+
+def speedup_alignment(lines: Sequence[Line], machine: str, width: float = COLUMN) -> Figure:
+    """Speed-up against the overlap of target and drafter."""
+    figure, axes = _scatter(lines, machine, "alignment", width)
+    axes.set_xlabel("alignment: mean 1 - TV(target, drafter)")
+    return figure
+
+
+def pareto(lines: Sequence[Line], machine: str, width: float = COLUMN) -> Figure:
+    """Speed-up against exact bias, with the front of results that no other beats in both."""
+    figure, axes = _scatter(lines, machine, "token_bias", width)
+    front = pareto_front(lines, machine)
+    biases = [float(line["token_bias"]) for line in front]
+    axes.step(
+        [*biases, axes.get_xlim()[1]],
+        [*(_speed(line, machine) for line in front), _speed(front[-1], machine)],
+        where="post",
+        color="0.3",
+        linewidth=0.9,
+        zorder=0,
+    )
+    axes.set_xlabel("bias: total variation of the next token's distribution")
+    return figure
+
+
+def pareto_front(lines: Sequence[Line], machine: str) -> list[Line]:
+    """The lines of known bias that no other line beats in bias and speed-up, by rising bias."""
+    front: list[Line] = []
+    known = [line for line in lines if line["token_bias"] is not None]
+    for line in sorted(known, key=lambda line: (line["token_bias"], -_speed(line, machine))):
+        if not front or _speed(line, machine) > _speed(front[-1], machine):
+            front.append(line)
+    return front
+
+
+def depth_width(lines: Sequence[Line], machine: str, width: float = COLUMN) -> Figure:
+    """Speed-up over depth and width of the draft trees of one policy and rule: the pair that has most of them."""
+    best: tuple[str, dict[tuple[int, int], float]] = ("", {})
+    for name, members in grouped(lines).items():
+        cells: dict[tuple[int, int], float] = {}
+        for line in members:
+            settings = json.loads(line["policy_settings"])
+            if {"depth", "top_k"} <= settings.keys():
+                place = int(settings["depth"]), int(settings["top_k"])
+                cells[place] = max(cells.get(place, 0.0), _speed(line, machine))
+        if len(cells) > len(best[1]):
+            best = name, cells
+    name, cells = best
+    depths, widths = (sorted({place[axis] for place in cells}) for axis in (0, 1))
+    if len(depths) < 2 or len(widths) < 2:
+        raise NotInData(
+            "a depth x width map needs two values of both; sweep --vary policy.depth=2,3,5 and policy.top_k=4,10"
+        )
+    speeds = np.array([[cells.get((depth, wide), np.nan) for wide in widths] for depth in depths])
+    figure, axes = _canvas(width, 0.75 * width)
+    shown = axes.imshow(speeds, origin="lower", cmap="cividis", aspect="auto")
+    axes.set_xticks(range(len(widths)), [str(wide) for wide in widths])
+    axes.set_yticks(range(len(depths)), [str(depth) for depth in depths])
+    middle = (np.nanmin(speeds) + np.nanmax(speeds)) / 2.0
+    for row, column in np.argwhere(np.isfinite(speeds)):
+        ink = "black" if speeds[row, column] > middle else "white"
+        axes.text(column, row, f"{speeds[row, column]:.2f}", ha="center", va="center", color=ink, fontsize=7)
+    axes.set(title=name, xlabel="width (top-k)", ylabel="depth (levels)")
+    axes.title.set_fontsize(8)
+    figure.colorbar(shown, label=f"speed-up on {machine}")
+    return figure
+
+
+def batch_of(machine: str) -> tuple[str, int, bool]:
+    """The machine, the images of a pass, and whether they wait for the last: "a100/llamagen-xl/batch8-fixed"."""
+    name, slash, images = machine.rpartition("/batch")
+    count = images.removesuffix(FIXED)
+    return (name, int(count), count != images) if slash and count.isdigit() else (machine, 1, False)
+
+
+def batch(lines: Sequence[Line], machine: str, width: float = COLUMN) -> Figure:
+    """Speed-up against the batch, for the fastest settings of each policy and rule at each batch.
+
+    Dashed: the images of a batch start together, and the slots of those that end early stay empty.
+    """
+    wanted = batch_of(machine)[0]
+    known = {batch_of(name)[1:]: name for name in lines[0]["speedup"] if batch_of(name)[0] == wanted}
+    sizes = sorted({size for size, _ in known})
+    if len(sizes) < 2:
+        raise NotInData(
+            f"batch curves need one machine at two batches; sweep --machines {wanted},{wanted}/batch4,{wanted}/batch16"
+        )
+    figure, axes = _canvas(width, 0.68 * width)
+    groups = grouped(lines)
+    for place, (name, members) in enumerate(groups.items()):
+        for waits, style in ((False, "-"), (True, "--")):
+            at = [(size, known[size, waits and size > 1]) for size in sizes if (size, waits and size > 1) in known]
+            if len(at) > 1:
+                speeds = np.array([_fastest(members, where)["speedup"][where] for _, where in at])
+                errors = np.abs(speeds[:, 1:] - speeds[:, :1]).T
+                look = {"elinewidth": 0.7, "linewidth": 1, "linestyle": style, **_look(place)}
+                axes.errorbar([size for size, _ in at], speeds[:, 0], errors, label="" if waits else name, **look)
+    axes.axhline(1.0, color="0.6", linewidth=0.7, zorder=0)
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(sizes, [str(size) for size in sizes])
+    axes.minorticks_off()
+    axes.set(xlabel="images of a batch", ylabel=f"speed-up on {wanted}")
+    _legend(figure, len(groups), width)
+    return figure
+
+
+def cycle_time(lines: Sequence[Line], machine: str, width: float = COLUMN) -> Figure:
+    """Milliseconds of a mean cycle in passes, on the host and waiting for a batch's last, for the fastest settings."""
+    chosen = sorted(
+        (_fastest(members, machine) for members in grouped(lines).values()), key=lambda one: _speed(one, machine)
+    )
+    chosen = chosen[-_BARS:]
+    figure, axes = _canvas(width, 0.9 + 0.22 * len(chosen))
+    starts = np.zeros(len(chosen))
+    parts = np.array([line["cycle_ms"][machine] for line in chosen]).T
+    for name, part, colour, hatch in zip(
+        ("target passes", "drafter passes", "host", "waiting for the last of a batch"),
+        parts,
+        ("#0072B2", "#E69F00", "#999999", "#CC79A7"),
+        ("", "///", "...", "xxx"),
+        strict=True,
+    ):
+        if not part.any():
+            continue
+        axes.barh(
+            range(len(chosen)),
+            part,
+            left=starts,
+            color=colour,
+            hatch=hatch,
+            edgecolor="white",
+            linewidth=0.4,
+            label=name,
+        )
+        starts += part
+    for row, (line, end) in enumerate(zip(chosen, starts, strict=True)):
+        told = f" {line['tokens_per_cycle']:.2f} tokens, {_speed(line, machine):.2f}x"
+        axes.text(end, row, told, va="center", fontsize=6.5)
+    axes.set_yticks(range(len(chosen)), [label(line) for line in chosen])
+    axes.set_xlim(right=1.45 * float(starts.max()))
+    axes.set_xlabel(f"ms of a mean cycle on {machine}")
+    figure.legend(loc="outside lower center", ncols=2 if width < 5 else 4, frameon=False)
+    return figure
+
+
+def acceptance(trace: Trace, width: float = PAGE) -> Figure:
+    """The overlap 1 - TV of drafter and target: by tokens past the root, and by cell right after the root."""
+    images, depths, cells = trace.acceptance.shape
+    if not depths:
+        raise NotInData(
+            "acceptance needs a drafter, and the trace has none; add the array draft_logits and trace it again"
+        )
+    figure = Figure(figsize=(width, 0.4 * width), layout="constrained")
+    curve, by_cell = figure.subplots(1, 2)
+    shown = range(min(depths, cells - 1))
+    per_image = np.stack([trace.acceptance[:, depth, depth + 1 :].mean(axis=1) for depth in shown], axis=1)
+    half = INTERVAL_DEVIATIONS * per_image.std(axis=0, ddof=1) / np.sqrt(images) if images > 1 else None
+    curve.errorbar(
+        [depth + 1 for depth in shown], per_image.mean(axis=0), half, linewidth=1, elinewidth=0.7, **_look(0)
+    )
+    curve.set(xlabel="tokens past the root", ylabel="acceptance: mean 1 - TV", ylim=(0, 1))
+    curve.set_xticks([depth + 1 for depth in shown])
+    first: FloatArray = trace.acceptance[:, 0].mean(axis=0)
+    first[0] = np.nan  # nothing is drafted there
+    image = by_cell.imshow(first.reshape(trace.grid), vmin=0, vmax=1, cmap="cividis")
+    by_cell.set(xticks=[], yticks=[], xlabel="cells, right after the root")
+    figure.colorbar(image, ax=by_cell, label="acceptance")
+    return figure
+
+
+def maps(difficulty: FloatArray, depth: FloatArray, policy: str, width: float = PAGE) -> Figure:
+    """[H, W] twice: the entropy of each cell's distribution in nats, and the depth of the trees grown there."""
+    figure = Figure(figsize=(width, 0.42 * width), layout="constrained")
+    for axes, values, title, unit in zip(
+        figure.subplots(1, 2),
+        (difficulty, depth),
+        ("difficulty", f"depth chosen by {policy}"),
+        ("entropy, nats", "levels"),
+        strict=True,
+    ):
+        shown = axes.imshow(values, cmap="cividis")
+        axes.set(title=title, xticks=[], yticks=[])
+        axes.title.set_fontsize(8)
+        figure.colorbar(shown, ax=axes, label=unit)
+    return figure
+
+
+FIGURES: Final[Mapping[str, FigureSpec]] = {
+    spec.name: spec
+    for spec in (
+        FigureSpec(
+            *("speedup-tokens", "Speed-up against tokens a pass"),
+            "One point a configuration; bars are 95 % intervals. On the dashed line drafting would cost nothing.",
+            *("results", speedup_tokens),
+        ),
+        FigureSpec(
+            *("alignment", "Speed-up against alignment"),
+            "One point a configuration; bars are 95 % intervals over images.",
+            *("results", speedup_alignment),
+        ),
+        FigureSpec(
+            *("pareto", "Speed against bias"),
+            "Lossless rules stand at 0. No result lies above the line. Rules that decide by an argmax or a threshold "
+            "have no such figure: left out.",
+            *("results", pareto),
+        ),
+        FigureSpec(
+            *("depth-width", "Depth and width"),
+            "The fastest configuration with each depth and width.",
+            *("results", depth_width),
+        ),
+        FigureSpec(
+            *("batch", "Batch curves"),
+            "The fastest settings of each policy and rule at each batch; bars are 95 % intervals. Dashed: the slots of "
+            "images that end early stay empty.",
+            *("results", batch),
+        ),
+        FigureSpec(
+            *("cycle-time", "Where a cycle's time goes"),
+            "The fastest settings of each policy and rule; beside each bar its tokens a cycle and its speed-up.",
+            *("results", cycle_time),
+        ),
+        FigureSpec(
+            *("acceptance", "Acceptance by depth and by cell"),
+            "The overlap of drafter and target along the recorded tokens; bars are 95 % intervals over images.",
+            *("trace", acceptance),
+        ),
+    )
+}
+"""The figures of `underpaint plot`."""

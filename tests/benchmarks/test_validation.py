@@ -1,0 +1,82 @@
+"""The page of the simulator's errors says what its records say, and protocol 1 is predicted method by method."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import protocol_predictions, validation
+from benchmarks.validation import FILE, TOKENS, Residual, closed_forms, validation_page
+from tests.sim.replay.test_trace import SAMPLER, comparison, field, recorded
+from underpaint.artifacts.results import merged
+from underpaint.runtime.protocol.tables import markdown
+from underpaint.sim.replay.trace import save
+
+RECORD = {
+    "closed_forms": [{"what": "a chain", "source": "a paper", "expected": 2.0, "simulated": 2.01, "error": 0.005}],
+    "rules": [{"rule": "point", "total_variation": 1e-16}],
+}
+
+
+def row(method: str, tokens: float, speedup: float) -> dict[str, Any]:
+    measured = {"measured_tokens_per_cycle": 2.0, "measured_speedup": 1.0, "speedup": [1.0 + speedup, 0.9, 1.1]}
+    return {"method": method, "tokens_error": tokens, "speedup_error": speedup, **measured}
+
+
+def test_the_page_sums_up_its_records() -> None:
+    rows = [row("eagle2", 0.01, -0.04), row("adt", -0.03, 0.08), {"method": "sjd", "reason": "no trace holds it"}]
+    held = {FILE: RECORD, "protocol-predictions.json": {"rows": rows, "command": "a command"}}
+    page = "\n\n".join(validation_page(held, markdown))
+    assert f"| {TOKENS}: protocol 1, on the models that ship | 2 | 2.0 % | 2.8 % | 3.0 % |" in page
+    assert (
+        "| speed-up by its machine's curve: protocol 1, on the models that ship | 2 | 6.0 % | 7.6 % | 8.0 % |" in page
+    )
+    assert "| `adt` | 2.000 | -3.0 % | 1.00 | 1.08 | +8.0 % |" in page
+    assert "- `sjd`: no trace holds it." in page
+    assert "| a chain | a paper | 2.0000 | 2.0100 | +0.50 % |" in page
+
+
+def test_what_was_fitted_counts_for_no_residual() -> None:
+    page = validation_page({FILE: RECORD, "predict-128-t1.json": {"rows": [row("eagle2", 0.0, 0.0)]}}, markdown)[0]
+    fair = [one for one in validation.check_latencies() if not one.row.fitted and not one.row.reason]
+    assert "| ".join(Residual(validation.PASSES, tuple(one.error for one in fair)).cells()[:1]) in page
+    assert f"{validation.PASSES} | {len(fair)} |" in page
+
+
+def test_closed_forms_are_met() -> None:
+    assert max(abs(one["error"]) for one in closed_forms(40)) < 0.01
+
+
+def test_each_temperature_is_predicted_from_its_own_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    measured = {"ar": (1.0, 0.0, 1.0), "speculative": (2.0, 3.0, 1.5), "eagle2": (2.0, 3.0, 1.5)}
+    run = json.loads(comparison(tmp_path / "compare.json", measured).read_text())
+    for one in run["rows"]:
+        one |= {"speedup_low": 1.4, "speedup_high": 1.6}
+    run["settings"]["methods"]["eagle2"]["skipping"] = {"every": 3}
+    record, trace, costs = (tmp_path / name for name in ("protocol.json", "trace.npz", "costs.json"))
+    record.write_text(json.dumps(merged([("temperature 1", run)])))
+    save(recorded(field(images=4), 4), trace)
+    host = {"sampled": {"cycle": 0.1, "level": 0.0, "node": 0.0, "pooled": 0.0}}
+    within = {"plain": {"target_ms": 1.0, "host_ms": 0.1}, "target_ms": [[1, 1.0], [64, 3.0]], "host_ms": host}
+    within |= {"draft_ms": [[1, 0.1], [64, 0.3]], "chain_ms": []}
+    curve = {"format": 3, "verify_ms": [[1, 1.0]], "draft_ms": [[1, 0.1]], "in_cycle": within}
+    costs.write_text(json.dumps(curve))
+    options = ["--record", str(record), "--trace", str(trace), "--costs", str(costs), "--seeds", "1"]
+    protocol_predictions.main(options)
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])["rows"]
+    assert [one["method"] for one in found] == ["speculative", "eagle2"]
+    assert found[0]["speedup_error"] == pytest.approx(found[0]["speedup"][0] / 1.5 - 1.0)
+    assert found[0]["measured_low"] == 1.4
+    assert "not verified" in found[1]["reason"]
+    curve["in_cycle"] = {**within, "target_ms": [[1, 1.0], [2, 1.5]]}
+    costs.write_text(json.dumps(curve))
+    protocol_predictions.main(options)
+    small = json.loads(capsys.readouterr().out.splitlines()[-1])["rows"]
+    assert {one["method"]: "reason" in one for one in small} == {"speculative": True, "eagle2": True}
+    run["settings"] |= {**SAMPLER, "temperature": 0.0}
+    record.write_text(json.dumps(merged([("temperature 0", run)])))
+    with pytest.raises(SystemExit) as stopped:
+        protocol_predictions.main(options)
+    assert stopped.value.code == 2
+    assert "expected one at temperature 0" in capsys.readouterr().err

@@ -1,0 +1,148 @@
+"""From logits to advice and figures on the command line, and what is refused on the way."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.cli.program import run_program
+from tests.sim.replay.test_own_logits import model, written  # noqa: F401
+from underpaint.algos.rows import SamplingParams
+from underpaint.runtime.drawing import noise_of
+from underpaint.runtime.pipeline import Pipeline
+from underpaint.sim.batched.decoding import make_scheme, run_loop
+from underpaint.sim.latency.run_times import run_times_of
+from underpaint.sim.replay.own_logits import trace_of_own
+from underpaint.sim.replay.trace import Recorder, record_image, replay
+from underpaint.sim.report.statistics import tokens_per_cycle
+from underpaint.sim.synthetic.table_model import TableModel
+from underpaint.zoo.load import FOLDER
+
+MACHINES = "a100/llamagen-xl,a100/llamagen-xl/batch4,a100/llamagen-xl/batch4-fixed"
+SWEEP = (
+    "simulate sweep --model own-trace.npz --policies chain,eagle2,adt --rules chain,point,lantern --jobs 1 "
+    f"--precision 0.3 --vary policy.depth=1,2 --vary policy.top_k=2,3 --vary rule.k=4 --machines {MACHINES} --out own"
+)
+
+
+def test_from_logits_to_advice_and_every_figure(
+    model: TableModel,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    written(model, tmp_path)
+
+    def run(line: str) -> str:
+        done = run_program(line, tmp_path, monkeypatch)
+        assert done.code == 0, done.err + done.crash
+        return done.out
+
+    run("trace --from own.npz --keep 24 --out own-trace.npz")
+    advised = "advise own-trace.npz --machine a100/llamagen-xl --precision 0.3 --jobs 1 --out advised"
+    text = run(advised)
+    assert "times as fast" in text
+    log = (tmp_path / "advised" / "results.jsonl").read_bytes()
+    told = json.loads(run(f"{advised} --json -"))
+    assert (tmp_path / "advised" / "results.jsonl").read_bytes() == log, "the same command goes on with what is there"
+    speeds = [one["speedup"] for one in told["candidates"]]
+    assert speeds == sorted(speeds, reverse=True)
+    assert {one["what"] for one in told["changes"]} == {"bandwidth", "host", "drafter"}
+    assert all(one["token_bias"] == 0.0 for one in told["candidates"])
+    run(SWEEP)
+    for name in ("speedup-tokens", "pareto", "depth-width", "batch", "cycle-time", "alignment"):
+        for form in ("pdf", "svg", "png"):
+            run(f"plot own/results.jsonl --figure {name} --out {name}.{form}")
+            content = (tmp_path / f"{name}.{form}").read_bytes()
+            assert content.startswith({"pdf": b"%PDF", "svg": b"<?xml", "png": b"\x89PNG"}[form])
+            run(f"plot own/results.jsonl --figure {name} --out {name}.{form}")  # replaces its own file
+            assert (tmp_path / f"{name}.{form}").read_bytes() == content
+    run("plot own-trace.npz --figure acceptance --out acceptance.pdf")
+    run("trace --from own-trace.npz --to acceptance.jsonl --length 3")
+    assert "chain of" in run("advise acceptance.jsonl --machine h100/llamagen-xl --batch 2")
+    page = (tmp_path / "own" / "report.html").read_text()
+    for title in ("Where a cycle&#39;s time goes", "Batch curves", "Acceptance by depth and by cell"):
+        assert title in page or title.replace("&#39;", "'") in page
+    lines = [json.loads(line) for line in (tmp_path / "own" / "results.jsonl").read_text().splitlines()[1:]]
+    for line in lines:
+        for machine, (mean, _, _) in line["speedup"].items():
+            cycles = 23 / line["tokens_per_cycle"]
+            plain = run_times_of(machine).plain_ms
+            assert sum(line["cycle_ms"][machine]) * cycles == pytest.approx(24 * plain / mean, rel=1e-3)
+            waits = line["cycle_ms"][machine][3]
+            assert (waits > 0) == machine.endswith("fixed"), "only batches of a fixed size wait"
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("advise own-trace.npz --machine a100/nothing", "llamagen-xl"),
+        ("advise own-trace.npz --machine a100/llamagen-xl,h100/llamagen-xl", "expected one machine"),
+        ("advise own-trace.npz --machine a100/llamagen-xl/batch8", "its batch as --batch"),
+        ("advise own-trace.npz --machine a100/llamagen-xl --quality good", "expected lossless, or a total variation"),
+        ("advise own-trace.npz --machine a100/llamagen-xl --quality 1.5", "above 0 and below 1"),
+        ("advise own-trace.npz --machine a100/llamagen-xl --precision 0", "--precision"),
+        ("advise bare.npz --machine a100/llamagen-xl", "needs a drafter"),
+        ("advise none.npz --machine a100/llamagen-xl", "none.npz"),
+        ("advise none.jsonl --machine a100/llamagen-xl", "expected a trace (.npz) or an acceptance log"),
+        ("plot own-trace.npz --figure pareto --out a.pdf", "expected the results.jsonl of a sweep"),
+        ("plot none.jsonl --figure pareto --out a.pdf", "got no file"),
+        ("plot own.npz --figure acceptance --out a.pdf", "is no trace"),
+        ("plot bare.npz --figure acceptance --out a.pdf", "needs a drafter"),
+        ("plot own-trace.npz --figure accept --out a.pdf", "did you mean 'acceptance'"),
+        ("plot own-trace.npz --figure acceptance --out a.tif", "expected a name that ends in .pdf"),
+        ("trace --to a.jsonl", "expected --from"),
+        ("trace --from own-trace.npz --to a.csv", "ends in .jsonl"),
+        ("trace --from bare.npz --to a.jsonl", "needs a drafter"),
+    ],
+)
+def test_bad_input_ends_with_2_and_writes_nothing(
+    model: TableModel,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    line: str,
+    message: str,
+) -> None:
+    written(model, tmp_path)
+    (tmp_path / "two").mkdir()
+    written(model, tmp_path / "two", draft_logits=None).rename(tmp_path / "two.npz")
+    for source, out in (("own.npz", "own-trace.npz"), ("two.npz", "bare.npz")):
+        assert run_program(f"trace --from {source} --keep 24 --out {out}", tmp_path, monkeypatch).code == 0
+    before = {path.name for path in tmp_path.iterdir()}
+    done = run_program(line, tmp_path, monkeypatch)
+    assert done.code == 2, done.crash
+    assert message in " ".join(done.err.split())
+    assert {path.name for path in tmp_path.iterdir()} == before
+
+
+def test_the_round_trip_of_a_shipped_model_keeps_tokens_a_pass(tmp_path: Path) -> None:
+    pipeline = Pipeline.open(FOLDER, resolution=64)
+    params = SamplingParams(temperature=1.0)
+    codebook = pipeline.tables.codebook
+    recorder = Recorder(codebook, pipeline.tables.neighbours, 3, 256)
+    drawn = []
+    for prompt in (
+        "a woolly fox left of an outlined pumpkin, on green foliage",
+        "a glossy panda left of a glossy fox, on ochre sand",
+    ):
+        condition = pipeline.condition(prompt)
+        target, drafter = pipeline.target(condition, params).model, pipeline.drafter(params).model
+        drawn.append(record_image(target, drafter, noise_of(condition, 0), 3, greedy=False))
+        recorder.add_distributions(target.grid, *drawn[-1])
+    tokens, distributions, drafted = (np.stack(parts) for parts in zip(*drawn, strict=True))
+    with np.errstate(divide="ignore"):
+        logits, draft_logits = (np.maximum(np.log(one), -60.0).astype(np.float16) for one in (distributions, drafted))
+    grid = np.array(pipeline.grid)
+    np.savez(
+        tmp_path / "own.npz",
+        tokens=tokens,
+        target_logits=logits,
+        draft_logits=draft_logits,
+        codebook=codebook,
+        grid=grid,
+    )
+    own = trace_of_own([tmp_path / "own.npz"], SamplingParams(), None, 256)
+    models = replay(recorder.trace({})), replay(own)
+    for policy, rule in (("eagle2", "point"), ("chain", "chain")):
+        runs = [run_loop(one, make_scheme(one, policy, rule), 16, seed=5) for one in models]
+        assert tokens_per_cycle(runs[1]).mean == pytest.approx(tokens_per_cycle(runs[0]).mean, rel=0.02)

@@ -1,0 +1,265 @@
+"""What stands before replicas, with replicas that die where a test says: nothing is lost, and nothing sent twice."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("ray.serve", reason="Ray Serve (extra 'serve-ray') is absent", exc_type=ImportError)
+
+from ray.exceptions import ActorDiedError
+
+from underpaint.serve import replicas
+from underpaint.serve.replicas import MOST_ATTEMPTS, Cost, ReplicaFront, Scale
+from underpaint.serve.requests import (
+    CellsEvent,
+    DrawRequest,
+    Event,
+    FinishedImage,
+    Limits,
+    ModelInfo,
+    PartialImage,
+    RequestError,
+)
+
+CELLS = 6
+REQUEST = DrawRequest("img-1", "a fox", (7, 8), "eagle2", events=True, partial_images=2)
+
+
+def events_of(request: DrawRequest) -> list[Event | Cost]:
+    """What any replica answers: a picture that depends on its seed alone."""
+    (seed,) = request.seeds
+    done: list[Event | Cost] = []
+    for cell in range(CELLS):
+        token = (cell, 10 * seed + cell)
+        done.append(CellsEvent(0, cell + 1, (token,), (), (), (cell,), cell + 1, CELLS))
+        if cell in (1, 3):
+            done.append(PartialImage(0, cell // 2, cell + 1, f"{seed} after {cell + 1}".encode()))
+    picture = FinishedImage(0, seed, f"{seed}".encode(), "8x8", request.method, CELLS, 3, 2, 0.0, 0.1)
+    return [*done, Cost(4, 6), picture]
+
+
+@dataclass
+class Replicas:
+    """Stand-ins for Ray's. dies: after how many events each call of `draw` in turn ends, None for never."""
+
+    dies: list[int | None] = field(default_factory=list)
+    refuses: RequestError | None = None
+    cannot_open: str = ""
+    holds: bool = False
+    draws: list[DrawRequest] = field(default_factory=list)
+    cancelled: int = 0
+
+    def shutdown(self) -> None:
+        """See `_Remote`."""
+
+    def options(self, **_: Any) -> "Replicas":
+        return self
+
+    @property
+    def info(self) -> Any:
+        info = ModelInfo("tiny", ("8x8",), "8x8", ("eagle2",), "eagle2", {})
+        return _Remote(lambda: _Answer(self.cannot_open or (info, {"8x8": CELLS})))
+
+    @property
+    def check(self) -> Any:
+        async def checked(request: DrawRequest) -> RequestError | None:
+            return self.refuses
+
+        return _Remote(checked)
+
+    @property
+    def code_colours(self) -> Any:
+        async def colours() -> bytes:
+            return b"123"
+
+        return _Remote(colours)
+
+    @property
+    def draw(self) -> Any:
+        return _Remote(lambda request: _Stream(self, request))
+
+
+@dataclass
+class _Remote:
+    remote: Callable[..., Any]
+
+    def shutdown(self) -> None:
+        """What a handle does in the background is over."""
+
+
+@dataclass
+class _Answer:
+    value: Any
+
+    def result(self) -> Any:
+        return self.value
+
+
+class _Stream:
+    def __init__(self, owner: Replicas, request: DrawRequest) -> None:
+        self.owner, self.request = owner, request
+        self.left = owner.dies[len(owner.draws)] if len(owner.draws) < len(owner.dies) else None
+        owner.draws.append(request)
+
+    async def __aiter__(self) -> AsyncIterator[Event | Cost]:
+        for place, event in enumerate(events_of(self.request)):
+            if place == self.left:
+                raise ActorDiedError
+            yield event
+            await asyncio.sleep(0)
+            while self.owner.holds:
+                await asyncio.sleep(0.001)
+        if self.left is not None:
+            raise ActorDiedError
+
+    def cancel(self) -> None:
+        self.owner.cancelled += 1
+
+
+@pytest.fixture
+def front(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., tuple[ReplicaFront, Replicas]]]:
+    started: list[ReplicaFront] = []
+    monkeypatch.setattr(replicas.asyncio, "sleep", _no_longer(asyncio.sleep))
+
+    def start(limits: Limits | None = None, **given: Any) -> tuple[ReplicaFront, Replicas]:
+        stand_ins = Replicas(**given)
+        monkeypatch.setattr(ReplicaFront, "_deploy", lambda *_: stand_ins)
+        started.append(ReplicaFront(lambda threads: None, Scale(1, 1), 2, limits))  # type: ignore[arg-type, return-value]
+        return started[-1], stand_ins
+
+    yield start
+    for one in started:
+        one.close()
+
+
+def _no_longer(sleep: Any) -> Any:
+    return lambda seconds: sleep(min(seconds, 0.001))
+
+
+def received(front: ReplicaFront, request: DrawRequest = REQUEST) -> list[Event]:
+    """All that a client gets."""
+    ticket = front.submit(request)
+
+    async def collect() -> list[Event]:
+        return [event async for event in ticket.events()]
+
+    return asyncio.run(asyncio.wait_for(collect(), 20))
+
+
+def of_image(events: list[Event], image: int) -> list[Event]:
+    own = [event for event in events if not isinstance(event, RequestError) and event.image == image]
+    return [
+        replace(one, image=0, queue_seconds=0.0) if isinstance(one, FinishedImage) else replace(one, image=0)
+        for one in own
+    ]
+
+
+def expected(seed: int) -> list[Event]:
+    return [one for one in events_of(replace(REQUEST, seeds=(seed,))) if not isinstance(one, Cost)]
+
+
+@pytest.mark.parametrize("dies", [[], *[[after] for after in range(10)], [3, 3, 9, 0], [0, None, 2, 7, 8]])
+def test_a_client_gets_every_event_once_however_often_replicas_die(front: Any, dies: list[int | None]) -> None:
+    one, stand_ins = front(dies=dies)
+    events = received(one)
+    assert of_image(events, 0) == expected(7)
+    assert of_image(events, 1) == expected(8)
+    assert len(events) == 2 * (CELLS + 3)
+    assert {request.seeds for request in stand_ins.draws} == {(7,), (8,)}  # never another seed
+    lost = sum(after is not None for after in dies[: len(stand_ins.draws)])
+    assert len(stand_ins.draws) == 2 + lost
+    assert f"underpaint_lost_calls_total {float(lost)}" in one.metrics.text().decode()
+    assert 'underpaint_pictures_total{method="eagle2"} 2.0' in one.metrics.text().decode()
+    assert 'underpaint_acceptance_rate{method="eagle2"} 0.666' in one.metrics.text().decode()
+
+
+def test_a_picture_that_kills_every_replica_is_given_up(front: Any) -> None:
+    one, stand_ins = front(dies=[1] * 100)
+    (*_, last) = received(one, replace(REQUEST, seeds=(7,)))
+    assert isinstance(last, RequestError)
+    assert (last.status, last.code) == (503, "replicas_lost")
+    assert len(stand_ins.draws) == MOST_ATTEMPTS
+
+
+def test_what_the_models_refuse_is_refused_before_it_waits(front: Any) -> None:
+    one, stand_ins = front(refuses=RequestError(400, "prompt: no such word", "invalid_value", "prompt"))
+    with pytest.raises(RequestError, match="no such word"):
+        one.submit(REQUEST)
+    assert not stand_ins.draws
+
+
+def test_a_client_that_leaves_frees_its_slots(front: Any) -> None:
+    one, stand_ins = front(holds=True)
+    gone = one.submit(replace(REQUEST, seeds=(1, 2, 3, 4)))
+    _until(lambda: len(stand_ins.draws) == 2)
+    gone.cancel()
+    _until(lambda: stand_ins.cancelled == 2 and "underpaint_batch_occupancy 0.0" in one.metrics.text().decode())
+    stand_ins.holds = False
+    assert of_image(received(one), 1) == expected(8)
+    assert [request.seeds for request in stand_ins.draws[2:]] == [(7,), (8,)]
+
+
+def test_models_that_do_not_open_are_told_as_without_replicas(front: Any) -> None:
+    with pytest.raises(ValueError, match=r"^no folder nowhere$"):
+        front(cannot_open="no folder nowhere")
+
+
+def test_a_replica_makes_the_colours_of_the_page(front: Any) -> None:
+    one, _ = front()
+    assert one.code_colours() == one.code_colours() == b"123"
+
+
+def test_limits_hold_before_the_replicas(front: Any) -> None:
+    one, stand_ins = front(Limits(waiting=3, seconds=0.3), holds=True)
+    first = one.submit(replace(REQUEST, seeds=(1, 2)))
+    _until(lambda: len(stand_ins.draws) == 2)
+    one.submit(replace(REQUEST, seeds=(3, 4, 5)))
+    with pytest.raises(RequestError, match="3 pictures wait already, of at most 3") as full:
+        one.submit(REQUEST)
+    assert (full.value.status, full.value.retry_after) == (429, 2)
+
+    async def last() -> Event:
+        return [event async for event in first.events()][-1]
+
+    late = asyncio.run(last())
+    assert isinstance(late, RequestError)
+    assert (late.status, late.code) == (504, "deadline_exceeded")
+
+
+def test_what_was_accepted_is_finished_before_the_end(front: Any) -> None:
+    one, stand_ins = front(holds=True)
+    ticket = one.submit(REQUEST)
+    one.drain(20)
+    assert not one.ready
+    with pytest.raises(RequestError, match="shutting down"):
+        one.submit(REQUEST)
+    ending = threading.Thread(target=one.close, args=(20,))
+    ending.start()
+    stand_ins.holds = False
+
+    async def collect() -> list[Event]:
+        return [event async for event in ticket.events()]
+
+    assert of_image(asyncio.run(collect()), 0) == expected(7)
+    ending.join(20)
+    assert not one.alive
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "two", "3:2", "1:", "0:2", "2.5", ""])
+def test_a_wrong_number_of_replicas_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"--ray: expected a number of replicas such as 2, or MIN:MAX such as 1:4"):
+        Scale.read(text)
+    assert Scale.read("2") == (2, 2)
+    assert Scale.read("1:4") == (1, 4)
+
+
+def _until(holds: Callable[[], bool]) -> None:
+    for _ in range(2000):
+        if holds():
+            return
+        threading.Event().wait(0.01)
+    raise AssertionError("waited 20 seconds")
