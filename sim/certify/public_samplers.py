@@ -9,6 +9,7 @@ from typing import Any, Final, Literal, NamedTuple
 import numpy as np
 
 from underpaint.algos.arrays import FloatArray, IntArray
+from underpaint.algos.chance import index_of
 
 
 def tree_target_only(
@@ -63,7 +64,7 @@ def tree_target_only(
         left = target_probs[one, node].copy()
         if not own_mass_left:
             left[rejected] = 0.0
-        predicts[retrive_index[one, node]] = _inverse(left, uniform_samples_for_final_sampling[one])
+        predicts[retrive_index[one, node]] = index_of(left, float(uniform_samples_for_final_sampling[one]))
 
 
 def chain_rejection(
@@ -94,7 +95,7 @@ def chain_rejection(
         if place < length and not no_residual:
             rest = np.maximum(left - draft_probs[one, place], 0.0)
             left = rest if rest.any() else left
-        found[one, place] = _inverse(left, uniform_samples[one, length])
+        found[one, place] = index_of(left, float(uniform_samples[one, length]))
     return found
 
 
@@ -133,13 +134,6 @@ def flat_chain_rejection(
             output[request, stop - start] = bonus_token_ids[request, 0]
         start = stop
     return output
-
-
-def _inverse(weights: FloatArray, uniform: float) -> int:
-    """The token that the uniform falls on; never one of weight 0, whatever a float32 sum rounds to."""
-    cumulated = np.cumsum(weights, dtype=np.float64)
-    found = int(np.searchsorted(cumulated, float(uniform) * cumulated[-1], side="right"))
-    return min(found, int(np.flatnonzero(weights)[-1]))
 
 
 class Example(NamedTuple):

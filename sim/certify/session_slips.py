@@ -7,10 +7,11 @@ from typing import NamedTuple
 import numpy as np
 
 from underpaint.algos.arrays import FloatArray
+from underpaint.algos.chance import index_of
 from underpaint.sim.certify.case import Tokens
 from underpaint.sim.certify.sessions import SessionModels, Step
 from underpaint.sim.certify.subjects import round_to_bits
-from underpaint.sim.certify.token_wise import inverse, still_wanted
+from underpaint.sim.certify.token_wise import still_wanted
 
 
 def _same(row: FloatArray) -> FloatArray:
@@ -39,7 +40,7 @@ class SpeculativeSession:
         def step(before: Tokens, uniforms: FloatArray) -> Tokens:
             drafted: list[int] = []
             for place in range(length):
-                drafted.append(inverse(self.sampled(models.draft((*before, *drafted))), float(uniforms[place])))
+                drafted.append(index_of(self.sampled(models.draft((*before, *drafted))), float(uniforms[place])))
             for place, token in enumerate(drafted):
                 context = (*before, *drafted[:place])
                 target, draft = models.target(context), models.draft(context)
@@ -48,8 +49,8 @@ class SpeculativeSession:
                     if self.carried:
                         kept.append(noise)
                     left = still_wanted(target, draft, token)
-                    return (*drafted[:place], inverse(left, float(self.recovery_noise(uniforms, length, place))))
-            return (*drafted, inverse(models.target((*before, *drafted)), float(uniforms[-1])))
+                    return (*drafted[:place], index_of(left, float(self.recovery_noise(uniforms, length, place))))
+            return (*drafted, index_of(models.target((*before, *drafted)), float(uniforms[-1])))
 
         return step
 

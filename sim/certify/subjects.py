@@ -2,7 +2,7 @@
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -28,28 +28,13 @@ class FaultFound(Exception):
         self.fault, self.item, self.noise = fault, item, noise
 
 
-class Subject(Protocol):
-    """A verifier on a case. weights: of the drafts; dims: uniforms of a decision; length: tokens that are compared."""
-
-    @property
-    def weights(self) -> list[float]: ...
-    @property
-    def dims(self) -> int: ...
-    @property
-    def length(self) -> int: ...
-    def ask(self, items: IntArray, noise: FloatArray) -> Sequence[Hashable]:
-        """One outcome a draft; `FaultFound` at the first that no verifier may give."""
-        ...
-
-    def exact(self) -> list[Mapping[Any, float]]: ...
-    def emitted(self, item: int, outcome: Any) -> Tokens: ...
-    def impossible(self, item: int, outcome: Any) -> Fault | None: ...
-    def tree_tokens(self, item: int) -> Tokens: ...
-
-
 @dataclass(frozen=True)
 class Decisions:
-    """Decisions on every draft of a case, one cycle."""
+    """Decisions on every draft of a case, one cycle.
+
+    weights: of the drafts. dims: uniforms of a decision. length: tokens that are compared. `ask` gives one outcome a
+    draft, and raises `FaultFound` at the first that no verifier may give. `exact` gives each draft's distribution.
+    """
 
     case: VerifierCase
     verifier: Verifier
@@ -110,7 +95,7 @@ class Decisions:
 
 @dataclass(frozen=True)
 class Cycles:
-    """The tokens of some cycles in a row, the draft's own draws included."""
+    """The tokens of some cycles in a row, the draft's own draws included; asked as `Decisions` are."""
 
     case: VerifierCase
     verifier: Verifier
@@ -157,6 +142,9 @@ class Cycles:
 
     def tree_tokens(self, item: int) -> Tokens:
         return ()
+
+
+Subject: TypeAlias = Decisions | Cycles
 
 
 def round_to_bits(values: FloatArray, bits: int) -> FloatArray:

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from underpaint.algos.arrays import FloatArray
+from underpaint.algos.chance import index_of
 from underpaint.algos.tree import Verdict
 from underpaint.sim.certify.case import DraftRequest
-from underpaint.sim.certify.verifier import Fault, Noise, Verifier
 
 
 def offered_by(draft: DraftRequest, node: int, token: int, tried: Sequence[int]) -> FloatArray:
@@ -29,13 +29,6 @@ def still_wanted(left: FloatArray, offered: FloatArray, token: int) -> FloatArra
     return rest / rest.sum() if rest.any() else left
 
 
-def inverse(weights: FloatArray, uniform: float) -> int:
-    """The token that `uniform` falls on in the cumulated weights; never one of weight 0."""
-    cumulated = np.cumsum(weights)
-    found = int(np.searchsorted(cumulated, uniform * cumulated[-1], side="right"))
-    return min(found, int(np.flatnonzero(weights)[-1]))
-
-
 @dataclass(frozen=True, slots=True)
 class TokenWiseWalk:
     """Token-wise verification with parts to exchange: as it stands, lossless on every kind of tree.
@@ -54,7 +47,7 @@ class TokenWiseWalk:
     tested: Callable[[DraftRequest, int, FloatArray], FloatArray] = lambda draft, node, left: left
     bonus: Callable[[DraftRequest, int], FloatArray] = lambda draft, node: draft.target_probs[node]
     after: Callable[[DraftRequest, FloatArray, int, int], FloatArray] = lambda draft, left, node, child: left
-    draw: Callable[[FloatArray, float], int] = inverse
+    draw: Callable[[FloatArray, float], int] = index_of
     uniform: Callable[[int], int] = lambda child: child
     last: Callable[[int], int] = lambda child: -1
     path: Callable[[list[int]], list[int]] = lambda path: path
@@ -82,15 +75,3 @@ class TokenWiseWalk:
             path.append(child)
             node = child
         return Verdict(tuple(self.path(path)), self.draw(self.bonus(draft, node), float(uniforms[self.last(0)])))
-
-
-@dataclass(frozen=True, slots=True)
-class InProcess(Verifier):
-    """A callable as a verifier, in this process: for verifiers of our own, which neither crash nor hang."""
-
-    verify: Callable[[DraftRequest, FloatArray], Verdict]
-    noise: Noise = "uniforms"
-    bits: int = 53
-
-    def decide(self, drafts: Sequence[DraftRequest], noise: FloatArray) -> list[Verdict | Fault]:
-        return [self.verify(draft, row) for draft, row in zip(drafts, noise, strict=True)]

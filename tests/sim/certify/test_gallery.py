@@ -5,7 +5,7 @@ import pytest
 
 from underpaint.algos.accept import RULES
 from underpaint.algos.tree import DRAWN, Verdict
-from underpaint.sim.certify.adapters import Spec, drawn_by, needs_chain, open_verifier
+from underpaint.sim.certify.adapters import CallableVerifier, Spec, drawn_by, needs_chain, open_verifier
 from underpaint.sim.certify.case import VerifierCase
 from underpaint.sim.certify.certificate import certify, failing_node
 from underpaint.sim.certify.measure import measure
@@ -13,7 +13,6 @@ from underpaint.sim.certify.measurement import Effort
 from underpaint.sim.certify.public_samplers import EXAMPLES
 from underpaint.sim.certify.search import case_size, seeded_cases
 from underpaint.sim.certify.slips import BY_NAME, RIGHT, SLIPS
-from underpaint.sim.certify.token_wise import InProcess
 
 QUICK = Effort(checks=256)
 WRONG_KERNELS = [name for name, one in EXAMPLES.items() if one.report]
@@ -85,7 +84,7 @@ def test_quantiles_agree_with_recorded_decisions(drawn):
     rule = {"iid": "multi_round", "without_replacement": "without_replacement", "top_k": "point"}[drawn]
     exact = open_verifier(Spec(f"rule:{rule}"))
     for case in seeded_cases(drawn, False, 6, seed=3):
-        ours = measure(case, InProcess(RIGHT), QUICK)
+        ours = measure(case, CallableVerifier(RIGHT), QUICK)
         for one, other in zip(ours.decisions, measure(case, exact).decisions, strict=True):
             assert one.keys() == other.keys()
             np.testing.assert_allclose([one[key] for key in other], list(other.values()), rtol=0, atol=1e-12)
@@ -93,7 +92,7 @@ def test_quantiles_agree_with_recorded_decisions(drawn):
 
 def test_the_smallest_case_is_small():
     pytest.importorskip("hypothesis")
-    found = certify(InProcess(BY_NAME["no-residual"].verify), "top_k", effort=QUICK, shrink_seconds=20)
+    found = certify(CallableVerifier(BY_NAME["no-residual"].verify), "top_k", effort=QUICK, shrink_seconds=20)
     assert found.first.shrunk
     assert len(found.first.case.parents) == 2
     assert found.first.case.vocab_size == 2
@@ -104,7 +103,7 @@ def test_a_right_verifier_of_diagonals_is_judged_by_samples():
     def turned(draft, uniforms):
         return RIGHT(draft, np.append(uniforms[:-1], (uniforms[-1] + uniforms[0]) % 1.0))
 
-    found = certify(InProcess(turned), "top_k", count=3, effort=Effort(checks=64, most=2000, margin=0.1))
+    found = certify(CallableVerifier(turned), "top_k", count=3, effort=Effort(checks=64, most=2000, margin=0.1))
     assert found.lossless
     assert "samples" in found.how
 
@@ -112,21 +111,21 @@ def test_a_right_verifier_of_diagonals_is_judged_by_samples():
 @pytest.mark.parametrize("margin", [0.05, 0.1])
 def test_samples_find_what_is_off_by_the_margin(margin):
     def biased(draft, seed):
-        random = np.random.default_rng(int(seed[0]))
+        random = np.random.default_rng(seed)
         token = int(random.random() < 0.5 + 1.2 * margin)
         return Verdict((), token)
 
     case = VerifierCase(2, (-1, 0), "top_k", ((1, 1),), ((1, 0),))
     effort = Effort(margin=margin)
-    found = measure(case, InProcess(biased, "seeds"), effort)
+    found = measure(case, CallableVerifier(biased, "seeds"), effort)
     assert found.failed
     assert 0.0 < found.difference.lowest <= found.difference.total_variation
-    right = InProcess(lambda draft, seed: Verdict((), int(np.random.default_rng(int(seed[0])).random() < 0.5)), "seeds")
+    right = CallableVerifier(lambda draft, seed: Verdict((), int(np.random.default_rng(seed).random() < 0.5)), "seeds")
     assert not measure(case, right, effort).failed
 
 
 def test_no_sample_of_a_certain_token_is_an_alarm():
     case = VerifierCase(2, (-1, 0), "top_k", ((1, 0),), ((0, 1),))
-    found = measure(case, InProcess(lambda draft, seed: Verdict((), 0), "seeds"), Effort(margin=0.2))
+    found = measure(case, CallableVerifier(lambda draft, seed: Verdict((), 0), "seeds"), Effort(margin=0.2))
     assert not found.failed
-    assert measure(case, InProcess(lambda draft, seed: Verdict((1,), 0), "seeds"), Effort(margin=0.2)).failed
+    assert measure(case, CallableVerifier(lambda draft, seed: Verdict((1,), 0), "seeds"), Effort(margin=0.2)).failed

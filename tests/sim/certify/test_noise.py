@@ -6,13 +6,13 @@ import random
 import numpy as np
 import pytest
 
+from underpaint.algos.chance import index_of
 from underpaint.sim.certify.adapters import verifier_of
 from underpaint.sim.certify.case import VerifierCase
 from underpaint.sim.certify.certificate import certify
 from underpaint.sim.certify.measure import measure
 from underpaint.sim.certify.measurement import Effort
 from underpaint.sim.certify.noise import NoiseExhausted, scripted_noise
-from underpaint.sim.certify.token_wise import inverse
 
 QUICK = Effort(checks=64, margin=0.1)
 CHAIN = VerifierCase(3, (-1, 0), "iid", ((3, 2, 5), (1, 5, 2)), ((5, 1, 3), (2, 1, 4)))
@@ -159,6 +159,6 @@ def test_a_function_may_use_it():
         with scripted_noise(uniforms[1:-1], uniforms[-1:]):
             tokens = draft.tree.tokens[1:].tolist()
             count, row = accepted(draft.tree.draft_probs, draft.target_probs, tokens, random.random)
-            return tuple(range(1, count + 1)), inverse(row, uniforms[-1])
+            return tuple(range(1, count + 1)), index_of(row, uniforms[-1])
 
     assert measure(CHAIN, verifier_of(verify, "function"), QUICK).total_variation < 1e-12

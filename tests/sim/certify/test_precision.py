@@ -11,7 +11,7 @@ from underpaint.sim.certify.measurement import Effort
 from underpaint.sim.certify.search import fixed_cases, precision_case
 from underpaint.sim.certify.slips import BY_NAME, RIGHT
 from underpaint.sim.certify.subjects import round_draft, round_to_bits
-from underpaint.sim.certify.token_wise import InProcess, TokenWiseWalk
+from underpaint.sim.certify.token_wise import TokenWiseWalk
 
 QUICK = Effort(checks=64)
 
@@ -62,14 +62,14 @@ def test_rounding_is_to_nearest_even():
 
 def test_a_boundary_is_no_bias_and_a_bias_behind_one_is_not_hidden():
     at_zero = BY_NAME["accept-at-zero"].verify
-    found = certify(InProcess(at_zero), "top_k", count=3, effort=QUICK, shrink_seconds=1)
+    found = certify(CallableVerifier(at_zero), "top_k", count=3, effort=QUICK, shrink_seconds=1)
     assert found.verdict == "lossless but for a boundary"
     assert [one.kind for one in found.findings] == ["boundary"]
     both = TokenWiseWalk(
         accept=lambda uniform, target, draft: uniform * draft <= target,
         bonus=lambda draft, node: draft.raw_probs[node],  # shows with a banned token only
     )
-    found = certify(InProcess(both), "top_k", count=4, effort=QUICK, shrink_seconds=3)
+    found = certify(CallableVerifier(both), "top_k", count=4, effort=QUICK, shrink_seconds=3)
     assert found.verdict == "biased"
     assert [one.kind for one in found.findings] == ["biased", "boundary"]
     assert found.first.total_variation == found.largest > 0.05
@@ -94,6 +94,6 @@ def test_a_promise_is_judged_by_the_largest_case():
 def test_every_case_is_judged_and_counted():
     case = VerifierCase(2, (-1, 0), "top_k", ((1, 1),), ((1, 0),))
     assert case in [case, *fixed_cases("top_k", False)]
-    found = certify(InProcess(BY_NAME["no-residual"].verify), "top_k", count=5, effort=QUICK, shrink_seconds=0)
+    found = certify(CallableVerifier(BY_NAME["no-residual"].verify), "top_k", count=5, effort=QUICK, shrink_seconds=0)
     assert found.cases == 5
     assert 1 <= found.count("biased") <= 5
