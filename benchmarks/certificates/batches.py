@@ -9,9 +9,6 @@ import torch
 
 from benchmarks.certificates.sources import Unpinned, Verify, load, load_kernels, load_module
 
-LEAST_BLOCK = 3
-"""vllm-ascend verifies by blocks from three drafted tokens on."""
-
 
 def emitted(tokens: Any, accepted: Any, extra: Any) -> Any:
     """[B, n + 1] accepted tokens, the extra one, and -1 to the end."""
@@ -42,7 +39,7 @@ def ascend(folder: Path, block: bool = False, entropy: bool = False) -> Verify:
         draft_token_ids: Any, num_draft_tokens: Any, max_spec_len: int, cu_num_draft_tokens: Any, draft_probs: Any,
         target_probs: Any, bonus_token_ids: Any, uniform_probs: Any, exponential_noise: Any,
     ) -> Any:  # fmt: skip
-        if short is not None and max_spec_len < LEAST_BLOCK:
+        if short is not None and max_spec_len < 3:  # its blocks have three drafted tokens or more
             return short(
                 draft_token_ids, num_draft_tokens, max_spec_len, cu_num_draft_tokens, draft_probs, target_probs,
                 bonus_token_ids, uniform_probs, exponential_noise,

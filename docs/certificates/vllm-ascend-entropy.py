@@ -44,7 +44,7 @@ def ascend(folder, block=False, entropy=False):
     short = ascend(folder) if block else None
 
     def kernel(draft_token_ids, num_draft_tokens, max_spec_len, cu_num_draft_tokens, draft_probs, target_probs, bonus_token_ids, uniform_probs, exponential_noise):
-        if short is not None and max_spec_len < LEAST_BLOCK:
+        if short is not None and max_spec_len < 3:
             return short(draft_token_ids, num_draft_tokens, max_spec_len, cu_num_draft_tokens, draft_probs, target_probs, bonus_token_ids, uniform_probs, exponential_noise)
         ids, ends = (torch.from_numpy(draft_token_ids).long(), torch.from_numpy(cu_num_draft_tokens).long())
         drafted, target = (torch.from_numpy(draft_probs), torch.from_numpy(target_probs))
