@@ -285,7 +285,8 @@ def interface_of(spec: Spec) -> Interface:
     name = spec.target.removeprefix(GALLERY)
     if not spec.target.startswith(GALLERY):
         return spec.interface
-    return EXAMPLES[name].interface if name in EXAMPLES else "session" if name in SESSIONS else "function"
+    session = name == "right-session" or name in SESSIONS
+    return EXAMPLES[name].interface if name in EXAMPLES else "session" if session else "function"
 
 
 def _of_the_gallery(name: str) -> Verifier:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from underpaint.sim.certify.adapters import Spec, open_verifier
+from underpaint.sim.certify.adapters import Spec, drawn_by, interface_of, needs_chain, open_verifier
 from underpaint.sim.certify.case import VerifierCase
 from underpaint.sim.certify.certificate import certify
 from underpaint.sim.certify.measure import measure
@@ -99,3 +99,9 @@ def test_a_session_cannot_change_what_it_is_judged_by():
         return cycle
 
     assert measure(CHAINS[-1], SessionVerifier(step), Effort(checks=64)).kind == "biased"
+
+
+@pytest.mark.parametrize("name", ["right-session", *SESSIONS])
+def test_sessions_of_the_gallery_are_judged_on_sampled_chains(name):
+    spec = Spec(f"gallery:{name}")
+    assert (interface_of(spec), drawn_by(spec), needs_chain(spec)) == ("session", "iid", True)
