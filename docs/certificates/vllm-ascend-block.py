@@ -1,4 +1,4 @@
-"""vllm-project/vllm-ascend, block verification in PyTorch, off by default, from three drafted tokens on: parts from the target's distribution: total variation 0.2619
+"""vllm-project/vllm-ascend, block verification in PyTorch, off by default, from three drafted tokens on: parts from the target's distribution: total variation 0.5355
 
 Run: python vllm-ascend-block.py FOLDER   # of a clone of https://github.com/vllm-project/vllm-ascend at 182b75e
 """
@@ -57,10 +57,10 @@ def ascend(folder, block=False, entropy=False):
 scripted_noise = lambda *_: contextlib.nullcontext()  # theirs
 theirs = SimpleNamespace(verify=ascend(Path(sys.argv[1]), block=True))
 P = {(): np.array([0.5, 0.5]), (0,): np.array([0.5, 0.5]), (1,): np.array([0.5, 0.5]), (0, 0): np.array([0.5, 0.5]), (0, 1): np.array([0.5, 0.5]), (1, 0): np.array([0.5, 0.5]), (1, 1): np.array([0.5, 0.5]), (0, 0, 0): np.array([0.5, 0.5]), (0, 0, 1): np.array([0.5, 0.5]), (0, 1, 0): np.array([0.5, 0.5]), (0, 1, 1): np.array([0.5, 0.5]), (1, 0, 0): np.array([0.5, 0.5]), (1, 0, 1): np.array([0.5, 0.5]), (1, 1, 0): np.array([0.5, 0.5]), (1, 1, 1): np.array([0.5, 0.5])}  # target's distribution after these tokens
-Q = {(): np.array([0.625, 0.375]), (0,): np.array([0.7142857142857143, 0.2857142857142857]), (1,): np.array([0.75, 0.25]), (0, 0): np.array([0.625, 0.375]), (0, 1): np.array([0.75, 0.25]), (1, 0): np.array([0.7142857142857143, 0.2857142857142857]), (1, 1): np.array([0.625, 0.375]), (0, 0, 0): np.array([0.625, 0.375]), (0, 0, 1): np.array([0.625, 0.375]), (0, 1, 0): np.array([0.75, 0.25]), (0, 1, 1): np.array([0.75, 0.25]), (1, 0, 0): np.array([0.7142857142857143, 0.2857142857142857]), (1, 0, 1): np.array([0.7142857142857143, 0.2857142857142857]), (1, 1, 0): np.array([0.625, 0.375]), (1, 1, 1): np.array([0.625, 0.375])}  # drafter's
+Q = {(): np.array([0.0, 1.0]), (0,): np.array([0.0, 1.0]), (1,): np.array([0.0, 1.0]), (0, 0): np.array([0.0, 1.0]), (0, 1): np.array([0.0, 1.0]), (1, 0): np.array([0.0, 1.0]), (1, 1): np.array([0.0, 1.0]), (0, 0, 0): np.array([0.0, 1.0]), (0, 0, 1): np.array([0.0, 1.0]), (0, 1, 0): np.array([0.0, 1.0]), (0, 1, 1): np.array([0.0, 1.0]), (1, 0, 0): np.array([0.0, 1.0]), (1, 0, 1): np.array([0.0, 1.0]), (1, 1, 0): np.array([0.0, 1.0]), (1, 1, 1): np.array([0.0, 1.0])}  # drafter's
 R = P  # the target's before logit processors
-parents, drafts = [-1, 0, 1, 2], [(0.279017857142721, (0, 0, 0, 0)), (0.1674107142858326, (0, 0, 0, 1)), (0.13392857142886608, (0, 0, 1, 0)), (0.044642857142955364, (0, 0, 1, 1)), (0.20089285714279914, (0, 1, 0, 0)), (0.08035714285691965, (0, 1, 0, 1)), (0.058593749999941415, (0, 1, 1, 0)), (0.03515624999996485, (0, 1, 1, 1))]  # (probability, tokens): what the drafter draws, node 0 is the root
-after = [[(), (0,), (0, 0), (0, 0, 0)], [(), (0,), (0, 0), (0, 0, 1)], [(), (0,), (0, 1), (0, 1, 0)], [(), (0,), (0, 1), (0, 1, 1)], [(), (1,), (1, 0), (1, 0, 0)], [(), (1,), (1, 0), (1, 0, 1)], [(), (1,), (1, 1), (1, 1, 0)], [(), (1,), (1, 1), (1, 1, 1)]]  # tokens of the path to each node of each draft
+parents, drafts = [-1, 0, 1, 2], [(1.0, (0, 1, 1, 1))]  # (probability, tokens): what the drafter draws, node 0 is the root
+after = [[(), (1,), (1, 1), (1, 1, 1)]]  # tokens of the path to each node of each draft
 random, count = np.random.default_rng(0), collections.Counter()
 for _ in range(20000):
     at = random.choice(len(drafts), p=[one[0] for one in drafts])
