@@ -245,6 +245,21 @@ def milliseconds(name: str) -> Callable[[Row], str]:
     return lambda row: f"{1e3 * row[name]:.0f}"
 
 
+SERVED: tuple[Column, ...] = (
+    ("clients", plain("clients", "d")),
+    ("slots", plain("slots", "d")),
+    ("pictures", plain("pictures", "d")),
+    ("pictures a second", plain("pictures_a_second")),
+    ("p50, s", plain("p50_s")),
+    ("p99, s", plain("p99_s")),
+)
+"""Throughput and latency of a server by clients and slots; no slots: without a server."""
+WAITING: tuple[Column, ...] = (
+    ("beside", word("what")),
+    ("p50, s", plain("p50_s")),
+    ("longest, s", plain("longest_s")),
+)
+"""How long one client of a server waits beside others."""
 LIVE_DRAFTER: tuple[Column, ...] = (
     ("method", word("method")),
     ("settings", lambda row: ", ".join(row["settings"])),
