@@ -8,7 +8,7 @@ Run: python -m benchmarks.server [--parts load,turns,malformed,memory,clients] [
 the one that the same seed draws without a server. `turns`: the same method for one client at a time, and by other
 numbers of slots. `malformed`: requests that break the OpenAPI document, made by schemathesis, and bodies of any bytes.
 `memory`: the server's resident memory while it draws. `clients`: one client's times while others leave in mid-stream or
-read nothing. Parts that are left out keep their figures in FILE. Needs Linux, and the extra `serve` with httpx and
+read nothing. Parts that are left out keep their figures in FILE. Needs Linux, and the extra `serve` with httpx2 and
 schemathesis. The last line is JSON.
 """
 
@@ -28,7 +28,7 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-import httpx
+import httpx2
 import numpy as np
 from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
 from hypothesis import strategies as st
@@ -79,7 +79,7 @@ class Served(NamedTuple):
 
     def metric(self, name: str) -> float:
         """One figure of /metrics."""
-        text = httpx.get(f"{self.url}/metrics", timeout=_HUNG).text
+        text = httpx2.get(f"{self.url}/metrics", timeout=_HUNG).text
         return float(re.findall(rf"^{name} (\S+)$", text, re.MULTILINE)[0])
 
     def tracebacks(self) -> int:
@@ -119,13 +119,13 @@ class Asked(NamedTuple):
     wrong: bool = False
 
 
-async def ask(client: httpx.AsyncClient, number: int, turn: int, known: dict[tuple[str, int], str]) -> Asked:
+async def ask(client: httpx2.AsyncClient, number: int, turn: int, known: dict[tuple[str, int], str]) -> Asked:
     """Ask for one picture; `known` keeps the first answer for each prompt and seed."""
     prompt, seed = PROMPTS[(number + turn) % len(PROMPTS)], turn % SEEDS
     started = time.monotonic()
     try:
         answer = await client.post(PATH, json={"prompt": prompt, "seed": seed, "method": METHOD})
-    except httpx.HTTPError:
+    except httpx2.HTTPError:
         return Asked(number, 0, time.monotonic() - started)
     took = time.monotonic() - started
     if answer.status_code != 200:
@@ -139,8 +139,8 @@ async def load(url: str, clients: int, seconds: float, known: dict[tuple[str, in
     end = time.monotonic() + seconds
 
     async def one(number: int) -> list[Asked]:
-        transport = httpx.AsyncHTTPTransport(local_address=f"127.0.0.{2 + number}")
-        async with httpx.AsyncClient(base_url=url, transport=transport, timeout=_HUNG) as client:
+        transport = httpx2.AsyncHTTPTransport(local_address=f"127.0.0.{2 + number}")
+        async with httpx2.AsyncClient(base_url=url, transport=transport, timeout=_HUNG) as client:
             found = list[Asked]()
             while time.monotonic() < end:
                 found.append(await ask(client, number, len(found), known))
@@ -226,7 +226,7 @@ def run_malformed(count: int) -> dict[str, Any]:
 
     found: Counter[int] = Counter()
     unlike: Counter[str] = Counter()
-    with served() as server, httpx.Client(base_url=server.url, timeout=_HUNG) as client:
+    with served() as server, httpx2.Client(base_url=server.url, timeout=_HUNG) as client:
         schema = schemathesis.openapi.from_dict(client.get("/openapi.json").json())
         broken = schema[PATH]["POST"].as_strategy(generation_mode=schemathesis.GenerationMode.NEGATIVE)
 
@@ -274,7 +274,7 @@ def run_malformed(count: int) -> dict[str, Any]:
 def run_memory(count: int) -> dict[str, Any]:
     """Resident memory, each time a twentieth of the pictures is drawn."""
     seen = list[tuple[int, float]]()
-    with served() as server, httpx.Client(base_url=server.url, timeout=_HUNG) as client:
+    with served() as server, httpx2.Client(base_url=server.url, timeout=_HUNG) as client:
         started = time.monotonic()
         for drawn in range(0, count, 10):
             body = {"prompt": PROMPTS[drawn % len(PROMPTS)], "seed": drawn, "n": 10, "method": QUICK}
@@ -312,8 +312,8 @@ def run_clients() -> dict[str, Any]:
 
     The others share an address, and this client has one of its own.
     """
-    transport = httpx.HTTPTransport(local_address="127.0.0.2")
-    with served(SLOTS) as server, httpx.Client(base_url=server.url, transport=transport, timeout=_HUNG) as client:
+    transport = httpx2.HTTPTransport(local_address="127.0.0.2")
+    with served(SLOTS) as server, httpx2.Client(base_url=server.url, transport=transport, timeout=_HUNG) as client:
 
         def times(count: int) -> dict[str, float]:
             took = list[float]()

@@ -105,6 +105,7 @@ class PaddedPasses:
         """Run the pass of one lane, perhaps with others'."""
         return self.run({lane: inputs})[lane]
 
+    @torch.inference_mode()  # whoever calls: a drawing that ends runs the pass that the others wait for
     def run(self, inputs: Mapping[int, LanePass]) -> dict[int, PassAnswer]:
         """Run one pass of these lanes; no other lane may hold a pass that is not committed."""
         size = max(one.mask.shape[-2] for one in inputs.values())

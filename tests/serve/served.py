@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import httpx
+import httpx2
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
@@ -150,13 +150,13 @@ class Address:
     """A server that listens. client: for requests of one after the other."""
 
     engine: EngineLoop
-    client: httpx.Client
+    client: httpx2.Client
     host: str
     port: int
     server: Server
     thread: threading.Thread
 
-    def post(self, **body: Any) -> httpx.Response:
+    def post(self, **body: Any) -> httpx2.Response:
         return self.client.post(PATH, json={"prompt": PROMPT, "method": "ar", **body})
 
     def stream(self, **body: Any) -> list[tuple[str, dict[str, Any]]]:
@@ -179,7 +179,7 @@ def listening(engine: EngineLoop, keys: Keys | None = None, log_prompts: bool = 
     server.handled_signals = ()  # a thread may handle none
     thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]})
     thread.start()
-    client = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=SECONDS)
+    client = httpx2.Client(base_url=f"http://127.0.0.1:{port}", timeout=SECONDS)
     try:
         yield Address(engine, client, "127.0.0.1", port, server, thread)
     finally:

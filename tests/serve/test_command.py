@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 
 from tests.cli.program import run_program
@@ -42,7 +42,7 @@ def test_a_signal_ends_it_after_what_it_accepted(sign: signal.Signals) -> None:
         where = re.search(r"http://127.0.0.1:\d+", said)
         assert where is not None, said
         body = {"prompt": PROMPT, "seed": 1, "stream": True, "events": True, "method": "ar"}
-        with httpx.Client(timeout=120) as client, client.stream("POST", where.group() + PATH, json=body) as answer:
+        with httpx2.Client(timeout=120) as client, client.stream("POST", where.group() + PATH, json=body) as answer:
             lines = answer.iter_lines()
             assert next(lines) == "event: underpaint.cells"
             running.send_signal(sign)

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Any
 from urllib.parse import quote
 
-import httpx
+import httpx2
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
@@ -40,7 +40,7 @@ def address() -> Any:
         yield address
 
 
-def check(response: httpx.Response) -> int:
+def check(response: httpx2.Response) -> int:
     """The status of an answer that is a picture, or an error object of 4xx."""
     text = response.text
     assert "Traceback" not in text
