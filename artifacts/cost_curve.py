@@ -111,6 +111,46 @@ class InCycleCosts:
 
 
 @dataclass(frozen=True, slots=True)
+class GridHostCosts:
+    """ms of the host: of a pass over cells, of each cell that is drawn, and of each whose draft is judged."""
+
+    step: _Ms
+    cell: _Ms
+    judged: _Ms
+
+
+@dataclass(frozen=True, slots=True)
+class LowCosts:
+    """ms of passes of a smaller target, 1 / `ratio` of the side, in 8 bits or not; parts as those of `InGridCosts`."""
+
+    ratio: int
+    int8: bool
+    target_ms: Curve
+    begin_ms: _Ms
+
+
+@dataclass(frozen=True, slots=True)
+class InGridCosts:
+    """ms of what happens inside loops that decide cells of a grid in any order: ZipAR's and MuLo-SD's.
+
+    target_ms: target passes by the tokens that they are fed; begin_ms: over the condition. low: of smaller targets that
+    draft. resample_ms: of enlarging a whole picture, by "KIND/RATIO". rounds: that were measured.
+    """
+
+    target_ms: Curve
+    begin_ms: _Ms
+    host_ms: GridHostCosts
+    low: tuple[LowCosts, ...] = ()
+    resample_ms: Mapping[str, _Ms] = field(default_factory=dict)
+    rounds: int = 0
+
+    def __post_init__(self) -> None:
+        check_curve(IN_GRID, "target_ms", "node", self.target_ms)
+        for one in self.low:
+            check_curve(IN_GRID, f"target_ms of low ratio {one.ratio}", "node", one.target_ms)
+
+
+@dataclass(frozen=True, slots=True)
 class CostCurveFile:
     """What a cost curve's file holds.
 
@@ -119,8 +159,7 @@ class CostCurveFile:
     measured_on: what the curve holds for: processor, cores, engine, SHA-256 of the models, threads and rows a pass;
     empty in files that do not say. machine: as every result tells it.
     verify_ms: target passes by nodes, draft_ms: drafter passes by nodes expanded, both repeated alone. overhead_ms: of
-    the host, a cycle beyond the passes. in_grid: target passes by the tokens that they are fed, inside loops that
-    decide cells of a grid in any order; empty where they were not measured. in_cycle: None where it was not measured.
+    the host, a cycle beyond the passes. in_grid, in_cycle: None where they were not measured.
     """
 
     name: str
@@ -129,7 +168,7 @@ class CostCurveFile:
     verify_ms: Curve
     draft_ms: Curve
     overhead_ms: float
-    in_grid: Curve
+    in_grid: InGridCosts | None
     in_cycle: InCycleCosts | None
     measured_on: Mapping[str, Any] = field(default_factory=dict)
     machine: Mapping[str, Any] = field(default_factory=dict)
@@ -179,12 +218,6 @@ def read_cost_curve(path: Path) -> CostCurveFile:
 
 
 @dataclass(frozen=True, slots=True)
-class _InGrid:
-    target_ms: Curve
-    rounds: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class _Content:
     """What a file may hold; parts without a type are for people."""
 
@@ -193,7 +226,7 @@ class _Content:
     draft_ms: Curve
     overhead_ms: _Ms = 0.0
     in_cycle: InCycleCosts | None = None
-    in_grid: _InGrid | None = None
+    in_grid: InGridCosts | None = None
     model: Mapping[str, Any] = field(default_factory=dict)
     measured_on: Mapping[str, Any] = field(default_factory=dict)
     machine: Mapping[str, Any] = field(default_factory=dict)
@@ -227,10 +260,7 @@ def parse_cost_curve(content: bytes, path: Path) -> CostCurveFile:
     check_curve(str(path), "verify_ms", "node", curve.verify_ms)
     check_curve(str(path), "draft_ms", "node", curve.draft_ms)
     fingerprint = hashlib.sha256(content).hexdigest()
-    in_grid = () if curve.in_grid is None else curve.in_grid.target_ms
-    if in_grid:
-        check_curve(str(path), IN_GRID, "node", in_grid)
-    costs = curve.verify_ms, curve.draft_ms, curve.overhead_ms, in_grid, curve.in_cycle
+    costs = curve.verify_ms, curve.draft_ms, curve.overhead_ms, curve.in_grid, curve.in_cycle
     return CostCurveFile(path.stem, fingerprint, curve.model, *costs, curve.measured_on, curve.machine, content)
 
 

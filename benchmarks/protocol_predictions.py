@@ -1,30 +1,35 @@
 """What the simulator predicts of protocol 1, beside what was measured: from traces of other prompts and a cost curve.
 
-Run: python -m benchmarks.protocol_predictions --trace runs/trace1.npz --trace runs/trace0.npz --costs runs/costs.json
+Run: python -m benchmarks.protocol_predictions --out benchmarks/results/protocol-predictions.json
 
-Each temperature of the record is predicted from the trace of that temperature, so give one for each; record them with
-`underpaint trace --depths 10 --methods mulo,mulo-islands`, at the record's resolution. The curve is that of the machine
-that drew, from `underpaint costs --full --export`, measured in the hours of the drawings: in two states of one machine
-a pass over four nodes cost 1.4 and 1.7 plain passes. Nothing of the record is used but its settings. Methods that a
-trace does not say enough of are listed with the reason. The last line is JSON.
+Each temperature of the record is predicted from a trace of that temperature on 40 prompts behind the record's, with the
+cost curve of this machine. What is not given and not in `--work` yet is made there: two traces by `underpaint trace`,
+and a whole curve by `underpaint costs --full`, a quarter of an hour in all. Run it on the machine that drew, in the
+hours of the drawings: in two states of one machine a pass over four nodes cost 1.4 and 1.7 plain passes. Nothing of the
+record is used but its settings. Methods that a trace does not say enough of are listed with the reason. The last line
+is JSON.
 """
 
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.pages import PROTOCOL_FILE, RESULTS
 from benchmarks.report import at_least, finish, options, parse, refusing
+from benchmarks.validation import WITHIN
 from underpaint.artifacts.cost_curve import CostCurveFile, read_cost_curve
 from underpaint.artifacts.results import read_results
 from underpaint.runtime.protocol.tables import runs_of
-from underpaint.sim.latency.models import MeasuredCosts, SizeMissing
+from underpaint.sim.latency.models import SizeMissing
 from underpaint.sim.replay.comparison import check_belong, check_measured_on, comparison_of
 from underpaint.sim.replay.predict import PLAIN, predict, unpredictable
 from underpaint.sim.replay.trace import Trace, load, replay
 
-WITHIN: Final = 0.10
-"""The relative error of a speed-up that predictions are held to."""
+DEPTHS: Final = 10
+"""Levels of the deepest trees that protocol 1 grows."""
+PICTURES: Final = 40
 
 
 def rows_of(run: Mapping[str, Any], trace: Trace, curve: CostCurveFile, seeds: int) -> Iterator[dict[str, Any]]:
@@ -32,8 +37,7 @@ def rows_of(run: Mapping[str, Any], trace: Trace, curve: CostCurveFile, seeds: i
     comparison = comparison_of(run)
     check_belong(trace, comparison)
     check_measured_on(curve, comparison)
-    reasons = unpredictable(comparison, trace)
-    costs, model = MeasuredCosts.of(curve), replay(trace)
+    reasons, model = unpredictable(comparison, trace, curve), replay(trace)
     temperature = run["settings"]["temperature"]
     for name, measured in comparison.rows.items():
         if name == PLAIN:
@@ -43,7 +47,7 @@ def rows_of(run: Mapping[str, Any], trace: Trace, curve: CostCurveFile, seeds: i
             yield {**row, "reason": reasons[name]}
             continue
         try:
-            (one,) = predict(trace, costs, comparison, seeds, 0, 64, curve.in_cycle, [name], model)
+            (one,) = predict(trace, curve, comparison, seeds, 0, 64, [name], model)
         except SizeMissing as error:
             yield {**row, "reason": str(error)}
             continue
@@ -59,6 +63,35 @@ def trace_at(traces: Sequence[Trace], run: Mapping[str, Any]) -> Trace:
         if trace.about.get("sampler", {}).get("temperature") == wanted:
             return trace
     raise ValueError(f"--trace: expected one at temperature {wanted:g}, which the record holds; record it too")
+
+
+def _traced(run: Mapping[str, Any], folder: Path) -> Path:
+    """A trace for one temperature of the record, on prompts behind its own."""
+    settings = run["settings"]
+    path = folder / f"trace-{settings['temperature']:g}.npz"
+    if not path.is_file():
+        own = [name for name, recipe in settings["methods"].items() if recipe.get("loop") == "mulo" and " " not in name]
+        options = ["--methods", ",".join(own), "--depths", str(DEPTHS)] if own else ["--depths", str(DEPTHS)]
+        options += ["--temperature", f"{settings['temperature']:g}", "--prompts-count", str(PICTURES)]
+        _run("trace", run, *options, "--prompts-skip", str(len(settings["prompts"])), "--out", str(path))
+    return path
+
+
+def _measured(run: Mapping[str, Any], folder: Path) -> Path:
+    """A whole cost curve of this machine."""
+    path = folder / "costs.json"
+    if not path.is_file():
+        _run("costs", run, "--full", "--export", str(path))
+    return path
+
+
+def _run(command: str, run: Mapping[str, Any], *options: str) -> None:
+    """An `underpaint` command at the record's resolution and guidance; ValueError where it fails."""
+    settings = run["settings"]
+    shared = ["--resolution", str(settings["resolution"]), "--guidance", f"{settings['guidance']:g}"]
+    done = subprocess.run([sys.executable, "-m", "underpaint", command, *shared, *options], check=False)
+    if done.returncode:
+        raise ValueError(f"underpaint {command} ended with {done.returncode}; see above")
 
 
 def _print(row: Mapping[str, Any]) -> None:
@@ -77,13 +110,15 @@ def _print(row: Mapping[str, Any]) -> None:
 def main(arguments: list[str] | None = None) -> None:
     parser = options("protocol_predictions", __doc__)
     parser.add_argument("--record", type=Path, default=RESULTS / PROTOCOL_FILE, help="of `underpaint protocol`")
-    parser.add_argument("--trace", type=Path, action="append", required=True, help="of other prompts; repeat")
-    parser.add_argument("--costs", type=Path, required=True, help="the machine's cost curve, a full one")
+    parser.add_argument("--trace", type=Path, action="append", help="of other prompts; repeat for each temperature")
+    parser.add_argument("--costs", type=Path, help="the machine's cost curve, a full one")
+    parser.add_argument("--work", type=Path, default=Path("runs/predictions"), help="folder for what is made here")
     parser.add_argument("--seeds", type=at_least(1), default=4, help="decodings of each recorded image")
     asked = parse(parser, arguments)
     with refusing(parser):
-        runs, curve = runs_of(read_results(asked.record)), read_cost_curve(asked.costs)
-        traces = [load(path) for path in asked.trace]
+        runs = runs_of(read_results(asked.record))
+        traces = [load(path) for path in asked.trace or [_traced(run, asked.work) for run in runs]]
+        curve = read_cost_curve(asked.costs or _measured(runs[0], asked.work))
         pairs = [(run, trace_at(traces, run)) for run in runs]
         rows = list[dict[str, Any]]()
         for run, trace in pairs:

@@ -36,6 +36,8 @@ PREDICTIONS: Final = {
     "protocol-predictions.json": "protocol 1, on the models that ship",
 }
 """Records of predictions beside this project's own measurements."""
+WITHIN: Final = 0.10
+"""The relative error of a speed-up beyond which the page says where the time goes."""
 AUTHORS: Final = (
     ("EAGLE-2", "trees of `topK_genrate`", "180 of 180 equal, in as many passes"),
     ("OPT-Tree", "trees", "160 of 160 equal"),
@@ -248,6 +250,7 @@ def _measured(record: Mapping[str, Any], file: str, title: str, table: Table, re
     told = 0 if any(row[0] for row in cells) else 1
     parts = [f"## {title[0].upper()}{title[1:]}", f"File: `{file}`. Command: `{record.get('command', 'not recorded')}`"]
     parts.append(table(headings[told:], [row[told:] for row in cells]))
+    parts += _far(rows, table)
     reasons: dict[str, list[str]] = {}
     for row in record["rows"]:
         if "reason" in row and f"`{row['method']}`" not in reasons.setdefault(row["reason"], []):
@@ -256,6 +259,50 @@ def _measured(record: Mapping[str, Any], file: str, title: str, table: Table, re
         why = "\n".join(f"- {', '.join(names)}: {reason}." for reason, names in reasons.items())
         parts.append(f"Not predicted:\n\n{why}")
     return parts
+
+
+PARTS: Final = {"target": "target passes", "drafter": "drafting", "host": "host"}
+
+
+def _far(rows: Sequence[Mapping[str, Any]], table: Table) -> list[str]:
+    """Where the time goes in rows that are further off than `WITHIN`; nothing of records that do not tell."""
+    known = [row for row in rows if row.get("measured_parts")]
+    far = [row for row in known if abs(row["speedup_error"]) > WITHIN]
+    if not known:
+        return []
+    inside = [row for row in far if row["measured_low"] <= row["speedup"][0] <= row["measured_high"]]
+    said = (
+        f"{len(known) - len(far)} of {len(known)} speed-ups are within {100 * WITHIN:.0f} %. Of the others, "
+        f"{len(inside)} lie inside the interval that was measured."
+    )
+    cells = [
+        (
+            f"{row['temperature']:g}",
+            f"`{row['method']}`",
+            f"{100 * row['speedup_error']:+.1f} %",
+            "yes" if row in inside else "no",
+            *(f"{row['measured_parts'][part]:.0f} / {row['parts'][part]:.0f}" for part in PARTS),
+            _most(row),
+        )
+        for row in sorted(far, key=lambda row: -abs(row["speedup_error"]))
+    ]
+    if not cells:
+        return [said]
+    headings = ("temperature", "method", "error", "inside its interval", *PARTS.values(), "most of the error")
+    return [
+        f"{said} Where their time goes, in plain steps an image, measured / predicted:",
+        table(headings, cells),
+    ]
+
+
+def _most(row: Mapping[str, Any]) -> str:
+    """What of a row's error is largest: the number of passes, or the time of one part of a pass."""
+    passes = 1.0 / (1.0 + row["tokens_error"])
+    gaps = {
+        f"time of {name}": row["parts"][part] / passes - row["measured_parts"][part] for part, name in PARTS.items()
+    }
+    gaps["number of cycles"] = (1.0 - 1.0 / passes) * sum(row["parts"].values())
+    return max(gaps, key=lambda name: abs(gaps[name]))
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -153,8 +153,11 @@ def _of_trace(
                 advance(len(candidates), job.policy)
             candidates.sort(key=lambda one: -one.speedup(prices).mean)
             changes = list(price_changes(candidates, candidates[0], prices))
-            changes += drafter_changes(load(source), candidates, candidates[0], prices, seed + 1)
-            advance(steps)
+            for turn, change in enumerate(
+                drafter_changes(load(source), candidates, candidates[0], prices, seed + 1), start=2
+            ):
+                changes.append(change)
+                advance(turn * len(candidates), f"{change.what} {change.change}")
     except (SizeMissing, RunLogInUse) as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(BAD_INPUT) from error

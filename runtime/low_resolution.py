@@ -151,26 +151,25 @@ class LowResolution:
         if self.folder != self.home:
             raise EngineError(
                 f"ratio {ratio}: --low holds a target at {self._ratios()} of the side; say --set "
-                f"METHOD.ratio={self._known_ratios()[0]}, or give a folder whose grid is "
+                f"METHOD.ratio={self.known_ratios()[0]}, or give a folder whose grid is "
                 f"{height // ratio} x {width // ratio}"
             )
         if ratio < 2 or height % ratio or width % ratio:
             raise EngineError(f"ratio: expected a whole number from 2 that divides {height} x {width}, got {ratio}")
-        known = (
-            f"it holds a target at {self._ratios()} of the side" if self._known_ratios() else "it holds none smaller"
-        )
+        known = f"it holds a target at {self._ratios()} of the side" if self.known_ratios() else "it holds none smaller"
         raise EngineError(
             f"ratio {ratio}: {self.folder} holds no target of {height // ratio} x {width // ratio} codes to draft "
             f"with; {known}: give the export of one with --low, or draw at a larger --resolution"
         )
 
-    def _known_ratios(self) -> list[int]:
+    def known_ratios(self) -> list[int]:
+        """What whole fractions of the side there are targets of, the largest targets first."""
         height, width = self.entry.grid
         pairs = [(height / one.grid[0], width / one.grid[1]) for one in self.index.resolutions]
         return sorted(int(down) for down, across in pairs if down == across >= 2 and down == int(down))
 
     def _ratios(self) -> str:
-        return " or ".join(f"1 / {ratio}" for ratio in self._known_ratios())
+        return " or ".join(f"1 / {ratio}" for ratio in self.known_ratios())
 
     @staticmethod
     def _grid(entry: ResolutionEntry) -> Grid:
@@ -191,7 +190,7 @@ class LowResolution:
 
     def _check_second(self) -> None:
         """EngineError unless the second folder holds a target of a fraction of the side, under the same conditions."""
-        smaller = self._known_ratios()
+        smaller = self.known_ratios()
         if not smaller:
             grids = " and ".join(f"{one.grid[0]} x {one.grid[1]}" for one in self.index.resolutions)
             own = f"{self.entry.grid[0]} x {self.entry.grid[1]}"

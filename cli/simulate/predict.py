@@ -42,7 +42,6 @@ def predict(
     those taken inside cycles where it holds them.
     """
     from underpaint.artifacts.cost_curve import read_cost_curve
-    from underpaint.sim.latency.models import MeasuredCosts
     from underpaint.sim.replay.comparison import check_belong, check_measured_on, load_comparison
     from underpaint.sim.replay.predict import predict as predict_all
     from underpaint.sim.replay.predict import unpredictable
@@ -51,17 +50,16 @@ def predict(
     with bad_input():
         check_json(json_file)
         recorded, curve, measured = load(trace), read_cost_curve(costs), load_comparison(compare)
-        in_cycle = curve.in_cycle
         check_belong(recorded, measured)
         check_measured_on(curve, measured)
         names = None if methods is None else tuple(name.strip() for name in methods.split(","))
-        predictions = predict_all(recorded, MeasuredCosts.of(curve), measured, seeds, in_cycle=in_cycle, methods=names)
+        predictions = predict_all(recorded, curve, measured, seeds, methods=names)
     rows = [
         {
             **one._asdict(),
             "tokens_error": one.tokens_error,
             "speedup_error": one.speedup_error,
-            "in_cycle": in_cycle is not None,
+            "in_cycle": curve.in_cycle is not None,
             "cost_curve": curve.fingerprint,
         }
         for one in predictions
@@ -69,19 +67,13 @@ def predict(
     if told_as_json(json_file, rows):
         return
     print_table(predictions, f"predicted from {trace.name} and {costs.name}, measured in {compare.name}", form)
-    if in_cycle is None:
+    if curve.in_cycle is None:
         note(
             f"{costs.name} holds no in_cycle: passes cost what they do repeated alone, which is too little, and the "
-            "host what it took here. Measure a whole curve with `underpaint costs --full`.",
+            "host its overhead_ms. Measure a whole curve with `underpaint costs --full`.",
             form,
         )
-    elif not (curve.in_grid or all("policy" in measured.methods[one.method] for one in predictions)):
-        note(
-            f"{costs.name} holds no in_grid: passes of ZipAR and MuLo-SD cost what they do repeated alone, which is "
-            "too little. Measure a whole curve with `underpaint costs --full`.",
-            form,
-        )
-    for name, reason in unpredictable(measured, recorded).items() if names is None else ():
+    for name, reason in unpredictable(measured, recorded, curve).items() if names is None else ():
         note(f"Not predicted: {name}. {reason[0].upper()}{reason[1:]}.", form)
 
 

@@ -32,7 +32,7 @@ from underpaint.cli.outputs import output_file
 from underpaint.cli.terminal import note, progress
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Sequence
 
     from underpaint.algos.protocols import Grid
     from underpaint.runtime.methods.method import ModelTables
@@ -143,7 +143,7 @@ def trace(
     from underpaint.runtime.methods.multi_scale.sessions import MuloSession
     from underpaint.runtime.methods.registry import PRESETS, TUNED, resolve
     from underpaint.runtime.models import usual_preset
-    from underpaint.sim.replay.own_logits import trace_of_own
+    from underpaint.sim.replay.own_logits import misplaced, trace_of_own
     from underpaint.sim.replay.trace import Recorder
 
     with bad_input():
@@ -161,7 +161,10 @@ def trace(
                 )
             sampling = SamplingParams(temperature=checked, top_k=top_k or 0, top_p=1.0 if top_p is None else top_p)
             check_file_writable(out)
-            _finish(trace_of_own(_own_files(own_file), sampling, _read_grid(live.grid or ""), keep or _KEEP), out)
+            recorded = trace_of_own(_own_files(own_file), sampling, _read_grid(live.grid or ""), keep or _KEEP)
+            _finish(recorded, out)
+            if warning := misplaced(recorded):
+                note(f"Beware: {warning}.")
             return
         if live.grid and live.live is None:
             raise ValueError("--grid: expected --from or --live beside it; a folder's models know their own grid")
@@ -174,8 +177,12 @@ def trace(
         check_file_writable(out)
         pipeline = live.open_models(models, resolution, low, backend)
         sampling = read_sampling(temperature, guidance, top_k, top_p, pipeline)
-        config, usual = resolve("ar", sampling.temperature), preset or usual_preset(pipeline)
-        configs = {name: resolve(name, sampling.temperature, None, own[name], usual) for name in names}
+        config = resolve("ar", sampling.temperature)
+        usual = preset or usual_preset(pipeline)
+        presets = (usual,) if preset else (usual, *(other for other in PRESETS if other != usual))
+        configs = [
+            (name, resolve(name, sampling.temperature, None, own[name], each)) for each in presets for name in names
+        ]
         if pipeline.loaded_drafter is None:
             pipeline.drafter(sampling)  # says what to do
         keep = min(_KEEP, pipeline.tables.vocab_size) if keep is None else keep
@@ -195,9 +202,15 @@ def trace(
             )
         read_trace_sizes(pipeline, depths, keep, len(conditions))
         recorder = Recorder(pipeline.tables.codebook, pipeline.tables.neighbours, depths, keep)
-        drafted_low = _drafted_low(configs, pipeline.tables, keep)
-        for method, _ in drafted_low:
-            method.open(pipeline, conditions[0], sampling)
+        required, drafted_low = len(_drafted_low(configs[: len(names)], pipeline.tables, keep)), []
+        for place, (method, rows) in enumerate(_drafted_low(configs, pipeline.tables, keep)):
+            try:
+                method.open(pipeline, conditions[0], sampling)
+            except ValueError:
+                if place < required:  # the other preset's models may be missing
+                    raise
+                continue
+            drafted_low.append((method, rows))
     used = config.target_sampling(sampling)
     with bad_input(EngineError), progress("recording", len(conditions)) as advance:
         for done, condition in enumerate(conditions, start=1):
@@ -237,8 +250,12 @@ def _finish(recorded: "Trace", out: Path) -> None:
     )
     typer.echo(str(out))
     name = shlex.quote(str(out))
+    if not recorded.draft_probs.shape[1]:
+        note("Without draft_logits this trace answers for ZipAR alone: docs/how-to/trace-your-own-model.md")
+        return
+    note(f"next: underpaint advise {name} --machine a100/llamagen-xl")
     note(
-        f"next: underpaint simulate sweep --model {name} --policies eagle2,adt --rules point "
+        f"      underpaint simulate sweep --model {name} --policies eagle2,adt --rules point "
         "--machines a100/llamagen-xl"
     )
     note(f"      underpaint simulate fit {name} makes a synthetic model of it")
@@ -301,14 +318,14 @@ def read_trace_sizes(pipeline: "OpenModels", depths: int, keep: int, images: int
 
 
 def _drafted_low(
-    configs: "Mapping[str, MethodConfig]", tables: "ModelTables", keep: int
+    configs: "Sequence[tuple[str, MethodConfig]]", tables: "ModelTables", keep: int
 ) -> "list[tuple[MuloMethod, RowRecorder]]":
     """For each way in which methods draft rows at a low resolution, the first that does, and what records them."""
     from underpaint.runtime.methods.registry import build_method
     from underpaint.sim.replay.row_trace import RowRecorder
 
     found: dict[tuple[object, ...], tuple[MuloMethod, RowRecorder]] = {}
-    for name, config in configs.items():
+    for name, config in configs:
         method = build_method(name, config, tables)
         if method.drafts_rows:
             rows = RowRecorder(config.to_dict()["settings"], keep)

@@ -1,42 +1,77 @@
 """What passes over cells of a grid cost inside ZipAR's and MuLo-SD's loops: the `in_grid` part of a cost curve.
 
-Loops take turns, one image each: row fronts of several windows, raster order among them, and drafts of the whole image
-of which a share is refused and drawn again, in islands and serially. Every pass is timed by the tokens it is fed, host
-row maths included; they change size from one to the next, and no drafter's come between. The slowest twentieth of every
-size is left out of its mean.
+Loops take turns, one image each: row fronts of several windows, raster order among them, and MuLo-SD with every smaller
+target that drafts for this one, in 8 bits and in float32, of whose drafts a share is refused and drawn again, in
+islands and serially. Every pass is timed by the tokens it is fed; what is left of an image is the host's. Plain
+autoregression takes a turn in every round, and what the round took is scaled to its speed inside the loops of trees.
+The slowest twentieth of every size is left out of its mean.
 
     target_ms: [[T, ms], ...], up to a whole draft
+    begin_ms: of a pass over the condition
+    low: of smaller targets, [{ratio, int8, target_ms, begin_ms}, ...]
+    resample_ms: of enlarging a whole picture, by "KIND/RATIO"
+    host_ms: {step, cell, judged}: of a pass, of a cell that is drawn, and of a cell whose draft is judged
 """
 
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from underpaint.algos.accept.neighbours import nearest_codes, table_columns
 from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.chance import At, Chance, Role, sampling
 from underpaint.algos.protocols import Grid
-from underpaint.algos.spatial.mulo import Repair, RowDraft, draft_and_repair
+from underpaint.algos.spatial.cell_rule import PooledCells
+from underpaint.algos.spatial.mulo import Repair, RowDraft, RowDrafter, draft_and_repair
 from underpaint.algos.spatial.target import Feed
 from underpaint.algos.spatial.zipar import zipar
 from underpaint.runtime.conditions import EncodedCondition
-from underpaint.runtime.costs.samples import FEWEST, typical
+from underpaint.runtime.costs.in_cycle import MOST_CYCLES, draw
+from underpaint.runtime.costs.loops import PLAIN
+from underpaint.runtime.costs.samples import CycleKind, CycleSamples, at_mean_speed, curve, nonnegative_fit, typical
+from underpaint.runtime.engines.engine import PassTimer
 from underpaint.runtime.engines.target import EngineGridTarget, EngineTarget
+from underpaint.runtime.methods.multi_scale.low_rows import LowRows, TimedResampler
+from underpaint.runtime.resampling.resampler import Resampler
 
 WINDOWS: Final = (1, 2, 3, 4, 6, 8)
 REPAIRS: Final = (Repair(radius=0, window=2), Repair(order="serial", window=2))
 REFUSED: Final = (0.1, 0.4)
+CELLS: Final = "cells"
+"""Passes of the target, and the family of the host's samples."""
+BEGIN: Final = "begin"
+RESAMPLE: Final = "resample"
+
+
+class LowTarget(NamedTuple):
+    """A smaller target that drafts: 1 / `ratio` of the side, in 8 bits or not, and its resamplers by kind."""
+
+    ratio: int
+    int8: bool
+    target: EngineTarget
+    resamplers: Mapping[str, Resampler]
+
+    @property
+    def name(self) -> str:
+        """What its samples stand under."""
+        return f"low/{self.ratio}/{'int8' if self.int8 else 'float32'}"
 
 
 @dataclass(slots=True)
 class TimedCells:
-    """A `GridTarget` whose passes are timed: ms by size."""
+    """A `GridTarget` whose passes are timed into `found`, under `what`, host row maths left out.
+
+    seconds, passes: since last set to 0.
+    """
 
     target: EngineGridTarget
-    samples: defaultdict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
+    found: CycleSamples
+    what: str
+    seconds: float = 0.0
+    passes: int = 0
     vocab_size: int = field(init=False)
     grid: Grid = field(init=False)
 
@@ -44,13 +79,21 @@ class TimedCells:
         self.vocab_size, self.grid = self.target.vocab_size, self.target.grid
 
     def begin(self) -> FloatArray:
-        return self.target.begin()
+        before = self.target.engine.cost.seconds
+        distribution = self.target.begin()
+        self._add(f"{BEGIN} {self.what}", 1, self.target.engine.cost.seconds - before)
+        return distribution
 
     def score(self, feed: Feed) -> FloatArray:
-        started = perf_counter()
+        before = self.target.engine.cost.seconds
         distributions = self.target.score(feed)
-        self.samples[feed.cells.size].append(1e3 * (perf_counter() - started))
+        self._add(self.what, feed.cells.size, self.target.engine.cost.seconds - before)
         return distributions
+
+    def _add(self, what: str, size: int, seconds: float) -> None:
+        self.found.passes[what, size].append(1e3 * seconds)
+        self.seconds += seconds
+        self.passes += 1
 
     def commit(self, rows: IntArray) -> None:
         self.target.commit(rows)
@@ -58,8 +101,9 @@ class TimedCells:
 
 @dataclass(frozen=True, slots=True)
 class RefuseShare:
-    """A `CellRule` that refuses a share of all cells, whatever they hold."""
+    """A `CellRule` that judges as `rule` does, and then refuses a share of all cells, whatever they hold."""
 
+    rule: PooledCells
     share: float
     draws: np.random.Generator
 
@@ -71,7 +115,8 @@ class RefuseShare:
         distributions: FloatArray,
         chance: Chance,
     ) -> Iterator[bool]:
-        yield from (self.draws.random(cells.size) >= self.share).tolist()
+        judged = list(self.rule.judge(cells, tokens, draft_distributions, distributions, chance))
+        yield from (self.draws.random(len(judged)) >= self.share).tolist()
 
     def residual(
         self, cell: int, token: int, draft_distribution: FloatArray | None, distribution: FloatArray
@@ -93,31 +138,116 @@ class EvenRows:
 
 
 def measure(
-    target: EngineTarget, rounds: int, conditions: Sequence[EncodedCondition], report: Callable[[], None]
-) -> dict[int, list[float]]:
-    """Samples in ms by size, of `rounds` images of every loop, after one of each that is not kept.
+    target: EngineTarget,
+    low: Sequence[LowTarget],
+    rounds: int,
+    conditions: Sequence[EncodedCondition],
+    report: Callable[[], None],
+    plain_ms: float,
+) -> CycleSamples:
+    """Samples of `rounds` images of every loop, after one of each that is not kept.
 
-    conditions: of the images, in turn. report: is told of every round.
+    Args:
+        target: The target.
+        low: Smaller targets that draft for it; without any, rows are drafted at random.
+        rounds: Images of every loop.
+        conditions: Of the images, in turn.
+        report: Called after every round.
+        plain_ms: What a step of plain autoregression takes inside the loops of trees, to whose speed all are scaled.
     """
-    timed = TimedCells(EngineGridTarget(target))
-    grid = timed.grid
-    drafter = EvenRows(timed.vocab_size, grid.width)
+    codes = np.random.default_rng(0).standard_normal((target.vocab_size, 8))
+    rule = PooledCells(nearest_codes(codes, table_columns(target.vocab_size)), 0.5)
+    bursts = list[CycleSamples]()
     for turn in range(rounds + 1):
-        if turn == 1:
-            timed.samples.clear()
-        target.prepare(conditions[turn % len(conditions)])
-        chance = sampling(0, turn)
-        for window in (*(window for window in WINDOWS if window < grid.width), grid.width):
-            zipar(timed, window, chance)
-        for share in REFUSED:
-            for repair in REPAIRS:
-                rule = RefuseShare(share, np.random.default_rng(turn))
-                draft_and_repair(timed, drafter, rule, repair, grid.height, chance)
+        found = CycleSamples()
+        condition = conditions[turn % len(conditions)]
+        for one in (target, *(smaller.target for smaller in low)):
+            one.prepare(condition)
+        draw(target, None, PLAIN, turn, found, MOST_CYCLES)
+        _draw_all(EngineGridTarget(target), low, rule, turn, found)
+        draw(target, None, PLAIN, turn, found, MOST_CYCLES)
+        if turn:
+            bursts.append(found)
         report()
-    return dict(timed.samples)
+    return at_mean_speed(bursts, plain_ms)
 
 
-def to_dict(samples: dict[int, list[float]], rounds: int) -> dict[str, Any]:
+def _draw_all(
+    target: EngineGridTarget, low: Sequence[LowTarget], rule: PooledCells, turn: int, found: CycleSamples
+) -> None:
+    """One image by each loop; rule: what judges drafts, whatever becomes of its verdicts."""
+    high, chance = TimedCells(target, found, CELLS), sampling(0, turn)
+    grid = high.grid
+    for window in (*(window for window in WINDOWS if window < grid.width), grid.width):
+        started = perf_counter()
+        zipar(high, window, chance)
+        _host(found, started, (high,), 0.0, grid.cells, judged=False)
+    shares = [(repair, share) for share in REFUSED for repair in REPAIRS]
+    drafts = _drafts(low, turn, found) or [_Draft(EvenRows(high.vocab_size, grid.width)) for _ in shares]
+    for place, draft in enumerate(drafts):
+        repair, share = shares[(place + turn) % len(shares)]
+        refusing = RefuseShare(rule, share, np.random.default_rng(turn))
+        started = perf_counter()
+        done = draft_and_repair(high, draft.drafter, refusing, repair, grid.height, chance)
+        drawn = sum(int(cycle.region.sum()) for cycle in done.cycles)
+        if draft.target is None or draft.resampler is None:
+            _host(found, started, (high,), 0.0, drawn + grid.cells, judged=True)
+            continue
+        found.passes[draft.name, 1].append(1e3 * draft.resampler.seconds)
+        passes = high, draft.target
+        _host(found, started, passes, draft.resampler.seconds, drawn + draft.target.grid.cells, judged=True)
+
+
+class _Draft(NamedTuple):
+    """What drafts whole pictures, the target and the resampler behind it, and the name of the resampler's samples."""
+
+    drafter: RowDrafter
+    target: TimedCells | None = None
+    resampler: PassTimer | None = None
+    name: str = ""
+
+
+def _drafts(low: Sequence[LowTarget], turn: int, found: CycleSamples) -> list[_Draft]:
+    """Every smaller target at several windows; its resamplers take turns."""
+    made = []
+    for one in low:
+        width = one.target.grid.width
+        for place, window in enumerate((*(window for window in WINDOWS if window < width), width)):
+            kinds = list(one.resamplers)
+            kind = kinds[(turn + place) % len(kinds)]
+            timed = TimedCells(EngineGridTarget(one.target), found, one.name)
+            resampler = TimedResampler(one.resamplers[kind])
+            rows = LowRows(timed, resampler, window)
+            made.append(_Draft(rows, timed, resampler.timer, f"{RESAMPLE} {kind}/{one.ratio}"))
+    return made
+
+
+def _host(
+    found: CycleSamples, started: float, passed: Sequence[TimedCells], others: float, drawn: int, *, judged: bool
+) -> None:
+    """Keep what an image took beside its passes and `others`, seconds, by its passes and the cells that it drew."""
+    seconds = perf_counter() - started - others - sum(one.seconds for one in passed)
+    kind = CycleKind(CELLS, sum(one.passes for one in passed), drawn, judged)
+    found.host[kind].append(1e3 * seconds)
+    for one in passed:
+        one.seconds, one.passes = 0.0, 0
+
+
+def to_dict(found: CycleSamples, low: Sequence[LowTarget], grid: Grid, rounds: int) -> dict[str, Any]:
     """What was found, as JSON holds it: of sizes with enough samples."""
-    held = {size: samples[size] for size in sorted(samples) if len(samples[size]) >= FEWEST}
-    return {"rounds": rounds, "target_ms": [[size, round(typical(ms), 4)] for size, ms in held.items()]}
+    kinds = {kind: ms for kind, ms in found.host.items() if kind.family == CELLS}
+    parts = np.array([[kind.levels, kind.nodes, kind.pooled * grid.cells] for kind in kinds], dtype=np.float64)
+    step, cell, judged = (round(ms, 5) for ms in nonnegative_fit(parts, list(kinds.values())).tolist())
+    resampled = {what: ms for (what, _), ms in found.passes.items() if what.startswith(RESAMPLE)}
+    return {
+        "rounds": rounds,
+        **_passes(found, CELLS),
+        "low": [{"ratio": one.ratio, "int8": one.int8, **_passes(found, one.name)} for one in low],
+        "resample_ms": {what.removeprefix(f"{RESAMPLE} "): round(typical(ms), 4) for what, ms in resampled.items()},
+        "host_ms": {"step": step, "cell": cell, "judged": judged},
+    }
+
+
+def _passes(found: CycleSamples, what: str) -> dict[str, Any]:
+    begin = found.passes[f"{BEGIN} {what}", 1]
+    return {"target_ms": curve(found, what), "begin_ms": round(typical(begin), 4)}

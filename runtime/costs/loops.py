@@ -43,8 +43,17 @@ def all_loops(
 ) -> tuple[CostLoop, ...]:
     """What is run for a whole curve. verify_ms, draft_ms: what policies that choose by costs are to reckon with."""
     point, pool = PointProposals(), _pooling(vocab_size)
-    ranked = ((1, 2, 2), (2, 2, 4), (4, 2, 6), (4, 4, 12), (5, 8, 24), (3, 16, 40), (5, 10, MOST_NODES - 1))
-    drawn = ((2, 2, 1, 1), (4, 8, 8), (8, 16, 14, 11, 8))  # the last is EAGLE-1's own
+    ranked = (
+        (1, 2, 2),
+        (2, 2, 4),
+        (4, 2, 6),
+        (4, 4, 12),
+        (5, 8, 24),
+        (3, 16, 40),
+        (2, 50, 60),
+        (5, 10, MOST_NODES - 1),
+    )
+    drawn = ((2, 2, 1, 1), (4, 8, 8), (2, 4, 8, 16), (8, 16, 14, 11, 8))  # the last is EAGLE-1's own
     return (
         *(CostLoop("one_call", LikeliestChain(length), point) for length in (1, 2, 3, 4, 6, 8, 12) if chains),
         *(CostLoop("sampled", Chain(length), SpeculativeSampling()) for length in (1, 2, 4, 6)),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from importlib.metadata import PackageNotFoundError, version
 from math import inf
@@ -28,16 +29,19 @@ from underpaint.artifacts.cost_curve import (
     read_cost_curve,
 )
 from underpaint.artifacts.files import check_file_writable, user_cache_folder
-from underpaint.artifacts.manifest import write_beside
+from underpaint.artifacts.manifest import ManifestError, write_beside
 from underpaint.runtime.conditions import EncodedCondition
 from underpaint.runtime.costs import in_cycle, in_grid, loops, passes, samples
 from underpaint.runtime.costs.partial import PartialCurve
+from underpaint.runtime.engines.context import EngineError
 from underpaint.runtime.engines.drafter import EngineDrafter
 from underpaint.runtime.engines.target import EngineTarget
 from underpaint.runtime.evaluation.comparison import choose_prompts
 from underpaint.runtime.evaluation.machine import describe_machine, typed_command
 from underpaint.runtime.methods.method import ModelTables
 from underpaint.runtime.methods.registry import MethodConfig
+from underpaint.runtime.resampling.registry import LATENT, SUPER_RESOLUTION
+from underpaint.runtime.resampling.resampler import Resampler
 from underpaint.zoo.grammars import index_grammar
 
 if TYPE_CHECKING:
@@ -214,7 +218,9 @@ def _measure(
     cycles, taken = in_cycle.measure(target, drafter, run, *timed)
     found[IN_CYCLE] = samples.to_dict(cycles, taken)
     if full:
-        found[IN_GRID] = in_grid.to_dict(in_grid.measure(target, images, shown, step), images)
+        low, plain = low_targets(models.folder_models(), sampling), found[IN_CYCLE]["plain"]
+        cells = in_grid.measure(target, low, images, shown, step, plain["target_ms"] + plain["host_ms"])
+        found[IN_GRID] = in_grid.to_dict(cells, low, target.grid, images)
     if report is not None:
         report(most, most)
     target.sample_by(before)
@@ -229,6 +235,24 @@ def _conditions(models: CostModels) -> tuple[EncodedCondition, ...]:
     if own is not None and index_grammar(own.index) is not None:
         return tuple(encoder.encode(one) for one in choose_prompts(_PROMPTS))
     return (encoder.example(),)
+
+
+def low_targets(models: Pipeline | None, sampling: SamplingParams) -> list[in_grid.LowTarget]:
+    """The smaller targets of a folder, in 8 bits and in float32, with the resamplers that presets of MuLo-SD take."""
+    found = list[in_grid.LowTarget]()
+    if models is None:
+        return found
+    for ratio in models.low.known_ratios():
+        resamplers = dict[str, Resampler]()
+        for kind in (*list(LATENT)[:1], SUPER_RESOLUTION):
+            with suppress(ManifestError, EngineError):
+                resamplers[kind] = models.low.resampler(kind, ratio)
+        for int8 in (True, False) if resamplers else ():
+            with suppress(EngineError):
+                small = models.low.target(ratio, int8)
+                small.sample_by(sampling)
+                found.append(in_grid.LowTarget(ratio, int8, small, resamplers))
+    return found
 
 
 def _loops(

@@ -74,13 +74,13 @@ def _extend(held: defaultdict[Kind, list[float]], more: Mapping[Kind, list[float
         held[kind].extend([factor * ms for ms in samples])
 
 
-def at_mean_speed(bursts: Sequence[CycleSamples]) -> CycleSamples:
-    """The samples of all bursts, each scaled so that its plain steps take what they take on average over all bursts.
+def at_mean_speed(bursts: Sequence[CycleSamples], plain_ms: float | None = None) -> CycleSamples:
+    """The samples of all bursts, each scaled so that its plain steps take `plain_ms`, or their mean over all bursts.
 
     A burst is a few loops and an image of plain autoregression beside them.
     """
     steps = [found.plain_ms for found in bursts]
-    mean, whole = float(np.mean(steps)), CycleSamples()
+    mean, whole = float(np.mean(steps)) if plain_ms is None else plain_ms, CycleSamples()
     for found, step in zip(bursts, steps, strict=True):
         whole.add(found, mean / step)
     return whole

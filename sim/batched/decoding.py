@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -90,10 +91,16 @@ def make_rule(model: TableModel, rule: str, settings: Mapping[str, Any]) -> Rule
             "'codebook' [V, E] and trace it again"
         )
     if spec.codebook:
-        given.setdefault("neighbours", nearest_codes(model.codebook, table_columns(model.vocab_size)))
+        given.setdefault("neighbours", _near_codes(model))
     if spec.embeddings:
         given.setdefault("codebook", model.codebook)
     return build(spec.make, given, f"rule '{rule}'")
+
+
+@lru_cache(maxsize=4)
+def _near_codes(model: TableModel) -> IntArray:
+    """[V, k]: seconds of work for thousands of codes, and the same for every job of a sweep."""
+    return nearest_codes(model.codebook, table_columns(model.vocab_size))
 
 
 class AlternativeDrafts(NamedTuple):

@@ -1,6 +1,9 @@
 """How far a relaxed rule moves the distribution of the next token: total variation at the root of its trees, by
 context."""
 
+from collections import Counter
+from typing import NamedTuple
+
 import numpy as np
 
 from underpaint.algos.accept import RULES
@@ -53,37 +56,41 @@ def token_bias(model: TableModel, scheme: Scheme, children: int, done: Lockstep,
         return None
     rows = visited_rows(model, done, CONTEXTS, seed)
     drawn = POLICIES[scheme.policy_name].drawn
-    if drawn == "top_k":
-        proposals = lookups(model, children).top_tokens[0, rows]
-        missed = [
-            _next_token(scheme.rule, model, row, tokens, drawn) - model.target[row]
-            for row, tokens in zip(rows.tolist(), proposals, strict=True)
-        ]
-    else:
-        draws = np.random.default_rng([seed, 1])
-        exact = TraversalVerification()
-        missed = []
-        for row in rows.tolist():
-            sets = [_siblings(model.draft[0][row], children, drawn, draws) for _ in range(SIBLING_DRAWS)]
-            pairs = [
-                _next_token(scheme.rule, model, row, tokens, drawn) - _next_token(exact, model, row, tokens, drawn)
-                for tokens in sets
-            ]
-            missed.append(np.mean(pairs, axis=0))
+    draws, exact = np.random.default_rng([seed, 1]), TraversalVerification()
+    likeliest = lookups(model, children).top_tokens[0, rows] if drawn == "top_k" else None
+    missed = []
+    for place, row in enumerate(rows.tolist()):
+        root = _Root(model.target[row], model.draft[0][row], drawn)
+        if likeliest is not None:
+            missed.append(root.next_token(scheme.rule, likeliest[place]) - root.target)
+            continue
+        sets = Counter(tuple(_siblings(root.draft, children, drawn, draws).tolist()) for _ in range(SIBLING_DRAWS))
+        moved = np.zeros(model.vocab_size)
+        for siblings, times in sets.items():
+            tokens = np.array(siblings, dtype=np.int64)
+            moved += times * (root.next_token(scheme.rule, tokens) - root.next_token(exact, tokens))
+        missed.append(moved / SIBLING_DRAWS)
     return float(0.5 * np.abs(missed).sum(axis=1).mean())
 
 
-def _next_token(rule: Rule, model: TableModel, row: int, tokens: IntArray, drawn: Drawn) -> FloatArray:
-    """[V] the distribution of the token after context `row`, whose drafted children are `tokens`."""
-    count = tokens.size
-    tree = DraftTree(
-        tokens=np.append(0, tokens),
-        parents=np.append(-1, np.zeros(count, dtype=np.int64)),
-        drawn=drawn,
-        draft_probs=model.draft[0][row][None],
-        draft_rows=np.append(0, np.full(count, -1)),
-    )
-    return next_token_distribution(rule, tree, np.broadcast_to(model.target[row], (count + 1, model.vocab_size)))
+class _Root(NamedTuple):
+    """A context: the distributions [V] of target and drafter, and how the drafter's children are drawn."""
+
+    target: FloatArray
+    draft: FloatArray
+    drawn: Drawn
+
+    def next_token(self, rule: Rule, tokens: IntArray) -> FloatArray:
+        """[V] the distribution of the next token where the drafted children are `tokens`."""
+        count = tokens.size
+        tree = DraftTree(
+            tokens=np.append(0, tokens),
+            parents=np.append(-1, np.zeros(count, dtype=np.int64)),
+            drawn=self.drawn,
+            draft_probs=self.draft[None],
+            draft_rows=np.append(0, np.full(count, -1)),
+        )
+        return next_token_distribution(rule, tree, np.broadcast_to(self.target, (count + 1, self.target.size)))
 
 
 def _siblings(draft: FloatArray, count: int, drawn: Drawn, draws: np.random.Generator) -> IntArray:

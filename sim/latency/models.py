@@ -6,11 +6,11 @@ from typing import Protocol, Self
 import numpy as np
 
 from underpaint.algos.arrays import FloatArray, IntArray
-from underpaint.artifacts.cost_curve import IN_GRID, CostCurveFile, Curve, check_curve
+from underpaint.artifacts.cost_curve import CostCurveFile, Curve, check_curve
 
 
 class SizeMissing(ValueError):
-    """A latency model was asked for a size that it does not answer for."""
+    """A latency model was asked for a size, or a part, that it was not measured for."""
 
 
 class Costs(Protocol):
@@ -61,22 +61,18 @@ def read_curve(curve: Curve, nodes: IntArray, what: str) -> FloatArray:
 class MeasuredCosts:
     """A measured cost curve. Between two measured sizes the line between them holds; beyond them nothing does.
 
-    overhead_ms: host time of a cycle beyond the passes, >= 0. in_grid: target passes by the tokens that they are fed,
-    inside loops that decide cells of a grid in any order; empty where they were not measured.
+    overhead_ms: host time of a cycle beyond the passes, >= 0.
     """
 
     name: str
     verify: Curve
     draft: Curve
     overhead_ms: float = 0.0
-    in_grid: Curve = ()
 
     def __post_init__(self) -> None:
         where = f"latency '{self.name}'"
         check_curve(where, "verify_ms", "node", self.verify)
         check_curve(where, "draft_ms", "node", self.draft)
-        if self.in_grid:
-            check_curve(where, IN_GRID, "node", self.in_grid)
         if not (np.isfinite(self.overhead_ms) and self.overhead_ms >= 0.0):
             raise ValueError(f"latency '{self.name}': overhead_ms must be at least 0, got {self.overhead_ms!r}")
 
@@ -91,16 +87,10 @@ class MeasuredCosts:
     @classmethod
     def of(cls, curve: CostCurveFile) -> Self:
         """Passes repeated alone, as a cost curve's file has them."""
-        return cls(curve.name, curve.verify_ms, curve.draft_ms, curve.overhead_ms, curve.in_grid)
+        return cls(curve.name, curve.verify_ms, curve.draft_ms, curve.overhead_ms)
 
     def verify_ms(self, nodes: IntArray) -> FloatArray:
         return read_curve(self.verify, nodes, f"latency '{self.name}', target passes")
 
     def draft_ms(self, nodes: IntArray) -> FloatArray:
         return read_curve(self.draft, nodes, f"latency '{self.name}', drafter passes")
-
-    def cells_ms(self, tokens: IntArray) -> FloatArray:
-        """[K] ms of target passes fed `tokens` [K] inside ZipAR's and MuLo-SD's loops, or else repeated alone."""
-        if not self.in_grid:
-            return self.verify_ms(tokens)
-        return read_curve(self.in_grid, tokens, f"latency '{self.name}', target passes inside grids")

@@ -6,7 +6,7 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from underpaint.artifacts.cost_curve import InCycleCosts, read_cost_curve
+from underpaint.artifacts.cost_curve import CostCurveFile, InCycleCosts, read_cost_curve
 from underpaint.sim.batched.decoding import Scheme
 from underpaint.sim.latency import cycle_costs
 from underpaint.sim.latency.cycle_costs import family_of, pools
@@ -69,12 +69,6 @@ class InCycleTimes:
         known = self._known(runs)
         return cycle_costs.times(self.costs, known, family_of(scheme), pools(scheme))
 
-    def host_ms(self, scheme: Scheme, runs: Runs) -> float:
-        """ms of the host in a mean cycle, plain steps among them and the first pass left out."""
-        known = self._known(runs)
-        host_ms = cycle_costs.host_ms(self.costs, known, family_of(scheme), pools(scheme))
-        return float(host_ms.sum() / known.cycles.sum())
-
     def _known(self, runs: Runs) -> Runs:
         """The runs as this drafter makes them: level by level where it has no calls for chains."""
         return runs if self.fuses_chains else replace(runs, chained=np.zeros_like(runs.chained))
@@ -97,5 +91,9 @@ def run_times_of(machine: str) -> RunTimes:
     """
     if not machine.endswith(CURVE):
         return RepeatedTimes(roofline(machine))
-    curve = read_cost_curve(Path(machine))
+    return run_times(read_cost_curve(Path(machine)))
+
+
+def run_times(curve: CostCurveFile) -> RunTimes:
+    """The prices of a measured curve, inside cycles where it holds them."""
     return RepeatedTimes(MeasuredCosts.of(curve)) if curve.in_cycle is None else InCycleTimes(curve.in_cycle)

@@ -19,6 +19,11 @@ from underpaint.sim.replay.trace import MOST_CODES_NEAR, Recorder, Trace
 _ROUNDING: Final = 1e-3
 """By how much a row of probabilities, which may be in half precision, may miss a sum of 1."""
 _MOST_CODES: Final = 1 << 24
+_LEAST: Final = 1e-12
+"""What a probability of 0 counts as."""
+_GAP: Final = 0.3
+"""Nats by which tokens may be less likely than their rows say, in the mean."""
+_DEVIATIONS: Final = 6.0
 _PAIRS: Final = ("logits", "probs")
 
 
@@ -70,6 +75,26 @@ def trace_of_own(paths: Sequence[Path], sampling: SamplingParams, grid: Grid | N
     return recorder.trace({"model": {"target": paths[0].stem}})
 
 
+def misplaced(trace: Trace) -> str | None:
+    """What tells that tokens were not drawn from their rows; None where nothing does.
+
+    A token drawn from its row has a log probability of minus the row's entropy in the mean. Tokens of other rows, or
+    drawn at other sampling settings, have less.
+    """
+    kept, codes = trace.target_probs.shape[-1], trace.vocab_size
+    named = trace.target_tokens == trace.tokens[..., None]
+    left = np.maximum(1.0 - trace.target_probs.sum(axis=-1), 0.0) / max(codes - kept, 1)
+    probs = np.where(named.any(axis=-1), (trace.target_probs * named).sum(axis=-1), left)
+    gaps = np.log(np.maximum(probs, _LEAST)) + trace.target_entropy
+    mean = float(gaps.mean())
+    if mean > -_GAP or mean * np.sqrt(gaps.size) > -_DEVIATIONS * float(gaps.std()):
+        return None
+    return (
+        f"the drawn tokens are {-mean:.1f} nats less likely in the mean than their rows say; check that row c is the "
+        "one that token c was drawn from, and that --temperature, --top-k and --top-p are those of your drawing"
+    )
+
+
 def _described(sizes: tuple[int, ...]) -> str:
     return "grid {}x{}, {} codes, {} draft depths".format(*sizes)
 
@@ -85,16 +110,18 @@ class _OwnFile:
         draft_name = _one_of(arrays, "draft")
         self.tokens = arrays.read("tokens", ArrayForm("whole", 2, 0, _MOST_CODES)).astype(np.int64)
         images, cells = self.tokens.shape
-        self._target = arrays.read(target_name, ArrayForm("real", 3))
+        # Rows are checked when they are read: only then is it known where a number is none, or which no draft reaches.
+        self._target = arrays.read(target_name, _AnyForm("real", 3))
         if self._target.shape[:2] != (images, cells) or not self._target.size:
             raise ValueError(f"{target_name}: expected [{images}, {cells}, V] as tokens say, got {self._target.shape}")
         codes = self._target.shape[2]
         if int(self.tokens.max()) >= codes:
             raise ValueError(f"tokens: expected 0 to {codes - 1}, the codes of {target_name}, got {self.tokens.max()}")
-        # Cells that no draft reaches may hold anything, NaN too: rows are checked when they are read.
-        self._draft = np.zeros((images, 0, cells, codes)) if draft_name is None else arrays.read(draft_name, _UNREAD)
+        self._draft = np.zeros((images, 0, cells, codes))
+        if draft_name is not None:
+            self._draft = arrays.read(draft_name, _AnyForm("real", 4))
         shape = self._draft.shape
-        if self._draft.ndim != 4 or (*shape[:1], *shape[2:]) != (images, cells, codes) or shape[1] >= cells:
+        if (*shape[:1], *shape[2:]) != (images, cells, codes) or shape[1] >= cells:
             raise ValueError(
                 f"{draft_name}: expected [{images}, D, {cells}, {codes}] with D below {cells}, got {shape}"
             )
@@ -137,9 +164,15 @@ class _OwnFile:
 
     def _distributions(self, rows: FloatArray, name: str, where: str) -> FloatArray:
         rows = rows.astype(np.float64)
-        if not np.isfinite(rows).all():
-            cell = int(np.flatnonzero(~np.isfinite(rows).all(axis=-1))[0])
-            raise ValueError(f"{name}: expected finite numbers, got NaN or infinity at {where}, row {cell}")
+        if name.endswith("logits"):  # a code that was filtered out before has -inf, but not every code of a row
+            bad = np.isnan(rows).any(axis=-1) | ~np.isfinite(rows.max(axis=-1, initial=-np.inf))
+        else:
+            bad = ~np.isfinite(rows).all(axis=-1)
+        if bad.any():
+            raise ValueError(
+                f"{name}: expected finite numbers{', or -inf for codes that were filtered out' * ('logits' in name)}, "
+                f"got NaN or infinity at {where}, row {int(np.argmax(bad))}"
+            )
         if name.endswith("logits"):
             return sampling_probs(rows[None], self._sampling)
         sums = rows.sum(axis=-1)
@@ -155,15 +188,13 @@ class _OwnFile:
 
 
 class _AnyForm(ArrayForm):
-    """Real numbers of four dimensions, NaN and infinities among them."""
+    """Real numbers, NaN and infinities among them."""
 
     def checked(self, array: FloatArray, name: str) -> FloatArray:
-        if array.dtype.kind not in "fiu" or array.ndim != 4:
-            raise ValueError(f"{name}: expected real numbers in 4 dimensions, got {array.dtype} {array.shape}")
+        if array.dtype.kind not in "fiu" or array.ndim != self.dimensions:
+            wanted = f"expected real numbers in {self.dimensions} dimensions"
+            raise ValueError(f"{name}: {wanted}, got {array.dtype} {array.shape}")
         return array
-
-
-_UNREAD: Final = _AnyForm()
 
 
 def _one_of(arrays: ArrayFile, part: str) -> str | None:

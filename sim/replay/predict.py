@@ -1,31 +1,28 @@
 """What a comparison should have measured: from a trace of plain decoding and a cost curve, on other prompts."""
 
-import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import hypot, sqrt
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from underpaint.algos.arrays import FloatArray
 from underpaint.algos.registry import suggest
-from underpaint.artifacts.cost_curve import InCycleCosts
-from underpaint.sim.batched.decoding import Scheme, make_scheme, run_loop
-from underpaint.sim.latency.models import MeasuredCosts
-from underpaint.sim.latency.overhead import overhead_ms
-from underpaint.sim.latency.run_times import InCycleTimes
+from underpaint.artifacts.cost_curve import IN_GRID, CostCurveFile, InGridCosts
+from underpaint.sim.batched.decoding import make_scheme, run_loop
+from underpaint.sim.latency.grid_costs import grid_times
+from underpaint.sim.latency.run_times import run_times
 from underpaint.sim.replay.comparison import Comparison, check_belong
 from underpaint.sim.replay.predict_fronts import row_fronts
 from underpaint.sim.replay.predict_rows import rows_for, run_rows
 from underpaint.sim.replay.row_trace import drafting
 from underpaint.sim.replay.trace import Trace, replay
-from underpaint.sim.report.statistics import Estimate, Runs, mean_depth, ratio, times_faster, tokens_per_cycle
+from underpaint.sim.report.statistics import Estimate, ImageTimes, mean_depth, ratio, times_faster, tokens_per_cycle
 from underpaint.sim.synthetic.table_model import TableModel
 
 PLAIN = "ar"
 TOKENS_TOLERANCE = 0.05
 SPEEDUP_TOLERANCE = 0.15
+_SHARES = ("target", "drafter", "resampler", "overhead")
 
 
 class Predicted(NamedTuple):
@@ -35,6 +32,7 @@ class Predicted(NamedTuple):
     a depth of as many passes of the low-resolution model, 0 where nothing is drafted.
     tokens_chance: half the 95 % interval of the error in tokens per cycle that prompts, which are others in trace and
     comparison, make by themselves. overhead_ms: of the host, a cycle.
+    parts, measured_parts: what an image takes in target passes, in drafting and on the host, in plain steps.
     """
 
     method: str
@@ -46,6 +44,8 @@ class Predicted(NamedTuple):
     speedup: Estimate
     measured_speedup: float
     overhead_ms: float
+    parts: Mapping[str, float]
+    measured_parts: Mapping[str, float]
 
     @property
     def tokens_error(self) -> float:
@@ -60,41 +60,43 @@ class Predicted(NamedTuple):
 
 def predict(
     trace: Trace,
-    costs: MeasuredCosts,
+    curve: CostCurveFile,
     comparison: Comparison,
     seeds: int = 1,
     seed: int = 0,
     max_nodes: int = 64,
-    in_cycle: InCycleCosts | None = None,
     methods: Sequence[str] | None = None,
     replayed: TableModel | None = None,
 ) -> tuple[Predicted, ...]:
     """Methods of a comparison; each by its own loop over the replayed trace.
 
-    seeds: decodings of each recorded image. in_cycle: costs measured inside cycles of trees, which `costs` gives way to
-    there. Without them, and always for ZipAR and MuLo-SD, the host's share of a cycle is timed here, on the machine
-    that predicts, so that is the machine that the cost curve and the comparison should be of; a curve that holds an
-    overhead keeps it.
-    methods: None takes all that the trace says enough of. replayed: the trace's `replay`, where a caller has it.
-    Raises ValueError where trace and comparison do not belong together, or on a method that cannot be predicted.
+    Args:
+        trace: Of the compared model, on other prompts.
+        curve: Of the machine that compared. Passes and host cost what they do inside loops where it holds that.
+        comparison: What was measured.
+        seeds: Decodings of each recorded image.
+        seed: Of the noise.
+        max_nodes: Of a tree.
+        methods: None takes all that trace and curve say enough of.
+        replayed: The trace's `replay`, where a caller has it.
+
+    Raises:
+        ValueError: Trace and comparison do not belong together, or a method cannot be predicted.
     """
     check_belong(trace, comparison)
-    names = predicted(comparison, trace, methods)
-    model = replayed or replay(trace)
-    price = _Repeated(model, costs, max_nodes) if in_cycle is None else _Within(InCycleTimes(in_cycle))
-    plain_ms = price.plain_ms
+    names = predicted(comparison, trace, methods, curve)
+    model, prices = replayed or replay(trace), run_times(curve)
     found = []
     for name in names:
         recipe, row = comparison.methods[name], comparison.rows[name]
-        if recipe.get("loop") == "zipar":
-            found.append(_fronts(name, comparison, model, costs, plain_ms))
-            continue
-        if recipe.get("loop") == "mulo":
-            found.append(_rows(name, comparison, trace, costs, plain_ms, seeds, seed))
+        if "policy" not in recipe:
+            assert curve.in_grid is not None
+            price = _fronts if recipe["loop"] == "zipar" else _rows
+            found.append(price(name, comparison, trace, curve.in_grid, prices.plain_ms, seeds, seed))
             continue
         parts = (recipe["policy_settings"], recipe["rule_settings"])
         scheme = make_scheme(model, recipe["policy"], recipe["rule"], *parts)
-        chains = in_cycle is not None and in_cycle.fuses_chains
+        chains = prices.fuses_chains
         once = run_loop(model, scheme, model.images, seed, 0, max_nodes, chains)
         runs = once
         if seeds > 1:
@@ -102,7 +104,7 @@ def predict(
                 run_loop(model, scheme, (seeds - 1) * model.images, seed, model.images, max_nodes, chains)
             )
         runs = runs.pooled(model.images)
-        image_ms, host_ms = price(scheme, runs)
+        times = prices.times(scheme, runs)
         tokens = tokens_per_cycle(runs)
         alone = tokens_per_cycle(once).half_width * sqrt(model.images / len(comparison.prompts))
         found.append(
@@ -113,60 +115,40 @@ def predict(
                 hypot(tokens.half_width, alone),
                 mean_depth(runs).mean,
                 float(row["mean_depth"]),
-                times_faster(runs, image_ms, plain_ms),
+                times_faster(runs, times.total, prices.plain_ms),
                 float(row["speedup"]),
-                host_ms,
+                float(times.host.sum() / runs.cycles.sum()),
+                _parts(times, prices.plain_ms, runs.decodings),
+                measured_parts(row, trace.grid.cells),
             )
         )
     return tuple(found)
 
 
-class _Priced(NamedTuple):
-    """[I] ms of images, and the host's ms of a mean cycle."""
-
-    image_ms: FloatArray
-    host_ms: float
-
-
-@dataclass(frozen=True, slots=True)
-class _Within:
-    """RunTimes of passes and host as they are inside cycles."""
-
-    prices: InCycleTimes
-
-    @property
-    def plain_ms(self) -> float:
-        return self.prices.plain_ms
-
-    def __call__(self, scheme: Scheme, runs: Runs) -> _Priced:
-        return _Priced(self.prices.times(scheme, runs).total, self.prices.host_ms(scheme, runs))
+def _parts(times: ImageTimes, plain_ms: float, decodings: int) -> dict[str, float]:
+    """What a mean image takes, in plain steps."""
+    by_name = {"target": times.target, "drafter": times.drafter, "host": times.host}
+    return {name: float(ms.mean()) / decodings / plain_ms for name, ms in by_name.items()}
 
 
-@dataclass(frozen=True, slots=True)
-class _Repeated:
-    """RunTimes of passes repeated alone; the host's share is the curve's, or is timed here."""
-
-    model: TableModel
-    costs: MeasuredCosts
-    max_nodes: int
-
-    @property
-    def plain_ms(self) -> float:
-        return float(self.costs.verify_ms(np.array([1]))[0]) + self._host_ms(None, 2)
-
-    def __call__(self, scheme: Scheme, runs: Runs) -> _Priced:
-        host_ms = self._host_ms(scheme, 4)
-        return _Priced(runs.image_ms(dataclasses.replace(self.costs, overhead_ms=host_ms)), host_ms)
-
-    def _host_ms(self, scheme: Scheme | None, images: int) -> float:
-        timed = self.costs.overhead_ms == 0.0
-        images = min(images, self.model.images)
-        return overhead_ms(self.model, scheme, images, self.max_nodes) if timed else self.costs.overhead_ms
+def measured_parts(row: Mapping[str, Any], cells: int) -> dict[str, float]:
+    """The same of a comparison's row; empty where it tells no shares. A resampler counts as drafting."""
+    steps, shares = cells / float(row["speedup"]), {name: row.get(f"{name}_share") for name in _SHARES}
+    if None in shares.values():
+        return {}
+    held = {name: float(share) * steps for name, share in shares.items() if share is not None}
+    return {
+        "target": held["target"],
+        "drafter": held["drafter"] + held["resampler"],
+        "host": held["overhead"],
+    }
 
 
-def predicted(comparison: Comparison, trace: Trace, methods: Sequence[str] | None) -> tuple[str, ...]:
-    """Those asked for, or all that the trace says enough of; ValueError where one is not there, or says why not."""
-    reasons = unpredictable(comparison, trace)
+def predicted(
+    comparison: Comparison, trace: Trace, methods: Sequence[str] | None, curve: CostCurveFile
+) -> tuple[str, ...]:
+    """Those asked for, or all that can be predicted; ValueError where one is not there, or says why not."""
+    reasons = unpredictable(comparison, trace, curve)
     if methods is None:
         return tuple(name for name in comparison.methods if name != PLAIN and name not in reasons)
     for name in methods:
@@ -178,13 +160,13 @@ def predicted(comparison: Comparison, trace: Trace, methods: Sequence[str] | Non
     return tuple(methods)
 
 
-def unpredictable(comparison: Comparison, trace: Trace) -> Mapping[str, str]:
-    """The methods of a comparison that the trace does not say enough of, and why."""
-    reasons = {name: _reason(name, recipe, trace) for name, recipe in comparison.methods.items()}
+def unpredictable(comparison: Comparison, trace: Trace, curve: CostCurveFile) -> Mapping[str, str]:
+    """The methods of a comparison that trace or curve do not say enough of, and why."""
+    reasons = {name: _reason(name, recipe, trace, curve) for name, recipe in comparison.methods.items()}
     return {name: reason for name, reason in reasons.items() if reason}
 
 
-def _reason(name: str, recipe: Mapping[str, Any], trace: Trace) -> str:
+def _reason(name: str, recipe: Mapping[str, Any], trace: Trace, curve: CostCurveFile) -> str:
     """Empty where there is none."""
     if "skipping" in recipe:
         return "some of its cycles are not verified, and what the target says behind those tokens is in no trace"
@@ -205,41 +187,50 @@ def _reason(name: str, recipe: Mapping[str, Any], trace: Trace) -> str:
             f"the trace holds no rows drafted by its settings ({by}); record them with `underpaint trace --methods "
             f"{name}` and the comparison's own --set"
         )
+    if curve.in_grid is None:
+        return (
+            f"{curve.name}.json holds no {IN_GRID}, what passes over cells cost; measure a whole curve with "
+            "`underpaint costs --full`"
+        )
     return ""
 
 
 def _rows(
-    name: str, comparison: Comparison, trace: Trace, costs: MeasuredCosts, one_ms: float, seeds: int, seed: int
+    name: str, comparison: Comparison, trace: Trace, costs: InGridCosts, plain_ms: float, seeds: int, seed: int
 ) -> Predicted:
-    """MuLo-SD; `one_ms`: a plain step."""
+    """MuLo-SD."""
     settings, row = comparison.methods[name]["settings"], comparison.rows[name]
     drafted = rows_for(trace, settings)
     assert drafted is not None
     runs = run_rows(trace, drafted, settings, seeds, seed)
-    cells = np.full(runs.passes.size, runs.decodings * trace.grid.cells)
-    tokens = ratio(cells, runs.passes)
+    passes, low_passes = runs.target.passes, runs.low.counts.passes
+    cells, times = np.full(passes.size, runs.decodings * trace.grid.cells), runs.times(costs)
+    tokens = ratio(cells, passes)
     nfe, low_nfe = float(row["target_nfe"]), float(row["drafter_nfe"])
     return Predicted(
         name,
         tokens,
         trace.grid.cells / nfe,
         tokens.half_width * sqrt(1.0 + cells.size / len(comparison.prompts)),
-        float(runs.low_passes.sum() / runs.passes.sum()),
+        float(low_passes.sum() / passes.sum()),
         low_nfe / nfe,
-        ratio(cells * one_ms, runs.image_ms(costs)),
+        ratio(cells * plain_ms, times.total),
         float(row["speedup"]),
-        costs.overhead_ms or runs.host_ms,
+        float(times.host.sum() / passes.sum()),
+        _parts(times, plain_ms, runs.decodings),
+        measured_parts(row, trace.grid.cells),
     )
 
 
-def _fronts(name: str, comparison: Comparison, model: TableModel, costs: MeasuredCosts, one_ms: float) -> Predicted:
-    """ZipAR with a fixed window; `one_ms`: a plain step."""
-    grid, row = model.grid, comparison.rows[name]
+def _fronts(
+    name: str, comparison: Comparison, trace: Trace, costs: InGridCosts, plain_ms: float, seeds: int, seed: int
+) -> Predicted:
+    """ZipAR with a fixed window, whose passes no noise moves."""
+    grid, row = trace.grid, comparison.rows[name]
     window = comparison.methods[name]["settings"]["window"]
-    fronts = row_fronts(grid, model.vocab_size, grid.width if window is None else window)
-    own = costs.overhead_ms or fronts.overhead_ms
-    tokens = grid.cells / fronts.passes.size
-    gain = grid.cells * one_ms / float(costs.cells_ms(fronts.passes).sum() + fronts.passes.size * own)
-    exact = (Estimate(*(value,) * 3) for value in (tokens, gain))
-    measured = grid.cells / float(row["target_nfe"])
-    return Predicted(name, next(exact), measured, 0.0, 0.0, 0.0, next(exact), float(row["speedup"]), own)
+    counts = row_fronts(grid, grid.width if window is None else window)
+    times, passes = grid_times(costs, counts), int(counts.passes[0])
+    tokens, gain = (Estimate(*(value,) * 3) for value in (grid.cells / passes, grid.cells * plain_ms / times.total[0]))
+    measured, host_ms = grid.cells / float(row["target_nfe"]), float(times.host[0]) / passes
+    parts = _parts(times, plain_ms, 1), measured_parts(row, grid.cells)
+    return Predicted(name, tokens, measured, 0.0, 0.0, 0.0, gain, float(row["speedup"]), host_ms, *parts)

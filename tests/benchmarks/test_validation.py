@@ -37,6 +37,20 @@ def test_the_page_sums_up_its_records() -> None:
     assert "| a chain | a paper | 2.0000 | 2.0100 | +0.50 % |" in page
 
 
+def test_the_page_says_where_the_time_of_far_rows_goes() -> None:
+    near, far = row("eagle2", 0.0, 0.05), row("mulo", 0.25, 0.2)
+    for one, parts in ((near, (60.0, 10.0, 10.0)), (far, (40.0, 30.0, 10.0))):
+        one |= {"temperature": 1.0, "measured_low": 0.8, "measured_high": 1.15}
+        one["measured_parts"] = {"target": 50.0, "drafter": 30.0, "host": 20.0}
+        one["parts"] = dict(zip(("target", "drafter", "host"), parts, strict=True))
+    held = {FILE: RECORD, "protocol-predictions.json": {"rows": [near, far], "command": "a command"}}
+    page = "\n\n".join(validation_page(held, markdown))
+    assert "1 of 2 speed-ups are within 10 %. Of the others, 0 lie inside the interval that was measured." in page
+    assert "| 1 | `mulo` | +20.0 % | no | 50 / 40 | 30 / 30 | 20 / 10 | number of cycles |" in page
+    far["tokens_error"] = 0.0
+    assert "| 20 / 10 | time of target passes |" in "\n\n".join(validation_page(held, markdown))
+
+
 def test_what_was_fitted_counts_for_no_residual() -> None:
     page = validation_page({FILE: RECORD, "predict-128-t1.json": {"rows": [row("eagle2", 0.0, 0.0)]}}, markdown)[0]
     fair = [one for one in validation.check_latencies() if not one.row.fitted and not one.row.reason]

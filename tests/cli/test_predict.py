@@ -37,6 +37,18 @@ SETTINGS = {
 NARROW = ("--set", "mulo-islands.draft_window=2")
 PIPELINE = SyntheticPipeline()
 CURVE = {"format": 3, "verify_ms": [[1, 1.0], [64, 3.0]], "draft_ms": [[1, 0.1], [64, 0.3]], "overhead_ms": 0.1}
+PASSES = {"target_ms": [[1, 1.0], [16, 3.0]], "begin_ms": 1.5}
+LOW_CURVES = [
+    {"ratio": 2, "int8": int8, "target_ms": [[1, ms], [4, ms]], "begin_ms": ms}
+    for int8, ms in ((True, 0.5), (False, 0.9))
+]
+GRID = {
+    **PASSES,
+    "host_ms": {"step": 0.1, "cell": 0.02, "judged": 0.01},
+    "low": LOW_CURVES,
+    "resample_ms": {"latent/2": 2.0},
+}
+CURVE["in_grid"] = GRID
 
 
 def recorded(monkeypatch: pytest.MonkeyPatch, path: Path, *options: str) -> Result:
@@ -113,7 +125,8 @@ def test_a_draft_of_the_whole_image_is_repaired_as_the_method_does_pass_by_pass(
     )
     assert recorded(monkeypatch, tmp_path / "one.npz", *options).exit_code == 0
     held = load(tmp_path / "one.npz")
-    assert [rows.settings["draft_window"] for rows in held.rows] == [None, 2]
+    ways = [(rows.settings["draft_window"], rows.settings["draft_int8"]) for rows in held.rows]
+    assert ways == [(None, None), (2, None), (None, False)], "as at both presets; a window of 8 does not fit"
     sampler = dataclasses.replace(PIPELINE.sampling, temperature=temperature)
     for method, settings in (
         *((name, ()) for name in LOW),
@@ -135,9 +148,10 @@ def test_a_draft_of_the_whole_image_is_repaired_as_the_method_does_pass_by_pass(
             done = draft_and_repair(
                 *(session.target, session.drafter, rule, repair, session.rows_per_cycle, noise_of(prompt, 0))
             )
-            assert np.array_equal(found.verify[image], np.bincount(np.maximum(done.passes, 1), minlength=17))
-            low = np.maximum(session.drafter.passes, 1)
-            assert np.array_equal(found.low[image], np.bincount(low, minlength=17))
+            assert found.target.begun[image] == found.low.counts.begun[image] == 1
+            assert np.array_equal(found.target.fed[image], np.bincount(done.passes[1:], minlength=17))
+            assert found.target.drawn[image] == sum(len(step) for cycle in done.cycles for step in cycle.steps)
+            assert np.array_equal(found.low.counts.fed[image], np.bincount(session.drafter.passes[1:], minlength=17))
 
 
 def test_rows_drafted_a_few_at_a_time_are_recorded_beside_the_plain_picture(
@@ -146,13 +160,13 @@ def test_rows_drafted_a_few_at_a_time_are_recorded_beside_the_plain_picture(
     options = ("--prompts-count", "2", "--methods", "mulo", "--set", "mulo.rows=1", "--keep", "40")
     assert recorded(monkeypatch, tmp_path / "one.npz", *options).exit_code == 0
     held = load(tmp_path / "one.npz")
-    (rows,) = held.rows
+    rows = held.rows[0]
     assert rows.rows_per_cycle == 2
     assert rows.low_passes[0, :4].tolist() == [0, 4, 1, 0]  # the second block is fed the first one's two cells at once
     plain = resolve("mulo", 1.0, None, ("rows=1", "tau=1.5", "window=none")).to_dict()["settings"]
-    assert run_rows(held, rows, plain, seeds=1, seed=0).passes.tolist() == [17, 17]
+    assert run_rows(held, rows, plain, seeds=1, seed=0).target.passes.tolist() == [17, 17]
     everything = {**plain, "tau": 0.0}
-    assert run_rows(held, rows, everything, seeds=3, seed=0).passes.tolist() == [9, 9]
+    assert run_rows(held, rows, everything, seeds=3, seed=0).target.passes.tolist() == [9, 9]
 
 
 def test_a_method_that_the_trace_says_too_little_of_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -187,7 +201,7 @@ def test_a_curve_that_stops_short_of_a_whole_draft_says_which_size(
 ) -> None:
     assert recorded(monkeypatch, tmp_path / "one.npz", "--prompts-count", "2", "--methods", "mulo").exit_code == 0
     comparison = compared(tmp_path, 1.0, 2, ("ar", "mulo"))
-    (tmp_path / "curve.json").write_text(json.dumps({**CURVE, "verify_ms": [[1, 1.0], [12, 3.0]]}))
+    (tmp_path / "curve.json").write_text(json.dumps({**CURVE, "in_grid": {**GRID, "target_ms": [[1, 1.0], [12, 3.0]]}}))
     files = ("--trace", tmp_path / "one.npz", "--costs", tmp_path / "curve.json", "--compare", comparison)
     refused = CliRunner().invoke(app, ["predict", *map(str, files)])
     assert refused.exit_code == 2

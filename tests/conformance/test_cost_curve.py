@@ -10,9 +10,12 @@ from typing import Any
 import pytest
 
 from tests.conformance.conftest import CONFIG, Models
+from underpaint.algos.arrays import IntArray
 from underpaint.algos.rows import SamplingParams
-from underpaint.artifacts.cost_curve import engine_costs, read_cost_curve
-from underpaint.runtime.costs import in_cycle, loops, machine_curve, passes
+from underpaint.algos.spatial.resolution import ResolutionMap
+from underpaint.artifacts.cost_curve import InGridCosts, engine_costs, read_cost_curve
+from underpaint.artifacts.strict_json import build_typed
+from underpaint.runtime.costs import in_cycle, in_grid, loops, machine_curve, passes
 from underpaint.runtime.costs.machine_curve import cache_folder, curve_of, curve_path, kept_curve
 from underpaint.runtime.costs.samples import (
     PLAIN_STEP,
@@ -126,7 +129,7 @@ def test_a_slow_engine_is_timed_on_fewer_images_and_the_curve_says_on_how_many(
 def test_a_whole_curve_holds_every_family_and_passes_over_cells(measured: Measured) -> None:
     short = curve_of(measured, SAMPLING)
     assert short is not None
-    assert short.in_grid == ()
+    assert short.in_grid is None
     found = curve_of(measured, SAMPLING, full=True)
     assert found is not None
     assert curve_of(measured, SAMPLING) == found  # the whole one takes the place of the short one
@@ -143,15 +146,48 @@ def test_a_whole_curve_holds_every_family_and_passes_over_cells(measured: Measur
     for tree in costs.tree_ms.values():
         times = [ms for _, ms in tree.levels]
         assert times == sorted(times)
-    assert found.in_grid[0][0] == 1
-    assert found.in_grid[-1][0] == CONFIG.cells - 1  # a whole draft, its last cell never fed
-    assert all(ms > 0 for _, ms in found.in_grid)
+    grid = found.in_grid
+    assert grid is not None
+    assert grid.target_ms[0][0] == 1
+    assert grid.target_ms[-1][0] == CONFIG.cells - 1  # a whole draft, its last cell never fed
+    assert all(ms > 0 for _, ms in grid.target_ms)
+    assert grid.begin_ms > 0
+    assert grid.host_ms.step + grid.host_ms.cell > 0
+    assert grid.low == (), "no folder, so nothing smaller"
     for host in costs.host_ms.values():
         assert host.cycle + host.level + host.node > 0
     spread = json.loads(found.content)["verify_spread_ms"]
     for at, (_, median) in enumerate(found.verify_ms):
         assert spread["least"][at][1] <= spread["p10"][at][1] <= median <= spread["p90"][at][1]
         assert 0 < spread["graph"][at][1] <= spread["p90"][at][1]
+
+
+@dataclass(frozen=True)
+class SameSize:
+    """A `Resampler` between two grids of one size."""
+
+    map: ResolutionMap
+
+    def enlarge(self, low: IntArray, rows: range) -> IntArray:
+        return low[rows.start * self.map.low.width : rows.stop * self.map.low.width]
+
+    reduce = enlarge
+
+
+def test_targets_that_draft_and_resamplers_have_costs_of_their_own(measured: Measured) -> None:
+    target = measured.high
+    condition = target.encoder.example()
+    same = {"same": SameSize(ResolutionMap(target.grid, target.grid))}
+    low = [in_grid.LowTarget(1, int8, target.fork(), same) for int8 in (True, False)]
+    found = in_grid.to_dict(in_grid.measure(target, low, 2, [condition], lambda: None, 3.0), low, target.grid, 2)
+    costs = build_typed(InGridCosts, found, "in_grid")
+    assert [(one.ratio, one.int8) for one in costs.low] == [(1, True), (1, False)]
+    for one in (costs, *costs.low):
+        assert one.target_ms[0][0] == 1
+        assert min(one.begin_ms, *(ms for _, ms in one.target_ms)) > 0
+    assert costs.resample_ms.keys() == {"same/1"}
+    halved = in_grid.measure(target, low, 1, [condition], lambda: None, 3.0)
+    assert halved.plain_ms == pytest.approx(3.0), "all is scaled to this speed"
 
 
 def timed(family: str, levels: int, nodes: int, pooled: bool) -> float:

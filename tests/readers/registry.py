@@ -92,7 +92,13 @@ CURVE = {
     "overhead_ms": 0.1,
     "verify_ms": [[1, 1.0], [8, 1.5]],
     "draft_ms": [[1, 0.2], [16, 0.5]],
-    "in_grid": {"target_ms": [[1, 1.0], [4, 1.4]]},
+    "in_grid": {
+        "target_ms": [[1, 1.0], [4, 1.4]],
+        "begin_ms": 1.1,
+        "host_ms": {"step": 0.1, "cell": 0.1, "judged": 0.01},
+        "low": [{"ratio": 2, "int8": True, "target_ms": [[1, 0.9]], "begin_ms": 1.0}],
+        "resample_ms": {"latent/2": 2.0},
+    },
     "in_cycle": {
         "plain": {"target_ms": 1.0, "host_ms": 0.1},
         "target_ms": [[1, 1.0], [4, 1.2]],
@@ -105,7 +111,9 @@ CURVE = {
 
 
 def _check_curve(found: CostCurveFile) -> None:
-    curves = [found.verify_ms, found.draft_ms, found.in_grid]
+    curves = [found.verify_ms, found.draft_ms]
+    if found.in_grid is not None:
+        curves += [found.in_grid.target_ms, *(one.target_ms for one in found.in_grid.low)]
     assert all(0 < ms <= MOST_MS for curve in curves for _, ms in curve)
     assert all(type(size) is int for curve in curves for size, _ in curve)
     assert 0 <= found.overhead_ms <= MOST_MS

@@ -12,7 +12,7 @@ from underpaint.algos.chance import sampling
 from underpaint.algos.protocols import Grid
 from underpaint.algos.rows import SamplingParams, sampling_probs
 from underpaint.sim.batched.decoding import make_scheme, run_loop
-from underpaint.sim.replay.own_logits import trace_of_own
+from underpaint.sim.replay.own_logits import misplaced, trace_of_own
 from underpaint.sim.replay.trace import Recorder, load, record_image, replay, statistics
 from underpaint.sim.report.statistics import tokens_per_cycle
 from underpaint.sim.synthetic.field import make_synthetic_model
@@ -118,7 +118,12 @@ ONES = np.ones((4, 24, 24))
     [
         ({"target_logits": None}, "expected an array target_logits or target_probs, got neither"),
         ({"target_probs": ONES}, "got both"),
-        ({"target_logits": NAN}, "NaN or infinity"),
+        ({"target_logits": NAN}, "got NaN or infinity at image 0, row 0"),
+        (
+            {"target_logits": -np.inf * ONES},
+            "-inf for codes that were filtered out, got NaN or infinity at image 0, row 0",
+        ),
+        ({"target_logits": None, "target_probs": NAN}, "target_probs: expected finite numbers, got NaN"),
         ({"target_logits": None, "target_probs": ONES}, "got a sum of 24"),
         ({"target_logits": ONES[:, :7]}, "expected [4, 24, V]"),
         ({"tokens": np.full((4, 24), 24)}, "expected 0 to 23"),
@@ -136,6 +141,27 @@ def test_bad_arrays_are_named(model: TableModel, tmp_path: Path, changes: dict[s
     with pytest.raises(ValueError, match=r"--from .*own\.npz: ") as caught:
         trace_of_own([written(model, tmp_path, **changes)], PLAIN, None, 24)
     assert message in str(caught.value)
+
+
+def test_codes_that_were_filtered_out_before_have_no_probability(model: TableModel, tmp_path: Path) -> None:
+    rows = np.zeros((4, 24, 24))
+    rows[..., 1::2] = -np.inf
+    path = written(model, tmp_path, target_logits=rows, tokens=np.zeros((4, 24), dtype=np.int64))
+    own = trace_of_own([path], PLAIN, None, 24)
+    assert own.target_probs.sum(axis=-1) == pytest.approx(1.0)
+    assert own.target_probs[..., :12] == pytest.approx(1.0 / 12.0)
+    assert not own.target_probs[..., 12:].any()
+
+
+def test_rows_that_the_tokens_were_not_drawn_from_are_noticed(model: TableModel, tmp_path: Path) -> None:
+    path = written(model, tmp_path)
+    assert misplaced(trace_of_own([path], PLAIN, None, 24)) is None
+    assert misplaced(trace_of_own([path], PLAIN, None, 3)) is None, "what is not kept is even over the rest"
+    with np.load(path) as held:
+        shifted = np.roll(held["target_logits"], 1, axis=1)
+    warning = misplaced(trace_of_own([written(model, tmp_path, target_logits=shifted)], PLAIN, None, 24))
+    assert warning is not None
+    assert "check that row c is the one that token c was drawn from" in warning
 
 
 def test_files_of_one_model_follow_each_other(model: TableModel, tmp_path: Path) -> None:

@@ -30,11 +30,6 @@ def test_a_curve_is_loaded_from_the_benchmark_s_file(tmp_path: Path) -> None:
     held = {"format": 3, "verify_ms": [[1, 2.0], [4, 5.0]], "draft_ms": [[1, 0.5]], "threads": 2}
     path.write_text(json.dumps(held))
     assert MeasuredCosts.of(read_cost_curve(path)) == MeasuredCosts("here", ((1, 2.0), (4, 5.0)), ((1, 0.5),))
-    assert MeasuredCosts.of(read_cost_curve(path)).cells_ms(np.array([1, 4])).tolist() == [2.0, 5.0]
-    path.write_text(json.dumps({**held, "in_grid": {"rounds": 2, "target_ms": [[1, 2.5], [15, 9.5]]}}))
-    assert MeasuredCosts.of(read_cost_curve(path)).cells_ms(np.array([1, 3, 15])).tolist() == [2.5, 3.5, 9.5]
-    with pytest.raises(ValueError, match="inside grids: measured from 1 to 15 nodes, asked for 16"):
-        MeasuredCosts.of(read_cost_curve(path)).cells_ms(np.array([16]))
     damaged = (
         json.dumps({**held, "in_grid": 3}),
         json.dumps({**held, "in_cycle": 3}),
@@ -51,8 +46,10 @@ def test_a_curve_is_loaded_from_the_benchmark_s_file(tmp_path: Path) -> None:
         MeasuredCosts.of(read_cost_curve(path))
     with pytest.raises(ValueError, match="must hold positive times"):
         MeasuredCosts("zero", ((1, 0.0),), ((1, 1.0),))
-    with pytest.raises(ValueError, match="in_grid must name rising sizes"):
-        MeasuredCosts("late", ((1, 1.0),), ((1, 1.0),), in_grid=((2, 1.0),))
+    grid = {"target_ms": [[2, 1.0]], "begin_ms": 1.0, "host_ms": {"step": 0.1, "cell": 0.1, "judged": 0.0}}
+    path.write_text(json.dumps({**held, "in_grid": grid}))
+    with pytest.raises(ValueError, match="in_grid: target_ms must name rising sizes"):
+        read_cost_curve(path)
 
 
 @pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: machine.name)

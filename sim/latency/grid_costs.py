@@ -1,0 +1,89 @@
+"""What images cost that loops over cells of a grid draw, ZipAR's and MuLo-SD's, by costs measured inside such loops."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from underpaint.algos.arrays import FloatArray, IntArray
+from underpaint.artifacts.cost_curve import IN_GRID, Curve, InGridCosts, LowCosts
+from underpaint.sim.latency.models import SizeMissing, read_curve
+from underpaint.sim.report.statistics import ImageTimes
+
+_REMEDY = "measure a whole curve with `underpaint costs --renew --full`"
+
+
+class GridCounts(NamedTuple):
+    """What I images took, in sum over their decodings.
+
+    begun: `[I]`, passes over the condition. fed: `[I, T + 1]`, the other passes by the tokens that they were fed.
+    drawn: `[I]`, cells that were drawn. judged: `[I]`, cells whose draft was judged.
+    """
+
+    begun: IntArray
+    fed: IntArray
+    drawn: IntArray
+    judged: IntArray
+
+    @property
+    def passes(self) -> IntArray:
+        """[I] passes."""
+        count: IntArray = self.begun + self.fed.sum(axis=1)
+        return count
+
+
+class LowDrafts(NamedTuple):
+    """What drafted: a target of 1 / `ratio` of the side, in 8 bits or not (None: where there is one), and a resampler.
+
+    pictures: `[I]`, how many whole pictures were enlarged.
+    """
+
+    counts: GridCounts
+    ratio: int
+    int8: bool | None
+    resampler: str
+    pictures: IntArray
+
+
+def grid_times(costs: InGridCosts, counts: GridCounts, low: LowDrafts | None = None) -> ImageTimes:
+    """What each image takes; `SizeMissing` where the curve was not measured for it."""
+    target = _passes_ms(counts, costs.target_ms, costs.begin_ms, "target passes")
+    host, none = _host_ms(costs, counts), np.zeros(target.size)
+    drafter: FloatArray = none
+    if low is not None:
+        own = _low_costs(costs, low)
+        drafter = _passes_ms(low.counts, own.target_ms, own.begin_ms, f"passes at 1 / {own.ratio} of the side")
+        drafter = drafter + low.pictures * _resample_ms(costs, low)
+        host = host + _host_ms(costs, low.counts)
+    return ImageTimes(target, drafter, host, none)
+
+
+def _passes_ms(counts: GridCounts, curve: Curve, begin_ms: float, what: str) -> FloatArray:
+    used = np.flatnonzero(counts.fed.any(axis=0))
+    ms: FloatArray = counts.begun * begin_ms
+    return ms + counts.fed[:, used] @ read_curve(curve, used, f"{IN_GRID}, {what}")
+
+
+def _host_ms(costs: InGridCosts, counts: GridCounts) -> FloatArray:
+    own = costs.host_ms
+    ms: FloatArray = own.step * counts.passes + own.cell * counts.drawn + own.judged * counts.judged
+    return ms
+
+
+def _low_costs(costs: InGridCosts, low: LowDrafts) -> LowCosts:
+    by_kind = {one.int8: one for one in costs.low if one.ratio == low.ratio}
+    kinds = (True, False) if low.int8 is None else (low.int8,)
+    for kind in kinds:
+        if kind in by_kind:
+            return by_kind[kind]
+    bits = {True: " in 8 bits", False: " in float32", None: ""}[low.int8]
+    raise SizeMissing(f"{IN_GRID}: holds no target at 1 / {low.ratio} of the side{bits}; {_REMEDY}")
+
+
+def _resample_ms(costs: InGridCosts, low: LowDrafts) -> float:
+    name = f"{low.resampler}/{low.ratio}"
+    if name not in costs.resample_ms:
+        raise SizeMissing(
+            f"{IN_GRID}: holds no resampler '{name}', but {', '.join(costs.resample_ms) or 'none'}; {_REMEDY}, or take "
+            "one of those"
+        )
+    return costs.resample_ms[name]
