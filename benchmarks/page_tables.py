@@ -61,7 +61,7 @@ SECTIONS: tuple[Section, ...] = (
         "Synthetic models on three machines",
         "roofline-study.json",
         STUDY,
-        "The GPUs are priced by an earlier latency model: the larger of a pass's bytes and its launches.",
+        "The first machine is a curve measured inside decoding loops, the GPUs are rooflines.",
     ),
     Section(
         "simulator",

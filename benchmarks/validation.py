@@ -271,9 +271,10 @@ def _far(rows: Sequence[Mapping[str, Any]], table: Table) -> list[str]:
     if not known:
         return []
     inside = [row for row in far if row["measured_low"] <= row["speedup"][0] <= row["measured_high"]]
+    drift = _drift(known)
     said = (
         f"{len(known) - len(far)} of {len(known)} speed-ups are within {100 * WITHIN:.0f} %. Of the others, "
-        f"{len(inside)} lie inside the interval that was measured."
+        f"{len(inside)} lie inside the interval that was measured.{drift}"
     )
     cells = [
         (
@@ -293,6 +294,26 @@ def _far(rows: Sequence[Mapping[str, Any]], table: Table) -> list[str]:
         f"{said} Where their time goes, in plain steps an image, measured / predicted:",
         table(headings, cells),
     ]
+
+
+def _drift(rows: Sequence[Mapping[str, Any]]) -> str:
+    """How much the record's own passes differ between its temperatures, which no curve can follow; "" of one alone.
+
+    What a method's target pass cost, in plain steps and over the predicted cost, should be the same at both.
+    """
+    by_method: dict[str, list[float]] = {}
+    for row in rows:
+        passes = 1.0 / (1.0 + row["tokens_error"])  # predicted over measured
+        cost = row["measured_parts"]["target"] / row["parts"]["target"] * passes
+        by_method.setdefault(row["method"], []).append(cost)
+    moved = [abs(costs[0] / costs[1] - 1.0) for costs in by_method.values() if len(costs) == 2]
+    if not moved:
+        return ""
+    return (
+        " The record itself holds two states of the machine: of one method, a target pass cost "
+        f"{100 * float(np.median(moved)):.0f} % more or fewer plain steps at one temperature than at the other, in the "
+        f"median, and {100 * max(moved):.0f} % at most. One curve can be near one of them."
+    )
 
 
 def _most(row: Mapping[str, Any]) -> str:

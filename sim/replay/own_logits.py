@@ -19,6 +19,8 @@ from underpaint.sim.replay.trace import MOST_CODES_NEAR, Recorder, Trace
 _ROUNDING: Final = 1e-3
 """By how much a row of probabilities, which may be in half precision, may miss a sum of 1."""
 _MOST_CODES: Final = 1 << 24
+_FILTERED: Final = 1e6
+"""How far below a row's largest logit one lies that was filtered out: no temperature leaves it a probability."""
 _LEAST: Final = 1e-12
 """What a probability of 0 counts as."""
 _GAP: Final = 0.3
@@ -81,11 +83,13 @@ def misplaced(trace: Trace) -> str | None:
     A token drawn from its row has a log probability of minus the row's entropy in the mean. Tokens of other rows, or
     drawn at other sampling settings, have less.
     """
-    kept, codes = trace.target_probs.shape[-1], trace.vocab_size
+    probs = trace.target_probs
     named = trace.target_tokens == trace.tokens[..., None]
-    left = np.maximum(1.0 - trace.target_probs.sum(axis=-1), 0.0) / max(codes - kept, 1)
-    probs = np.where(named.any(axis=-1), (trace.target_probs * named).sum(axis=-1), left)
-    gaps = np.log(np.maximum(probs, _LEAST)) + trace.target_entropy
+    others = max(trace.vocab_size - probs.shape[-1], 1)
+    even = np.maximum(1.0 - probs.sum(axis=-1), 0.0) / others
+    drawn = np.where(named.any(axis=-1), (probs * named).sum(axis=-1), even)
+    logs, log_even = np.log(np.maximum(probs, _LEAST)), np.log(np.maximum(even, _LEAST))
+    gaps = np.log(np.maximum(drawn, _LEAST)) - (probs * logs).sum(axis=-1) - others * even * log_even
     mean = float(gaps.mean())
     if mean > -_GAP or mean * np.sqrt(gaps.size) > -_DEVIATIONS * float(gaps.std()):
         return None
@@ -174,7 +178,7 @@ class _OwnFile:
                 f"got NaN or infinity at {where}, row {int(np.argmax(bad))}"
             )
         if name.endswith("logits"):
-            return sampling_probs(rows[None], self._sampling)
+            return sampling_probs(np.maximum(rows, rows.max(axis=-1, keepdims=True) - _FILTERED)[None], self._sampling)
         sums = rows.sum(axis=-1)
         if float(rows.min()) < 0.0 or np.abs(sums - 1.0).max() > _ROUNDING:
             cell = int(np.abs(sums - 1.0).argmax())

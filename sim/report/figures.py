@@ -31,6 +31,10 @@ _COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4
 _MARKERS: Final = "os^DvPX*<>"
 _BARS: Final = 12
 """Bars of a figure at most; the fastest are shown."""
+_LEGEND_ROWS: Final = 4
+"""Rows of a legend that a figure has room for."""
+_LEGEND_ROW: Final = 0.15
+"""Inches of another."""
 _STYLE: Final[Any] = {
     "font.size": 8,
     "axes.labelsize": 8,
@@ -104,9 +108,16 @@ def _fastest(lines: Sequence[Line], machine: str) -> Line:
     return max(lines, key=lambda line: _speed(line, machine))
 
 
-def _canvas(width: float, height: float) -> tuple[Figure, Axes]:
+def _canvas(width: float, height: float, entries: int = 0) -> tuple[Figure, Axes]:
+    """A figure that grows by the rows of a long legend, so that its axes keep their size."""
+    rows = -(-entries // _columns(width))
+    height += _LEGEND_ROW * max(0, rows - _LEGEND_ROWS)
     figure = Figure(figsize=(width, height), layout="constrained")
     return figure, figure.subplots()
+
+
+def _columns(width: float) -> int:
+    return 2 if width < 5 else 4
 
 
 def _look(place: int) -> dict[str, Any]:
@@ -119,8 +130,8 @@ def _scatter(lines: Sequence[Line], machine: str, across: str, width: float) -> 
     known = [line for line in lines if line[across] is not None]
     if not known:
         raise NotInData(f"no result has the figure '{across}'; simulate policies and rules that have it")
-    figure, axes = _canvas(width, 0.68 * width)
     groups = grouped(known)
+    figure, axes = _canvas(width, 0.68 * width, len(groups))
     for place, (name, members) in enumerate(groups.items()):
         speeds = np.array([line["speedup"][machine] for line in members])
         errors = np.abs(speeds[:, 1:] - speeds[:, :1]).T
@@ -134,7 +145,7 @@ def _scatter(lines: Sequence[Line], machine: str, across: str, width: float) -> 
 
 def _legend(figure: Figure, entries: int, width: float) -> None:
     if entries > 1:
-        figure.legend(loc="outside lower center", ncols=min(entries, 2 if width < 5 else 4), frameon=False)
+        figure.legend(loc="outside lower center", ncols=min(entries, _columns(width)), frameon=False)
 
 
 def speedup_tokens(lines: Sequence[Line], machine: str, width: float = COLUMN) -> Figure:
@@ -233,8 +244,8 @@ def batch(lines: Sequence[Line], machine: str, width: float = COLUMN) -> Figure:
         raise NotInData(
             f"batch curves need one machine at two batches; sweep --machines {wanted},{wanted}/batch4,{wanted}/batch16"
         )
-    figure, axes = _canvas(width, 0.68 * width)
     groups = grouped(lines)
+    figure, axes = _canvas(width, 0.68 * width, len(groups))
     for place, (name, members) in enumerate(groups.items()):
         for waits, style in ((False, "-"), (True, "--")):
             at = [(size, known[size, waits and size > 1]) for size in sizes if (size, waits and size > 1) in known]
@@ -287,7 +298,7 @@ def cycle_time(lines: Sequence[Line], machine: str, width: float = COLUMN) -> Fi
     axes.set_yticks(range(len(chosen)), [label(line) for line in chosen])
     axes.set_xlim(right=1.45 * float(starts.max()))
     axes.set_xlabel(f"ms of a mean cycle on {machine}")
-    figure.legend(loc="outside lower center", ncols=2 if width < 5 else 4, frameon=False)
+    figure.legend(loc="outside lower center", ncols=_columns(width), frameon=False)
     return figure
 
 

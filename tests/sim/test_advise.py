@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 
 from tests.sim.replay.test_own_logits import model, written  # noqa: F401
+from underpaint.algos.accept.lantern import Lantern
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.transport import overlap
 from underpaint.sim.advise import finalists, screening_plan, simulated, with_drafter
+from underpaint.sim.batched.decoding import make_rule
 from underpaint.sim.latency.run_times import run_times_of
 from underpaint.sim.replay.own_logits import trace_of_own
 from underpaint.sim.replay.trace import Trace, dense, replay
@@ -66,3 +68,11 @@ def test_relaxed_rules_are_tried_only_where_a_bias_is_allowed(trace: Trace) -> N
     plan = screening_plan("t", replayed, "m", 0.1, 0.1, 0)
     assert plan.rules[-1] == "lantern"
     assert plan.vary["rule.delta"] == (0.1, 0.2)
+
+
+def test_near_codes_are_found_once_for_all_jobs_of_a_trace(trace: Trace) -> None:
+    replayed = replay(trace)
+    one, other = (make_rule(replayed, "lantern", {"k": k, "delta": 0.1}) for k in (4, 8))
+    assert isinstance(one, Lantern)
+    assert isinstance(other, Lantern)
+    assert one.neighbours is other.neighbours

@@ -154,12 +154,12 @@ def test_codes_that_were_filtered_out_before_have_no_probability(model: TableMod
 
 
 def test_rows_that_the_tokens_were_not_drawn_from_are_noticed(model: TableModel, tmp_path: Path) -> None:
-    path = written(model, tmp_path)
+    path = written(model, tmp_path, images=24)
     assert misplaced(trace_of_own([path], PLAIN, None, 24)) is None
     assert misplaced(trace_of_own([path], PLAIN, None, 3)) is None, "what is not kept is even over the rest"
     with np.load(path) as held:
         shifted = np.roll(held["target_logits"], 1, axis=1)
-    warning = misplaced(trace_of_own([written(model, tmp_path, target_logits=shifted)], PLAIN, None, 24))
+    warning = misplaced(trace_of_own([written(model, tmp_path, images=24, target_logits=shifted)], PLAIN, None, 24))
     assert warning is not None
     assert "check that row c is the one that token c was drawn from" in warning
 
