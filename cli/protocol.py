@@ -239,11 +239,11 @@ def summary_tables(record: "Mapping[str, Any]") -> list[ResultTable]:
     columns = (
         Column("method"),
         Column("lossless", "loss-\nless"),
-        Column("same_as_ar", "as AR at\ntemperature 0", right=True),
+        Column("same_as_ar", "equal to AR at\ntemperature 0", right=True),
         with_interval("speedup", "speed-up\n(95 %)", ".2f"),
         figure("target_nfe", "target\npasses", ".1f"),
-        figure("tokens_per_pass", "tokens\na pass", ".2f"),
-        with_interval("quality_over_ar", "quality less AR's\nnats (95 %)", "+.3f"),
+        figure("tokens_per_pass", "tokens\nper pass", ".2f"),
+        with_interval("quality_over_ar", "quality minus AR's\nnats (95 %)", "+.3f"),
         Column("images", "pic-\ntures", right=True),
     )
     return [
