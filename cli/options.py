@@ -189,7 +189,7 @@ def check_preset(preset: "str | PresetFile", pipeline: "OpenModels") -> None:
 
 def describe_sampling(sampling: SamplingParams, vocab_size: int) -> str:
     """The sampling in words, for the heads of tables: "temperature 1, top-k 5 of 1,024 codes, guidance 1"."""
-    kept = f"top-k {sampling.top_k:,} of" if sampling.top_k else "no top-k of"
+    kept = f"top-k {sampling.top_k:,} of" if sampling.top_k else "all"
     if sampling.top_k >= vocab_size:
         kept = f"top-k {sampling.top_k:,}, which keeps all"
     cut = f", top-p {sampling.top_p:g}" if sampling.top_p < 1 else ""
