@@ -214,7 +214,7 @@ def _report(
     captions = [condition.caption() for condition in plan.conditions]
     gallery = out / GALLERY
     if report.gallery:
-        write_gallery(gallery, report.rows, report.gallery, captions, f"One row a method: {title}")
+        write_gallery(gallery, report.rows, report.gallery, captions, f"One row per method: {title}")
     if told_as_json(figures, plain):
         return
     title = title if on_device is None else f"{title}, {on_device.told()}"
