@@ -125,7 +125,7 @@ def render_section(section: Section) -> str:
 def render_claims() -> str:
     """The page of claims."""
     records = {file: read_result(file) for file in dict.fromkeys(claim.file for claim in CLAIMS)}
-    return "\n\n".join([NOTE, f"# {CLAIMS_TITLE}", *filter(None, claims_page(records, markdown))]) + "\n"
+    return "\n\n".join([NOTE, f"# {CLAIMS_TITLE}", *claims_page(records, markdown)]) + "\n"
 
 
 def render_validation() -> str:
