@@ -180,13 +180,6 @@ CERTIFIED: tuple[Column, ...] = (
     ("false alarms", lambda row: str(len(row["false_alarms"]))),
 )
 
-WRONG_VERIFIERS: tuple[Column, ...] = (
-    ("verifier", word("verifier")),
-    ("siblings", word("drawn")),
-    ("seconds", plain("seconds", ".1f")),
-    ("recognised as", lambda row: ", ".join(row["looks_like"])),
-)
-
 PROGRAM: tuple[Column, ...] = (
     ("model", word("model")),
     ("method", word("method")),

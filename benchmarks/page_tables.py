@@ -20,7 +20,6 @@ from benchmarks.page_columns import (
     TIES,
     UNTIMED,
     WAITING,
-    WRONG_VERIFIERS,
     Column,
     Rows,
     Section,
@@ -104,7 +103,6 @@ SECTIONS: tuple[Section, ...] = (
         "project's rules and reimplemented public samplers.",
         lambda result: [result],
     ),
-    Section("exactness", "Wrong verifiers, one by one", "certify.json", WRONG_VERIFIERS),
     Section(
         "rules",
         "Tokens kept of one draft, exactly",
