@@ -254,7 +254,10 @@ def load(path: Path) -> Trace:
         trace = Trace(about=head.about, grid=Grid(*head.grid), vocab_size=head.vocab_size, rows=rows, **arrays)
         check_values(trace)
     except ValueError as error:
-        raise ValueError(f"{path} is no trace ({error}); record one with `underpaint trace`") from error
+        raise ValueError(
+            f"{path} is no trace ({error}); record one with `underpaint trace`, or make one of your own logits with "
+            "`underpaint trace --from`"
+        ) from error
     return trace
 
 

@@ -15,6 +15,7 @@ from underpaint.sim.batched.decoding import make_scheme, run_loop
 from underpaint.sim.latency.run_times import run_times_of
 from underpaint.sim.replay.own_logits import trace_of_own
 from underpaint.sim.replay.trace import Recorder, record_image, replay
+from underpaint.sim.report.figures import rendered, speedup_tokens
 from underpaint.sim.report.statistics import tokens_per_cycle
 from underpaint.sim.synthetic.table_model import TableModel
 from underpaint.zoo.load import FOLDER
@@ -49,6 +50,8 @@ def test_from_logits_to_advice_and_every_figure(
     assert speeds == sorted(speeds, reverse=True)
     assert {one["what"] for one in told["changes"]} == {"bandwidth", "host", "drafter"}
     assert all(one["token_bias"] == 0.0 for one in told["candidates"])
+    bounded = json.loads(run(advised.replace("advised", "within --quality 0.3") + " --json -"))
+    assert max(one["token_bias"] for one in bounded["candidates"]) <= 0.3
     run(SWEEP)
     for name in ("speedup-tokens", "pareto", "depth-width", "batch", "cycle-time", "alignment"):
         for form in ("pdf", "svg", "png"):
@@ -146,3 +149,16 @@ def test_the_round_trip_of_a_shipped_model_keeps_tokens_a_pass(tmp_path: Path) -
     for policy, rule in (("eagle2", "point"), ("chain", "chain")):
         runs = [run_loop(one, make_scheme(one, policy, rule), 16, seed=5) for one in models]
         assert tokens_per_cycle(runs[1]).mean == pytest.approx(tokens_per_cycle(runs[0]).mean, rel=0.02)
+
+
+def test_a_long_legend_takes_no_room_from_the_axes(recwarn: pytest.WarningsRecorder) -> None:
+    def lines(count: int) -> list[dict[str, object]]:
+        return [
+            {"policy": "chain", "rule": "block", "model": f"a model of {place}", "tokens_per_cycle": 1.0 + place / 9}
+            | {"speedup": {"m": [1.5, 1.4, 1.6]}}
+            for place in range(count)
+        ]
+
+    for count in (2, 40):
+        assert rendered(lambda count=count: speedup_tokens(lines(count), "m"), "svg").startswith(b"<?xml")  # type: ignore[misc]
+    assert not [one for one in recwarn if "layout" in str(one.message)]
