@@ -163,7 +163,7 @@ def test_methods_begins_with_what_each_method_is(tmp_path, monkeypatch):
             "simulate sweep --model field --policies chain --rules chain --most-images 8 --out m",
             "open m/report.html in a browser",
         ),
-        ("trace --resolution 64 --prompts-count 1 --out t.npz", "underpaint simulate sweep --model t.npz"),
+        ("trace --resolution 64 --prompts-count 1 --out t.npz", "underpaint advise t.npz"),
     ],
 )
 def test_commands_that_write_files_say_what_to_do_next(tmp_path, monkeypatch, line, then):
