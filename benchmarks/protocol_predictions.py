@@ -81,6 +81,7 @@ def _measured(run: Mapping[str, Any], folder: Path) -> Path:
     """A whole cost curve of this machine."""
     path = folder / "costs.json"
     if not path.is_file():
+        folder.mkdir(parents=True, exist_ok=True)
         _run("costs", run, "--full", "--export", str(path))
     return path
 

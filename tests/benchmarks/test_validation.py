@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -94,3 +95,38 @@ def test_each_temperature_is_predicted_from_its_own_trace(tmp_path: Path, capsys
         protocol_predictions.main(options)
     assert stopped.value.code == 2
     assert "expected one at temperature 0" in capsys.readouterr().err
+
+
+def test_what_is_not_given_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = list[list[str]]()
+
+    def ran(command: list[str], *, check: bool) -> SimpleNamespace:
+        calls.append(command[3:])
+        option = "--out" if "--out" in command else "--export"
+        Path(command[command.index(option) + 1]).write_text("")
+        return SimpleNamespace(returncode=0)
+
+    monkeypatch.setattr(protocol_predictions.subprocess, "run", ran)
+    methods = {"ar": {}, "mulo": {"loop": "mulo"}, "mulo (paper)": {"loop": "mulo"}}
+    settings = {"temperature": 1.0, "guidance": 1.0, "resolution": 128, "prompts": ["a", "b"], "methods": methods}
+    for _ in range(2):
+        protocol_predictions._traced({"settings": settings}, tmp_path)
+        protocol_predictions._measured({"settings": settings}, tmp_path)
+    shared = ["--resolution", "128", "--guidance", "1"]
+    made = [
+        "--temperature",
+        "1",
+        "--prompts-count",
+        "40",
+        "--prompts-skip",
+        "2",
+        "--out",
+        str(tmp_path / "trace-1.npz"),
+    ]
+    assert calls == [
+        ["trace", *shared, "--methods", "mulo", "--depths", "10", *made],
+        ["costs", *shared, "--full", "--export", str(tmp_path / "costs.json")],
+    ]
+    monkeypatch.setattr(protocol_predictions.subprocess, "run", lambda *_, **__: SimpleNamespace(returncode=2))
+    with pytest.raises(ValueError, match="underpaint costs ended with 2"):
+        protocol_predictions._measured({"settings": settings}, tmp_path / "other")
