@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated
 
+from underpaint.algos.batched.spec import BatchedPolicy
+from underpaint.algos.batched.static_trees import BatchedStaticTree
 from underpaint.algos.chance import Chance
 from underpaint.algos.draft.shape import fill_sampled
 from underpaint.algos.draft.spec import POLICIES, PolicySpec
@@ -48,6 +50,11 @@ def delayed_shape(paths: int, trunk: int, branch: int) -> Shape:
     return tuple(parents)
 
 
+def _batched(policy: DelayedTree) -> BatchedPolicy:
+    shape = delayed_shape(policy.paths, policy.trunk, policy.branch)
+    return BatchedStaticTree(shape, sampled=True, repeats=True)
+
+
 SPEC = POLICIES.register(
     PolicySpec(
         name="delayed",
@@ -56,5 +63,6 @@ SPEC = POLICIES.register(
         source="arXiv 2602.16994, definition 5.2",
         deviations="paths, trunk and branch are fixed; the paper's trained selector of the three is left out",
         examples=({"paths": 2, "trunk": 0, "branch": 2}, {"paths": 2, "trunk": 1, "branch": 1}),
+        batched=_batched,
     )
 )

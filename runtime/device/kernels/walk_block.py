@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor
 
-from underpaint.algos.accept.block import MOST_RATIO as REFERENCE_MOST
 from underpaint.algos.accept.block import BlockVerification
 from underpaint.algos.accept.hsd import HierarchicalVerification
+from underpaint.algos.accept.walk import MOST_RATIO as REFERENCE_MOST
 from underpaint.runtime.device.kernels.row_maths import draw, flip, row_sum
 from underpaint.runtime.device.kernels.walk import (
     BatchTree,
