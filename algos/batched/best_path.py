@@ -108,7 +108,7 @@ class BestPathJudge(BlockJudge):
         paths = _Paths(np.zeros((count, 1), dtype=np.int64), np.ones((count, 1), dtype=np.bool_))
         for level, block in enumerate(trees.levels):
             count, width = block.rows.shape[0], block.tokens.shape[2]
-            paths = _Paths(*(part[:count] for part in paths))
+            paths = _Paths(paths.places[:count], paths.alive[:count])
             # Where each path stands among the expanded nodes; its children are the next candidates of it.
             at = (block.above[:, None, :] == paths.places[..., None]).argmax(axis=2)
             places = (at[..., None] * width + np.arange(width)).reshape(count, -1)

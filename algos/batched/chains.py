@@ -37,8 +37,8 @@ class Chains:
     def empty(cls, batch: ImageBatch, trees: TreeBatch, points: bool = False, **more: Any) -> Self:
         """Chains whose tokens are still to be filled in; more: the other fields of a subclass."""
         shape = trees.images.size, max(1, len(trees.levels))
-        none = [np.zeros(shape, dtype=np.int64) for _ in range(2)]
-        return cls(batch, *none, trees.depth, np.ones(shape), np.ones(shape), points, **more)
+        tokens: IntArray = np.zeros(shape, dtype=np.int64)
+        return cls(batch, tokens, tokens.copy(), trees.depth, np.ones(shape), np.ones(shape), points, **more)
 
     @classmethod
     def of(cls, batch: ImageBatch, trees: TreeBatch, points: bool = False) -> Self:
@@ -79,9 +79,9 @@ class Chains:
 
     def running(self, most: float, fresh: BoolArray | None = None) -> FloatArray:
         """[A, L] the products of p(x) / q(x) up to each token, none above `most`; from 1 at the tokens of `fresh`."""
-        products = np.ones(self.own.shape)
-        for level in range(products.shape[1]):
-            above = products[:, level - 1] if level else np.ones(products.shape[0])
+        products: FloatArray = np.ones(self.own.shape)
+        for level in range(self.tokens.shape[1]):
+            above = products[:, level - 1] if level else np.ones(self.length.size)
             if fresh is not None:
                 above = np.where(fresh[:, level], 1.0, above)
             np.minimum(most, above * self.own[:, level] / self.drafted[:, level], out=products[:, level])
@@ -163,7 +163,8 @@ class BlockJudge:
 
     def scale(self, chains: Chains, images: IntArray, level: int) -> FloatArray:
         """See `ChainJudge`."""
-        return self._weights(chains)[images, level]
+        scale: FloatArray = self._weights(chains)[images, level]
+        return scale
 
     def _weights(self, chains: Chains) -> FloatArray:
         """[A, L + 1] w_i = min(1, w_{i-1} p(x_i) / q(x_i)), from w_0 = 1 on."""

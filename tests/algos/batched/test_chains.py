@@ -87,8 +87,11 @@ def one_run(right: Any, judge: Any, own: Any, length: Any) -> Any:
 
 
 PLANTED: dict[str, tuple[str, Any, str, Wrong]] = {
-    "block: the residual of one token alone": (
-        "block", chains.BlockJudge, "scale", lambda right, judge, found, images, level: np.ones(images.size),
+    "block: a rejection takes nothing from the target": (
+        "block",
+        chains.Chains,
+        "draft",
+        lambda right, found, images, level: 0.0 * right(found, images, level),
     ),
     "block: weights are not capped": (
         "block", chains.Chains, "running", lambda right, found, most, *fresh: right(found, 1e9, *fresh),
