@@ -132,6 +132,7 @@ _BOUND = "none: a kept x misses p by 1 - p(x). Only rejections with `window` kep
 SPEC = RULES.register(
     RuleSpec(
         name="fly",
+        device="underpaint.runtime.device.kernels.walk_runs:deferred_walk",
         make=DeferredVerification,
         promise="unbounded",
         drawn=frozenset(KINDS),
@@ -153,6 +154,7 @@ SPEC = RULES.register(
 GREEDY = RULES.register(
     RuleSpec(
         name="fly_greedy",
+        device="underpaint.runtime.device.kernels.walk_runs:deferred_walk",
         make=DeferredMatch,
         promise="unbounded",
         drawn=frozenset(DRAWN),

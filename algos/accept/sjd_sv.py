@@ -68,6 +68,7 @@ class SubsequenceVerification:
 SPEC = RULES.register(
     RuleSpec(
         name="sjd_sv",
+        device="underpaint.runtime.device.kernels.walk_runs:runs_walk",
         make=SubsequenceVerification,
         promise="unbounded",
         drawn=frozenset({"iid"}),
