@@ -31,6 +31,12 @@ README_METHODS = ("ar", "eagle2", "adt", "jacobi-lookup", "lantern", "adt+lanter
 README_ROWS = 8
 PROTOCOL_FILE = "protocol-1.json"
 """The record of `underpaint protocol` on the shipped models; until it is there, README has the comparison's table."""
+RULES_FILE = "recent-rules.json"
+PROTOCOL_WORDS = (
+    "A lossless method draws from the target's own distribution. A bounded one has a rule that bounds the total "
+    "variation at every node. The last column is the total variation of whole images by [exact enumeration](rules.md): "
+    "two tokens, chains of two and three drafts, at the settings named there."
+)
 README_BEGIN, README_END = "<!-- made by `python -m benchmarks.pages` -->", "<!-- end -->"
 _COMMAND_LETTERS = 108
 CLAIMS_TITLE = "The papers' claims, one by one"
@@ -129,14 +135,28 @@ def render_pages() -> dict[str, str]:
 def render_protocol() -> str:
     """The page of protocol 1: the table of each temperature, and what the record holds."""
     record = read_results(RESULTS / PROTOCOL_FILE)
-    parts = [NOTE, "# Protocol 1: every method at both presets"]
+    biases = exact_biases()
+    parts = [NOTE, "# Protocol 1: every method at both presets", PROTOCOL_WORDS]
     for run in runs_of(record):
         told = [*conditions(run), f"Drawings: {run['protocol']['drawn']} of {run['protocol']['planned']} planned."]
         told += [f"Left out: {label}: {why}" for label, why in run["protocol"]["left_out"].items()]
-        counted: tuple[Column, ...] = (*PROTOCOL, ("pictures", lambda row: str(row["images"])))
+        counted: tuple[Column, ...] = (
+            *PROTOCOL,
+            ("pictures", lambda row: str(row["images"])),
+            ("exact bias of the rule", lambda row: "" if row["promise"] == "lossless" else biases.get(row["rule"], "")),
+        )
         parts += [f"## Temperature {run['settings']['temperature']:g}", "\n".join(f"- {line}" for line in told)]
         parts.append(_table(counted, summary(record, run)))
     return "\n\n".join(parts) + "\n"
+
+
+def exact_biases() -> dict[str, str]:
+    """By rule, the total variation of whole images that was enumerated for it on small chains, as "0.039 to 0.111"."""
+    found = dict[str, list[float]]()
+    for row in read_result(RULES_FILE)["rows"]:
+        if row["total_variation"] > 0.0:
+            found.setdefault(row["rule"], []).append(row["total_variation"])
+    return {rule: f"{min(values):.3f} to {max(values):.3f}" for rule, values in found.items()}
 
 
 def _table(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) -> str:

@@ -145,9 +145,9 @@ def draw(row, V, uniform, BLOCK: tl.constexpr):
 def draw_several(row, V, uniforms, count, MOST: tl.constexpr, REPEATS: tl.constexpr, BLOCK: tl.constexpr):
     """[MOST] int64: `count` tokens drawn one after another from what is left of the row; -1 behind them.
 
-    uniforms: one each. REPEATS: each is drawn from the whole row; else the row is summed once and a drawn token's mass is
-    taken out; where less than a sixteenth is left, the rest is summed again at a scale of its own. The row is as before
-    once all are drawn.
+    uniforms: one each. REPEATS: each is drawn from the whole row. Else the row is summed once and a drawn token's mass
+    is taken out; where less than a sixteenth is left, the rest is summed again at a scale of its own. The row is as
+    before once all are drawn.
     """
     turns = tl.arange(0, MOST)
     gone = tl.full((MOST,), -1, tl.int64)

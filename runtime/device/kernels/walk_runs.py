@@ -60,7 +60,7 @@ def conclude_chain(
 ) -> None:  # fmt: skip
     """Write a verdict of `length` drafts of a chain, and a token of [p - q]_+ behind them; of p behind all `last`."""
     base = image * N
-    _, residual, bonus = noise_of(tree, image, N, ROLES)
+    _accept, residual, bonus = noise_of(tree, image, N, ROLES)
     row = tree.probs + (base + length) * V
     tl.store(out.path + base + lane, lane.to(tl.int64) + 1, lane < length)
     if length == last:
@@ -105,12 +105,12 @@ def walk_deferred_kernel(
     lane = tl.arange(0, NODES)
     last = tl.load(tree.counts + image) - 1
     owns, chances, sums, offers, sound = chain_odds(tree, image, drafts, last, V, N, KIND, NODES, BLOCK)
-    accept, _, _ = noise_of(tree, image, N, ROLES)
+    accept, _residual, _bonus = noise_of(tree, image, N, ROLES)
     drafted = (lane > 0) & (lane <= last)
     if GREEDY:
         best = tl.full((NODES,), -1, tl.int64)
         for node in range(0, last + 1):  # trips: levels
-            _, likeliest = row_argmax(tree.probs + (base + node) * V, V, BLOCK)
+            _largest, likeliest = row_argmax(tree.probs + (base + node) * V, V, BLOCK)
             best = tl.where(lane == node, likeliest, best)
         above = tl.sum(tl.where(lane[None, :] == lane[:, None] - 1, best[None, :], 0), axis=1)
         passed = drafted & (tl.load(tree.tokens + base + lane, drafted, other=-1) == above)
@@ -163,7 +163,7 @@ def walk_runs_kernel(
     lane = tl.arange(0, NODES)
     last = tl.load(tree.counts + image) - 1
     owns, chances, sums, offers, sound = chain_odds(tree, image, drafts, last, V, N, KIND, NODES, BLOCK)
-    accept, _, _ = noise_of(tree, image, N, ROLES)
+    accept, _residual, _bonus = noise_of(tree, image, N, ROLES)
     length = tl.full((), 0, tl.int64)
     going = tl.full((), 1, tl.int32)
     while (going == 1) & (length < last):  # trips: levels
