@@ -73,7 +73,7 @@ README_COLUMNS: tuple[Column, ...] = (
 
 PROTOCOL: tuple[Column, ...] = (
     ("method", lambda row: f"`{row['method']}`"),
-    ("lossless", lambda row: "yes" if row["lossless"] else "no"),
+    ("promise", word("promise")),
     ("equal to AR at temperature 0", lambda row: row["same_as_ar"] or ""),
     ("speed-up (95 %)", lambda row: interval(row, "speedup")),
     ("target passes", plain("target_nfe", ".0f")),

@@ -110,7 +110,11 @@ SECTIONS: tuple[Section, ...] = (
         RECENT,
         "Two tokens, by enumeration. A linear programme over all lossless rules gives the most that one keeps. Block "
         "verification reaches it on every chain. A rule that keeps more is biased; its total variation is of whole "
-        "images. `toy` is the case of block verification's paper, `random` has a distribution for every prefix.",
+        "images. `toy` is the case of block verification's paper, `random` has a distribution for every prefix.\n\n"
+        "All but `traversal` have a batched form, for many images in the simulator, and all but `gbv` have one on the "
+        "device. `gbv` orders a whole row of tokens by p / q at every level, and a program on the device holds one "
+        "tile of a row. Jacobi windows (`sjd-sv`, `sjd++`) run one image at a time in the simulator: their drafts live "
+        "on from pass to pass, with a distribution each.",
     ),
     Section(
         "costs",

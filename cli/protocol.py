@@ -240,7 +240,7 @@ def summary_tables(record: "Mapping[str, Any]") -> list[ResultTable]:
 
     columns = (
         Column("method"),
-        Column("lossless", "loss-\nless"),
+        Column("promise"),
         Column("same_as_ar", "equal to AR at\ntemperature 0", right=True),
         with_interval("speedup", "speed-up\n(95 %)", ".2f"),
         figure("target_nfe", "target\npasses", ".1f"),

@@ -2,16 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from underpaint.algos.accept.spec import RULES, RuleSpec, require_chain, require_drawn
-from underpaint.algos.accept.walk import excess, normalised
+from underpaint.algos.accept.walk import MOST_RATIO, excess, normalised
 from underpaint.algos.arrays import FloatArray
+from underpaint.algos.batched.chains import BatchedChain, BlockJudge
 from underpaint.algos.chance import At, Chance, Role
 from underpaint.algos.tree import DraftTree, Verdict
-
-MOST_RATIO: Final = 1e150
-"""Of a product of ratios, so that it never overflows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +81,7 @@ SPEC = RULES.register(
         promise="lossless",
         drawn=frozenset({"iid"}),
         source="arXiv 2403.10444, algorithm 2",
+        batched=lambda rule, drawn: BatchedChain(BlockJudge()),
         needs_chain=True,
         looks_ahead=True,
     )

@@ -77,6 +77,6 @@ SPEC = RULES.register(
         lossless_when=lambda settings: settings["weight"] == 1.0,
         greedy_variant="greedy",
         examples=every_combination(weight=(1.0, 0.9, 0.5, 0.2)),
-        batched=lambda rule, sampled_siblings: BatchedWalk(DrawnSiblings(weight=rule.weight)),
+        batched=lambda rule, drawn: BatchedWalk(DrawnSiblings(weight=rule.weight, repeats=drawn == "iid")),
     )
 )

@@ -11,6 +11,7 @@ import numpy as np
 from underpaint.algos.accept.spec import RULES, RuleSpec, Settings, every_combination, require_chain, require_drawn
 from underpaint.algos.accept.walk import excess, normalised, proposal_distributions
 from underpaint.algos.arrays import FloatArray
+from underpaint.algos.batched.chains import BatchedChain, DeferredJudge, GreedyDeferred
 from underpaint.algos.chance import At, Chance, Role
 from underpaint.algos.registry import Bounds, Nodes, Tune, check_bounds
 from underpaint.algos.tree import DRAWN, DraftTree, Drawn, Verdict
@@ -121,12 +122,17 @@ def _forgives_nothing(settings: Settings) -> bool:
     return bool(settings["threshold"] > log(max(2, settings["top"])))
 
 
+def _judge(rule: DeferredVerification | DeferredMatch, points: bool) -> DeferredJudge:
+    return DeferredJudge(rule.threshold, rule.window, rule.top, points)
+
+
 _EXAMPLES = (*every_combination(threshold=(0.0, 0.3), window=(1, 2)), {"threshold": 5.0})
 _SOURCE = "arXiv 2511.22972 (FLy); released code: AMD-AGI/FLy, and vLLM's `rejection_sample_method=fly`"
 _BOUND = "none: a kept x misses p by 1 - p(x). Only rejections with `window` kept drafts behind them are forgiven"
 SPEC = RULES.register(
     RuleSpec(
         name="fly",
+        device="underpaint.runtime.device.kernels.walk_runs:deferred_walk",
         make=DeferredVerification,
         promise="unbounded",
         drawn=frozenset(KINDS),
@@ -142,11 +148,13 @@ SPEC = RULES.register(
         lossless_when=_forgives_nothing,
         greedy_variant="fly_greedy",
         examples=_EXAMPLES,
+        batched=lambda rule, drawn: BatchedChain(_judge(rule, points=drawn == "top_k")),
     )
 )
 GREEDY = RULES.register(
     RuleSpec(
         name="fly_greedy",
+        device="underpaint.runtime.device.kernels.walk_runs:deferred_walk",
         make=DeferredMatch,
         promise="unbounded",
         drawn=frozenset(DRAWN),
@@ -157,5 +165,6 @@ GREEDY = RULES.register(
         looks_ahead=True,
         lossless_when=_forgives_nothing,
         examples=_EXAMPLES,
+        batched=lambda rule, drawn: GreedyDeferred(_judge(rule, points=True)),
     )
 )

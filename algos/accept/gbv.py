@@ -8,6 +8,8 @@ from underpaint.algos.accept.block import judge_path
 from underpaint.algos.accept.spec import RULES, RuleSpec, require_drawn
 from underpaint.algos.accept.walk import normalised
 from underpaint.algos.arrays import FloatArray, IntArray
+from underpaint.algos.batched.best_path import BestPathJudge
+from underpaint.algos.batched.chains import BatchedChain
 from underpaint.algos.chance import Chance
 from underpaint.algos.tree import DraftTree, Verdict
 
@@ -96,6 +98,7 @@ SPEC = RULES.register(
         make=GreedyMultiPath,
         promise="lossless",
         drawn=frozenset({"iid"}),
+        batched=lambda rule, drawn: BatchedChain(BestPathJudge()),
         source="arXiv 2602.16961 (GBV); released code: its authors' `gbv_verify`",
         deviations=(
             "In other trees than bundles of equal paths it judges the first path below each child of the first fork, "

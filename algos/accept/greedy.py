@@ -36,6 +36,6 @@ SPEC = RULES.register(
         drawn=frozenset(DRAWN),
         source="arXiv 1811.03115 (blockwise parallel decoding), exact match; on trees as in arXiv 2305.09781",
         greedy=True,
-        batched=lambda rule, sampled_siblings: LongestPath(is_best, first=False, draw=False),
+        batched=lambda rule, drawn: LongestPath(is_best, first=True, draw=False),
     )
 )

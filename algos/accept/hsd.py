@@ -6,6 +6,7 @@ from typing import Literal, TypeAlias
 from underpaint.algos.accept.block import judge_chain
 from underpaint.algos.accept.spec import RULES, RuleSpec, every_combination
 from underpaint.algos.arrays import FloatArray
+from underpaint.algos.batched.chains import BatchedChain, BlockJudge
 from underpaint.algos.chance import Chance
 from underpaint.algos.registry import check_bounds
 from underpaint.algos.tree import DraftTree, Verdict
@@ -53,5 +54,6 @@ SPEC = RULES.register(
         lossless_when=lambda settings: settings["end"] == "capped",
         greedy_variant="greedy",
         examples=every_combination(end=("joint", "capped")),
+        batched=lambda rule, drawn: BatchedChain(BlockJudge(capped=rule.end == "capped")),
     )
 )

@@ -208,10 +208,12 @@ class LanternPP:
         return (self.factor - 1.0) * own
 
 
-def _batched(rule: Lantern | LanternPP, sampled_siblings: bool) -> BatchedRule:
+def _batched(rule: Lantern | LanternPP, drawn: Drawn) -> BatchedRule:
     limit = additive_limit(rule.delta) if isinstance(rule, Lantern) else relative_limit(rule.factor)
     pool = NeighbourPool(rule.neighbours, rule.k or rule.neighbours.shape[1], limit)
-    return BatchedWalk(DrawnSiblings(pool, rule.residual) if sampled_siblings else PooledPoints(pool, rule.residual))
+    if drawn == "top_k":
+        return BatchedWalk(PooledPoints(pool, rule.residual))
+    return BatchedWalk(DrawnSiblings(pool, rule.residual, repeats=drawn == "iid"))
 
 
 def _bound(settings: Settings, node: DraftedNode) -> float:

@@ -13,7 +13,7 @@ from underpaint.algos.batched.pooling import NeighbourPool, additive_limit, rela
 from underpaint.algos.batched.spec import BatchedRule
 from underpaint.algos.chance import Chance
 from underpaint.algos.registry import Codes, Factor, Share, Tune, check_bounds
-from underpaint.algos.tree import DraftTree, Verdict
+from underpaint.algos.tree import DraftTree, Drawn, Verdict
 
 
 def greedy_verdict(
@@ -91,7 +91,7 @@ class LanternPPGreedy:
         return greedy_verdict(tree, probs, near, lambda own: (self.factor - 1.0) * own, self.choose)
 
 
-def _batched(rule: LanternGreedy | LanternPPGreedy, sampled_siblings: bool) -> BatchedRule:
+def _batched(rule: LanternGreedy | LanternPPGreedy, drawn: Drawn) -> BatchedRule:
     limit = additive_limit(rule.delta) if isinstance(rule, LanternGreedy) else relative_limit(rule.factor)
     pool = NeighbourPool(rule.neighbours, rule.k or rule.neighbours.shape[1], limit)
     return LongestPath(Outweighs(pool), first=rule.choose == "first", draw=False)

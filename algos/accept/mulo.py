@@ -16,7 +16,7 @@ from underpaint.algos.batched.longest import HoldsMass, LongestPath
 from underpaint.algos.batched.spec import BatchedRule
 from underpaint.algos.chance import At, Chance, Role
 from underpaint.algos.registry import Bounds, Codes, check_bounds
-from underpaint.algos.tree import DRAWN, DraftTree, Verdict
+from underpaint.algos.tree import DRAWN, DraftTree, Drawn, Verdict
 
 
 def pooled_mass(probs: FloatArray, tokens: IntArray, neighbours: IntArray) -> FloatArray:
@@ -77,7 +77,7 @@ class PooledThreshold:
         return Verdict(tree.path_to(end), chance.draw(probs[end], At(Role.BONUS, end)))
 
 
-def _batched(rule: PooledThreshold, sampled_siblings: bool) -> BatchedRule:
+def _batched(rule: PooledThreshold, drawn: Drawn) -> BatchedRule:
     near = rule.neighbours[:, : rule.k or None]
     return LongestPath(HoldsMass(near, rule.tau), first=rule.choose == "first", draw=True)
 

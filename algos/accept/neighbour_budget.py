@@ -180,9 +180,11 @@ def last_sibling(target: FloatArray, draft: FloatArray, drawn: Drawn, count: int
     return LastSibling(reached, left)
 
 
-def _batched(rule: NeighbourBudget, sampled_siblings: bool) -> BatchedRule:
+def _batched(rule: NeighbourBudget, drawn: Drawn) -> BatchedRule:
     near = rule.neighbours[:, : rule.k or None]
-    return BatchedWalk(MovedDrafts(near, rule.delta) if sampled_siblings else MovedPoints(near, rule.delta))
+    if drawn == "top_k":
+        return BatchedWalk(MovedPoints(near, rule.delta))
+    return BatchedWalk(MovedDrafts(near, rule.delta, repeats=drawn == "iid"))
 
 
 def bound_at(settings: Any, node: DraftedNode) -> float:

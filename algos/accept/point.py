@@ -46,6 +46,6 @@ SPEC = RULES.register(
         promise="lossless",
         drawn=frozenset({"top_k"}),
         source="arXiv 2406.16858 (EAGLE-2); arXiv 2211.17192, algorithm 1, one-hot draft distribution",
-        batched=lambda rule, sampled_siblings: None if sampled_siblings else BatchedWalk(try_points_at_once),
+        batched=lambda rule, drawn: BatchedWalk(try_points_at_once) if drawn == "top_k" else None,
     )
 )

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from typing import Annotated
 
-from underpaint.algos.accept.block import MOST_RATIO
 from underpaint.algos.accept.spec import RULES, RuleSpec, every_combination, require_chain, require_drawn
-from underpaint.algos.accept.walk import excess, normalised, proposal_distributions
+from underpaint.algos.accept.walk import MOST_RATIO, excess, normalised, proposal_distributions
 from underpaint.algos.arrays import FloatArray
+from underpaint.algos.batched.chains import BatchedChain, RunsJudge
 from underpaint.algos.chance import At, Chance, Role
 from underpaint.algos.registry import MOST_NODES, Nodes, PositiveShare, Tune, check_bounds
 from underpaint.algos.tree import DraftTree, Verdict
@@ -68,6 +68,7 @@ class SubsequenceVerification:
 SPEC = RULES.register(
     RuleSpec(
         name="sjd_sv",
+        device="underpaint.runtime.device.kernels.walk_runs:runs_walk",
         make=SubsequenceVerification,
         promise="unbounded",
         drawn=frozenset({"iid"}),
@@ -76,6 +77,7 @@ SPEC = RULES.register(
         deviations="`longest` is ours. Whether a shortened product has a flip of its own is open; here it has",
         needs_chain=True,
         looks_ahead=True,
+        batched=lambda rule, drawn: BatchedChain(RunsJudge(rule.share, rule.longest)),
         lossless_when=lambda settings: settings["longest"] == 1,
         examples=(*every_combination(share=(0.5, 0.8, 1.0)), {"longest": 1}),
     )

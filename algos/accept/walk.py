@@ -5,13 +5,16 @@ Siblings that were drawn are tested exactly, each against the distribution that 
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from typing import Literal, NamedTuple, Protocol, TypeAlias
+from typing import Final, Literal, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.chance import At, Chance, Role
 from underpaint.algos.tree import DraftTree, Verdict
+
+MOST_RATIO: Final = 1e150
+"""Of a product of ratios p / q, so that it never overflows."""
 
 
 class SiblingOutcome(NamedTuple):

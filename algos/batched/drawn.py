@@ -11,6 +11,7 @@ from underpaint.algos.arrays import BoolArray, FloatArray, IntArray
 from underpaint.algos.batched.pooling import NeighbourPool
 from underpaint.algos.batched.spec import BatchedRule, ImageBatch
 from underpaint.algos.batched.walk import BatchedSiblingOutcome, BatchedWalk, draw_dense
+from underpaint.algos.tree import Drawn
 
 
 class ResidualState(NamedTuple):
@@ -54,15 +55,17 @@ if TYPE_CHECKING:  # the rules import their batched forms
 
 @dataclass(frozen=True, slots=True)
 class DrawnSiblings:
-    """Siblings drawn without replacement (one alone: independently), each tested against what it was drawn from.
+    """Drawn siblings, each tested against what it was drawn from.
 
     pool: how neighbours are pooled (LANTERN); None for the exact rules. weight: of the target in the mixture with the
-    drafter that judges (the static ensemble); 1 for the others.
+    drafter that judges (the static ensemble); 1 for the others. repeats: siblings are independent draws, which may be
+    equal; else each is drawn without those before it.
     """
 
     pool: NeighbourPool | None = None
     residual: Residual = "standard"
     weight: float = 1.0
+    repeats: bool = False
 
     def __call__(
         self, batch: ImageBatch, level: int, rows: IntArray, tokens: IntArray, there: BoolArray
@@ -108,7 +111,8 @@ class DrawnSiblings:
                 out, stay = (~going).nonzero()[0], going.nonzero()[0]
                 extra[on[out]] = draw_dense(batch, state.left[out])
                 on, state = on[stay], state.at(stay)
-            state = state._replace(draft_mass=_forget(state.drafted, tokens[on, :turn]))
+            if not self.repeats:
+                state = state._replace(draft_mass=_forget(state.drafted, tokens[on, :turn]))
             places, proposed = np.arange(on.size), tokens[on, turn]
             boosted, count = self.boosted(state.left, places, proposed, state.mass)
             offered = state.drafted[places, proposed] * state.mass
@@ -161,6 +165,6 @@ def _forget(distributions: FloatArray, tried: IntArray) -> FloatArray:
     return total
 
 
-def batched_exact_siblings(rule: object, sampled_siblings: bool) -> BatchedRule | None:
-    """The `batched` of the exact rules for sampled siblings: they differ in the trees they cover alone."""
-    return BatchedWalk(DrawnSiblings()) if sampled_siblings else None
+def batched_exact_siblings(rule: object, drawn: Drawn) -> BatchedRule | None:
+    """The `batched` of the exact rules for drawn siblings: they differ in the trees they cover alone."""
+    return None if drawn == "top_k" else BatchedWalk(DrawnSiblings(repeats=drawn == "iid"))

@@ -5,9 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from underpaint.algos.arrays import BoolArray, FloatArray, IntArray
-from underpaint.algos.batched.sparse_table import Table
 from underpaint.algos.batched.spec import ImageBatch
-from underpaint.algos.batched.walk import BatchedSiblingOutcome, draw_dense
+from underpaint.algos.batched.walk import BatchedSiblingOutcome, draw_dense, normalised_rows
 
 
 def move_rows_to_points(
@@ -73,7 +72,7 @@ class MovedPoints:
         self, batch: ImageBatch, level: int, rows: IntArray, tokens: IntArray, there: BoolArray
     ) -> BatchedSiblingOutcome:
         """See `BatchedSiblingRule`."""
-        moved = _normalised(batch.tables.target, rows)
+        moved = normalised_rows(batch.tables.target, rows)
         move_rows_to_points(moved, tokens, there, self.neighbours, self.delta)
         drawn = draw_dense(batch, moved)
         accepted = np.full(rows.size, -1)
@@ -84,22 +83,25 @@ class MovedPoints:
 
 @dataclass(frozen=True, slots=True)
 class MovedDrafts:
-    """Siblings drawn without replacement (one alone: independently), tried in the moved distribution."""
+    """Drawn siblings, tried in the moved distribution. repeats: they are independent draws, which may be equal."""
 
     neighbours: IntArray
     delta: float
+    repeats: bool = False
 
     def __call__(
         self, batch: ImageBatch, level: int, rows: IntArray, tokens: IntArray, there: BoolArray
     ) -> BatchedSiblingOutcome:
         """See `BatchedSiblingRule`."""
-        left = _normalised(batch.tables.target, rows)
-        drafted = _normalised(batch.tables.draft[batch.tables.draft_depth(level)], rows)
+        left = normalised_rows(batch.tables.target, rows)
+        drafted = normalised_rows(batch.tables.draft[batch.tables.draft_depth(level)], rows)
         count = there.sum(axis=1)
         lacking = np.maximum(left - drafted, 0.0).sum(axis=1)
         whole = (count == 1) | (self.delta >= lacking)
         left = move_rows_to_drafts(left, drafted, self.neighbours, np.where(whole, self.delta, 0.0))
-        most = np.where(whole, 1.0, np.minimum(1.0, self.delta / np.where(whole, 1.0, lacking)))
+        reached = np.where(whole, 1.0, lacking * self._reached_again(left, drafted, count))
+        share = np.divide(self.delta, reached, out=np.ones(count.size), where=reached > 0.0)
+        most = np.where(whole, 1.0, np.minimum(1.0, share))
         most[count == 1] = 0.0
         accepted, extra = np.full(rows.size, -1), np.full(rows.size, -1)
         on = np.arange(rows.size)
@@ -123,16 +125,20 @@ class MovedDrafts:
             sure = np.flatnonzero(total == 0.0)  # they differ by rounding alone: the extra token is drawn as it stands
             rest[sure], total[sure] = left[sure], left[sure].sum(axis=1)
             left = rest / total[:, None]
-            drafted = _without(drafted, tokens[on, : turn + 1])
+            drafted = drafted if self.repeats else _without(drafted, tokens[on, : turn + 1])
         extra[on] = draw_dense(batch, left)
         return BatchedSiblingOutcome(accepted, extra)
 
-
-def _normalised(table: Table, rows: IntArray) -> FloatArray:
-    """[M, V] float64 rows of `table`, of sum 1."""
-    found: FloatArray = table.take(rows, axis=0).astype(np.float64)
-    found /= found.sum(axis=1, keepdims=True)
-    return found
+    def _reached_again(self, left: FloatArray, drafted: FloatArray, count: IntArray) -> FloatArray:
+        """[M] how likely the last of `count` [M] siblings is tried once the first is rejected, as `last_sibling`."""
+        reached = np.ones(count.size)
+        if self.repeats:
+            left = np.maximum(left - drafted, 0.0)
+            for turn in range(2, int(count.max(initial=0))):
+                on = np.flatnonzero((count > turn) & left.any(axis=1))
+                left[on] = np.maximum(left[on] / left[on].sum(axis=1, keepdims=True) - drafted[on], 0.0)
+                reached[on] *= left[on].sum(axis=1)
+        return reached
 
 
 def _without(distributions: FloatArray, tried: IntArray) -> FloatArray:

@@ -13,6 +13,7 @@ import numpy as np
 
 from underpaint.algos.arrays import BoolArray, FloatArray, IntArray
 from underpaint.algos.batched.sparse_table import Table, Tables
+from underpaint.algos.tree import Drawn
 
 if TYPE_CHECKING:  # pools read batches
     from underpaint.algos.batched.pooling import NeighbourPool
@@ -219,15 +220,15 @@ class BatchedPolicy(Protocol):
         ...
 
 
-BatchedRuleOf: TypeAlias = Callable[[Any, bool], BatchedRule | None]
-"""(rule, sampled_siblings) -> its batched form on trees whose siblings are sampled, or on point proposals (top_k);
-None where there is none at these settings, and the decoding loop has to do."""
+BatchedRuleOf: TypeAlias = Callable[[Any, Drawn], BatchedRule | None]
+"""(rule, drawn) -> its batched form on trees whose siblings are drawn so; None where there is none at these settings,
+and the decoding loop has to do."""
 
 BatchedPolicyOf: TypeAlias = Callable[[Any], BatchedPolicy | None]
 """policy -> its batched form; None where there is none at these settings."""
 
 
-def no_batched_rule(rule: Any, sampled_siblings: bool) -> BatchedRule | None:
+def no_batched_rule(rule: Any, drawn: Drawn) -> BatchedRule | None:
     """The `batched` of a rule that has no batched form."""
     return None
 

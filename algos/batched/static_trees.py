@@ -41,11 +41,15 @@ def _shape_levels(shape: Shape) -> list[_ShapeLevel]:
 
 
 class BatchedStaticTree:
-    """A static tree of sampled siblings (without replacement; a chain's are independent draws) or likeliest tokens."""
+    """A static tree of sampled siblings or likeliest tokens.
 
-    def __init__(self, shape: Shape, sampled: bool, one_call: bool = False) -> None:
+    repeats: siblings are independent draws; else each is drawn without those before it.
+    """
+
+    def __init__(self, shape: Shape, sampled: bool, one_call: bool = False, repeats: bool = False) -> None:
         self._levels = _shape_levels(shape)
         self._sampled = sampled
+        self._repeats = repeats
         self._one_call = one_call
         self.most_nodes = len(shape)
         self.most_children = max(level.in_tree.shape[1] for level in self._levels)
@@ -85,7 +89,7 @@ class BatchedStaticTree:
         flat = rows.reshape(-1)
         tokens = tables.draw_drafts(depth, flat[:, None], batch.draws.random((flat.size, count)))
         sound = np.ones(tokens.shape, dtype=np.bool_)
-        for turn in range(1, count):
+        for turn in range(1, 1 if self._repeats else count):
             again = (tokens[:, :turn] == tokens[:, turn, None]).any(axis=1).nonzero()[0]
             for _ in range(_REDRAWS):
                 if not again.size:

@@ -6,6 +6,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from underpaint.algos.arrays import BoolArray, FloatArray, IntArray
+from underpaint.algos.batched.sparse_table import Table
 from underpaint.algos.batched.spec import BatchedVerdicts, ImageBatch, TreeBatch
 
 
@@ -77,9 +78,27 @@ def try_points_at_once(
     return BatchedSiblingOutcome(accepted, drawn)
 
 
+def flips(uniforms: FloatArray, chance_of: FloatArray, out_of: FloatArray | float = 1.0) -> BoolArray:
+    """Whether each of `uniforms` keeps with probability min(1, chance_of / out_of), as `algos.chance`; never at 0."""
+    kept: BoolArray = np.where(chance_of >= out_of, chance_of > 0.0, uniforms * out_of < chance_of)
+    return kept
+
+
 def draw_dense(batch: ImageBatch, weights: FloatArray) -> IntArray:
     """[M] one token from each row of weights [M, V]; its weight is never 0."""
+    return draw_at(weights, batch.draws.random(weights.shape[0]))
+
+
+def draw_at(weights: FloatArray, uniforms: FloatArray) -> IntArray:
+    """[M] the token that each of `uniforms` [M] falls on in the cumulated weights [M, V]; its weight is never 0."""
     steps = weights.cumsum(axis=1)
-    reached = batch.draws.random(weights.shape[0]) * (1.0 - 1e-12) * steps[:, -1]
+    reached = uniforms * (1.0 - 2.0**-52) * steps[:, -1]  # below the last step, however the products are rounded
     found: IntArray = (steps > reached[:, None]).argmax(axis=1)
+    return found
+
+
+def normalised_rows(table: Table, rows: IntArray) -> FloatArray:
+    """[M, V] float64 rows of `table`, of sum 1."""
+    found: FloatArray = table.take(rows, axis=0).astype(np.float64)
+    found /= found.sum(axis=1, keepdims=True)
     return found

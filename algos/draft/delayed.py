@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated
 
+from underpaint.algos.batched.spec import BatchedPolicy
+from underpaint.algos.batched.static_trees import BatchedStaticTree
 from underpaint.algos.chance import Chance
 from underpaint.algos.draft.shape import fill_sampled
 from underpaint.algos.draft.spec import POLICIES, PolicySpec
@@ -30,10 +32,14 @@ class DelayedTree:
     def begin(self, grid: Grid) -> None: ...
 
     def grow(self, drafter: Expander, root: int, budget: Budget, chance: Chance) -> DraftTree:
-        """Node i is drawn at `At(Role.DRAFT, i)`. A small budget shortens the branches first, all alike."""
+        """Node i is drawn at `At(Role.DRAFT, i)`."""
+        return fill_sampled(self.shape_within(budget), drafter, root, chance, drawn="iid")
+
+    def shape_within(self, budget: Budget) -> Shape:
+        """The shape of a tree: a small budget shortens the branches first, all alike."""
         trunk = max(0, min(self.trunk, budget.max_depth, budget.max_nodes - 1))
         branch = max(0, min(self.branch, budget.max_depth - trunk, (budget.max_nodes - 1 - trunk) // self.paths))
-        return fill_sampled(delayed_shape(self.paths, trunk, branch), drafter, root, chance, drawn="iid")
+        return delayed_shape(self.paths, trunk, branch)
 
     def observe(self, tree: DraftTree, verdict: Verdict, cell: int) -> None: ...
 
@@ -48,13 +54,20 @@ def delayed_shape(paths: int, trunk: int, branch: int) -> Shape:
     return tuple(parents)
 
 
+def _batched(policy: DelayedTree) -> BatchedPolicy:
+    shape = delayed_shape(policy.paths, policy.trunk, policy.branch)
+    return BatchedStaticTree(shape, sampled=True, repeats=True)
+
+
 SPEC = POLICIES.register(
     PolicySpec(
         name="delayed",
+        device="underpaint.runtime.device.static_growth:delayed_plan",
         make=DelayedTree,
         drawn="iid",
         source="arXiv 2602.16994, definition 5.2",
         deviations="paths, trunk and branch are fixed; the paper's trained selector of the three is left out",
         examples=({"paths": 2, "trunk": 0, "branch": 2}, {"paths": 2, "trunk": 1, "branch": 1}),
+        batched=_batched,
     )
 )

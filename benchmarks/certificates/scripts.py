@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import re
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -17,7 +18,6 @@ HEAD = '''"""{title}
 Run: python {name}.py FOLDER   # of a clone of https://github.com/{project} at {version}
 """
 import __future__, ast, collections, contextlib, functools, math, random, sys, types
-from math import inf
 from pathlib import Path
 from types import SimpleNamespace
 import numpy as np
@@ -59,12 +59,17 @@ def script_of(verifier: PublicVerifier, record: dict[str, Any]) -> str | None:
     body = text.partition("import theirs as theirs\n")[2]
     build = verifier.build if isinstance(verifier.build, partial) else partial(verifier.build)
     settings = "".join(f", {name}={value!r}" for name, value in build.keywords.items())
+    if "R[" not in body:
+        body = "".join(line for line in body.splitlines(keepends=True) if not line.startswith("R = "))
     adapter = "".join(_plain(one) + "\n" for one in _needed(build.func))
     tests = list(measured.fault_noise[1:])
     noise = OWN_NOISE if difference is not None else GIVEN_NOISE.format(tests=tests)
     title = f"{record['name']}: {text.partition('from the target')[2].partition(' (found by')[0]}"
     title = f"{record['project']}, {record['judged']}: parts from the target{title.partition(': ')[2]}"
     head = HEAD.format(title=title, name=record["name"], project=record["project"], version=record["version"])
+    if "from transformers" in adapter:
+        head += "sys.path.pop(0)  # this folder has a transformers.py too\n"
+    head += "from math import inf\n" if re.search(r"\binf\b", adapter + body) else ""
     return head + adapter + noise + THEIRS.format(name=build.func.__name__, settings=settings) + body
 
 

@@ -3,32 +3,27 @@
 Run: python feifeibear-seed.py FOLDER   # of a clone of https://github.com/feifeibear/LLMSpeculativeSampling at 59a209d
 """
 import __future__, ast, collections, contextlib, functools, math, random, sys, types
-from math import inf
 from pathlib import Path
 from types import SimpleNamespace
 import numpy as np
 import torch
 def load(path, *names, **given):
-    kept = []
-    for name in names:
-        owner, _, method = name.partition('.')
-        tops = ast.parse(path.read_text(encoding='utf-8').expandtabs(4)).body
-        found = [one for one in tops if getattr(one, 'name', '') == owner]
-        if method and found:
-            found = [one for one in found[0].body if getattr(one, 'name', '') == method]
-        if not found:
-            raise ValueError(f'{path}: expected {name}; take the commit that the page names')
-        kept.append(found[0])
-    for one in (inner for top in kept for inner in ast.walk(top)):
-        if isinstance(one, ast.FunctionDef | ast.ClassDef):
-            one.decorator_list = []
+    tree = ast.parse(path.read_text(encoding='utf-8').expandtabs(4))
+    for one in ast.walk(tree):
         if isinstance(one, ast.ClassDef):
             one.bases, one.keywords = ([], [])
-    space = {'torch': torch, 'F': torch.nn.functional, 'softmax': torch.nn.functional.softmax}
-    space |= {'nn': torch.nn, 'random': random, 'np': np, 'math': math, **given}
+        if isinstance(one, ast.FunctionDef | ast.ClassDef):
+            one.decorator_list = []
+    known = {one.name: one for one in reversed(tree.body) if isinstance(one, ast.FunctionDef | ast.ClassDef)}
+    known |= {f'{name}.{one.name}': one for name in known for one in known[name].body if hasattr(one, 'name')}
+    if (missing := [name for name in names if name not in known]):
+        raise ValueError(f'{path}: expected {missing[0]}; take the commit that the page names')
+    space = {'torch': torch, 'nn': torch.nn, 'F': torch.nn.functional, 'np': np, 'math': math}
+    space |= {'softmax': torch.nn.functional.softmax, 'random': random, **given}
+    kept = ast.Module(body=[known[name] for name in names], type_ignores=[])
     flags = __future__.annotations.compiler_flag
-    exec(compile(ast.Module(body=kept, type_ignores=[]), str(path), 'exec', flags), space)
-    return space[kept[0].name]
+    exec(compile(kept, str(path), 'exec', flags), space)
+    return space[known[names[0]].name]
 class Cache:
 
     def __init__(self, model, *_):

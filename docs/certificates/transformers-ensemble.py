@@ -3,11 +3,11 @@
 Run: python transformers-ensemble.py FOLDER   # of a clone of https://github.com/huggingface/transformers at 5.23.0
 """
 import __future__, ast, collections, contextlib, functools, math, random, sys, types
-from math import inf
 from pathlib import Path
 from types import SimpleNamespace
 import numpy as np
 import torch
+sys.path.pop(0)  # this folder has a transformers.py too
 def transformers(folder, weight=None):
     from transformers.generation.utils import _speculative_sampling
 
@@ -19,7 +19,6 @@ scripted_noise = lambda *_: contextlib.nullcontext()  # theirs
 theirs = SimpleNamespace(verify=transformers(Path(sys.argv[1]), weight=0.5))
 P = {(): np.array([1.0, 0.0]), (0,): np.array([1.0, 0.0]), (1,): np.array([1.0, 0.0])}  # target's distribution after these tokens
 Q = {(): np.array([0.0, 1.0]), (0,): np.array([0.0, 1.0]), (1,): np.array([0.0, 1.0])}  # drafter's
-R = P  # the target's before logit processors
 parents, drafts = [-1, 0], [(1.0, (0, 1))]  # (probability, tokens): what the drafter draws, node 0 is the root
 after = [[(), (1,)]]  # tokens of the path to each node of each draft
 random, count = np.random.default_rng(0), collections.Counter()

@@ -179,7 +179,8 @@ class ChosenGrowth:
         if key not in self._statics:
             whole = chosen.shape if sampled else chain_shape(chosen.levels)
             shapes = [within(whole, Budget(levels, len(whole))) for levels in range(_depth(chosen) + 1)]
-            self._statics[key] = StaticGrowth(state, self._drafter, self._sampler, shapes, sampled)
+            drawn: Drawn = chosen.drawn if sampled else "top_k"
+            self._statics[key] = StaticGrowth(state, self._drafter, self._sampler, shapes, drawn)
         return self._statics[key]
 
     def _rule(self) -> Decide:

@@ -1,4 +1,4 @@
-"""Trees whose shape is settled before anything is drafted: EAGLE-1's, Sequoia's, drawn chains, and likeliest tokens."""
+"""Trees of a shape that is settled before anything is drafted: EAGLE-1's, Sequoia's, delayed ones, drawn chains."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -9,13 +9,14 @@ import torch
 from torch import Tensor
 
 from underpaint.algos.draft.chain import Chain
+from underpaint.algos.draft.delayed import DelayedTree
 from underpaint.algos.draft.eagle1 import Eagle1, StaticTopK
 from underpaint.algos.draft.fused import children
 from underpaint.algos.draft.sequoia import Sequoia
 from underpaint.algos.draft.shape import chain_shape, ranked_shape, within
 from underpaint.algos.protocols import Budget
 from underpaint.algos.rows import SamplingParams
-from underpaint.algos.tree import Shape
+from underpaint.algos.tree import Drawn, Shape
 from underpaint.runtime.device.forwards import DeviceDecoder, pack_masks
 from underpaint.runtime.device.growth import DraftPasses, Limits
 from underpaint.runtime.device.kernels.children import draw_children, take_children, tiles_of
@@ -53,12 +54,13 @@ def level_widths(shapes: Sequence[Shape]) -> list[int]:
 
 
 class StaticGrowth:
-    """Static shapes, filled by draws without replacement, or by the likeliest tokens as point proposals."""
+    """Static shapes, filled by draws, or by the likeliest tokens as point proposals."""
 
     def __init__(
-        self, state: State, drafter: DeviceDecoder, sampler: SamplingParams, shapes: Sequence[Shape], sampled: bool
+        self, state: State, drafter: DeviceDecoder, sampler: SamplingParams, shapes: Sequence[Shape], drawn: Drawn
     ) -> None:
         """shapes: of the trees of at most 0, 1, 2, ... levels; the last where there is room for more."""
+        sampled, self._repeats = drawn != "top_k", drawn == "iid"
         device, batch, nodes = state.roles.device, state.batch, state.envelope.nodes
         self._passes = DraftPasses(drafter, state, state.progress.decided.shape[1] // 2)
         self._sampler = sampler
@@ -118,7 +120,9 @@ class StaticGrowth:
         finite = state.verdicts.finite.narrow(1, state.envelope.nodes + level.first_row, level.width)
         rows = state.lengths.level_rows.select(0, number)
         probs(logits, made, support, finite, rows, self._sampler)
-        draw_children(made, support, tree.uniforms, level.shapes, self._tokens, self._exists, levels, self._most)
+        draw_children(
+            made, support, tree.uniforms, level.shapes, self._tokens, self._exists, levels, self._most, self._repeats
+        )
 
     def _take(self, state: State, number: int, logits: Tensor, tops: "_Tops", following: "_Level | None") -> None:
         level, below = self._levels[number].shapes, None if following is None else (following.shapes, following.rows)
@@ -224,15 +228,19 @@ def sequoia_plan(policy: Sequoia, room: Room) -> Plan:
     return _plan(policy.shape_within, min(policy.max_depth, room.max_nodes - 1), room)
 
 
+def delayed_plan(policy: DelayedTree, room: Room) -> Plan:
+    """The device form of policy 'delayed'."""
+    return _plan(policy.shape_within, min(policy.trunk + policy.branch, room.max_nodes - 1), room)
+
+
 def _plan(shape_of: Callable[[Budget], Shape], depth: int, room: Room) -> Plan:
     """Of static shapes of at most `depth` levels: one for each number of levels that there may be room for."""
     deepest = max(0, min(depth, room.grid.cells - 2))
     shapes = [shape_of(Budget(levels, room.max_nodes)) for levels in range(deepest + 1)]
     while len(shapes) > 1 and shapes[-1] == shapes[-2]:
         shapes.pop()
-    sampled = room.drawn != "top_k"
     return Plan(
-        static_envelope(shapes, sampled),
+        static_envelope(shapes, room.drawn != "top_k"),
         room.drawn,
-        lambda state, drafter, sampler: StaticGrowth(state, drafter, sampler, shapes, sampled),
+        lambda state, drafter, sampler: StaticGrowth(state, drafter, sampler, shapes, room.drawn),
     )

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from underpaint.algos.accept import RULES
 from underpaint.runtime.evaluation.comparison import BASELINE
 from underpaint.runtime.methods.settings import settings_line
 
@@ -28,8 +29,9 @@ def run_at(record: Mapping[str, Any], temperature: float) -> Mapping[str, Any] |
 def summary(record: Mapping[str, Any], run: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The rows of the summary table of one comparison, the fastest first, plain autoregression at the top.
 
-    A row has the figures of `ReportRow`, and tokens_per_pass, quality_over_ar with its interval (in nats), and
-    same_as_ar: pictures at temperature 0 whose tokens are plain autoregression's, of how many; None without them.
+    A row has the figures of `ReportRow`, and tokens_per_pass, quality_over_ar with its interval (in nats), promise (see
+    `promise_of`), rule (its name; None for a loop's own) and same_as_ar: pictures at temperature 0 whose tokens are
+    plain autoregression's, of how many; None without them.
     """
     height, width = run["model"].get("grid", (0, 0))
     cold = run_at(record, 0.0)
@@ -42,8 +44,27 @@ def summary(record: Mapping[str, Any], run: Mapping[str, Any]) -> list[dict[str,
         ends = {f"quality_over_ar{end}": row.get(f"{quality}{end}") for end in ("", "_low", "_high")}
         same = None if zero is None or share is None else f"{round(share * zero['images'])} of {zero['images']}"
         passes = row["target_nfe"]
-        rows.append({**row, **ends, "same_as_ar": same, "tokens_per_pass": height * width / passes if height else None})
+        config = run["settings"].get("methods", {}).get(row["method"], {})
+        told = {"same_as_ar": same, "promise": promise_of(config, row["lossless"]), "rule": config.get("rule")}
+        rows.append({**row, **ends, **told, "tokens_per_pass": height * width / passes if height else None})
     return sorted(rows, key=lambda row: (row["method"] != BASELINE, -row["speedup"]))
+
+
+def promise_of(config: Mapping[str, Any], lossless: bool) -> str:
+    """What a method promises of its tokens' distribution.
+
+    Args:
+        config: Its settings as a record holds them.
+        lossless: Whether it is lossless at them.
+
+    Returns:
+        "lossless"; "bounded" where its rule bounds the total variation and its loop adds none; else "no bound".
+    """
+    if lossless:
+        return "lossless"
+    rule = str(config.get("rule", ""))
+    bounded = rule in RULES and RULES[rule].promise == "bounded" and "skipping" not in config
+    return "bounded" if bounded else "no bound"
 
 
 def sides_of(records: Sequence[tuple[str, Mapping[str, Any]]]) -> list[dict[str, Any]]:

@@ -77,7 +77,7 @@ def make_scheme(
         batched_policy = None  # a tree that reaches the row below reads its own tokens as the upper ones
     if batched_policy is not None and batched_policy.most_nodes > MOST_NODES:
         batched_policy = None
-    batched_rule = rule_spec.batched(made_rule, policy_spec.drawn != "top_k")
+    batched_rule = rule_spec.batched(made_rule, policy_spec.drawn)
     lossless = rule_spec.is_lossless(dict(rule_settings or {}))
     return Scheme(policy, rule, made_policy, made_rule, lossless, batched_policy, batched_rule)
 

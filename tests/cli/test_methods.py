@@ -9,6 +9,7 @@ from underpaint.runtime.conditions import parse_condition
 from underpaint.runtime.drawing import draw
 from underpaint.runtime.methods.registry import METHODS, build_method, resolve
 from underpaint.runtime.methods.settings import settings_of
+from underpaint.runtime.protocol.tables import promise_of
 
 FOX = parse_condition("a fox, an owl", "prompt_grammar")
 PIPELINE = SyntheticPipeline()
@@ -28,6 +29,15 @@ def test_every_method_builds_at_both_temperatures(name, temperature):
     relaxed = "lantern" in name or name in ("fly", "gsd", "pjd", "sjd-sv", "sjd++", "vvs")
     relaxed |= temperature > 0 and name in ("ensemble", "hsd")  # at 0 the rule is `greedy`
     assert built.lossless == (config.family != "grid" and not relaxed)
+
+
+@pytest.mark.parametrize("preset", ["tuned", "paper"])
+def test_what_the_rules_of_2025_and_2026_promise(preset):
+    promises = {"delayed": "lossless", "gbv": "lossless", "ensemble": "bounded"}
+    promises |= dict.fromkeys(("fly", "hsd", "sjd-sv", "sjd++", "gsd", "vvs", "zipar"), "no bound")
+    for name, promise in promises.items():
+        built = build_method(name, resolve(name, 1.0, preset=preset), CODES)
+        assert promise_of(built.config.to_dict(), built.lossless) == promise, name
 
 
 def test_the_controls_for_adt_tree_decide_as_it_does_and_never_adapt():

@@ -82,6 +82,7 @@ def draw_children_kernel(
     roles,
     ROWS: tl.constexpr,
     MOST: tl.constexpr,
+    REPEATS: tl.constexpr,
     FIRST: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
@@ -94,7 +95,9 @@ def draw_children_kernel(
     want = tl.load(level.wanted + shape * rows + lane, lane < rows, other=0)
     alive = tl.load(exists + image * nodes + above, lane < rows, other=0)
     held = tl.load(support + image * support_stride + lane, lane < rows, other=0)
-    have = tl.minimum(want, held.to(tl.int64)) * alive
+    have = want * alive
+    if REPEATS == 0:
+        have = tl.minimum(want, held.to(tl.int64)) * alive
     before = tl.arange(0, FIRST)
     number = tl.sum(tl.load(exists + image * nodes + before, before < first, other=0), axis=0)
     number += tl.sum(tl.where(lane < row, have, 0), axis=0)
@@ -104,7 +107,7 @@ def draw_children_kernel(
     turns = tl.arange(0, MOST)
     here = tl.sum(tl.where(lane == row, want, 0), axis=0)
     tl.store(exists + image * nodes + place + turns, (turns < count).to(tl.int64), turns < here)
-    found = draw_several(line, V, uniforms + image * roles * nodes + number, count, MOST, BLOCK)
+    found = draw_several(line, V, uniforms + image * roles * nodes + number, count, MOST, REPEATS, BLOCK)
     tl.store(tokens + image * nodes + place + turns, found, turns < count)
 
 
@@ -117,13 +120,15 @@ def draw_children(
     exists: Tensor,
     levels: Tensor,
     most: int,
+    repeats: bool,
 ) -> None:
-    """Draw the children of one level of a static tree, without replacement, by the noise of their numbers.
+    """Draw the children of one level of a static tree, by the noise of their numbers.
 
     probs [B, F, V] float32 and support [B, F] int32: of the nodes that the level expands. uniforms [B, R, N] float64,
     role DRAFT first. tokens [B, N] int64: written where a child is drawn. exists [B, N] int64: 1 there, 0 at the other
     children's places; a row with fewer tokens than children yields fewer.
-    levels [B] int64: levels that an image may grow, which name its shape. most: children of a node.
+    levels [B] int64: levels that an image may grow, which name its shape. most: children of a node. repeats: siblings
+    are independent draws; else each is drawn without those before it.
     """
     batch, rows, vocab_size = probs.shape
     launch(
@@ -145,6 +150,7 @@ def draw_children(
         uniforms.shape[1],
         ROWS=next_power_of_2(rows),
         MOST=next_power_of_2(most),
+        REPEATS=int(repeats),
         FIRST=next_power_of_2(level.before),
         BLOCK=tile(vocab_size),
         warps=8,

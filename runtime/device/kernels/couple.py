@@ -13,6 +13,7 @@ from underpaint.runtime.device.language import kernel, launch, tl
 INDEPENDENT = tl.constexpr(0)
 MAXIMAL = tl.constexpr(1)
 GUMBEL = tl.constexpr(2)
+CONFIDENCE = tl.constexpr(3)
 """How a draft is made from its new distribution; see `algos.spatial.jacobi_window.Coupling`."""
 
 
@@ -59,18 +60,29 @@ def coupled(row, stale, held, own, rest, U, V, BLOCK: tl.constexpr):
 
 
 @kernel
-def redrawn(row, stale, held, is_held, own, noise, rest, U, V, KIND: tl.constexpr, BLOCK: tl.constexpr):
+def is_confident(row, stale, held, confidence, V, BLOCK: tl.constexpr):
+    """Whether the probability of `held` in the weights `row` is above `confidence` times that in `stale`."""
+    now = tl.load(row + held).to(tl.float64) / row_sum(row, V, BLOCK)
+    before = tl.load(stale + held).to(tl.float64) / row_sum(stale, V, BLOCK)
+    return now > tl.load(confidence) * before
+
+
+@kernel
+def redrawn(row, stale, held, is_held, own, noise, rest, confidence, U, V, KIND: tl.constexpr, BLOCK: tl.constexpr):
     """A draft (int64) from the weights `row`.
 
     held: the token that stood there, drawn from the weights `stale`; is_held: whether one did. own: the cell's
-    uniforms, U apart by role; rest [V] float64: scratch.
+    uniforms, U apart by role; rest [V] float64: scratch; confidence: see `WindowBuffers`.
     """
     token = held
+    stays = False
+    if KIND == CONFIDENCE:
+        stays = is_held & is_confident(row, stale, held, confidence, V, BLOCK)
     if KIND == GUMBEL:
         token = race(row, row_sum(row, V, BLOCK), noise, V, BLOCK)
     elif is_held & (KIND == MAXIMAL):
         token = coupled(row, stale, held, own, rest, U, V, BLOCK)
-    else:
+    elif stays == 0:
         token = draw(row, V, tl.load(own), BLOCK)
     return token
 
@@ -108,7 +120,8 @@ def couple_kernel(
     is_held = (place < last) | (place < tl.load(window.counts + image))
     own = window.uniforms + image * 3 * U + place
     rest = window.left + (image * W + place).to(tl.int64) * V
-    token = redrawn(row, stale, stood, is_held, own, window.noise + (image * raced + cell) * V, rest, U, V, KIND, BLOCK)
+    noise = window.noise + (image * raced + cell) * V
+    token = redrawn(row, stale, stood, is_held, own, noise, rest, window.confidence, U, V, KIND, BLOCK)
     tl.store(window.tokens + image * W + place - done, token)
 
 
@@ -125,8 +138,9 @@ def couple(
     """Fill the window's tokens behind what the verdicts took of trees of `levels` [B] int64 drafts.
 
     cells [B] int64: decided since, so a draft's cell is as far behind as its place; most: of the picture. kind:
-    INDEPENDENT, MAXIMAL or GUMBEL. last_row: the first cell behind the window is drafted too. Draft k has its new
-    distribution in row window.nodes[k] of tree.probs, the one that it was drawn from in row k of tree.draft_probs.
+    INDEPENDENT, MAXIMAL, GUMBEL or CONFIDENCE. last_row: the first cell behind the window is drafted too. Draft k has
+    its new distribution in row window.nodes[k] of tree.probs, the one that it was drawn from in row k of
+    tree.draft_probs.
     """
     batch, drafts = window.tokens.shape
     vocab_size = tree.probs.shape[2]

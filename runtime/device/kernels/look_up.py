@@ -33,6 +33,7 @@ def look_up_kernel(
     left,
     noise,
     nodes,
+    confidence,
     kept,
     seen,
     seen_cells,
@@ -109,7 +110,7 @@ def look_up_kernel(
             own_noise = noise + (image.to(tl.int64) * raced + cell) * V
             rest = left + image.to(tl.int64) * W * V
             drawn = uniforms + image * 3 * U + place
-            token = redrawn(out, stale, stood, is_held, drawn, own_noise, rest, U, V, KIND, BLOCK)
+            token = redrawn(out, stale, stood, is_held, drawn, own_noise, rest, confidence, U, V, KIND, BLOCK)
             tl.store(held + image * W + here, token)
         tl.store(found + image * W + here, looked.to(tl.int64))
         known = tl.where(lane == here, token, known)
@@ -143,6 +144,7 @@ def look_up(
         window.left,
         window.noise,
         window.nodes,
+        window.confidence,
         table.decided,
         table.seen,
         table.seen_cells,

@@ -142,11 +142,12 @@ def draw(row, V, uniform, BLOCK: tl.constexpr):
 
 
 @kernel
-def draw_several(row, V, uniforms, count, MOST: tl.constexpr, BLOCK: tl.constexpr):
+def draw_several(row, V, uniforms, count, MOST: tl.constexpr, REPEATS: tl.constexpr, BLOCK: tl.constexpr):
     """[MOST] int64: `count` tokens drawn one after another from what is left of the row; -1 behind them.
 
-    uniforms: one each. The row is summed once and a drawn token's mass is taken out; where less than a sixteenth is
-    left, the rest is summed again at a scale of its own. The row is as before once all are drawn.
+    uniforms: one each. REPEATS: each is drawn from the whole row. Else the row is summed once and a drawn token's mass
+    is taken out; where less than a sixteenth is left, the rest is summed again at a scale of its own. The row is as
+    before once all are drawn.
     """
     turns = tl.arange(0, MOST)
     gone = tl.full((MOST,), -1, tl.int64)
@@ -155,19 +156,21 @@ def draw_several(row, V, uniforms, count, MOST: tl.constexpr, BLOCK: tl.constexp
     scale, sums = part_masses(row, row, NOTHING, 0, V, False, BLOCK)
     first = tl.sum(sums, axis=0)
     for turn in range(0, count):  # trips: MOST
-        if (tl.sum(sums, axis=0) <= first >> 4) & (first > 0):
+        if (REPEATS == 0) & (tl.sum(sums, axis=0) <= first >> 4) & (first > 0):
             scale, sums = part_masses(row, row, NOTHING, 0, V, False, BLOCK)
             first = tl.sum(sums, axis=0)
         token = place_of(row, row, NOTHING, 0, V, tl.load(uniforms + turn), scale, sums, False, BLOCK)
-        weight = tl.load(row + token, token < V, other=0.0)
-        part = token // max(BLOCK // 4, 1)
-        sums = tl.where(lane == part, sums - (weight.to(tl.float64) * scale).to(tl.int64), sums)
         gone = tl.where(turns == turn, token, gone)
-        weights = tl.where(turns == turn, weight, weights)
-        tl.debug_barrier()
-        tl.store(row + token, tl.zeros_like(weight), token < V)
-        tl.debug_barrier()
-    restore(row, gone, weights, (gone >= 0) & (gone < V))
+        if REPEATS == 0:
+            weight = tl.load(row + token, token < V, other=0.0)
+            part = token // max(BLOCK // 4, 1)
+            sums = tl.where(lane == part, sums - (weight.to(tl.float64) * scale).to(tl.int64), sums)
+            weights = tl.where(turns == turn, weight, weights)
+            tl.debug_barrier()
+            tl.store(row + token, tl.zeros_like(weight), token < V)
+            tl.debug_barrier()
+    if REPEATS == 0:
+        restore(row, gone, weights, (gone >= 0) & (gone < V))
     return gone
 
 

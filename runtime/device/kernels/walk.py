@@ -97,6 +97,12 @@ def noise_of(tree, image, N, ROLES: tl.constexpr):
 
 
 @kernel
+def lane_of(held, lane, place):
+    """The number that `held` has in one of its lanes."""
+    return tl.sum(tl.where(lane == place, held, tl.zeros_like(held)), axis=0)
+
+
+@kernel
 def conclude(out, image, length, found, V, sound) -> None:
     """Write a verdict of `length` accepted nodes and the extra token; V stands for a row that holds nothing.
 

@@ -3,9 +3,10 @@
 import torch
 from torch import Tensor
 
-from underpaint.algos.accept.block import MOST_RATIO as REFERENCE_MOST
 from underpaint.algos.accept.block import BlockVerification
 from underpaint.algos.accept.hsd import HierarchicalVerification
+from underpaint.algos.accept.walk import MOST_RATIO as REFERENCE_MOST
+from underpaint.runtime.device.kernels.proposals import POINTS, kind_of
 from underpaint.runtime.device.kernels.row_maths import draw, flip, row_sum
 from underpaint.runtime.device.kernels.walk import (
     BatchTree,
@@ -13,6 +14,7 @@ from underpaint.runtime.device.kernels.walk import (
     Shape,
     Verdicts,
     conclude,
+    lane_of,
     launch_walk,
     noise_of,
     row_bytes,
@@ -26,6 +28,54 @@ MOST_RATIO = tl.constexpr(REFERENCE_MOST)
 
 
 @kernel
+def chain_odds(tree, image, drafts, last, V, N, KIND: tl.constexpr, NODES: tl.constexpr, BLOCK: tl.constexpr):
+    """What a chain of `last` drafts is judged by, float64 [NODES] each; and whether all drafts can have been drawn.
+
+    p(x) and q(x) in the lane of each draft; the sums of the target's and the drafter's rows in that of the node before.
+    """
+    base = image * N
+    lane = tl.arange(0, NODES)
+    owns = tl.zeros((NODES,), tl.float64)
+    chances = tl.full((NODES,), 1.0, tl.float64)
+    sums = tl.full((NODES,), 1.0, tl.float64)
+    offers = tl.full((NODES,), 1.0, tl.float64)
+    sound = tl.full((), 1, tl.int32)
+    for node in range(0, last):  # trips: levels
+        row = tree.probs + (base + node) * V
+        proposed = tl.load(tree.tokens + base + node + 1)
+        target_sum = row_sum(row, V, BLOCK)
+        sums = tl.where(lane == node, target_sum, sums)
+        owns = tl.where(lane == node + 1, tl.load(row + proposed).to(tl.float64) / target_sum, owns)
+        if KIND != POINTS:
+            line = tree.draft_probs + (image.to(tl.int64) * drafts + tl.load(tree.draft_rows + base + node)) * V
+            draft_sum = row_sum(line, V, BLOCK)
+            offers = tl.where(lane == node, draft_sum, offers)
+            chance = tl.load(line + proposed).to(tl.float64) / draft_sum
+            if chance <= 0.0:
+                sound = tl.full((), 0, tl.int32)
+            chances = tl.where(lane == node + 1, tl.where(chance > 0.0, chance, 1.0), chances)
+    return owns, chances, sums, offers, sound
+
+
+@kernel
+def store_excess(row, line, token, rest, scale, offer, V, KIND: tl.constexpr, BLOCK: tl.constexpr):
+    """`rest` [V] float64 becomes [scale * row - offer * line]_+; its sum. Of points, `line` is 1 at `token` alone."""
+    total = tl.full((), 0.0, tl.float64)
+    tl.debug_barrier()
+    for start in range(0, V, BLOCK):
+        place = start + tl.arange(0, BLOCK)
+        drafted = tl.where(place == token, 1.0, 0.0).to(tl.float64)
+        if KIND != POINTS:
+            drafted = tl.load(line + place, place < V, other=0.0).to(tl.float64) * offer
+        target = tl.load(row + place, place < V, other=0.0).to(tl.float64) * scale
+        here = tl.maximum(target - drafted, 0.0)
+        total += tl.sum(here, axis=0)
+        tl.store(rest + place, here, place < V)
+    tl.debug_barrier()
+    return total
+
+
+@kernel
 def walk_block_kernel(
     tree,
     out,
@@ -35,6 +85,7 @@ def walk_block_kernel(
     drafts,
     rows,
     CAPPED: tl.constexpr,
+    KIND: tl.constexpr,
     ROLES: tl.constexpr,
     NODES: tl.constexpr,
     ROWS: tl.constexpr,
@@ -49,28 +100,15 @@ def walk_block_kernel(
     rest = left + image.to(tl.int64) * V
     lane = tl.arange(0, NODES)
     last = tl.load(tree.counts + image) - 1
+    owns, chances, sums, offers, sound = chain_odds(tree, image, drafts, last, V, N, KIND, NODES, BLOCK)
     weight = tl.full((), 1.0, tl.float64)
     joint = tl.full((), 1.0, tl.float64)
     weights = tl.full((NODES,), 1.0, tl.float64)
-    sums = tl.full((NODES,), 1.0, tl.float64)
-    offers = tl.full((NODES,), 1.0, tl.float64)
-    sound = tl.full((), 1, tl.int32)
-    for node in range(0, last):  # trips: levels
-        row = tree.probs + (base + node) * V
-        line = tree.draft_probs + (image.to(tl.int64) * drafts + tl.load(tree.draft_rows + base + node)) * V
-        target_sum = row_sum(row, V, BLOCK)
-        draft_sum = row_sum(line, V, BLOCK)
-        sums = tl.where(lane == node, target_sum, sums)
-        offers = tl.where(lane == node, draft_sum, offers)
-        proposed = tl.load(tree.tokens + base + node + 1)
-        chance = tl.load(line + proposed).to(tl.float64) / draft_sum
-        if chance <= 0.0:
-            sound = tl.full((), 0, tl.int32)
-        own = tl.load(row + proposed).to(tl.float64) / target_sum
-        offered = tl.where(chance > 0.0, chance, 1.0)
+    for node in range(1, last + 1):  # trips: levels
+        own, offered = lane_of(owns, lane, node), lane_of(chances, lane, node)
         weight = tl.minimum(1.0, weight * own / offered)
         joint = tl.minimum(MOST_RATIO, joint * own / offered)
-        weights = tl.where(lane == node + 1, weight, weights)
+        weights = tl.where(lane == node, weight, weights)
     length = tl.full((), -1, tl.int64)
     if CAPPED == 0:
         weight = joint
@@ -83,20 +121,9 @@ def walk_block_kernel(
     while length < 0:  # trips: levels
         row = tree.probs + (base + node) * V
         line = tree.draft_probs + (image.to(tl.int64) * drafts + tl.load(tree.draft_rows + base + node)) * V
-        here = tl.sum(tl.where(lane == node, weights, 0.0), axis=0)
-        target_sum = tl.sum(tl.where(lane == node, sums, 0.0), axis=0)
-        draft_sum = tl.sum(tl.where(lane == node, offers, 0.0), axis=0)
-        scale, offer = here / target_sum, 1.0 / draft_sum
-        total = tl.full((), 0.0, tl.float64)
-        tl.debug_barrier()
-        for start in range(0, V, BLOCK):
-            place = start + tl.arange(0, BLOCK)
-            target = tl.load(row + place, place < V, other=0.0).to(tl.float64) * scale
-            drafted = tl.load(line + place, place < V, other=0.0).to(tl.float64) * offer
-            residual_here = tl.maximum(target - drafted, 0.0)
-            total += tl.sum(residual_here, axis=0)
-            tl.store(rest + place, residual_here, place < V)
-        tl.debug_barrier()
+        here = lane_of(weights, lane, node)
+        scale, offer = here / lane_of(sums, lane, node), 1.0 / lane_of(offers, lane, node)
+        total = store_excess(row, line, 0, rest, scale, offer, V, KIND, BLOCK)
         if (here == 1.0) | flip(tl.load(accept + node), total, total + (1.0 - here)):
             length = node
             if total > 0.0:
@@ -123,6 +150,7 @@ def block_walk(rule: BlockVerification | HierarchicalVerification, shape: Shape,
             moved,
             left,
             CAPPED=int(getattr(rule, "end", "capped") == "capped"),
+            KIND=kind_of(shape.drawn),
             NODES=nodes,
             BLOCK=tile(shape.vocab_size, wide=True),
             warps=8,

@@ -16,6 +16,7 @@ from underpaint.runtime.device.kernels.walk import (
     Shape,
     Verdicts,
     conclude,
+    lane_of,
     launch_walk,
     noise_of,
     row_bytes,
@@ -23,12 +24,6 @@ from underpaint.runtime.device.kernels.walk import (
     tile,
 )
 from underpaint.runtime.device.language import kernel, next_power_of_2, tl
-
-
-@kernel
-def lane_of(held, lane, depth):
-    """The number of a level."""
-    return tl.sum(tl.where(lane == depth, held, tl.zeros_like(held)), axis=0)
 
 
 @kernel

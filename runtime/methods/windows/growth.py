@@ -31,6 +31,7 @@ COUPLINGS: Final[dict[Coupling, int]] = {
     "independent": couple.INDEPENDENT.value,
     "maximal": couple.MAXIMAL.value,
     "gumbel": couple.GUMBEL.value,
+    "confidence": couple.CONFIDENCE.value,
 }
 REFILLS: Final[dict[Refill, int]] = {
     "uniform": refill.EVENLY.value,
@@ -46,8 +47,6 @@ def window_plan(window: JacobiWindow, rule: Rule, grid: Grid, vocab_size: int, m
 
     ValueError for a window larger than a pass of `max_nodes`, and for a rule that does not fit it.
     """
-    if not window.is_exact:
-        raise ValueError("device: coupling 'confidence' has no form; set coupling=independent or maximal")
     window.check_pass(max_nodes, "device", "the device's hold")
     spec = spec_of(rule)
     drawn: Drawn = "iid" if window.candidates == 1 else "without_replacement"
@@ -67,7 +66,7 @@ def window_plan(window: JacobiWindow, rule: Rule, grid: Grid, vocab_size: int, m
 
 def window_bytes(window: JacobiWindow, drafts: int, cells: int, vocab_size: int) -> int:
     """Held for an image beside what the envelope takes."""
-    scratch = {"independent": 0, "maximal": drafts, "gumbel": cells}[window.coupling]
+    scratch = {"maximal": drafts, "gumbel": cells}.get(window.coupling, 0)
     return (8 * scratch + 4 * sum(lookup_rows(window, drafts, cells))) * vocab_size
 
 
@@ -105,7 +104,8 @@ class WindowGrowth:
         noise = wide(batch, grid.cells, vocab_size) if self._raced else wide(1, 1, 1)
         uniforms = wide(batch, len(WINDOW_ROLES), length + 1)
         nodes = torch.arange(length + 1, device=device).repeat(batch, 1)
-        self._window = WindowBuffers(whole(batch, length), whole(batch), uniforms, left, noise, nodes)
+        confidence = wide(1).fill_(window.confidence)
+        self._window = WindowBuffers(whole(batch, length), whole(batch), uniforms, left, noise, nodes, confidence)
         self._stays = beside
         number = torch.float64 if window.beside > 0.0 else torch.float32
         size = (batch, length, vocab_size)

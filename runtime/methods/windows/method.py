@@ -57,13 +57,8 @@ class JacobiConfig(MethodConfig):
         return "underpaint.runtime.methods.windows.device:form"
 
     @property
-    def device_gap(self) -> str | None:
-        """See `MethodConfig`."""
-        return None if self.window.is_exact else "coupling 'confidence' has none; set coupling=independent or maximal"
-
-    @property
     def runs_on_device(self) -> bool:
-        return RULES[self.rule].device is not None and self.device_gap is None
+        return RULES[self.rule].device is not None
 
     @property
     def draws_by(self) -> str:

@@ -6,16 +6,20 @@ from typing import TypeAlias
 from underpaint.algos.batched.spec import TreeBatch
 from underpaint.algos.tree import DraftTree
 
-Children: TypeAlias = Mapping[tuple[int, ...], tuple[int, ...]]
-"""By the tokens on the way to a node: the tokens of its children, in sibling order; nodes without any are left out."""
+Children: TypeAlias = Mapping[tuple[tuple[int, int], ...], tuple[int, ...]]
+"""By the way to a node: the tokens of its children, in sibling order; nodes without any are left out.
+
+A step of the way is a sibling's turn and its token: siblings may be equal."""
 
 
 def children_of(tree: DraftTree) -> Children:
-    found: dict[tuple[int, ...], tuple[int, ...]] = {}
-    for node, below in enumerate(tree.children()):
+    found: dict[tuple[tuple[int, int], ...], tuple[int, ...]] = {}
+    children, tokens = tree.children(), tree.tokens.tolist()
+    turns = {node: turn for below in children for turn, node in enumerate(below)}
+    for node, below in enumerate(children):
         if below:
-            above = tuple(tree.tokens[list(tree.path_to(node))].tolist())
-            found[above] = tuple(tree.tokens[below].tolist())
+            above = tuple((turns[one], tokens[one]) for one in tree.path_to(node))
+            found[above] = tuple(tokens[one] for one in below)
     return found
 
 
@@ -23,8 +27,8 @@ def batched_children(trees: TreeBatch) -> dict[int, Children]:
     """By image."""
     found: dict[int, Children] = {}
     for place, image in enumerate(trees.images.tolist()):
-        own: dict[tuple[int, ...], tuple[int, ...]] = {}
-        last: dict[int, tuple[int, ...]] = {0: ()}
+        own: dict[tuple[tuple[int, int], ...], tuple[int, ...]] = {}
+        last: dict[int, tuple[tuple[int, int], ...]] = {0: ()}
         for level in trees.levels:
             if place >= level.rows.shape[0]:
                 break
@@ -34,7 +38,7 @@ def batched_children(trees: TreeBatch) -> dict[int, Children]:
                 if kept:
                     above = last[int(level.above[place, node])]
                     own[above] = tuple(ranked[rank] for rank in kept)
-                    paths |= {node * len(ranked) + rank: (*above, ranked[rank]) for rank in kept}
+                    paths |= {node * len(ranked) + rank: (*above, (rank, ranked[rank])) for rank in kept}
             last = paths
         found[image] = own
     return found

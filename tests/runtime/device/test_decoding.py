@@ -44,6 +44,8 @@ METHODS = {
     "sequoia-top-k": ("sequoia_top_k", "point", PLANNED),
     "opt": ("opt", "point", {"total_tokens": 5, "threshold": 0.31, "max_depth": 3}),
     "traversal": ("eagle1", "traversal", {"widths": (2, 3)}),
+    "delayed": ("delayed", "multi_round", {"paths": 2, "trunk": 1, "branch": 2}),
+    "fly": ("chain", "fly", {"length": 4}),
     "lantern": ("eagle2", "lantern", {"depth": 2, "top_k": 3, "total_tokens": 6}),
     "lantern++": ("eagle2", "lantern_pp", {"depth": 2, "top_k": 3, "total_tokens": 6}),
 }

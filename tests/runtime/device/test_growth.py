@@ -54,6 +54,7 @@ KINDS = {
     "eagle1": static("eagle1"),
     "static_top_k": static("static_top_k"),
     "eagle2": ranked(),
+    "delayed": st.builds(POLICIES["delayed"].make, st.integers(1, 3), st.integers(0, 2), st.integers(1, 2)),
 }
 KINDS |= {
     spec.name: st.just(spec.make())

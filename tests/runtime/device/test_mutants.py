@@ -72,14 +72,14 @@ def verdicts_agree(rule: str, *made: Case) -> Callable[[], bool]:
     return agree
 
 
-def random_case(drawn: str, seed: int) -> Case:
-    tree, probs = random_tree(drawn, False, 8, 5, seed)
+def random_case(drawn: str, seed: int, chain: bool = False) -> Case:
+    tree, probs = random_tree(drawn, chain, 8, 5, seed)
     uniforms = np.random.default_rng(seed).random((3, 8))
     return Case(tree, probs, dict(zip(trees.ROLES[1:], uniforms, strict=True)))
 
 
-def random_verdicts_agree(rule: str, drawn: str, **settings: object) -> Callable[[], bool]:
-    made = [random_case(drawn, seed) for seed in range(16)]
+def random_verdicts_agree(rule: str, drawn: str, chain: bool = False, **settings: object) -> Callable[[], bool]:
+    made = [random_case(drawn, seed, chain) for seed in range(16)]
 
     def agree() -> bool:
         decided = RULES[rule].make(**settings)
@@ -197,6 +197,18 @@ MUTANTS = {
     "a later sibling is offered what the first one was": (
         ("walk_traversal", "if KIND == WITHOUT:", "if KIND == 9:"),
         random_verdicts_agree("traversal", "without_replacement"),
+    ),
+    "a rejection is forgiven whatever follows": (
+        ("walk_runs", "(behind == window)", "(behind <= window)"),
+        random_verdicts_agree("fly", "iid", chain=True, threshold=0.0, window=1),
+    ),
+    "a whole run is judged": (
+        ("walk_runs", "held < tl.load(share) * whole", "first > length + 1"),
+        random_verdicts_agree("sjd_sv", "iid", chain=True, share=0.3),
+    ),
+    "independent siblings are drawn without those before them": (
+        ("children", "number, count, MOST, REPEATS, BLOCK)", "number, count, MOST, 0, BLOCK)"),
+        trees_agree("delayed", paths=3, trunk=1, branch=1),
     ),
     "a group reaches one token too far": (
         ("walk_gsd", "groups.group - groups.before - 1", "groups.group - groups.before"),

@@ -37,7 +37,12 @@ def rules(draw: st.DrawFn, spec: RuleSpec, vocab_size: int, residual: str | None
             chosen["factor"] = draw(st.sampled_from([1.0, 1.7, 2.3, 5.0]))
         else:
             chosen["delta"] = draw(st.sampled_from([0.0, 0.07, 0.26, 0.6, 1.0]))
-    if spec.name.endswith("_greedy"):
+    if spec.name.startswith("fly"):
+        chosen |= {"threshold": draw(st.sampled_from([0.0, 0.61, 0.95])), "top": draw(st.integers(1, 3))}
+        chosen["window"] = draw(st.integers(1, 3))
+    elif spec.name == "sjd_sv":
+        chosen |= {"share": draw(st.sampled_from([0.31, 0.8, 1.0])), "longest": draw(st.sampled_from([1, 2, 9]))}
+    elif spec.name.endswith("_greedy"):
         chosen["choose"] = draw(st.sampled_from(["longest", "first"]))
     if spec.embeddings:
         codes = st.lists(st.sampled_from([-1.0, 0.0, 0.5]), min_size=3 * vocab_size, max_size=3 * vocab_size)

@@ -68,6 +68,10 @@ MUTANTS = {
         ("couple", "draft_probs + (image * W + place)", "draft_probs + (image * W + place - done)"),
         windows_agree("maximal", "left"),
     ),
+    "a draft stays where its old score is the larger": (
+        ("couple", "now > tl.load(confidence) * before", "before > tl.load(confidence) * now"),
+        windows_agree("confidence", "left"),
+    ),
     "what was kept in coupling is drawn again": (
         ("couple", "now_here - before_here", "now_here"),
         windows_agree("maximal", "left"),

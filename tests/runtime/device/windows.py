@@ -169,8 +169,9 @@ def by_device(window: JacobiWindow, made: Sequence[Pass]) -> list[After]:
         noise[place] = torch.from_numpy(np.stack(rows))
     left = torch.full((batch, most, vocab_size), 0.5, dtype=torch.float64)
     held = WindowBuffers(
-        whole(batch, most), whole(batch), uniforms[0], left, noise, torch.arange(most + 1).repeat(batch, 1)
-    )
+        whole(batch, most), whole(batch), uniforms[0], left, noise, torch.arange(most + 1).repeat(batch, 1),
+        torch.tensor([window.confidence], dtype=torch.float64),
+    )  # fmt: skip
     none = whole(1)
     tree = BatchTree(tokens, none, none, none, none, whole(batch), probs, draft_probs, none, none)
     verdicts = Verdicts(none, taken, none, none, none)

@@ -371,7 +371,7 @@ def test_what_has_no_lockstep_form_says_so() -> None:
     model = small()
     for policy, rule, shape in (
         ("roofline", "point", {}),
-        ("chain", "block", {}),
+        ("eagle1", "traversal", {}),
         ("adt", "point", {"init": "vertical"}),
     ):
         scheme = make_scheme(model, policy, rule, shape)

@@ -1,0 +1,277 @@
+"""Rules that judge a whole chain, over many images at once: each draft has a flip, and all say how many stay.
+
+An image's uniforms are drawn in one row: column i for the flip at node i, the last one for the extra token.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol, Self
+
+import numpy as np
+
+from underpaint.algos.accept.walk import MOST_RATIO
+from underpaint.algos.arrays import BoolArray, FloatArray, IntArray
+from underpaint.algos.batched.spec import BatchedVerdicts, ImageBatch, TreeBatch
+from underpaint.algos.batched.walk import draw_at, flips, normalised_rows
+
+
+@dataclass(slots=True)
+class Chains:
+    """The drafted paths of A images, those of more drafts first.
+
+    tokens: [A, L], at least one column. rows: [A, L], the row of the tables that token i is judged by. length: [A],
+    drafts of each. own, drafted: [A, L], p(x) and q(x) of each token x; 1 where there is none. points: whether tokens
+    are point proposals.
+    """
+
+    batch: ImageBatch
+    tokens: IntArray
+    rows: IntArray
+    length: IntArray
+    own: FloatArray
+    drafted: FloatArray
+    points: bool
+
+    @classmethod
+    def empty(cls, batch: ImageBatch, trees: TreeBatch, points: bool = False, **more: Any) -> Self:
+        """Chains whose tokens are still to be filled in; more: the other fields of a subclass."""
+        shape = trees.images.size, max(1, len(trees.levels))
+        tokens: IntArray = np.zeros(shape, dtype=np.int64)
+        return cls(batch, tokens, tokens.copy(), trees.depth, np.ones(shape), np.ones(shape), points, **more)
+
+    @classmethod
+    def of(cls, batch: ImageBatch, trees: TreeBatch, points: bool = False) -> Self:
+        """Those of trees in which no node has two children."""
+        chains = cls.empty(batch, trees, points)
+        for level, block in enumerate(trees.levels):
+            here = slice(np.count_nonzero(chains.length > level))
+            chains.tokens[here, level], chains.rows[here, level] = block.tokens[here, 0, 0], block.rows[here, 0]
+            chains.look_up(np.arange(here.stop), level)
+        return chains
+
+    def look_up(self, images: IntArray, level: int) -> None:
+        """Fill in p(x) and q(x) of the tokens at `level` of some images."""
+        tables, rows, tokens = self.batch.tables, self.rows[images, level], self.tokens[images, level]
+        self.own[images, level] = tables.target[rows, tokens] / tables.masses[rows]
+        if not self.points:
+            depth = tables.draft_depth(level)
+            self.drafted[images, level] = tables.draft[depth][rows, tokens] / tables.draft_masses[depth][rows]
+
+    @property
+    def there(self) -> BoolArray:
+        """[A, L]: whether an image has so many drafts."""
+        there: BoolArray = np.arange(self.tokens.shape[1]) < self.length[:, None]
+        return there
+
+    def target(self, images: IntArray, level: int) -> FloatArray:
+        """[M, V] the target's distributions of the tokens at `level` of some images, of sum 1."""
+        return normalised_rows(self.batch.tables.target, self.rows[images, level])
+
+    def draft(self, images: IntArray, level: int) -> FloatArray:
+        """[M, V] what those tokens were drawn from."""
+        tables = self.batch.tables
+        if self.points:
+            drafts = np.zeros((images.size, tables.target.shape[1]))
+            drafts[np.arange(images.size), self.tokens[images, level]] = 1.0
+            return drafts
+        return normalised_rows(tables.draft[tables.draft_depth(level)], self.rows[images, level])
+
+    def running(self, most: float, fresh: BoolArray | None = None) -> FloatArray:
+        """[A, L] the products of p(x) / q(x) up to each token, none above `most`; from 1 at the tokens of `fresh`."""
+        products: FloatArray = np.ones(self.own.shape)
+        for level in range(self.tokens.shape[1]):
+            above = products[:, level - 1] if level else np.ones(self.length.size)
+            if fresh is not None:
+                above = np.where(fresh[:, level], 1.0, above)
+            np.minimum(most, above * self.own[:, level] / self.drafted[:, level], out=products[:, level])
+        return products
+
+
+class ChainJudge(Protocol):
+    """How many drafts of each chain stay, and what follows them."""
+
+    def chains(self, batch: ImageBatch, trees: TreeBatch) -> Chains:
+        """The paths that are judged."""
+        ...
+
+    def kept(self, chains: Chains, uniforms: FloatArray) -> IntArray:
+        """[A] the drafts that stay, from `uniforms` [A, L + 1], one a node."""
+        ...
+
+    def scale(self, chains: Chains, images: IntArray, level: int) -> FloatArray:
+        """[M] the weight w of the residual [w p - q]_+ where `level` drafts of some images stay, and not all."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class BatchedChain:
+    """The drafts that a judge keeps; then a token from its residual, or from the target behind a whole chain."""
+
+    judge: ChainJudge
+
+    def __call__(self, batch: ImageBatch, trees: TreeBatch) -> BatchedVerdicts:
+        chains = self.judge.chains(batch, trees)
+        count, levels = chains.tokens.shape
+        uniforms = batch.draws.random((count, levels + 2))
+        kept = self.judge.kept(chains, uniforms[:, :-1])
+        extra = np.empty(count, dtype=np.int64)
+        for level in range(levels):
+            on = np.flatnonzero((kept == level) & (chains.length > level))
+            if on.size:
+                target = chains.target(on, level)
+                rest = target * self.judge.scale(chains, on, level)[:, None] - chains.draft(on, level)
+                np.maximum(rest, 0.0, out=rest)
+                sure = np.flatnonzero(~rest.any(axis=1))  # p = q: only rounding made the flips fail
+                rest[sure] = target[sure]
+                extra[on] = draw_at(rest, uniforms[on, -1])
+        whole = np.flatnonzero(kept == chains.length)
+        last = batch.roots(trees.images)
+        some = np.flatnonzero(kept > 0)
+        last[some] = chains.tokens[some, kept[some] - 1]
+        rows = batch.rows_after(trees.images[whole], kept[whole], last[whole])
+        extra[whole] = batch.tables.draw(rows, uniforms[whole, -1])
+        return BatchedVerdicts(chains.tokens, kept, extra)
+
+
+@dataclass(frozen=True, slots=True)
+class BlockJudge:
+    """Block verification, or HSD where the end is not `capped`, as `algos.accept.block.judge_path`."""
+
+    capped: bool = True
+
+    def chains(self, batch: ImageBatch, trees: TreeBatch) -> Chains:
+        """See `ChainJudge`."""
+        return Chains.of(batch, trees)
+
+    def kept(self, chains: Chains, uniforms: FloatArray) -> IntArray:
+        """See `ChainJudge`; from the end of each chain, as far as no flip has succeeded."""
+        weights = self._weights(chains)
+        ends_by = weights if self.capped else np.pad(chains.running(MOST_RATIO), ((0, 0), (1, 0)), constant_values=1.0)
+        kept = np.full(chains.length.size, -1)
+        for level in range(chains.tokens.shape[1], -1, -1):
+            ends = np.flatnonzero(chains.length == level)
+            kept[ends[flips(uniforms[ends, level], ends_by[ends, level])]] = level
+            inside = np.flatnonzero((kept < 0) & (chains.length > level))
+            if inside.size:
+                weight = weights[inside, level]
+                rest = chains.target(inside, level) * weight[:, None] - chains.draft(inside, level)
+                total = np.maximum(rest, 0.0, out=rest).sum(axis=1)
+                stays = (weight == 1.0) | flips(uniforms[inside, level], total, total + (1.0 - weight))
+                kept[inside[stays]] = level
+        return kept
+
+    def scale(self, chains: Chains, images: IntArray, level: int) -> FloatArray:
+        """See `ChainJudge`."""
+        scale: FloatArray = self._weights(chains)[images, level]
+        return scale
+
+    def _weights(self, chains: Chains) -> FloatArray:
+        """[A, L + 1] w_i = min(1, w_{i-1} p(x_i) / q(x_i)), from w_0 = 1 on."""
+        return np.pad(chains.running(1.0), ((0, 0), (1, 0)), constant_values=1.0)
+
+
+class _OneByOne:
+    """Judges behind whose drafts the plain residual [p - q]_+ stands."""
+
+    __slots__ = ()
+
+    def scale(self, chains: Chains, images: IntArray, level: int) -> FloatArray:
+        """See `ChainJudge`."""
+        return np.ones(images.size)
+
+
+@dataclass(frozen=True, slots=True)
+class DeferredJudge(_OneByOne):
+    """FLy, as `algos.accept.fly`: a rejected draft stays at entropy >= `threshold` if the next `window` ones pass.
+
+    points: whether the drafts are point proposals.
+    """
+
+    threshold: float
+    window: int
+    top: int
+    points: bool = False
+
+    def chains(self, batch: ImageBatch, trees: TreeBatch) -> Chains:
+        """See `ChainJudge`."""
+        return Chains.of(batch, trees, self.points)
+
+    def kept(self, chains: Chains, uniforms: FloatArray) -> IntArray:
+        """See `ChainJudge`."""
+        return self.forgiven(chains, flips(uniforms[:, 1:], chains.own, chains.drafted))
+
+    def forgiven(self, chains: Chains, passed: BoolArray) -> IntArray:
+        """[A] the drafts that stay where those of `passed` [A, L] pass their own tests."""
+        passed &= chains.there
+        before = np.pad(passed.cumsum(axis=1), ((0, 0), (0, self.window)), mode="edge")
+        behind = before[:, self.window :] - before[:, : passed.shape[1]] == self.window
+        stays = passed.copy()
+        for level in range(passed.shape[1]):
+            on = np.flatnonzero(~passed[:, level] & behind[:, level] & (chains.own[:, level] > 0.0))
+            stays[on, level] = self._entropy(chains.target(on, level)) >= self.threshold
+        kept: IntArray = stays.cumprod(axis=1).sum(axis=1)
+        return kept
+
+    def _entropy(self, rows: FloatArray) -> FloatArray:
+        """[M] -sum p ln p over the `top` largest probabilities of rows [M, V], in nats."""
+        likely = np.sort(rows, axis=1)[:, -self.top :]
+        logs = np.log(likely, out=np.zeros(likely.shape), where=likely > 0.0)
+        entropy: FloatArray = -(likely * logs).sum(axis=1)
+        return entropy
+
+
+@dataclass(frozen=True, slots=True)
+class RunsJudge(_OneByOne):
+    """SJD-SV, as `algos.accept.sjd_sv`: runs of rising p(x), of at most `longest` drafts, by joint ratios."""
+
+    share: float
+    longest: int
+
+    def chains(self, batch: ImageBatch, trees: TreeBatch) -> Chains:
+        """See `ChainJudge`."""
+        return Chains.of(batch, trees)
+
+    def kept(self, chains: Chains, uniforms: FloatArray) -> IntArray:
+        """See `ChainJudge`."""
+        own = chains.own
+        starts, ends = self._runs(own, chains.length)
+        behind = np.zeros(own.shape)  # of p(x), in the same run
+        for level in range(own.shape[1] - 2, -1, -1):
+            behind[:, level] = np.where(ends[:, level], 0.0, behind[:, level + 1] + own[:, level + 1])
+        judged = ends | (behind < self.share * np.take_along_axis(behind + own, starts, axis=1))
+        fresh = np.ones(own.shape, dtype=np.bool_)
+        fresh[:, 1:] = ends[:, :-1] | ~judged[:, :-1]
+        passed = ~judged | flips(uniforms[:, 1:], chains.running(MOST_RATIO, fresh))
+        failed = ends & ~passed & chains.there
+        kept = np.where(failed.any(axis=1), failed.argmax(axis=1), chains.length)
+        for level in range(own.shape[1] - 1, 0, -1):  # back to the last draft of the run that passed
+            short = (kept == level) & (kept < chains.length)
+            kept[short & (starts[:, level] < level) & ~passed[:, level - 1]] -= 1
+        return kept
+
+    def _runs(self, own: FloatArray, length: IntArray) -> tuple[IntArray, BoolArray]:
+        """[A, L] where each draft's run starts, and whether it is the last one of it."""
+        starts = np.zeros(own.shape, dtype=np.int64)
+        for level in range(1, own.shape[1]):
+            before = starts[:, level - 1]
+            new = (own[:, level] < own[:, level - 1]) | (level - before >= self.longest) | (level >= length)
+            starts[:, level] = np.where(new, level, before)
+        ends = np.ones(own.shape, dtype=np.bool_)
+        ends[:, :-1] = starts[:, 1:] > np.arange(own.shape[1] - 1)
+        return starts, ends
+
+
+@dataclass(frozen=True, slots=True)
+class GreedyDeferred:
+    """FLy at temperature 0, as `algos.accept.fly.DeferredMatch`: no draw is made."""
+
+    deferred: DeferredJudge
+
+    def __call__(self, batch: ImageBatch, trees: TreeBatch) -> BatchedVerdicts:
+        chains = Chains.of(batch, trees, points=True)
+        kept = self.deferred.forgiven(chains, chains.tokens == batch.tables.best[chains.rows])
+        last, some = batch.roots(trees.images), np.flatnonzero(kept > 0)
+        last[some] = chains.tokens[some, kept[some] - 1]
+        extra = batch.tables.best[batch.rows_after(trees.images, kept, last)]
+        return BatchedVerdicts(chains.tokens, kept, extra)
