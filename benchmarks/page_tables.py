@@ -215,13 +215,12 @@ SECTIONS: tuple[Section, ...] = (
         "machine code issues; of PyTorch's products the bytes alone. Waiting for memory and barriers are left out, "
         "so a GPU is slower. Images: 1, half of the picture cached. Every branch counts as taken and every loop as "
         "long as its source says, so a walk counts as if each node of an accepted path had two tried children, and "
-        "Traversal's as if it visited every node twice. Above 0.1 ms on LlamaGen-XL: most trees, by their launches "
-        "and the distributions of 60 nodes; more than half as much again by instructions are the walks of GSD and "
-        "Traversal, of coupled windows and of what `roofline` draws, OPT-Tree's candidates, EAGLE-1's draws and the "
-        "lookup's table, where few programs read whole rows of the vocabulary again and again. ADT-Tree's envelope "
-        "has eight levels and OPT-Tree's ten of 50 nodes, whether an image uses them or not. Each choice of "
-        "`roofline` is a program, behind which the host waits once; MuLo-SD's draft and repair run many times, its "
-        "verification once a picture.",
+        "Traversal's as if it visited every node twice. Most trees take more than 0.1 ms on LlamaGen-XL by their "
+        "launches and the distributions of 60 nodes. The walks of GSD and Traversal, of coupled windows and of what "
+        "`roofline` draws, OPT-Tree's candidates, EAGLE-1's draws and the lookup's table take longer: there a few "
+        "programs read whole rows of the vocabulary again and again. ADT-Tree's envelope has eight levels and OPT- "
+        "Tree's ten of 50 nodes, whether an image uses them or not. Each choice of `roofline` is a program, behind "
+        "which the host waits once; MuLo-SD's draft and repair run many times, its verification once a picture.",
     ),
     *(
         section
