@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             asked.curves.mkdir(parents=True, exist_ok=True)
             check_file_writable(asked.curves / "device-h200-llamagen-xl.json")
     from tools.compile_ahead import MACHINES, compile_for
-    from tools.device_programs import Program, count_cycle, count_islands
+    from tools.device_programs import Node, Program, count_cycle, count_islands
     from tools.device_sizes import (
         CHOICES,
         METHODS,
@@ -71,6 +71,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     def part_ms(program: Program, part: str, gpu: str) -> float:
         return 1e-3 * sum(node.us(KNOWN[gpu], MACHINES[gpu]) for node in program.nodes if node.part == part)
 
+    def limits(nodes: list[Node], gpu: str) -> dict[str, Any]:
+        """What the time of `nodes` is of: launches, bytes or instructions; the longest kernel, and its ms."""
+        parts = {"launches": 1e-3 * KNOWN[gpu].launch_us * len(nodes), "bytes": 0.0, "slots": 0.0}
+        kernels: dict[str, float] = {}
+        for node in nodes:
+            work = 1e-3 * (node.us(KNOWN[gpu], MACHINES[gpu]) - KNOWN[gpu].launch_us)
+            by_bytes = 1e-3 * float(KNOWN[gpu].work_us(node.bytes))
+            parts["slots" if work > by_bytes else "bytes"] += work
+            kernels[node.name] = kernels.get(node.name, 0.0) + work
+        longest = max(kernels, key=lambda name: kernels[name])
+        return {"outside_by": parts, "longest": longest, "longest_ms": kernels[longest]}
+
     for model, config in models.items():
         programs = {name: count_cycle(config, method_of(name, config.vocab_size), batch=1) for name in names}
         chosen, parts = dict[str, Program](), dict[str, Program]()
@@ -93,6 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             for machine in machines:
                 outside_ms, inside_ms = (program.ms(KNOWN[machine], part, MACHINES[machine]) for part in (False, True))
                 row[f"{machine}_outside_ms"], row[f"{machine}_ms"] = outside_ms, outside_ms + inside_ms
+            row |= limits(outside, machines[0])
             rows.append(row)
             for launch in program.launches:
                 made = compile_for(launch, MACHINES[machines[0]])

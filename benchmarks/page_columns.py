@@ -190,6 +190,8 @@ PROGRAM: tuple[Column, ...] = (
     ("MB outside", lambda row: f"{row['outside_bytes'] / 1e6:,.1f}"),
     ("H200, ms", plain("h200_ms", ".3f")),
     ("of which outside", plain("h200_outside_ms", ".3f")),
+    ("by launches, bytes, slots", lambda row: ", ".join(f"{one:.3f}" for one in row["outside_by"].values())),
+    ("longest kernel", lambda row: f"{row['longest'].removesuffix('_kernel')} {row['longest_ms']:.3f}"),
     ("A100, ms", plain("a100_ms", ".3f")),
     ("of which outside", plain("a100_outside_ms", ".3f")),
 )

@@ -21,7 +21,8 @@ from typing import Any, Final, NamedTuple
 _LINE: Final = re.compile(r'//## File "(.*?)", line (\d+)')
 _LABEL: Final = re.compile(r"^(\.L_\w+):")
 _CODE: Final = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P[T\d]+\s+)?(.*?)\s*;")
-_GOES: Final = re.compile(r"^(BRA|BSSY|WARPSYNC\.\w+)\b.*`\((\.L_\w+)\)")
+_GOES: Final = re.compile(r"^(BRA|CALL|BSSY|WARPSYNC\.\w+)\b.*`\((\.L_\w+)\)")
+_ENDS: Final = re.compile(r"(BRA(?!\.DIV)|EXIT|RET|BRX)\b")
 _TRIPS: Final = re.compile(r"#\s*trips: (.+?)\s*$")
 
 
@@ -45,7 +46,11 @@ def disassemble(cubin: bytes, tool: str, *options: str) -> str:
 
 
 def blocks_of(listing: str) -> list[Block]:
-    """The basic blocks of a kernel, the entry first; from what `nvdisasm -c -g` prints."""
+    """The basic blocks of a kernel, the entry first; from what `nvdisasm -c -g` prints.
+
+    A branch for warps whose threads have parted (BRA.DIV) is not taken: here they go together. A call of a label within
+    the kernel does not come back (sm_80 leaves loops so); one of a function does.
+    """
     labels: dict[str, int] = {}
     parts: list[tuple[int, tuple[str, int] | None, str]] = []
     size, line, seen = 0, None, False
@@ -61,9 +66,9 @@ def blocks_of(listing: str) -> list[Block]:
             seen = True
             size += 1
             code = found[1]
-            if code.startswith(("BRA", "EXIT", "RET", "BRX")):
+            goes = _GOES.match(code)
+            if _ENDS.match(code) or (goes and goes[1] == "CALL"):
                 always = "@" not in text.split("*/", 1)[1].split(";")[0] and not re.search(r"\bP\d,", code)
-                goes = _GOES.match(code)
                 parts.append((size, line, ("!" if always else "?") + (goes[2] if goes else "")))
                 size = 0
         elif seen and text.startswith("//---"):
@@ -143,6 +148,11 @@ def _source_loops(file: Path) -> dict[int, tuple[str, int | None]]:
     return found
 
 
+@cache
+def _smallest_first(blocks: tuple[Block, ...]) -> list[tuple[int, int, set[int]]]:
+    return sorted(loops_of(list(blocks)), key=lambda loop: len(loop[2]))
+
+
 def slots(blocks: list[Block], kernels: Path, names: Mapping[str, Any]) -> float:
     """Instructions that one warp of a program issues.
 
@@ -152,7 +162,7 @@ def slots(blocks: list[Block], kernels: Path, names: Mapping[str, Any]) -> float
     for number in _reachable(blocks):
         weights[number] = 1.0
     taken: list[tuple[Path, int, set[int]]] = []
-    for head, tail, inside in sorted(loops_of(blocks), key=lambda loop: len(loop[2])):
+    for head, tail, inside in _smallest_first(tuple(blocks)):
         if len(inside) == 1 and blocks[tail].size == 1:
             continue  # the padding behind a kernel
         # The end of a loop names its statement, unless it was merged with what was inlined there.
@@ -178,6 +188,7 @@ def slots(blocks: list[Block], kernels: Path, names: Mapping[str, Any]) -> float
     return sum(weight * block.size for weight, block in zip(weights, blocks, strict=True))
 
 
+@cache
 def _statement(place: tuple[str, int] | None, kernels: Path) -> tuple[Path, int | None]:
     """The kernels' file of a line of code, and the line of the innermost loop statement that holds it."""
     file = kernels / Path(place[0] if place else "none").name

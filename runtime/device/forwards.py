@@ -12,7 +12,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from underpaint.artifacts.decoder_config import DecoderConfig
 from underpaint.models.layers import RMSNorm, normed_heads
 from underpaint.models.layers import turn as turn_pairs
-from underpaint.runtime.device.kernels.attention import WORD, Filled, attention
+from underpaint.runtime.device.kernels.attention import WORD, Filled, attention, most_programs
 from underpaint.runtime.device.kernels.commit import commit_cache
 from underpaint.runtime.device.kernels.layers import HEADS, Heads, product
 from underpaint.runtime.engines.device_memory import ALIGNED_BYTES, aligned
@@ -64,7 +64,8 @@ class CachedPass(NamedTuple):
         normed = None if norm is None else (norm.weight, norm.eps)
         given = (turns.table is not None, turns.scales is not None)
         product(hidden, normed, qkv.weight, qkv.bias, to, HEADS.value, *given)
-        attention(query, kept, fresh, self.lengths, cache.unseen, self.masks, out, self.live, self.filled)
+        held = (self.lengths, cache.unseen, self.masks, out, cache.arrivals)
+        attention(query, kept, fresh, *held, self.live, self.filled)
         return out
 
 
@@ -179,10 +180,10 @@ class Cache:
 
     committed [L, 2, R, K, S, D] and slots [L, 2, R, K, M, D]: keys and values of K heads. heads: of queries, H. unseen
     [R] int64: leading positions that a row does not see. S and M are what was asked for, and as few more as let every
-    layer's keys and values begin where TensorRT takes an address.
+    layer's keys and values begin where TensorRT takes an address. arrivals: see `kernels.attention`.
     """
 
-    __slots__ = ("__weakref__", "committed", "heads", "slots", "unseen")
+    __slots__ = ("__weakref__", "arrivals", "committed", "heads", "slots", "unseen")
 
     def __init__(
         self, config: DecoderConfig, rows: int, size: int, slots: int, dtype: torch.dtype, device: torch.device
@@ -197,6 +198,8 @@ class Cache:
 
         self.heads, self.committed, self.slots = config.heads, zeros(size), zeros(slots)
         self.unseen = torch.zeros(rows, dtype=torch.int64, device=device)
+        counters = most_programs(config.heads, config.kv_heads, slots)
+        self.arrivals = torch.zeros(rows, counters, dtype=torch.int32, device=device)
 
     @property
     def words(self) -> int:

@@ -33,6 +33,8 @@ def _interpreted() -> bool:
     return os.environ.get(_VARIABLE) == "1" or (not torch.cuda.is_available() if wanted is None else wanted[0] == "i")
 
 
+PROCESSORS: Final = 132
+"""Multiprocessors of an H100 or an H200."""
 INTERPRETED: Final = _interpreted()
 """Whether kernels run in Triton's interpreter, on the CPU."""
 
@@ -74,7 +76,19 @@ with _asking_for_the_interpreter():
 if INTERPRETED:
     interpreter.remember()
 
-__all__ = ["INTERPRETED", "MODE", "Launch", "Recording", "kernel", "launch", "next_power_of_2", "recording", "tl"]
+__all__ = [
+    "INTERPRETED",
+    "MODE",
+    "PROCESSORS",
+    "Launch",
+    "Recording",
+    "kernel",
+    "launch",
+    "next_power_of_2",
+    "processors",
+    "recording",
+    "tl",
+]
 
 
 def kernel(function: Callable[..., Any]) -> Any:
@@ -158,6 +172,13 @@ def _leaves(arguments: tuple[Any, ...]) -> Iterator[Any]:
             yield from _leaves(argument)
         else:
             yield argument
+
+
+def processors(device: torch.device) -> int:
+    """Return the multiprocessors of a GPU, or those of an H100 where there is no GPU."""
+    if device.type != "cuda" or not torch.cuda.is_available():
+        return PROCESSORS
+    return torch.cuda.get_device_properties(device).multi_processor_count
 
 
 def next_power_of_2(count: int) -> int:

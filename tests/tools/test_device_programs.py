@@ -20,7 +20,7 @@ from underpaint.sim.latency.machines import DECODER_SIZES, MACHINES, RooflineCos
 H200 = MACHINES["h200"]
 MOST_OUTSIDE = 0.1375
 """ms outside the models on an H200, by launches and bytes."""
-MOST_ISSUED = {"ar": 0.05, "eagle2": 0.16, "chain": 0.18}
+MOST_ISSUED = {"ar": 0.04, "eagle2": 0.12, "chain": 0.145}
 """ms outside the models on an H200, by launches and the larger of bytes and issued instructions."""
 ROOT = Path(__file__).resolve().parents[2]
 

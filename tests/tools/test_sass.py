@@ -42,6 +42,26 @@ def test_a_loop_s_instructions_count_as_often_as_it_runs(tmp_path: Path) -> None
     assert slots(blocks, tmp_path, {"V": 32, "BLOCK": 8, "rows": 6}) == 1 + 4 * (1 + 3 * 2 + 1) + 1
 
 
+def test_what_lies_behind_a_branch_of_parted_threads_counts(tmp_path: Path) -> None:
+    """On sm_80 a branch for threads that have parted has no predicate, and a call of a label is a jump."""
+    (tmp_path / "one.py").write_text(SOURCE)
+    listing = """
+        /*0000*/                   MOV R1, R2 ;
+.L_x_0:
+	//## File "/somewhere/kernels/one.py", line 4
+        /*0010*/                   BRA.DIV ~URZ, `(.L_x_2) ;
+        /*0020*/               @P1 CALL.REL.NOINC `(.L_x_1) ;
+        /*0030*/                   BRA `(.L_x_0) ;
+.L_x_1:
+        /*0040*/                   CALL.REL.NOINC `($divide) ;
+        /*0050*/                   EXIT ;
+.L_x_2:
+        /*0060*/                   BRA `(.L_x_0) ;
+"""
+    # One, four times round the loop of three, and the two behind it; nothing parts, so the last is not run.
+    assert slots(blocks_of(listing), tmp_path, {"V": 32, "BLOCK": 8, "rows": 6}) == 1 + 4 * 3 + 2
+
+
 def test_a_loop_whose_trips_are_not_told_is_refused(tmp_path: Path) -> None:
     (tmp_path / "one.py").write_text(SOURCE)
     endless = [Block(1, None, (1,)), Block(3, ("/somewhere/one.py", 7), (1, 2)), Block(1, None, ())]

@@ -1,13 +1,29 @@
-"""Attention of new positions to an image's live cache and to each other under ancestor masks, in one kernel."""
+"""Attention of new positions to an image's live cache and to each other under ancestor masks, in one launch.
+
+Where heads and images alone would leave multiprocessors idle, several programs share the keys (flash-decoding,
+https://pytorch.org/blog/flash-decoding). Each stores the largest score, the sum of weights and the mixed values of its
+own tiles; the last of them to finish puts these together.
+"""
 
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
-from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
+from underpaint.runtime.device.kernels.children import is_last
+from underpaint.runtime.device.language import kernel, launch, next_power_of_2, processors, tl
 
 WORD = 64
 """New positions that one int64 of a mask names."""
+TILE = 64
+"""Cached positions that a program reads at once."""
+MOST_QUERIES = 32
+"""Queries of one program. More keep rows in registers that spill, and leave multiprocessors idle."""
+MOST_SPLITS = 8
+FOLD = 128
+"""Cached positions that take as many instructions as storing a part and putting all of them together."""
+MOVED = 3.0
+"""How much longer a multiprocessor's share of the bandwidth takes over a position than its instructions do."""
 
 
 class Filled(NamedTuple):
@@ -21,13 +37,11 @@ class Filled(NamedTuple):
 
 
 @kernel
-def attended(q, keys, values, at, here, sees, scale, best, total, mixed):
+def attended(q, k, v, sees, scale, best, total, mixed):
     """One tile of an online softmax: the largest score, the sum of weights and the mixed values so far.
 
-    at, here: where a tile's numbers [S, D] lie, and which are there. sees [T, S]: which positions a query sees.
+    q [T, D], k and v [S, D]. sees [T, S]: which positions a query sees.
     """
-    k = tl.load(keys + at, here, other=0.0)
-    v = tl.load(values + at, here, other=0.0)
     scores = tl.where(sees, tl.dot(q, tl.trans(k), input_precision="ieee") * scale, float("-inf"))
     most = tl.maximum(best, tl.max(scores, axis=1))
     safe = tl.where(most > float("-inf"), most, 0.0)
@@ -35,6 +49,23 @@ def attended(q, keys, values, at, here, sees, scale, best, total, mixed):
     shrink = tl.exp(best - safe)
     total = total * shrink + tl.sum(share, axis=1)
     mixed = mixed * shrink[:, None] + tl.dot(share.to(v.dtype), v, input_precision="ieee")
+    return most, total, mixed
+
+
+@kernel
+def attended_alone(q, k, v, sees, scale, best, total, mixed):
+    """One tile for a single query [1, D]: each of L lanes keeps a softmax of its own, so no warp waits for another.
+
+    k and v [steps, L, D]. sees [steps, L]: which positions the query sees.
+    """
+    scores = tl.sum(k.to(tl.float32) * q.to(tl.float32), axis=2) * scale
+    scores = tl.where(sees, scores, float("-inf"))
+    most = tl.maximum(best, tl.max(scores, axis=0))
+    safe = tl.where(most > float("-inf"), most, 0.0)
+    share = tl.exp(scores - safe[None, :])
+    shrink = tl.exp(best - safe)
+    total = total * shrink + tl.sum(share, axis=0)
+    mixed = mixed * shrink[:, None] + tl.sum(share[:, :, None] * v.to(tl.float32), axis=0)
     return most, total, mixed
 
 
@@ -48,62 +79,149 @@ def attention_kernel(
     masks,
     filled,
     bounds,
+    parts,
+    arrivals,
     out,
     T,
     S,
     M,
     batch,
-    heads,
     kv_heads,
+    group,
     rows,
     scale,
     SPARSE: tl.constexpr,
     D: tl.constexpr,
     WORDS: tl.constexpr,
+    SPLITS: tl.constexpr,
     TBLOCK: tl.constexpr,
     SBLOCK: tl.constexpr,
     MBLOCK: tl.constexpr,
+    LANES: tl.constexpr,
     DBLOCK: tl.constexpr,
 ) -> None:
-    """One program a (head, row): online softmax over tiles of the live cache, then over the new positions."""
-    head, row = tl.program_id(0), tl.program_id(1)
+    """One program a (head of keys and block of its queries, row, split).
+
+    It takes every SPLITS-th tile of the live cache, then every SPLITS-th of the new positions.
+    """
+    count = group * T
+    chunks = tl.cdiv(count, TBLOCK)
+    head, chunk = tl.program_id(0) // chunks, tl.program_id(0) % chunks  # those of one head read its keys together
+    row, split = tl.program_id(1), tl.program_id(2)
     image = row % batch
-    asked = (row * heads + head).to(tl.int64)
-    line = (row * kv_heads + head // (heads // kv_heads)).to(tl.int64)
-    turn = tl.arange(0, TBLOCK)
+    line = (row * kv_heads + head).to(tl.int64)
+    ask = chunk * TBLOCK + tl.arange(0, TBLOCK)
+    turn = ask % T
     depth = tl.arange(0, DBLOCK)
     inner = depth < D
-    asks = (turn[:, None] < T) & inner[None, :]
-    q = tl.load(query + (asked * T + turn[:, None]) * D + depth[None, :], asks, other=0.0)
+    asks = (ask[:, None] < count) & inner[None, :]
+    q = tl.load(query + (line * count + ask[:, None]) * D + depth[None, :], asks, other=0.0)
     length = tl.load(lengths + image)
     if SPARSE:
-        bound = tl.load(bounds + image * T + turn, turn < T, other=0)
-    best = tl.full((TBLOCK,), float("-inf"), tl.float32)
-    total = tl.zeros((TBLOCK,), tl.float32)
-    mixed = tl.zeros((TBLOCK, DBLOCK), tl.float32)
+        bound = tl.load(bounds + image * T + turn)[:, None]
+    lane = tl.arange(0, LANES)[None, :]
+    old, new = tl.arange(0, SBLOCK), tl.arange(0, MBLOCK)
+    if TBLOCK == 1:
+        old = tl.arange(0, SBLOCK // LANES)[:, None] * LANES + lane  # [steps, L]
+        new = tl.arange(0, MBLOCK // LANES)[:, None] * LANES + lane
+    best = tl.full((LANES,), float("-inf"), tl.float32)
+    total = tl.zeros((LANES,), tl.float32)
+    mixed = tl.zeros((LANES, DBLOCK), tl.float32)
     values = (line * 0 + rows) * kv_heads * S * D
-    for start in range(tl.load(unseen + row), length, SBLOCK):  # trips: live / SBLOCK
-        place = start + tl.arange(0, SBLOCK)
-        here = (place[:, None] < length) & inner[None, :]
+    first = tl.load(unseen + row) + split * SBLOCK
+    for start in range(first, length, SPLITS * SBLOCK):  # trips: -(-live // (SPLITS * SBLOCK))
+        place = start + old
+        there = place < length
         if SPARSE:
-            there = tl.load(filled + image * S + place, place < length, other=0) == 1
-            here = here & there[:, None]  # what an earlier batch left may be NaN, and no weight of 0 takes that away
-        at = (line * S + place[:, None]) * D + depth[None, :]
-        sees = (place[None, :] < length) & (turn[:, None] < TBLOCK)
-        if SPARSE:
-            sees = sees & there[None, :] & (place[None, :] < bound[:, None])
-        best, total, mixed = attended(q, cache, cache + values, at, here, sees, scale, best, total, mixed)
+            # What an earlier batch left may be NaN, and no weight of 0 takes that away.
+            there = there & (tl.load(filled + image * S + place, there, other=0) == 1)
+        at = cache + (line * S + tl.expand_dims(place, -1)) * D + depth
+        here = tl.expand_dims(there, -1) & inner
+        k, v = tl.load(at, here, other=0.0), tl.load(at + values, here, other=0.0)
+        if TBLOCK == 1:
+            if SPARSE:
+                there = there & (place < bound)
+            best, total, mixed = attended_alone(q, k, v, there, scale, best, total, mixed)
+        else:
+            sees = there[None, :]
+            if SPARSE:
+                sees = sees & (place[None, :] < bound)
+            best, total, mixed = attended(q, k, v, sees, scale, best, total, mixed)
     values = (line * 0 + rows) * kv_heads * M * D
-    for start in range(0, M, MBLOCK):
-        place = start + tl.arange(0, MBLOCK)
-        here = (place[:, None] < M) & inner[None, :]
-        at = (line * M + place[:, None]) * D + depth[None, :]
-        seen = tl.load(masks + (image * T + turn) * WORDS + start // 64, turn < T, other=1)  # a tile lies in one word
-        sees = ((seen[:, None] >> (place % 64)[None, :].to(tl.int64)) & 1) == 1
-        sees = sees & (place[None, :] < M)
-        best, total, mixed = attended(q, slots, slots + values, at, here, sees, scale, best, total, mixed)
+    # The last splits have the fewest tiles of the cache.
+    for start in range((SPLITS - 1 - split) * MBLOCK, M, SPLITS * MBLOCK):  # trips: -(-M // (SPLITS * MBLOCK))
+        place = start + new
+        at = slots + (line * M + tl.expand_dims(place, -1)) * D + depth
+        here = tl.expand_dims(place < M, -1) & inner
+        k, v = tl.load(at, here, other=0.0), tl.load(at + values, here, other=0.0)
+        seen = tl.load(masks + (image * T + turn) * WORDS + start // 64)[:, None]  # a tile lies in one word
+        if TBLOCK == 1:
+            sees = (((seen >> (place % 64).to(tl.int64)) & 1) == 1) & (place < M)
+            best, total, mixed = attended_alone(q, k, v, sees, scale, best, total, mixed)
+        else:
+            sees = ((seen >> (place % 64)[None, :].to(tl.int64)) & 1) == 1
+            sees = sees & (place[None, :] < M)
+            best, total, mixed = attended(q, k, v, sees, scale, best, total, mixed)
+    if TBLOCK == 1:
+        most = tl.max(best, axis=0, keep_dims=True)
+        shrink = tl.exp(best - tl.where(most > float("-inf"), most, 0.0))
+        total = tl.sum(total * shrink, axis=0, keep_dims=True)
+        mixed = tl.sum(mixed * shrink[:, None], axis=0, keep_dims=True)
+        best = most
+    if SPLITS > 1:
+        own = line * count + ask
+        sums = parts + (line * 0 + rows) * kv_heads * count * SPLITS * D
+        at = own * SPLITS + split
+        tl.store(parts + at[:, None] * D + depth[None, :], mixed, asks)
+        tl.store(sums + 2 * at, best, ask < count)
+        tl.store(sums + 2 * at + 1, total, ask < count)
+        if is_last(arrivals + row * tl.num_programs(0) + tl.program_id(0), SPLITS) == 0:
+            return
+        best = tl.full((TBLOCK,), float("-inf"), tl.float32)
+        total = tl.zeros((TBLOCK,), tl.float32)
+        mixed = tl.zeros((TBLOCK, DBLOCK), tl.float32)
+        for part in tl.static_range(SPLITS):
+            at = own * SPLITS + part
+            found = tl.load(parts + at[:, None] * D + depth[None, :], asks, other=0.0, cache_modifier=".cg")
+            largest = tl.load(sums + 2 * at, ask < count, other=float("-inf"), cache_modifier=".cg")
+            summed = tl.load(sums + 2 * at + 1, ask < count, other=0.0, cache_modifier=".cg")
+            most = tl.maximum(best, largest)
+            safe = tl.where(most > float("-inf"), most, 0.0)
+            shrink, share = tl.exp(best - safe), tl.exp(largest - safe)
+            total = total * shrink + summed * share
+            mixed = mixed * shrink[:, None] + found * share[:, None]
+            best = most
     done = mixed / tl.where(total > 0.0, total, 1.0)[:, None]
-    tl.store(out + ((row * T + turn[:, None]).to(tl.int64) * heads + head) * D + depth[None, :], done, asks)
+    place = ((row * T + turn) * group * kv_heads + head * group + ask // T).to(tl.int64)
+    tl.store(out + place[:, None] * D + depth[None, :], done, asks)
+
+
+def most_programs(heads: int, kv_heads: int, positions: int) -> int:
+    """Return the programs of a row without a split, in a pass over at most `positions` new ones."""
+    return kv_heads * -(-heads // kv_heads * positions // MOST_QUERIES)
+
+
+def splits_of(programs: int, live: int, queries: int, device: torch.device) -> int:
+    """Choose how many parts the keys are split into: more than one only where multiprocessors would be idle.
+
+    Costs are in cached positions: what a program computes, or what all of them move where that takes longer. A part is
+    written and read again, which with many queries costs as much as many positions. Costs that differ by less than a
+    tile count as equal; then the program that computes less wins.
+
+    Args:
+        programs: Of a launch without a split.
+        live: Cached positions of each.
+        queries: Of each.
+        device: Where they run.
+    """
+    at_once = processors(device) * (2 if queries == 1 else 1)  # a lone query waits for memory most of the time
+
+    def cost(splits: int) -> tuple[int, float]:
+        computed = live / splits + (FOLD if splits > 1 else 0)
+        moved = MOVED * programs / processors(device) * (live + 2 * queries * splits)
+        return int(max(computed, moved)) // TILE, computed
+
+    return min(range(1, max(1, min(MOST_SPLITS, at_once // programs)) + 1), key=cost)
 
 
 def attention(
@@ -114,8 +232,10 @@ def attention(
     unseen: Tensor,
     masks: Tensor,
     out: Tensor,
+    arrivals: Tensor,
     live: int,
     filled: Filled | None = None,
+    splits: int | None = None,
 ) -> None:
     """Fill out [R, T, H * D] with softmax attention of query [R, H, T, D].
 
@@ -123,18 +243,28 @@ def attention(
     lengths[b] - 1 of them (int64 [R] and [B]; row r is image r % B's). slots [2, R, K, M, D]: keys and values of this
     cycle's new positions.
     masks [B, T, words] int64: bit j of word w says that a query sees slot 64 w + j. A query sees at least one position.
-    live: cached positions that the count of moved bytes assumes. filled: which of the cached positions count; None for
-    all.
+    arrivals [R, at least K * ceil(H / K * T / 32)] int32: 0, before and behind it.
+    live: cached positions that the count of moved bytes and the number of splits assume. filled: which of the cached
+    positions count; None for all. splits: of the keys; None chooses.
     """
-    rows, heads, count, width = query.shape
+    rows, heads, positions, width = query.shape
     words = masks.shape[2]
     kv_heads, size, new = cache.shape[2], cache.shape[3], slots.shape[3]
+    count = heads // kv_heads * positions
     assert new <= words * WORD
-    per_position = 2 * rows * kv_heads * width * cache.element_size()
+    depth = max(16, next_power_of_2(width))
+    block = 1 if count == 1 else min(MOST_QUERIES, max(16, next_power_of_2(count)))
+    lanes = min(WORD, max(1, 1024 // depth)) if count == 1 else block  # 1024: numbers that 4 warps load at once
+    programs = most_programs(heads, kv_heads, positions)
+    if splits is None:
+        splits = splits_of(programs * rows, live, min(count, block), query.device)
+    assert splits == 1 or (arrivals.is_contiguous() and arrivals.numel() >= programs * rows)
+    parts = query.new_empty(rows * heads * positions * splits * (width + 2) if splits > 1 else 1, dtype=torch.float32)
+    moved = 2 * rows * kv_heads * width * (live + new) + 2 * query.numel()
     launch(
         attention_kernel,
-        (heads, rows),
-        per_position * (live + new + count),
+        (programs, rows, splits),
+        moved * cache.element_size() + (2 * 4 * parts.numel() if splits > 1 else 0),
         query,
         cache,
         slots,
@@ -143,22 +273,26 @@ def attention(
         masks,
         lengths if filled is None else filled.slots,
         lengths if filled is None else filled.bounds,
+        parts,
+        arrivals,
         out,
-        count,
+        positions,
         size,
         new,
         masks.shape[0],
-        heads,
         kv_heads,
+        heads // kv_heads,
         rows,
         width**-0.5,
         SPARSE=filled is not None,
         D=width,
         WORDS=words,
-        TBLOCK=max(16, next_power_of_2(count)),
-        SBLOCK=16 if filled is not None and count > 32 else 32,  # on sm_80 more would not fit into registers
-        MBLOCK=min(32, max(16, next_power_of_2(new))),
-        DBLOCK=max(16, next_power_of_2(width)),
-        warps=8 if count > 32 else 4,
+        SPLITS=splits,
+        TBLOCK=block,
+        SBLOCK=TILE,
+        MBLOCK=max(lanes, min(32, next_power_of_2(new))) if count == 1 else min(32, max(16, next_power_of_2(new))),
+        LANES=lanes,
+        DBLOCK=depth,
+        warps=4,
         trips={"live": live},
     )

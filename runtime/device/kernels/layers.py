@@ -8,7 +8,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from underpaint.models.layers import QK_NORM_EPS
-from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
+from underpaint.runtime.device.language import PROCESSORS, kernel, launch, next_power_of_2, tl
 
 PLAIN = tl.constexpr(0)
 GATE = tl.constexpr(1)
@@ -212,7 +212,7 @@ def product(
     most = 64 if scales else 128  # so that registers hold what heads are normalised with
     block = min(most, max(16, next_power_of_2(lines)))
     # Many enough for all multiprocessors, and no smaller than that takes.
-    tile = (64 if columns >= 64 * 132 else 32) if lines > 16 else 16 if kind == GATE.value else 32
+    tile = (64 if columns >= 64 * PROCESSORS else 32) if lines > 16 else 16 if kind == GATE.value else 32
     tiles = -(-columns // tile)
     if kind == HEADS.value:
         half = max(16, next_power_of_2(to.half))

@@ -23,24 +23,21 @@ def tree_meta_kernel(
     LEVELS: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
-    """One program an image; everything in registers, a level a turn."""
+    """One program an image; everything in registers. A level a turn: each node reads what its parent knows by then."""
     image = tl.program_id(0)
     node = tl.arange(0, BLOCK)
     count = tl.load(counts + image)
-    parent = tl.load(parents + image * N + node, node < N, other=-1)
+    parent = tl.load(parents + image * N + node, node < N, other=-1).to(tl.int32)
     parent = tl.where(node < count, parent, -1)
-    child_of = parent[:, None] == node[None, :].to(tl.int64)
+    above = tl.maximum(parent, 0)
     own = tl.full((BLOCK,), 1, tl.int64) << node.to(tl.int64)
-    mask = own
-    depth = tl.zeros((BLOCK,), tl.int64)
+    mask, depth = own, tl.zeros((BLOCK,), tl.int32)
     for _ in range(LEVELS):
-        mask = own | tl.sum(tl.where(child_of, mask[None, :], 0), axis=1)
-        depth = tl.sum(tl.where(child_of, depth[None, :] + 1, 0), axis=1)
-    here = node.to(tl.int64)
-    below = tl.where(child_of, here[:, None], BLOCK)
-    youngest = tl.min(below, axis=0)
-    later = (parent[:, None] == parent[None, :]) & (here[:, None] < here[None, :]) & (parent[None, :] >= 0)
-    beside = tl.min(tl.where(later, here[None, :], BLOCK), axis=1)
+        mask = own | tl.where(parent >= 0, tl.gather(mask, above, axis=0), 0)
+        depth = tl.where(parent >= 0, tl.gather(depth, above, axis=0) + 1, 0)
+    youngest = tl.min(tl.where(parent[:, None] == node[None, :], node[:, None], BLOCK), axis=0)
+    later = (parent[:, None] == parent[None, :]) & (node[:, None] < node[None, :]) & (parent[None, :] >= 0)
+    beside = tl.min(tl.where(later, node[None, :], BLOCK), axis=1)
     place = image * N + node
     inside = node < N
     tl.store(depths + place, depth, inside)

@@ -192,10 +192,10 @@ MUTANTS: dict[str, tuple[tuple[str, str, str], Callable[[], bool]]] = {
     ),
     "a row opens a step late": (("fronts", "opened = step // w", "opened = (step - 1) // w"), laid_alike),
     "attention sees slots that are not filled": (
-        ("attention", "place < length, other=0) == 1", "place < length, other=0) >= 0"),
+        ("attention", "place, there, other=0) == 1", "place, there, other=0) >= 0"),
         decodes_agree,
     ),
-    "attention sees slots behind its bound": (("attention", " & (place[None, :] < bound[:, None])", ""), decodes_agree),
+    "attention sees slots behind its bound": (("attention", " & (place[None, :] < bound)", ""), decodes_agree),
     "keys go to another cell's slot": (
         ("commit", "(own * S + place[:, None])", "(own * S + place[:, None] - 1)"),
         decodes_agree,

@@ -179,7 +179,7 @@ MUTANTS = {
         verdicts_agree("without_replacement", OFFERED),
     ),
     "a node sees its parent alone": (
-        ("tree_meta", "own | tl.sum(tl.where(child_of, mask[None, :], 0), axis=1)", "own"),
+        ("tree_meta", "own | tl.where(parent >= 0, tl.gather(mask, above, axis=0), 0)", "own"),
         verdicts_agree("greedy", FORKED),
     ),
     "a draw counts up to the token before": (

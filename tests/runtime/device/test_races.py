@@ -11,8 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.runtime.device.races import RaceDetector
+from tests.runtime.device.test_attention import CASES
 from tests.runtime.device.trees import by_device, cases
 from underpaint.algos.accept import RULES
+from underpaint.runtime.device.kernels import attention
 from underpaint.runtime.device.language import kernel, launch, tl
 
 
@@ -118,3 +120,17 @@ def test_a_walk_without_its_barriers_races(rule: str) -> None:
     with patch.object(RaceDetector, "_barrier", lambda self, right, builder: right(builder)), detector.watch():
         walk()
     assert any("from different threads" in race for race in detector.races)
+
+
+@kernel
+def is_the_last_number(arrivals, count):
+    """Take the last program by its number for the last to finish, which holds in the interpreter alone."""
+    return tl.program_id(2) == count - 1
+
+
+@pytest.mark.parametrize("case", ["one query", "a tree"])
+def test_a_program_that_does_not_count_arrivals_races(case: str) -> None:
+    detector = RaceDetector(most=1)
+    with patch.object(attention, "is_last", is_the_last_number), detector.watch():
+        CASES[case].by_kernel(3)
+    assert any("of two programs" in race for race in detector.races)
