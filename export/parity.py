@@ -30,9 +30,10 @@ class ErrorSum:
     def __init__(self) -> None:
         self._largest, self._total, self._count, self._scale = 0.0, 0.0, 0, 1.0
 
-    def add(self, found: NDArray[Any], expected: Tensor) -> None:
-        """Take in a part; infinite where shapes or finiteness differ."""
-        wanted, given = expected.detach().float().numpy(), found.astype(np.float32)
+    def add(self, found: NDArray[Any] | Tensor, expected: Tensor) -> None:
+        """Take in a part, a tensor where it stays on a device; infinite where shapes or finiteness differ."""
+        wanted = expected.detach().float().numpy()
+        given = found.float().cpu().numpy() if isinstance(found, Tensor) else found.astype(np.float32)
         if given.shape != wanted.shape or not np.isfinite(given).all():
             self._largest = self._total = float("inf")
             return

@@ -319,7 +319,7 @@ def test_every_method_runs_on_exported_engines(folder: Path, tmp_path: Path) -> 
         (["x.npy"], "no file at"),
         (["1", "--models", str(tmp_path)], "model_index"),
         (["1", "--models", str(tmp_path / "none")], "no folder"),
-        (["1", "--backend", "cuda"], "expected one of cpu, tensorrt, tensorrt-rtx"),
+        (["1", "--backend", "gpu"], "expected one of cpu, tensorrt, tensorrt-rtx"),
         (["1", "--top-p", "2"], "top_p must be"),
         (["1", "--resolution", "64"], "resolution 64: the folder draws"),
         (["1", "--prompts-count", "3"], "leave the prompts out"),
