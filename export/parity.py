@@ -90,8 +90,10 @@ def compare_module(
     return Report(found)
 
 
-def compare_conditioner(conditioner: Conditioner, path: Path, seed: int = 0) -> Report:
+def compare_conditioner(
+    conditioner: Conditioner, path: Path, seed: int = 0, context: EngineContext | None = None
+) -> Report:
     """A report on the graph at `path` that embeds a condition: random, absent and large features."""
     random = torch.randn(*conditioner.absent.shape, generator=torch.Generator().manual_seed(seed))
     cases = {"random": random, "absent": torch.zeros_like(random), "large": 3 * random}
-    return compare_module(conditioner, "features", cases, path)
+    return compare_module(conditioner, "features", cases, path, context)

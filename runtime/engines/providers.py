@@ -34,6 +34,7 @@ class Provider(NamedTuple):
         graph_id: The option of a run that says which of the captured graphs it is.
         behind: Providers of the nodes that it does not take, the CPU aside.
         install: How to get it.
+        needs: The libraries that it loads.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Provider(NamedTuple):
     graph_id: str
     behind: tuple[str, ...]
     install: str
+    needs: str
 
 
 _UNINSTALL: Final = f"pip uninstall -y {' '.join(WHEELS)}"
@@ -56,7 +58,8 @@ PROVIDERS: Final[Mapping[str, Provider]] = {
         "enable_cuda_graph",
         "gpu_graph_id",
         (),
-        f"install it with: {_USE_GPU_WHEEL}",
+        _USE_GPU_WHEEL,
+        "CUDA 13 and cuDNN 9, which PyTorch's CUDA builds bring",
     ),
     "tensorrt-ep": Provider(
         "TensorrtExecutionProvider",
@@ -64,7 +67,8 @@ PROVIDERS: Final[Mapping[str, Provider]] = {
         "trt_cuda_graph_enable",
         "gpu_graph_id",
         ("CUDAExecutionProvider",),
-        f"install it with: {_USE_GPU_WHEEL}, and the libraries of TensorRT 10 (libnvinfer.so.10) from NVIDIA",
+        _USE_GPU_WHEEL,
+        "CUDA 13, cuDNN 9 and TensorRT 10.15 or later (libnvinfer.so.10)",
     ),
     "nv-tensorrt-rtx": Provider(
         "NvTensorRTRTXExecutionProvider",
@@ -72,7 +76,8 @@ PROVIDERS: Final[Mapping[str, Provider]] = {
         "enable_cuda_graph",
         "cuda_graph_annotation_id",
         (),
-        "install its plug-in with: pip install onnxruntime-ep-nv-tensorrt-rtx-cu13",
+        "pip install onnxruntime-ep-nv-tensorrt-rtx-cu13",
+        "a driver for CUDA 13 and an RTX GPU",
     ),
 }
 """By the name that `--backend` takes; ":1" behind it names the second GPU."""
@@ -131,7 +136,7 @@ def check_provider(backend: str) -> None:
         wheels = ", ".join(f"{name} {number}" for name, number in installed_wheels().items()) or "another build"
         raise EngineError(
             f"--backend {backend}: expected an ONNX Runtime with {gpu.provider.name}, got {wheels} with "
-            f"{', '.join(found)}; {gpu.provider.install}; or pass --backend cpu"
+            f"{', '.join(found)}{_plugin_failure(gpu)}; install it with: {gpu.provider.install}; or pass --backend cpu"
         )
     _check_gpu(backend, gpu.device)
 
@@ -181,25 +186,27 @@ def wheel_conflict() -> str | None:
 
 def available_providers() -> tuple[str, ...]:
     """The providers of this ONNX Runtime, that of an installed plug-in included."""
-    runtime = onnx_runtime()
+    runtime, plugin = onnx_runtime(), PROVIDERS["nv-tensorrt-rtx"].name
     found = tuple(runtime.get_available_providers())
-    rtx = PROVIDERS["nv-tensorrt-rtx"].name
-    return found if rtx in found or _rtx_plugin(runtime) is None else (*found, rtx)
+    return found if plugin in found or _register_plugin(runtime) is not None else (*found, plugin)
 
 
-def _rtx_plugin(runtime: ModuleType) -> str | None:
-    """The name that the plug-in's provider is registered by; None where it is not installed, or its library fails."""
+def _register_plugin(runtime: ModuleType) -> str | None:
+    """Register the plug-in's provider, once; None, or why it cannot be."""
     try:
         plugin = import_module(_PLUGIN)
-    except ImportError:
-        return None
-    name: str = plugin.get_ep_name()
-    if not any(device.ep_name == name for device in runtime.get_ep_devices()):
-        try:
+        name = plugin.get_ep_name()
+        if not any(device.ep_name == name for device in runtime.get_ep_devices()):
             runtime.register_execution_provider_library(name, plugin.get_library_path())
-        except Exception:  # onnxruntime's own exceptions share no base but Exception; as without a driver
-            return None
-    return name
+    except Exception as error:  # onnxruntime's own exceptions share no base but Exception
+        return _first_line(error)
+    return None
+
+
+def _plugin_failure(gpu: GpuBackend) -> str:
+    if gpu.name != "nv-tensorrt-rtx":
+        return ""
+    return f" (its plug-in: {_register_plugin(onnx_runtime())})"
 
 
 def machine_backends() -> tuple[str, ...]:
@@ -233,16 +240,16 @@ def open_on_gpu(
             if capture and _NO_CAPTURE in str(error):
                 continue
             raise EngineError(
-                f"{path}: {backend.provider.name} could not load it ({_first_line(error)}); check the libraries that "
-                f"it needs ({backend.provider.install}), or pass --backend cpu"
+                f"{path}: {backend.provider.name} could not load it ({_first_line(error)}); it needs "
+                f"{backend.provider.needs}; install them, or pass --backend cpu"
             ) from error
     session.disable_fallback()
     got, expected = session.get_providers(), [backend.provider.name, *backend.provider.behind]
     if got[: len(expected)] != expected:
         raise EngineError(
             f"{path}: expected a session on {', '.join(expected)}, got one on {', '.join(got)}: ONNX Runtime fell back "
-            "without an error, as a library that it needs did not load (its log names it). Install CUDA 13 and cuDNN "
-            "9, as PyTorch's CUDA builds bring them, or pass --backend cpu"
+            f"without an error, as a library did not load (its log names it). It needs {backend.provider.needs}; "
+            "install them, or pass --backend cpu"
         )
     return session, capture
 
