@@ -75,9 +75,9 @@ class DeviceMemory:
 
 
 class DeviceBuffers:
-    """A cache in a GPU's memory, and the buffers of a session's passes: those of the host, each with a twin there.
+    """A cache in a GPU's memory, and the buffers of a session's passes: those of the host, each with a mirror there.
 
-    A pass copies what the host wrote to the twins, runs, and copies back what the host reads. The cache, and new keys
+    A pass copies what the host wrote to the mirrors, runs, and copies back what the host reads. The cache, and new keys
     and values, never leave the device.
     """
 
@@ -99,7 +99,7 @@ class DeviceBuffers:
         self._on_host = host_inputs(session) if self._device.type == "cuda" else frozenset()
         self._arrays: dict[str, NDArray[Any]] = {}
         self._stored: dict[str, torch.Tensor] = {}
-        self._twins: dict[int, torch.Tensor] = {}
+        self._mirrors: dict[int, torch.Tensor] = {}
         """By the address of the host's array."""
         self._settled: set[int] = set()
         self._graphs: list[int] = []
@@ -109,7 +109,7 @@ class DeviceBuffers:
         if name not in self._arrays:
             held = torch.from_numpy(np.zeros(most, dtype=kind))
             self._arrays[name] = flat = (held.pin_memory() if self._device.type == "cuda" else held).numpy()
-            self._twins[flat.ctypes.data] = held.to(self._device, copy=True)
+            self._mirrors[flat.ctypes.data] = held.to(self._device, copy=True)
         found: NDArray[Any] = self._arrays[name][: math.prod(shape)].reshape(shape)
         return found
 
@@ -120,8 +120,8 @@ class DeviceBuffers:
         return self._stored[name][: math.prod(shape)].view(shape)
 
     def settle(self, array: NDArray[Any]) -> None:
-        """Copy an array of `host` to its twin now, and not in every pass."""
-        self._twins[array.ctypes.data][: array.size].view(array.shape).copy_(torch.from_numpy(array))
+        """Copy an array of `host` to its mirror now, and not in every pass."""
+        self._mirrors[array.ctypes.data][: array.size].view(array.shape).copy_(torch.from_numpy(array))
         self._settled.add(array.ctypes.data)
 
     def bind(
@@ -148,30 +148,30 @@ class DeviceBuffers:
             elif name in self._on_host:
                 bind(binding, "input", name, value)
             else:
-                twin, flat = self._twin(value)
-                self._bind(binding.bind_input, name, twin, flat.data_ptr())
+                mirror, flat = self._mirror(value)
+                self._bind(binding.bind_input, name, mirror, flat.data_ptr())
                 kept.append(flat)
                 if value.ctypes.data not in self._settled:
-                    moved_in.append((twin, torch.from_numpy(value)))
+                    moved_in.append((mirror, torch.from_numpy(value)))
         for name, value in outputs.items():
             if isinstance(value, torch.Tensor):
                 self._bind(binding.bind_output, name, value, value.data_ptr())
             else:
-                twin, flat = self._twin(value)
-                self._bind(binding.bind_output, name, twin, flat.data_ptr())
+                mirror, flat = self._mirror(value)
+                self._bind(binding.bind_output, name, mirror, flat.data_ptr())
                 kept.append(flat)
-                moved_out.append((torch.from_numpy(value), twin))
+                moved_out.append((torch.from_numpy(value), mirror))
         options = self._run_options(capture)
         session = self._session
 
         def run() -> None:
             assert kept
-            for twin, given in moved_in:
-                twin.copy_(given, non_blocking=True)
+            for mirror, given in moved_in:
+                mirror.copy_(given, non_blocking=True)
             self._synchronize()  # ONNX Runtime has a stream of its own, and waits for it before it returns
             session.run_with_iobinding(binding, options)
-            for given, twin in moved_out:
-                given.copy_(twin, non_blocking=True)
+            for given, mirror in moved_out:
+                given.copy_(mirror, non_blocking=True)
             self._synchronize()
 
         return run
@@ -180,7 +180,7 @@ class DeviceBuffers:
         """Give the memory back, and the session's captured graphs."""
         for graph in self._graphs:
             self._session.release_captured_graph(graph)
-        for held in (self._arrays, self._stored, self._twins, self._graphs):
+        for held in (self._arrays, self._stored, self._mirrors, self._graphs):
             held.clear()
 
     def _bind(self, put: Callable[..., None], name: str, tensor: torch.Tensor, address: int) -> None:
@@ -188,9 +188,9 @@ class DeviceBuffers:
         kind = _BFLOAT16 if tensor.dtype == torch.bfloat16 else torch.empty(0, dtype=tensor.dtype).numpy().dtype
         put(name, self._device.type, self._device.index or 0, kind, tuple(tensor.shape), address)
 
-    def _twin(self, array: NDArray[Any]) -> tuple[torch.Tensor, torch.Tensor]:
-        """The twin of an array, and the tensor whose start it is: an empty one has no address of its own."""
-        flat = self._twins.get(array.ctypes.data)
+    def _mirror(self, array: NDArray[Any]) -> tuple[torch.Tensor, torch.Tensor]:
+        """The mirror of an array, and the tensor whose start it is: an empty one has no address of its own."""
+        flat = self._mirrors.get(array.ctypes.data)
         if flat is None:
             flat = torch.zeros(max(1, array.size), dtype=torch.from_numpy(array).dtype, device=self._device)
         return flat[: array.size].view(array.shape), flat

@@ -1,7 +1,7 @@
 """A decoder on ONNX Runtime: passes over new positions, with every buffer bound once.
 
 On the CPU graphs read and write NumPy arrays in place. On a GPU the cache, logits and features lie in its memory; what
-the host reads or writes of a pass has a twin there (`device_memory.DeviceBuffers`).
+the host reads or writes of a pass has a mirror there (`device_memory.DeviceBuffers`).
 """
 
 from __future__ import annotations
