@@ -123,8 +123,9 @@ def open_capturing(path: Path, context: EngineContext | None, content: bytes | N
         if gpu is None:
             raise EngineError(f"context: expected a backend of ONNX Runtime, got {context.backend!r}")
         return open_on_gpu(path, model, gpu, options, graphs)
+    made = options()
     try:
-        session = onnx_runtime().InferenceSession(model, options(), providers=["CPUExecutionProvider"])
+        session = onnx_runtime().InferenceSession(model, made, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime's own exceptions share no base but Exception
         raise _load_failure(path, error) from error
     session.disable_fallback()

@@ -233,8 +233,9 @@ def open_on_gpu(
     import torch  # noqa: F401  # its CUDA libraries are those that the provider finds
 
     for capture in (True, False) if graphs else (False,):
+        made = options()
         try:
-            session = _session(model, backend, options(), capture)
+            session = _session(model, backend, made, capture)
             break
         except Exception as error:  # onnxruntime's own exceptions share no base but Exception
             if capture and _NO_CAPTURE in str(error):

@@ -3,8 +3,7 @@
 On the CPU's provider the device is memory of its own on the host: what is bound, copied and kept is what a GPU's is.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -63,22 +62,14 @@ __all__ = [
 ]
 
 
-@contextmanager
-def on_device(graph_option: str | None = None) -> Iterator[None]:
-    """Every engine that is opened within keeps its buffers on a device."""
-
-    def buffers(decoder: OnnxDecoder, rows: int) -> DeviceBuffers:
-        return DeviceBuffers(decoder.session, decoder.config, rows, "cpu", graph_option)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(OnnxDecoder, "buffers", buffers)
-        yield
+def buffers_on_device(graph_option: str | None) -> Callable[[OnnxDecoder, int], DeviceBuffers]:
+    """What opens every engine with its buffers on a device."""
+    return lambda decoder, rows: DeviceBuffers(decoder.session, decoder.config, rows, "cpu", graph_option)
 
 
 @pytest.fixture(autouse=True)
-def _on_device() -> Iterator[None]:
-    with on_device():
-        yield
+def _on_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(OnnxDecoder, "buffers", buffers_on_device(None))
 
 
 @pytest.mark.parametrize("sampler", [PAIR, SamplingParams(guidance=2.5, temperature=0), ONE_ROW], ids=str)
@@ -143,7 +134,8 @@ def passes(folder: Path, graph_option: str | None) -> tuple[list[np.ndarray], On
     located = locate("target", "target", folder)
     config = manifest_config(located.manifest.settings, "target")
     decoder = OnnxDecoder(open_session(located.path, ONE_THREAD), config, "target")
-    with on_device(graph_option):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(OnnxDecoder, "buffers", buffers_on_device(graph_option))
         target = EngineTarget(decoder, PAIR)
         target.prepare(target.encoder.of_ids(np.array([3])))
         target.begin()
