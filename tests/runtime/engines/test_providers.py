@@ -15,6 +15,7 @@ from tests.cli.program import run_program
 from underpaint.runtime.engines import context, providers
 from underpaint.runtime.engines.context import EngineContext, EngineError, open_capturing, open_session
 from underpaint.runtime.engines.providers import PROVIDERS, check_provider, gpu_backend, provider_record
+from underpaint.runtime.evaluation.picture_judge import judge_of
 from underpaint.runtime.pipeline import Pipeline
 from underpaint.zoo.load import FOLDER
 
@@ -205,6 +206,20 @@ def test_records_hold_the_options(monkeypatch: pytest.MonkeyPatch) -> None:
         "wheels": {"onnxruntime-gpu": "1.31.1"},
         "options": {"CUDAExecutionProvider": {"device_id": "1", "use_tf32": "0", "enable_cuda_graph": "1"}},
     }
+
+
+def test_a_pipelines_record_says_what_ran_it(gpu_wheel: Callable[..., Runtime]) -> None:
+    """Of all its sessions; the judge stays on the CPU, so that every backend has the same one."""
+    runtime = gpu_wheel()
+    pipeline = Pipeline.open(FOLDER, resolution=64, backend="cuda:1", context=EngineContext(threads=1))
+    told = pipeline.fingerprint()
+    options = {"device_id": "1", "use_tf32": "0", "enable_cuda_graph": "0"}
+    assert (told["engine"], told["provider"]["options"]) == ("cuda:1", {"CUDAExecutionProvider": options})
+    assert pipeline.loaded_drafter is not None
+    assert runtime.asked == [[("CUDAExecutionProvider", options)]] * 3, "the target, the tokenizer, the drafter"
+    assert judge_of(pipeline) is not None
+    assert runtime.asked[3:] == [["CPUExecutionProvider"]]
+    assert "provider" not in Pipeline.open(FOLDER, resolution=64, context=EngineContext(threads=1)).fingerprint()
 
 
 @pytest.mark.parametrize(
