@@ -3,15 +3,18 @@
 Run: python -m benchmarks.gpu [--backend tensorrt-rtx] [--precision fp16] [--rounds 50] [--out FILE]
 
 It exports LlamaGen-B at full size with random weights and a random drafter; then, on this machine's GPU, it
-1. builds the engines for a guidance pair, ties them to this GPU, and loads them again;
+1. builds TensorRT's engines for a guidance pair, ties them to this GPU, and loads them again; a provider of ONNX
+   Runtime (--backend cuda, tensorrt-ep, nv-tensorrt-rtx) runs the graphs themselves;
 2. holds target and drafter against ONNX Runtime's float32 on the CPU: logits of a picture in passes of every bucket;
 3. draws a picture at temperature 0 on both, and reports the first token at which they part with the margin there;
 4. times a pass of every bucket, copies included, and a token of plain AR with its sampling on the host. Beside it is
    plain AR at its best: the device runtime's cycle on a model of that size, sampling and all in one captured graph
    (`benchmarks.device`; half precision in bfloat16).
 The last line is JSON. Engines that lie further from float32 than export allows, or part from its greedy picture where
-the choice was not close, end the run with code 1, and `failed` names each threshold. Code 2: something could not be had
-(no GPU, a package missing, an engine that the GPU refuses), which the line says; the other parts still run.
+the choice was not close, end the run with code 1, and `failed` names each threshold. Where the package of the backend
+is missing, ONNX Runtime's CUDA provider takes its place if it can be had, else the device runtime runs alone: `instead`
+says so, and the code is that of what ran. Code 2: a part did not run (no GPU, an engine that the GPU refuses), which
+the line says; the other parts still run.
 """
 
 import argparse
@@ -37,12 +40,12 @@ from underpaint.export.checkpoint import Request, export_checkpoint
 from underpaint.export.parity import MOST
 from underpaint.export.tensorrt_build import build_folder
 from underpaint.models.published.options import LoadOptions
-from underpaint.runtime.engines.context import EngineError, load_decoder
+from underpaint.runtime.engines.context import CPU, EngineError, load_decoder
 from underpaint.runtime.engines.engine import Engine
 from underpaint.runtime.engines.pass_inputs import causal
+from underpaint.runtime.engines.providers import PROVIDERS, check_provider
 from underpaint.runtime.engines.target import EngineTarget
-from underpaint.runtime.engines.tensorrt_engine import load_tensorrt
-from underpaint.runtime.engines.tensorrt_files import backend_module
+from underpaint.runtime.engines.tensorrt_files import MODULES, backend_module
 from underpaint.runtime.engines.tensorrt_runtime import gpu_name
 
 BUCKETS = (1, 8, 16, 32, 64)
@@ -67,7 +70,7 @@ def prepare(work: Path, precision: str) -> tuple[Path, Path]:
 
 
 def engines(name: str, folder: Path, reference: Path, backend: str) -> tuple[Engine, Engine]:
-    return load_tensorrt(name, name, folder, backend).open(2), load_decoder(name, name, reference).open(2)
+    return load_decoder(name, name, folder, backend=backend).open(2), load_decoder(name, name, reference).open(2)
 
 
 def parity(name: str, folder: Path, reference: Path, backend: str) -> dict[str, float]:
@@ -105,8 +108,8 @@ def greedy(folder: Path, reference: Path, backend: str) -> dict[str, Any]:
     """The first token at which the two engines part at temperature 0, and the float32 margin there."""
     sampler = SamplingParams(guidance=2.0, temperature=0)
     drawn = []
-    for loaded in (load_tensorrt("target", "target", folder, backend), load_decoder("target", "target", reference)):
-        target = EngineTarget(loaded, sampler)  # type: ignore[arg-type]
+    for place, engine in ((folder, backend), (reference, CPU)):
+        target = EngineTarget(load_decoder("target", "target", place, backend=engine), sampler)
         target.prepare(target.encoder.of_ids(np.array([CLASS])))
         drawn.append(decode(target, None, Chain(1), PointProposals(), sampling(0)).tokens)
     differs = (drawn[0] != drawn[1]).nonzero()[0]
@@ -126,7 +129,7 @@ def greedy(folder: Path, reference: Path, backend: str) -> dict[str, Any]:
 
 def timings(name: str, folder: Path, backend: str, rounds: int) -> dict[str, Any]:
     """Median milliseconds of a pass of every bucket, all sizes in turn within a round, copies in and out included."""
-    engine = load_tensorrt(name, name, folder, backend).open(2)
+    engine = load_decoder(name, name, folder, backend=backend).open(2)
     config, reads = engine.config, name == "drafter"
     samples: dict[int, list[float]] = {count: [] for count in BUCKETS}
     features = np.zeros((2, max(BUCKETS), config.dim), dtype=np.float32)
@@ -138,12 +141,13 @@ def timings(name: str, folder: Path, backend: str, rounds: int) -> dict[str, Any
             if turn >= 3:
                 kept.append(1e3 * (time.perf_counter() - start))
     curve = [[count, round(float(np.median(kept)), 4)] for count, kept in samples.items()]
-    return {"ms": curve, "captured": engine.captured}
+    return {"ms": curve, "captured": engine.captured}  # type: ignore[attr-defined]
 
 
 def token_ms(folder: Path, backend: str) -> float:
     """Milliseconds a token of plain AR takes on the engine, its sampling on the host: a picture, the second drawn."""
-    target = EngineTarget(load_tensorrt("target", "target", folder, backend), SamplingParams(guidance=4.0, top_k=1000))
+    loaded = load_decoder("target", "target", folder, backend=backend)
+    target = EngineTarget(loaded, SamplingParams(guidance=4.0, top_k=1000))
     target.prepare(target.encoder.of_ids(np.array([CLASS])))
     for seed in range(2):
         start = time.perf_counter()
@@ -164,15 +168,25 @@ def best_token_ms(precision: str, rounds: int) -> float:
     return round(found, 4)
 
 
-def lacking(backend: str) -> list[str]:
-    """What this machine lacks, each with its remedy: a GPU, the package of `backend`."""
-    said = []
-    for look in (gpu_name, lambda: backend_module(backend)):
-        try:
-            look()
-        except EngineError as error:
-            said.append(str(error))
-    return said
+def lacking(look: Callable[[], object]) -> str | None:
+    """What this machine lacks by `look`, with its remedy."""
+    try:
+        look()
+    except EngineError as error:
+        return str(error)
+    return None
+
+
+def substitute(backend: str) -> tuple[str | None, str | None]:
+    """What runs here in the place of `backend` (None: no engine), and what is said about it (None: itself runs)."""
+    reasons = []
+    for tried in (backend, "cuda"):
+        why = lacking(lambda tried=tried: backend_module(tried) if tried in MODULES else check_provider(tried))
+        if why is None:
+            reasons.append(f"ran --backend {tried} and the device runtime")
+            return tried, "; ".join(reasons) if tried != backend else None
+        reasons.append(why)
+    return None, "; ".join([*dict.fromkeys(reasons), "ran the device runtime alone"])
 
 
 def attempt(name: str, part: Callable[[], Any], result: dict[str, Any]) -> None:
@@ -184,21 +198,24 @@ def attempt(name: str, part: Callable[[], Any], result: dict[str, Any]) -> None:
         result[f"{name}_not_run"] = f"{type(error).__name__}: {error}".splitlines()[0]
 
 
-def measure(given: argparse.Namespace, work: Path, result: dict[str, Any]) -> None:
-    """Fill `result`, part by part."""
+def measure(given: argparse.Namespace, backend: str | None, work: Path, result: dict[str, Any]) -> None:
+    """Fill `result`, part by part; backend: None for the device runtime alone."""
     result["gpu"], only = gpu_name(), ("target", "drafter")
-    folder, reference = prepare(work, given.precision)
     attempt("best_token_ms", lambda: best_token_ms(given.precision, given.rounds), result)
-    start = time.perf_counter()
-    built = list(build_folder(folder, given.backend, gpu_name(), only, BUCKETS, (2,)))
-    result["engines"] = [record.engine_bytes for _, record in built]
-    result["build_seconds"] = round(time.perf_counter() - start, 1)
+    if backend is None:
+        return
+    folder, reference = prepare(work, given.precision)
+    if backend in MODULES:
+        start = time.perf_counter()
+        built = list(build_folder(folder, backend, gpu_name(), only, BUCKETS, (2,)))
+        result["engines"] = [record.engine_bytes for _, record in built]
+        result["build_seconds"] = round(time.perf_counter() - start, 1)
     for name in only:
-        attempt(f"{name}_parity", lambda name=name: parity(name, folder, reference, given.backend), result)
-    attempt("greedy", lambda: greedy(folder, reference, given.backend), result)
+        attempt(f"{name}_parity", lambda name=name: parity(name, folder, reference, backend), result)
+    attempt("greedy", lambda: greedy(folder, reference, backend), result)
     for name in only:
-        attempt(f"{name}_passes", lambda name=name: timings(name, folder, given.backend, given.rounds), result)
-    attempt("token_ms", lambda: token_ms(folder, given.backend), result)
+        attempt(f"{name}_passes", lambda name=name: timings(name, folder, backend, given.rounds), result)
+    attempt("token_ms", lambda: token_ms(folder, backend), result)
 
 
 def failures(result: Mapping[str, Any], precision: str) -> list[str]:
@@ -220,18 +237,22 @@ def failures(result: Mapping[str, Any], precision: str) -> list[str]:
 
 def main(arguments: list[str] | None = None) -> int:
     parser = options("gpu", __doc__)
-    parser.add_argument("--backend", default="tensorrt-rtx", choices=("tensorrt", "tensorrt-rtx"))
+    parser.add_argument("--backend", default="tensorrt-rtx", choices=(*MODULES, *PROVIDERS))
     parser.add_argument("--precision", default="fp16", choices=("fp32", "fp16", "bf16"))
     parser.add_argument("--rounds", type=at_least(1), default=50, help="samples of every size")
     given = parse(parser, arguments)
     result: dict[str, Any] = {"benchmark": "gpu", "backend": given.backend, "precision": given.precision}
-    said = lacking(given.backend)
-    if said:
-        result["not_run"] = "; ".join(said)
+    no_gpu = lacking(gpu_name)
+    if no_gpu is not None:
+        result["not_run"] = no_gpu
     else:
+        backend, said = substitute(given.backend)
+        if said is not None:
+            result |= {"backend": backend, "asked": given.backend, "instead": said}
+            print(f"instead of --backend {given.backend}: {said}", file=sys.stderr)
         with TemporaryDirectory() as work:
             try:
-                measure(given, Path(work), result)
+                measure(given, backend, Path(work), result)
             except (ValueError, RuntimeError, OSError) as error:
                 result["not_run"] = str(error)
     result["failed"] = failures(result, given.precision)

@@ -10,7 +10,7 @@ from underpaint.cli.errors import bad_input
 from underpaint.cli.terminal import Column, Format, FormatOption, JsonFile, ResultTable, check_json, show, told_as_json
 from underpaint.runtime.evaluation.machine import package_version
 
-_ENGINES: Final = ("onnxruntime", "torch", "triton", "tensorrt", "tensorrt-rtx-cu13")
+_ENGINES: Final = ("onnxruntime", "onnxruntime-gpu", "torch", "triton", "tensorrt", "tensorrt-rtx-cu13")
 _REQUIREMENT: Final = re.compile(r"""(?P<package>[\w.-]+)[^;]*; extra == ['"](?P<extra>[\w-]+)['"]""")
 
 
@@ -30,11 +30,14 @@ def describe_environment() -> dict[str, Any]:
 
     Returns:
         `underpaint`: the version. `machine`: processor, cores, memory, system, and versions that decide speed. `gpu`:
-        name and driver of each NVIDIA GPU. `engines`: the version of each engine, or None. `extras`: for each extra
-        "installed" or the packages that are missing. `models`: folder and SHA-256 of the shipped models, or `error`.
+        name and driver of each NVIDIA GPU. `engines`: the version of each engine, or None. `providers`: for each
+        backend of ONNX Runtime on a GPU its providers with their options, or why it cannot be used. `extras`: for each
+        extra "installed" or the packages that are missing. `models`: folder and SHA-256 of the shipped models, or
+        `error`.
     """
     import underpaint
     from underpaint.artifacts.model_index import read_index
+    from underpaint.runtime.engines.providers import PROVIDERS
     from underpaint.runtime.evaluation.machine import describe_machine
     from underpaint.zoo.load import FOLDER
 
@@ -53,9 +56,25 @@ def describe_environment() -> dict[str, Any]:
         "machine": describe_machine(),
         "gpu": _gpus(),
         "engines": {name: package_version(name) for name in _ENGINES},
+        "providers": {name: _provider(name) for name in PROVIDERS},
         "extras": _extras(),
         "models": models,
     }
+
+
+def _provider(backend: str) -> str:
+    """The options of a backend's providers as one line, or why it cannot be used here."""
+    from underpaint.runtime.engines.context import EngineError
+    from underpaint.runtime.engines.providers import check_provider, gpu_backend
+
+    try:
+        check_provider(backend)
+    except EngineError as error:
+        return f"not usable: {error}"
+    gpu = gpu_backend(backend)
+    assert gpu is not None
+    options = gpu.options(graphs=True)
+    return "; ".join(f"{name} {' '.join(f'{key}={value}' for key, value in each.items())}" for name, each in options)
 
 
 def _extras() -> dict[str, str]:

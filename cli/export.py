@@ -244,6 +244,8 @@ def check(
 ) -> None:
     """Compare exported decoders, tokenizer and samplers with PyTorch, on random and adversarial inputs.
 
+    Every provider of ONNX Runtime that the machine has runs them, and each prints one line.
+
     With --invariance: measure whether a token's distribution depends on the size of its pass. This needs no PyTorch.
     """
     if invariance:
@@ -259,16 +261,20 @@ def check(
             raise ValueError("expected the folder of exported models; the shipped ones are compared with --invariance")
         if model or json_file is not None or backend != "cpu" or form is not Format.table:
             raise ValueError("--model, --backend, --json and --format go with --invariance; add it, or leave them out")
-    from underpaint.export.verify import verify
+    from underpaint.export.verify import needs, verify, verify_providers
 
     with bad_input():
-        results = list(verify(folder, greedy, seed))
-    failed = False
+        results = tuple(verify(folder, greedy, seed))
     for result in results:
         for line in result.lines():
             typer.echo(line)
-        failed = failed or not result.passed
-    if failed:
+    passed = True
+    for provided in verify_providers(folder, seed, results):
+        typer.echo(provided.line())
+        passed = passed and provided.passed
+    for line in needs(folder):
+        typer.echo(f"needs {line}")
+    if not passed:
         raise typer.Exit(1)
 
 

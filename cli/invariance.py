@@ -49,20 +49,18 @@ def check_passes(
         json_file: Where the figures go.
         form: Of the table.
     """
-    from underpaint.artifacts.manifest import ManifestError
     from underpaint.artifacts.model_index import read_index
     from underpaint.artifacts.results import with_envelope
     from underpaint.runtime.evaluation.invariance import check_invariance
     from underpaint.runtime.evaluation.machine import describe_machine, typed_command
-    from underpaint.runtime.pipeline import BACKENDS
+    from underpaint.runtime.pipeline import check_backend
     from underpaint.zoo.load import FOLDER
 
     with bad_input():
         live.check(folder, None, None, backend)
         if live.live is not None and models:
             raise ValueError("--model: of exported models; a live model has its target alone, leave it out")
-        if backend not in BACKENDS:
-            raise ManifestError(f"--backend: expected one of {', '.join(BACKENDS)}, got {backend!r}")
+        check_backend(backend)
         check_json(json_file)
         place, turns = folder or FOLDER, count(1)
         index = read_index(place) if live.live is None else None

@@ -70,8 +70,9 @@ Low = Annotated[
 Backend = Annotated[
     str,
     typer.Option(
-        help="What runs the models: cpu (ONNX Runtime), tensorrt or tensorrt-rtx; compare and generate also take "
-        "device: the whole cycle on a GPU."
+        help="What runs the models: cpu (ONNX Runtime), cuda, tensorrt-ep or nv-tensorrt-rtx (ONNX Runtime on a GPU; "
+        "cuda:1 is the second one), tensorrt or tensorrt-rtx (engines of `underpaint engine`); compare and generate "
+        "also take device: the whole cycle on a GPU."
     ),
 ]
 Seeds = Annotated[int, typer.Option(help="Seeds per prompt, counted from 0.", min=1, max=1_000_000)]
@@ -126,7 +127,10 @@ class DeviceOptions:
     def check(self, backend: str, *, batches: bool = False) -> None:
         """ValueError where options of the device stand beside another backend; batches: which draws batches too."""
         if backend != DEVICE and self != DeviceOptions(batch=self.batch if batches else None):
-            raise ValueError("--device, --batch and --forward are of --backend device; pass it too, or leave them out")
+            raise ValueError(
+                "--device, --batch and --forward are of --backend device; pass it too, or leave them out. "
+                "ONNX Runtime's GPU stands behind a colon: --backend cuda:1"
+            )
 
 
 def open_pipeline(

@@ -23,10 +23,11 @@ from underpaint.export.parity import MOST, Errors, ErrorSum, Parting, Report, er
 from underpaint.models.decoder import Conditioner, Decoder
 from underpaint.models.layers import DenseAttention
 from underpaint.models.typed import call
-from underpaint.runtime.engines.context import EngineContext, open_session
+from underpaint.runtime.engines.context import EngineContext, open_capturing
 from underpaint.runtime.engines.engine import PassOutput
 from underpaint.runtime.engines.onnx_engine import OnnxDecoder, OnnxEngine
 from underpaint.runtime.engines.pass_inputs import causal, hide
+from underpaint.runtime.engines.providers import gpu_backend
 
 LARGE: Final[Mapping[str, tuple[float, ...]]] = {"fp32": (30.0, 10.0, 3.0), "fp16": (3.0,), "bf16": (3.0,)}
 """Sizes of a drafter's features, the largest first; float16 can still square and multiply 3, with any weights."""
@@ -39,6 +40,7 @@ _PARENTS: Final = (-1, 0, 0, 1, 1, 2, 3, 5, 0, 8, 4)
 _JUNK: Final = 1e3
 """What slots hold that no position may see."""
 _ULP: Final = 2.0**-23
+_OWN_THREADS: Final = EngineContext()
 
 
 class ParityCase(NamedTuple):
@@ -66,21 +68,35 @@ class ParityEngine(OnnxEngine):
         return super().run(*args, **kwargs)
 
 
-def graph_of(path: Path, precision: Precision, config: DecoderConfig, content: bytes | None = None) -> OnnxDecoder:
+def graph_of(
+    path: Path,
+    precision: Precision,
+    config: DecoderConfig,
+    content: bytes | None = None,
+    context: EngineContext = _OWN_THREADS,
+) -> OnnxDecoder:
     """The graph at `path`, or `content` beside its weights, for engines; of bfloat16, which ONNX Runtime's CPU provider
-    lacks, its `rounded_graph`."""
-    rounded = precision == "bf16"
-    session = open_session(path, EngineContext(), rounded_graph(path) if rounded else content)
+    lacks, its `rounded_graph` there."""
+    gpu = gpu_backend(context.backend)
+    rounded = precision == "bf16" and gpu is None
+    given = rounded_graph(path) if rounded else content
+    session, captures = open_capturing(path, context, given, gpu is not None and precision != "fp32")
     kept: Precision = "fp32" if rounded else precision
-    return OnnxDecoder(session, replace(config, precision=kept, capacity=config.slots), path.stem)
+    known = replace(config, precision=kept, capacity=config.slots)
+    return OnnxDecoder(session, known, path.stem, gpu, captures)
 
 
 def prepare(
-    path: Path, precision: Precision, decoder: Decoder, conditioner: Conditioner | None, seed: int
+    path: Path,
+    precision: Precision,
+    decoder: Decoder,
+    conditioner: Conditioner | None,
+    seed: int,
+    context: EngineContext = _OWN_THREADS,
 ) -> ParityCase:
     """A random condition for a pair of rows."""
     rng, config = np.random.default_rng(seed), decoder.config
-    graph = graph_of(path, precision, config)
+    graph = graph_of(path, precision, config, context=context)
     if config.condition == "none":
         return ParityCase(graph, decoder, np.empty((2, 0), dtype=np.int64), None)
     if conditioner is not None:
@@ -258,13 +274,19 @@ def parting(case: ParityCase) -> Parting | None:
 
 
 def compare(
-    path: Path, precision: Precision, decoder: Decoder, conditioner: Conditioner | None, greedy: bool, seed: int = 0
+    path: Path,
+    precision: Precision,
+    decoder: Decoder,
+    conditioner: Conditioner | None,
+    greedy: bool,
+    seed: int = 0,
+    context: EngineContext = _OWN_THREADS,
 ) -> Report:
     """Hold the graph at `path` against `decoder` (in float32): random and adversarial inputs, by output.
 
-    greedy: also draw a picture greedily (targets only).
+    greedy: also draw a picture greedily (targets only). context: what ONNX Runtime runs the graph on.
     """
-    case = prepare(path, precision, decoder, conditioner, seed)
+    case = prepare(path, precision, decoder, conditioner, seed, context)
     rng, config = np.random.default_rng(seed), decoder.config
     random = rng.integers(0, config.vocab_size, config.cells)
     if config.drafter:

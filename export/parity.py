@@ -30,9 +30,10 @@ class ErrorSum:
     def __init__(self) -> None:
         self._largest, self._total, self._count, self._scale = 0.0, 0.0, 0, 1.0
 
-    def add(self, found: NDArray[Any], expected: Tensor) -> None:
-        """Take in a part; infinite where shapes or finiteness differ."""
-        wanted, given = expected.detach().float().numpy(), found.astype(np.float32)
+    def add(self, found: NDArray[Any] | Tensor, expected: Tensor) -> None:
+        """Take in a part, a tensor where it stays on a device; infinite where shapes or finiteness differ."""
+        wanted = expected.detach().float().numpy()
+        given = found.float().cpu().numpy() if isinstance(found, Tensor) else found.astype(np.float32)
         if given.shape != wanted.shape or not np.isfinite(given).all():
             self._largest = self._total = float("inf")
             return
@@ -89,8 +90,10 @@ def compare_module(
     return Report(found)
 
 
-def compare_conditioner(conditioner: Conditioner, path: Path, seed: int = 0) -> Report:
+def compare_conditioner(
+    conditioner: Conditioner, path: Path, seed: int = 0, context: EngineContext | None = None
+) -> Report:
     """A report on the graph at `path` that embeds a condition: random, absent and large features."""
     random = torch.randn(*conditioner.absent.shape, generator=torch.Generator().manual_seed(seed))
     cases = {"random": random, "absent": torch.zeros_like(random), "large": 3 * random}
-    return compare_module(conditioner, "features", cases, path)
+    return compare_module(conditioner, "features", cases, path, context)

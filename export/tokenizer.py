@@ -2,7 +2,7 @@
 
 import copy
 import io
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -32,6 +32,7 @@ from underpaint.models.published.options import Published
 from underpaint.models.typed import call
 from underpaint.models.vq import VQModel
 from underpaint.models.vq_layers import AttentionBlock
+from underpaint.runtime.engines.context import EngineContext
 from underpaint.zoo.load import manifest, names, read_codebook
 
 TOKENIZER_MOST: Final = {"fp32": MOST, "fp16": 0.05}
@@ -58,11 +59,13 @@ def export_published_tokenizer(
     return (*written, *store_codes(plain(model.quantize.codebook), neighbours, folder, origin))
 
 
-def compare_tokenizer(model: VQModel, precision: Precision, paths: Mapping[str, Path]) -> dict[str, Report]:
+def compare_tokenizer(
+    model: VQModel, precision: Precision, paths: Mapping[str, Path], context: EngineContext | None = None
+) -> dict[str, Report]:
     """Reports on the graphs at `paths` (by name, of `HALVES`) of a tokenizer in float32."""
     require_runnable(precision)
     compared = _comparisons(model.eval())
-    return {name: compared[name](path) for name, path in paths.items()}
+    return {name: compared[name](path, context) for name, path in paths.items()}
 
 
 def require_runnable(precision: Precision) -> None:
@@ -74,7 +77,7 @@ def require_runnable(precision: Precision) -> None:
         )
 
 
-def _comparisons(model: VQModel) -> dict[str, Callable[[Path], Report]]:
+def _comparisons(model: VQModel) -> dict[str, partial[Report]]:
     cases = tokenizer_cases(model.config)
     parts = (
         (Decode(model).eval(), "codes", cases.grids),

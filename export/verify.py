@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final, NamedTuple
 
 from underpaint.artifacts.manifest import Manifest, ManifestError, check, digest
 from underpaint.artifacts.model_index import read_index
@@ -11,12 +12,17 @@ from underpaint.export.decoder_parity import compare
 from underpaint.export.decoders import MOST_EIGHT_BITS, GraphFormat, compared, exported_config
 from underpaint.export.modules import MOST as SAMPLER_MOST
 from underpaint.export.parity import MOST, Report, compare_conditioner, compare_module
+from underpaint.export.runtimes import requirements
 from underpaint.export.samplers import KIND as SAMPLER
 from underpaint.export.samplers import cases_of, load_trained
 from underpaint.export.tokenizer import HALVES, TOKENIZER_MOST, compare_tokenizer
 from underpaint.models.published.options import Published
+from underpaint.runtime.engines.context import CPU, EngineContext, EngineError
 from underpaint.runtime.engines.engine import manifest_config
+from underpaint.runtime.engines.providers import PROVIDERS, check_provider, machine_backends
 from underpaint.zoo.load import manifest
+
+_OWN_THREADS: Final = EngineContext()
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +61,10 @@ class Result:
         return found
 
 
-def verify(folder: Path, greedy: bool, seed: int) -> Iterator[Result]:
+def verify(folder: Path, greedy: bool, seed: int, context: EngineContext = _OWN_THREADS) -> Iterator[Result]:
     """Hold decoders, condition, tokenizer and samplers of `folder` against their checkpoints, after all hashes.
 
+    context: what ONNX Runtime runs the graphs on.
     Raises ManifestError on files or manifests that changed, and on models that were exported from no checkpoint that
     can be read again; and what `models.published.load.load` raises.
     """
@@ -71,19 +78,61 @@ def verify(folder: Path, greedy: bool, seed: int) -> Iterator[Result]:
     files = {name: check(found, folder) for name, found in known.items()}
     for name in ("target", "drafter"):
         if name in records:
-            yield from _decoder(folder, name, files[name], records[name], greedy, seed)
+            yield from _decoder(folder, name, files[name], records[name], greedy, seed, context)
     if "condition" in records:
-        yield _condition(files["condition"], records["condition"], seed)
+        yield _condition(files["condition"], records["condition"], seed, context)
     paths: dict[str, Path] = {name: files[name] for name in HALVES if name in records}
     if paths:
         request, loaded = _loaded(records[next(iter(paths))])
         if loaded.vq is None:
             raise ManifestError(f"{folder}: '{request.kind}' is no tokenizer; export again")
-        reports = compare_tokenizer(loaded.vq.float(), request.precision, paths)
+        reports = compare_tokenizer(loaded.vq.float(), request.precision, paths, context)
         for name, report in reports.items():
             yield Result(name, request.precision, report, TOKENIZER_MOST[request.precision])
     for name in between:
-        yield _between(files[name], records[name])
+        yield _between(files[name], records[name], context)
+
+
+class ProviderResult(NamedTuple):
+    """How a folder's graphs ran on one backend of ONNX Runtime: their results, or why they did not run."""
+
+    backend: str
+    results: tuple[Result, ...]
+    refusal: str | None = None
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing that ran lies too far from torch."""
+        return all(result.passed for result in self.results)
+
+    def line(self) -> str:
+        """It in one line."""
+        provider = "CPUExecutionProvider" if self.backend == CPU else PROVIDERS[self.backend].name
+        start = f"{self.backend} ({provider}): "
+        if self.refusal is not None:
+            return f"{start}not run: {self.refusal}"
+        worst = max(error for result in self.results for error in result.report.worst().values())
+        names = ", ".join(dict.fromkeys(result.name for result in self.results))
+        return f"{start}{'passed' if self.passed else 'FAILED'}, largest error {worst:.2g} of {names}"
+
+
+def needs(folder: Path) -> list[str]:
+    """What runtimes need to run a folder's graphs, a line each; see `export.runtimes`."""
+    files = (folder / manifest(name, folder).file for name in sorted(read_index(folder).models))
+    return requirements(file for file in files if file.suffix == ".onnx")
+
+
+def verify_providers(folder: Path, seed: int, on_cpu: tuple[Result, ...]) -> Iterator[ProviderResult]:
+    """The same graphs on every provider that this ONNX Runtime has, the CPU's first, whose results are known."""
+    for backend in machine_backends():
+        if backend == CPU:
+            yield ProviderResult(backend, on_cpu)
+            continue
+        try:
+            check_provider(backend)
+            yield ProviderResult(backend, tuple(verify(folder, False, seed, EngineContext(backend=backend))))
+        except EngineError as error:
+            yield ProviderResult(backend, (), str(error))
 
 
 def _kind(found: Manifest) -> object:
@@ -91,21 +140,21 @@ def _kind(found: Manifest) -> object:
     return request.get("kind") if isinstance(request, Mapping) else None
 
 
-def _condition(graph: Path, found: Manifest, seed: int) -> Result:
+def _condition(graph: Path, found: Manifest, seed: int, context: EngineContext) -> Result:
     request, loaded = _loaded(found)
     if loaded.conditioner is None:
         raise ManifestError(f"{found.name}: '{request.kind}' has no condition of features; export again")
     stored = "fp32" if request.precision == "bf16" else request.precision
-    report = compare_conditioner(loaded.conditioner.float(), graph, seed)
+    report = compare_conditioner(loaded.conditioner.float(), graph, seed, context)
     return Result(found.name, stored, report, MOST[stored])
 
 
-def _between(graph: Path, found: Manifest) -> Result:
+def _between(graph: Path, found: Manifest, context: EngineContext) -> Result:
     request = Request.of(found.export, found.name)
     trained = load_trained(request.checkpoint, request.precision)
     _require_checkpoint(found, request, digest(request.checkpoint))
     cases = cases_of(trained.network)
-    report = compare_module(trained.network, cases.feed, cases.inputs, graph)
+    report = compare_module(trained.network, cases.feed, cases.inputs, graph, context)
     return Result(found.name, request.precision, report, SAMPLER_MOST)
 
 
@@ -124,7 +173,9 @@ def _require_checkpoint(found: Manifest, request: Request, sha: str) -> None:
         )
 
 
-def _decoder(folder: Path, name: str, graph: Path, found: Manifest, greedy: bool, seed: int) -> Iterator[Result]:
+def _decoder(
+    folder: Path, name: str, graph: Path, found: Manifest, greedy: bool, seed: int, context: EngineContext
+) -> Iterator[Result]:
     request, loaded = _loaded(found)
     decoder, conditioner = loaded.decoder, loaded.conditioner
     if decoder is None or manifest_config(found.settings, name) != exported_config(decoder, request.precision):
@@ -132,8 +183,8 @@ def _decoder(folder: Path, name: str, graph: Path, found: Manifest, greedy: bool
     decoder.float()
     whole = None if conditioner is None else conditioner.float()
     greedy = greedy and name == "target"
-    if request.precision == "bf16":
+    if request.precision == "bf16" and context.backend == CPU:
         yield Result(name, "bf16", compared(name, decoder, whole, GraphFormat(), seed), MOST["fp32"], True)
-    report = compare(graph, request.precision, decoder, whole, greedy, seed)
+    report = compare(graph, request.precision, decoder, whole, greedy, seed, context)
     allowed = MOST_EIGHT_BITS if request.eight_bits else MOST[request.precision]
     yield Result(name, request.precision, report, allowed)

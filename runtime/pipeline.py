@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from pathlib import Path
@@ -20,11 +20,13 @@ from underpaint.artifacts.manifest import ManifestError
 from underpaint.artifacts.model_families import WITHOUT_CODEBOOK
 from underpaint.artifacts.model_index import ModelIndex, ResolutionEntry, read_index
 from underpaint.runtime.conditions import Condition, is_typed, parse_condition
-from underpaint.runtime.engines.context import DEVICE, SHARED, EngineContext, EngineError
+from underpaint.runtime.engines.context import CPU, DEVICE, SHARED, EngineContext, EngineError
 from underpaint.runtime.engines.drafter import EngineDrafter
 from underpaint.runtime.engines.engine import check_clock
 from underpaint.runtime.engines.images import ImageDecoder, Picture
+from underpaint.runtime.engines.providers import PROVIDERS, check_provider, gpu_backend, provider_record
 from underpaint.runtime.engines.target import EngineGridTarget, EngineTarget, under
+from underpaint.runtime.engines.tensorrt_files import MODULES as TENSORRT
 from underpaint.runtime.methods.method import ModelTables, Timed
 from underpaint.zoo.grammars import check_tables, index_grammar
 from underpaint.zoo.load import FOLDER, manifest, read_codebook, read_table
@@ -36,8 +38,8 @@ if TYPE_CHECKING:
 
 MAX_NODES: Final = 64
 """Nodes of the largest tree that a target scores, its root included."""
-BACKENDS: Final = ("cpu", "tensorrt", "tensorrt-rtx")
-"""ONNX Runtime on the CPU, and engines that `underpaint engine` built of the same graphs."""
+BACKENDS: Final = (CPU, *TENSORRT, *PROVIDERS)
+"""ONNX Runtime on the CPU, engines that `underpaint engine` built of the same graphs, ONNX Runtime on GPUs."""
 ALL_BACKENDS: Final = (*BACKENDS, DEVICE)
 """And the device, which draws whole batches by programs of its own (`runtime.device`); see `engines.elsewhere`."""
 
@@ -82,14 +84,14 @@ class Pipeline:
 
         resolution: side of the pictures in pixels; None takes the largest of the folder. low: a second folder, whose
         target draws the same codes on a smaller grid, for methods that draft with one; without it, a smaller target of
-        the same folder does. backend: one of `ALL_BACKENDS`. context: threads of the sessions; without it the models
-        share their threads, if the process has no session yet.
+        the same folder does. backend: one of `ALL_BACKENDS`, those of ONNX Runtime's providers with the GPU's index
+        behind a colon, as "cuda:1". context: threads of the sessions; without it the models share their threads, if the
+        process has no session yet.
         Raises ManifestError or EngineError (both ValueError), or OSError, naming the file and what to do; OSError too
         where the clock stands still that passes are timed by.
         """
         check_clock()
-        if backend not in ALL_BACKENDS:
-            raise EngineError(f"backend: expected one of {', '.join(ALL_BACKENDS)}, got {backend!r}")
+        check_backend(backend, ALL_BACKENDS)
         index = read_index(folder)
         if not index.resolutions:
             raise ManifestError(
@@ -103,6 +105,8 @@ class Pipeline:
         except ManifestError as error:
             raise ManifestError(f"{folder}: {error}") from error
         context = context or SHARED
+        if gpu_backend(backend) is not None:
+            context = replace(context, backend=backend)
         sampling = index.sampling()
         target = EngineTarget.open(entry.target, sampling, folder, context, backend)
         parts = index.tokenizer
@@ -204,11 +208,15 @@ class Pipeline:
             "target": self.entry.target,
             "drafter": self.entry.drafter,
             "engine": self.backend,
+            **({} if self.context.backend == CPU else {"provider": self._provider_record()}),
             "precision": self.high.decoder.config.precision,
             "threads": self.context.threads,
             "sha256": {**self.hashes, **({} if low is None else low.hashes)},
             **smaller,
         }
+
+    def _provider_record(self) -> Mapping[str, Any] | None:
+        return provider_record(self.backend, bool(getattr(self.high.decoder, "captures", False)))
 
     def folder_models(self) -> Pipeline:
         """See `runtime.models.OpenModels`."""
@@ -284,6 +292,14 @@ class Pipeline:
                 f"{self.folder} holds no picture decoder; export its tokenizer (--kind vq or chameleon-vq)"
             )
         return self.decoder(tokens, self.grid)
+
+
+def check_backend(backend: str, known: Sequence[str] = BACKENDS) -> None:
+    """EngineError unless a backend is one of `known`, and a provider of ONNX Runtime that it names can be had here."""
+    gpu = gpu_backend(backend)
+    if (backend if gpu is None else gpu.name) not in known:
+        raise EngineError(f"backend: expected one of {', '.join(known)}, got {backend!r}")
+    check_provider(backend)
 
 
 def _kind(target: str, folder: Path) -> str:

@@ -35,6 +35,7 @@ from underpaint.runtime.costs import in_cycle, in_grid, loops, passes, samples
 from underpaint.runtime.costs.partial import PartialCurve
 from underpaint.runtime.engines.context import EngineError
 from underpaint.runtime.engines.drafter import EngineDrafter
+from underpaint.runtime.engines.providers import WHEELS, gpu_backend
 from underpaint.runtime.engines.target import EngineTarget
 from underpaint.runtime.evaluation.comparison import choose_prompts
 from underpaint.runtime.evaluation.machine import describe_machine, typed_command
@@ -263,8 +264,8 @@ def _loops(
 
 
 def _engine_version(backend: str) -> str:
-    known = {"cpu": ("onnxruntime", "onnxruntime-gpu"), "live": ("torch",)}
-    for package in known.get(backend, (backend, f"{backend}-cu13")):
+    known: dict[str, tuple[str, ...]] = {"cpu": WHEELS, "live": ("torch",)}
+    for package in WHEELS if gpu_backend(backend) else known.get(backend, (backend, f"{backend}-cu13")):
         try:
             return version(package)
         except PackageNotFoundError:
@@ -278,4 +279,5 @@ def _accelerator(backend: str) -> str | None:
         return None
     from underpaint.runtime.engines.tensorrt_runtime import gpu_name  # needs PyTorch
 
-    return gpu_name()
+    gpu = gpu_backend(backend)
+    return gpu_name(0 if gpu is None else gpu.device)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -18,11 +18,9 @@ if TYPE_CHECKING:
     from underpaint.runtime.engines.engine import LoadedDecoder
 
 CPU: Final = "cpu"
-"""The backend that is ONNX Runtime; the others are TensorRT's packages, and the device."""
+"""ONNX Runtime on the CPU. Other backends are its providers for GPUs, TensorRT's packages, and the device."""
 DEVICE: Final = "device"
 """The backend whose whole cycle runs in `runtime.device`."""
-_PROVIDER: Final = "CPUExecutionProvider"
-"""Of ONNX Runtime's, the one that engines run on: their caches lie in the host's memory."""
 _ERROR: Final = 3
 _CREATED_BEFORE: Final = "already been created"
 
@@ -42,11 +40,13 @@ class EngineContext:
         Once a process has that pool, ONNX Runtime lets no new session have threads of its own: it runs there too.
     lingering: whether threads of its own go on spinning after a pass, for tens of milliseconds, or sleep until the
         next one. Says nothing of a shared pool.
+    backend: what ONNX Runtime runs on: "cpu", or one of `engines.providers.PROVIDERS`, such as "cuda" or "cuda:1".
     """
 
     threads: int | None = None
     pool: Literal["own", "shared"] = "own"
     lingering: bool = True
+    backend: str = CPU
 
     def __post_init__(self) -> None:
         if self.threads is not None and self.threads < 1:
@@ -55,7 +55,7 @@ class EngineContext:
             raise EngineError(f"context: pool must be own or shared, got {self.pool!r}")
 
 
-def _runtime() -> ModuleType:
+def onnx_runtime() -> ModuleType:
     """ONNX Runtime, loaded with the first session: a device without it draws by PyTorch alone."""
     try:
         return import_module("onnxruntime")
@@ -77,7 +77,7 @@ def _require_pool(threads: int | None) -> None:
     """Make the process's pool, or find it made with as many threads; None takes it as it is. EngineError otherwise."""
     if _ProcessPool.threads is None:
         size = threads or usable_cores()
-        runtime = _runtime()
+        runtime = onnx_runtime()
         try:
             runtime.set_global_thread_pool_sizes(size, 1)
         except Exception as error:  # onnxruntime's own exceptions share no base but Exception
@@ -92,23 +92,44 @@ def _require_pool(threads: int | None) -> None:
 
 
 def open_session(path: Path, context: EngineContext | None = None, content: bytes | None = None) -> Any:
-    """An `onnxruntime.InferenceSession` on the CPU.
+    """An `onnxruntime.InferenceSession` on the context's backend.
 
     content: a graph to run in place of the one at `path`, with the weights beside that.
-    Raises EngineError: no such file, a file that is no model.
+    Raises EngineError: no such file, a file that is no model, a provider that cannot be had.
+    """
+    return open_capturing(path, context, content, False)[0]
+
+
+def open_capturing(path: Path, context: EngineContext | None, content: bytes | None, graphs: bool) -> tuple[Any, bool]:
+    """A session as `open_session` opens it, and whether it captures passes as CUDA graphs.
+
+    graphs: whether to capture them, where the provider can; of graphs whose shapes the caller holds fixed.
     """
     context = context or EngineContext()
     if not path.is_file():
         raise EngineError(f"no model file at {path}; write it with `underpaint export`")
-    options = _options(context)
-    try:
+
+    def options() -> Any:
+        made = _options(context)
         if content is not None:
-            options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(path.parent))
-        session = _runtime().InferenceSession(content or str(path), options, providers=[_PROVIDER])
+            made.add_session_config_entry("session.model_external_initializers_file_folder_path", str(path.parent))
+        return made
+
+    model = content or str(path)
+    if context.backend != CPU:
+        from underpaint.runtime.engines.providers import gpu_backend, open_on_gpu
+
+        gpu = gpu_backend(context.backend)
+        if gpu is None:
+            raise EngineError(f"context: expected a backend of ONNX Runtime, got {context.backend!r}")
+        return open_on_gpu(path, model, gpu, options, graphs)
+    made = options()
+    try:
+        session = onnx_runtime().InferenceSession(model, made, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime's own exceptions share no base but Exception
         raise _load_failure(path, error) from error
     session.disable_fallback()
-    return session
+    return session, False
 
 
 def _load_failure(path: Path, error: Exception) -> Exception:
@@ -122,7 +143,7 @@ def _load_failure(path: Path, error: Exception) -> Exception:
 
 
 def _options(context: EngineContext) -> Any:
-    onnxruntime = _runtime()
+    onnxruntime = onnx_runtime()
     options = onnxruntime.SessionOptions()
     if context.pool == "shared":
         _require_pool(context.threads)
@@ -139,7 +160,7 @@ def _options(context: EngineContext) -> Any:
     return options
 
 
-def bind(binding: Any, side: str, name: str, array: Any) -> None:
+def bind(binding: Any, side: Literal["input", "output"], name: str, array: Any) -> None:
     """Bind a C-contiguous host array as input or output (`side`) `name`, by pointer; it must outlive the binding."""
     if not array.flags.c_contiguous:
         raise EngineError(f"{name}: expected a C-contiguous array, got strides {array.strides}")
@@ -152,15 +173,17 @@ def load_decoder(
 ) -> LoadedDecoder:
     """The decoder `name` of a folder ("target", "drafter" or `DRAFT_TARGET` in `kind`), its files checked.
 
-    backend: "cpu" for ONNX Runtime; "tensorrt" or "tensorrt-rtx" for an engine built of the same graph, of whose
-    threads and memory the context says nothing; "device" for what `runtime.device` runs by itself. Only the backend's
-    own engine is imported.
+    backend: "cpu" for ONNX Runtime, or one of its providers for GPUs, as "cuda" or "cuda:1"; "tensorrt" or
+    "tensorrt-rtx" for an engine built of the same graph, of whose threads and memory the context says nothing; "device"
+    for what `runtime.device` runs by itself. Only the backend's own engine is imported.
     Raises ManifestError or EngineError, naming the file and what to do.
     """
-    if backend == CPU:
+    from underpaint.runtime.engines.providers import gpu_backend
+
+    if backend == CPU or gpu_backend(backend) is not None:
         from underpaint.runtime.engines.onnx_engine import load_onnx
 
-        return load_onnx(name, kind, folder, context)
+        return load_onnx(name, kind, folder, replace(context or EngineContext(), backend=backend))
     if backend == DEVICE:
         from underpaint.runtime.engines.elsewhere import load_elsewhere
 

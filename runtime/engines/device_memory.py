@@ -1,17 +1,28 @@
-"""A cache in a GPU's memory."""
+"""A cache in a GPU's memory, and what a session of ONNX Runtime reads and writes there."""
 
 import math
-from typing import Final
+from collections.abc import Callable, Mapping
+from itertools import count
+from typing import Any, Final
 
 import numpy as np
 import torch
+from numpy.typing import DTypeLike, NDArray
 
 from underpaint.algos.arrays import IntArray
 from underpaint.artifacts.decoder_config import DecoderConfig
+from underpaint.runtime.engines.context import bind, onnx_runtime
 
 TYPES: Final = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 ALIGNED_BYTES: Final = 256
 """What every address that TensorRT is given has to be a multiple of; PyTorch's own allocations are."""
+
+_BFLOAT16: Final = 16
+"""What ONNX calls bfloat16, which NumPy has no type for."""
+_HOST: Final = ("Cpu", "CudaPinned")
+"""ONNX Runtime's names of memory that the host reads and writes."""
+_NOT_CAPTURED: Final = -1
+_graph_ids: Final = count(1)
 
 
 def layered(layers: int, shape: tuple[int, ...], kind: torch.dtype, device: str | torch.device) -> torch.Tensor:
@@ -61,3 +72,145 @@ class DeviceMemory:
 
     def _index(self, places: IntArray) -> torch.Tensor:
         return torch.tensor(np.asarray(places), device=self.keys.device)
+
+
+class DeviceBuffers:
+    """A cache in a GPU's memory, and the buffers of a session's passes: those of the host, each with a mirror there.
+
+    A pass copies what the host wrote to the mirrors, runs, and copies back what the host reads. The cache, and new keys
+    and values, never leave the device.
+    """
+
+    def __init__(
+        self, session: Any, config: DecoderConfig, rows: int, device: str, graph_option: str | None = None
+    ) -> None:
+        """Make the cache.
+
+        Args:
+            session: What runs the passes.
+            config: The decoder's.
+            rows: B.
+            device: PyTorch's name of the GPU. On "cpu" everything goes the same way, through memory of its own.
+            graph_option: The option of a run that names a captured graph; None where the session captures none.
+        """
+        self.memory = DeviceMemory(config, rows, device)
+        self.captures = graph_option is not None
+        self._session, self._device, self._graph_option = session, torch.device(device), graph_option
+        self._on_host = host_inputs(session) if self._device.type == "cuda" else frozenset()
+        self._arrays: dict[str, NDArray[Any]] = {}
+        self._stored: dict[str, torch.Tensor] = {}
+        self._mirrors: dict[int, torch.Tensor] = {}
+        """By the address of the host's array."""
+        self._settled: set[int] = set()
+        self._graphs: list[int] = []
+
+    def host(self, name: str, shape: tuple[int, ...], most: int, kind: DTypeLike = np.float32) -> NDArray[Any]:
+        """See `HostBuffers`."""
+        if name not in self._arrays:
+            held = torch.from_numpy(np.zeros(most, dtype=kind))
+            self._arrays[name] = flat = (held.pin_memory() if self._device.type == "cuda" else held).numpy()
+            self._mirrors[flat.ctypes.data] = held.to(self._device, copy=True)
+        found: NDArray[Any] = self._arrays[name][: math.prod(shape)].reshape(shape)
+        return found
+
+    def kept(self, name: str, shape: tuple[int, ...], most: int) -> torch.Tensor:
+        """See `HostBuffers`."""
+        if name not in self._stored:
+            self._stored[name] = torch.zeros(most, dtype=self.memory.keys.dtype, device=self._device)
+        return self._stored[name][: math.prod(shape)].view(shape)
+
+    def settle(self, array: NDArray[Any]) -> None:
+        """Copy an array of `host` to its mirror now, and not in every pass."""
+        self._mirrors[array.ctypes.data][: array.size].view(array.shape).copy_(torch.from_numpy(array))
+        self._settled.add(array.ctypes.data)
+
+    def bind(
+        self,
+        inputs: Mapping[str, NDArray[Any] | torch.Tensor],
+        outputs: Mapping[str, NDArray[Any] | torch.Tensor],
+        capture: bool,
+    ) -> Callable[[], None]:
+        """A pass from `inputs` to `outputs`, which live as long as it does.
+
+        Tensors are bound where they are. An input of the host is bound there where the session's own nodes read it on
+        the host: ONNX Runtime would else copy it once, as it is bound, and never look at it again.
+
+        Args:
+            inputs: By name.
+            outputs: By name.
+            capture: Whether to capture the pass, where the session captures any: at fixed addresses and shapes.
+        """
+        binding, moved_in, moved_out = self._session.io_binding(), [], []
+        kept: list[Any] = [dict(inputs), dict(outputs)]
+        for name, value in inputs.items():
+            if isinstance(value, torch.Tensor):
+                self._bind(binding.bind_input, name, value, value.data_ptr())
+            elif name in self._on_host:
+                bind(binding, "input", name, value)
+            else:
+                mirror, flat = self._mirror(value)
+                self._bind(binding.bind_input, name, mirror, flat.data_ptr())
+                kept.append(flat)
+                if value.ctypes.data not in self._settled:
+                    moved_in.append((mirror, torch.from_numpy(value)))
+        for name, value in outputs.items():
+            if isinstance(value, torch.Tensor):
+                self._bind(binding.bind_output, name, value, value.data_ptr())
+            else:
+                mirror, flat = self._mirror(value)
+                self._bind(binding.bind_output, name, mirror, flat.data_ptr())
+                kept.append(flat)
+                moved_out.append((torch.from_numpy(value), mirror))
+        options = self._run_options(capture)
+        session = self._session
+
+        def run() -> None:
+            assert kept
+            for mirror, given in moved_in:
+                mirror.copy_(given, non_blocking=True)
+            self._synchronize()  # ONNX Runtime has a stream of its own, and waits for it before it returns
+            session.run_with_iobinding(binding, options)
+            for given, mirror in moved_out:
+                given.copy_(mirror, non_blocking=True)
+            self._synchronize()
+
+        return run
+
+    def close(self) -> None:
+        """Give the memory back, and the session's captured graphs."""
+        for graph in self._graphs:
+            self._session.release_captured_graph(graph)
+        for held in (self._arrays, self._stored, self._mirrors, self._graphs):
+            held.clear()
+
+    def _bind(self, put: Callable[..., None], name: str, tensor: torch.Tensor, address: int) -> None:
+        assert tensor.is_contiguous()
+        kind = _BFLOAT16 if tensor.dtype == torch.bfloat16 else torch.empty(0, dtype=tensor.dtype).numpy().dtype
+        put(name, self._device.type, self._device.index or 0, kind, tuple(tensor.shape), address)
+
+    def _mirror(self, array: NDArray[Any]) -> tuple[torch.Tensor, torch.Tensor]:
+        """The mirror of an array, and the tensor whose start it is: an empty one has no address of its own."""
+        flat = self._mirrors.get(array.ctypes.data)
+        if flat is None:
+            flat = torch.zeros(max(1, array.size), dtype=torch.from_numpy(array).dtype, device=self._device)
+        return flat[: array.size].view(array.shape), flat
+
+    def _run_options(self, capture: bool) -> Any:
+        if self._graph_option is None:
+            return None
+        graph = next(_graph_ids) if capture else _NOT_CAPTURED
+        if capture:
+            self._graphs.append(graph)
+        options = onnx_runtime().RunOptions()
+        options.add_run_config_entry(self._graph_option, str(graph))
+        return options
+
+    def _synchronize(self) -> None:
+        if self._device.type == "cuda":
+            torch.cuda.current_stream(self._device).synchronize()
+
+
+def host_inputs(session: Any) -> frozenset[str]:
+    """The inputs that a session reads on the host, as the number of a top-k is."""
+    infos = zip(session.get_inputs(), session.get_input_memory_infos(), strict=True)
+    return frozenset(each.name for each, info in infos if info.name in _HOST)

@@ -1,9 +1,15 @@
-"""A decoder on ONNX Runtime: passes over new positions, with every buffer bound once."""
+"""A decoder on ONNX Runtime: passes over new positions, with every buffer bound once.
 
-from collections.abc import Sequence
+On the CPU graphs read and write NumPy arrays in place. On a GPU the cache, logits and features lie in its memory; what
+the host reads or writes of a pass has a mirror there (`device_memory.DeviceBuffers`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -14,7 +20,7 @@ from underpaint.algos.rows import SamplingParams
 from underpaint.artifacts import decoder_graph as names
 from underpaint.artifacts.decoder_config import DecoderConfig
 from underpaint.runtime.engines.cache import HostMemory, KeyValueCache
-from underpaint.runtime.engines.context import EngineContext, EngineError, bind, open_session
+from underpaint.runtime.engines.context import EngineContext, EngineError, bind, open_capturing
 from underpaint.runtime.engines.engine import (
     FusedTreeOutput,
     PassOutput,
@@ -23,8 +29,12 @@ from underpaint.runtime.engines.engine import (
     check_graph,
     manifest_config,
 )
-from underpaint.runtime.engines.pass_inputs import SamplingInputs
+from underpaint.runtime.engines.pass_inputs import PassInputs, SamplingInputs, fill
+from underpaint.runtime.engines.providers import GpuBackend, gpu_backend
 from underpaint.zoo.load import locate
+
+if TYPE_CHECKING:
+    from underpaint.runtime.engines.device_memory import DeviceBuffers
 
 _TreeSizes: TypeAlias = tuple[int, int, int]
 """Levels, nodes expanded in each, children of each."""
@@ -34,30 +44,30 @@ _Key: TypeAlias = tuple[int, int, int, _TreeSizes, bool]
 
 
 class _Bound(NamedTuple):
-    """A binding and the buffers behind it. past_bias, new_bias: the two parts of `bias` [B, T, S + T]."""
+    """A pass that is bound, and the buffers behind it. new_keys, new_values: where the memory keeps them."""
 
-    binding: Any
-    tokens: IntArray
-    cells: IntArray
-    past_bias: NDArray[np.float32]
-    new_bias: NDArray[np.float32]
-    features: NDArray[np.float32]
-    levels: IntArray
+    run: Callable[[], None]
+    inputs: Mapping[str, NDArray[Any]]
     frontier: IntArray
     uniforms: FloatArray
     ranked: BoolArray
     drawn: BoolArray
-    new_keys: NDArray[np.float32]
-    new_values: NDArray[np.float32]
+    new_keys: Any
+    new_values: Any
     output: PassOutput
 
 
 class OnnxDecoder(NamedTuple):
-    """A session and its config. Implements `LoadedDecoder`."""
+    """A session and its config. Implements `LoadedDecoder`.
+
+    gpu: the provider and the GPU that the session runs on; None for the CPU. captures: whether it captures passes.
+    """
 
     session: Any
     config: DecoderConfig
     name: str
+    gpu: GpuBackend | None = None
+    captures: bool = False
 
     @property
     def row_counts(self) -> tuple[int, ...] | None:
@@ -68,7 +78,16 @@ class OnnxDecoder(NamedTuple):
         """See `LoadedDecoder`: any number."""
         return None
 
-    def open(self, rows: int) -> "OnnxEngine":
+    def buffers(self, rows: int) -> HostBuffers | DeviceBuffers:
+        """New buffers where the session's passes read and write."""
+        if self.gpu is None:
+            return HostBuffers(self.session, self.config, rows)
+        from underpaint.runtime.engines.device_memory import DeviceBuffers
+
+        run_option = self.gpu.provider.graph_id if self.captures else None
+        return DeviceBuffers(self.session, self.config, rows, f"cuda:{self.gpu.device}", run_option)
+
+    def open(self, rows: int) -> OnnxEngine:
         return OnnxEngine(self, rows)
 
 
@@ -79,38 +98,89 @@ def load_onnx(name: str, kind: str, folder: Path, context: EngineContext | None 
     """
     located = locate(name, kind, folder)
     config = manifest_config(located.manifest.settings, name)
-    if config.precision != "fp32":
+    gpu = None if context is None else gpu_backend(context.backend)
+    if config.precision != "fp32" and gpu is None:
         raise EngineError(
             f"{name}: expected a float32 export for ONNX Runtime on the CPU, got {config.precision}; export with "
-            "--precision fp32, or build TensorRT engines of this one"
+            "--precision fp32, run it on a GPU (--backend cuda), or build TensorRT engines of this one"
         )
-    session = open_session(located.path, context)
+    # A plain pass has fixed shapes once it is padded; float32 graphs draft and sample too, by branches and loops.
+    session, captures = open_capturing(located.path, context, None, config.precision != "fp32")
     check_graph(config, session.get_inputs(), session.get_outputs(), name)
-    return OnnxDecoder(session, config, name)
+    return OnnxDecoder(session, config, name, gpu, captures)
+
+
+class HostBuffers:
+    """A cache and buffers in the host's memory, which graphs read and write in place."""
+
+    captures: Final = False
+
+    def __init__(self, session: Any, config: DecoderConfig, rows: int) -> None:
+        self.memory = HostMemory(config, rows)
+        self._session = session
+        self._arrays: dict[str, NDArray[Any]] = {}
+
+    def host(self, name: str, shape: tuple[int, ...], most: int, kind: DTypeLike = np.float32) -> NDArray[Any]:
+        """An array at the start of the buffer `name`, which is `most` elements long."""
+        if name not in self._arrays:
+            self._arrays[name] = np.zeros(most, dtype=kind)
+        return self._arrays[name][: int(np.prod(shape))].reshape(shape)
+
+    def kept(self, name: str, shape: tuple[int, ...], most: int) -> NDArray[Any]:
+        """As `host`, of keys or values that go into the cache."""
+        return self.host(name, shape, most, self.memory.key_memory.dtype)
+
+    def settle(self, array: NDArray[Any]) -> None:
+        """Say that an array of `host` was written, and stays so for many passes."""
+
+    def bind(
+        self, inputs: Mapping[str, NDArray[Any]], outputs: Mapping[str, NDArray[Any]], capture: bool
+    ) -> Callable[[], None]:
+        """A pass from `inputs` to `outputs`, which live as long as it does."""
+        binding, session, bound = self._session.io_binding(), self._session, (dict(inputs), dict(outputs))
+        for name, array in inputs.items():
+            bind(binding, "input", name, array)
+        for name, array in outputs.items():
+            bind(binding, "output", name, array)
+
+        def run() -> None:
+            assert bound
+            session.run_with_iobinding(binding)
+
+        return run
+
+    def close(self) -> None:
+        """Give the memory back."""
+        self._arrays.clear()
 
 
 class OnnxEngine:
     """Implements `Engine`.
 
     Buffers are made once and bound by pointer, one binding for each number of new positions and of slots; a pass
-    moves tokens and biases in and nothing of the cache anywhere.
+    moves tokens and biases in and nothing of the cache anywhere. Where the session captures its passes, these are
+    padded to the sizes of `POSITION_BUCKETS`, each of which is one graph.
     """
 
     def __init__(self, decoder: OnnxDecoder, rows: int) -> None:
         self.config = decoder.config
         self.rows = rows
         self.cost = PassTimer()
-        self.memory = HostMemory(decoder.config, rows)
+        self._buffers = decoder.buffers(rows)
+        self.memory: Any = self._buffers.memory
         self.cache = KeyValueCache(self.memory, rows)
-        self._session = decoder.session
-        inputs = {each.name for each in decoder.session.get_inputs()}
-        self._inputs = known = frozenset(inputs)
-        self._cond_rows = np.zeros((decoder.config.external_cond_rows, decoder.config.dim), dtype=np.float32)
-        self._reads_features = names.FEATURES in known
+        self._inputs = known = frozenset(each.name for each in decoder.session.get_inputs())
+        size = (decoder.config.external_cond_rows, decoder.config.dim)
+        self._cond_rows = self._buffers.host(names.EXTERNAL_COND_ROWS, size, max(1, size[0]) * size[1])
         self.fuses_chains = names.CHAIN_LEVELS in known
         self._sampling = SamplingInputs(rows, known)
         self._bound: dict[_Key, _Bound] = {}
-        self._buffers: dict[str, NDArray[Any]] = {}
+        self._closed = False
+
+    @property
+    def captured(self) -> bool:
+        """Whether passes replay a CUDA graph."""
+        return self._buffers.captures
 
     @property
     def makes_probs(self) -> bool:
@@ -128,6 +198,7 @@ class OnnxEngine:
         self.cache.clear(hidden)
         if cond_rows is not None:
             self._cond_rows[:] = cond_rows
+            self._buffers.settle(self._cond_rows)
 
     def run(
         self,
@@ -142,123 +213,104 @@ class OnnxEngine:
         sizes: _TreeSizes = _NO_TREE if tree is None else tree.uniforms.shape
         deep, count = sizes[0] or chain_levels, cells.shape[-1]
         check_cells(self.config, cells, deep)
-        key = (count, self.memory.slots, chain_levels, sizes, self._sampling.complete)
+        size = self._padded(count)
+        key = (size, self.memory.slots, chain_levels, sizes, self._sampling.complete)
         bound = self._bound.get(key)
         if bound is None:
             bound = self._bound[key] = self._bind(*key)
-        bound.tokens[:] = tokens
-        bound.cells[:] = cells
-        bound.past_bias[:] = self.cache.past_bias if past_bias is None else past_bias
-        bound.new_bias[:] = bias
-        if self._reads_features:
-            if features is None:
-                raise EngineError("decoder: this graph reads features, got none; run it through EngineDrafter")
-            bound.features[:] = features
+        seen = self.cache.past_bias if past_bias is None else past_bias
+        fill(bound.inputs, PassInputs(tokens, cells, bias, seen, features))
         if tree is not None:
             bound.frontier[:], bound.uniforms[:] = tree.places, tree.uniforms
             bound.ranked[...], bound.drawn[...] = tree.ranked, tree.drawn
         start_time = perf_counter()
-        self._session.run_with_iobinding(bound.binding)
+        bound.run()
         cost = self.cost
         cost.seconds += perf_counter() - start_time
         cost.passes += deep
         cost.positions += count + (deep - 1) * sizes[1]
         self.memory.new_keys, self.memory.new_values = bound.new_keys, bound.new_values
-        return bound.output
+        if size == count:
+            return bound.output
+        self.memory.new_keys = bound.new_keys[:, :, :, :count]
+        self.memory.new_values = bound.new_values[:, :, :, :count]
+        return PassOutput(bound.output.logits[:, :count], bound.output.features[:, :count])
 
     def close(self) -> None:
+        self._closed = True
         self._bound.clear()
-        self._buffers.clear()
-        self._session = _Closed()
+        self._buffers.close()
 
-    def _buffer(self, name: str, shape: tuple[int, ...], most: int, kind: DTypeLike = np.float32) -> NDArray[Any]:
-        """An array at the start of the buffer `name`, which is `most` elements long."""
-        if name not in self._buffers:
-            self._buffers[name] = np.zeros(most, dtype=kind)
-        return self._buffers[name][: int(np.prod(shape))].reshape(shape)
+    def _padded(self, count: int) -> int:
+        """The positions of the pass that `count` positions are run in."""
+        if not self.captured:
+            return count
+        return next((size for size in names.POSITION_BUCKETS if count <= size <= self.memory.capacity), count)
 
     def _bind(self, count: int, slots: int, levels: int, sizes: _TreeSizes, probs: bool) -> _Bound:
-        config, rows, most = self.config, self.rows, self.memory.capacity
+        config, rows, most, host = self.config, self.rows, self.memory.capacity, self._buffers.host
+        if self._closed:
+            raise EngineError("decoder: this engine is closed; open another one")
         if not 1 <= count <= most:
             raise EngineError(f"decoder: expected 1 to {most} new positions, got {count}; score a smaller tree")
         if (levels != 1 and not (self.fuses_chains and 1 <= levels <= most)) or (sizes[0] and not self.fuses_trees):
             deep = sizes[0] or levels
             raise EngineError(f"decoder: expected 1 level from this graph, got {deep}; draft level by level")
-        new, kept = (config.layers, rows, config.kv_heads, count, config.head_dim), self.memory.key_memory.dtype
-        bias = self._buffer(names.BIAS, (rows, count, slots + count), 2 * rows * most * most)
+        positions, wide = rows * most, config.dim
+        inputs: dict[str, NDArray[Any]] = {
+            names.TOKENS: host(names.TOKENS, (rows, count), positions, np.int64),
+            names.CELLS: host(names.CELLS, (rows, count), positions, np.int64),
+            names.BIAS: host(names.BIAS, (rows, count, slots + count), 2 * positions * most),
+        }
+        if names.FEATURES in self._inputs:
+            inputs[names.FEATURES] = host(names.FEATURES, (rows, count, wide), positions * wide)
         output = PassOutput(
-            self._buffer(names.LOGITS, (rows, count, config.vocab_size), rows * most * config.vocab_size),
-            self._buffer(names.PREDICTED_FEATURES, (rows, count, config.dim), rows * most * config.dim),
-            self._buffer(names.PROBS, (count, config.vocab_size), most * config.vocab_size)
-            if probs and levels == 1
-            else None,
-            self._buffer(names.CHAIN_TOKENS, (levels,), most, np.int64) if self.fuses_chains else None,
+            host(names.LOGITS, (rows, count, config.vocab_size), positions * config.vocab_size),
+            host(names.PREDICTED_FEATURES, (rows, count, wide), positions * wide),
+            host(names.PROBS, (count, config.vocab_size), most * config.vocab_size) if probs and levels == 1 else None,
+            host(names.CHAIN_TOKENS, (levels,), most, np.int64) if self.fuses_chains else None,
             _tree_buffers(*sizes, config.vocab_size) if sizes[0] else None,
         )
-        bound = _Bound(
-            self._session.io_binding(),
-            self._buffer(names.TOKENS, (rows, count), rows * most, np.int64),
-            self._buffer(names.CELLS, (rows, count), rows * most, np.int64),
-            bias[:, :, :slots],
-            bias[:, :, slots:],
-            self._buffer(names.FEATURES, (rows, count, config.dim), rows * most * config.dim),
-            np.array(levels, dtype=np.int64),
-            np.zeros(sizes[:2], dtype=np.int64),
-            np.zeros(sizes),
-            np.zeros((), dtype=np.bool_),
-            np.zeros((), dtype=np.bool_),
-            self._buffer("new_keys", new, self.memory.key_memory.size, kept),
-            self._buffer("new_values", new, self.memory.value_memory.size, kept),
-            output,
-        )
-        self._attach(bound, bias)
-        return bound
-
-    def _attach(self, bound: _Bound, bias: NDArray[np.float32]) -> None:
-        inputs: dict[str, NDArray[Any]] = {
-            names.TOKENS: bound.tokens,
-            names.CELLS: bound.cells,
-            names.BIAS: bias,
-            names.FEATURES: bound.features,
+        new, cached = (config.layers, rows, config.kv_heads, count, config.head_dim), self._buffers.kept
+        all_new = config.layers * positions * config.kv_heads * config.head_dim
+        keys, values = cached("new_keys", new, all_new), cached("new_values", new, all_new)
+        frontier, uniforms = np.zeros(sizes[:2], dtype=np.int64), np.zeros(sizes)
+        ranked, drawn = np.zeros((), dtype=np.bool_), np.zeros((), dtype=np.bool_)
+        read: dict[str, Any] = {
+            **inputs,
             names.EXTERNAL_COND_ROWS: self._cond_rows,
-            names.CHAIN_LEVELS: bound.levels,
-            names.TREE_FRONTIER: bound.frontier,
-            names.TREE_UNIFORMS: bound.uniforms,
-            names.TREE_RANKED: bound.ranked,
-            names.TREE_DRAWN: bound.drawn,
+            names.CHAIN_LEVELS: np.array(levels, dtype=np.int64),
+            names.TREE_FRONTIER: frontier,
+            names.TREE_UNIFORMS: uniforms,
+            names.TREE_RANKED: ranked,
+            names.TREE_DRAWN: drawn,
             **self._sampling.arrays,
         }
-        output = bound.output
-        predicted = names.PREDICTED_FEATURES if self._reads_features else names.FEATURES
-        outputs: dict[str, NDArray[Any] | None] = {
-            names.LOGITS: output.logits,
-            predicted: output.features,
-            names.PROBS: output.probs,
-            names.CHAIN_TOKENS: output.chain,
-        }
+        written = self._written(output)
+        for layer in range(config.layers):
+            read[names.past_key(layer)] = self.memory.keys[layer]
+            read[names.past_value(layer)] = self.memory.values[layer]
+            written[names.new_key(layer)], written[names.new_value(layer)] = keys[layer], values[layer]
+        run = self._buffers.bind(
+            {name: array for name, array in read.items() if name in self._inputs},
+            written,
+            capture=count in names.POSITION_BUCKETS,
+        )
+        return _Bound(run, inputs, frontier, uniforms, ranked, drawn, keys, values, output)
+
+    def _written(self, output: PassOutput) -> dict[str, Any]:
+        """The buffers of `output` by the names of the graph's outputs."""
+        predicted = names.PREDICTED_FEATURES if names.FEATURES in self._inputs else names.FEATURES
+        found: dict[str, Any] = {names.LOGITS: output.logits, predicted: output.features}
+        if output.probs is not None:
+            found[names.PROBS] = output.probs
+        if output.chain is not None:
+            found[names.CHAIN_TOKENS] = output.chain
         if output.tree is not None:
             # A loop that never turns gives arrays of no shape that could be known.
             fused: dict[str, NDArray[Any]] = dict(zip(names.TREE_OUTPUTS, output.tree, strict=True))
-            outputs |= {name: array for name, array in fused.items() if array.size}
-        for layer in range(self.config.layers):
-            inputs[names.past_key(layer)] = self.memory.keys[layer]
-            inputs[names.past_value(layer)] = self.memory.values[layer]
-            outputs[names.new_key(layer)] = bound.new_keys[layer]
-            outputs[names.new_value(layer)] = bound.new_values[layer]
-        for name, array in inputs.items():
-            if name in self._inputs:
-                bind(bound.binding, "input", name, array)
-        for name, buffer in outputs.items():
-            if buffer is not None:
-                bind(bound.binding, "output", name, buffer)
-
-
-class _Closed:
-    """Stands in the place of a closed engine's session: every use raises."""
-
-    def io_binding(self) -> Any:
-        """EngineError."""
-        raise EngineError("decoder: this engine is closed; open another one")
+            found |= {name: array for name, array in fused.items() if array.size}
+        return found
 
 
 def _tree_buffers(levels: int, nodes: int, children: int, vocab_size: int) -> FusedTreeOutput:

@@ -147,17 +147,16 @@ def fill(buffers: Mapping[str, NDArray[Any]], given: PassInputs) -> None:
     for nobody. Raises EngineError where the graph reads features and none are given.
     """
     count, size = given.cells.shape[-1], buffers[CELLS].shape[-1]
-    slots = buffers[BIAS].shape[-1] - size
-    buffers[TOKENS][:] = 0
-    buffers[TOKENS][:, :count] = given.tokens
-    buffers[CELLS][:] = 0
-    buffers[CELLS][:, :count] = given.cells
     bias = buffers[BIAS]
-    bias[:] = MASKED_SCORE
+    slots = bias.shape[-1] - size
+    if size > count:
+        padding = np.arange(count, size)
+        buffers[TOKENS][:], buffers[CELLS][:], bias[:] = 0, 0, MASKED_SCORE
+        bias[:, padding, slots + padding] = 0.0
+    buffers[TOKENS][:, :count] = given.tokens
+    buffers[CELLS][:, :count] = given.cells
     bias[:, :count, :slots] = given.past_bias
     bias[:, :count, slots : slots + count] = given.bias
-    padding = np.arange(count, size)
-    bias[:, padding, slots + padding] = 0.0
     if FEATURES in buffers:
         if given.features is None:
             raise EngineError("decoder: this graph reads features, got none; run it through EngineDrafter")

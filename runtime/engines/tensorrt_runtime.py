@@ -13,12 +13,12 @@ from underpaint.runtime.engines.context import EngineError
 from underpaint.runtime.engines.tensorrt_files import EngineRecord, part_of, paths, read_engine
 
 
-def gpu_name() -> str:
-    """This machine's GPU with its compute capability; EngineError where PyTorch sees none."""
+def gpu_name(index: int = 0) -> str:
+    """A GPU of this machine with its compute capability; EngineError where PyTorch sees none."""
     if not torch.cuda.is_available():
         raise EngineError("no GPU: this PyTorch sees none; check the driver, and that PyTorch is a CUDA build")
-    major, minor = torch.cuda.get_device_capability()
-    return f"{torch.cuda.get_device_name()} (sm_{major}{minor})"
+    major, minor = torch.cuda.get_device_capability(index)
+    return f"{torch.cuda.get_device_name(index)} (sm_{major}{minor})"
 
 
 @dataclass(slots=True, weakref_slot=True)

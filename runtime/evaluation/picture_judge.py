@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from underpaint.artifacts.manifest import ManifestError
 from underpaint.artifacts.model_index import ModelIndex, ResolutionEntry
-from underpaint.runtime.engines.context import EngineContext
+from underpaint.runtime.engines.context import CPU, EngineContext
 from underpaint.runtime.engines.images import OnnxJudge, Picture
 from underpaint.runtime.evaluation.quality import Reading, Reference, load_reference
 from underpaint.runtime.models import OpenModels
@@ -68,7 +68,7 @@ def open_judge(folder: Path, index: ModelIndex, entry: ResolutionEntry, context:
     if grammar is None or index.judge is None or entry.reference is None or entry.side is None:
         return None
     reference = load_reference(locate(entry.reference, "reference", folder).path, entry.side)
-    engine = OnnxJudge(index.judge, folder, context)
+    engine = OnnxJudge(index.judge, folder, replace(context, backend=CPU))  # so that all pictures have one judge
     if engine.classes != {slot: len(values) for slot, values in grammar.slots.items()}:
         raise ManifestError(
             f"{folder}: expected a judge of {', '.join(grammar.slots)}, the slots of {grammar.family}, got one of "

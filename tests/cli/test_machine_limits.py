@@ -107,7 +107,7 @@ def test_a_model_that_does_not_load_for_want_of_memory_is_not_to_be_exported_aga
                 raise RuntimeError(said)
             return getattr(context.import_module("onnxruntime"), name)
 
-    monkeypatch.setattr(context, "_runtime", Refusing)
+    monkeypatch.setattr(context, "onnx_runtime", Refusing)
     ran = run_program(f"generate {FOX} --resolution 64 --method ar --out x.png", tmp_path, monkeypatch)
     assert (ran.code, ran.crash) == (2, "")
     assert told in ran.err

@@ -228,7 +228,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     monkeypatch.setattr(device_memory, "torch", on_host)
     monkeypatch.setattr(tensorrt_engine, "_new_stream", lambda: stream)
-    monkeypatch.setattr(tensorrt_runtime, "gpu_name", lambda: GPU)
+    monkeypatch.setattr(tensorrt_runtime, "gpu_name", lambda index=0: GPU)
     module = SimpleNamespace(
         __version__=VERSION,
         Logger=_Logger,

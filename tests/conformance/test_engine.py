@@ -186,12 +186,13 @@ def test_no_pass_moves_or_copies_a_cache(family: Family) -> None:
     for seed in range(2):
         decode(target, drafter, Eagle2(3, 3, 6), PointProposals(), sampling(seed), max_nodes=8)
     assert [(cache.keys.ctypes.data, cache.values.ctypes.data) for cache in buffers] == before
-    names = {value.name for value in target.engine._session.get_outputs()}
+    names = {value.name for value in target.decoder.session.get_outputs()}
     assert {name for name in names if "key" in name} == {"new_key_0", "new_key_1"}
     for bound in target.engine._bound.values():
-        assert bound.new_keys.shape[3] == bound.cells.shape[1]
-        assert bound.past_bias.shape[2] <= target.engine.config.capacity
-        assert np.shares_memory(bound.new_keys, target.engine._buffers["new_keys"])
+        count = bound.inputs["cells"].shape[1]
+        assert bound.new_keys.shape[3] == count
+        assert bound.inputs["bias"].shape[2] <= target.engine.config.capacity + count
+        assert np.shares_memory(bound.new_keys, target.engine._buffers._arrays["new_keys"])
 
 
 def test_greedy_decoding_takes_what_the_reference_likes_best(family: Family) -> None:

@@ -9,14 +9,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from benchmarks import gpu
 from tests.conformance import stand_in
 from tests.conformance.on_tensorrt import opened
 from underpaint.algos.arrays import FloatArray
 from underpaint.export.parity import MOST
-from underpaint.runtime.engines.engine import PassOutput
+from underpaint.runtime.engines import device_memory
+from underpaint.runtime.engines.context import open_session
+from underpaint.runtime.engines.device_memory import DeviceBuffers
+from underpaint.runtime.engines.engine import LoadedDecoder, PassOutput, manifest_config
+from underpaint.runtime.engines.onnx_engine import OnnxDecoder
 from underpaint.runtime.engines.tensorrt_engine import TensorRTEngine
+from underpaint.zoo.load import locate
 
 
 @pytest.fixture(autouse=True)
@@ -63,7 +69,7 @@ def small(halves: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
             stand_in.build(folder, each, buckets, rows)
         return [(folder, SimpleNamespace(engine_bytes=1))] * len(only)
 
-    monkeypatch.setattr(gpu, "lacking", lambda backend: [])
+    monkeypatch.setattr(gpu, "lacking", lambda look: None)
     monkeypatch.setattr(gpu, "gpu_name", lambda: stand_in.GPU)
     monkeypatch.setattr(gpu, "prepare", lambda work, precision: (folder, halves / "reference"))
     monkeypatch.setattr(gpu, "build_folder", built)
@@ -129,3 +135,43 @@ def test_a_part_that_is_lacking_ends_it_with_another_code(
     code, found, _ = ran(capsys)
     assert (code, found["best_token_ms_not_run"]) == (2, "KeyError: 'triton'")
     assert found["token_ms"] > 0
+
+
+def on_cpu(name: str, kind: str, folder: Path, context: object = None, backend: str = "cpu") -> LoadedDecoder:
+    """Any graph on the CPU's provider, half precision too; on a device's buffers where a GPU is asked for."""
+    located = locate(name, kind, folder)
+    decoder = OnnxDecoder(open_session(located.path), manifest_config(located.manifest.settings, name), name)
+    return OnHost(*decoder) if backend == "cuda" else decoder
+
+
+class OnHost(OnnxDecoder):
+    """Its device is memory of the host."""
+
+    def buffers(self, rows: int) -> DeviceBuffers:
+        return DeviceBuffers(self.session, self.config, rows, "cpu")
+
+
+@pytest.mark.usefixtures("small")
+def test_without_tensorrt_what_ran_in_its_place_is_said(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The device runtime alone, or ONNX Runtime's CUDA provider too: the code is that of what ran."""
+    lacked = iter([None, "tensorrt-rtx is not installed", "no CUDA provider"])
+    monkeypatch.setattr(gpu, "lacking", lambda look: next(lacked))
+    code, found, err = ran(capsys)
+    assert (code, found["backend"], found["best_token_ms"]) == (0, None, 0.5)
+    assert found["instead"] == "tensorrt-rtx is not installed; no CUDA provider; ran the device runtime alone"
+    assert f"instead of --backend tensorrt-rtx: {found['instead']}" in err
+    assert not {"target_parity", "token_ms", "not_run"} & set(found)
+    lacked = iter([None, "tensorrt-rtx is not installed", None])
+    monkeypatch.setattr(gpu, "load_decoder", on_cpu)
+    monkeypatch.setattr(device_memory, "torch", torch)
+    code, found, _ = ran(capsys)
+    assert (code, found["backend"], found["asked"]) == (0, "cuda", "tensorrt-rtx")
+    assert found["instead"] == "tensorrt-rtx is not installed; ran --backend cuda and the device runtime"
+    assert set(found["target_parity"]) == {"1", "3", "4", "8"}
+    assert not [name for name in found if name.endswith("not_run")]
+    assert "engines" not in found
+    lacked = iter([None, "tensorrt-rtx is not installed", None])
+    monkeypatch.setattr(gpu, "best_token_ms", lambda precision, rounds: {}["triton"])
+    assert ran(capsys)[0] == 2

@@ -30,7 +30,7 @@ def buffers_of(engine: object, rows: int) -> dict[str, np.ndarray]:
         "cells": np.full((rows, SIZE), 2, dtype=np.int64),
         "bias": np.zeros((rows, SIZE, slots + SIZE), dtype=np.float32),
     }
-    named = {each.name for each in engine._session.get_inputs()}  # type: ignore[attr-defined]
+    named = {each.name for each in engine._buffers._session.get_inputs()}  # type: ignore[attr-defined]
     if "features" in named:
         made["features"] = np.full((rows, SIZE, shape.dim), 3, dtype=np.float32)
     return made
@@ -45,7 +45,7 @@ def check(engine: object, features: np.ndarray | None) -> None:
     fill(buffers, PassInputs(tokens, cells, causal(COUNT), engine.cache.past_bias, features))  # type: ignore[attr-defined]
     for index in range(len(memory.keys)):
         buffers[f"past_key_{index}"], buffers[f"past_value_{index}"] = memory.keys[index], memory.values[index]
-    session = engine._session  # type: ignore[attr-defined]
+    session = engine._buffers._session  # type: ignore[attr-defined]
     named = {each.name for each in session.get_inputs()}
     plain_pass = {  # a chain of one level, and no tree
         CHAIN_LEVELS: np.array(1),

@@ -52,8 +52,11 @@ def test_what_the_command_needs_is_declared():
     extras = PROJECT["project"]["optional-dependencies"]
     assert not any(need.startswith("onnxruntime") for need in PROJECT["project"]["dependencies"])
     assert [need.partition(">")[0] for need in extras["cpu"]] == ["onnxruntime"]
-    # Engines run on ONNX Runtime's CPU provider alone, and the two wheels break each other in one environment.
-    assert not any(need.startswith("onnxruntime-gpu") for needs in extras.values() for need in needs)
+    # The two wheels break each other in one environment: no extra brings both, and no other brings the second.
+    assert [need.partition(">")[0] for need in extras["gpu"]] == ["onnxruntime-gpu", "torch==2.13.0"]
+    others = (need for extra, needs in extras.items() if extra != "gpu" for need in needs)
+    assert not any(need.startswith("onnxruntime-gpu") for need in others)
+    assert PROJECT["tool"]["uv"]["conflicts"] == [[{"extra": "cpu"}, {"extra": "gpu"}]]
 
 
 def test_every_requirement_is_pinned():
@@ -66,6 +69,7 @@ def test_every_requirement_is_pinned():
     wanted = [
         *PROJECT["project"]["dependencies"],
         *extras["cpu"],
+        *extras["gpu"],
         *extras["train"],
         *extras["dev"],
         *extras["device"],

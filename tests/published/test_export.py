@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +29,16 @@ from underpaint.cli.app import app as underpaint
 from underpaint.export import checkpoint, decoders
 from underpaint.export.checkpoint import Request, export_checkpoint
 from underpaint.export.decoder_parity import LARGE, _told_apart, compare, prepare
-from underpaint.export.verify import verify
+from underpaint.export.verify import ProviderResult, verify
 from underpaint.models.published.families import KINDS
 from underpaint.models.published.load import load
 from underpaint.models.published.options import LoadOptions
+from underpaint.runtime.engines import providers
 from underpaint.runtime.engines.context import EngineContext, EngineError, open_session
+from underpaint.runtime.engines.device_memory import DeviceBuffers
 from underpaint.runtime.engines.drafter import EngineDrafter
+from underpaint.runtime.engines.onnx_engine import OnnxDecoder
+from underpaint.runtime.engines.providers import GpuBackend
 from underpaint.runtime.engines.target import EngineTarget
 from underpaint.runtime.methods.registry import METHODS
 from underpaint.zoo.load import manifest
@@ -265,6 +270,10 @@ def test_commands(tmp_path: Path) -> None:
     result = runner.invoke(underpaint, ["check", str(out)])
     assert result.exit_code == 0, result.output
     assert "target (fp32): passed" in result.output
+    assert "needs ONNX Runtime 1.23 or later\n" in result.output
+    lines = [line for line in result.output.splitlines() if "Provider" in line]
+    assert len(lines) == 1, "one for each provider that the machine has"
+    assert re.fullmatch(r"cpu \(CPUExecutionProvider\): passed, largest error [0-9.e-]+ of target", lines[0])
     for arguments, message in (
         ([str(tmp_path / "none.pt"), *own], "no checkpoint at"),
         ([str(tmp_path / "c2i.pt"), *own, "--kind", "vq"], "use --kind llamagen-c2i"),
@@ -282,6 +291,38 @@ def test_commands(tmp_path: Path) -> None:
     assert result.exit_code == 2
     assert "another checkpoint" in result.output
     assert "no model_index.json" in runner.invoke(underpaint, ["check", str(tmp_path)]).output
+
+
+def test_check_runs_the_graphs_on_every_provider(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On two that stand in: one on a device that is memory of the host, one without the libraries that it needs."""
+
+    def opened(path: Path, model: object, backend: GpuBackend, options: object, graphs: bool) -> tuple[object, bool]:
+        assert not graphs, "a float32 graph has branches"
+        if backend.name == "tensorrt-ep":
+            raise EngineError("it needs libraries")
+        return open_session(path, EngineContext(threads=1)), graphs
+
+    monkeypatch.setattr(providers, "open_on_gpu", opened)
+    monkeypatch.setattr(
+        providers, "available_providers", lambda: ("TensorrtExecutionProvider", "CUDAExecutionProvider")
+    )
+    monkeypatch.setattr("underpaint.export.verify.check_provider", lambda backend: None)
+    monkeypatch.setattr(OnnxDecoder, "buffers", lambda own, rows: DeviceBuffers(own.session, own.config, rows, "cpu"))
+    result = CliRunner().invoke(underpaint, ["check", str(folder), "--no-greedy"])
+    assert result.exit_code == 0, result.output
+    cpu, cuda, tensorrt = (line for line in result.output.splitlines() if "Provider" in line)
+    assert cuda.replace("cuda (CUDA", "cpu (CPU") == cpu
+    assert re.fullmatch(r"cuda \(CUDAExecutionProvider\): passed, largest error [0-9.e-]+ of target, drafter.*", cuda)
+    assert tensorrt == "tensorrt-ep (TensorrtExecutionProvider): not run: it needs libraries"
+
+
+def test_a_provider_that_computes_something_else_fails(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    right = tuple(verify(folder, False, 0))
+    wrong = replace(right[0], allowed=0.0)
+    monkeypatch.setattr("underpaint.export.verify.verify_providers", lambda *given: [ProviderResult("cuda", (wrong,))])
+    result = CliRunner().invoke(underpaint, ["check", str(folder), "--no-greedy"])
+    assert result.exit_code == 1
+    assert "cuda (CUDAExecutionProvider): FAILED, largest error" in result.output
 
 
 def test_help_has_the_options_of_both_forms() -> None:
@@ -319,7 +360,7 @@ def test_every_method_runs_on_exported_engines(folder: Path, tmp_path: Path) -> 
         (["x.npy"], "no file at"),
         (["1", "--models", str(tmp_path)], "model_index"),
         (["1", "--models", str(tmp_path / "none")], "no folder"),
-        (["1", "--backend", "cuda"], "expected one of cpu, tensorrt, tensorrt-rtx"),
+        (["1", "--backend", "gpu"], "expected one of cpu, tensorrt, tensorrt-rtx"),
         (["1", "--top-p", "2"], "top_p must be"),
         (["1", "--resolution", "64"], "resolution 64: the folder draws"),
         (["1", "--prompts-count", "3"], "leave the prompts out"),

@@ -1,0 +1,74 @@
+"""The graphs that ship, and those of every precision, against what the runtimes document."""
+
+from pathlib import Path
+
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper
+
+from underpaint.export.graph import OPSET
+from underpaint.export.graph_rewrites import plain_pass
+from underpaint.export.runtimes import CPU, CUDA, RUNTIMES, TENSORRT, least_version, requirements, undocumented
+from underpaint.zoo.load import FOLDER
+
+SHIPPED = sorted(FOLDER.glob("*.onnx"))
+DECODERS = [path for path in SHIPPED if path.name.startswith(("target", "drafter"))]
+
+
+def read(path: Path) -> onnx.ModelProto:
+    return onnx.load(path, load_external_data=False)
+
+
+def model_of(version: int, *names: str, domain: str = "") -> onnx.ModelProto:
+    value = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1])
+    nodes = [helper.make_node(name, ["x"], [f"y{index}"], domain=domain) for index, name in enumerate(names)]
+    graph = helper.make_graph(nodes, "g", [value], [])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", version)])
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_shipped_graphs_have_what_the_runtimes_document(path: Path) -> None:
+    model, decoder = read(path), path in DECODERS
+    versions = ["1.23", "1.23", "10.15"] if decoder else ["1.17", "1.17", "10.0"]
+    assert [least_version(model, runtime) for runtime in RUNTIMES] == versions
+    assert not undocumented(model, CPU)
+    # Branches and loops, which draft and sample, have definitions of opset 23 that the CUDA provider does not list.
+    left = {"Equal-19", "Identity-23", "If-23", "Loop-23", "Pad-23"} if decoder else set()
+    assert undocumented(model, CUDA) <= left
+    if not decoder:
+        assert not undocumented(model, TENSORRT)
+
+
+@pytest.mark.parametrize("path", DECODERS, ids=lambda path: path.stem)
+def test_plain_passes_are_documented_by_all(path: Path) -> None:
+    model = onnx.load_from_string(plain_pass(path))
+    eight_bits = path.stem in ("drafter64", "drafter128", "target64_int8")
+    assert undocumented(model, CUDA) == ({"Pad-23"} if path.stem == "target64_int8" else set())
+    assert undocumented(model, TENSORRT) == ({"com.microsoft.MatMulNBits"} if eight_bits else set())
+
+
+def test_half_precision_runs_on_every_gpu_runtime(halves: Path) -> None:
+    for name in ("target", "drafter"):
+        model = read(halves / "out" / f"{name}.onnx")
+        assert not undocumented(model, CUDA) | undocumented(model, TENSORRT)
+    told = requirements([halves / "out" / "drafter.onnx", halves / "reference" / "target.onnx"])
+    assert told == [
+        "ONNX Runtime 1.23 or later",
+        "ONNX Runtime's CUDA provider 1.23 or later; not documented: Equal-19, If-23 of target",
+        "TensorRT 10.15 or later",
+    ]
+
+
+def test_what_is_not_documented_is_named() -> None:
+    model = model_of(20, "Cast", "Compress", "BitShift")
+    assert undocumented(model, CUDA) == undocumented(model, TENSORRT) == {"Compress-11", "BitShift-11"}
+    assert undocumented(model_of(23, "FusedThing", domain="com.microsoft"), CPU) == {"com.microsoft.FusedThing"}
+    with pytest.raises(ValueError, match="TensorRT: expected opset 24 at most, got 25"):
+        least_version(model_of(25, "Relu"), TENSORRT)
+
+
+def test_the_installed_runtime_is_new_enough() -> None:
+    """Of the extras `cpu` and `gpu` too, which ask for the version that is tested here."""
+    least = tuple(int(part) for part in CPU.least[OPSET].split("."))
+    assert tuple(int(part) for part in onnxruntime.__version__.split(".")[:2]) >= least
