@@ -66,8 +66,8 @@ Low = Annotated[
 Backend = Annotated[
     str,
     typer.Option(
-        help="What runs the models: cpu (ONNX Runtime), tensorrt or tensorrt-rtx; compare and generate also take "
-        "device: the whole cycle on a GPU."
+        help="What runs the models: cpu (ONNX Runtime), tensorrt or tensorrt-rtx; compare, generate and serve also "
+        "take device: the whole cycle on a GPU."
     ),
 ]
 Seeds = Annotated[int, typer.Option(help="Seeds per prompt, counted from 0.", min=1, max=1_000_000)]
@@ -92,8 +92,8 @@ DEVICE: Final = "device"
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceOptions:
-    """Options of `--backend device`."""
+class DeviceChoice:
+    """Options of `--backend device`: where it draws, and by what."""
 
     device: Annotated[
         str | None,
@@ -103,18 +103,29 @@ class DeviceOptions:
             show_default=False,
         ),
     ] = None
-    batch: Annotated[
-        int | None,
-        typer.Option(
-            help="With --backend device, or --live of generate: images that are drawn together; default: 1.",
-            show_default=False,
-        ),
-    ] = None
     forward: Annotated[
         str | None,
         typer.Option(
             help="With --backend device: what runs the models: torch (the default), tensorrt or tensorrt-rtx (on a "
             "GPU), or onnx (on the CPU); `underpaint engine` makes their engines.",
+            show_default=False,
+        ),
+    ] = None
+
+    def check(self, backend: str) -> None:
+        """ValueError where options of the device stand beside another backend."""
+        if backend != DEVICE and self != DeviceChoice():
+            raise ValueError("--device and --forward are of --backend device; pass it too, or leave them out")
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceOptions(DeviceChoice):
+    """Options of `--backend device`, which draws batches of as many images as a command is told."""
+
+    batch: Annotated[
+        int | None,
+        typer.Option(
+            help="With --backend device, or --live of generate: images that are drawn together; default: 1.",
             show_default=False,
         ),
     ] = None
@@ -133,7 +144,9 @@ def open_pipeline(
     from underpaint.zoo.load import FOLDER
 
     if backend == DEVICE and not on_device:
-        raise ValueError(f"--backend device: of compare and generate; expected one of {', '.join(BACKENDS)} here")
+        raise ValueError(
+            f"--backend device: of compare, generate and serve; expected one of {', '.join(BACKENDS)} here"
+        )
 
     return Pipeline.open(models or FOLDER, resolution=resolution, low=low, backend=backend)
 
