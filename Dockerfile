@@ -1,6 +1,6 @@
 # `underpaint serve` in a container. Two targets; the last one is what `docker build .` makes.
 #
-#   cuda  exported models on a GPU by TensorRT for RTX, and live models of transformers
+#   cuda  exported models on a GPU by batches or by TensorRT for RTX, and live models of transformers
 #   cpu   exported and shipped models by ONNX Runtime, without PyTorch
 #
 # docs/how-to/serve-a-model.md says how to build and run them.
@@ -34,10 +34,13 @@ ENTRYPOINT ["underpaint", "serve", "--host", "0.0.0.0", "--port", "8000"]
 
 FROM base AS cuda
 ENV NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
+# Triton compiles a stub of C for each kernel that it launches.
+# hadolint ignore=DL3008
+RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/*
 COPY constraints.txt /tmp/constraints.txt
 COPY --from=wheels /wheels /wheels
 RUN python -m pip install --no-cache-dir --constraint /tmp/constraints.txt \
-    /wheels/underpaint_zoo-*.whl "$(echo /wheels/underpaint-*.whl)[serve,serve-ray,cpu,live,tensorrt-rtx]"
+    /wheels/underpaint_zoo-*.whl "$(echo /wheels/underpaint-*.whl)[serve,serve-ray,cpu,device,live,tensorrt-rtx]"
 USER 10001
 
 FROM base AS cpu

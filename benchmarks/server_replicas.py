@@ -24,11 +24,12 @@ from typing import TYPE_CHECKING, Any, Final
 from benchmarks.report import at_least, finish, options, parse, refusing
 from underpaint.artifacts.install import install_hint
 from underpaint.cli.live import LiveOptions
+from underpaint.cli.options import DeviceChoice
 from underpaint.cli.serve import open_served
 from underpaint.serve.requests import DrawRequest, Event, FinishedImage, RequestError
 
 if TYPE_CHECKING:
-    from underpaint.serve.replicas import ReplicaFront
+    from underpaint.serve.replica_front import ReplicaFront
     from underpaint.serve.ticket import Ticket
 
 METHODS: Final = ("eagle2", "adt+lantern", "jacobi-lookup")
@@ -103,9 +104,10 @@ def replica_kill(count: int, replicas: int, resolution: int) -> dict[str, Any]:
         ValueError: The replicas do not start.
     """
     from underpaint.serve.engine import EngineLoop
-    from underpaint.serve.replicas import ReplicaFront, Scale
+    from underpaint.serve.replica_front import ReplicaFront
+    from underpaint.serve.replicas import Scale
 
-    open_models = partial(open_served, None, LiveOptions(), resolution, None, "cpu", None)
+    open_models = partial(open_served, None, LiveOptions(), resolution, None, "cpu", DeviceChoice(), None)
     asked = requests(count)
     front = ReplicaFront(open_models, Scale(replicas, replicas), SLOTS)
     try:

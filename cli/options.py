@@ -71,8 +71,8 @@ Backend = Annotated[
     str,
     typer.Option(
         help="What runs the models: cpu (ONNX Runtime), cuda, tensorrt-ep or nv-tensorrt-rtx (ONNX Runtime on a GPU; "
-        "cuda:1 is the second one), tensorrt or tensorrt-rtx (engines of `underpaint engine`); compare and generate "
-        "also take device: the whole cycle on a GPU."
+        "cuda:1 is the second one), tensorrt or tensorrt-rtx (engines of `underpaint engine`); compare, generate "
+        "and serve also take device: the whole cycle on a GPU."
     ),
 ]
 Seeds = Annotated[int, typer.Option(help="Seeds per prompt, counted from 0.", min=1, max=1_000_000)]
@@ -97,8 +97,8 @@ DEVICE: Final = "device"
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceOptions:
-    """Options of `--backend device`."""
+class DeviceChoice:
+    """Options of `--backend device`: where it draws, and by what."""
 
     device: Annotated[
         str | None,
@@ -108,18 +108,29 @@ class DeviceOptions:
             show_default=False,
         ),
     ] = None
-    batch: Annotated[
-        int | None,
-        typer.Option(
-            help="With --backend device, or --live of generate: images that are drawn together; default: 1.",
-            show_default=False,
-        ),
-    ] = None
     forward: Annotated[
         str | None,
         typer.Option(
             help="With --backend device: what runs the models: torch (the default), tensorrt or tensorrt-rtx (on a "
             "GPU), or onnx (on the CPU); `underpaint engine` makes their engines.",
+            show_default=False,
+        ),
+    ] = None
+
+    def check(self, backend: str) -> None:
+        """ValueError where options of the device stand beside another backend."""
+        if backend != DEVICE and self != DeviceChoice():
+            raise ValueError("--device and --forward are of --backend device; pass it too, or leave them out")
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceOptions(DeviceChoice):
+    """Options of `--backend device`, which draws batches of as many images as a command is told."""
+
+    batch: Annotated[
+        int | None,
+        typer.Option(
+            help="With --backend device, or --live of generate: images that are drawn together; default: 1.",
             show_default=False,
         ),
     ] = None
@@ -141,7 +152,9 @@ def open_pipeline(
     from underpaint.zoo.load import FOLDER
 
     if backend == DEVICE and not on_device:
-        raise ValueError(f"--backend device: of compare and generate; expected one of {', '.join(BACKENDS)} here")
+        raise ValueError(
+            f"--backend device: of compare, generate and serve; expected one of {', '.join(BACKENDS)} here"
+        )
 
     return Pipeline.open(models or FOLDER, resolution=resolution, low=low, backend=backend)
 

@@ -8,14 +8,27 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from underpaint.cli.device import imported
 from underpaint.cli.errors import bad_input, needed
 from underpaint.cli.live import LiveOptions
-from underpaint.cli.options import Backend, Low, Models, Preset, Resolution, check_preset, grouped, read_preset
+from underpaint.cli.options import (
+    DEVICE,
+    Backend,
+    DeviceChoice,
+    Low,
+    Models,
+    Preset,
+    Resolution,
+    check_preset,
+    grouped,
+    read_preset,
+)
 
 if TYPE_CHECKING:
     from underpaint.serve.models import ServedModels
 
 _NO_LIVE = LiveOptions()
+_NO_DEVICE = DeviceChoice()
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
@@ -26,6 +39,7 @@ def serve(
     resolution: Resolution = None,
     low: Low = None,
     backend: Backend = "cpu",
+    device: DeviceChoice = _NO_DEVICE,
     preset: Preset = None,
     host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 lets other machines in.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.", min=0, max=65_535)] = 8000,
@@ -33,7 +47,12 @@ def serve(
         Path | None,
         typer.Option(help="File of keys, one a line; clients must show one of them. Default: everybody may draw."),
     ] = None,
-    slots: Annotated[int, typer.Option(help="Pictures that are drawn side by side.", min=1, max=256)] = 4,
+    slots: Annotated[
+        int,
+        typer.Option(
+            help="Pictures that are drawn at once; with --backend device and --live they share passes.", min=1, max=256
+        ),
+    ] = 4,
     waiting: Annotated[
         int, typer.Option(help="Pictures that may wait for a slot; more are refused.", min=1, max=1_000_000)
     ] = 256,
@@ -48,7 +67,7 @@ def serve(
         str | None,
         typer.Option(
             help="Draw in replicas under Ray Serve: their number, or MIN:MAX for Ray's autoscaling. One a GPU with "
-            "--backend tensorrt; on CPUs they share the cores.",
+            "--backend tensorrt or device; on CPUs they share the cores.",
             show_default=False,
         ),
     ] = None,
@@ -66,7 +85,8 @@ def serve(
         from underpaint.serve.server import BACKLOG, Server, bound_socket
     if ray is not None:
         with needed("`underpaint serve --ray`", "serve-ray"):
-            from underpaint.serve.replicas import ReplicaFront, Scale
+            from underpaint.serve.replica_front import ReplicaFront
+            from underpaint.serve.replicas import Scale
     engine: EngineLoop | ReplicaFront
     with bad_input():
         if ray is None and ray_address is not None:
@@ -75,15 +95,19 @@ def serve(
         limits = Limits(most_body, most_prompt, most_images, deadline, waiting)
         keys = None if api_key_file is None else Keys.read(api_key_file)
         live.check(models, resolution, low, backend)
-        open_models = partial(open_served, models, live, resolution, low, backend, preset)
+        device.check(backend)
+        open_models = partial(open_served, models, live, resolution, low, backend, device, preset)
+        gpus = int(backend != "cpu" and device.device != "cpu")
         with ExitStack() as stack:
             bound = stack.enter_context(bound_socket(host, port))  # closed again where the models cannot be opened
             if scale is None:
                 engine = EngineLoop(open_models(None), slots, limits)
             else:
-                engine = ReplicaFront(open_models, scale, slots, limits, int(backend != "cpu"), ray_address)
+                engine = ReplicaFront(open_models, scale, slots, limits, gpus, ray_address)
             stack.pop_all()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    if device.device == "cpu":
+        typer.echo("--device cpu interprets the device's program: it is slow, for trying it", err=True)
     if keys is None and host not in _LOOPBACK:
         typer.echo(
             f"{host}: whoever reaches this machine can draw; --api-key-file lets in only who has a key", err=True
@@ -101,12 +125,13 @@ def open_served(
     resolution: int | None,
     low: Path | None,
     backend: str,
+    device: DeviceChoice,
     preset: str | None,
     threads: int | None,
 ) -> "ServedModels":
     """The models that the options name, on so many threads; None takes all cores."""
     from underpaint.runtime.engines.context import EngineContext
-    from underpaint.serve.models import AUTO, ServedModels
+    from underpaint.serve.models import AUTO, DeviceSettings, ServedModels
     from underpaint.zoo.load import FOLDER
 
     chosen = None if preset is None else read_preset(preset)
@@ -114,8 +139,14 @@ def open_served(
         opened = live.source(threads or 1).open(own_threads=threads is not None)
         served = ServedModels(live.live.resolve().name, {AUTO: opened}, chosen)
     else:
+        settings: DeviceSettings | None = None
+        if backend == DEVICE:
+            settings = DeviceSettings(device.device or "cuda", device.forward or "torch")
+            with imported(settings.name):
+                import underpaint.serve.device_slots  # noqa: F401  so that its kernels are made for this device
         context = EngineContext(threads, pool="shared")
-        served = ServedModels.open_folder(models or FOLDER, resolution, low, backend, chosen, live.tokenizer, context)
+        more = chosen, live.tokenizer, context, settings
+        served = ServedModels.open_folder(models or FOLDER, resolution, low, backend, *more)
     if chosen is not None:
         for pipeline in served.pipelines.values():
             check_preset(chosen, pipeline)

@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
 import logging
 import secrets
-from base64 import b64encode
-from collections.abc import AsyncIterator
-from dataclasses import asdict
-from time import time
 from typing import Annotated, Any, Final, Literal, Protocol
 
 from fastapi import FastAPI, Request
@@ -20,25 +14,20 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 
 from underpaint.algos.chance import MOST_SEED
-from underpaint.serve.guard import Guard, Keys, Receive, Send, error_body, error_headers
+from underpaint.serve.answers import EventStream, whole_answer
+from underpaint.serve.guard import Guard, Keys, error_body, error_headers
 from underpaint.serve.metrics import Metrics
 from underpaint.serve.page import add_page
 from underpaint.serve.requests import (
-    CellsEvent,
     DrawRequest,
-    Event,
-    FinishedImage,
     Limits,
     ModelInfo,
     OutputFormat,
-    PartialImage,
     RequestError,
     invalid,
 )
 from underpaint.serve.ticket import Ticket
 
-_GONE: Final = 499
-"""The status in logs and metrics of a request whose client left before the answer."""
 _LOG = logging.getLogger("underpaint.serve")
 
 
@@ -133,7 +122,7 @@ def create_app(
         ticket = await run_in_threadpool(engine.submit, request)
         if body.stream:
             return EventStream(ticket, limits.stalled_seconds)
-        return await _whole(ticket, http)
+        return await whole_answer(ticket, http)
 
     @app.get("/v1/models")
     async def models() -> dict[str, Any]:
@@ -162,10 +151,8 @@ def create_app(
 
     @app.exception_handler(RequestValidationError)
     async def malformed(http: Request, error: RequestValidationError) -> Response:
-        first = error.errors()[0]
-        path = [str(part) for part in first["loc"] if part != "body"]
-        field = path[0] if path and first["type"] != "json_invalid" else None
-        return await refused(http, invalid(f"{field or 'body'}: {first['msg']}"[:500], field))
+        field, message = _malformed(error.errors()[0])
+        return await refused(http, invalid(message, field))
 
     @app.exception_handler(HTTPException)
     async def other(http: Request, error: HTTPException) -> Response:
@@ -186,7 +173,21 @@ def create_app(
     return app
 
 
+_FIELDS: Final = tuple(ImageRequest.model_fields)
 _ERRORS: Final = (400, 401, 404, 408, 413, 429, 503, 504)
+
+
+def _malformed(error: dict[str, Any]) -> tuple[str | None, str]:
+    """The field at fault, None for the whole body, and what is wrong; see `pydantic_core.ErrorDetails`."""
+    path = [str(part) for part in error["loc"] if part != "body"]
+    if not path or error["type"] == "json_invalid":
+        return None, "body: expected a JSON object with the field prompt, and the header Content-Type: application/json"
+    if error["type"] == "extra_forbidden":
+        return path[0], f"{path[0][:80]}: there is no such field; leave it out, known are {', '.join(_FIELDS)}"
+    said = str(error["msg"]).removeprefix("Input should be ").lower()
+    expected = "this field" if error["type"] == "missing" else said.replace("string should have", "a text of")
+    came = "" if error["type"] == "missing" else f", got {error['input']!r:.80}"
+    return path[0], f"{path[0]}: expected {expected}{came}"
 
 
 def _draw_request(body: ImageRequest, http: Request, info: ModelInfo, limits: Limits) -> DrawRequest:
@@ -237,129 +238,3 @@ def _check_model(name: str, info: ModelInfo) -> None:
 def _model(info: ModelInfo) -> dict[str, Any]:
     own = {name: value for name, value in info._asdict().items() if name != "name"}
     return {"id": info.name, "object": "model", "created": 0, "owned_by": "underpaint", "underpaint": own}
-
-
-async def _whole(ticket: Ticket, http: Request) -> Response:
-    """All pictures in one answer."""
-    images: list[FinishedImage] = []
-
-    async def collect() -> None:
-        async for event in ticket.events():
-            if isinstance(event, RequestError):
-                raise event
-            if isinstance(event, FinishedImage):
-                images.append(event)
-
-    if not await _unless_gone(collect(), http.receive, ticket):
-        return Response(status_code=_GONE)
-    images.sort(key=lambda one: one.image)
-    tokens = sum(one.tokens for one in images)
-    return JSONResponse(
-        {
-            "created": int(time()),
-            "data": [{"b64_json": b64encode(one.content).decode(), "underpaint": _cost(one)} for one in images],
-            "output_format": ticket.request.output_format,
-            "size": images[0].size,
-            "usage": _usage(tokens),
-        }
-    )
-
-
-async def _unless_gone(work: Any, receive: Receive, ticket: Ticket) -> bool:
-    """Do `work` while the client is there; whether it was. The ticket of a client that left is cancelled."""
-
-    async def left() -> None:
-        while (await receive())["type"] != "http.disconnect":
-            pass
-
-    working, leaving = asyncio.ensure_future(work), asyncio.ensure_future(left())
-    try:
-        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
-        if working.done():
-            await working
-            return True
-        return False
-    finally:
-        for task in (working, leaving):
-            task.cancel()
-        if not ticket.closed:
-            ticket.cancel()
-
-
-class EventStream(Response):
-    """The events of a ticket as server-sent events; a client that leaves, or reads nothing for long, cancels it."""
-
-    media_type = "text/event-stream"
-
-    def __init__(self, ticket: Ticket, stalled_seconds: float) -> None:
-        super().__init__(headers={"cache-control": "no-store", "x-accel-buffering": "no"})
-        del self.headers["content-length"]
-        self._ticket, self._stalled = ticket, stalled_seconds
-
-    async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
-        """See ASGI."""
-
-        async def write() -> None:
-            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-            async for chunk in server_sent_events(self._ticket):
-                async with asyncio.timeout(self._stalled):
-                    await send({"type": "http.response.body", "body": chunk, "more_body": True})
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-        try:
-            await _unless_gone(write(), receive, self._ticket)
-        except TimeoutError:
-            _LOG.info("%s: its client read nothing for %.0f seconds", self._ticket.request.id, self._stalled)
-
-
-async def server_sent_events(ticket: Ticket) -> AsyncIterator[bytes]:
-    """The events of a ticket as they go over the wire."""
-    async for event in ticket.events():
-        name, data = _shown(event, ticket.request)
-        yield f"event: {name}\ndata: {json.dumps(data, separators=(',', ':'))}\n\n".encode()
-
-
-def _shown(event: Event, request: DrawRequest) -> tuple[str, dict[str, Any]]:
-    """The name and the data of an event."""
-    if isinstance(event, RequestError):
-        return "error", {"type": "error", **error_body(event)}
-    if isinstance(event, CellsEvent):
-        data = asdict(event)
-        number = data.pop("number")
-        name = "underpaint.cells"
-        return name, {"type": name, "request": request.id, "image": data.pop("image"), "pass": number, **data}
-    common = {
-        "b64_json": b64encode(event.content).decode(),
-        "created_at": int(time()),
-        "background": "opaque",
-        "output_format": request.output_format,
-        "quality": "auto",
-        "request": request.id,
-        "image": event.image,
-    }
-    if isinstance(event, PartialImage):
-        name = "image_generation.partial_image"
-        own: dict[str, Any] = {"size": request.size, "partial_image_index": event.number, "decided": event.decided}
-    else:
-        name = "image_generation.completed"
-        own = {"size": event.size, "usage": _usage(event.tokens), "underpaint": _cost(event)}
-    return name, {"type": name, **common, **own}
-
-
-def _usage(tokens: int) -> dict[str, Any]:
-    details = {"image_tokens": 0, "text_tokens": 0}
-    return {"input_tokens": 0, "input_tokens_details": details, "output_tokens": tokens, "total_tokens": tokens}
-
-
-def _cost(image: FinishedImage) -> dict[str, Any]:
-    """What a picture cost, for clients that ask how it was drawn."""
-    return {
-        "seed": image.seed,
-        "method": image.method,
-        "tokens": image.tokens,
-        "target_passes": image.target_passes,
-        "drafter_passes": image.drafter_passes,
-        "tokens_per_pass": round(image.tokens / max(1, image.target_passes), 3),
-        "queue_seconds": round(image.queue_seconds, 4),
-        "draw_seconds": round(image.draw_seconds, 4),
-    }

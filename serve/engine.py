@@ -1,40 +1,36 @@
-"""The engine loop of one device: open drawings take turns, and requests join between their cycles."""
+"""The engine loop of one device: pictures join between cycles, first come, first served, with a fair share a client."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from functools import partial
 from threading import Condition, Thread
 from time import monotonic
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
 from underpaint.algos.arrays import IntArray
-from underpaint.algos.spatial.mulo import RepairCycle
-from underpaint.algos.spatial.zipar import CellStep
-from underpaint.algos.step import Cycle
-from underpaint.algos.tree import NO_TOKEN, emitted
-from underpaint.runtime.drawing import noise_of
-from underpaint.runtime.methods.method import DecodingSession
+from underpaint.algos.tree import NO_TOKEN
 from underpaint.serve.metrics import Metrics
-from underpaint.serve.models import PreparedRequest, ServedModels, Slot
+from underpaint.serve.models import PreparedRequest, ServedModels
+from underpaint.serve.progress import Finished, Job, Picture, PictureSlots, Turn
 from underpaint.serve.queueing import FairQueue
 from underpaint.serve.requests import (
     SHUTTING_DOWN,
-    CellsEvent,
-    CellToken,
     DrawRequest,
     FinishedImage,
     Limits,
     ModelInfo,
     PartialImage,
     RequestError,
+    invalid,
     queue_full,
+    too_late,
 )
+from underpaint.serve.sessions import SessionSlots
 from underpaint.serve.ticket import Ticket
 
 SLOTS: Final = 4
@@ -42,37 +38,11 @@ SLOTS: Final = 4
 _LOG = logging.getLogger("underpaint.serve")
 
 
-class _Job(NamedTuple):
-    """One picture that waits for a slot. image: its place in the request."""
-
-    ticket: Ticket
-    prepared: PreparedRequest
-    image: int
-
-    @property
-    def seed(self) -> int:
-        return self.prepared.request.seeds[self.image]
-
-
-@dataclass(slots=True, eq=False)
-class _Drawing:
-    """A picture in a slot. tokens: [cells], `NO_TOKEN` where none is decided. partial: pictures on the way so far."""
-
-    job: _Job
-    slot: Slot
-    session: DecodingSession
-    tokens: IntArray
-    before: tuple[int, int]
-    started: float = field(default_factory=monotonic)
-    cycles: int = 0
-    partial: int = 0
-
-
 class EngineLoop:
     """Draws for all clients in a thread of its own; `submit`, `cancel` and `drain` may be called from any thread.
 
-    Every drawing makes one cycle in turn, on a cache of its own, so a picture depends on its seed alone and not on what
-    else is drawn. The loop batches no passes of several pictures; see docs/results/server.md for what that costs.
+    Pictures leave the queue in its order, whatever they ask for, as soon as a slot is free: see
+    `device_slots` and `sessions` for how those draw. A picture depends on its seed alone, not on what else is drawn.
     """
 
     def __init__(self, models: ServedModels, slots: int = SLOTS, limits: Limits | None = None) -> None:
@@ -80,19 +50,22 @@ class EngineLoop:
 
         Args:
             models: What draws.
-            slots: Pictures that are drawn side by side, each on a cache of its own.
+            slots: Pictures that are drawn at once.
             limits: What is refused.
+
+        Raises:
+            ValueError: The models cannot be drawn with here.
         """
-        self.models, self.limits = models, limits or Limits()
-        self._free = [Slot(models) for _ in range(slots)]
-        self._drawings: list[_Drawing] = []
-        self._queue: FairQueue[_Job] = FairQueue()
+        self.models, self.limits, self._count = models, limits or Limits(), slots
+        self.slots = open_slots(models, slots)
+        self._pictures: list[Picture] = []
+        self._queue: FairQueue[Job] = FairQueue()
         self._tickets: set[Ticket] = set()
         self._changed = Condition()
         self._draining_until: float | None = None
         self._closing = False
         self._seconds_a_picture = 1.0
-        self.metrics = Metrics(lambda: len(self._queue), lambda: len(self._drawings), slots)
+        self.metrics = Metrics(lambda: len(self._queue), lambda: len(self._pictures), slots)
         self._encoder = ThreadPoolExecutor(1, "underpaint-pictures")
         self._thread = Thread(target=self._run, name="underpaint-engine", daemon=True)
         self._thread.start()
@@ -116,6 +89,15 @@ class EngineLoop:
         """See `page.code_colours`."""
         return self.models.code_colours
 
+    def prepare(self, request: DrawRequest) -> PreparedRequest:
+        """Check a request and read its prompt, in this thread; RequestError where it cannot be drawn."""
+        prepared = self.models.prepare(request)
+        try:
+            self.slots.check(prepared)
+        except ValueError as error:
+            raise invalid(str(error), "method") from error
+        return prepared
+
     def submit(self, request: DrawRequest) -> Ticket:
         """Check a request, read its prompt in this thread, and let its pictures wait for slots.
 
@@ -123,16 +105,16 @@ class EngineLoop:
             RequestError: The models do not draw this, too many pictures wait already, or the loop drains.
         """
         started = monotonic()
-        prepared = self.models.prepare(request)
+        prepared = self.prepare(request)
         self.metrics.stages.labels("encode").observe(monotonic() - started)
-        seconds = min(self.limits.seconds, request.seconds or self.limits.seconds)
-        ticket = Ticket(request, started + seconds, self._forget)
-        jobs = [_Job(ticket, prepared, image) for image in range(len(request.seeds))]
+        ticket = Ticket(request, started + self.limits.seconds_of(request), self._forget)
+        jobs = [Job(ticket, prepared, image) for image in range(len(request.seeds))]
         with self._changed:
             if not self.ready:
                 raise RequestError(503, SHUTTING_DOWN, "shutting_down")
             if len(self._queue) + len(jobs) > self.limits.waiting:
-                raise self._full(len(jobs))
+                wait = len(self._queue) * self._seconds_a_picture / self._count
+                raise queue_full(len(self._queue), self.limits.waiting, len(jobs), wait)
             for job in jobs:
                 self._queue.push(request.client, job, self.models.pipelines[prepared.size].grid.cells)
             self._tickets.add(ticket)
@@ -155,11 +137,6 @@ class EngineLoop:
         self._thread.join()
         self._encoder.shutdown()
 
-    def _full(self, count: int) -> RequestError:
-        slots = len(self._free) + len(self._drawings)
-        wait = len(self._queue) * self._seconds_a_picture / max(1, slots)
-        return queue_full(len(self._queue), self.limits.waiting, count, wait)
-
     def _forget(self, ticket: Ticket) -> None:
         """The client left: see `Ticket.cancel`."""
         self.metrics.cancelled.inc()
@@ -180,24 +157,35 @@ class EngineLoop:
             raise
 
     def _turn(self) -> bool:
-        """Let requests join, then make one cycle of every drawing; False once the loop is to end."""
+        """Let requests join, then make cycles of every picture; False once the loop is to end."""
         with self._changed:
-            while not self._queue and not self._drawings:
+            while not self._queue and not self._pictures:
                 if self._closing:
                     return False
                 self._changed.wait()
             self._refuse_late()
-            joining = []
-            while self._free and self._queue:
-                joining.append((self._queue.pop(), self._free.pop()))
-        for job, slot in joining:
-            self._guarded(job.ticket, partial(self._start, job, slot))
-        for drawing in tuple(self._drawings):
-            if drawing.job.ticket.closed:
-                self._leave(drawing)
-            else:
-                self._guarded(drawing.job.ticket, partial(self._advance, drawing))
+        for picture in tuple(self._pictures):
+            if picture.job.ticket.closed:
+                self.slots.drop(picture)
+                self._pictures.remove(picture)
+        while (job := self._next_job()) is not None:
+            self._guarded(job.ticket, partial(self._start, job))
+        for turn in self.slots.turn():
+            if turn.finished is not None or turn.error is not None:
+                self._pictures.remove(turn.picture)
+            self._guarded(turn.picture.job.ticket, partial(self._take, turn))
         return True
+
+    def _next_job(self) -> Job | None:
+        """The picture that has waited longest, by the queue, where there is room for it; nobody overtakes it."""
+        with self._changed:
+            if (
+                not self._queue
+                or len(self._pictures) == self._count
+                or not self.slots.takes(self._queue.first.prepared)
+            ):
+                return None
+            return self._queue.pop()
 
     def _refuse_late(self) -> None:
         """End the tickets whose time is over; the lock is held."""
@@ -206,8 +194,7 @@ class EngineLoop:
             if draining is not None and now >= draining:
                 ticket.put(RequestError(503, SHUTTING_DOWN, "shutting_down"))
             elif now >= ticket.deadline:
-                late = f"the request was not finished within its {ticket.deadline - ticket.arrived:.0f} seconds"
-                ticket.put(RequestError(504, f"{late}; allow more, or ask for fewer pictures", "deadline_exceeded"))
+                ticket.put(too_late(self.limits.seconds_of(ticket.request)))
             if ticket.closed:
                 self._tickets.discard(ticket)
         self._queue.remove(lambda job: job.ticket.closed)
@@ -216,6 +203,8 @@ class EngineLoop:
         """Let an error of one drawing end its request, and no other."""
         try:
             work()
+        except RequestError as error:
+            ticket.put(error)
         except Exception as error:
             if isinstance(error, ValueError):
                 ticket.put(RequestError(400, str(error), "cannot_draw"))
@@ -223,46 +212,29 @@ class EngineLoop:
                 _LOG.exception("request %s failed", ticket.request.id)
                 ticket.put(RequestError(500, "the server failed to draw this; its log says why", "internal_error"))
 
-    def _start(self, job: _Job, slot: Slot) -> None:
-        try:
-            session = slot.open(job.prepared)
-            session.begin(noise_of(job.prepared.condition, job.seed))
-        except BaseException:
-            self._free.append(slot)
-            raise
+    def _start(self, job: Job) -> None:
         cells = self.models.pipelines[job.prepared.size].grid.cells
-        tokens = np.full(cells, NO_TOKEN, dtype=np.int64)
-        drawing = _Drawing(job, slot, session, tokens, _passes(session))
-        self.metrics.stages.labels("queue").observe(drawing.started - job.ticket.arrived)
-        self._drawings.append(drawing)
+        picture = Picture(job, np.full(cells, NO_TOKEN, dtype=np.int64))
+        self.slots.open(picture)
+        self.metrics.stages.labels("queue").observe(picture.started - job.ticket.arrived)
+        self._pictures.append(picture)
 
-    def _leave(self, drawing: _Drawing) -> None:
-        """Free a drawing's slot."""
-        self._drawings.remove(drawing)
-        self._free.append(drawing.slot)
+    def _take(self, turn: Turn) -> None:
+        """Tell a client what a turn did to its picture."""
+        picture, job = turn.picture, turn.picture.job
+        self.metrics.decided(turn.decided)
+        for event in turn.events:
+            if job.prepared.request.events:
+                job.ticket.put(event)
+            if picture.partial_due(event):
+                self._encode(job, partial(self._partial, job, picture.partial, picture.tokens.copy(), event.decided))
+                picture.partial += 1
+        if turn.error is not None:
+            raise turn.error
+        if turn.finished is not None:
+            self._finish(picture, turn.finished)
 
-    def _advance(self, drawing: _Drawing) -> None:
-        """Make one cycle of a drawing."""
-        try:
-            more = drawing.session.step()
-        except BaseException:
-            self._leave(drawing)
-            raise
-        if not more:
-            self._leave(drawing)
-            self._finish(drawing)
-            return
-        job, request = drawing.job, drawing.job.prepared.request
-        drawing.cycles += 1
-        event = cells_event(job.image, drawing.cycles, drawing.session.cycle, drawing.tokens)
-        self.metrics.decided(len(event.accepted) + len(event.redrawn) + len(event.drawn))
-        if request.events:
-            job.ticket.put(event)
-        if event.decided < event.cells and _picture_due(drawing, event):
-            self._encode(job, partial(self._partial, job, drawing.partial, drawing.tokens.copy(), event.decided))
-            drawing.partial += 1
-
-    def _encode(self, job: _Job, work: Callable[[], None]) -> None:
+    def _encode(self, job: Job, work: Callable[[], None]) -> None:
         """Decode and encode a picture beside the loop."""
 
         def encode() -> None:
@@ -274,76 +246,32 @@ class EngineLoop:
 
         self._encoder.submit(encode)
 
-    def _partial(self, job: _Job, number: int, tokens: IntArray, decided: int) -> None:
+    def _partial(self, job: Job, number: int, tokens: IntArray, decided: int) -> None:
         content, _ = self.models.encoded(job.prepared.size, tokens, job.prepared.request.output_format)
         job.ticket.put(PartialImage(job.image, number, decided, content))
 
-    def _finish(self, drawing: _Drawing) -> None:
-        job, result = drawing.job, drawing.session.result()
-        target, drafter = (now - then for now, then in zip(_passes(drawing.session), drawing.before, strict=True))
-        method, seconds = job.prepared.request.method, monotonic() - drawing.started
-        self.metrics.finished(method, result, target)
+    def _finish(self, picture: Picture, done: Finished) -> None:
+        job, method, seconds = picture.job, picture.job.prepared.request.method, monotonic() - picture.started
+        count, waited = done.tokens.size, picture.started - picture.job.ticket.arrived
+        self.metrics.finished(method, count, done.target_passes, done.accepted, done.drafted)
         self.metrics.stages.labels("draw").observe(seconds)
         self._seconds_a_picture += 0.1 * (seconds - self._seconds_a_picture)
 
         def hand_over() -> None:
             started = monotonic()
-            content, size = self.models.encoded(job.prepared.size, result.tokens, job.prepared.request.output_format)
+            content, size = self.models.encoded(job.prepared.size, done.tokens, job.prepared.request.output_format)
             self.metrics.stages.labels("decode").observe(monotonic() - started)
-            waited = drawing.started - job.ticket.arrived
-            job.ticket.put(
-                FinishedImage(
-                    job.image, job.seed, content, size, method, result.tokens.size, target, drafter, waited, seconds
-                )
-            )
+            passes, drafts = (done.target_passes, done.drafter_passes), (done.accepted, done.drafted)
+            cost = FinishedImage(job.image, job.seed, content, size, method, count, *passes, waited, seconds, *drafts)
+            job.ticket.put(cost)
 
         self._encode(job, hand_over)
 
 
-def _picture_due(drawing: _Drawing, event: CellsEvent) -> bool:
-    """Whether the client is to see the picture on the way now."""
-    request, sent = drawing.job.prepared.request, drawing.partial
-    if request.picture_every:
-        return drawing.cycles % request.picture_every == 0
-    return sent < request.partial_images and event.decided * (request.partial_images + 1) >= (sent + 1) * event.cells
+def open_slots(models: ServedModels, count: int) -> PictureSlots:
+    """What draws so many pictures at once; ValueError where that cannot be done here."""
+    if models.device is None:
+        return SessionSlots(models, count)
+    from underpaint.serve.device_slots import DeviceSlots
 
-
-def cells_event(image: int, number: int, cycle: Cycle | RepairCycle | CellStep | None, tokens: IntArray) -> CellsEvent:
-    """What a cycle did; its tokens are put into `tokens` [cells].
-
-    Args:
-        image: The picture's place in the request.
-        number: Of the cycle.
-        cycle: What `DecodingSession.cycle` holds.
-        tokens: Of the picture so far, `NO_TOKEN` where a cell has none.
-    """
-    accepted: list[CellToken] = []
-    redrawn: list[CellToken] = []
-    drawn: list[CellToken] = []
-    rejected: list[int] = []
-    if isinstance(cycle, Cycle):
-        placed = [(cycle.cell + place, int(token)) for place, token in enumerate(emitted(cycle.tree, cycle.verdict))]
-        kept, beyond = len(cycle.verdict.path), cycle.cell + cycle.tree.depth
-        accepted = placed[:kept]
-        rejected = list(range(cycle.cell + kept, beyond))
-        (redrawn if rejected else drawn).extend(placed[kept:])
-    elif isinstance(cycle, RepairCycle):
-        before = tokens.size - cycle.tokens.size  # a preview's cells, drawn before the picture's
-        inside = np.flatnonzero(cycle.draft.ravel() != NO_TOKEN).tolist()
-        region, now = cycle.region.ravel(), cycle.tokens.ravel()
-        for cell in inside:
-            (redrawn if region[cell] else accepted).append((before + cell, int(now[cell])))
-        rejected = [before + cell for cell in np.flatnonzero(cycle.rejected).tolist()]
-    elif cycle is not None:
-        drawn = list(zip(cycle.cells, cycle.tokens, strict=True))
-    for cell, token in (*accepted, *redrawn, *drawn):
-        tokens[cell] = token
-    decided = int(np.count_nonzero(tokens != NO_TOKEN))
-    lists = (tuple(accepted), tuple(redrawn), tuple(drawn), tuple(rejected))
-    return CellsEvent(image, number, *lists, decided, tokens.size)
-
-
-def _passes(session: DecodingSession) -> tuple[int, int]:
-    """Passes of the target and of the drafter so far."""
-    target, drafter, _ = session.timers
-    return target.passes, 0 if drafter is None else drafter.passes
+    return DeviceSlots(models, models.device, count)

@@ -9,8 +9,6 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from underpaint.runtime.methods.method import DecodingResult
-
 _WINDOW: Final = 60.0
 """Seconds over which the rate of tokens is taken."""
 _BUCKETS: Final = (0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
@@ -67,14 +65,19 @@ class Metrics:
         while self._recent and self._recent[0][0] < now - _WINDOW:
             self._recent.popleft()
 
-    def finished(self, method: str, result: DecodingResult, passes: int) -> None:
-        """Count a picture."""
-        accepted, drafted = drafts_of(result)
+    def finished(self, method: str, tokens: int, passes: int, accepted: int, drafted: int) -> None:
+        """Count a picture.
+
+        Args:
+            method: What drew it.
+            tokens: Of the picture.
+            passes: Of the target.
+            accepted: Drafted tokens that were kept.
+            drafted: Drafted tokens, one a level of a tree.
+        """
         totals = self._totals.setdefault(method, [0, 0, 0, 0])
         counters = (self._tokens, self._passes, self._accepted, self._drafted)
-        for place, (counter, count) in enumerate(
-            zip(counters, (result.tokens.size, passes, accepted, drafted), strict=True)
-        ):
+        for place, (counter, count) in enumerate(zip(counters, (tokens, passes, accepted, drafted), strict=True)):
             counter.labels(method).inc(count)
             totals[place] += count
         self.pictures.labels(method).inc()
@@ -85,11 +88,3 @@ class Metrics:
     def _rate(self) -> float:
         since = monotonic() - _WINDOW
         return sum(tokens for at, tokens in tuple(self._recent) if at >= since) / _WINDOW
-
-
-def drafts_of(result: DecodingResult) -> tuple[int, int]:
-    """How many drafted tokens were kept, of how many that could be: one a level of a tree, one a cell of a picture."""
-    if result.accepted is not None:
-        return sum(result.accepted), sum(result.depths or ())
-    kept = len(result.kept_cells or ())
-    return kept, kept + (result.rejected or 0)

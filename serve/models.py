@@ -1,4 +1,4 @@
-"""The models that a server draws with: what they take, and slots that draw side by side on the same weights."""
+"""The models that a server draws with: what they take of a request, and the files of their pictures."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from underpaint.artifacts.model_index import read_index
 from underpaint.runtime.conditions import Condition
 from underpaint.runtime.costs.machine_curve import kept_curve
 from underpaint.runtime.drawing import noise_of
-from underpaint.runtime.engines.context import EngineContext
+from underpaint.runtime.engines.context import DEVICE, EngineContext
 from underpaint.runtime.engines.images import Picture
 from underpaint.runtime.methods import DEFAULT_METHOD
-from underpaint.runtime.methods.method import DecodingMethod, DecodingSession
+from underpaint.runtime.methods.method import DecodingMethod
 from underpaint.runtime.methods.registry import METHODS, MethodConfig, build_method, resolve
 from underpaint.runtime.models import OpenModels, usual_preset
 from underpaint.runtime.pipeline import Pipeline
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 AUTO: Final = "auto"
 """The size that a model draws where a request names none: its largest."""
 _SAMPLING: Final = ("temperature", "top_k", "top_p", "guidance")
+_MOST_CONDITIONS: Final = 256
+"""Prompts that are kept as the models read them."""
 _UNDECIDED: Final = 128
 """The grey of cells without a token, in pictures on the way."""
 
@@ -51,27 +53,42 @@ class PreparedRequest(NamedTuple):
     config: MethodConfig
 
 
+class DeviceSettings(NamedTuple):
+    """The device that draws: "cuda", "cuda:1" or "cpu" (interpreted), and what makes its forward passes."""
+
+    name: str = "cuda"
+    forward: str = "torch"
+
+
 class ServedModels:
     """A folder's models at each of its resolutions, or a live model, under the name that requests call it by."""
 
-    def __init__(self, name: str, pipelines: Mapping[str, OpenModels], preset: str | PresetFile | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        pipelines: Mapping[str, OpenModels],
+        preset: str | PresetFile | None = None,
+        device: DeviceSettings | None = None,
+    ) -> None:
         """Take open models.
 
         Args:
             name: What `GET /v1/models` calls them.
             pipelines: By size, "WIDTHxHEIGHT" or `AUTO`; the last one draws where a request names no size.
             preset: The settings that methods start from; None takes the usual ones of these models.
+            device: What draws them, where they were opened for it; None draws on the host.
 
         Raises:
             ValueError: They draw no pictures.
         """
-        self.name, self.pipelines = name, dict(pipelines)
+        self.name, self.pipelines, self.device = name, dict(pipelines), device
         self.default_size = list(self.pipelines)[-1]
         first = self.pipelines[self.default_size]
         if first.decoder is None:
             raise ValueError(f"{first.folder} holds no picture decoder; export its tokenizer into it, or serve another")
         self._preset = usual_preset(first) if preset is None else preset
         self._lock = Lock()
+        self._conditions: dict[tuple[str, str], Condition] = {}
         self._opened: set[tuple[str, str, bool, bool]] = set()
 
     @classmethod
@@ -84,8 +101,11 @@ class ServedModels:
         preset: str | PresetFile | None = None,
         tokenizer: Path | None = None,
         context: EngineContext | None = None,
+        device: DeviceSettings | None = None,
     ) -> Self:
         """Load the models of a folder: of one resolution, or of all that it has; `context` as in `Pipeline.open`.
+
+        device: What draws them; backend is then "device".
 
         Raises:
             ValueError, OSError: See `Pipeline.open` and `Pipeline.read_words_by`.
@@ -99,7 +119,7 @@ class ServedModels:
                 pipeline.read_words_by(tokenizer)
             pipelines[pixel_size(pipeline)] = pipeline
         family = next(iter(pipelines.values())).folder_models()
-        return cls((family and family.index.family) or folder.resolve().name, pipelines, preset)
+        return cls((family and family.index.family) or folder.resolve().name, pipelines, preset, device)
 
     @cached_property
     def code_colours(self) -> bytes:
@@ -118,6 +138,12 @@ class ServedModels:
             {name: getattr(own, name) for name in _SAMPLING},
         )
 
+    def usual_method(self, size: str) -> DecodingMethod:
+        """The method of requests that name none, on the models of a size."""
+        pipeline = self.pipelines[size]
+        config = resolve(DEFAULT_METHOD, pipeline.sampling.temperature, preset=self._preset)
+        return build_method(DEFAULT_METHOD, config, pipeline.tables)
+
     def prepare(self, request: DrawRequest) -> PreparedRequest:
         """Check a request and read its prompt; slow for models whose prompts go through a text encoder.
 
@@ -135,7 +161,7 @@ class ServedModels:
             sampling = _sampling(request, models)
             parameter = "prompt"
             with self._lock:
-                condition = models.condition(request.prompt)
+                condition = self._condition(size, request.prompt)
                 noise_of(condition, request.seeds[0])
                 parameter = "method"
                 config = resolve(request.method, sampling.temperature, preset=self._preset)
@@ -148,8 +174,21 @@ class ServedModels:
                     self._opened.add(key)
         except (ValueError, OSError) as error:
             said = str(error).replace(str(models.folder), "this model")
+            if parameter is None:
+                parameter = next((name for name in _SAMPLING if name in said), None)
             raise invalid(said, parameter) from error
         return prepared
+
+    def _condition(self, size: str, prompt: str) -> Condition:
+        """What a prompt reads as; the last ones are kept, as a replica checks a request before it draws it."""
+        key = (size, prompt)
+        condition = self._conditions.pop(key, None)
+        if condition is None:
+            condition = self.pipelines[size].condition(prompt)
+        self._conditions[key] = condition
+        if len(self._conditions) > _MOST_CONDITIONS:
+            del self._conditions[next(iter(self._conditions))]
+        return condition
 
     def encoded(self, size: str, tokens: IntArray, form: OutputFormat) -> tuple[bytes, str]:
         """The file of a picture [cells], and its size in pixels; cells of `NO_TOKEN` are grey."""
@@ -164,25 +203,6 @@ class ServedModels:
         return stream.getvalue(), f"{picture.shape[1]}x{picture.shape[0]}"
 
 
-class Slot:
-    """Draws one picture at a time, on caches of its own."""
-
-    def __init__(self, served: ServedModels) -> None:
-        self._served = served
-        self._forks: dict[str, OpenModels] = {}
-        self._methods: dict[tuple[str, str, bool], DecodingMethod] = {}
-
-    def open(self, prepared: PreparedRequest) -> DecodingSession:
-        """Open a method on a condition; what was open before is forgotten. ValueError as the models raise it."""
-        if prepared.size not in self._forks:
-            self._forks[prepared.size] = self._served.pipelines[prepared.size].fork()
-        models = self._forks[prepared.size]
-        key = (prepared.request.method, prepared.size, prepared.sampling.temperature == 0)
-        if key not in self._methods:
-            self._methods[key] = build(prepared, models)
-        return self._methods[key].open(models, prepared.condition, prepared.sampling)
-
-
 def build(prepared: PreparedRequest, models: OpenModels) -> DecodingMethod:
     """The method of a request.
 
@@ -190,7 +210,7 @@ def build(prepared: PreparedRequest, models: OpenModels) -> DecodingMethod:
         ValueError: A setting does not fit the models, or nothing says what their passes cost.
     """
     tables = models.tables
-    if prepared.config.needs_costs:
+    if prepared.config.needs_costs and models.backend != DEVICE:
         curve = kept_curve(models, prepared.sampling)
         if curve is None:
             raise ValueError(

@@ -42,6 +42,11 @@ class FairQueue(Generic[Item]):
         self._arrivals += 1
         heapq.heappush(self._heap, _Waiting(start, self._arrivals, client, cost, item))
 
+    @property
+    def first(self) -> Item:
+        """The next item, which stays; IndexError where none waits."""
+        return self._heap[0].item
+
     def pop(self) -> Item:
         """Take the next item; IndexError where none waits."""
         first = heapq.heappop(self._heap)

@@ -48,6 +48,12 @@ def queue_full(waiting: int, most: int, count: int, seconds: float) -> RequestEr
     )
 
 
+def too_late(seconds: float) -> RequestError:
+    """A request that was not finished within so many seconds: status 504."""
+    late = f"the request was not finished within its {seconds:.3g} seconds"
+    return RequestError(504, f"{late}; allow more, or ask for fewer pictures", "deadline_exceeded")
+
+
 SHUTTING_DOWN: Final = "the server is shutting down and takes no more requests; send this one to another, or later"
 
 
@@ -70,6 +76,10 @@ class Limits:
     seconds: float = 600.0
     waiting: int = 256
     stalled_seconds: float = 30.0
+
+    def seconds_of(self, request: DrawRequest) -> float:
+        """Seconds that a request has: those that it asks for, at most the server's."""
+        return min(self.seconds, request.seconds or self.seconds)
 
 
 class ModelInfo(NamedTuple):
@@ -168,6 +178,8 @@ class FinishedImage:
         target_passes, drafter_passes: Forward passes.
         queue_seconds: Until a slot was free.
         draw_seconds: In the slot; other pictures' cycles between its own count too.
+        accepted: Drafted tokens that were kept.
+        drafted: Drafted tokens, one a level of a tree, or one a cell of a drafted picture.
     """
 
     image: int
@@ -180,6 +192,8 @@ class FinishedImage:
     drafter_passes: int
     queue_seconds: float
     draw_seconds: float
+    accepted: int
+    drafted: int
 
 
 Event: TypeAlias = CellsEvent | PartialImage | FinishedImage | RequestError

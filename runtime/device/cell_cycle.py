@@ -8,6 +8,7 @@ from abc import abstractmethod
 import torch
 from torch import Tensor
 
+from underpaint.algos.arrays import BoolArray
 from underpaint.algos.protocols import Grid
 from underpaint.algos.rows import SamplingParams
 from underpaint.runtime.device.forms import BatchCycle
@@ -98,6 +99,14 @@ class CellCycle(CellProgram):
         low: LowCondition | None = None,
     ) -> None:
         self._start(self._take_in(condition, seeds, images, hidden))
+
+    def decided(self, place: int) -> BoolArray:
+        cells = torch.arange(self.grid.width, device=self.state.roles.device)
+        return (cells < self._columns(place)[:, None]).flatten().cpu().numpy()
+
+    @abstractmethod
+    def _columns(self, place: int) -> Tensor:
+        """Decided cells of each row [H] of an image, from the left."""
 
     @abstractmethod
     def _start(self, features: Tensor) -> None:

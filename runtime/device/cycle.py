@@ -69,7 +69,7 @@ class DraftForm(DeviceForm):
                 f"device: expected batches of at most {plan.most_images} image, as each chooses a program of its own, "
                 f"got {batch}; set --batch {plan.most_images}"
             )
-        return Layout(plan.envelope, plan.image_bytes)
+        return Layout(plan.envelope, plan.image_bytes, plan.most_images)
 
     def check(self, grid: Grid, vocab_size: int, line_token: int | None) -> None:
         plan = self.plan(grid, vocab_size, most_nodes(MOST_NODES, line_token))

@@ -17,10 +17,10 @@ from underpaint.runtime.device.batches import BatchProgram, NotDrawn, Wanted
 from underpaint.runtime.device.eager import EagerLoop
 from underpaint.runtime.device.folder import DeviceModels, FolderModels
 from underpaint.runtime.device.forms import DeviceError, DeviceForm, form_of
-from underpaint.runtime.device.low_models import LowModels
+from underpaint.runtime.device.low_models import LowCondition, LowModels
 from underpaint.runtime.device.providers import TORCH, check_engines, check_forward, open_engines
 from underpaint.runtime.device.runner import DecodedImage, DeviceRunner, Watch, check_memory
-from underpaint.runtime.device.slots import Arrival
+from underpaint.runtime.device.slots import Arrival, ContinuousBatch
 from underpaint.runtime.device.state import needed_bytes
 from underpaint.runtime.drawing import Drawing
 from underpaint.runtime.evaluation.comparison import EAGER
@@ -53,10 +53,17 @@ class DevicePlan:
         where = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else f"{self.device}, interpreted"
         return f"{where}, batches of {self.batch}{'' if self.forward == TORCH else f', forward by {self.forward}'}"
 
-    def open(self) -> DeviceDrawer:
-        """Read the weights, and open the engines."""
+    def open(self, models: DeviceModels | None = None) -> DeviceDrawer:
+        """Open the engines.
+
+        Args:
+            models: The weights, on the device; None reads them.
+        """
         engines = open_engines(self.folder.decoders[: self.asked], self.forward, self.batch, self.rows)
-        models = DeviceModels.read(self.folder, self.pipeline.high.encoder, self.rows, self.device, engines)
+        if models is None:
+            models = DeviceModels.read(self.folder, self.pipeline.high.encoder, self.rows, self.device, engines)
+        else:
+            models = models.sharing(self.rows, engines)
         return DeviceDrawer(self.pipeline, models, self.batch)
 
 
@@ -67,9 +74,12 @@ def plan_drawing(
     device: torch.device,
     batch: int,
     forward: str = TORCH,
+    *,
+    loaded: bool = False,
 ) -> DevicePlan:
     """Check that every method can be drawn in batches of `batch` (1 to `MOST_BATCH`), and that memory suffices.
 
+    loaded: whether the weights are on the device already; memory is then looked at as buffers are made.
     Raises DeviceError or ValueError: what has no form on the device, with the names of what has one; a tree beyond what
     the device holds; too little memory, with how much is needed; an engine that is not there, with how it is made.
     """
@@ -95,10 +105,22 @@ def plan_drawing(
         models = (target, drafter if form.drafts else None, rows, folder.number_bytes)
         needed = max(needed, held + needed_bytes(held_images, layout.envelope, grid.cells, prefix, *models))
     asked = check_engines(folder, forms, forward, batch, rows)
+    if loaded:
+        return DevicePlan(pipeline, folder, device, batch, rows, needed, forward, asked)
     weights = folder.weight_bytes() * (1 if forward == TORCH else 2)  # an engine's own lie beside those in torch
     weights += sum(small.values())
     check_memory(device, needed + weights, f"({weights / 2**30:.1f} of them for the weights)")
     return DevicePlan(pipeline, folder, device, batch, rows, needed, forward, asked)
+
+
+def most_images(method: DecodingMethod, sampling: SamplingParams, pipeline: Pipeline) -> int | None:
+    """Images of the largest batch that a method has a form for; None for any. DeviceError where it has no form."""
+    target = FolderModels.of(pipeline).target.config
+    form = form_of(method, sampling, pipeline.grid)
+    try:
+        return form.layout(pipeline.grid, target.vocab_size, target.eol_id, 1).most_images
+    except ValueError as error:
+        raise DeviceError(f"method '{method.name}': {str(error).removeprefix('device: ')}") from error
 
 
 class DeviceDrawer:
@@ -118,11 +140,13 @@ class DeviceDrawer:
 
     def program(self, method: DecodingMethod, sampling: SamplingParams) -> BatchProgram:
         """The program of a method; it holds memory until it is forgotten."""
+        return _EagerProgram(self, method, sampling) if method.name == EAGER else self.captured(method, sampling)
+
+    def captured(self, method: DecodingMethod, sampling: SamplingParams) -> DeviceProgram:
+        """The program of a method that has a form on the device; see `program`."""
         if self.cuda:
             torch.cuda.empty_cache()  # what a program before it held is free again, and counted so
-        if method.name == EAGER:
-            return _EagerProgram(self, method, sampling)
-        return _CapturedProgram(self, method, sampling)
+        return DeviceProgram(self, method, sampling)
 
     @property
     def cuda(self) -> bool:
@@ -157,7 +181,7 @@ class _Program(ABC):
                 for part in range(2):
                     shares[part] += (now[part] - clocks[part]) / len(drawn)
             clocks, (number, image) = now, ended
-            yield number, self._outcome(wanted[number], image, *drawn.pop(number))
+            yield number, self.outcome(wanted[number], image, *drawn.pop(number))
 
     def _clocks(self) -> tuple[float, float]:
         """Seconds of the host's clock, and of the device's; waits for the device."""
@@ -165,7 +189,20 @@ class _Program(ABC):
             torch.cuda.synchronize()
         return perf_counter(), self._device_seconds() or 0.0
 
-    def _outcome(self, one: Wanted, image: DecodedImage, seconds: float, device_seconds: float) -> Drawing | NotDrawn:
+    @property
+    def counts_drafts(self) -> bool:
+        """Whether every cycle is a draft tree and its verdict, which an image's history counts."""
+        return self._form.counts_drafts
+
+    def outcome(self, one: Wanted, image: DecodedImage, seconds: float, device_seconds: float) -> Drawing | NotDrawn:
+        """What became of a picture, and what it cost.
+
+        Args:
+            one: The picture.
+            image: What its slot gave.
+            seconds: That it took.
+            device_seconds: That the device took for it; 0 where they were not measured.
+        """
         if image.tokens is None:
             return NotDrawn(image.error or "it ended with an error")
         drafted = image.history[1:]
@@ -210,7 +247,9 @@ class _Program(ABC):
             yield first, wanted[first : first + self._drawer.batch]
 
 
-class _CapturedProgram(_Program):
+class DeviceProgram(_Program):
+    """A method's program on the device: what draws its pictures in the slots of one batch."""
+
     def __init__(self, drawer: DeviceDrawer, method: DecodingMethod, sampling: SamplingParams) -> None:
         super().__init__(drawer, method, sampling)
         models, pipeline = drawer.models, drawer.pipeline
@@ -231,6 +270,18 @@ class _CapturedProgram(_Program):
             for _ in range(2):  # a program is compiled when it comes up, and captured when it does again
                 list(self._decoded(wanted, None))
 
+    def open_batch(self, first: Wanted) -> ContinuousBatch:
+        """The slots, for pictures that come at any time; each begins by itself, so that none depends on another.
+
+        Args:
+            first: Any picture that is to be drawn: on a GPU the program is compiled and captured on it.
+        """
+        if self._drawer.cuda:
+            self.prime([first])
+        else:
+            self._begin([first])
+        return ContinuousBatch(self._runner, begun=True)
+
     def _begin(self, wanted: Sequence[Wanted]) -> None:
         conditions = [one.condition for one in wanted]
         batch, images = self._models.embed(conditions), [one.noise_key for one in conditions]
@@ -242,23 +293,23 @@ class _CapturedProgram(_Program):
 
     @property
     def _refills(self) -> bool:  # type: ignore[override]
-        return self._low is None and self._runner.refills
+        return self._runner.refills
 
     def _decoded(self, wanted: Sequence[Wanted], watch: Watch | None) -> Iterator[tuple[int, DecodedImage]]:
-        if self._low is None:
-            yield from self._runner.decode_all(self._arrivals(wanted), watch=watch)
-            return
-        for first, part in self._batches(wanted):
-            self._begin(part)
-            yield from enumerate(self._runner.finish(len(part), watch=watch), first)
+        return self._runner.decode_all(self.arrivals(wanted), watch=watch)
 
-    def _arrivals(self, wanted: Sequence[Wanted]) -> Iterator[Arrival]:
-        """Conditions are embedded a batch at a time, as they are asked for."""
+    def arrivals(self, wanted: Sequence[Wanted]) -> Iterator[Arrival]:
+        """The pictures as the slots take them. Conditions are embedded a batch at a time, as they are asked for."""
         for _, part in self._batches(wanted):
-            batch = self._models.embed([one.condition for one in part])
+            conditions = [one.condition for one in part]
+            batch = self._models.embed(conditions)
+            small = None if self._low is None else self._low.embed(conditions)
             for place, one in enumerate(part):
-                hidden = None if batch.hidden is None else batch.hidden[place :: len(part)]
-                yield Arrival(batch.rows[place :: len(part)], one.seed, one.condition.noise_key, hidden)
+                own = slice(place, None, len(part))
+                low = None
+                if small is not None:
+                    low = LowCondition(small.rows[own], None if small.hidden is None else small.hidden[own])
+                yield Arrival(batch.rows[own], one.seed, one.condition.noise_key, batch.hidden[own], low)
 
 
 class _EagerProgram(_Program):

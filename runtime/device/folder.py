@@ -1,5 +1,7 @@
 """A pipeline's models on a device: decoders read from its folder, conditions embedded for a batch."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import NamedTuple, Self
 
@@ -90,7 +92,11 @@ class DeviceModels:
             if model is not None
         ]
         self.target, self.drafter = made[0], None if drafter is None else made[1]
-        self._encoder = encoder
+        self._encoder, self._draft_module = encoder, drafter
+
+    def sharing(self, rows: int, engines: Sequence[EngineGraphs] | None = None) -> DeviceModels:
+        """The same weights, for other rows of guidance or on other engines."""
+        return DeviceModels(self.module, self._draft_module, self._encoder, rows, self.device, engines)
 
     @classmethod
     def read(

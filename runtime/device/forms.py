@@ -7,10 +7,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from underpaint.algos.arrays import IntArray
+from underpaint.algos.arrays import BoolArray, IntArray
 from underpaint.algos.protocols import Grid
 from underpaint.algos.rows import SamplingParams
 from underpaint.runtime.device.chosen_growth import ChosenGrowth
@@ -28,10 +29,14 @@ class DeviceError(ValueError):
 
 
 class Layout(NamedTuple):
-    """The sizes of a form's passes. image_bytes: held for an image beside what the envelope takes."""
+    """The sizes of a form's passes.
+
+    image_bytes: held for an image beside what the envelope takes. most_images: of a batch; None for any number.
+    """
 
     envelope: Envelope
     image_bytes: int = 0
+    most_images: int | None = None
 
 
 class BatchSizes(NamedTuple):
@@ -89,6 +94,15 @@ class BatchCycle(ABC):
     @abstractmethod
     def run(self) -> None:
         """Make one cycle of every image that is not done."""
+
+    def decided(self, place: int) -> BoolArray:
+        """Which cells [cells] of an image are decided, waiting for the device: the first ones, in raster order."""
+        progress = self.state.progress
+        return np.arange(progress.decided.shape[1]) < int(progress.cells[place])
+
+    def refused(self, place: int) -> IntArray | None:
+        """Cells [n] of an image whose drafts were refused, waiting for the device; None where no picture is drafted."""
+        return None
 
     def launch(self) -> None:
         """Run what a cycle runs on the device, once its chooser, if there is one, has settled it."""

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import torch
@@ -16,7 +17,7 @@ from underpaint.runtime.device.forwards import DeviceDecoder
 from underpaint.runtime.device.kernels.walk import DONE, NO_SUPPORT, NOT_DRAWN, NOT_FINITE
 from underpaint.runtime.device.language import INTERPRETED, MODE
 from underpaint.runtime.device.low_models import LowCondition, LowDraft
-from underpaint.runtime.device.slots import Arrival, SlotCopy
+from underpaint.runtime.device.slots import Arrival, ContinuousBatch, ImageProgress, SlotCopy
 from underpaint.runtime.device.state import needed_bytes
 
 LEAST_CAPABILITY: Final = (8, 0)
@@ -221,12 +222,12 @@ class DeviceRunner:
 
     def finish(self, count: int, poll: int = 8, watch: Watch | None = None) -> list[DecodedImage]:
         """Go on until the first `count` images are done, looking every `poll` cycles, and read them back."""
-        ended, cells = self._look()
+        ended, cells = self.look()
         while not all(ended):
             if watch is not None:
                 watch(cells[:count])
-            ended, cells = self._go_on(poll)
-        return [self._read(place, ended[place]) for place in range(count)]
+            ended, cells = self.advance(poll)
+        return [self.read(place, ended[place]) for place in range(count)]
 
     @property
     def refills(self) -> bool:
@@ -239,10 +240,7 @@ class DeviceRunner:
     def decode_all(
         self, arrivals: Iterable[Arrival], poll: int = 8, watch: Watch | None = None
     ) -> Iterator[tuple[int, DecodedImage]]:
-        """Draw any number of images, each of which takes a free slot as soon as there is one.
-
-        The tokens of an image do not depend on what shares its batch, nor on when it came. Where slots cannot be filled
-        again (see `refills`), batch follows batch.
+        """Draw any number of images, each of which takes a free slot as soon as there is one; see `ContinuousBatch`.
 
         Args:
             arrivals: The images, taken as slots become free.
@@ -252,35 +250,19 @@ class DeviceRunner:
         Yields:
             The number of the image in the order of its arrival, from 0, and what was drawn, in the order of ending.
         """
-        waiting, begun = iter(arrivals), 0
-        while first := [one for _, one in zip(range(self.batch), waiting, strict=False)]:
-            rows = first[0].condition.shape[0]
-            conditions = [one.condition[row] for row in range(rows) for one in first]
-            hidden = None if first[0].hidden is None else [_hidden(one)[row] for row in range(rows) for one in first]
-            seeds, images = [one.seed for one in first], [one.image for one in first]
-            self.begin(torch.stack(conditions), seeds, images, None if hidden is None else torch.stack(hidden))
-            slots: list[int | None] = [begun + place if place < len(first) else None for place in range(self.batch)]
-            begun += len(first)
-            ended, cells = self._look()
-            while True:
-                for slot, number in enumerate(slots):
-                    if number is None or not ended[slot]:
-                        continue
-                    yield number, self._read(slot, ended[slot])
-                    slots[slot] = None
-                    following = next(waiting, None) if self.refills else None
-                    if following is not None:
-                        self._fill(slot, following)
-                        slots[slot], begun = begun, begun + 1
-                if all(number is None for number in slots):
-                    break
-                if watch is not None:
-                    watch([cells[slot] for slot, number in enumerate(slots) if number is not None])
-                ended, cells = self._go_on(poll)
+        batch, waiting = ContinuousBatch(self), enumerate(arrivals)
+        while True:
+            for number, arrival in islice(waiting, batch.room):
+                batch.add(number, arrival)
+            if not len(batch):
+                return
+            yield from batch.step(poll)
+            if watch is not None and batch.cells:
+                watch(list(batch.cells.values()))
 
     @torch.no_grad()
-    def _fill(self, slot: int, arrival: Arrival) -> None:
-        """Begin an image in a batch of one, and copy it into a slot."""
+    def fill(self, slot: int, arrival: Arrival) -> None:
+        """Begin an image in a batch of one, and copy it into a slot; only where `refills`."""
         assert self._single is not None, "asked for by `refills`"
         single, copy = self._single
         keys = torch.tensor([_signed(arrival.seed), _signed(arrival.image)], dtype=torch.int64, device=self._device)
@@ -288,19 +270,24 @@ class DeviceRunner:
             single.begin(arrival.condition, keys[:1], keys[1:], arrival.hidden)
             copy.into(slot)
 
-    def _go_on(self, poll: int) -> tuple[list[int], list[int]]:
+    def end(self, slot: int) -> None:
+        """Give up the image in a slot: it makes no more passes."""
+        self.cycle.state.verdicts.status[slot] = DONE
+
+    def advance(self, poll: int) -> tuple[list[int], list[int]]:
+        """Make `poll` cycles on a GPU, else one, and look; see `look`."""
         with self.clock:
             for _ in range(poll if self._device.type == "cuda" and not self.chooses else 1):
                 self.step()
-        return self._look()
+        return self.look()
 
-    def _look(self) -> tuple[list[int], list[int]]:
+    def look(self) -> tuple[list[int], list[int]]:
         """How each slot's image ended, 0 where it goes on, and its decided cells; waits for the device."""
         state = self.cycle.state
         ended, cells = torch.stack([state.verdicts.status, state.progress.cells]).tolist()
         return ended, cells
 
-    def _read(self, place: int, ended: int) -> DecodedImage:
+    def read(self, place: int, ended: int) -> DecodedImage:
         """What became of the image in a slot."""
         progress, chooser, drafted = self.cycle.state.progress, self.cycle.chooser, self.cycle.kept()
         cycles = int(progress.cycles[place])
@@ -310,11 +297,12 @@ class DeviceRunner:
         error = None if ended == DONE else ENDINGS[ended]
         return DecodedImage(tokens, cycles, error, history, None if chooser is None else chooser.passes, kept, rejected)
 
-
-def _hidden(arrival: Arrival) -> Tensor:
-    if arrival.hidden is None:
-        raise DeviceError("expected hidden positions of every image of a run, or of none")
-    return arrival.hidden
+    def progress(self, place: int) -> ImageProgress:
+        """How far the image in a slot is; waits for the device."""
+        progress, cycle = self.cycle.state.progress, self.cycle
+        cycles = int(progress.cycles[place])
+        tokens, history = progress.decided[place].cpu().numpy().copy(), progress.history[place, :cycles].cpu().numpy()
+        return ImageProgress(tokens, cycle.decided(place), cycles, history, cycle.refused(place))
 
 
 def _captured(run: Callable[[], None], pool: Any) -> torch.cuda.CUDAGraph:

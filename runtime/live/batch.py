@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from itertools import groupby
 from queue import SimpleQueue
 from time import perf_counter
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 from underpaint.algos.rows import SamplingParams
 from underpaint.runtime.conditions import Condition
@@ -16,12 +17,14 @@ from underpaint.runtime.drawing import Drawing, draw
 from underpaint.runtime.engines.engine import rows_of
 from underpaint.runtime.evaluation.drawer import JobDrawer
 from underpaint.runtime.evaluation.drawing_log import DrawingKey, DrawnJob
-from underpaint.runtime.live.drafter import LiveDrafter, target_layers
+from underpaint.runtime.live.drafter import target_layers
 from underpaint.runtime.live.model import LiveModelError
 from underpaint.runtime.live.padded import LanePass, PaddedPasses, PassAnswer
 from underpaint.runtime.live.pipeline import LivePipeline
 from underpaint.runtime.methods.method import DecodingMethod
 from underpaint.runtime.models import OpenModels
+
+Result = TypeVar("Result")
 
 
 class _Stopped(Exception):
@@ -104,6 +107,44 @@ class SharedPasses(PaddedPasses):
         self.turn.notify_all()
 
 
+class LaneSessions:
+    """Lanes in which sessions share their passes; unlike a `BatchDrawer`, which draws pictures, it makes single cycles.
+
+    pipelines: one a lane; a session is opened on the pipeline of its lane.
+    """
+
+    def __init__(self, pipeline: LivePipeline, rows: int, lanes: int) -> None:
+        """See `BatchDrawer`, which raises the same."""
+        self._passes = SharedPasses(pipeline, rows, lanes)
+        self.pipelines = [pipeline.fork(self._passes, lane) for lane in range(lanes)]
+        self._threads = ThreadPoolExecutor(lanes, "underpaint-lane")
+
+    def run(self, steps: Mapping[int, Callable[[], Result]]) -> dict[int, Future[Result]]:
+        """Make a step in each of these lanes, all at once.
+
+        Args:
+            steps: By lane, what its session does.
+
+        Returns:
+            By lane, what came of it, or what it raised; all of them are done.
+        """
+        self._passes.begin(len(steps))
+        futures = {lane: self._threads.submit(self._step, step) for lane, step in steps.items()}
+        wait(futures.values())
+        return futures
+
+    def forget(self, lane: int) -> None:
+        """Drop what a lane's cache holds."""
+        self._passes.forget(lane)
+
+    def _step(self, step: Callable[[], Result]) -> Result:
+        with self._passes.turn:
+            try:
+                return step()
+            finally:
+                self._passes.leave()
+
+
 class BatchPicture(Protocol):
     """One picture: its condition and the seed of its noise."""
 
@@ -144,7 +185,7 @@ class BatchDrawer:
             )
         self.lanes, self.rows = lanes, rows
         self._passes = SharedPasses(pipeline, rows, lanes)
-        self._pipelines = [self._pipeline(pipeline, lane) for lane in range(lanes)]
+        self._pipelines = [pipeline.fork(self._passes, lane) for lane in range(lanes)]
 
     def draw(
         self, method: Callable[[], DecodingMethod], sampling: SamplingParams, wanted: Sequence[BatchPicture]
@@ -169,7 +210,9 @@ class BatchDrawer:
             return lambda one: draw(self._pipelines[lane], method, sampling, one.condition, one.seed)
 
         threads = [
-            threading.Thread(target=self._lane, args=(draw_in(lane, method()), wanted, numbers, done), daemon=True)
+            threading.Thread(
+                target=self._lane, args=(lane, draw_in(lane, method()), wanted, numbers, done), daemon=True
+            )
             for lane in range(count)
         ]
         for thread in threads:
@@ -191,6 +234,7 @@ class BatchDrawer:
 
     def _lane(
         self,
+        lane: int,
         draw_one: Callable[[BatchPicture], Drawing],
         wanted: Sequence[BatchPicture],
         numbers: Iterator[int],
@@ -211,13 +255,9 @@ class BatchDrawer:
             except BaseException as error:
                 done.put((number, error))
             finally:
+                passes.forget(lane)
                 passes.leave()
                 done.put(None)
-
-    def _pipeline(self, pipeline: LivePipeline, lane: int) -> LivePipeline:
-        drafter = pipeline.loaded_drafter
-        own = None if drafter is None else LiveDrafter(drafter.module, pipeline.sampling)
-        return LivePipeline(pipeline.live, own, passes=self._passes, lane=lane)
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,6 +79,11 @@ class StaticCache:
         """Know that a pass wrote `count` positions behind the slots that it read."""
         self._at, self.new_positions = self.slots, count
 
+    @property
+    def end(self) -> int:
+        """The first slot behind all that is committed, and behind the pass that ran last."""
+        return max(self.slots, self._at + self.new_positions)
+
     def read(self) -> tuple[list[Tensor], list[Tensor]]:
         """Views of the keys and of the values that the next pass reads, one a layer."""
         kinds = self._tensors.keys, self._tensors.values
@@ -91,7 +96,7 @@ class StaticCache:
 
     def reset(self) -> None:
         """See `CacheMemory`."""
-        self.slots = 0
+        self.slots = self._at = self.new_positions = 0
 
     def grow(self, count: int) -> None:
         """See `CacheMemory`."""

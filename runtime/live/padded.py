@@ -51,12 +51,18 @@ class _SizedPass:
     places: Tensor
     run: Callable[[], Outputs]
 
-    def fill(self, rows: slice, one: LanePass | None) -> None:
-        """Write a lane's pass; behind its end the last position is repeated. None: a lane without a pass."""
+    def fill(self, rows: slice, one: LanePass | None, end: int) -> None:
+        """Write a lane's pass; behind its end the last position is repeated.
+
+        Args:
+            rows: Of the lane.
+            one: Its pass; None for a lane without one, whose new positions are written where nobody reads them.
+            end: Behind what the lane's cache holds.
+        """
         size = self.embeds.shape[1]
         if one is None:
             self.mask[rows] = 0.0  # nobody reads what comes of it, but it must be finite
-            self.places[rows] = torch.arange(size, device=self.places.device)
+            self.places[rows] = torch.arange(end, end + size, device=self.places.device)
             return
         count, seen = one.mask.shape[-2:]
         self.places[rows] = torch.arange(seen - count, seen - count + size, device=self.places.device)
@@ -92,10 +98,17 @@ class PaddedPasses:
         self._like = next(live.body.parameters())
         self._tensors = KeyValueTensors(live.decoder, rows * lanes, self._like)
         self._sized: dict[tuple[int, int], _SizedPass] = {}
+        self._memories = [
+            StaticCache(live.decoder, rows, self._like, self._tensors, lane * rows) for lane in range(lanes)
+        ]
 
     def memory(self, lane: int) -> StaticCache:
         """The cache of a lane."""
-        return StaticCache(self._live.decoder, self._rows, self._like, self._tensors, lane * self._rows)
+        return self._memories[lane]
+
+    def forget(self, lane: int) -> None:
+        """Drop what a lane's cache holds: its picture is finished, or given up."""
+        self._memories[lane].reset()
 
     def takes(self, count: int) -> bool:
         """Whether passes over so many positions are padded here; else a drawing runs them by itself."""
@@ -107,18 +120,20 @@ class PaddedPasses:
 
     @torch.inference_mode()  # whoever calls: a drawing that ends runs the pass that the others wait for
     def run(self, inputs: Mapping[int, LanePass]) -> dict[int, PassAnswer]:
-        """Run one pass of these lanes; no other lane may hold a pass that is not committed."""
+        """Run one pass of these lanes; the caches of the others stay as they are."""
         size = max(one.mask.shape[-2] for one in inputs.values())
         if self._compiled:
             size = next(each for each in SIZES if each >= size)
         reach = size + max(one.mask.shape[-1] - one.mask.shape[-2] for one in inputs.values())
-        self._tensors.reserve(reach)
         lanes = range(self.lanes) if self._compiled else range(min(inputs), max(inputs) + 1)
+        ends = {lane: self._memories[lane].end for lane in lanes}
+        reach = max(reach, *(size + ends[lane] for lane in lanes if lane not in inputs), 0)
+        self._tensors.reserve(reach)
         example = next(iter(inputs.values()))
         sized = self._pass_of(lanes, size, self._tensors.slots if self._compiled else reach, example)
         rows = {lane: slice(at * self._rows, (at + 1) * self._rows) for at, lane in enumerate(lanes)}
         for lane, own in rows.items():
-            sized.fill(own, inputs.get(lane))
+            sized.fill(own, inputs.get(lane), ends[lane])
         hidden, states = sized.run()
         counts = {lane: one.mask.shape[-2] for lane, one in inputs.items()}
         read = [hidden[rows[lane], :count].flatten(0, 1) for lane, count in counts.items()]
@@ -191,9 +206,14 @@ def captured_graph(run: Callable[[], Outputs]) -> Callable[[], Outputs]:
     return replay
 
 
+def pads_passes(live: LiveModel) -> bool:
+    """Whether the model's layers take a cache that is written at places."""
+    return not isinstance(live.config, DecoderConfig)
+
+
 def check_padded(live: LiveModel) -> None:
-    """LiveModelError unless the model's layers take a cache that is written at places."""
-    if isinstance(live.config, DecoderConfig):
+    """LiveModelError unless the model's passes can be padded."""
+    if not pads_passes(live):
         raise LiveModelError(
             f"batch and compile: expected a model of transformers, got {live.family}, which this project runs itself; "
             "leave them out, or draw batches of its export with --backend device"

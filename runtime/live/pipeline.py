@@ -25,7 +25,7 @@ from underpaint.runtime.live.drafter import LiveDrafter, target_layers
 from underpaint.runtime.live.engine import LiveDecoder, LiveEncoder
 from underpaint.runtime.live.model import LiveModel, LiveModelError, weights_digest
 from underpaint.runtime.live.near_ties import NearTieTarget
-from underpaint.runtime.live.padded import PaddedPasses, check_compiled
+from underpaint.runtime.live.padded import PaddedPasses, check_compiled, pads_passes
 from underpaint.runtime.live.preview import PartTarget, enlarged
 from underpaint.runtime.methods.method import ModelTables, Preview, Timed
 from underpaint.runtime.resampling.resampler import Resampler
@@ -92,10 +92,16 @@ class LivePipeline:
         self._exact = None if exact is None else EngineTarget(LiveDecoder(exact), live.sampling, LiveEncoder(exact))
         self._tables: ModelTables | None = None
 
-    def fork(self) -> LivePipeline:
-        """Another pipeline of the same weights: its sessions need not take turns with this one's."""
-        drafter = None if self.loaded_drafter is None else self.loaded_drafter.fork()
-        forked = LivePipeline(self.live, drafter, self._processor, self._folder, self._exact_model, self.compiled)
+    def fork(self, passes: PaddedPasses | None = None, lane: int = 0) -> LivePipeline:
+        """Another pipeline of the same weights: its sessions need not take turns with this one's.
+
+        Args:
+            passes: What runs its target's passes together with those of other pipelines; None for one of its own.
+            lane: Which lane of `passes` it has.
+        """
+        drafter, alone = None if self.loaded_drafter is None else self.loaded_drafter.fork(), passes is None
+        models = self.live, drafter, self._processor, self._folder, self._exact_model if alone else None
+        forked = LivePipeline(*models, compiled=self.compiled and alone, passes=passes, lane=lane)
         forked._tables = self.tables
         return forked
 
@@ -103,6 +109,11 @@ class LivePipeline:
     def verifies_ties(self) -> bool:
         """Whether near-ties are decided in float32."""
         return self._exact is not None
+
+    @property
+    def shares_passes(self) -> bool:
+        """Whether its passes can be shared by several drawings; see `batch.SharedPasses`."""
+        return not self.verifies_ties and pads_passes(self.live)
 
     @property
     def grid(self) -> Grid:

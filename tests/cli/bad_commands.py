@@ -342,7 +342,7 @@ _WRITTEN: Final = (
     ),
     ("compare --batch 2 --out x", "--device, --batch and --forward are of --backend device; pass it too,"),
     ("compare --backend device --likelihood --out x", "--likelihood and --save-replay need passes on the host;"),
-    ("costs --backend device", "--backend device: of compare and generate; expected one of cpu, tensorrt,"),
+    ("costs --backend device", "--backend device: of compare, generate and serve; expected one of cpu, tensorrt,"),
     (
         "generate FOX --out x.png --backend device",
         "device 'cuda': there is no CUDA device here; 'cpu' tries it,",

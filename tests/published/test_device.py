@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -226,3 +227,19 @@ def test_a_forward_that_cannot_be_made_here_is_refused(folder: Path, options: li
     result = CliRunner().invoke(app, [*asked, *options])
     assert result.exit_code == 2
     assert said in " ".join(result.output.split())
+
+
+def test_a_server_draws_the_host_s_pictures(folder: Path) -> None:
+    """With guidance and without: the weights are read once, and the two kinds take turns."""
+    pytest.importorskip("fastapi", reason="the extra 'serve' is not installed")
+    from tests.serve.served import events_of, pictures, request
+    from underpaint.serve.engine import EngineLoop
+    from underpaint.serve.models import DeviceSettings, ServedModels
+
+    wanted = [request("1", (4, 5), "ar", guidance=2.0), request("3", (6,), "ar", guidance=1.0, temperature=0.0)]
+    found = []
+    for more in ({}, {"backend": "device", "device": DeviceSettings("cpu")}):
+        engine = EngineLoop(ServedModels.open_folder(folder, **more), 3)
+        found.append([pictures(one) for one in events_of(*(engine.submit(one) for one in wanted))])
+        engine.close()
+    np.testing.assert_array_equal(*map(np.concatenate, found))

@@ -58,6 +58,11 @@ class Gate:
             self._allowed += passes or 0
             self._changed.notify_all()
 
+    @property
+    def allowed(self) -> int:
+        """Passes that may still go through while it is shut."""
+        return self._allowed
+
     def pass_through(self) -> None:
         with self._changed:
             assert self._changed.wait_for(lambda: self.open or self._allowed > 0, SECONDS)
@@ -76,6 +81,7 @@ class GatedTarget(Wrapped):
 
 @dataclass
 class ServedPipeline(SyntheticPipeline):
+    backend: str = "synthetic"
     gate: Gate = field(default_factory=Gate)
     forks: list["ServedPipeline"] = field(default_factory=list)
 

@@ -8,10 +8,10 @@ import pytest
 
 from tests.serve import served, test_scheduling
 from underpaint.runtime.drawing import noise_of
-from underpaint.serve import engine as engines
+from underpaint.serve import sessions
 from underpaint.serve.engine import EngineLoop
-from underpaint.serve.models import Slot
 from underpaint.serve.queueing import FairQueue
+from underpaint.serve.sessions import SessionSlots, Slot
 
 
 @pytest.fixture(autouse=True)
@@ -27,14 +27,14 @@ def caught() -> Iterator[None]:
 
 
 def test_a_slot_that_is_not_freed_when_a_client_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
-    leave = EngineLoop._leave
+    drop = SessionSlots.drop
 
-    def kept(self: EngineLoop, drawing: Any) -> None:
-        leave(self, drawing)
-        if drawing.job.ticket.closed:
-            self._free.remove(drawing.slot)
+    def kept(self: SessionSlots, picture: Any) -> None:
+        drop(self, picture)
+        if picture.job.ticket.closed:
+            self._free.pop()
 
-    monkeypatch.setattr(EngineLoop, "_leave", kept)
+    monkeypatch.setattr(SessionSlots, "drop", kept)
     with caught():
         test_scheduling.test_who_leaves_frees_its_slot_and_its_place()
 
@@ -42,9 +42,9 @@ def test_a_slot_that_is_not_freed_when_a_client_leaves(monkeypatch: pytest.Monke
 def test_noise_that_depends_on_the_slot(monkeypatch: pytest.MonkeyPatch) -> None:
     opened = Slot.open
 
-    def noted(self: Slot, prepared: Any) -> Any:
-        monkeypatch.setattr(engines, "noise_of", lambda condition, seed: noise_of(condition, seed + id(self) % 7919))
-        return opened(self, prepared)
+    def noted(self: Slot, prepared: Any, models: Any = None) -> Any:
+        monkeypatch.setattr(sessions, "noise_of", lambda condition, seed: noise_of(condition, seed + id(self) % 7919))
+        return opened(self, prepared, models)
 
     monkeypatch.setattr(Slot, "open", noted)
     with caught():

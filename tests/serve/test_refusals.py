@@ -2,10 +2,23 @@
 
 import json
 import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
-from tests.serve.served import PATH, PROMPT, ServedPipeline, server
+from tests.serve.served import (
+    OTHER,
+    PATH,
+    PROMPT,
+    ServedPipeline,
+    engine_loop,
+    events_of,
+    gate_of,
+    request,
+    server,
+)
 from underpaint.serve.guard import Keys
 from underpaint.serve.models import ServedModels
 from underpaint.serve.requests import Limits
@@ -149,3 +162,36 @@ def test_a_file_without_keys_is_refused(tmp_path, content):
     path.write_bytes(content)
     with pytest.raises(ValueError, match="--api-key-file"):
         Keys.read(path)
+
+
+@pytest.mark.parametrize(
+    ("body", "field", "message"),
+    [
+        ({"guidance": 1e9}, "guidance", "guidance must be >= 0 and at most 10000, got 1000000000.0"),
+        ({"temperature": -1}, "temperature", "temperature: expected greater than or equal to 0, got -1"),
+        ({"output_format": "gif"}, "output_format", "output_format: expected 'png', 'webp' or 'jpeg', got 'gif'"),
+        ({"steps": 4}, "steps", "steps: there is no such field; leave it out, known are prompt, model, n, "),
+        ({"prompt": ""}, "prompt", "prompt: expected a text of at least 1 character, got ''"),
+        ({"deadline": 0.001}, None, "the request was not finished within its 0.001 seconds; allow more"),
+    ],
+)
+def test_a_refusal_says_what_was_expected_and_what_came(body: Any, field: str | None, message: str) -> None:
+    with server() as address:
+        gate_of(address.engine).shut()
+        with ThreadPoolExecutor(1) as pool:
+            waits = pool.submit(address.post, **body)
+            time.sleep(0.05)
+            gate_of(address.engine).let()
+            error = waits.result().json()["error"]
+    assert error["param"] == field
+    assert message in error["message"]
+
+
+def test_a_prompt_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+    condition = ServedPipeline.condition
+    monkeypatch.setattr(ServedPipeline, "condition", lambda self, text: read.append(text) or condition(self, text))
+    with engine_loop() as engine:
+        engine.prepare(request())
+        events_of(engine.submit(request(seeds=(0, 1))), engine.submit(request(OTHER)))
+    assert read == [PROMPT, OTHER]

@@ -4,7 +4,8 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -12,8 +13,9 @@ pytest.importorskip("ray.serve", reason="Ray Serve (extra 'serve-ray') is absent
 
 from ray.exceptions import ActorDiedError
 
-from underpaint.serve import replicas
-from underpaint.serve.replicas import MOST_ATTEMPTS, Cost, ReplicaFront, Scale
+from underpaint.serve import replica_front, replicas
+from underpaint.serve.replica_front import MOST_ATTEMPTS, ReplicaFront
+from underpaint.serve.replicas import Deployment, Scale
 from underpaint.serve.requests import (
     CellsEvent,
     DrawRequest,
@@ -29,17 +31,17 @@ CELLS = 6
 REQUEST = DrawRequest("img-1", "a fox", (7, 8), "eagle2", events=True, partial_images=2)
 
 
-def events_of(request: DrawRequest) -> list[Event | Cost]:
+def events_of(request: DrawRequest) -> list[Event]:
     """What any replica answers: a picture that depends on its seed alone."""
     (seed,) = request.seeds
-    done: list[Event | Cost] = []
+    done: list[Event] = []
     for cell in range(CELLS):
         token = (cell, 10 * seed + cell)
         done.append(CellsEvent(0, cell + 1, (token,), (), (), (cell,), cell + 1, CELLS))
         if cell in (1, 3):
             done.append(PartialImage(0, cell // 2, cell + 1, f"{seed} after {cell + 1}".encode()))
-    picture = FinishedImage(0, seed, f"{seed}".encode(), "8x8", request.method, CELLS, 3, 2, 0.0, 0.1)
-    return [*done, Cost(4, 6), picture]
+    picture = FinishedImage(0, seed, f"{seed}".encode(), "8x8", request.method, CELLS, 3, 2, 0.0, 0.1, 4, 6)
+    return [*done, picture]
 
 
 @dataclass
@@ -48,38 +50,32 @@ class Replicas:
 
     dies: list[int | None] = field(default_factory=list)
     refuses: RequestError | None = None
-    cannot_open: str = ""
     holds: bool = False
-    draws: list[DrawRequest] = field(default_factory=list)
+    drawn: list[DrawRequest] = field(default_factory=list)
     cancelled: int = 0
 
-    def shutdown(self) -> None:
-        """See `_Remote`."""
+    info = ModelInfo("tiny", ("8x8",), "8x8", ("eagle2",), "eagle2", {})
+    cells: ClassVar[dict[str, int]] = {"8x8": CELLS}
 
-    def options(self, **_: Any) -> "Replicas":
-        return self
-
-    @property
-    def info(self) -> Any:
-        info = ModelInfo("tiny", ("8x8",), "8x8", ("eagle2",), "eagle2", {})
-        return _Remote(lambda: _Answer(self.cannot_open or (info, {"8x8": CELLS})))
+    def end(self) -> None:
+        """See `Deployment`."""
 
     @property
-    def check(self) -> Any:
+    def checks(self) -> Any:
         async def checked(request: DrawRequest) -> RequestError | None:
             return self.refuses
 
         return _Remote(checked)
 
     @property
-    def code_colours(self) -> Any:
-        async def colours() -> bytes:
+    def colours(self) -> Any:
+        async def made() -> bytes:
             return b"123"
 
-        return _Remote(colours)
+        return _Remote(made)
 
     @property
-    def draw(self) -> Any:
+    def draws(self) -> Any:
         return _Remote(lambda request: _Stream(self, request))
 
 
@@ -87,25 +83,14 @@ class Replicas:
 class _Remote:
     remote: Callable[..., Any]
 
-    def shutdown(self) -> None:
-        """What a handle does in the background is over."""
-
-
-@dataclass
-class _Answer:
-    value: Any
-
-    def result(self) -> Any:
-        return self.value
-
 
 class _Stream:
     def __init__(self, owner: Replicas, request: DrawRequest) -> None:
         self.owner, self.request = owner, request
-        self.left = owner.dies[len(owner.draws)] if len(owner.draws) < len(owner.dies) else None
-        owner.draws.append(request)
+        self.left = owner.dies[len(owner.drawn)] if len(owner.drawn) < len(owner.dies) else None
+        owner.drawn.append(request)
 
-    async def __aiter__(self) -> AsyncIterator[Event | Cost]:
+    async def __aiter__(self) -> AsyncIterator[Event]:
         for place, event in enumerate(events_of(self.request)):
             if place == self.left:
                 raise ActorDiedError
@@ -123,11 +108,11 @@ class _Stream:
 @pytest.fixture
 def front(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., tuple[ReplicaFront, Replicas]]]:
     started: list[ReplicaFront] = []
-    monkeypatch.setattr(replicas.asyncio, "sleep", _no_longer(asyncio.sleep))
+    monkeypatch.setattr(replica_front.asyncio, "sleep", _no_longer(asyncio.sleep))
 
     def start(limits: Limits | None = None, **given: Any) -> tuple[ReplicaFront, Replicas]:
         stand_ins = Replicas(**given)
-        monkeypatch.setattr(ReplicaFront, "_deploy", lambda *_: stand_ins)
+        monkeypatch.setattr(replica_front, "Deployment", lambda *_: stand_ins)
         started.append(ReplicaFront(lambda threads: None, Scale(1, 1), 2, limits))  # type: ignore[arg-type, return-value]
         return started[-1], stand_ins
 
@@ -159,19 +144,19 @@ def of_image(events: list[Event], image: int) -> list[Event]:
 
 
 def expected(seed: int) -> list[Event]:
-    return [one for one in events_of(replace(REQUEST, seeds=(seed,))) if not isinstance(one, Cost)]
+    return events_of(replace(REQUEST, seeds=(seed,)))
 
 
-@pytest.mark.parametrize("dies", [[], *[[after] for after in range(10)], [3, 3, 9, 0], [0, None, 2, 7, 8]])
+@pytest.mark.parametrize("dies", [[], *[[after] for after in range(9)], [3, 3, 8, 0], [0, None, 2, 7, 8]])
 def test_a_client_gets_every_event_once_however_often_replicas_die(front: Any, dies: list[int | None]) -> None:
     one, stand_ins = front(dies=dies)
     events = received(one)
     assert of_image(events, 0) == expected(7)
     assert of_image(events, 1) == expected(8)
     assert len(events) == 2 * (CELLS + 3)
-    assert {request.seeds for request in stand_ins.draws} == {(7,), (8,)}  # never another seed
-    lost = sum(after is not None for after in dies[: len(stand_ins.draws)])
-    assert len(stand_ins.draws) == 2 + lost
+    assert {request.seeds for request in stand_ins.drawn} == {(7,), (8,)}  # never another seed
+    lost = sum(after is not None for after in dies[: len(stand_ins.drawn)])
+    assert len(stand_ins.drawn) == 2 + lost
     assert f"underpaint_lost_calls_total {float(lost)}" in one.metrics.text().decode()
     assert 'underpaint_pictures_total{method="eagle2"} 2.0' in one.metrics.text().decode()
     assert 'underpaint_acceptance_rate{method="eagle2"} 0.666' in one.metrics.text().decode()
@@ -182,30 +167,37 @@ def test_a_picture_that_kills_every_replica_is_given_up(front: Any) -> None:
     (*_, last) = received(one, replace(REQUEST, seeds=(7,)))
     assert isinstance(last, RequestError)
     assert (last.status, last.code) == (503, "replicas_lost")
-    assert len(stand_ins.draws) == MOST_ATTEMPTS
+    assert len(stand_ins.drawn) == MOST_ATTEMPTS
 
 
 def test_what_the_models_refuse_is_refused_before_it_waits(front: Any) -> None:
     one, stand_ins = front(refuses=RequestError(400, "prompt: no such word", "invalid_value", "prompt"))
     with pytest.raises(RequestError, match="no such word"):
         one.submit(REQUEST)
-    assert not stand_ins.draws
+    assert not stand_ins.drawn
 
 
 def test_a_client_that_leaves_frees_its_slots(front: Any) -> None:
     one, stand_ins = front(holds=True)
     gone = one.submit(replace(REQUEST, seeds=(1, 2, 3, 4)))
-    _until(lambda: len(stand_ins.draws) == 2)
+    _until(lambda: len(stand_ins.drawn) == 2)
     gone.cancel()
     _until(lambda: stand_ins.cancelled == 2 and "underpaint_batch_occupancy 0.0" in one.metrics.text().decode())
     stand_ins.holds = False
     assert of_image(received(one), 1) == expected(8)
-    assert [request.seeds for request in stand_ins.draws[2:]] == [(7,), (8,)]
+    assert [request.seeds for request in stand_ins.drawn[2:]] == [(7,), (8,)]
 
 
-def test_models_that_do_not_open_are_told_as_without_replicas(front: Any) -> None:
+def test_models_that_do_not_open_are_told_as_without_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
+    handle, ended = MagicMock(), list[bool]()
+    handle.info.remote.return_value.result.return_value = "no folder nowhere"
+    monkeypatch.setattr(replicas.serve, "run", lambda *_, **__: handle)
+    monkeypatch.setattr(replicas.serve, "deployment", lambda **_: lambda cls: MagicMock())
+    monkeypatch.setattr(Deployment, "_start_ray", lambda *_: None)
+    monkeypatch.setattr(Deployment, "end", lambda self: ended.append(True))
     with pytest.raises(ValueError, match=r"^no folder nowhere$"):
-        front(cannot_open="no folder nowhere")
+        Deployment(lambda threads: None, Scale(1, 1), 2, 1.0, 0, None)  # type: ignore[arg-type, return-value]
+    assert ended
 
 
 def test_a_replica_makes_the_colours_of_the_page(front: Any) -> None:
@@ -216,7 +208,7 @@ def test_a_replica_makes_the_colours_of_the_page(front: Any) -> None:
 def test_limits_hold_before_the_replicas(front: Any) -> None:
     one, stand_ins = front(Limits(waiting=3, seconds=0.3), holds=True)
     first = one.submit(replace(REQUEST, seeds=(1, 2)))
-    _until(lambda: len(stand_ins.draws) == 2)
+    _until(lambda: len(stand_ins.drawn) == 2)
     one.submit(replace(REQUEST, seeds=(3, 4, 5)))
     with pytest.raises(RequestError, match="3 pictures wait already, of at most 3") as full:
         one.submit(REQUEST)

@@ -28,7 +28,7 @@ from tests.serve.served import (
     request,
     server,
 )
-from underpaint.serve.app import EventStream
+from underpaint.serve.answers import EventStream
 from underpaint.serve.engine import EngineLoop
 from underpaint.serve.queueing import FairQueue
 from underpaint.serve.requests import FinishedImage, Limits, RequestError
@@ -51,7 +51,7 @@ def error_of(ticket: Ticket) -> RequestError:
 
 def busy(engine: EngineLoop) -> tuple[int, int]:
     """Pictures in slots, and pictures that wait."""
-    return len(engine._drawings), len(engine._queue)
+    return len(engine._pictures), len(engine._queue)
 
 
 METHODS = st.sampled_from(("ar", "speculative", "eagle2", "jacobi-lookup", "zipar", "mulo-raster"))
@@ -221,7 +221,7 @@ def test_who_leaves_frees_its_slot_and_its_place():
         gate.let()
         np.testing.assert_array_equal(pictures(events_of(stays)[0])[0], expected_pictures(request(seeds=(5,)))[0])
         assert gate.passes <= 3 + 15
-        until(lambda: busy(engine) == (0, 0) and len(engine._free) == 1)
+        until(lambda: busy(engine) == (0, 0) and len(engine.slots._free) == 1)
 
 
 def raw_request(address: Address, **body: object) -> socket.socket:
@@ -307,13 +307,13 @@ def test_an_error_ends_its_own_request_alone(caplog):
             def step(fails=fails):
                 raise fails
 
-            engine._drawings[1].session.step = step  # type: ignore[method-assign]
+            engine.slots._drawings[1].session.step = step  # type: ignore[method-assign]
             gate.let()
             error = error_of(broken)
             assert (error.status, error.code) == (status, code)
             np.testing.assert_array_equal(pictures(events_of(fine)[0])[0], expected_pictures(request(seeds=(4,)))[0])
             gate.shut()
-            until(lambda: len(engine._free) == 2)
+            until(lambda: len(engine.slots._free) == 2)
     assert "KeyError" in caplog.text
     assert "no such cell" not in caplog.text
 

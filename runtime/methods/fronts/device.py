@@ -147,6 +147,12 @@ class FrontCycle(CellCycle):
                 part.zero_()
         self._decide(features.expand(-1, self.envelope.nodes, -1).contiguous())
 
+    def _columns(self, place: int) -> Tensor:
+        if self._opening is not None:
+            return self._opening.columns[place]
+        opened = torch.arange(self.grid.height, device=self._role.device) * self.method.window
+        return self.state.progress.cycles[place] - opened
+
     def run(self) -> None:
         state, out = self.state, self._pass
         if self._opening is None:
@@ -205,6 +211,9 @@ class JacobiFrontCycle(CellCycle):
             self._decide(features.expand(-1, self.grid.width, -1).contiguous())
         else:
             self.state.progress.cycles.fill_(1)  # the condition's pass counts as one, and draws no noise
+
+    def _columns(self, place: int) -> Tensor:
+        return self._drafts.columns[place]
 
     def run(self) -> None:
         self._lay()

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from underpaint.algos.arrays import IntArray
+from underpaint.algos.arrays import BoolArray, IntArray
 from underpaint.algos.chance import Role
 from underpaint.algos.protocols import Grid
 from underpaint.algos.rows import SamplingParams
@@ -185,6 +185,20 @@ class IslandCycle(CellProgram):
         if self.method.repair.reject == "raster":  # there the first one ends the verification
             refused = [min(1, number) for number in refused]
         return [np.flatnonzero(one) for one in outside], refused
+
+    def decided(self, place: int) -> BoolArray:
+        islands = self.islands
+        if not int(self.state.progress.cells[place]):
+            return np.zeros(self.grid.cells, dtype=np.bool_)
+        cell, cursor = torch.arange(self.grid.cells, device=islands.cursor.device), islands.cursor[place]
+        passed = (cursor == 0) | (cell < cursor)
+        open_cells = (islands.waiting[place] == 1) | ((islands.ready[place] == 1) & ~passed)
+        return (~open_cells).cpu().numpy()
+
+    def refused(self, place: int) -> IntArray | None:
+        if not int(self.state.progress.cells[place]):
+            return np.empty(0, dtype=np.int64)
+        return np.flatnonzero(self.islands.rejected[place].cpu().numpy())
 
     def verify(self) -> None:
         """Enlarge the draft, judge all of it by one pass, and open what is redrawn."""

@@ -1,6 +1,7 @@
 """MuLo-SD on the device: each kernel is the reference's, and whole decodes are the host's, token for token."""
 
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,10 +17,12 @@ from underpaint.algos.arrays import BoolArray
 from underpaint.algos.protocols import Grid
 from underpaint.algos.spatial.mulo import Repair
 from underpaint.runtime.device import drawing
+from underpaint.runtime.device.decoder import DecoderForward
 from underpaint.runtime.device.drawing import plan_drawing
 from underpaint.runtime.device.kernels.walk import DONE, NOT_FINITE
-from underpaint.runtime.device.runner import DeviceError
+from underpaint.runtime.device.runner import DeviceError, DeviceRunner
 from underpaint.runtime.device.sampler_weights import read_enlarger
+from underpaint.runtime.device.slots import Arrival, ContinuousBatch
 from underpaint.runtime.device.weights import stored_numbers
 from underpaint.runtime.engines.context import EngineContext, EngineError
 from underpaint.runtime.methods.multi_scale.device import island_envelope
@@ -90,6 +93,44 @@ def on_host(name: str, temperature: float, image: int) -> list[int]:
 def test_a_batch_is_the_reference_s_single_decodes(name: str, temperature: float, images: int) -> None:
     found = islands.repaired_on_device(method_of(*CASES[name], temperature), range(images))
     assert found == [on_host(name, temperature, image) for image in range(images)]
+
+
+def test_images_that_wait_for_a_batch_are_drawn_by_the_next_one_and_seen_on_the_way() -> None:
+    """Of three images in two slots the first is removed; what is kept of a draft shows once it is judged."""
+    how = method_of(*CASES["mulo-islands"], 1.0)
+    runner = DeviceRunner(
+        DecoderForward(islands.models()[0], 1),
+        None,
+        how,
+        islands.HIGH,
+        islands.PREFIX,
+        2,
+        islands.CPU,
+        low=islands.drafting(),
+    )
+    batch, drawn, seen = ContinuousBatch(runner), {}, {0: 0, 1: 0, 2: 0}
+    for image in (0, 1):
+        batch.add(image, Arrival(*_arrival(image)))
+    for step in range(1000):
+        drawn |= dict(batch.step())
+        if step == 3:
+            batch.remove(0)
+            batch.add(2, Arrival(*_arrival(2)))
+        for image, count in batch.cells.items():
+            now = batch.progress(image)
+            assert seen[image] <= now.decided.sum() == count
+            assert (now.refused is not None and now.refused.size > 0) == (count > 0)
+            seen[image] = count
+        if not len(batch):
+            break
+    assert sorted(drawn) == [1, 2]
+    assert min(seen[1], seen[2]) > 0
+    assert [drawn[image].tokens.tolist() for image in (1, 2)] == islands.repaired_on_device(how, (1, 2))
+
+
+def _arrival(image: int) -> tuple[Any, ...]:
+    condition, low = islands.conditions_of([image])
+    return condition, 5, image, None, low
 
 
 def test_a_batch_is_its_single_runs_however_few_positions_a_pass_has() -> None:

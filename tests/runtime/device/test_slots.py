@@ -14,9 +14,9 @@ from underpaint.algos.protocols import Grid
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.spatial.jacobi_front import JacobiFronts
 from underpaint.algos.spatial.jacobi_window import JacobiWindow
-from underpaint.runtime.device.forms import DeviceError, DeviceForm
+from underpaint.runtime.device.forms import DeviceForm
 from underpaint.runtime.device.runner import DecodedImage, DeviceRunner
-from underpaint.runtime.device.slots import Arrival, SlotCopy
+from underpaint.runtime.device.slots import Arrival, ContinuousBatch, SlotCopy
 from underpaint.runtime.methods.fronts.device import FrontForm, JacobiFrontForm
 from underpaint.runtime.methods.windows.device import WindowForm
 
@@ -83,6 +83,81 @@ def test_row_fronts_of_images_that_come_late_are_the_reference_s(how: FrontForm 
     coming = [Arrival(one, SEED, image) for one, image in zip(given, IMAGES, strict=True)]
     single = [told(list(alone.decode_all([one])))[0] for one in coming]
     assert told(list(runner.decode_all(coming))) == single
+
+
+ANY_ORDER = {
+    "zipar": FrontForm(2, SamplingParams(guidance=1.0)),
+    "raster": FrontForm(4, SamplingParams(guidance=1.0)),
+    "zipar-adaptive": FrontForm(2, SamplingParams(guidance=1.0), adaptive=True),
+    "pjd": JacobiFrontForm(JacobiFronts(2, 2, "left", "all"), SamplingParams(guidance=1.0)),
+}
+
+
+@pytest.mark.parametrize("name", [*ANY_ORDER, "eagle2"])
+def test_progress_shows_every_cell_once_it_is_decided(name: str) -> None:
+    if name == "eagle2":
+        policy, rule, settings = METHODS[name]
+        tables = target_and_drafter(2)
+        runner, coming = runner_of(method(policy, rule, 1, **settings), tables, 2), list(arrivals(tables[0], (0, 1)))
+    else:
+        lines = torch.randn(1, row_fronts.LINES, 4, generator=torch.Generator().manual_seed(1))
+        target = row_fronts.HashForward(lines)
+        runner = DeviceRunner(target, None, ANY_ORDER[name], SMALL, row_fronts.PREFIX, 2, CPU)
+        given = [target.embed(torch.tensor([row_fronts.condition(image, 4)])) for image in (0, 1)]
+        coming = [Arrival(one, SEED, image) for image, one in enumerate(given)]
+    batch, seen = ContinuousBatch(runner), dict[int, dict[int, int]]()
+    for number, one in enumerate(coming):
+        batch.add(number, one)
+    assert batch.room == 0
+    while len(batch):
+        for number, image in batch.step():
+            told = seen[number]
+            assert len(told) >= SMALL.cells // 2
+            assert all(image.tokens[cell] == token for cell, token in told.items())
+        for number, count in batch.cells.items():
+            now = batch.progress(number)
+            assert now.decided.sum() == count
+            assert now.history.shape == (now.cycles, 3)
+            found = {int(cell): int(now.tokens[cell]) for cell in now.decided.nonzero()[0]}
+            assert found.items() >= seen.get(number, {}).items()
+            seen[number] = found
+
+
+def test_an_image_that_is_removed_makes_room_and_no_more_passes() -> None:
+    policy, rule, settings = METHODS["chain"]
+    how, tables = method(policy, rule, 1, **settings), target_and_drafter(2)
+    runner = runner_of(how, tables, 2)
+    batch, (first, second, third, fourth) = ContinuousBatch(runner), arrivals(tables[0])
+    batch.add(7, first)
+    batch.add(8, second)
+    batch.step()
+    batch.remove(7)
+    assert (batch.room, len(batch)) == (1, 1)
+    status = runner.cycle.state.verdicts.status
+    assert int(status[0]) > 0
+    batch.add(9, third)
+    batch.remove(9)  # it has not entered yet
+    batch.add(10, fourth)
+    drawn = {}
+    while len(batch):
+        drawn |= dict(batch.step())
+    for number, image in ((8, IMAGES[1]), (10, IMAGES[3])):
+        assert drawn[number].tokens.tolist() == decoded(how, tables, image, SEED, SMALL).tokens.tolist()
+
+
+def test_prompts_of_unequal_length_begin_together() -> None:
+    """The shorter one is filled up in front, where it is hidden."""
+    policy, rule, settings = METHODS["chain"]
+    how, tables = method(policy, rule, 1, **settings), target_and_drafter(2)
+    first, second, *_ = arrivals(tables[0])
+    longer = second._replace(condition=torch.nn.functional.pad(second.condition, (0, 0, 2, 0)))
+    target, drafter = TableForward(tables[0], False), TableForward(tables[1], True)
+    runner = DeviceRunner(target, drafter, how, SMALL, 3, 2, CPU)
+    begun, hidden = runner.cycle.begin, []
+    runner.cycle.begin = lambda *given: hidden.append(given[3].tolist()) or begun(*given)  # type: ignore[method-assign, func-returns-value]
+    drawn = told(list(runner.decode_all([first, longer])))
+    assert hidden == [[2, 0, 2, 0]]
+    assert [tokens for tokens, _ in drawn] == [decoded(how, tables, one, SEED, SMALL).tokens.tolist() for one in (0, 1)]
 
 
 def test_a_batch_does_not_wait_for_its_slowest_image() -> None:
@@ -159,11 +234,3 @@ def _first(runner: DeviceRunner, tables: tuple[Tables, Tables], most: int) -> It
 
     runner.step = bounded  # type: ignore[method-assign]
     yield from runner.decode_all(arrivals(tables[0]))
-
-
-def test_hidden_positions_are_of_all_images_or_of_none() -> None:
-    policy, rule, settings = METHODS["chain"]
-    how, tables = method(policy, rule, 1, **settings), target_and_drafter(2)
-    first, second, *_ = arrivals(tables[0])
-    with pytest.raises(DeviceError, match="of every image of a run, or of none"):
-        next(runner_of(how, tables, 2).decode_all([first._replace(hidden=torch.zeros(2, dtype=torch.int64)), second]))

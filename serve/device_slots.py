@@ -1,0 +1,217 @@
+"""Slots on a device: pictures of one method, sampling and size are drawn together, in the slots of one program.
+
+A program's passes are of one method under one sampling, so requests that differ in them cannot share it. Each kind of
+request gets a program of its own, which is made when its first picture comes, and the programs take turns. A picture
+takes a free slot in the order of the queue, whatever its kind: no kind waits for another to end, and none is overtaken
+by pictures that would fill a batch better. A program that draws nothing is dropped where another needs its memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count
+from threading import Lock
+from time import monotonic
+from typing import Final, NamedTuple
+
+import numpy as np
+import torch
+
+from underpaint.algos.rows import SamplingParams
+from underpaint.runtime.device.batches import NotDrawn, Wanted
+from underpaint.runtime.device.drawing import DeviceDrawer, DevicePlan, DeviceProgram, most_images, plan_drawing
+from underpaint.runtime.device.folder import DeviceModels
+from underpaint.runtime.device.forms import DeviceError
+from underpaint.runtime.device.runner import DecodedImage, open_device
+from underpaint.runtime.device.slots import ContinuousBatch, ImageProgress
+from underpaint.runtime.methods.method import DecodingMethod
+from underpaint.serve.models import DeviceSettings, PreparedRequest, ServedModels, build
+from underpaint.serve.progress import Finished, Picture, Turn
+from underpaint.serve.requests import CellsEvent, RequestError
+
+MOST_PROGRAMS: Final = 8
+"""Programs that hold memory at once."""
+_POLL: Final = 8
+"""Cycles of a program on a GPU before the host looks, where no client watches a picture of it."""
+_LATER: Final = 10
+"""Seconds after which a client may try again whose program found no memory."""
+
+
+class Kind(NamedTuple):
+    """What pictures share that are drawn by one program."""
+
+    size: str
+    method: str
+    sampling: SamplingParams
+
+    @classmethod
+    def of(cls, prepared: PreparedRequest) -> Kind:
+        """The kind of a request's pictures."""
+        return cls(prepared.size, prepared.request.method, prepared.sampling)
+
+
+class _Running:
+    """A program, and the pictures in its slots by the numbers that they have there."""
+
+    def __init__(self, kind: Kind, program: DeviceProgram, batch: ContinuousBatch) -> None:
+        self.kind, self.program, self.batch = kind, program, batch
+        self.pictures: dict[int, Picture] = {}
+        self._cells: dict[int, int] = {}
+
+    def leave(self, number: int) -> Picture:
+        """Forget a picture that is no longer in the batch."""
+        self._cells.pop(number, None)
+        return self.pictures.pop(number)
+
+    def advanced(self, number: int) -> Turn:
+        """What a turn did to a picture that goes on; nothing where it waits for the batch before it."""
+        picture = self.pictures[number]
+        if number not in self.batch.cells:
+            return Turn(picture)
+        count = self.batch.cells[number]
+        before, self._cells[number] = self._cells.get(number, 0), count
+        events = self._events(picture, self.batch.progress(number)) if picture.watched else ()
+        return Turn(picture, count - before, events)
+
+    def ended(self, number: int, image: DecodedImage) -> Turn:
+        """What a turn did to a picture that ended."""
+        before = self._cells.get(number, 0)
+        picture = self.leave(number)
+        prepared, seed = picture.job.prepared, picture.job.seed
+        seconds = max(1e-9, monotonic() - picture.started)
+        outcome = self.program.outcome(Wanted(prepared.condition, seed), image, seconds, 0.0)
+        if isinstance(outcome, NotDrawn) or image.tokens is None:
+            said = outcome.error if isinstance(outcome, NotDrawn) else "it has no tokens"
+            return Turn(picture, error=ValueError(f"the picture was not drawn: {said}"))
+        all_decided, refused = np.ones(image.tokens.size, dtype=np.bool_), None
+        if image.kept is not None:
+            refused = np.setdiff1d(np.arange(image.tokens.size), image.kept)
+        last = ImageProgress(image.tokens, all_decided, image.cycles, image.history, refused)
+        done = Finished.of(image.tokens, outcome.target_nfe, outcome.drafter_nfe, outcome)
+        events = self._events(picture, last) if picture.watched else ()
+        return Turn(picture, image.tokens.size - before, events, done)
+
+    def _events(self, picture: Picture, now: ImageProgress) -> Iterator[CellsEvent]:
+        if self.program.counts_drafts:
+            return picture.after_verdicts(now.tokens, now.history)
+        return picture.after_cells(now.tokens, now.decided, now.cycles, now.refused)
+
+
+class DeviceSlots:
+    """Implements `progress.PictureSlots` on the programs of a device; all but `check` is for one thread."""
+
+    def __init__(self, served: ServedModels, settings: DeviceSettings, slots: int) -> None:
+        """Read the weights of the models.
+
+        Raises:
+            ValueError: There is no such device, it has too little memory, or the models do not run on it.
+        """
+        self._served, self._slots, self._forward = served, slots, settings.forward
+        self._device = open_device(settings.name)
+        self._lock = Lock()
+        self._weights: dict[str, DeviceModels] = {}
+        self._drawers: dict[tuple[str, int, int, int], DeviceDrawer] = {}
+        self._running: list[_Running] = []
+        self._numbers = count()
+        for size, pipeline in served.pipelines.items():
+            plan = self._planned(size, served.usual_method(size), pipeline.sampling, loaded=False)
+            self._weights[size] = self._drawer(size, plan).models
+
+    def check(self, prepared: PreparedRequest) -> None:
+        self._plan(prepared)
+
+    def takes(self, prepared: PreparedRequest) -> bool:
+        if self._with_room(Kind.of(prepared)) is not None:
+            return True
+        return len(self._running) < MOST_PROGRAMS or not all(one.pictures for one in self._running)
+
+    def open(self, picture: Picture) -> None:
+        prepared = picture.job.prepared
+        wanted = Wanted(prepared.condition, picture.job.seed)
+        running = self._with_room(Kind.of(prepared)) or self._start(prepared, wanted)
+        number = next(self._numbers)
+        (arrival,) = running.program.arrivals([wanted])
+        running.batch.add(number, arrival)
+        running.pictures[number] = picture
+        self._running.remove(running)
+        self._running.append(running)  # the last of them is the last to be dropped
+
+    def drop(self, picture: Picture) -> None:
+        for running in self._running:
+            for number, other in running.pictures.items():
+                if other is picture:
+                    running.batch.remove(number)
+                    running.leave(number)
+                    return
+
+    def turn(self) -> Iterator[Turn]:
+        for running in tuple(self._running):
+            if not running.pictures:
+                continue
+            watched = any(picture.watched for picture in running.pictures.values())
+            try:
+                ended = dict(running.batch.step(1 if watched else _POLL))
+            except Exception as error:
+                self._running.remove(running)
+                if self._device.type == "cuda":
+                    torch.cuda.synchronize()  # raises where the device itself failed, which ends the loop
+                for number in tuple(running.pictures):
+                    yield Turn(running.leave(number), error=error)
+                continue
+            for number in tuple(running.pictures):
+                yield running.ended(number, ended[number]) if number in ended else running.advanced(number)
+
+    def _with_room(self, kind: Kind) -> _Running | None:
+        return next((one for one in self._running if one.kind == kind and one.batch.room), None)
+
+    def _start(self, prepared: PreparedRequest, first: Wanted) -> _Running:
+        """Make a program; those that draw nothing go where it needs their place, or their memory."""
+        if self._device.type == "cuda":
+            torch.cuda.set_device(self._device)  # each thread has a current device of its own
+        if len(self._running) >= MOST_PROGRAMS:
+            self._drop_idle()
+        plan, method = self._plan(prepared), build(prepared, self._served.pipelines[prepared.size])
+        drawer = self._drawer(prepared.size, plan)
+        while True:
+            try:
+                program = drawer.captured(method, prepared.sampling)
+                running = _Running(Kind.of(prepared), program, program.open_batch(first))
+            except (DeviceError, torch.OutOfMemoryError) as error:
+                if self._drop_idle():
+                    continue
+                if not self._running:
+                    raise
+                raise RequestError(
+                    503,
+                    f"the device has no memory for {prepared.request.method} while other methods draw ({error}); send "
+                    "this again later",
+                    "no_memory",
+                    retry_after=_LATER,
+                ) from error
+            self._running.append(running)
+            return running
+
+    def _drop_idle(self) -> bool:
+        """Drop the program that has drawn nothing for longest; whether there was one."""
+        idle = next((one for one in self._running if not one.pictures), None)
+        if idle is not None:
+            self._running.remove(idle)
+        return idle is not None
+
+    def _plan(self, prepared: PreparedRequest) -> DevicePlan:
+        method = build(prepared, self._served.pipelines[prepared.size])
+        with self._lock:
+            return self._planned(prepared.size, method, prepared.sampling, loaded=True)
+
+    def _planned(self, size: str, method: DecodingMethod, sampling: SamplingParams, *, loaded: bool) -> DevicePlan:
+        """A plan for all slots, or for one where the method draws single pictures: it then gets several programs."""
+        pipeline = self._served.pipelines[size].folder_models()
+        assert pipeline is not None, "live models are not opened for a device"
+        batch = min(self._slots, most_images(method, sampling, pipeline) or self._slots)
+        return plan_drawing(pipeline, [method], sampling, self._device, batch, self._forward, loaded=loaded)
+
+    def _drawer(self, size: str, plan: DevicePlan) -> DeviceDrawer:
+        key = (size, plan.batch, plan.rows, plan.asked)
+        if key not in self._drawers:
+            self._drawers[key] = plan.open(self._weights.get(size))
+        return self._drawers[key]
