@@ -153,8 +153,10 @@ def generate(
         if pipeline.decoder is None:
             if live.live is not None:
                 raise ValueError(
-                    f"--live {live.live}: transformers has no picture decoder of this model, so there is nothing to "
-                    "write; take the tokens from underpaint.accelerate() in Python, or compare methods with `compare`"
+                    f"--live {live.live}: there is no picture decoder of this model, so there is nothing to write; "
+                    "take the tokens from underpaint.accelerate() in Python, or compare methods with `compare`. "
+                    "Pictures of LlamaGen and Tar need their tokenizer, vq_ds16_c2i.pt or vq_ds16_t2i.pt, beside the "
+                    "checkpoint"
                 )
             raise ValueError(f"{pipeline.folder} holds no picture decoder; export its tokenizer into it")
         priced = config.needs_costs and backend != DEVICE

@@ -24,7 +24,8 @@ class LiveModelOptions:
         Path | None,
         typer.Option(
             help="Folder of an image model of transformers, drawn with as it is: Janus, Emu3, Chameleon, Lumina-mGPT, "
-            "GLM-Image, or one of --family. Its methods start from the papers' settings.",
+            "GLM-Image, or one of --family; or a checkpoint of LlamaGen or Tar's de-tokenizer. Its methods start from "
+            "the papers' settings.",
             show_default=False,
             rich_help_panel=_PANEL,
         ),

@@ -23,7 +23,7 @@ from underpaint.runtime.engines.engine import PassOutput, PassTimer, check_cells
 from underpaint.runtime.engines.pass_inputs import EolLayout
 from underpaint.runtime.engines.torch_sampling import guided_rows, sampled_probs
 from underpaint.runtime.live.memory import StaticCache
-from underpaint.runtime.live.model import Ids, LiveModel
+from underpaint.runtime.live.model import Ids, LiveModel, LiveModelError
 from underpaint.runtime.live.padded import LanePass, PaddedPasses
 
 _USUAL_PROMPT: Final = 32
@@ -148,10 +148,13 @@ class TorchEngine(TorchPasses):
         self._eol = EolLayout(self.config)
         self._padding = np.zeros((rows, 1), dtype=np.int64)
         self._prompt = 0
+        self._cond_rows: Tensor | None = None
+        """[C, D], the embedded condition of a model that reads features."""
         self.prompt: PromptPass | None = None
 
     def begin(self, hidden: Sequence[int] = (), cond_rows: NDArray[np.float32] | None = None) -> None:
         super().begin(hidden)
+        self._cond_rows = None if cond_rows is None else torch.from_numpy(cond_rows).to(self._like)
         self._padding = np.array(tuple(hidden) or (0,) * self.rows, dtype=np.int64)[:, None]
 
     def _forward(
@@ -159,7 +162,7 @@ class TorchEngine(TorchPasses):
     ) -> tuple[Tensor, NDArray[np.float32]]:
         if not self.cache.slots:
             self._prompt = int(np.count_nonzero(np.atleast_2d(cells)[0] < 0))
-        embeds, count = self.live.embed(ids), ids.shape[1]
+        embeds, count = self.live.embed(ids, self._cond_rows), ids.shape[1]
         mask = bias[:, None].masked_fill(bias[:, None] <= float(MASKED_SCORE), torch.finfo(self._like.dtype).min)
         inputs = LanePass(embeds, mask.to(embeds.dtype), self._positions(cells, count))
         if self._passes is None or not self.cache.slots or not self._passes.takes(count):
@@ -241,10 +244,10 @@ class LiveDecoder:
 
 
 class LiveEncoder(ConditionEncoder):
-    """Encodes prompts of ids; the second row is the family's, or a negative prompt of any length."""
+    """Encodes prompts of ids, or features; the second row is the family's, or a negative prompt of any length."""
 
     def __init__(self, live: LiveModel) -> None:
-        super().__init__(live.decoder)
+        super().__init__(live.decoder, live.features)
         self._live = live
 
     def encode(self, condition: Condition) -> EncodedCondition:
@@ -254,6 +257,13 @@ class LiveEncoder(ConditionEncoder):
             LiveModelError: An id out of range, a prompt that is too long, or one that begins no picture.
         """
         live = self._live
+        if live.features is not None:
+            if condition.features is None:
+                raise LiveModelError(
+                    f"prompt: expected features, which {live.family} is conditioned on, got ids; give the .npy file "
+                    f"that numpy.save wrote, of at most {live.features.positions} x {live.features.width} numbers"
+                )
+            return super().encode(condition)
         prompt = live.check_prompt((*condition.ids, *live.appended))
         live.check_start(prompt)
         if condition.uncond_ids is None and live.uncond is None:
@@ -265,6 +275,8 @@ class LiveEncoder(ConditionEncoder):
     def example(self) -> EncodedCondition:
         """A prompt of usual length, whatever it means: for timing passes."""
         live = self._live
+        if live.features is not None:
+            return super().example()
         own = len(live.image_start) + len(live.appended)
         count = min(_USUAL_PROMPT, live.longest_prompt - own)
         return self.encode(Condition("", (*(0,) * count, *live.image_start)))

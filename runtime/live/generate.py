@@ -162,7 +162,7 @@ class AcceleratedModel:
             top_k=own.top_k if top_k is None else top_k,
             top_p=own.top_p if top_p is None else top_p,
         )
-        if isinstance(prompt, str) or not prompt or not hasattr(prompt[0], "__len__"):
+        if isinstance(prompt, str | Path) or not prompt or not hasattr(prompt[0], "__len__"):
             one = cast("str | Sequence[int]", prompt)
             return self.draw(self.condition(one, negative_prompt), params, cast("int", seed))
         conditions = [self.condition(one, negative_prompt) for one in cast("list[str]", prompt)]
@@ -175,6 +175,13 @@ class AcceleratedModel:
 
     def condition(self, prompt: str | Sequence[int], negative_prompt: str | Sequence[int] | None = None) -> Condition:
         """A prompt as the model takes it; LiveModelError where it does not."""
+        if self.live.features is not None:
+            if negative_prompt is not None or not isinstance(prompt, str | Path):
+                raise LiveModelError(
+                    f"prompt: expected the .npy file of features, which {self.live.family} is conditioned on, and no "
+                    "negative prompt, got something else; save features [n, C] with numpy.save"
+                )
+            return self.pipeline.condition(str(prompt))
         ids = self.live.check_prompt(self._ids(prompt))
         self.live.check_start(ids)
         uncond = None

@@ -16,6 +16,7 @@ from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.protocols import Grid
 from underpaint.algos.rows import SamplingParams
 from underpaint.artifacts.decoder_config import DecoderConfig
+from underpaint.runtime.conditions import FeatureEmbedding
 
 Ids: TypeAlias = tuple[int, ...]
 """Ids of the model's own vocabulary."""
@@ -64,7 +65,8 @@ class LiveModel:
         appended: The ids that are put behind every prompt.
         encode: The ids of a text, by the model's processor; None where prompts must be given as ids.
         decode: Pixels uint8 [H, W, 3] of codes [cells]; None where the model has no picture decoder.
-        longest_prompt: Most ids of a prompt.
+        longest_prompt: Most ids of a prompt, or most features.
+        features: What embeds the features that stand in place of a prompt's ids; None where prompts are ids.
         parts: A small preview's grid and the picture's, whose cells follow each other in `grid`, one row of cells; None
             for a picture of one grid.
     """
@@ -91,6 +93,7 @@ class LiveModel:
     encode: Callable[[Any, str], Sequence[int]] | None = None
     decode: Callable[[IntArray], NDArray[np.uint8]] | None = None
     longest_prompt: int = 1024
+    features: FeatureEmbedding | None = None
     parts: tuple[Grid, Grid] | None = None
 
     def __repr__(self) -> str:
@@ -124,12 +127,13 @@ class LiveModel:
             capacity=self.longest_prompt + grid.cells + eol,
         )
 
-    def embed(self, tokens: Tensor) -> Tensor:
-        """Embeddings [B, T, D] of tokens [B, T]: codes, and behind them vocabulary ids."""
+    def embed(self, tokens: Tensor, rows: Tensor | None = None) -> Tensor:
+        """Embeddings [B, T, D] of tokens [B, T]: codes, and behind them vocabulary ids, or places in `rows` [C, D]."""
         is_code = tokens < self.codes
         if bool(is_code.all()):
             return self.embed_codes(tokens)
-        others = self.embed_ids((tokens - self.codes).clamp(min=0))
+        behind = (tokens - self.codes).clamp(min=0)
+        others = self.embed_ids(behind) if rows is None else rows[behind]
         if not bool(is_code.any()):
             return others
         return torch.where(is_code[..., None], self.embed_codes(tokens.clamp(max=self.codes - 1)), others)
