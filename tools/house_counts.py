@@ -21,7 +21,7 @@ from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 ROOMS: Final = (
-    *("algos", "artifacts", "sim", "models", "training", "export", "runtime", "live", "zoo", "cli"),
+    *("algos", "artifacts", "sim", "models", "training", "export", "runtime", "serve", "zoo", "cli"),
     "underpaint",
 )
 """The top-level folders of the product; those that a checkout lacks count nothing."""
