@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 from time import perf_counter
 from typing import Final, NamedTuple
 
@@ -37,6 +38,8 @@ class TorchPasses:
     makes_probs = True
     logits_to_host = False
     """Whether passes give logits too, for whoever compares passes."""
+    by_kernels: bool | None = None
+    """Whether the device runtime's kernel makes distributions; None: on a GPU."""
 
     def __init__(self, config: DecoderConfig, rows: int, like: Tensor, memory: StaticCache | None = None) -> None:
         """like: A tensor of the caches' type and device. memory: The cache; None allocates one."""
@@ -75,7 +78,9 @@ class TorchPasses:
         logits, hidden = self._forward(ids, cells, self._bias(bias, past_bias, count), features)
         whole = logits.float()
         self.guided = guided_rows(whole, self._params)
-        probs = sampled_probs(whole, self._params).cpu().numpy()
+        by_kernels = whole.is_cuda if self.by_kernels is None else self.by_kernels
+        kernel = sampling_kernel(whole.shape[-1]) if by_kernels else None
+        probs = (kernel or sampled_probs)(whole, self._params).cpu().numpy()
         read = whole.cpu().numpy() if self.logits_to_host else _none(self.rows, count)
         result = PassOutput(logits=read, features=hidden, probs=probs)
         self.cost.passes, self.cost.positions = self.cost.passes + 1, self.cost.positions + count
@@ -102,6 +107,17 @@ class TorchPasses:
 
     def close(self) -> None:
         del self.memory, self.cache
+
+
+@cache
+def sampling_kernel(codes: int) -> Callable[[Tensor, SamplingParams], Tensor] | None:
+    """The device runtime's kernel that makes distributions; None without Triton, or for more codes than it takes."""
+    try:
+        from underpaint.runtime.device.kernels.probs import sampled_probs as by_kernel
+        from underpaint.runtime.device.kernels.walk import MOST_TOKENS
+    except ImportError:
+        return None
+    return by_kernel if codes <= MOST_TOKENS else None
 
 
 def _none(rows: int, count: int) -> NDArray[np.float32]:
