@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
+from inspect import signature
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -149,6 +151,9 @@ class LiveModel:
         Returns:
             What the head reads, [B, T, D], and the hidden states side by side, [B, T, n D].
         """
+        kind: Any = getattr(self.body, "_orig_mod", self.body).__class__
+        if _calls_it_cache(kind):
+            passed["cache"] = passed.pop("past_key_values")
         if not layers:
             last: Tensor = self.body(**passed).last_hidden_state
             return last, last
@@ -189,6 +194,12 @@ class LiveModel:
                 f"prompt: expected ids that end with {list(marks)}, which begin a picture of {self.family}, got "
                 f"{list(ids[-len(marks) :])}; append them, or give the prompt as text with a processor"
             )
+
+
+@cache
+def _calls_it_cache(body: Any) -> bool:
+    """Whether layers of a class take `past_key_values` by the name `cache`, as those of transformers 5.24 and later do."""
+    return "cache" in signature(body.forward).parameters
 
 
 def target_fingerprint(live: LiveModel) -> str:
