@@ -312,9 +312,9 @@ def accelerate(
     """
     chosen = family_of(model, family)
     attention = getattr(getattr(model, "config", None), "_attn_implementation", None)
-    if attention is not None and "flash" in attention:
+    if attention is not None and ("flash" in attention or "flex" in attention):
         raise LiveModelError(
-            f"model: expected attention that takes 4-D masks (sdpa, eager or flex_attention), got {attention}; load it "
+            f"model: expected attention that takes 4-D masks (sdpa or eager), got {attention}; load it "
             'with attn_implementation="sdpa"'
         )
     model.eval()

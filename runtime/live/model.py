@@ -198,7 +198,7 @@ class LiveModel:
 
 @cache
 def _calls_it_cache(body: Any) -> bool:
-    """Whether layers of a class take `past_key_values` by the name `cache`, as those of transformers 5.24 and later do."""
+    """Whether layers of a class take `past_key_values` by the name `cache`, as those of transformers 5.24 do."""
     return "cache" in signature(body.forward).parameters
 
 
