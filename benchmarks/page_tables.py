@@ -206,9 +206,9 @@ SECTIONS: tuple[Section, ...] = (
         LIVE_BATCHES,
         "The same Emu3 of ten layers, 512 wide, on pictures of 4 x 12 cells, under guidance at temperature 1, on one "
         "thread. Seven rounds drew the same eight pictures by every variant, each in an order of its own. Other "
-        "programs ran on the machine, so speed-ups are of the processor's seconds: medians over rounds, and bootstraps over rounds. "
-        "Compiled passes of `jacobi-lookup` are padded to 8, 16 or 32 "
-        "positions, each of which costs time on a CPU.",
+        "programs ran on the machine, so speed-ups are of the processor's seconds: medians over rounds, and "
+        "bootstraps over rounds. Compiled passes of `jacobi-lookup` are padded to 8, 16 or 32 positions, each of which "
+        "costs time on a CPU.",
     ),
     Section(
         "device",
