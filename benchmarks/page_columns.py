@@ -267,6 +267,16 @@ LIVE_DRAFTER: tuple[Column, ...] = (
     ("speed-up (95 %)", lambda row: interval(row, "speedup")),
 )
 """Methods with a drafter of a live model that was trained for it."""
+LIVE_BATCHES: tuple[Column, ...] = (
+    ("method", word("method")),
+    ("pictures at once", plain("batch", "d")),
+    ("compiled", lambda row: "yes" if row["compiled"] else "no"),
+    ("target passes of a picture", plain("passes", ".0f")),
+    ("processor's seconds", plain("processor", ".3f")),
+    ("clock's seconds", plain("clock", ".3f")),
+    ("speed-up (95 %)", lambda row: interval(row, "speedup")),
+)
+"""Batches and compiled passes of a live model."""
 LIVE: tuple[Column, ...] = (
     ("family", word("family")),
     ("cells", plain("cells", "d")),

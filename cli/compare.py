@@ -14,7 +14,7 @@ from underpaint.cli.device import (
 from underpaint.cli.device import describe, draw_all_on_device, plan_on_device
 from underpaint.cli.errors import bad_input
 from underpaint.cli.evaluation.prompts import PromptOptions, choose
-from underpaint.cli.live import LiveOptions, folder_of
+from underpaint.cli.live import LiveOptions
 from underpaint.cli.options import (
     DEVICE,
     DeviceOptions,
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from underpaint.runtime.evaluation.drawing_log import DrawingLog
     from underpaint.runtime.evaluation.plan import RunPlan
     from underpaint.runtime.evaluation.replay import ReplayLog
+    from underpaint.runtime.live.device import LivePlan
 
 DEFAULT_OUT = Path("runs/compare")
 GALLERY = "gallery.png"
@@ -144,21 +145,26 @@ def compare(
                 "--likelihood and --save-replay need passes on the host; leave them out, or --backend device"
             )
         likelihood = backend != DEVICE if likelihood is None else likelihood
-        usual = DEVICE_METHODS if backend == DEVICE else DEFAULT_METHODS if live.live is None else LIVE_METHODS
+        usual = LIVE_METHODS if live.live is not None else DEVICE_METHODS if backend == DEVICE else DEFAULT_METHODS
         listed = usual if methods == DEFAULT_METHODS else methods
         names = with_baseline(tuple(name for name in read_names(listed) if backend != DEVICE or name != EAGER))
         asked = named_variants(names, settings_by_method(options.setting or [], names))
         options.check_settings(asked)
         check_folder_writable(out or DEFAULT_OUT)
         check_json(json_file)
-        pipeline, sampling = options.open(models, live, on_device=True)
+        pipeline, sampling = options.open(models, live, on_device=True, device=device.device)
         chosen = choose(pipeline, prompts or [], prompt_options)
         plan = options.plan(pipeline, sampling, asked, chosen)
-        on_device = None if backend != DEVICE else plan_on_device(folder_of(pipeline), plan.methods, sampling, device)
+        on_device = None
+        if backend == DEVICE:
+            on_device = plan_on_device(pipeline, plan.methods, sampling, device, plan.conditions)
         check_opens(pipeline, plan)
         if save_pictures and pipeline.decoder is None:
             raise ValueError(f"--save-pictures: {pipeline.folder} holds no picture decoder; leave it out")
-        plan = options.with_costs(plan, pipeline) if on_device is None else with_eager_baseline(plan)
+        if on_device is None:
+            plan = options.with_costs(plan, pipeline)
+        elif live.live is None:
+            plan = with_eager_baseline(plan)
         device_record = {} if on_device is None else describe(on_device)
         run = RunPlan.of(pipeline, plan, judge_of(pipeline), prompts_file=chosen.source, device=device_record)
         out = out or DEFAULT_OUT / short_hash(run.to_dict())
@@ -194,7 +200,7 @@ def _report(
     curve: "CostCurveFile | None",
     form: Format,
     likelihood: bool,
-    on_device: "DevicePlan | None",
+    on_device: "DevicePlan | LivePlan | None",
 ) -> None:
     from underpaint.runtime.evaluation.gallery import write_gallery
     from underpaint.runtime.evaluation.machine import typed_command

@@ -41,7 +41,7 @@ def print_rows(
 
     rows = [asdict(row) for row in reported]
     show([ResultTable(title, _columns(judge is not None, reported, on_device), rows)], form)
-    if on_device:
+    if any(row.speedup_over_eager is not None for row in reported):
         note("ar is plain autoregression as one program; ar-eager is the loop that papers time.", form)
     own = None if judge is None else judge.reference.accuracy.get(judge.grammar.accuracy)
     if judge is not None and own is not None:
@@ -57,6 +57,7 @@ def print_rows(
 
 def _columns(judged: bool, reported: "Sequence[ReportRow]", on_device: bool) -> list[Column]:
     """What a row of a comparison shows; JSON and CSV give intervals and parts as figures of their own."""
+    eager = any(row.speedup_over_eager is not None for row in reported)
     quality = (
         figure("prompt_accuracy", "prompt\naccuracy", ".3f"),
         with_interval("accuracy_over_ar", "minus AR's\n(95 %)", "+.3f"),
@@ -77,7 +78,7 @@ def _columns(judged: bool, reported: "Sequence[ReportRow]", on_device: bool) -> 
         Column("lossless", "loss-\nless", right=True),
         figure("speedup", "speed-\nup", ".2f", "x"),
         interval("speedup", "95 %\ninterval", ".2f"),
-        *((figure("speedup_over_eager", "over\nar-eager", ".2f", "x"),) if on_device else ()),
+        *((figure("speedup_over_eager", "over\nar-eager", ".2f", "x"),) if on_device and eager else ()),
         figure("seconds_per_image", "s per\nimage", ".3f"),
         figure("target_nfe", "target\nNFE", ".1f"),
         figure("drafter_nfe", "drafter\nNFE", ".1f"),
@@ -94,6 +95,7 @@ def _columns(judged: bool, reported: "Sequence[ReportRow]", on_device: bool) -> 
             else ()
         ),
         figure("identical_share", "same\nas AR", ".1%"),
+        *((Column("loop", "loop\n"),) if any(row.loop != "host" for row in reported) else ()),
     ]
 
 

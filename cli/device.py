@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from underpaint.runtime.drawing import Drawing
     from underpaint.runtime.evaluation.comparison import ComparisonPlan
     from underpaint.runtime.evaluation.drawing_log import DrawingLog
+    from underpaint.runtime.live.device import LivePlan
     from underpaint.runtime.methods.method import DecodingMethod
-    from underpaint.runtime.pipeline import Pipeline
+    from underpaint.runtime.models import OpenModels
 
 DEFAULT_METHODS: Final = "ar,speculative,eagle2,adt-control-chain,adt-control-tree,adt,lantern,lantern++,adt+lantern"
 """Those of a comparison's own defaults that have a form on the device."""
@@ -45,22 +46,47 @@ class WantedPicture(Protocol):
     def path(self) -> "Path": ...
 
 
-def plan_on_device(
-    pipeline: "Pipeline", methods: "Sequence[DecodingMethod]", sampling: "SamplingParams", options: DeviceOptions
-) -> "DevicePlan":
-    """What is to be drawn, checked; ValueError where a package, a device, a form or memory is missing."""
-    name = options.device or "cuda"
+def check_device(name: str | None) -> str:
+    """The device of --device, or the first GPU; ValueError where a package or the device is missing."""
+    name = name or "cuda"
     with imported(name):
-        from underpaint.runtime.device.drawing import plan_drawing
         from underpaint.runtime.device.runner import open_device
-    batch, forward = 1 if options.batch is None else options.batch, options.forward or "torch"
-    plan = plan_drawing(pipeline, methods, sampling, open_device(name), batch, forward)
+    open_device(name)
+    return name
+
+
+def plan_on_device(
+    pipeline: "OpenModels",
+    methods: "Sequence[DecodingMethod]",
+    sampling: "SamplingParams",
+    options: DeviceOptions,
+    conditions: "Sequence[Condition]",
+) -> "DevicePlan | LivePlan":
+    """What is to be drawn, checked; ValueError where a package, a device, a form or memory is missing."""
+    name = check_device(options.device)
+    from underpaint.runtime.device.drawing import plan_drawing
+    from underpaint.runtime.device.runner import open_device
+
+    batch, forward, folder = 1 if options.batch is None else options.batch, options.forward, pipeline.folder_models()
+    plan: DevicePlan | LivePlan
+    if folder is not None:
+        plan = plan_drawing(folder, methods, sampling, open_device(name), batch, forward or "torch")
+    else:
+        from underpaint.runtime.live.device import plan_live
+        from underpaint.runtime.live.pipeline import LivePipeline
+
+        if forward not in (None, "torch"):
+            raise ValueError(f"--forward: expected torch, which runs live models, got {forward}; leave it out")
+        assert isinstance(pipeline, LivePipeline)
+        plan = plan_live(pipeline, methods, sampling, conditions, batch)
+        for method, gap in plan.gaps.items():
+            typer.echo(f"{method} is drawn by the host's loop: {gap}", err=True)
     if name == "cpu":
         typer.echo("--device cpu interprets the device's program: it is slow, and its times mean nothing", err=True)
     return plan
 
 
-def describe(plan: "DevicePlan") -> dict[str, Any]:
+def describe(plan: "DevicePlan | LivePlan") -> dict[str, Any]:
     """The device as a record of results holds it."""
     import torch
 
@@ -96,7 +122,7 @@ def imported(name: str) -> Iterator[None]:
             os.environ[_MODE] = before
 
 
-def draw_all_on_device(device: "DevicePlan", plan: "ComparisonPlan", log: "DrawingLog") -> None:
+def draw_all_on_device(device: "DevicePlan | LivePlan", plan: "ComparisonPlan", log: "DrawingLog") -> None:
     """Draw what `log` lacks of the plan; on Ctrl-C say where it stands and leave."""
     from underpaint.artifacts.run_log import RunLogInUse
     from underpaint.runtime.device.comparison import run_on_device
@@ -113,24 +139,23 @@ def draw_all_on_device(device: "DevicePlan", plan: "ComparisonPlan", log: "Drawi
 
 
 def draw_on_device(
-    device: "DevicePlan",
+    device: "DevicePlan | LivePlan",
     method: "DecodingMethod",
     sampling: "SamplingParams",
     pictures: "Sequence[WantedPicture]",
     finish: "Callable[[WantedPicture, Drawing], None]",
 ) -> None:
     """Draw pictures batch by batch and hand each to `finish`; exit code 2 where one ended with an error."""
-    from underpaint.runtime.device.batches import Wanted
     from underpaint.runtime.device.comparison import span
     from underpaint.runtime.device.forms import DeviceError
-    from underpaint.runtime.drawing import Drawing
+    from underpaint.runtime.drawing import Drawing, ImageTask
     from underpaint.runtime.engines.context import EngineError
 
     finished, failed = 0, list[str]()
     try:
         with bad_input(EngineError, DeviceError), progress("drawing", len(pictures)) as advance:
             program = device.open().program(method, sampling)
-            wanted = [Wanted(one.condition, one.seed) for one in pictures]
+            wanted = [ImageTask(one.condition, one.seed) for one in pictures]
             if device.device.type == "cuda":
                 program.prime(wanted[: device.batch])
 

@@ -12,7 +12,7 @@ from underpaint.cli.costs import tables_with_costs
 from underpaint.cli.device import WantedPicture, draw_on_device, plan_on_device
 from underpaint.cli.errors import STOPPED, bad_input
 from underpaint.cli.evaluation.prompts import PromptOptions, choose
-from underpaint.cli.live import LiveOptions, folder_of
+from underpaint.cli.live import LiveOptions
 from underpaint.cli.options import (
     DEVICE,
     Backend,
@@ -49,6 +49,8 @@ _NO_LIVE = LiveOptions()
 _NO_DEVICE = DeviceOptions()
 _FORMATS = {".png": "PNG", ".webp": "WEBP", ".bmp": "BMP"}
 """Formats that keep every pixel."""
+_LOOPS = {"host": "", "kernels": ", by kernels launched one by one", "captured": ", by captured cycles"}
+"""How pictures are said to be drawn; the host's loop is the usual one."""
 _OTHER_FORMATS = (".jpg", ".jpeg", ".gif", ".tif", ".tiff", ".avif")
 """Ends of names that mean a picture too, and never a folder."""
 
@@ -113,7 +115,7 @@ def generate(
     with bad_input():
         device.check(backend, batches=live.live is not None)
         checked = checked_temperature(temperature)
-        live.check(models, resolution, low, backend)
+        live.check(models, resolution, low, backend, on_device=True)
         resolve(method, checked, rule, setting or (), TUNED if preset is None else read_preset(preset))
         texts = list(prompts or ())
         if not texts and prompt_options == _NO_FILE:
@@ -126,7 +128,7 @@ def generate(
         if texts:
             _check_place(out, len(texts) * seeds > 1)
         into_folder = not texts and (out is None or out.suffix.lower() not in _FORMATS)
-        pipeline = live.open_models(models, resolution, low, backend, on_device=True)
+        pipeline = live.open_models(models, resolution, low, backend, on_device=True, device=device.device)
         check_costs(setting or (), pipeline)
         if texts and prompt_options == _NO_FILE:
             conditions: Sequence[Condition] = [pipeline.condition(text) for text in texts]
@@ -151,19 +153,23 @@ def generate(
         if pipeline.decoder is None:
             if live.live is not None:
                 raise ValueError(
-                    f"--live {live.live}: transformers has no picture decoder of this model, so there is nothing to "
-                    "write; take the tokens from underpaint.accelerate() in Python, or compare methods with `compare`"
+                    f"--live {live.live}: there is no picture decoder of this model, so there is nothing to write; "
+                    "take the tokens from underpaint.accelerate() in Python, or compare methods with `compare`. "
+                    "Pictures of LlamaGen and Tar need their tokenizer, vq_ds16_c2i.pt or vq_ds16_t2i.pt, beside the "
+                    "checkpoint"
                 )
             raise ValueError(f"{pipeline.folder} holds no picture decoder; export its tokenizer into it")
         priced = config.needs_costs and backend != DEVICE
         tables = tables_with_costs(pipeline, [config], sampling) if priced else pipeline.tables
         drawn_by = build_method(method, config, tables)
-        on_device = None if backend != DEVICE else plan_on_device(folder_of(pipeline), [drawn_by], sampling, device)
+        on_device = None
+        if backend == DEVICE:
+            on_device = plan_on_device(pipeline, [drawn_by], sampling, device, conditions)
         for condition in conditions[1:]:
             pipeline.target(condition, sampling)
         first = drawn_by.open(pipeline, conditions[0], sampling)
         batches = None
-        if live.live is not None and device.batch is not None:
+        if live.live is not None and device.batch is not None and on_device is None:
             from underpaint.runtime.live.batch import open_batches
 
             batches = open_batches(pipeline, device.batch, sampling)
@@ -257,4 +263,5 @@ def _told(one: WantedPicture, drawing: "Drawing") -> str:
     return (
         f"{one.path}: {one.condition.caption()!r} by {drawing.method}, {drawing.seconds:.2f} s, {count} tokens in "
         f"{passes} target and {drawing.drafter_nfe} drafter passes ({count / passes:.2f} tokens per target pass)"
+        f"{_LOOPS[drawing.loop]}"
     )

@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from underpaint.cli.options import open_pipeline
+from underpaint.cli.options import DEVICE, open_pipeline
 
 if TYPE_CHECKING:
     from underpaint.runtime.live.pipeline import LivePipeline
     from underpaint.runtime.models import OpenModels
-    from underpaint.runtime.pipeline import Pipeline
 
 _PANEL = "Live models"
 
@@ -24,7 +23,8 @@ class LiveModelOptions:
         Path | None,
         typer.Option(
             help="Folder of an image model of transformers, drawn with as it is: Janus, Emu3, Chameleon, Lumina-mGPT, "
-            "GLM-Image, or one of --family. Its methods start from the papers' settings.",
+            "GLM-Image, or one of --family; or a checkpoint of LlamaGen or Tar's de-tokenizer. Its methods start from "
+            "the papers' settings.",
             show_default=False,
             rich_help_panel=_PANEL,
         ),
@@ -95,8 +95,13 @@ class LiveOptions(LiveModelOptions):
         ),
     ] = None
 
-    def check(self, models: object, resolution: int | None, low: Path | None, backend: str) -> None:
-        """ValueError where options of folders and of live models are mixed."""
+    def check(
+        self, models: object, resolution: int | None, low: Path | None, backend: str, *, on_device: bool = False
+    ) -> None:
+        """ValueError where options of folders and of live models are mixed.
+
+        on_device: whether the command draws by --backend device.
+        """
         if self.live is None:
             own = {
                 "--family": self.family,
@@ -115,10 +120,10 @@ class LiveOptions(LiveModelOptions):
             return
         others = {"--models": models, "--resolution": resolution, "--low": low}
         named = [name for name, value in others.items() if value is not None]
-        if named or backend != "cpu":
+        if named or backend not in ("cpu", DEVICE) or (backend == DEVICE and not on_device):
             raise ValueError(
                 f"--live draws with the model as it is; leave {', '.join(named) or '--backend'} out (--grid asks for "
-                "another size)"
+                "another size, --backend device of compare and generate for a GPU)"
             )
 
     def open_models(
@@ -128,22 +133,28 @@ class LiveOptions(LiveModelOptions):
         low: Path | None = None,
         backend: str = "cpu",
         on_device: bool = False,
+        device: str | None = None,
     ) -> "OpenModels":
-        """The live model, or else the models of a folder; ValueError or OSError, which say what to do."""
-        self.check(models, resolution, low, backend)
+        """The live model, or else the models of a folder; ValueError or OSError, which say what to do.
+
+        device: Where --backend device draws; None for the first GPU.
+        """
+        self.check(models, resolution, low, backend, on_device=on_device)
+        from underpaint.cli.device import check_device  # which imports commands that take these options
+
         if self.live is not None:
-            return self.open()
+            return self.open(check_device(device) if backend == DEVICE else "cpu")
         pipeline = open_pipeline(models, resolution, low, backend, on_device)
         if self.tokenizer is not None:
             pipeline.read_words_by(self.tokenizer)
         return pipeline
 
-    def open(self) -> "LivePipeline":
-        """The live model; LiveModelError, which says what to do, where it cannot be opened."""
+    def open(self, device: str = "cpu") -> "LivePipeline":
+        """The live model on a device; LiveModelError, which says what to do, where it cannot be opened."""
         assert self.live is not None
-        return self.source(threads=1).open(own_threads=False)
+        return self.source(threads=1, device=device).open(own_threads=False)
 
-    def source(self, threads: int) -> "LiveSource":
+    def source(self, threads: int, device: str = "cpu") -> "LiveSource":
         """The live model as workers open it, each on so many threads."""
         assert self.live is not None
         family = self.family
@@ -153,7 +164,8 @@ class LiveOptions(LiveModelOptions):
         folder = str(self.live.absolute())
         processor = None if self.tokenizer is None else str(self.tokenizer.absolute())
         ties, compiled = self.verify_near_ties, self.compile
-        return LiveSource(folder, family, self.grid, drafter, self.dtype, ties, processor, threads, compiled=compiled)
+        given = (folder, family, self.grid, drafter, self.dtype, ties, processor, threads)
+        return LiveSource(*given, compiled=compiled, device=device)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +182,7 @@ class LiveSource:
     threads: int = 1
     needs_gpu: bool = False
     compiled: bool = False
+    device: str = "cpu"
 
     def open(self, *, own_threads: bool) -> "LivePipeline":
         """See `ModelSource`."""
@@ -185,15 +198,8 @@ class LiveSource:
             self.grid,
             self.dtype,
             None if self.drafter is None else Path(self.drafter),
+            self.device,
             verify_near_ties=self.verify_near_ties,
             processor=None if self.processor is None else Path(self.processor),
             compiled=self.compiled,
         )
-
-
-def folder_of(models: "OpenModels") -> "Pipeline":
-    """The exported folder that a command needs; ValueError for a live model."""
-    own = models.folder_models()
-    if own is None:
-        raise ValueError("--live: this needs exported models; leave it out, or name a folder with --models")
-    return own

@@ -71,10 +71,10 @@ class RunOptions:
         return checked_temperature(self.temperature)
 
     def open(
-        self, models: Path | None, live: LiveOptions, *, on_device: bool = False
+        self, models: Path | None, live: LiveOptions, *, on_device: bool = False, device: str | None = None
     ) -> "tuple[OpenModels, SamplingParams]":
         """The models of a folder, or a live one, and how they are sampled; ValueError or OSError says what to do."""
-        pipeline = live.open_models(models, self.resolution, self.low, self.backend, on_device)
+        pipeline = live.open_models(models, self.resolution, self.low, self.backend, on_device, device)
         return pipeline, self.sampling(pipeline)
 
     def check_settings(self, asked: "Sequence[Variant]") -> None:

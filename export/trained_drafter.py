@@ -13,8 +13,8 @@ from underpaint.models.decoder import Decoder
 from underpaint.runtime.device.weights import read_decoder
 from underpaint.runtime.engines.context import DEVICE
 from underpaint.runtime.engines.elsewhere import ElsewhereDecoder
-from underpaint.runtime.live.llamagen import llamagen
 from underpaint.runtime.live.pipeline import LivePipeline
+from underpaint.runtime.live.published import published
 from underpaint.runtime.pipeline import Pipeline
 from underpaint.training.drafter import begun_drafter
 
@@ -49,5 +49,5 @@ def open_exported(folder: Path, device: str) -> ExportedTarget:
     decoder = models.high.decoder
     assert isinstance(decoder, ElsewhereDecoder)
     target = read_decoder(decoder, torch.device(device)).float().requires_grad_(False)
-    live = llamagen(target)
+    live = published("llamagen-c2i", target)
     return ExportedTarget(folder, LivePipeline(live, folder=folder), begun_drafter(target))

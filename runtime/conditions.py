@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -108,6 +108,25 @@ def parse_condition(text: str, kind: str) -> Condition:
     return parse_features(text) if text.endswith(".npy") else parse_ids(text)
 
 
+class FeatureEmbedding(NamedTuple):
+    """Embeds the features of a condition as rows that a decoder reads.
+
+    positions: P, features of a condition at most. width: C, numbers of each. embed: padded features [P, C] float32 to
+    rows [2 P, D] float32, the condition's and then those of no condition.
+    """
+
+    positions: int
+    width: int
+    embed: Callable[[NDArray[np.float32]], NDArray[np.float32]]
+
+    @classmethod
+    def of_session(cls, session: Any) -> FeatureEmbedding:
+        """That of a condition graph on ONNX Runtime."""
+        given = session.get_inputs()[0]
+        positions, width = given.shape
+        return cls(positions, width, lambda padded: session.run(None, {given.name: padded})[0])
+
+
 class EncodedCondition(NamedTuple):
     """The first positions of a picture, with the condition in row 0 and without it in row 1.
 
@@ -126,14 +145,15 @@ def load_encoder(
     """What encodes conditions for a target of a folder; features are embedded by the folder's condition graph."""
     if not config.external_cond_rows or "condition" not in names(folder):
         return ConditionEncoder(config)
-    return ConditionEncoder(config, open_session(locate("condition", "condition", folder).path, context))
+    session = open_session(locate("condition", "condition", folder).path, context)
+    return ConditionEncoder(config, FeatureEmbedding.of_session(session))
 
 
 class ConditionEncoder:
     """Encodes conditions for one target; a condition that it does not take is an EngineError."""
 
-    def __init__(self, config: DecoderConfig, embed: Any = None) -> None:
-        """embed: the session of the graph that embeds features; None where the condition is made of ids."""
+    def __init__(self, config: DecoderConfig, embed: FeatureEmbedding | None = None) -> None:
+        """embed: what embeds features; None where the condition is made of ids."""
         self._config = config
         self._embed = embed
 
@@ -141,8 +161,7 @@ class ConditionEncoder:
         """The conditions it takes, in words; equal where two targets take the same ones."""
         config = self._config
         if self._embed is not None:
-            prefix, width = self._embed.get_inputs()[0].shape
-            return f"features [1 to {prefix}, {width}]"
+            return f"features [1 to {self._embed.positions}, {self._embed.width}]"
         if config.prompted:
             return f"prompts of ids from 0 to {config.prompt_ids - 1}"
         return f"{self._asked} id(s) from 0 to {config.prompt_ids - 1}"
@@ -156,7 +175,7 @@ class ConditionEncoder:
         """A condition that this target takes, whatever it means: for timing passes."""
         config = self._config
         if self._embed is not None:
-            return self.of_features(np.zeros((1, self._embed.get_inputs()[0].shape[1]), dtype=np.float32))
+            return self.of_features(np.zeros((1, self._embed.width), dtype=np.float32))
         if config.external_cond_rows:
             return self.of_rows(np.zeros((config.external_cond_rows, config.dim), dtype=np.float32))
         fewest = max(1, sum(config.uncond_keep or ()) - len(config.image_start_ids)) if config.prompted else self._asked
@@ -236,13 +255,13 @@ class ConditionEncoder:
         """
         if self._embed is None:
             raise EngineError(f"{name}: this model takes ids, not features")
-        prefix, width = self._embed.get_inputs()[0].shape
+        prefix, width = self._embed.positions, self._embed.width
         if features.ndim != 2 or features.shape[1] != width or not 1 <= features.shape[0] <= prefix:
             raise EngineError(f"{name}: expected features [1 to {prefix}, {width}], got {list(features.shape)}")
         padding = prefix - features.shape[0]
         padded = np.zeros((prefix, width), dtype=np.float32)
         padded[padding:] = features
-        return self.of_rows(self._embed.run(None, {self._embed.get_inputs()[0].name: padded})[0], padding)
+        return self.of_rows(self._embed.embed(padded), padding)
 
     def of_rows(self, rows: NDArray[np.float32], padding: int = 0) -> EncodedCondition:
         """rows: embedded [2 * prefix, D], the condition's and those of none; the first `padding` of each are hidden."""

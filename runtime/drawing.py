@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Annotated, Final, NamedTuple, TypeAlias
+from typing import Annotated, Final, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -23,6 +23,20 @@ Count: TypeAlias = Annotated[int, Within(0, MOST_COUNT)]
 Seconds: TypeAlias = Annotated[float, Within(0.0, _MOST_SECONDS)]
 
 
+class ImageTask(NamedTuple):
+    """One picture to draw: its condition and the seed of its noise."""
+
+    condition: Condition
+    seed: int
+
+
+Loop: TypeAlias = Literal["captured", "kernels", "host"]
+"""See `Drawing.loop`."""
+CAPTURED: Final[Loop] = "captured"
+KERNELS: Final[Loop] = "kernels"
+HOST: Final[Loop] = "host"
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class Drawing:
     """One drawn image, and what it cost.
@@ -32,7 +46,8 @@ class Drawing:
     passes; resampler_seconds: between two resolutions.
     batch: images that were drawn together, among which the seconds are divided. device_seconds: within the device's
     own program, which runs all models (target_seconds and drafter_seconds are then 0); None where there is none.
-    peak_bytes: of the device's memory.
+    peak_bytes: of the device's memory. loop: what ran the cycles: "captured", a CUDA graph of each; "kernels", the
+    device's kernels one by one; or "host", Python around the passes of the models.
     """
 
     method: str
@@ -53,6 +68,7 @@ class Drawing:
     batch: Annotated[int, Within(1, MOST_COUNT)] = 1
     device_seconds: Seconds | None = None
     peak_bytes: Annotated[int, Within(0, 2**60)] | None = None
+    loop: Loop = HOST
 
     def __repr__(self) -> str:
         return (

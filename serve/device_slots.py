@@ -12,18 +12,19 @@ from collections.abc import Iterator
 from itertools import count
 from threading import Lock
 from time import monotonic
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
 
 import numpy as np
 import torch
 
 from underpaint.algos.rows import SamplingParams
-from underpaint.runtime.device.batches import NotDrawn, Wanted
-from underpaint.runtime.device.drawing import DeviceDrawer, DevicePlan, DeviceProgram, most_images, plan_drawing
+from underpaint.runtime.device.batches import NotDrawn
+from underpaint.runtime.device.drawing import CapturedProgram, DeviceDrawer, DevicePlan, most_images, plan_drawing
 from underpaint.runtime.device.folder import DeviceModels
 from underpaint.runtime.device.forms import DeviceError
 from underpaint.runtime.device.runner import DecodedImage, open_device
 from underpaint.runtime.device.slots import ContinuousBatch, ImageProgress
+from underpaint.runtime.drawing import ImageTask
 from underpaint.runtime.methods.method import DecodingMethod
 from underpaint.serve.models import DeviceSettings, PreparedRequest, ServedModels, build
 from underpaint.serve.progress import Finished, Picture, Turn
@@ -53,7 +54,7 @@ class Kind(NamedTuple):
 class _Running:
     """A program, and the pictures in its slots by the numbers that they have there."""
 
-    def __init__(self, kind: Kind, program: DeviceProgram, batch: ContinuousBatch) -> None:
+    def __init__(self, kind: Kind, program: CapturedProgram, batch: ContinuousBatch) -> None:
         self.kind, self.program, self.batch = kind, program, batch
         self.pictures: dict[int, Picture] = {}
         self._cells: dict[int, int] = {}
@@ -79,7 +80,7 @@ class _Running:
         picture = self.leave(number)
         prepared, seed = picture.job.prepared, picture.job.seed
         seconds = max(1e-9, monotonic() - picture.started)
-        outcome = self.program.outcome(Wanted(prepared.condition, seed), image, seconds, 0.0)
+        outcome = self.program.outcome(ImageTask(prepared.condition, seed), image, seconds, 0.0)
         if isinstance(outcome, NotDrawn) or image.tokens is None:
             said = outcome.error if isinstance(outcome, NotDrawn) else "it has no tokens"
             return Turn(picture, error=ValueError(f"the picture was not drawn: {said}"))
@@ -115,7 +116,7 @@ class DeviceSlots:
         self._numbers = count()
         for size, pipeline in served.pipelines.items():
             plan = self._planned(size, served.usual_method(size), pipeline.sampling, loaded=False)
-            self._weights[size] = self._drawer(size, plan).models
+            self._weights[size] = cast(DeviceModels, self._drawer(size, plan).models)
 
     def check(self, prepared: PreparedRequest) -> None:
         self._plan(prepared)
@@ -127,7 +128,7 @@ class DeviceSlots:
 
     def open(self, picture: Picture) -> None:
         prepared = picture.job.prepared
-        wanted = Wanted(prepared.condition, picture.job.seed)
+        wanted = ImageTask(prepared.condition, picture.job.seed)
         running = self._with_room(Kind.of(prepared)) or self._start(prepared, wanted)
         number = next(self._numbers)
         (arrival,) = running.program.arrivals([wanted])
@@ -164,7 +165,7 @@ class DeviceSlots:
     def _with_room(self, kind: Kind) -> _Running | None:
         return next((one for one in self._running if one.kind == kind and one.batch.room), None)
 
-    def _start(self, prepared: PreparedRequest, first: Wanted) -> _Running:
+    def _start(self, prepared: PreparedRequest, first: ImageTask) -> _Running:
         """Make a program; those that draw nothing go where it needs their place, or their memory."""
         if self._device.type == "cuda":
             torch.cuda.set_device(self._device)  # each thread has a current device of its own

@@ -247,6 +247,11 @@ def check_drafter(
     Raises:
         ValueError: There are none, or a drafter of these options cannot be trained for this target.
     """
+    if live.features is not None:
+        raise ValueError(
+            f"target: expected a model of prompts, whose ids a drafter reads too, got {live.family}, which reads "
+            "features; train a drafter for another model"
+        )
     apart = set(prompts[: settings.validated])
     learnt = [row for row, prompt in enumerate(prompts) if row >= settings.validated and prompt not in apart]
     if not learnt:

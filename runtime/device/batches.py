@@ -3,16 +3,8 @@
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
-from underpaint.runtime.conditions import Condition
 from underpaint.runtime.device.runner import Watch
-from underpaint.runtime.drawing import Drawing
-
-
-class Wanted(NamedTuple):
-    """One picture: its condition and the seed of its noise."""
-
-    condition: Condition
-    seed: int
+from underpaint.runtime.drawing import Drawing, ImageTask
 
 
 class NotDrawn(NamedTuple):
@@ -24,12 +16,12 @@ class NotDrawn(NamedTuple):
 class BatchProgram(Protocol):
     """A method ready to draw batches."""
 
-    def prime(self, wanted: Sequence[Wanted]) -> None:
+    def prime(self, wanted: Sequence[ImageTask]) -> None:
         """Compile, capture and allocate, so that no later drawing is charged for it."""
         ...
 
     def draw_all(
-        self, wanted: Sequence[Wanted], watch: Watch | None = None
+        self, wanted: Sequence[ImageTask], watch: Watch | None = None
     ) -> Iterator[tuple[int, Drawing | NotDrawn]]:
         """Draw any number of pictures, each in the next free slot; yields numbers and outcomes as they end."""
         ...

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-from underpaint.runtime.device.batches import Wanted
 from underpaint.runtime.device.drawing import DeviceDrawer
 from underpaint.runtime.device.forms import DeviceError
-from underpaint.runtime.drawing import Drawing
+from underpaint.runtime.drawing import Drawing, ImageTask
 from underpaint.runtime.evaluation.comparison import ComparisonPlan
 from underpaint.runtime.evaluation.drawing_log import DrawingKey, DrawingLog, DrawnJob
 
@@ -25,7 +24,7 @@ def run_on_device(drawer: DeviceDrawer, plan: ComparisonPlan, log: DrawingLog, r
     failed: list[str] = []
     for method in plan.methods:
         missing = [
-            Wanted(condition, seed)
+            ImageTask(condition, seed)
             for seed in plan.seeds
             for condition in plan.conditions
             if DrawingKey(method.name, condition.caption(), seed) not in log
@@ -63,5 +62,5 @@ def span(cells: list[int]) -> str:
     return str(least) if least == most else f"{least} to {most}"
 
 
-def _told(method: str, one: Wanted, error: str) -> str:
+def _told(method: str, one: ImageTask, error: str) -> str:
     return f"{one.condition.caption()!r} by {method}, seed {one.seed}: {error}"

@@ -7,24 +7,27 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from time import perf_counter
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import torch
 
 from underpaint.algos.accept import RULES
 from underpaint.algos.rows import SamplingParams
-from underpaint.runtime.device.batches import BatchProgram, NotDrawn, Wanted
+from underpaint.runtime.conditions import Condition
+from underpaint.runtime.device.batches import BatchProgram, NotDrawn
 from underpaint.runtime.device.eager import EagerLoop
-from underpaint.runtime.device.folder import DeviceModels, FolderModels
+from underpaint.runtime.device.folder import DeviceModels, EmbeddedBatch, FolderModels
 from underpaint.runtime.device.forms import DeviceError, DeviceForm, form_of
+from underpaint.runtime.device.forwards import DeviceDecoder, TargetForward
 from underpaint.runtime.device.low_models import LowCondition, LowModels
 from underpaint.runtime.device.providers import TORCH, check_engines, check_forward, open_engines
 from underpaint.runtime.device.runner import DecodedImage, DeviceRunner, Watch, check_memory
 from underpaint.runtime.device.slots import Arrival, ContinuousBatch
 from underpaint.runtime.device.state import needed_bytes
-from underpaint.runtime.drawing import Drawing
+from underpaint.runtime.drawing import CAPTURED, HOST, KERNELS, Drawing, ImageTask, Loop
 from underpaint.runtime.evaluation.comparison import EAGER
 from underpaint.runtime.methods.method import DecodingMethod
+from underpaint.runtime.models import OpenModels
 from underpaint.runtime.pipeline import Pipeline
 
 MOST_BATCH: Final = 256
@@ -123,17 +126,51 @@ def most_images(method: DecodingMethod, sampling: SamplingParams, pipeline: Pipe
         raise DeviceError(f"method '{method.name}': {str(error).removeprefix('device: ')}") from error
 
 
+class ProgramModels(Protocol):
+    """Models on a device, as programs take them: a folder's (`folder.DeviceModels`) or a live one."""
+
+    @property
+    def rows(self) -> int:
+        """Rows of an image: 2 under guidance, else 1."""
+        ...
+
+    @property
+    def device(self) -> torch.device:
+        """Where they are."""
+        ...
+
+    @property
+    def target(self) -> TargetForward:
+        """The target."""
+        ...
+
+    @property
+    def drafter(self) -> DeviceDecoder | None:
+        """The drafter; None where there is none."""
+        ...
+
+    def embed(self, conditions: Sequence[Condition]) -> EmbeddedBatch:
+        """Conditions, filled up at their beginning to the longest."""
+        ...
+
+
 class DeviceDrawer:
     """Makes programs of methods, on models that were read."""
 
-    def __init__(self, pipeline: Pipeline, models: DeviceModels, batch: int) -> None:
+    def __init__(self, pipeline: OpenModels, models: ProgramModels, batch: int) -> None:
         self.pipeline, self.models, self.batch = pipeline, models, batch
         self._low: dict[Any, LowModels | None] = {None: None}
+
+    @property
+    def prefix(self) -> int:
+        """Condition positions of a picture at most."""
+        return max(1, self.pipeline.high.decoder.config.prefix)
 
     def low(self, form: DeviceForm) -> LowModels | None:
         """The models that draft for a form, read when they are first asked for; None where none do."""
         if form.low_key not in self._low:
-            files = form.low_files(self.pipeline)
+            folder = self.pipeline.folder_models()
+            files = None if folder is None else form.low_files(folder)
             read = None if files is None else files.read(self.models.rows, self.models.device)
             self._low[form.low_key] = read
         return self._low[form.low_key]
@@ -142,11 +179,11 @@ class DeviceDrawer:
         """The program of a method; it holds memory until it is forgotten."""
         return _EagerProgram(self, method, sampling) if method.name == EAGER else self.captured(method, sampling)
 
-    def captured(self, method: DecodingMethod, sampling: SamplingParams) -> DeviceProgram:
+    def captured(self, method: DecodingMethod, sampling: SamplingParams) -> CapturedProgram:
         """The program of a method that has a form on the device; see `program`."""
         if self.cuda:
             torch.cuda.empty_cache()  # what a program before it held is free again, and counted so
-        return DeviceProgram(self, method, sampling)
+        return CapturedProgram(self, method, sampling)
 
     @property
     def cuda(self) -> bool:
@@ -164,7 +201,7 @@ class _Program(ABC):
             torch.cuda.reset_peak_memory_stats(drawer.models.device)
 
     def draw_all(
-        self, wanted: Sequence[Wanted], watch: Watch | None = None
+        self, wanted: Sequence[ImageTask], watch: Watch | None = None
     ) -> Iterator[tuple[int, Drawing | NotDrawn]]:
         """See `BatchProgram`. Pictures that are drawn together share the time evenly."""
         drawn, waiting = dict[int, list[float]](), iter(range(len(wanted)))
@@ -194,7 +231,7 @@ class _Program(ABC):
         """Whether every cycle is a draft tree and its verdict, which an image's history counts."""
         return self._form.counts_drafts
 
-    def outcome(self, one: Wanted, image: DecodedImage, seconds: float, device_seconds: float) -> Drawing | NotDrawn:
+    def outcome(self, one: ImageTask, image: DecodedImage, seconds: float, device_seconds: float) -> Drawing | NotDrawn:
         """What became of a picture, and what it cost.
 
         Args:
@@ -227,10 +264,16 @@ class _Program(ABC):
             batch=self._drawer.batch,
             device_seconds=device_seconds if device_seconds else None,
             peak_bytes=torch.cuda.max_memory_allocated(self._models.device) if self._drawer.cuda else None,
+            loop=self.loop,
         )
 
     _levels, _drafting = 0, 0
     """Drafter passes of a cycle, and of an image beside them."""
+
+    @property
+    def loop(self) -> Loop:
+        """See `Drawing.loop`."""
+        return HOST
 
     def _device_seconds(self) -> float | None:
         return None
@@ -239,30 +282,33 @@ class _Program(ABC):
     """Whether a picture takes the slot of another while the rest of the batch goes on."""
 
     @abstractmethod
-    def _decoded(self, wanted: Sequence[Wanted], watch: Watch | None) -> Iterator[tuple[int, DecodedImage]]:
+    def _decoded(self, wanted: Sequence[ImageTask], watch: Watch | None) -> Iterator[tuple[int, DecodedImage]]:
         """Draw any number of pictures: their numbers and what was drawn, in the order of ending."""
 
-    def _batches(self, wanted: Sequence[Wanted]) -> Iterator[tuple[int, Sequence[Wanted]]]:
+    def _batches(self, wanted: Sequence[ImageTask]) -> Iterator[tuple[int, Sequence[ImageTask]]]:
         for first in range(0, len(wanted), self._drawer.batch):
             yield first, wanted[first : first + self._drawer.batch]
 
 
-class DeviceProgram(_Program):
-    """A method's program on the device: what draws its pictures in the slots of one batch."""
+class CapturedProgram(_Program):
+    """A method as one program, which a CUDA graph captures on a GPU."""
 
     def __init__(self, drawer: DeviceDrawer, method: DecodingMethod, sampling: SamplingParams) -> None:
         super().__init__(drawer, method, sampling)
         models, pipeline = drawer.models, drawer.pipeline
-        prefix = max(1, pipeline.high.decoder.config.prefix)
         drafter = models.drafter if self._form.drafts else None
         self._low = drawer.low(self._form)
-        sizes = (pipeline.grid, prefix, drawer.batch, models.device, models.target.line_token)
+        sizes = (pipeline.grid, drawer.prefix, drawer.batch, models.device, models.target.line_token)
         low = None if self._low is None else self._low.draft()
         self._runner = DeviceRunner(models.target, drafter, self._form, *sizes, low)
         self._levels = 0 if drafter is None else self._runner.cycle.envelope.levels
         self._drafting = 0 if self._low is None else self._form.low_passes(self._low.grid)
 
-    def prime(self, wanted: Sequence[Wanted]) -> None:
+    @property
+    def loop(self) -> Loop:
+        return CAPTURED if self._runner.captured else KERNELS
+
+    def prime(self, wanted: Sequence[ImageTask]) -> None:
         """See `BatchProgram`. A program that a policy first chooses later is compiled and captured then."""
         self._begin(wanted)
         self._runner.capture()
@@ -270,7 +316,7 @@ class DeviceProgram(_Program):
             for _ in range(2):  # a program is compiled when it comes up, and captured when it does again
                 list(self._decoded(wanted, None))
 
-    def open_batch(self, first: Wanted) -> ContinuousBatch:
+    def open_batch(self, first: ImageTask) -> ContinuousBatch:
         """The slots, for pictures that come at any time; each begins by itself, so that none depends on another.
 
         Args:
@@ -282,7 +328,7 @@ class DeviceProgram(_Program):
             self._begin([first])
         return ContinuousBatch(self._runner, begun=True)
 
-    def _begin(self, wanted: Sequence[Wanted]) -> None:
+    def _begin(self, wanted: Sequence[ImageTask]) -> None:
         conditions = [one.condition for one in wanted]
         batch, images = self._models.embed(conditions), [one.noise_key for one in conditions]
         low = None if self._low is None else self._low.embed(conditions)
@@ -295,10 +341,10 @@ class DeviceProgram(_Program):
     def _refills(self) -> bool:  # type: ignore[override]
         return self._runner.refills
 
-    def _decoded(self, wanted: Sequence[Wanted], watch: Watch | None) -> Iterator[tuple[int, DecodedImage]]:
+    def _decoded(self, wanted: Sequence[ImageTask], watch: Watch | None) -> Iterator[tuple[int, DecodedImage]]:
         return self._runner.decode_all(self.arrivals(wanted), watch=watch)
 
-    def arrivals(self, wanted: Sequence[Wanted]) -> Iterator[Arrival]:
+    def arrivals(self, wanted: Sequence[ImageTask]) -> Iterator[Arrival]:
         """The pictures as the slots take them. Conditions are embedded a batch at a time, as they are asked for."""
         for _, part in self._batches(wanted):
             conditions = [one.condition for one in part]
@@ -316,15 +362,16 @@ class _EagerProgram(_Program):
     def __init__(self, drawer: DeviceDrawer, method: DecodingMethod, sampling: SamplingParams) -> None:
         super().__init__(drawer, method, sampling)
         acceptance, models = method.config.acceptance, drawer.models
+        assert isinstance(models, DeviceModels)
         greedy = acceptance is not None and RULES[acceptance[0]].greedy
         self._loop = EagerLoop(
             models.module, models.rows, method.config.target_sampling(sampling), greedy, drawer.pipeline.grid
         )
 
-    def prime(self, wanted: Sequence[Wanted]) -> None:
+    def prime(self, wanted: Sequence[ImageTask]) -> None:
         list(self.draw_all(wanted))
 
-    def _decoded(self, wanted: Sequence[Wanted], watch: Watch | None) -> Iterator[tuple[int, DecodedImage]]:
+    def _decoded(self, wanted: Sequence[ImageTask], watch: Watch | None) -> Iterator[tuple[int, DecodedImage]]:
         for first, part in self._batches(wanted):
             batch = self._models.embed([one.condition for one in part])
             images = [one.condition.noise_key for one in part]

@@ -175,6 +175,15 @@ class DeviceDecoder(Protocol):
         ...
 
 
+class TargetForward(DeviceDecoder, Protocol):
+    """A target that pictures are drawn with."""
+
+    @property
+    def line_token(self) -> int | None:
+        """What it embeds behind every line of the picture but the last; None for nothing."""
+        ...
+
+
 class Cache:
     """A static cache of committed positions and the slots of a cycle's new ones.
 

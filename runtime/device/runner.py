@@ -177,6 +177,7 @@ class DeviceRunner:
         """
         if self._device.type != "cuda" or self._graphs or self.chooses:
             return
+        graphs = list[torch.cuda.CUDAGraph]()
         for run, _ in self.cycle.stages:
             side = torch.cuda.Stream()
             side.wait_stream(torch.cuda.current_stream())
@@ -184,7 +185,13 @@ class DeviceRunner:
                 for _ in range(2):
                     run()
             torch.cuda.current_stream().wait_stream(side)
-            self._graphs.append(_captured(run, self._pool))
+            graphs.append(_captured(run, self._pool))
+        self._graphs = graphs
+
+    @property
+    def captured(self) -> bool:
+        """Whether cycles are replayed as CUDA graphs."""
+        return bool(self._graphs) or any(self._chosen.values())
 
     @torch.no_grad()
     def step(self) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from underpaint.algos.arrays import BoolArray
 from underpaint.algos.protocols import Grid
-from underpaint.runtime.drawing import Drawing
+from underpaint.runtime.drawing import HOST, Drawing
 from underpaint.runtime.evaluation.comparison import BASELINE, EAGER, ComparisonPlan
 from underpaint.runtime.evaluation.paired import speedup
 from underpaint.runtime.evaluation.picture_quality import PictureViews, picture_quality
@@ -33,7 +33,8 @@ class ReportRow:
     outside the models, over target passes (the first pass, which has no draft, among them).
     Drawn on a device (`runtime.device`), one program runs all models: device_ms_per_cycle is what it takes,
     host_ms_per_cycle and overhead_share are the rest, and the target's and the drafter's figures are None or 0. batch:
-    images drawn together, among which the seconds are divided. peak_bytes: of the device's memory. speedup_over_eager:
+    images drawn together, among which the seconds are divided. peak_bytes: of the device's memory. loop: see `Drawing`.
+    speedup_over_eager:
     over plain AR by the loop that papers time; speedup is over AR as one captured program.
     prompt_accuracy, attribute_accuracy and what follows from them: where the folder holds a judge, and the conditions
     say what it may look for. accuracy_over_ar: prompt accuracy less the baseline's on the same prompts and seeds; the
@@ -95,6 +96,7 @@ class ReportRow:
     batch: int = 1
     device_ms_per_cycle: float | None = None
     peak_bytes: int | None = None
+    loop: str = HOST
     speedup_over_eager: float | None = None
 
 
@@ -209,6 +211,7 @@ def _row(
         batch=max(one.batch for one in drawn),
         device_ms_per_cycle=device_share * per_cycle if inside and per_cycle is not None else None,
         peak_bytes=max((one.peak_bytes for one in drawn if one.peak_bytes is not None), default=None),
+        loop=" and ".join(sorted({one.loop for one in drawn})),
         **cast("dict[str, Any]", gain.named("speedup")),
         **picture_quality(drawn, baseline, views),
     )

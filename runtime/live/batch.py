@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from queue import SimpleQueue
 from time import perf_counter
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from underpaint.algos.rows import SamplingParams
 from underpaint.runtime.conditions import Condition
-from underpaint.runtime.drawing import Drawing, draw
+from underpaint.runtime.drawing import Drawing, ImageTask, draw
 from underpaint.runtime.engines.engine import rows_of
 from underpaint.runtime.evaluation.drawer import JobDrawer
 from underpaint.runtime.evaluation.drawing_log import DrawingKey, DrawnJob
@@ -155,13 +155,6 @@ class BatchPicture(Protocol):
     def seed(self) -> int: ...
 
 
-class WantedDrawing(NamedTuple):
-    """Implements `BatchPicture`."""
-
-    condition: Condition
-    seed: int
-
-
 class BatchDrawer:
     """Draws several pictures of a live model at once; where one ends, the next one begins."""
 
@@ -289,7 +282,7 @@ class BatchWorkers:
     def _together(self, jobs: Sequence[DrawingKey]) -> Iterator[DrawnJob]:
         models, sampling = self.drawer.models(jobs[0]), self.drawer.tasks[jobs[0].model].sampling
         drawer = open_batches(models, self.batch, sampling)
-        wanted = [WantedDrawing(models.condition(job.prompt), job.seed) for job in jobs]
+        wanted = [ImageTask(models.condition(job.prompt), job.seed) for job in jobs]
         for _ in drawer.draw(lambda: self.drawer.method(jobs[0]), sampling, wanted[: self.batch]):
             pass  # first passes allocate and page in: one batch of each method goes uncounted
         for number, drawing in drawer.draw(lambda: self.drawer.method(jobs[0]), sampling, wanted):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 from time import perf_counter
 from typing import Final, NamedTuple
 
@@ -23,7 +24,7 @@ from underpaint.runtime.engines.engine import PassOutput, PassTimer, check_cells
 from underpaint.runtime.engines.pass_inputs import EolLayout
 from underpaint.runtime.engines.torch_sampling import guided_rows, sampled_probs
 from underpaint.runtime.live.memory import StaticCache
-from underpaint.runtime.live.model import Ids, LiveModel
+from underpaint.runtime.live.model import Ids, LiveModel, LiveModelError
 from underpaint.runtime.live.padded import LanePass, PaddedPasses
 
 _USUAL_PROMPT: Final = 32
@@ -37,6 +38,8 @@ class TorchPasses:
     makes_probs = True
     logits_to_host = False
     """Whether passes give logits too, for whoever compares passes."""
+    by_kernels: bool | None = None
+    """Whether the device runtime's kernel makes distributions; None: on a GPU."""
 
     def __init__(self, config: DecoderConfig, rows: int, like: Tensor, memory: StaticCache | None = None) -> None:
         """like: A tensor of the caches' type and device. memory: The cache; None allocates one."""
@@ -75,7 +78,9 @@ class TorchPasses:
         logits, hidden = self._forward(ids, cells, self._bias(bias, past_bias, count), features)
         whole = logits.float()
         self.guided = guided_rows(whole, self._params)
-        probs = sampled_probs(whole, self._params).cpu().numpy()
+        by_kernels = whole.is_cuda if self.by_kernels is None else self.by_kernels
+        kernel = sampling_kernel(whole.shape[-1]) if by_kernels else None
+        probs = (kernel or sampled_probs)(whole, self._params).cpu().numpy()
         read = whole.cpu().numpy() if self.logits_to_host else _none(self.rows, count)
         result = PassOutput(logits=read, features=hidden, probs=probs)
         self.cost.passes, self.cost.positions = self.cost.passes + 1, self.cost.positions + count
@@ -102,6 +107,17 @@ class TorchPasses:
 
     def close(self) -> None:
         del self.memory, self.cache
+
+
+@cache
+def sampling_kernel(codes: int) -> Callable[[Tensor, SamplingParams], Tensor] | None:
+    """The device runtime's kernel that makes distributions; None without Triton, or for more codes than it takes."""
+    try:
+        from underpaint.runtime.device.kernels.probs import sampled_probs as by_kernel
+        from underpaint.runtime.device.kernels.walk import MOST_TOKENS
+    except ImportError:
+        return None
+    return by_kernel if codes <= MOST_TOKENS else None
 
 
 def _none(rows: int, count: int) -> NDArray[np.float32]:
@@ -148,10 +164,13 @@ class TorchEngine(TorchPasses):
         self._eol = EolLayout(self.config)
         self._padding = np.zeros((rows, 1), dtype=np.int64)
         self._prompt = 0
+        self._cond_rows: Tensor | None = None
+        """[C, D], the embedded condition of a model that reads features."""
         self.prompt: PromptPass | None = None
 
     def begin(self, hidden: Sequence[int] = (), cond_rows: NDArray[np.float32] | None = None) -> None:
         super().begin(hidden)
+        self._cond_rows = None if cond_rows is None else torch.from_numpy(cond_rows).to(self._like)
         self._padding = np.array(tuple(hidden) or (0,) * self.rows, dtype=np.int64)[:, None]
 
     def _forward(
@@ -159,7 +178,7 @@ class TorchEngine(TorchPasses):
     ) -> tuple[Tensor, NDArray[np.float32]]:
         if not self.cache.slots:
             self._prompt = int(np.count_nonzero(np.atleast_2d(cells)[0] < 0))
-        embeds, count = self.live.embed(ids), ids.shape[1]
+        embeds, count = self.live.embed(ids, self._cond_rows), ids.shape[1]
         mask = bias[:, None].masked_fill(bias[:, None] <= float(MASKED_SCORE), torch.finfo(self._like.dtype).min)
         inputs = LanePass(embeds, mask.to(embeds.dtype), self._positions(cells, count))
         if self._passes is None or not self.cache.slots or not self._passes.takes(count):
@@ -241,10 +260,10 @@ class LiveDecoder:
 
 
 class LiveEncoder(ConditionEncoder):
-    """Encodes prompts of ids; the second row is the family's, or a negative prompt of any length."""
+    """Encodes prompts of ids, or features; the second row is the family's, or a negative prompt of any length."""
 
     def __init__(self, live: LiveModel) -> None:
-        super().__init__(live.decoder)
+        super().__init__(live.decoder, live.features)
         self._live = live
 
     def encode(self, condition: Condition) -> EncodedCondition:
@@ -254,6 +273,13 @@ class LiveEncoder(ConditionEncoder):
             LiveModelError: An id out of range, a prompt that is too long, or one that begins no picture.
         """
         live = self._live
+        if live.features is not None:
+            if condition.features is None:
+                raise LiveModelError(
+                    f"prompt: expected features, which {live.family} is conditioned on, got ids; give the .npy file "
+                    f"that numpy.save wrote, of at most {live.features.positions} x {live.features.width} numbers"
+                )
+            return super().encode(condition)
         prompt = live.check_prompt((*condition.ids, *live.appended))
         live.check_start(prompt)
         if condition.uncond_ids is None and live.uncond is None:
@@ -265,6 +291,8 @@ class LiveEncoder(ConditionEncoder):
     def example(self) -> EncodedCondition:
         """A prompt of usual length, whatever it means: for timing passes."""
         live = self._live
+        if live.features is not None:
+            return super().example()
         own = len(live.image_start) + len(live.appended)
         count = min(_USUAL_PROMPT, live.longest_prompt - own)
         return self.encode(Condition("", (*(0,) * count, *live.image_start)))

@@ -90,7 +90,8 @@ class SmallPictures:
         self._pipeline = LivePipeline(small, drafter, compiled=pipeline.compiled)
         temperature = live.sampling.temperature or 1.0
         self.sampling: SamplingParams = replace(live.sampling, top_k=top_k, top_p=1.0, temperature=temperature)
-        self.condition = Condition("", (*(0,) * 4, *live.image_start))
+        count = min(4, live.longest_prompt - len(live.image_start) - len(live.appended))
+        self.condition = Condition("", (*(0,) * count, *live.image_start))
         """A prompt, whatever it means."""
 
     @property

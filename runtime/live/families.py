@@ -17,7 +17,6 @@ from underpaint.algos.protocols import Grid
 from underpaint.algos.rows import SamplingParams
 from underpaint.runtime.live.causal_families import emu3_5, liquid, lumina_mgpt_2, simplear
 from underpaint.runtime.live.glm_image import glm_image
-from underpaint.runtime.live.llamagen import llamagen
 from underpaint.runtime.live.model import Ids, LiveModel, LiveModelError
 from underpaint.runtime.live.parts import (
     code_ids_of,
@@ -31,6 +30,8 @@ from underpaint.runtime.live.parts import (
     token_id,
     turn_ids,
 )
+from underpaint.runtime.live.published import FAMILIES as PUBLISHED
+from underpaint.runtime.live.published import PublishedModel
 
 Family: TypeAlias = Callable[..., LiveModel]
 """A function (model, processor, **options) -> LiveModel. Every family takes `grid` and `longest_prompt`."""
@@ -209,11 +210,11 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "chameleon": chameleon,
     "lumina-mgpt": lumina_mgpt,
     "glm-image": glm_image,
-    "llamagen": llamagen,
     "liquid": liquid,
     "simplear": simplear,
     "lumina-mgpt-2": lumina_mgpt_2,
     "emu3.5": emu3_5,
+    **PUBLISHED,
 }
 """Families by name, as `--family` takes them."""
 
@@ -222,7 +223,7 @@ _BY_CLASS: Final[Mapping[str, str]] = {
     "Emu3ForConditionalGeneration": "emu3",
     "ChameleonForConditionalGeneration": "chameleon",
     "GlmImageForConditionalGeneration": "glm-image",
-    "Decoder": "llamagen",
+    "Decoder": "llamagen-c2i",
 }
 
 
@@ -238,6 +239,8 @@ def family_of(model: Any, family: str | Family | None = None) -> Family:
         if family not in FAMILIES:
             raise LiveModelError(f"family: expected one of {', '.join(FAMILIES)}, got {family!r}")
         return FAMILIES[family]
+    if isinstance(model, PublishedModel):
+        return FAMILIES[model.kind]
     classes = [each.__name__ for each in type(model).__mro__]
     for name in classes:
         if name in _BY_CLASS:

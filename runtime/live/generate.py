@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast, overload
+from typing import TYPE_CHECKING, Any, Final, cast, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,9 +15,9 @@ from underpaint.algos.arrays import IntArray
 from underpaint.algos.protocols import Grid
 from underpaint.algos.rows import SamplingParams
 from underpaint.runtime.conditions import Condition
-from underpaint.runtime.drawing import Drawing, draw
+from underpaint.runtime.drawing import Drawing, ImageTask, draw
 from underpaint.runtime.engines.engine import rows_of
-from underpaint.runtime.live.batch import BatchDrawer, WantedDrawing
+from underpaint.runtime.live.batch import BatchDrawer
 from underpaint.runtime.live.drafter import LiveDrafter
 from underpaint.runtime.live.drafter_layouts import open_drafter
 from underpaint.runtime.live.families import Family, family_of
@@ -31,7 +31,12 @@ from underpaint.runtime.methods.registry import PAPER, build_method, resolve
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+    from underpaint.runtime.device.batches import BatchProgram
+
 __all__ = ["AcceleratedModel", "GeneratedImage", "LiveModel", "accelerate", "custom_generate"]
+
+_PROMPT_UNIT: Final = 64
+"""Programs on the device have room for prompts of so many ids, or of a multiple."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -74,9 +79,17 @@ class GeneratedImage:
 class AcceleratedModel:
     """A live model that draws by one method; make one with `accelerate`."""
 
-    def __init__(self, pipeline: LivePipeline, method: str, settings: Sequence[str], preset: str) -> None:
+    def __init__(
+        self,
+        pipeline: LivePipeline,
+        method: str,
+        settings: Sequence[str],
+        preset: str,
+        kernels: bool | None = None,
+    ) -> None:
         """See `accelerate`."""
-        self.pipeline, self.method = pipeline, method
+        self.pipeline, self.method, self._kernels = pipeline, method, kernels
+        self._program: tuple[tuple[SamplingParams, int, int], BatchProgram] | None = None
         self._settings, self._preset = tuple(settings), preset
         self._drawer: BatchDrawer | None = None
         resolve(method, pipeline.live.sampling.temperature, None, self._settings, preset)
@@ -162,7 +175,7 @@ class AcceleratedModel:
             top_k=own.top_k if top_k is None else top_k,
             top_p=own.top_p if top_p is None else top_p,
         )
-        if isinstance(prompt, str) or not prompt or not hasattr(prompt[0], "__len__"):
+        if isinstance(prompt, str | Path) or not prompt or not hasattr(prompt[0], "__len__"):
             one = cast("str | Sequence[int]", prompt)
             return self.draw(self.condition(one, negative_prompt), params, cast("int", seed))
         conditions = [self.condition(one, negative_prompt) for one in cast("list[str]", prompt)]
@@ -171,10 +184,17 @@ class AcceleratedModel:
             raise LiveModelError(
                 f"seed: expected one, or one for each of {len(conditions)} prompts, got {len(seeds)}; give as many"
             )
-        return self.draw_all([WantedDrawing(*each) for each in zip(conditions, seeds, strict=True)], params, batch)
+        return self.draw_all([ImageTask(*each) for each in zip(conditions, seeds, strict=True)], params, batch)
 
     def condition(self, prompt: str | Sequence[int], negative_prompt: str | Sequence[int] | None = None) -> Condition:
         """A prompt as the model takes it; LiveModelError where it does not."""
+        if self.live.features is not None:
+            if negative_prompt is not None or not isinstance(prompt, str | Path):
+                raise LiveModelError(
+                    f"prompt: expected the .npy file of features, which {self.live.family} is conditioned on, and no "
+                    "negative prompt, got something else; save features [n, C] with numpy.save"
+                )
+            return self.pipeline.condition(str(prompt))
         ids = self.live.check_prompt(self._ids(prompt))
         self.live.check_start(ids)
         uncond = None
@@ -185,10 +205,16 @@ class AcceleratedModel:
 
     def draw(self, condition: Condition, params: SamplingParams, seed: int) -> GeneratedImage:
         """Draw a condition under given sampling; see `generate`."""
+        program = self._on_device([condition], params, 1)
+        if program is not None:
+            return self._images(program, [ImageTask(condition, seed)])[0]
         return self._image(draw(self.pipeline, self.build(params), params, condition, seed))
 
-    def draw_all(self, wanted: Sequence[WantedDrawing], params: SamplingParams, batch: int) -> list[GeneratedImage]:
+    def draw_all(self, wanted: Sequence[ImageTask], params: SamplingParams, batch: int) -> list[GeneratedImage]:
         """Draw several conditions, `batch` of them at once; see `generate`."""
+        program = self._on_device([one.condition for one in wanted], params, batch)
+        if program is not None:
+            return self._images(program, wanted)
         drawer = self._drawer
         if drawer is None or (drawer.lanes, drawer.rows) != (batch, rows_of(params)):
             drawer = self._drawer = BatchDrawer(self.pipeline, batch, rows_of(params))
@@ -199,6 +225,39 @@ class AcceleratedModel:
         """The method under this sampling, built anew."""
         config = resolve(self.method, params.temperature, None, self._settings, self._preset)
         return build_method(self.method, config, self.pipeline.tables)
+
+    def _on_device(self, conditions: Sequence[Condition], params: SamplingParams, batch: int) -> BatchProgram | None:
+        """What draws on the device runtime; None where the host's loop does."""
+        asked, weight = self._kernels, next(self.live.body.parameters())
+        if asked is False or (asked is None and not weight.is_cuda):
+            return None
+        try:
+            from underpaint.runtime.live.device import plan_live
+        except ImportError as error:
+            if asked is None:
+                return None
+            raise LiveModelError(f"kernels: {error}; or leave kernels out") from error
+        method = self.build(params)
+        plan = plan_live(self.pipeline, [method], params, conditions, batch)
+        if plan.gaps and asked:
+            raise LiveModelError(f"kernels: {method.name}: {plan.gaps[method.name]}; leave kernels out")
+        if plan.gaps:
+            return None
+        key = params, batch, -(-plan.prefix // _PROMPT_UNIT) * _PROMPT_UNIT
+        if self._program is None or self._program[0] != key:
+            self._program = None  # its buffers go before the next one's are made
+            program = replace(plan, prefix=key[2]).open().program(method, params)
+            if weight.is_cuda:
+                program.prime([ImageTask(one, 0) for one in conditions[:batch]])
+            self._program = key, program
+        return self._program[1]
+
+    def _images(self, program: BatchProgram, wanted: Sequence[ImageTask]) -> list[GeneratedImage]:
+        made = dict(program.draw_all(wanted))
+        failed = [each.error for each in made.values() if not isinstance(each, Drawing)]
+        if failed:
+            raise LiveModelError(f"{len(failed)} of {len(made)} pictures were not drawn: {failed[0]}")
+        return [self._image(each) for _, each in sorted(made.items()) if isinstance(each, Drawing)]
 
     def _image(self, drawing: Drawing) -> GeneratedImage:
         tokens = drawing.tokens_array()
@@ -222,6 +281,7 @@ def accelerate(
     longest_prompt: int = 1024,
     verify_near_ties: NearTies | None = None,
     compile: bool = False,
+    kernels: bool | None = None,
 ) -> AcceleratedModel:
     """Draw with a loaded model of `transformers` by a method of this project, without export or training.
 
@@ -240,6 +300,8 @@ def accelerate(
             tokens are too close to tell; see `NearTieTarget`. It takes 4 bytes more for each weight.
         compile: Whether to pad passes to few sizes and compile the layers by `torch.compile`; on a CUDA device each
             size is captured as a CUDA graph too. The first passes of each size take longer.
+        kernels: Whether the device runtime's kernels run whole cycles around the model's layers; a CUDA graph captures
+            them where it can. None: on a GPU, where the method has such a form. `Drawing.loop` says what ran.
 
     Returns:
         A model with `generate`.
@@ -250,9 +312,9 @@ def accelerate(
     """
     chosen = family_of(model, family)
     attention = getattr(getattr(model, "config", None), "_attn_implementation", None)
-    if attention is not None and "flash" in attention:
+    if attention is not None and ("flash" in attention or "flex" in attention):
         raise LiveModelError(
-            f"model: expected attention that takes 4-D masks (sdpa, eager or flex_attention), got {attention}; load it "
+            f"model: expected attention that takes 4-D masks (sdpa or eager), got {attention}; load it "
             'with attn_implementation="sdpa"'
         )
     model.eval()
@@ -265,7 +327,7 @@ def accelerate(
     if isinstance(drafter, str | Path):
         drafter = open_drafter(live, Path(drafter))
     pipeline = LivePipeline(live, drafter, processor, exact=exact, compiled=compile)
-    return AcceleratedModel(pipeline, method, settings, preset)
+    return AcceleratedModel(pipeline, method, settings, preset, kernels)
 
 
 def custom_generate(

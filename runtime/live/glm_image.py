@@ -14,7 +14,7 @@ from underpaint.algos.arrays import IntArray
 from underpaint.algos.protocols import Grid
 from underpaint.algos.rows import SamplingParams
 from underpaint.runtime.live.model import LiveModel
-from underpaint.runtime.live.parts import codebook_of, of_causal, prompt_ids
+from underpaint.runtime.live.parts import DeviceCopies, codebook_of, of_causal, prompt_ids
 
 
 def glm_image(
@@ -35,11 +35,11 @@ def glm_image(
     large = grid or Grid(36, 24)
     small = preview or glm_image_preview(large)
     body, codes = model.model.language_model, model.config.image_start_token_id
-    offsets = _glm_offsets(small, large)
+    offsets = DeviceCopies(_glm_offsets(small, large))
 
     def position_ids(places: Tensor, prompt: Tensor) -> Tensor:
         at = (places - prompt).clamp(min=0)
-        table = offsets.to(places.device)
+        table = offsets(places.device)
         return torch.where(places < prompt, places.expand(3, -1, -1), prompt + table[:, at])
 
     def encode(processor: Any, text: str) -> Sequence[int]:

@@ -14,6 +14,8 @@ from underpaint.runtime.live.families import FAMILIES, Family, family_of
 from underpaint.runtime.live.model import LiveModel, LiveModelError
 from underpaint.runtime.live.near_ties import NearTies, exact_model
 from underpaint.runtime.live.pipeline import LivePipeline
+from underpaint.runtime.live.published import TOKENIZERS, load_published
+from underpaint.runtime.live.words import WordsReader
 
 _OWN = "family"
 """The name of the function in a file that brings a family of one's own."""
@@ -30,11 +32,11 @@ def open_live(
     processor: Path | None = None,
     compiled: bool = False,
 ) -> LivePipeline:
-    """Load a model of `transformers` from a local folder; nothing is fetched.
+    """Load a model of `transformers` from a local folder, or a published checkpoint; nothing is fetched.
 
     Args:
         folder: As `save_pretrained` or a download of the hub leaves it: config.json and weights, and a processor's
-            files for prompts in words.
+            files for prompts in words. Or a checkpoint of LlamaGen or Tar's de-tokenizer, with the family that it is.
         family: A name of `runtime.live.families.FAMILIES`, or a .py file that defines a function `family`; None goes by
             the model's class.
         grid: Rows and columns of tokens, "48x48"; None takes the family's usual size.
@@ -49,7 +51,16 @@ def open_live(
         LiveModelError: No such folder, model class, family or grid; the message says what to do.
     """
     sized, made = read_grid(grid), read_family(family)
+    if isinstance(made, str) and made in TOKENIZERS:
+        model = load_published(made, folder, dtype, sized).to(device)
+        words = None if processor is None else WordsReader(made, "", model.decoder.config, processor)
+        return _pipeline(model, made, words, folder, sized, drafter, verify_near_ties, compiled)
     config = folder / "config.json"
+    if folder.is_file():
+        raise LiveModelError(
+            f"--live {folder}: expected a folder as save_pretrained() writes it, got a file; name what checkpoint it "
+            f"is with --family: {', '.join(TOKENIZERS)}"
+        )
     if not config.is_file():
         raise LiveModelError(
             f"--live {folder}: expected a folder with config.json and weights, as save_pretrained() writes it, got "
@@ -89,12 +100,27 @@ def open_live(
             "reads; copy every file of it"
         )
 
+    return _pipeline(model, made, reader, folder, sized, drafter, verify_near_ties, compiled)
+
+
+def _pipeline(
+    model: Any,
+    family: str | Family | None,
+    processor: Any,
+    folder: Path,
+    grid: Grid | None,
+    drafter: Path | None,
+    verify_near_ties: NearTies | None,
+    compiled: bool,
+) -> LivePipeline:
+    """The pipeline of a loaded model; see `open_live`."""
+
     def make(loaded: Any) -> LiveModel:
-        return family_of(loaded, made)(loaded, reader, grid=sized, longest_prompt=1024)
+        return family_of(loaded, family)(loaded, processor, grid=grid, longest_prompt=1024)
 
     live, exact = make(model), exact_model(verify_near_ties, model, make)
     opened = None if drafter is None else open_drafter(live, drafter)
-    return LivePipeline(live, opened, reader, folder, exact, compiled)
+    return LivePipeline(live, opened, processor, folder, exact, compiled)
 
 
 def _processor(transformers: Any, folder: Path) -> Any:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
+from inspect import signature
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -16,6 +18,7 @@ from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.protocols import Grid
 from underpaint.algos.rows import SamplingParams
 from underpaint.artifacts.decoder_config import DecoderConfig
+from underpaint.runtime.conditions import FeatureEmbedding
 
 Ids: TypeAlias = tuple[int, ...]
 """Ids of the model's own vocabulary."""
@@ -64,7 +67,8 @@ class LiveModel:
         appended: The ids that are put behind every prompt.
         encode: The ids of a text, by the model's processor; None where prompts must be given as ids.
         decode: Pixels uint8 [H, W, 3] of codes [cells]; None where the model has no picture decoder.
-        longest_prompt: Most ids of a prompt.
+        longest_prompt: Most ids of a prompt, or most features.
+        features: What embeds the features that stand in place of a prompt's ids; None where prompts are ids.
         parts: A small preview's grid and the picture's, whose cells follow each other in `grid`, one row of cells; None
             for a picture of one grid.
     """
@@ -91,6 +95,7 @@ class LiveModel:
     encode: Callable[[Any, str], Sequence[int]] | None = None
     decode: Callable[[IntArray], NDArray[np.uint8]] | None = None
     longest_prompt: int = 1024
+    features: FeatureEmbedding | None = None
     parts: tuple[Grid, Grid] | None = None
 
     def __repr__(self) -> str:
@@ -124,12 +129,13 @@ class LiveModel:
             capacity=self.longest_prompt + grid.cells + eol,
         )
 
-    def embed(self, tokens: Tensor) -> Tensor:
-        """Embeddings [B, T, D] of tokens [B, T]: codes, and behind them vocabulary ids."""
+    def embed(self, tokens: Tensor, rows: Tensor | None = None) -> Tensor:
+        """Embeddings [B, T, D] of tokens [B, T]: codes, and behind them vocabulary ids, or places in `rows` [C, D]."""
         is_code = tokens < self.codes
         if bool(is_code.all()):
             return self.embed_codes(tokens)
-        others = self.embed_ids((tokens - self.codes).clamp(min=0))
+        behind = (tokens - self.codes).clamp(min=0)
+        others = self.embed_ids(behind) if rows is None else rows[behind]
         if not bool(is_code.any()):
             return others
         return torch.where(is_code[..., None], self.embed_codes(tokens.clamp(max=self.codes - 1)), others)
@@ -145,6 +151,9 @@ class LiveModel:
         Returns:
             What the head reads, [B, T, D], and the hidden states side by side, [B, T, n D].
         """
+        kind: Any = getattr(self.body, "_orig_mod", self.body).__class__
+        if _calls_it_cache(kind):
+            passed["cache"] = passed.pop("past_key_values")
         if not layers:
             last: Tensor = self.body(**passed).last_hidden_state
             return last, last
@@ -185,6 +194,12 @@ class LiveModel:
                 f"prompt: expected ids that end with {list(marks)}, which begin a picture of {self.family}, got "
                 f"{list(ids[-len(marks) :])}; append them, or give the prompt as text with a processor"
             )
+
+
+@cache
+def _calls_it_cache(body: Any) -> bool:
+    """Whether layers of a class take `past_key_values` by the name `cache`, as those of transformers 5.24 do."""
+    return "cache" in signature(body.forward).parameters
 
 
 def target_fingerprint(live: LiveModel) -> str:

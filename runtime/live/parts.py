@@ -43,14 +43,29 @@ class _CodeRows:
         return self._copy[1]
 
 
+class DeviceCopies:
+    """A tensor on every device that asks for it, copied once: a captured pass may copy nothing from the host."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._copies = {tensor.device: tensor}
+
+    def __call__(self, device: torch.device) -> Tensor:
+        """The copy on a device."""
+        if device not in self._copies:
+            first = next(iter(self._copies.values()))
+            with torch.inference_mode(False):  # what is drawn first may be trained with later
+                self._copies[device] = first.to(device)
+        return self._copies[device]
+
+
 def of_causal(family: str, body: Any, lm_head: Any, code_ids: IntArray, grid: Grid, **options: Any) -> LiveModel:
     """A model whose codes are part of its vocabulary: embeddings and head are slices of the language model's."""
     table = body.get_input_embeddings()
     ids = torch.from_numpy(code_ids)
-    rows = _CodeRows(lm_head, ids)
+    rows, ids_on = _CodeRows(lm_head, ids), DeviceCopies(ids)
 
     def embed_codes(codes: Tensor) -> Tensor:
-        embeds: Tensor = table(ids.to(codes.device)[codes])
+        embeds: Tensor = table(ids_on(codes.device)[codes])
         return embeds
 
     def head(hidden: Tensor) -> Tensor:

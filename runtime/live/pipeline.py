@@ -16,7 +16,7 @@ from underpaint.algos.rows import SamplingParams
 from underpaint.algos.spatial.target import GridTarget
 from underpaint.algos.step import Drafter, Target
 from underpaint.artifacts.decoder_config import Precision
-from underpaint.runtime.conditions import Condition
+from underpaint.runtime.conditions import Condition, parse_features
 from underpaint.runtime.engines.images import Picture
 from underpaint.runtime.engines.target import EngineGridTarget, EngineTarget, under
 from underpaint.runtime.evaluation.invariance import compare_passes
@@ -27,6 +27,7 @@ from underpaint.runtime.live.model import LiveModel, LiveModelError, weights_dig
 from underpaint.runtime.live.near_ties import NearTieTarget
 from underpaint.runtime.live.padded import PaddedPasses, check_compiled, pads_passes
 from underpaint.runtime.live.preview import PartTarget, enlarged
+from underpaint.runtime.live.words import WordsReader
 from underpaint.runtime.methods.method import ModelTables, Preview, Timed
 from underpaint.runtime.resampling.resampler import Resampler
 
@@ -82,6 +83,11 @@ class LivePipeline:
         """
         if compiled:
             check_compiled(live)
+        if drafter is not None and live.features is not None:
+            raise LiveModelError(
+                f"drafter: expected none for {live.family}, whose condition is features and no prompt that a drafter "
+                "reads; leave it out"
+            )
         self.live, self.loaded_drafter, self._processor, self._folder = live, drafter, processor, folder
         self._exact_model, self.compiled = exact, compiled
         read = None if drafter is None else target_layers(drafter.module)
@@ -220,8 +226,14 @@ class LivePipeline:
         }
 
     def condition(self, text: str) -> Condition:
-        """A prompt in words, or ids with commas between; LiveModelError where the model does not take it."""
+        """What was typed: words, ids with commas between, or an .npy file of features.
+
+        Raises:
+            LiveModelError: The model does not take it.
+        """
         live, parts = self.live, [part.strip() for part in text.split(",")]
+        if live.features is not None:
+            return self._of_features(text)
         ids: Sequence[int]
         if all(part.isdecimal() and part.isascii() for part in parts):
             ids = [int(part) for part in parts]
@@ -230,6 +242,18 @@ class LivePipeline:
         checked = live.check_prompt(ids)
         live.check_start(checked)
         return Condition(text, checked)
+
+    def _of_features(self, text: str) -> Condition:
+        if text.endswith(".npy"):
+            return parse_features(text)
+        if isinstance(self._processor, WordsReader):
+            return self._processor.condition(text)
+        assert self.live.features is not None
+        raise LiveModelError(
+            f"prompt {text[:40]!r}: expected an .npy file of features, at most {self.live.features.positions} x "
+            f"{self.live.features.width} numbers, which {self.live.family} is conditioned on; save them with "
+            "numpy.save, or name LlamaGen's text encoder with --tokenizer"
+        )
 
     def words(self, text: str) -> Sequence[int]:
         """The ids of a prompt in words; LiveModelError where no processor of the model is there."""
@@ -251,8 +275,7 @@ class LivePipeline:
         """The picture [H, W, 3] of codes [cells]; LiveModelError where the model has no picture decoder."""
         if self.live.decode is None:
             raise LiveModelError(
-                f"picture: transformers has no picture decoder of {self.live.family}; use the tokens with the authors' "
-                "own"
+                f"picture: there is no picture decoder of {self.live.family} here; use the tokens with the authors' own"
             )
         return self.live.decode(tokens)
 
@@ -265,6 +288,11 @@ class LivePipeline:
             seed: Of the tokens that are drawn for it.
             report: Told what is compared next.
         """
+        if self.live.features is not None:
+            raise LiveModelError(
+                f"--invariance: expected a model of prompts, got {self.live.family}, which reads features; compare "
+                "the passes of its export: check DIR --invariance"
+            )
         decoder = LiveDecoder(self.live, logits=True)
         precision = _PRECISIONS[next(self.live.body.parameters()).dtype]
         prompt = LiveEncoder(self.live).example().tokens[0]

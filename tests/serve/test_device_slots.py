@@ -20,7 +20,7 @@ from underpaint.algos.protocols import Grid
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.step import Decoded, decode
 from underpaint.algos.tree import NO_TOKEN
-from underpaint.runtime.device.drawing import DeviceProgram
+from underpaint.runtime.device.drawing import CapturedProgram
 from underpaint.runtime.device.folder import EmbeddedBatch
 from underpaint.runtime.device.forms import DeviceError, form_of
 from underpaint.runtime.device.runner import DeviceRunner
@@ -76,12 +76,13 @@ class TableDrawer:
     batch: int
     models: TableModels
     cuda: bool = False
+    prefix: int = 1
 
     def low(self, form: Any) -> None:
         """No smaller target drafts."""
 
-    def captured(self, method: Any, sampling: SamplingParams) -> DeviceProgram:
-        return DeviceProgram(self, method, sampling)  # type: ignore[arg-type]
+    def captured(self, method: Any, sampling: SamplingParams) -> CapturedProgram:
+        return CapturedProgram(self, method, sampling)  # type: ignore[arg-type]
 
 
 @dataclass
@@ -342,7 +343,7 @@ def test_memory_that_others_hold_is_waited_for_by_the_client(monkeypatch: pytest
         until(lambda: busy(engine) == (1, 0))
         captured = TableDrawer.captured
 
-        def full(self: TableDrawer, method: Any, sampling: SamplingParams) -> DeviceProgram:
+        def full(self: TableDrawer, method: Any, sampling: SamplingParams) -> CapturedProgram:
             if any(one.pictures for one in engine.slots._running):
                 raise DeviceError("this batch needs 9 GiB")
             return captured(self, method, sampling)

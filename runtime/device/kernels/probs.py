@@ -3,6 +3,7 @@
 A program holds its row in registers: one read and one write.
 """
 
+import torch
 from torch import Tensor
 
 from underpaint.algos.rows import SamplingParams
@@ -166,6 +167,17 @@ def probs(
         BLOCK=next_power_of_2(vocab_size),
         warps=8 if vocab_size <= 16384 else 16,
     )
+
+
+def sampled_probs(logits: Tensor, sampler: SamplingParams) -> Tensor:
+    """Distributions [N, V] float32 of logits [R, N, V] float32; see `engines.torch_sampling.sampled_probs`."""
+    rows, count, vocab_size = logits.shape
+    device = logits.device
+    out = torch.empty(1, count, vocab_size, device=device)
+    support, finite = (torch.ones(1, count, dtype=torch.int32, device=device) for _ in range(2))
+    counts = torch.full((1,), count, dtype=torch.int64, device=device)
+    probs(logits.contiguous().view(rows, 1, count, vocab_size), out, support, finite, counts, sampler)
+    return torch.where(finite[0, :, None] == 1, out[0], torch.nan)
 
 
 @kernel

@@ -10,7 +10,8 @@ import torch
 
 from tests.runtime.live.tiny_models import MODELS, family_for, grid_of
 from underpaint.algos.rows import SamplingParams
-from underpaint.runtime.live.batch import BatchDrawer, SharedPasses, WantedDrawing
+from underpaint.runtime.drawing import ImageTask
+from underpaint.runtime.live.batch import BatchDrawer, SharedPasses
 from underpaint.runtime.live.drafter import LiveDrafter, new_drafter
 from underpaint.runtime.live.generate import accelerate
 from underpaint.runtime.live.model import LiveModelError
@@ -91,7 +92,7 @@ def test_an_error_in_one_picture_ends_the_batch_and_the_next_batch_draws():
     fast, prompts = opened("emu3")
     drawer = BatchDrawer(fast.pipeline, 2, 2)
     params = fast.live.sampling
-    wanted = [WantedDrawing(fast.condition(prompt), 1) for prompt in prompts]
+    wanted = [ImageTask(fast.condition(prompt), 1) for prompt in prompts]
     weight = fast.live.body.norm.weight
     kept = weight.detach().clone()
     with torch.no_grad():
@@ -109,7 +110,7 @@ def test_an_error_in_one_picture_ends_the_batch_and_the_next_batch_draws():
 def test_a_batch_that_is_left_early_ends_its_threads():
     fast, prompts = opened("emu3")
     params = fast.live.sampling
-    wanted = [WantedDrawing(fast.condition(prompt), 1) for prompt in prompts]
+    wanted = [ImageTask(fast.condition(prompt), 1) for prompt in prompts]
     before = threading.active_count()
     drawn = BatchDrawer(fast.pipeline, 2, 2).draw(lambda: fast.build(params), params, wanted)
     next(drawn)

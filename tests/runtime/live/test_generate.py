@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -238,6 +239,24 @@ def test_prompts_that_do_not_fit_are_refused(prompt, options, expected):
     fast = accelerate(tiny_llama(), "ar", family=family, longest_prompt=16)
     with pytest.raises(ValueError, match=expected):
         fast.generate(prompt, **options)
+
+
+def test_a_repository_of_the_hub_draws_what_the_function_draws(tmp_path, monkeypatch):
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path))
+    tiny = MODELS["emu3"]()
+    fast = accelerate(tiny.model, grid=(3, 3))
+    ids = torch.tensor([tiny.prompt])
+    about = {"attention_mask": torch.ones_like(ids), "do_sample": False, "max_new_tokens": 5, "underpaint": fast}
+    repository = Path(__file__).parents[3] / "docs" / "examples" / "custom_generate_repository"
+    drawn = tiny.model.generate(ids, **about, custom_generate=str(repository), trust_remote_code=True)
+    assert drawn.tolist() == tiny.model.generate(ids, **about, custom_generate=custom_generate).tolist()
+
+
+def test_attention_that_takes_no_4d_masks_is_refused():
+    model = MODELS["emu3"]().model
+    model.set_attn_implementation("flex_attention")
+    with pytest.raises(LiveModelError, match=r"takes 4-D masks \(sdpa or eager\), got flex_attention"):
+        accelerate(model)
 
 
 def test_two_prompts_at_once_are_refused():
