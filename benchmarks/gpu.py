@@ -34,8 +34,9 @@ from underpaint.algos.rows import SamplingParams
 from underpaint.algos.step import decode
 from underpaint.algos.tree import Verdict, root_only
 from underpaint.export.checkpoint import Request, export_checkpoint
+from underpaint.export.device_engines import build_folder
 from underpaint.export.parity import MOST
-from underpaint.export.tensorrt_build import build_folder
+from underpaint.export.tensorrt_build import EngineBuilder
 from underpaint.models.published.options import LoadOptions
 from underpaint.runtime.engines.context import EngineError, load_decoder
 from underpaint.runtime.engines.engine import Engine
@@ -189,8 +190,9 @@ def measure(given: argparse.Namespace, work: Path, result: dict[str, Any]) -> No
     result["gpu"], only = gpu_name(), ("target", "drafter")
     folder, reference = prepare(work, given.precision)
     attempt("best_token_ms", lambda: best_token_ms(given.precision, given.rounds), result)
+    builder = EngineBuilder(backend_module(given.backend), given.backend, gpu_name())
     start = time.perf_counter()
-    built = list(build_folder(folder, given.backend, gpu_name(), only, BUCKETS, (2,)))
+    built = list(build_folder(folder, builder, only, BUCKETS, (2,)))
     result["engines"] = [record.engine_bytes for _, record in built]
     result["build_seconds"] = round(time.perf_counter() - start, 1)
     for name in only:

@@ -14,6 +14,7 @@ from underpaint.artifacts import decoder_graph as names
 from underpaint.export.decoder_layers import (
     DecoderNodes,
     LayerPass,
+    Parts,
     Seen,
     add_positions,
     layer,
@@ -117,8 +118,7 @@ def _turn(graph: GraphWriter, nodes: DecoderNodes, past_bias: str, ahead: str, r
     given = LayerPass(
         None if rows is None else graph.node("Gather", [rows, number]),
         graph.integers(-1, 1, config.projected_heads, width),
-        attention,
-        columns,
+        Parts(attention, columns),
     )
     for index in range(config.layers):
         hidden, _, _ = layer(graph, nodes, given, hidden, index)

@@ -55,7 +55,7 @@ class DevicePlan:
 
     def open(self) -> DeviceDrawer:
         """Read the weights, and open the engines."""
-        engines = open_engines(self.folder.decoders[: self.asked], self.forward, self.batch, self.rows)
+        engines = open_engines(self.folder.decoders[: self.asked], self.forward, self.device, self.batch)
         models = DeviceModels.read(self.folder, self.pipeline.high.encoder, self.rows, self.device, engines)
         return DeviceDrawer(self.pipeline, models, self.batch)
 
@@ -95,8 +95,7 @@ def plan_drawing(
         models = (target, drafter if form.drafts else None, rows, folder.number_bytes)
         needed = max(needed, held + needed_bytes(held_images, layout.envelope, grid.cells, prefix, *models))
     asked = check_engines(folder, forms, forward, batch, rows)
-    weights = folder.weight_bytes() * (1 if forward == TORCH else 2)  # an engine's own lie beside those in torch
-    weights += sum(small.values())
+    weights = folder.weight_bytes() + sum(small.values())
     check_memory(device, needed + weights, f"({weights / 2**30:.1f} of them for the weights)")
     return DevicePlan(pipeline, folder, device, batch, rows, needed, forward, asked)
 

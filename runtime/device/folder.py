@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from underpaint.artifacts.decoder_config import DecoderConfig
-from underpaint.models.decoder import Decoder
 from underpaint.runtime.conditions import Condition, ConditionEncoder
 from underpaint.runtime.device.decoder import DecoderForward
 from underpaint.runtime.device.engine_forward import EngineForward, EngineGraphs
-from underpaint.runtime.device.weights import DTYPES, read_decoder, stored_numbers
+from underpaint.runtime.device.weights import read_decoder, stored_numbers, stored_weights
 from underpaint.runtime.engines.context import EngineError
+from underpaint.runtime.engines.device_memory import TYPES
 from underpaint.runtime.engines.elsewhere import ElsewhereDecoder
 from underpaint.runtime.pipeline import Pipeline
 
@@ -56,7 +56,7 @@ class FolderModels(NamedTuple):
     @property
     def number_bytes(self) -> int:
         """Bytes of a number of the target's features, keys and values."""
-        return DTYPES[self.target.config.precision].itemsize
+        return TYPES[self.target.config.precision].itemsize
 
     @property
     def decoders(self) -> tuple[ElsewhereDecoder, ...]:
@@ -73,23 +73,12 @@ class DeviceModels:
 
     def __init__(
         self,
-        target: Decoder,
-        drafter: Decoder | None,
+        target: DecoderForward | EngineForward,
+        drafter: DecoderForward | EngineForward | None,
         encoder: ConditionEncoder,
-        rows: int,
         device: torch.device,
-        engines: Sequence[EngineGraphs] | None = None,
     ) -> None:
-        """engines: what makes the forward passes of the target, and of the drafter if there are two; else torch."""
-        self.rows, self.device, self.module = rows, device, target
-        made: list[DecoderForward | EngineForward] = [
-            DecoderForward(model, rows)
-            if engines is None or place >= len(engines)
-            else EngineForward(model, rows, engines[place])
-            for place, model in enumerate((target, drafter))
-            if model is not None
-        ]
-        self.target, self.drafter = made[0], None if drafter is None else made[1]
+        self.target, self.drafter, self.rows, self.device = target, drafter, target.rows, device
         self._encoder = encoder
 
     @classmethod
@@ -99,14 +88,22 @@ class DeviceModels:
         encoder: ConditionEncoder,
         rows: int,
         device: torch.device,
-        engines: Sequence[EngineGraphs] | None = None,
+        engines: Sequence[EngineGraphs] = (),
     ) -> Self:
-        """Read the weights; EngineError where a file is not what its manifest says."""
-        target, drafter = (
-            None if one is None else read_decoder(one, device) for one in (folder.target, folder.drafter)
-        )
-        assert target is not None
-        return cls(target, drafter, encoder, rows, device, engines)
+        """Read the weights; EngineError where a file is not what its manifest says.
+
+        engines: what makes the forward passes of the target, and of the drafter if there are two; else torch. Of a
+        decoder on an engine, embeddings alone are read here.
+        """
+
+        def forward(decoder: ElsewhereDecoder, place: int) -> DecoderForward | EngineForward:
+            if place >= len(engines):
+                return DecoderForward(read_decoder(decoder, device), rows)
+            embeddings = stored_weights(decoder.located).embeddings(decoder.config, device)
+            return EngineForward(decoder.config, embeddings, rows, engines[place])
+
+        target, *others = (forward(decoder, place) for place, decoder in enumerate(folder.decoders))
+        return cls(target, others[0] if others else None, encoder, device)
 
     @torch.no_grad()
     def embed(self, conditions: Sequence[Condition]) -> EmbeddedBatch:
@@ -117,7 +114,7 @@ class DeviceModels:
         for one in encoded:
             tokens = torch.from_numpy(np.ascontiguousarray(one.tokens[: self.rows])).to(self.device)
             outside = None if one.cond_rows is None else torch.from_numpy(one.cond_rows).to(self.device)
-            made = self.module.embed(tokens, outside).to(self.target.dtype)
+            made = self.target.embed_condition(tokens, outside).to(self.target.dtype)
             missing = longest - made.shape[1]
             rows.append(torch.nn.functional.pad(made, (0, 0, missing, 0)))
             hidden.append([missing + count for count in one.hidden[: self.rows]])
@@ -129,5 +126,5 @@ class DeviceModels:
 def decoder_bytes(decoder: ElsewhereDecoder) -> int:
     """Bytes that a decoder's weights take on the device; a head is held in float32 too where they are narrower."""
     config = decoder.config
-    size = DTYPES[config.precision].itemsize
+    size = TYPES[config.precision].itemsize
     return stored_numbers(decoder.located) * size + (size < 4) * 4 * config.dim * config.vocab_size

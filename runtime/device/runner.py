@@ -125,7 +125,7 @@ class DeviceRunner:
         self.cycle = method.cycle(target, drafter, sizes, low)
         self._single: tuple[BatchCycle, SlotCopy] | None = None
         """Where an image begins that takes a free slot; None where slots are not filled again."""
-        if batch > 1 and not target.fixed_batch and not self.chooses and len(self.cycle.stages) == 1:
+        if batch > 1 and target.places is None and not self.chooses and len(self.cycle.stages) == 1:
             single = method.cycle(target, drafter, sizes._replace(batch=1), low)
             self._single = single, SlotCopy.between(single, self.cycle, batch)
         self.clock = DeviceClock(device)

@@ -1,6 +1,7 @@
 """A cache in a GPU's memory."""
 
 import math
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -8,6 +9,8 @@ import torch
 
 from underpaint.algos.arrays import IntArray
 from underpaint.artifacts.decoder_config import DecoderConfig
+from underpaint.artifacts.device_graph import cached_width
+from underpaint.runtime.engines.context import EngineError
 
 TYPES: Final = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 ALIGNED_BYTES: Final = 256
@@ -26,21 +29,43 @@ def aligned(shape: tuple[int, ...], kind: torch.dtype, device: str | torch.devic
     return layered(1, shape, kind, device)[0]
 
 
+def cache_places(config: DecoderConfig, count: int) -> int:
+    """Places of a cache: `count`, and as few more as let every layer's begin where TensorRT takes an address."""
+    size = config.kv_heads * cached_width(config) * TYPES[config.precision].itemsize
+    unit = ALIGNED_BYTES // math.gcd(ALIGNED_BYTES, size)
+    return -(-count // unit) * unit
+
+
+def host_places(config: DecoderConfig, counts: Sequence[int]) -> int:
+    """Places of the cache of an engine that the host drives: of the largest pass, and of all that is committed."""
+    return cache_places(config, max(counts) + config.capacity)
+
+
+def check_free(row_bytes: int, rows: int, what: str) -> None:
+    """EngineError unless the GPU has `row_bytes` free for each of `rows` rows; it says how many rows fit."""
+    free, _ = torch.cuda.mem_get_info()
+    if rows * row_bytes > free:
+        raise EngineError(
+            f"{what} of {rows} rows need {rows * row_bytes:,} bytes beside the weights, the GPU has {free:,} free; the "
+            f"largest that fits has {free // row_bytes} rows: lower the batch, or build with smaller --buckets"
+        )
+
+
 class DeviceMemory:
-    """Implements `engines.cache.CacheMemory` in CUDA memory. S is fixed: captured graphs read it at one address."""
+    """Implements `engines.cache.CacheMemory` in CUDA memory. S is fixed: captured graphs read it at one address.
 
-    def __init__(self, config: DecoderConfig, rows: int, device: str = "cuda") -> None:
-        kind, slots = TYPES[config.precision], config.capacity
-        self.keys = layered(config.layers, (rows, config.kv_heads, config.head_dim, slots), kind, device)
-        self.values = layered(config.layers, (rows, config.kv_heads, slots, config.head_dim), kind, device)
-        self.capacity = self.slots = slots
-        self.new_keys = self.new_values = self.values[:, :, :, :0]
-        """[L, B, H, T, hd], of the last pass."""
+    caches: keys [B, H, P, W] of each layer, then its values. A pass writes its T new positions to the first places;
+    the slots lie behind those of the largest pass.
+    """
 
-    @property
-    def new_positions(self) -> int:
-        """T."""
-        return int(self.new_keys.shape[3])
+    def __init__(self, config: DecoderConfig, rows: int, counts: Sequence[int], device: str = "cuda") -> None:
+        """counts: the new positions that passes may have."""
+        shape = rows, config.kv_heads, host_places(config, counts), cached_width(config)
+        self.caches = layered(2 * config.layers, shape, TYPES[config.precision], device)
+        self.first_slot, self.new_positions = max(counts), 0
+        self.capacity = self.slots = config.capacity
+        self._committed = self.caches[:, :, :, self.first_slot : self.first_slot + self.slots]
+        self.keys, self.values = self._committed[::2].transpose(3, 4), self._committed[1::2]
 
     def reset(self) -> None:
         """See `CacheMemory`."""
@@ -49,15 +74,12 @@ class DeviceMemory:
         """See `CacheMemory`."""
 
     def write(self, rows: slice, positions: IntArray | slice, start: int, count: int) -> None:
+        new = self.caches[:, rows, :, : self.new_positions]
         at = positions if isinstance(positions, slice) else self._index(positions)
-        end = start + count
-        self.keys[:, rows, :, :, start:end] = self.new_keys[:, rows, :, at].transpose(3, 4)
-        self.values[:, rows, :, start:end] = self.new_values[:, rows, :, at]
+        self._committed[:, rows, :, start : start + count] = new[:, :, :, at]
 
     def write_at(self, positions: IntArray, slots: IntArray) -> None:
-        at, to = self._index(positions), self._index(slots)
-        self.keys[..., to] = self.new_keys[:, :, :, at].transpose(3, 4)
-        self.values[:, :, :, to] = self.new_values[:, :, :, at]
+        self._committed[:, :, :, self._index(slots)] = self.caches[:, :, :, self._index(positions)]
 
     def _index(self, places: IntArray) -> torch.Tensor:
-        return torch.tensor(np.asarray(places), device=self.keys.device)
+        return torch.tensor(np.asarray(places), device=self.caches.device)
