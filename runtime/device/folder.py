@@ -1,6 +1,7 @@
 """A pipeline's models on a device: decoders read from its folder, conditions embedded for a batch."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -8,6 +9,7 @@ import torch
 from torch import Tensor
 
 from underpaint.artifacts.decoder_config import DecoderConfig
+from underpaint.models.decoder import Decoder
 from underpaint.runtime.conditions import Condition, ConditionEncoder
 from underpaint.runtime.device.decoder import DecoderForward
 from underpaint.runtime.device.engine_forward import EngineForward, EngineGraphs
@@ -77,9 +79,19 @@ class DeviceModels:
         drafter: DecoderForward | EngineForward | None,
         encoder: ConditionEncoder,
         device: torch.device,
+        read_target: Callable[[], Decoder] | None = None,
     ) -> None:
+        """read_target: reads the target into torch, where an engine makes its passes."""
         self.target, self.drafter, self.rows, self.device = target, drafter, target.rows, device
-        self._encoder = encoder
+        self._encoder, self._read_target = encoder, read_target
+
+    @property
+    def module(self) -> Decoder:
+        """The target in torch, for loops that run it themselves; read now where an engine runs it."""
+        if isinstance(self.target, DecoderForward):
+            return self.target.model
+        assert self._read_target is not None
+        return self._read_target()
 
     @classmethod
     def read(
@@ -103,7 +115,7 @@ class DeviceModels:
             return EngineForward(decoder.config, embeddings, rows, engines[place])
 
         target, *others = (forward(decoder, place) for place, decoder in enumerate(folder.decoders))
-        return cls(target, others[0] if others else None, encoder, device)
+        return cls(target, others[0] if others else None, encoder, device, partial(read_decoder, folder.target, device))
 
     @torch.no_grad()
     def embed(self, conditions: Sequence[Condition]) -> EmbeddedBatch:

@@ -98,7 +98,7 @@ def open_engines(
         return tuple(onnx_graphs(decoder) for decoder in decoders)
     module = backend_module(forward)
     opened = (open_plans(one, forward, module, device, True, _again(one, forward, batch)) for one in decoders)
-    return tuple(EngineGraphs(*plans, plans.layers.record.places) for plans in opened)
+    return tuple(EngineGraphs(plans.layers, plans.head, plans.layers.record.places) for plans in opened)
 
 
 def _again(decoder: ElsewhereDecoder, backend: str, batch: int) -> str:

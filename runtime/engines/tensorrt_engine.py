@@ -209,8 +209,9 @@ class TensorRTEngine:
         slots, first = self.memory.slots, self.memory.first_slot
         np.equal(bias[..., slots:], 0.0, out=sees[..., : bias.shape[2] - slots])
         np.equal(bias[..., :slots], 0.0, out=sees[..., first : first + slots])
-        for row, shown in enumerate(sees[..., first : first + slots].any(axis=1)):
-            buffers[device_graph.READ_PLACES][row] = first + (int(shown.nonzero()[0][-1]) + 1 if shown.any() else 0)
+        for row, shown in enumerate(sees[..., first : first + slots]):
+            places = shown.any(axis=0).nonzero()[0]
+            buffers[device_graph.READ_PLACES][row] = first + (int(places[-1]) + 1 if places.size else 0)
 
     def _pass(self, bucket: _Bucket, count: int) -> PassOutput:
         self._stream.wait_stream(torch.cuda.current_stream())  # commits of the last pass come first

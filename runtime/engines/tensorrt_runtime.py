@@ -128,7 +128,8 @@ class TensorRTGraph:
         self._runtime.keep_compiled()
 
 
-class BoundPass(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class BoundPass:
     """A context at its addresses; tensors: what lies there, which lives as long as this."""
 
     model: str
