@@ -102,10 +102,10 @@ SECTIONS: tuple[Section, ...] = (
         "The shipped models, beside an older version",
         "tensorrt-plans.json",
         PLANS,
-        "Built by TensorRT for RTX on a machine without a GPU, in float32. Engines hold no weights now: they read them as "
-        "inputs. In the older version, `git show c8251d19`, each number of rows has an engine with all the weights, and "
-        "its builder refuses the shipped drafter's plain graph. Weights count 4 bytes a number. Seconds are of the whole "
-        "commands, on a machine that others used too; `--for-device` builds both decoders.",
+        "Built by TensorRT for RTX on a machine without a GPU, in float32. Engines hold no weights now: they read them "
+        "as inputs. In the older version, `git show c8251d19`, each number of rows has an engine with all the weights, "
+        "and its builder refuses the shipped drafter's plain graph. Weights count 4 bytes a number. Seconds are of the "
+        "whole commands, on a machine that others used too; `--for-device` builds both decoders.",
     ),
     Section(
         "exactness",

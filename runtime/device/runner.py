@@ -355,7 +355,5 @@ def check_memory(
         )
         raise DeviceError(
             f"this batch needs {needed / 2**30:.1f} GiB {what}, {needed:,} bytes; the device has {free / 2**30:.1f} "
-            f"free, {free:,} bytes"
-            + ("" if smaller is None else f"; {largest}")
-            + "; lower the batch, or the policy's tree"
+            f"free, {free:,} bytes; {'' if smaller is None else largest}lower the batch, or the policy's tree"
         )
