@@ -74,16 +74,16 @@ README_COLUMNS: tuple[Column, ...] = (
 PROTOCOL: tuple[Column, ...] = (
     ("method", lambda row: f"`{row['method']}`"),
     ("lossless", lambda row: "yes" if row["lossless"] else "no"),
-    ("as AR at temperature 0", lambda row: row["same_as_ar"] or ""),
+    ("equal to AR at temperature 0", lambda row: row["same_as_ar"] or ""),
     ("speed-up (95 %)", lambda row: interval(row, "speedup")),
     ("target passes", plain("target_nfe", ".0f")),
-    ("tokens a pass", plain("tokens_per_pass")),
-    ("quality less AR's, nats (95 %)", lambda row: interval(row, "quality_over_ar", "+.3f")),
+    ("tokens per pass", plain("tokens_per_pass")),
+    ("quality minus AR's, nats (95 %)", lambda row: interval(row, "quality_over_ar", "+.3f")),
 )
 """Of a record of `underpaint protocol`; its rows are those of `runtime.protocol.tables.summary`."""
 
 PAIRED: tuple[Column, ...] = (
-    ("beside", word("method")),
+    ("compared with", word("method")),
     ("lossless", lambda row: "yes" if row["lossless"] else "no"),
     ("pictures", plain("pictures", ".0f")),
     ("times faster (95 %)", lambda row: interval(row, "faster", ".3f")),
@@ -93,8 +93,8 @@ PAIRED: tuple[Column, ...] = (
 TIES: tuple[Column, ...] = (
     ("method", word("method")),
     ("pictures", plain("pictures", ".0f")),
-    ("part from plain decoding", plain("parted", ".0f")),
-    ("of them where nothing ties", plain("beyond_ties", ".0f")),
+    ("differ from plain decoding", plain("parted", ".0f")),
+    ("of these, without a tie", plain("beyond_ties", ".0f")),
     ("widest gap, nats", plain("largest_gap", ".1e")),
 )
 
@@ -197,13 +197,6 @@ CERTIFIED: tuple[Column, ...] = (
     ("false alarms", lambda row: str(len(row["false_alarms"]))),
 )
 
-WRONG_VERIFIERS: tuple[Column, ...] = (
-    ("verifier", word("verifier")),
-    ("siblings", word("drawn")),
-    ("seconds", plain("seconds", ".1f")),
-    ("recognised as", lambda row: ", ".join(row["looks_like"])),
-)
-
 PROGRAM: tuple[Column, ...] = (
     ("model", word("model")),
     ("method", word("method")),
@@ -231,7 +224,7 @@ PREDICTED: tuple[Column, ...] = (
     ("tokens per cycle, measured", plain("measured_tokens_per_cycle", ".3f")),
     ("predicted", lambda row: f"{row['tokens_per_cycle'][0]:.3f}"),
     ("error", lambda row: f"{100 * row['tokens_error']:+.1f} %"),
-    ("of it by chance of prompts", lambda row: percent(row["tokens_chance"])),
+    ("error expected by chance", lambda row: percent(row["tokens_chance"])),
     ("speed-up, measured", plain("measured_speedup", ".3f")),
     ("predicted", lambda row: f"{row['speedup'][0]:.3f}"),
     ("error", lambda row: f"{100 * row['speedup_error']:+.1f} %"),
@@ -240,10 +233,12 @@ PREDICTED: tuple[Column, ...] = (
 JUDGED: tuple[Column, ...] = (
     *SPEED[:3],
     ("seconds a picture", plain("seconds_per_image")),
-    *SPEED[3:],
-    ("judge's log-probability, less AR's", lambda row: interval(row, "attribute_log_probability_over_ar", "+.2f")),
-    ("target's log-likelihood, less AR's", lambda row: interval(row, "log_likelihood_over_ar", "+.3f")),
-    ("told from AR's, AUC", lambda row: interval(row, "auc")),
+    *SPEED[3:-2],
+    ("prompt accuracy minus AR's (95 %)", lambda row: interval(row, "accuracy_over_ar", "+.3f")),
+    SPEED[-1],
+    ("judge's log-probability minus AR's", lambda row: interval(row, "attribute_log_probability_over_ar", "+.2f")),
+    ("target's log-likelihood minus AR's", lambda row: interval(row, "log_likelihood_over_ar", "+.3f")),
+    ("AUC against AR's", lambda row: interval(row, "auc")),
 )
 _TIMES = ("speed-up (95 %)", "seconds a picture", "host share")
 UNTIMED: tuple[Column, ...] = tuple(column for column in JUDGED if column[0] not in _TIMES)

@@ -21,7 +21,6 @@ from benchmarks.page_columns import (
     TIES,
     UNTIMED,
     WAITING,
-    WRONG_VERIFIERS,
     Column,
     Rows,
     Section,
@@ -34,7 +33,7 @@ from benchmarks.page_columns import (
 TEXTURED_PAGE = "textured"
 TITLES = {
     "roofline": "`roofline` in simulation",
-    "simulator": "The simulator against the engine",
+    "simulator": "Predictions of the simulator",
     "exactness": "Verifiers judged by `underpaint certify`",
     "rules": "The rules of 2025 and 2026 against the best lossless rule",
     "costs": "LlamaGen-B at full size",
@@ -42,15 +41,14 @@ TITLES = {
     "live": "Live models, family by family",
     "server": "`underpaint serve` under load",
     "device": "The whole cycle on a GPU, predicted",
-    TEXTURED_PAGE: "TexturedScenes: models in the papers' regime",
+    TEXTURED_PAGE: "The shipped models, measured",
 }
 README_FILE = "textured-compare-128-t1.json"
 """The record of the README's table."""
 
 
 def _compared(file: str, heading: str, more: str = "") -> Section:
-    words = "Where guidance is not 1, every pass has two rows. Measures of quality are paired with AR's."
-    return Section(TEXTURED_PAGE, heading, f"textured-{file}.json", JUDGED, f"{words} {more}".strip())
+    return Section(TEXTURED_PAGE, heading, f"textured-{file}.json", JUDGED, more)
 
 
 def _textured(file: str, heading: str, columns: tuple[Column, ...], words: str, rows: Rows = all_rows) -> Section:
@@ -63,14 +61,17 @@ SECTIONS: tuple[Section, ...] = (
         "Synthetic models on three machines",
         "roofline-study.json",
         STUDY,
-        "The GPUs are priced by an earlier latency model: the larger of a pass's bytes and its launches.",
+        "Speed-ups over plain decoding. Every rival is tuned on the reported images, and `roofline` keeps its "
+        "defaults. *Points only* to *no siblings* leave parts of `roofline` out. `costs128` is a measured curve of two "
+        "CPU cores. The GPUs are priced by an earlier latency model: the larger of a pass's bytes and its launches.",
     ),
     Section(
         "simulator",
         "Tree methods, on earlier models",
         "predict-128-t1.json",
         PREDICTED,
-        "A trace of other prompts predicts a comparison.",
+        "The prediction uses a trace of other prompts. *Error expected by chance* is what other prompts alone would "
+        "make.",
     ),
     Section("simulator", "MuLo-SD and ZipAR, on earlier models", "predict-mulo-t1.json", PREDICTED),
     Section(
@@ -78,23 +79,21 @@ SECTIONS: tuple[Section, ...] = (
         "Every method on an A100 and an H200",
         "simulated-methods.json",
         SIMULATED,
-        "Speed-up in modelled time at the size of LlamaGen-XL, temperature 1, on synthetic models of 16 x 16 cells. "
-        "The tuned settings were chosen on two cores of a processor, where nodes are dear. A synthetic model has a few "
-        "hundred contexts, so what the target said before comes again sooner than in a picture. Windows that look it "
-        "up (`jacobi-lookup`, `roofline`) gain more from that here than they would on photographs. LANTERN in the long "
-        "windows of `roofline+lantern` keeps nearly everything on flat distributions: read it beside its bias, which "
-        "no bound holds.",
+        "Predicted speed-ups at the size of LlamaGen-XL, temperature 1, on synthetic models of 16 x 16 cells. The "
+        "settings `tuned` were chosen on two CPU cores, where every drafted node costs time. Synthetic models repeat "
+        "their contexts more often than pictures do, so `jacobi-lookup` and `roofline` gain more here than they would "
+        "on photographs. `roofline+lantern` accepts nearly every draft on flat distributions, and nothing bounds its "
+        "bias there.",
         simulated_by_method,
     ),
     Section(
         "simulator",
-        "How fast it draws, beside an older version",
+        "How fast the simulator runs, against an older version",
         "simulator-scale.json",
         SCALE,
-        "On the synthetic model `field`, 16 x 16 cells. Both versions draw the same images. The first rows are "
-        "processor time of one process. The last two are whole commands on two processes, by the clock. The older "
-        "version, `git show 73500d1d`, keeps the counts of every image, and shares no simulation between processes. "
-        "A million images are beyond it.",
+        "The synthetic model `field`, 16 x 16 cells; both versions draw the same images. The first rows are processor "
+        "time of one process. The last two are wall-clock times of whole commands on two processes. The older version "
+        "(`git show 73500d1d`) runs out of memory at a million images.",
         scaled,
     ),
     Section(
@@ -112,10 +111,10 @@ SECTIONS: tuple[Section, ...] = (
         "All verifiers",
         "certify.json",
         CERTIFIED,
-        "Wrong ones are the gallery's, on every kind of trees. Right ones are ours and public samplers written anew.",
+        "The wrong verifiers are those of `certify --gallery`, on every kind of draft tree. The right ones are this "
+        "project's rules and reimplemented public samplers.",
         lambda result: [result],
     ),
-    Section("exactness", "Wrong verifiers, one by one", "certify.json", WRONG_VERIFIERS),
     Section(
         "rules",
         "Tokens kept of one draft, exactly",
@@ -237,16 +236,15 @@ SECTIONS: tuple[Section, ...] = (
         for section in (
             _textured(
                 f"premises-{side}",
-                f"What the papers take for granted, {side} px",
+                f"The papers' premises, {side} px",
                 PREMISES,
-                "After guidance; where it is not 1, a pass has two rows. What each figure is: "
-                "docs/how-to/check-premises.md.",
+                "[Check the papers' premises](../how-to/check-premises.md) defines the figures.",
             ),
             _textured(
                 f"premises-{side}",
                 f"What a target pass costs, {side} px",
                 PASSES,
-                "In plain passes, inside decoding cycles, by the nodes of the pass: what parallel verification costs.",
+                "Time of a target pass over so many nodes, as a multiple of a pass over one. Measured while decoding.",
                 rows=lambda one: one["passes"],
             ),
         )
@@ -254,46 +252,45 @@ SECTIONS: tuple[Section, ...] = (
     _compared(
         "quality-128-t1",
         "Chosen methods on more prompts, 128 px, temperature 1",
-        "`zipar` over two cells takes three quarters of the passes that `mulo-islands` does in both resolutions "
-        "together, whose rows lie two cells behind in repair. The low target of `mulo-islands` multiplies in 8 bits, "
-        "which the paper does not do.",
+        "Here `zipar` and the repair of `mulo-islands` use windows of two cells. The low-resolution target of "
+        "`mulo-islands` multiplies in 8 bits, unlike the paper's.",
     ),
     _compared("quality-128-t0", "Chosen methods on more prompts, 128 px, temperature 0"),
     _compared(
         "quality-islands-128-t1",
-        "Islands on more prompts, 128 px, temperature 1",
-        "As they are tuned: in repair a row of an island lies one cell behind the row above it. The low target "
-        "multiplies in 8 bits.",
+        "`mulo-islands` on more prompts, 128 px, temperature 1",
+        "Tuned settings: windows of one cell in repair, and a low-resolution target that multiplies in 8 bits.",
     ),
-    *(_compared(f"compare-128-t{t}", f"Methods beside each other, 128 px, temperature {t}") for t in (1, 0)),
-    _compared("compare-64-t1", "Methods beside each other, 64 px, temperature 1"),
+    *(_compared(f"compare-128-t{t}", f"Methods compared, 128 px, temperature {t}") for t in (1, 0)),
+    _compared("compare-64-t1", "Methods compared, 64 px, temperature 1"),
     *(
         _textured(f"paired-{file}128-t{t}", f"{heading}, 128 px, temperature {t}", PAIRED, words)
         for file, heading, words in (
             (
                 "",
-                "`lantern` beside each of the others",
-                "Picture by picture, of the same comparison: how many times as fast as the other `lantern` is.",
+                "`lantern` against each other method",
+                "How many times as fast `lantern` is as the method of the row, picture by picture.",
             ),
             (
                 "roofline-",
-                "`roofline` and its own window",
-                "Picture by picture: how many times as fast as the other `roofline` is.",
+                "`roofline` against `jacobi-lookup`",
+                "How many times as fast `roofline` is as the method of the row, picture by picture.",
             ),
             (
                 "paper-",
-                "`eagle2` beside each of the others, the papers' own settings",
-                "Picture by picture: how many times as fast the other `eagle2` is, and how much deeper its drafts are.",
+                "`eagle2` against each other method, the papers' own settings",
+                "How many times as fast `eagle2` is as the method of the row, picture by picture, and how many levels "
+                "deeper it drafts.",
             ),
         )
         for t in (1, 0)
     ),
     _textured(
         "ties-128-t0",
-        "Where lossless methods part from plain decoding, 128 px, temperature 0",
+        "Where lossless methods differ from plain decoding, 128 px, temperature 0",
         TIES,
-        "A larger pass rounds otherwise, so a method can choose another token where two tie: their log-probabilities "
-        "differ by no more than rounding makes, in passes of 1, 3 and 8 positions.",
+        "Passes of different sizes round differently, so a method may choose another token where two tie. A tie is a "
+        "difference in log-probability no larger than that rounding, measured in passes of 1, 3 and 8 positions.",
     ),
     *(_compared(f"compare-paper-128-t{t}", f"The papers' own settings, 128 px, temperature {t}") for t in (1, 0)),
     _compared(
@@ -303,49 +300,47 @@ SECTIONS: tuple[Section, ...] = (
     ),
     _compared(
         "pooled-codes-128-t0",
-        "ADT-Tree with LANTERN by how many near codes it pools, 128 px, temperature 0",
-        "On other prompts: the more codes, the faster. `adt+lantern++` pools 10, in "
-        "proportion to the token's own probability.",
+        "ADT-Tree with LANTERN by the number of pooled codes, 128 px, temperature 0",
+        "`adt+lantern++` pools 10 codes, with a bound in proportion to the token's own probability.",
     ),
     _compared(
         "pooled-30-128-t0",
         "ADT-Tree with LANTERN that pools 30 near codes, on more prompts, 128 px, temperature 0",
-        "The prompts of `textured-quality-128-t0.json`, where it pools 250.",
+        "The same prompts as in `textured-quality-128-t0.json`, where 250 codes are pooled.",
     ),
     _textured(
         "mulo-ablation",
         "What each part of MuLo-SD adds, 128 px, temperature 1",
         JUDGED,
-        "Serial repair of the whole draft in row fronts of two cells, and what is varied. In the variants of local and "
-        "of raster rejection two low rows are drafted a cycle. *Matched*: the threshold at which as much of the draft "
-        "is kept as by `local + expansion` or `pooled`. Differences pair by pair: [claims.md](claims.md).",
+        "Each row changes one thing of serial repair in row fronts of two cells. Variants of local and raster "
+        "rejection draft two low-resolution rows per cycle. *Matched* variants have the threshold that keeps as much "
+        "of the draft as `local + expansion` or `pooled`. Paired differences: [claims](claims.md).",
     ),
     _textured(
         "mulo-parts",
-        "What row fronts add to MuLo-SD, and what pictures do between the resolutions, 128 px, temperature 1",
+        "What row fronts and the resampler add to MuLo-SD, 128 px, temperature 1",
         JUDGED,
-        "Serial repair of the whole draft in raster order, and what is varied. `sampler bicubic` decodes, resizes and "
-        "encodes pictures; `sampler latent` is the network on codes that ships.",
+        "Each row changes one thing of serial repair in raster order. `sampler bicubic` decodes, resizes and encodes "
+        "pictures; `sampler latent` is the shipped network on codes.",
     ),
     _textured(
         "mulo-losses",
         "What the losses of MuLo-SD's samplers add, 128 px, temperature 1",
         UNTIMED,
-        "Other work ran beside it, so no times are shown. `latent` ships: tokens and pictures on the way up, tokens on "
-        "the way down. `latent-ce` knows tokens alone; `latent-gan` adds a critic on the way up, `latent-down-pixel` "
-        "pictures on the way down, `latent-down-gan` both there. Where the way down counts, two low rows are drafted a "
-        "cycle, as in `local + expansion`.",
+        "The machine was busy, so no times are shown. [Samplers of other losses]"
+        "(../how-to/train.md#samplers-of-other-losses) says what each sampler learns from. Variants of the "
+        "down-sampler draft two low-resolution rows per cycle, as `local + expansion` does.",
     ),
     _compared(
         "pair-128-t1",
-        "Guidance by a true pair of rows, 128 px, temperature 1",
-        "The target is the one before guidance was baked in. The drafter learnt from the one after, of one row. "
-        "`mulo-islands` drafted in float32 and kept more then.",
+        "Classifier-free guidance with two rows, 128 px, temperature 1",
+        "The target before guidance was distilled into one row, so every pass has two rows. The drafter was trained on "
+        "the distilled target. `mulo-islands` drafted in float32.",
     ),
     _compared(
         "eight-bits-128-t1",
         "Targets that multiply in 8 bits, 128 px, temperature 1",
-        "Speed-ups are over plain decoding by these targets; the seconds of a picture compare them with those in "
-        "float32. *Lossless* is said of the rule: products in 8 bits depend on the size of a pass.",
+        "Speed-ups are over plain decoding with the same 8-bit targets. *Lossless* describes the rule: products in 8 "
+        "bits depend on the size of a pass, so tokens may differ.",
     ),
 )

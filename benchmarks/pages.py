@@ -35,6 +35,37 @@ README_BEGIN, README_END = "<!-- made by `python -m benchmarks.pages` -->", "<!-
 _COMMAND_LETTERS = 108
 CLAIMS_TITLE = "The papers' claims, one by one"
 VALIDATION_TITLE = "How far to trust a prediction"
+PROTOCOL_TITLE = "Protocol 1: every method at both presets"
+PROTOCOL_WORDS = (
+    "Every method on the same prompts, with its tuned settings and with its paper's, marked `(paper)`. Speed-ups are "
+    "over plain autoregression (`ar`), picture by picture. *Equal to AR at temperature 0* counts the pictures with "
+    "exactly AR's tokens. Quality is the log-probability that a small classifier, the judge, gives to what the prompt "
+    "says, minus the same of AR's picture. The column *pictures* counts what was drawn within the time limit."
+)
+WHOLE_PAGES = {"protocol": PROTOCOL_TITLE, "claims": CLAIMS_TITLE, "validation": VALIDATION_TITLE}
+ABOUT = {
+    "protocol": "all methods on the same prompts",
+    "claims": "what LANTERN, ADT-Tree and MuLo-SD claim, with a measured figure and a verdict for each",
+    "validation": "errors of the simulator against closed forms, authors' code, papers and measurements",
+    "textured": "speed, quality, ablations and costs of the shipped models",
+    "roofline": "the policy `roofline` against tuned rivals, on synthetic models",
+    "simulator": "predictions against measurements, and predicted speed-ups on an A100 and an H200",
+    "exactness": "whether `certify` catches known mistakes",
+    "rules": "recent acceptance rules against the best that any lossless rule can do",
+    "costs": "export and decoding of LlamaGen-B on a CPU",
+    "engines": "bytes and build seconds of TensorRT engines, before and after they left out the weights",
+    "live": "models of `transformers`, family by family",
+    "server": "throughput, latency and faults of `underpaint serve`",
+    "device": "decoding cycles on a GPU",
+}
+"""What each page shows, in the index."""
+INTRODUCTIONS = {
+    "textured": "Every recorded table of the shipped models, in the models' own sampling: no guidance, all codes. "
+    "[What the results say](../explanation/what-the-results-say.md) explains them. "
+    "[The tutorial](../tutorial/first-hour.md#2-compare) explains the columns. *Host share* is the share of the time "
+    "outside the models, and *bias of a token* the total variation of its distribution from the target's. Differences "
+    "from AR are paired by prompt and seed.",
+}
 NOTE = "<!-- Made by `python -m benchmarks.pages`; do not edit. -->"
 
 
@@ -46,20 +77,26 @@ def read_result(name: str) -> dict[str, Any]:
     return found if isinstance(found, dict) else {"rows": found}
 
 
-def conditions(result: Mapping[str, Any]) -> list[str]:
-    """What a reader has to know before the figures: sampling, prompts, model, machine, command."""
+def conditions(result: Mapping[str, Any], *, planned: bool = False) -> list[str]:
+    """What a reader has to know before the figures: sampling that cuts or guides, prompts, model, machine, command.
+
+    Args:
+        result: The record.
+        planned: Whether its prompts were planned only, as a record of the protocol is that ran out of time.
+    """
     found = []
     settings = result.get("settings")
     if settings is not None:
         top_k = settings["top_k"] or "all codes"
         sampling = f"guidance {settings['guidance']:g}, top-k {top_k}, top-p {settings['top_p']:g}"
-        found.append(f"Sampling: temperature {settings['temperature']:g}, {sampling}.")
+        if (settings["guidance"], settings["top_k"], settings["top_p"]) != (1, 0, 1):
+            found.append(f"Sampling: temperature {settings['temperature']:g}, {sampling}.")
         count = len(settings["prompts"]) * len(settings["seeds"])
         preset = settings.get("preset")
         alone = result.get("kind") == "premises"
-        found.append(
-            f"Pictures: {count}" + ("" if alone else " a method") + (f"; preset `{preset}`." if preset else ".")
-        )
+        if not planned:
+            each = "" if alone else " a method"
+            found.append(f"Pictures: {count}{each}" + (f"; preset `{preset}`." if preset else "."))
     model = result.get("model")
     if isinstance(model, Mapping) and "engine" in model:
         found.append(f"Model: {model.get('target', 'target')}, {model['engine']}.")
@@ -68,7 +105,7 @@ def conditions(result: Mapping[str, Any]) -> list[str]:
         engine = f", ONNX Runtime {machine['onnxruntime']}" if "onnxruntime" in machine else ""
         found.append(f"Machine: {machine['cores']} cores of {machine['processor']}{engine}.")
     if "compared" in result:
-        found.append(f"Compared by: `{result['compared']['command']}`")
+        found.append(f"Comparison: `{result['compared']['command']}`")
     if "command" in result:
         found.append(f"Command: `{result['command']}`")
     return found
@@ -89,7 +126,7 @@ def render_section(section: Section) -> str:
 def render_claims() -> str:
     """The page of claims."""
     records = {file: read_result(file) for file in dict.fromkeys(claim.file for claim in CLAIMS)}
-    return "\n\n".join([NOTE, f"# {CLAIMS_TITLE}", *filter(None, claims_page(records, markdown))]) + "\n"
+    return "\n\n".join([NOTE, f"# {CLAIMS_TITLE}", *claims_page(records, markdown)]) + "\n"
 
 
 def render_validation() -> str:
@@ -108,20 +145,19 @@ def render_pages() -> dict[str, str]:
         sections = [section for section in SECTIONS if section.page == name and (RESULTS / section.file).is_file()]
         if not sections:
             continue
-        body = "\n\n".join([NOTE, f"# {title}", *(render_section(section) for section in sections)])
+        intro = [INTRODUCTIONS[name]] if name in INTRODUCTIONS else []
+        body = "\n\n".join([NOTE, f"# {title}", *intro, *(render_section(section) for section in sections)])
         pages[f"{name}.md"] = body + "\n"
     rows = [
-        (f"[{section.heading}]({section.page}.md)", f"`{section.file}`", _processor(section.file))
-        for section in SECTIONS
-        if (RESULTS / section.file).is_file()
+        (f"[{title}]({name}.md)", ABOUT[name], str(pages[f"{name}.md"].count("\n|---|")))
+        for name, title in {**WHOLE_PAGES, **TITLES}.items()
+        if f"{name}.md" in pages
     ]
     words = (
-        f"[{CLAIMS_TITLE}](claims.md): what the three papers say, and what was measured here.\n\n"
-        f"[{VALIDATION_TITLE}](validation.md): the simulator beside closed forms, authors' code, papers and "
-        "measurements.\n\n"
-        "Each page is made from recorded files, each of which holds its command. Ratios differ by machine."
+        "These pages show every recorded figure. They are made from the files in `benchmarks/results/`. Each table "
+        "names its file, its command and its machine. Speed-ups depend on the machine."
     )
-    index = markdown(("What", "File", "Processor"), rows)
+    index = markdown(("Page", "What it shows", "Tables"), rows)
     pages["index.md"] = "\n\n".join([NOTE, "# Results", words, index]) + "\n"
     return pages
 
@@ -129,9 +165,10 @@ def render_pages() -> dict[str, str]:
 def render_protocol() -> str:
     """The page of protocol 1: the table of each temperature, and what the record holds."""
     record = read_results(RESULTS / PROTOCOL_FILE)
-    parts = [NOTE, "# Protocol 1: every method at both presets"]
+    parts = [NOTE, f"# {PROTOCOL_TITLE}", PROTOCOL_WORDS]
     for run in runs_of(record):
-        told = [*conditions(run), f"Drawings: {run['protocol']['drawn']} of {run['protocol']['planned']} planned."]
+        drawn, all_planned = run["protocol"]["drawn"], run["protocol"]["planned"]
+        told = [*conditions(run, planned=True), f"Drawn at both temperatures: {drawn:,} of {all_planned:,} pictures."]
         told += [f"Left out: {label}: {why}" for label, why in run["protocol"]["left_out"].items()]
         counted: tuple[Column, ...] = (*PROTOCOL, ("pictures", lambda row: str(row["images"])))
         parts += [f"## Temperature {run['settings']['temperature']:g}", "\n".join(f"- {line}" for line in told)]
@@ -144,7 +181,7 @@ def _table(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def render_readme(text: str) -> str:
-    """README.md with its table made anew: the best rows of the protocol's record, or `README_METHODS` without one."""
+    """README.md with its table updated: the best rows of the protocol's record, or `README_METHODS` without one."""
     file = PROTOCOL_FILE if (RESULTS / PROTOCOL_FILE).is_file() else README_FILE
     record = read_result(file)
     result = record if file == README_FILE else run_at(record, 1.0)
@@ -159,9 +196,10 @@ def render_readme(text: str) -> str:
         most = max(row["images"] for row in rows)
     kept, codes = settings["top_k"], f"{settings['vocab_size']:,} codes"
     words = (
-        f"{settings['resolution']} px, temperature {settings['temperature']:g}, "
-        f"{f'the {kept:,} likeliest of' if kept else 'all'} {codes}, {most} pictures a method, "
-        f"{machine['cores']} cores of {machine['processor']}:"
+        f"The fastest methods whose pictures are not significantly worse than plain autoregression's (`ar`), on "
+        f"{machine['cores']} cores of {machine['processor']}: {settings['resolution']} px, temperature "
+        f"{settings['temperature']:g}, {f'the {kept:,} likeliest of' if kept else 'all'} {codes}, {most} pictures for "
+        "each method. Quality is a small classifier's log-probability of what the prompt says."
     )
     begin, rest = text.split(README_BEGIN)
     end = rest.split(README_END)[1]
@@ -169,10 +207,6 @@ def render_readme(text: str) -> str:
     command = " \\\n        ".join(lines)
     why = f"<!-- parsed, not run: minutes of measuring, recorded in benchmarks/results/{file} -->"
     return f"{begin}{README_BEGIN}\n\n{words}\n\n{_table(columns, rows)}\n\n{why}\n\n    {command}\n\n{README_END}{end}"
-
-
-def _processor(file: str) -> str:
-    return str(read_result(file).get("machine", {}).get("processor", "not recorded"))
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -115,7 +115,7 @@ def own_first(args: Sequence[str]) -> list[str]:
 _NAME = "underpaint"
 
 app = Commands(
-    help="Draft, verify, paint: speculative decoding of visual autoregressive models, method beside method.",
+    help="Speculative decoding of autoregressive image models: draw, compare, simulate and certify.",
     cls=RootGroup,
     context_settings=HELP_NAMES,
     no_args_is_help=True,

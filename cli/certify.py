@@ -56,7 +56,7 @@ def certify(
         str,
         typer.Option(
             "--as",
-            help="How it is called: function, seeded, session, rule, process, or the layout of eagle, sglang, "
+            help="How to call it: function, seeded, session, rule, process, or the layout of eagle, sglang, "
             "flashinfer, vllm, vllm-block, tensorrt-llm or transformers.",
         ),
     ] = "function",
@@ -64,16 +64,19 @@ def certify(
         str | None,
         typer.Option(help="How siblings are drawn: iid, without_replacement or top_k. Default: by --as."),
     ] = None,
-    chain: Annotated[bool, typer.Option("--chain", help="Judge chains alone: no node has two children.")] = False,
+    chain: Annotated[bool, typer.Option("--chain", help="Judge chains only: no node has two children.")] = False,
     seeds: Annotated[
-        bool, typer.Option("--own-seed", help="With --as process: it draws by a seed of its own, judge it by samples.")
+        bool,
+        typer.Option(
+            "--own-seed", help="With --as process: the program draws from a seed of its own, and is judged by samples."
+        ),
     ] = False,
     cycles: Annotated[
-        int, typer.Option(help="Judge so many cycles in a row, of a session or a rule.", min=1, max=4)
+        int, typer.Option(help="Judge this many cycles in a row, for a session or a rule.", min=1, max=4)
     ] = 1,
     bits: Annotated[
         int | None,
-        typer.Option(help="Precision: 53 (float64), 24 (float32), 11 (float16) or 8 (bfloat16). Default: found."),
+        typer.Option(help="Precision: 53 (float64), 24 (float32), 11 (float16) or 8 (bfloat16). Default: detected."),
     ] = None,
     promise: Annotated[
         list[str] | None,
@@ -82,38 +85,41 @@ def certify(
             show_default=False,
         ),
     ] = None,
-    strict: Annotated[bool, typer.Option("--strict", help="A boundary finding ends with exit code 1 too.")] = False,
-    cases: Annotated[int, typer.Option(help="Cases to judge it on.", min=1, max=1000)] = 24,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with code 1 for a boundary finding too.")] = False,
+    cases: Annotated[int, typer.Option(help="Number of cases to judge it on.", min=1, max=1000)] = 24,
     seed: Annotated[int, typer.Option(help="Seed of the cases.", min=0, max=MOST_SEED)] = 0,
     margin: Annotated[
-        float, typer.Option(help="Where it is judged by samples: find a probability that is off by this much.")
+        float, typer.Option(help="If it is judged by samples: the smallest error of a probability that must be found.")
     ] = 0.03,
     timeout: Annotated[
-        float, typer.Option(help="Seconds without an answer that count as hung.", min=0.1, max=86_400)
+        float, typer.Option(help="Seconds without an answer after which it counts as hanging.", min=0.1, max=86_400)
     ] = 10.0,
     seconds: Annotated[
-        float, typer.Option(help="Begin no further case after so many seconds.", min=1, max=86_400)
+        float, typer.Option(help="Start no further case after this many seconds.", min=1, max=86_400)
     ] = 300.0,
     shrink_seconds: Annotated[
-        float, typer.Option(help="Look so long for a smaller failing case.", min=0, max=86_400)
+        float, typer.Option(help="Search at most this many seconds for a smaller failing case.", min=0, max=86_400)
     ] = 15.0,
     out: Annotated[
         Path | None,
         typer.Option(
             parser=output_file,
-            help="Where the smallest failing case is written: .json replays, .py is a script that needs NumPy and the "
-            "verifier alone. Default: failing-case.json.",
+            help="File for the smallest failing case: .json can be replayed, .py is a script that needs only NumPy "
+            "and the verifier. Default: failing-case.json.",
             show_default=False,
         ),
     ] = None,
     json_file: Annotated[
         Path | None,
-        typer.Option("--json", parser=json_output, help="Write the whole certificate; - is standard output."),
+        typer.Option(
+            "--json", parser=json_output, help="Write the whole certificate to this file; - is standard output."
+        ),
     ] = None,
     replay: Annotated[
-        Path | None, typer.Option(help="Judge on the case in this file alone; with its verifier unless one is named.")
+        Path | None,
+        typer.Option(help="Judge only on the case in this file, with its verifier unless another is named."),
     ] = None,
-    gallery: Annotated[bool, typer.Option("--gallery", help="List the verifiers that ship, right and wrong.")] = False,
+    gallery: Annotated[bool, typer.Option("--gallery", help="List the built-in verifiers, correct and wrong.")] = False,
     live: LiveOptions = _NO_LIVE,
     methods: Annotated[
         str | None,
@@ -125,16 +131,16 @@ def certify(
     ] = None,
     setting: MethodSettings = None,
     top_k: Annotated[
-        int | None, typer.Option(help="With --live: codes that are kept of a cell; default: 2.", show_default=False)
+        int | None, typer.Option(help="With --live: likeliest codes to keep per cell; default: 2.", show_default=False)
     ] = None,
     form: FormatOption = Format.table,
 ) -> None:
-    """Judge a verifier of speculative decoding: lossless or not, and if not, the smallest case, its node and its slip.
+    """Judge whether a verifier is lossless. If it is not, show the smallest case, the node and the known mistake.
 
     With --live, judge methods on a model of transformers instead, by the exact distribution of small pictures.
 
-    Exit code 0: lossless on every case, but for a boundary (unless --strict), or within its promise; 1: biased, or
-    faulty: it raises, hangs or returns nonsense; 2: bad input.
+    Exit code 0: lossless on every case, or but for a boundary (unless --strict), or within its promise. Exit code 1:
+    biased, or faulty: it raises, hangs or returns nonsense. Exit code 2: bad input.
     """
     from underpaint.artifacts.files import check_apart, check_file_writable
     from underpaint.sim.certify.adapters import Spec, interface_of

@@ -64,9 +64,9 @@ _NO_DEVICE = DeviceOptions()
 def compare(
     prompts: Annotated[
         list[str] | None,
-        typer.Argument(help="Prompts in quotes (see --models); without any, and without --prompts, some are chosen."),
+        typer.Argument(help="Prompts in quotes; see --models. Default: built-in prompts."),
     ] = None,
-    methods: Annotated[str, typer.Option(help="Methods, with commas between; AR is always among them.")] = (
+    methods: Annotated[str, typer.Option(help="Methods, separated by commas. Plain AR is always added.")] = (
         DEFAULT_METHODS
     ),
     prompt_options: PromptOptions = _NO_FILE,
@@ -78,25 +78,30 @@ def compare(
         Path | None,
         typer.Option(
             parser=output_folder,
-            help="Folder for pictures and finished drawings; default: under runs/compare, by settings.",
+            help="Folder for pictures and finished drawings; default: under runs/compare, named by the settings.",
             show_default=False,
         ),
     ] = None,
     json_file: Annotated[
         Path | None,
         typer.Option(
-            "--json", parser=json_output, help="Figures; default: compare.json in --out; - is standard output."
+            "--json",
+            parser=json_output,
+            help="File for the results; default: compare.json in --out; - is standard output.",
         ),
     ] = None,
     form: FormatOption = Format.table,
     save_pictures: Annotated[
-        bool, typer.Option("--save-pictures", help="Write every picture as a PNG of its own, under pictures in --out.")
+        bool,
+        typer.Option(
+            "--save-pictures", help="Also write every picture as a PNG file, in the folder pictures of --out."
+        ),
     ] = False,
     save_replay: Annotated[
         int,
         typer.Option(
-            help="Also record, step by step, how every method decodes the first so many prompts, for `underpaint "
-            "report`. They are drawn once more for it, so no timing changes.",
+            help="Also record how every method decodes the first N prompts, for `underpaint report`. They are drawn "
+            "once more, so timings do not change.",
             min=0,
         ),
     ] = 0,
@@ -104,17 +109,17 @@ def compare(
         bool | None,
         typer.Option(
             "--likelihood/--no-likelihood",
-            help="Whether to tell how likely the target itself holds the drawn tokens (temperature 1, nothing cut "
-            "off): some passes a drawing, after all are drawn. Default: yes; no with --backend device.",
+            help="Whether to compute the target's likelihood of the drawn tokens, at temperature 1 without top-k or "
+            "top-p. It takes some passes per drawing. Default: yes; no with --backend device.",
             show_default=False,
         ),
     ] = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Discard the drawings that --out holds.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Discard the finished drawings in --out.")] = False,
 ) -> None:
-    """Draw the same prompts by several methods and report speed, cost and quality beside plain AR.
+    """Draw the same prompts by several methods, and compare speed, cost and quality with plain AR.
 
-    A stopped comparison (Ctrl-C) keeps what is drawn; the same command goes on with it. Quality is reported where the
-    folder of models holds a judge, pictures where it holds a decoder.
+    After Ctrl-C the same command continues. Quality is measured if the folder of models has a judge, and pictures are
+    written if it has a decoder.
     """
     from underpaint.artifacts.files import check_apart, check_folder_writable
     from underpaint.artifacts.workers import ThisProcess
@@ -209,7 +214,7 @@ def _report(
     captions = [condition.caption() for condition in plan.conditions]
     gallery = out / GALLERY
     if report.gallery:
-        write_gallery(gallery, report.rows, report.gallery, captions, f"One row a method: {title}")
+        write_gallery(gallery, report.rows, report.gallery, captions, f"One row per method: {title}")
     if told_as_json(figures, plain):
         return
     title = title if on_device is None else f"{title}, {on_device.told()}"

@@ -59,8 +59,8 @@ def _columns(judged: bool, reported: "Sequence[ReportRow]", on_device: bool) -> 
     """What a row of a comparison shows; JSON and CSV give intervals and parts as figures of their own."""
     quality = (
         figure("prompt_accuracy", "prompt\naccuracy", ".3f"),
-        with_interval("accuracy_over_ar", "less AR's\n(95 %)", "+.3f"),
-        with_interval("attribute_log_probability_over_ar", "judge's log-probability\nless AR's (95 %)", "+.3f"),
+        with_interval("accuracy_over_ar", "minus AR's\n(95 %)", "+.3f"),
+        with_interval("attribute_log_probability_over_ar", "judge's log-probability\nminus AR's (95 %)", "+.3f"),
         Column("frechet", "Fréchet\n(floor)", _frechet, right=True, parts=("frechet_distance", "frechet_floor")),
     )
     times = (
@@ -83,13 +83,13 @@ def _columns(judged: bool, reported: "Sequence[ReportRow]", on_device: bool) -> 
         figure("drafter_nfe", "drafter\nNFE", ".1f"),
         figure("tokens_per_cycle", "tokens\nper cycle", ".2f"),
         figure("mean_depth", "mean\ndepth", ".2f"),
-        figure("mean_nodes", "nodes a\ncycle", ".2f"),
+        figure("mean_nodes", "nodes per\ncycle", ".2f"),
         figure("kept_share", "draft\nkept", ".0%"),
         *times,
         *(quality if judged else ()),
-        with_interval("auc", "told from AR's\nAUC (95 %)", ".3f"),
+        with_interval("auc", "AUC against\nAR's (95 %)", ".3f"),
         *(
-            (with_interval("log_likelihood_over_ar", "log-likelihood\nless AR's (95 %)", "+.3f"),)
+            (with_interval("log_likelihood_over_ar", "log-likelihood\nminus AR's (95 %)", "+.3f"),)
             if any(row.log_likelihood is not None for row in reported)
             else ()
         ),

@@ -42,21 +42,23 @@ def costs(
     guidance: Guidance = None,
     top_k: TopK = None,
     top_p: TopP = None,
-    renew: Annotated[bool, typer.Option("--renew", help="Measure again, whatever was kept.")] = False,
+    renew: Annotated[bool, typer.Option("--renew", help="Measure again.")] = False,
     full: Annotated[
         bool,
         typer.Option(
             "--full",
-            help="Measure every family of methods too, as `simulate predict` needs them: many minutes.",
+            help="Also measure every family of methods, for `simulate predict`; takes many minutes.",
         ),
     ] = False,
     form: FormatOption = Format.table,
-    export: Annotated[Path | None, typer.Option(parser=json_output, help="Write the curve's JSON here too.")] = None,
+    export: Annotated[
+        Path | None, typer.Option(parser=json_output, help="Also write the curve as JSON to this file.")
+    ] = None,
 ) -> None:
-    """Show the cost curve of this machine: milliseconds of passes by their size. Measured on first use, then kept.
+    """Show the cost curve of this machine: milliseconds of a pass by its size. It is measured on first use, then kept.
 
     The curve is kept in the user's cache folder (XDG_CACHE_HOME, or else ~/.cache) by processor, engine, models,
-    threads and rows a pass. Methods that choose by cost read it there.
+    threads and rows per pass. Methods that choose by cost read it there.
     """
     from underpaint.artifacts.files import check_file_writable
     from underpaint.artifacts.manifest import write_beside

@@ -27,26 +27,26 @@ NOT_KEPT = 1
 
 def exact(
     rule: Annotated[str, typer.Argument(help="An acceptance rule; see `underpaint methods`.")],
-    model: Annotated[str, typer.Option(help="A synthetic target and drafter: flat, peaked, near or far.")] = "flat",
+    model: Annotated[str, typer.Option(help="Synthetic target and drafter: flat, peaked, near or far.")] = "flat",
     policy: Annotated[
-        str | None, typer.Option(help="The tree policy; default: chain, eagle1 or eagle2, the first that fits.")
+        str | None, typer.Option(help="Tree policy; default: the first of chain, eagle1 and eagle2 that fits the rule.")
     ] = None,
     setting: Annotated[
-        list[str] | None, typer.Option("--set", help="A setting of the rule, name=value; repeat for more.")
+        list[str] | None, typer.Option("--set", help="A setting of the rule, as name=value; repeat for more.")
     ] = None,
     policy_setting: Annotated[
-        list[str] | None, typer.Option("--set-policy", help="A setting of the policy, name=value.")
+        list[str] | None, typer.Option("--set-policy", help="A setting of the policy, as name=value; repeat for more.")
     ] = None,
     max_nodes: Annotated[
-        int, typer.Option(help="The largest draft tree, its root included; the work grows fast with it.", max=12)
+        int, typer.Option(help="Nodes of the largest draft tree, with its root; the work grows fast with it.", max=12)
     ] = 4,
     timeout: Annotated[
-        float, typer.Option(help="Seconds that an answer of a plug-in may take.", min=0.1, max=86_400)
+        float, typer.Option(help="Seconds that one call of a plug-in may take.", min=0.1, max=86_400)
     ] = 10.0,
     form: FormatOption = Format.table,
     json_file: JsonFile = None,
 ) -> None:
-    """Enumerate everything a rule can do: its bias, what it accepts, and what any lossless rule could accept."""
+    """Compute a rule's exact bias and acceptance by enumeration, and the best that any lossless rule can reach."""
     from underpaint.algos.accept import RULES
     from underpaint.algos.draft import POLICIES
     from underpaint.algos.plugin_guard import answers_within

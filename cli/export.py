@@ -124,9 +124,9 @@ def export(
 ) -> None:
     """Export checkpoints to ONNX (needs PyTorch): those of this project's recipes, or a published one with --kind.
 
-    Every graph is compared with its torch module through the runtime's own engine before any file is put in place.
-    Each file gets a JSON manifest beside it, and the folder an index: all of them, or none. Weights of the recipes'
-    own checkpoints are rounded to float16, matrices of a target to 8 bits with a scale a row.
+    Every graph is compared with its PyTorch module before any file is put in place. Each file gets a JSON manifest, and
+    the folder an index. Weights of the recipes' own checkpoints are rounded to float16, matrices of a target to 8 bits
+    with a scale per row.
     """
     if kind is None:
         with bad_input():
@@ -222,27 +222,29 @@ def check(
             help="A folder that `underpaint export --kind` wrote; with --invariance the shipped models by default."
         ),
     ] = None,
-    greedy: Annotated[bool, typer.Option(help="Also draw a picture greedily and report where it parts.")] = True,
+    greedy: Annotated[
+        bool, typer.Option(help="Also draw a picture greedily, and report where its tokens first differ.")
+    ] = True,
     seed: Annotated[int, typer.Option(help="Seed of the random inputs.", min=0, max=MOST_SEED)] = 0,
     invariance: Annotated[
         bool,
         typer.Option(
             "--invariance",
-            help="Instead compare passes over many positions and rows with passes over one, in any folder of models or "
-            "a live model.",
+            help="Compare passes over many positions and rows with passes over one instead, in any folder of models "
+            "or a live model.",
         ),
     ] = False,
     model: Annotated[
-        list[str] | None, typer.Option(help="With --invariance: this decoder only; repeat for more.")
+        list[str] | None, typer.Option(help="With --invariance: check only this decoder; repeat for more.")
     ] = None,
     live: LiveOptions = _NO_LIVE,
     backend: Backend = "cpu",
     json_file: JsonFile = None,
     form: FormatOption = Format.table,
 ) -> None:
-    """Compare the decoders, the tokenizer and the samplers of a folder with torch, on random and adversarial inputs.
+    """Compare exported decoders, tokenizer and samplers with PyTorch, on random and adversarial inputs.
 
-    With --invariance nothing but the engine is needed: does a token's distribution depend on the size of its pass?
+    With --invariance: measure whether a token's distribution depends on the size of its pass. This needs no PyTorch.
     """
     if invariance:
         check_passes(folder, live, tuple(model or ()), backend, seed, json_file, form)
@@ -275,7 +277,7 @@ def caption(
     text: Annotated[str, typer.Argument(help="The caption.")],
     out: Annotated[Path, typer.Option(parser=output_file, help="The .npy file to write.")],
 ) -> None:
-    """Write a caption's features, which `underpaint compare --models` draws by, to a file."""
+    """Write a caption's features to a file, which is then a prompt for `underpaint compare --models`."""
     import io
 
     import numpy as np

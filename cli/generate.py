@@ -65,27 +65,25 @@ class _Wanted(NamedTuple):
 def generate(
     prompts: Annotated[
         list[str] | None,
-        typer.Argument(
-            help='Plain words, e.g. "a woolly fox left of an outlined pumpkin"; see --models. Several draw each.'
-        ),
+        typer.Argument(help='Prompts in quotes, such as "a woolly fox left of an outlined pumpkin"; see --models.'),
     ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
             parser=file_or_folder,
-            help="Picture to write: .png, .webp or .bmp; of several pictures, their folder. Default: under "
-            "runs/generate, by settings.",
+            help="The picture to write (.png, .webp or .bmp), or the folder for several pictures. Default: under "
+            "runs/generate, named by the settings.",
             show_default=False,
         ),
     ] = None,
     prompt_options: PromptOptions = _NO_FILE,
     method: Annotated[
-        str, typer.Option(help="How to draw it; see `underpaint methods`. The default is lossless.")
+        str, typer.Option(help="The decoding method; see `underpaint methods`. The default is lossless.")
     ] = DEFAULT_METHOD,
-    rule: Annotated[str | None, typer.Option(help="Another acceptance rule for the method's drafts.")] = None,
+    rule: Annotated[str | None, typer.Option(help="Verify the method's drafts by another acceptance rule.")] = None,
     preset: Preset = None,
     setting: Annotated[
-        list[str] | None, typer.Option("--set", help="A setting of the method, name=value; repeat for more.")
+        list[str] | None, typer.Option("--set", help="A setting of the method, as name=value; repeat for more.")
     ] = None,
     temperature: Temperature = None,
     guidance: Guidance = None,
@@ -93,7 +91,7 @@ def generate(
     top_p: TopP = None,
     seed: Seed = 0,
     seeds: Annotated[
-        int, typer.Option(help="Pictures of each prompt, by seeds counted from --seed.", min=1, max=1_000_000)
+        int, typer.Option(help="Pictures per prompt, with seeds counted from --seed.", min=1, max=1_000_000)
     ] = 1,
     models: Models = None,
     live: LiveOptions = _NO_LIVE,
@@ -102,7 +100,7 @@ def generate(
     backend: Backend = "cpu",
     device: DeviceOptions = _NO_DEVICE,
     save_tokens: Annotated[
-        bool, typer.Option("--save-tokens", help="Also a .json of every picture's tokens and what it cost.")
+        bool, typer.Option("--save-tokens", help="Also write a .json of tokens and costs for every picture.")
     ] = False,
 ) -> None:
     """Draw pictures from prompts."""

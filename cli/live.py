@@ -40,7 +40,7 @@ class LiveModelOptions:
     grid: Annotated[
         str | None,
         typer.Option(
-            help="ROWSxCOLUMNS of tokens of a live model's picture; default: the family's.",
+            help="Rows and columns of tokens of a live model's picture, such as 48x48; default: the family's.",
             show_default=False,
             rich_help_panel=_PANEL,
         ),
@@ -54,8 +54,8 @@ class LiveOptions(LiveModelOptions):
     drafter: Annotated[
         Path | None,
         typer.Option(
-            help="Folder of a drafter of the live model, of `train drafter`, SpecForge or speculators, for eagle2, adt "
-            "and other methods that draft with one.",
+            help="Folder of a drafter for the live model, from `train drafter`, SpecForge or speculators. eagle2, "
+            "adt and other methods draft with it.",
             show_default=False,
             rich_help_panel=_PANEL,
         ),
@@ -63,15 +63,15 @@ class LiveOptions(LiveModelOptions):
     dtype: Annotated[
         Literal["auto", "float32", "bfloat16", "float16"],
         typer.Option(
-            help="What a live model computes in: float32, bfloat16, float16, or auto, as its weights are stored.",
+            help="Precision of a live model: float32, bfloat16, float16, or auto for that of its weights.",
             rich_help_panel=_PANEL,
         ),
     ] = "auto"
     verify_near_ties: Annotated[
         Literal["float32"] | None,
         typer.Option(
-            help="Where a live model in bfloat16 or float16 has two likeliest tokens too close to tell, compute again "
-            "in float32; it takes 4 bytes more for each weight.",
+            help="If the two likeliest tokens of a live model in bfloat16 or float16 are nearly tied, compute again "
+            "in float32. Takes 4 more bytes per weight.",
             show_default=False,
             rich_help_panel=_PANEL,
         ),
@@ -81,16 +81,16 @@ class LiveOptions(LiveModelOptions):
         bool,
         typer.Option(
             "--compile",
-            help="Pad a live model's passes to few sizes and compile its layers (torch.compile; on a GPU CUDA graphs "
-            "too). First passes take longer.",
+            help="Compile a live model's layers (torch.compile; CUDA graphs on a GPU), with passes padded to a few "
+            "sizes. The first passes take longer.",
             rich_help_panel=_PANEL,
         ),
     ] = False
     tokenizer: Annotated[
         Path | None,
         typer.Option(
-            help="Folder that reads prompts in words: the tokenizer of an exported model of ids, or LlamaGen's text "
-            "encoder (FLAN-T5); of a live model, its processor where its own folder has none.",
+            help="Folder that turns words into a prompt: the tokenizer of an exported model, LlamaGen's text encoder "
+            "(FLAN-T5), or the processor of a live model whose folder has none.",
             show_default=False,
         ),
     ] = None

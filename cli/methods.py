@@ -20,10 +20,10 @@ from underpaint.cli.terminal import (
 
 def methods(
     settings: Annotated[
-        bool, typer.Option("--settings", help="Show the settings of every method and their sources instead.")
+        bool, typer.Option("--settings", help="Show the settings of every method with their sources instead.")
     ] = False,
     preset: Annotated[
-        str | None, typer.Option(help="The settings of this preset alone, tuned or paper; implies --settings.")
+        str | None, typer.Option(help="Show only the settings of this preset, tuned or paper; implies --settings.")
     ] = None,
     form: FormatOption = Format.table,
     json_file: JsonFile = None,

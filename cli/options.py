@@ -26,27 +26,31 @@ Number = TypeVar("Number", int, float)
 Temperature = Annotated[
     float | None,
     typer.Option(
-        help="How much the target's distribution is flattened; 0 takes the likeliest token every time. Default: the "
-        "model's own, 1 for most.",
+        help="Sampling temperature; 0 always takes the likeliest token. Default: the model's own, 1 for most.",
         show_default=False,
     ),
 ]
 Guidance = Annotated[
     float | None,
-    typer.Option(help="Classifier-free guidance scale; 1 is none. Default: the one the model ships with."),
+    typer.Option(help="Classifier-free guidance scale; 1 is none. Default: the model's own."),
 ]
-TopK = Annotated[int | None, typer.Option(help="Tokens kept by likelihood; 0 keeps all. Default: as the model ships.")]
+TopK = Annotated[
+    int | None, typer.Option(help="Sample among this many likeliest tokens; 0 keeps all. Default: the model's own.")
+]
 Seed = Annotated[
     int,
-    typer.Option(help="Seed of the noise: the same seed draws the same picture.", min=0, max=MOST_SEED),
+    typer.Option(help="Random seed: the same seed draws the same picture.", min=0, max=MOST_SEED),
 ]
 TopP = Annotated[
-    float | None, typer.Option(help="Smallest mass of likeliest tokens kept; 1 keeps all. Default: as the model ships.")
+    float | None,
+    typer.Option(
+        help="Sample among the likeliest tokens of this total probability; 1 keeps all. Default: the model's own."
+    ),
 ]
 Resolution = Annotated[
     int | None,
     typer.Option(
-        help="Side of the picture in pixels, one that the folder has models of; default: the largest. No models of 256 "
+        help="Side of the picture in pixels; default: the largest that the folder has models for. No models of 256 "
         "px ship; docs/how-to/train.md makes them.",
         show_default=False,
     ),
@@ -54,14 +58,14 @@ Resolution = Annotated[
 Models = Annotated[
     Path | None,
     typer.Option(
-        help="Folder of models, as `underpaint export` writes it; default: the shipped one. What a prompt is depends "
-        "on its models: words, a class, ids, or an .npy file of features.",
+        help="Folder of models from `underpaint export`; default: the shipped models. The models decide what a "
+        "prompt is: words, a class, ids, or an .npy file of features.",
         show_default=False,
     ),
 ]
 Low = Annotated[
     Path | None,
-    typer.Option(help="Folder of a smaller target of the same codes, for methods that draft with one."),
+    typer.Option(help="Folder of a smaller target with the same codes, for methods that draft at low resolution."),
 ]
 Backend = Annotated[
     str,
@@ -72,16 +76,16 @@ Backend = Annotated[
 ]
 Seeds = Annotated[int, typer.Option(help="Seeds per prompt, counted from 0.", min=1, max=1_000_000)]
 MethodSettings = Annotated[
-    list[str] | None, typer.Option("--set", help="A setting of one method, method.name=value; repeat for more.")
+    list[str] | None, typer.Option("--set", help="A setting of one method, as method.name=value; repeat for more.")
 ]
 MOST_THREADS: Final = max(256, os.cpu_count() or 1)
 """More threads or processes than that help on no machine, and each takes memory."""
 Preset = Annotated[
     str | None,
     typer.Option(
-        help="Settings of the methods: tuned (best measured on the shipped models), paper, eagle-code (paper, with the "
-        "tree of EAGLE's released code for eagle2), or a file that `underpaint tune` wrote. Default: tuned for the "
-        "shipped models and others of that family, paper for published and live models.",
+        help="Settings of the methods: tuned (the fastest on the shipped models), paper, eagle-code (paper, but "
+        "eagle2 grows the tree of EAGLE's released code), or a file from `underpaint tune`. Default: tuned for "
+        "the shipped models and their family, paper for published and live models.",
         show_default=False,
     ),
 ]
@@ -185,7 +189,7 @@ def check_preset(preset: "str | PresetFile", pipeline: "OpenModels") -> None:
 
 def describe_sampling(sampling: SamplingParams, vocab_size: int) -> str:
     """The sampling in words, for the heads of tables: "temperature 1, top-k 5 of 1,024 codes, guidance 1"."""
-    kept = f"top-k {sampling.top_k:,} of" if sampling.top_k else "no top-k of"
+    kept = f"top-k {sampling.top_k:,} of" if sampling.top_k else "all"
     if sampling.top_k >= vocab_size:
         kept = f"top-k {sampling.top_k:,}, which keeps all"
     cut = f", top-p {sampling.top_p:g}" if sampling.top_p < 1 else ""

@@ -36,22 +36,22 @@ def plot(
         Path, typer.Option(parser=output_file, help="The file to write: .pdf, .svg or .png.", show_default=False)
     ],
     machine: Annotated[
-        str | None, typer.Option(help="Which machine of the sweep; default: the first.", show_default=False)
+        str | None, typer.Option(help="Machine of the sweep to show; default: the first.", show_default=False)
     ] = None,
     model: Annotated[
-        str | None, typer.Option(help="Which model of the sweep; default: all together.", show_default=False)
+        str | None, typer.Option(help="Model of the sweep to show; default: all together.", show_default=False)
     ] = None,
     width: Annotated[
         float | None,
         typer.Option(
-            help="Inches; default: 3.4, a column of a two-column paper, or 7 for acceptance.",
+            help="Width in inches; default: 3.4, a column of a two-column paper, or 7 for acceptance.",
             min=1.5,
             max=30.0,
             show_default=False,
         ),
     ] = None,
 ) -> None:
-    """Draw a figure at the size of a paper's column, in colours that colour-blind readers tell apart.
+    """Draw a figure at the size of a paper's column, in colours for colour-blind readers.
 
     | figure | shows |
     |---|---|

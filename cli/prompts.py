@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 
 def prompts(
     random: Annotated[
-        int | None, typer.Option(help="So many prompts drawn at random, one a line.", min=1, max=100_000)
+        int | None, typer.Option(help="Print this many random prompts, one per line.", min=1, max=100_000)
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of --random.", min=0, max=MOST_SEED)] = 0,
     models: Models = None,
     form: FormatOption = Format.table,
 ) -> None:
-    """List the words of a prompt by what they say, or draw prompts at random: a file of them is a prompt file.
+    """List the words that prompts may have, or print random prompts, one per line.
 
-    What models of no prompt grammar take (a class, ids, features) their own documents say.
+    Models without a prompt grammar take a class, ids or features instead, as their own documentation says.
     """
     with bad_input():
         grammar = _grammar(models)

@@ -53,40 +53,42 @@ _NO_LIVE = LiveOptions()
 
 @grouped
 def protocol(
-    methods: Annotated[str, typer.Option(help="Methods, with commas between, or all.")] = ALL,
+    methods: Annotated[str, typer.Option(help="Methods, separated by commas, or all.")] = ALL,
     preset: Annotated[
         str | None,
         typer.Option(
-            help="What stands for the tuned settings: tuned, or a preset file. Default: these models are tuned first, "
-            "which takes as long again.",
+            help="Use these as tuned settings: tuned, or a preset file. Default: tune these models first, which "
+            "takes as long again.",
             show_default=False,
         ),
     ] = None,
     within: Within = None,
     measure: Annotated[
         str | None,
-        typer.Option(help="Quality that tuning is bound by; see `tune`. Default: judge where the models have one."),
+        typer.Option(help="Quality of pictures while tuning; see `tune`. Default: judge if the models have one."),
     ] = None,
     candidates: Candidates = USUAL_CANDIDATES,
     hours: Annotated[
         float | None,
         typer.Option(
-            help="Time for everything, over all starts; slow methods get fewer prompts.", min=0.01, show_default=False
+            help="Hours for everything, over all starts; slow methods get fewer prompts.", min=0.01, show_default=False
         ),
     ] = None,
     prompts_scale: Annotated[
         float,
         typer.Option(
-            help="A share of the protocol's prompts: 1 is 100 to tune, 200 and 50 to report.", min=0.001, max=1.0
+            help="Share of the protocol's prompts to draw: 1 is 100 to tune, 200 and 50 to report.", min=0.001, max=1.0
         ),
     ] = 1.0,
     prompt_options: PromptOptions = _NO_FILE,
     models: ModelOptions = _USUAL,
     live: LiveOptions = _NO_LIVE,
     estimate: Annotated[
-        bool, typer.Option("--estimate", help="Draw the first round, tell the hours, and stop.")
+        bool, typer.Option("--estimate", help="Draw the first round, print the estimated hours, and stop.")
     ] = False,
-    no_draw: Annotated[bool, typer.Option("--no-draw", help="Draw nothing: make the record of what is there.")] = False,
+    no_draw: Annotated[
+        bool, typer.Option("--no-draw", help="Draw nothing; write the record of what is drawn.")
+    ] = False,
     out: Annotated[Path, typer.Option(parser=output_folder, help="Folder for drawings, record and cards.")] = Path(
         "runs/protocol"
     ),
@@ -95,8 +97,8 @@ def protocol(
     """Measure every method by protocol 1, on these models and this machine, and write one record.
 
     Each round draws one prompt by all methods at both presets and at temperatures 0 and 1, so that all ratios are
-    paired. A stopped run (Ctrl-C, or a killed process) goes on by the same command; Ctrl-C still writes the tables of
-    what is there. `underpaint results rank` puts records of two machines or models side by side.
+    paired. After Ctrl-C or a killed process the same command continues. Ctrl-C also writes the tables of what is drawn
+    by then. `underpaint results rank` puts records of several machines or models side by side.
     """
     from underpaint.artifacts.files import check_file_writable, check_folder_writable
     from underpaint.artifacts.workers import ThisProcess
@@ -239,11 +241,11 @@ def summary_tables(record: "Mapping[str, Any]") -> list[ResultTable]:
     columns = (
         Column("method"),
         Column("lossless", "loss-\nless"),
-        Column("same_as_ar", "as AR at\ntemperature 0", right=True),
+        Column("same_as_ar", "equal to AR at\ntemperature 0", right=True),
         with_interval("speedup", "speed-up\n(95 %)", ".2f"),
         figure("target_nfe", "target\npasses", ".1f"),
-        figure("tokens_per_pass", "tokens\na pass", ".2f"),
-        with_interval("quality_over_ar", "quality less AR's\nnats (95 %)", "+.3f"),
+        figure("tokens_per_pass", "tokens\nper pass", ".2f"),
+        with_interval("quality_over_ar", "quality minus AR's\nnats (95 %)", "+.3f"),
         Column("images", "pic-\ntures", right=True),
     )
     return [

@@ -20,25 +20,24 @@ MOST_BYTES = 6_000_000
 
 
 def report(
-    folder: Annotated[Path, typer.Argument(help="What `underpaint compare` or `evaluate` wrote: its --out.")],
+    folder: Annotated[Path, typer.Argument(help="Folder that `underpaint compare` or `evaluate` wrote (its --out).")],
     out: Annotated[
         Path | None, typer.Option(parser=page_output, help="The page to write; default: report.html in the folder.")
     ] = None,
     figures: Annotated[
-        Path | None, typer.Option("--figures", help="Their JSON, where --json of the comparison put it elsewhere.")
+        Path | None, typer.Option("--figures", help="JSON of the comparison, if its --json put it elsewhere.")
     ] = None,
     models: Models = None,
-    gallery: Annotated[int, typer.Option(help="Prompts shown in the gallery, the first ones.", min=1)] = 8,
+    gallery: Annotated[int, typer.Option(help="Number of prompts in the gallery.", min=1)] = 8,
     gif: Annotated[
         Path | None, typer.Option(parser=output_file, help="Also write a recorded decoding as an animated GIF.")
     ] = None,
-    gif_method: Annotated[str | None, typer.Option(help="Whose; default: the first that drafts.")] = None,
-    gif_prompt: Annotated[int, typer.Option(help="Of which recorded prompt, counted from 1.", min=1)] = 1,
+    gif_method: Annotated[str | None, typer.Option(help="Method of the GIF; default: the first that drafts.")] = None,
+    gif_prompt: Annotated[int, typer.Option(help="Recorded prompt of the GIF, counted from 1.", min=1)] = 1,
 ) -> None:
-    """Write one HTML page that needs nothing beside it: leaderboard, gallery, replays, acceptance maps, cost curve.
+    """Write one self-contained HTML page: leaderboard, gallery, replays, acceptance maps, cost curve.
 
-    Pictures are decoded from the drawn tokens by the models of --models. Replays are there where the comparison ran
-    with --save-replay.
+    Pictures are decoded from the drawn tokens by the models of --models. Replays need a comparison with --save-replay.
     """
     from underpaint.artifacts.files import check_file_writable
     from underpaint.artifacts.manifest import write_beside

@@ -27,7 +27,7 @@ Files = Annotated[list[Path], typer.Argument(help="Files that compare --json, sw
 
 @app.command()
 def validate(paths: Files, form: FormatOption = Format.table) -> None:
-    """Check files against the schema; exit code 2 at the first that is not as it says."""
+    """Check files against the schema; exit code 2 at the first that does not match."""
     from underpaint.artifacts.results import VERSION, read_results
 
     with bad_input():
@@ -44,7 +44,7 @@ def merge(
         "merged.json"
     ),
 ) -> None:
-    """Put results into one file; runs are told apart by machine, engine, model hashes and settings."""
+    """Merge results into one file, by machine, engine, model hashes and settings."""
     from underpaint.artifacts.files import check_file_writable
     from underpaint.artifacts.manifest import write_beside
     from underpaint.artifacts.results import merged, read_results, results_text

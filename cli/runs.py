@@ -62,7 +62,7 @@ class RunOptions:
         bool,
         typer.Option(
             "--no-costs",
-            help="Measure no cost curve: methods that choose by costs (roofline, sequoia) take their defaults.",
+            help="Do not measure the cost curve: methods that choose by costs (roofline, sequoia) use their defaults.",
         ),
     ] = False
 

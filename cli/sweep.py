@@ -38,11 +38,13 @@ def sweep(
     vary: Annotated[
         list[str] | None,
         typer.Option(
-            help="method.name=value,value,...; repeat for more: all combinations within a method. Semicolons between "
-            "values that have commas themselves."
+            help="Values to try, as method.name=value,value,...; repeat for more. All combinations within a method "
+            "are drawn. Values that contain commas are separated by semicolons."
         ),
     ] = None,
-    methods: Annotated[str, typer.Option(help="Methods drawn once besides, as they are, with commas between.")] = "",
+    methods: Annotated[
+        str, typer.Option(help="Other methods to draw with unchanged settings, separated by commas.")
+    ] = "",
     prompt_options: PromptOptions = _NO_FILE,
     models: Models = None,
     live: LiveOptions = _NO_LIVE,
@@ -51,23 +53,26 @@ def sweep(
         Path | None,
         typer.Option(
             parser=output_folder,
-            help="Folder for the figures and finished drawings; default: under runs/sweep, by settings.",
+            help="Folder for the results and finished drawings; default: under runs/sweep, named by the settings.",
             show_default=False,
         ),
     ] = None,
     json_file: Annotated[
         Path | None,
-        typer.Option("--json", parser=json_output, help="Figures; default: sweep.json in --out; - is standard output."),
+        typer.Option(
+            "--json",
+            parser=json_output,
+            help="File for the results; default: sweep.json in --out; - is standard output.",
+        ),
     ] = None,
     form: FormatOption = Format.table,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Discard the drawings that --out holds.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Discard the finished drawings in --out.")] = False,
 ) -> None:
-    """Draw the same prompts at many settings and plot speed-up against quality, with the undominated ones joined.
+    """Draw the same prompts at many settings, and plot speed-up against quality with its Pareto front.
 
-    Without --vary: row fronts, MuLo-SD and LANTERN over their main settings. A stopped sweep (Ctrl-C) keeps what is
-    drawn; the same command goes on with it. `underpaint tune` chooses settings. Quality is what a judge reads in the
-    pictures. Where the models have none, as live ones, it is how likely the target holds the tokens, beside plain
-    decoding's.
+    Without --vary: ZipAR, MuLo-SD and LANTERN over their main settings. After Ctrl-C the same command continues.
+    Quality is what a judge reads in the pictures. Without a judge, as for live models, it is the target's likelihood of
+    the tokens, relative to plain decoding's. `underpaint tune` chooses settings by itself.
     """
     from underpaint.artifacts.files import check_apart, check_folder_writable
     from underpaint.artifacts.workers import ThisProcess

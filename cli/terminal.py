@@ -44,7 +44,8 @@ class Format(StrEnum):
 
 
 FormatOption = Annotated[
-    Format, typer.Option("--format", help="How tables are printed on standard output; all else goes to standard error.")
+    Format,
+    typer.Option("--format", help="Format of tables on standard output; everything else goes to standard error."),
 ]
 JsonFile = Annotated[
     Path | None,

@@ -55,8 +55,8 @@ _NO_FILE = PromptOptions()
 Within = Annotated[
     float | None,
     typer.Option(
-        help="How far a relaxed method's pictures may be below plain AR's, in nats of --measure; lossless settings "
-        "need no bound.",
+        help="How far the mean quality of a relaxed method may be below plain AR's, in nats of --measure. Default: "
+        "try lossless settings only.",
         min=0.0,
         show_default=False,
     ),
@@ -64,11 +64,11 @@ Within = Annotated[
 MeasureOption = Annotated[
     str,
     typer.Option(
-        help="Quality of pictures: judge (its log-probability of the prompt's attributes) or log-likelihood (the "
-        "target's, of a token)."
+        help="Quality of pictures: judge (its log-probability of what the prompt says) or log-likelihood (the "
+        "target's, per token)."
     ),
 ]
-Candidates = Annotated[int, typer.Option(help="Settings tried of each method, at most.", min=1, max=200)]
+Candidates = Annotated[int, typer.Option(help="The largest number of settings to try per method.", min=1, max=200)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +98,11 @@ _NO_LIVE = LiveOptions()
 
 @grouped
 def tune(
-    methods: Annotated[str, typer.Option(help="Methods, with commas between, or all.")] = ALL,
+    methods: Annotated[str, typer.Option(help="Methods, separated by commas, or all.")] = ALL,
     within: Within = None,
     measure: MeasureOption = "judge",
     temperatures: Annotated[
-        str, typer.Option(help="One temperature above 0, or 0, or both with a comma between.")
+        str, typer.Option(help="Temperatures to tune for: one above 0, or 0, or both separated by a comma.")
     ] = "1,0",
     candidates: Candidates = USUAL_CANDIDATES,
     prompt_options: PromptOptions = _NO_FILE,
@@ -115,9 +115,9 @@ def tune(
 ) -> None:
     """Find the fastest settings of methods for these models on this machine, and write them as a preset file.
 
-    The search draws few prompts by many settings, keeps the best quarter, and draws more prompts, always beside plain
-    AR and the current settings. Without --within only lossless settings are tried. After a stop the same command goes
-    on. Report the result on other prompts: compare --preset FILE --prompts-skip N.
+    The search draws few prompts by many settings, keeps the best quarter, and draws more prompts by those, together
+    with plain AR and the current settings. Without --within only lossless settings are tried. After a stop the same
+    command continues. Report the result on other prompts: compare --preset FILE --prompts-skip N.
     """
     from underpaint.artifacts.files import check_file_writable, check_folder_writable
     from underpaint.runtime.protocol.settings_search import LEAST_PROMPTS

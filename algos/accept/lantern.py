@@ -247,8 +247,7 @@ SPEC = RULES.register(
         source="arXiv 2410.03355 (LANTERN); released code: jadohu/LANTERN, evaluate_posterior, evaluate_posterior_v1",
         bound=(
             "top_k trees, residual 'paper' or 'standard': total variation per token <= 1 - (1 - delta)^m for m "
-            "siblings (delta for one). Drawn siblings: every code may gain delta, so even 'standard' keeps only "
-            "sum(min(delta, [q - p]_+)) <= TV(p, q) for one. Residual 'released': none"
+            "siblings. One drawn sibling, residual 'standard': <= sum(min(delta, [q - p]_+)). Otherwise none"
         ),
         deviations=(
             "Pools are measured in the renormalised distribution that the rejected siblings leave. A draw of exactly "

@@ -16,11 +16,14 @@ ORDER = ("lossless", "lossless but for a boundary", "biased", "faulty")
 HEAD = """<!-- Made by `python -m benchmarks.certificates`; do not edit. -->
 # Certificates of public verifiers
 
-Every verifier below was judged by [`underpaint certify`](how-to/certify-a-verifier.md) on small cases, drafts included.
-A verdict holds for the version and the function that the table names, on the cases that were judged. Our adapters call
-the project's own code: [`benchmarks/certificates/`](../benchmarks/certificates/table.py). No code of theirs is here.
-The last column links to the smallest case of each kind of finding, and to a script that shows it. The script needs a
-clone, PyTorch and NumPy.
+[`underpaint certify`](how-to/certify-a-verifier.md) judged {judged} verifiers of public projects on small cases.
+{lossless} are lossless, {boundary} are lossless but for a uniform of exactly 0, and {wrong} are biased or faulty.
+The other {relaxed} are relaxed by design. A verdict holds for the version and the function that the table names, on the
+judged cases.
+
+[Adapters](../benchmarks/certificates/table.py) call the projects' own code, none of which is copied here. The last
+column links to the smallest case of each finding, and to a script that shows it. The script needs a clone, PyTorch and
+NumPy.
 
 <!-- parsed, not run: needs the projects' own code -->
 
@@ -34,16 +37,16 @@ LEFT_OUT = """## Not judged
 - [diffusers](https://github.com/huggingface/diffusers) at `58eb52c`: no module verifies drafts.
 - [llama.cpp](https://github.com/ggml-org/llama.cpp) is C++. Its Python binding, which verifies in Python, is judged.
 
-TensorRT-LLM's functions and FlashInfer's kernel were typed from the text of their repositories, as their rows say.
-Their arithmetic was judged, not their build. vLLM, SGLang and transformers are the released packages.
+TensorRT-LLM's functions and FlashInfer's kernel were copied by hand from the text of their repositories, as their rows
+say. So their arithmetic was judged, not their build. vLLM, SGLang and transformers are the released packages.
 """
 ABOUT = {
-    "lossless": "The target's distribution on every case. By samples, the total variation is what chance makes of it.",
-    "lossless but for a boundary": "The target's distribution to rounding. A uniform of exactly 0 keeps a token of "
-    "target probability 0: a comparison with `<=` where `<` is meant. In float32 that is once in 2^24 draws.",
-    "biased": "Meant to be lossless, and another distribution than the target's on some case.",
-    "relaxed": "Not meant to be lossless. The total variation is the largest of the cases, so no bound.",
-    "faulty": "It raised, or returned what the draft tree does not have, on some case.",
+    "lossless": "The target's distribution on every case. Figures by samples differ from 0 by chance.",
+    "lossless but for a boundary": "The target's distribution up to rounding. But a uniform of exactly 0 accepts a "
+    "token of target probability 0, because of `<=` instead of `<`. In float32 that happens once in 2^24 draws.",
+    "biased": "Meant to be lossless, but the distribution differs from the target's in some case.",
+    "relaxed": "Not meant to be lossless. The total variation is the largest among the judged cases, not a bound.",
+    "faulty": "It raised an exception, or returned a path that the draft tree does not have, in some case.",
 }
 
 
@@ -93,7 +96,10 @@ def _bug_page(bug: Bug, rows: dict[str, dict[str, Any]], name: str) -> str:
 
 
 def _page(rows: list[dict[str, Any]]) -> str:
-    parts = [HEAD]
+    groups = [_group(row) for row in rows]
+    counts = {"judged": len(rows), "lossless": groups.count("lossless"), "relaxed": groups.count("relaxed")}
+    counts |= {"boundary": groups.count(ORDER[1]), "wrong": groups.count("biased") + groups.count("faulty")}
+    parts = [HEAD.format(**counts)]
     for verdict, about in ABOUT.items():
         kept = [row for row in rows if _group(row) == verdict]
         if not kept:

@@ -32,16 +32,17 @@ def evaluate(
     context: typer.Context,
     prompts: Annotated[
         list[str] | None,
-        typer.Argument(help="Prompts in quotes; without any, and without --prompts, some are chosen."),
+        typer.Argument(help="Prompts in quotes. Default: built-in prompts."),
     ] = None,
     models: Annotated[
         list[str] | None,
         typer.Option(
-            help="A folder of models, or FOLDER@PIXELS; repeat for more. Default: the shipped one.", show_default=False
+            help="A folder of models, or FOLDER@PIXELS; repeat for more. Default: the shipped models.",
+            show_default=False,
         ),
     ] = None,
     live: LiveOptions = _NO_LIVE,
-    methods: Annotated[str, typer.Option(help="Methods, with commas between; AR is always among them.")] = (
+    methods: Annotated[str, typer.Option(help="Methods, separated by commas. Plain AR is always added.")] = (
         DEFAULT_METHODS
     ),
     prompt_options: PromptOptions = _NO_FILE,
@@ -49,7 +50,7 @@ def evaluate(
     jobs: Annotated[
         int | None,
         typer.Option(
-            help="Workers; 0 draws in this process. Default: the cores here.",
+            help="Number of workers; 0 draws in this process. Default: the number of cores.",
             min=0,
             max=MOST_THREADS,
             show_default=False,
@@ -57,34 +58,38 @@ def evaluate(
     ] = None,
     threads: Annotated[
         int,
-        typer.Option(help="Threads of a worker. Figures of other threads do not mix.", min=1, max=MOST_THREADS),
+        typer.Option(
+            help="Threads per worker. Results of different numbers of threads are kept apart.", min=1, max=MOST_THREADS
+        ),
     ] = 1,
     batch: Annotated[
         int,
         typer.Option(help="With --live: pictures of a method that are drawn together, in this process.", min=1),
     ] = 1,
-    on: Annotated[str, typer.Option(help="Where workers run: local (processes) or ray (actors, one a GPU).")] = "local",
+    on: Annotated[
+        str, typer.Option(help="Where workers run: local (processes) or ray (actors, one per GPU).")
+    ] = "local",
     address: Annotated[
-        str | None, typer.Option(help="Of a Ray cluster; default: a local one.", show_default=False)
+        str | None, typer.Option(help="Address of a Ray cluster; default: a local one.", show_default=False)
     ] = None,
     likelihood: Annotated[
         bool,
         typer.Option(
             "--likelihood/--no-likelihood",
-            help="Whether workers tell how likely the target holds the drawn tokens (temperature 1, nothing cut off): "
-            "some passes a drawing.",
+            help="Whether workers compute the target's likelihood of the drawn tokens, which takes some passes per "
+            "drawing.",
         ),
     ] = True,
-    shard: Annotated[str, typer.Option(help="Draw part i of n only, i/n: for a batch system.")] = "1/1",
-    out: Annotated[Path, typer.Option(parser=output_folder, help="Folder for pictures, tokens and figures.")] = Path(
+    shard: Annotated[str, typer.Option(help="Draw only part i of n, as i/n, for a batch system.")] = "1/1",
+    out: Annotated[Path, typer.Option(parser=output_folder, help="Folder for pictures, tokens and results.")] = Path(
         "runs/evaluate"
     ),
     form: FormatOption = Format.table,
 ) -> None:
-    """Draw models by methods by prompts by seeds on many workers, and report speed, cost and quality beside AR.
+    """Draw all combinations of models, methods, prompts and seeds on many workers, and compare the methods with AR.
 
-    Pictures and drawings lie under --out. After a stop of any kind the same command goes on. Several of them may run on
-    one folder. The figures are written once every part is there.
+    Pictures and drawings go to --out. After any stop the same command continues. Several commands may share one folder;
+    the last to finish writes the results.
     """
     from underpaint.algos.plugins import named_by_environment
     from underpaint.artifacts.files import check_file_writable, check_folder_writable

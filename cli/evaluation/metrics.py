@@ -31,7 +31,10 @@ if TYPE_CHECKING:
     from underpaint.runtime.evaluation.prompt_files import FilePrompt
     from underpaint.runtime.evaluation.prompt_source import PromptSource
 
-app = Commands(help="Score the pictures of an evaluation, by weights on this machine.", no_args_is_help=True)
+app = Commands(
+    help="Score the pictures of an evaluation by published networks from local files.",
+    no_args_is_help=True,
+)
 METRICS = ("fid", "kid", "precision-recall", "is", "clip", "hps", "aesthetic")
 BENCHMARKS = ("geneval", "dpg")
 
@@ -42,16 +45,16 @@ Benchmark = Annotated[str, typer.Argument(help="geneval or dpg.")]
 @app.command()
 def score(
     folder: Folder,
-    metrics: Annotated[str, typer.Option(help=f"With commas between: {', '.join(METRICS)}.")] = "fid",
+    metrics: Annotated[str, typer.Option(help=f"Scores, separated by commas: {', '.join(METRICS)}.")] = "fid",
     inception: Annotated[Path | None, typer.Option(help="torch-fidelity's Inception weights.")] = None,
     reference: Annotated[
-        Path | None, typer.Option(help="Real pictures: a folder of them, or ADM's reference batch (.npz; FID alone).")
+        Path | None, typer.Option(help="A folder of real pictures, or ADM's reference batch (.npz; FID only).")
     ] = None,
     clip: Annotated[Path | None, typer.Option(help="A folder with a CLIP in the format of transformers.")] = None,
     hps: Annotated[Path | None, typer.Option(help="HPSv2's checkpoint; --clip is then ViT-H-14.")] = None,
     aesthetic: Annotated[Path | None, typer.Option(help="LAION's aesthetic predictor; --clip is ViT-L-14.")] = None,
     out: Annotated[
-        Path | None, typer.Option(parser=json_output, help="The figures; default: metrics.json in the folder.")
+        Path | None, typer.Option(parser=json_output, help="File for the scores; default: metrics.json in the folder.")
     ] = None,
     form: FormatOption = Format.table,
 ) -> None:
@@ -97,7 +100,7 @@ def write(
     prompts: Annotated[Path, typer.Option(help="The benchmark's file of prompts that the evaluation drew.")],
     out: Annotated[
         Path,
-        typer.Option(parser=output_folder, help="Where the pictures go: a folder for each model and method in it."),
+        typer.Option(parser=output_folder, help="Folder for the pictures, with a folder for each model and method."),
     ],
 ) -> None:
     """Write pictures in the layout that GenEval's or DPG-Bench's own scorer reads."""
@@ -136,7 +139,7 @@ def write(
 @app.command()
 def read(
     benchmark: Benchmark,
-    path: Annotated[Path, typer.Argument(help="What the benchmark's own scorer wrote.")],
+    path: Annotated[Path, typer.Argument(help="File that the benchmark's own scorer wrote.")],
     json_file: JsonFile = None,
     form: FormatOption = Format.table,
 ) -> None:

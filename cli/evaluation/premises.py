@@ -58,23 +58,21 @@ _PUBLISHED: Final = {
 @grouped
 def premises(
     prompts: Annotated[
-        list[str] | None, typer.Argument(help="What to draw, as `generate` takes it; default: chosen prompts.")
+        list[str] | None, typer.Argument(help="What to draw, as for `generate`; default: built-in prompts.")
     ] = None,
     prompt_options: PromptOptions = _NO_FILE,
-    seeds: Annotated[
-        int, typer.Option(help="Images of each prompt, by seeds counted from --seed.", min=1, max=500)
-    ] = 1,
+    seeds: Annotated[int, typer.Option(help="Images per prompt, with seeds counted from --seed.", min=1, max=500)] = 1,
     seed: Seed = 0,
     temperature: Temperature = None,
     guidance: Guidance = None,
     top_k: TopK = None,
     top_p: TopP = None,
     depths: Annotated[
-        int, typer.Option(help="How many tokens past the root the drafter is followed.", min=1, max=64)
+        int, typer.Option(help="How many tokens past the root to follow the drafter.", min=1, max=64)
     ] = 4,
-    nearest: Annotated[int, typer.Option(help="Codes near the drawn one whose mass is summed.", min=1, max=100)] = 10,
+    nearest: Annotated[int, typer.Option(help="How many of the nearest codes to sum.", min=1, max=100)] = 10,
     costs: Annotated[
-        bool, typer.Option("--costs/--no-costs", help="Also what target passes cost inside decoding cycles.")
+        bool, typer.Option("--costs/--no-costs", help="Also measure the time of target passes while decoding.")
     ] = True,
     models: Models = None,
     live: LiveOptions = _NO_LIVE,
@@ -82,15 +80,18 @@ def premises(
     backend: Backend = "cpu",
     form: FormatOption = Format.table,
     json_file: Annotated[
-        Path | None, typer.Option("--json", parser=json_output, help="Write the figures here; - is standard output.")
+        Path | None,
+        typer.Option(
+            "--json", parser=json_output, help="Write the figures as JSON to this file; - is standard output."
+        ),
     ] = None,
     picture: Annotated[
-        Path | None, typer.Option(parser=output_file, help="Write a picture (.png) of them here.")
+        Path | None, typer.Option(parser=output_file, help="Draw the figures into this .png file.")
     ] = None,
 ) -> None:
-    """Say of any model what the papers take for granted: flat distributions, near-duplicate codes, local difficulty.
+    """Measure whether the papers' premises hold: flat distributions, near-duplicate codes, local difficulty.
 
-    Pictures are drawn by plain autoregression, and the drafter reads them. The distributions are those that tokens are
+    Plain autoregression draws the pictures, and the drafter reads them. The distributions are those that tokens are
     drawn from: after guidance, temperature, top-k and top-p. The papers' setting is --top-k 0.
     """
     from underpaint.artifacts.files import check_apart, check_file_writable

@@ -22,35 +22,38 @@ class PromptOptions:
         Path | None,
         typer.Option(
             "--prompts",
-            help="A file of prompts: PartiPrompts' tsv, COCO's captions, GenEval's or DPG-Bench's, ImageNet's classes, "
-            "JSON lines, or a prompt a line.",
+            help="A file of prompts: PartiPrompts' tsv, COCO's captions, GenEval's or DPG-Bench's, ImageNet's "
+            "classes, JSON lines, or one prompt per line.",
             show_default=False,
         ),
     ] = None
     prompts_form: Annotated[
         str | None,
         typer.Option(
-            help="Form of the file: parti, coco, geneval, dpg, imagenet, jsonl or text. Default: by its name and first "
-            "line.",
+            help="Form of the file: parti, coco, geneval, dpg, imagenet, jsonl or text. Default: detected from its "
+            "name and first line.",
             show_default=False,
         ),
     ] = None
     prompts_count: Annotated[
         int | None,
         typer.Option(
-            help="Prompts drawn: of the file (default: all), or chosen from the training pairs (default: 8).",
+            help="Number of prompts: from the file (default: all), or built-in ones (default: 8).",
             min=1,
             show_default=False,
         ),
     ] = None
     prompts_skip: Annotated[
-        int, typer.Option(help="Prompts left out before those: the ones that settings were tuned on.", min=0)
+        int,
+        typer.Option(
+            help="Number of prompts to leave out at the beginning, such as those that settings were tuned on.", min=0
+        ),
     ] = 0
     skip_unknown: Annotated[
-        bool, typer.Option("--skip-unknown", help="Leave out prompts of the file that the model has no words for.")
+        bool, typer.Option("--skip-unknown", help="Leave out prompts with words that the model does not know.")
     ] = False
     skip_repeated: Annotated[
-        bool, typer.Option("--skip-repeated", help="Draw prompts that stand in the file twice once.")
+        bool, typer.Option("--skip-repeated", help="Draw a prompt once if the file has it twice.")
     ] = False
 
     def file(self) -> "PromptFile | None":

@@ -49,7 +49,7 @@ app.command()(predict)
 @app.command()
 def tables(
     fit_on: Annotated[
-        str, typer.Option(help="Row of each table that its cost ratio is fitted on, from 0; or 'median'.")
+        str, typer.Option(help="Row of each table that the cost ratio is fitted on, counted from 0; or 'median'.")
     ] = "0",
     form: FormatOption = Format.table,
     json_file: JsonFile = None,
@@ -143,54 +143,60 @@ def known(form: FormatOption = Format.table) -> None:
 @app.command()
 def sweep(
     model: Annotated[
-        str, typer.Option(help="Synthetic models, or .npz traces, with commas between.")
+        str, typer.Option(help="Synthetic models or .npz traces, separated by commas.")
     ] = "field,flat,sharp",
-    policies: Annotated[str, typer.Option(help="Tree policies, with commas between.")] = "chain,eagle1,eagle2,adt",
-    rules: Annotated[str, typer.Option(help="Rules; pairs that do not fit are left out.")] = (
-        "chain,without_replacement,point,lantern,lantern_pp"
-    ),
+    policies: Annotated[str, typer.Option(help="Tree policies, separated by commas.")] = "chain,eagle1,eagle2,adt",
+    rules: Annotated[
+        str, typer.Option(help="Acceptance rules, separated by commas; pairs that do not fit are left out.")
+    ] = ("chain,without_replacement,point,lantern,lantern_pp"),
     windows: Annotated[
         str,
         typer.Option(
-            help="Jacobi methods besides, with commas between: sjd, scd-maximal, ... They need no drafter. "
-            '--policies "" leaves the trees out.'
+            help='Jacobi methods to simulate as well (sjd, scd-maximal, ...), separated by commas. --policies "" '
+            "leaves the trees out."
         ),
     ] = "",
     machines: Annotated[
         str,
         typer.Option(
-            help="machine/model, machine/model/batch8 (batch8-fixed: no slot is refilled), or cost curve files, with "
-            "commas between."
+            help="Machines, separated by commas: machine/model, machine/model/batch8 (batch8-fixed: no slot is "
+            "refilled), or files of cost curves."
         ),
     ] = ("a100/llamagen-xl,h100/llamagen-xl"),
     vary: Annotated[
         list[str] | None,
         typer.Option(
-            help="Values of a setting, model.noise=0.2,0.8 or policy.depth=3,5 or rule.delta=0.1 or "
-            "window.refill=left,above; repeat. window.temperature=0,1 runs windows at temperature 0 too."
+            help="Values of a setting, such as model.noise=0.2,0.8, policy.depth=3,5, rule.delta=0.1 or "
+            "window.refill=left,above; repeat for more. window.temperature=0,1 runs windows at temperature 0 "
+            "too."
         ),
     ] = None,
-    precision: Annotated[float, typer.Option(help="Half the 95 % interval of a speed-up, as a share of it.")] = 0.02,
-    most_images: Annotated[int, typer.Option(help="Images per simulation at most.", min=2, max=10_000_000)] = 1024,
+    precision: Annotated[
+        float, typer.Option(help="Stop when half the 95 % interval of a speed-up is this share of it.")
+    ] = 0.02,
+    most_images: Annotated[
+        int, typer.Option(help="The largest number of images per simulation.", min=2, max=10_000_000)
+    ] = 1024,
     seed: Annotated[int, typer.Option(min=0, max=MOST_SEED)] = 0,
-    jobs: Annotated[int | None, typer.Option(help="Processes; default: all cores.", min=1, max=1024)] = None,
-    on: Annotated[str, typer.Option(help="Where: local (processes), or ray (needs the extra 'cluster').")] = "local",
+    jobs: Annotated[int | None, typer.Option(help="Number of processes; default: all cores.", min=1, max=1024)] = None,
+    on: Annotated[
+        str, typer.Option(help="Where to simulate: local (processes), or ray (needs the extra 'cluster').")
+    ] = "local",
     address: Annotated[str | None, typer.Option(help="Address of a Ray cluster; default: a local one.")] = None,
     out: Annotated[
         Path | None,
         typer.Option(
             parser=output_folder,
-            help="Folder for the results and the report; default: under runs/simulate, by settings.",
+            help="Folder for the results and the report; default: under runs/simulate, named by the settings.",
             show_default=False,
         ),
     ] = None,
     form: FormatOption = Format.table,
     json_file: JsonFile = None,
 ) -> None:
-    """Simulate every fitting combination, price it on every machine, and write a report.
+    """Simulate all combinations of models, policies and rules, predict their speed on machines, and write a report.
 
-    A stopped sweep (Ctrl-C) keeps what is finished, long simulations block by block; the same command goes on with it.
-    Processes share the images of a simulation, and its figures do not depend on how many they are.
+    After Ctrl-C the same command continues. The number of processes does not change the results.
     """
     from underpaint.artifacts.files import check_apart, check_folder_writable
     from underpaint.artifacts.run_log import RunLogInUse

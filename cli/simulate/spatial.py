@@ -30,19 +30,21 @@ if TYPE_CHECKING:
 
 
 def spatial(
-    model: Annotated[str, typer.Option(help="Synthetic models with commas between.")] = "field,sharp,duplicates,patchy",
+    model: Annotated[
+        str, typer.Option(help="Synthetic models, separated by commas.")
+    ] = "field,sharp,duplicates,patchy",
     machine: Annotated[str, typer.Option(help="machine/model, or a cost curve's file.")] = "a100/llamagen-xl",
-    windows: Annotated[str, typer.Option(help="ZipAR's windows, with commas between.")] = "2,4,8",
-    taus: Annotated[str, typer.Option(help="MuLo-SD's thresholds, with commas between.")] = "0.05,0.2,0.4",
-    nearest: Annotated[int, typer.Option(help="Codes pooled with a drafted one.", min=1)] = 8,
-    rows: Annotated[int, typer.Option(help="Rows drafted a cycle, in steps of 2.", min=2)] = 4,
+    windows: Annotated[str, typer.Option(help="ZipAR's windows, separated by commas.")] = "2,4,8",
+    taus: Annotated[str, typer.Option(help="MuLo-SD's thresholds, separated by commas.")] = "0.05,0.2,0.4",
+    nearest: Annotated[int, typer.Option(help="How many nearest codes to pool with a drafted one.", min=1)] = 8,
+    rows: Annotated[int, typer.Option(help="Rows drafted per cycle, an even number.", min=2)] = 4,
     radius: Annotated[int, typer.Option(help="How far around a rejected cell is redrawn.", min=0)] = 1,
-    images: Annotated[int, typer.Option(min=1, max=10_000)] = 4,
-    seed: Annotated[int, typer.Option(min=0, max=MOST_SEED)] = 0,
+    images: Annotated[int, typer.Option(help="Number of images.", min=1, max=10_000)] = 4,
+    seed: Annotated[int, typer.Option(help="Random seed.", min=0, max=MOST_SEED)] = 0,
     form: FormatOption = Format.table,
     json_file: JsonFile = None,
 ) -> None:
-    """MuLo-SD (coarse drafts, local repair) beside ZipAR, its control, by the decoding loops themselves."""
+    """Compare MuLo-SD (coarse drafts, local repair) with ZipAR, its control, on synthetic models."""
     from underpaint.algos.spatial.mulo import Repair
     from underpaint.sim.latency.models import SizeMissing
     from underpaint.sim.latency.run_times import latency_model_of
@@ -107,7 +109,7 @@ def fit(
     trace: Annotated[Path, typer.Option(help="The trace to fit to.")],
     vocab_size: Annotated[int, typer.Option(help="Codes of the fitted field.")] = 128,
     clusters: Annotated[int, typer.Option(help="Clusters of the fitted field.")] = 8,
-    seed: Annotated[int, typer.Option(min=0, max=MOST_SEED)] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed.", min=0, max=MOST_SEED)] = 0,
 ) -> None:
     """Fit an image field to a trace; print its settings as JSON, and how near its statistics came."""
     from underpaint.sim.replay.trace import load, statistics

@@ -56,7 +56,7 @@ _KEEP: Final = 256
 @grouped
 def trace(
     prompts: Annotated[
-        list[str] | None, typer.Argument(help="What to draw, as `generate` takes it; default: chosen prompts.")
+        list[str] | None, typer.Argument(help="What to draw, as for `generate`; default: built-in prompts.")
     ] = None,
     prompts_file: Annotated[
         Path | None,
@@ -87,7 +87,7 @@ def trace(
     ] = "",
     preset: Preset = None,
     setting: MethodSettings = None,
-    depths: Annotated[int, typer.Option(help="How many tokens past the root the drafter is followed.", min=1)] = 6,
+    depths: Annotated[int, typer.Option(help="How many tokens past the root to follow the drafter.", min=1)] = 6,
     keep: Annotated[
         int | None, typer.Option(help="Likeliest tokens kept of each distribution; default: 256, or all.", min=1)
     ] = None,

@@ -21,7 +21,7 @@ from underpaint.zoo.resolutions import between
 app = Commands(
     cls=TorchGroup,
     context_settings=HELP_NAMES,
-    help="Train models (needs PyTorch): `world` those that ship, the others a stage each. A stopped run goes on.",
+    help="Train models (needs PyTorch): `world` trains all that ship, the others one each. A stopped run continues.",
     no_args_is_help=True,
 )
 app.command()(world)
@@ -37,7 +37,7 @@ _recipe(drafter)
 @_recipe
 def tokenizer(
     *,
-    codes: Annotated[int, typer.Option(help="How many codes it has.", min=2, max=2**18)] = 4096,
+    codes: Annotated[int, typer.Option(help="Size of the codebook.", min=2, max=2**18)] = 4096,
     run: Run,
 ) -> None:
     """Train the VQ tokenizer, shared by all resolutions; it sees pictures of 64, 128 and 256 px."""
@@ -56,7 +56,7 @@ def judge(
     *,
     tokenizer: Annotated[
         Path | None,
-        typer.Option(help="Checkpoint of a tokenizer; half of the pictures are then what comes back from it."),
+        typer.Option(help="Checkpoint of a tokenizer; half of the pictures are then encoded and decoded by it."),
     ] = None,
     run: Run,
 ) -> None:
@@ -91,12 +91,12 @@ class Losses(StrEnum):
 @_recipe
 def sampler(
     *,
-    direction: Annotated[Way, typer.Option(help="From the smaller side to the larger, or back.")] = Way.up,
+    direction: Annotated[Way, typer.Option(help="up: from the smaller side to the larger; down: back.")] = Way.up,
     pair: Pair,
     losses: Annotated[
         Losses,
         typer.Option(
-            help="ce: tokens. pixel: and pictures through the decoder. gan: and a critic. Both go on from ce."
+            help="ce: tokens. pixel: also decoded pictures. gan: also a critic. pixel and gan start from ce's run."
         ),
     ] = Losses.ce,
     init_from: InitFrom = None,

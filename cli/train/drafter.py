@@ -50,14 +50,14 @@ def drafter(
     live: LiveModelOptions,
     prompts: PromptOptions,
     pictures: Annotated[
-        int, typer.Option(help="Pictures of each prompt, by seeds counted from --seed.", min=1, max=1_000_000)
+        int, typer.Option(help="Pictures per prompt, with seeds counted from --seed.", min=1, max=1_000_000)
     ] = 1,
     eagle: Annotated[
         Eagle, typer.Option(help="1 or 2: one layer on the target's last features. 3: on those of three layers.")
     ] = Eagle.one,
     drafted_codes: Annotated[
         int | None,
-        typer.Option(help="With --eagle 3: draft only so many codes, the commonest. Default: all.", min=1),
+        typer.Option(help="With --eagle 3: draft only this many of the commonest codes. Default: all.", min=1),
     ] = None,
     loss: Annotated[
         Loss,
@@ -66,24 +66,24 @@ def drafter(
         ),
     ] = Loss.distillation,
     feature_weight: Annotated[
-        float, typer.Option(help="Weight of the distance to the target's features, of EAGLE-1.", min=0, max=1e6)
+        float, typer.Option(help="Weight of EAGLE-1's loss on the distance to the target's features.", min=0, max=1e6)
     ] = 0.5,
     passes: Annotated[int, typer.Option(help="Levels of a draft that training unrolls.", min=1, max=16)] = 3,
     batch: Annotated[int, typer.Option(help="Pictures of a step.", min=1, max=4096)] = 16,
-    learning_rate: Annotated[float, typer.Option(help="AdamW's peak.", min=1e-9, max=1)] = 5e-4,
+    learning_rate: Annotated[float, typer.Option(help="Peak learning rate of AdamW.", min=1e-9, max=1)] = 5e-4,
     validate_every: Annotated[
-        int, typer.Option(help="Steps between two looks at the acceptance on held-out prompts.", min=1)
+        int, typer.Option(help="Steps between two measurements of acceptance on held-out prompts.", min=1)
     ] = 500,
     layout: Annotated[
         DrafterLayout | None,
-        typer.Option(help="With --eagle 3: also write it into OUT/LAYOUT as this library keeps drafters."),
+        typer.Option(help="With --eagle 3: also write the drafter into OUT/LAYOUT in the format of this library."),
     ] = None,
     run: Run,
 ) -> None:
-    """Train a drafter: the target draws pictures, then EAGLE learns to draft them. A stopped run goes on.
+    """Train a drafter: the target draws pictures, then EAGLE learns to draft them. A stopped run continues.
 
-    The target is a model of transformers (--live), drawn with the result by --live FOLDER --drafter OUT; or that of an
-    exported folder (--models), conditioned on classes, into which the drafter is exported.
+    The target is a live model (--live), and the result is used by --live FOLDER --drafter OUT. Or it is that of an
+    exported folder with classes (--models), and the drafter is exported into the folder.
     """
     from underpaint.export.trained_drafter import open_exported
     from underpaint.models.eagle3 import Eagle3Decoder

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from underpaint.training.loop import LoopSettings, TrainingResult
 
 Out = Annotated[Path | None, typer.Option(parser=output_folder, help="Folder of the run; the default is under runs/.")]
-Steps = Annotated[int | None, typer.Option(help="Optimiser steps in all.", min=1, max=2**31 - 1)]
+Steps = Annotated[int | None, typer.Option(help="Number of optimiser steps.", min=1, max=2**31 - 1)]
 Minutes = Annotated[
     float | None, typer.Option(help="Stop after this long; the schedule adapts.", min=0.01, max=60 * 24 * 365)
 ]

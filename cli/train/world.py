@@ -25,12 +25,8 @@ if TYPE_CHECKING:
 
 
 def world(
-    hours: Annotated[
-        float, typer.Option(help="Of all stages together; each has a share of them.", min=0.001, max=24 * 365)
-    ],
-    only: Annotated[
-        list[str] | None, typer.Option(help="Train this stage alone; repeat for more. Others stay as they are.")
-    ] = None,
+    hours: Annotated[float, typer.Option(help="Hours for all stages together.", min=0.001, max=24 * 365)],
+    only: Annotated[list[str] | None, typer.Option(help="Train only this stage; repeat for more.")] = None,
     sides: Annotated[
         str,
         typer.Option(
@@ -38,18 +34,18 @@ def world(
             "64,128,256. Samplers lie between the first two; `train sampler --from 128 --to 256` makes others."
         ),
     ] = ",".join(map(str, SHIPPED_RESOLUTIONS)),
-    out: Annotated[Path, typer.Option(parser=output_folder, help="Folder of the world, a folder a stage.")] = Path(
-        "runs/world"
-    ),
+    out: Annotated[
+        Path, typer.Option(parser=output_folder, help="Folder of the runs, with a folder for each stage.")
+    ] = Path("runs/world"),
     device: Device = "cpu",
     seed: Seed = 0,
     threads: Threads = None,
     workers: Annotated[
-        int, typer.Option(help="Processes that draw scenes; more than one pays where a GPU learns.", min=1, max=256)
+        int, typer.Option(help="Processes that draw scenes; more than one helps when a GPU trains.", min=1, max=256)
     ] = 1,
     compiled: Annotated[
         bool,
-        typer.Option("--compile", help="Train target and shallow target by torch.compile, which needs a C++ compiler."),
+        typer.Option("--compile", help="Compile the targets with torch.compile, which needs a C++ compiler."),
     ] = False,
 ) -> None:
     """Train tokenizer, judge, target, drafter and samplers of textured scenes in order. Run again to continue."""

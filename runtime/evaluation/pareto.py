@@ -33,7 +33,10 @@ _JUDGED: Final = (
     ("frechet_distance", "Fréchet distance (lower is better)"),
 )
 _UNJUDGED: Final = (
-    ("log_likelihood_over_ar", "log-likelihood of a token less AR's, nats (0 is the target's own; off 0 is bias)"),
+    (
+        "log_likelihood_over_ar",
+        "log-likelihood of a token minus AR's, nats (0 is the target's own; else bias)",
+    ),
 )
 """Figures that speed-ups are drawn over, and their axes' labels."""
 MOST_VARIANTS: Final = 500

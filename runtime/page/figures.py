@@ -47,7 +47,7 @@ COLUMNS: Final = (
     FigureColumn(
         "tokens per cycle", "tokens_per_cycle", ".2f", "accepted tokens and the extra one, over cycles that draft"
     ),
-    FigureColumn("draft kept", "kept_share", ".1%", "of all cells, those that hold a drafted token"),
+    FigureColumn("draft kept", "kept_share", ".1%", "share of cells that hold a drafted token"),
     FigureColumn(
         "token bias",
         "token_bias",
@@ -55,13 +55,13 @@ COLUMNS: Final = (
         "total variation between a token's distribution as it was decided and the target's; 0 where lossless",
     ),
     FigureColumn(
-        "prompt accuracy", "prompt_accuracy", ".3f", "of the pictures, those the judge reads as the prompt says"
+        "prompt accuracy", "prompt_accuracy", ".3f", "share of pictures that the judge reads as the prompt says"
     ),
     FigureColumn(
-        "less AR's",
+        "minus AR's",
         "accuracy_over_ar",
         "+.3f",
-        "prompt accuracy less plain autoregression's, with a 95 % interval over prompts",
+        "prompt accuracy minus plain autoregression's, with a 95 % interval over prompts",
         interval=True,
     ),
     FigureColumn(
@@ -70,9 +70,9 @@ COLUMNS: Final = (
         ".1f",
         "to real pictures, in the judge's features; a dash at or below its floor",
     ),
-    FigureColumn("its floor", "frechet_floor", ".1f", "what as many real pictures have"),
-    FigureColumn("same as AR", "identical_share", ".1%", "of the images, at temperature 0"),
-    FigureColumn("overhead", "overhead_share", ".1%", "of the seconds, outside the models"),
+    FigureColumn("its floor", "frechet_floor", ".1f", "the distance of equally many real pictures"),
+    FigureColumn("same as AR", "identical_share", ".1%", "share of images with exactly AR's tokens, at temperature 0"),
+    FigureColumn("overhead", "overhead_share", ".1%", "share of the time outside the models"),
     FigureColumn("images", "images", "d", "drawn by the method"),
 )
 """What is known of a row and where."""

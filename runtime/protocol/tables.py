@@ -144,10 +144,10 @@ def card(record: Mapping[str, Any], name: str) -> str:
         "temperature",
         "speedup (95 %)",
         "target passes",
-        "tokens a pass",
-        "quality less AR's, nats (95 %)",
+        "tokens per pass",
+        "quality minus AR's, nats (95 %)",
     )
-    parts.append(markdown((*head, "as AR at 0", "pictures"), lines))
+    parts.append(markdown((*head, "equal to AR at 0", "pictures"), lines))
     parts.append(markdown(("preset", "temperature", "settings"), settings))
     curve = run.get("cost_curve") or {}
     knee = curve.get("knee", {}).get("nodes") if curve else None

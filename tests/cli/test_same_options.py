@@ -68,7 +68,7 @@ def test_there_are_many() -> None:
 
 @pytest.mark.parametrize(
     ("top_k", "says"),
-    [(0, "no top-k of 64 codes"), (5, "top-k 5 of 64 codes"), (2000, "top-k 2,000, which keeps all 64 codes")],
+    [(0, "all 64 codes"), (5, "top-k 5 of 64 codes"), (2000, "top-k 2,000, which keeps all 64 codes")],
 )
 def test_a_top_k_larger_than_the_vocabulary_is_said(top_k: int, says: str) -> None:
     """A live model's family names one, whatever the vocabulary is."""

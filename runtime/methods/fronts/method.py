@@ -70,7 +70,7 @@ _NARROWEST: Final = (
 METHODS.register(
     MethodSpec(
         "zipar",
-        "ZipAR: row fronts with the target alone, nothing drafted; the control for mulo",
+        "ZipAR: the target alone draws several rows in parallel, without drafts; the control for MuLo-SD",
         Preset(ZiparConfig(), ZiparConfig(), {"window": _EARLIER}),
         Preset(
             ZiparConfig(window=8),
@@ -82,7 +82,7 @@ METHODS.register(
 METHODS.register(
     MethodSpec(
         "zipar-adaptive",
-        "ZipAR with adaptive windows: a row opens once its first token no longer minds the row above",
+        "ZipAR with adaptive windows: a row starts once its first token no longer changes as the row above grows",
         Preset(ZiparConfig(2, adaptive=True), ZiparConfig(3, adaptive=True), {"window": _NARROWEST}),
         Preset(
             ZiparConfig(window=8, adaptive=True),
@@ -133,7 +133,7 @@ _PAPER: Final = JacobiFrontsConfig(6, 6, "uniform", "top")
 METHODS.register(
     MethodSpec(
         "pjd",
-        "PJD: parallel row fronts, each with a Jacobi window of its own",
+        "PJD: several rows in parallel, each with a Jacobi window",
         Preset(
             _TUNED,
             _TUNED,

@@ -206,7 +206,7 @@ _PAPER_V1: Final = MuloConfig(tau=0.3, k=30, radius=1, order="serial", window=No
 for _spec in (
     _mulo(
         "mulo",
-        "MuLo-SD, first version: drafted at half the resolution, rejected cells and those around them redrawn serially",
+        "MuLo-SD: drafted at half the resolution; rejected cells and those around them are redrawn one by one",
         MuloConfig(),
         _PAPER_V1,
         _V1,
@@ -218,7 +218,7 @@ for _spec in (
     ),
     _mulo(
         "mulo-islands",
-        "MuLo-SD with row fronts: in drafting, and in repair of islands side by side",
+        "MuLo-SD with rows in parallel: in drafting, and in the repair of separate islands",
         MuloConfig(tau=0.6, radius=0, order="islands", window=1, draft_window=4),
         MuloConfig(tau=0.3, k=30, order="islands", window=8, draft_window=8, resampler="superres", draft_int8=False),
         _ISLANDS,

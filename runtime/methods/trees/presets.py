@@ -86,14 +86,14 @@ for _spec in (
     _method(
         "traversal",
         ("eagle1", "traversal"),
-        "traversal verification: EAGLE-1's drawn tree, judged from its leaves to its root",
+        "traversal verification: EAGLE-1's drawn tree, verified from its leaves to its root",
         (chosen.JUDGED_TREE, chosen.PLAIN),
         (chosen.PAPER_JUDGED_TREE, chosen.PLAIN),
     ),
     _method(
         "sequoia",
         ("sequoia", "without_replacement"),
-        "Sequoia: the static tree of most tokens a millisecond, by the acceptance of each rank and the cost curve",
+        "Sequoia: the static tree with most expected tokens per millisecond, by acceptance of each rank and cost curve",
         (chosen.PLANNED, chosen.PLAIN),
         (chosen.PAPER_PLANNED, chosen.PLAIN),
     ),
@@ -115,13 +115,13 @@ for _spec in (
     _method(
         "adt-control-chain",
         ("scheduled", "point"),
-        "a control for ADT-Tree: chains of its mean depth, and so of its number of nodes, never adapted",
+        "a control for ADT-Tree: chains of its mean depth and number of nodes, never adapted",
         (chosen.CONTROL_CHAIN, chosen.PLAIN),
     ),
     _method(
         "adt-control-tree",
         ("scheduled", "point"),
-        "a control for ADT-Tree: EAGLE-2's trees at its mean depth, which fork and so have more nodes, never adapted",
+        "a control for ADT-Tree: EAGLE-2's trees of its mean depth, with more nodes, never adapted",
         (chosen.CONTROL_TREE, chosen.PLAIN),
     ),
     _method(
@@ -134,14 +134,14 @@ for _spec in (
     _method(
         "lantern",
         ("eagle2", "lantern"),
-        "LANTERN: EAGLE-2's tree, near codes pooled up to a bound",
+        "LANTERN: EAGLE-2's tree; the probability of neighbouring codes counts towards acceptance, up to a bound",
         (chosen.SHORT_TREE, chosen.LANTERN),
         (chosen.PAPER_TREE, chosen.PAPER_LANTERN),
     ),
     _method(
         "lantern++",
         ("eagle1", "lantern_pp"),
-        "LANTERN++: EAGLE-1's static tree, near codes pooled in proportion to p",
+        "LANTERN++: EAGLE-1's static tree; neighbouring codes count, in proportion to the token's probability",
         (chosen.STATIC, chosen.RELATIVE),
         (chosen.PAPER_STATIC, chosen.PAPER_RELATIVE),
     ),
@@ -162,41 +162,41 @@ for _spec in (
     _method(
         "delayed",
         ("delayed", "multi_round"),
-        "delayed trees: one drawn path, several below its end, judged by SpecInfer's multi-round sampling",
+        "delayed trees: one drawn path, then several from its end, verified by SpecInfer's multi-round sampling",
         (chosen.DELAYED, chosen.PLAIN),
         (chosen.PAPER_DELAYED, chosen.PLAIN),
     ),
     _method(
         "gbv",
         ("delayed", "gbv"),
-        "GBV: the best of several drawn paths, judged by block verification",
+        "GBV: block verification of the best of several drawn paths",
         (chosen.BUNDLE, chosen.PLAIN),
         (chosen.PAPER_BUNDLE, chosen.PLAIN),
     ),
     _method(
         "ensemble",
         ("chain", "ensemble"),
-        "static ensemble: a chain judged by a mixture of drafter and target, as in transformers",
+        "static ensemble: a chain, verified against a mixture of drafter and target, as in transformers",
         (chosen.CHAIN, chosen.ENSEMBLE),
         (chosen.PAPER_CHAIN, chosen.ENSEMBLE),
     ),
     _method(
         "fly",
         ("chain", "fly"),
-        "FLy: a chain whose rejections at high entropy are forgiven where the drafts behind them are kept",
+        "FLy: a chain; a rejection at high entropy is ignored if the next drafts are accepted",
         (chosen.CHAIN, chosen.FLY),
         (chosen.PAPER_LONG_CHAIN, chosen.PAPER_FLY),
     ),
     _method(
         "hsd",
         ("chain", "hsd"),
-        "HSD: block verification of a chain whose end is kept by the joint ratio, as released",
+        "HSD as released: block verification, but the chain's end is accepted by the joint ratio",
         (chosen.CHAIN, chosen.HSD),
         (chosen.PAPER_CHAIN, chosen.HSD),
     ),
     MethodSpec(
         "vvs",
-        "VVS: EAGLE-2's tree with LANTERN's acceptance, and now and then a path committed without a target pass",
+        "VVS: LANTERN on EAGLE-2's tree; some cycles commit a path without a target pass",
         _preset("eagle2", "lantern", chosen.SHORT_TREE, chosen.LANTERN, chosen.SKIPPING),
         _preset(
             "eagle2",
@@ -212,8 +212,8 @@ for _spec in (
     ),
     MethodSpec(
         "roofline",
-        "chains in one call, trees of likeliest tokens or of drawn siblings, or Jacobi windows, whichever gives most "
-        "expected tokens per millisecond on the engine's cost curve",
+        "whichever of chains, trees and Jacobi windows gives most expected tokens per millisecond on the measured cost "
+        "curve",
         *(
             _preset("roofline", "point", chosen.OURS, chosen.PLAIN, window=chosen.NONE, drawn=chosen.NONE)
             for _ in range(2)

@@ -181,7 +181,7 @@ def _windows(
 def _coupled(coupling: Coupling, words: str) -> MethodSpec:
     return _windows(
         f"scd-{coupling}",
-        f"SCD: a Jacobi window whose drafts are {words} with those that stood there",
+        f"SCD: a Jacobi window; new drafts {words} the old ones",
         JacobiConfig(JacobiWindow(12, coupling, "left")),
         JacobiConfig(JacobiWindow(31, coupling, "random", last_row=True)),
         {
@@ -201,7 +201,7 @@ _LOOKUP_SOURCES: Final = {
 for _spec in (
     _windows(
         "sjd",
-        "SJD: a Jacobi window, judged by the distributions of the pass before and drafted anew behind a rejection",
+        "SJD: a Jacobi window, verified against the last pass's distributions; drafts behind a rejection are redrawn",
         JacobiConfig(JacobiWindow(12, "independent", "above")),
         JacobiConfig(JacobiWindow(15, "independent", "random", last_row=True)),
         {
@@ -210,11 +210,11 @@ for _spec in (
             "last_row": f"{_SJD}, released code",
         },
     ),
-    _coupled("maximal", "coupled maximally"),
-    _coupled("gumbel", "raced by the same noise"),
+    _coupled("maximal", "are maximally coupled with"),
+    _coupled("gumbel", "share Gumbel noise with"),
     _windows(
         "sjd-pac",
-        "SJD-PAC: a maximally coupled Jacobi window, with candidates beside the drafts of its first cells",
+        "SJD-PAC: a maximally coupled Jacobi window with several candidates for its first cells",
         JacobiConfig(JacobiWindow(16, "maximal", "left", candidates=2, levels=1), "without_replacement"),
         JacobiConfig(JacobiWindow(45, "maximal", "uniform", candidates=4, levels=2), "without_replacement"),
         {
@@ -227,12 +227,12 @@ for _spec in (
     ),
     MethodSpec(
         "jacobi-lookup",
-        "a coupled Jacobi window whose drafts are drawn from what the target said beside the same tokens before",
+        "a coupled Jacobi window; drafts are drawn from what the target predicted earlier next to the same tokens",
         *(Preset(_LOOKUP, _LOOKUP, sources) for sources in (_LOOKUP_SOURCES, _LOOKUP_SOURCES)),
     ),
     _windows(
         "gsd",
-        "GSD: a Jacobi window, a token judged together with codes of like probability and like look",
+        "GSD: a Jacobi window; a token is verified together with codes of similar probability and appearance",
         JacobiConfig(JacobiWindow(12, "independent", "left"), "gsd", {"group": 14}),
         JacobiConfig(JacobiWindow(15, "independent", "random", last_row=True), "gsd", {"group": 25}),
         {
@@ -243,7 +243,7 @@ for _spec in (
     ),
     _windows(
         "sjd-sv",
-        "SJD-SV: a Jacobi window whose runs of rising probability are judged together",
+        "SJD-SV: a Jacobi window; runs of rising probability are verified together",
         JacobiConfig(JacobiWindow(12, "independent", "left"), "sjd_sv", {"share": 0.8}),
         JacobiConfig(JacobiWindow(15, "independent", "random", last_row=True), "sjd_sv", {"share": 0.8}),
         {
@@ -253,7 +253,7 @@ for _spec in (
     ),
     _windows(
         "sjd++",
-        "SJD++: a Jacobi window that keeps its drafts behind a rejection while their probability does not fall much",
+        "SJD++: a Jacobi window; drafts behind a rejection stay if their probability does not fall much",
         JacobiConfig(JacobiWindow(12, "confidence", "left", confidence=0.5)),
         JacobiConfig(JacobiWindow(15, "confidence", "random", last_row=True, confidence=0.5)),
         {
