@@ -72,10 +72,10 @@ class Passed(NamedTuple):
 def passed(forward: DeviceDecoder, drafts: bool, times: int = 1, seed: int = 4) -> Passed:
     """Unequal lengths and masks, guidance pairs, hidden positions, and stale numbers all around."""
     generator = torch.Generator().manual_seed(seed)
-    held = Cache(forward.config, 2 * forward.rows, 11, 9, torch.float32, CPU, forward.places)
+    held = Cache(forward.config, 2 * forward.rows, 11, 9, forward.dtype, CPU, forward.places)
     for part in (held.committed, held.slots):
-        sizes = (*part.shape[:4], 11 if part is held.committed else 9, part.shape[5])
-        part[:, :, :, :, : sizes[4]] = torch.randn(sizes, generator=generator) * 3.0
+        sizes = (*part.shape[:4], 11 if part is held.committed else 9, forward.config.head_dim)
+        part[:, :, :, :, : sizes[4], : sizes[5]] = torch.randn(sizes, generator=generator) * 3.0
     held.unseen.copy_(torch.tensor([0, 2, 1, 3]))
     before = held.committed.clone()
     lengths, first = torch.tensor([4, 9]), 2 if drafts else 0

@@ -21,6 +21,7 @@ from tests.runtime.device.engines import (
     method,
     models,
     over,
+    passed,
 )
 from tests.runtime.device.test_kernels import model_of
 from underpaint.artifacts.decoder_graph import FEATURES, LOGITS
@@ -34,6 +35,7 @@ from underpaint.export.decoders import GraphFormat
 from underpaint.export.device_engines import build_plans
 from underpaint.export.tensorrt_build import EngineBuilder
 from underpaint.models.decoder import Decoder
+from underpaint.runtime.device.decoder import DecoderForward
 from underpaint.runtime.device.engine_forward import EngineForward, EngineGraphs
 from underpaint.runtime.device.pass_sizes import passes_of
 from underpaint.runtime.engines.context import EngineError
@@ -134,6 +136,24 @@ def test_a_pass_that_no_engine_was_built_for_is_refused(pair: Pair) -> None:
     given, made = (aligned((6, 6, n), torch.float32, "cpu") for n in (15, 11))
     with pytest.raises(EngineError, match=r"head: the engine refuses passes of 6 positions in 6 rows; build it"):
         pair.target._engine.head.bind({FEATURES: given}, {LOGITS: made})
+
+
+def test_heads_that_fused_attention_does_not_take_are_filled_up(cuda: None, tmp_path: Path) -> None:
+    """Twelve numbers a head lie in sixteen places of a half-precision cache, and mean what they mean in float32."""
+    model = model_of(replace(SMALL, dim=24, head_dim=12))
+    wanted = passed(DecoderForward(model, 2), False)
+    decoder = exported(model, tmp_path, GraphFormat("fp16"))
+    one = DecoderPasses((PassSize(3, 3, 24),), (PassSize(3, 3, 0),))
+    list(build_plans(decoder, one, stand_in.BUILDER, (4, 4), parts("target")))
+    plans = open_plans(decoder, stand_in.BACKEND, stand_in.MODULE, CPU, True, AGAIN)  # type: ignore[arg-type]
+    forward = over(decoder, 2, EngineGraphs(plans.layers, plans.head, plans.layers.record.places))
+    found = passed(forward, False)
+    assert (found.slots.shape[5], found.slots[..., 12:].any()) == (16, False)
+    torch.testing.assert_close(found.features.float(), wanted.features, atol=0.03, rtol=0.03)
+    torch.testing.assert_close(found.logits, wanted.logits, atol=0.05, rtol=0.05)
+    torch.testing.assert_close(
+        found.slots[:, :, :, :, :3, :12].float(), wanted.slots[:, :, :, :, :3], atol=0.03, rtol=0.03
+    )
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
