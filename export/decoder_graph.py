@@ -14,10 +14,10 @@ from underpaint.artifacts.decoder_graph import TensorSpec, pass_inputs, pass_out
 from underpaint.export.chain import write_chain
 from underpaint.export.decoder_layers import (
     DecoderNodes,
-    InPlace,
+    InPlaceAttention,
     LayerPass,
-    Parts,
     Seen,
+    SplitAttention,
     add_positions,
     decoder_nodes,
     embed,
@@ -70,7 +70,7 @@ def _cached_pass(graph: GraphWriter, nodes: DecoderNodes) -> LayerPass:
     return LayerPass(
         rotary_rows(graph, nodes, names.CELLS),
         graph.node("Concat", [shape, graph.integers(config.projected_heads, config.head_dim)], axis=0),
-        Parts(
+        SplitAttention(
             attention,
             graph.node("Concat", [slots, new], axis=0),
             graph.node("Unsqueeze", [names.BIAS, graph.integers(1)]),
@@ -148,7 +148,7 @@ def write_layers(
     given = LayerPass(
         rotary_rows(graph, nodes, names.CELLS),
         graph.node("Concat", [shape, graph.integers(config.projected_heads, config.head_dim)], axis=0),
-        InPlace(
+        InPlaceAttention(
             device_graph.SEES,
             device_graph.WRITE_AT,
             device_graph.READ_PLACES,

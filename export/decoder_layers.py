@@ -46,7 +46,7 @@ class DecoderNodes(NamedTuple):
     qkv_sizes: str
 
 
-class Parts(NamedTuple):
+class SplitAttention(NamedTuple):
     """Attention to a cache and to new positions that lie apart: products over each part, one softmax over all.
 
     seen: what each layer sees. bias: added to the scores of all that is seen, [B, 1, T, N]. sizes: how many columns
@@ -64,7 +64,7 @@ class Parts(NamedTuple):
         return _attend(graph, config, query, self.seen(index, turned, value), self)
 
 
-class InPlace(NamedTuple):
+class InPlaceAttention(NamedTuple):
     """Attention to a cache [B, K, P, W] that the new positions are written into first; one fused node.
 
     sees: [B, 1, T, P] bool. write_at, read_places: [B] int64; see `artifacts.device_graph`. names: of a layer's keys
@@ -77,7 +77,7 @@ class InPlace(NamedTuple):
     names: Callable[[int], Sequence[tuple[str, str]]]
 
     def mix(self, graph: GraphWriter, config: DecoderConfig, index: int, query: str, new: tuple[str, str]) -> str:
-        """See `Parts.mix`."""
+        """See `SplitAttention.mix`."""
         more = cached_width(config) - config.head_dim
         if more:
             ends = graph.integers(*[0] * 7, more)
@@ -100,7 +100,7 @@ class LayerPass(NamedTuple):
 
     positions: str | None
     grid_shape: str
-    attention: Parts | InPlace
+    attention: SplitAttention | InPlaceAttention
 
 
 def decoder_nodes(
@@ -216,7 +216,7 @@ def _norm_heads(graph: GraphWriter, nodes: DecoderNodes, heads: str, stem: str) 
     return graph.node("Concat", [*found, value], axis=1)
 
 
-def _attend(graph: GraphWriter, config: DecoderConfig, query: str, seen: Sequence[Seen], given: Parts) -> str:
+def _attend(graph: GraphWriter, config: DecoderConfig, query: str, seen: Sequence[Seen], given: SplitAttention) -> str:
     """Values [B, H, T, hd] mixed by one softmax over all that is seen.
 
     Query heads that share keys stand below each other in products, so that nothing of the cache is repeated.

@@ -15,8 +15,8 @@ from underpaint.export.chain import cells_ahead, last_past_bias, new_columns
 from underpaint.export.decoder_layers import (
     DecoderNodes,
     LayerPass,
-    Parts,
     Seen,
+    SplitAttention,
     add_positions,
     layer,
     norm,
@@ -156,7 +156,7 @@ def expand(
     given = LayerPass(
         rows,
         graph.node("Concat", [common.rows, graph.integers(-1, config.projected_heads, width)], axis=0),
-        Parts(attention, graph.node("Concat", columns, axis=0)),
+        SplitAttention(attention, graph.node("Concat", columns, axis=0)),
     )
     for index in range(config.layers):
         hidden, _, _ = layer(graph, nodes, given, hidden, index)
