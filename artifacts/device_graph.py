@@ -1,13 +1,14 @@
-"""The two graphs by which an engine serves the device runtime, as a contract: a decoder's layers, and its head.
+"""The two graphs by which an engine serves the device, as a contract: a decoder's layers, and its head.
 
 Everything is per row, so that images of unequal progress fit one pass. R: rows, the conditional ones of all images
-first; T: new positions; S: committed positions of a cache; M: slots of a cycle's new positions, which a drafter's later
-levels see; H: heads of keys and values; hd: head width; D: hidden width; V: image codes. "P" stands for the graph's
-precision.
+first; T: new positions; P: places of a cache; H: heads of keys and values; hd: head width; D: hidden width; V: image
+codes; W: `cached_width`. "P" as a type stands for the graph's precision.
 
-A cache has the layout of the device's state ([R, H, S, hd], not `decoder_graph`'s), so that an engine is bound to the
-state's own addresses. Tokens are looked up outside, so that one graph takes conditions in too. The head is a graph of
-its own: who reads fewer positions than a pass holds pays for no more.
+A pass writes its keys and values into the cache that it reads, at the places that `WRITE_AT` names, and attends to the
+cache alone. The first M places are the slots of a cycle's new positions; committed positions lie behind them. So what a
+row sees ends with its committed positions, and places behind those are never read (`READ_PLACES`). In half precision
+heads of the cache have `cached_width` numbers, the last of which are 0. Tokens are looked up outside, so that one graph
+takes conditions in too. The head is a graph of its own: who reads fewer positions than a pass holds pays for no more.
 """
 
 from pathlib import Path
@@ -15,15 +16,12 @@ from typing import Final, NamedTuple
 
 from underpaint.artifacts.decoder_config import DecoderConfig
 from underpaint.artifacts.decoder_graph import (
-    BIAS,
     CELLS,
     FEATURES,
     LOGITS,
     PRECISION_TYPES,
     PREDICTED_FEATURES,
     TensorSpec,
-    new_key,
-    new_value,
     past_key,
     past_value,
 )
@@ -34,26 +32,31 @@ HEAD: Final = "head"
 """Part of a decoder's name that its head's files carry."""
 EMBEDDINGS: Final = "embeddings"
 """[R, T, D] P: embedded tokens or conditions; of a drafter, what its input layer makes of a token's embedding."""
+SEES: Final = "sees"
+"""[R, 1, T, P] bool: whether a new position sees a place; each sees at least itself, so that no row turns into NaN."""
+WRITE_AT: Final = "write_at"
+"""[R] int64: the place of a row's first new position; the others follow it."""
+READ_PLACES: Final = "read_places"
+"""[R] int64: leading places that a row may see; engines leave out the others."""
 WEIGHTS_SHA256: Final = "weights_sha256"
 """What a graph's metadata says of the file that it points into."""
 
 
 class PassSize(NamedTuple):
-    """A pass of `least` to `most` new positions over `committed` positions and `slots` earlier ones; 0 for none."""
+    """A pass of `least` to `most` new positions into a cache of `places`; 0 where it reads none."""
 
     least: int
     most: int
-    committed: int
-    slots: int
+    places: int
 
     def holds(self, other: "PassSize") -> bool:
-        """Whether an engine of this size takes the other."""
-        return self.least <= other.least and other.most <= self.most and self[2:] == other[2:]
+        """Whether an engine of this size takes the other; the cache may be smaller, as it is filled up."""
+        return self.least <= other.least and other.most <= self.most and other.places <= self.places
 
-    def told(self, rows: int) -> str:
+    def __str__(self) -> str:
         """In words."""
-        behind = f" behind {self.committed} + {self.slots}" if self.committed else ""
-        return f"passes of {self.most} positions{behind} in {rows} rows"
+        behind = f" in a cache of {self.places} places" if self.places else ""
+        return f"passes of {self.most} positions{behind}"
 
 
 class DecoderPasses(NamedTuple):
@@ -72,14 +75,14 @@ def graph_file(folder: Path, name: str, part: str) -> Path:
     return folder / f"{name}.{part}.onnx"
 
 
-def slot_key(layer: int) -> str:
-    """The name of a layer's keys [R, H, M, hd] of this cycle's earlier passes, of a drafter."""
-    return f"slot_key_{layer}"
+def written_key(layer: int) -> str:
+    """The output that is `past_key` of a layer with the new keys in it: the same memory."""
+    return f"written_key_{layer}"
 
 
-def slot_value(layer: int) -> str:
-    """The name of a layer's values [R, H, M, hd] of this cycle's earlier passes, of a drafter."""
-    return f"slot_value_{layer}"
+def written_value(layer: int) -> str:
+    """The output that is `past_value` of a layer with the new values in it: the same memory."""
+    return f"written_value_{layer}"
 
 
 def made_features(drafter: bool) -> str:
@@ -91,32 +94,41 @@ def layers_inputs(config: DecoderConfig) -> tuple[TensorSpec, ...]:
     """The inputs of a pass through the layers.
 
     `CELLS` [R, T] int64: those below 0 count from the last condition position.
-    `BIAS` [R, T, N] float32 with N = S + T, or S + M + T of a drafter: 0 where a position sees another, `MASKED_SCORE`
-    where it does not; finite, so that no row turns into NaN.
     """
-    kind, heads, width = PRECISION_TYPES[config.precision], config.kv_heads, config.head_dim
+    kind = PRECISION_TYPES[config.precision]
     found = [
         TensorSpec(EMBEDDINGS, kind, ("R", "T", config.dim)),
         TensorSpec(CELLS, "int64", ("R", "T")),
-        TensorSpec(BIAS, "float32", ("R", "T", "N")),
+        TensorSpec(SEES, "bool", ("R", 1, "T", "P")),
+        TensorSpec(WRITE_AT, "int64", ("R",)),
+        TensorSpec(READ_PLACES, "int64", ("R",)),
     ]
     if config.drafter:
         found.append(TensorSpec(FEATURES, kind, ("R", "T", config.dim)))
-    for layer in range(config.layers):
-        found += [TensorSpec(name, kind, ("R", heads, "S", width)) for name in (past_key(layer), past_value(layer))]
-        if config.drafter:
-            held = slot_key(layer), slot_value(layer)
-            found += [TensorSpec(name, kind, ("R", heads, "M", width)) for name in held]
-    return tuple(found)
+    return (*found, *(spec for pair in cache_specs(config) for spec in pair[:1]))
 
 
 def layers_outputs(config: DecoderConfig) -> tuple[TensorSpec, ...]:
-    """The outputs of a pass through the layers: features, and keys and values [R, H, T, hd] of the new positions."""
-    kind, heads, width = PRECISION_TYPES[config.precision], config.kv_heads, config.head_dim
-    found = [TensorSpec(made_features(config.drafter), kind, ("R", "T", config.dim))]
-    for layer in range(config.layers):
-        found += [TensorSpec(name, kind, ("R", heads, "T", width)) for name in (new_key(layer), new_value(layer))]
-    return tuple(found)
+    """The outputs of a pass through the layers: features, and the caches."""
+    kind = PRECISION_TYPES[config.precision]
+    features = TensorSpec(made_features(config.drafter), kind, ("R", "T", config.dim))
+    return (features, *(spec for pair in cache_specs(config) for spec in pair[1:]))
+
+
+def cached_width(config: DecoderConfig) -> int:
+    """Numbers of a head in the cache: a multiple of 8 in half precision, as fused attention asks for."""
+    return config.head_dim if config.precision == "fp32" else -(-config.head_dim // 8) * 8
+
+
+def cache_specs(config: DecoderConfig) -> tuple[tuple[TensorSpec, TensorSpec], ...]:
+    """The keys [R, H, P, W] of each layer, then its values: as they are read, and as they are written."""
+    kind, shape = PRECISION_TYPES[config.precision], ("R", config.kv_heads, "P", cached_width(config))
+    names = [
+        pair
+        for layer in range(config.layers)
+        for pair in ((past_key(layer), written_key(layer)), (past_value(layer), written_value(layer)))
+    ]
+    return tuple((TensorSpec(read, kind, shape), TensorSpec(written, kind, shape)) for read, written in names)
 
 
 def head_inputs(config: DecoderConfig) -> tuple[TensorSpec, ...]:

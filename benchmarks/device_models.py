@@ -13,6 +13,7 @@ from underpaint.artifacts.decoder_config import DecoderConfig
 from underpaint.artifacts.model_index import read_index
 from underpaint.models.decoder import Decoder
 from underpaint.runtime.conditions import Condition, ConditionEncoder, of_words
+from underpaint.runtime.device.decoder import DecoderForward
 from underpaint.runtime.device.folder import DeviceModels
 from underpaint.runtime.device.forms import DeviceForm, form_of
 from underpaint.runtime.device.weights import read_decoder
@@ -74,7 +75,7 @@ def shipped_models(device: torch.device, dtype: torch.dtype) -> Shipped:
         grid = Grid(1, 4)
         small = replace(decoders[0].config, dim=32, layers=1, heads=2, hidden=16, kv_heads=0, head_dim=0)
         decoders = list(random_model(small, dtype, device))
-    models = DeviceModels(decoders[0], decoders[1], ConditionEncoder(shipped[0].config), 1, device)
+    models = DeviceModels(*(DecoderForward(one, 1) for one in decoders), ConditionEncoder(shipped[0].config), device)
     return Shipped(models, grid, read_index(FOLDER).sampling())
 
 

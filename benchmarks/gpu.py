@@ -37,8 +37,9 @@ from underpaint.algos.rows import SamplingParams
 from underpaint.algos.step import decode
 from underpaint.algos.tree import Verdict, root_only
 from underpaint.export.checkpoint import Request, export_checkpoint
+from underpaint.export.device_engines import build_folder
 from underpaint.export.parity import MOST
-from underpaint.export.tensorrt_build import build_folder
+from underpaint.export.tensorrt_build import EngineBuilder
 from underpaint.models.published.options import LoadOptions
 from underpaint.runtime.engines.context import CPU, EngineError, load_decoder
 from underpaint.runtime.engines.engine import Engine
@@ -206,8 +207,9 @@ def measure(given: argparse.Namespace, backend: str | None, work: Path, result: 
         return
     folder, reference = prepare(work, given.precision)
     if backend in MODULES:
+        builder = EngineBuilder(backend_module(backend), backend, gpu_name())
         start = time.perf_counter()
-        built = list(build_folder(folder, backend, gpu_name(), only, BUCKETS, (2,)))
+        built = list(build_folder(folder, builder, only, BUCKETS, (2,)))
         result["engines"] = [record.engine_bytes for _, record in built]
         result["build_seconds"] = round(time.perf_counter() - start, 1)
     for name in only:

@@ -157,6 +157,23 @@ SCALE: tuple[Column, ...] = (
 )
 
 
+def _mebibytes(name: str) -> Callable[[Row], str]:
+    """Bytes in MiB; what could not be built is said."""
+    return lambda row: "not built" if row[name] is None else f"{row[name] / 2**20:,.1f}"
+
+
+PLANS: tuple[Column, ...] = (
+    ("decoder", word("decoder")),
+    ("engines for", word("what")),
+    ("weights, MiB", _mebibytes("weight_bytes")),
+    ("before, MiB", _mebibytes("old_bytes")),
+    ("now, MiB", _mebibytes("new_bytes")),
+    ("now / weights", lambda row: f"{row['new_bytes'] / row['weight_bytes']:.2f}"),
+    ("before, s", plain("old_s", ".0f")),
+    ("now, s", plain("new_s", ".0f")),
+)
+
+
 def figures(*names: str, part: str | None = None) -> Rows:
     """A row for each figure of a record, or of one part of it."""
 

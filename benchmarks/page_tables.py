@@ -9,6 +9,7 @@ from benchmarks.page_columns import (
     LIVE_DRAFTER,
     PAIRED,
     PASSES,
+    PLANS,
     PREDICTED,
     PREMISES,
     PROGRAM,
@@ -37,6 +38,7 @@ TITLES = {
     "exactness": "Verifiers judged by `underpaint certify`",
     "rules": "The rules of 2025 and 2026 against the best lossless rule",
     "costs": "LlamaGen-B at full size",
+    "engines": "TensorRT engines: size and build time",
     "live": "Live models, family by family",
     "server": "`underpaint serve` under load",
     "device": "The whole cycle on a GPU, predicted",
@@ -94,6 +96,16 @@ SECTIONS: tuple[Section, ...] = (
         "time of one process. The last two are wall-clock times of whole commands on two processes. The older version "
         "(`git show 73500d1d`) runs out of memory at a million images.",
         scaled,
+    ),
+    Section(
+        "engines",
+        "The shipped models, beside an older version",
+        "tensorrt-plans.json",
+        PLANS,
+        "Built by TensorRT for RTX on a machine without a GPU, in float32. Engines hold no weights now: they read them "
+        "as inputs. In the older version, `git show c8251d19`, each number of rows has an engine with all the weights, "
+        "and its builder refuses the shipped drafter's plain graph. Weights count 4 bytes a number. Seconds are of the "
+        "whole commands, on a machine that others used too; `--for-device` builds both decoders.",
     ),
     Section(
         "exactness",

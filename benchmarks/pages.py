@@ -57,6 +57,7 @@ ABOUT = {
     "exactness": "whether `certify` catches known mistakes",
     "rules": "recent acceptance rules against the best that any lossless rule can do",
     "costs": "export and decoding of LlamaGen-B on a CPU",
+    "engines": "bytes and build seconds of TensorRT engines, before and after they left out the weights",
     "live": "models of `transformers`, family by family",
     "server": "throughput, latency and faults of `underpaint serve`",
     "device": "decoding cycles on a GPU",

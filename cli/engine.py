@@ -25,6 +25,7 @@ from underpaint.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from underpaint.export.tensorrt_build import EngineBuilder
     from underpaint.runtime.engines.tensorrt_files import EngineRecord
 
 _MOST_ROWS: Final = 64
@@ -44,7 +45,7 @@ class ForDevice:
             show_default=False,
         ),
     ] = None
-    batch: Annotated[int, typer.Option(help="With --for-device: images of a batch.", min=1, max=256)] = 1
+    batch: Annotated[int, typer.Option(help="With --for-device: most images of a batch.", min=1, max=256)] = 1
     preset: Preset = None
     temperature: Temperature = None
     guidance: Guidance = None
@@ -68,21 +69,26 @@ def engine(
     rows: Annotated[
         str | None,
         typer.Option(
-            help="Rows of a pass, with commas between, an engine each: 1 for guidance 1, 2 for any other; default: as "
-            "the models are meant to be sampled.",
+            help="Least and most rows of a pass, with a comma between, or one number: 1 for guidance 1, 2 for any "
+            "other; default: as the models are meant to be sampled.",
             show_default=False,
         ),
     ] = None,
+    version_compatible: Annotated[
+        bool, typer.Option("--version-compatible", help="Build engines that later versions of the package run too.")
+    ] = False,
     device: ForDevice = _NOT_FOR_DEVICE,
 ) -> None:
     """Build TensorRT engines of exported targets and drafters (needs PyTorch and a TensorRT package).
 
-    An engine is tied to its graph, the package's version and, where there is one, this machine's GPU.
+    An engine holds no weights: it reads those beside the models. It is tied to its graph, the package's version and,
+    where there is one, this machine's GPU.
     """
     from underpaint.artifacts.files import check_folder_writable
-    from underpaint.export.tensorrt_build import build_folder
+    from underpaint.export.device_engines import build_folder
+    from underpaint.export.tensorrt_build import EngineBuilder
     from underpaint.runtime.engines.context import EngineError
-    from underpaint.runtime.engines.tensorrt_files import ANY_GPU
+    from underpaint.runtime.engines.tensorrt_files import ANY_GPU, backend_module
     from underpaint.runtime.engines.tensorrt_runtime import gpu_name
 
     with bad_input():
@@ -94,8 +100,12 @@ def engine(
             raise ValueError(
                 "--model, --buckets and --rows are not of --for-device, which goes by methods; leave them out"
             )
-        if backend == _ONNX and (device.for_device is not None or rows is not None or buckets != _BUCKETS):
-            raise ValueError("--backend onnx writes graphs of any size: leave out --for-device, --rows and --buckets")
+        sized = device.for_device is not None or rows is not None or buckets != _BUCKETS
+        if backend == _ONNX and (sized or version_compatible):
+            raise ValueError(
+                "--backend onnx writes graphs of any size: leave out --for-device, --rows, --buckets and "
+                "--version-compatible"
+            )
         if not folder.is_dir():
             raise NotADirectoryError(f"no folder {folder}; make one with `underpaint export --kind ... --out {folder}`")
         check_folder_writable(folder)
@@ -108,16 +118,19 @@ def engine(
             if backend == "tensorrt":
                 raise  # it measures kernels on the GPU that it builds for
             gpu = ANY_GPU
+        builder = EngineBuilder(backend_module(backend), backend, gpu, version_compatible)
         if device.for_device is not None:
-            _build_for_device(folder, backend, gpu, device)
+            _build_for_device(folder, builder, device)
             return
-        for path, record in build_folder(folder, backend, gpu, tuple(model or ()), counts, batches):
-            _tell(path, record, len(record.counts))
+        for path, record in build_folder(folder, builder, tuple(model or ()), counts, batches):
+            _tell(path, record)
 
 
-def _tell(path: Path, record: "EngineRecord", profiles: int) -> None:
-    told = f"{profiles} profiles of {record.rows} row{'s' if record.rows > 1 else ''}"
-    typer.echo(f"{path.name}: {record.engine_bytes / 2**20:.1f} MiB, {record.precision}, {told}, for {record.gpu}")
+def _tell(path: Path, record: "EngineRecord") -> None:
+    least, most = record.rows
+    rows = f"{most} row{'s' if most > 1 else ''}" if least == most else f"{least} to {most} rows"
+    size = f"{record.engine_bytes / 2**20:.1f} MiB without weights"
+    typer.echo(f"{path.name}: {size}, {record.precision}, {len(record.passes)} profiles of {rows}, for {record.gpu}")
 
 
 def _write_graphs(folder: Path, only: tuple[str, ...]) -> None:
@@ -131,19 +144,18 @@ def _write_graphs(folder: Path, only: tuple[str, ...]) -> None:
             typer.echo(f"{path.name}: {path.stat().st_size / 2**20:.1f} MiB, beside {located.manifest.name}'s weights")
 
 
-def _build_for_device(folder: Path, backend: str, gpu: str, asked: ForDevice) -> None:
-    """Build engines of layers and heads for the passes of methods."""
-    with imported("cpu" if gpu == "any" else "cuda"):
+def _build_for_device(folder: Path, builder: "EngineBuilder", asked: ForDevice) -> None:
+    """Build engines of layers and heads for the passes of methods, in batches of one image to `asked.batch`."""
+    with imported("cpu" if builder.gpu == "any" else "cuda"):
         from underpaint.runtime.device.folder import FolderModels
         from underpaint.runtime.device.forms import form_of
         from underpaint.runtime.device.providers import passes_of_methods
-    from underpaint.export.device_engines import build_device_engines
-    from underpaint.export.tensorrt_build import EngineBuilder
-    from underpaint.runtime.engines.tensorrt_files import backend_module
+    from underpaint.artifacts.device_graph import HEAD, LAYERS
+    from underpaint.export.device_engines import build_plans
+    from underpaint.runtime.engines.tensorrt_files import part_of
     from underpaint.runtime.evaluation.comparison import build_methods, named_variants, with_baseline
     from underpaint.runtime.models import usual_preset
 
-    builder = EngineBuilder(backend_module(backend), backend, gpu)
     names = with_baseline(read_names(asked.for_device or ""))
     pipeline = open_pipeline(folder, None, None, "device", on_device=True)
     sampling = read_sampling(asked.temperature, asked.guidance, None, None, pipeline)
@@ -155,8 +167,9 @@ def _build_for_device(folder: Path, backend: str, gpu: str, asked: ForDevice) ->
     forms = [form_of(method, sampling, pipeline.grid) for method in methods]
     for decoder, passes in zip(models.decoders, passes_of_methods(models, forms, asked.batch, rows), strict=True):
         if passes.layers:
-            for path, record in build_device_engines(decoder, passes, builder, rows * asked.batch):
-                _tell(path, record, len(record.passes))
+            parts = part_of(decoder.name, LAYERS, device=True), part_of(decoder.name, HEAD, device=True)
+            for path, record in build_plans(decoder, passes, builder, (rows, rows * asked.batch), parts):
+                _tell(path, record)
 
 
 def _read_counts(option: str, text: str, most: int | None = None) -> tuple[int, ...]:

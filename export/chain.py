@@ -15,6 +15,7 @@ from underpaint.export.decoder_layers import (
     DecoderNodes,
     LayerPass,
     Seen,
+    SplitAttention,
     add_positions,
     layer,
     norm,
@@ -117,8 +118,7 @@ def _turn(graph: GraphWriter, nodes: DecoderNodes, past_bias: str, ahead: str, r
     given = LayerPass(
         None if rows is None else graph.node("Gather", [rows, number]),
         graph.integers(-1, 1, config.projected_heads, width),
-        attention,
-        columns,
+        SplitAttention(attention, columns),
     )
     for index in range(config.layers):
         hidden, _, _ = layer(graph, nodes, given, hidden, index)

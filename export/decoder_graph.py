@@ -10,12 +10,14 @@ from collections.abc import Sequence
 from underpaint.artifacts import decoder_graph as names
 from underpaint.artifacts import device_graph
 from underpaint.artifacts.decoder_config import DecoderConfig
-from underpaint.artifacts.decoder_graph import pass_inputs, pass_outputs
+from underpaint.artifacts.decoder_graph import TensorSpec, pass_inputs, pass_outputs
 from underpaint.export.chain import write_chain
 from underpaint.export.decoder_layers import (
     DecoderNodes,
+    InPlaceAttention,
     LayerPass,
     Seen,
+    SplitAttention,
     add_positions,
     decoder_nodes,
     embed,
@@ -68,9 +70,11 @@ def _cached_pass(graph: GraphWriter, nodes: DecoderNodes) -> LayerPass:
     return LayerPass(
         rotary_rows(graph, nodes, names.CELLS),
         graph.node("Concat", [shape, graph.integers(config.projected_heads, config.head_dim)], axis=0),
-        attention,
-        graph.node("Concat", [slots, new], axis=0),
-        graph.node("Unsqueeze", [names.BIAS, graph.integers(1)]),
+        SplitAttention(
+            attention,
+            graph.node("Concat", [slots, new], axis=0),
+            graph.node("Unsqueeze", [names.BIAS, graph.integers(1)]),
+        ),
     )
 
 
@@ -125,47 +129,44 @@ def write_conditioner(graph: GraphWriter, prefix: int, width: int, dim: int) -> 
     graph.output("rows", "float32", [2 * prefix, dim])
 
 
-def write_layers(graph: GraphWriter, config: DecoderConfig, rotary: RotaryTable | None) -> None:
-    """Add a pass through a decoder's layers to an empty graph; rotary: see `write_decoder`."""
-    graph.inputs(device_graph.layers_inputs(config))
-    graph.outputs(device_graph.layers_outputs(config))
+def write_layers(
+    graph: GraphWriter, config: DecoderConfig, rotary: RotaryTable | None, places: int | None = None
+) -> None:
+    """Add a pass through a decoder's layers to an empty graph.
+
+    rotary: see `write_decoder`. places: of the cache, where they are fixed, as TensorRT asks for.
+    """
+    graph.inputs(_with_places(device_graph.layers_inputs(config), places))
+    graph.outputs(_with_places(device_graph.layers_outputs(config), places))
     nodes = decoder_nodes(graph, config, rotary, embeds=False)
     hidden = graph.node("Reshape", [device_graph.EMBEDDINGS, nodes.flat_shape])
     hidden = add_positions(graph, nodes, hidden, names.CELLS)
     if config.drafter:
         hidden = read_features(graph, graph.node("Reshape", [names.FEATURES, nodes.flat_shape]), hidden)
-    given = _per_row(graph, nodes)
+    shape = graph.node("Shape", [names.CELLS])
+    caches = [(read.name, written.name) for read, written in device_graph.cache_specs(config)]
+    given = LayerPass(
+        rotary_rows(graph, nodes, names.CELLS),
+        graph.node("Concat", [shape, graph.integers(config.projected_heads, config.head_dim)], axis=0),
+        InPlaceAttention(
+            device_graph.SEES,
+            device_graph.WRITE_AT,
+            device_graph.READ_PLACES,
+            lambda index: caches[2 * index : 2 * index + 2],
+        ),
+    )
     for index in range(config.layers):
-        hidden, _, _ = layer(graph, nodes, given, hidden, index, (names.new_key(index), names.new_value(index)))
+        hidden, _, _ = layer(graph, nodes, given, hidden, index)
     if graph.has("norm"):
         hidden = norm(graph, hidden, "norm", config)
-    wide = graph.node("Concat", [graph.node("Shape", [names.CELLS]), graph.integers(config.dim)], axis=0)
+    wide = graph.node("Concat", [shape, graph.integers(config.dim)], axis=0)
     graph.node("Reshape", [hidden, wide], device_graph.made_features(config.drafter))
 
 
-def _per_row(graph: GraphWriter, nodes: DecoderNodes) -> LayerPass:
-    """A pass over new positions, each row at its own cells, behind caches of the state's own layout."""
-    config = nodes.config
-
-    def held(key: str, value: str) -> Seen:
-        return Seen(graph.node("Transpose", [key], perm=[0, 1, 3, 2]), value)
-
-    def attention(index: int, keys: str, values: str) -> Sequence[Seen]:
-        parts = [held(names.past_key(index), names.past_value(index))]
-        if config.drafter:
-            parts.append(held(device_graph.slot_key(index), device_graph.slot_value(index)))
-        return [*parts, Seen(keys, values)]
-
-    seen = [names.past_key(0), device_graph.slot_key(0)][: 1 + config.drafter]
-    counts = [*(graph.size(part, 2) for part in seen), graph.size(names.CELLS, 1)]
-    shape = graph.node("Shape", [names.CELLS])
-    return LayerPass(
-        rotary_rows(graph, nodes, names.CELLS),
-        graph.node("Concat", [shape, graph.integers(config.projected_heads, config.head_dim)], axis=0),
-        attention,
-        graph.node("Concat", counts, axis=0),
-        graph.node("Unsqueeze", [names.BIAS, graph.integers(1)]),
-    )
+def _with_places(specs: Sequence[TensorSpec], places: int | None) -> list[TensorSpec]:
+    if places is None:
+        return list(specs)
+    return [spec._replace(shape=tuple(places if size == "P" else size for size in spec.shape)) for spec in specs]
 
 
 def write_head(graph: GraphWriter, config: DecoderConfig) -> None:

@@ -13,6 +13,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from underpaint.artifacts.decoder_config import DecoderConfig
+from underpaint.artifacts.device_graph import cached_width
 from underpaint.export.decoder_weights import RotaryTable
 from underpaint.export.graph import ARRAYS, GraphWriter
 from underpaint.models.layers import QK_NORM_EPS
@@ -45,19 +46,61 @@ class DecoderNodes(NamedTuple):
     qkv_sizes: str
 
 
+class SplitAttention(NamedTuple):
+    """Attention to a cache and to new positions that lie apart: products over each part, one softmax over all.
+
+    seen: what each layer sees. bias: added to the scores of all that is seen, [B, 1, T, N]. sizes: how many columns
+    each part of it has, [parts].
+    """
+
+    seen: Attention
+    sizes: str
+    bias: str | None = None
+
+    def mix(self, graph: GraphWriter, config: DecoderConfig, index: int, query: str, new: tuple[str, str]) -> str:
+        """The values [B, H, T, hd] that `query` [B, H, T, hd] mixes in layer `index`; new: its keys and values."""
+        key, value = new
+        turned = graph.node("Transpose", [key], perm=[0, 1, 3, 2])
+        return _attend(graph, config, query, self.seen(index, turned, value), self)
+
+
+class InPlaceAttention(NamedTuple):
+    """Attention to a cache [B, K, P, W] that the new positions are written into first; one fused node.
+
+    sees: [B, 1, T, P] bool. write_at, read_places: [B] int64; see `artifacts.device_graph`. names: of a layer's keys
+    and values, as they are read and as they are written.
+    """
+
+    sees: str
+    write_at: str
+    read_places: str
+    names: Callable[[int], Sequence[tuple[str, str]]]
+
+    def mix(self, graph: GraphWriter, config: DecoderConfig, index: int, query: str, new: tuple[str, str]) -> str:
+        """See `SplitAttention.mix`."""
+        more = cached_width(config) - config.head_dim
+        if more:
+            ends = graph.integers(*[0] * 7, more)
+            query, *new_padded = (graph.node("Pad", [part, ends]) for part in (query, *new))
+            new = (new_padded[0], new_padded[1])
+        key, value = (
+            graph.node("TensorScatter", [read, part, self.write_at], written, axis=2)
+            for part, (read, written) in zip(new, self.names(index), strict=True)
+        )
+        seen = [query, key, value, self.sees, "", "", self.read_places]
+        mixed = graph.node("Attention", seen, scale=1.0)  # queries are scaled when they turn
+        return graph.split(mixed, graph.integers(config.head_dim, more), 3, [None, None])[0] if more else mixed
+
+
 class LayerPass(NamedTuple):
     """How one pass goes through the layers.
 
     positions: [R, H + 2K] rows of the rotary table, None where positions are learnt. grid_shape: [4], B, T, H + 2K, hd.
-    attention: what each layer sees. bias: added to the scores of all that is seen, [B, 1, T, N]. sizes: how many
-    columns each part of it has, [parts].
     """
 
     positions: str | None
     grid_shape: str
-    attention: Attention
-    sizes: str
-    bias: str | None = None
+    attention: SplitAttention | InPlaceAttention
 
 
 def decoder_nodes(
@@ -112,8 +155,7 @@ def layer(
     normed = graph.has(f"{stem}attention_norm")
     read = norm(graph, hidden, f"{stem}attention_norm", config) if normed and not after else hidden
     query, key, value = _query_key_value(graph, nodes, given, read, stem, names)
-    turned = graph.node("Transpose", [key], perm=[0, 1, 3, 2])
-    mixed = _attend(graph, config, query, given.attention(index, turned, value), given)
+    mixed = given.attention.mix(graph, config, index, query, (key, value))
     heads_wide = graph.integers(-1, config.heads * config.head_dim)
     flat = graph.node("Reshape", [graph.node("Transpose", [mixed], perm=[0, 2, 1, 3]), heads_wide])
     out_norm = f"{stem}attention_norm" if after and normed else None
@@ -174,7 +216,7 @@ def _norm_heads(graph: GraphWriter, nodes: DecoderNodes, heads: str, stem: str) 
     return graph.node("Concat", [*found, value], axis=1)
 
 
-def _attend(graph: GraphWriter, config: DecoderConfig, query: str, seen: Sequence[Seen], given: LayerPass) -> str:
+def _attend(graph: GraphWriter, config: DecoderConfig, query: str, seen: Sequence[Seen], given: SplitAttention) -> str:
     """Values [B, H, T, hd] mixed by one softmax over all that is seen.
 
     Query heads that share keys stand below each other in products, so that nothing of the cache is repeated.

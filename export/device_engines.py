@@ -1,6 +1,8 @@
-"""What engines of the device runtime run: a decoder's layers and its head, as graphs and as TensorRT engines.
+"""What engines run on a device: a decoder's layers and its head, as graphs, and as TensorRT plans without weights.
 
-Both graphs point into the weights file that the decoder's own graph points into.
+Graphs for ONNX Runtime point into the weights file that the decoder's own graph points into. A plan for TensorRT reads
+its weights as inputs, so that one plan serves every number of rows and every pass, and whatever runs it, on memory that
+holds each weight once. (TensorRT for RTX 1.7 builds plans that are stripped and refitted only where there is a GPU.)
 """
 
 import os
@@ -15,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from underpaint.artifacts.decoder_config import DecoderConfig
-from underpaint.artifacts.decoder_graph import TensorSpec
+from underpaint.artifacts.decoder_graph import POSITION_BUCKETS, TensorSpec
 from underpaint.artifacts.device_graph import (
     HEAD,
     LAYERS,
@@ -26,14 +28,17 @@ from underpaint.artifacts.device_graph import (
     head_inputs,
     layers_inputs,
 )
+from underpaint.artifacts.model_index import read_index
 from underpaint.export.decoder_graph import write_head, write_layers
 from underpaint.export.decoder_weights import rotary_table
-from underpaint.export.graph import GraphWriter
-from underpaint.export.tensorrt_build import EngineBuilder
+from underpaint.export.graph import IN_PLACE_OPSET, GraphWriter
+from underpaint.export.tensorrt_build import EngineBuilder, Profile, decoders_of, position_counts
 from underpaint.export.weight_file import Stored
 from underpaint.runtime.device.weights import StoredWeights, matrix_depths, stored_weights
-from underpaint.runtime.engines.elsewhere import ElsewhereDecoder
-from underpaint.runtime.engines.tensorrt_files import EngineRecord, Profile, part_of
+from underpaint.runtime.engines.device_memory import host_places
+from underpaint.runtime.engines.elsewhere import ElsewhereDecoder, load_elsewhere
+from underpaint.runtime.engines.engine import rows_of
+from underpaint.runtime.engines.tensorrt_files import EngineRecord, part_of
 
 
 class _KeptWeights:
@@ -64,7 +69,8 @@ def write_device_graphs(decoder: ElsewhereDecoder) -> tuple[Path, Path]:
     weights = {each: partial(_values, stored, each, config) for each in stored.names()}
 
     def written(part: str, write: Callable[[GraphWriter], None]) -> Path:
-        graph = GraphWriter(f"{found.name}_{part}", weights, config.precision, _KeptWeights(path, stored))
+        kept = _KeptWeights(path, stored)
+        graph = GraphWriter(f"{found.name}_{part}", weights, config.precision, kept, opset=IN_PLACE_OPSET)
         write(graph)
         target = graph_file(path.parent, found.name, part)
         staged = target.with_name(f".{target.name}.staged")
@@ -78,6 +84,23 @@ def write_device_graphs(decoder: ElsewhereDecoder) -> tuple[Path, Path]:
     )
 
 
+def bare_graphs(decoder: ElsewhereDecoder, places: int | None) -> tuple[bytes, bytes]:
+    """A decoder's layers over a cache of `places`, and its head, with weights as inputs by their names in the file.
+
+    Raises EngineError where the decoder has no weights in a file of their own.
+    """
+    config, stored = decoder.config, stored_weights(decoder.located)
+    nothing = np.zeros((), dtype=np.float32)
+    shapes = {name: partial(np.broadcast_to, nothing, stored.shape(name, config)) for name in stored.names()}
+    layers, head = (
+        GraphWriter(f"{decoder.name}_{part}", shapes, config.precision, opset=IN_PLACE_OPSET, bare=True)
+        for part in (LAYERS, HEAD)
+    )
+    write_layers(layers, config, rotary_table(config), places)
+    write_head(head, config)
+    return layers.content(), head.content()
+
+
 def _values(stored: StoredWeights, name: str, config: DecoderConfig) -> NDArray[Any]:
     """A weight as it is stored; of 8 bits, as float32."""
     found = stored[name]
@@ -88,27 +111,81 @@ def _values(stored: StoredWeights, name: str, config: DecoderConfig) -> NDArray[
     return np.asarray(found.numpy())
 
 
-def build_device_engines(
-    decoder: ElsewhereDecoder, passes: DecoderPasses, builder: EngineBuilder, rows: int
+def build_folder(
+    folder: Path,
+    builder: EngineBuilder,
+    only: tuple[str, ...] = (),
+    buckets: tuple[int, ...] = POSITION_BUCKETS,
+    rows: tuple[int, ...] = (),
 ) -> Iterator[tuple[Path, EngineRecord]]:
-    """Write a decoder's graphs, and build engines of both for these passes of `rows` rows, guidance rows counted.
+    """Build the plans of every decoder in `folder` (or of those in `only`), one after the other.
 
-    Raises EngineError with what the parser or the builder said.
+    rows: of passes; a plan takes every number from the least to the most of them. Empty for what the folder's models
+    are meant to be sampled with: 1, or 2 where guidance is not 1.
+    Raises EngineError where the package refuses a graph, naming its reason; ManifestError on damage.
+    """
+    models = decoders_of(folder, only)
+    taken = rows or (rows_of(read_index(folder).sampling()),)
+    for located in models:
+        decoder = load_elsewhere(located.manifest.name, located)
+        counts = position_counts(decoder.config, buckets)
+        places = host_places(decoder.config, counts)
+        passes = DecoderPasses(
+            tuple(PassSize(count, count, places) for count in counts),
+            tuple(PassSize(count, count, 0) for count in counts),
+        )
+        names = part_of(decoder.name, LAYERS), part_of(decoder.name, HEAD)
+        yield from build_plans(decoder, passes, builder, (min(taken), max(taken)), names)
+
+
+def build_plans(
+    decoder: ElsewhereDecoder,
+    passes: DecoderPasses,
+    builder: EngineBuilder,
+    rows: tuple[int, int],
+    names: tuple[str, str],
+) -> Iterator[tuple[Path, EngineRecord]]:
+    """Build the plans of a decoder's layers and of its head, and write them beside its graph.
+
+    Args:
+        decoder: The decoder, its files checked.
+        passes: What the plans have to take; all over the largest of their caches.
+        builder: The package that builds, and for what.
+        rows: Least and most rows of a pass, guidance rows counted.
+        names: What the two plans are called.
+
+    Raises:
+        EngineError: What the parser or the builder said.
     """
     found, config = decoder.located.manifest, decoder.config
-    graphs = write_device_graphs(decoder)
+    places = max(size.places for size in passes.layers)
     read = layers_inputs(config), head_inputs(config)
-    for part, graph, inputs, taken in zip((LAYERS, HEAD), graphs, read, passes, strict=True):
-        profiles = [profile(inputs, rows, size) for size in taken]
-        yield builder.write(graph, part_of(found.name, part), found, config.precision, profiles, rows, passes=taken)
+    for name, graph, inputs, sizes in zip(names, bare_graphs(decoder, places), read, passes, strict=True):
+        alone = sorted({size[:2] for size in sizes})
+        profiles = [profile(inputs, rows, PassSize(*size, places)) for size in alone]
+        record = EngineRecord(
+            model=name,
+            backend=builder.backend,
+            version=builder.module.__version__,
+            gpu=builder.gpu,
+            onnx_sha256=found.sha256,
+            engine_sha256="",
+            engine_bytes=0,
+            precision=config.precision,
+            rows=rows,
+            places=places,
+            passes=tuple(alone),
+            version_compatible=builder.version_compatible,
+        )
+        yield builder.write(decoder.located.path.parent, graph, profiles, record)
 
 
-def profile(inputs: Sequence[TensorSpec], rows: int, size: PassSize) -> Profile:
-    """Shapes of a pass: fixed, but for the condition's, which may have fewer positions."""
+def profile(inputs: Sequence[TensorSpec], rows: tuple[int, int], size: PassSize) -> Profile:
+    """Shapes of a pass of so many rows, the most of which are the best; a condition may have fewer positions."""
 
-    def shape(spec: TensorSpec, count: int) -> tuple[int, ...]:
-        known = {"R": rows, "T": count, "S": size.committed, "M": size.slots, "N": size.committed + size.slots + count}
-        return tuple(one if isinstance(one, int) else known[one] for one in spec.shape)
+    def shapes(row_count: int, count: int) -> dict[str, tuple[int, ...]]:
+        known = {"R": row_count, "T": count, "P": size.places}
+        return {spec.name: tuple(one if isinstance(one, int) else known[one] for one in spec.shape) for spec in inputs}
 
-    least, most = ({spec.name: shape(spec, count) for spec in inputs} for count in (size.least, size.most))
-    return Profile({name: (least[name], most[name], most[name]) for name in most})
+    least, most = shapes(rows[0], size.least), shapes(rows[1], size.most)
+    return {name: (least[name], most[name], most[name]) for name in most}

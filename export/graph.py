@@ -19,6 +19,8 @@ from underpaint.export.weight_file import Stored, WeightStore
 
 OPSET: Final = 23
 """The first with RMSNormalization and RotaryEmbedding; ONNX Runtime and TensorRT both read it."""
+IN_PLACE_OPSET: Final = 24
+"""The first with TensorScatter, and with an Attention that leaves out the places behind a row's length."""
 IR_VERSION: Final = 10
 _CONTRIBUTED: Final = "com.microsoft"
 """ONNX Runtime's own operators, which no other engine reads."""
@@ -76,8 +78,12 @@ class GraphWriter:
         precision: Precision = "fp32",
         file: WeightStore | None = None,
         int8_products: bool = False,
+        opset: int = OPSET,
+        bare: bool = False,
     ) -> None:
         """weights: what `weight` and `product` find by name; file: where they go, None keeps them in the graph.
+
+        bare: weights are inputs, in the types that they are multiplied in; only their shapes are read.
 
         int8_products: `product` multiplies by the steps of `ScaledRows` in 8 bits, in place of the widened numbers;
         not so in branches and loops, whose own nodes no other product may read.
@@ -87,6 +93,7 @@ class GraphWriter:
         self._name = name
         self._weights = weights or {}
         self._file = file
+        self._opset, self._bare = opset, bare
         self._nodes: list[onnx.NodeProto] = []
         self._tensors: list[onnx.TensorProto] = []
         self._inputs: list[onnx.ValueInfoProto] = []
@@ -177,11 +184,24 @@ class GraphWriter:
         """`product` in float32 whatever the graph's precision is: of the same factors, but with nothing rounded."""
         if self.precision == "fp32":
             return self.product(value, name)
+        if self._bare:
+            return self.node("MatMul", [self.widen(value), self._given(name, "float32")])
         return self.node("MatMul", [self.widen(value), self.widen(self.weight(name))])
+
+    def _given(self, name: str, dtype: ElementType) -> str:
+        """The weight `name` as an input."""
+        if name not in self._values:
+            found = self._weights[name]()
+            assert isinstance(found, np.ndarray)
+            self._values[name] = self.input(name, dtype, found.shape)
+        return self._values[name]
 
     def _load(self, name: str, int8: bool = False) -> None:
         """Store the weight `name` where it is not stored yet; int8: `ScaledRows` are read by MatMulNBits."""
         if name in self._values or name in self._matrices:
+            return
+        if self._bare:
+            self._given(name, PRECISION_TYPES[self.precision])
             return
         found = self._weights[name]()
         if isinstance(found, ScaledRows) and int8:
@@ -307,7 +327,11 @@ class GraphWriter:
         return helper.make_graph(inner._nodes, inner._name, inner._inputs, inner._outputs)
 
     def write(self, path: Path, told: Mapping[str, str] | None = None) -> None:
-        """Check the graph and write it. Raises onnx.checker.ValidationError on a graph that is none.
+        """Check the graph and write it; see `content`."""
+        path.write_bytes(self.content(told))
+
+    def content(self, told: Mapping[str, str] | None = None) -> bytes:
+        """The checked graph. Raises onnx.checker.ValidationError on a graph that is none.
 
         told: what the file says of itself, as metadata.
         """
@@ -318,11 +342,12 @@ class GraphWriter:
         onnx.checker.check_model(self._model([*self._inputs, *shapes], inside), full_check=True)
         model = self._model(self._inputs, self._tensors)
         helper.set_model_props(model, dict(told or {}))
-        path.write_bytes(model.SerializeToString(deterministic=True))
+        content: bytes = model.SerializeToString(deterministic=True)
+        return content
 
     def _model(self, inputs: Sequence[onnx.ValueInfoProto], tensors: Sequence[onnx.TensorProto]) -> onnx.ModelProto:
         graph = helper.make_graph(self._nodes, self._name, inputs, self._outputs, tensors)
-        sets = [helper.make_opsetid("", OPSET)]
+        sets = [helper.make_opsetid("", self._opset)]
         if self._matrices:
             sets.append(helper.make_opsetid(_CONTRIBUTED, 1))
         model = helper.make_model(graph, opset_imports=sets, ir_version=IR_VERSION)

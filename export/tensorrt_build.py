@@ -1,32 +1,25 @@
-"""Build TensorRT engines of an export folder, with `tensorrt` or with `tensorrt_rtx`: one build code, two packages.
+"""Build TensorRT plans of an export folder, with `tensorrt` or with `tensorrt_rtx`: one build code, two packages.
 
-Precision is the graph's own: networks are strongly typed. An engine is for one number of rows. Each of its optimisation
-profiles has fixed shapes (new positions, all cache slots), so that one captured CUDA graph serves every cycle.
+Precision is the graph's own: networks are strongly typed. A plan holds no weights; it takes any number of rows in its
+range. Each of its optimisation profiles has a fixed number of new positions, so that one captured CUDA graph serves
+every cycle.
 """
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
-from underpaint.artifacts.decoder_config import DecoderConfig, Precision
-from underpaint.artifacts.decoder_graph import POSITION_BUCKETS, pass_inputs
+from underpaint.artifacts.decoder_config import DecoderConfig
+from underpaint.artifacts.device_graph import READ_PLACES
 from underpaint.artifacts.files import user_cache_folder
-from underpaint.artifacts.manifest import Manifest, write_beside
-from underpaint.artifacts.model_index import read_index
-from underpaint.export.graph_rewrites import plain_pass
+from underpaint.artifacts.manifest import write_beside
 from underpaint.runtime.engines.context import EngineError
-from underpaint.runtime.engines.engine import manifest_config, rows_of
-from underpaint.runtime.engines.tensorrt_files import (
-    ANY_GPU,
-    EngineRecord,
-    Profile,
-    backend_module,
-    write_engine,
-)
+from underpaint.runtime.engines.tensorrt_files import RTX, EngineRecord, write_engine
 from underpaint.zoo.load import Located, locate, names
 from underpaint.zoo.load import manifest as read_manifest
 
@@ -34,26 +27,8 @@ KINDS: Final = ("target", "drafter")
 """What the runtime opens on TensorRT. Conditions and pictures run on ONNX Runtime, whatever runs the decoders."""
 _WORKSPACE_BYTES: Final = 4 << 30
 
-
-def build_folder(
-    folder: Path,
-    backend: str,
-    gpu: str = ANY_GPU,
-    only: tuple[str, ...] = (),
-    buckets: tuple[int, ...] = POSITION_BUCKETS,
-    rows: tuple[int, ...] = (),
-) -> Iterator[tuple[Path, EngineRecord]]:
-    """Build engines of every decoder in `folder` (or of those in `only`), one after the other.
-
-    gpu: the name of this machine's GPU, which the engine is then tied to. rows: of passes, an engine for each number;
-    empty for what the folder's models are meant to be sampled with: 1, or 2 where guidance is not 1.
-    Raises EngineError where the package is missing or refuses a graph, naming its reason; ManifestError on damage.
-    """
-    module, found = backend_module(backend), decoders_of(folder, only)
-    batches = rows or (rows_of(read_index(folder).sampling()),)
-    for located in found:
-        for count in batches:
-            yield _build_one(located, EngineBuilder(module, backend, gpu), buckets, count)
+Profile: TypeAlias = Mapping[str, tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]]
+"""Input shapes of one optimisation profile: least, best and most, by input."""
 
 
 def decoders_of(folder: Path, only: tuple[str, ...] = ()) -> Iterator[Located]:
@@ -72,56 +47,94 @@ def decoders_of(folder: Path, only: tuple[str, ...] = ()) -> Iterator[Located]:
 
 
 class EngineBuilder(NamedTuple):
-    """A TensorRT package, the backend's name for it, and the GPU that it builds for."""
+    """A TensorRT package, the backend's name for it, and what it builds for.
+
+    gpu: the name of this machine's GPU, which plans are then tied to. version_compatible: whether later versions of
+    the package run the plans.
+    """
 
     module: ModuleType
     backend: str
     gpu: str
+    version_compatible: bool = False
 
     def write(
-        self,
-        graph: Path,
-        model: str,
-        found: Manifest,
-        precision: Precision,
-        profiles: list[Profile],
-        rows: int,
-        *,
-        counts: tuple[int, ...] = (),
-        passes: tuple[tuple[int, int, int, int], ...] = (),
+        self, folder: Path, graph: bytes, profiles: list[Profile], record: EngineRecord
     ) -> tuple[Path, EngineRecord]:
-        """Build a graph's engine and write it beside the graph, with its record.
+        """Build a graph's plan and write it into `folder` with its record, whose bytes and hash are filled in.
 
-        model: its name in the record; found: the manifest of the exported model; counts, passes: see `EngineRecord`.
         Raises EngineError with what the parser or the builder said.
         """
         timing = timing_file(self.backend, self.module, self.gpu)
-        content = build_engine(graph, profiles, self.module, precision, timing)
-        record = EngineRecord(
-            model=model,
-            backend=self.backend,
-            version=self.module.__version__,
-            gpu=self.gpu,
-            onnx_sha256=found.sha256,
-            weights_sha256=None if found.weights is None else found.weights.sha256,
-            engine_sha256=sha256(content).hexdigest(),
-            engine_bytes=len(content),
-            precision=precision,
-            rows=rows,
-            counts=counts,
-            passes=passes,
-        )
-        return write_engine(graph.parent, content, record), record
+        content = self.build(graph, profiles, record.model, record.precision, timing)
+        record = replace(record, engine_sha256=sha256(content).hexdigest(), engine_bytes=len(content))
+        return write_engine(folder, content, record), record
+
+    def build(self, graph: bytes, profiles: list[Profile], name: str, precision: str, timing: Path) -> bytes:
+        """Return the serialised plan of a graph.
+
+        Args:
+            graph: An ONNX model whose weights are inputs.
+            profiles: Shapes of the inputs that have none.
+            name: What messages call it.
+            precision: Of the graph's weights.
+            timing: The cache of measured kernels, read and written where the package has one.
+
+        Raises:
+            EngineError: What the parser or the builder said.
+        """
+        module, said = self.module, list[str]()
+        logger = _logger(module, said.append)
+        builder = module.Builder(logger)
+        flag = module.NetworkDefinitionCreationFlag
+        # TensorRT 11 knows strong typing only; before it, and in RTX, it is a flag.
+        network = builder.create_network(1 << int(flag.STRONGLY_TYPED) if hasattr(flag, "STRONGLY_TYPED") else 0)
+        parser = module.OnnxParser(network, logger)
+        if not parser.parse(graph):
+            reasons = [parser.get_error(index).desc() for index in range(parser.num_errors)]
+            raise EngineError(f"{name}: {module.__name__} cannot read it: {'; '.join(reasons[:3] or said[-3:])}")
+        _set_attention(network, module)
+        config = builder.create_builder_config()
+        config.set_memory_pool_limit(module.MemoryPoolType.WORKSPACE, _WORKSPACE_BYTES)
+        if precision == "fp32":
+            # On by default: products would keep 10 bits of each factor. In half precision no factor has more.
+            config.clear_flag(module.BuilderFlag.TF32)
+        if self.version_compatible:
+            config.set_flag(module.BuilderFlag.VERSION_COMPATIBLE)
+            if self.backend == RTX:  # its package has no lean runtime to put into the plan
+                config.set_flag(module.BuilderFlag.EXCLUDE_LEAN_RUNTIME)
+        for profile in profiles:
+            made = builder.create_optimization_profile()
+            for each, shapes in profile.items():
+                made.set_shape(each, *shapes)
+            config.add_optimization_profile(made)
+        measured = self.backend != RTX  # RTX measures when it first runs, and has no cache here
+        if measured:
+            _take_measured(config, timing)
+        built = builder.build_serialized_network(network, config)
+        if built is None:
+            raise EngineError(f"{name}: {module.__name__} could not build it: {'; '.join(said[-3:])}")
+        if measured:
+            with suppress(OSError):  # the plan is built; the next build measures again
+                timing.parent.mkdir(parents=True, exist_ok=True)
+                write_beside(timing, bytes(config.get_timing_cache().serialize()))
+        return bytes(built)
 
 
-def _build_one(
-    located: Located, builder: EngineBuilder, buckets: tuple[int, ...], rows: int
-) -> tuple[Path, EngineRecord]:
-    found = located.manifest
-    config = manifest_config(found.settings, found.name)
-    counts = position_counts(config, buckets)
-    profiles = [decoder_profile(config, rows, count) for count in counts]
-    return builder.write(located.path, found.name, found, config.precision, profiles, rows, counts=counts)
+def _set_attention(network: Any, module: ModuleType) -> None:
+    """Say of every attention what the parser leaves out: how many places are read, and that float32 may decompose.
+
+    Fused kernels are for half precision alone; where one fits, it is taken all the same.
+    """
+    inputs = {network.get_input(index).name: network.get_input(index) for index in range(network.num_inputs)}
+    if READ_PLACES not in inputs:
+        return
+    lengths = network.add_cast(inputs[READ_PLACES], module.int32).get_output(0)
+    for index in range(network.num_layers):
+        layer = network.get_layer(index)
+        if layer.type == module.LayerType.ATTENTION_INPUT:
+            layer.__class__ = module.IAttentionInputLayer
+            layer.attention.key_value_lengths, layer.attention.decomposable = lengths, True
 
 
 def position_counts(config: DecoderConfig, buckets: tuple[int, ...]) -> tuple[int, ...]:
@@ -135,58 +148,10 @@ def position_counts(config: DecoderConfig, buckets: tuple[int, ...]) -> tuple[in
     return tuple(sorted(counts | {max(config.condition_positions, 1)}))
 
 
-def decoder_profile(config: DecoderConfig, rows: int, count: int) -> Profile:
-    """Fixed shapes of a pass of `count` new positions in `rows` sequences."""
-    slots = config.capacity
-    known = {"B": rows, "T": count, "S": slots, "S+T": slots + count, "C": config.external_cond_rows}
-    fixed = {
-        spec.name: tuple(known[size] if isinstance(size, str) else size for size in spec.shape)
-        for spec in pass_inputs(config)
-    }
-    return Profile({name: (shape, shape, shape) for name, shape in fixed.items()})
-
-
 def timing_file(backend: str, module: ModuleType, gpu: str) -> Path:
     """Where measured kernels are kept: in the user's cache folder, by package, version and GPU."""
     named = sha256(json.dumps([backend, module.__version__, gpu]).encode()).hexdigest()[:16]
     return user_cache_folder() / "timing" / f"{backend}-{named}.cache"
-
-
-def build_engine(path: Path, profiles: list[Profile], module: ModuleType, precision: str, timing: Path) -> bytes:
-    """The serialised engine of a graph. `timing`: the cache of measured kernels, read and written where supported.
-
-    Raises EngineError with what the parser or the builder said.
-    """
-    said: list[str] = []
-    logger = _logger(module, said.append)
-    builder = module.Builder(logger)
-    flag = module.NetworkDefinitionCreationFlag
-    # TensorRT 11 knows strong typing only; before it, and in RTX, it is a flag.
-    flags = 1 << int(flag.STRONGLY_TYPED) if hasattr(flag, "STRONGLY_TYPED") else 0
-    network = builder.create_network(flags)
-    parser = module.OnnxParser(network, logger)
-    if not parser.parse(plain_pass(path), str(path)):
-        reasons = [parser.get_error(index).desc() for index in range(parser.num_errors)]
-        raise EngineError(f"{path.name}: {module.__name__} cannot read it: {'; '.join(reasons[:3] or said[-3:])}")
-    config = builder.create_builder_config()
-    config.set_memory_pool_limit(module.MemoryPoolType.WORKSPACE, _WORKSPACE_BYTES)
-    if precision == "fp32":
-        # On by default: products would keep 10 bits of each factor. In half precision no factor has more.
-        config.clear_flag(module.BuilderFlag.TF32)
-    inputs = {network.get_input(index).name for index in range(network.num_inputs)}
-    for profile in profiles:
-        _add_profile(builder, config, profile, inputs)
-    measured = module.__name__ == "tensorrt"  # RTX measures when it first runs, and has no cache here
-    if measured:
-        _take_measured(config, timing)
-    built = builder.build_serialized_network(network, config)
-    if built is None:
-        raise EngineError(f"{path.name}: {module.__name__} could not build it: {'; '.join(said[-3:])}")
-    if measured:
-        with suppress(OSError):  # the engine is built; the next build measures again
-            timing.parent.mkdir(parents=True, exist_ok=True)
-            write_beside(timing, bytes(config.get_timing_cache().serialize()))
-    return bytes(built)
 
 
 def _take_measured(config: Any, timing: Path) -> None:
@@ -195,16 +160,6 @@ def _take_measured(config: Any, timing: Path) -> None:
         cache = config.create_timing_cache(content)
         if cache is not None and config.set_timing_cache(cache, False):  # False: another device's is refused
             return
-
-
-def _add_profile(builder: Any, config: Any, profile: Profile, inputs: set[str]) -> None:
-    if not profile.shapes:
-        return
-    made = builder.create_optimization_profile()
-    for name, (least, best, most) in profile.shapes.items():
-        if name in inputs:
-            made.set_shape(name, least, best, most)
-    config.add_optimization_profile(made)
 
 
 def _logger(module: ModuleType, keep: Callable[[str], None]) -> Any:

@@ -16,6 +16,7 @@ from underpaint.export.decoder_layers import (
     DecoderNodes,
     LayerPass,
     Seen,
+    SplitAttention,
     add_positions,
     layer,
     norm,
@@ -155,8 +156,7 @@ def expand(
     given = LayerPass(
         rows,
         graph.node("Concat", [common.rows, graph.integers(-1, config.projected_heads, width)], axis=0),
-        attention,
-        graph.node("Concat", columns, axis=0),
+        SplitAttention(attention, graph.node("Concat", columns, axis=0)),
     )
     for index in range(config.layers):
         hidden, _, _ = layer(graph, nodes, given, hidden, index)

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
-from functools import partial
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -22,7 +21,6 @@ from tools.compile_ahead import compile_for
 from underpaint.algos.draft.choice import NOTHING, Choice
 from underpaint.algos.protocols import Grid
 from underpaint.artifacts.decoder_config import DecoderConfig
-from underpaint.models.decoder import Decoder
 from underpaint.runtime.device.decoder import DecoderForward, shapes_alone
 from underpaint.runtime.device.engine_forward import EngineForward, EngineGraphs
 from underpaint.runtime.device.forms import BatchSizes, DeviceForm
@@ -126,7 +124,7 @@ class _Marked:
 
     def __init__(self, decoder: DeviceDecoder, part: str) -> None:
         self._decoder, self._part = decoder, part
-        self.config, self.rows, self.dtype = decoder.config, decoder.rows, decoder.dtype
+        self.config, self.rows, self.dtype, self.places = decoder.config, decoder.rows, decoder.dtype, decoder.places
 
     def embed(self, tokens: Tensor) -> Tensor:
         with _in_part(self._part):
@@ -185,12 +183,16 @@ def count_cycle(
     device = torch.device("cuda" if torch.backends.cuda.is_built() else "cpu")
     with FakeTensorMode(), torch.no_grad():
         graphs = EngineGraphs(_Uncounted(), _Uncounted())
-        forward: Callable[[Decoder, int], DeviceDecoder] = DecoderForward
-        if engine:
-            forward = partial(EngineForward, engine=graphs)
-        target = forward(shapes_alone(config, dtype, device), rows)
+
+        def forward(config: DecoderConfig) -> DeviceDecoder:
+            if engine:
+                table = torch.empty(config.vocab_size + config.cond_ids, config.dim, dtype=dtype, device=device)
+                return EngineForward(config, table, rows, graphs)
+            return DecoderForward(shapes_alone(config, dtype, device), rows)
+
+        target = forward(config)
         drafts = replace(config, layers=1, drafter=True, fc_bias=False, condition="none", cond_ids=0, prefix=1)
-        drafter = forward(shapes_alone(drafts, dtype, device), rows)
+        drafter = forward(drafts)
         grid = Grid(config.grid_side, config.width)
         marked, drafting = _Marked(target, "target"), _Marked(drafter, "drafter")
         cycle = method.cycle(marked, drafting, BatchSizes(grid, config.prefix, batch, device, line_token))

@@ -39,7 +39,16 @@ class CellProgram(BatchCycle):
         self.grid, self.envelope = grid, envelope
         self._target = target
         self.state = State.allocate(
-            batch, envelope, grid.cells, prefix, target.config, None, target.rows, target.dtype, device
+            batch,
+            envelope,
+            grid.cells,
+            prefix,
+            target.config,
+            None,
+            target.rows,
+            target.dtype,
+            device,
+            places=(target.places, None),
         )
         self._pass = empty_pass(batch, envelope.nodes, self.state.target_cache.committed.shape[4], device)
         self._live = prefix + grid.cells // 2

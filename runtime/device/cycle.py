@@ -111,7 +111,8 @@ class DeviceCycle(BatchCycle):
         drafting = None if plan is None or drafter is None else drafter.config
         lines = 0 if line_token is None else grid.height - 1
         sizes = (batch, envelope, grid.cells, prefix, target.config, drafting, target.rows)
-        self.state = State.allocate(*sizes, target.dtype, device, lines)
+        places = target.places, None if drafter is None else drafter.places
+        self.state = State.allocate(*sizes, target.dtype, device, lines, places)
         self._line_token, self._lines = line_token, None if line_token is None else _line_buffers(self.state)
         drawn = _covered(method.rule) if plan is None else plan.drawn
         shape = Shape(batch, envelope.nodes, target.config.vocab_size, drawn, envelope.levels, envelope.children)

@@ -62,7 +62,8 @@ class DecoderForward:
 
     def __init__(self, model: Decoder, rows: int) -> None:
         config = model.config
-        self.config, self.rows, self.model, self.fixed_batch = config, rows, model, False
+        self.config, self.rows, self.model = config, rows, model
+        self.places, self.fixed_batch = None, False
         self.codes, self.line_token = code_table(model)
         self.dtype = self.codes.dtype
         table = None if config.rope == "none" else rope_table(config).to(self.codes.device)
@@ -71,6 +72,10 @@ class DecoderForward:
 
     def embed(self, tokens: Tensor) -> Tensor:
         return embedding(tokens.repeat(self.rows, 1), self.codes)
+
+    def embed_condition(self, tokens: Tensor, outside: Tensor | None) -> Tensor:
+        """See `EngineForward`."""
+        return self.model.embed(tokens, outside)
 
     @torch.no_grad()
     def draft_hidden(

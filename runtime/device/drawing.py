@@ -19,7 +19,7 @@ from underpaint.runtime.device.eager import EagerLoop
 from underpaint.runtime.device.folder import DeviceModels, EmbeddedBatch, FolderModels
 from underpaint.runtime.device.forms import DeviceError, DeviceForm, form_of
 from underpaint.runtime.device.forwards import DeviceDecoder, TargetForward
-from underpaint.runtime.device.low_models import LowCondition, LowModels
+from underpaint.runtime.device.low_models import LowCondition, LowFiles, LowModels
 from underpaint.runtime.device.providers import TORCH, check_engines, check_forward, open_engines
 from underpaint.runtime.device.runner import DecodedImage, DeviceRunner, Watch, check_memory
 from underpaint.runtime.device.slots import Arrival, ContinuousBatch
@@ -62,7 +62,7 @@ class DevicePlan:
         Args:
             models: The weights, on the device; None reads them.
         """
-        engines = open_engines(self.folder.decoders[: self.asked], self.forward, self.batch, self.rows)
+        engines = open_engines(self.folder.decoders[: self.asked], self.forward, self.device, self.batch)
         if models is None:
             models = DeviceModels.read(self.folder, self.pipeline.high.encoder, self.rows, self.device, engines)
         else:
@@ -91,28 +91,35 @@ def plan_drawing(
     check_forward(forward, device)
     folder, rows = FolderModels.of(pipeline), 1 if sampling.guidance == 1.0 else 2
     grid, (target, drafter) = pipeline.grid, folder.configs
-    prefix, needed, small = max(1, target.prefix) + target.eol_tokens, 0, dict[Any, int]()
-    forms = [form_of(method, sampling, grid) for method in methods]
+    prefix = max(1, target.prefix) + target.eol_tokens
+    forms, lows = [form_of(method, sampling, grid) for method in methods], list[LowFiles | None]()
     for method, form in zip(methods, forms, strict=True):
         try:
-            layout = form.layout(grid, target.vocab_size, target.eol_id, batch)
-            low = form.low_files(pipeline)
+            form.layout(grid, target.vocab_size, target.eol_id, batch)
+            lows.append(form.low_files(pipeline))
             form.check(grid, target.vocab_size, target.eol_id)
         except ValueError as error:
             raise DeviceError(f"method '{method.name}': {str(error).removeprefix('device: ')}") from error
-        held_images = batch + (batch > 1)  # one more, in which an image begins that takes a free slot
-        held = held_images * layout.image_bytes
-        if low is not None:
-            held += low.draft_bytes(batch, rows, target, grid, folder.number_bytes)
-            small[form.low_key] = low.weight_bytes()
-        models = (target, drafter if form.drafts else None, rows, folder.number_bytes)
-        needed = max(needed, held + needed_bytes(held_images, layout.envelope, grid.cells, prefix, *models))
-    asked = check_engines(folder, forms, forward, batch, rows)
+
+    def buffers(count: int) -> int:
+        """Bytes of a batch of `count` images, by the method that takes most."""
+        images = count + (count > 1)  # one more, in which an image begins that takes a free slot
+        most = 0
+        for form, low in zip(forms, lows, strict=True):
+            layout = form.layout(grid, target.vocab_size, target.eol_id, count)
+            drafting = 0 if low is None else low.draft_bytes(count, rows, target, grid, folder.number_bytes)
+            models = (target, drafter if form.drafts else None, rows, folder.number_bytes)
+            own = needed_bytes(images, layout.envelope, grid.cells, prefix, *models)
+            most = max(most, images * layout.image_bytes + drafting + own)
+        return most
+
+    asked, needed = check_engines(folder, forms, forward, batch, rows), buffers(batch)
     if loaded:
         return DevicePlan(pipeline, folder, device, batch, rows, needed, forward, asked)
-    weights = folder.weight_bytes() * (1 if forward == TORCH else 2)  # an engine's own lie beside those in torch
-    weights += sum(small.values())
-    check_memory(device, needed + weights, f"({weights / 2**30:.1f} of them for the weights)")
+    small = {form.low_key: low.weight_bytes() for form, low in zip(forms, lows, strict=True) if low is not None}
+    weights = folder.weight_bytes() + sum(small.values())
+    told = f"({weights / 2**30:.1f} of them for the weights)"
+    check_memory(device, needed + weights, told, batch, lambda count: buffers(count) + weights)
     return DevicePlan(pipeline, folder, device, batch, rows, needed, forward, asked)
 
 

@@ -1,8 +1,8 @@
 """Forward passes by an engine, bound to the device state's own addresses: what `decoder.DecoderForward` is in torch.
 
-The engine runs the layers and the head; PyTorch looks tokens up, and one kernel turns lengths and masks into a bias.
-Addresses are bound once for a cache and a number of new positions. A pass in a captured graph then copies its inputs to
-those addresses, runs, and copies new keys and values to their slots, unless the engine writes them there itself.
+The engine runs the layers and the head; PyTorch looks tokens up, and one kernel turns lengths and masks into what the
+graph reads of them. Addresses are bound once for a cache and a number of new positions. A pass in a captured graph then
+copies its inputs to those addresses, and runs: the engine writes new keys and values to their slots.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,26 +11,15 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
-from torch.nn.functional import embedding, linear
+from torch.nn.functional import embedding
 
 from underpaint.artifacts import device_graph as names
-from underpaint.artifacts.decoder_graph import (
-    BIAS,
-    CELLS,
-    FEATURES,
-    LOGITS,
-    MASKED_SCORE,
-    new_key,
-    new_value,
-    past_key,
-    past_value,
-)
-from underpaint.models.decoder import Decoder
-from underpaint.runtime.device.decoder import code_table
+from underpaint.artifacts.decoder_config import DecoderConfig
+from underpaint.artifacts.decoder_graph import CELLS, FEATURES, LOGITS
 from underpaint.runtime.device.forwards import Attend, Cache, CachedPass, Fill, Prefill
-from underpaint.runtime.device.kernels.bias import bias
 from underpaint.runtime.device.kernels.draft_inputs import draft_inputs
-from underpaint.runtime.engines.device_memory import aligned, layered
+from underpaint.runtime.device.kernels.sees import write_sees
+from underpaint.runtime.engines.device_memory import aligned
 
 
 class DeviceGraph(Protocol):
@@ -45,21 +34,18 @@ class DeviceGraph(Protocol):
 
 
 class EngineGraphs(NamedTuple):
-    """A decoder on an engine."""
+    """A decoder on an engine. places: of the cache that its layers read, 0 for any number."""
 
     layers: DeviceGraph
     head: DeviceGraph
+    places: int = 0
 
 
 class _Bound(NamedTuple):
-    """A pass of T new positions. inputs, made: the buffers; fresh [K, 2, R, H, T, hd]: new keys and values.
-
-    fresh is None where they go to their slots at once.
-    """
+    """A pass of T new positions. inputs, made: the buffers."""
 
     inputs: dict[str, Tensor]
     made: Tensor
-    fresh: Tensor | None
     run: Callable[[], None]
 
 
@@ -69,21 +55,31 @@ class EngineForward:
     What a method gives back is overwritten by its next call of the same size.
     """
 
-    def __init__(self, model: Decoder, rows: int, engine: EngineGraphs) -> None:
-        self.config, self.rows, self.fixed_batch = model.config, rows, True
-        self.codes, self.line_token = code_table(model)
-        self.dtype, self._engine, self._reads_features = self.codes.dtype, engine, model.fc is not None
-        if model.fc is not None:
-            weight, shift = model.fc.weight.detach(), model.fc.bias
-            ours = weight[:, model.config.dim :].float()
-            self.codes = linear(self.codes.float(), ours, None if shift is None else shift.detach().float())
-            self.codes = self.codes.to(self.dtype)
+    fixed_batch = True
+
+    def __init__(self, config: DecoderConfig, embeddings: Tensor, rows: int, engine: EngineGraphs) -> None:
+        """embeddings: [V + conditions, D], see `StoredWeights.embeddings`."""
+        self.config, self.rows, self.places = config, rows, engine.places
+        self.dtype, self._engine = embeddings.dtype, engine
+        self.embeddings, self.codes = embeddings, embeddings[: config.vocab_size]
+        self.line_token: int | None = None
+        if config.eol_id is not None and config.condition == "table":
+            self.line_token = config.vocab_size
+            self.codes = torch.cat([self.codes, embeddings[config.eol_id : config.eol_id + 1]])
         self._passes: WeakKeyDictionary[Cache, dict[tuple[bool, int], _Bound]] = WeakKeyDictionary()
         self._heads: dict[tuple[int, int], tuple[Tensor, Tensor, Callable[[], None]]] = {}
 
     def embed(self, tokens: Tensor) -> Tensor:
         """See `DeviceDecoder`; of a drafter, what its input layer makes of the tokens' embeddings."""
         return embedding(tokens.repeat(self.rows, 1), self.codes)
+
+    def embed_condition(self, tokens: Tensor, outside: Tensor | None) -> Tensor:
+        """Rows [R, T, D] of ids [R, T], of a condition too; outside [C, D]: that, where it comes from outside."""
+        codes = self.config.vocab_size
+        if outside is None:
+            return self.embeddings[tokens]
+        rows = outside.to(self.dtype)[(tokens - codes).clamp(min=0)]
+        return torch.where((tokens >= codes)[..., None], rows, self.embeddings[tokens.clamp(max=codes - 1)])
 
     def hidden(self, embeddings: Tensor, positions: Tensor, attend: Attend) -> Tensor:
         rows, count, _ = embeddings.shape
@@ -96,7 +92,7 @@ class EngineForward:
     def draft_hidden(
         self, tokens: Tensor, features: Tensor, parents: Tensor | None, positions: Tensor, attend: Attend
     ) -> Tensor:
-        if not self._reads_features or not isinstance(attend, CachedPass):
+        if not self.config.drafter or not isinstance(attend, CachedPass):
             raise ValueError("device: expected a drafter and a pass over new positions")
         bound = self._bound(attend, features.shape[0], tokens.shape[1])
         draft_inputs(tokens, self.codes, features, parents, bound.inputs[FEATURES], bound.inputs[names.EMBEDDINGS])
@@ -104,19 +100,19 @@ class EngineForward:
 
     def _run(self, bound: _Bound, positions: Tensor, attend: CachedPass | Prefill) -> Tensor:
         """The features that a bound pass makes, its embeddings (and a drafter's features) being in place."""
-        count = positions.shape[1]
+        count, cache = positions.shape[1], attend.cache
         bound.inputs[CELLS].view(self.rows, *positions.shape).copy_(positions)
-        cache, held = attend.cache, bound.inputs[BIAS]
-        if isinstance(attend, Prefill):
-            held.fill_(float(MASKED_SCORE))
-            held[:, :, -count:].masked_fill_(attend.sees(count)[:, 0], 0.0)
+        sees, write_at, read = (bound.inputs[name] for name in (names.SEES, names.WRITE_AT, names.READ_PLACES))
+        slots = cache.slots.shape[4]
+        if isinstance(attend, Prefill):  # its positions are committed at once
+            sees.zero_()
+            sees[..., slots : slots + count] = attend.sees(count)
+            write_at.fill_(slots)
+            read.fill_(slots + count)
         else:
-            size, slots = cache.committed.shape[4], cache.slots.shape[4] if self._reads_features else 0
-            bias(attend.lengths, cache.unseen, attend.masks, held, size, slots, attend.first, attend.filled)
+            passed = (attend.lengths, cache.unseen, attend.masks)
+            write_sees(*passed, sees, write_at, read, slots, attend.first, attend.filled)
         bound.run()
-        if bound.fresh is not None:
-            kept, first = (cache.committed, 0) if isinstance(attend, Prefill) else (cache.slots, attend.first)
-            kept.narrow(4, first, count).copy_(bound.fresh)
         return bound.made
 
     def logits(self, features: Tensor) -> Tensor:
@@ -142,34 +138,25 @@ class EngineForward:
         return known[prefill, count]
 
     def _bind(self, attend: CachedPass | Prefill, rows: int, count: int) -> _Bound:
-        cache, config, drafts = attend.cache, self.config, self._reads_features
-        committed, slots = cache.committed, cache.slots
-        if not drafts and isinstance(attend, CachedPass) and attend.first != 0:
-            raise ValueError(f"device: a target's pass takes the slots from 0 on, got {attend.first}")
+        cache, config = attend.cache, self.config
+        if cache.joined is None:
+            raise ValueError("device: an engine is bound to a joined cache; make it with the engine's places")
 
         def zeros(*sizes: int, dtype: torch.dtype = self.dtype) -> Tensor:
-            return aligned(sizes, dtype, committed.device)
+            return aligned(sizes, dtype, cache.committed.device)
 
         wide = (rows, count, config.dim)
-        seen = committed.shape[4] + (slots.shape[4] if drafts else 0) + count
         inputs = {
             names.EMBEDDINGS: zeros(*wide),
             CELLS: zeros(rows, count, dtype=torch.int64),
-            BIAS: zeros(rows, count, seen, dtype=torch.float32),
+            names.SEES: zeros(rows, 1, count, cache.joined.shape[4], dtype=torch.bool),
+            names.WRITE_AT: zeros(rows, dtype=torch.int64),
+            names.READ_PLACES: zeros(rows, dtype=torch.int64),
         }
-        if drafts:
+        if config.drafter:
             inputs[FEATURES] = zeros(*wide)
-        own = drafts or isinstance(attend, Prefill) or slots.shape[4] != count
-        fresh = slots
-        if own:
-            new = (rows, config.kv_heads, count, config.head_dim)
-            fresh = layered(2 * config.layers, new, self.dtype, committed.device).view(config.layers, 2, *new)
         made = zeros(*wide)
-        caches, outputs = dict[str, Tensor](), {names.made_features(drafts): made}
-        for layer in range(config.layers):
-            caches[past_key(layer)], caches[past_value(layer)] = committed[layer]
-            if drafts:
-                caches[names.slot_key(layer)], caches[names.slot_value(layer)] = slots[layer]
-            outputs[new_key(layer)], outputs[new_value(layer)] = fresh[layer]
-        run = self._engine.layers.bind({**inputs, **caches}, outputs)
-        return _Bound(inputs, made, fresh if own else None, run)
+        read, written = dict[str, Tensor](), {names.made_features(config.drafter): made}
+        for (before, after), part in zip(names.cache_specs(config), cache.joined.flatten(0, 1), strict=True):
+            read[before.name] = written[after.name] = part
+        return _Bound(inputs, made, self._engine.layers.bind({**inputs, **read}, written))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -14,8 +15,9 @@ from underpaint.models.decoder import Decoder
 from underpaint.runtime.conditions import Condition, ConditionEncoder
 from underpaint.runtime.device.decoder import DecoderForward
 from underpaint.runtime.device.engine_forward import EngineForward, EngineGraphs
-from underpaint.runtime.device.weights import DTYPES, read_decoder, stored_numbers
+from underpaint.runtime.device.weights import read_decoder, stored_numbers, stored_weights
 from underpaint.runtime.engines.context import EngineError
+from underpaint.runtime.engines.device_memory import TYPES
 from underpaint.runtime.engines.elsewhere import ElsewhereDecoder
 from underpaint.runtime.pipeline import Pipeline
 
@@ -58,7 +60,7 @@ class FolderModels(NamedTuple):
     @property
     def number_bytes(self) -> int:
         """Bytes of a number of the target's features, keys and values."""
-        return DTYPES[self.target.config.precision].itemsize
+        return TYPES[self.target.config.precision].itemsize
 
     @property
     def decoders(self) -> tuple[ElsewhereDecoder, ...]:
@@ -75,28 +77,34 @@ class DeviceModels:
 
     def __init__(
         self,
-        target: Decoder,
-        drafter: Decoder | None,
+        target: DecoderForward | EngineForward,
+        drafter: DecoderForward | EngineForward | None,
         encoder: ConditionEncoder,
-        rows: int,
         device: torch.device,
-        engines: Sequence[EngineGraphs] | None = None,
+        read_target: Callable[[], Decoder] | None = None,
     ) -> None:
-        """engines: what makes the forward passes of the target, and of the drafter if there are two; else torch."""
-        self.rows, self.device, self.module = rows, device, target
-        made: list[DecoderForward | EngineForward] = [
-            DecoderForward(model, rows)
-            if engines is None or place >= len(engines)
-            else EngineForward(model, rows, engines[place])
-            for place, model in enumerate((target, drafter))
-            if model is not None
-        ]
-        self.target, self.drafter = made[0], None if drafter is None else made[1]
-        self._encoder, self._draft_module = encoder, drafter
+        """read_target: reads the target into torch, where an engine makes its passes."""
+        self.target, self.drafter, self.rows, self.device = target, drafter, target.rows, device
+        self._encoder, self._read_target = encoder, read_target
 
-    def sharing(self, rows: int, engines: Sequence[EngineGraphs] | None = None) -> DeviceModels:
-        """The same weights, for other rows of guidance or on other engines."""
-        return DeviceModels(self.module, self._draft_module, self._encoder, rows, self.device, engines)
+    def sharing(self, rows: int, engines: Sequence[EngineGraphs] = ()) -> DeviceModels:
+        """The same weights, for other rows of guidance or on other engines. A drafter without one is left out."""
+        target, *others = (
+            DecoderForward(one.model, rows)
+            if isinstance(one, DecoderForward)
+            else EngineForward(one.config, one.embeddings, rows, engines[place])
+            for place, one in enumerate((self.target, self.drafter))
+            if isinstance(one, DecoderForward) or (one is not None and place < len(engines))
+        )
+        return DeviceModels(target, others[0] if others else None, self._encoder, self.device, self._read_target)
+
+    @property
+    def module(self) -> Decoder:
+        """The target in torch, for loops that run it themselves; read now where an engine runs it."""
+        if isinstance(self.target, DecoderForward):
+            return self.target.model
+        assert self._read_target is not None
+        return self._read_target()
 
     @classmethod
     def read(
@@ -105,14 +113,22 @@ class DeviceModels:
         encoder: ConditionEncoder,
         rows: int,
         device: torch.device,
-        engines: Sequence[EngineGraphs] | None = None,
+        engines: Sequence[EngineGraphs] = (),
     ) -> Self:
-        """Read the weights; EngineError where a file is not what its manifest says."""
-        target, drafter = (
-            None if one is None else read_decoder(one, device) for one in (folder.target, folder.drafter)
-        )
-        assert target is not None
-        return cls(target, drafter, encoder, rows, device, engines)
+        """Read the weights; EngineError where a file is not what its manifest says.
+
+        engines: what makes the forward passes of the target, and of the drafter if there are two; else torch. Of a
+        decoder on an engine, embeddings alone are read here.
+        """
+
+        def forward(decoder: ElsewhereDecoder, place: int) -> DecoderForward | EngineForward:
+            if place >= len(engines):
+                return DecoderForward(read_decoder(decoder, device), rows)
+            embeddings = stored_weights(decoder.located).embeddings(decoder.config, device)
+            return EngineForward(decoder.config, embeddings, rows, engines[place])
+
+        target, *others = (forward(decoder, place) for place, decoder in enumerate(folder.decoders))
+        return cls(target, others[0] if others else None, encoder, device, partial(read_decoder, folder.target, device))
 
     @torch.no_grad()
     def embed(self, conditions: Sequence[Condition]) -> EmbeddedBatch:
@@ -123,7 +139,7 @@ class DeviceModels:
         for one in encoded:
             tokens = torch.from_numpy(np.ascontiguousarray(one.tokens[: self.rows])).to(self.device)
             outside = None if one.cond_rows is None else torch.from_numpy(one.cond_rows).to(self.device)
-            made = self.module.embed(tokens, outside).to(self.target.dtype)
+            made = self.target.embed_condition(tokens, outside).to(self.target.dtype)
             missing = longest - made.shape[1]
             rows.append(torch.nn.functional.pad(made, (0, 0, missing, 0)))
             hidden.append([missing + count for count in one.hidden[: self.rows]])
@@ -135,5 +151,5 @@ class DeviceModels:
 def decoder_bytes(decoder: ElsewhereDecoder) -> int:
     """Bytes that a decoder's weights take on the device; a head is held in float32 too where they are narrower."""
     config = decoder.config
-    size = DTYPES[config.precision].itemsize
+    size = TYPES[config.precision].itemsize
     return stored_numbers(decoder.located) * size + (size < 4) * 4 * config.dim * config.vocab_size

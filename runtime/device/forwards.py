@@ -1,7 +1,6 @@
 """The model's part of a cycle: a protocol for forward passes on the device, and the caches that they attend to."""
 
 from collections.abc import Sequence
-from math import gcd
 from typing import NamedTuple, Protocol, TypeAlias
 
 import torch
@@ -10,12 +9,13 @@ from torch.nn import Linear
 from torch.nn.functional import scaled_dot_product_attention
 
 from underpaint.artifacts.decoder_config import DecoderConfig
+from underpaint.artifacts.device_graph import cached_width
 from underpaint.models.layers import RMSNorm, normed_heads
 from underpaint.models.layers import turn as turn_pairs
 from underpaint.runtime.device.kernels.attention import WORD, Filled, attention, most_programs
 from underpaint.runtime.device.kernels.commit import commit_cache
 from underpaint.runtime.device.kernels.layers import HEADS, Heads, product
-from underpaint.runtime.engines.device_memory import ALIGNED_BYTES, aligned
+from underpaint.runtime.engines.device_memory import aligned, cache_places
 
 
 class Turns(NamedTuple):
@@ -145,8 +145,16 @@ class DeviceDecoder(Protocol):
         ...
 
     @property
+    def places(self) -> int | None:
+        """None where it makes passes over any cache.
+
+        Of an engine, which is bound to one joined cache: the places that it has to have, 0 for any number.
+        """
+        ...
+
+    @property
     def fixed_batch(self) -> bool:
-        """Whether it makes passes of one number of images only."""
+        """Whether its passes are of one number of images, so that an image cannot begin in a batch of one."""
         ...
 
     def embed(self, tokens: Tensor) -> Tensor:
@@ -188,24 +196,34 @@ class Cache:
     """A static cache of committed positions and the slots of a cycle's new ones.
 
     committed [L, 2, R, K, S, D] and slots [L, 2, R, K, M, D]: keys and values of K heads. heads: of queries, H. unseen
-    [R] int64: leading positions that a row does not see. S and M are what was asked for, and as few more as let every
-    layer's keys and values begin where TensorRT takes an address. arrivals: see `kernels.attention`.
+    [R] int64: leading positions that a row does not see. S is what was asked for, and as few more as let every layer's
+    keys and values begin where TensorRT takes an address. joined [L, 2, R, K, M + S, D]: of an engine, the slots with
+    the committed positions behind them; None where they lie apart. arrivals: see `kernels.attention`.
     """
 
-    __slots__ = ("__weakref__", "arrivals", "committed", "heads", "slots", "unseen")
+    __slots__ = ("__weakref__", "arrivals", "committed", "heads", "joined", "slots", "unseen")
 
     def __init__(
-        self, config: DecoderConfig, rows: int, size: int, slots: int, dtype: torch.dtype, device: torch.device
+        self,
+        config: DecoderConfig,
+        rows: int,
+        size: int,
+        slots: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        places: int | None = None,
     ) -> None:
-        """rows: R. size, slots: S and M, or fewer."""
-        unit = ALIGNED_BYTES // gcd(ALIGNED_BYTES, rows * config.kv_heads * config.head_dim * dtype.itemsize)
+        """rows: R. size, slots: S, or fewer, and M. places: see `DeviceDecoder`."""
 
-        def zeros(count: int) -> Tensor:
-            places = -(-count // unit) * unit
-            kept = (config.layers, 2, rows, config.kv_heads, places, config.head_dim)
-            return aligned(kept, dtype, device)
+        def zeros(count: int, width: int = config.head_dim) -> Tensor:
+            return aligned((config.layers, 2, rows, config.kv_heads, count, width), dtype, device)
 
-        self.heads, self.committed, self.slots = config.heads, zeros(size), zeros(slots)
+        self.heads, self.joined = config.heads, None
+        if places is None:
+            self.committed, self.slots = zeros(size), zeros(slots)
+        else:
+            self.joined = zeros(max(places, cache_places(config, slots + size)), cached_width(config))
+            self.slots, self.committed = self.joined[:, :, :, :, :slots], self.joined[:, :, :, :, slots:]
         self.unseen = torch.zeros(rows, dtype=torch.int64, device=device)
         counters = most_programs(config.heads, config.kv_heads, slots)
         self.arrivals = torch.zeros(rows, counters, dtype=torch.int32, device=device)

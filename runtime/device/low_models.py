@@ -10,6 +10,7 @@ from underpaint.algos.protocols import Grid
 from underpaint.algos.spatial.row_front import check_window
 from underpaint.artifacts.decoder_config import DecoderConfig
 from underpaint.runtime.conditions import Condition, ConditionEncoder
+from underpaint.runtime.device.decoder import DecoderForward
 from underpaint.runtime.device.folder import DeviceModels, decoder_bytes
 from underpaint.runtime.device.forwards import DeviceDecoder
 from underpaint.runtime.device.sampler_weights import read_enlarger
@@ -91,7 +92,7 @@ class LowFiles(NamedTuple):
     def read(self, rows: int, device: torch.device) -> "LowModels":
         """Read the weights; EngineError where a file is not what its manifest says."""
         target = read_decoder(self.target, device)
-        models = DeviceModels(target, None, self.encoder, rows, device)
+        models = DeviceModels(DecoderForward(target, rows), None, self.encoder, device)
         return LowModels(models, read_enlarger(self.enlarger, device), self.target.config.grid, self.prefix)
 
 

@@ -18,7 +18,8 @@ class _Recorder:
     """A `DeviceDecoder` that computes nothing and remembers the sizes of its passes."""
 
     def __init__(self, config: DecoderConfig, rows: int, dtype: torch.dtype) -> None:
-        self.config, self.rows, self.dtype, self.fixed_batch = config, rows, dtype, True
+        self.config, self.rows, self.dtype, self.places = config, rows, dtype, 0
+        self.fixed_batch = True
         self.layers, self.head = set[PassSize](), set[PassSize]()
 
     def embed(self, tokens: Tensor) -> Tensor:
@@ -30,14 +31,14 @@ class _Recorder:
         return self.hidden(self.embed(tokens), positions, attend)
 
     def hidden(self, embeddings: Tensor, positions: Tensor, attend: Attend) -> Tensor:
-        count, cache = embeddings.shape[1], attend.cache
-        slots = cache.slots.shape[4] if self.config.drafter else 0
-        self.layers.add(PassSize(count, count, cache.committed.shape[4], slots))
+        count, joined = embeddings.shape[1], attend.cache.joined
+        assert joined is not None
+        self.layers.add(PassSize(count, count, joined.shape[4]))
         return torch.zeros_like(embeddings)
 
     def logits(self, features: Tensor) -> Tensor:
         count = features.shape[1]
-        self.head.add(PassSize(count, count, 0, 0))
+        self.head.add(PassSize(count, count, 0))
         return torch.zeros(features.shape[0], count, self.config.vocab_size)
 
     def found(self) -> DecoderPasses:
@@ -65,6 +66,7 @@ def passes_of(
         drafted = None if drafter is None else _Recorder(drafter, rows, dtype)
         cycle = form.cycle(verified, drafted, BatchSizes(grid, prefix, batch, device, line_token))
         cycle.run()
-    committed = cycle.state.target_cache.committed.shape[4]
-    conditions = DecoderPasses((PassSize(1, prefix, committed, 0),), (PassSize(1, 1, 0, 0),))
+    joined = cycle.state.target_cache.joined
+    assert joined is not None
+    conditions = DecoderPasses((PassSize(1, prefix, joined.shape[4]),), (PassSize(1, 1, 0),))
     return verified.found().joined(conditions), DecoderPasses((), ()) if drafted is None else drafted.found()

@@ -7,15 +7,15 @@ import torch
 
 from underpaint.artifacts.device_graph import HEAD, LAYERS, DecoderPasses, PassSize
 from underpaint.runtime.device.engine_forward import EngineGraphs
-from underpaint.runtime.device.engine_graphs import TensorRTGraph, onnx_graphs
+from underpaint.runtime.device.engine_graphs import onnx_graphs
 from underpaint.runtime.device.folder import FolderModels
 from underpaint.runtime.device.forms import DeviceForm
 from underpaint.runtime.device.pass_sizes import passes_of
-from underpaint.runtime.device.weights import DTYPES
 from underpaint.runtime.engines.context import EngineError
+from underpaint.runtime.engines.device_memory import TYPES
 from underpaint.runtime.engines.elsewhere import ElsewhereDecoder
-from underpaint.runtime.engines.tensorrt_files import MODULES, backend_module, part_of, read_record
-from underpaint.runtime.engines.tensorrt_runtime import open_runtime
+from underpaint.runtime.engines.tensorrt_files import MODULES, backend_module, check_rows, part_of, read_record
+from underpaint.runtime.engines.tensorrt_runtime import open_plans
 
 TORCH: Final = "torch"
 ONNX: Final = "onnx"
@@ -44,7 +44,7 @@ def passes_of_methods(folder: FolderModels, forms: Sequence[DeviceForm], batch: 
     """
     target, drafter = folder.configs
     line_token = None if target.eol_id is None else target.vocab_size
-    more = rows, batch, DTYPES[target.precision], line_token
+    more = rows, batch, TYPES[target.precision], line_token
     found = [DecoderPasses((), ()) for _ in folder.decoders]
     for form in forms:
         if form.engine_gap is not None:
@@ -70,39 +70,35 @@ def check_engines(
         return 0
     made = passes_of_methods(folder, forms, batch, rows)
     asked = [(decoder, passes) for decoder, passes in zip(folder.decoders, made, strict=True) if passes.layers]
-    if forward == ONNX:
-        for decoder, _ in asked:
-            onnx_graphs(decoder)
-        return len(asked)
     for decoder, passes in asked:
-        _check_records(decoder, passes, forward, batch, rows)
+        if forward == ONNX:
+            onnx_graphs(decoder)
+        else:
+            _check_records(decoder, passes, forward, batch, rows)
     return len(asked)
 
 
 def _check_records(decoder: ElsewhereDecoder, passes: DecoderPasses, forward: str, batch: int, rows: int) -> None:
     folder, name, again = decoder.located.path.parent, decoder.located.manifest.name, _again(decoder, forward, batch)
     for part, sizes in zip((LAYERS, HEAD), passes, strict=True):
-        record = read_record(folder, part_of(name, part), forward, rows * batch, again)
+        record = read_record(folder, part_of(name, part, device=True), forward, again)
+        check_rows(record, rows * batch, folder, again)
         for size in sizes:
-            if not any(PassSize(*built).holds(size) for built in record.passes):
-                raise EngineError(f"{folder}: {record.model} has no engine for {size.told(record.rows)}; {again}")
+            if not any(PassSize(*built, record.places).holds(size) for built in record.passes):
+                raise EngineError(f"{folder}: {record.model} has no engine for {size}; {again}")
 
 
 def open_engines(
-    decoders: Sequence[ElsewhereDecoder], forward: str, batch: int, rows: int
-) -> tuple[EngineGraphs, ...] | None:
-    """The decoders on an engine; None for torch. EngineError where one does not fit this machine or its graph."""
+    decoders: Sequence[ElsewhereDecoder], forward: str, device: torch.device, batch: int
+) -> tuple[EngineGraphs, ...]:
+    """The decoders on an engine; none for torch. EngineError where one does not fit this machine or its graph."""
     if forward == TORCH:
-        return None
+        return ()
     if forward == ONNX:
         return tuple(onnx_graphs(decoder) for decoder in decoders)
-    return tuple(_on_tensorrt(decoder, forward, batch, rows) for decoder in decoders)
-
-
-def _on_tensorrt(decoder: ElsewhereDecoder, backend: str, batch: int, rows: int) -> EngineGraphs:
-    known, again = decoder.located.manifest, _again(decoder, backend, batch)
-    where = known.name, known.kind, decoder.located.path.parent, backend, rows * batch, backend_module(backend)
-    return EngineGraphs(*(TensorRTGraph(open_runtime(*where, part, again), again) for part in (LAYERS, HEAD)))
+    module = backend_module(forward)
+    opened = (open_plans(one, forward, module, device, True, _again(one, forward, batch)) for one in decoders)
+    return tuple(EngineGraphs(plans.layers, plans.head, plans.layers.record.places) for plans in opened)
 
 
 def _again(decoder: ElsewhereDecoder, backend: str, batch: int) -> str:

@@ -326,8 +326,17 @@ def _signed(number: int) -> int:
     return number - (1 << 64) if number >> 63 else number
 
 
-def check_memory(device: torch.device, needed: int, what: str = "beside the weights") -> None:
-    """Raise DeviceError, saying how much is needed, where the device has less memory free."""
+def check_memory(
+    device: torch.device,
+    needed: int,
+    what: str = "beside the weights",
+    batch: int = 1,
+    smaller: Callable[[int], int] | None = None,
+) -> None:
+    """Raise DeviceError, saying how much is needed, where the device has less memory free.
+
+    smaller: what a batch of fewer than `batch` images needs, of which the largest that fits is named.
+    """
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
     elif "SC_AVPHYS_PAGES" in os.sysconf_names:
@@ -335,7 +344,11 @@ def check_memory(device: torch.device, needed: int, what: str = "beside the weig
     else:
         return
     if needed > free:
+        fits = next((count for count in range(batch - 1, 0, -1) if smaller is not None and smaller(count) <= free), 0)
+        largest = (
+            f"the largest that fits has {fits} image{'s' if fits > 1 else ''}; " if fits else "not one image fits; "
+        )
         raise DeviceError(
-            f"this batch needs {needed / 2**30:.1f} GiB {what}, the device has {free / 2**30:.1f} free; "
-            "lower the batch, or the policy's tree"
+            f"this batch needs {needed / 2**30:.1f} GiB {what}, {needed:,} bytes; the device has {free / 2**30:.1f} "
+            f"free, {free:,} bytes; {'' if smaller is None else largest}lower the batch, or the policy's tree"
         )

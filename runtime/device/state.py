@@ -84,11 +84,12 @@ class State:
         dtype: torch.dtype,
         device: torch.device,
         lines: int = 0,
+        places: tuple[int | None, int | None] = (None, None),
     ) -> Self:
         """Buffers for `batch` images of `cells` tokens behind at most `prefix` condition positions.
 
         rows: of an image, 2 for a guidance pair. lines: end-of-line tokens of an image, for which the target has twice
-        the slots.
+        the slots. places: of the two decoders, see `DeviceDecoder`.
         Raises ValueError where the envelope is larger than a tree's bits.
         """
         if envelope.nodes > MOST_NODES:
@@ -158,10 +159,12 @@ class State:
             verdicts=verdicts,
             support=zeros(batch, nodes, dtype=torch.int32),
             draft_support=zeros(batch, drafted, dtype=torch.int32),
-            target_cache=Cache(target, rows, prefix + cells + lines, nodes * (1 + (lines > 0)), dtype, device),
+            target_cache=Cache(
+                target, rows, prefix + cells + lines, nodes * (1 + (lines > 0)), dtype, device, places[0]
+            ),
             draft_cache=None
             if drafter is None
-            else Cache(drafter, rows, cells + pending, envelope.slots, dtype, device),
+            else Cache(drafter, rows, cells + pending, envelope.slots, dtype, device, places[1]),
             pending_features=zeros(rows, pending, target.dim, dtype=dtype),
         )
 

@@ -4,6 +4,7 @@ The export turns matrices, joins tables and may store 8 bits (`export.decoder_we
 that weights do not tell stand in the manifest's settings.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 from math import prod
 from pathlib import Path
@@ -18,11 +19,10 @@ from underpaint.artifacts.decoder_config import DecoderConfig
 from underpaint.artifacts.scaled_rows import SCALE, ScaledRows
 from underpaint.models.decoder import Decoder
 from underpaint.runtime.engines.context import EngineError
+from underpaint.runtime.engines.device_memory import TYPES, aligned
 from underpaint.runtime.engines.elsewhere import ElsewhereDecoder
 from underpaint.zoo.load import Located
 
-DTYPES: Final = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
-"""By the `precision` of a decoder's manifest."""
 _STORED: Final = {
     "F32": torch.float32,
     "F16": torch.float16,
@@ -68,6 +68,35 @@ class StoredWeights:
         """Whether a matrix is stored in blocks of 8 bits, the last of which may be padded."""
         return bool(self._entries[name]["dtype"] == "U8")
 
+    def shape(self, name: str, config: DecoderConfig) -> tuple[int, ...]:
+        """The shape of a tensor as graphs multiply by it."""
+        shape = tuple(self._entries[name]["shape"])
+        return (matrix_depths(config)[name.rsplit(".")[-1]], shape[0]) if self.in_blocks(name) else shape
+
+    def on_device(
+        self, types: Mapping[str, torch.dtype], config: DecoderConfig, device: torch.device
+    ) -> dict[str, Tensor]:
+        """Those tensors that `types` names, in the types that it says, as an engine is bound to them."""
+        found = {}
+        for name in self.names():
+            if name in types:
+                shape = self.shape(name, config)
+                found[name] = aligned(shape, types[name], device)
+                found[name].copy_(self[name][: shape[0]])
+        return found
+
+    def embeddings(self, config: DecoderConfig, device: torch.device) -> Tensor:
+        """[V + conditions, D], in the decoder's precision: what codes and the ids behind them are embedded as.
+
+        Of a drafter, what its input layer makes of a code.
+        """
+        table = self["embedding"]
+        if "fc_embedding" in self:
+            table = table.float() @ self["fc_embedding"].float()
+        elif "conditions" in self:
+            table = torch.cat([table.float(), self["conditions"].float()])
+        return table.to(device, TYPES[config.precision])
+
     def _raw(self, name: str) -> Tensor:
         if name not in self._entries:
             raise EngineError(f"{self._path}: there is no tensor '{name}' in it; export the model again")
@@ -96,7 +125,7 @@ def read_decoder(decoder: ElsewhereDecoder, device: torch.device) -> Decoder:
     config = replace(decoder.config, fc_bias=False)
     with torch.device("meta"):
         model = Decoder(config)
-    wanted, dtype = model.state_dict(), DTYPES[config.precision]
+    wanted, dtype = model.state_dict(), TYPES[config.precision]
     found = {key: value.to(device, dtype) for key, value in _state(stored, config).items()}
     for key, value in wanted.items():
         if key not in found or found[key].shape != value.shape:

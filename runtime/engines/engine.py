@@ -239,8 +239,8 @@ def rows_of(params: SamplingParams) -> int:
 class GuidanceEngines:
     """Opens an engine when it is first needed; one at a time, whatever the sampling.
 
-    An engine of another number of rows takes the place of the one before, whose memory is given back: engines of
-    static shapes hold weights of their own.
+    An engine of another number of rows takes the place of the one before, whose memory is given back once what both
+    share, as the weights, is the new one's too.
     """
 
     def __init__(self, decoder: LoadedDecoder) -> None:
@@ -251,8 +251,9 @@ class GuidanceEngines:
         """The engine of one row (guidance 1), or of a guidance pair, that samples by `params` from now on."""
         rows = rows_of(params)
         if self._open is None or self._open.rows != rows:
+            fresh = self._decoder.open(rows)
             self.close()
-            self._open = self._decoder.open(rows)
+            self._open = fresh
         self._open.sample_by(params)
         return self._open
 

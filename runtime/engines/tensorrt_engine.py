@@ -1,6 +1,6 @@
-"""A decoder on TensorRT: caches in CUDA memory that is never moved, one captured CUDA graph a number of positions.
+"""A decoder on TensorRT: a cache in CUDA memory that is never moved, one captured CUDA graph a number of positions.
 
-New keys and values stay on the device; logits and features come back in one copy each a pass.
+Plans write new keys and values into the cache; logits and features come back in one copy each a pass.
 """
 
 from collections.abc import Callable, Sequence
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
 from types import ModuleType
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -19,87 +19,116 @@ from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.protocols import FusedTreeSpec
 from underpaint.algos.rows import SamplingParams
 from underpaint.artifacts import decoder_graph as names
+from underpaint.artifacts import device_graph
 from underpaint.artifacts.decoder_config import DecoderConfig
-from underpaint.artifacts.manifest import ManifestError
+from underpaint.runtime.device.weights import stored_weights
 from underpaint.runtime.engines import tensorrt_runtime
 from underpaint.runtime.engines.cache import KeyValueCache
 from underpaint.runtime.engines.context import EngineError
-from underpaint.runtime.engines.device_memory import TYPES, DeviceMemory, layered
-from underpaint.runtime.engines.engine import PassOutput, PassTimer, check_cells, manifest_config
+from underpaint.runtime.engines.device_memory import TYPES, InPlaceMemory, aligned, check_free, host_places
+from underpaint.runtime.engines.elsewhere import ElsewhereDecoder, load_elsewhere
+from underpaint.runtime.engines.engine import PassOutput, PassTimer, check_cells
 from underpaint.runtime.engines.pass_inputs import PassInputs, fill
-from underpaint.runtime.engines.tensorrt_files import backend_module, read_record, row_counts
-from underpaint.runtime.engines.tensorrt_runtime import TensorRTRuntime, open_runtime
-from underpaint.zoo.load import manifest
+from underpaint.runtime.engines.tensorrt_files import EngineRecord, backend_module, check_rows, part_of, read_record
+from underpaint.runtime.engines.tensorrt_runtime import BoundPass
+from underpaint.zoo.load import locate
 
 _WARM_UPS: Final = 2
 _new_stream: Final[Callable[[], torch.cuda.Stream]] = torch.cuda.Stream
+_DEVICE: Final = "cuda"
+
+
+class _Open:
+    """A decoder's plans over its weights, and its embeddings: what open engines share, whatever their rows."""
+
+    def __init__(self, decoder: ElsewhereDecoder, backend: str, module: ModuleType) -> None:
+        device = torch.device(_DEVICE)
+        self.plans = tensorrt_runtime.open_plans(decoder, backend, module, device)
+        self.embeddings = stored_weights(decoder.located).embeddings(decoder.config, device)
 
 
 class _Bucket(NamedTuple):
-    """One optimisation profile: its context, buffers, and the captured graph (None: not capturable).
+    """One number of new positions: its buffers, its pass, and the captured graph (None: not capturable).
 
-    host: inputs, and `read` outputs, in pinned memory, which copies without stopping for anything. new_keys,
-    new_values: [L, B, H, T, hd] on the device.
+    host: inputs in NumPy's layout of `decoder_graph`, and what is derived of them, in pinned memory, which copies
+    without stopping for anything; device: the same there. read: logits and features on the host, by their device's.
     """
 
-    context: Any
-    device: dict[str, torch.Tensor]
     host: dict[str, torch.Tensor]
-    read: dict[str, torch.Tensor]
-    new_keys: torch.Tensor
-    new_values: torch.Tensor
+    device: dict[str, torch.Tensor]
+    read: tuple[tuple[torch.Tensor, torch.Tensor], ...]
+    run: Callable[[], None]
     captured: torch.cuda.CUDAGraph | None
 
 
 @dataclass(frozen=True, slots=True)
 class TensorRTDecoder:
-    """Implements `LoadedDecoder`. Its files are read as the first engine of their number of rows is opened.
+    """Implements `LoadedDecoder`. Its files are read as the first engine is opened.
 
-    live: what the open engines share, by rows. It goes with the last of them, and the GPU's memory with it.
+    live: what the open engines share. It goes with the last of them, and the GPU's memory with it.
     """
 
-    name: str
-    config: DecoderConfig
-    folder: Path
-    kind: str
+    decoder: ElsewhereDecoder
     backend: str
     module: ModuleType
-    live: WeakValueDictionary[int, TensorRTRuntime] = field(default_factory=WeakValueDictionary)
+    live: WeakValueDictionary[str, _Open] = field(default_factory=WeakValueDictionary)
+
+    @property
+    def name(self) -> str:
+        """See `LoadedDecoder`."""
+        return self.decoder.name
+
+    @property
+    def config(self) -> DecoderConfig:
+        """See `LoadedDecoder`."""
+        return self.decoder.config
+
+    @property
+    def _folder(self) -> Path:
+        return self.decoder.located.path.parent
+
+    def _record(self) -> EngineRecord:
+        return read_record(self._folder, part_of(self.name, device_graph.LAYERS), self.backend)
 
     @property
     def row_counts(self) -> tuple[int, ...] | None:
-        """See `LoadedDecoder`: those that engines were built for."""
-        return row_counts(self.folder, self.name, self.backend)
+        """See `LoadedDecoder`: those that the plan was built for."""
+        least, most = self._record().rows
+        return tuple(range(least, most + 1))
 
     def max_positions(self, rows: int) -> int | None:
         """See `LoadedDecoder`: those of the largest profile."""
-        return max(read_record(self.folder, self.name, self.backend, rows).counts)
+        record = self._record()
+        check_rows(record, rows, self._folder)
+        return max(most for _, most in record.passes)
 
     def open(self, rows: int) -> "TensorRTEngine":
-        """See `LoadedDecoder`; see `open_runtime` for what it refuses."""
-        runtime = self.live.get(rows)
-        if runtime is None:
-            runtime = open_runtime(self.name, self.kind, self.folder, self.backend, rows, self.module)
-            self.live[rows] = runtime
-        return TensorRTEngine(self.config, runtime)
+        """See `LoadedDecoder`; see `open_plans` for what it refuses, and EngineError where the memory is too small."""
+        record = self._record()
+        check_rows(record, rows, self._folder)
+        shared = self.live.get(self.name)
+        if shared is None:
+            shared = self.live[self.name] = _Open(self.decoder, self.backend, self.module)
+        check_free(row_bytes(self.config, [most for _, most in record.passes]), rows, f"{self.name}: passes")
+        return TensorRTEngine(self.config, shared, rows)
+
+
+def row_bytes(config: DecoderConfig, counts: Sequence[int]) -> int:
+    """Bytes of a row's cache, and of its inputs and outputs in passes of `counts` positions."""
+    places, size = host_places(config, counts), TYPES[config.precision].itemsize
+    cache = 2 * config.layers * config.kv_heads * device_graph.cached_width(config) * places * size
+    return cache + sum(counts) * (4 * config.vocab_size + (8 + 2 * size) * config.dim + places)
 
 
 def load_tensorrt(name: str, kind: str, folder: Path, backend: str) -> TensorRTDecoder:
-    """The decoder `name` by the engines that were built of it.
+    """The decoder `name` by the plans that were built of it.
 
-    Raises ManifestError without a manifest of this kind; EngineError without the package, a GPU, or any such engine.
+    Raises ManifestError without a manifest of this kind; EngineError without the package, a GPU, or a plan.
     """
     module = backend_module(backend)
     tensorrt_runtime.gpu_name()
-    known = manifest(name, folder)
-    if known.kind != kind:
-        raise ManifestError(f"'{name}' is a {known.kind}, expected a {kind}; choose another model")
-    decoder = TensorRTDecoder(name, manifest_config(known.settings, name), folder, kind, backend, module)
-    if not decoder.row_counts:
-        raise EngineError(
-            f"{folder} holds no {backend} engine of '{name}'; build it with `underpaint engine {folder} --backend "
-            f"{backend}`"
-        )
+    decoder = TensorRTDecoder(load_elsewhere(name, locate(name, kind, folder)), backend, module)
+    _ = decoder.row_counts  # refuses a folder without plans
     return decoder
 
 
@@ -111,21 +140,15 @@ class TensorRTEngine:
     fuses_trees: Final = False
     """See `Engine`."""
 
-    def __init__(self, config: DecoderConfig, runtime: TensorRTRuntime) -> None:
-        self.config = config
-        self.rows = runtime.record.rows
-        self.cost = PassTimer()
-        self.memory = DeviceMemory(config, self.rows)
-        self.cache = KeyValueCache(self.memory, self.rows)
-        self._cond_rows = np.zeros((config.external_cond_rows, config.dim), dtype=np.float32)
-        self._runtime: TensorRTRuntime | None = runtime
+    def __init__(self, config: DecoderConfig, shared: _Open, rows: int) -> None:
+        self.config, self.rows, self.cost = config, rows, PassTimer()
+        self._counts = [most for _, most in shared.plans.layers.record.passes]
+        self.memory = InPlaceMemory(config, rows, self._counts, _DEVICE)
+        self.cache = KeyValueCache(self.memory, rows)
+        self._shared: _Open | None = shared
         self._stream = _new_stream()
-        engine = runtime.engine
-        every = [engine.get_tensor_name(index) for index in range(engine.num_io_tensors)]
-        inputs = frozenset(name for name in every if engine.get_tensor_mode(name).name == "INPUT")
-        self._inputs = inputs
-        self._predicted = names.PREDICTED_FEATURES if names.FEATURES in inputs else names.FEATURES
-        self._profiles = {count: index for index, count in enumerate(runtime.record.counts)}
+        outside = (config.external_cond_rows, config.dim)
+        self._outside = torch.zeros(outside, dtype=torch.float32, device=_DEVICE)
         self._buckets: dict[int, _Bucket] = {}
 
     @property
@@ -139,9 +162,7 @@ class TensorRTEngine:
     def begin(self, hidden: Sequence[int] = (), cond_rows: NDArray[np.float32] | None = None) -> None:
         self.cache.clear(hidden)
         if cond_rows is not None:
-            self._cond_rows[:] = cond_rows
-        for bucket in self._buckets.values():
-            self._hold(bucket.host)
+            self._outside.copy_(torch.from_numpy(np.ascontiguousarray(cond_rows)))
 
     def run(
         self,
@@ -157,18 +178,18 @@ class TensorRTEngine:
         if chain_levels != 1 or tree is not None:
             raise EngineError("decoder: TensorRT's graphs are plain passes; draft level by level")
         check_cells(self.config, cells)
+        if self._shared is None:
+            raise EngineError("decoder: this engine is closed; open another one")
         count = cells.shape[-1]
-        runtime = self._opened()
-        fitting = [size for size in self._profiles if size >= count]
+        fitting = [size for size in self._counts if size >= count]
         if not fitting:
             raise EngineError(
-                f"decoder: expected at most {max(self._profiles)} new positions a pass, got {count}; draft fewer nodes "
+                f"decoder: expected at most {max(self._counts)} new positions a pass, got {count}; draft fewer nodes "
                 f"a cycle, or build with larger --buckets (as 1,8,16,32,64,{count})"
             )
-        bucket = self._bucket(runtime, min(fitting))
+        bucket = self._bucket(self._shared, min(fitting))
         seen = self.cache.past_bias if past_bias is None else past_bias
-        buffers = {name: each.numpy() for name, each in bucket.host.items()}
-        fill(buffers, PassInputs(tokens, cells, bias, seen, features))
+        self._fill(bucket.host, PassInputs(tokens, cells, bias, seen, features))
         start = perf_counter()
         output = self._pass(bucket, count)
         self.cost.seconds += perf_counter() - start
@@ -178,109 +199,108 @@ class TensorRTEngine:
 
     def close(self) -> None:
         self._buckets.clear()
-        self._runtime = None
+        self._shared = None
 
-    def _opened(self) -> TensorRTRuntime:
-        if self._runtime is None:
-            raise EngineError("decoder: this engine is closed; open another one")
-        return self._runtime
+    def _fill(self, host: dict[str, torch.Tensor], given: PassInputs) -> None:
+        """Write a pass to the buffers on the host: the cache's first places are the new positions."""
+        buffers = {name: each.numpy() for name, each in host.items()}
+        fill(buffers, given)
+        bias, sees = buffers[names.BIAS], buffers[device_graph.SEES][:, 0]
+        slots, first = self.memory.slots, self.memory.first_slot
+        np.equal(bias[..., slots:], 0.0, out=sees[..., : bias.shape[2] - slots])
+        np.equal(bias[..., :slots], 0.0, out=sees[..., first : first + slots])
+        for row, shown in enumerate(sees[..., first : first + slots]):
+            places = shown.any(axis=0).nonzero()[0]
+            buffers[device_graph.READ_PLACES][row] = first + (int(places[-1]) + 1 if places.size else 0)
 
     def _pass(self, bucket: _Bucket, count: int) -> PassOutput:
         self._stream.wait_stream(torch.cuda.current_stream())  # commits of the last pass come first
         with torch.cuda.stream(self._stream):
-            for name, given in bucket.host.items():
-                bucket.device[name].copy_(given, non_blocking=True)
+            for name, buffer in bucket.device.items():
+                buffer.copy_(bucket.host[name], non_blocking=True)
             if bucket.captured is not None:
                 bucket.captured.replay()
             else:
-                self._enqueue(bucket.context)
-            for name, taken in bucket.read.items():
-                taken.copy_(bucket.device[name], non_blocking=True)
+                bucket.run()
+            for made, read in bucket.read:
+                read.copy_(made, non_blocking=True)
         self._stream.synchronize()
-        self.memory.new_keys = bucket.new_keys[:, :, :, :count]
-        self.memory.new_values = bucket.new_values[:, :, :, :count]
-        logits, features = (bucket.read[name].numpy()[:, :count] for name in (names.LOGITS, self._predicted))
+        self.memory.new_positions = count
+        logits, features = (read.numpy()[:, :count] for _, read in bucket.read)
         return PassOutput(logits, features)
 
-    def _enqueue(self, context: Any) -> None:
-        if not context.execute_async_v3(self._stream.cuda_stream):
-            raise EngineError("decoder: TensorRT could not run a pass; its log says why")
-
-    def _bucket(self, runtime: TensorRTRuntime, count: int) -> _Bucket:
+    def _bucket(self, shared: _Open, count: int) -> _Bucket:
         if count not in self._buckets:
-            self._buckets[count] = self._make(runtime, count)
-            runtime.keep_compiled()
+            with torch.cuda.stream(self._stream):
+                self._buckets[count] = self._make(shared, count)
+            for plan in shared.plans:
+                plan.keep_compiled()
         return self._buckets[count]
 
-    def _hold(self, host: dict[str, torch.Tensor]) -> None:
-        """Write what stays the same for a whole picture."""
-        if names.EXTERNAL_COND_ROWS in host:
-            host[names.EXTERNAL_COND_ROWS].numpy()[:] = self._cond_rows
-
-    def _make(self, runtime: TensorRTRuntime, count: int) -> _Bucket:
-        """Buffers, a context on its profile, and a capture after warm-up passes."""
-        config, rows = self.config, self.rows
-        sizes = {
-            names.TOKENS: (rows, count),
-            names.CELLS: (rows, count),
-            names.BIAS: (rows, count, self.memory.slots + count),
-            names.FEATURES: (rows, count, config.dim),
-            names.EXTERNAL_COND_ROWS: self._cond_rows.shape,
+    def _make(self, shared: _Open, count: int) -> _Bucket:
+        """Buffers, contexts on their profiles, and a capture after warm-up passes."""
+        config, rows, memory = self.config, self.rows, self.memory
+        kind = TYPES[config.precision]
+        wide = (rows, count, config.dim)
+        known = {
+            names.TOKENS: ((rows, count), torch.int64),
+            names.CELLS: ((rows, count), torch.int64),
+            names.BIAS: ((rows, count, memory.slots + count), torch.float32),
+            names.FEATURES: (wide, torch.float32),
+            device_graph.SEES: ((rows, 1, count, memory.caches.shape[3]), torch.bool),
+            device_graph.READ_PLACES: ((rows,), torch.int64),
         }
-        kinds = dict.fromkeys((names.TOKENS, names.CELLS), torch.int64)
-        host, device = {}, {}
-        for name, size in sizes.items():
-            if name in self._inputs:
-                kind = kinds.get(name, torch.float32)
-                host[name] = torch.zeros(size, dtype=kind, pin_memory=True)
-                device[name] = torch.zeros(size, dtype=kind, device="cuda")
-        self._hold(host)
-        read = {}
-        for name, wide in ((names.LOGITS, config.vocab_size), (self._predicted, config.dim)):
-            device[name] = torch.zeros((rows, count, wide), device="cuda")
-            read[name] = torch.zeros((rows, count, wide), pin_memory=True)
-        new = (rows, config.kv_heads, count, config.head_dim)
-        keys, values = (layered(config.layers, new, TYPES[config.precision], "cuda") for _ in range(2))
-        context = self._context(runtime.new_context(), count, host, device, keys, values)
-        return _Bucket(context, device, host, read, keys, values, self._capture(context))
+        if not config.drafter:
+            del known[names.FEATURES]
+        host = {name: torch.zeros(size, dtype=type_, pin_memory=True) for name, (size, type_) in known.items()}
+        device = {name: aligned(*known[name], _DEVICE) for name in known if name != names.BIAS}
+        passed = {name: device[name] for name in (names.CELLS, device_graph.SEES, device_graph.READ_PLACES)}
+        passed[device_graph.WRITE_AT] = aligned((rows,), torch.int64, _DEVICE)
+        passed[device_graph.EMBEDDINGS] = aligned(wide, kind, _DEVICE)
+        if config.drafter:
+            passed[names.FEATURES] = aligned(wide, kind, _DEVICE)
+        features, logits = (
+            aligned(wide, kind, _DEVICE),
+            aligned((rows, count, config.vocab_size), torch.float32, _DEVICE),
+        )
+        caches = list(zip(device_graph.cache_specs(config), memory.caches, strict=True))
+        layers = shared.plans.layers.bind(
+            {**passed, **{read.name: cache for (read, _), cache in caches}},
+            {device_graph.made_features(config.drafter): features}
+            | {written.name: cache for (_, written), cache in caches},
+        )
+        head = shared.plans.head.bind({names.FEATURES: features}, {names.LOGITS: logits})
+        widened = torch.zeros(wide, dtype=torch.float32, device=_DEVICE)
 
-    def _context(
-        self,
-        context: Any,
-        count: int,
-        host: dict[str, torch.Tensor],
-        device: dict[str, torch.Tensor],
-        new_keys: torch.Tensor,
-        new_values: torch.Tensor,
-    ) -> Any:
-        if not context.set_optimization_profile_async(self._profiles[count], self._stream.cuda_stream):
-            raise EngineError(f"decoder: the engine refuses its profile of {count} positions; build it again")
-        bound = {name: device[name] for name in host}
-        for layer in range(self.config.layers):
-            bound[names.past_key(layer)] = self.memory.keys[layer]
-            bound[names.past_value(layer)] = self.memory.values[layer]
-        for name, tensor in bound.items():
-            if not context.set_input_shape(name, tuple(tensor.shape)):
-                raise EngineError(f"decoder: the engine refuses {name} {tuple(tensor.shape)}; build it again")
-        bound |= {name: device[name] for name in (names.LOGITS, self._predicted)}
-        for layer in range(self.config.layers):
-            bound[names.new_key(layer)], bound[names.new_value(layer)] = new_keys[layer], new_values[layer]
-        for name, tensor in bound.items():
-            if not context.set_tensor_address(name, tensor.data_ptr()):
-                raise EngineError(f"decoder: the engine has no tensor {name}; build it again")
-        return context
+        def run() -> None:
+            passed[device_graph.EMBEDDINGS].copy_(self._embedded(shared, device[names.TOKENS]))
+            if config.drafter:
+                passed[names.FEATURES].copy_(device[names.FEATURES])
+            layers()
+            head()
+            widened.copy_(features)
 
-    def _capture(self, context: Any) -> torch.cuda.CUDAGraph | None:
-        """The pass as a CUDA graph, or None where this engine cannot be captured."""
+        read = tuple((made, torch.zeros(made.shape, pin_memory=True)) for made in (logits, widened))
+        return _Bucket(host, device, read, run, self._capture(run, (layers, head)))
+
+    def _embedded(self, shared: _Open, tokens: torch.Tensor) -> torch.Tensor:
+        """Rows [R, T, D] of codes, or of a condition by id."""
+        table, codes = shared.embeddings, self.config.vocab_size
+        if not self._outside.numel():
+            return table[tokens]
+        outside = self._outside.to(table.dtype)[(tokens - codes).clamp(min=0)]
+        return torch.where((tokens >= codes)[..., None], outside, table[tokens.clamp(max=codes - 1)])
+
+    def _capture(self, run: Callable[[], None], bound: Sequence[BoundPass]) -> torch.cuda.CUDAGraph | None:
+        """The pass as a CUDA graph, or None where these plans cannot be captured."""
         self._stream.wait_stream(torch.cuda.current_stream())
         for _ in range(_WARM_UPS):
-            self._enqueue(context)
+            run()
         self._stream.synchronize()
-        capturable = getattr(context, "is_stream_capturable", None)
-        if capturable is not None and not capturable(self._stream.cuda_stream):
+        if not all(one.capturable for one in bound):
             return None
         graph = torch.cuda.CUDAGraph()
         # TensorRT may compile kernels in threads of its own, whose allocations must not void the capture.
         with torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"):
-            self._enqueue(context)
+            run()
         return graph

@@ -1,4 +1,4 @@
-"""TensorRT engines on disk: what an engine was built from, for and by, and its refusal where anything differs."""
+"""TensorRT plans on disk: what a plan was built from, for and by, and its refusal where anything differs."""
 
 import importlib
 import json
@@ -14,12 +14,12 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 from underpaint.algos.registry import build
 from underpaint.artifacts.install import install_hint
 from underpaint.artifacts.lock import held
-from underpaint.artifacts.manifest import Manifest, ManifestError
+from underpaint.artifacts.manifest import Manifest
 from underpaint.artifacts.strict_json import read_object
 from underpaint.runtime.engines.context import EngineError
-from underpaint.zoo.load import manifest
 
 Backend: TypeAlias = Literal["tensorrt", "tensorrt-rtx"]
+RTX: Final = "tensorrt-rtx"
 MODULES: Final[Mapping[str, str]] = {"tensorrt": "tensorrt", "tensorrt-rtx": "tensorrt_rtx"}
 _INSTALL: Final[Mapping[str, str]] = {
     "tensorrt": "pip install tensorrt-cu13 (its libraries come from NVIDIA's own index)",
@@ -30,20 +30,12 @@ ANY_GPU: Final = "any"
 
 
 @dataclass(frozen=True, slots=True)
-class Profile:
-    """Input shapes of one optimisation profile: least, best and most, by input."""
-
-    shapes: Mapping[str, tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]]
-
-
-@dataclass(frozen=True, slots=True)
 class EngineRecord:
-    """What ties an engine to its graph, its GPU and the version that built it.
+    """What ties a plan to its graph, its GPU and the version that built it. A plan holds no weights: it reads them.
 
-    rows: of every pass. One engine for several numbers of rows would hold its weights once for each of them, and load
-    them all. counts: new positions of each optimisation profile, in order; profiles share the weights.
-    passes: in their place, of an engine for the device runtime: the least and the most new positions of each profile,
-    and the committed positions and slots behind them.
+    model: the part of a decoder that it runs, see `part_of`. rows: least and most of a pass. passes: least and most new
+    positions of each optimisation profile, in order; places: of the cache, 0 where none is read. version_compatible:
+    whether later versions run it.
     """
 
     model: str
@@ -51,34 +43,37 @@ class EngineRecord:
     version: str
     gpu: str
     onnx_sha256: str
-    weights_sha256: str | None
     engine_sha256: str
     engine_bytes: int
     precision: str
-    rows: int
-    counts: tuple[int, ...]
-    passes: tuple[tuple[int, int, int, int], ...] = ()
+    rows: tuple[int, int]
+    places: int
+    passes: tuple[tuple[int, int], ...]
+    version_compatible: bool = False
+
+    def fitting(self, count: int) -> int | None:
+        """The profile that takes `count` new positions with the fewest others; None where none does."""
+        sizes = [(most - least, place) for place, (least, most) in enumerate(self.passes) if least <= count <= most]
+        return min(sizes)[1] if sizes else None
 
 
 class Paths(NamedTuple):
-    """The files of an engine."""
+    """The files of a plan."""
 
     engine: Path
     record: Path
     runtime: Path
-    """What TensorRT for RTX compiled for this machine when it ran the engine; made again where it is missing."""
+    """What TensorRT for RTX compiled for this machine when it ran the plan; made again where it is missing."""
 
 
-def paths(folder: Path, model: str, backend: str, rows: int) -> Paths:
-    """Where the engine of `model` for passes of `rows` rows lies."""
-    return Paths(*(folder / f"{model}.{backend}.rows{rows}.{part}" for part in Paths._fields))
+def paths(folder: Path, model: str, backend: str) -> Paths:
+    """Where the plan of a part of a decoder lies."""
+    return Paths(*(folder / f"{model}.{backend}.{part}" for part in Paths._fields))
 
 
-def row_counts(folder: Path, model: str, backend: str) -> tuple[int, ...]:
-    """The numbers of rows that `model` has engines for."""
-    start, end = f"{model}.{backend}.rows", ".record"
-    counts = (file.name.removeprefix(start).removesuffix(end) for file in folder.glob(f"{start}*{end}"))
-    return tuple(sorted(int(text) for text in counts if text.isdecimal()))
+def part_of(model: str, part: str, device: bool = False) -> str:
+    """What the plan of a part of a decoder is called; device: for the device runtime, which has passes of its own."""
+    return f"{model}.device.{part}" if device else f"{model}.{part}"
 
 
 def backend_module(backend: str) -> ModuleType:
@@ -92,11 +87,11 @@ def backend_module(backend: str) -> ModuleType:
 
 
 def write_engine(folder: Path, content: bytes, record: EngineRecord) -> Path:
-    """Write an engine, then its record; return the engine's path.
+    """Write a plan, then its record; return the plan's path.
 
-    Raises OSError, as for a full disk: the engine that was there before, and its record, stay.
+    Raises OSError, as for a full disk: the plan that was there before, and its record, stay.
     """
-    place = paths(folder, record.model, record.backend, record.rows)
+    place = paths(folder, record.model, record.backend)
     staged = folder / f".{place.engine.name}.staged"  # what a killed build left there is written over
     with held(staged):
         _write_pair(staged, place, content, record)
@@ -118,72 +113,63 @@ def _write_pair(staged: Path, place: Paths, content: bytes, record: EngineRecord
 
 
 class EngineFile(NamedTuple):
-    """An engine that fits this machine: its bytes, what it was built from, and the manifest of that."""
+    """A plan that fits this machine: its bytes, and what it was built from."""
 
     content: bytes
     record: EngineRecord
-    manifest: Manifest
 
 
-def read_record(folder: Path, model: str, backend: str, rows: int, again: str | None = None) -> EngineRecord:
-    """What the engine of a model for `rows` rows was built from; EngineError where it is missing or damaged.
+def read_record(folder: Path, model: str, backend: str, again: str | None = None) -> EngineRecord:
+    """What the plan of a part of a decoder was built from; EngineError where it is missing or damaged.
 
-    again: what to do about it, where that is more than a command for these rows.
+    again: what to do about it, where that is more than a command.
     """
-    place, hint = paths(folder, model, backend, rows), "" if again else ", of which guidance 1 takes 1 and any other 2"
-    again = again or _again(folder, backend, rows)
+    place, again = paths(folder, model, backend), again or build_again(folder, backend)
     if not place.record.is_file() or not place.engine.is_file():
-        built = ", ".join(str(count) for count in row_counts(folder, model, backend)) or "none"
-        raise EngineError(
-            f"{folder} holds no {backend} engine of '{model}' for {rows} rows{hint} (built for: {built}); {again}"
-        )
+        raise EngineError(f"{folder} holds no {backend} engine of '{model}'; {again}")
     try:
         values = read_object(place.record)
-        counts = tuple(int(count) for count in values["counts"])
-        passes = tuple((int(a), int(b), int(c), int(d)) for a, b, c, d in values.get("passes", ()))
-        return build(EngineRecord, {**values, "counts": counts, "passes": passes}, str(place.record))
+        least, most = (int(count) for count in values["rows"])
+        passes = tuple((int(first), int(last)) for first, last in values["passes"])
+        return build(EngineRecord, {**values, "rows": (least, most), "passes": passes}, str(place.record))
     except (ValueError, KeyError, TypeError) as error:
         raise EngineError(f"{place.record}: damaged ({error}); {again}") from error
 
 
-def _again(folder: Path, backend: str, rows: int) -> str:
-    return f"build it with `underpaint engine {folder} --backend {backend} --rows {rows}`"
+def build_again(folder: Path, backend: str, rows: int | None = None) -> str:
+    """The command that builds the plans of a folder; rows: of a pass, where others than the usual are asked for."""
+    return f"build it with `underpaint engine {folder} --backend {backend}{f' --rows {rows}' if rows else ''}`"
 
 
-def part_of(model: str, part: str | None) -> str:
-    """The name that engines of a part of a model go by; None for the whole."""
-    return model if part is None else f"{model}.{part}"
+def check_rows(record: EngineRecord, rows: int, folder: Path, again: str | None = None) -> None:
+    """EngineError unless a plan takes passes of so many rows; it says which it takes."""
+    least, most = record.rows
+    if not least <= rows <= most:
+        asked = f"1,{rows}" if again is None and least == 1 else rows
+        raise EngineError(
+            f"{folder}: expected passes of {least} to {most} rows, for which the {record.backend} engine of "
+            f"'{record.model}' was built, got {rows} (an image takes 1 under guidance 1, else 2); "
+            + (again or f"build it with `underpaint engine {folder} --backend {record.backend} --rows {asked}`")
+        )
 
 
 def read_engine(
-    folder: Path,
-    model: str,
-    kind: str,
-    backend: str,
-    rows: int,
-    version: str,
-    gpu: str,
-    part: str | None = None,
-    again: str | None = None,
+    folder: Path, model: str, backend: str, known: Manifest, version: str, gpu: str, again: str | None = None
 ) -> EngineFile:
-    """The engine of a model, read and hashed once. The graph that it was built from need not be there to run it.
+    """The plan of a part of a decoder, read and hashed once.
 
-    part: of the model, see `artifacts.device_graph`; again: see `read_record`.
-    Raises ManifestError without a manifest of this kind; EngineError where the engine is missing, damaged, or was built
-    from another graph, for another GPU, or by another version.
+    known: the decoder's manifest; again: see `read_record`.
+    Raises EngineError where the plan is missing, damaged, or was built from another graph, for another GPU, or by a
+    version that it cannot run on.
     """
-    known = manifest(model, folder)
-    if known.kind != kind:
-        raise ManifestError(f"'{model}' is a {known.kind}, expected a {kind}; choose another model")
-    named = part_of(model, part)
-    record, place = read_record(folder, named, backend, rows, again), paths(folder, named, backend, rows)
-    again = again or _again(folder, backend, rows)
+    record, place = read_record(folder, model, backend, again), paths(folder, model, backend)
+    again = again or build_again(folder, backend)
     content = place.engine.read_bytes()
+    if record.version_compatible and _is_later(version, record.version):
+        version = record.version
     for what, recorded, expected in (
-        ("model", record.model, named),
-        ("rows", record.rows, rows),
+        ("model", record.model, model),
         ("graph (sha256)", record.onnx_sha256, known.sha256),
-        ("weights (sha256)", record.weights_sha256, None if known.weights is None else known.weights.sha256),
         (f"{backend} version", record.version, version),
         ("engine bytes", record.engine_bytes, len(content)),
         ("engine (sha256)", record.engine_sha256, sha256(content).hexdigest()),
@@ -192,4 +178,10 @@ def read_engine(
             raise EngineError(f"{place.engine}: expected {what} {expected}, got {recorded}; {again}")
     if record.gpu not in (ANY_GPU, gpu):
         raise EngineError(f"{place.engine}: built for {record.gpu}, this machine has {gpu}; {again}")
-    return EngineFile(content, record, known)
+    return EngineFile(content, record)
+
+
+def _is_later(version: str, built: str) -> bool:
+    """Whether `version` is of the same major number as `built`, and not before it."""
+    numbers = [[int(part) for part in text.split(".") if part.isdecimal()] for text in (version, built)]
+    return numbers[0][:1] == numbers[1][:1] and numbers[0] >= numbers[1]

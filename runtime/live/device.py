@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from underpaint.algos.rows import SamplingParams
-from underpaint.artifacts.decoder_graph import MASKED_SCORE
 from underpaint.runtime.conditions import Condition
 from underpaint.runtime.device.batches import BatchProgram, NotDrawn
 from underpaint.runtime.device.decoder import DecoderForward
@@ -24,7 +23,7 @@ from underpaint.runtime.device.drawing import MOST_BATCH, CapturedProgram, Devic
 from underpaint.runtime.device.folder import EmbeddedBatch
 from underpaint.runtime.device.forms import DeviceError, form_of
 from underpaint.runtime.device.forwards import Attend, Cache, CachedPass, Fill, Prefill
-from underpaint.runtime.device.kernels.bias import bias
+from underpaint.runtime.device.kernels.sees import write_sees
 from underpaint.runtime.device.kernels.walk import MOST_TOKENS
 from underpaint.runtime.device.runner import Watch, check_memory
 from underpaint.runtime.device.state import needed_bytes
@@ -44,6 +43,7 @@ class LiveForward:
     """
 
     fixed_batch = True
+    places = None
 
     def __init__(self, live: LiveModel, rows: int) -> None:
         self.config, self.rows, self._live = live.decoder, rows, live
@@ -71,12 +71,12 @@ class LiveForward:
         if isinstance(attend, Prefill):
             prompts.copy_(count - cache.unseen)
             sees = attend.sees(count)
-            mask = torch.zeros(sees.shape, dtype=self.dtype, device=sees.device).masked_fill(~sees, least)
         else:
-            size = cache.committed.shape[4]
-            shown = torch.empty(*embeddings.shape[:2], size + count, device=embeddings.device)
-            bias(attend.lengths, cache.unseen, attend.masks, shown, size, 0, 0, attend.filled)
-            mask = shown.masked_fill(shown <= float(MASKED_SCORE), least).to(self.dtype)[:, None]
+            rows, size = cache.unseen.shape[0], cache.committed.shape[4]
+            sees = torch.empty(rows, 1, count, count + size, dtype=torch.bool, device=embeddings.device)
+            unread = [torch.empty_like(cache.unseen) for _ in range(2)]
+            write_sees(attend.lengths, cache.unseen, attend.masks, sees, unread[0], unread[1], count, 0, attend.filled)
+        mask = torch.zeros(sees.shape, dtype=self.dtype, device=sees.device).masked_fill(~sees, least)
         hidden, _ = self._live.hidden(
             (),
             inputs_embeds=embeddings,
@@ -115,14 +115,14 @@ class _PassCache:
         self._prompt = isinstance(attend, Prefill)
 
     def update(self, key: Tensor, value: Tensor, layer: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
-        """Keep a layer's new keys and values [R, K, T, D]; return all that the pass reads."""
+        """Keep a layer's new keys and values [R, K, T, D]; return all that the pass reads, the new ones first."""
         committed, new = self._cache.committed[layer], (key, value)
         kept = committed if self._prompt else self._cache.slots[layer]
         for part, each in zip(kept, new, strict=True):
             part.narrow(2, self._first, self._count).copy_(each)
         if self._prompt:
             return key, value
-        return torch.cat([committed[0], key], dim=2), torch.cat([committed[1], value], dim=2)
+        return torch.cat([key, committed[0]], dim=2), torch.cat([value, committed[1]], dim=2)
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """Nothing asks for positions by it: passes bring their own."""

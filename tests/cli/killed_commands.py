@@ -87,11 +87,11 @@ def _known_curve() -> Iterator[Patch]:
 
 def _no_tensorrt() -> Iterator[Patch]:
     """No builder: an engine is a few bytes."""
-    from underpaint.export import tensorrt_build
-    from underpaint.runtime.engines import tensorrt_runtime
+    from underpaint.export.tensorrt_build import EngineBuilder
+    from underpaint.runtime.engines import tensorrt_files, tensorrt_runtime
 
-    yield tensorrt_build, "backend_module", lambda backend: SimpleNamespace(__version__="0.0")
-    yield tensorrt_build, "build_engine", lambda *given: b"an engine" * 100
+    yield tensorrt_files, "backend_module", lambda backend: SimpleNamespace(__version__="0.0")
+    yield EngineBuilder, "build", lambda *given: b"an engine" * 100
     yield tensorrt_runtime, "gpu_name", lambda: "a stand-in"
 
 

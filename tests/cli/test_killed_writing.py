@@ -99,9 +99,9 @@ CASES = (
         *("train world --hours 1 --out x", "tiny_recipes", Moment("replace", 3), ("x/*/checkpoint.pt",)),
         ("x/world.json", "x/*/checkpoint.pt"),
     ),
-    Case("engine exported", "no_tensorrt", RENAME, ("exported/target.tensorrt.rows2.engine",)),
+    Case("engine exported", "no_tensorrt", RENAME, ("exported/target.layers.tensorrt.engine",)),
     Case(
-        *("engine exported", "no_tensorrt", Moment("replace", 2), ("exported/target.tensorrt.rows2.record",)),
+        *("engine exported", "no_tensorrt", Moment("replace", 2), ("exported/target.layers.tensorrt.record",)),
         ("exported/*.engine",),
     ),
     Case("caption . text --out x.npy", "features", RENAME, ("x.npy",)),

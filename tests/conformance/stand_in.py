@@ -1,15 +1,16 @@
 """TensorRT and CUDA for machines without a GPU: engines that run their graph on ONNX Runtime, at the addresses bound.
 
 What stands in here holds to NVIDIA's contract: a context takes only the shapes of its profile, addresses are multiples
-of 256, a captured pass is recorded and not run, and a replay reads and writes the memory of the capture.
+of 256, a cache is written where it is read, a captured pass is recorded and not run, and a replay reads and writes the
+memory of the capture. The graphs are those that NVIDIA's builder is given.
 """
 
 import ctypes
 import json
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from hashlib import sha256
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -18,19 +19,23 @@ from weakref import WeakSet
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from underpaint.export.graph_rewrites import plain_pass
-from underpaint.export.tensorrt_build import decoder_profile, position_counts
+from underpaint.export.device_engines import build_folder
+from underpaint.export.tensorrt_build import EngineBuilder, Profile
 from underpaint.runtime.engines import device_memory, tensorrt_engine, tensorrt_runtime
 from underpaint.runtime.engines.context import EngineContext, open_session
-from underpaint.runtime.engines.engine import manifest_config
-from underpaint.runtime.engines.tensorrt_files import EngineRecord, write_engine
-from underpaint.zoo.load import manifest
 
 BACKEND = "tensorrt-rtx"
 GPU, VERSION = "a stand-in (sm_00)", "0.0"
 _ALIGNED = 256
-_KINDS = {"tensor(int64)": np.int64, "tensor(float)": np.float32, "tensor(float16)": np.float16}
+_KINDS = {
+    "tensor(int64)": ("INT64", np.int64),
+    "tensor(float)": ("FLOAT", np.float32),
+    "tensor(float16)": ("HALF", np.float16),
+    "tensor(bool)": ("BOOL", np.bool_),
+}
+"""ONNX Runtime's names of types, with TensorRT's and NumPy's."""
 _STREAM = 7
 
 
@@ -112,8 +117,10 @@ class Context:
         return True
 
     def set_input_shape(self, name: str, shape: tuple[int, ...]) -> bool:
-        least, _, most = self._profile[name]
         self._shapes[name] = shape
+        if name not in self._profile:
+            return list(shape) == self._engine.shapes[name]
+        least, _, most = self._profile[name]
         return len(shape) == len(least) and all(a <= b <= c for a, b, c in zip(least, shape, most, strict=True))
 
     def set_tensor_address(self, name: str, memory: int) -> bool:
@@ -128,6 +135,9 @@ class Context:
     def execute_async_v3(self, stream: int) -> bool:
         assert stream == _STREAM
         assert set(self._addresses) == set(self._engine.kinds)
+        for name, address in self._addresses.items():
+            if name.startswith("written_"):
+                assert address == self._addresses[name.replace("written", "past")], "a cache is updated in place"
         if Recorder.capturing is not None:
             assert self._capturable
             Recorder.capturing.calls.append(self._run)
@@ -160,12 +170,13 @@ class Engine:
     def __init__(self, content: bytes) -> None:
         Engine.live.add(self)
         known = json.loads(content)
-        self.name = f"{Path(known['graph']).stem} {known['rows']}"
-        self.session = open_session(Path(known["graph"]), EngineContext(threads=1))
-        self.profiles = known["profiles"]
-        self.inputs = [each.name for each in self.session.get_inputs()]
+        self.name, self.profiles = known["name"], known["profiles"]
+        self.session = open_session(Path(__file__), EngineContext(threads=1), b64decode(known["graph"]))
         both = (*self.session.get_inputs(), *self.session.get_outputs())
-        self.kinds = {each.name: _KINDS[each.type] for each in both}
+        self.inputs = [each.name for each in self.session.get_inputs()]
+        self.types = {each.name: _KINDS[each.type][0] for each in both}
+        self.kinds = {each.name: _KINDS[each.type][1] for each in both}
+        self.shapes = {each.name: list(each.shape) for each in both}
 
     @property
     def num_io_tensors(self) -> int:
@@ -174,12 +185,8 @@ class Engine:
     def get_tensor_name(self, index: int) -> str:
         return list(self.kinds)[index]
 
-    def get_tensor_mode(self, name: str) -> SimpleNamespace:
-        return SimpleNamespace(name="INPUT" if name in self.inputs else "OUTPUT")
-
-    def get_tensor_shape(self, name: str) -> list[int | str]:
-        both = (*self.session.get_inputs(), *self.session.get_outputs())
-        return next(list(each.shape) for each in both if each.name == name)
+    def get_tensor_dtype(self, name: str) -> SimpleNamespace:
+        return SimpleNamespace(name=self.types[name])
 
     def create_runtime_config(self) -> Config:
         return Config()
@@ -203,10 +210,27 @@ class _Logger:
         assert severity == self.ERROR
 
 
+class _Recording(TorchDispatchMode):
+    """PyTorch's operations, in the graph that is being captured."""
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = function(*args, **(kwargs or {}))
+
+        def again() -> None:
+            found = function(*args, **(kwargs or {}))
+            if found is not args[0]:
+                made.copy_(found)
+
+        assert Recorder.capturing is not None
+        Recorder.capturing.calls.append(again)
+        return made
+
+
 @contextmanager
 def _capture(graph: Graph, stream: object, capture_error_mode: str) -> Iterator[None]:
     Recorder.capturing = graph
-    yield
+    with _Recording():
+        yield
     Recorder.capturing = None
 
 
@@ -215,41 +239,59 @@ def _on(stream: object) -> Iterator[None]:
     yield
 
 
+class _Over:
+    """PyTorch, with some of its names replaced."""
+
+    def __init__(self, **replaced: Any) -> None:
+        self.__dict__.update(replaced)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(torch, name)
+
+
+MODULE = SimpleNamespace(
+    __name__="tensorrt_rtx",
+    __version__=VERSION,
+    Logger=_Logger,
+    Runtime=lambda logger: SimpleNamespace(deserialize_cuda_engine=Engine),
+    ExecutionContextAllocationStrategy=SimpleNamespace(ON_PROFILE_CHANGE="ON_PROFILE_CHANGE"),
+    DynamicShapesKernelSpecializationStrategy=SimpleNamespace(LAZY="LAZY", EAGER="EAGER", NONE="NONE"),
+)
+FREE = 1 << 40
+"""Bytes that the GPU has free."""
+
+
 def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let `runtime.engines.tensorrt_engine` find this TensorRT, and CUDA's memory in the host's."""
     stream = SimpleNamespace(wait_stream=lambda other: None, synchronize=lambda: None, cuda_stream=_STREAM)
     cuda = SimpleNamespace(
-        current_stream=lambda: stream, stream=_on, CUDAGraph=Graph, graph=_capture, Stream=torch.cuda.Stream
+        current_stream=lambda: stream,
+        stream=_on,
+        CUDAGraph=Graph,
+        graph=_capture,
+        Stream=torch.cuda.Stream,
+        mem_get_info=lambda: (FREE, FREE),
     )
-    kinds = {name: getattr(torch, name) for name in ("int64", "float32", "Tensor", "dtype")}
-    monkeypatch.setattr(tensorrt_engine, "torch", SimpleNamespace(zeros=_zeros, cuda=cuda, **kinds))
-    on_host = SimpleNamespace(
-        zeros=_zeros, tensor=lambda values, device: torch.tensor(values), dtype=torch.dtype, Tensor=torch.Tensor
-    )
+    monkeypatch.setattr(tensorrt_engine, "torch", _Over(zeros=_zeros, cuda=cuda))
+    on_host = _Over(zeros=_zeros, tensor=lambda values, device: torch.tensor(values), cuda=cuda)
     monkeypatch.setattr(device_memory, "torch", on_host)
+    monkeypatch.setattr(tensorrt_engine, "_DEVICE", "cpu")
     monkeypatch.setattr(tensorrt_engine, "_new_stream", lambda: stream)
+    monkeypatch.setattr(tensorrt_runtime, "current_stream", lambda: _STREAM)
     monkeypatch.setattr(tensorrt_runtime, "gpu_name", lambda index=0: GPU)
-    module = SimpleNamespace(
-        __version__=VERSION,
-        Logger=_Logger,
-        Runtime=lambda logger: SimpleNamespace(deserialize_cuda_engine=Engine),
-        ExecutionContextAllocationStrategy=SimpleNamespace(ON_PROFILE_CHANGE="ON_PROFILE_CHANGE"),
-        DynamicShapesKernelSpecializationStrategy=SimpleNamespace(LAZY="LAZY", EAGER="EAGER", NONE="NONE"),
-    )
-    monkeypatch.setattr(tensorrt_engine, "backend_module", lambda backend: module)
+    monkeypatch.setattr(tensorrt_engine, "backend_module", lambda backend: MODULE)
+
+
+class Builder(EngineBuilder):
+    """A builder whose plans hold the graph as it is."""
+
+    def build(self, graph: bytes, profiles: list[Profile], name: str, precision: str, timing: Path) -> bytes:
+        return json.dumps({"graph": b64encode(graph).decode(), "profiles": profiles, "name": name}).encode()
+
+
+BUILDER = Builder(MODULE, BACKEND, GPU)  # type: ignore[arg-type]
 
 
 def build(folder: Path, name: str, buckets: tuple[int, ...], batches: tuple[int, ...] = (1, 2)) -> None:
-    """Write the engines of a decoder as `export.tensorrt_build` would."""
-    found = manifest(name, folder)
-    config = manifest_config(found.settings, name)
-    counts = position_counts(config, buckets)
-    plain = folder / f"{name}.plain.onnx"  # beside the weights, which it points to
-    plain.write_bytes(plain_pass(folder / found.file))
-    weights = None if found.weights is None else found.weights.sha256
-    for rows in batches:
-        profiles = [decoder_profile(config, rows, count).shapes for count in counts]
-        content = json.dumps({"graph": str(plain), "profiles": profiles, "rows": rows}).encode()
-        sums = (found.sha256, weights, sha256(content).hexdigest(), len(content))
-        record = EngineRecord(name, BACKEND, VERSION, GPU, *sums, config.precision, rows, counts)
-        write_engine(folder, content, record)
+    """Write the plans of a decoder as `underpaint engine` would."""
+    list(build_folder(folder, BUILDER, (name,), buckets, batches))

@@ -16,6 +16,7 @@ from tests.conformance import stand_in
 from tests.conformance.on_tensorrt import opened
 from underpaint.algos.arrays import FloatArray
 from underpaint.export.parity import MOST
+from underpaint.export.tensorrt_build import EngineBuilder
 from underpaint.runtime.engines import device_memory
 from underpaint.runtime.engines.context import open_session
 from underpaint.runtime.engines.device_memory import DeviceBuffers
@@ -62,15 +63,16 @@ def small(halves: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     copytree(halves / "out", folder, ignore=ignore_patterns("*.engine", "*.record"))
 
     def built(
-        folder: Path, backend: str, name: str, only: tuple[str, ...], buckets: tuple[int, ...], rows: tuple[int, ...]
+        folder: Path, builder: EngineBuilder, only: tuple[str, ...], buckets: tuple[int, ...], rows: tuple[int, ...]
     ) -> list[tuple[Path, SimpleNamespace]]:
-        assert (backend, name) == (stand_in.BACKEND, stand_in.GPU)
+        assert builder[1:] == (stand_in.BACKEND, stand_in.GPU, False)
         for each in only:
             stand_in.build(folder, each, buckets, rows)
         return [(folder, SimpleNamespace(engine_bytes=1))] * len(only)
 
     monkeypatch.setattr(gpu, "lacking", lambda look: None)
     monkeypatch.setattr(gpu, "gpu_name", lambda: stand_in.GPU)
+    monkeypatch.setattr(gpu, "backend_module", lambda backend: stand_in.MODULE)
     monkeypatch.setattr(gpu, "prepare", lambda work, precision: (folder, halves / "reference"))
     monkeypatch.setattr(gpu, "build_folder", built)
     monkeypatch.setattr(gpu, "best_token_ms", lambda precision, rounds: 0.5)

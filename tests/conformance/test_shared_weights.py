@@ -11,15 +11,14 @@ from safetensors.numpy import load_file
 
 from tests.models.tiny import tiny_target
 from underpaint.artifacts.scaled_rows import ScaledRows, scaled_rows
-from underpaint.export.decoder_parity import ParityEngine, graph_of, take_condition
 from underpaint.export.decoders import GraphFormat, export_shared_drafter, write_graphs
 from underpaint.export.graph import GraphWriter
-from underpaint.export.graph_rewrites import plain_pass
 from underpaint.export.store import Origin
 from underpaint.export.weight_file import WeightFile, header_room
 from underpaint.models.decoder import Decoder
+from underpaint.models.layers import Layer
 from underpaint.models.text import new_drafter, with_condition_table
-from underpaint.runtime.device.weights import read_decoder
+from underpaint.runtime.device.weights import StoredWeights, read_decoder
 from underpaint.runtime.engines.context import EngineContext, open_session
 from underpaint.runtime.engines.elsewhere import load_elsewhere
 from underpaint.training.grids import on_grid
@@ -118,23 +117,19 @@ def rounded() -> Decoder:
 
 
 def test_an_engine_that_would_multiply_in_8_bits_is_given_the_widened_numbers(tmp_path: Path) -> None:
-    decoder, path = rounded(), tmp_path / "t.onnx"
-    write_graphs({path: decoder}, replace(FORM, stored="fp16", scaled=True), tmp_path / "t.safetensors")
-    content = plain_pass(path)
-    kinds = {one.data_type for one in onnx.load_from_string(content).graph.initializer}
-    assert onnx.TensorProto.INT8 not in kinds
-    assert onnx.TensorProto.INT8 in {
-        one.data_type for one in onnx.load(path, load_external_data=False).graph.initializer
-    }
-    prefix = decoder.config.vocab_size + np.arange(1, 9)[None]
-    own, widened = (
-        take_condition(ParityEngine(graph_of(path, "fp32", decoder.config, given), 1), prefix).logits
-        for given in (None, content)
-    )
-    np.testing.assert_allclose(own, widened, rtol=0, atol=1e-6)
-    with torch.no_grad():
-        wanted, _ = decoder(torch.zeros(1, 0, dtype=torch.int64), decoder.embed(torch.from_numpy(prefix), None))
-    np.testing.assert_allclose(own[:, -1:], wanted.numpy(), atol=1e-4)
+    decoder, path = rounded(), tmp_path / "t.safetensors"
+    write_graphs({tmp_path / "t.onnx": decoder}, replace(FORM, stored="fp16", scaled=True), path)
+    stored, names = StoredWeights(path), ("layers.0.down", "head", "norm")
+    assert load_file(path)["layers.0.down"].dtype == np.int8
+    kinds = dict.fromkeys(names, torch.float32) | {"not a weight": torch.bool}
+    found = stored.on_device(kinds, decoder.config, torch.device("cpu"))
+    layer = decoder.layers[0]
+    assert isinstance(layer, Layer)
+    assert decoder.norm is not None
+    for name, wanted in zip(names, (layer.down.weight.T, decoder.head.weight.T, decoder.norm.weight), strict=True):
+        assert found[name].shape == stored.shape(name, decoder.config)
+        torch.testing.assert_close(found[name], wanted.detach(), rtol=0, atol=2e-4 if name == "norm" else 0)
+    assert found.keys() == set(names)
 
 
 @pytest.mark.parametrize("eight_bits", [True, False])

@@ -13,9 +13,11 @@ from tests.conformance.on_tensorrt import BUCKETS, opened
 from tests.conformance.test_engine import TOKENS
 from underpaint.algos.rows import SamplingParams
 from underpaint.cli.app import app as underpaint
+from underpaint.runtime.engines import device_memory
 from underpaint.runtime.engines.context import EngineError
 from underpaint.runtime.engines.pass_inputs import causal
 from underpaint.runtime.engines.target import EngineTarget
+from underpaint.runtime.engines.tensorrt_engine import row_bytes
 from underpaint.runtime.evaluation.invariance import check_invariance
 
 
@@ -25,10 +27,22 @@ def _stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("underpaint.runtime.engines.tensorrt_files.backend_module", lambda backend: None)
 
 
+def test_a_batch_that_does_not_fit_is_refused_with_bytes_and_the_largest(
+    halves: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = opened("target", halves / "reference")
+    most = 2 * row_bytes(loaded.config, BUCKETS) - 1
+    monkeypatch.setattr(device_memory.torch.cuda, "mem_get_info", lambda: (most, most))
+    with pytest.raises(EngineError, match=rf"2 rows need {most + 1:,} bytes .* has {most:,} free; .* has 1 rows"):
+        loaded.open(2)
+    assert loaded.open(1).rows == 1
+
+
 def test_what_an_engine_was_not_built_for_is_said(halves: Path) -> None:
     loaded = opened("target", halves / "reference")
     with pytest.raises(
-        EngineError, match=r"no tensorrt-rtx engine of 'target' for 3 rows.* \(built for: 1, 2\); build"
+        EngineError,
+        match=r"passes of 1 to 2 rows, for which the tensorrt-rtx engine .*, got 3 .* --rows 1,3",
     ):
         loaded.open(3)
     target = EngineTarget(loaded, SamplingParams(guidance=2.0))
@@ -39,7 +53,7 @@ def test_what_an_engine_was_not_built_for_is_said(halves: Path) -> None:
 
 
 def test_one_engine_is_loaded_whatever_the_sampling(halves: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its file is read once for all that run it; another number of rows takes its place."""
+    """Its two plans are read once for all that run it, whatever their number of rows."""
     read: list[str] = []
     as_ever = Path.read_bytes
 
@@ -58,12 +72,12 @@ def test_one_engine_is_loaded_whatever_the_sampling(halves: Path, monkeypatch: p
         target.prepare(target.encoder.of_ids(np.array([3])))
         target.begin()
         collect()
-        assert len(stand_in.Engine.live) == before + 1
+        assert len(stand_in.Engine.live) == before + 2
         assert target.engine.rows == (1 if guidance == 1 else 2)
     others = [loaded.open(2) for _ in range(2)]
-    assert len(stand_in.Engine.live) == before + 1, "engines of as many rows share what was loaded"
+    assert len(stand_in.Engine.live) == before + 2, "engines share what was loaded"
     engines = [name for name in read if name.endswith(".engine")]
-    assert engines == [f"target.{stand_in.BACKEND}.rows{rows}.engine" for rows in (2, 1, 2)]
+    assert engines == [f"target.{part}.{stand_in.BACKEND}.engine" for part in ("layers", "head")]
     target.close()
     for other in others:
         other.close()
@@ -90,9 +104,9 @@ def test_what_was_built_is_what_is_asked_for(halves: Path, tmp_path: Path) -> No
         stand_in.BACKEND,
     ]
     for arguments, message in (
-        (["--methods", "ar"], "holds no tensorrt-rtx engine of 'target'; build it with"),
-        (["--methods", "ar"], "of 'target' for 2 rows, of which guidance 1 takes 1 and any other 2 (built for: 1)"),
-        (["--methods", "zipar"], "--rows 2`"),
+        (["--methods", "ar"], "holds no tensorrt-rtx engine of 'target.layers'; build it with"),
+        (["--methods", "ar"], "passes of 1 to 1 rows, for which the tensorrt-rtx engine of 'target.layers' was built"),
+        (["--methods", "zipar"], "--rows 1,2`"),
     ):
         result = CliRunner().invoke(underpaint, [*common, *arguments, "--out", str(tmp_path / "no")])
         assert result.exit_code == 2

@@ -18,7 +18,8 @@ from underpaint.algos.draft.chain import Chain
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.step import cycles
 from underpaint.export.checkpoint import Request, export_checkpoint
-from underpaint.export.tensorrt_build import build_folder
+from underpaint.export.device_engines import build_folder
+from underpaint.export.tensorrt_build import EngineBuilder
 from underpaint.export.verify import verify
 from underpaint.models.published.files import read_checkpoint
 from underpaint.models.published.llamagen import llamagen
@@ -69,9 +70,10 @@ def test_heads_of_100_export_and_build(tmp_path: Path) -> None:
         export_checkpoint(request, out)
         assert max(manifest("target", out).parity.values()) < (1e-4 if precision == "fp32" else 0.05)
         assert manifest("target", out).settings["head_dim"] == 100
-        pytest.importorskip("tensorrt_rtx", reason="the extra 'tensorrt-rtx' is not installed")
-        ((_, record),) = build_folder(out, "tensorrt-rtx", only=("target",), buckets=(1,))
-        assert record.precision == precision
+        tensorrt = pytest.importorskip("tensorrt_rtx", reason="the extra 'tensorrt-rtx' is not installed")
+        builder = EngineBuilder(tensorrt, "tensorrt-rtx", "any")
+        built = [record for _, record in build_folder(out, builder, only=("target",), buckets=(1,))]
+        assert [record.precision for record in built] == [precision] * 2
 
 
 @pytest.mark.slow

@@ -45,10 +45,11 @@ def commit_cache(
 ) -> None:
     """Copy slots [K, 2, R, H, M, D] of committed positions into cache [K, 2, R, H, S, D] from lengths [B] int64 on.
 
+    Both may be parts of one tensor, see `forwards.Cache`.
     counts [B] int64: how many, at most `most`. walked: the root's slot 0, then those of path [B, N]; else the first
     ones.
     """
-    layers, _, rows, heads, size, width = cache.shape
+    layers, _, rows, heads, _, width = cache.shape
     launch(
         commit_cache_kernel,
         (rows * heads, 2 * layers),
@@ -58,8 +59,8 @@ def commit_cache(
         path,
         counts,
         lengths,
-        size,
-        slots.shape[4],
+        cache.stride(3) // width,
+        slots.stride(3) // width,
         path.shape[1],
         counts.shape[0],
         heads,
@@ -218,7 +219,7 @@ def commit_cells_kernel(
 
 def commit_cells(cache: Tensor, slots: Tensor, places: Tensor) -> None:
     """Copy the first T of slots [K, 2, R, H, M, D] into cache [K, 2, R, H, S, D] at places [B, T] int64; none at -1."""
-    layers, _, rows, heads, size, width = cache.shape
+    layers, _, rows, heads, _, width = cache.shape
     batch, count = places.shape
     launch(
         commit_cells_kernel,
@@ -227,8 +228,8 @@ def commit_cells(cache: Tensor, slots: Tensor, places: Tensor) -> None:
         cache,
         slots,
         places,
-        size,
-        slots.shape[4],
+        cache.stride(3) // width,
+        slots.stride(3) // width,
         count,
         batch,
         heads,

@@ -20,9 +20,10 @@ from underpaint.export.device_engines import write_device_graphs
 from underpaint.models.decoder import Decoder
 from underpaint.runtime.device.cycle import DeviceCycle
 from underpaint.runtime.device.decoder import DecoderForward
-from underpaint.runtime.device.engine_forward import EngineForward
+from underpaint.runtime.device.engine_forward import EngineForward, EngineGraphs
 from underpaint.runtime.device.engine_graphs import onnx_graphs
 from underpaint.runtime.device.forwards import Cache, DeviceDecoder
+from underpaint.runtime.device.weights import stored_weights
 from underpaint.runtime.engines.context import EngineContext
 from underpaint.runtime.engines.elsewhere import ElsewhereDecoder
 from underpaint.runtime.methods.trees.device import TreeForm
@@ -50,7 +51,13 @@ def exported(model: Decoder, folder: Path, form: GraphFormat | None = None, name
 
 
 def on_onnx(model: Decoder, folder: Path, rows: int, name: str = "target") -> EngineForward:
-    return EngineForward(model, rows, onnx_graphs(exported(model, folder, name=name), ONE_THREAD))
+    return over(exported(model, folder, name=name), rows)
+
+
+def over(decoder: ElsewhereDecoder, rows: int, engine: EngineGraphs | None = None) -> EngineForward:
+    """A forward by an engine, ONNX Runtime where none is given."""
+    embeddings = stored_weights(decoder.located).embeddings(decoder.config, CPU)
+    return EngineForward(decoder.config, embeddings, rows, engine or onnx_graphs(decoder, ONE_THREAD))
 
 
 class Passed(NamedTuple):
@@ -65,9 +72,10 @@ class Passed(NamedTuple):
 def passed(forward: DeviceDecoder, drafts: bool, times: int = 1, seed: int = 4) -> Passed:
     """Unequal lengths and masks, guidance pairs, hidden positions, and stale numbers all around."""
     generator = torch.Generator().manual_seed(seed)
-    held = Cache(forward.config, 2 * forward.rows, 11, 9, torch.float32, CPU)
+    held = Cache(forward.config, 2 * forward.rows, 11, 9, forward.dtype, CPU, forward.places)
     for part in (held.committed, held.slots):
-        part.normal_(std=3.0, generator=generator)
+        sizes = (*part.shape[:4], 11 if part is held.committed else 9, forward.config.head_dim)
+        part[:, :, :, :, : sizes[4], : sizes[5]] = torch.randn(sizes, generator=generator) * 3.0
     held.unseen.copy_(torch.tensor([0, 2, 1, 3]))
     before = held.committed.clone()
     lengths, first = torch.tensor([4, 9]), 2 if drafts else 0

@@ -40,7 +40,8 @@ class TableForward:
         self.tables, self.drafts = tables, drafts
         self._logits = torch.from_numpy(tables.logits)
         self.spoilt: Tensor | None = None
-        self.dtype, self.rows, self.fixed_batch = torch.float32, tables.rows, False
+        self.dtype, self.rows, self.places = torch.float32, tables.rows, None
+        self.fixed_batch = False
         self.config = DecoderConfig(3, 1, 1, 1, tables.vocab_size, 1, 1, rope="none", drafter=drafts, head_dim=2)
 
     def embed(self, tokens: Tensor) -> Tensor:

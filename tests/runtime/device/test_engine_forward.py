@@ -13,7 +13,6 @@ from tests.runtime.device.engines import (
     GRID,
     IMAGES,
     METHODS,
-    ONE_THREAD,
     SMALL,
     Pair,
     begin,
@@ -25,6 +24,7 @@ from tests.runtime.device.engines import (
     method,
     models,
     on_onnx,
+    over,
     passed,
 )
 from tests.runtime.device.test_kernels import FAMILIES, model_of
@@ -66,8 +66,8 @@ def test_a_pass_is_the_torch_forward_s(family: str, tmp_path: Path) -> None:
 
 def test_a_drafter_in_eight_bits_has_graphs_of_what_they_stand_for(tmp_path: Path) -> None:
     model = model_of(FAMILIES["drafter"])
-    graphs = onnx_graphs(exported(model, tmp_path, GraphFormat(eight_bits=True)), ONE_THREAD)
-    found, wanted = passed(EngineForward(model, 2, graphs), True), passed(DecoderForward(model, 2), True)
+    forward = over(exported(model, tmp_path, GraphFormat(eight_bits=True)), 2)
+    found, wanted = passed(forward, True), passed(DecoderForward(model, 2), True)
     assert 1e-4 < (found.features - wanted.features).abs().max() < 0.3
 
 
@@ -78,10 +78,10 @@ def test_a_condition_is_taken_in_as_the_torch_forward_does(family: str, tmp_path
     condition, positions = torch.randn(2, 3, 24), torch.arange(-3, 0).repeat(2, 1)
     found = []
     for forward in (DecoderForward(model, 1), on_onnx(model, tmp_path, 1)):
-        cache = Cache(forward.config, 2, 9, 7, torch.float32, CPU)
+        cache = Cache(forward.config, 2, 9, 7, torch.float32, CPU, forward.places)
         cache.unseen.copy_(torch.tensor([0, 2]))
         made = forward.hidden(condition.clone(), positions, cache.prefill())
-        found.append((made[:, -1].clone(), cache.committed))
+        found.append((made[:, -1].clone(), cache.committed[:, :, :, :, :9]))
     torch.testing.assert_close(found[1], found[0], atol=5e-5, rtol=1e-4)
 
 
@@ -137,23 +137,22 @@ def test_passes_are_those_that_the_program_makes(by_engine: Pair) -> None:
         """Notes the sizes that are bound."""
 
         def _bind(self, attend: Attend, rows: int, count: int):  # type: ignore[no-untyped-def]
-            seen.add((self._reads_features, count, attend.cache.committed.shape[4]))
+            seen.add((self.config.drafter, count, attend.cache.joined.shape[4]))
             return super()._bind(attend, rows, count)
 
     seen: set[tuple[bool, int, int]] = set()
     for name in METHODS:
         seen.clear()
-        pair = Pair(*(Told(model, 2, one._engine) for model, one in zip(models(), by_engine, strict=True)))
+        pair = Pair(*(Told(one.config, one.embeddings, 2, one._engine) for one in by_engine))
         cycle = cycle_of(pair, method(name, 1), 2)
         begin(cycle, (0, 1))
         with torch.no_grad():
             cycle.run()
         passes = passes_of(method(name, 1), by_engine[0].config, by_engine[1].config, GRID, 2, 2, 2, torch.float32)
-        assert {(drafts, size.most, size.committed) for drafts in (0, 1) for size in passes[drafts].layers} == seen
-    assert passes[0].layers[0] == PassSize(1, 2, 8, 0)
-    cache = cycle.state.draft_cache
+        assert {(drafts, size.most, size.places) for drafts in (0, 1) for size in passes[drafts].layers} == seen
+    cache = cycle.state.target_cache.joined
     assert cache is not None
-    assert {size.slots for size in passes[1].layers} == {cache.slots.shape[4]}
+    assert passes[0].layers[0] == PassSize(1, 2, cache.shape[4])
 
 
 @pytest.mark.parametrize("name", ["eagle2", "zipar", "pjd"])
@@ -161,8 +160,8 @@ def test_a_cycle_around_an_engine_waits_for_nothing_and_is_cheap(name: str) -> N
     """Counted on tensors without numbers: copies in, one bias a pass, copies out."""
     program = count_cycle(XL, method_of(name, XL.vocab_size), batch=1, engine=True)
     inside = [node.name for node in program.nodes if node.part]
-    assert inside.count("bias_kernel") == (6 if name == "eagle2" else 1)
-    assert len(inside) <= 8 * inside.count("bias_kernel")
+    assert inside.count("sees_kernel") == (6 if name == "eagle2" else 1)
+    assert len(inside) <= 8 * inside.count("sees_kernel")
     assert "zeros" not in inside
     # a third of it for the table that tokens are looked up in
     assert program.ms(MACHINES["h200"], forwards=True) < 0.22
@@ -198,12 +197,12 @@ def _first_binding_for_all() -> Iterator[None]:
 
 MUTANTS = {
     "an address of another batch's cache": _first_binding_for_all,
-    "one image's length for another's": lambda: planted("bias", "tl.load(lengths + image)", "tl.load(lengths)"),
-    "a mask of the wrong image": lambda: planted("bias", "masks + (image * T + turn)", "masks + turn"),
-    "a mask of the wrong position": lambda: planted("bias", "(image * T + turn) * WORDS", "image * T * WORDS"),
-    "hidden positions of the wrong row": lambda: planted("bias", "unseen + row", "unseen + image"),
-    "slots of the cycle before": lambda: planted("bias", "sees & (stale == 0)", "sees"),
-    "the new positions' own slots": lambda: planted("bias", "first + place - M", "place - M"),
+    "one image's length for another's": lambda: planted("sees", "tl.load(lengths + image)", "tl.load(lengths)"),
+    "a mask of the wrong image": lambda: planted("sees", "masks + (image * T + turn)", "masks + turn"),
+    "a mask of the wrong position": lambda: planted("sees", "(image * T + turn) * WORDS", "image * T * WORDS"),
+    "hidden positions of the wrong row": lambda: planted("sees", "unseen + row", "unseen + image"),
+    "another place for new positions": lambda: planted("sees", "write_at + row, first", "write_at + row, 0"),
+    "places left out": lambda: planted("sees", "(S if SPARSE else length)", "length - 1"),
 }
 
 

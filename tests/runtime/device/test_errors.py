@@ -42,7 +42,7 @@ def test_a_device_form_that_is_not_there_is_named() -> None:
 @pytest.mark.parametrize(
     ("policy", "rule", "settings", "told"),
     [
-        ("chain", "cool", {}, "no form on the device; those that have one: block, chain, ensemble, greedy"),
+        ("chain", "cool", {}, "no form on the device; those that have one: block, chain, ensemble, fly"),
         ("roofline", "point", {}, "no form on the device; those that have one: .*chain_top1"),
         ("adt", "point", {"init": "random"}, "those that have one: horizontal, vertical"),
         ("chain", "point", {}, "covers top_k trees"),

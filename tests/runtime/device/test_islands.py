@@ -211,7 +211,7 @@ def test_a_plan_counts_both_targets_and_what_lies_between(monkeypatch: pytest.Mo
     low, asked = pipeline.low.target(2).decoder, list[int]()
     target, vocab_size = pipeline.high.decoder.config, pipeline.high.decoder.config.vocab_size
     assert needed["mulo-islands"] - needed["zipar"] > 8 * 2 * target.grid.cells * vocab_size
-    monkeypatch.setattr(drawing, "check_memory", lambda device, needed, what: asked.append(needed))
+    monkeypatch.setattr(drawing, "check_memory", lambda device, needed, *more: asked.append(needed))
     for names in (("zipar",), ("zipar", "mulo-islands")):
         made_all = [build_method(name, resolve(name, 1.0), pipeline.tables) for name in names]
         buffers = plan_drawing(pipeline, made_all, pipeline.sampling, torch.device("cpu"), 2).needed

@@ -73,5 +73,7 @@ def test_a_device_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch) -> 
 def test_too_little_memory_says_how_much_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (2**30, 2**31))
     check_memory(torch.device("cuda"), 2**29)
-    with pytest.raises(DeviceError, match=r"needs 3.0 GiB beside the weights, the device has 1.0"):
+    with pytest.raises(DeviceError, match=r"3.0 GiB beside the weights, 3,221,225,472 bytes; the device has 1.0 free"):
         check_memory(torch.device("cuda"), 3 * 2**30)
+    with pytest.raises(DeviceError, match=r"the largest that fits has 5 images; lower the batch"):
+        check_memory(torch.device("cuda"), 3 * 2**30, "", 16, lambda count: count * 2**30 // 5)

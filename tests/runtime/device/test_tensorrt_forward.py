@@ -1,6 +1,5 @@
 """The device's forward on TensorRT: built by NVIDIA's builder, run by a TensorRT that ONNX Runtime stands in for."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,6 +8,7 @@ import torch
 
 from tests.conformance import stand_in
 from tests.runtime.device.engines import (
+    CPU,
     GRID,
     IMAGES,
     SMALL,
@@ -20,6 +20,8 @@ from tests.runtime.device.engines import (
     in_torch,
     method,
     models,
+    over,
+    passed,
 )
 from tests.runtime.device.test_kernels import model_of
 from underpaint.artifacts.decoder_graph import FEATURES, LOGITS
@@ -28,24 +30,18 @@ from underpaint.artifacts.device_graph import (
     LAYERS,
     DecoderPasses,
     PassSize,
-    graph_file,
-    head_inputs,
-    layers_inputs,
 )
 from underpaint.export.decoders import GraphFormat
-from underpaint.export.device_engines import build_device_engines, profile
+from underpaint.export.device_engines import build_plans
 from underpaint.export.tensorrt_build import EngineBuilder
 from underpaint.models.decoder import Decoder
-from underpaint.runtime.device import engine_graphs
+from underpaint.runtime.device.decoder import DecoderForward
 from underpaint.runtime.device.engine_forward import EngineForward, EngineGraphs
-from underpaint.runtime.device.engine_graphs import TensorRTGraph
 from underpaint.runtime.device.pass_sizes import passes_of
-from underpaint.runtime.engines import tensorrt_engine
 from underpaint.runtime.engines.context import EngineError
 from underpaint.runtime.engines.device_memory import aligned
-from underpaint.runtime.engines.elsewhere import ElsewhereDecoder
-from underpaint.runtime.engines.tensorrt_files import EngineRecord
-from underpaint.runtime.engines.tensorrt_runtime import TensorRTRuntime
+from underpaint.runtime.engines.tensorrt_files import part_of, paths
+from underpaint.runtime.engines.tensorrt_runtime import TensorRTGraph, open_plans
 
 AGAIN = "build it again"
 
@@ -53,7 +49,6 @@ AGAIN = "build it again"
 @pytest.fixture
 def cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     stand_in.stand_in(monkeypatch)
-    monkeypatch.setattr(engine_graphs, "current_stream", lambda: stand_in._STREAM)
 
 
 def passes(batch: int, name: str = "eagle2") -> tuple[DecoderPasses, DecoderPasses]:
@@ -61,22 +56,16 @@ def passes(batch: int, name: str = "eagle2") -> tuple[DecoderPasses, DecoderPass
     return passes_of(method(name, 1), target, drafter, GRID, 2, 2, batch, torch.float32)
 
 
-def on_tensorrt(model: Decoder, decoder: ElsewhereDecoder, taken: DecoderPasses, rows: int) -> EngineForward:
-    """A forward by engines of these passes, of fixed shapes."""
-    module = tensorrt_engine.backend_module(stand_in.BACKEND)
-    graphs = []
-    read = layers_inputs(model.config), head_inputs(model.config)
-    for part, inputs, own in zip((LAYERS, HEAD), read, taken, strict=True):
-        graph = graph_file(decoder.located.path.parent, decoder.name, part)
-        profiles = [profile(inputs, rows, size).shapes for size in own]
-        content = json.dumps({"graph": str(graph), "profiles": profiles, "rows": rows}).encode()
-        kept = tuple(tuple(size) for size in own)
-        record = EngineRecord(
-            *(f"{decoder.name}.{part}", stand_in.BACKEND, "0", "", "", None, "", 0, "fp32", rows, (), kept)
-        )
-        runtime = TensorRTRuntime(record, module, None, stand_in.Engine(content), graph.with_suffix(".runtime"))
-        graphs.append(TensorRTGraph(runtime, AGAIN))
-    return EngineForward(model, 2, EngineGraphs(*graphs))
+def parts(name: str) -> tuple[str, str]:
+    return part_of(name, LAYERS, device=True), part_of(name, HEAD, device=True)
+
+
+def on_tensorrt(model: Decoder, folder: Path, name: str, taken: DecoderPasses, rows: tuple[int, int]) -> EngineForward:
+    """A forward by plans of these passes."""
+    decoder = exported(model, folder, name=name)
+    list(build_plans(decoder, taken, stand_in.BUILDER, rows, parts(name)))
+    plans = open_plans(decoder, stand_in.BACKEND, stand_in.MODULE, CPU, True, AGAIN)  # type: ignore[arg-type]
+    return over(decoder, 2, EngineGraphs(*plans, plans.layers.record.places))
 
 
 @pytest.fixture(scope="module")
@@ -87,10 +76,8 @@ def of_three() -> tuple[DecoderPasses, DecoderPasses]:
 
 @pytest.fixture
 def pair(of_three: tuple[DecoderPasses, DecoderPasses], cuda: None, tmp_path: Path) -> Pair:
-    made = []
-    for model, name, taken in zip(models(), ("target", "drafter"), of_three, strict=True):
-        made.append(on_tensorrt(model, exported(model, tmp_path, name=name), taken, 2 * 3))
-    return Pair(*made)
+    both = zip(models(), ("target", "drafter"), of_three, strict=True)
+    return Pair(*(on_tensorrt(model, tmp_path, name, taken, (4, 2 * 3)) for model, name, taken in both))
 
 
 def test_a_decode_by_tensorrt_is_the_torch_forward_s(pair: Pair) -> None:
@@ -102,6 +89,30 @@ def test_a_decode_by_tensorrt_is_the_torch_forward_s(pair: Pair) -> None:
     cycle = cycle_of(pair, how, 3)
     assert decoded(cycle, IMAGES) == wanted
     assert stand_in.Recorder.enqueued > enqueued
+
+
+def test_a_smaller_batch_is_decoded_by_the_same_plan(pair: Pair) -> None:
+    wanted, _ = by_torch("eagle2", 1)
+    assert decoded(cycle_of(pair, method("eagle2", 1), 2), IMAGES[:2]) == wanted[:2]
+
+
+def test_weights_lie_on_the_device_once(pair: Pair) -> None:
+    """The plans hold none; what they read is one tensor each, whatever the passes."""
+    graphs = pair.target._engine
+    assert isinstance(graphs.layers, TensorRTGraph)
+    assert isinstance(graphs.head, TensorRTGraph)
+    first, second = (
+        graphs.head.bind({FEATURES: aligned((6, count, 16), torch.float32, "cpu")}, logits_of(count))
+        for count in (1, 6)
+    )
+    addresses = {one.tensors[0]["head"].data_ptr() for one in (first, second)}
+    assert len(addresses) == 1
+    kept = sum(each.numel() for each in graphs.layers._weights.values())
+    assert kept == sum(part.numel() for part in models()[0].layers.parameters()) + models()[0].norm.weight.numel()
+
+
+def logits_of(count: int) -> dict[str, torch.Tensor]:
+    return {LOGITS: aligned((6, count, 11), torch.float32, "cpu")}
 
 
 def test_a_captured_pass_reads_what_lies_at_its_addresses_when_it_is_replayed(pair: Pair) -> None:
@@ -118,15 +129,31 @@ def test_a_captured_pass_reads_what_lies_at_its_addresses_when_it_is_replayed(pa
 
 
 def test_a_pass_that_no_engine_was_built_for_is_refused(pair: Pair) -> None:
-    with pytest.raises(
-        EngineError, match=r"target.head: no engine for passes of 3 positions in 6 rows; build it again"
-    ):
+    with pytest.raises(EngineError, match=r"device.head: no engine for passes of 3 positions in 6 rows; build it"):
         pair.target.logits(torch.zeros(6, 3, 16))
-    with pytest.raises(EngineError, match=r"layers: the engine refuses passes of 2 positions behind 8 \+ 0 in 6 rows"):
-        decoded(cycle_of(pair, method("eagle2", 1), 2), (0, 1))
-    given, made = (aligned((4, 6, n), torch.float32, "cpu") for n in (16, 11))
-    with pytest.raises(EngineError, match=r"target.head: the engine refuses passes of 6 positions in 6 rows; build it"):
+    with pytest.raises(EngineError, match=r"device.layers: no engine for passes of 2 positions in a cache of"):
+        decoded(cycle_of(pair, method("eagle2", 1), 1), (0,))
+    given, made = (aligned((6, 6, n), torch.float32, "cpu") for n in (15, 11))
+    with pytest.raises(EngineError, match=r"head: the engine refuses passes of 6 positions in 6 rows; build it"):
         pair.target._engine.head.bind({FEATURES: given}, {LOGITS: made})
+
+
+def test_heads_that_fused_attention_does_not_take_are_filled_up(cuda: None, tmp_path: Path) -> None:
+    """Twelve numbers a head lie in sixteen places of a half-precision cache, and mean what they mean in float32."""
+    model = model_of(replace(SMALL, dim=24, head_dim=12))
+    wanted = passed(DecoderForward(model, 2), False)
+    decoder = exported(model, tmp_path, GraphFormat("fp16"))
+    one = DecoderPasses((PassSize(3, 3, 24),), (PassSize(3, 3, 0),))
+    list(build_plans(decoder, one, stand_in.BUILDER, (4, 4), parts("target")))
+    plans = open_plans(decoder, stand_in.BACKEND, stand_in.MODULE, CPU, True, AGAIN)  # type: ignore[arg-type]
+    forward = over(decoder, 2, EngineGraphs(plans.layers, plans.head, plans.layers.record.places))
+    found = passed(forward, False)
+    assert (found.slots.shape[5], found.slots[..., 12:].any()) == (16, False)
+    torch.testing.assert_close(found.features.float(), wanted.features, atol=0.03, rtol=0.03)
+    torch.testing.assert_close(found.logits, wanted.logits, atol=0.05, rtol=0.05)
+    torch.testing.assert_close(
+        found.slots[:, :, :, :, :3, :12].float(), wanted.slots[:, :, :, :, :3], atol=0.03, rtol=0.03
+    )
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
@@ -138,10 +165,11 @@ def test_nvidias_builder_takes_the_graphs(precision: str, tmp_path: Path) -> Non
         copied.load_state_dict(model.state_dict())
         decoder = exported(copied, tmp_path, form, name)
         builder = EngineBuilder(tensorrt, stand_in.BACKEND, "any")
-        built = [record for _, record in build_device_engines(decoder, taken, builder, 4)]
-        assert [record.model for record in built] == [f"{name}.layers", f"{name}.head"]
-        assert [tuple(map(PassSize._make, record.passes)) for record in built] == list(taken)
-        assert all((tmp_path / f"{record.model}.tensorrt-rtx.rows4.engine").stat().st_size > 1000 for record in built)
+        built = [record for _, record in build_plans(decoder, taken, builder, (2, 4), parts(name))]
+        assert [record.model for record in built] == [f"{name}.device.layers", f"{name}.device.head"]
+        assert {size[:2] for size in taken.layers} == set(built[0].passes)
+        assert built[0].places == max(size.places for size in taken.layers)
+        assert all(paths(tmp_path, record.model, stand_in.BACKEND).engine.stat().st_size > 1000 for record in built)
 
 
 @pytest.mark.parametrize("family", ["chameleon", "learnt"])
@@ -152,6 +180,6 @@ def test_nvidias_builder_takes_other_families(family: str, tmp_path: Path) -> No
         "learnt": {"rope": "none", "qkv_bias": True},
     }
     decoder = exported(model_of(replace(SMALL, **options[family])), tmp_path, GraphFormat("fp16"))
-    one = DecoderPasses((PassSize(3, 3, 8, 0),), (PassSize(3, 3, 0, 0),))
+    one = DecoderPasses((PassSize(3, 3, 8),), (PassSize(3, 3, 0),))
     builder = EngineBuilder(tensorrt, stand_in.BACKEND, "any")
-    assert len(list(build_device_engines(decoder, one, builder, 2))) == 2
+    assert len(list(build_plans(decoder, one, builder, (2, 2), parts("target")))) == 2

@@ -12,8 +12,9 @@ from underpaint.algos.rows import SamplingParams, sampling_probs
 from underpaint.artifacts.manifest import Manifest, WeightsEntry
 from underpaint.export.decoders import GraphFormat, exported_config, write_graph
 from underpaint.models.decoder import Decoder, causal_bias
-from underpaint.runtime.device.weights import DTYPES, read_decoder, stored_numbers
+from underpaint.runtime.device.weights import read_decoder, stored_numbers
 from underpaint.runtime.engines.context import EngineContext, EngineError
+from underpaint.runtime.engines.device_memory import TYPES
 from underpaint.runtime.engines.elsewhere import ElsewhereDecoder, load_elsewhere
 from underpaint.runtime.pipeline import Pipeline
 from underpaint.zoo.load import Located
@@ -72,7 +73,7 @@ def test_the_shipped_target_reads_back_as_its_graph() -> None:
 def test_precision_is_the_manifest_s(tmp_path: Path, precision: str) -> None:
     model = model_of(FAMILIES["llamagen"])
     found = read_decoder(written(model, tmp_path, GraphFormat(precision)), CPU)
-    assert {part.dtype for part in found.parameters()} == {DTYPES[precision]}
+    assert {part.dtype for part in found.parameters()} == {TYPES[precision]}
     assert torch.allclose(passed(found.float()), passed(model), rtol=0.1, atol=0.1)
 
 
