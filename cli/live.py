@@ -123,7 +123,7 @@ class LiveOptions(LiveModelOptions):
         if named or backend not in ("cpu", DEVICE) or (backend == DEVICE and not on_device):
             raise ValueError(
                 f"--live draws with the model as it is; leave {', '.join(named) or '--backend'} out (--grid asks for "
-                "another size, --backend device of compare and generate for a GPU)"
+                "another size, --backend device of compare, generate and serve for a GPU)"
             )
 
     def open_models(

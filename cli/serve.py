@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from underpaint.cli.device import imported
+from underpaint.cli.device import check_device, imported
 from underpaint.cli.errors import bad_input, needed
 from underpaint.cli.live import LiveOptions
 from underpaint.cli.options import (
@@ -94,7 +94,9 @@ def serve(
         scale = None if ray is None else Scale.read(ray)
         limits = Limits(most_body, most_prompt, most_images, deadline, waiting)
         keys = None if api_key_file is None else Keys.read(api_key_file)
-        live.check(models, resolution, low, backend)
+        live.check(models, resolution, low, backend, on_device=True)
+        if live.live is not None and device.forward is not None:
+            raise ValueError("--forward: expected exported models, got --live, whose own layers run; leave it out")
         device.check(backend)
         open_models = partial(open_served, models, live, resolution, low, backend, device, preset)
         gpus = int(backend != "cpu" and device.device != "cpu")
@@ -136,7 +138,8 @@ def open_served(
 
     chosen = None if preset is None else read_preset(preset)
     if live.live is not None:
-        opened = live.source(threads or 1).open(own_threads=threads is not None)
+        where = check_device(device.device) if backend == DEVICE else "cpu"
+        opened = live.source(threads or 1, where).open(own_threads=threads is not None)
         served = ServedModels(live.live.resolve().name, {AUTO: opened}, chosen)
     else:
         settings: DeviceSettings | None = None

@@ -43,6 +43,7 @@ _TYPES: Final = {
     torch.float16: "*fp16",
     torch.int64: "*i64",
     torch.int32: "*i32",
+    torch.int8: "*i8",
 }
 
 

@@ -15,7 +15,7 @@ REFUSED = [
     ("device", ["--device", "cuda:99"], "there is no CUDA device here"),
     ("device", ["--device", "cpu", "--methods", "eagel2"], "there is no eagel2"),
     ("gpu", ["--rounds", "0"], "expected a whole number from 1, got '0'"),
-    ("gpu", ["--backend", "cuda"], "invalid choice: 'cuda'"),
+    ("gpu", ["--backend", "cuda:1"], "invalid choice: 'cuda:1'"),
     ("live_families", ["--families", "flux"], "--families: expected some of janus, emu3"),
     ("live_families", ["--steps", "1"], "expected a whole number from 2"),
     ("live_drafter", ["x", "--drafter-steps", "1"], "expected a whole number from 2"),
@@ -37,6 +37,7 @@ REFUSED = [
 POSITIONAL = {
     "protocol_predictions": ["--trace", "absent.npz", "--costs", "absent.json"],
     "simulator_scale": ["--old", "."],
+    "tensorrt_plans": ["--old", "."],
     "paired_speed": ["absent"],
     "ties": ["absent"],
 }

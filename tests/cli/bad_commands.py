@@ -312,7 +312,7 @@ _WRITTEN: Final = (
     ),
     (
         "compare --backend device --device cpu --methods eagle2:neighbour_budget --out x",
-        "rule NeighbourBudget has no form on the device; those that have one: block, chain, ensemble, greedy,",
+        "rule NeighbourBudget has no form on the device; those that have one: block, chain, ensemble, fly,",
     ),
     (
         "compare --backend device --device cpu --methods roofline --out x",

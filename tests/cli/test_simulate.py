@@ -341,7 +341,7 @@ def test_a_torn_line_is_dropped_and_done_again(tmp_path: Path) -> None:
 LONG = SweepPlan(
     ("field",),
     ("chain", "eagle1"),
-    ("chain", "without_replacement", "block"),
+    ("chain", "without_replacement", "cool"),
     ("a100/llamagen-b", "h200/llamagen-b"),
     {"model.vocab_size": (24,), "model.clusters": (4,), "model.height": (4,), "model.width": (6,)},
     precision=1e-5,

@@ -8,7 +8,6 @@ import pytest
 from onnx import TensorProto, helper
 
 from underpaint.export.graph import OPSET
-from underpaint.export.graph_rewrites import plain_pass
 from underpaint.export.runtimes import CPU, CUDA, RUNTIMES, TENSORRT, least_version, requirements, undocumented
 from underpaint.zoo.load import FOLDER
 
@@ -38,14 +37,6 @@ def test_shipped_graphs_have_what_the_runtimes_document(path: Path) -> None:
     assert undocumented(model, CUDA) <= left
     if not decoder:
         assert not undocumented(model, TENSORRT)
-
-
-@pytest.mark.parametrize("path", DECODERS, ids=lambda path: path.stem)
-def test_plain_passes_are_documented_by_all(path: Path) -> None:
-    model = onnx.load_from_string(plain_pass(path))
-    eight_bits = path.stem in ("drafter64", "drafter128", "target64_int8")
-    assert undocumented(model, CUDA) == ({"Pad-23"} if path.stem == "target64_int8" else set())
-    assert undocumented(model, TENSORRT) == ({"com.microsoft.MatMulNBits"} if eight_bits else set())
 
 
 def test_half_precision_runs_on_every_gpu_runtime(halves: Path) -> None:

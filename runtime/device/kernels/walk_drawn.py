@@ -216,7 +216,7 @@ def drawn_walk(
             REPLACED=int(shape.drawn == "iid"),
             CHILDREN=next_power_of_2(max(2, shape.children)),
             BLOCK=tile(shape.vocab_size, wide=True),
-            warps=4 if pooling is None else 8,  # either way within the budget of registers, without spills
+            warps=4 if pooling is None and shape.drawn != "iid" else 8,  # within the budget of registers, no spills
             **{"MIXED": 0, **constants},
         )
 

@@ -236,7 +236,7 @@ def runs_walk(rule: SubsequenceVerification, shape: Shape, device: torch.device)
             KIND=kind_of(shape.drawn),
             NODES=next_power_of_2(max(2, shape.nodes)),
             BLOCK=tile(shape.vocab_size, wide=True),
-            warps=8,
+            warps=4,
         )
 
     return decide

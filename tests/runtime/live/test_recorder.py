@@ -51,6 +51,7 @@ def test_a_recording_holds_what_generate_drew(name: str, tmp_path: Path) -> None
 
 def test_sampled_batches_are_recorded_before_temperature_and_top_k(tmp_path: Path) -> None:
     tiny = MODELS["chameleon"]()
+    torch.manual_seed(0)  # a third and a fourth token may tie in the recorded half precision
     recorder = TraceRecorder((SIDE, SIDE), code_ids("chameleon"))
     prompt = torch.tensor([tiny.prompt, tiny.prompt])
     forbidden = [token for token in range(128) if token not in code_ids("chameleon")]
