@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 PACKAGES = ("underpaint", "algos", "sim", "artifacts", "zoo", "runtime", "models", "export", "training", "cli")
 RECORDS = ("textured-compare-128-t1.json", "textured-compare-128-t0.json")
-PROTOCOL = "protocol-1.json"
+PROTOCOLS = ("protocol-1.json", "protocol-1-recent.json")
 PAGES_BESIDE = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
 _LINK = re.compile(r"(\]\()([^)\s]+)(\))")
 
@@ -150,8 +150,8 @@ def write_methods(site: Site) -> None:
     policies = {one["name"]: one for one in described["policies"]}
     rules = {one["name"]: one for one in described["rules"]}
     records = [json.loads((ROOT / "benchmarks" / "results" / name).read_text(encoding="utf-8")) for name in RECORDS]
-    record = ROOT / "benchmarks" / "results" / PROTOCOL
-    protocol = read_results(record) if record.is_file() else {"kind": "merged", "runs": []}
+    files = [ROOT / "benchmarks" / "results" / name for name in PROTOCOLS]
+    protocols = [read_results(file) for file in files if file.is_file()]
     lines = ["# Method by method", "", "What each method does, its promise, its settings, and what was measured.", ""]
     lines += ["| method | what it does |", "|---|---|"]
     for method in described["methods"]:
@@ -166,7 +166,8 @@ def write_methods(site: Site) -> None:
         parts.append("## Promise\n\n" + _promise(rule, config.get("rule_settings", {}), rules, RULES))
         parts.append("## Source\n\n" + _sources(method, policies.get(config.get("policy")), rules.get(rule)))
         parts.append("## Settings\n\n" + _settings(method["presets"]))
-        parts.append("## Measured\n\n" + (card(protocol, name) or _measured(name, records)))
+        cards = filter(None, (card(protocol, name) for protocol in protocols))
+        parts.append("## Measured\n\n" + next(cards, _measured(name, records)))
         if picture := _picture(site, name):
             parts.append(f"## Pictures\n\n![What {name} draws, one picture a prompt]({picture})")
         site.write(f"reference/by-name/{slug(name)}.md", "\n\n".join(parts) + "\n")
