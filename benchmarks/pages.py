@@ -45,8 +45,8 @@ PROTOCOL_WORDS = (
     "A lossless method draws from the target's own distribution. A bounded one has a rule that bounds the total "
     "variation at every node. The last column is the total variation of whole images by [exact enumeration](rules.md): "
     "two tokens, chains of two and three drafts, at the settings named there.\n\n"
-    "The pictures of the first record were drawn while other work ran at times, so its intervals are wide. Those of the "
-    "rules of 2025 and 2026 were drawn on a quiet machine. Compare rows within a record only."
+    "The pictures of the first record were drawn while other work ran at times, so its intervals are wide. Those of "
+    "the rules of 2025 and 2026 were drawn on a quiet machine. Compare rows within a record only."
 )
 WHOLE_PAGES = {"protocol": PROTOCOL_TITLE, "claims": CLAIMS_TITLE, "validation": VALIDATION_TITLE}
 ABOUT = {
@@ -178,7 +178,10 @@ def render_protocol() -> str:
         record = read_results(RESULTS / file)
         for run in runs_of(record):
             drawn, all_planned = run["protocol"]["drawn"], run["protocol"]["planned"]
-            told = [*conditions(run, planned=True), f"Drawn at both temperatures: {drawn:,} of {all_planned:,} pictures."]
+            told = [
+                *conditions(run, planned=True),
+                f"Drawn at both temperatures: {drawn:,} of {all_planned:,} pictures.",
+            ]
             told += [f"Left out: {label}: {why}" for label, why in run["protocol"]["left_out"].items()]
             counted: tuple[Column, ...] = (
                 *PROTOCOL,
