@@ -8,13 +8,13 @@ from urllib.parse import quote
 
 import httpx2
 import pytest
+import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from tests.serve.served import PATH, PROMPT, Address, server
 from underpaint.serve.requests import Limits
 
-schemathesis = pytest.importorskip("schemathesis")
 NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
 LOOK = settings(
     max_examples=5_000 if NIGHTLY else 100,
