@@ -99,7 +99,7 @@ SECTIONS: tuple[Section, ...] = (
     ),
     Section(
         "engines",
-        "The shipped models, beside an older version",
+        "The shipped models, before and after",
         "tensorrt-plans.json",
         PLANS,
         "Built by TensorRT for RTX on a machine without a GPU, in float32. Engines hold no weights now: they read them "
@@ -198,7 +198,7 @@ SECTIONS: tuple[Section, ...] = (
     ),
     Section(
         "live",
-        "Tiny models beside `model.generate`, and one layer at full width",
+        "Tiny models against `model.generate`, and one layer at full width",
         "live-families.json",
         LIVE,
         "Equal: methods that give the tokens of `model.generate` at temperature 0 on random weights, of all that were "
