@@ -216,16 +216,17 @@ def render_readme(text: str) -> str:
     settings, machine = result["settings"], result["machine"]
     if file == README_FILE:
         known = {row["method"]: row for row in result["rows"]}
-        columns, rows, most = README_COLUMNS, [known[name] for name in README_METHODS], known["ar"]["images"]
+        columns, rows = README_COLUMNS, [known[name] for name in README_METHODS]
     else:
         columns, rows = PROTOCOL, best_rows(record, result, README_ROWS)
-        most = max(row["images"] for row in rows)
+    least, most = (choose(row["images"] for row in rows) for choose in (min, max))
     kept, codes = settings["top_k"], f"{settings['vocab_size']:,} codes"
     words = (
         f"The fastest methods whose pictures are not significantly worse than plain autoregression's (`ar`), on "
         f"{machine['cores']} cores of {machine['processor']}: {settings['resolution']} px, temperature "
-        f"{settings['temperature']:g}, {f'the {kept:,} likeliest of' if kept else 'all'} {codes}, {most} pictures for "
-        "each method. Quality is a small classifier's log-probability of what the prompt says."
+        f"{settings['temperature']:g}, {f'the {kept:,} likeliest of' if kept else 'all'} {codes}, "
+        f"{most if least == most else f'{least} to {most}'} pictures for each method. Quality is a small "
+        "classifier's log-probability of what the prompt says."
     )
     begin, rest = text.split(README_BEGIN)
     end = rest.split(README_END)[1]

@@ -310,8 +310,8 @@ def _drift(rows: Sequence[Mapping[str, Any]]) -> str:
         return ""
     return (
         " The machine was in two states: the cost of a method's target pass, in plain steps, differs between the "
-        f"temperatures by {100 * float(np.median(moved)):.0f} % in the median and {100 * max(moved):.0f} % at most. One "
-        "curve cannot fit both."
+        f"temperatures by {100 * float(np.median(moved)):.0f} % in the median and {100 * max(moved):.0f} % at most. "
+        "One curve cannot fit both."
     )
 
 
