@@ -12,7 +12,6 @@ RESULTS = ROOT / "benchmarks" / "results" / "certificates"
 PAGE = ROOT / "docs" / "certificates.md"
 PAGES = ROOT / "docs" / "certificates"
 CASES = PAGES / "cases.md"
-ORDER = ("lossless", "lossless but for a boundary", "biased", "faulty")
 HEAD = """<!-- Made by `python -m benchmarks.certificates`; do not edit. -->
 # Certificates of public verifiers
 
