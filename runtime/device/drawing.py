@@ -60,14 +60,12 @@ class DevicePlan:
         """Open the engines.
 
         Args:
-            models: The weights, on the device; None reads them.
+            models: Models of the same folder, whose weights are shared; None reads them.
         """
         engines = open_engines(self.folder.decoders[: self.asked], self.forward, self.device, self.batch)
-        if models is None:
-            models = DeviceModels.read(self.folder, self.pipeline.high.encoder, self.rows, self.device, engines)
-        else:
-            models = models.sharing(self.rows, engines)
-        return DeviceDrawer(self.pipeline, models, self.batch)
+        encoder = self.pipeline.high.encoder
+        read = DeviceModels.read(self.folder, encoder, self.rows, self.device, engines, models)
+        return DeviceDrawer(self.pipeline, read, self.batch)
 
 
 def plan_drawing(

@@ -87,17 +87,6 @@ class DeviceModels:
         self.target, self.drafter, self.rows, self.device = target, drafter, target.rows, device
         self._encoder, self._read_target = encoder, read_target
 
-    def sharing(self, rows: int, engines: Sequence[EngineGraphs] = ()) -> DeviceModels:
-        """The same weights, for other rows of guidance or on other engines. A drafter without one is left out."""
-        target, *others = (
-            DecoderForward(one.model, rows)
-            if isinstance(one, DecoderForward)
-            else EngineForward(one.config, one.embeddings, rows, engines[place])
-            for place, one in enumerate((self.target, self.drafter))
-            if isinstance(one, DecoderForward) or (one is not None and place < len(engines))
-        )
-        return DeviceModels(target, others[0] if others else None, self._encoder, self.device, self._read_target)
-
     @property
     def module(self) -> Decoder:
         """The target in torch, for loops that run it themselves; read now where an engine runs it."""
@@ -114,20 +103,36 @@ class DeviceModels:
         rows: int,
         device: torch.device,
         engines: Sequence[EngineGraphs] = (),
+        known: DeviceModels | None = None,
     ) -> Self:
-        """Read the weights; EngineError where a file is not what its manifest says.
+        """Read the weights.
 
-        engines: what makes the forward passes of the target, and of the drafter if there are two; else torch. Of a
-        decoder on an engine, embeddings alone are read here.
+        Args:
+            folder: The decoders.
+            encoder: Of conditions.
+            rows: Of an image: 2 under guidance, else 1.
+            device: Where the weights go.
+            engines: What makes the forward passes of the target, and of the drafter if there are two; none for torch.
+                Of a decoder on an engine embeddings alone are read here; a decoder that none is for is not read.
+            known: Models of the same folder on the same device, whose weights are taken where they are the same.
+
+        Raises:
+            EngineError: A file is not what its manifest says.
         """
 
         def forward(decoder: ElsewhereDecoder, place: int) -> DecoderForward | EngineForward:
-            if place >= len(engines):
-                return DecoderForward(read_decoder(decoder, device), rows)
-            embeddings = stored_weights(decoder.located).embeddings(decoder.config, device)
+            before = None if known is None else (known.target, known.drafter)[place]
+            if not engines:
+                model = before.model if isinstance(before, DecoderForward) else read_decoder(decoder, device)
+                return DecoderForward(model, rows)
+            if isinstance(before, EngineForward):
+                embeddings = before.embeddings
+            else:
+                embeddings = stored_weights(decoder.located).embeddings(decoder.config, device)
             return EngineForward(decoder.config, embeddings, rows, engines[place])
 
-        target, *others = (forward(decoder, place) for place, decoder in enumerate(folder.decoders))
+        decoders = folder.decoders[: len(engines) or None]
+        target, *others = (forward(decoder, place) for place, decoder in enumerate(decoders))
         return cls(target, others[0] if others else None, encoder, device, partial(read_decoder, folder.target, device))
 
     @torch.no_grad()

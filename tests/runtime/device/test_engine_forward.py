@@ -10,6 +10,7 @@ import torch
 
 from tests.runtime.device.engines import (
     CPU,
+    DRAFTER,
     GRID,
     IMAGES,
     METHODS,
@@ -35,10 +36,12 @@ from underpaint.algos.protocols import Grid
 from underpaint.algos.spatial.jacobi_front import JacobiFronts
 from underpaint.artifacts.device_graph import PassSize
 from underpaint.export.decoders import GraphFormat
+from underpaint.runtime.conditions import ConditionEncoder
 from underpaint.runtime.device.cycle import DeviceCycle
 from underpaint.runtime.device.decoder import DecoderForward
 from underpaint.runtime.device.engine_forward import EngineForward
 from underpaint.runtime.device.engine_graphs import onnx_graphs
+from underpaint.runtime.device.folder import DeviceModels, FolderModels
 from underpaint.runtime.device.forms import BatchSizes
 from underpaint.runtime.device.forwards import Attend, Cache
 from underpaint.runtime.device.pass_sizes import passes_of
@@ -62,6 +65,31 @@ def test_a_pass_is_the_torch_forward_s(family: str, tmp_path: Path) -> None:
     for times in (1, 2):  # the second time at the same addresses
         found = passed(forward, model.config.drafter, times)
         torch.testing.assert_close(found, wanted, atol=2e-4, rtol=1e-4)
+
+
+def test_models_of_a_folder_share_weights_whatever_engines_they_are_on(tmp_path: Path) -> None:
+    folder = FolderModels(exported(model_of(SMALL), tmp_path), exported(model_of(DRAFTER), tmp_path, name="drafter"))
+    encoder, engines = ConditionEncoder(SMALL), tuple(onnx_graphs(each) for each in folder.decoders)
+
+    def read(count: int, known: DeviceModels | None = None, rows: int = 1) -> DeviceModels:
+        return DeviceModels.read(folder, encoder, rows, CPU, engines[:count], known)
+
+    one = read(1)
+    assert one.drafter is None
+    two = read(2, one, rows=2)
+    assert isinstance(one.target, EngineForward)
+    assert isinstance(two.target, EngineForward)
+    assert isinstance(two.drafter, EngineForward)
+    assert two.target.embeddings is one.target.embeddings
+    assert (one.rows, two.rows, two.drafter.rows) == (1, 2, 2)
+    assert read(1, two).drafter is None
+    torch_models = read(0, two)
+    assert isinstance(torch_models.target, DecoderForward)
+    assert isinstance(torch_models.drafter, DecoderForward)
+    again = read(0, torch_models, rows=2)
+    assert isinstance(again.drafter, DecoderForward)
+    assert again.module is torch_models.module
+    assert again.drafter.model is torch_models.drafter.model
 
 
 def test_a_drafter_in_eight_bits_has_graphs_of_what_they_stand_for(tmp_path: Path) -> None:
