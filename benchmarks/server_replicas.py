@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 METHODS: Final = ("eagle2", "adt+lantern", "jacobi-lookup")
 PROMPT: Final = "a woolly fox left of an outlined pumpkin"
 SLOTS: Final = 2
+_NOTICED: Final = 0.5
+"""Seconds within which a lost call shows."""
 
 
 def requests(count: int) -> list[DrawRequest]:
@@ -115,7 +117,7 @@ def replica_kill(count: int, replicas: int, resolution: int) -> dict[str, Any]:
         started = time.monotonic()
         with ThreadPoolExecutor(8) as clients:
             tickets = list(clients.map(front.submit, asked))
-        killing = Thread(target=_kill_in_the_middle, args=(front, processes[0], 2 * count // 3))
+        killing = Thread(target=_kill_in_the_middle, args=(front, processes, 2 * count // 3))
         killing.start()
         answers = received(tickets)
         seconds = time.monotonic() - started
@@ -144,10 +146,17 @@ def replica_kill(count: int, replicas: int, resolution: int) -> dict[str, Any]:
     }
 
 
-def _kill_in_the_middle(front: "ReplicaFront", process: int, pictures: int) -> None:
+def _kill_in_the_middle(front: "ReplicaFront", processes: Sequence[int], pictures: int) -> None:
+    """Kill a replica that is drawing: the next one where the first turns out to have been idle."""
     while front.finished_pictures < pictures:
         time.sleep(0.02)
-    os.kill(process, signal.SIGKILL)
+    for process in processes:
+        os.kill(process, signal.SIGKILL)
+        deadline = time.monotonic() + _NOTICED
+        while time.monotonic() < deadline:
+            if front.lost_calls:
+                return
+            time.sleep(0.02)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
