@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import typer
 
@@ -33,17 +33,12 @@ _MODE: Final = "UNDERPAINT_TRITON"
 """What `runtime.device.language` reads as it is imported."""
 
 
-class WantedPicture(Protocol):
-    """One picture: its condition, the seed of its noise, and where it goes."""
+class WantedPicture(NamedTuple):
+    """One picture: its condition, the seed of its noise, and the file that it goes to."""
 
-    @property
-    def condition(self) -> "Condition": ...
-
-    @property
-    def seed(self) -> int: ...
-
-    @property
-    def path(self) -> "Path": ...
+    condition: "Condition"
+    seed: int
+    path: "Path"
 
 
 def check_device(name: str | None) -> str:
@@ -75,8 +70,6 @@ def plan_on_device(
         from underpaint.runtime.live.device import plan_live
         from underpaint.runtime.live.pipeline import LivePipeline
 
-        if forward not in (None, "torch"):
-            raise ValueError(f"--forward: expected torch, which runs live models, got {forward}; leave it out")
         assert isinstance(pipeline, LivePipeline)
         plan = plan_live(pipeline, methods, sampling, conditions, batch)
         for method, gap in plan.gaps.items():
