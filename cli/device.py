@@ -60,7 +60,7 @@ def plan_on_device(
     """What is to be drawn, checked; ValueError where a package, a device, a form or memory is missing."""
     name = check_device(options.device)
     from underpaint.runtime.device.drawing import plan_drawing
-    from underpaint.runtime.device.runner import open_device
+    from underpaint.runtime.device.runner import check_memory, open_device
 
     batch, forward, folder = 1 if options.batch is None else options.batch, options.forward, pipeline.folder_models()
     plan: DevicePlan | LivePlan
@@ -72,6 +72,7 @@ def plan_on_device(
 
         assert isinstance(pipeline, LivePipeline)
         plan = plan_live(pipeline, methods, sampling, conditions, batch)
+        check_memory(plan.device, plan.needed)
         for method, gap in plan.gaps.items():
             typer.echo(f"{method} is drawn by the host's loop: {gap}", err=True)
     if name == "cpu":

@@ -21,7 +21,7 @@ from underpaint.runtime.device.forms import DeviceError, DeviceForm, form_of
 from underpaint.runtime.device.forwards import DeviceDecoder, TargetForward
 from underpaint.runtime.device.low_models import LowCondition, LowFiles, LowModels
 from underpaint.runtime.device.providers import TORCH, check_engines, check_forward, open_engines
-from underpaint.runtime.device.runner import DecodedImage, DeviceRunner, Watch, check_memory
+from underpaint.runtime.device.runner import DecodedImage, DeviceRunner, Watch, check_memory, device_name
 from underpaint.runtime.device.slots import Arrival, ContinuousBatch
 from underpaint.runtime.device.state import needed_bytes
 from underpaint.runtime.drawing import CAPTURED, HOST, KERNELS, Drawing, ImageTask, Loop
@@ -53,7 +53,7 @@ class DevicePlan:
 
     def told(self) -> str:
         """The device and the batch in words."""
-        where = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else f"{self.device}, interpreted"
+        where = device_name(self.device)
         return f"{where}, batches of {self.batch}{'' if self.forward == TORCH else f', forward by {self.forward}'}"
 
     def open(self, models: DeviceModels | None = None) -> DeviceDrawer:

@@ -79,6 +79,11 @@ def open_device(name: str) -> torch.device:
     return device
 
 
+def device_name(device: torch.device) -> str:
+    """The device in words."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else f"{device}, interpreted"
+
+
 class DeviceRunner:
     """Decodes up to `batch` images at a time by one method."""
 
