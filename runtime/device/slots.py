@@ -17,7 +17,6 @@ from torch import Tensor
 from underpaint.algos.arrays import BoolArray, IntArray
 from underpaint.runtime.device.folder import EmbeddedBatch, padded_rows
 from underpaint.runtime.device.forms import BatchCycle
-from underpaint.runtime.device.low_models import LowCondition
 
 if TYPE_CHECKING:
     from underpaint.runtime.device.runner import DecodedImage, DeviceRunner
@@ -38,7 +37,7 @@ class Arrival(NamedTuple):
     seed: int
     image: int
     hidden: Tensor | None = None
-    low: LowCondition | None = None
+    low: EmbeddedBatch | None = None
 
 
 class ContinuousBatch:
@@ -163,11 +162,11 @@ class ImageProgress(NamedTuple):
     refused: IntArray | None = None
 
 
-def _together(arrivals: Sequence[Arrival]) -> tuple[EmbeddedBatch, LowCondition | None]:
+def _together(arrivals: Sequence[Arrival]) -> tuple[EmbeddedBatch, EmbeddedBatch | None]:
     """Conditions as a batch begins with them."""
     batch = padded_rows([one.condition for one in arrivals], [one.hidden for one in arrivals])
     low = [one.low for one in arrivals if one.low is not None]
-    return batch, LowCondition(*padded_rows([one.rows for one in low], [one.hidden for one in low])) if low else None
+    return batch, padded_rows([one.rows for one in low], [one.hidden for one in low]) if low else None
 
 
 @dataclass(frozen=True, slots=True)
