@@ -12,17 +12,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from pathlib import Path
 from time import perf_counter, process_time
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-import torch
 
-from benchmarks.live_drafter import PROMPT, trained_target
-from benchmarks.report import at_least, finish, options, parse, refusing
+from benchmarks.live_drafter import PROMPT, opened, target_options, trained_target
+from benchmarks.report import at_least, finish, options, parse
 from underpaint.runtime.evaluation.paired import FigureInterval, interval_ends, resampled
-from underpaint.runtime.live.generate import AcceleratedModel, accelerate
+from underpaint.runtime.live.generate import AcceleratedModel
 from underpaint.training.shown import shown
 
 GRID: Final = (4, 12)
@@ -68,20 +66,13 @@ def median_ratio(base: Sequence[float], own: Sequence[float]) -> FigureInterval:
 
 def main(arguments: list[str] | None = None) -> None:
     parser = options("live_batches", __doc__)
-    parser.add_argument("folder", type=Path, nargs="?", default=Path("runs/live-drafter"))
-    parser.add_argument("--steps", type=at_least(2), default=40, help="training steps of the target")
+    target_options(parser)
     parser.add_argument("--rounds", type=at_least(3), default=9)
     parser.add_argument("--pictures", type=at_least(1), default=8, help="pictures of a round")
     asked = parse(parser, arguments)
-    with refusing(parser):
-        asked.folder.mkdir(parents=True, exist_ok=True)
-    torch.manual_seed(0)
-    torch.set_num_threads(1)
     with shown(False):
-        tiny = trained_target(asked.folder, asked.steps)
-    models = {
-        one: accelerate(tiny.model, one.method, grid=GRID, longest_prompt=16, compile=one.compiled) for one in VARIANTS
-    }
+        tiny = trained_target(parser, asked.folder, asked.steps)
+    models = {one: opened(tiny, one.method, GRID, compile=one.compiled) for one in VARIANTS}
     for one, fast in models.items():  # allocates, and compiles passes of every size
         draw_round(fast, one.batch, range(asked.pictures))
     taken: dict[Variant, list[Round]] = {one: [] for one in VARIANTS}

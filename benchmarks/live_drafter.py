@@ -10,6 +10,7 @@ decoding and by each method in turn, on one thread. Intervals: 95 %, bootstrap o
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -68,12 +69,22 @@ def target() -> TinyModel:
     return TinyModel(model, PROMPT, (0, 121), lambda *_: [])
 
 
-def opened(tiny: TinyModel, method: str, **more: Any) -> AcceleratedModel:
-    return accelerate(tiny.model, method, grid=GRID, longest_prompt=16, **more)
+def opened(tiny: TinyModel, method: str, grid: tuple[int, int] = GRID, **more: Any) -> AcceleratedModel:
+    return accelerate(tiny.model, method, grid=grid, longest_prompt=16, **more)
 
 
-def trained_target(folder: Path, steps: int) -> TinyModel:
-    """The target, trained or read from the folder."""
+def target_options(parser: argparse.ArgumentParser) -> None:
+    """The folder of the target, and how long it trains."""
+    parser.add_argument("folder", type=Path, nargs="?", default=Path("runs/live-drafter"))
+    parser.add_argument("--steps", type=at_least(2), default=40, help="training steps of the target")
+
+
+def trained_target(parser: argparse.ArgumentParser, folder: Path, steps: int) -> TinyModel:
+    """The target, trained or read from the folder; all that follows runs on one thread."""
+    with refusing(parser):
+        folder.mkdir(parents=True, exist_ok=True)
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
     tiny, path = target(), folder / "target.pt"
     if path.is_file():
         tiny.model.load_state_dict(torch.load(path))
@@ -96,17 +107,12 @@ def trained_drafter(tiny: TinyModel, folder: Path, steps: int) -> Path:
 
 def main(arguments: list[str] | None = None) -> None:
     parser = options("live_drafter", __doc__)
-    parser.add_argument("folder", type=Path, nargs="?", default=Path("runs/live-drafter"))
-    parser.add_argument("--steps", type=at_least(2), default=40, help="training steps of the target")
+    target_options(parser)
     parser.add_argument("--drafter-steps", type=at_least(2), default=150, help="training steps of the drafter")
     parser.add_argument("--pictures", type=at_least(2), default=24, help="pictures of each method")
     asked = parse(parser, arguments)
-    with refusing(parser):
-        asked.folder.mkdir(parents=True, exist_ok=True)
-    torch.manual_seed(0)
-    torch.set_num_threads(1)
     with shown(False):
-        tiny = trained_target(asked.folder, asked.steps)
+        tiny = trained_target(parser, asked.folder, asked.steps)
         drafter = trained_drafter(tiny, asked.folder, asked.drafter_steps)
     models = {"ar": opened(tiny, "ar")}
     models |= {name: opened(tiny, name, settings=own, drafter=drafter) for name, own in METHODS.items()}

@@ -269,11 +269,11 @@ SERVED: tuple[Column, ...] = (
 )
 """Throughput and latency of a server by clients and slots; no slots: without a server."""
 WAITING: tuple[Column, ...] = (
-    ("beside", word("what")),
+    ("when", word("what")),
     ("p50, s", plain("p50_s")),
     ("longest, s", plain("longest_s")),
 )
-"""How long one client of a server waits beside others."""
+"""How long one client of a server waits while there are others."""
 LIVE_DRAFTER: tuple[Column, ...] = (
     ("method", word("method")),
     ("settings", lambda row: ", ".join(row["settings"])),
@@ -319,6 +319,6 @@ RECENT: tuple[Column, ...] = (
     ("rule", lambda row: f"`{row['rule']}`" + "".join(f", {name} {value}" for name, value in row["settings"].items())),
     ("tokens kept", plain("kept", ".3f")),
     ("most of a lossless rule", plain("best", ".3f")),
-    ("share of it", lambda row: percent(row["kept"] / row["best"])),
+    ("share", lambda row: percent(row["kept"] / row["best"])),
     ("total variation", lambda row: number(row["total_variation"], ".3f") if row["total_variation"] else "0"),
 )

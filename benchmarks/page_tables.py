@@ -99,7 +99,7 @@ SECTIONS: tuple[Section, ...] = (
     ),
     Section(
         "engines",
-        "The shipped models, beside an older version",
+        "The shipped models, before and after",
         "tensorrt-plans.json",
         PLANS,
         "Built by TensorRT for RTX on a machine without a GPU, in float32. Engines hold no weights now: they read them "
@@ -198,7 +198,7 @@ SECTIONS: tuple[Section, ...] = (
     ),
     Section(
         "live",
-        "Tiny models beside `model.generate`, and one layer at full width",
+        "Tiny models against `model.generate`, and one layer at full width",
         "live-families.json",
         LIVE,
         "Equal: methods that give the tokens of `model.generate` at temperature 0 on random weights, of all that were "
@@ -239,16 +239,17 @@ SECTIONS: tuple[Section, ...] = (
         "device-predictions.json",
         PROGRAM,
         "A prediction, made before a GPU was seen. Each node of a cycle's graph takes 2.75 microseconds for its "
-        "launch, and the longest of its bytes at 77 % of nominal bandwidth and the instructions (slots) that its "
-        "machine code issues; of PyTorch's products the bytes alone. Waiting for memory and barriers are left out, "
-        "so a GPU is slower. Images: 1, half of the picture cached. Every branch counts as taken and every loop as "
-        "long as its source says, so a walk counts as if each node of an accepted path had two tried children, and "
-        "Traversal's as if it visited every node twice. Most trees take more than 0.1 ms on LlamaGen-XL by their "
-        "launches and the distributions of 60 nodes. The walks of GSD and Traversal, of coupled windows and of what "
-        "`roofline` draws, OPT-Tree's candidates, EAGLE-1's draws and the lookup's table take longer: there a few "
-        "programs read whole rows of the vocabulary again and again. ADT-Tree's envelope has eight levels and OPT- "
-        "Tree's ten of 50 nodes, whether an image uses them or not. Each choice of `roofline` is a program, behind "
-        "which the host waits once; MuLo-SD's draft and repair run many times, its verification once a picture.",
+        "launch. On top comes the longer of two: its bytes at 77 % of nominal bandwidth, or the instructions "
+        "(slots) that its machine code issues. PyTorch's products count by bytes alone. Waiting for memory and "
+        "barriers are left out, so a GPU is slower. Images: 1, half of the picture cached.\n\n"
+        "Every branch counts as taken, and every loop as long as its source says. So a walk counts two tried "
+        "children for each node of an accepted path, and Traversal's counts every node twice. Most trees take "
+        "more than 0.1 ms on LlamaGen-XL for their launches and the distributions of 60 nodes. Kernels that read "
+        "whole rows of the vocabulary again and again take longer: the walks of GSD, Traversal and coupled "
+        "windows, those that `roofline` draws, OPT-Tree's candidates, EAGLE-1's draws and the lookup's table. "
+        "ADT-Tree has at most eight levels here and OPT-Tree ten of 50 nodes, and all of them run. Each choice of "
+        "`roofline` is a program, after which the host waits once. MuLo-SD's draft and repair run many times, its "
+        "verification once a picture.",
     ),
     *(
         section

@@ -29,8 +29,10 @@ PAGES = ROOT / "docs" / "results"
 README = ROOT / "README.md"
 README_METHODS = ("ar", "eagle2", "adt", "jacobi-lookup", "lantern", "adt+lantern", "zipar", "mulo-islands")
 README_ROWS = 8
-PROTOCOL_FILE, RECENT_FILE = "protocol-1.json", "protocol-1-recent.json"
-"""The record of `underpaint protocol` on the shipped models; until it is there, README has the comparison's table."""
+PROTOCOL_FILE = "protocol-1.json"
+"""The record that README's table shows; until it is there, README has the comparison's table."""
+PROTOCOLS = {PROTOCOL_FILE: "", "protocol-1-recent.json": ", the rules of 2025 and 2026"}
+"""Records of `underpaint protocol` on the shipped models, and what headings say of their methods."""
 RULES_FILE = "recent-rules.json"
 README_BEGIN, README_END = "<!-- made by `python -m benchmarks.pages` -->", "<!-- end -->"
 _COMMAND_LETTERS = 108
@@ -45,8 +47,9 @@ PROTOCOL_WORDS = (
     "A lossless method draws from the target's own distribution. A bounded one has a rule that bounds the total "
     "variation at every node. The last column is the total variation of whole images by [exact enumeration](rules.md): "
     "two tokens, chains of two and three drafts, at the settings named there.\n\n"
-    "The pictures of the first record were drawn while other work ran at times, so its intervals are wide. Those of "
-    "the rules of 2025 and 2026 were drawn on a quiet machine. Compare rows within a record only."
+    "**The first record is rough.** Other programs ran on the machine at times, it seems mostly at temperature 1: "
+    "draft trees gain less there than [predicted](validation.md). The rules of 2025 and 2026 were drawn on a quiet "
+    "machine. Compare rows within a record only."
 )
 WHOLE_PAGES = {"protocol": PROTOCOL_TITLE, "claims": CLAIMS_TITLE, "validation": VALIDATION_TITLE}
 ABOUT = {
@@ -169,30 +172,24 @@ def render_pages() -> dict[str, str]:
 
 
 def render_protocol() -> str:
-    """The page of protocol 1: the table of each temperature, and what the record holds; then the later record's."""
+    """The page of protocol 1: of each record, the table of each temperature and what was drawn."""
     biases = exact_biases()
+    columns: tuple[Column, ...] = (
+        *PROTOCOL,
+        ("pictures", lambda row: str(row["images"])),
+        ("exact bias of the rule", lambda row: "" if row["promise"] == "lossless" else biases.get(row["rule"], "")),
+    )
     parts = [NOTE, f"# {PROTOCOL_TITLE}", PROTOCOL_WORDS]
-    for file, subject in ((PROTOCOL_FILE, ""), (RECENT_FILE, ", the rules of 2025 and 2026")):
+    for file, subject in PROTOCOLS.items():
         if not (RESULTS / file).is_file():
             continue
         record = read_results(RESULTS / file)
         for run in runs_of(record):
-            drawn, all_planned = run["protocol"]["drawn"], run["protocol"]["planned"]
-            told = [
-                *conditions(run, planned=True),
-                f"Drawn at both temperatures: {drawn:,} of {all_planned:,} pictures.",
-            ]
+            drawn, planned = run["protocol"]["drawn"], run["protocol"]["planned"]
+            told = [*conditions(run, planned=True), f"Drawn at both temperatures: {drawn:,} of {planned:,} pictures."]
             told += [f"Left out: {label}: {why}" for label, why in run["protocol"]["left_out"].items()]
-            counted: tuple[Column, ...] = (
-                *PROTOCOL,
-                ("pictures", lambda row: str(row["images"])),
-                (
-                    "exact bias of the rule",
-                    lambda row: "" if row["promise"] == "lossless" else biases.get(row["rule"], ""),
-                ),
-            )
             heading = f"## Temperature {run['settings']['temperature']:g}{subject}"
-            parts += [heading, "\n".join(f"- {line}" for line in told), _table(counted, summary(record, run))]
+            parts += [heading, "\n".join(f"- {line}" for line in told), _table(columns, summary(record, run))]
     return "\n\n".join(parts) + "\n"
 
 
@@ -219,16 +216,17 @@ def render_readme(text: str) -> str:
     settings, machine = result["settings"], result["machine"]
     if file == README_FILE:
         known = {row["method"]: row for row in result["rows"]}
-        columns, rows, most = README_COLUMNS, [known[name] for name in README_METHODS], known["ar"]["images"]
+        columns, rows = README_COLUMNS, [known[name] for name in README_METHODS]
     else:
         columns, rows = PROTOCOL, best_rows(record, result, README_ROWS)
-        most = max(row["images"] for row in rows)
+    least, most = (choose(row["images"] for row in rows) for choose in (min, max))
     kept, codes = settings["top_k"], f"{settings['vocab_size']:,} codes"
     words = (
         f"The fastest methods whose pictures are not significantly worse than plain autoregression's (`ar`), on "
         f"{machine['cores']} cores of {machine['processor']}: {settings['resolution']} px, temperature "
-        f"{settings['temperature']:g}, {f'the {kept:,} likeliest of' if kept else 'all'} {codes}, {most} pictures for "
-        "each method. Quality is a small classifier's log-probability of what the prompt says."
+        f"{settings['temperature']:g}, {f'the {kept:,} likeliest of' if kept else 'all'} {codes}, "
+        f"{most if least == most else f'{least} to {most}'} pictures for each method. Quality is a small "
+        "classifier's log-probability of what the prompt says."
     )
     begin, rest = text.split(README_BEGIN)
     end = rest.split(README_END)[1]

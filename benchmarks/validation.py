@@ -162,7 +162,7 @@ def _closed(record: Mapping[str, Any], table: Table, residuals: list[Residual]) 
 def _authors(table: Table) -> list[str]:
     return [
         "## Authors' code",
-        "Run beside our references on a CPU with the same random numbers; it is not part of this project. "
+        "Run against our references on a CPU with the same random numbers; it is not part of this project. "
         "[How each was run](../explanation/rivals.md#run-or-read).",
         table(("code", "compared", "result"), AUTHORS),
     ]
@@ -303,22 +303,26 @@ def _drift(rows: Sequence[Mapping[str, Any]]) -> str:
     """
     by_method: dict[str, list[float]] = {}
     for row in rows:
-        passes = 1.0 / (1.0 + row["tokens_error"])  # predicted over measured
-        cost = row["measured_parts"]["target"] / row["parts"]["target"] * passes
+        cost = row["measured_parts"]["target"] / row["parts"]["target"] * _passes(row)
         by_method.setdefault(row["method"], []).append(cost)
     moved = [abs(costs[0] / costs[1] - 1.0) for costs in by_method.values() if len(costs) == 2]
     if not moved:
         return ""
     return (
-        " The record itself holds two states of the machine: of one method, a target pass cost "
-        f"{100 * float(np.median(moved)):.0f} % more or fewer plain steps at one temperature than at the other, in the "
-        f"median, and {100 * max(moved):.0f} % at most. One curve can be near one of them."
+        " The machine was in two states: the cost of a method's target pass, in plain steps, differs between the "
+        f"temperatures by {100 * float(np.median(moved)):.0f} % in the median and {100 * max(moved):.0f} % at most. "
+        "One curve cannot fit both."
     )
+
+
+def _passes(row: Mapping[str, Any]) -> float:
+    """Predicted passes over measured ones."""
+    return 1.0 / (1.0 + float(row["tokens_error"]))
 
 
 def _most(row: Mapping[str, Any]) -> str:
     """What of a row's error is largest: the number of passes, or the time of one part of a pass."""
-    passes = 1.0 / (1.0 + row["tokens_error"])
+    passes = _passes(row)
     gaps = {
         f"time of {name}": row["parts"][part] / passes - row["measured_parts"][part] for part, name in PARTS.items()
     }

@@ -20,9 +20,8 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
-PACKAGES = ("underpaint", "algos", "sim", "artifacts", "zoo", "runtime", "models", "export", "training", "cli")
+PACKAGES = ("underpaint", "algos", "sim", "artifacts", "zoo", "runtime", "models", "export", "training", "serve", "cli")
 RECORDS = ("textured-compare-128-t1.json", "textured-compare-128-t0.json")
-PROTOCOLS = ("protocol-1.json", "protocol-1-recent.json")
 PAGES_BESIDE = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
 _LINK = re.compile(r"(\]\()([^)\s]+)(\))")
 
@@ -141,6 +140,7 @@ def slug(method: str) -> str:
 
 def write_methods(site: Site) -> None:
     """Write one page for each registered method, and their list."""
+    from benchmarks.pages import PROTOCOLS, RESULTS
     from underpaint.algos.accept import RULES
     from underpaint.artifacts.results import read_results
     from underpaint.cli.methods import listed
@@ -149,8 +149,8 @@ def write_methods(site: Site) -> None:
     described = listed()
     policies = {one["name"]: one for one in described["policies"]}
     rules = {one["name"]: one for one in described["rules"]}
-    records = [json.loads((ROOT / "benchmarks" / "results" / name).read_text(encoding="utf-8")) for name in RECORDS]
-    files = [ROOT / "benchmarks" / "results" / name for name in PROTOCOLS]
+    records = [json.loads((RESULTS / name).read_text(encoding="utf-8")) for name in RECORDS]
+    files = [RESULTS / name for name in PROTOCOLS]
     protocols = [read_results(file) for file in files if file.is_file()]
     lines = ["# Method by method", "", "What each method does, its promise, its settings, and what was measured.", ""]
     lines += ["| method | what it does |", "|---|---|"]

@@ -58,6 +58,12 @@ class Chains:
             depth = tables.draft_depth(level)
             self.drafted[images, level] = tables.draft[depth][rows, tokens] / tables.draft_masses[depth][rows]
 
+    def rows_after(self, trees: TreeBatch, kept: IntArray) -> IntArray:
+        """[A] the rows of the tables behind the first `kept` [A] drafts."""
+        last, some = self.batch.roots(trees.images), np.flatnonzero(kept > 0)
+        last[some] = self.tokens[some, kept[some] - 1]
+        return self.batch.rows_after(trees.images, kept, last)
+
     @property
     def there(self) -> BoolArray:
         """[A, L]: whether an image has so many drafts."""
@@ -91,17 +97,19 @@ class Chains:
 class ChainJudge(Protocol):
     """How many drafts of each chain stay, and what follows them."""
 
+    __slots__ = ()
+
     def chains(self, batch: ImageBatch, trees: TreeBatch) -> Chains:
-        """The paths that are judged."""
-        ...
+        """The paths that are judged; by default of trees in which no node has two children."""
+        return Chains.of(batch, trees)
 
     def kept(self, chains: Chains, uniforms: FloatArray) -> IntArray:
         """[A] the drafts that stay, from `uniforms` [A, L + 1], one a node."""
         ...
 
-    def scale(self, chains: Chains, images: IntArray, level: int) -> FloatArray:
-        """[M] the weight w of the residual [w p - q]_+ where `level` drafts of some images stay, and not all."""
-        ...
+    def weights(self, chains: Chains) -> FloatArray:
+        """[A, L + 1] by how many drafts stay: the weight w of the residual [w p - q]_+ behind them; 1 by default."""
+        return np.ones((chains.length.size, chains.tokens.shape[1] + 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,39 +122,31 @@ class BatchedChain:
         chains = self.judge.chains(batch, trees)
         count, levels = chains.tokens.shape
         uniforms = batch.draws.random((count, levels + 2))
-        kept = self.judge.kept(chains, uniforms[:, :-1])
+        kept, weights = self.judge.kept(chains, uniforms[:, :-1]), self.judge.weights(chains)
         extra = np.empty(count, dtype=np.int64)
         for level in range(levels):
             on = np.flatnonzero((kept == level) & (chains.length > level))
             if on.size:
                 target = chains.target(on, level)
-                rest = target * self.judge.scale(chains, on, level)[:, None] - chains.draft(on, level)
+                rest = target * weights[on, level, None] - chains.draft(on, level)
                 np.maximum(rest, 0.0, out=rest)
                 sure = np.flatnonzero(~rest.any(axis=1))  # p = q: only rounding made the flips fail
                 rest[sure] = target[sure]
                 extra[on] = draw_at(rest, uniforms[on, -1])
         whole = np.flatnonzero(kept == chains.length)
-        last = batch.roots(trees.images)
-        some = np.flatnonzero(kept > 0)
-        last[some] = chains.tokens[some, kept[some] - 1]
-        rows = batch.rows_after(trees.images[whole], kept[whole], last[whole])
-        extra[whole] = batch.tables.draw(rows, uniforms[whole, -1])
+        extra[whole] = batch.tables.draw(chains.rows_after(trees, kept)[whole], uniforms[whole, -1])
         return BatchedVerdicts(chains.tokens, kept, extra)
 
 
 @dataclass(frozen=True, slots=True)
-class BlockJudge:
+class BlockJudge(ChainJudge):
     """Block verification, or HSD where the end is not `capped`, as `algos.accept.block.judge_path`."""
 
     capped: bool = True
 
-    def chains(self, batch: ImageBatch, trees: TreeBatch) -> Chains:
-        """See `ChainJudge`."""
-        return Chains.of(batch, trees)
-
     def kept(self, chains: Chains, uniforms: FloatArray) -> IntArray:
         """See `ChainJudge`; from the end of each chain, as far as no flip has succeeded."""
-        weights = self._weights(chains)
+        weights = self.weights(chains)
         ends_by = weights if self.capped else np.pad(chains.running(MOST_RATIO), ((0, 0), (1, 0)), constant_values=1.0)
         kept = np.full(chains.length.size, -1)
         for level in range(chains.tokens.shape[1], -1, -1):
@@ -161,28 +161,13 @@ class BlockJudge:
                 kept[inside[stays]] = level
         return kept
 
-    def scale(self, chains: Chains, images: IntArray, level: int) -> FloatArray:
-        """See `ChainJudge`."""
-        scale: FloatArray = self._weights(chains)[images, level]
-        return scale
-
-    def _weights(self, chains: Chains) -> FloatArray:
-        """[A, L + 1] w_i = min(1, w_{i-1} p(x_i) / q(x_i)), from w_0 = 1 on."""
+    def weights(self, chains: Chains) -> FloatArray:
+        """See `ChainJudge`: w_i = min(1, w_{i-1} p(x_i) / q(x_i)), from w_0 = 1 on."""
         return np.pad(chains.running(1.0), ((0, 0), (1, 0)), constant_values=1.0)
 
 
-class _OneByOne:
-    """Judges behind whose drafts the plain residual [p - q]_+ stands."""
-
-    __slots__ = ()
-
-    def scale(self, chains: Chains, images: IntArray, level: int) -> FloatArray:
-        """See `ChainJudge`."""
-        return np.ones(images.size)
-
-
 @dataclass(frozen=True, slots=True)
-class DeferredJudge(_OneByOne):
+class DeferredJudge(ChainJudge):
     """FLy, as `algos.accept.fly`: a rejected draft stays at entropy >= `threshold` if the next `window` ones pass.
 
     points: whether the drafts are point proposals.
@@ -222,15 +207,11 @@ class DeferredJudge(_OneByOne):
 
 
 @dataclass(frozen=True, slots=True)
-class RunsJudge(_OneByOne):
+class RunsJudge(ChainJudge):
     """SJD-SV, as `algos.accept.sjd_sv`: runs of rising p(x), of at most `longest` drafts, by joint ratios."""
 
     share: float
     longest: int
-
-    def chains(self, batch: ImageBatch, trees: TreeBatch) -> Chains:
-        """See `ChainJudge`."""
-        return Chains.of(batch, trees)
 
     def kept(self, chains: Chains, uniforms: FloatArray) -> IntArray:
         """See `ChainJudge`."""
@@ -271,7 +252,4 @@ class GreedyDeferred:
     def __call__(self, batch: ImageBatch, trees: TreeBatch) -> BatchedVerdicts:
         chains = Chains.of(batch, trees, points=True)
         kept = self.deferred.forgiven(chains, chains.tokens == batch.tables.best[chains.rows])
-        last, some = batch.roots(trees.images), np.flatnonzero(kept > 0)
-        last[some] = chains.tokens[some, kept[some] - 1]
-        extra = batch.tables.best[batch.rows_after(trees.images, kept, last)]
-        return BatchedVerdicts(chains.tokens, kept, extra)
+        return BatchedVerdicts(chains.tokens, kept, batch.tables.best[chains.rows_after(trees, kept)])

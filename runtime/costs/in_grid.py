@@ -178,12 +178,12 @@ def _draw_all(
     """One image by each loop; rule: what judges drafts, whatever becomes of its verdicts."""
     high, chance = TimedCells(target, found, CELLS), sampling(0, turn)
     grid = high.grid
-    for window in (*(window for window in WINDOWS if window < grid.width), grid.width):
+    for window in _windows(grid.width):
         started = perf_counter()
         zipar(high, window, chance)
         _host(found, started, (high,), 0.0, grid.cells, judged=False)
     shares = [(repair, share) for share in REFUSED for repair in REPAIRS]
-    drafts = _drafts(low, turn, found) or [_Draft(EvenRows(high.vocab_size, grid.width)) for _ in shares]
+    drafts = _drafts(low, turn, found) or [_Draft(EvenRows(high.vocab_size, grid.width))] * len(shares)
     for place, draft in enumerate(drafts):
         repair, share = shares[(place + turn) % len(shares)]
         refusing = RefuseShare(rule, share, np.random.default_rng(turn))
@@ -209,17 +209,21 @@ class _Draft(NamedTuple):
 
 def _drafts(low: Sequence[LowTarget], turn: int, found: CycleSamples) -> list[_Draft]:
     """Every smaller target at several windows; its resamplers take turns."""
-    made = []
+    drafts = []
     for one in low:
-        width = one.target.grid.width
-        for place, window in enumerate((*(window for window in WINDOWS if window < width), width)):
-            kinds = list(one.resamplers)
+        kinds = list(one.resamplers)
+        for place, window in enumerate(_windows(one.target.grid.width)):
             kind = kinds[(turn + place) % len(kinds)]
             timed = TimedCells(EngineGridTarget(one.target), found, one.name)
             resampler = TimedResampler(one.resamplers[kind])
             rows = LowRows(timed, resampler, window)
-            made.append(_Draft(rows, timed, resampler.timer, f"{RESAMPLE} {kind}/{one.ratio}"))
-    return made
+            drafts.append(_Draft(rows, timed, resampler.timer, f"{RESAMPLE} {kind}/{one.ratio}"))
+    return drafts
+
+
+def _windows(width: int) -> tuple[int, ...]:
+    """Of a grid: those below its width, and raster order."""
+    return (*(window for window in WINDOWS if window < width), width)
 
 
 def _host(

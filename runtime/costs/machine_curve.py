@@ -41,7 +41,7 @@ from underpaint.runtime.evaluation.comparison import choose_prompts
 from underpaint.runtime.evaluation.machine import describe_machine, typed_command
 from underpaint.runtime.methods.method import ModelTables
 from underpaint.runtime.methods.registry import MethodConfig
-from underpaint.runtime.resampling.registry import LATENT, SUPER_RESOLUTION
+from underpaint.runtime.resampling.registry import SUPER_RESOLUTION
 from underpaint.runtime.resampling.resampler import Resampler
 from underpaint.zoo.grammars import index_grammar
 
@@ -245,7 +245,7 @@ def low_targets(models: Pipeline | None, sampling: SamplingParams) -> list[in_gr
         return found
     for ratio in models.low.known_ratios():
         resamplers = dict[str, Resampler]()
-        for kind in (*list(LATENT)[:1], SUPER_RESOLUTION):
+        for kind in ("latent", SUPER_RESOLUTION):
             with suppress(ManifestError, EngineError):
                 resamplers[kind] = models.low.resampler(kind, ratio)
         for int8 in (True, False) if resamplers else ():

@@ -58,12 +58,13 @@ def promise_of(config: Mapping[str, Any], lossless: bool) -> str:
         lossless: Whether it is lossless at them.
 
     Returns:
-        "lossless"; "bounded" where its rule bounds the total variation and its loop adds none; else "no bound".
+        "lossless"; "bounded" where its rule bounds the total variation and its loop adds none; else "no bound". A
+        window drafts by drawing, where the settings of rules that pool are no bounds.
     """
     if lossless:
         return "lossless"
     rule = str(config.get("rule", ""))
-    bounded = rule in RULES and RULES[rule].promise == "bounded" and "skipping" not in config
+    bounded = rule in RULES and RULES[rule].promise == "bounded" and not {"skipping", "window"} & config.keys()
     return "bounded" if bounded else "no bound"
 
 

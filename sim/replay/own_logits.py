@@ -167,17 +167,17 @@ class _OwnFile:
             yield tokens, target, drafted
 
     def _distributions(self, rows: FloatArray, name: str, where: str) -> FloatArray:
-        rows = rows.astype(np.float64)
-        if name.endswith("logits"):  # a code that was filtered out before has -inf, but not every code of a row
+        rows, logits = rows.astype(np.float64), name.endswith("logits")
+        if logits:  # a code that was filtered out before has -inf, but not every code of a row
             bad = np.isnan(rows).any(axis=-1) | ~np.isfinite(rows.max(axis=-1, initial=-np.inf))
         else:
             bad = ~np.isfinite(rows).all(axis=-1)
         if bad.any():
             raise ValueError(
-                f"{name}: expected finite numbers{', or -inf for codes that were filtered out' * ('logits' in name)}, "
+                f"{name}: expected finite numbers{', or -inf for codes that were filtered out' * logits}, "
                 f"got NaN or infinity at {where}, row {int(np.argmax(bad))}"
             )
-        if name.endswith("logits"):
+        if logits:
             return sampling_probs(np.maximum(rows, rows.max(axis=-1, keepdims=True) - _FILTERED)[None], self._sampling)
         sums = rows.sum(axis=-1)
         if float(rows.min()) < 0.0 or np.abs(sums - 1.0).max() > _ROUNDING:

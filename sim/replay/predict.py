@@ -12,8 +12,7 @@ from underpaint.sim.batched.decoding import make_scheme, run_loop
 from underpaint.sim.latency.grid_costs import grid_times
 from underpaint.sim.latency.run_times import run_times
 from underpaint.sim.replay.comparison import Comparison, check_belong
-from underpaint.sim.replay.predict_fronts import row_fronts
-from underpaint.sim.replay.predict_rows import rows_for, run_rows
+from underpaint.sim.replay.predict_rows import row_fronts, rows_for, run_rows
 from underpaint.sim.replay.row_trace import drafting
 from underpaint.sim.replay.trace import Trace, replay
 from underpaint.sim.report.statistics import Estimate, ImageTimes, mean_depth, ratio, times_faster, tokens_per_cycle

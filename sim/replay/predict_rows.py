@@ -1,5 +1,8 @@
-"""What MuLo-SD should cost: its own loop over the rows that a trace holds, and the target's distributions along
-them."""
+"""What MuLo-SD and ZipAR should cost, by their own loops.
+
+MuLo-SD's runs over the rows that a trace holds, and the target's distributions along them. ZipAR's steps follow from
+the grid and the window alone.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -10,13 +13,16 @@ import numpy as np
 from underpaint.algos.accept.neighbours import nearest_codes, table_columns
 from underpaint.algos.arrays import IntArray
 from underpaint.algos.chance import sampling
+from underpaint.algos.protocols import Grid
 from underpaint.algos.spatial.cell_rule import CellRule, cell_rule, pooled_codes
 from underpaint.algos.spatial.mulo import Repair, draft_and_repair
+from underpaint.algos.spatial.zipar import zipar
 from underpaint.artifacts.cost_curve import InGridCosts
 from underpaint.sim.latency.grid_costs import GridCounts, LowDrafts, grid_times
 from underpaint.sim.replay.row_trace import DRAFTED_BY, INT8, RecordedGridTarget, RecordedRows, RowTrace, drafting
 from underpaint.sim.replay.trace import Trace, dense
 from underpaint.sim.report.statistics import ImageTimes
+from underpaint.sim.synthetic.grid_model import GridWeights, SyntheticGridTarget
 
 _REPAIR: Final = tuple(field.name for field in fields(Repair))
 SETTINGS: Final = (*DRAFTED_BY, *_REPAIR, "rule", "k", "tau", "delta")
@@ -74,3 +80,10 @@ def _low_drafts(trace: Trace, rows: RowTrace, settings: Mapping[str, Any], decod
 def _rule(trace: Trace, settings: Mapping[str, Any]) -> CellRule:
     near = pooled_codes(nearest_codes(trace.codebook, table_columns(trace.vocab_size)), settings["k"])
     return cell_rule(settings["rule"], near, settings["tau"], settings["delta"], settings["greedy"])
+
+
+def row_fronts(grid: Grid, window: int) -> GridCounts:
+    """One image by row fronts of a fixed window, drawn by ZipAR's own loop; ValueError on a window beyond the grid."""
+    done = zipar(SyntheticGridTarget(GridWeights.random(grid, 2, seed=0)), window, sampling(0))
+    fed = np.bincount(done.passes[1:], minlength=grid.cells + 1)[None]
+    return GridCounts(np.ones(1, dtype=np.int64), fed, np.array([grid.cells]), np.zeros(1, dtype=np.int64))

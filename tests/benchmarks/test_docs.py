@@ -68,7 +68,7 @@ def test_a_record_of_the_protocol_makes_a_page_and_the_best_rows_of_the_readme(
 
 def test_every_result_is_on_a_page() -> None:
     shown = {section.file for section in pages.SECTIONS}
-    known = {*shown, pages.PROTOCOL_FILE, pages.RECENT_FILE, validation.FILE, *validation.PREDICTIONS}
+    known = {*shown, *pages.PROTOCOLS, validation.FILE, *validation.PREDICTIONS}
     assert {path.name for path in RESULTS.glob("*.json")} <= known
 
 

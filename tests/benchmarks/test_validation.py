@@ -50,6 +50,8 @@ def test_the_page_says_where_the_time_of_far_rows_goes() -> None:
     assert "| 1 | `mulo` | +20.0 % | no | 50 / 40 | 30 / 30 | 20 / 10 | number of cycles |" in page
     far["tokens_error"] = 0.0
     assert "| 20 / 10 | time of target passes |" in "\n\n".join(validation_page(held, markdown))
+    far["method"] = "eagle2"  # a pass costs 50 / 60 of the curve's in one row, and 50 / 40 in the other
+    assert "by 33 % in the median and 33 % at most" in "\n\n".join(validation_page(held, markdown))
 
 
 def test_what_was_fitted_counts_for_no_residual() -> None:

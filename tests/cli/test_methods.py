@@ -32,9 +32,9 @@ def test_every_method_builds_at_both_temperatures(name, temperature):
 
 
 @pytest.mark.parametrize("preset", ["tuned", "paper"])
-def test_what_the_rules_of_2025_and_2026_promise(preset):
-    promises = {"delayed": "lossless", "gbv": "lossless", "ensemble": "bounded"}
-    promises |= dict.fromkeys(("fly", "hsd", "sjd-sv", "sjd++", "gsd", "vvs", "zipar"), "no bound")
+def test_what_methods_promise(preset):
+    promises = {"delayed": "lossless", "gbv": "lossless", "ensemble": "bounded", "lantern": "bounded"}
+    promises |= dict.fromkeys(("fly", "hsd", "sjd-sv", "sjd++", "gsd", "vvs", "zipar", "roofline+lantern"), "no bound")
     for name, promise in promises.items():
         built = build_method(name, resolve(name, 1.0, preset=preset), CODES)
         assert promise_of(built.config.to_dict(), built.lossless) == promise, name

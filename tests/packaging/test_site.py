@@ -30,6 +30,7 @@ def links(page: Path) -> Iterator[str]:
 def test_every_public_module_and_every_method_has_a_page(sources: Path) -> None:
     modules = {path.name for path in (sources / "reference" / "modules").glob("*.md")}
     assert {"underpaint.algos.tree.md", "underpaint.runtime.pipeline.md", "underpaint.api.md"} <= modules
+    assert {*docs_site.PACKAGES, "tests"} == {path.parent.name for path in ROOT.glob("*/__init__.py")}
     assert not [name for name in modules if "._" in name]
     for method in METHODS:
         text = (sources / "reference" / "by-name" / f"{docs_site.slug(method.name)}.md").read_text(encoding="utf-8")

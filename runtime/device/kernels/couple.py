@@ -77,7 +77,9 @@ def redrawn(row, stale, held, is_held, own, noise, rest, confidence, U, V, KIND:
     token = held
     stays = False
     if KIND == CONFIDENCE:
-        stays = is_held & is_confident(row, stale, held, confidence, V, BLOCK)
+        stays = is_held
+        if is_held:  # `stale` lies behind the last row where a window is drafted one cell further
+            stays = is_confident(row, stale, held, confidence, V, BLOCK)
     if KIND == GUMBEL:
         token = race(row, row_sum(row, V, BLOCK), noise, V, BLOCK)
     elif is_held & (KIND == MAXIMAL):

@@ -97,6 +97,12 @@ def noise_of(tree, image, N, ROLES: tl.constexpr):
 
 
 @kernel
+def drafted_row(tree, image, node, drafts, V, N):
+    """What the children of `node` were drawn from, [V] in `tree.draft_probs`, which has `drafts` rows of an image."""
+    return tree.draft_probs + (image.to(tl.int64) * drafts + tl.load(tree.draft_rows + image * N + node)) * V
+
+
+@kernel
 def lane_of(held, lane, place):
     """The number that `held` has in one of its lanes."""
     return tl.sum(tl.where(lane == place, held, tl.zeros_like(held)), axis=0)
@@ -123,13 +129,14 @@ def launch_walk(
     out: Verdicts,
     moved_bytes: int,
     *own: Any,
-    warps: int = 4,
+    warps: int = 8,
     **constants: int,
 ) -> None:
     """Launch a walk with one program an image: `function(tree, out, *own, V, N, drafts, rows, **constants)`.
 
     drafts: rows of `tree.draft_probs`; rows: of `out.finite`, the constant ROWS is as many or more. ROLES: of the
-    uniforms. moved_bytes: see `launch`.
+    uniforms. moved_bytes: see `launch`. warps: of a program. Of 4 and 8, drawn siblings and runs take
+    that with which no thread exceeds the stack that `tools.compile_ahead` allows, on every architecture.
     """
     batch, nodes, vocab_size = tree.probs.shape
     rows = out.finite.shape[1]

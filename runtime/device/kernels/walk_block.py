@@ -1,5 +1,7 @@
 """Block verification and HSD on the device: a chain judged as a whole, as `algos.accept.block.judge_chain`."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -14,6 +16,7 @@ from underpaint.runtime.device.kernels.walk import (
     Shape,
     Verdicts,
     conclude,
+    drafted_row,
     lane_of,
     launch_walk,
     noise_of,
@@ -47,7 +50,7 @@ def chain_odds(tree, image, drafts, last, V, N, KIND: tl.constexpr, NODES: tl.co
         sums = tl.where(lane == node, target_sum, sums)
         owns = tl.where(lane == node + 1, tl.load(row + proposed).to(tl.float64) / target_sum, owns)
         if KIND != POINTS:
-            line = tree.draft_probs + (image.to(tl.int64) * drafts + tl.load(tree.draft_rows + base + node)) * V
+            line = drafted_row(tree, image, node, drafts, V, N)
             draft_sum = row_sum(line, V, BLOCK)
             offers = tl.where(lane == node, draft_sum, offers)
             chance = tl.load(line + proposed).to(tl.float64) / draft_sum
@@ -120,7 +123,7 @@ def walk_block_kernel(
     node = last - 1
     while length < 0:  # trips: levels
         row = tree.probs + (base + node) * V
-        line = tree.draft_probs + (image.to(tl.int64) * drafts + tl.load(tree.draft_rows + base + node)) * V
+        line = drafted_row(tree, image, node, drafts, V, N)
         here = lane_of(weights, lane, node)
         scale, offer = here / lane_of(sums, lane, node), 1.0 / lane_of(offers, lane, node)
         total = store_excess(row, line, 0, rest, scale, offer, V, KIND, BLOCK)
@@ -135,25 +138,24 @@ def walk_block_kernel(
     conclude(out, image, length, found, V, sound)
 
 
-def block_walk(rule: BlockVerification | HierarchicalVerification, shape: Shape, device: torch.device) -> Decide:
-    """The device form of rules 'block' and 'hsd'."""
+def chain_walk(
+    function: Any, shape: Shape, device: torch.device, rows_read: int, *own: Any, warps: int = 8, **constants: int
+) -> Decide:
+    """A rule of chains: `function(tree, out, *own, left, V, N, drafts, rows, KIND, NODES, **constants)`.
+
+    rows_read: of float32 numbers by an image. left [B, V] float64: scratch. warps: see `launch_walk`.
+    """
     left = scratch(shape, device)
+    constants = {"KIND": kind_of(shape.drawn), "NODES": next_power_of_2(max(2, shape.nodes)), **constants}
+    constants["BLOCK"] = tile(shape.vocab_size, wide=True)
 
     def decide(tree: BatchTree, depths: Tensor, out: Verdicts) -> None:
-        nodes = next_power_of_2(max(2, shape.nodes))
-        moved = row_bytes(tree, 2 * shape.nodes, 4 + 4)
-        launch_walk(
-            walk_block_kernel,
-            shape,
-            tree,
-            out,
-            moved,
-            left,
-            CAPPED=int(getattr(rule, "end", "capped") == "capped"),
-            KIND=kind_of(shape.drawn),
-            NODES=nodes,
-            BLOCK=tile(shape.vocab_size, wide=True),
-            warps=8,
-        )
+        launch_walk(function, shape, tree, out, row_bytes(tree, rows_read), *own, left, warps=warps, **constants)
 
     return decide
+
+
+def block_walk(rule: BlockVerification | HierarchicalVerification, shape: Shape, device: torch.device) -> Decide:
+    """The device form of rules 'block' and 'hsd'."""
+    capped = int(getattr(rule, "end", "capped") == "capped")
+    return chain_walk(walk_block_kernel, shape, device, 4 * shape.nodes, CAPPED=capped)

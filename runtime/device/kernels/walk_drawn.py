@@ -15,6 +15,7 @@ from underpaint.runtime.device.kernels.walk import (
     Shape,
     Verdicts,
     conclude,
+    drafted_row,
     launch_walk,
     noise_of,
     row_bytes,
@@ -88,7 +89,7 @@ def walk_drawn_kernel(
     while going == 1:  # trips: levels + 1
         row = tree.probs + (base + node) * V
         child = tl.load(tree.first + base + node)
-        line = tree.draft_probs + (image.to(tl.int64) * drafts + tl.load(tree.draft_rows + base + node)) * V
+        line = drafted_row(tree, image, node, drafts, V, N)
         kept = tl.full((), -1, tl.int64)
         tried = tl.full((), 0, tl.int32)
         gone = tl.full((CHILDREN,), -1, tl.int64)
@@ -216,7 +217,7 @@ def drawn_walk(
             REPLACED=int(shape.drawn == "iid"),
             CHILDREN=next_power_of_2(max(2, shape.children)),
             BLOCK=tile(shape.vocab_size, wide=True),
-            warps=4 if pooling is None and shape.drawn != "iid" else 8,  # within the budget of registers, no spills
+            warps=4 if pooling is None and shape.drawn != "iid" else 8,  # see `launch_walk`
             **{"MIXED": 0, **constants},
         )
 

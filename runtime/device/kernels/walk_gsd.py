@@ -18,6 +18,7 @@ from underpaint.runtime.device.kernels.walk import (
     Shape,
     Verdicts,
     conclude,
+    drafted_row,
     launch_walk,
     noise_of,
     row_bytes,
@@ -139,8 +140,7 @@ def walk_gsd_kernel(
         if child >= 0:
             normalised(row, rest, V, BLOCK)
             if KIND != POINTS:
-                line = image.to(tl.int64) * drafts + tl.load(tree.draft_rows + base + node)
-                normalised(tree.draft_probs + line * V, offered, V, BLOCK)
+                normalised(drafted_row(tree, image, node, drafts, V, N), offered, V, BLOCK)
         else:
             copy_row(row, rest, V, BLOCK)
         tl.debug_barrier()

@@ -130,7 +130,6 @@ def lantern_walk(rule: Lantern | LanternPP, shape: Shape, device: torch.device) 
             pools,
             left,
             BLOCK=tile(shape.vocab_size, wide=True),
-            warps=8,
             **constants,
         )
 

@@ -212,6 +212,7 @@ def _walk_by_tests(
             EXTRA=extra,
             NODES=next_power_of_2(max(2, shape.nodes)),
             BLOCK=block,
+            warps=4,
         )
 
     return decide

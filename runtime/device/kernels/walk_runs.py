@@ -4,28 +4,22 @@ As `algos.accept.fly` and `algos.accept.sjd_sv`.
 """
 
 import torch
-from torch import Tensor
 
 from underpaint.algos.accept.fly import DeferredMatch, DeferredVerification
 from underpaint.algos.accept.sjd_sv import SubsequenceVerification
 from underpaint.runtime.device.kernels.proposals import POINTS, kind_of
 from underpaint.runtime.device.kernels.row_maths import draw, flip, row_argmax
 from underpaint.runtime.device.kernels.walk import (
-    BatchTree,
     Decide,
     Shape,
-    Verdicts,
     conclude,
+    drafted_row,
     lane_of,
-    launch_walk,
     noise_of,
-    row_bytes,
-    scratch,
     takes_part,
-    tile,
 )
-from underpaint.runtime.device.kernels.walk_block import MOST_RATIO, chain_odds, store_excess
-from underpaint.runtime.device.language import kernel, next_power_of_2, tl
+from underpaint.runtime.device.kernels.walk_block import MOST_RATIO, chain_odds, chain_walk, store_excess
+from underpaint.runtime.device.language import kernel, tl
 
 
 @kernel
@@ -68,7 +62,7 @@ def conclude_chain(
     else:
         line = tree.draft_probs
         if KIND != POINTS:
-            line += (image.to(tl.int64) * drafts + tl.load(tree.draft_rows + base + length)) * V
+            line = drafted_row(tree, image, length, drafts, V, N)
         scale = 1.0 / lane_of(sums, lane, length)
         total = store_excess(row, line, token, rest, scale, 1.0 / lane_of(offers, lane, length), V, KIND, BLOCK)
         if total > 0.0:
@@ -195,48 +189,14 @@ def walk_runs_kernel(
 
 
 def deferred_walk(rule: DeferredVerification | DeferredMatch, shape: Shape, device: torch.device) -> Decide:
-    """The device form of rules 'fly' and 'fly_greedy'."""
-    left, threshold = scratch(shape, device), torch.tensor([rule.threshold], dtype=torch.float64, device=device)
-
-    def decide(tree: BatchTree, depths: Tensor, out: Verdicts) -> None:
-        launch_walk(
-            walk_deferred_kernel,
-            shape,
-            tree,
-            out,
-            row_bytes(tree, 2 * shape.nodes),
-            threshold,
-            rule.window,
-            rule.top,
-            left,
-            GREEDY=int(isinstance(rule, DeferredMatch)),
-            KIND=kind_of(shape.drawn),
-            NODES=next_power_of_2(max(2, shape.nodes)),
-            BLOCK=tile(shape.vocab_size, wide=True),
-            warps=8,
-        )
-
-    return decide
+    """The device form of rules 'fly' and 'fly_greedy'; of the latter the drafter's rows are not read."""
+    threshold = torch.tensor([rule.threshold], dtype=torch.float64, device=device)
+    own, greedy = (threshold, rule.window, rule.top), isinstance(rule, DeferredMatch)
+    kind = POINTS.value if greedy else kind_of(shape.drawn)
+    return chain_walk(walk_deferred_kernel, shape, device, 2 * shape.nodes, *own, GREEDY=int(greedy), KIND=kind)
 
 
 def runs_walk(rule: SubsequenceVerification, shape: Shape, device: torch.device) -> Decide:
     """The device form of rule 'sjd_sv'."""
-    left, share = scratch(shape, device), torch.tensor([rule.share], dtype=torch.float64, device=device)
-
-    def decide(tree: BatchTree, depths: Tensor, out: Verdicts) -> None:
-        launch_walk(
-            walk_runs_kernel,
-            shape,
-            tree,
-            out,
-            row_bytes(tree, 2 * shape.nodes),
-            share,
-            rule.longest,
-            left,
-            KIND=kind_of(shape.drawn),
-            NODES=next_power_of_2(max(2, shape.nodes)),
-            BLOCK=tile(shape.vocab_size, wide=True),
-            warps=4,
-        )
-
-    return decide
+    share = torch.tensor([rule.share], dtype=torch.float64, device=device)
+    return chain_walk(walk_runs_kernel, shape, device, 2 * shape.nodes, share, rule.longest, warps=4)

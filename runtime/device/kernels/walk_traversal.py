@@ -16,6 +16,7 @@ from underpaint.runtime.device.kernels.walk import (
     Shape,
     Verdicts,
     conclude,
+    drafted_row,
     lane_of,
     launch_walk,
     noise_of,
@@ -86,8 +87,7 @@ def walk_traversal_kernel(
             if turn == 0:
                 normalised(row, rest, V, BLOCK)
                 if KIND != POINTS:
-                    line = image.to(tl.int64) * drafts + tl.load(tree.draft_rows + base + node)
-                    normalised(tree.draft_probs + line * V, offered, V, BLOCK)
+                    normalised(drafted_row(tree, image, node, drafts, V, N), offered, V, BLOCK)
             else:
                 if KIND == WITHOUT:
                     gone = tried_before(
@@ -155,7 +155,6 @@ def traversal_walk(rule: TraversalVerification, shape: Shape, device: torch.devi
             LANES=next_power_of_2(max(2, levels)),
             CHILDREN=next_power_of_2(max(2, shape.children)),
             BLOCK=tile(shape.vocab_size, wide=True),
-            warps=8,
         )
 
     return decide

@@ -77,7 +77,8 @@ def method(policy: Roofline, temperature: float, window: JacobiWindow = WINDOW, 
     greedy = temperature == 0
     rule = RULES["greedy" if greedy else "point"].make()
     of_window = rule if greedy else RULES["chain"].make()
-    drawn = {"iid": RULES["block"].make(), "without_replacement": RULES["without_replacement"].make()}
+    independent = "multi_round" if policy.with_replacement else "block"
+    drawn = {"iid": RULES[independent].make(), "without_replacement": RULES["without_replacement"].make()}
     beside = WindowPlan(window, of_window, greedy, drawn if draws and not greedy else {})
     sampler = SamplingParams(guidance=2.0)
     return TreeForm(rule, sampler, policy=policy, beside=beside)

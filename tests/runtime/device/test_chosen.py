@@ -45,8 +45,9 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
-def in_turn(arms: str, temperature: float) -> TreeForm:
-    return method(InTurn(**COSTS, max_depth=2, siblings=2, arms=ARMS[arms]), temperature)
+def in_turn(arms: str, temperature: float, with_replacement: bool = False) -> TreeForm:
+    policy = InTurn(**COSTS, max_depth=2, siblings=2, with_replacement=with_replacement, arms=ARMS[arms])
+    return method(policy, temperature)
 
 
 def choosing(settings: str, temperature: float, window: JacobiWindow = WINDOW) -> TreeForm:
@@ -60,6 +61,12 @@ def test_what_is_drafted_in_turn_is_decided_as_on_the_host(arms: str, temperatur
         pytest.skip("nothing is drawn at temperature 0")
     how = in_turn(arms, temperature)
     assert on_device(how, 1) == on_host(how, 1)
+
+
+def test_independent_siblings_may_be_equal() -> None:
+    """Where each is drawn without those before it, this image has other drafts."""
+    how = in_turn("siblings", 1, with_replacement=True)
+    assert on_device(how, 4) == on_host(how, 4)
 
 
 @pytest.mark.parametrize("temperature", [0, 1])

@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.runtime.device.tables import TableForward, TableHost, Tables
-from tests.runtime.device.windows import MOST, agrees, passes
+from tests.runtime.device.windows import MOST, Pass, agrees, by_device, passes
 from underpaint.algos.accept import RULES
 from underpaint.algos.chance import Philox, Role, sampling
 from underpaint.algos.coupling import noise_of
@@ -20,6 +21,7 @@ from underpaint.algos.rows import SamplingParams
 from underpaint.algos.spatial.jacobi import jacobi_decode
 from underpaint.algos.spatial.jacobi_window import JacobiWindow
 from underpaint.runtime.device.cycle import DeviceCycle
+from underpaint.runtime.device.kernels import couple
 from underpaint.runtime.device.kernels.uniforms import cell_uniforms
 from underpaint.runtime.methods.windows.device import WindowForm
 from underpaint.runtime.methods.windows.growth import COUPLINGS, REFILLS, lookup_rows, window_plan
@@ -80,6 +82,21 @@ def test_a_batch_of_unequal_progress_is_the_reference_s_single_decodes(name: str
     assert on_device(how, images) == [wanted[image] for image in images]
     if temperature:
         assert len({len(drawn.drafts) for drawn in wanted.values()}) > 1
+
+
+@settings(max_examples=10)
+@given(one=passes(3))
+def test_drafts_alone_are_compared_with_their_old_scores(one: Pass) -> None:
+    """The first cell behind a whole window has none: they would be read behind the last row."""
+    compared, right = list[Any](), couple.is_confident
+
+    def counted(*row: Any) -> Any:
+        compared.append(row)
+        return right(*row)
+
+    with patch.object(couple, "is_confident", counted):
+        by_device(JacobiWindow(MOST, "confidence", "left", last_row=True), [one])
+    assert len(compared) == max(0, len(one.drafts) - one.accepted - 1)
 
 
 @settings(max_examples=3)
