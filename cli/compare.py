@@ -140,6 +140,7 @@ def compare(
         options.checked_temperature()
         backend = options.backend
         device.check(backend)
+        device.check_forward(live.live)
         if backend == DEVICE and (likelihood or save_replay):
             raise ValueError(
                 "--likelihood and --save-replay need passes on the host; leave them out, or --backend device"

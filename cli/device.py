@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import typer
 
@@ -33,17 +33,12 @@ _MODE: Final = "UNDERPAINT_TRITON"
 """What `runtime.device.language` reads as it is imported."""
 
 
-class WantedPicture(Protocol):
-    """One picture: its condition, the seed of its noise, and where it goes."""
+class WantedPicture(NamedTuple):
+    """One picture: its condition, the seed of its noise, and the file that it goes to."""
 
-    @property
-    def condition(self) -> "Condition": ...
-
-    @property
-    def seed(self) -> int: ...
-
-    @property
-    def path(self) -> "Path": ...
+    condition: "Condition"
+    seed: int
+    path: "Path"
 
 
 def check_device(name: str | None) -> str:
@@ -65,7 +60,7 @@ def plan_on_device(
     """What is to be drawn, checked; ValueError where a package, a device, a form or memory is missing."""
     name = check_device(options.device)
     from underpaint.runtime.device.drawing import plan_drawing
-    from underpaint.runtime.device.runner import open_device
+    from underpaint.runtime.device.runner import check_memory, open_device
 
     batch, forward, folder = 1 if options.batch is None else options.batch, options.forward, pipeline.folder_models()
     plan: DevicePlan | LivePlan
@@ -75,10 +70,9 @@ def plan_on_device(
         from underpaint.runtime.live.device import plan_live
         from underpaint.runtime.live.pipeline import LivePipeline
 
-        if forward not in (None, "torch"):
-            raise ValueError(f"--forward: expected torch, which runs live models, got {forward}; leave it out")
         assert isinstance(pipeline, LivePipeline)
         plan = plan_live(pipeline, methods, sampling, conditions, batch)
+        check_memory(plan.device, plan.needed)
         for method, gap in plan.gaps.items():
             typer.echo(f"{method} is drawn by the host's loop: {gap}", err=True)
     if name == "cpu":

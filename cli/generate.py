@@ -4,7 +4,7 @@ import io
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -55,14 +55,6 @@ _OTHER_FORMATS = (".jpg", ".jpeg", ".gif", ".tif", ".tiff", ".avif")
 """Ends of names that mean a picture too, and never a folder."""
 
 
-class _Wanted(NamedTuple):
-    """One picture: its condition, the seed of its noise, and where it goes."""
-
-    condition: "Condition"
-    seed: int
-    path: Path
-
-
 @grouped
 def generate(
     prompts: Annotated[
@@ -107,13 +99,14 @@ def generate(
 ) -> None:
     """Draw pictures from prompts."""
     from underpaint.artifacts.files import check_file_writable
-    from underpaint.runtime.drawing import draw_in, noise_of
+    from underpaint.runtime.drawing import ImageTask, draw_in, noise_of
     from underpaint.runtime.engines.context import EngineError
     from underpaint.runtime.methods.registry import TUNED, build_method, resolve
     from underpaint.runtime.models import usual_preset
 
     with bad_input():
         device.check(backend, batches=live.live is not None)
+        device.check_forward(live.live)
         checked = checked_temperature(temperature)
         live.check(models, resolution, low, backend, on_device=True)
         resolve(method, checked, rule, setting or (), TUNED if preset is None else read_preset(preset))
@@ -174,10 +167,11 @@ def generate(
 
             batches = open_batches(pipeline, device.batch, sampling)
 
-    def drawings() -> "Iterator[tuple[_Wanted, Drawing]]":
+    def drawings() -> "Iterator[tuple[WantedPicture, Drawing]]":
         session, opened = first, conditions[0]
         if batches is not None:
-            drawn = batches.draw(lambda: build_method(method, config, tables), sampling, pictures)
+            tasks = [ImageTask(one.condition, one.seed) for one in pictures]
+            drawn = batches.draw(lambda: build_method(method, config, tables), sampling, tasks)
             yield from ((pictures[number], drawing) for number, drawing in drawn)
             return
         for one in pictures:
@@ -218,12 +212,12 @@ def _check_place(out: Path | None, into_folder: bool) -> None:
         check_folder_writable(out or DEFAULT_OUT)
 
 
-def _wanted(out: Path, conditions: "Sequence[Condition]", seeds: range, into_folder: bool) -> list[_Wanted]:
+def _wanted(out: Path, conditions: "Sequence[Condition]", seeds: range, into_folder: bool) -> list[WantedPicture]:
     """Every picture and its file: PROMPT-seedSEED.png in a folder, prompts numbered as they were given."""
     if not into_folder:
-        return [_Wanted(conditions[0], seeds[0], out)]
+        return [WantedPicture(conditions[0], seeds[0], out)]
     return [
-        _Wanted(condition, seed, out / f"{place:04d}-{_slug(condition.caption())}-seed{seed}.png")
+        WantedPicture(condition, seed, out / f"{place:04d}-{_slug(condition.caption())}-seed{seed}.png")
         for place, condition in enumerate(conditions)
         for seed in seeds
     ]

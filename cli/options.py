@@ -122,6 +122,11 @@ class DeviceChoice:
         if backend != DEVICE and self != DeviceChoice():
             raise ValueError("--device and --forward are of --backend device; pass it too, or leave them out")
 
+    def check_forward(self, live: object) -> None:
+        """ValueError where --forward names what does not run a live model; live: None where there is none."""
+        if live is not None and self.forward not in (None, "torch"):
+            raise ValueError(f"--forward: expected torch, which runs live models, got {self.forward}; leave it out")
+
 
 @dataclass(frozen=True, slots=True)
 class DeviceOptions(DeviceChoice):

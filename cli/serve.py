@@ -67,7 +67,7 @@ def serve(
         str | None,
         typer.Option(
             help="Draw in replicas under Ray Serve: their number, or MIN:MAX for Ray's autoscaling. One a GPU with "
-            "--backend tensorrt or device; on CPUs they share the cores.",
+            "any backend but cpu; on CPUs they share the cores.",
             show_default=False,
         ),
     ] = None,
@@ -95,9 +95,8 @@ def serve(
         limits = Limits(most_body, most_prompt, most_images, deadline, waiting)
         keys = None if api_key_file is None else Keys.read(api_key_file)
         live.check(models, resolution, low, backend, on_device=True)
-        if live.live is not None and device.forward is not None:
-            raise ValueError("--forward: expected exported models, got --live, whose own layers run; leave it out")
         device.check(backend)
+        device.check_forward(live.live)
         open_models = partial(open_served, models, live, resolution, low, backend, device, preset)
         gpus = int(backend != "cpu" and device.device != "cpu")
         with ExitStack() as stack:
@@ -108,7 +107,7 @@ def serve(
                 engine = ReplicaFront(open_models, scale, slots, limits, gpus, ray_address)
             stack.pop_all()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    if device.device == "cpu":
+    if device.device == "cpu" and live.live is None:
         typer.echo("--device cpu interprets the device's program: it is slow, for trying it", err=True)
     if keys is None and host not in _LOOPBACK:
         typer.echo(

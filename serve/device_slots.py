@@ -23,7 +23,7 @@ from underpaint.runtime.device.drawing import CapturedProgram, DeviceDrawer, Dev
 from underpaint.runtime.device.folder import DeviceModels
 from underpaint.runtime.device.forms import DeviceError
 from underpaint.runtime.device.runner import DecodedImage, open_device
-from underpaint.runtime.device.slots import ContinuousBatch, ImageProgress
+from underpaint.runtime.device.slots import ImageProgress
 from underpaint.runtime.drawing import ImageTask
 from underpaint.runtime.methods.method import DecodingMethod
 from underpaint.serve.models import DeviceSettings, PreparedRequest, ServedModels, build
@@ -54,8 +54,9 @@ class Kind(NamedTuple):
 class _Running:
     """A program, and the pictures in its slots by the numbers that they have there."""
 
-    def __init__(self, kind: Kind, program: CapturedProgram, batch: ContinuousBatch) -> None:
-        self.kind, self.program, self.batch = kind, program, batch
+    def __init__(self, kind: Kind, program: CapturedProgram, first: ImageTask) -> None:
+        """first: See `CapturedProgram.open_batch`."""
+        self.kind, self.program, self.batch = kind, program, program.open_batch(first)
         self.pictures: dict[int, Picture] = {}
         self._cells: dict[int, int] = {}
 
@@ -175,8 +176,8 @@ class DeviceSlots:
         drawer = self._drawer(prepared.size, plan)
         while True:
             try:
-                program = drawer.captured(method, prepared.sampling)
-                running = _Running(Kind.of(prepared), program, program.open_batch(first))
+                # Nothing here names the program, so one that finds no memory is gone before the next try.
+                running = _Running(Kind.of(prepared), drawer.captured(method, prepared.sampling), first)
             except (DeviceError, torch.OutOfMemoryError) as error:
                 if self._drop_idle():
                     continue
@@ -188,7 +189,7 @@ class DeviceSlots:
                     "this again later",
                     "no_memory",
                     retry_after=_LATER,
-                ) from error
+                ) from error.with_traceback(None)  # whose frames hold the program
             self._running.append(running)
             return running
 

@@ -19,7 +19,6 @@ from underpaint.serve.models import PreparedRequest, ServedModels
 from underpaint.serve.progress import Finished, Job, Picture, PictureSlots, Turn
 from underpaint.serve.queueing import FairQueue
 from underpaint.serve.requests import (
-    SHUTTING_DOWN,
     DrawRequest,
     FinishedImage,
     Limits,
@@ -27,7 +26,7 @@ from underpaint.serve.requests import (
     PartialImage,
     RequestError,
     invalid,
-    queue_full,
+    shutting_down,
     too_late,
 )
 from underpaint.serve.sessions import SessionSlots
@@ -111,10 +110,8 @@ class EngineLoop:
         jobs = [Job(ticket, prepared, image) for image in range(len(request.seeds))]
         with self._changed:
             if not self.ready:
-                raise RequestError(503, SHUTTING_DOWN, "shutting_down")
-            if len(self._queue) + len(jobs) > self.limits.waiting:
-                wait = len(self._queue) * self._seconds_a_picture / self._count
-                raise queue_full(len(self._queue), self.limits.waiting, len(jobs), wait)
+                raise shutting_down()
+            self.limits.check_room(len(self._queue), len(jobs), self._seconds_a_picture / self._count)
             for job in jobs:
                 self._queue.push(request.client, job, self.models.pipelines[prepared.size].grid.cells)
             self._tickets.add(ticket)
@@ -192,7 +189,7 @@ class EngineLoop:
         now, draining = monotonic(), self._draining_until
         for ticket in tuple(self._tickets):
             if draining is not None and now >= draining:
-                ticket.put(RequestError(503, SHUTTING_DOWN, "shutting_down"))
+                ticket.put(shutting_down())
             elif now >= ticket.deadline:
                 ticket.put(too_late(self.limits.seconds_of(ticket.request)))
             if ticket.closed:

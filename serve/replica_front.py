@@ -18,7 +18,6 @@ from underpaint.serve.metrics import Metrics
 from underpaint.serve.queueing import FairQueue
 from underpaint.serve.replicas import Deployment, OpenModels, Scale
 from underpaint.serve.requests import (
-    SHUTTING_DOWN,
     CellsEvent,
     DrawRequest,
     Event,
@@ -26,7 +25,7 @@ from underpaint.serve.requests import (
     Limits,
     PartialImage,
     RequestError,
-    queue_full,
+    shutting_down,
     too_late,
 )
 from underpaint.serve.ticket import Ticket
@@ -189,10 +188,8 @@ class ReplicaFront:
 
     def _refuse_if_full(self, count: int) -> None:
         if not self.ready:
-            raise RequestError(503, SHUTTING_DOWN, "shutting_down")
-        if len(self._queue) + count > self.limits.waiting:
-            wait = len(self._queue) * self._seconds_a_picture / self._most
-            raise queue_full(len(self._queue), self.limits.waiting, count, wait)
+            raise shutting_down()
+        self.limits.check_room(len(self._queue), count, self._seconds_a_picture / self._most)
 
     async def _unless_lost(self, name: str, call: Callable[[], Awaitable[Any]]) -> Any:
         """What `call` returns, made again where its replica dies; a RequestError where too many die in a row."""
@@ -269,7 +266,7 @@ class ReplicaFront:
 
     def _refuse_all(self) -> None:
         for ticket in tuple(self._tickets):
-            self._end(ticket, RequestError(503, SHUTTING_DOWN, "shutting_down"))
+            self._end(ticket, shutting_down())
 
     def _forget(self, ticket: Ticket) -> None:
         """The client left: see `Ticket.cancel`."""

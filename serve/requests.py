@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil
-from typing import Final, Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 OutputFormat: TypeAlias = Literal["png", "webp", "jpeg"]
 CellToken: TypeAlias = tuple[int, int]
@@ -37,24 +37,16 @@ def invalid(message: str, parameter: str | None = None) -> RequestError:
     return RequestError(400, message, "invalid_value", parameter)
 
 
-def queue_full(waiting: int, most: int, count: int, seconds: float) -> RequestError:
-    """A request for `count` pictures while `waiting` wait, of at most `most`; seconds: until there may be room."""
-    return RequestError(
-        429,
-        f"{waiting} pictures wait already, of at most {most}, and this request asks for {count}; try again later, or "
-        "ask for fewer",
-        "queue_full",
-        retry_after=min(600, max(1, ceil(seconds))),
-    )
-
-
 def too_late(seconds: float) -> RequestError:
     """A request that was not finished within so many seconds: status 504."""
     late = f"the request was not finished within its {seconds:.3g} seconds"
     return RequestError(504, f"{late}; allow more, or ask for fewer pictures", "deadline_exceeded")
 
 
-SHUTTING_DOWN: Final = "the server is shutting down and takes no more requests; send this one to another, or later"
+def shutting_down() -> RequestError:
+    """A request that comes, or is not finished, as the server ends: status 503."""
+    said = "the server is shutting down and takes no more requests; send this one to another, or later"
+    return RequestError(503, said, "shutting_down")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +72,17 @@ class Limits:
     def seconds_of(self, request: DrawRequest) -> float:
         """Seconds that a request has: those that it asks for, at most the server's."""
         return min(self.seconds, request.seconds or self.seconds)
+
+    def check_room(self, waiting: int, count: int, seconds: float) -> None:
+        """RequestError (429) where `count` pictures are too many while `waiting` wait, with `seconds` between them."""
+        if waiting + count > self.waiting:
+            raise RequestError(
+                429,
+                f"{waiting} pictures wait already, of at most {self.waiting}, and this request asks for {count}; try "
+                "again later, or ask for fewer",
+                "queue_full",
+                retry_after=min(600, max(1, ceil(waiting * seconds))),
+            )
 
 
 class ModelInfo(NamedTuple):

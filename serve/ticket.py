@@ -64,7 +64,7 @@ class Ticket:
         return True
 
     def cancel(self) -> None:
-        """Give it up: what is drawn for it is dropped, and its slots are free after their current cycle."""
+        """Give it up: what is drawn for it is dropped, and its slots are free after their current turn."""
         with self._lock:
             self._closed = True
             self._events.clear()

@@ -11,12 +11,12 @@ from torch import Tensor
 from underpaint.algos.arrays import BoolArray
 from underpaint.algos.protocols import Grid
 from underpaint.algos.rows import SamplingParams
+from underpaint.runtime.device.folder import EmbeddedBatch
 from underpaint.runtime.device.forms import BatchCycle
 from underpaint.runtime.device.forwards import DeviceDecoder
 from underpaint.runtime.device.kernels.attention import Filled
 from underpaint.runtime.device.kernels.fronts import FrontPass
 from underpaint.runtime.device.kernels.probs import probs
-from underpaint.runtime.device.low_models import LowCondition
 from underpaint.runtime.device.state import Envelope, State
 
 
@@ -105,7 +105,7 @@ class CellCycle(CellProgram):
         seeds: Tensor,
         images: Tensor,
         hidden: Tensor | None = None,
-        low: LowCondition | None = None,
+        low: EmbeddedBatch | None = None,
     ) -> None:
         self._start(self._take_in(condition, seeds, images, hidden))
 

@@ -18,6 +18,7 @@ from underpaint.algos.protocols import Grid, Rule
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.tree import Drawn
 from underpaint.runtime.device.chosen_growth import ChosenGrowth
+from underpaint.runtime.device.folder import EmbeddedBatch
 from underpaint.runtime.device.forms import BatchCycle, BatchSizes, DeviceForm, Layout
 from underpaint.runtime.device.forwards import DeviceDecoder, gather_rows
 from underpaint.runtime.device.growth import Growth
@@ -28,7 +29,7 @@ from underpaint.runtime.device.kernels.probs import probs
 from underpaint.runtime.device.kernels.tree_meta import MOST_NODES, tree_meta
 from underpaint.runtime.device.kernels.uniforms import uniforms
 from underpaint.runtime.device.kernels.walk import Shape
-from underpaint.runtime.device.low_models import LowCondition, LowDraft
+from underpaint.runtime.device.low_models import LowDraft
 from underpaint.runtime.device.plans import Plan
 from underpaint.runtime.device.rules import device_rule
 from underpaint.runtime.device.state import Envelope, State
@@ -135,7 +136,7 @@ class DeviceCycle(BatchCycle):
         seeds: Tensor,
         images: Tensor,
         hidden: Tensor | None = None,
-        low: LowCondition | None = None,
+        low: EmbeddedBatch | None = None,
     ) -> None:
         """Take in conditions and decide every image's first token, by the rule, as cycle 0; see `BatchCycle`."""
         state, progress = self.state, self.state.progress

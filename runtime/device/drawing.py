@@ -19,9 +19,9 @@ from underpaint.runtime.device.eager import EagerLoop
 from underpaint.runtime.device.folder import DeviceModels, EmbeddedBatch, FolderModels
 from underpaint.runtime.device.forms import DeviceError, DeviceForm, form_of
 from underpaint.runtime.device.forwards import DeviceDecoder, TargetForward
-from underpaint.runtime.device.low_models import LowCondition, LowFiles, LowModels
+from underpaint.runtime.device.low_models import LowFiles, LowModels
 from underpaint.runtime.device.providers import TORCH, check_engines, check_forward, open_engines
-from underpaint.runtime.device.runner import DecodedImage, DeviceRunner, Watch, check_memory
+from underpaint.runtime.device.runner import DecodedImage, DeviceRunner, Watch, check_memory, device_name
 from underpaint.runtime.device.slots import Arrival, ContinuousBatch
 from underpaint.runtime.device.state import needed_bytes
 from underpaint.runtime.drawing import CAPTURED, HOST, KERNELS, Drawing, ImageTask, Loop
@@ -53,7 +53,7 @@ class DevicePlan:
 
     def told(self) -> str:
         """The device and the batch in words."""
-        where = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else f"{self.device}, interpreted"
+        where = device_name(self.device)
         return f"{where}, batches of {self.batch}{'' if self.forward == TORCH else f', forward by {self.forward}'}"
 
     def open(self, models: DeviceModels | None = None) -> DeviceDrawer:
@@ -359,7 +359,7 @@ class CapturedProgram(_Program):
                 own = slice(place, None, len(part))
                 low = None
                 if small is not None:
-                    low = LowCondition(small.rows[own], None if small.hidden is None else small.hidden[own])
+                    low = EmbeddedBatch(small.rows[own], small.hidden[own])
                 yield Arrival(batch.rows[own], one.seed, one.condition.noise_key, batch.hidden[own], low)
 
 

@@ -9,12 +9,14 @@ from typing import NamedTuple, Self
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from underpaint.artifacts.decoder_config import DecoderConfig
 from underpaint.models.decoder import Decoder
 from underpaint.runtime.conditions import Condition, ConditionEncoder
 from underpaint.runtime.device.decoder import DecoderForward
 from underpaint.runtime.device.engine_forward import EngineForward, EngineGraphs
+from underpaint.runtime.device.forwards import DeviceDecoder
 from underpaint.runtime.device.weights import read_decoder, stored_numbers, stored_weights
 from underpaint.runtime.engines.context import EngineError
 from underpaint.runtime.engines.device_memory import TYPES
@@ -138,19 +140,49 @@ class DeviceModels:
     @torch.no_grad()
     def embed(self, conditions: Sequence[Condition]) -> EmbeddedBatch:
         """Conditions, filled up at their beginning to the longest; EngineError on one that the model does not take."""
-        encoded = [self._encoder.encode(one) for one in conditions]
-        longest = max(one.tokens.shape[1] for one in encoded)
-        rows, hidden = [], []
-        for one in encoded:
-            tokens = torch.from_numpy(np.ascontiguousarray(one.tokens[: self.rows])).to(self.device)
-            outside = None if one.cond_rows is None else torch.from_numpy(one.cond_rows).to(self.device)
-            made = self.target.embed_condition(tokens, outside).to(self.target.dtype)
-            missing = longest - made.shape[1]
-            rows.append(torch.nn.functional.pad(made, (0, 0, missing, 0)))
-            hidden.append([missing + count for count in one.hidden[: self.rows]])
-        together = torch.stack(rows, dim=1).flatten(0, 1)
-        unseen = torch.tensor(hidden, dtype=torch.int64, device=self.device).t().flatten()
-        return EmbeddedBatch(together, unseen)
+        return embed_conditions(conditions, self._encoder, self.target.embed_condition, self.target, self.device)
+
+
+def embed_conditions(
+    conditions: Sequence[Condition],
+    encoder: ConditionEncoder,
+    embed: Callable[[Tensor, Tensor | None], Tensor],
+    target: DeviceDecoder,
+    device: torch.device,
+) -> EmbeddedBatch:
+    """Embed the conditions of a batch.
+
+    Args:
+        conditions: One an image.
+        encoder: Makes ids [R, P] of a condition, or features [R, C, F].
+        embed: Embeds ids, and features where there are any, as rows [R, P, D].
+        target: What reads the rows.
+        device: Where it is.
+    """
+    rows, hidden = list[Tensor](), list[Tensor]()
+    for one in map(encoder.encode, conditions):
+        tokens = torch.from_numpy(np.ascontiguousarray(one.tokens[: target.rows])).to(device)
+        outside = None if one.cond_rows is None else torch.from_numpy(one.cond_rows).to(device)
+        rows.append(embed(tokens, outside).to(target.dtype))
+        hidden.append(torch.tensor(one.hidden[: target.rows], dtype=torch.int64, device=device))
+    return padded_rows(rows, hidden)
+
+
+def padded_rows(conditions: Sequence[Tensor], hidden: Sequence[Tensor | None]) -> EmbeddedBatch:
+    """Fill up the conditions of images at their beginning to the longest.
+
+    Args:
+        conditions: [R, P, F] each, the conditional row first.
+        hidden: [R] int64 each, leading positions that a row does not see; None for none.
+    """
+    longest = max(one.shape[1] for one in conditions)
+    missing = [longest - one.shape[1] for one in conditions]
+    rows = torch.stack([pad(one, (0, 0, more, 0)) for one, more in zip(conditions, missing, strict=True)], dim=1)
+    unseen = [
+        torch.full(one.shape[:1], more, device=one.device) + (0 if leading is None else leading)
+        for one, more, leading in zip(conditions, missing, hidden, strict=True)
+    ]
+    return EmbeddedBatch(rows.flatten(0, 1), torch.stack(unseen, dim=1).flatten())
 
 
 def decoder_bytes(decoder: ElsewhereDecoder) -> int:

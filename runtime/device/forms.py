@@ -15,8 +15,9 @@ from underpaint.algos.arrays import BoolArray, IntArray
 from underpaint.algos.protocols import Grid
 from underpaint.algos.rows import SamplingParams
 from underpaint.runtime.device.chosen_growth import ChosenGrowth
+from underpaint.runtime.device.folder import EmbeddedBatch
 from underpaint.runtime.device.forwards import DeviceDecoder
-from underpaint.runtime.device.low_models import LowCondition, LowDraft, LowFiles
+from underpaint.runtime.device.low_models import LowDraft, LowFiles
 from underpaint.runtime.device.rules import load_form
 from underpaint.runtime.device.state import Envelope, State
 from underpaint.runtime.methods.method import DecodingMethod
@@ -79,7 +80,7 @@ class BatchCycle(ABC):
         seeds: Tensor,
         images: Tensor,
         hidden: Tensor | None = None,
-        low: LowCondition | None = None,
+        low: EmbeddedBatch | None = None,
     ) -> None:
         """Take in the conditions of a batch.
 

@@ -11,7 +11,7 @@ from underpaint.algos.spatial.row_front import check_window
 from underpaint.artifacts.decoder_config import DecoderConfig
 from underpaint.runtime.conditions import Condition, ConditionEncoder
 from underpaint.runtime.device.decoder import DecoderForward
-from underpaint.runtime.device.folder import DeviceModels, decoder_bytes
+from underpaint.runtime.device.folder import DeviceModels, EmbeddedBatch, decoder_bytes
 from underpaint.runtime.device.forwards import DeviceDecoder
 from underpaint.runtime.device.sampler_weights import read_enlarger
 from underpaint.runtime.device.state import Envelope, needed_bytes
@@ -20,13 +20,6 @@ from underpaint.runtime.engines.context import EngineError
 from underpaint.runtime.engines.elsewhere import ElsewhereDecoder
 from underpaint.runtime.pipeline import Pipeline
 from underpaint.zoo.load import Located
-
-
-class LowCondition(NamedTuple):
-    """The condition of a batch for the target that drafts; see `BatchCycle.begin`."""
-
-    rows: Tensor
-    hidden: Tensor | None
 
 
 class LowDraft(NamedTuple):
@@ -108,9 +101,9 @@ class LowModels(NamedTuple):
         """Return them as a program takes them."""
         return LowDraft(self.models.target, self.enlarger, self.grid, self.prefix)
 
-    def embed(self, conditions: list[Condition]) -> LowCondition:
+    def embed(self, conditions: list[Condition]) -> EmbeddedBatch:
         """Return the conditions of a batch, embedded for the smaller target."""
-        return LowCondition(*self.models.embed(conditions))
+        return self.models.embed(conditions)
 
 
 def draft_bytes(

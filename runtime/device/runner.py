@@ -12,11 +12,12 @@ from underpaint.algos.arrays import IntArray
 from underpaint.algos.protocols import Grid
 from underpaint.runtime.device.chosen_growth import Program
 from underpaint.runtime.device.clock import DeviceClock
+from underpaint.runtime.device.folder import EmbeddedBatch
 from underpaint.runtime.device.forms import BatchCycle, BatchSizes, DeviceError, DeviceForm
 from underpaint.runtime.device.forwards import DeviceDecoder
 from underpaint.runtime.device.kernels.walk import DONE, NO_SUPPORT, NOT_DRAWN, NOT_FINITE
 from underpaint.runtime.device.language import INTERPRETED, MODE
-from underpaint.runtime.device.low_models import LowCondition, LowDraft
+from underpaint.runtime.device.low_models import LowDraft
 from underpaint.runtime.device.slots import Arrival, ContinuousBatch, ImageProgress, SlotCopy
 from underpaint.runtime.device.state import needed_bytes
 
@@ -77,6 +78,11 @@ def open_device(name: str) -> torch.device:
         )
     torch.cuda.set_device(device)  # Triton launches, and graphs capture, on the current device
     return device
+
+
+def device_name(device: torch.device) -> str:
+    """The device in words."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else f"{device}, interpreted"
 
 
 class DeviceRunner:
@@ -142,7 +148,7 @@ class DeviceRunner:
         seeds: Sequence[int],
         images: Sequence[int],
         hidden: Tensor | None = None,
-        low: LowCondition | None = None,
+        low: EmbeddedBatch | None = None,
     ) -> None:
         """Start images; condition [rows * n, P, F] for n <= batch images, the conditional rows first.
 
@@ -166,7 +172,7 @@ class DeviceRunner:
         self._steps, shown = 0, None if hidden is None else hidden[index]
         with self.clock:
             if low is not None:
-                low = LowCondition(low.rows[index], None if low.hidden is None else low.hidden[index])
+                low = EmbeddedBatch(low.rows[index], low.hidden[index])
             self.cycle.begin(condition[index], keys[0], keys[1], shown, low)
 
     @torch.no_grad()

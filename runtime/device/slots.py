@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from underpaint.algos.arrays import BoolArray, IntArray
+from underpaint.runtime.device.folder import EmbeddedBatch, padded_rows
 from underpaint.runtime.device.forms import BatchCycle
-from underpaint.runtime.device.low_models import LowCondition
 
 if TYPE_CHECKING:
     from underpaint.runtime.device.runner import DecodedImage, DeviceRunner
@@ -38,7 +37,7 @@ class Arrival(NamedTuple):
     seed: int
     image: int
     hidden: Tensor | None = None
-    low: LowCondition | None = None
+    low: EmbeddedBatch | None = None
 
 
 class ContinuousBatch:
@@ -136,9 +135,9 @@ class ContinuousBatch:
         if len(free) < runner.batch:
             return False
         images, self._waiting, self._begun = self._waiting, {}, True
-        condition, hidden, low = _together(tuple(images.values()))
+        batch, low = _together(tuple(images.values()))
         seeds, keys = [one.seed for one in images.values()], [one.image for one in images.values()]
-        runner.begin(condition, seeds, keys, hidden, low)
+        runner.begin(batch.rows, seeds, keys, batch.hidden, low)
         for slot in range(len(images), runner.batch):
             runner.end(slot)
         self._slots[: len(images)] = images
@@ -163,26 +162,11 @@ class ImageProgress(NamedTuple):
     refused: IntArray | None = None
 
 
-def _together(arrivals: Sequence[Arrival]) -> tuple[Tensor, Tensor | None, LowCondition | None]:
-    """Conditions as a batch begins with them: row by row, filled up at their beginning to the longest."""
-    rows, hidden = _padded([one.condition for one in arrivals], [one.hidden for one in arrivals])
+def _together(arrivals: Sequence[Arrival]) -> tuple[EmbeddedBatch, EmbeddedBatch | None]:
+    """Conditions as a batch begins with them."""
+    batch = padded_rows([one.condition for one in arrivals], [one.hidden for one in arrivals])
     low = [one.low for one in arrivals if one.low is not None]
-    if not low:
-        return rows, hidden, None
-    return rows, hidden, LowCondition(*_padded([one.rows for one in low], [one.hidden for one in low]))
-
-
-def _padded(conditions: Sequence[Tensor], hidden: Sequence[Tensor | None]) -> tuple[Tensor, Tensor | None]:
-    longest = max(one.shape[1] for one in conditions)
-    missing = [longest - one.shape[1] for one in conditions]
-    rows = torch.stack([pad(one, (0, 0, more, 0)) for one, more in zip(conditions, missing, strict=True)], dim=1)
-    if not any(missing) and all(one is None for one in hidden):
-        return rows.flatten(0, 1), None
-    unseen = [
-        torch.full(one.shape[:1], more, device=one.device) + (0 if outside is None else outside)
-        for one, more, outside in zip(conditions, missing, hidden, strict=True)
-    ]
-    return rows.flatten(0, 1), torch.stack(unseen, dim=1).flatten()
+    return batch, padded_rows([one.rows for one in low], [one.hidden for one in low]) if low else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,9 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from queue import SimpleQueue
 from time import perf_counter
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from underpaint.algos.rows import SamplingParams
-from underpaint.runtime.conditions import Condition
 from underpaint.runtime.drawing import Drawing, ImageTask, draw
 from underpaint.runtime.engines.engine import rows_of
 from underpaint.runtime.evaluation.drawer import JobDrawer
@@ -145,16 +144,6 @@ class LaneSessions:
                 self._passes.leave()
 
 
-class BatchPicture(Protocol):
-    """One picture: its condition and the seed of its noise."""
-
-    @property
-    def condition(self) -> Condition: ...
-
-    @property
-    def seed(self) -> int: ...
-
-
 class BatchDrawer:
     """Draws several pictures of a live model at once; where one ends, the next one begins."""
 
@@ -181,7 +170,7 @@ class BatchDrawer:
         self._pipelines = [pipeline.fork(self._passes, lane) for lane in range(lanes)]
 
     def draw(
-        self, method: Callable[[], DecodingMethod], sampling: SamplingParams, wanted: Sequence[BatchPicture]
+        self, method: Callable[[], DecodingMethod], sampling: SamplingParams, wanted: Sequence[ImageTask]
     ) -> Iterator[tuple[int, Drawing]]:
         """Draw pictures; the numbers and drawings come as they are finished.
 
@@ -199,7 +188,7 @@ class BatchDrawer:
         numbers, count = iter(range(len(wanted))), min(self.lanes, len(wanted))
         self._passes.begin(count)
 
-        def draw_in(lane: int, method: DecodingMethod) -> Callable[[BatchPicture], Drawing]:
+        def draw_in(lane: int, method: DecodingMethod) -> Callable[[ImageTask], Drawing]:
             return lambda one: draw(self._pipelines[lane], method, sampling, one.condition, one.seed)
 
         threads = [
@@ -228,8 +217,8 @@ class BatchDrawer:
     def _lane(
         self,
         lane: int,
-        draw_one: Callable[[BatchPicture], Drawing],
-        wanted: Sequence[BatchPicture],
+        draw_one: Callable[[ImageTask], Drawing],
+        wanted: Sequence[ImageTask],
         numbers: Iterator[int],
         done: SimpleQueue[tuple[int, Drawing | BaseException] | None],
     ) -> None:

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,12 +19,12 @@ from underpaint.runtime.conditions import Condition
 from underpaint.runtime.device.batches import BatchProgram, NotDrawn
 from underpaint.runtime.device.decoder import DecoderForward
 from underpaint.runtime.device.drawing import MOST_BATCH, CapturedProgram, DeviceDrawer
-from underpaint.runtime.device.folder import EmbeddedBatch
+from underpaint.runtime.device.folder import EmbeddedBatch, embed_conditions
 from underpaint.runtime.device.forms import DeviceError, form_of
 from underpaint.runtime.device.forwards import Attend, Cache, CachedPass, Fill, Prefill
 from underpaint.runtime.device.kernels.sees import write_sees
 from underpaint.runtime.device.kernels.walk import MOST_TOKENS
-from underpaint.runtime.device.runner import Watch, check_memory
+from underpaint.runtime.device.runner import Watch, device_name
 from underpaint.runtime.device.state import needed_bytes
 from underpaint.runtime.drawing import Drawing, ImageTask, draw
 from underpaint.runtime.engines.engine import rows_of
@@ -136,26 +135,14 @@ class LiveDeviceModels:
 
     def __init__(self, live: LiveModel, rows: int) -> None:
         body = live.body
-        own = isinstance(body, DecoderBody)
         self.target = DecoderForward(body.decoder, rows) if isinstance(body, DecoderBody) else LiveForward(live, rows)
         self.rows, self.device = rows, next(body.parameters()).device
-        self._live, self._encoder, self._own = live, LiveEncoder(live), own
+        self._live, self._encoder = live, LiveEncoder(live)
 
     @torch.no_grad()
     def embed(self, conditions: Sequence[Condition]) -> EmbeddedBatch:
         """Conditions, filled up at their beginning to the longest; LiveModelError on one that the model refuses."""
-        encoded = [self._encoder.encode(one) for one in conditions]
-        longest = max(one.tokens.shape[1] for one in encoded)
-        rows, hidden = [], []
-        for one in encoded:
-            tokens = torch.from_numpy(np.ascontiguousarray(one.tokens[: self.rows])).to(self.device)
-            outside = None if one.cond_rows is None else torch.from_numpy(one.cond_rows).to(self.device)
-            made = self._live.embed(tokens, outside).to(self.target.dtype)
-            missing = longest - made.shape[1]
-            rows.append(torch.nn.functional.pad(made, (0, 0, missing, 0)))
-            hidden.append([missing + count for count in one.hidden[: self.rows]])
-        unseen = torch.tensor(hidden, dtype=torch.int64, device=self.device).t().flatten()
-        return EmbeddedBatch(torch.stack(rows, dim=1).flatten(0, 1), unseen)
+        return embed_conditions(conditions, self._encoder, self._live.embed, self.target, self.device)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,21 +155,23 @@ class LivePlan:
         batch: Images that are drawn together.
         rows: Rows of an image: 2 under guidance, else 1.
         prefix: Condition positions at most.
+        needed: Bytes of the largest program's buffers.
         gaps: By method, why the host's loop draws by it.
     """
+
+    forward: ClassVar[str] = "torch"
 
     pipeline: LivePipeline
     device: torch.device
     batch: int
     rows: int
     prefix: int
+    needed: int
     gaps: Mapping[str, str]
-    forward: str = "torch"
 
     def told(self) -> str:
-        """The device and the batch in words, and what is drawn by the host's loop."""
-        where = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else f"{self.device}, interpreted"
-        return f"{where}, batches of {self.batch}"
+        """The device and the batch in words."""
+        return f"{device_name(self.device)}, batches of {self.batch}"
 
     def open(self) -> LiveDrawer:
         """What draws."""
@@ -206,34 +195,31 @@ def plan_live(
         batch: Images that are drawn together.
 
     Raises:
-        DeviceError: A batch out of range, or too little memory.
+        DeviceError: A batch out of range.
         ValueError: A condition that the model does not take.
     """
     if not 1 <= batch <= MOST_BATCH:
         raise DeviceError(f"--batch: expected 1 to {MOST_BATCH} images, got {batch}")
-    live, config, rows = pipeline.live, pipeline.live.decoder, rows_of(sampling)
-    device, encoder = next(live.body.parameters()).device, LiveEncoder(live)
+    config, rows, encoder = pipeline.live.decoder, rows_of(sampling), LiveEncoder(pipeline.live)
+    weight, model_gap = next(pipeline.live.body.parameters()), _model_gap(pipeline)
     prefix, needed, gaps = max(encoder.encode(one).tokens.shape[1] for one in conditions), 0, dict[str, str]()
     for method in methods:
-        gap = _model_gap(pipeline)
-        if gap is None:
-            try:
-                form = form_of(method, sampling, pipeline.grid)
-                layout = form.layout(pipeline.grid, config.vocab_size, config.eol_id, batch)
-                form.check(pipeline.grid, config.vocab_size, config.eol_id)
-            except ValueError as error:
-                gap = str(error)
-            else:
-                if form.drafts or form.low_key is not None:
-                    gap = "it drafts with another model, which the device feeds no prompt"
-                size = torch.empty(0, dtype=next(live.body.parameters()).dtype).element_size()
-                sizes = (pipeline.grid.cells, prefix, config, None, rows, size)
-                held = batch * layout.image_bytes + needed_bytes(batch, layout.envelope, *sizes)
-                needed = max(needed, held) if gap is None else needed
-        if gap is not None:
-            gaps[method.name] = gap
-    check_memory(device, needed)
-    return LivePlan(pipeline, device, batch, rows, prefix, gaps)
+        if model_gap is not None:
+            gaps[method.name] = model_gap
+            continue
+        try:
+            form = form_of(method, sampling, pipeline.grid)
+            layout = form.layout(pipeline.grid, config.vocab_size, config.eol_id, batch)
+            form.check(pipeline.grid, config.vocab_size, config.eol_id)
+        except ValueError as error:
+            gaps[method.name] = str(error)
+            continue
+        if form.drafts or form.low_key is not None:
+            gaps[method.name] = "it drafts with another model, which the device feeds no prompt"
+            continue
+        sizes = (pipeline.grid.cells, prefix, config, None, rows, weight.element_size())
+        needed = max(needed, batch * layout.image_bytes + needed_bytes(batch, layout.envelope, *sizes))
+    return LivePlan(pipeline, weight.device, batch, rows, prefix, needed, gaps)
 
 
 def _model_gap(pipeline: LivePipeline) -> str | None:

@@ -80,7 +80,8 @@ class TorchPasses:
         self.guided = guided_rows(whole, self._params)
         by_kernels = whole.is_cuda if self.by_kernels is None else self.by_kernels
         kernel = sampling_kernel(whole.shape[-1]) if by_kernels else None
-        probs = (kernel or sampled_probs)(whole, self._params).cpu().numpy()
+        with torch.cuda.device(whole.get_device()):  # where kernels are launched; each thread has its own
+            probs = (kernel or sampled_probs)(whole, self._params).cpu().numpy()
         read = whole.cpu().numpy() if self.logits_to_host else _none(self.rows, count)
         result = PassOutput(logits=read, features=hidden, probs=probs)
         self.cost.passes, self.cost.positions = self.cost.passes + 1, self.cost.positions + count

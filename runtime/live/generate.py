@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast, overload
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast, overload
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from underpaint.algos.arrays import IntArray
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = ["AcceleratedModel", "GeneratedImage", "LiveModel", "accelerate", "custom_generate"]
 
+Outcome = TypeVar("Outcome")
 _PROMPT_UNIT: Final = 64
 """Programs on the device have room for prompts of so many ids, or of a multiple."""
 
@@ -205,29 +208,28 @@ class AcceleratedModel:
 
     def draw(self, condition: Condition, params: SamplingParams, seed: int) -> GeneratedImage:
         """Draw a condition under given sampling; see `generate`."""
-        program = self._on_device([condition], params, 1)
-        if program is not None:
-            return self._images(program, [ImageTask(condition, seed)])[0]
-        return self._image(draw(self.pipeline, self.build(params), params, condition, seed))
+        drawn = self._on_device([ImageTask(condition, seed)], params, 1)
+        if drawn is None:
+            drawn = [draw(self.pipeline, self.build(params), params, condition, seed)]
+        return self._image(drawn[0])
 
     def draw_all(self, wanted: Sequence[ImageTask], params: SamplingParams, batch: int) -> list[GeneratedImage]:
         """Draw several conditions, `batch` of them at once; see `generate`."""
-        program = self._on_device([one.condition for one in wanted], params, batch)
-        if program is not None:
-            return self._images(program, wanted)
-        drawer = self._drawer
-        if drawer is None or (drawer.lanes, drawer.rows) != (batch, rows_of(params)):
-            drawer = self._drawer = BatchDrawer(self.pipeline, batch, rows_of(params))
-        drawn = dict(drawer.draw(lambda: self.build(params), params, wanted))
-        return [self._image(drawn[number]) for number in range(len(wanted))]
+        drawn = self._on_device(wanted, params, batch)
+        if drawn is None:
+            drawer = self._drawer
+            if drawer is None or (drawer.lanes, drawer.rows) != (batch, rows_of(params)):
+                drawer = self._drawer = BatchDrawer(self.pipeline, batch, rows_of(params))
+            drawn = _in_order(drawer.draw(lambda: self.build(params), params, wanted))
+        return [self._image(one) for one in drawn]
 
     def build(self, params: SamplingParams) -> DecodingMethod:
         """The method under this sampling, built anew."""
         config = resolve(self.method, params.temperature, None, self._settings, self._preset)
         return build_method(self.method, config, self.pipeline.tables)
 
-    def _on_device(self, conditions: Sequence[Condition], params: SamplingParams, batch: int) -> BatchProgram | None:
-        """What draws on the device runtime; None where the host's loop does."""
+    def _on_device(self, wanted: Sequence[ImageTask], params: SamplingParams, batch: int) -> list[Drawing] | None:
+        """Draw on the device runtime; None where the host's loop draws."""
         asked, weight = self._kernels, next(self.live.body.parameters())
         if asked is False or (asked is None and not weight.is_cuda):
             return None
@@ -238,26 +240,24 @@ class AcceleratedModel:
                 return None
             raise LiveModelError(f"kernels: {error}; or leave kernels out") from error
         method = self.build(params)
-        plan = plan_live(self.pipeline, [method], params, conditions, batch)
+        plan = plan_live(self.pipeline, [method], params, [one.condition for one in wanted], batch)
         if plan.gaps and asked:
             raise LiveModelError(f"kernels: {method.name}: {plan.gaps[method.name]}; leave kernels out")
         if plan.gaps:
             return None
         key = params, batch, -(-plan.prefix // _PROMPT_UNIT) * _PROMPT_UNIT
-        if self._program is None or self._program[0] != key:
-            self._program = None  # its buffers go before the next one's are made
-            program = replace(plan, prefix=key[2]).open().program(method, params)
-            if weight.is_cuda:
-                program.prime([ImageTask(one, 0) for one in conditions[:batch]])
-            self._program = key, program
-        return self._program[1]
-
-    def _images(self, program: BatchProgram, wanted: Sequence[ImageTask]) -> list[GeneratedImage]:
-        made = dict(program.draw_all(wanted))
-        failed = [each.error for each in made.values() if not isinstance(each, Drawing)]
+        with torch.cuda.device(weight.get_device()):  # where kernels are launched and graphs are captured
+            if self._program is None or self._program[0] != key:
+                self._program = None  # its buffers go before the next one's are made
+                program = replace(plan, prefix=key[2]).open().program(method, params)
+                if weight.is_cuda:
+                    program.prime(wanted[:batch])
+                self._program = key, program
+            drawn = _in_order(self._program[1].draw_all(wanted))
+        failed = [one.error for one in drawn if not isinstance(one, Drawing)]
         if failed:
-            raise LiveModelError(f"{len(failed)} of {len(made)} pictures were not drawn: {failed[0]}")
-        return [self._image(each) for _, each in sorted(made.items()) if isinstance(each, Drawing)]
+            raise LiveModelError(f"{len(failed)} of {len(drawn)} pictures were not drawn: {failed[0]}")
+        return [one for one in drawn if isinstance(one, Drawing)]
 
     def _image(self, drawing: Drawing) -> GeneratedImage:
         tokens = drawing.tokens_array()
@@ -266,6 +266,11 @@ class AcceleratedModel:
 
     def _ids(self, prompt: str | Sequence[int]) -> Sequence[int]:
         return self.pipeline.words(prompt) if isinstance(prompt, str) else prompt
+
+
+def _in_order(drawn: Iterable[tuple[int, Outcome]]) -> list[Outcome]:
+    """Pictures that came as they ended, in the order of their numbers."""
+    return [outcome for _, outcome in sorted(drawn, key=itemgetter(0))]
 
 
 def accelerate(
@@ -359,8 +364,6 @@ def custom_generate(
     Raises:
         LiveModelError: More than one prompt, or one that the model does not take.
     """
-    import torch
-
     if len(input_ids) != 1:
         raise LiveModelError(f"input_ids: expected one prompt [1, P], got {len(input_ids)}; call generate() for each")
     fast = underpaint or accelerate(model, method)

@@ -17,6 +17,10 @@ _WRITTEN: Final = (
     ("serve --models nowhere --port 0", "no folder nowhere; make one with `underpaint"),
     ("serve --models a_folder --port 0", "a_folder is no folder of models that this"),
     ("serve --port 0 --resolution 63", "resolution 63: the folder draws 64, 128; choose one"),
+    (
+        "serve --live x --port 0 --backend device --device cpu --forward onnx",
+        "--forward: expected torch, which runs live models, got onnx; leave it out",
+    ),
     ("serve --port 0 --api-key-file nowhere", "No such file or directory"),
     ("serve --port 0 --api-key-file a_folder", "Is a directory: 'a_folder'"),
     ("serve --port 0 --api-key-file /dev/null", "--api-key-file /dev/null: expected a key of at least"),

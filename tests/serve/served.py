@@ -96,8 +96,11 @@ class ServedPipeline(SyntheticPipeline):
 
 
 @contextmanager
-def engine_loop(slots: int = 2, limits: Limits | None = None) -> Iterator[EngineLoop]:
-    engine = EngineLoop(ServedModels("synthetic", {"64x64": ServedPipeline()}), slots, limits)
+def engine_loop(
+    slots: int = 2, limits: Limits | None = None, models: ServedModels | None = None
+) -> Iterator[EngineLoop]:
+    """models: None for synthetic ones; see `gate_of`."""
+    engine = EngineLoop(models or ServedModels("synthetic", {"64x64": ServedPipeline()}), slots, limits)
     try:
         yield engine
     finally:

@@ -1,11 +1,11 @@
 """One engine loop on the device's slots, by the interpreter on models that are tables."""
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
+from weakref import ref
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ import torch
 
 from tests.runtime.device.tables import TableForward, TableHost, Tables
 from tests.serve import served, test_scheduling
-from tests.serve.served import OTHER, PROMPT, Gate, ServedPipeline, events_of, pictures, request
+from tests.serve.served import OTHER, PROMPT, Gate, ServedPipeline, events_of, gate_of, pictures, request
 from tests.serve.test_scheduling import busy, error_of, until
 from underpaint.algos.draft import POLICIES
 from underpaint.algos.protocols import Grid
@@ -22,17 +22,17 @@ from underpaint.algos.step import Decoded, decode
 from underpaint.algos.tree import NO_TOKEN
 from underpaint.runtime.device.drawing import CapturedProgram
 from underpaint.runtime.device.folder import EmbeddedBatch
-from underpaint.runtime.device.forms import DeviceError, form_of
+from underpaint.runtime.device.forms import DeviceError, DeviceForm, form_of
 from underpaint.runtime.device.runner import DeviceRunner
 from underpaint.runtime.device.slots import ContinuousBatch
-from underpaint.runtime.drawing import noise_of
+from underpaint.runtime.drawing import ImageTask, noise_of
 from underpaint.runtime.methods.registry import build_method, resolve
 from underpaint.serve import device_slots, models
 from underpaint.serve.device_slots import Kind
 from underpaint.serve.engine import EngineLoop
 from underpaint.serve.models import DeviceSettings, ServedModels
 from underpaint.serve.progress import Job, Picture
-from underpaint.serve.requests import CellsEvent, DrawRequest, Event, FinishedImage, Limits, PartialImage, RequestError
+from underpaint.serve.requests import CellsEvent, DrawRequest, Event, FinishedImage, PartialImage, RequestError
 
 GRID, CODES, CPU = Grid(2, 3), 40, torch.device("cpu")
 TARGET = Tables(2, CODES, rows=2, sharp=3.0)
@@ -114,30 +114,21 @@ def _tables(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-@contextmanager
-def engine_loop(slots: int = 2, limits: Limits | None = None) -> Iterator[EngineLoop]:
-    opened = ServedModels("tables", {"64x64": TablePipeline()}, device=DeviceSettings("cpu"))
-    engine = EngineLoop(opened, slots, limits)
-    try:
-        yield engine
-    finally:
-        gate_of(engine).let()
-        engine.close()
+def engine_loop(slots: int = 2) -> AbstractContextManager[EngineLoop]:
+    return served.engine_loop(
+        slots, models=ServedModels("tables", {"64x64": TablePipeline()}, device=DeviceSettings("cpu"))
+    )
 
 
-def gate_of(engine: EngineLoop) -> Gate:
-    return engine.models.pipelines["64x64"].gate
-
-
-def form(asked: DrawRequest) -> Any:
+def form(asked: DrawRequest) -> DeviceForm:
     sampling = SamplingParams(guidance=2.0, temperature=1.0 if asked.temperature is None else asked.temperature)
-    config = resolve(asked.method, sampling.temperature)
-    return form_of(build_method(asked.method, config, TablePipeline().tables), sampling, GRID), sampling
+    method = build_method(asked.method, resolve(asked.method, sampling.temperature), TablePipeline().tables)
+    return form_of(method, sampling, GRID)
 
 
 def reference(asked: DrawRequest) -> Decoded:
     """What the reference decodes by draft trees on the same tables, on the host."""
-    how, _ = form(asked)
+    how: Any = form(asked)
     condition = TablePipeline().condition(asked.prompt)
     hosts = [TableHost(one, GRID, how.sampler, one is DRAFTER, first_of(condition)) for one in (TARGET, DRAFTER)]
     drafter, policy = (None, POLICIES["chain"].make()) if how.policy is None else (hosts[1], how.policy)
@@ -185,7 +176,7 @@ def test_pictures_of_one_kind_share_their_passes() -> None:
         assert gate.passes <= 2 * GRID.cells  # alone they take GRID.cells - 1 each
         text = engine.metrics.text().decode()
     assert 'underpaint_tokens_per_pass{method="ar"} 1.0' in text
-    assert f'underpaint_pictures_total{{method="ar"}} {4.0}' in text
+    assert 'underpaint_pictures_total{method="ar"} 4.0' in text
 
 
 def leave_in_the_middle() -> None:
@@ -356,6 +347,29 @@ def test_memory_that_others_hold_is_waited_for_by_the_client(monkeypatch: pytest
         gate.let()
         right(LONG, events_of(first)[0])
         right(SHORT, events_of(engine.submit(SHORT))[0])  # the other program is dropped for it
+
+
+def test_a_program_that_finds_no_memory_is_gone_before_the_next_try(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried, alive = list[ref[CapturedProgram]](), list[bool]()
+    captured, open_batch = TableDrawer.captured, CapturedProgram.open_batch
+
+    def noted(self: TableDrawer, method: Any, sampling: SamplingParams) -> CapturedProgram:
+        alive.extend(one() is not None for one in tried)
+        program = captured(self, method, sampling)
+        tried.append(ref(program))
+        return program
+
+    def full(self: CapturedProgram, first: ImageTask) -> ContinuousBatch:
+        if len(tried) == 1:
+            raise DeviceError("this batch needs 9 GiB")
+        return open_batch(self, first)
+
+    with engine_loop() as engine:
+        events_of(engine.submit(LONG))  # its program stays, and is dropped for the next one
+        monkeypatch.setattr(TableDrawer, "captured", noted)
+        monkeypatch.setattr(CapturedProgram, "open_batch", full)
+        right(SHORT, events_of(engine.submit(SHORT))[0])
+    assert alive == [False]
 
 
 @pytest.fixture

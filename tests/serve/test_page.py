@@ -19,6 +19,7 @@ from tests.serve.served import (
     request,
     server,
 )
+from tests.serve.test_scheduling import busy, until
 from underpaint.serve.app import create_app
 from underpaint.serve.guard import Keys
 from underpaint.serve.page import code_colours
@@ -147,10 +148,16 @@ def test_stop_frees_the_slots(tmp_path: Path) -> None:
     with engine_loop() as engine:
         gate = gate_of(engine)
         gate.shut()
-        gate.let(6)
-        found = browse(create_app(engine), engine, script, tmp_path)
+
+        def let_both() -> None:
+            """Let passes through once both pictures are there: one that comes first would take them all."""
+            until(lambda: sum(busy(engine)) == 2)
+            gate.let(6)
+
+        found = browse(create_app(engine), engine, script, tmp_path, meanwhile=let_both)
         gate.let()
-        assert (found["failures"], found["state"], found["problem"]) == ([], "Stopped.", True)
+        assert found["failures"] == []
+        assert (found["state"], found["problem"]) == ("Stopped.", True)
         assert found["steps"] < 6
         assert engine.metrics.cancelled._value.get() == 2
 

@@ -20,6 +20,7 @@ from underpaint.algos.spatial.cell_rule import PooledCells
 from underpaint.algos.spatial.mulo import Repair
 from underpaint.algos.spatial.row_front import front_steps
 from underpaint.runtime.device.cell_cycle import CellProgram
+from underpaint.runtime.device.folder import EmbeddedBatch
 from underpaint.runtime.device.forms import BatchCycle, BatchSizes, DeviceForm, Layout, Stage
 from underpaint.runtime.device.forwards import DeviceDecoder, gather_rows
 from underpaint.runtime.device.kernels.commit import commit_cells
@@ -29,7 +30,7 @@ from underpaint.runtime.device.kernels.probs import probs
 from underpaint.runtime.device.kernels.repair import find_ready, lay_repair
 from underpaint.runtime.device.kernels.tree_meta import MOST_NODES
 from underpaint.runtime.device.kernels.uniforms import cell_uniforms
-from underpaint.runtime.device.low_models import LowCondition, LowDraft, LowFiles, check_lines
+from underpaint.runtime.device.low_models import LowDraft, LowFiles, check_lines
 from underpaint.runtime.device.state import Envelope
 from underpaint.runtime.methods.fronts.device import FrontCycle, FrontForm, front_envelope
 from underpaint.runtime.methods.method import DecodingMethod
@@ -165,7 +166,7 @@ class IslandCycle(CellProgram):
         seeds: Tensor,
         images: Tensor,
         hidden: Tensor | None = None,
-        low: LowCondition | None = None,
+        low: EmbeddedBatch | None = None,
     ) -> None:
         """Take in both targets' conditions and draft the first low cell; see `BatchCycle.begin`."""
         if low is None:

@@ -22,12 +22,13 @@ from underpaint.algos.spatial.target import Feed
 from underpaint.algos.spatial.zipar import chooser
 from underpaint.models.sampler import SamplerConfig, TokenSampler
 from underpaint.runtime.device.decoder import DecoderForward
+from underpaint.runtime.device.folder import EmbeddedBatch
 from underpaint.runtime.device.kernels import islands as kernels
 from underpaint.runtime.device.kernels import repair as passes
 from underpaint.runtime.device.kernels.fronts import FrontPass, advance_fronts
 from underpaint.runtime.device.kernels.layout import Progress
 from underpaint.runtime.device.kernels.walk import Verdicts
-from underpaint.runtime.device.low_models import LowCondition, LowDraft
+from underpaint.runtime.device.low_models import LowDraft
 from underpaint.runtime.device.runner import DeviceRunner
 from underpaint.runtime.methods.multi_scale import device as cycles
 from underpaint.runtime.methods.multi_scale.low_rows import LowRows
@@ -242,9 +243,9 @@ def cycle_of(how: cycles.RepairForm, batch: int, positions: int | None = None) -
 
 
 @torch.no_grad()
-def conditions_of(images: Sequence[int]) -> tuple[torch.Tensor, LowCondition]:
+def conditions_of(images: Sequence[int]) -> tuple[torch.Tensor, EmbeddedBatch]:
     high, low = (one.embed(CONDITIONS[list(images)], None) for one in models()[:2])
-    return high, LowCondition(low, None)
+    return high, EmbeddedBatch(low, torch.zeros(len(low), dtype=torch.int64))
 
 
 @torch.no_grad()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from functools import partial
 
@@ -16,6 +17,7 @@ from underpaint.algos.protocols import Grid
 from underpaint.algos.rows import SamplingParams
 from underpaint.cli.app import app
 from underpaint.models.published.options import LoadOptions
+from underpaint.runtime.device.forms import DeviceError
 from underpaint.runtime.device.kernels import probs as sampling_kernels
 from underpaint.runtime.device.runner import DeviceRunner
 from underpaint.runtime.drawing import ImageTask, draw
@@ -99,7 +101,7 @@ def test_features_are_conditions_on_the_device_too(tmp_path):
     assert [one.loop for one in drawn] == ["kernels", "host"]
 
 
-def test_accelerate_draws_one_and_several_by_kernels_where_they_are_asked_for():
+def test_accelerate_draws_one_and_several_by_kernels_where_they_are_asked_for(monkeypatch):
     tiny = MODELS["chameleon"]()
     fast, host = (accelerate(tiny.model, "ar", grid=(2, 2), kernels=kernels) for kernels in (True, None))
     prompts = [tiny.prompt, (0, 110, 121)]
@@ -107,6 +109,12 @@ def test_accelerate_draws_one_and_several_by_kernels_where_they_are_asked_for():
     assert [one.drawing.loop for one in several] == ["kernels", "kernels"]
     expected = host.generate(prompts, seed=[5, 6], batch=2)
     assert [one.drawing.tokens for one in several] == [one.drawing.tokens for one in expected]
+    with monkeypatch.context() as full:  # the program's own buffers take all memory, and are used again
+        full.setattr(os, "sysconf", lambda name: 1)
+        again = fast.generate(prompts, seed=[5, 6], batch=2)
+        with pytest.raises(DeviceError, match="this batch needs"):
+            fast.generate(prompts[0], seed=5)
+    assert [one.drawing.tokens for one in again] == [one.drawing.tokens for one in expected]
     assert fast.generate(prompts[0], seed=5).drawing.tokens == expected[0].drawing.tokens
 
 
@@ -126,7 +134,6 @@ def test_what_the_device_has_no_form_for_is_left_to_the_host():
 
 def test_commands_draw_a_live_model_on_the_device_and_say_what_ran(tmp_path):
     tiny = MODELS["janus"]()
-    tiny.model.generation_config._from_model_config = False  # else from_pretrained drops what is in it
     tiny.model.save_pretrained(tmp_path / "model")
     prompt = ",".join(map(str, tiny.prompt))
     asked = [prompt, "--live", str(tmp_path / "model"), "--backend", "device", "--device", "cpu"]

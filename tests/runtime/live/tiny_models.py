@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
+from runpy import run_path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,46 +36,8 @@ def randomise(model: Any, scale: float = 0.2, seed: int = 1) -> Any:
 
 
 def janus() -> TinyModel:
-    text = {
-        "model_type": "llama",
-        "vocab_size": 128,
-        "hidden_size": 64,
-        "intermediate_size": 128,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 4,
-        "max_position_embeddings": 512,
-        "rms_norm_eps": 1e-6,
-        "pad_token_id": PAD,
-        "bos_token_id": BEGIN,
-        "eos_token_id": 3,
-    }
-    vision = {
-        "hidden_size": 32,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 2,
-        "image_size": 4 * SIDE,
-        "patch_size": 4,
-        "projection_dim": 64,
-        "num_image_tokens": SIDE * SIDE,
-        "mlp_ratio": 2.0,
-    }
-    vq = {
-        "embed_dim": 8,
-        "num_embeddings": CODES,
-        "latent_channels": 8,
-        "base_channels": 32,
-        "channel_multiplier": [1, 1, 2],
-        "num_res_blocks": 1,
-        "projection_dim": 64,
-        "image_token_embed_dim": 64,
-        "num_hidden_layers": 2,
-        "num_patches": SIDE,
-    }
-    config = transformers.JanusConfig(text_config=text, vision_config=vision, vq_config=vq, image_token_id=5)
-    model = randomise(transformers.JanusForConditionalGeneration(config))
-    model.generation_config.bos_token_id, model.generation_config.pad_token_id = BEGIN, PAD
-    model.generation_config.generation_kwargs = {"boi_token_id": START}
+    example = run_path(str(Path(__file__).parents[3] / "docs/examples/random_janus.py"))
+    model = randomise(example["random_janus"](SIDE, CODES, width=64, layers=2, vocabulary=128))
 
     def generate(prompt: tuple[int, ...], guidance: float) -> list[int]:
         ids = torch.tensor([prompt])
