@@ -87,7 +87,9 @@ class InPlaceAttention(NamedTuple):
             graph.node("TensorScatter", [read, part, self.write_at], written, axis=2)
             for part, (read, written) in zip(new, self.names(index), strict=True)
         )
-        seen = [query, key, value, self.sees, "", "", self.read_places]
+        # NVIDIA's parser documents no such input: plans are told after parsing, see `tensorrt_build`.
+        lengths = [] if graph.bare else ["", "", self.read_places]
+        seen = [query, key, value, self.sees, *lengths]
         mixed = graph.node("Attention", seen, scale=1.0)  # queries are scaled when they turn
         return graph.split(mixed, graph.integers(config.head_dim, more), 3, [None, None])[0] if more else mixed
 

@@ -93,7 +93,7 @@ class GraphWriter:
         self._name = name
         self._weights = weights or {}
         self._file = file
-        self._opset, self._bare = opset, bare
+        self._opset, self.bare = opset, bare
         self._nodes: list[onnx.NodeProto] = []
         self._tensors: list[onnx.TensorProto] = []
         self._inputs: list[onnx.ValueInfoProto] = []
@@ -184,7 +184,7 @@ class GraphWriter:
         """`product` in float32 whatever the graph's precision is: of the same factors, but with nothing rounded."""
         if self.precision == "fp32":
             return self.product(value, name)
-        if self._bare:
+        if self.bare:
             return self.node("MatMul", [self.widen(value), self._given(name, "float32")])
         return self.node("MatMul", [self.widen(value), self.widen(self.weight(name))])
 
@@ -200,7 +200,7 @@ class GraphWriter:
         """Store the weight `name` where it is not stored yet; int8: `ScaledRows` are read by MatMulNBits."""
         if name in self._values or name in self._matrices:
             return
-        if self._bare:
+        if self.bare:
             self._given(name, PRECISION_TYPES[self.precision])
             return
         found = self._weights[name]()

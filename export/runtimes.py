@@ -51,8 +51,14 @@ _CUDA: Final[Mapping[str, tuple[int, ...]]] = {
 }
 CPU: Final = Runtime("ONNX Runtime", {20: "1.17", 23: "1.23"}, None, frozenset({"MatMulNBits"}))
 CUDA: Final = Runtime("ONNX Runtime's CUDA provider", CPU.least, _CUDA, frozenset({"MatMulNBits"}))
-TENSORRT: Final = Runtime("TensorRT", {20: "10.0", 24: "10.15"}, dict.fromkeys(_CUDA, tuple(range(1, 25))), frozenset())
-"""The same operators, of every opset from 9 to 24."""
+TENSORRT: Final = Runtime(
+    "TensorRT",
+    {20: "10.0", 24: "10.15"},
+    dict.fromkeys((*_CUDA, "Attention", "TensorScatter"), tuple(range(1, 25))),
+    frozenset(),
+)
+"""The same operators and those of a cache that is updated in place, of every opset from 9 to 24. Of `Attention` it does
+not document the input that says how many places are read: graphs for plans leave it out, see `InPlaceAttention`."""
 RUNTIMES: Final = (CPU, CUDA, TENSORRT)
 
 

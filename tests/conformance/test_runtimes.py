@@ -7,9 +7,11 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 
+from underpaint.export.device_engines import bare_graphs
 from underpaint.export.graph import OPSET
 from underpaint.export.runtimes import CPU, CUDA, RUNTIMES, TENSORRT, least_version, requirements, undocumented
-from underpaint.zoo.load import FOLDER
+from underpaint.runtime.engines.elsewhere import load_elsewhere
+from underpaint.zoo.load import FOLDER, locate
 
 SHIPPED = sorted(FOLDER.glob("*.onnx"))
 DECODERS = [path for path in SHIPPED if path.name.startswith(("target", "drafter"))]
@@ -37,6 +39,17 @@ def test_shipped_graphs_have_what_the_runtimes_document(path: Path) -> None:
     assert undocumented(model, CUDA) <= left
     if not decoder:
         assert not undocumented(model, TENSORRT)
+
+
+@pytest.mark.parametrize("name", ["target64", "target128", "drafter64", "drafter128"])
+def test_graphs_that_plans_are_built_from_are_documented(name: str) -> None:
+    decoder = load_elsewhere(name, locate(name, name.rstrip("0123456789"), FOLDER))
+    for content in bare_graphs(decoder, places=64):
+        model = onnx.load_from_string(content)
+        assert not undocumented(model, TENSORRT)
+        assert least_version(model, TENSORRT) == "10.15"
+        attention = [node for node in model.graph.node if node.op_type == "Attention"]
+        assert all(len(node.input) == 4 for node in attention), "nor is an input that NVIDIA's parser leaves out"
 
 
 def test_half_precision_runs_on_every_gpu_runtime(halves: Path) -> None:
