@@ -60,14 +60,31 @@ def check_free(row_bytes: int, rows: int, what: str) -> None:
         )
 
 
-class DeviceMemory:
-    """Implements `engines.cache.CacheMemory` in CUDA memory. S is fixed: captured graphs read it at one address."""
+class _FixedMemory:
+    """What caches in CUDA memory share. S is fixed: captured graphs read it at one address."""
+
+    def __init__(self, config: DecoderConfig, device: str) -> None:
+        self.capacity = self.slots = config.capacity
+        self._device = device
+
+    def reset(self) -> None:
+        """See `CacheMemory`."""
+
+    def grow(self, count: int) -> None:
+        """See `CacheMemory`."""
+
+    def _index(self, places: IntArray) -> torch.Tensor:
+        return torch.tensor(np.asarray(places), device=self._device)
+
+
+class DeviceMemory(_FixedMemory):
+    """Implements `engines.cache.CacheMemory` in CUDA memory, for passes that read the cache and return what is new."""
 
     def __init__(self, config: DecoderConfig, rows: int, device: str = "cuda") -> None:
-        kind, slots = TYPES[config.precision], config.capacity
-        self.keys = layered(config.layers, (rows, config.kv_heads, config.head_dim, slots), kind, device)
-        self.values = layered(config.layers, (rows, config.kv_heads, slots, config.head_dim), kind, device)
-        self.capacity = self.slots = slots
+        super().__init__(config, device)
+        kind = TYPES[config.precision]
+        self.keys = layered(config.layers, (rows, config.kv_heads, config.head_dim, self.slots), kind, device)
+        self.values = layered(config.layers, (rows, config.kv_heads, self.slots, config.head_dim), kind, device)
         self.new_keys = self.new_values = self.values[:, :, :, :0]
         """[L, B, H, T, hd], of the last pass."""
 
@@ -75,12 +92,6 @@ class DeviceMemory:
     def new_positions(self) -> int:
         """T."""
         return int(self.new_keys.shape[3])
-
-    def reset(self) -> None:
-        """See `CacheMemory`."""
-
-    def grow(self, count: int) -> None:
-        """See `CacheMemory`."""
 
     def write(self, rows: slice, positions: IntArray | slice, start: int, count: int) -> None:
         at = positions if isinstance(positions, slice) else self._index(positions)
@@ -93,12 +104,9 @@ class DeviceMemory:
         self.keys[..., to] = self.new_keys[:, :, :, at].transpose(3, 4)
         self.values[:, :, :, to] = self.new_values[:, :, :, at]
 
-    def _index(self, places: IntArray) -> torch.Tensor:
-        return torch.tensor(np.asarray(places), device=self.keys.device)
 
-
-class InPlaceMemory:
-    """Implements `engines.cache.CacheMemory` as `DeviceMemory` does, for passes that write to the cache itself.
+class InPlaceMemory(_FixedMemory):
+    """Implements `engines.cache.CacheMemory` in CUDA memory, for passes that write to the cache itself.
 
     caches: keys [B, H, P, W] of each layer, then its values. A pass writes its T new positions to the first places;
     the slots lie behind those of the largest pass.
@@ -106,18 +114,12 @@ class InPlaceMemory:
 
     def __init__(self, config: DecoderConfig, rows: int, counts: Sequence[int], device: str = "cuda") -> None:
         """counts: the new positions that passes may have."""
+        super().__init__(config, device)
         shape = rows, config.kv_heads, host_places(config, counts), cached_width(config)
         self.caches = layered(2 * config.layers, shape, TYPES[config.precision], device)
         self.first_slot, self.new_positions = max(counts), 0
-        self.capacity = self.slots = config.capacity
         self._committed = self.caches[:, :, :, self.first_slot : self.first_slot + self.slots]
         self.keys, self.values = self._committed[::2].transpose(3, 4), self._committed[1::2]
-
-    def reset(self) -> None:
-        """See `CacheMemory`."""
-
-    def grow(self, count: int) -> None:
-        """See `CacheMemory`."""
 
     def write(self, rows: slice, positions: IntArray | slice, start: int, count: int) -> None:
         new = self.caches[:, rows, :, : self.new_positions]
@@ -126,9 +128,6 @@ class InPlaceMemory:
 
     def write_at(self, positions: IntArray, slots: IntArray) -> None:
         self._committed[:, :, :, self._index(slots)] = self.caches[:, :, :, self._index(positions)]
-
-    def _index(self, places: IntArray) -> torch.Tensor:
-        return torch.tensor(np.asarray(places), device=self.caches.device)
 
 
 class DeviceBuffers:
