@@ -108,14 +108,6 @@ def _features() -> Iterator[Patch]:
     )
 
 
-def _scores() -> Iterator[Patch]:
-    """No network: every set of pictures has one score."""
-    from underpaint.cli.evaluation import scoring
-
-    yield scoring.Networks, "open", lambda *given: SimpleNamespace(hashes={})
-    yield scoring, "score_method", lambda *given: {"fid": 1.0}
-
-
 def _tiny_recipes() -> Iterator[Patch]:
     """No art, and models of a few hundred weights: every recipe has two steps of seconds together."""
     from dataclasses import replace
@@ -142,7 +134,6 @@ PREPARED: dict[str, Callable[[], Iterator[Patch]]] = {
     "known_curve": _known_curve,
     "no_tensorrt": _no_tensorrt,
     "features": _features,
-    "scores": _scores,
     "tiny_recipes": _tiny_recipes,
 }
 """What stands in for what a test has not: engines, networks, a GPU."""
@@ -199,7 +190,6 @@ def _serve() -> None:
     import matplotlib.pyplot  # noqa: F401
     import torch._dynamo  # noqa: F401
 
-    import underpaint.cli.evaluation.scoring
     import underpaint.cli.train.commands
     import underpaint.export.checkpoint
     import underpaint.runtime.pipeline  # noqa: F401

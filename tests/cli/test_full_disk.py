@@ -34,8 +34,6 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("disk")
     (folder / "verifier.py").write_text("def verify(draft, uniforms):\n    return [], 0\n")
     (folder / "prompts.jsonl").write_text(GENEVAL)
-    (folder / "inception.pth").touch()
-    (folder / "real").mkdir()
     save_target(folder / "target.pt", tiny_target())
     save_llamagen(folder / "c2i.pt", captions=False)
     save_exportable(folder / RUNS)
@@ -78,7 +76,6 @@ def limited(line: str, folder: Path, monkeypatch: pytest.MonkeyPatch, count: int
         "results rank whole.json --json x.json",
         "costs --export x.json",
         f"evaluate --methods ar --jobs 0 {DRAWN} --out x",
-        "metrics score evaluated --inception inception.pth --reference real",
         "metrics write geneval evaluated --prompts prompts.jsonl --out x",
         "report compared --out x.html",
         f"premises {DRAWN} --json x.json",
@@ -129,7 +126,6 @@ def test_a_disk_that_fills_up_in_the_work_is_told(
     [
         ("costs --export x.json", "known_curve", ()),
         (f"evaluate --methods ar --jobs 0 {DRAWN} --out jobs", "synthetic", None),
-        ("metrics score evaluated --inception inception.pth --reference real", "scores", ()),
         ("metrics write geneval evaluated --prompts prompts.jsonl --out x", "", ()),
         ("certify verifier.py:verify --cases 1 --json x.json", "", ()),
         ("report compared --out x.html", "synthetic", ()),

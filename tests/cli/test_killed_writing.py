@@ -59,10 +59,6 @@ CASES = (
         ("x/drawings-*.jsonl", "x/pictures/*/*.png"),
     ),
     Case(
-        *("metrics score evaluated --inception inception.pth --reference real", "scores", RENAME),
-        ("evaluated/metrics.json",),
-    ),
-    Case(
         *("metrics write geneval evaluated --prompts prompts.jsonl --out x", "", Moment("replace", 2)),
         *(("x/*/00000/metadata.jsonl", "x/*/00000/samples/0000.png"), ("metadata.jsonl",)),
     ),
@@ -131,8 +127,6 @@ def files(commands: Commands, tmp_path_factory: pytest.TempPathFactory) -> Path:
     save_exportable(folder / RUNS)
     curve = {"format": 3, "verify_ms": [[1, 2.0], [8, 5.0]], "draft_ms": [[1, 0.5], [8, 0.75]]}
     (folder / "costs.json").write_text(json.dumps(curve))
-    (folder / "inception.pth").touch()
-    (folder / "real").mkdir()
     for line, prepared in (
         (f"compare --methods ar,eagle2 {DRAWN} --out compared", "synthetic"),
         (f"trace {DRAWN} --prompts-skip 8 --depths 2 --keep 8 --out trace.npz", "synthetic"),

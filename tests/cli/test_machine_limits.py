@@ -143,7 +143,6 @@ def test_a_pipe_among_the_models_is_refused(
         ("report . --figures pipe.json", "pipe.json: expected a regular file, got a named pipe"),
         ("results merge pipe.json --out m.json", "pipe.json"),
         ("certify pipe.py:verify", "pipe.py"),
-        ("metrics score . --inception pipe.pt --reference .", "pipe.pt"),
         ("export --kind vq pipe.pt --out x", "pipe.pt"),
         ("export target_pair --runs runs --out x", "checkpoint.pt"),
     ],

@@ -18,19 +18,7 @@ from underpaint.cli.outputs import Command, check_replaceable, output_of
 
 INPUTS = {
     *("--prompts", "--models", "--low", "--figures", "--replay", "--runs", "--trace", "--from", "--costs", "--compare"),
-    *(
-        "--inception",
-        "--reference",
-        "--clip",
-        "--hps",
-        "--aesthetic",
-        "--target",
-        "--before",
-        "--guided",
-        "--drafter",
-        "--api-key-file",
-    ),
-    *("--tokenizer", "--init-from", "--pictures", "--live"),
+    *("--target", "--drafter", "--api-key-file", "--tokenizer", "--init-from", "--pictures", "--live"),
 }
 """Options whose path is read. Every other one names an output."""
 OWN = '{"results_version": 1, "kind": "%s"}'
