@@ -37,7 +37,6 @@ _FORMS: Final[tuple[frozenset[str], ...]] = tuple(
         "table method published verdict",  # simulate tables
         "model policy rule speedup",  # simulate sweep
         "method tokens_error speedup_error",  # simulate predict
-        "model method passes",  # simulate spatial
         "method temperature sides",  # results rank
         "preset_version machine methods",  # tune
         "verify_ms draft_ms",  # costs

@@ -7,7 +7,7 @@ The settings are those of `underpaint compare`: "tuned" was chosen on two cores 
 "paper" is what the papers ran on a GPU. Temperature 1. Methods that choose by cost are given the roofline's own curve.
 Times are modelled: the larger of bytes over bandwidth and operations over peak, and launches; no host. All methods draw
 the same images. Left out: plain autoregression, which is 1; methods that skip verification or decide cells in another
-order than the raster, which have simulations of their own (`underpaint simulate spatial`). The last line is JSON.
+order than the raster (`underpaint simulate predict` has those of a trace). The last line is JSON.
 """
 
 import itertools

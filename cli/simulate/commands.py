@@ -15,7 +15,6 @@ from underpaint.cli.errors import BAD_INPUT, STOPPED, bad_input
 from underpaint.cli.options import short_hash
 from underpaint.cli.outputs import Commands, check_replaceable, output_folder
 from underpaint.cli.simulate.predict import predict
-from underpaint.cli.simulate.spatial import fit, spatial
 from underpaint.cli.simulate.windows import window_recipes, windows_apart
 from underpaint.cli.terminal import (
     STANDARD_OUTPUT,
@@ -41,8 +40,6 @@ if TYPE_CHECKING:
 
 app = Commands(help="Predict what methods gain: tables, synthetic models, sweeps, predictions.", no_args_is_help=True)
 
-app.command()(spatial)
-app.command()(fit)
 app.command()(predict)
 
 

@@ -36,7 +36,6 @@ from tests.cli.program import run_program
         ("premises --temperature \u0661", "in digits 0 to 9"),
         ("simulate sweep --machines a100/llamagen-xl/batch1000000000000", "from 1 to 65,536"),
         ("simulate sweep --machines a100/llamagen-xl/batch\u0663", "from 1 to 65,536"),
-        ("simulate spatial --windows 1,\u0663", "in digits 0 to 9"),
         ("evaluate --shard 1/99999999999999999999", "n up to 1,000,000"),
         ("evaluate --shard \u0661/\u0662", "n up to 1,000,000"),
         ("evaluate --models z@\u0666\u0664", "z@\u0666\u0664"),
