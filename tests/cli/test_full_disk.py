@@ -86,7 +86,6 @@ def limited(line: str, folder: Path, monkeypatch: pytest.MonkeyPatch, count: int
         "export verifier.py --kind vq --out x",
         f"export target --runs {RUNS} --out x",
         f"{PREDICT} --json x.json",
-        "caption . text --out x.npy",
     ],
 )
 def test_a_full_disk_is_found_before_the_work(files: Path, monkeypatch: pytest.MonkeyPatch, line: str) -> None:
@@ -146,7 +145,6 @@ def test_a_disk_that_fills_up_in_the_work_is_told(
         (f"{PREDICT} --json x.json", "", ()),
         ("train world --hours 1 --out x", "tiny_recipes", ()),
         ("engine exported", "no_tensorrt", ()),
-        ("caption . text --out x.npy", "features", ()),
     ],
 )
 def test_a_disk_that_is_full_once_the_work_is_done_is_told(

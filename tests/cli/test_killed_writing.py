@@ -100,7 +100,6 @@ CASES = (
         *("engine exported", "no_tensorrt", Moment("replace", 2), ("exported/target.layers.tensorrt.record",)),
         ("exported/*.engine",),
     ),
-    Case("caption . text --out x.npy", "features", RENAME, ("x.npy",)),
 )
 
 
