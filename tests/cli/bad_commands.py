@@ -493,8 +493,6 @@ _WRITTEN: Final = (
     ('certify "nobody_program --x" --as process', "--as process: 'nobody_program' cannot be started:"),
     ('certify "\'unclosed" --as process', "--as process: expected a command line as a shell reads it, got"),
     ("premises --temperature 0", "--temperature: expected more than 0; at 0 every"),
-    ("premises --picture x.jpg", "--picture x.jpg: expected a name that ends in .png"),
-    ("premises --picture a_folder/x.png --json a_folder/x.png", "one would overwrite the other; name two files"),
     ("premises --resolution 64 --prompts-count 1 --depths 64", "--depths: expected at most 63"),
     ("premises --resolution 64 --prompts-count 1 --top-k 5000", "has 4,096 codes, so at most 4,096 can be kept"),
     ("premises --nearest 101", "Invalid value for '--nearest': Input should be less"),

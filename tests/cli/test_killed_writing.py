@@ -67,7 +67,7 @@ CASES = (
         *("costs --resolution 128 --export x.json", "known_curve", Moment("replace", 2), ("x.json",)),
         ("cache/underpaint/costs/*.json",),
     ),
-    Case(f"premises {DRAWN} --json x.json --picture x.png", "synthetic", RENAME, ("x.json", "x.png")),
+    Case(f"premises {DRAWN} --json x.json", "synthetic", RENAME, ("x.json",)),
     Case("simulate tables --json x.json", "", RENAME, ("x.json",)),
     Case(
         *("simulate sweep --model flat --policies chain,eagle2 --rules chain --most-images 2 --jobs 1 --out x", ""),
