@@ -28,7 +28,6 @@ _RESULTS_OF: Final[Mapping[str, tuple[str, ...]]] = {
     "premises": ("premises",),
     "check": ("invariance",),
     "certify": ("certify", "certify-case"),
-    "results merge": ("merged",),
 }
 """The kinds of results that a command writes by an option, and so may replace."""
 _PLAIN: Final = (".png", ".webp")

@@ -45,9 +45,6 @@ app.command()(predict)
 
 @app.command()
 def tables(
-    fit_on: Annotated[
-        str, typer.Option(help="Row of each table that the cost ratio is fitted on, counted from 0; or 'median'.")
-    ] = "0",
     form: FormatOption = Format.table,
     json_file: JsonFile = None,
 ) -> None:
@@ -56,12 +53,7 @@ def tables(
 
     with bad_input():
         check_json(json_file)
-        if fit_on != "median" and not (fit_on.isascii() and fit_on.isdigit()):
-            raise ValueError(f"--fit-on: expected a row's number or 'median', got {fit_on!r}")
-        row = None if fit_on == "median" else int(fit_on)
-        checked = [check(group, row) for group in groups() if row is None or row < len(group.rows)]
-        if not checked:
-            raise ValueError(f"--fit-on {fit_on}: no published table has that many rows")
+        checked = [check(group) for group in groups()]
     plain_rows = [[_plain(one) for one in group] for group in checked]
     if told_as_json(json_file, plain_rows):
         return

@@ -45,7 +45,6 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
             patch.setattr(place, name, stand_in)
         for line in (
             "compare --methods ar,eagle2 --prompts-count 1 --resolution 64 --out compared",
-            "results merge compared/compare.json --out whole.json",
             "evaluate --methods ar --jobs 0 --resolution 64 --prompts prompts.jsonl --out evaluated",
             f"{EXPORT} exported",
             f"trace {DRAWN} --prompts-skip 8 --depths 2 --keep 8 --out trace.npz",
@@ -72,8 +71,7 @@ def limited(line: str, folder: Path, monkeypatch: pytest.MonkeyPatch, count: int
         "simulate sweep --model flat --policies chain --rules chain --most-images 2 --jobs 1 --out x",
         "certify verifier.py:verify --cases 1",
         "certify verifier.py:verify --cases 1 --json x.json",
-        "results merge whole.json --out x.json",
-        "results rank whole.json --json x.json",
+        "results rank compared/compare.json --json x.json",
         "costs --export x.json",
         f"evaluate --methods ar --jobs 0 {DRAWN} --out x",
         "metrics write geneval evaluated --prompts prompts.jsonl --out x",
@@ -127,8 +125,7 @@ def test_a_disk_that_fills_up_in_the_work_is_told(
         ("metrics write geneval evaluated --prompts prompts.jsonl --out x", "", ()),
         ("certify verifier.py:verify --cases 1 --json x.json", "", ()),
         ("report compared --out x.html", "synthetic", ()),
-        ("results merge whole.json --out x.json", "", ()),
-        ("results rank whole.json --json x.json", "", ()),
+        ("results rank compared/compare.json --json x.json", "", ()),
         (f"premises {DRAWN} --no-costs --json x.json", "synthetic", ()),
         (f"generate {PROMPT} --out fox.png --save-tokens", "synthetic", ()),
         (f"compare --methods ar {DRAWN} --out drawn", "synthetic", ("drawn/drawings.jsonl",)),

@@ -47,8 +47,7 @@ CASES = (
     ),
     Case(f"trace {DRAWN} --depths 2 --keep 8 --out x.npz", "synthetic", RENAME, ("x.npz",)),
     Case("certify verifier.py:verify --cases 1 --json x.json", "", RENAME, ("x.json", "failing-case.json")),
-    Case("results merge whole.json --out x.json", "", RENAME, ("x.json",)),
-    Case("results rank whole.json --json x.json", "", RENAME, ("x.json",)),
+    Case("results rank compared/compare.json --json x.json", "", RENAME, ("x.json",)),
     Case("report compared --out x.html", "synthetic", RENAME, ("x.html",)),
     Case(
         *(f"evaluate --methods ar --jobs 0 {DRAWN} --out x", "synthetic", SYNC, ("x/evaluate.json",)),
@@ -129,7 +128,6 @@ def files(commands: Commands, tmp_path_factory: pytest.TempPathFactory) -> Path:
     for line, prepared in (
         (f"compare --methods ar,eagle2 {DRAWN} --out compared", "synthetic"),
         (f"trace {DRAWN} --prompts-skip 8 --depths 2 --keep 8 --out trace.npz", "synthetic"),
-        ("results merge compared/compare.json --out whole.json", ""),
         ("evaluate --methods ar --jobs 0 --prompts prompts.jsonl --seeds 3 --out evaluated", "synthetic"),
         (f"{EXPORT} exported", ""),
     ):

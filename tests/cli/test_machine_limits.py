@@ -141,7 +141,6 @@ def test_a_pipe_among_the_models_is_refused(
         ("results validate pipe.json", "pipe.json: expected a regular file, got a named pipe"),
         ("certify --replay pipe.json", "pipe.json: expected a regular file, got a named pipe"),
         ("report . --figures pipe.json", "pipe.json: expected a regular file, got a named pipe"),
-        ("results merge pipe.json --out m.json", "pipe.json"),
         ("certify pipe.py:verify", "pipe.py"),
         ("export --kind vq pipe.pt --out x", "pipe.pt"),
         ("export target_pair --runs runs --out x", "checkpoint.pt"),

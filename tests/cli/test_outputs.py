@@ -91,7 +91,6 @@ def contents(folder: Path) -> dict[str, bytes]:
         "compare --out z",
         "generate 'a cat' --out c/compare.json",
         "methods --json notes.json",
-        "results merge c/compare.json --out c/compare.json",
         "report c --out notes.json",
         "methods --json ''",
         "methods --json new/",
@@ -159,7 +158,6 @@ def test_a_name_that_the_run_itself_takes_later_is_refused(
         ("new/report.html", f"{_SWEEP} --out new"),
         ("fox.json", "generate 'a fox left of a panda' --method ar --resolution 64 --out fox.png --save-tokens"),
         ("failing-case.json", "certify gallery:no-residual --cases 2"),
-        ("merged.json", "results merge c/compare.json"),
     ],
 )
 def test_names_that_a_command_chooses_spare_a_file_of_the_user(
@@ -174,9 +172,7 @@ def test_names_that_a_command_chooses_spare_a_file_of_the_user(
     assert contents(folder) == before
 
 
-@pytest.mark.parametrize(
-    "line", ["methods --json", "certify rule:point --cases 2 --json", "results merge x.json --out"]
-)
+@pytest.mark.parametrize("line", ["methods --json", "certify rule:point --cases 2 --json"])
 def test_results_of_another_command_are_replaced_on_request_alone(
     folder: Path, monkeypatch: pytest.MonkeyPatch, line: str
 ) -> None:

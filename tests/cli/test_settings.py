@@ -39,8 +39,6 @@ from tests.cli.program import run_program
         ("evaluate --shard 1/99999999999999999999", "n up to 1,000,000"),
         ("evaluate --shard \u0661/\u0662", "n up to 1,000,000"),
         ("evaluate --models z@\u0666\u0664", "z@\u0666\u0664"),
-        ("simulate tables --fit-on \u0661", "a row's number or 'median'"),
-        ("simulate tables --fit-on 1_0", "a row's number or 'median'"),
         ("export --kind vq z --out x --grid \u0664", "in digits 0 to 9"),
         ("export --kind vq z --out x --grid 4_0x40", "in digits 0 to 9"),
         ("export --kind vq z --out x --grid 4x5x6", "in digits 0 to 9"),
