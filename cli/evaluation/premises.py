@@ -1,6 +1,5 @@
 """`underpaint premises`: the figures that the papers argue from, of any model."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import numpy as np
@@ -23,11 +22,11 @@ from underpaint.cli.options import (
     grouped,
     read_sampling,
 )
-from underpaint.cli.outputs import json_output
 from underpaint.cli.terminal import (
     Column,
     Format,
     FormatOption,
+    JsonFile,
     ResultTable,
     check_json,
     figure,
@@ -78,12 +77,7 @@ def premises(
     resolution: Resolution = None,
     backend: Backend = "cpu",
     form: FormatOption = Format.table,
-    json_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--json", parser=json_output, help="Write the figures as JSON to this file; - is standard output."
-        ),
-    ] = None,
+    json_file: JsonFile = None,
 ) -> None:
     """Measure whether the papers' premises hold: flat distributions, near-duplicate codes, local difficulty.
 
