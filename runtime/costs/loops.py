@@ -7,7 +7,7 @@ import numpy as np
 from underpaint.algos.accept.lantern import Lantern
 from underpaint.algos.accept.neighbours import nearest_codes
 from underpaint.algos.accept.point import PointProposals
-from underpaint.algos.accept.speculative import SpeculativeSampling, WithoutReplacement
+from underpaint.algos.accept.walk import SpeculativeSampling, WithoutReplacement
 from underpaint.algos.draft.chain import Chain, LikeliestChain
 from underpaint.algos.draft.eagle1 import Eagle1
 from underpaint.algos.draft.eagle2 import Eagle2

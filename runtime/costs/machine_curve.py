@@ -43,7 +43,7 @@ from underpaint.runtime.methods.method import ModelTables
 from underpaint.runtime.methods.registry import MethodConfig
 from underpaint.runtime.resampling.registry import SUPER_RESOLUTION
 from underpaint.runtime.resampling.resampler import Resampler
-from underpaint.zoo.grammars import index_grammar
+from underpaint.zoo.load import takes_grammar
 
 if TYPE_CHECKING:
     from underpaint.runtime.pipeline import Pipeline
@@ -233,7 +233,7 @@ def _measure(
 def _conditions(models: CostModels) -> tuple[EncodedCondition, ...]:
     """Of the images that are timed: prompts of the grammar, or what the target's encoder makes up for other models."""
     encoder, own = models.high.encoder, models.folder_models()
-    if own is not None and index_grammar(own.index) is not None:
+    if own is not None and takes_grammar(own.index):
         return tuple(encoder.encode(one) for one in choose_prompts(_PROMPTS))
     return (encoder.example(),)
 

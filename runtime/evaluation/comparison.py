@@ -18,7 +18,8 @@ from underpaint.runtime.evaluation.drawing_log import DrawingKey
 from underpaint.runtime.methods.method import DecodingMethod, ModelTables, PipelineModels
 from underpaint.runtime.methods.registry import TUNED, build_method, resolve
 from underpaint.runtime.models import OpenModels
-from underpaint.zoo.grammars import TEXTURED, index_grammar
+from underpaint.zoo.load import takes_grammar
+from underpaint.zoo.textured_prompts import THINGS, sample_textured
 
 if TYPE_CHECKING:
     from underpaint.runtime.methods.preset_file import PresetFile
@@ -117,7 +118,8 @@ class ComparisonPlan:
 def choose_prompts(count: int, skip: int = 0) -> tuple[Condition, ...]:
     """`count` prompts of the grammar's training pairs after the first `skip`: the same ones every time.
 
-    No subject comes twice while there are others. Settings are tuned on some prompts and reported on others by `skip`.
+    No first thing comes twice while there are others. By `skip` settings are tuned on some prompts and reported on
+    others.
     """
     rng = np.random.default_rng(PROMPT_SEED)
     if skip + count > MOST_PROMPTS:
@@ -126,17 +128,15 @@ def choose_prompts(count: int, skip: int = 0) -> tuple[Condition, ...]:
             f"{count:,}; name a file of prompts (--prompts) for more"
         )
     chosen: list[Condition] = []
-    seen: set[str] = set()
+    captions: set[str] = set()
     shown: set[str] = set()
-    everything = set(TEXTURED.slots[TEXTURED.subject])
     while len(chosen) < skip + count:
-        prompt = TEXTURED.sample(rng)
-        subject = prompt.attributes[TEXTURED.subject]
-        if shown >= everything:
+        prompt = sample_textured(rng)
+        if len(shown) == len(THINGS):
             shown.clear()
-        if subject not in shown and prompt.caption not in seen:
-            shown.add(subject)
-            seen.add(prompt.caption)
+        if prompt.thing not in shown and prompt.caption() not in captions:
+            shown.add(prompt.thing)
+            captions.add(prompt.caption())
             chosen.append(of_words(prompt))
     return tuple(chosen[skip:])
 
@@ -160,7 +160,7 @@ def read_conditions(
         raise ValueError(
             "expected prompts, as a live model has none to choose from; type some, or name a file: --prompts FILE"
         )
-    if index_grammar(own.index) is not None:
+    if takes_grammar(own.index):
         return choose_prompts(count or 8, skip)
     if count is not None or skip:
         raise ValueError(
