@@ -88,12 +88,12 @@ def _choosing(
     draft = tuple((int(size), float(ms)) for size, ms in draft_ms)
     by_tree = Roofline(verify, draft, loss_budget=UNBOUNDED)
     by_chain = Roofline(verify, draft, chain_ms=_guessed(draft_ms), loss_budget=UNBOUNDED)
-    found: list[CostLoop] = []
+    loops: list[CostLoop] = []
     for rule in (PointProposals(), pool):
-        found.append(CostLoop("cost_aware", by_tree, rule, pooled=rule is pool))
+        loops.append(CostLoop("cost_aware", by_tree, rule, pooled=rule is pool))
         if chains:
-            found.append(CostLoop("cost_aware_chain", by_chain, rule, pooled=rule is pool))
-    return tuple(found)
+            loops.append(CostLoop("cost_aware_chain", by_chain, rule, pooled=rule is pool))
+    return tuple(loops)
 
 
 def _pooling(vocab_size: int) -> Lantern:

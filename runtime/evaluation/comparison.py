@@ -97,12 +97,12 @@ class ComparisonPlan:
         Args:
             model: The model's place in the run.
         """
-        names, found = [method.name for method in self.methods], list[DrawingKey]()
+        names, keys = [method.name for method in self.methods], list[DrawingKey]()
         for turn, (seed, condition) in enumerate(product(self.seeds, self.conditions)):
             first = turn % len(names)
             text = condition.caption()
-            found += [DrawingKey(name, text, seed, model) for name in names[first:] + names[:first]]
-        return found
+            keys += [DrawingKey(name, text, seed, model) for name in names[first:] + names[:first]]
+        return keys
 
     @property
     def images(self) -> int:
@@ -187,18 +187,18 @@ def named_variants(names: Sequence[str], settings: Mapping[str, Sequence[str]] |
 
 
 def build_methods(
-    pipeline: OpenModels, asked: Sequence[Variant], temperature: float, preset: str | PresetFile = TUNED
+    pipeline: OpenModels, variants: Sequence[Variant], temperature: float, preset: str | PresetFile = TUNED
 ) -> tuple[DecodingMethod, ...]:
     """Methods ready to draw, without the costs of passes; raises what `resolve` and `build_method` do."""
     return tuple(
         build_method(one.label, resolve(one.method, temperature, None, one.settings, preset), pipeline.tables)
-        for one in asked
+        for one in variants
     )
 
 
 def open_method(
     models: OpenModels,
-    asked: Variant,
+    variant: Variant,
     condition: Condition,
     sampling: SamplingParams,
     tables: ModelTables,
@@ -208,14 +208,14 @@ def open_method(
 
     Args:
         models: What draws.
-        asked: The method and its settings.
+        variant: The method and its settings.
         condition: One that the models take.
         sampling: How the target is sampled.
         tables: The models' tables, with the costs of passes where the method chooses by them.
         preset: What its settings start from.
     """
-    config = resolve(asked.method, sampling.temperature, None, asked.settings, preset)
-    method = build_method(asked.label, config, tables)
+    config = resolve(variant.method, sampling.temperature, None, variant.settings, preset)
+    method = build_method(variant.label, config, tables)
     method.open(models, condition, sampling)
     return method
 

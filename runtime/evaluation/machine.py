@@ -21,7 +21,7 @@ def describe_machine() -> dict[str, Any]:
         "memory_bytes": _memory_bytes(),
         "system": platform.platform(),
         "python": platform.python_version(),
-        **{name: found for name in _PACKAGES if (found := package_version(name)) is not None},
+        **{name: number for name in _PACKAGES if (number := package_version(name)) is not None},
     }
 
 

@@ -58,7 +58,7 @@ class PictureViews:
         self._likelihood = likelihood
         self.judge = judge if pipeline.decoder is not None else None
         self.compared = compared and pipeline.decoder is not None
-        self.told = all(condition.attributes for condition in conditions)
+        self.attributes_known = all(condition.attributes for condition in conditions)
         """Whether every condition says what may be looked for."""
 
     @property
@@ -146,7 +146,7 @@ def picture_quality(drawn: list[Drawing], baseline: list[Drawing], views: Pictur
     if views.compared:
         distance = frechet_distance(features, judge.reference.features_a) if len(features) > 1 else None
         figures |= {"frechet_distance": distance, "frechet_floor": frechet_floor(judge.reference, len(features))}
-    if not views.told:
+    if not views.attributes_known:
         return figures
     main = MAIN_ACCURACY
     right, base_right = views.read_right(drawn, judge), views.read_right(baseline, judge)[main]

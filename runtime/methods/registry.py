@@ -106,12 +106,12 @@ class MethodConfig(ABC):
     def with_settings(self, method: str, settings: Sequence[str]) -> MethodConfig:
         """It with a user's `name=value` settings; ValueError, naming `method`, on an unknown or unreadable one."""
 
-    def target_sampling(self, asked: SamplingParams) -> SamplingParams:
-        """How the target's distributions are made, where the user asked for `asked`.
+    def target_sampling(self, sampling: SamplingParams) -> SamplingParams:
+        """How the target's distributions are made, where the user asked for `sampling`.
 
         As asked, unless a family says otherwise: at temperature 0 the distributions are one-hot.
         """
-        return asked
+        return sampling
 
     @abstractmethod
     def build(self, method: str, tables: ModelTables) -> DecodingMethod:
