@@ -10,6 +10,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from underpaint.algos.memory import usable_cores
+
 _PACKAGES = ("numpy", "onnxruntime", "onnxruntime-gpu")
 
 
@@ -17,7 +19,7 @@ def describe_machine() -> dict[str, Any]:
     """Processor, cores this process may use, memory, system, and the versions that decide speed."""
     return {
         "processor": _processor(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cores": usable_cores(),
         "memory_bytes": _memory_bytes(),
         "system": platform.platform(),
         "python": platform.python_version(),
