@@ -28,7 +28,7 @@ def describe_machine() -> dict[str, Any]:
 
 
 def typed_command() -> str:
-    """The command of this process, to be typed again: `underpaint compare ...`, `python -m benchmarks.mulo ...`."""
+    """The command of this process, to be typed again: `underpaint compare ...`, `python -m benchmarks.server ...`."""
     typed = sys.orig_argv[1:]
     if typed and Path(typed[0]).is_file():
         return shlex.join([Path(typed[0]).name, *typed[1:]])
