@@ -47,6 +47,17 @@ LOW_CURVES = [
 ]
 GRID = {
     **PASSES,
+    "host_ms": {"step": 0.1, "cell": 0.02, "judged": 0.01},
+    "low": LOW_CURVES,
+    "resample_ms": {"latent/2": 2.0},
+}
+CURVE["in_grid"] = GRID
+HOST = {"cycle": 0.1, "level": 0.0, "node": 0.0, "pooled": 0.0}
+IN_CYCLE = {
+    "plain": {"target_ms": 1.0, "host_ms": 0.1},
+    "target_ms": [[1, 1.0], [32, 3.0]],
+    "draft_ms": [[1, 0.1], [16, 0.3]],
+    "chain_ms": [],
     "host_ms": {"sampled": HOST, "ranked": HOST, "cost_aware": HOST},
 }
 
