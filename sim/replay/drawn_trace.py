@@ -14,7 +14,7 @@ import numpy as np
 
 from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.protocols import PassKind
-from underpaint.artifacts.cost_curve import IN_CYCLE, IN_GRID, CostCurveFile
+from underpaint.artifacts.cost_curve import IN_CYCLE, IN_GRID, CostCurveFile, InCycleCosts
 from underpaint.sim.latency.models import SizeMissing, read_curve
 from underpaint.sim.report.statistics import ImageTimes
 
@@ -68,7 +68,7 @@ class DrawnTrace:
 
     def is_by(self, recipe: Mapping[str, Any]) -> bool:
         """Whether they were drawn by these settings, costs of passes included where the method chooses by them."""
-        return _plain(self.recipe) == _plain(recipe)
+        return bool(_plain(self.recipe) == _plain(recipe))
 
 
 def _plain(recipe: Mapping[str, Any]) -> Any:
@@ -103,13 +103,27 @@ class DrawnRecorder:
     def trace(self) -> DrawnTrace:
         """What was recorded."""
         cycles, levels, target, drafter, host = zip(*self._counts, strict=True)
-        kinds = [tuple(sorted({kind for one in counts for kind in one})) for counts in (target, drafter)]
-        tables = [
-            np.array([[one.get(kind, 0) for kind in known] for one in counts], dtype=np.int64).reshape(-1, len(known))
-            for known, counts in zip(kinds, (target, drafter), strict=True)
-        ]
-        columns = np.array(cycles, dtype=np.int64), np.array(levels, dtype=np.int64)
-        return DrawnTrace(self._recipe, *kinds, *columns, *tables, np.array(host, dtype=np.float64))
+        target_kinds, target_counts = _table(target)
+        drafter_kinds, drafter_counts = _table(drafter)
+        return DrawnTrace(
+            self._recipe,
+            target_kinds,
+            drafter_kinds,
+            np.array(cycles, dtype=np.int64),
+            np.array(levels, dtype=np.int64),
+            target_counts,
+            drafter_counts,
+            np.array(host, dtype=np.float64),
+        )
+
+
+def _table(counts: Sequence[Mapping[PassKind, int]]) -> tuple[tuple[PassKind, ...], IntArray]:
+    """The kinds in the counts of I pictures, and a table [I, K] of them."""
+    kinds = tuple(sorted({kind for one in counts for kind in one}))
+    table = np.zeros((len(counts), len(kinds)), dtype=np.int64)
+    for place, one in enumerate(counts):
+        table[place] = [one.get(kind, 0) for kind in kinds]
+    return kinds, table
 
 
 def missing_costs(drawn: DrawnTrace, curve: CostCurveFile) -> str:
@@ -149,21 +163,29 @@ def drawn_times(drawn: DrawnTrace, curve: CostCurveFile, cells: int) -> ImageTim
         begin_ms if kind.form == "begin" else _size_ms(target, kind.size, "target passes")
         for kind in drawn.target_kinds
     ]
-    drafter_ms = list[float]()
-    for kind in drawn.drafter_kinds:
-        if kind.form in ("begin", "pass"):
-            size = 1 if kind.form == "begin" else kind.size
-            drafter_ms.append(_size_ms(cycle.draft_ms, size, "drafter passes"))
-        elif kind.form == "chain":
-            drafter_ms.append(_size_ms(cycle.chain_ms, kind.levels, "chains in one call"))
-        elif kind.form not in cycle.tree_ms:
-            raise SizeMissing(f"{IN_CYCLE}: no trees in one call with {kind.form} siblings were measured")
-        else:
-            tree = cycle.tree_ms[kind.form]
-            first, later = (_size_ms(tree.levels, size, "levels of trees in one call") for size in (1, kind.size))
-            drafter_ms.append(tree.call + first + (kind.levels - 1) * later)
-    spent: FloatArray = drawn.drafter @ np.array(drafter_ms, dtype=np.float64)
-    return ImageTimes(drawn.target @ np.array(target_ms), spent, host, np.zeros(drawn.images))
+    drafter_ms = [_draft_ms(cycle, kind) for kind in drawn.drafter_kinds]
+    return ImageTimes(_sum(drawn.target, target_ms), _sum(drawn.drafter, drafter_ms), host, np.zeros(drawn.images))
+
+
+def _sum(counts: IntArray, ms: Sequence[float]) -> FloatArray:
+    """[I] ms of calls counted by kind [I, K]."""
+    total: FloatArray = counts.astype(np.float64) @ np.array(ms, dtype=np.float64)
+    return total
+
+
+def _draft_ms(costs: InCycleCosts, kind: PassKind) -> float:
+    """ms of a call of the drafter."""
+    if kind.form == "begin":
+        return costs.draft_ms[0][1]
+    if kind.form == "pass":
+        return _size_ms(costs.draft_ms, kind.size, "drafter passes")
+    if kind.form == "chain":
+        return _size_ms(costs.chain_ms, kind.levels, "chains in one call")
+    tree = costs.tree_ms.get(kind.form)
+    if tree is None:
+        raise SizeMissing(f"{IN_CYCLE}: no trees in one call with {kind.form} siblings were measured")
+    first, later = (_size_ms(tree.levels, size, "levels of trees in one call") for size in (1, kind.size))
+    return tree.call + first + (kind.levels - 1) * later
 
 
 def _size_ms(curve: tuple[tuple[int, float], ...], size: int, what: str) -> float:

