@@ -178,7 +178,8 @@ def _draft_ms(costs: InCycleCosts, kind: PassKind) -> float:
     if kind.form == "begin":
         return costs.draft_ms[0][1]
     if kind.form == "pass":
-        return _size_ms(costs.draft_ms, kind.size, "drafter passes")
+        # A pass over what was committed without a draft may be longer than any that expands nodes.
+        return _size_ms(costs.draft_ms, min(kind.size, costs.draft_ms[-1][0]), "drafter passes")
     if kind.form == "chain":
         return _size_ms(costs.chain_ms, kind.levels, "chains in one call")
     tree = costs.tree_ms.get(kind.form)

@@ -15,6 +15,7 @@ from underpaint.sim.replay.drawn_trace import DrawnRecorder, DrawnTrace, drawn_t
 from underpaint.sim.replay.trace import load, save
 
 BEGIN, ONE, FIVE = PassKind("begin", 1, 7), PassKind("pass", 1, 1), PassKind("pass", 1, 5)
+LONG = PassKind("pass", 1, 90)
 CHAIN, TREE = PassKind("chain", 3, 2), PassKind("ranked", 4, 2)
 RECIPE = {"loop": "jacobi", "settings": {"window": (4, 2)}}
 CELLS = 36
@@ -46,7 +47,7 @@ def drawn(by_cycles: bool = True) -> DrawnTrace:
     recorder = DrawnRecorder(RECIPE)
     depths = ([4, 4, 0], [4]) if by_cycles else (None, None)
     recorder.add(depths[0], {BEGIN: 1, FIVE: 2, ONE: 1}, {CHAIN: 2, BEGIN: 1}, 3.0)
-    recorder.add(depths[1], {BEGIN: 1, FIVE: 1}, {TREE: 1, FIVE: 2}, 2.0)
+    recorder.add(depths[1], {BEGIN: 1, FIVE: 1}, {TREE: 1, FIVE: 1, LONG: 1}, 2.0)
     return recorder.trace()
 
 
