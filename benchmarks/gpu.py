@@ -162,7 +162,7 @@ def best_token_ms(precision: str, rounds: int) -> float:
     import torch
 
     from benchmarks.device_times import RandomWeights
-    from underpaint.runtime.device.runner import open_device
+    from underpaint.runtime.device.devices import open_device
 
     dtype = torch.float32 if precision == "fp32" else torch.bfloat16
     found: float = RandomWeights(open_device("cuda"), CONFIG, dtype, 1, rounds).cycle("ar")["cycle_ms"]

@@ -21,7 +21,7 @@ class PolicySpec:
         has them, `chain_ms` and `plain_ms`).
     examples: settings that make trees small enough for the property tests; one of them may be empty.
     batched: its form over many images at once; a test holds the two together.
-    device: its form on the GPU, as `RuleSpec.device`: a function (policy, Room) -> Plan, see `runtime.device.plans`.
+    device: its form on the GPU, as `RuleSpec.device`: a function (policy, Room) -> Plan, see `runtime.device.growth`.
     """
 
     name: str

@@ -10,7 +10,9 @@ from underpaint.algos.draft import POLICIES
 from underpaint.algos.protocols import Grid
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.step import decode
-from underpaint.runtime.device.runner import DeviceError, DeviceRunner, check_memory, open_device
+from underpaint.runtime.device.devices import check_memory, open_device
+from underpaint.runtime.device.forms import DeviceError
+from underpaint.runtime.device.runner import DeviceRunner
 from underpaint.runtime.methods.trees.device import TreeForm
 
 TABLES = Tables(0, 5, 1)
