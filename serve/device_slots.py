@@ -214,7 +214,7 @@ class DeviceSlots:
         return plan_drawing(pipeline, [method], sampling, self._device, batch, self._forward, loaded=loaded)
 
     def _drawer(self, size: str, plan: DevicePlan) -> DeviceDrawer:
-        key = (size, plan.batch, plan.rows, plan.asked)
+        key = (size, plan.batch, plan.rows, plan.engine_decoders)
         if key not in self._drawers:
             self._drawers[key] = plan.open(self._weights.get(size))
         return self._drawers[key]

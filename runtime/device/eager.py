@@ -17,7 +17,7 @@ from underpaint.algos.protocols import Grid
 from underpaint.algos.rows import SamplingParams
 from underpaint.models.decoder import Decoder, causal_bias
 from underpaint.runtime.device.runner import Watch
-from underpaint.runtime.engines.torch_sampling import filtered_probs
+from underpaint.runtime.engines.torch_sampling import filtered_probs, guided_rows
 
 _MASKED: Final = -30000.0
 """Added to a score where a position may not see."""
@@ -74,7 +74,7 @@ class EagerLoop:
     def _token(self, logits: Tensor, uniforms: Tensor) -> Tensor:
         """A token [n] of each image, from logits [rows, n, V]."""
         sampler = self._sampler
-        rows = logits[0] if self._rows == 1 else logits[1] + sampler.guidance * (logits[0] - logits[1])
+        rows = guided_rows(logits, sampler)
         if self._greedy or sampler.temperature == 0:
             return rows.argmax(dim=-1)
         probs = filtered_probs(rows, sampler)

@@ -179,10 +179,10 @@ class OnnxGraph:
             for name, tensor in tensors.items():
                 assert tensor.is_contiguous()
                 put(name, "cpu", 0, _KINDS[tensor.dtype], tuple(tensor.shape), tensor.data_ptr())
-        tensors = (dict(inputs), dict(outputs))
+        bound = (dict(inputs), dict(outputs))
 
         def run() -> None:
-            assert tensors  # they live as long as what runs on them
+            assert bound  # the tensors live as long as what runs on them
             self._session.run_with_iobinding(binding)
 
         return run
@@ -199,4 +199,5 @@ def onnx_graphs(decoder: ElsewhereDecoder, context: EngineContext | None = None)
     folder, sha256 = decoder.located.path.parent, "" if manifest.weights is None else manifest.weights.sha256
     again = f"underpaint engine {folder} --backend onnx"
     files = (names.graph_file(folder, manifest.name, part) for part in (names.LAYERS, names.HEAD))
-    return EngineGraphs(*(OnnxGraph(file, sha256, again, context) for file in files))
+    layers, head = (OnnxGraph(file, sha256, again, context) for file in files)
+    return EngineGraphs(layers, head)

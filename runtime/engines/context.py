@@ -135,8 +135,9 @@ def open_capturing(
         if gpu is None:
             raise EngineError(f"context: expected a backend of ONNX Runtime, got {context.backend!r}")
         return open_on_gpu(path, model, gpu, options, plain)
+    session_options = options()
     try:
-        session = onnx_runtime().InferenceSession(model, options(), providers=["CPUExecutionProvider"])
+        session = onnx_runtime().InferenceSession(model, session_options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime's own exceptions share no base but Exception
         raise _load_failure(path, error) from error
     session.disable_fallback()

@@ -283,9 +283,9 @@ def open_on_gpu(
 
     capture, shapes = plain is not None, None if plain is None else pass_shapes(plain)
     while True:
+        chosen, session_options = backend.options(capture, shapes), options()
         try:
-            chosen = backend.options(capture, shapes)
-            session = _session(model, backend, options(), chosen)
+            session = _session(model, backend, session_options, chosen)
             break
         except Exception as error:  # onnxruntime's own exceptions share no base but Exception
             if capture and _NO_CAPTURE in str(error):
