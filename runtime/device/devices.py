@@ -6,12 +6,21 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import Final
 
+import numpy as np
 import torch
 
+from underpaint.artifacts.install import install_hint
 from underpaint.runtime.device.forms import DeviceError
-from underpaint.runtime.device.language import INTERPRETED, MODE
+from underpaint.runtime.device.language import INTERPRETED, MODE, TRITON, kernel, launch, tl
 
 LEAST_CAPABILITY: Final = (8, 0)
+
+
+@kernel
+def count_up(numbers):
+    """Loop as often as the first of two numbers says, as kernels do that grow trees."""
+    for turn in range(tl.load(numbers)):
+        tl.store(numbers + 1, turn)
 
 
 def open_device(name: str) -> torch.device:
@@ -28,6 +37,7 @@ def open_device(name: str) -> torch.device:
             raise DeviceError(
                 f"device 'cpu': kernels are compiled in this process; set {MODE}=interpret, and try again"
             )
+        _check_interpreter(device)
         return device
     if device.type != "cuda" or not torch.cuda.is_available():
         raise DeviceError(f"device '{name}': there is no CUDA device here; 'cpu' tries it, slowly, by interpreting")
@@ -42,6 +52,17 @@ def open_device(name: str) -> torch.device:
         )
     torch.cuda.set_device(device)  # Triton launches, and graphs capture, on the current device
     return device
+
+
+def _check_interpreter(device: torch.device) -> None:
+    """DeviceError where Triton's interpreter cannot run a kernel, as that of 3.6 cannot under NumPy 2.4."""
+    try:
+        launch(count_up, (1,), 0, torch.ones(2, dtype=torch.int64, device=device))
+    except Exception as error:  # Triton's InterpreterError holds another one in words
+        raise DeviceError(
+            f"device 'cpu': Triton {TRITON}'s interpreter fails under NumPy {np.__version__} ({error}); install "
+            f"Triton 3.9 with: {install_hint('device')}; or install 'numpy<2.4'; a GPU needs neither"
+        ) from error
 
 
 def device_name(device: torch.device) -> str:

@@ -71,13 +71,15 @@ with _asking_for_the_interpreter():
             f"the device runtime needs Triton, which is not installed; install it with: {install_hint('device')}"
         ) from error
 
-if INTERPRETED:
+TRITON: Final[str] = triton.__version__
+if INTERPRETED and TRITON.startswith(interpreter.VERSION):
     interpreter.remember()
 
 __all__ = [
     "INTERPRETED",
     "MODE",
     "PROCESSORS",
+    "TRITON",
     "Launch",
     "Recording",
     "kernel",
