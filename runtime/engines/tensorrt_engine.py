@@ -149,7 +149,7 @@ class TensorRTEngine:
         self._stream = _new_stream()
         self._outside: torch.Tensor | None = None
         if config.external_cond_rows:
-            self._outside = torch.zeros(config.external_cond_rows, config.dim, device=_DEVICE)
+            self._outside = torch.zeros((config.external_cond_rows, config.dim), dtype=torch.float32, device=_DEVICE)
         self._buckets: dict[int, _Bucket] = {}
 
     @property
