@@ -20,11 +20,12 @@ from underpaint.algos.rows import SamplingParams
 from underpaint.artifacts import decoder_graph as names
 from underpaint.artifacts.decoder_config import DecoderConfig
 from underpaint.runtime.engines.cache import HostMemory, KeyValueCache
-from underpaint.runtime.engines.context import EngineContext, EngineError, bind, open_capturing
+from underpaint.runtime.engines.context import CPU, EngineContext, EngineError, bind, open_capturing
 from underpaint.runtime.engines.engine import (
     FusedTreeOutput,
     PassOutput,
     PassTimer,
+    call_kind,
     check_cells,
     check_graph,
     manifest_config,
@@ -98,7 +99,7 @@ def load_onnx(name: str, kind: str, folder: Path, context: EngineContext | None 
     """
     located = locate(name, kind, folder)
     config = manifest_config(located.manifest.settings, name)
-    gpu = None if context is None else gpu_backend(context.backend)
+    gpu = None if context is None or context.backend == CPU else gpu_backend(context.backend)
     if config.precision != "fp32" and gpu is None:
         raise EngineError(
             f"{name}: expected a float32 export for ONNX Runtime on the CPU, got {config.precision}; export with "
@@ -211,7 +212,8 @@ class OnnxEngine:
         tree: FusedTreeSpec | None = None,
     ) -> PassOutput:
         sizes: _TreeSizes = _NO_TREE if tree is None else tree.uniforms.shape
-        deep, count = sizes[0] or chain_levels, cells.shape[-1]
+        count, kind = cells.shape[-1], call_kind(self.cache, cells.shape[-1], chain_levels, tree)
+        deep = kind.levels
         check_cells(self.config, cells, deep)
         size = self._padded(count)
         key = (size, self.memory.slots, chain_levels, sizes, self._sampling.complete)
@@ -225,10 +227,7 @@ class OnnxEngine:
             bound.ranked[...], bound.drawn[...] = tree.ranked, tree.drawn
         start_time = perf_counter()
         bound.run()
-        cost = self.cost
-        cost.seconds += perf_counter() - start_time
-        cost.passes += deep
-        cost.positions += count + (deep - 1) * sizes[1]
+        self.cost.add(kind, count + (deep - 1) * sizes[1], perf_counter() - start_time)
         self.memory.new_keys, self.memory.new_values = bound.new_keys, bound.new_values
         if size == count:
             return bound.output

@@ -27,7 +27,7 @@ from underpaint.runtime.engines.cache import KeyValueCache
 from underpaint.runtime.engines.context import EngineError
 from underpaint.runtime.engines.device_memory import TYPES, InPlaceMemory, aligned, check_free, host_places
 from underpaint.runtime.engines.elsewhere import ElsewhereDecoder, load_elsewhere
-from underpaint.runtime.engines.engine import PassOutput, PassTimer, check_cells
+from underpaint.runtime.engines.engine import PassOutput, PassTimer, call_kind, check_cells
 from underpaint.runtime.engines.pass_inputs import PassInputs, fill
 from underpaint.runtime.engines.tensorrt_files import EngineRecord, backend_module, check_rows, part_of, read_record
 from underpaint.runtime.engines.tensorrt_runtime import BoundPass
@@ -192,9 +192,7 @@ class TensorRTEngine:
         self._fill(bucket.host, PassInputs(tokens, cells, bias, seen, features))
         start = perf_counter()
         output = self._pass(bucket, count)
-        self.cost.seconds += perf_counter() - start
-        self.cost.passes += 1
-        self.cost.positions += count
+        self.cost.add(call_kind(self.cache, count), count, perf_counter() - start)
         return output
 
     def close(self) -> None:
