@@ -44,38 +44,11 @@ def lay_rows(held, shape, image, level, out, F, WORDS: tl.constexpr, ROWS: tl.co
     line = shape * F + lane
     place = tl.load(level.places + line, inside, other=0)
     row = image * F + lane
-    tl.store(out.tokens + row, tl.load(held + place, inside, other=0), inside)
+    tl.store(out.tokens + row, tl.load(held + place, inside, other=0, cache_modifier=".cg"), inside)
     tl.store(out.parents + row, tl.load(level.above + line, inside, other=0), inside)
     for word in tl.static_range(WORDS):
         seen = tl.load(level.masks + line * WORDS + word, inside, other=0)
         tl.store(out.masks + row * WORDS + word, seen, inside)
-
-
-@kernel
-def lay_level_kernel(held, levels, level, out, F, N, WORDS: tl.constexpr, ROWS: tl.constexpr) -> None:
-    """One program an image."""
-    image = tl.program_id(0)
-    shape = tl.load(levels + image)
-    lay_rows(held + image * N, shape, image, level, out, F, WORDS, ROWS)
-
-
-def lay_level(held: Tensor, levels: Tensor, level: ShapeLevel, out: LevelRows) -> None:
-    """Fill `out` with the nodes that a level expands. held [B, N]: tokens by place; levels [B]: see above; int64."""
-    batch, rows, words = out.masks.shape
-    launch(
-        lay_level_kernel,
-        (batch,),
-        8 * batch * rows * (5 + 2 * words),
-        held,
-        levels,
-        level,
-        out,
-        rows,
-        held.shape[1],
-        WORDS=words,
-        ROWS=next_power_of_2(rows),
-        warps=1,
-    )
 
 
 @kernel
