@@ -189,7 +189,9 @@ class DeviceCycle(BatchCycle):
         found = [("prepare", self._prepare), ("uniforms", self._draw_noise)]
         if growth is not None:
             found.append(("draft", partial(growth.grow, state)))
-        found += [("tree", self._lay_out_tree), ("target", self._pass_tree)]
+        if growth is None or not growth.lays_out:
+            found.append(("tree", self._lay_out_tree))
+        found.append(("target", self._pass_tree))
         found += [("probabilities", self._find_probs), ("verdict", self._judge)]
         found += [("commit", self._commit), ("commit", self._advance)]
         if growth is not None:

@@ -56,6 +56,8 @@ def level_widths(shapes: Sequence[Shape]) -> list[int]:
 class StaticGrowth:
     """Static shapes, filled by draws, or by the likeliest tokens as point proposals."""
 
+    lays_out: Final = True
+
     def __init__(
         self, state: State, drafter: DeviceDecoder, sampler: SamplingParams, shapes: Sequence[Shape], drawn: Drawn
     ) -> None:
@@ -108,8 +110,9 @@ class StaticGrowth:
                 self._draw(state, number, level, logits, following)
             else:
                 self._take(state, number, logits, self._tops[number], following)
-        roots = state.progress.roots
-        number_places(self._tokens, self._exists, levels, self._shapes, self._rows, roots, state.tree)
+        filled = (self._tokens, self._exists, levels, self._shapes, self._rows, state.progress.roots)
+        depth, most = max(1, state.envelope.levels), state.progress.decided.shape[1] - 1
+        number_places(*filled, state.tree, state.layout, depth, most)
 
     def _draw(self, state: State, number: int, level: "_Level", logits: Tensor, following: "_Level | None") -> None:
         tree, levels = state.tree, state.lengths.levels
