@@ -159,38 +159,34 @@ def part_at(sums, goal):
 def draw_several(row, V, uniforms, count, MOST: tl.constexpr, REPEATS: tl.constexpr, BLOCK: tl.constexpr):
     """[MOST] int64: `count` tokens drawn one after another from what is left of the row; -1 behind them.
 
-    uniforms: one each. REPEATS: each is drawn from the whole row. Else the row, which a block holds, is summed once and
-    a drawn token's mass is taken out; where less than a sixteenth is left, the rest is summed again at its own scale.
+    uniforms: one each. REPEATS: each is drawn from the whole row. Else the row is summed once and a drawn token's mass
+    is taken out; where less than a sixteenth is left, the rest is summed again at a scale of its own. The row is as
+    before once all are drawn.
     """
-    HELD: tl.constexpr = min(PARTS, BLOCK)
-    PART: tl.constexpr = BLOCK // HELD
-    turns, lane = tl.arange(0, MOST), tl.arange(0, PART)
-    part_of, place = tl.arange(0, HELD), tl.arange(0, BLOCK)
+    turns = tl.arange(0, MOST)
     gone = tl.full((MOST,), -1, tl.int64)
-    left = tl.load(row + place, place < V, other=0.0)
+    weights = tl.zeros((MOST,), row.dtype.element_ty)
+    lane = tl.arange(0, PARTS)
     turn = tl.full((), 0, tl.int32)
-    while turn < count:  # trips: 2
-        scale = scale_for(tl.max(left, axis=0).to(tl.float64))
-        sums = tl.sum(tl.reshape((left.to(tl.float64) * scale).to(tl.int64), (HELD, PART)), axis=1)
+    while turn < count:  # trips: min(2, MOST)
+        scale, sums = part_masses(row, row, NOTHING, 0, V, False, BLOCK)
         total = tl.sum(sums, axis=0)
         least = total >> 4
         while (turn < count) & ((total > least) | (total == 0)):  # trips: max(1, MOST // 2)
-            goal = goal_of(total, tl.load(uniforms + turn))
-            part, before = part_at(sums, goal)
-            code = part * PART + lane
-            here = tl.load(row + code, code < V, other=0.0)
-            if REPEATS == 0:
-                here = tl.where(tl.max((code[:, None] == gone[None, :]).to(tl.int32), axis=1) == 1, 0.0, here)
-            below = before + tl.cumsum((here.to(tl.float64) * scale).to(tl.int64), axis=0) <= goal
-            token = tl.where(total > 0, part * PART + tl.sum(below.to(tl.int32), axis=0), V).to(tl.int64)
+            token = place_of(row, row, NOTHING, 0, V, tl.load(uniforms + turn), scale, sums, False, BLOCK)
             gone = tl.where(turns == turn, token, gone)
             if REPEATS == 0:
                 weight = tl.load(row + token, token < V, other=0.0)
                 mass = (weight.to(tl.float64) * scale).to(tl.int64)
-                sums = tl.where(part_of == token // PART, sums - mass, sums)
+                sums = tl.where(lane == token // max(min(1024, BLOCK // 2), 1), sums - mass, sums)
                 total -= mass
-                left = tl.where(place == token, 0.0, left)
+                weights = tl.where(turns == turn, weight, weights)
+                tl.debug_barrier()
+                tl.store(row + token, tl.zeros_like(weight), token < V)
+                tl.debug_barrier()
             turn += 1
+    if REPEATS == 0:
+        restore(row, gone, weights, (gone >= 0) & (gone < V))
     return gone
 
 

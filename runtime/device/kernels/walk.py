@@ -159,12 +159,6 @@ def tile(vocab_size: int, wide: bool = False) -> int:
     return min(TILE // (1 + wide), next_power_of_2(vocab_size))
 
 
-def whole_row(vocab_size: int) -> int:
-    """The block of a kernel whose registers hold a whole row."""
-    tile(vocab_size)  # refuses a vocabulary that is too large
-    return next_power_of_2(max(2, vocab_size))
-
-
 def row_bytes(tree: BatchTree, rows_read: int, number: int = 4) -> int:
     """Bytes of `rows_read` rows of every image."""
     return tree.probs.shape[0] * rows_read * tree.probs.shape[2] * number

@@ -199,7 +199,7 @@ def drawn_walk(
             REPLACED=int(shape.drawn == "iid"),
             NODES=next_power_of_2(max(2, shape.nodes)),
             CHILDREN=next_power_of_2(max(2, shape.children)),
-            BLOCK=min(2048, tile(shape.vocab_size, wide=True)),
+            BLOCK=min(2048 if shape.drawn == "iid" else 1024, tile(shape.vocab_size, wide=True)),
             warps=4,
             programs=shape.nodes,
             **{"MIXED": 0, **constants},
