@@ -179,7 +179,7 @@ def draw_children(
         REPEATS=int(repeats),
         FIRST=next_power_of_2(level.before),
         BLOCK=tile(vocab_size, wide=True),
-        warps=4,
+        warps=8,
     )
 
 

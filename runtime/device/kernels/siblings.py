@@ -35,6 +35,14 @@ class Choices(NamedTuple):
 
 
 @kernel
+def goes_on(out, image, rows, ROWS: tl.constexpr):
+    """Whether an image's nodes have anything to decide: it goes on, and all its logits are finite."""
+    lane = tl.arange(0, ROWS)
+    sound = tl.min(tl.load(out.finite + image * rows + lane, lane < rows, other=1), axis=0)
+    return (tl.load(out.status + image) == 0) & (sound == 1)
+
+
+@kernel
 def is_judge(out, arrivals, image, rows, ROWS: tl.constexpr):
     """1 for the last of an image's programs where the image goes on, see `walk.takes_part`; else 0."""
     judges = tl.full((), 0, tl.int32)

@@ -10,7 +10,7 @@ from underpaint.algos.accept.hsd import HierarchicalVerification
 from underpaint.algos.accept.walk import MOST_RATIO as REFERENCE_MOST
 from underpaint.runtime.device.kernels.proposals import POINTS, kind_of
 from underpaint.runtime.device.kernels.row_maths import copy_row, draw, flip, row_sum
-from underpaint.runtime.device.kernels.siblings import Choices, is_judge, take_offer
+from underpaint.runtime.device.kernels.siblings import Choices, goes_on, is_judge, take_offer
 from underpaint.runtime.device.kernels.walk import (
     BatchTree,
     Decide,
@@ -113,7 +113,7 @@ def walk_block_kernel(
     base = image * N
     lane = tl.arange(0, NODES)
     last = tl.load(tree.counts + image).to(tl.int32) - 1
-    if (tl.load(out.status + image) == 0) & (node <= last):
+    if goes_on(out, image, rows, ROWS) & (node <= last):
         accept, residual, bonus = noise_of(tree, image, N, ROLES)
         owns, chances, totals, offers, sound = chain_odds(tree, sums, image, drafts, last, V, N, KIND, NODES)
         weight = tl.full((), 1.0, tl.float64)

@@ -14,6 +14,7 @@ from underpaint.runtime.device.kernels.siblings import (
     Choices,
     children_of,
     follow,
+    goes_on,
     is_marked,
     mark,
     next_offer,
@@ -67,7 +68,7 @@ def walk_drawn_kernel(
     node, image = tl.program_id(0), tl.program_id(1)
     base = image * N
     SPARES: tl.constexpr = (POOLED != NONE) and (RESIDUAL == RELEASED)
-    if (tl.load(out.status + image) == 0) & (node < tl.load(tree.counts + image)):
+    if goes_on(out, image, rows, ROWS) & (node < tl.load(tree.counts + image)):
         accept, residual, bonus = noise_of(tree, image, N, ROLES)
         row = tree.probs + (base + node) * V
         line = drafted_row(tree, image, node, drafts, V, N)

@@ -11,7 +11,15 @@ from torch import Tensor
 from underpaint.algos.accept.traversal import TraversalVerification
 from underpaint.runtime.device.kernels.proposals import IID, POINTS, kind_of
 from underpaint.runtime.device.kernels.row_maths import copy_row, draw, flip, row_sum, whole, whole_sum
-from underpaint.runtime.device.kernels.siblings import Choices, children_of, is_judge, next_offer, take_offer, unmark
+from underpaint.runtime.device.kernels.siblings import (
+    Choices,
+    children_of,
+    goes_on,
+    is_judge,
+    next_offer,
+    take_offer,
+    unmark,
+)
 from underpaint.runtime.device.kernels.walk import (
     BatchTree,
     Decide,
@@ -153,7 +161,7 @@ def walk_traversal_kernel(
     node, image = tl.program_id(0), tl.program_id(1)
     base = image * N
     turns = tl.arange(0, CHILDREN)
-    if (tl.load(out.status + image) == 0) & (node < tl.load(tree.counts + image)):
+    if goes_on(out, image, rows, ROWS) & (node < tl.load(tree.counts + image)):
         accept, residual, bonus = noise_of(tree, image, N, ROLES)
         mask = tl.load(tree.masks + base + node)
         rest = left + (base + node).to(tl.int64) * V
