@@ -22,7 +22,7 @@ from underpaint.runtime.device.folder import EmbeddedBatch
 from underpaint.runtime.device.forms import BatchCycle, BatchSizes, DeviceForm, Layout
 from underpaint.runtime.device.forwards import DeviceDecoder, gather_rows
 from underpaint.runtime.device.growth import Growth, Plan
-from underpaint.runtime.device.kernels.commit import advance, commit_features
+from underpaint.runtime.device.kernels.commit import advance
 from underpaint.runtime.device.kernels.layout import prepare
 from underpaint.runtime.device.kernels.lines import LineBuffers, commit_lines, lay_lines
 from underpaint.runtime.device.kernels.probs import probs
@@ -174,7 +174,9 @@ class DeviceCycle(BatchCycle):
         parts = [("prepare", self._prepare), ("uniforms", self._draw_noise)]
         if growth is not None:
             parts.append(("draft", partial(growth.grow, state)))
-        parts += [("tree", self._lay_out_tree), ("target", self._pass_tree)]
+        if growth is None or not growth.lays_out:
+            parts.append(("tree", self._lay_out_tree))
+        parts.append(("target", self._pass_tree))
         parts += [("probabilities", self._find_probs), ("verdict", self._judge)]
         parts += [("commit", self._commit), ("commit", self._advance)]
         if growth is not None:
@@ -254,9 +256,8 @@ class DeviceCycle(BatchCycle):
         self._decide(self.state.tree, self.state.depths, self.state.verdicts)
 
     def _advance(self) -> None:
-        state, verdicts = self.state, self.state.verdicts
-        commit_features(self._features, state.pending_features, verdicts.path, verdicts.taken)
-        advance(state.tree, state.depths, verdicts, state.progress)
+        state = self.state
+        advance(state.tree, state.depths, state.verdicts, state.progress, self._features, state.pending_features)
 
 
 def most_nodes(max_nodes: int, line_token: int | None) -> int:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from math import ceil, floor
-from typing import Protocol
+from typing import Final, Protocol
 
 import torch
 from torch import Tensor
@@ -36,6 +36,8 @@ class NextDepths(Protocol):
 
 class RankedGrowth:
     """EAGLE-2's tree and its relatives: a level's best candidates are expanded, and the best of all are verified."""
+
+    lays_out: Final = True
 
     def __init__(
         self,
@@ -93,7 +95,9 @@ class RankedGrowth:
             probs(logits, out, state.draft_support, finite, rows, self._sampler)
             limits = self.limits.widths, state.lengths.levels
             grow_level(out, tops, self._arrivals, *limits, front, self._candidates, level)
-        take_best(self._candidates, self._arrivals, self.limits.totals, state.progress.roots, state.tree)
+        most = state.progress.decided.shape[1] - 1
+        parts = (self._candidates, self._arrivals, self.limits.totals, state.progress.roots, state.tree, state.layout)
+        take_best(*parts, max(1, state.envelope.levels), most)
 
     def observe(self, state: State) -> None:
         if self._depths is not None:
