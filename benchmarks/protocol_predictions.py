@@ -23,6 +23,7 @@ from underpaint.artifacts.cost_curve import CostCurveFile, read_cost_curve
 from underpaint.artifacts.results import read_results
 from underpaint.runtime.protocol.tables import runs_of
 from underpaint.sim.latency.models import SizeMissing
+from underpaint.sim.latency.run_times import run_times
 from underpaint.sim.replay.comparison import check_belong, check_measured_on, comparison_of
 from underpaint.sim.replay.predict import PLAIN, not_replayed, predict, unpredictable
 from underpaint.sim.replay.trace import Trace, load, replay
@@ -109,6 +110,12 @@ def _run(command: str, run: Mapping[str, Any], *options: str) -> None:
         raise ValueError(f"underpaint {command} ended with {done.returncode}; see above")
 
 
+def _plain_ms(run: Mapping[str, Any]) -> float:
+    """ms of a step of plain autoregression in a record."""
+    (row,) = (row for row in run["rows"] if row["method"] == PLAIN)
+    return 1e3 * float(row["seconds_per_image"]) / float(row["target_nfe"])
+
+
 def _print(row: Mapping[str, Any]) -> None:
     start = f"temperature {row['temperature']:g}  {row['method']:26s}"
     if "reason" in row:
@@ -145,6 +152,7 @@ def main(arguments: list[str] | None = None) -> None:
     near = sum(abs(row["speedup_error"]) <= WITHIN for row in told)
     print(f"speed-ups within {WITHIN:.0%}: {near} of {len(told)}")
     about = {"machine_of_record": runs[0]["machine"], "cost_curve": curve.fingerprint, "seeds": asked.seeds}
+    about |= {"curve_plain_ms": run_times(curve).plain_ms, "measured_plain_ms": [_plain_ms(run) for run in runs]}
     finish({"benchmark": "protocol_predictions", "rows": rows, **about}, asked.out)
 
 

@@ -8,7 +8,7 @@ with the simulator, and from the records of comparisons. The last line is JSON.
 """
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -137,7 +137,8 @@ def measured(record: Row, file: str, title: str) -> dict[str, Any]:
     Returns:
         `file`, `title`, `command`, `rows` (the predicted ones), `reasons` (the other methods by reason), `timed` (the
         rows with the times of their parts), `far` (those of them that are further off than `WITHIN`, the furthest
-        first, each with whether it is inside its interval and where most of the error is) and `drift`.
+        first, each with whether it is inside its interval and where most of the error is), and `steps` and
+        `curve_step` (ms of a plain step in the record, by temperature, and in the curve).
     """
     rows = [row for row in record["rows"] if "reason" not in row]
     reasons: dict[str, list[str]] = {}
@@ -155,23 +156,9 @@ def measured(record: Row, file: str, title: str) -> dict[str, Any]:
         if abs(row["speedup_error"]) > WITHIN
     ]
     about = {"file": file, "title": title, "command": record.get("command", "not recorded")}
-    return {**about, "rows": rows, "reasons": reasons, "timed": timed, "far": far, "drift": _drift(timed)}
-
-
-def _drift(rows: Sequence[Row]) -> tuple[float, float] | None:
-    """How much the record's own passes differ between its temperatures, which no curve can follow; None of one alone.
-
-    What a method's target pass cost, in plain steps and over the predicted cost, should be the same at both.
-
-    Returns:
-        The median and the largest relative difference over methods.
-    """
-    by_method: dict[str, list[float]] = {}
-    for row in rows:
-        cost = row["measured_parts"]["target"] / row["parts"]["target"] * _passes(row)
-        by_method.setdefault(row["method"], []).append(cost)
-    moved = [abs(costs[0] / costs[1] - 1.0) for costs in by_method.values() if len(costs) == 2]
-    return (float(np.median(moved)), max(moved)) if moved else None
+    about["steps"] = [f"{ms:.2f}" for ms in record.get("measured_plain_ms", ())]
+    about["curve_step"] = f"{record.get('curve_plain_ms', 0.0):.2f}"
+    return {**about, "rows": rows, "reasons": reasons, "timed": timed, "far": far}
 
 
 def _passes(row: Row) -> float:
