@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from benchmarks import protocol_predictions, validation
-from benchmarks.validation import FILE, TOKENS, Residual, closed_forms, validation_page
+from benchmarks.pages import render
+from benchmarks.validation import FILE, TOKENS, closed_forms, validation_figures
 from tests.sim.replay.test_trace import SAMPLER, comparison, field, recorded
 from underpaint.artifacts.results import merged
-from underpaint.runtime.protocol.tables import markdown
 from underpaint.sim.replay.trace import save
 
 RECORD = {
@@ -25,10 +25,14 @@ def row(method: str, tokens: float, speedup: float) -> dict[str, Any]:
     return {"method": method, "tokens_error": tokens, "speedup_error": speedup, **measured}
 
 
+def page_of(records: dict[str, Any]) -> str:
+    return render("validation", **validation_figures(records))
+
+
 def test_the_page_sums_up_its_records() -> None:
     rows = [row("eagle2", 0.01, -0.04), row("adt", -0.03, 0.08), {"method": "sjd", "reason": "no trace holds it"}]
     held = {FILE: RECORD, "protocol-predictions.json": {"rows": rows, "command": "a command"}}
-    page = "\n\n".join(validation_page(held, markdown))
+    page = page_of(held)
     assert f"| {TOKENS}: protocol 1, on the models that ship | 2 | 2.0 % | 2.8 % | 3.0 % |" in page
     assert (
         "| speed-up by its machine's curve: protocol 1, on the models that ship | 2 | 6.0 % | 7.6 % | 8.0 % |" in page
@@ -45,19 +49,18 @@ def test_the_page_says_where_the_time_of_far_rows_goes() -> None:
         one["measured_parts"] = {"target": 50.0, "drafter": 30.0, "host": 20.0}
         one["parts"] = dict(zip(("target", "drafter", "host"), parts, strict=True))
     held = {FILE: RECORD, "protocol-predictions.json": {"rows": [near, far], "command": "a command"}}
-    page = "\n\n".join(validation_page(held, markdown))
+    page = page_of(held)
     assert "1 of 2 speed-ups are within 10 %. Of the others, 0 lie inside the interval that was measured." in page
     assert "| 1 | `mulo` | +20.0 % | no | 50 / 40 | 30 / 30 | 20 / 10 | number of cycles |" in page
     far["tokens_error"] = 0.0
-    assert "| 20 / 10 | time of target passes |" in "\n\n".join(validation_page(held, markdown))
-    far["method"] = "eagle2"  # a pass costs 50 / 60 of the curve's in one row, and 50 / 40 in the other
-    assert "by 33 % in the median and 33 % at most" in "\n\n".join(validation_page(held, markdown))
+    assert "| 20 / 10 | time of target passes |" in page_of(held)
+    held["protocol-predictions.json"] |= {"measured_plain_ms": [2.5, 2.4], "curve_plain_ms": 2.0}
+    assert "took 2.50 and 2.40 ms while the pictures were drawn and 2.00 ms while the curve" in page_of(held)
 
 
 def test_what_was_fitted_counts_for_no_residual() -> None:
-    page = validation_page({FILE: RECORD, "predict-128-t1.json": {"rows": [row("eagle2", 0.0, 0.0)]}}, markdown)[0]
+    page = page_of({FILE: RECORD, "predict-128-t1.json": {"rows": [row("eagle2", 0.0, 0.0)]}})
     fair = [one for one in validation.check_latencies() if not one.row.fitted and not one.row.reason]
-    assert "| ".join(Residual(validation.PASSES, tuple(one.error for one in fair)).cells()[:1]) in page
     assert f"{validation.PASSES} | {len(fair)} |" in page
 
 
@@ -69,7 +72,7 @@ def test_each_temperature_is_predicted_from_its_own_trace(tmp_path: Path, capsys
     measured = {"ar": (1.0, 0.0, 1.0), "speculative": (2.0, 3.0, 1.5), "eagle2": (2.0, 3.0, 1.5)}
     run = json.loads(comparison(tmp_path / "compare.json", measured).read_text())
     for one in run["rows"]:
-        one |= {"speedup_low": 1.4, "speedup_high": 1.6}
+        one |= {"speedup_low": 1.4, "speedup_high": 1.6, "seconds_per_image": 0.128}
     run["settings"]["methods"]["eagle2"]["skipping"] = {"every": 3}
     record, trace, costs = (tmp_path / name for name in ("protocol.json", "trace.npz", "costs.json"))
     record.write_text(json.dumps(merged([("temperature 1", run)])))
@@ -109,25 +112,23 @@ def test_what_is_not_given_is_made_once(tmp_path: Path, monkeypatch: pytest.Monk
         return SimpleNamespace(returncode=0)
 
     monkeypatch.setattr(protocol_predictions.subprocess, "run", ran)
-    methods = {"ar": {}, "mulo": {"loop": "mulo"}, "mulo (paper)": {"loop": "mulo"}}
+    methods = {
+        "ar": {},
+        **{key: {"loop": "mulo"} for key in ("mulo", "mulo (paper)")},
+        **{key: {"loop": "jacobi"} for key in ("sjd", "sjd (paper)")},
+    }
     settings = {"temperature": 1.0, "guidance": 1.0, "resolution": 128, "prompts": ["a", "b"], "methods": methods}
     for _ in range(2):
-        protocol_predictions._traced({"settings": settings}, tmp_path)
+        found = list(protocol_predictions._traced({"settings": settings}, tmp_path))
+        assert found == [tmp_path / "trace-1.npz", tmp_path / "drawn-1.npz"]
         protocol_predictions._measured({"settings": settings}, tmp_path)
     shared = ["--resolution", "128", "--guidance", "1"]
-    made = [
-        "--temperature",
-        "1",
-        "--prompts-count",
-        "40",
-        "--prompts-skip",
-        "2",
-        "--out",
-        str(tmp_path / "trace-1.npz"),
-    ]
-    assert calls == [
-        ["trace", *shared, "--methods", "mulo", "--depths", "10", *made],
-        ["costs", *shared, "--full", "--export", str(tmp_path / "costs.json")],
+    assert [" ".join(call) for call in calls] == [
+        " ".join(["trace", *shared, "--methods mulo --temperature 1 --prompts-count 40 --depths 10 --prompts-skip 2"])
+        + f" --out {tmp_path / 'trace-1.npz'}",
+        " ".join(["trace", *shared, "--methods sjd --temperature 1 --prompts-count 16 --depths 1 --prompts-skip 2"])
+        + f" --out {tmp_path / 'drawn-1.npz'}",
+        " ".join(["costs", *shared, "--full", "--export", str(tmp_path / "costs.json")]),
     ]
     monkeypatch.setattr(protocol_predictions.subprocess, "run", lambda *_, **__: SimpleNamespace(returncode=2))
     with pytest.raises(ValueError, match="underpaint costs ended with 2"):

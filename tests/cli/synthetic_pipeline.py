@@ -13,12 +13,13 @@ import pytest
 from tests.wrapped import Wrapped
 from underpaint.algos.accept.neighbours import nearest_codes
 from underpaint.algos.arrays import FloatArray, IntArray
-from underpaint.algos.protocols import Grid
+from underpaint.algos.protocols import Grid, PassKind
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.spatial.resolution import ResolutionMap
 from underpaint.algos.spatial.target import Feed, GridTarget
 from underpaint.algos.step import Drafter, Scored, Target
 from underpaint.algos.tree import DraftTree
+from underpaint.artifacts.model_families import TEXTURED_FAMILY
 from underpaint.artifacts.model_index import ModelIndex
 from underpaint.runtime.conditions import Condition, parse_condition
 from underpaint.runtime.engines.engine import PassTimer
@@ -30,19 +31,18 @@ from underpaint.runtime.pipeline import Pipeline
 from underpaint.runtime.resampling.resampler import Resampler
 from underpaint.sim.synthetic.grid_model import GridWeights, SyntheticGridTarget
 from underpaint.sim.synthetic.models import Blend, RandomDistribution, SyntheticDrafter, SyntheticTarget
-from underpaint.zoo.grammars import TEXTURED
+from underpaint.zoo.textured_prompts import MAIN_ACCURACY, TEXTURED_SLOTS
 
 VOCAB = 40
 GRID = Grid(4, 4)
-INDEX_OF_PROMPTS = ModelIndex({}, (), condition="prompt_grammar", family=TEXTURED.family)
+INDEX_OF_PROMPTS = ModelIndex({}, (), condition="prompt_grammar", family=TEXTURED_FAMILY)
 
 
 @contextmanager
-def one_pass(timer: PassTimer) -> Iterator[None]:
+def one_pass(timer: PassTimer, kind: PassKind) -> Iterator[None]:
     started = time.perf_counter()
     yield
-    timer.seconds += time.perf_counter() - started
-    timer.passes += 1
+    timer.add(kind, kind.size, time.perf_counter() - started)
 
 
 @dataclass
@@ -50,11 +50,11 @@ class TimedTarget(Wrapped):
     timer: PassTimer = field(default_factory=PassTimer)
 
     def begin(self) -> Any:
-        with one_pass(self.timer):
+        with one_pass(self.timer, PassKind("begin", 1, 1)):
             return self.inner.begin()
 
     def score(self, asked: Any) -> Any:
-        with one_pass(self.timer):
+        with one_pass(self.timer, PassKind("pass", 1, asked.tokens.size)):
             return self.inner.score(asked)
 
 
@@ -91,14 +91,14 @@ class TimedDrafter(Wrapped):
     timer: PassTimer = field(default_factory=PassTimer)
 
     def expand(self, tokens: IntArray, parents: IntArray) -> FloatArray:
-        with one_pass(self.timer):
+        with one_pass(self.timer, PassKind("pass", 1, tokens.size)):
             return self.inner.expand(tokens, parents)
 
 
 def real_scenes(seed: int = 3, count: int = 200) -> Reference:
     rng = np.random.default_rng(seed)
     return Reference(
-        rng.standard_normal((count, 5)), rng.standard_normal((count, 5)), {TEXTURED.accuracy: 0.9, "finish": 0.95}
+        rng.standard_normal((count, 5)), rng.standard_normal((count, 5)), {MAIN_ACCURACY: 0.9, "finish": 0.95}
     )
 
 
@@ -125,13 +125,12 @@ class SyntheticJudge:
 
     def __init__(self, reference: Reference) -> None:
         self.reference = reference
-        self.grammar = TEXTURED
         self.hashes: Mapping[str, str] = {}
 
     def read(self, picture: Picture) -> Reading:
         shades = picture[::16, ::16, 0].astype(np.float64).ravel()
-        first = {slot: values[int(shades[0]) % len(values)] for slot, values in TEXTURED.slots.items()}
-        scores = {slot: np.resize(shades / 64.0, len(values)) for slot, values in TEXTURED.slots.items()}
+        first = {slot: values[int(shades[0]) % len(values)] for slot, values in TEXTURED_SLOTS.items()}
+        scores = {slot: np.resize(shades / 64.0, len(values)) for slot, values in TEXTURED_SLOTS.items()}
         return Reading(first, shades[:5] / 128.0 - 1.0, scores)
 
 
@@ -145,7 +144,7 @@ class SyntheticPipeline:
     name: str = "synthetic"
     folder: Path = Path("synthetic")
     index: ModelIndex = field(
-        default_factory=lambda: ModelIndex({}, (), condition="prompt_grammar", family=TEXTURED.family)
+        default_factory=lambda: ModelIndex({}, (), condition="prompt_grammar", family=TEXTURED_FAMILY)
     )
     decoder: Any = True
     context: None = None
