@@ -171,7 +171,7 @@ def _parsed(folder: Path) -> ModelIndex:
     except ValueError as error:
         raise ManifestError(f"{path}: {error}") from error
     try:
-        index = build_typed(ModelIndex, _without_costs(held), str(path))
+        index = build_typed(ModelIndex, held, str(path))
         _check_names(index)
         index.sampling()
         known_condition(index.condition, str(path))
@@ -180,15 +180,6 @@ def _parsed(folder: Path) -> ModelIndex:
     except (ValueError, TypeError, AttributeError, KeyError) as error:
         raise ManifestError(f"{path}: damaged ({error}); {REMEDY}") from error
     return index
-
-
-def _without_costs(held: Mapping[str, Any]) -> dict[str, Any]:
-    """An index without the cost curves that folders once named: every machine measures its own now."""
-    entries = held["resolutions"]
-    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
-        return dict(held)
-    kept = [{name: value for name, value in entry.items() if name != "costs"} for entry in entries]
-    return {**held, "resolutions": kept}
 
 
 def _check_names(index: ModelIndex) -> None:

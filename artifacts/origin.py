@@ -18,9 +18,6 @@ LOG: Final = "run log"
 RESULTS: Final = (*KINDS, "merged")
 """Kinds of results that other commands read."""
 _PNG: Final = b"\x89PNG\r\n\x1a\n"
-_NPY: Final = b"\x93NUMPY"
-_NPY_MARK: Final = f" # {GENERATOR}".encode()
-"""A comment in the header of an .npy file, which is a literal of Python's."""
 _PNG_HEAD: Final = len(_PNG) + 25
 """Bytes of a PNG's signature and its first chunk."""
 _HEAD: Final = 1 << 16
@@ -37,7 +34,6 @@ _FORMS: Final[tuple[frozenset[str], ...]] = tuple(
         "table method published verdict",  # simulate tables
         "model policy rule speedup",  # simulate sweep
         "method tokens_error speedup_error",  # simulate predict
-        "model method passes",  # simulate spatial
         "method temperature sides",  # results rank
         "preset_version machine methods",  # tune
         "verify_ms draft_ms",  # costs
@@ -48,22 +44,15 @@ _FORMS: Final[tuple[frozenset[str], ...]] = tuple(
 
 
 def marked(content: bytes) -> bytes:
-    """`content` of a PNG, WebP, BMP, GIF or .npy file with the name of this program in it; other content as it is.
+    """`content` of a PNG or WebP file with the name of this program in it; other content as it is.
 
-    The pixels stay the same. A PNG gets a text chunk `Software`, a GIF a comment, a WebP a chunk of XMP, which readers
-    skip, a BMP the two reserved words of its header, and an .npy file a comment in its header.
+    The pixels stay the same. A PNG gets a text chunk `Software`, a WebP a chunk that readers skip.
     """
     name = GENERATOR.encode()
-    if content.startswith(_NPY):
-        return _marked_npy(content)
     if content.startswith(_PNG):
         chunk = b"tEXtSoftware\0" + name
         whole = (len(chunk) - 4).to_bytes(4, "big") + chunk + zlib.crc32(chunk).to_bytes(4, "big")
         return content[:_PNG_HEAD] + whole + content[_PNG_HEAD:]
-    if content.startswith(b"BM"):
-        return content[:6] + name[:4] + content[10:]
-    if content.startswith(b"GIF8"):
-        return b"GIF89a" + content[6:-1] + b"\x21\xfe" + bytes([len(name)]) + name + b"\0" + content[-1:]
     if content.startswith(b"RIFF") and content[8:12] == b"WEBP":
         chunk = name.ljust(len(name) + len(name) % 2, b" ")
         body = content[8:] + b"UPNT" + len(chunk).to_bytes(4, "little") + chunk
@@ -71,21 +60,11 @@ def marked(content: bytes) -> bytes:
     return content
 
 
-def _marked_npy(content: bytes) -> bytes:
-    """An .npy file whose header, padded to a multiple of 64 bytes, ends with the mark."""
-    start = 10 if content[6] == 1 else 12
-    stop = start + int.from_bytes(content[8:start], "little")
-    header = content[start:stop].rstrip() + _NPY_MARK
-    size = -(-(start + len(header) + 1) // 64) * 64 - start
-    return content[:8] + size.to_bytes(start - 8, "little") + header.ljust(size - 1) + b"\n" + content[stop:]
-
-
 def kind_of(path: Path) -> str | None:
     """What the file at `path` holds, where this program wrote it; None where it did not, or where nothing tells.
 
     Returns:
-        A kind of results, `json` for other JSON, `run log`, `trace`, or `html`, `pdf`, `svg`, `png`, `gif`,
-        `webp`, `bmp`, `npy`.
+        A kind of results, `json` for other JSON, `run log`, `trace`, or `html`, `pdf`, `svg`, `png`, `webp`.
     """
     try:
         with path.open("rb") as file:
@@ -99,10 +78,6 @@ def kind_of(path: Path) -> str | None:
     name = GENERATOR.encode()
     if head.startswith(_PNG):
         return "png" if b"tEXtSoftware\0" + name in head else None
-    if head.startswith(b"BM"):
-        return "bmp" if head[6:10] == name[:4] else None
-    if head.startswith(b"GIF8"):
-        return "gif" if tail.endswith(name + b"\0\x3b") else None
     if head.startswith(b"RIFF"):
         return "webp" if b"UPNT" in tail[-64:] and tail.rstrip().endswith(name) else None
     if head.startswith(b"%PDF"):
@@ -111,8 +86,6 @@ def kind_of(path: Path) -> str | None:
         return "html"
     if b"<svg" in head and b"<dc:title>" + name + b"</dc:title>" in head:
         return "svg"
-    if head.startswith(_NPY):
-        return "npy" if _NPY_MARK in head else None
     if head.startswith(b"PK"):
         return _kind_of_archive(path)
     return _kind_of_json(path, head, size)

@@ -14,7 +14,7 @@ from underpaint.artifacts.strict_json import is_version, read_object
 VERSION: Final = 1
 """Version of the form that `results_schema.json` describes."""
 VERSION_KEY: Final = "results_version"
-KINDS: Final = ("compare", "sweep", "evaluate", "metrics", "certify", "certify-case", "invariance", "premises")
+KINDS: Final = ("compare", "sweep", "evaluate", "certify", "certify-case", "invariance", "premises")
 
 _TYPES: Final[dict[str, tuple[type, ...]]] = {
     "object": (dict,),

@@ -54,11 +54,10 @@ COMMANDS: Final = {
     "train": "train.commands:app",
     "export": "export:export",
     "check": "export:check",
-    "caption": "export:caption",
     "engine": "engine:engine",
 }
 """Where each command is: "module:name" in `underpaint.cli`, imported when the command is asked for."""
-_NEED_TORCH: Final = ("export", "check", "caption", "engine")
+_NEED_TORCH: Final = ("export", "check", "engine")
 
 
 def load_command(name: str) -> Any:

@@ -4,7 +4,7 @@ import json
 import os
 import shlex
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -16,12 +16,13 @@ from underpaint.cli.certify_live import DEFAULT_METHODS, certify_live
 from underpaint.cli.errors import STOPPED, bad_input
 from underpaint.cli.live import LiveOptions
 from underpaint.cli.options import MethodSettings, grouped
-from underpaint.cli.outputs import check_replaceable, json_output, output_file
+from underpaint.cli.outputs import check_replaceable, output_file
 from underpaint.cli.terminal import (
     STANDARD_OUTPUT,
     Column,
     Format,
     FormatOption,
+    JsonFile,
     ResultTable,
     check_json,
     note,
@@ -109,12 +110,7 @@ def certify(
             show_default=False,
         ),
     ] = None,
-    json_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--json", parser=json_output, help="Write the whole certificate to this file; - is standard output."
-        ),
-    ] = None,
+    json_file: JsonFile = None,
     replay: Annotated[
         Path | None,
         typer.Option(help="Judge only on the case in this file, with its verifier unless another is named."),
@@ -144,6 +140,8 @@ def certify(
     """
     from underpaint.artifacts.files import check_apart, check_file_writable
     from underpaint.sim.certify.adapters import Spec, interface_of
+    from underpaint.sim.certify.certificate import certify as judged
+    from underpaint.sim.certify.isolated import open_isolated
     from underpaint.sim.certify.measurement import Effort
 
     if gallery:
@@ -190,25 +188,19 @@ def certify(
     for settings, bound in promises:
         one = replace(spec, settings=settings) if settings else spec
         with bad_input():
-            opening = _open(one, timeout)
+            opening = open_isolated(one, timeout)
         with stopped_by_interrupt(), opening as opened:
             with bad_input():
                 _check_first_call(one, opened, kind, only_chains)
             if case is not None:
                 _replay(case, opened, effort, spec)
                 return
-            found = _judge(opened, kind, only_chains, cases, seed, effort, shrink_seconds, seconds, bound)
+            found = judged(opened, kind, only_chains, cases, seed, effort, shrink_seconds, seconds, bound)
         failed = found.verdict in ("biased", "faulty") or (strict and found.count("boundary") > 0)
         _report(found, one, json_file, place if failed and not code else None)
         code = NOT_LOSSLESS if failed else code
     if code:
         raise typer.Exit(code)
-
-
-def _open(spec: "Spec", timeout: float) -> "AbstractContextManager[Verifier]":
-    from underpaint.sim.certify.isolated import open_isolated
-
-    return open_isolated(spec, timeout)
 
 
 def _check_first_call(spec: "Spec", opened: "Verifier", drawn: "Drawn", chain: bool) -> None:
@@ -218,22 +210,6 @@ def _check_first_call(spec: "Spec", opened: "Verifier", drawn: "Drawn", chain: b
         check_first_call(opened, drawn, chain)
     except ValueError as error:
         raise ValueError(f"verifier {spec.target!r}: {error}") from error
-
-
-def _judge(
-    opened: "Verifier",
-    drawn: "Drawn",
-    chain: bool,
-    cases: int,
-    seed: int,
-    effort: "Effort",
-    shrink_seconds: float,
-    seconds: float,
-    bound: float | None,
-) -> "Certificate":
-    from underpaint.sim.certify.certificate import certify
-
-    return certify(opened, drawn, chain, cases, seed, effort, shrink_seconds, seconds, bound)
 
 
 def _read_promise(text: str) -> tuple[tuple[tuple[str, float], ...], float | None]:

@@ -1,4 +1,4 @@
-"""`underpaint export` and `underpaint check`: checkpoints in, graphs compared with torch out; `underpaint caption`."""
+"""`underpaint export` and `underpaint check`: checkpoints in, graphs compared with torch out."""
 
 from math import isqrt
 from pathlib import Path
@@ -16,7 +16,7 @@ from underpaint.cli.options import (
     Backend,
     grouped,
 )
-from underpaint.cli.outputs import models_folder, output_file
+from underpaint.cli.outputs import models_folder
 from underpaint.cli.terminal import Format, FormatOption, JsonFile
 from underpaint.cli.train.stages import stages
 from underpaint.export.trained_names import OTHERS, OUT, RUNS, USUAL
@@ -276,29 +276,3 @@ def check(
         typer.echo(f"needs {line}")
     if not passed:
         raise typer.Exit(1)
-
-
-def caption(
-    encoder: Annotated[Path, typer.Argument(help="Folder of the text encoder: FLAN-T5's weights and tokenizer.")],
-    text: Annotated[str, typer.Argument(help="The caption.")],
-    out: Annotated[Path, typer.Option(parser=output_file, help="The .npy file to write.")],
-) -> None:
-    """Write a caption's features to a file, which is then a prompt for `underpaint compare --models`."""
-    import io
-
-    import numpy as np
-
-    from underpaint.artifacts.files import check_file_writable
-    from underpaint.artifacts.manifest import write_beside
-    from underpaint.artifacts.origin import marked
-    from underpaint.models.published.captions import CaptionEncoder
-
-    with bad_input():
-        if out.suffix != ".npy":
-            raise ValueError(f"--out: expected a file that ends in .npy, got {out}")
-        check_file_writable(out)
-        features = CaptionEncoder(encoder).features(text)
-        stream = io.BytesIO()
-        np.save(stream, features)
-        write_beside(out, marked(stream.getvalue()))
-    typer.echo(f"{out}: features {list(features.shape)}")

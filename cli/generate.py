@@ -47,11 +47,11 @@ DEFAULT_OUT = Path("runs/generate")
 _NO_FILE = PromptOptions()
 _NO_LIVE = LiveOptions()
 _NO_DEVICE = DeviceOptions()
-_FORMATS = {".png": "PNG", ".webp": "WEBP", ".bmp": "BMP"}
+_FORMATS = {".png": "PNG", ".webp": "WEBP"}
 """Formats that keep every pixel."""
 _LOOPS = {"host": "", "kernels": ", by kernels launched one by one", "captured": ", by captured cycles"}
 """How pictures are said to be drawn; the host's loop is the usual one."""
-_OTHER_FORMATS = (".jpg", ".jpeg", ".gif", ".tif", ".tiff", ".avif")
+_OTHER_FORMATS = (".jpg", ".jpeg", ".gif", ".bmp", ".tif", ".tiff", ".avif")
 """Ends of names that mean a picture too, and never a folder."""
 
 
@@ -65,7 +65,7 @@ def generate(
         Path | None,
         typer.Option(
             parser=file_or_folder,
-            help="The picture to write (.png, .webp or .bmp), or the folder for several pictures. Default: under "
+            help="The picture to write (.png or .webp), or the folder for several pictures. Default: under "
             "runs/generate, named by the settings.",
             show_default=False,
         ),

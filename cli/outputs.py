@@ -28,11 +28,9 @@ _RESULTS_OF: Final[Mapping[str, tuple[str, ...]]] = {
     "premises": ("premises",),
     "check": ("invariance",),
     "certify": ("certify", "certify-case"),
-    "metrics score": ("metrics",),
-    "results merge": ("merged",),
 }
 """The kinds of results that a command writes by an option, and so may replace."""
-_PLAIN: Final = (".png", ".webp", ".bmp", ".gif")
+_PLAIN: Final = (".png", ".webp")
 
 
 Registered = TypeVar("Registered", bound=Callable[..., Any])

@@ -1,4 +1,4 @@
-"""`underpaint results`: files of results, of this machine and of others: validated, merged, ranked."""
+"""`underpaint results`: files of results, of this machine and of others: validated and ranked."""
 
 from pathlib import Path
 from typing import Annotated
@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from underpaint.cli.errors import bad_input
-from underpaint.cli.outputs import Commands, json_output
+from underpaint.cli.outputs import Commands
 from underpaint.cli.terminal import (
     Column,
     Format,
@@ -20,7 +20,7 @@ from underpaint.cli.terminal import (
     with_interval,
 )
 
-app = Commands(help="Validate, merge and rank files of results.", no_args_is_help=True)
+app = Commands(help="Validate and rank files of results.", no_args_is_help=True)
 
 Files = Annotated[list[Path], typer.Argument(help="Files that compare --json, sweep or certify --json wrote.")]
 
@@ -35,25 +35,6 @@ def validate(paths: Files, form: FormatOption = Format.table) -> None:
     columns = (Column("file"), Column("kind"), Column("version", right=True))
     rows = [{"file": str(path), "kind": one["kind"], "version": VERSION} for path, one in found]
     show([ResultTable("as the schema says", columns, rows)], form)
-
-
-@app.command()
-def merge(
-    paths: Files,
-    out: Annotated[Path, typer.Option(parser=json_output, help="The merged file; it may be merged again.")] = Path(
-        "merged.json"
-    ),
-) -> None:
-    """Merge results into one file, by machine, engine, model hashes and settings."""
-    from underpaint.artifacts.files import check_file_writable
-    from underpaint.artifacts.manifest import write_beside
-    from underpaint.artifacts.results import merged, read_results, results_text
-
-    with bad_input():
-        found = merged([(path.name, read_results(path)) for path in paths])
-        check_file_writable(out)
-    write_beside(out, results_text(found).encode())
-    typer.echo(f"{out}: {len(found['runs'])} runs")
 
 
 @app.command()

@@ -12,9 +12,8 @@ from PIL import Image, ImageOps
 from torch import Tensor
 
 from underpaint.training.data.art import Report, load_sprites, unheard
-from underpaint.training.data.textured_render import DRAWING, TexturedSheet
+from underpaint.training.data.textured_render import DRAWING, TexturedSheet, render_textured
 from underpaint.training.data.textured_scenes import Split, textured_scene
-from underpaint.training.parallel_pictures import DrawingPool
 from underpaint.zoo.textured_prompts import textured_word_ids
 
 SUFFIXES: Final = (".png", ".jpg", ".jpeg", ".webp")
@@ -32,22 +31,18 @@ class Pictures(Protocol):
 
 
 class TexturedPictures:
-    """Renders scenes on demand, in `workers` processes; sprites are loaded, and at first fetched, once."""
+    """Renders scenes on demand; sprites are loaded, and at first fetched, once."""
 
     source: Final[Mapping[str, object]] = {"seed": SCENE_SEED, "scenes": "textured", "drawing": DRAWING}
     """What tells these pictures from others, in a cache of their codes."""
 
-    def __init__(self, art: Path | None = None, report: Report = unheard, workers: int = 1) -> None:
+    def __init__(self, art: Path | None = None, report: Report = unheard) -> None:
         self.sheet = TexturedSheet(load_sprites(art, report))
-        self._pool = DrawingPool(self.sheet, workers)
 
     def __call__(self, indices: Sequence[int], size: int, split: Split) -> NDArray[np.uint8]:
         """Render scenes `indices` of `split` at `size` px."""
-        return self._pool.draw(indices, size, split, SCENE_SEED)
-
-    def close(self) -> None:
-        """End the processes that draw."""
-        self._pool.close()
+        scenes = (textured_scene(SCENE_SEED, index, split) for index in indices)
+        return np.stack([render_textured(scene, self.sheet, size) for scene in scenes])
 
 
 class FolderPictures:

@@ -1,16 +1,14 @@
-"""`underpaint metrics`: what the pictures of an evaluation are worth by the field's own networks and benchmarks."""
+"""`underpaint metrics`: the pictures of an evaluation for GenEval and DPG-Bench, and what their scorers wrote."""
 
-import json
-import shlex
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from underpaint.cli.errors import bad_input, needed
-from underpaint.cli.outputs import Commands, check_replaceable, json_output, output_folder
+from underpaint.cli.errors import bad_input
+from underpaint.cli.outputs import Commands, output_folder
 from underpaint.cli.terminal import (
     Column,
     Format,
@@ -19,78 +17,24 @@ from underpaint.cli.terminal import (
     ResultTable,
     check_json,
     figure,
-    note_files,
-    progress,
     show,
     told_as_json,
 )
 
 if TYPE_CHECKING:
     from underpaint.runtime.evaluation.drawing_log import DrawingLog, PlannedModel, StoredPicture
-    from underpaint.runtime.evaluation.metrics.scorers import BenchmarkPrompt, BenchmarkScore
     from underpaint.runtime.evaluation.prompt_files import FilePrompt
     from underpaint.runtime.evaluation.prompt_source import PromptSource
+    from underpaint.runtime.evaluation.scorers import BenchmarkPrompt, BenchmarkScore
 
 app = Commands(
-    help="Score the pictures of an evaluation by published networks from local files.",
+    help="Score the pictures of an evaluation by GenEval and DPG-Bench, with their own scorers.",
     no_args_is_help=True,
 )
-METRICS = ("fid", "kid", "precision-recall", "is", "clip", "hps", "aesthetic")
 BENCHMARKS = ("geneval", "dpg")
 
 Folder = Annotated[Path, typer.Argument(help="A folder of `underpaint evaluate`.")]
 Benchmark = Annotated[str, typer.Argument(help="geneval or dpg.")]
-
-
-@app.command()
-def score(
-    folder: Folder,
-    metrics: Annotated[str, typer.Option(help=f"Scores, separated by commas: {', '.join(METRICS)}.")] = "fid",
-    inception: Annotated[Path | None, typer.Option(help="torch-fidelity's Inception weights.")] = None,
-    reference: Annotated[
-        Path | None, typer.Option(help="A folder of real pictures, or ADM's reference batch (.npz; FID only).")
-    ] = None,
-    clip: Annotated[Path | None, typer.Option(help="A folder with a CLIP in the format of transformers.")] = None,
-    hps: Annotated[Path | None, typer.Option(help="HPSv2's checkpoint; --clip is then ViT-H-14.")] = None,
-    aesthetic: Annotated[Path | None, typer.Option(help="LAION's aesthetic predictor; --clip is ViT-L-14.")] = None,
-    out: Annotated[
-        Path | None, typer.Option(parser=json_output, help="File for the scores; default: metrics.json in the folder.")
-    ] = None,
-    form: FormatOption = Format.table,
-) -> None:
-    """Score every method's pictures; nothing is downloaded, and a missing file is refused before any work."""
-    from underpaint.artifacts.files import check_file_writable
-    from underpaint.artifacts.manifest import write_beside
-    from underpaint.artifacts.results import with_envelope
-    from underpaint.cli.options import read_names
-    from underpaint.runtime.evaluation.drawing_log import DrawingLog
-    from underpaint.runtime.evaluation.machine import describe_machine, typed_command
-
-    figures = out or folder / "metrics.json"
-    with bad_input(), needed("`underpaint metrics score`", "cpu", "metrics"):
-        from underpaint.cli.evaluation.scoring import Networks, check_asked, score_method
-
-        wanted = read_names(metrics)
-        check_asked(wanted, METRICS, inception=inception, reference=reference, clip=clip, hps=hps, aesthetic=aesthetic)
-        log = DrawingLog(folder, None)
-        models, groups = log.models(), _by_method(log)
-        check_file_writable(figures)
-        check_replaceable("the figures", figures, "json")
-        networks = Networks.open(wanted, inception, reference, clip, hps, aesthetic)
-    rows: list[dict[str, Any]] = []
-    with progress("scoring methods", len(groups)) as advance:
-        for done, ((model, method), pictures) in enumerate(groups.items()):
-            named = models[model].target
-            advance(done, f"{named} {method}")
-            found = score_method(networks, wanted, pictures)
-            rows.append({"model": named, "method": method, "images": len(pictures), **found})
-    values = {"weights": networks.hashes, "models": [dict(one.model) for one in models], "rows": rows}
-    plain = with_envelope("metrics", describe_machine(), typed_command(), values)
-    write_beside(figures, (json.dumps(plain, indent=1) + "\n").encode())
-    told = (figure(name, name.replace("_", " "), ".4g") for name in list(rows[0])[3:])
-    columns = (Column("method"), Column("model"), Column("images", right=True), *told)
-    show([ResultTable("scores", columns, rows)], form)
-    note_files((figures,), f"underpaint results validate {shlex.quote(str(figures))}, before others are given it", form)
 
 
 @app.command()
@@ -106,9 +50,9 @@ def write(
     """Write pictures in the layout that GenEval's or DPG-Bench's own scorer reads."""
     from underpaint.artifacts.files import check_folder_writable
     from underpaint.runtime.evaluation.drawing_log import DrawingLog
-    from underpaint.runtime.evaluation.metrics.scorers import write_dpg, write_geneval
     from underpaint.runtime.evaluation.prompt_files import read_prompts
     from underpaint.runtime.evaluation.prompt_source import PromptSource
+    from underpaint.runtime.evaluation.scorers import write_dpg, write_geneval
 
     with bad_input():
         _check_benchmark(benchmark)
@@ -144,7 +88,7 @@ def read(
     form: FormatOption = Format.table,
 ) -> None:
     """Read the results of GenEval's or DPG-Bench's own scorer."""
-    from underpaint.runtime.evaluation.metrics.scorers import read_dpg, read_geneval
+    from underpaint.runtime.evaluation.scorers import read_dpg, read_geneval
 
     with bad_input():
         _check_benchmark(benchmark)
@@ -202,7 +146,7 @@ def _prompts_of(
 
     path: of the file that lists them, for messages.
     """
-    from underpaint.runtime.evaluation.metrics.scorers import BenchmarkPrompt
+    from underpaint.runtime.evaluation.scorers import BenchmarkPrompt
 
     keys = dict(zip(model.prompt_keys, model.prompts, strict=bool(model.prompt_keys)))
     by_caption: dict[str, list[StoredPicture]] = defaultdict(list)

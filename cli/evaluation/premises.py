@@ -1,6 +1,5 @@
 """`underpaint premises`: the figures that the papers argue from, of any model."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import numpy as np
@@ -23,16 +22,15 @@ from underpaint.cli.options import (
     grouped,
     read_sampling,
 )
-from underpaint.cli.outputs import json_output, output_file
 from underpaint.cli.terminal import (
     Column,
     Format,
     FormatOption,
+    JsonFile,
     ResultTable,
     check_json,
     figure,
     note,
-    note_files,
     progress,
     show,
     told_as_json,
@@ -79,41 +77,24 @@ def premises(
     resolution: Resolution = None,
     backend: Backend = "cpu",
     form: FormatOption = Format.table,
-    json_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--json", parser=json_output, help="Write the figures as JSON to this file; - is standard output."
-        ),
-    ] = None,
-    picture: Annotated[
-        Path | None, typer.Option(parser=output_file, help="Draw the figures into this .png file.")
-    ] = None,
+    json_file: JsonFile = None,
 ) -> None:
     """Measure whether the papers' premises hold: flat distributions, near-duplicate codes, local difficulty.
 
     Plain autoregression draws the pictures, and the drafter reads them. The distributions are those that tokens are
     drawn from: after guidance, temperature, top-k and top-p. The papers' setting is --top-k 0.
     """
-    from underpaint.artifacts.files import check_apart, check_file_writable
-    from underpaint.artifacts.manifest import write_beside
-    from underpaint.artifacts.origin import marked
     from underpaint.artifacts.results import with_envelope
     from underpaint.runtime.drawing import noise_of
     from underpaint.runtime.engines.context import EngineError
     from underpaint.runtime.evaluation.machine import describe_machine, typed_command
     from underpaint.sim.premises.figures import PremiseRecorder
-    from underpaint.sim.premises.plot import premises_png
     from underpaint.sim.premises.regions import cell_regions
 
     with bad_input():
         if temperature == 0:
             raise ValueError("--temperature: expected more than 0; at 0 every distribution holds one token")
         check_json(json_file)
-        if picture is not None:
-            if picture.suffix.lower() != ".png":
-                raise ValueError(f"--picture {picture}: expected a name that ends in .png")
-            check_file_writable(picture)
-        check_apart({"--json": json_file, "--picture": picture})
         pipeline = live.open_models(models, resolution, None, backend)
         sampling = read_sampling(temperature, guidance, top_k, top_p, pipeline)
         conditions = choose(pipeline, prompts or (), prompt_options).conditions
@@ -139,10 +120,6 @@ def premises(
     passes, knee = _passes(curve), _knee(curve)
     rows = _rows(found, passes, knee)
     title = f"{pipeline.fingerprint()['target']}, {pipeline.title()}, {describe_sampling(sampling, found.vocab_size)}"
-    if picture is not None:
-        drawn = premises_png(found, f"{title}, {len(images)} images", passes, knee and knee.nodes)
-        write_beside(picture, marked(drawn))
-        note_files((picture,), f"open {picture}", Format.json if json_file == Path("-") else form)
     values = {
         "model": dict(pipeline.fingerprint()),
         "settings": {

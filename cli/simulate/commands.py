@@ -15,7 +15,6 @@ from underpaint.cli.errors import BAD_INPUT, STOPPED, bad_input
 from underpaint.cli.options import short_hash
 from underpaint.cli.outputs import Commands, check_replaceable, output_folder
 from underpaint.cli.simulate.predict import predict
-from underpaint.cli.simulate.spatial import fit, spatial
 from underpaint.cli.simulate.windows import window_recipes, windows_apart
 from underpaint.cli.terminal import (
     STANDARD_OUTPUT,
@@ -41,16 +40,11 @@ if TYPE_CHECKING:
 
 app = Commands(help="Predict what methods gain: tables, synthetic models, sweeps, predictions.", no_args_is_help=True)
 
-app.command()(spatial)
-app.command()(fit)
 app.command()(predict)
 
 
 @app.command()
 def tables(
-    fit_on: Annotated[
-        str, typer.Option(help="Row of each table that the cost ratio is fitted on, counted from 0; or 'median'.")
-    ] = "0",
     form: FormatOption = Format.table,
     json_file: JsonFile = None,
 ) -> None:
@@ -59,12 +53,7 @@ def tables(
 
     with bad_input():
         check_json(json_file)
-        if fit_on != "median" and not (fit_on.isascii() and fit_on.isdigit()):
-            raise ValueError(f"--fit-on: expected a row's number or 'median', got {fit_on!r}")
-        row = None if fit_on == "median" else int(fit_on)
-        checked = [check(group, row) for group in groups() if row is None or row < len(group.rows)]
-        if not checked:
-            raise ValueError(f"--fit-on {fit_on}: no published table has that many rows")
+        checked = [check(group) for group in groups()]
     plain_rows = [[_plain(one) for one in group] for group in checked]
     if told_as_json(json_file, plain_rows):
         return

@@ -271,7 +271,6 @@ def _finish(recorded: "Trace", out: Path) -> None:
         f"      underpaint simulate sweep --model {name} --policies eagle2,adt --rules point "
         "--machines a100/llamagen-xl"
     )
-    note(f"      underpaint simulate fit {name} makes a synthetic model of it")
 
 
 def _write_acceptance(source: Path | None, out: Path, length: int, seed: int) -> None:

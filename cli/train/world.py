@@ -1,7 +1,6 @@
 """`underpaint train world`: the models of textured scenes."""
 
 import os
-from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from shutil import which
@@ -40,9 +39,6 @@ def world(
     device: Device = "cpu",
     seed: Seed = 0,
     threads: Threads = None,
-    workers: Annotated[
-        int, typer.Option(help="Processes that draw scenes; more than one helps when a GPU trains.", min=1, max=256)
-    ] = 1,
     compiled: Annotated[
         bool,
         typer.Option("--compile", help="Compile the targets with torch.compile, which needs a C++ compiler."),
@@ -65,9 +61,9 @@ def world(
             _require_compiler()
         note(f"{out}: {describe_products(device)}")
         with stages() as told:
-            pictures = TexturedPictures(report=told, workers=workers)
+            pictures = TexturedPictures(report=told)
         about = {"scenes": "textured", "seed": seed, "settings": plain(asdict(settings))}
-        with closing(pictures), stages() as told:
+        with stages() as told:
             parts = textured_stages(
                 out, pictures, settings=settings, seed=seed, device=device, compiled=compiled, report=told
             )

@@ -14,7 +14,6 @@ import numpy as np
 from underpaint.algos.arrays import BoolArray, FloatArray
 from underpaint.artifacts.arrays import ArrayFile, ArrayForm
 from underpaint.artifacts.strict_json import Within, build_typed
-from underpaint.runtime.evaluation.metrics.features import gaussian_distance
 from underpaint.zoo.resolutions import SHIPPED_RESOLUTIONS
 from underpaint.zoo.textured_prompts import MAIN_ACCURACY, MAIN_SLOTS, TEXTURED_SLOTS
 
@@ -119,6 +118,23 @@ def read_right(readings: Sequence[Reading], prompts: Sequence[Mapping[str, str]]
         for slot in TEXTURED_SLOTS
     }
     return {MAIN_ACCURACY: np.logical_and.reduce([right[slot] for slot in MAIN_SLOTS]), **right}
+
+
+def gaussian_distance(
+    mean_a: FloatArray, covariance_a: FloatArray, mean_b: FloatArray, covariance_b: FloatArray
+) -> float:
+    """Fréchet distance of two Gaussians, means [F] and covariances [F, F]: arXiv 1706.08500, equation 6.
+
+    Raises ValueError where the widths differ.
+    """
+    if mean_a.shape != mean_b.shape or covariance_a.shape != covariance_b.shape:
+        raise ValueError(f"Fréchet distance: features of {mean_a.size} and {mean_b.size} numbers; use one network")
+    apart = mean_a - mean_b
+    # (C_a C_b)^(1/2) has the trace of (C_a^(1/2) C_b C_a^(1/2))^(1/2), which is symmetric.
+    values, vectors = np.linalg.eigh(covariance_a)
+    root = (vectors * np.sqrt(np.clip(values, 0.0, None))) @ vectors.T
+    between = np.sqrt(np.clip(np.linalg.eigvalsh(root @ covariance_b @ root), 0.0, None)).sum()
+    return max(0.0, float(apart @ apart + np.trace(covariance_a) + np.trace(covariance_b) - 2.0 * between))
 
 
 def frechet_distance(left: FloatArray, right: FloatArray) -> float:

@@ -9,7 +9,7 @@ import numpy as np
 
 from underpaint.algos.accept import RULES
 from underpaint.algos.accept.neighbours import nearest_codes, table_columns
-from underpaint.algos.arrays import FloatArray, IntArray
+from underpaint.algos.arrays import IntArray
 from underpaint.algos.batched.sparse_table import SparseTable
 from underpaint.algos.batched.spec import BatchedPolicy, BatchedRule
 from underpaint.algos.chance import sampling
@@ -129,15 +129,11 @@ def run_loop(
 
 
 class Lockstep(NamedTuple):
-    """Runs side by side. canvas: [images, cells], what was drawn; images: [images], which of the pool they are.
-
-    depth_at: [cells] float64, mean levels of the trees that were grown for each cell; NaN where none was.
-    """
+    """Runs side by side. canvas: [images, cells], what was drawn; images: [images], which of the pool they are."""
 
     runs: Runs
     canvas: IntArray
     images: IntArray
-    depth_at: FloatArray
 
 
 def run_plain(model: TableModel, images: int, seed: int, first_image: int = 0) -> Lockstep:
@@ -156,7 +152,7 @@ def run_plain(model: TableModel, images: int, seed: int, first_image: int = 0) -
     verify[:, 1] = cells
     drafted = np.zeros_like(verify)
     runs = Runs(cells, np.full(images, cells - 1), none, none, verify, drafted, drafted)
-    return Lockstep(runs, batch.canvas, batch.images, np.full(cells, np.nan))
+    return Lockstep(runs, batch.canvas, batch.images)
 
 
 def lockstep_block(model: TableModel) -> int:
@@ -198,7 +194,6 @@ def run_lockstep(
     counts = {name: np.zeros(images, dtype=np.int64) for name in ("cycles", "accepted", "depth")}
     verify = np.zeros((images, MOST_NODES + 1), dtype=np.int64)
     draft, chained = np.zeros_like(verify), np.zeros_like(verify)
-    levels, tree_count = np.zeros(model.grid.cells), np.zeros(model.grid.cells)
     rows = batch.first_rows()
     greedy = RULES[scheme.rule_name].greedy
     batch.canvas[:, 0] = tables.best[rows] if greedy else tables.draw(rows, batch.draws.random(images))
@@ -208,7 +203,6 @@ def run_lockstep(
         trees = batched_policy.grow(batch, running)
         active = trees.images
         verdicts = batched_rule(batch, trees)
-        cell = batch.cell[active]
         batch.commit(active, verdicts.path, verdicts.accepted, verdicts.extra)
         batched_policy.observe(trees, verdicts.accepted)
         counts["cycles"][active] += 1
@@ -218,10 +212,7 @@ def run_lockstep(
         if chains:
             called = trees.one_call & (trees.depth > 0)
             chained[active[called], trees.depth[called]] += 1
-        levels += np.bincount(cell, trees.depth, model.grid.cells)
-        tree_count += np.bincount(cell, minlength=model.grid.cells)
         for expanded in trees.passes:
             draft[active[: expanded.size], expanded] += expanded > 0
     runs = Runs(model.grid.cells, counts["cycles"], counts["accepted"], counts["depth"], verify, draft, chained)
-    depth_at = np.divide(levels, tree_count, out=np.full(levels.size, np.nan), where=tree_count > 0)
-    return Lockstep(runs, batch.canvas, batch.images, depth_at)
+    return Lockstep(runs, batch.canvas, batch.images)

@@ -341,32 +341,3 @@ def replay(trace: Trace, name: str = "trace") -> TableModel:
         stride=0,
         codebook=trace.codebook,
     )
-
-
-class Statistics(NamedTuple):
-    """What a model is fitted to. Means over cells; contrast: the standard deviation of entropy over cells, in nats.
-
-    acceptance: the overlap 1 - TV of drafter and target right after the root; acceptance_later: over all further tokens
-    past it that are known, the first again where none is.
-    """
-
-    top_probability: float
-    contrast: float
-    neighbour_mass: float
-    acceptance: float
-    acceptance_later: float
-
-
-def statistics(trace: Trace) -> Statistics:
-    """The statistics of a trace, over the cells that a draft reached: none is of the first cell."""
-    if not trace.acceptance.shape[1] or not trace.codebook.shape[1]:
-        raise ValueError("a synthetic model is fitted to target, drafter and codebook; the trace lacks one of them")
-    by_depth = [trace.acceptance[:, depth, depth + 1 :] for depth in range(trace.acceptance.shape[1])]
-    first, *later = (cells.reshape(-1) for cells in by_depth if cells.size)
-    return Statistics(
-        float(trace.target_probs[..., 0].mean()),
-        float(trace.target_entropy.std()),
-        float(trace.neighbour_mass.mean()),
-        float(first.mean()),
-        float(np.concatenate(later or [first]).mean()),
-    )

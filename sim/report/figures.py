@@ -327,23 +327,6 @@ def acceptance(trace: Trace, width: float = PAGE) -> Figure:
     return figure
 
 
-def maps(difficulty: FloatArray, depth: FloatArray, policy: str, width: float = PAGE) -> Figure:
-    """[H, W] twice: the entropy of each cell's distribution in nats, and the depth of the trees grown there."""
-    figure = Figure(figsize=(width, 0.42 * width), layout="constrained")
-    for axes, values, title, unit in zip(
-        figure.subplots(1, 2),
-        (difficulty, depth),
-        ("difficulty", f"depth chosen by {policy}"),
-        ("entropy, nats", "levels"),
-        strict=True,
-    ):
-        shown = axes.imshow(values, cmap="cividis")
-        axes.set(title=title, xticks=[], yticks=[])
-        axes.title.set_fontsize(8)
-        figure.colorbar(shown, ax=axes, label=unit)
-    return figure
-
-
 FIGURES: Final[Mapping[str, FigureSpec]] = {
     spec.name: spec
     for spec in (

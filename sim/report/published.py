@@ -119,13 +119,10 @@ def predicted(group: Group, row: PublishedRow, cost: float) -> float:
     return row.tokens_per_cycle / (1.0 + cost * row.mean_depth if group.kind == "depth" else cost)
 
 
-def check(group: Group, fit_on: int | None = 0) -> tuple[Checked, ...]:
-    """Every row of a table against one cost ratio, fitted on row `fit_on` (None: the median of all rows' ratios).
-
-    Raises ValueError where the table has no such row.
-    """
+def check(group: Group) -> tuple[Checked, ...]:
+    """Every row of a table against one cost ratio, fitted on its first row."""
     if group.kind in ("depth", "steps"):
-        return _fitted(group, fit_on)
+        return _fitted(group)
     if group.kind == "fronts":
         return tuple(_front(group, row) for row in group.rows)
     if group.kind == "alone":
@@ -137,11 +134,9 @@ def _unchecked(row: PublishedRow) -> str:
     return "nothing to check it by" + (f"; missing: {row.missing}" if row.missing else "")
 
 
-def _fitted(group: Group, fit_on: int | None) -> tuple[Checked, ...]:
+def _fitted(group: Group) -> tuple[Checked, ...]:
     own = [implied_cost(group, row) for row in group.rows]
-    if fit_on is not None and not 0 <= fit_on < len(own):
-        raise ValueError(f"published '{group.name}': expected a row from 0 to {len(own) - 1} to fit on, got {fit_on}")
-    cost = float(np.median(own)) if fit_on is None else own[fit_on]
+    cost = own[0]
     least = 0.0 if group.kind == "depth" else 1.0
     found = []
     for place, (row, ratio) in enumerate(zip(group.rows, own, strict=True)):
@@ -149,7 +144,7 @@ def _fitted(group: Group, fit_on: int | None) -> tuple[Checked, ...]:
         error = speed / row.speedup - 1.0
         if ratio < least:
             verdict = f"{1.0 - ratio:.0%} faster than its own steps" if least else "faster than its own tokens"
-        elif place == fit_on:
+        elif not place:
             verdict = "fitted on"
         else:
             verdict = "fits" if abs(error) <= TOLERANCE else "does not fit"

@@ -11,6 +11,7 @@ import numpy as np
 from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.batched.sparse_table import SparseTable, Table, Tables
 from underpaint.algos.protocols import Grid
+from underpaint.algos.spatial.target import Feed
 from underpaint.algos.step import Scored
 from underpaint.algos.tree import NO_TOKEN, DraftTree, Verdict
 
@@ -172,6 +173,47 @@ class TableTarget(TableModelImage):
 
     def commit(self, tree: DraftTree, verdict: Verdict) -> None:
         self._canvas.commit(tree, verdict)
+
+
+@dataclass(slots=True)
+class TableGridTarget(TableModelImage):
+    """A `GridTarget` of tables: a cell's distribution reads the left and upper tokens that it is shown."""
+
+    _tokens: IntArray = field(init=False)
+    _last: Feed | None = None
+
+    def __post_init__(self) -> None:
+        self._tokens = np.full(self.model.grid.cells, NO_TOKEN, dtype=np.int64)
+
+    def begin(self) -> FloatArray:
+        self._tokens[:] = NO_TOKEN
+        none = np.array([NO_TOKEN])
+        first: FloatArray = self.model.target[self._rows(np.array([0]), none, none)][0]
+        return first
+
+    def score(self, feed: Feed) -> FloatArray:
+        self._last = feed
+        width, last = self.grid.width, self.grid.cells - 1
+        upper = np.full(feed.cells.size, NO_TOKEN, dtype=np.int64)
+        for row, cell in enumerate(feed.cells.tolist()):
+            above = cell + 1 - width
+            if above < 0:
+                continue
+            new = np.flatnonzero((feed.cells == above) & feed.visible[row])
+            if new.size:
+                upper[row] = feed.tokens[new[0]]
+            elif feed.cached[row, above]:
+                upper[row] = self._tokens[above]
+        distributions: FloatArray = self.model.target[self._rows(np.minimum(feed.cells + 1, last), feed.tokens, upper)]
+        return distributions
+
+    def commit(self, rows: IntArray) -> None:
+        if self._last is None:
+            raise RuntimeError("grid target: commit without a pass")
+        self._tokens[self._last.cells[rows]] = self._last.tokens[rows]
+
+    def _rows(self, cells: IntArray, before: IntArray, upper: IntArray) -> IntArray:
+        return self.model.rows(np.array(self.image % self.model.images), cells, before, upper)
 
 
 @dataclass(slots=True)

@@ -19,8 +19,7 @@ from underpaint.algos.spatial.jacobi_front import JacobiFronts, jacobi_fronts
 from underpaint.algos.spatial.jacobi_window import JacobiWindow, drawn_for
 from underpaint.sim.batched.decoding import MOST_NODES, make_rule
 from underpaint.sim.report.statistics import Runs
-from underpaint.sim.synthetic.multi_scale import TableGridTarget
-from underpaint.sim.synthetic.table_model import TableModel, TableTarget
+from underpaint.sim.synthetic.table_model import TableGridTarget, TableModel, TableTarget
 
 WINDOW: Final = "jacobi"
 FRONTS: Final = "jacobi fronts"

@@ -95,27 +95,6 @@ def _no_tensorrt() -> Iterator[Patch]:
     yield tensorrt_runtime, "gpu_name", lambda: "a stand-in"
 
 
-def _features() -> Iterator[Patch]:
-    """No text encoder: a caption's features are zeros."""
-    import numpy as np
-
-    from underpaint.models.published import captions
-
-    yield (
-        captions,
-        "CaptionEncoder",
-        lambda folder: SimpleNamespace(features=lambda text: np.zeros((3, 12), np.float32)),
-    )
-
-
-def _scores() -> Iterator[Patch]:
-    """No network: every set of pictures has one score."""
-    from underpaint.cli.evaluation import scoring
-
-    yield scoring.Networks, "open", lambda *given: SimpleNamespace(hashes={})
-    yield scoring, "score_method", lambda *given: {"fid": 1.0}
-
-
 def _tiny_recipes() -> Iterator[Patch]:
     """No art, and models of a few hundred weights: every recipe has two steps of seconds together."""
     from dataclasses import replace
@@ -141,8 +120,6 @@ PREPARED: dict[str, Callable[[], Iterator[Patch]]] = {
     "synthetic": _synthetic,
     "known_curve": _known_curve,
     "no_tensorrt": _no_tensorrt,
-    "features": _features,
-    "scores": _scores,
     "tiny_recipes": _tiny_recipes,
 }
 """What stands in for what a test has not: engines, networks, a GPU."""
@@ -199,7 +176,6 @@ def _serve() -> None:
     import matplotlib.pyplot  # noqa: F401
     import torch._dynamo  # noqa: F401
 
-    import underpaint.cli.evaluation.scoring
     import underpaint.cli.train.commands
     import underpaint.export.checkpoint
     import underpaint.runtime.pipeline  # noqa: F401

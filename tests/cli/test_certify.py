@@ -113,31 +113,26 @@ def test_the_gallery_lists_every_slip():
     assert all(slip.name in done.output for slip in SLIPS)
 
 
-def test_results_are_merged_and_ranked(tmp_path):
+def test_results_are_ranked():
     ours = ROOT / "benchmarks" / "results"
-    merged = tmp_path / "merged.json"
     files = [ours / name for name in ("textured-compare-128-t0.json", "textured-compare-128-t1.json")]
-    assert called("results", "merge", *files, "--out", merged).exit_code == 0
-    assert "2 runs" in called("results", "merge", *files, merged, "--out", tmp_path / "again.json").output
-    rows = json.loads(called("results", "rank", merged, "--json", "-").output)
+    rows = json.loads(called("results", "rank", *files, "--json", "-").output)
     assert rows == sorted(rows, key=lambda row: (-row["temperature"], -row["speedup"]))
     assert {side for row in rows for side, one in row["sides"].items() if one} == {"A", "B"}  # two processors
-    shown = called("results", "rank", merged)
+    shown = called("results", "rank", *files)
     assert shown.exit_code == 0
     assert "A: speed-up" in shown.output
 
 
 def test_bad_results_end_with_2(tmp_path):
-    out = tmp_path / "merged.json"
     for arguments in (
         ("validate", tmp_path / "none.json"),
-        ("merge", ROOT / "pyproject.toml", "--out", out),
-        ("merge", ROOT / "benchmarks" / "results" / "llamagen-b.json", "--out", out),
+        ("rank", ROOT / "pyproject.toml"),
+        ("rank", ROOT / "benchmarks" / "results" / "llamagen-b.json"),
     ):
         done = called("results", *arguments)
         assert done.exit_code == 2, done.output
         assert "error: " in done.stderr
-        assert not out.exists()
 
 
 BAD = """

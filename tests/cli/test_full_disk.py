@@ -34,8 +34,6 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("disk")
     (folder / "verifier.py").write_text("def verify(draft, uniforms):\n    return [], 0\n")
     (folder / "prompts.jsonl").write_text(GENEVAL)
-    (folder / "inception.pth").touch()
-    (folder / "real").mkdir()
     save_target(folder / "target.pt", tiny_target())
     save_llamagen(folder / "c2i.pt", captions=False)
     save_exportable(folder / RUNS)
@@ -47,7 +45,6 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
             patch.setattr(place, name, stand_in)
         for line in (
             "compare --methods ar,eagle2 --prompts-count 1 --resolution 64 --out compared",
-            "results merge compared/compare.json --out whole.json",
             "evaluate --methods ar --jobs 0 --resolution 64 --prompts prompts.jsonl --out evaluated",
             f"{EXPORT} exported",
             f"trace {DRAWN} --prompts-skip 8 --depths 2 --keep 8 --out trace.npz",
@@ -74,22 +71,18 @@ def limited(line: str, folder: Path, monkeypatch: pytest.MonkeyPatch, count: int
         "simulate sweep --model flat --policies chain --rules chain --most-images 2 --jobs 1 --out x",
         "certify verifier.py:verify --cases 1",
         "certify verifier.py:verify --cases 1 --json x.json",
-        "results merge whole.json --out x.json",
-        "results rank whole.json --json x.json",
+        "results rank compared/compare.json --json x.json",
         "costs --export x.json",
         f"evaluate --methods ar --jobs 0 {DRAWN} --out x",
-        "metrics score evaluated --inception inception.pth --reference real",
         "metrics write geneval evaluated --prompts prompts.jsonl --out x",
         "report compared --out x.html",
         f"premises {DRAWN} --json x.json",
-        f"premises {DRAWN} --picture x.png",
         "engine exported --backend tensorrt-rtx",
         *(f"train {stage} --steps 1 --out x" for stage in STAGES),
         "train world --hours 1 --out x",
         "export verifier.py --kind vq --out x",
         f"export target --runs {RUNS} --out x",
         f"{PREDICT} --json x.json",
-        "caption . text --out x.npy",
     ],
 )
 def test_a_full_disk_is_found_before_the_work(files: Path, monkeypatch: pytest.MonkeyPatch, line: str) -> None:
@@ -129,14 +122,11 @@ def test_a_disk_that_fills_up_in_the_work_is_told(
     [
         ("costs --export x.json", "known_curve", ()),
         (f"evaluate --methods ar --jobs 0 {DRAWN} --out jobs", "synthetic", None),
-        ("metrics score evaluated --inception inception.pth --reference real", "scores", ()),
         ("metrics write geneval evaluated --prompts prompts.jsonl --out x", "", ()),
         ("certify verifier.py:verify --cases 1 --json x.json", "", ()),
         ("report compared --out x.html", "synthetic", ()),
-        ("results merge whole.json --out x.json", "", ()),
-        ("results rank whole.json --json x.json", "", ()),
+        ("results rank compared/compare.json --json x.json", "", ()),
         (f"premises {DRAWN} --no-costs --json x.json", "synthetic", ()),
-        (f"premises {DRAWN} --no-costs --picture x.png", "synthetic", ()),
         (f"generate {PROMPT} --out fox.png --save-tokens", "synthetic", ()),
         (f"compare --methods ar {DRAWN} --out drawn", "synthetic", ("drawn/drawings.jsonl",)),
         (f"trace {DRAWN} --depths 2 --keep 8 --out x.npz", "synthetic", ()),
@@ -150,7 +140,6 @@ def test_a_disk_that_fills_up_in_the_work_is_told(
         (f"{PREDICT} --json x.json", "", ()),
         ("train world --hours 1 --out x", "tiny_recipes", ()),
         ("engine exported", "no_tensorrt", ()),
-        ("caption . text --out x.npy", "features", ()),
     ],
 )
 def test_a_disk_that_is_full_once_the_work_is_done_is_told(

@@ -47,8 +47,7 @@ CASES = (
     ),
     Case(f"trace {DRAWN} --depths 2 --keep 8 --out x.npz", "synthetic", RENAME, ("x.npz",)),
     Case("certify verifier.py:verify --cases 1 --json x.json", "", RENAME, ("x.json", "failing-case.json")),
-    Case("results merge whole.json --out x.json", "", RENAME, ("x.json",)),
-    Case("results rank whole.json --json x.json", "", RENAME, ("x.json",)),
+    Case("results rank compared/compare.json --json x.json", "", RENAME, ("x.json",)),
     Case("report compared --out x.html", "synthetic", RENAME, ("x.html",)),
     Case(
         *(f"evaluate --methods ar --jobs 0 {DRAWN} --out x", "synthetic", SYNC, ("x/evaluate.json",)),
@@ -59,10 +58,6 @@ CASES = (
         ("x/drawings-*.jsonl", "x/pictures/*/*.png"),
     ),
     Case(
-        *("metrics score evaluated --inception inception.pth --reference real", "scores", RENAME),
-        ("evaluated/metrics.json",),
-    ),
-    Case(
         *("metrics write geneval evaluated --prompts prompts.jsonl --out x", "", Moment("replace", 2)),
         *(("x/*/00000/metadata.jsonl", "x/*/00000/samples/0000.png"), ("metadata.jsonl",)),
     ),
@@ -71,7 +66,7 @@ CASES = (
         *("costs --resolution 128 --export x.json", "known_curve", Moment("replace", 2), ("x.json",)),
         ("cache/underpaint/costs/*.json",),
     ),
-    Case(f"premises {DRAWN} --json x.json --picture x.png", "synthetic", RENAME, ("x.json", "x.png")),
+    Case(f"premises {DRAWN} --json x.json", "synthetic", RENAME, ("x.json",)),
     Case("simulate tables --json x.json", "", RENAME, ("x.json",)),
     Case(
         *("simulate sweep --model flat --policies chain,eagle2 --rules chain --most-images 2 --jobs 1 --out x", ""),
@@ -104,7 +99,6 @@ CASES = (
         *("engine exported", "no_tensorrt", Moment("replace", 2), ("exported/target.layers.tensorrt.record",)),
         ("exported/*.engine",),
     ),
-    Case("caption . text --out x.npy", "features", RENAME, ("x.npy",)),
 )
 
 
@@ -131,12 +125,9 @@ def files(commands: Commands, tmp_path_factory: pytest.TempPathFactory) -> Path:
     save_exportable(folder / RUNS)
     curve = {"format": 3, "verify_ms": [[1, 2.0], [8, 5.0]], "draft_ms": [[1, 0.5], [8, 0.75]]}
     (folder / "costs.json").write_text(json.dumps(curve))
-    (folder / "inception.pth").touch()
-    (folder / "real").mkdir()
     for line, prepared in (
         (f"compare --methods ar,eagle2 {DRAWN} --out compared", "synthetic"),
         (f"trace {DRAWN} --prompts-skip 8 --depths 2 --keep 8 --out trace.npz", "synthetic"),
-        ("results merge compared/compare.json --out whole.json", ""),
         ("evaluate --methods ar --jobs 0 --prompts prompts.jsonl --seeds 3 --out evaluated", "synthetic"),
         (f"{EXPORT} exported", ""),
     ):

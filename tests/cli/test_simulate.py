@@ -66,12 +66,10 @@ def test_tables_print_published_predicted_and_error() -> None:
     code, text = call("tables", "--format", "markdown")
     assert code == 0
     assert re.search(r"\| ADT\+LANTERN \| Parti \| 3\.05x \| 2\.48x \| -18\.7% \| .*does not fit", text)
-    code, text = call("tables", "--json", "-", "--fit-on", "median")
+    code, text = call("tables", "--json", "-")
     groups = json.loads(text)
     assert code == 0
     assert {"published", "predicted", "error", "verdict", "tag"} <= groups[0][0].keys()
-    assert call("tables", "--fit-on", "99")[0] == 2
-    assert call("tables", "--fit-on", "first")[0] == 2
 
 
 def test_what_is_known_is_listed() -> None:
@@ -97,8 +95,7 @@ def test_a_sweep_writes_results_and_a_page_of_its_own(tmp_path: Path) -> None:
     assert lossless == {0.0}
     assert all(line["token_bias"] > 0.0 for line in lines if line["rule"] == "lantern")
     page = (tmp_path / "report.html").read_text()
-    assert page.count("<svg") == 6
-    assert "Difficulty and depth" in page
+    assert page.count("<svg") == 5
     assert not re.search(r"(src|href)=.https?:", page)
     before = (tmp_path / FILE_NAME).read_bytes()
     assert json.loads(call(*SWEEP, "--out", str(tmp_path), "--json", "-")[1]) == lines
@@ -266,9 +263,6 @@ def test_a_curve_without_a_size_says_which(tmp_path: Path) -> None:
     assert code == 2
     assert re.search(r"measured from 1 to 2 nodes, asked for\s+.*4; measure those sizes", text, re.S)
     assert not (tmp_path / "out").exists()
-    code, text = call("spatial", "--model", "field", "--images", "1", "--machine", str(curve))
-    assert code == 2
-    assert "measured from 1 to 2 nodes" in text
 
 
 def test_a_sweep_takes_the_costs_inside_cycles_where_a_curve_holds_them(tmp_path: Path) -> None:
@@ -526,42 +520,6 @@ def test_a_trace_is_recorded_from_a_pipeline(monkeypatch: pytest.MonkeyPatch, tm
     assert greedy == (temperature == "0")
     swept = ["sweep", "--model", str(tmp_path / "one.npz"), "--policies", "chain", "--rules", "chain", "--jobs", "1"]
     assert call(*swept, "--vary", "policy.length=2", "--precision", "0.3", "--out", str(tmp_path / "sweep"))[0] == 0
-
-
-def test_spatial_methods_stand_beside_their_control() -> None:
-    common = ("spatial", "--model", "sharp", "--images", "1", "--windows", "4")
-    code, text = call(*common, "--taus", "0.05", "--json", "-")
-    assert code == 0, text
-    rows = {row["method"]: row for row in json.loads(text)}
-    assert rows["ZipAR-4"]["passes"] == 16 + 15 * 4
-    serial, islands = (rows[f"MuLo-SD, tau 0.05, {order}"] for order in ("serial", "islands"))
-    assert islands["passes"] <= serial["passes"]
-    assert serial["coarse_passes"] == 64
-    for extra, message in (
-        (("--taus", "x"), "--taus: expected numbers"),
-        (("--taus", "-1"), "at least 0"),
-        (("--taus", "0.1,nan"), "expected numbers with commas between"),
-        (("--model", "shrap"), "did you mean 'sharp'"),
-        (("--machine", "no.json"), "no.json"),
-        (("--windows", "17"), "window: expected 1..16"),
-        (("--rows", "3"), "--rows: expected an even number"),
-        (("--nearest", "500"), "fewer than 128 codes"),
-        (("--machine", "a100/gpt"), "there is no 'gpt'"),
-    ):
-        code, text = call(*common, *extra)
-        assert code == 2
-        assert message in text
-
-
-def test_a_field_is_fitted_to_a_trace(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert traced(monkeypatch, tmp_path / "one.npz")[0] == 0
-    code, text = call("fit", "--trace", str(tmp_path / "one.npz"), "--vocab-size", "64")
-    assert code == 0, text
-    settings = json.loads(text.splitlines()[0])
-    assert (settings["height"], settings["width"], settings["vocab_size"]) == (*GRID, 64)
-    assert settings["depth_known"] == load(tmp_path / "one.npz").acceptance.shape[1]
-    assert "acceptance_later" in text
-    assert call("fit", "--trace", str(tmp_path / "one.npz"), "--vocab-size", "63")[0] == 2
 
 
 def test_bad_traces_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -22,7 +22,6 @@ ALL = [[], *(name.split() for name in subcommands(groups=True))]
         ["export"],
         ["export", "model.pt", "--kind", "vq", "--out", "folder"],
         ["check", "folder"],
-        ["caption", "encoder", "a cat", "--out", "cat.npy"],
         ["engine", "."],
         ["compare", "--backend", "device", "--out", "folder"],
     ],
@@ -79,7 +78,6 @@ def helped(command: list[str]) -> str:
         ("underpaint export superres_64", ["superres_64_256"]),
         ("underpaint check --inv", ["--invariance"]),
         ("underpaint engine --buck", ["--buckets"]),
-        ("underpaint caption --o", ["--out"]),
     ],
 )
 def test_a_shell_completes_without_pytorch(tmp_path: Path, typed: str, offered: list[str]) -> None:

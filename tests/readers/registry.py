@@ -27,11 +27,11 @@ from underpaint.runtime.drawing import Drawing
 from underpaint.runtime.engines.context import EngineError
 from underpaint.runtime.engines.engine import manifest_config
 from underpaint.runtime.evaluation.drawing_log import DrawingLog, DrawnJob, stored_pictures
-from underpaint.runtime.evaluation.metrics.scorers import BenchmarkScore, read_dpg, read_geneval
 from underpaint.runtime.evaluation.prompt_files import FilePrompt, PromptForm, read_prompts
 from underpaint.runtime.evaluation.prompt_source import PromptSource
 from underpaint.runtime.evaluation.quality import load_reference
 from underpaint.runtime.evaluation.replay import FINISHED, Replay, ReplayLog, TreeEvent
+from underpaint.runtime.evaluation.scorers import BenchmarkScore, read_dpg, read_geneval
 from underpaint.sim.certify.case import VerifierCase, case_from_dict
 from underpaint.sim.replay.comparison import load_comparison
 from underpaint.sim.replay.row_trace import RowTrace

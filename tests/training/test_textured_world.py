@@ -22,7 +22,6 @@ from underpaint.training.distillation import DrafterSettings
 from underpaint.training.drawn import CHUNK
 from underpaint.training.judge import JudgeSettings
 from underpaint.training.loop import LoopSettings, TrainingResult
-from underpaint.training.parallel_pictures import DrawingPool
 from underpaint.training.pictures import TexturedPictures
 from underpaint.training.sampler import SamplerSettings
 from underpaint.training.target import CONFIG, GROWN_LOOP, LOOP, TargetSettings
@@ -58,9 +57,8 @@ SETTINGS = WorldSettings(
 
 
 class MadeUp(TexturedPictures):
-    def __init__(self, report: Report = unheard, workers: int = 1) -> None:
+    def __init__(self, report: Report = unheard) -> None:
         self.sheet = TexturedSheet(made_up_sprites())
-        self._pool = DrawingPool(self.sheet, workers)
 
 
 def test_all_stages_run_and_stand_on_each_other(tmp_path: Path) -> None:
@@ -179,12 +177,12 @@ def test_a_folder_from_before_a_stage_goes_on_and_options_reach_the_stages(
     told = list[object]()
 
     def stages_of(_: object, pictures: MadeUp, *, compiled: bool, **__: object) -> list[Stage]:
-        told.append((compiled, pictures._pool.workers))
+        told.append(compiled)
         return [Stage("tokenizer", 1, lambda folder, minutes: TrainingResult(1, True, {}))]
 
     monkeypatch.setattr("underpaint.training.textured_world.textured_stages", stages_of)
     command = ["world", "--hours", "1", "--out", str(tmp_path)]
     assert CliRunner().invoke(app, command).exit_code == 0
     monkeypatch.setenv("CXX", "python3")
-    assert CliRunner().invoke(app, [*command, "--compile", "--workers", "3"]).exit_code == 0
-    assert told == [(False, 1), (True, 3)]
+    assert CliRunner().invoke(app, [*command, "--compile"]).exit_code == 0
+    assert told == [False, True]

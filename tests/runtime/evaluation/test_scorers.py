@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from underpaint.runtime.evaluation.metrics.scorers import (
+from underpaint.runtime.evaluation.scorers import (
     BenchmarkPrompt,
     read_dpg,
     read_geneval,

@@ -1,6 +1,5 @@
 """The page of a comparison without a browser: its figures, what it needs, and what it refuses."""
 
-import io
 import json
 import re
 import shutil
@@ -10,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
 from typer.testing import CliRunner
 
 from tests.run_logs import edit_log
@@ -22,7 +20,6 @@ from underpaint.runtime.evaluation.report_row import accepted_cells
 from underpaint.runtime.page.document import ComparisonFolder, page
 from underpaint.runtime.page.figures import edges, runs
 from underpaint.runtime.page.frames import frames_of
-from underpaint.runtime.page.gif import gif_of
 from underpaint.runtime.page.pictures import code_patches, decoder_for
 from underpaint.zoo.load import FOLDER
 
@@ -170,23 +167,6 @@ def test_the_frames_of_trees_say_what_was_counted(folder: Path) -> None:
             assert f"{accepted} accepted, {nodes - accepted} refused" in text
 
 
-def test_an_animation_ends_on_the_picture(tmp_path: Path) -> None:
-    """Of the shipped models: a picture of random codes has more colours than a GIF holds."""
-    asked = ["compare", "--prompts-count", "1", "--methods", "zipar,mulo-islands", "--no-likelihood"]
-    done = CliRunner().invoke(app, [*asked, "--save-replay", "1", "--out", str(tmp_path / "x")])
-    assert done.exit_code == 0, done.output
-    found = ComparisonFolder.read(tmp_path / "x")
-    decode = decoder_for(FOLDER, found.results["model"])
-    for replay in found.replays[-2:]:
-        steps = frames_of(replay, found.grid)
-        animated: Any = Image.open(io.BytesIO(gif_of(replay, found.grid, decode)))
-        assert 2 <= animated.n_frames <= len(steps.frames) + 1  # equal frames become one
-        animated.seek(animated.n_frames - 1)
-        last = np.asarray(animated.convert("RGB").resize((128, 128), Image.Resampling.NEAREST), dtype=np.float64)
-        picture = decode(np.array(replay.tokens)).astype(np.float64)
-        assert np.abs(last - picture).mean() < 6.0
-
-
 def test_patches_are_the_codes_asked_for(folder: Path) -> None:
     found = ComparisonFolder.read(folder)
     decode = decoder_for(FOLDER, found.results["model"])
@@ -262,15 +242,9 @@ def test_other_models_leave_the_pictures_out(folder: Path, tmp_path: Path) -> No
     assert "is not the decoder" in refused([str(copied), "--models", str(FOLDER)])
 
 
-def test_gif_options_are_checked(folder: Path, tmp_path: Path) -> None:
-    assert "ends in .gif" in refused([str(folder), "--gif", str(tmp_path / "a.png")])
-    assert "expected 1 to 1" in refused([str(folder), "--gif", str(tmp_path / "a.gif"), "--gif-prompt", "2"])
-    assert "expected one of ar" in refused([str(folder), "--gif", str(tmp_path / "a.gif"), "--gif-method", "adt"])
-    assert "chooses what --gif shows" in refused([str(folder), "--gif-method", "adt"])
+def test_a_page_without_replays_says_how_to_record_them(folder: Path, tmp_path: Path) -> None:
     copied = copy_of(folder, tmp_path)
     (copied / "replays.jsonl").unlink()
-    assert "--save-replay" in refused([str(copied), "--gif", str(tmp_path / "a.gif")])
-    assert not list(tmp_path.glob("*.gif"))
     assert CliRunner().invoke(app, ["report", str(copied)]).exit_code == 0
     assert "--save-replay 2" in (copied / "report.html").read_text()
 

@@ -9,7 +9,6 @@ from underpaint.algos.accept.neighbours import nearest_codes
 from underpaint.algos.chance import sampling
 from underpaint.algos.protocols import Grid
 from underpaint.sim.premises.figures import PremiseRecorder, Premises, matched_codes
-from underpaint.sim.premises.plot import premises_png
 from underpaint.sim.synthetic.models import Blend, RandomDistribution, SyntheticDrafter, SyntheticTarget
 
 VOCAB, GRID = 12, Grid(4, 4)
@@ -183,9 +182,3 @@ def test_sizes_that_leave_nothing_to_compare_with_are_refused():
         PremiseRecorder(nearest_codes(CODEBOOK[:6], 3), 1, nearest=3)
     with pytest.raises(ValueError, match="nothing was drawn"):
         PremiseRecorder(NEIGHBOURS, 1, nearest=3).premises()
-
-
-@pytest.mark.parametrize("drafted", [True, False])
-def test_the_picture_is_drawn_with_and_without_a_drafter(drafted: bool) -> None:
-    for passes, knee in (([], None), ([(1, 1.0), (8, 1.4)], None), ([(1, 1.0), (8, 1.4)], 3.0)):
-        assert premises_png(recorded(drafted=drafted), "a title", passes, knee).startswith(b"\x89PNG")

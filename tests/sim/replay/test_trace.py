@@ -27,10 +27,9 @@ from underpaint.sim.batched.decoding import make_scheme, run_lockstep, run_loop
 from underpaint.sim.replay import trace as trace_module
 from underpaint.sim.replay.comparison import check_belong, check_measured_on, load_comparison
 from underpaint.sim.replay.predict import predict
-from underpaint.sim.replay.trace import Recorder, Trace, dense, entropy, load, replay, save, statistics
+from underpaint.sim.replay.trace import Recorder, Trace, dense, entropy, load, replay, save
 from underpaint.sim.report.statistics import mean_depth, tokens_per_cycle
 from underpaint.sim.synthetic.field import make_synthetic_model
-from underpaint.sim.synthetic.fit import model_statistics
 from underpaint.sim.synthetic.models import Blend, RandomDistribution, SyntheticDrafter, SyntheticTarget
 from underpaint.sim.synthetic.table_model import TableDrafter, TableModel, TableTarget
 
@@ -256,20 +255,6 @@ def test_a_curve_of_another_model_is_refused(tmp_path: Path) -> None:
         path.write_text(json.dumps({**alone, "model": model}))
         with pytest.raises(ValueError, match=match):
             check_measured_on(read_cost_curve(path), held)
-
-
-def test_statistics_follow_the_model() -> None:
-    flat, sharp = (statistics(recorded(field(sharpness=value), 4)) for value in (0.5, 4.0))
-    assert sharp.top_probability > flat.top_probability
-    near, far = (statistics(recorded(field(noise=value), 4)) for value in (0.1, 2.0))
-    assert near.acceptance > far.acceptance
-    assert near.acceptance > near.acceptance_later > 0.0
-    alone = statistics(recorded(field(), 4, depths=1))
-    assert alone.acceptance_later == alone.acceptance
-    model = field(images=8)
-    held, own = statistics(recorded(model, 8)), model_statistics(model, images=8)
-    for name in ("top_probability", "contrast", "acceptance", "acceptance_later"):
-        assert getattr(held, name) == pytest.approx(getattr(own, name), rel=0.05), name
 
 
 def comparison(path: Path, measured: dict[str, tuple[float, float, float]]) -> Path:

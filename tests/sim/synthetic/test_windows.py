@@ -20,8 +20,7 @@ from underpaint.sim.batched.decoding import make_scheme, run_loop
 from underpaint.sim.latency.machines import roofline
 from underpaint.sim.report.statistics import speedup
 from underpaint.sim.synthetic.field import FieldSettings, field_model
-from underpaint.sim.synthetic.multi_scale import TableGridTarget
-from underpaint.sim.synthetic.table_model import TableModel, TableTarget
+from underpaint.sim.synthetic.table_model import TableGridTarget, TableModel, TableTarget
 from underpaint.sim.synthetic.windows import (
     WindowRecipe,
     WindowScheme,
