@@ -2,27 +2,19 @@
 
 The reference is `algos.spatial.jacobi_window.HeldWindow.redraft`. A draft depends on the one before it, so this goes on
 place by place, behind `couple`, which has drafted every place as if nothing was found: only where something was it is
-drafted again.
+drafted again. What was found is noted for `shift`, which moves the distributions, all places at once.
 """
 
 from underpaint.runtime.device.kernels.couple import redrawn
 from underpaint.runtime.device.kernels.layout import Lengths, Progress
-from underpaint.runtime.device.kernels.lookup_table import LookupBuffers, last_between, newest_seen
-from underpaint.runtime.device.kernels.row_maths import copy_row, row_sum
-from underpaint.runtime.device.kernels.walk import BatchTree, Verdicts, tile
+from underpaint.runtime.device.kernels.lookup_table import LookupBuffers, first_cells, last_beside, newest_seen
+from underpaint.runtime.device.kernels.row_maths import row_sum
+from underpaint.runtime.device.kernels.walk import BatchTree, Verdicts, lane_of, tile
 from underpaint.runtime.device.kernels.window import WindowBuffers, end_of_drafts
 from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
 
-
-@kernel
-def mixed(said, row, weight, out, V, BLOCK: tl.constexpr) -> None:
-    """`weight` of the distribution behind `said` and the rest of that behind `row`, [V] each, in `out`."""
-    there_share, here_share = weight / row_sum(said, V, BLOCK), (1.0 - weight) / row_sum(row, V, BLOCK)
-    for start in range(0, V, BLOCK):
-        code = start + tl.arange(0, BLOCK)
-        there = tl.load(said + code, code < V, other=0.0).to(tl.float64) * there_share
-        here = tl.load(row + code, code < V, other=0.0).to(tl.float64) * here_share
-        tl.store(out + code, there + here, code < V)
+LOOKED = 3
+"""Drafts of a cycle, of 14, for which something is found; see `benchmarks.device_program`."""
 
 
 @kernel
@@ -30,7 +22,6 @@ def look_up_kernel(
     held,
     held_counts,
     uniforms,
-    left,
     noise,
     nodes,
     confidence,
@@ -63,7 +54,7 @@ def look_up_kernel(
     LANES: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
-    """One program an image."""
+    """One program an image. Each turn of the outer loop goes on to the next draft for which something is found."""
     image = tl.program_id(0)
     done, last = tl.load(taken + image), tl.load(levels + image)
     if done == 0:
@@ -71,50 +62,76 @@ def look_up_kernel(
     count = tl.load(cells + image)
     end = end_of_drafts(done, last, count, most, LAST)
     cycle = tl.load(cycles + image) - 1
-    before = tl.load(roots + image)
     filled = tl.load(held_counts + image)
     lane = tl.arange(0, LANES)
-    known = tl.load(held + image * W + lane, lane < end - done, other=0)
-    for place in range(done, end):  # trips: W
-        here = place - done
-        cell = count + here
-        node = image * N + tl.load(nodes + image * (W + 1) + place)
-        row = probs + node * V
-        out = draft_probs + (image * W + here).to(tl.int64) * V
-        token = tl.sum(tl.where(lane == here, known, 0), axis=0)
+    inside = lane < end - done
+    known = tl.load(held + image * W + lane, inside, other=0)
+    notes = tl.zeros((LANES,), tl.int64)
+    passes = image.to(tl.int64) * W * W
+    own = decided + image * most
+    if PASSES:
+        firsts = first_cells(seen_cells + passes, W, LANES)
+    before = tl.load(roots + image)
+    place = done
+    while place < end:  # trips: looked + 1
         entry = tl.full((), -1, tl.int64)
         source = tl.full((), -1, tl.int64)
-        if before != tl.load(tokens + node):
-            if PASSES:
-                own = image.to(tl.int64) * W * W
-                entry = newest_seen(seen_cells + own, seen_lefts + own, cell, before, cycle, W)
-            if (entry < 0) & (cell >= width) & (cell % width > 0) & (BESIDE == 1):
-                over = cell - width
-                drafted = tl.sum(tl.where(lane == over - count, known, 0), axis=0)
-                above = tl.load(decided + image * most + over, over < count, other=0)
-                above = tl.where(over < count, above, drafted)
-                source = last_between(decided + image * most, count, before, above, width, True, True)
-        tl.debug_barrier()
-        looked = (entry >= 0) | (source >= 0)
-        if looked:
-            if entry >= 0:
-                copy_row(seen + (image.to(tl.int64) * W * W + entry) * V, out, V, BLOCK)
-            else:
+        while (place < end) & (entry < 0) & (source < 0):  # trips: W / (looked + 1)
+            cell = count + place - done
+            node = image * N + tl.load(nodes + image * (W + 1) + place)
+            if before != tl.load(tokens + node):
+                if PASSES:
+                    entry = newest_seen(seen_cells + passes, seen_lefts + passes, firsts, cell, before, cycle, W, LANES)
+                if (entry < 0) & (cell >= width) & (cell % width > 0) & (BESIDE == 1):
+                    over = cell - width
+                    above = tl.load(own + over, over < count, other=0)
+                    above = tl.where(over < count, above, lane_of(known, lane, over - count))
+                    source = last_beside(own, count, before, above, width, False)
+            if (entry < 0) & (source < 0):
+                before = lane_of(known, lane, place - done)
+                place += 1
+        if place < end:
+            row = probs + (image * N + tl.load(nodes + image * (W + 1) + place)) * V
+            said = seen + (passes + entry) * V
+            weight = tl.full((), 1.0, tl.float64)
+            if entry < 0:
                 said = kept + (image.to(tl.int64) * most + source) * V
-                mixed(said, row, tl.load(weights), out, V, BLOCK)
-            tl.debug_barrier()
+                weight = tl.load(weights)
+            row_total = tl.full((), 1.0, tl.float64)
+            if entry < 0:
+                row_total = row_sum(row, V, BLOCK)
             stale = draft_probs + (image * W + place).to(tl.int64) * V
             behind = tl.load(held + image * W + place, (place >= last) & (place < filled), other=0)
             stood = tl.load(tokens + image * N + 1 + place, place < last, other=behind)
             is_held = (place < last) | (place < filled)
-            own_noise = noise + (image.to(tl.int64) * raced + cell) * V
-            rest = left + image.to(tl.int64) * W * V
+            own_noise = noise + (image.to(tl.int64) * raced + count + place - done) * V
             drawn = uniforms + image * 3 * U + place
-            token = redrawn(out, stale, stood, is_held, drawn, own_noise, rest, confidence, U, V, KIND, BLOCK)
-            tl.store(held + image * W + here, token)
-        tl.store(found + image * W + here, looked.to(tl.int64))
-        known = tl.where(lane == here, token, known)
-        before = token
+            token = redrawn(
+                said,
+                row_sum(said, V, BLOCK),
+                row,
+                row_total,
+                weight,
+                stale,
+                stood,
+                is_held,
+                drawn,
+                own_noise,
+                confidence,
+                U,
+                V,
+                KIND,
+                BESIDE,
+                BLOCK,
+            )
+            hit = lane == place - done
+            known = tl.where(hit, token, known)
+            notes = tl.where(hit, tl.where(entry >= 0, entry + 1, -source - 1), notes)
+            before = token
+            place += 1
+    tl.debug_barrier()
+    tl.store(held + image * W + lane, known, inside)
+    tl.store(found + image * W + lane, notes, inside)
 
 
 def look_up(
@@ -129,19 +146,18 @@ def look_up(
 ) -> None:
     """Draft again, by the coupling `kind`, where the left token has changed and something is found for the new one.
 
-    To be launched behind `couple` and `keep`; fills `table.found` and the rows of tree.draft_probs that it names, in
-    their new places. progress: after the pass; width: of the grid. An image's windows are as long as lengths.levels.
+    To be launched behind `couple` and `keep`, and before `shift`, which reads `table.found` that this fills. progress:
+    after the pass; width: of the grid. An image's windows are as long as lengths.levels.
     """
     batch, drafts = window.tokens.shape
     vocab_size = tree.probs.shape[2]
     launch(
         look_up_kernel,
         (batch,),
-        batch * drafts * vocab_size * (4 + 4 + 2 * tree.draft_probs.element_size()),
+        batch * min(drafts, LOOKED) * vocab_size * (4 + 4 + tree.draft_probs.element_size()),
         window.tokens,
         window.counts,
         window.uniforms,
-        window.left,
         window.noise,
         window.nodes,
         window.confidence,
@@ -174,4 +190,5 @@ def look_up(
         LANES=next_power_of_2(max(2, drafts)),
         BLOCK=tile(vocab_size, wide=True),
         warps=8,
+        trips={"looked": min(drafts, LOOKED)},
     )

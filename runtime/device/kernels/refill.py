@@ -17,6 +17,14 @@ a point proposal."""
 
 
 @kernel
+def lay_node(tokens, parents, draft_rows, first, place, token, W) -> None:
+    """The draft at `place` as a node of a chain, whose nodes stand from `first` on behind their root."""
+    tl.store(tokens + first + place, token)
+    tl.store(parents + first + place, place.to(tl.int64))
+    tl.store(draft_rows + first + place, tl.minimum(place + 1, W - 1).to(tl.int64))
+
+
+@kernel
 def refill_kernel(
     held,
     held_counts,
@@ -26,6 +34,8 @@ def refill_kernel(
     roots,
     decided,
     tokens,
+    parents,
+    draft_rows,
     counts,
     draft_probs,
     W,
@@ -45,6 +55,7 @@ def refill_kernel(
     if place == 0:
         tl.store(counts + image, wanted + 1)
         tl.store(tokens + image * N, tl.load(roots + image))
+        tl.store(draft_rows + image * N, 0)
     if place >= wanted:
         return
     kept = tl.load(held_counts + image)
@@ -72,11 +83,11 @@ def refill_kernel(
             if KIND == EVENLY:
                 share = tl.zeros((BLOCK,), tl.float32) + even
             tl.store(row + code, share, code < V)
-    tl.store(tokens + image * N + 1 + place, token)
+    lay_node(tokens, parents, draft_rows, image * N + 1, place, token, W)
 
 
 def refill(window: WindowBuffers, progress: Progress, lengths: Lengths, tree: BatchTree, kind: int, width: int) -> None:
-    """Fill the tree's tokens, counts and, of new cells, drafter's distributions; lengths.levels drafts an image.
+    """Make each tree a chain of lengths.levels drafts: its tokens, counts and, of new cells, drafter's distributions.
 
     kind: EVENLY, LEFT, ABOVE or RANDOM; width: of the grid. At the start of a row the cell above is copied for the left
     one, in the first row the left one for that above.
@@ -95,6 +106,8 @@ def refill(window: WindowBuffers, progress: Progress, lengths: Lengths, tree: Ba
         progress.roots,
         progress.decided,
         tree.tokens,
+        tree.parents,
+        tree.draft_rows,
         tree.counts,
         tree.draft_probs,
         most,

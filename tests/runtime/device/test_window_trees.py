@@ -111,7 +111,7 @@ def by_device(made: list[Case], candidates: int, levels: int) -> list[Made]:
     none, counts = whole(1), lengths + 1
     probs = torch.zeros(batch, nodes, vocab_size)
     tree = BatchTree(tokens, first, none, none, parents, counts, probs, drawn_from, rows, none)
-    add_candidates(tree, lengths, uniforms)
+    add_candidates(tree, lengths, uniforms, torch.full(uniforms.shape, 7), torch.zeros(batch, dtype=torch.int32))
     others = (whole(batch, nodes) for _ in range(4))
     positions, depths, sibling, masks = others
     tree_meta(
@@ -186,13 +186,13 @@ def trees_agree() -> bool:
 MUTANTS = {
     "a candidate is the draft again": (
         "window_tree",
-        "tl.where(turns == 0, tl.load(tokens",
-        "tl.where(turns == 9, tl.load(tokens",
+        "weights = hide(row, draft, draft >= 0)",
+        "weights = hide(row, draft, draft > V)",
     ),
     "a cell's candidates are drawn by another's noise": (
         "window_tree",
-        "(image * deepest + level) * CANDIDATES",
-        "image * deepest * CANDIDATES",
+        "own = uniforms + (image * deepest + cell) * CANDIDATES",
+        "own = uniforms + image * deepest * CANDIDATES",
     ),
     "candidates are offered again below others": (
         "window_tree",
