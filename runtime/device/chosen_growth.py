@@ -104,6 +104,10 @@ class ChosenGrowth:
         one = torch.zeros_like(state.progress.cells)
         self.limits = Limits(one, one.clone(), torch.full_like(one, state.envelope.nodes - 1))
 
+    @property
+    def lays_out(self) -> bool:
+        return self.choice.kind in ("chain", "drawn")
+
     def begin(self) -> None:
         self._policy.begin(self._grid)
         self._window.begin()

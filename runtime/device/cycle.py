@@ -22,7 +22,7 @@ from underpaint.runtime.device.folder import EmbeddedBatch
 from underpaint.runtime.device.forms import BatchCycle, BatchSizes, DeviceForm, Layout
 from underpaint.runtime.device.forwards import DeviceDecoder, gather_rows
 from underpaint.runtime.device.growth import Growth
-from underpaint.runtime.device.kernels.commit import advance, commit_features
+from underpaint.runtime.device.kernels.commit import advance
 from underpaint.runtime.device.kernels.layout import prepare
 from underpaint.runtime.device.kernels.lines import LineBuffers, commit_lines, lay_lines
 from underpaint.runtime.device.kernels.probs import probs
@@ -189,7 +189,9 @@ class DeviceCycle(BatchCycle):
         found = [("prepare", self._prepare), ("uniforms", self._draw_noise)]
         if growth is not None:
             found.append(("draft", partial(growth.grow, state)))
-        found += [("tree", self._lay_out_tree), ("target", self._pass_tree)]
+        if growth is None or not growth.lays_out:
+            found.append(("tree", self._lay_out_tree))
+        found.append(("target", self._pass_tree))
         found += [("probabilities", self._find_probs), ("verdict", self._judge)]
         found += [("commit", self._commit), ("commit", self._advance)]
         if growth is not None:
@@ -269,9 +271,8 @@ class DeviceCycle(BatchCycle):
         self._decide(self.state.tree, self.state.depths, self.state.verdicts)
 
     def _advance(self) -> None:
-        state, verdicts = self.state, self.state.verdicts
-        commit_features(self._features, state.pending_features, verdicts.path, verdicts.taken)
-        advance(state.tree, state.depths, verdicts, state.progress)
+        state = self.state
+        advance(state.tree, state.depths, state.verdicts, state.progress, self._features, state.pending_features)
 
 
 def most_nodes(max_nodes: int, line_token: int | None) -> int:

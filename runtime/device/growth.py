@@ -34,6 +34,11 @@ class Growth(Protocol):
 
     limits: Limits
 
+    @property
+    def lays_out(self) -> bool:
+        """Whether `grow` fills what `tree_meta` does too."""
+        ...
+
     def begin(self) -> None:
         """Forget the images before; the first cells of these are decided, from row 0 of the tree's distributions."""
         ...

@@ -1,5 +1,7 @@
 """OPT-Tree's growth on the device: as many levels as the envelope has, an image goes on while they add enough."""
 
+from typing import Final
+
 import torch
 from torch import Tensor
 
@@ -18,6 +20,8 @@ from underpaint.runtime.device.state import Envelope, State
 
 class OptGrowth:
     """The best path products so far, level by level; an image whose level added too little expands nothing more."""
+
+    lays_out: Final = False
 
     def __init__(
         self,

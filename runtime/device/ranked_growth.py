@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from math import ceil, floor
-from typing import Protocol
+from typing import Final, Protocol
 
 import torch
 from torch import Tensor
@@ -37,6 +37,8 @@ class NextDepths(Protocol):
 
 class RankedGrowth:
     """EAGLE-2's tree and its relatives: a level's best candidates are expanded, and the best of all are verified."""
+
+    lays_out: Final = True
 
     def __init__(
         self,
@@ -99,7 +101,9 @@ class RankedGrowth:
             rows = state.lengths.level_rows.select(0, level)
             probs(logits, made, state.draft_support, finite, rows, self._sampler)
             grow_level(made, tops, self._arrivals, self.limits.widths, state.lengths.levels, front, self._found, level)
-        take_best(self._found, self._arrivals, self.limits.totals, state.progress.roots, state.tree)
+        most = state.progress.decided.shape[1] - 1
+        parts = (self._found, self._arrivals, self.limits.totals, state.progress.roots, state.tree, state.layout)
+        take_best(*parts, max(1, state.envelope.levels), most)
 
     def observe(self, state: State) -> None:
         if self._depths is not None:

@@ -10,7 +10,7 @@ from underpaint.algos.chance import Role
 from underpaint.artifacts.decoder_config import DecoderConfig
 from underpaint.runtime.device.forwards import Cache
 from underpaint.runtime.device.kernels.layout import Lengths, Progress
-from underpaint.runtime.device.kernels.tree_meta import MOST_NODES
+from underpaint.runtime.device.kernels.tree_meta import MOST_NODES, TreeLayout
 from underpaint.runtime.device.kernels.walk import BatchTree, Verdicts
 
 ROLES = (Role.DRAFT, Role.ACCEPT, Role.RESIDUAL, Role.BONUS)
@@ -167,6 +167,11 @@ class State:
             else Cache(drafter, rows, cells + pending, envelope.slots, dtype, device, places[1]),
             pending_features=zeros(rows, pending, target.dim, dtype=dtype),
         )
+
+    @property
+    def layout(self) -> TreeLayout:
+        """Where the images' trees stand."""
+        return TreeLayout(self.progress.cells, self.positions, self.depths)
 
 
 def needed_bytes(

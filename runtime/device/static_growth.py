@@ -21,7 +21,7 @@ from underpaint.runtime.device.forwards import DeviceDecoder, pack_masks
 from underpaint.runtime.device.growth import DraftPasses, Limits
 from underpaint.runtime.device.kernels.children import draw_children, take_children, tiles_of
 from underpaint.runtime.device.kernels.probs import probs
-from underpaint.runtime.device.kernels.static_shapes import LevelRows, ShapeLevel, lay_level, number_places
+from underpaint.runtime.device.kernels.static_shapes import LevelRows, ShapeLevel, number_places
 from underpaint.runtime.device.plans import Plan, Room
 from underpaint.runtime.device.state import Envelope, State
 
@@ -55,6 +55,8 @@ def level_widths(shapes: Sequence[Shape]) -> list[int]:
 
 class StaticGrowth:
     """Static shapes, filled by draws, or by the likeliest tokens as point proposals."""
+
+    lays_out: Final = True
 
     def __init__(
         self, state: State, drafter: DeviceDecoder, sampler: SamplingParams, shapes: Sequence[Shape], drawn: Drawn
@@ -90,13 +92,14 @@ class StaticGrowth:
         self._tokens = torch.zeros(batch, nodes, dtype=torch.int64, device=device)
         self._exists = torch.zeros(batch, nodes, dtype=torch.int64, device=device)
         self._exists.select(1, 0).fill_(1)
+        self._arrivals = torch.zeros(batch, dtype=torch.int32, device=device)
         full = torch.full((batch,), len(shapes) - 1, dtype=torch.int64, device=device)
         self.limits = Limits(full, full, full)
 
     def begin(self) -> None:
         """See `Growth`; a static tree carries no state, but a launch that was cut short may have left counts."""
-        for tops in self._tops or ():
-            tops.arrivals.zero_()
+        for arrivals in (self._arrivals, *(tops.arrivals for tops in self._tops or ())):
+            arrivals.zero_()
 
     def grow(self, state: State) -> None:
         levels = state.lengths.levels
@@ -104,25 +107,24 @@ class StaticGrowth:
             logits = self._passes.root() if number == 0 else self._passes.level(number, *level.rows, level.first_slot)
             following = self._levels[number + 1] if number + 1 < len(self._levels) else None
             if self._tops is None:
-                self._draw(state, number, level, logits)
-                if following is not None:
-                    lay_level(self._tokens, levels, following.shapes, following.rows)
+                self._draw(state, number, level, logits, following)
             else:
                 self._take(state, number, logits, self._tops[number], following)
-        roots = state.progress.roots
-        number_places(self._tokens, self._exists, levels, self._shapes, self._rows, roots, state.tree)
+        filled = (self._tokens, self._exists, levels, self._shapes, self._rows, state.progress.roots)
+        depth, most = max(1, state.envelope.levels), state.progress.decided.shape[1] - 1
+        number_places(*filled, state.tree, state.layout, depth, most)
 
-    def _draw(self, state: State, number: int, level: "_Level", logits: Tensor) -> None:
+    def _draw(self, state: State, number: int, level: "_Level", logits: Tensor, following: "_Level | None") -> None:
         tree, levels = state.tree, state.lengths.levels
+        below = None if following is None else (following.shapes, following.rows)
         made, support = (
             part.narrow(1, level.first_row, level.width) for part in (tree.draft_probs, state.draft_support)
         )
         finite = state.verdicts.finite.narrow(1, state.envelope.nodes + level.first_row, level.width)
         rows = state.lengths.level_rows.select(0, number)
         probs(logits, made, support, finite, rows, self._sampler)
-        draw_children(
-            made, support, tree.uniforms, level.shapes, self._tokens, self._exists, levels, self._most, self._repeats
-        )
+        kept = (self._tokens, self._exists, levels, self._arrivals)
+        draw_children(made, support, tree.uniforms, level.shapes, *kept, below, self._most, self._repeats)
 
     def _take(self, state: State, number: int, logits: Tensor, tops: "_Tops", following: "_Level | None") -> None:
         level, below = self._levels[number].shapes, None if following is None else (following.shapes, following.rows)

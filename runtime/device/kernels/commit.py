@@ -73,53 +73,6 @@ def commit_cache(
 
 
 @kernel
-def commit_features_kernel(
-    features,
-    pending,
-    path,
-    taken,
-    T,
-    N,
-    P,
-    D,
-    batch,
-    BLOCK: tl.constexpr,
-) -> None:
-    """One program a (pending position, row)."""
-    turn, row = tl.program_id(0), tl.program_id(1)
-    image = row % batch
-    if turn >= tl.load(taken + image):
-        return
-    node = tl.full((), 0, tl.int64)
-    if turn > 0:
-        node = tl.load(path + image * N + turn - 1)
-    for start in range(0, D, BLOCK):
-        place = start + tl.arange(0, BLOCK)
-        moved = tl.load(features + (row * T + node).to(tl.int64) * D + place, place < D, other=0.0)
-        tl.store(pending + (row * P + turn).to(tl.int64) * D + place, moved, place < D)
-
-
-def commit_features(features: Tensor, pending: Tensor, path: Tensor, taken: Tensor) -> None:
-    """Fill pending [R, P, F] with the target's features [R, T, F] of the root and of the accepted path [B, N]."""
-    rows, count, width = pending.shape
-    launch(
-        commit_features_kernel,
-        (count, rows),
-        2 * pending.numel() * pending.element_size(),
-        features,
-        pending,
-        path,
-        taken,
-        features.shape[1],
-        path.shape[1],
-        count,
-        width,
-        taken.shape[0],
-        BLOCK=min(1024, next_power_of_2(width)),
-    )
-
-
-@kernel
 def advance_kernel(
     tokens,
     path,
@@ -135,49 +88,74 @@ def advance_kernel(
     history,
     depths,
     counts,
+    features,
+    fed,
     N,
+    T,
     P,
+    D,
     most,
+    batch,
     LANES: tl.constexpr,
     NODES: tl.constexpr,
+    BLOCK: tl.constexpr,
 ) -> None:
-    """One program an image; nothing changes where it did not take part."""
-    image = tl.program_id(0)
+    """One program a (pending position, row): its feature, and the first of an image moves on what is known of it.
+
+    Nothing changes where an image did not take part.
+    """
+    turn, row = tl.program_id(0), tl.program_id(1)
+    image = row % batch
     count = tl.load(taken + image)
-    if count == 0:
+    if turn >= count:
+        return
+    node = tl.full((), 0, tl.int64)
+    if turn > 0:
+        node = tl.load(path + image * N + turn - 1)
+    for start in range(0, D, BLOCK):
+        place = start + tl.arange(0, BLOCK)
+        moved = tl.load(features + (row * T + node).to(tl.int64) * D + place, place < D, other=0.0)
+        tl.store(fed + (row * P + turn).to(tl.int64) * D + place, moved, place < D)
+    if (turn > 0) | (row >= batch):
         return
     lane = tl.arange(0, LANES)
     node = tl.load(path + image * N + lane, lane < count - 1, other=0)
     token = tl.load(tokens + image * N + node, lane < count - 1, other=0)
     last = tl.load(extra + image)
     token = tl.where(lane == count - 1, last, token)
-    cell = tl.load(cells + image)
+    cell, cycle = tl.load(cells + image), tl.load(cycles + image)
     inside = lane < count
+    node = tl.arange(0, NODES)
+    size = tl.load(counts + image)
+    deepest = tl.max(tl.load(depths + image * N + node, node < size, other=0), axis=0)
+    tl.debug_barrier()  # all threads have read what one of them writes
     tl.store(decided + image * most + cell + lane, token, inside & (cell + lane < most))
     tl.store(pending + image * P + lane, token, inside & (lane < P))
     tl.store(pending_counts + image, count)
     tl.store(roots + image, last)
     tl.store(cells + image, cell + count)
-    node = tl.arange(0, NODES)
-    size = tl.load(counts + image)
-    deepest = tl.max(tl.load(depths + image * N + node, node < size, other=0), axis=0)
-    told = history + (image * most + tl.load(cycles + image)) * 3
+    told = history + (image * most + cycle) * 3
     tl.store(told, count - 1)
     tl.store(told + 1, deepest)
     tl.store(told + 2, size - 1)
-    tl.store(cycles + image, tl.load(cycles + image) + 1)
+    tl.store(cycles + image, cycle + 1)
     if cell + count >= most:
         tl.store(status + image, 1)
 
 
-def advance(tree: BatchTree, depths: Tensor, verdicts: Verdicts, progress: Progress) -> None:
-    """Append the accepted tokens and the extra one, and move every image that took part to its next cycle."""
+def advance(
+    tree: BatchTree, depths: Tensor, verdicts: Verdicts, progress: Progress, features: Tensor, fed: Tensor
+) -> None:
+    """Append the accepted tokens and the extra one, and move every image that took part to its next cycle.
+
+    fed [R, P, F] becomes the target's features [R, T, F] of the root and of the accepted path.
+    """
     batch, nodes = tree.tokens.shape
-    width = progress.pending.shape[1]
+    rows, width, size = fed.shape
     launch(
         advance_kernel,
-        (batch,),
-        8 * batch * (4 * width + nodes + 3),
+        (width, rows),
+        2 * fed.numel() * fed.element_size() + 8 * batch * (4 * width + nodes + 3),
         tree.tokens,
         verdicts.path,
         verdicts.taken,
@@ -192,12 +170,17 @@ def advance(tree: BatchTree, depths: Tensor, verdicts: Verdicts, progress: Progr
         progress.history,
         depths,
         tree.counts,
+        features,
+        fed,
         nodes,
+        features.shape[1],
         width,
+        size,
         progress.decided.shape[1],
+        batch,
         LANES=next_power_of_2(max(2, width)),
         NODES=next_power_of_2(max(2, nodes)),
-        warps=1,
+        BLOCK=min(1024, next_power_of_2(size)),
     )
 
 

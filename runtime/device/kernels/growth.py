@@ -10,6 +10,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from underpaint.runtime.device.kernels.children import best_of_tiles, is_last, store_top, tile_of
+from underpaint.runtime.device.kernels.tree_meta import TreeLayout, lay_out_tree
 from underpaint.runtime.device.kernels.walk import BatchTree
 from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
 
@@ -208,9 +209,22 @@ def ranked_block(count: int) -> int:
 
 @kernel
 def take_best_kernel(
-    candidates, totals, arrivals, roots, tree, M, N, ROWS: tl.constexpr, CBLOCK: tl.constexpr, LANES: tl.constexpr
+    candidates,
+    totals,
+    arrivals,
+    roots,
+    tree,
+    layout,
+    M,
+    N,
+    most,
+    ROWS: tl.constexpr,
+    CBLOCK: tl.constexpr,
+    LANES: tl.constexpr,
+    LEVELS: tl.constexpr,
+    NODES: tl.constexpr,
 ) -> None:
-    """One program a (tile, image); the last puts the taken candidates behind the root, in their order."""
+    """One program a (tile, image); the last puts the taken candidates behind the root, in their order, as a tree."""
     tile, image = tl.program_id(0), tl.program_id(1)
     mark_best(
         candidates.scores + image * M, tl.load(totals + image), candidates.taken + image * M, tile, M, ROWS, CBLOCK
@@ -230,6 +244,9 @@ def take_best_kernel(
         tl.store(tree.tokens + image * N, tl.load(roots + image))
         tl.store(tree.parents + image * N, tl.full((), -1, tl.int64))
         tl.store(tree.counts + image, 1 + tl.sum(chosen, axis=0))
+        tl.debug_barrier()
+        meta = (layout.cells, layout.positions, layout.depths, tree.first, tree.sibling, tree.masks)
+        lay_out_tree(tree.parents, tree.counts, *meta, image, N, most, LEVELS, NODES)
 
 
 def take_best(
@@ -238,26 +255,34 @@ def take_best(
     totals: Tensor,
     roots: Tensor,
     tree: BatchTree,
+    layout: TreeLayout,
+    levels: int,
+    most: int,
 ) -> None:
     """Fill the tree's tokens, parents [B, N] and counts [B] with the trees of the totals [B] int64 best candidates.
 
-    arrivals [B] int32: 0. roots [B] int64: the last committed tokens. Every total is below N.
+    arrivals [B] int32: 0. roots [B] int64: the last committed tokens. Every total is below N. layout, levels and most,
+    and what else of the tree is filled: see `tree_meta`.
     """
     batch, count = found.scores.shape
     rows = ranked_rows(count)
     launch(
         take_best_kernel,
         (-(-count // rows), batch),
-        56 * found.scores.numel(),
+        56 * found.scores.numel() + 48 * tree.tokens.numel(),
         found,
         totals,
         arrivals,
         roots,
         tree,
+        layout,
         count,
         tree.tokens.shape[1],
+        most,
         ROWS=rows,
         CBLOCK=ranked_block(count),
         LANES=next_power_of_2(count),
+        LEVELS=levels,
+        NODES=next_power_of_2(tree.tokens.shape[1]),
         warps=8,
     )

@@ -116,13 +116,8 @@ def part_masses(target, row, kind, token, V, OFFERED: tl.constexpr, BLOCK: tl.co
 def place_of(target, row, kind, token, V, uniform, scale, sums, OFFERED: tl.constexpr, BLOCK: tl.constexpr):
     """The index (int64) that `uniform` falls on in the cumulated masses of `part_masses`; V where there are none."""
     PART: tl.constexpr = max(BLOCK // 4, 1)
-    # floor(uniform * total): the upper half of a product of 64-bit words.
-    bits = (uniform * 9007199254740992.0).to(tl.int64).to(tl.uint64) << 11
     total = tl.sum(sums, axis=0)
-    goal = tl.umulhi(bits, total.to(tl.uint64)).to(tl.int64)
-    ends = tl.cumsum(sums, axis=0)
-    part = tl.sum((ends <= goal).to(tl.int32), axis=0)
-    before = tl.max(tl.where(ends <= goal, ends, 0), axis=0)
+    part, before, goal = part_at(sums, total, uniform)
     here = excess_at(target, row, kind, token, part * PART, V, OFFERED, PART)
     below = before + tl.cumsum((here.to(tl.float64) * scale).to(tl.int64), axis=0) <= goal
     return tl.where(total > 0, part * PART + tl.sum(below.to(tl.int32), axis=0), V).to(tl.int64)
@@ -142,35 +137,80 @@ def draw(row, V, uniform, BLOCK: tl.constexpr):
 
 
 @kernel
+def wide_row(row, V, BLOCK: tl.constexpr):
+    """The row [V] as float64 [BLOCK], 0 past its end; a block holds it whole."""
+    place = tl.arange(0, BLOCK)
+    return tl.load(row + place, place < V, other=0.0).to(tl.float64)
+
+
+@kernel
+def part_at(sums, total, uniform):
+    """The part of a row that `uniform` falls on, the mass before it, and the mass that it falls on.
+
+    sums [parts] int64: the masses of parts; total: their sum.
+    """
+    # floor(uniform * total): the upper half of a product of 64-bit words.
+    bits = (uniform * 9007199254740992.0).to(tl.int64).to(tl.uint64) << 11
+    goal = tl.umulhi(bits, total.to(tl.uint64)).to(tl.int64)
+    ends = tl.cumsum(sums, axis=0)
+    part = tl.sum((ends <= goal).to(tl.int32), axis=0)
+    return part, tl.max(tl.where(ends <= goal, ends, 0), axis=0), goal
+
+
+@kernel
+def draw_held(weights, V, uniform, BLOCK: tl.constexpr):
+    """The index (int64) that `uniform` falls on in the cumulated `weights` [BLOCK] float64; V where all of them are 0.
+
+    As `draw`, of a row that registers hold: it is read once for its largest weight and once for its masses.
+    """
+    HELD: tl.constexpr = min(PARTS, BLOCK)
+    PART: tl.constexpr = BLOCK // HELD
+    masses = (weights * scale_for(tl.max(weights, axis=0))).to(tl.int64)
+    parts = tl.reshape(masses, (HELD, PART))
+    turn = tl.arange(0, HELD)
+    sums = tl.sum(parts, axis=1)
+    total = tl.sum(sums, axis=0)
+    part, before, goal = part_at(sums, total, uniform)
+    here = tl.sum(tl.where((turn == part)[:, None], parts, 0), axis=0)
+    below = before + tl.cumsum(here, axis=0) <= goal
+    return tl.where(total > 0, part * PART + tl.sum(below.to(tl.int32), axis=0), V).to(tl.int64)
+
+
+@kernel
 def draw_several(row, V, uniforms, count, MOST: tl.constexpr, REPEATS: tl.constexpr, BLOCK: tl.constexpr):
     """[MOST] int64: `count` tokens drawn one after another from what is left of the row; -1 behind them.
 
-    uniforms: one each. REPEATS: each is drawn from the whole row. Else the row is summed once and a drawn token's mass
-    is taken out; where less than a sixteenth is left, the rest is summed again at a scale of its own. The row is as
-    before once all are drawn.
+    uniforms: one each. REPEATS: each is drawn from the whole row. Else the row, which a block holds, is summed once and
+    a drawn token's mass is taken out; where less than a sixteenth is left, the rest is summed again at its own scale.
     """
-    turns = tl.arange(0, MOST)
+    HELD: tl.constexpr = min(PARTS, BLOCK)
+    PART: tl.constexpr = BLOCK // HELD
+    turns, lane = tl.arange(0, MOST), tl.arange(0, PART)
+    part_of, place = tl.arange(0, HELD), tl.arange(0, BLOCK)
     gone = tl.full((MOST,), -1, tl.int64)
-    weights = tl.zeros((MOST,), row.dtype.element_ty)
-    lane = tl.arange(0, PARTS)
-    scale, sums = part_masses(row, row, NOTHING, 0, V, False, BLOCK)
-    first = tl.sum(sums, axis=0)
-    for turn in range(0, count):  # trips: MOST
-        if (REPEATS == 0) & (tl.sum(sums, axis=0) <= first >> 4) & (first > 0):
-            scale, sums = part_masses(row, row, NOTHING, 0, V, False, BLOCK)
-            first = tl.sum(sums, axis=0)
-        token = place_of(row, row, NOTHING, 0, V, tl.load(uniforms + turn), scale, sums, False, BLOCK)
-        gone = tl.where(turns == turn, token, gone)
-        if REPEATS == 0:
-            weight = tl.load(row + token, token < V, other=0.0)
-            part = token // max(BLOCK // 4, 1)
-            sums = tl.where(lane == part, sums - (weight.to(tl.float64) * scale).to(tl.int64), sums)
-            weights = tl.where(turns == turn, weight, weights)
-            tl.debug_barrier()
-            tl.store(row + token, tl.zeros_like(weight), token < V)
-            tl.debug_barrier()
-    if REPEATS == 0:
-        restore(row, gone, weights, (gone >= 0) & (gone < V))
+    left = tl.load(row + place, place < V, other=0.0)
+    turn = tl.full((), 0, tl.int32)
+    while turn < count:  # trips: 2
+        scale = scale_for(tl.max(left, axis=0).to(tl.float64))
+        sums = tl.sum(tl.reshape((left.to(tl.float64) * scale).to(tl.int64), (HELD, PART)), axis=1)
+        total = tl.sum(sums, axis=0)
+        least = total >> 4
+        while (turn < count) & ((total > least) | (total == 0)):  # trips: max(1, MOST // 2)
+            part, before, goal = part_at(sums, total, tl.load(uniforms + turn))
+            code = part * PART + lane
+            here = tl.load(row + code, code < V, other=0.0)
+            if REPEATS == 0:
+                here = tl.where(tl.max((code[:, None] == gone[None, :]).to(tl.int32), axis=1) == 1, 0.0, here)
+            below = before + tl.cumsum((here.to(tl.float64) * scale).to(tl.int64), axis=0) <= goal
+            token = tl.where(total > 0, part * PART + tl.sum(below.to(tl.int32), axis=0), V).to(tl.int64)
+            gone = tl.where(turns == turn, token, gone)
+            if REPEATS == 0:
+                weight = tl.load(row + token, token < V, other=0.0)
+                mass = (weight.to(tl.float64) * scale).to(tl.int64)
+                sums = tl.where(part_of == token // PART, sums - mass, sums)
+                total -= mass
+                left = tl.where(place == token, 0.0, left)
+            turn += 1
     return gone
 
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from underpaint.runtime.device.kernels.tree_meta import TreeLayout, lay_out_tree
 from underpaint.runtime.device.kernels.walk import BatchTree
 from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
 
@@ -44,7 +45,7 @@ def lay_rows(held, shape, image, level, out, F, WORDS: tl.constexpr, ROWS: tl.co
     line = shape * F + lane
     place = tl.load(level.places + line, inside, other=0)
     row = image * F + lane
-    tl.store(out.tokens + row, tl.load(held + place, inside, other=0), inside)
+    tl.store(out.tokens + row, tl.load(held + place, inside, other=0, cache_modifier=".cg"), inside)
     tl.store(out.parents + row, tl.load(level.above + line, inside, other=0), inside)
     for word in tl.static_range(WORDS):
         seen = tl.load(level.masks + line * WORDS + word, inside, other=0)
@@ -52,35 +53,10 @@ def lay_rows(held, shape, image, level, out, F, WORDS: tl.constexpr, ROWS: tl.co
 
 
 @kernel
-def lay_level_kernel(held, levels, level, out, F, N, WORDS: tl.constexpr, ROWS: tl.constexpr) -> None:
-    """One program an image."""
-    image = tl.program_id(0)
-    shape = tl.load(levels + image)
-    lay_rows(held + image * N, shape, image, level, out, F, WORDS, ROWS)
-
-
-def lay_level(held: Tensor, levels: Tensor, level: ShapeLevel, out: LevelRows) -> None:
-    """Fill `out` with the nodes that a level expands. held [B, N]: tokens by place; levels [B]: see above; int64."""
-    batch, rows, words = out.masks.shape
-    launch(
-        lay_level_kernel,
-        (batch,),
-        8 * batch * rows * (5 + 2 * words),
-        held,
-        levels,
-        level,
-        out,
-        rows,
-        held.shape[1],
-        WORDS=words,
-        ROWS=next_power_of_2(rows),
-        warps=1,
-    )
-
-
-@kernel
-def number_places_kernel(held, exists, levels, shapes, rows, roots, tree, N, BLOCK: tl.constexpr) -> None:
-    """One program an image: the places of its shape that were filled, in their order."""
+def number_places_kernel(
+    held, exists, levels, shapes, rows, roots, tree, layout, N, most, LEVELS: tl.constexpr, BLOCK: tl.constexpr
+) -> None:
+    """One program an image: the places of its shape that were filled, in their order, as a tree."""
     image = tl.program_id(0)
     lane = tl.arange(0, BLOCK)
     line = tl.load(levels + image) * N + lane
@@ -95,6 +71,9 @@ def number_places_kernel(held, exists, levels, shapes, rows, roots, tree, N, BLO
     tl.store(tree.parents + image * N + number, tl.where(lane == 0, -1, parent), goes)
     tl.store(tree.draft_rows + image * N + number, tl.load(rows + line, lane < N, other=-1), goes)
     tl.store(tree.counts + image, tl.sum(there, axis=0))
+    tl.debug_barrier()
+    meta = (layout.cells, layout.positions, layout.depths, tree.first, tree.sibling, tree.masks)
+    lay_out_tree(tree.parents, tree.counts, *meta, image, N, most, LEVELS, BLOCK)
 
 
 def number_places(
@@ -105,18 +84,21 @@ def number_places(
     rows: Tensor,
     roots: Tensor,
     tree: BatchTree,
+    layout: TreeLayout,
+    depth: int,
+    most: int,
 ) -> None:
     """Fill a tree's tokens, parents, draft_rows [B, N] and counts [B] from the places of its shape.
 
     held, exists [B, N] int64: tokens by place, and whether one was drawn. shapes, rows [S, N] int64: each place's
     parent (-1: the root; -2: no place of this shape), and the row of the draft distributions that its children were
-    drawn from (-1: none).
+    drawn from (-1: none). layout, depth (the greatest) and most, and what else of the tree is filled: see `tree_meta`.
     """
     batch, nodes = tree.tokens.shape
     launch(
         number_places_kernel,
         (batch,),
-        40 * tree.tokens.numel(),
+        88 * tree.tokens.numel(),
         held,
         exists,
         levels,
@@ -124,6 +106,9 @@ def number_places(
         rows,
         roots,
         tree,
+        layout,
         nodes,
+        most,
+        LEVELS=depth,
         BLOCK=next_power_of_2(nodes),
     )

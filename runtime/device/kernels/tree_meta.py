@@ -1,5 +1,7 @@
 """What the walk and the attention read of a tree: depths, first children, next siblings, ancestors as bits."""
 
+from typing import NamedTuple
+
 from torch import Tensor
 
 from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
@@ -8,23 +10,20 @@ MOST_NODES = 64
 """Nodes of a tree whose ancestors one int64 names."""
 
 
+class TreeLayout(NamedTuple):
+    """Where a tree stands in the picture, see `tree_meta`: cells [B], and positions and depths [B, N], int64."""
+
+    cells: Tensor
+    positions: Tensor
+    depths: Tensor
+
+
 @kernel
-def tree_meta_kernel(
-    parents,
-    counts,
-    cells,
-    positions,
-    depths,
-    first,
-    sibling,
-    masks,
-    N,
-    most,
-    LEVELS: tl.constexpr,
-    BLOCK: tl.constexpr,
-) -> None:
-    """One program an image; everything in registers. A level a turn: each node reads what its parent knows by then."""
-    image = tl.program_id(0)
+def lay_out_tree(
+    parents, counts, cells, positions, depths, first, sibling, masks, image, N, most,
+    LEVELS: tl.constexpr, BLOCK: tl.constexpr,
+) -> None:  # fmt: skip
+    """An image's tree, in registers alone. A level a turn: each node reads what its parent knows by then."""
     node = tl.arange(0, BLOCK)
     count = tl.load(counts + image)
     parent = tl.load(parents + image * N + node, node < N, other=-1).to(tl.int32)
@@ -45,6 +44,26 @@ def tree_meta_kernel(
     tl.store(masks + place, mask, inside)
     tl.store(first + place, tl.where(youngest < BLOCK, youngest, -1), inside)
     tl.store(sibling + place, tl.where(beside < BLOCK, beside, -1), inside)
+
+
+@kernel
+def tree_meta_kernel(
+    parents,
+    counts,
+    cells,
+    positions,
+    depths,
+    first,
+    sibling,
+    masks,
+    N,
+    most,
+    LEVELS: tl.constexpr,
+    BLOCK: tl.constexpr,
+) -> None:
+    """One program an image."""
+    image = tl.program_id(0)
+    lay_out_tree(parents, counts, cells, positions, depths, first, sibling, masks, image, N, most, LEVELS, BLOCK)
 
 
 def tree_meta(

@@ -130,13 +130,15 @@ def launch_walk(
     moved_bytes: int,
     *own: Any,
     warps: int = 8,
+    programs: int | None = None,
     **constants: int,
 ) -> None:
     """Launch a walk with one program an image: `function(tree, out, *own, V, N, drafts, rows, **constants)`.
 
     drafts: rows of `tree.draft_probs`; rows: of `out.finite`, the constant ROWS is as many or more. ROLES: of the
-    uniforms. moved_bytes: see `launch`. warps: of a program. Of 4 and 8, drawn siblings and runs take
-    that with which no thread exceeds the stack that `tools.compile_ahead` allows, on every architecture.
+    uniforms. moved_bytes: see `launch`. programs: where an image has several, whose numbers come before the image's.
+    warps: of a program. Of 4 and 8, drawn siblings and runs take that with which no thread exceeds the stack that
+    `tools.compile_ahead` allows, on every architecture.
     """
     batch, nodes, vocab_size = tree.probs.shape
     rows = out.finite.shape[1]
@@ -145,8 +147,9 @@ def launch_walk(
     warps = max(1, min(warps, constants["BLOCK"] // 32))
     constants |= {"ROLES": tree.uniforms.shape[1], "ROWS": next_power_of_2(rows)}
     # Of a node's children two are tried: more than that on average would be an acceptance below a half.
-    trips = {"levels": shape.levels, "tries": min(shape.children, 2)}
-    launch(function, (batch,), moved_bytes, tree, out, *own, *sizes, warps=warps, trips=trips, **constants)
+    trips = {"levels": shape.levels, "tries": min(shape.children, 2), "children": shape.children}
+    grid = (batch,) if programs is None else (programs, batch)
+    launch(function, grid, moved_bytes, tree, out, *own, *sizes, warps=warps, trips=trips, **constants)
 
 
 def tile(vocab_size: int, wide: bool = False) -> int:
@@ -154,6 +157,12 @@ def tile(vocab_size: int, wide: bool = False) -> int:
     if vocab_size > MOST_TOKENS:
         raise ValueError(f"device: expected a vocabulary of at most {MOST_TOKENS} tokens, got {vocab_size}")
     return min(TILE // (1 + wide), next_power_of_2(vocab_size))
+
+
+def whole_row(vocab_size: int) -> int:
+    """The block of a kernel whose registers hold a whole row, with 16 warps."""
+    tile(vocab_size)  # refuses a vocabulary that is too large
+    return next_power_of_2(max(2, vocab_size))
 
 
 def row_bytes(tree: BatchTree, rows_read: int, number: int = 4) -> int:

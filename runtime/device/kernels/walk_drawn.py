@@ -1,6 +1,7 @@
 """The walk over drawn siblings: speculative sampling, multi-round, without replacement, and LANTERN's forms of them.
 
-The reference is `algos.accept.walk.try_siblings` and, with pools, `algos.accept.lantern.Pooling.try_drawn`.
+The reference is `algos.accept.walk.try_siblings` and, with pools, `algos.accept.lantern.Pooling.try_drawn`. Noise is by
+node, so what a node decides does not depend on those above it: all of them decide at once.
 """
 
 import torch
@@ -8,51 +9,39 @@ from torch import Tensor
 
 from underpaint.algos.accept.ensemble import StaticEnsemble
 from underpaint.runtime.device.kernels.pool import NONE, PAPER, RELATIVE, RELEASED, Pools, clear, no_pools, pool
-from underpaint.runtime.device.kernels.row_maths import draw, flip, restore, row_sum, scaled
+from underpaint.runtime.device.kernels.row_maths import draw_held, flip, wide_row
+from underpaint.runtime.device.kernels.siblings import (
+    Choices,
+    children_of,
+    follow,
+    is_marked,
+    mark,
+    next_offer,
+    take_offer,
+)
 from underpaint.runtime.device.kernels.walk import (
     BatchTree,
     Decide,
     Shape,
     Verdicts,
-    conclude,
     drafted_row,
+    lane_of,
     launch_walk,
     noise_of,
     row_bytes,
-    scratch,
-    takes_part,
-    tile,
+    whole_row,
 )
 from underpaint.runtime.device.language import kernel, next_power_of_2, tl
-
-
-@kernel
-def spared(near, place, count, COUNT: tl.constexpr):
-    """Which of the tokens `place` [BLOCK] are among the first `count` of `near`: an int32 above 0."""
-    hit = tl.zeros_like(place)
-    for start in range(0, count, COUNT):  # trips: (pools.k + 1) / 16
-        lane = start + tl.arange(0, COUNT)
-        codes = tl.load(near + lane, lane < count, other=-1)
-        hit += tl.sum((place[:, None] == codes[None, :]).to(tl.int32), axis=1)
-    return hit
-
-
-@kernel
-def offered_at(line, offer, even, near, excepted, start, V, SPARES: tl.constexpr, BLOCK: tl.constexpr):
-    """What the tokens [BLOCK] from `start` on were offered with (float64): offer * line + even; 0 where spared."""
-    place = start + tl.arange(0, BLOCK)
-    here = tl.load(line + place, place < V, other=0.0).to(tl.float64) * offer + even
-    if SPARES:
-        here = tl.where(spared(near, place, excepted, 16) > 0, 0.0, here)
-    return here
 
 
 @kernel
 def walk_drawn_kernel(
     tree,
     out,
+    depths,
+    choices,
     pools,
-    left,
+    pooled,
     V,
     N,
     drafts,
@@ -62,137 +51,114 @@ def walk_drawn_kernel(
     POOLED: tl.constexpr,
     RESIDUAL: tl.constexpr,
     ROLES: tl.constexpr,
+    NODES: tl.constexpr,
     CHILDREN: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
     KBLOCK: tl.constexpr,
 ) -> None:
-    """One program an image; what the target still owes stands in `left` [B, V] float64, of sum 1.
+    """One program a (node, image): the child that it keeps, or the token behind it; the last follows the kept ones.
 
-    The drafter's own row, of which tried tokens are hidden, times `offer` is what it may still draw; once nothing of it
-    is left, `even` on every token that was not tried. MIXED: the target is mixed with the drafter, of weight
-    `pools.bound`.
+    `left` times `share` is what the target still owes. The drafter's row times `offer`, and once nothing of it is left
+    `even`, is what the next child was drawn from. MIXED: the target is mixed with the drafter, of weight `pools.bound`.
+    pooled [B, N, V] float64: what each node's target owes, for its pools to be read from.
     """
-    image = tl.program_id(0)
-    if takes_part(out.status, out.finite, out.taken, image, rows, ROWS) == 0:
-        return
+    node, image = tl.program_id(0), tl.program_id(1)
     base = image * N
-    accept, residual, bonus = noise_of(tree, image, N, ROLES)
-    rest = left + image.to(tl.int64) * V
     SPARES: tl.constexpr = (POOLED != NONE) and (RESIDUAL == RELEASED)
-    turns = tl.arange(0, CHILDREN)
-    node = tl.full((), 0, tl.int64)
-    length = tl.full((), 0, tl.int64)
-    tried = tl.full((), 0, tl.int32)
-    going = tl.full((), 1, tl.int32)
-    sound = tl.full((), 1, tl.int32)
-    while going == 1:  # trips: levels + 1
+    if (tl.load(out.status + image) == 0) & (node < tl.load(tree.counts + image)):
+        accept, residual, bonus = noise_of(tree, image, N, ROLES)
         row = tree.probs + (base + node) * V
-        child = tl.load(tree.first + base + node)
         line = drafted_row(tree, image, node, drafts, V, N)
+        rest = pooled + (base + node).to(tl.int64) * V
+        place = tl.arange(0, BLOCK)
+        turns = tl.arange(0, CHILDREN)
+        kids, count = children_of(tree, image, node, N, NODES, CHILDREN)
+        there = kids >= 0
+        tokens = tl.load(tree.tokens + base + kids, there, other=0)
+        flips = tl.load(accept + kids, there, other=0.0)
+        wanted = tl.load(row + tokens, there, other=0.0).to(tl.float64)
+        weights = tl.load(line + tokens, there, other=0.0).to(tl.float64)
+        left = wide_row(row, V, BLOCK)
+        owed = wanted
+        whole = tl.full((), 1.0, tl.float64)
+        given = tl.full((), 1.0, tl.float64)
+        if count > 0:
+            whole = 1.0 / tl.sum(left, axis=0)
+            given = 1.0 / tl.sum(wide_row(line, V, BLOCK), axis=0)
+        share, offer, even = whole, given, tl.full((), 0.0, tl.float64)
         kept = tl.full((), -1, tl.int64)
-        tried = tl.full((), 0, tl.int32)
-        gone = tl.full((CHILDREN,), -1, tl.int64)
-        weights = tl.zeros((CHILDREN,), tree.draft_probs.dtype.element_ty)
-        offer = tl.full((), 1.0, tl.float64)
-        even = tl.full((), 0.0, tl.float64)
-        share = tl.full((), 1.0, tl.float64)
-        if child >= 0:
-            share = 1.0 / row_sum(row, V, BLOCK)
-            offer = 1.0 / row_sum(line, V, BLOCK)
-            if POOLED != NONE:
-                tl.debug_barrier()
-                scaled(row, rest, share, V, BLOCK)
-                tl.debug_barrier()
-        while (child >= 0) & (kept < 0):  # trips: tries
-            proposed = tl.load(tree.tokens + base + child)
-            near = pools.neighbours + proposed * pools.columns
-            own = tl.load(row + proposed).to(tl.float64) * share
-            if tried > 0:
-                own = tl.load(rest + proposed)
-            weight = tl.load(line + proposed)
-            chance = weight.to(tl.float64) * offer + even
+        sound = tl.full((), 1, tl.int64)
+        rejected = tl.full((), 0, tl.int32)
+        turn = tl.full((), 0, tl.int32)
+        while turn < count:  # trips: children
+            proposed = lane_of(tokens, turns, turn)
+            own = lane_of(owed, turns, turn) * share
+            again = tl.max(((tokens == proposed) & (turns < turn)).to(tl.int32), axis=0)
+            chance = lane_of(weights, turns, turn) * offer + even
             if REPLACED == 0:
-                chance = tl.where(tl.max((gone == proposed).to(tl.int32), axis=0) == 0, chance, 0.0)
+                chance = tl.where(again == 0, chance, 0.0)
             if chance <= 0.0:
-                sound = tl.full((), 0, tl.int32)
+                sound = tl.full((), 0, tl.int64)
+            near = pools.neighbours + proposed * pools.columns
             mass = tl.full((), 0.0, tl.float64)
             codes = tl.full((), 0, tl.int64)
             if POOLED != NONE:
+                tl.debug_barrier()
+                tl.store(rest + place, tl.abs(left) * share, place < V)
+                tl.debug_barrier()
+                own = tl.load(rest + proposed)
                 limit = tl.load(pools.bound)
                 if POOLED == RELATIVE:
                     limit = limit * own
                 mass, codes = pool(rest, near, pools.k, limit, KBLOCK)
             if MIXED:
                 mass = tl.load(pools.bound) * (chance - own)
-            if flip(tl.load(accept + child), own + mass, chance):
-                kept = child
+            if flip(lane_of(flips, turns, turn), own + mass, chance):
+                kept = lane_of(kids, turns, turn)
+                count = turn
             else:
-                if (POOLED == NONE) & (tried == 0):
-                    tl.debug_barrier()
-                    scaled(row, rest, share, V, BLOCK)
-                tl.debug_barrier()
-                excepted = tl.full((), 0, tl.int64)
+                rejected = tl.full((), 1, tl.int32)
+                spared = tl.full((), 0, tl.int64)
                 if POOLED != NONE:
                     if RESIDUAL == PAPER:
+                        tl.debug_barrier()
                         clear(rest, near, codes, KBLOCK)
+                        tl.debug_barrier()
+                        cleared = tl.load(rest + place, place < V, other=0.0)
+                        left = mark(cleared, is_marked(left))
+                        share = tl.full((), 1.0, tl.float64)
                     if RESIDUAL == RELEASED:
-                        excepted = tl.where(codes > 0, tl.minimum(pools.k + 1, pools.columns), 0).to(tl.int64)
-                    tl.debug_barrier()
-                excess_mass = tl.full((), 0.0, tl.float64)
-                for start in range(0, V, BLOCK):
-                    place = start + tl.arange(0, BLOCK)
-                    here = offered_at(line, offer, even, near, excepted, start, V, SPARES, BLOCK)
-                    excess_mass += tl.sum(tl.maximum(tl.load(rest + place, place < V, other=0.0) - here, 0.0), axis=0)
-                if REPLACED == 0:
-                    spares = turns < tl.where(even > 0.0, tried, 0)
-                    before = tl.load(rest + gone, spares, other=0.0)
-                    excess_mass += tl.sum(tl.minimum(before, even), axis=0)  # nothing is offered of what was tried
-                nothing = excess_mass <= 0.0
-                if nothing & (POOLED == NONE):
-                    child = tl.full((), -1, tl.int64)  # only rounding tells this rejection from an acceptance
-                    tried += 1
-                elif nothing & (RESIDUAL != RELEASED):
-                    kept = child
+                        spared = tl.where(codes > 0, tl.minimum(pools.k + 1, pools.columns), 0).to(tl.int64)
+                left, total, remaining = take_offer(
+                    left, share, line, offer, even, proposed, near, spared, V, REPLACED, SPARES, BLOCK
+                )
+                lacking = owed * share - tl.where((turns >= turn) | (REPLACED == 1), weights * offer + even, 0.0)
+                owed = tl.where(lacking > 0.0, lacking, 0.0)
+                turn += 1
+                if total > 0.0:
+                    share = 1.0 / total
+                elif POOLED == NONE:
+                    # Only rounding tells this rejection from an acceptance, so it takes nothing: once more, up to here.
+                    count = turn - 1
+                    turn = tl.full((), 0, tl.int32)
+                    left, owed, share = wide_row(row, V, BLOCK), wanted, whole
+                elif RESIDUAL != RELEASED:
+                    kept = lane_of(kids, turns, turn - 1)
+                    count = turn
                 else:
-                    left_share = tl.where(nothing, 0.0, 1.0 / tl.where(nothing, 1.0, excess_mass))
-                    alike = tl.where(nothing, tl.full((), 1.0, tl.float64) / V, 0.0)
-                    tl.debug_barrier()
-                    left_over = tl.full((), 0.0, tl.float64)
-                    for start in range(0, V, BLOCK):
-                        place = start + tl.arange(0, BLOCK)
-                        inside = place < V
-                        here = offered_at(line, offer, even, near, excepted, start, V, SPARES, BLOCK)
-                        lacking = tl.maximum(tl.load(rest + place, inside, other=0.0) - here, 0.0)
-                        tl.store(rest + place, lacking * left_share + alike, inside)
-                        if REPLACED == 0:
-                            weighs = tl.load(line + place, inside & (place != proposed), other=0.0)
-                            left_over += tl.sum(weighs.to(tl.float64), axis=0)
-                    tl.debug_barrier()
-                    if REPLACED == 0:
-                        tl.store(rest + gone, before * left_share + alike, spares)
-                        here = turns == tried
-                        gone = tl.where(here, proposed, gone)
-                        weights = tl.where(here, weight, weights)
-                        tl.store(line + proposed, tl.zeros_like(weight))
-                        offer = tl.where(left_over > 0.0, 1.0 / tl.where(left_over > 0.0, left_over, 1.0), 0.0)
-                        even = tl.where(left_over > 0.0, 0.0, 1.0 / tl.maximum(V - tried - 1, 1).to(tl.float64))
-                    tl.debug_barrier()
-                    tried += 1
-                    child = tl.load(tree.sibling + base + child)
-        if REPLACED == 0:
-            restore(line, gone, weights, gone >= 0)
-        if kept >= 0:
-            tl.store(out.path + base + length, kept)
-            length += 1
-            node = kept
-        else:
-            going = tl.full((), 0, tl.int32)
-    if tried > 0:
-        found = draw(rest, V, tl.load(residual + node), BLOCK)
-    else:
-        found = draw(tree.probs + (base + node) * V, V, tl.load(bonus + node), BLOCK)
-    conclude(out, image, length, found, V, sound)
+                    alike = tl.where(place < V, tl.full((), 1.0, tl.float64) / V, 0.0)
+                    left, share = mark(alike, is_marked(left)), tl.full((), 1.0, tl.float64)
+                if REPLACED == 0:
+                    offer, even = next_offer(remaining, V - turn)
+                    if turn == 0:
+                        offer, even = given, tl.full((), 0.0, tl.float64)
+        tl.store(choices.nexts + base + node, kept)
+        tl.store(choices.sounds + base + node, sound)
+        if kept < 0:
+            uniform = tl.load(tl.where(rejected == 1, residual, bonus) + node)
+            tl.store(choices.tokens + base + node, draw_held(tl.abs(left), V, uniform, BLOCK))
+    follow(tree, out, depths, choices, image, rows, V, N, NODES, ROWS)
 
 
 def drawn_walk(
@@ -202,8 +168,10 @@ def drawn_walk(
 
     Siblings are independent draws ("iid"), or each is drawn from what those before it left of the distribution.
     """
-    left = scratch(shape, device)
     pools, constants = pooling or no_pools(device)
+    choices = Choices.allocate(shape, device)
+    size = (shape.batch, shape.nodes, shape.vocab_size) if constants["POOLED"] != NONE.value else (1, 1, 1)
+    pooled = torch.zeros(size, dtype=torch.float64, device=device)
 
     def decide(tree: BatchTree, depths: Tensor, out: Verdicts) -> None:
         launch_walk(
@@ -211,13 +179,17 @@ def drawn_walk(
             shape,
             tree,
             out,
-            row_bytes(tree, shape.levels + 1, 4 + 4 + 8 + 8),
+            row_bytes(tree, 2 * shape.nodes),
+            depths,
+            choices,
             pools,
-            left,
+            pooled,
             REPLACED=int(shape.drawn == "iid"),
+            NODES=next_power_of_2(max(2, shape.nodes)),
             CHILDREN=next_power_of_2(max(2, shape.children)),
-            BLOCK=tile(shape.vocab_size, wide=True),
-            warps=4 if pooling is None and shape.drawn != "iid" else 8,  # see `launch_walk`
+            BLOCK=whole_row(shape.vocab_size),
+            warps=16,
+            programs=shape.nodes,
             **{"MIXED": 0, **constants},
         )
 

@@ -6,27 +6,27 @@ from torch import Tensor
 from underpaint.algos.accept.lantern import Lantern, LanternPP
 from underpaint.runtime.device.kernels.pool import PAPER, RELATIVE, RELEASED, clear, pool, pools_of
 from underpaint.runtime.device.kernels.row_maths import copy_row, draw, flip, row_sum
+from underpaint.runtime.device.kernels.siblings import Choices, follow
 from underpaint.runtime.device.kernels.walk import (
     BatchTree,
     Decide,
     Shape,
     Verdicts,
-    conclude,
     launch_walk,
     noise_of,
     row_bytes,
-    scratch,
-    takes_part,
     tile,
 )
 from underpaint.runtime.device.kernels.walk_drawn import drawn_walk
-from underpaint.runtime.device.language import kernel, tl
+from underpaint.runtime.device.language import kernel, next_power_of_2, tl
 
 
 @kernel
 def walk_lantern_kernel(
     tree,
     out,
+    depths,
+    choices,
     pools,
     left,
     V,
@@ -36,24 +36,21 @@ def walk_lantern_kernel(
     POOLED: tl.constexpr,
     RESIDUAL: tl.constexpr,
     ROLES: tl.constexpr,
+    NODES: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
     KBLOCK: tl.constexpr,
 ) -> None:
-    """One program an image; what siblings leave of a distribution is kept in `left` [B, V] float64."""
-    image = tl.program_id(0)
-    if takes_part(out.status, out.finite, out.taken, image, rows, ROWS) == 0:
-        return
+    """One program a (node, image): the child that it keeps, or the token behind it; the last follows the kept ones.
+
+    What siblings leave of a distribution is kept in `left` [B, N, V] float64.
+    """
+    node, image = tl.program_id(0), tl.program_id(1)
     base = image * N
-    accept, residual, bonus = noise_of(tree, image, N, ROLES)
-    rest = left + image.to(tl.int64) * V
-    most = tl.load(pools.bound)
-    node = tl.full((), 0, tl.int64)
-    length = tl.full((), 0, tl.int64)
-    tried = tl.full((), 0, tl.int32)
-    going = tl.full((), 1, tl.int32)
-    while going == 1:  # trips: levels + 1
-        tl.debug_barrier()
+    if (tl.load(out.status + image) == 0) & (node < tl.load(tree.counts + image)):
+        accept, residual, bonus = noise_of(tree, image, N, ROLES)
+        rest = left + (base + node).to(tl.int64) * V
+        most = tl.load(pools.bound)
         copy_row(tree.probs + (base + node) * V, rest, V, BLOCK)
         tl.debug_barrier()
         total = row_sum(rest, V, BLOCK)
@@ -61,7 +58,7 @@ def walk_lantern_kernel(
         tried = tl.full((), 0, tl.int32)
         kept = tl.full((), -1, tl.int64)
         child = tl.load(tree.first + base + node)
-        while (child >= 0) & (kept < 0):  # trips: tries
+        while (child >= 0) & (kept < 0):  # trips: children
             proposed = tl.load(tree.tokens + base + child)
             near = pools.neighbours + proposed * pools.columns
             own = tl.load(rest + proposed)
@@ -99,15 +96,12 @@ def walk_lantern_kernel(
                     total = row_sum(rest, V, BLOCK)
                     summed = total
                     child = tl.load(tree.sibling + base + child)
-        if kept >= 0:
-            tl.store(out.path + base + length, kept)
-            length += 1
-            node = kept
-        else:
-            going = tl.full((), 0, tl.int32)
-    role = tl.where(tried > 0, residual, bonus)
-    found = draw(rest, V, tl.load(role + node), BLOCK)
-    conclude(out, image, length, found, V, 1)
+        tl.store(choices.nexts + base + node, kept)
+        tl.store(choices.sounds + base + node, tl.full((), 1, tl.int64))
+        if kept < 0:
+            uniform = tl.load(tl.where(tried > 0, residual, bonus) + node)
+            tl.store(choices.tokens + base + node, draw(rest, V, uniform, BLOCK))
+    follow(tree, out, depths, choices, image, rows, V, N, NODES, ROWS)
 
 
 def lantern_walk(rule: Lantern | LanternPP, shape: Shape, device: torch.device) -> Decide:
@@ -117,19 +111,24 @@ def lantern_walk(rule: Lantern | LanternPP, shape: Shape, device: torch.device) 
     pools, constants = pools_of(rule, device)
     if shape.drawn != "top_k":
         return drawn_walk(rule, shape, device, (pools, constants))
-    left = scratch(shape, device)
+    choices = Choices.allocate(shape, device)
+    left = torch.zeros(shape.batch, shape.nodes, shape.vocab_size, dtype=torch.float64, device=device)
 
     def decide(tree: BatchTree, depths: Tensor, out: Verdicts) -> None:
-        moved = row_bytes(tree, shape.levels + 1, 4 + 8 + 8)
+        moved = row_bytes(tree, shape.nodes, 4 + 8 + 8)
         launch_walk(
             walk_lantern_kernel,
             shape,
             tree,
             out,
             moved,
+            depths,
+            choices,
             pools,
             left,
+            NODES=next_power_of_2(max(2, shape.nodes)),
             BLOCK=tile(shape.vocab_size, wide=True),
+            programs=shape.nodes,
             **constants,
         )
 

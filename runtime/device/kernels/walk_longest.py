@@ -1,11 +1,10 @@
 """The walks in which every node passes or fails by its own test: points, greedy match, greedy LANTERN, typical.
 
-Two kernels: one tests all nodes at once, the other takes the longest path of nodes that passed, as `algos.accept`'s
+All nodes are tested at once, and the last program takes the longest path of nodes that passed, as `algos.accept`'s
 `point`, `greedy`, `lantern_greedy`, `typical` and `longest`.
 """
 
-from collections.abc import Callable
-from typing import Any, Final, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,6 +15,7 @@ from underpaint.algos.accept.point import PointProposals
 from underpaint.algos.accept.typical import TypicalAcceptance
 from underpaint.runtime.device.kernels.pool import NONE, RELATIVE, Pools, no_pools, pool, pools_of
 from underpaint.runtime.device.kernels.row_maths import draw, flip, hide, restore, row_argmax, whole, whole_sum
+from underpaint.runtime.device.kernels.siblings import is_judge
 from underpaint.runtime.device.kernels.walk import (
     BatchTree,
     Decide,
@@ -24,31 +24,27 @@ from underpaint.runtime.device.kernels.walk import (
     conclude,
     launch_walk,
     row_bytes,
-    takes_part,
     tile,
 )
-from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
+from underpaint.runtime.device.language import kernel, next_power_of_2, tl
 
-FIRST: Final = 0
+FIRST = tl.constexpr(0)
 """Of several siblings that pass, the first alone goes on; the path ends at the deepest node."""
-LONGEST: Final = 1
+LONGEST = tl.constexpr(1)
 """All siblings that pass go on; the path ends at the first of the deepest nodes."""
-LIKELIEST: Final = 2
+LIKELIEST = tl.constexpr(2)
 """As LONGEST, at the likeliest of the deepest nodes."""
-GREEDY: Final = 0
-BONUS: Final = 1
-RESIDUAL: Final = 2
+GREEDY = tl.constexpr(0)
+BONUS = tl.constexpr(1)
+RESIDUAL = tl.constexpr(2)
 """The token behind the path: the likeliest, drawn, or drawn from what the last node's rejected children leave."""
 
 
 @kernel
-def pass_by_argmax_kernel(
-    tree, pools, passes, V, N, POOLED: tl.constexpr, RESIDUAL: tl.constexpr, BLOCK: tl.constexpr, KBLOCK: tl.constexpr
+def pass_by_argmax(
+    tree, pools, passes, image, node, V, N, POOLED: tl.constexpr, BLOCK: tl.constexpr, KBLOCK: tl.constexpr
 ) -> None:
-    """One program a (node, image): whether it holds its parent's likeliest token, or its pool outweighs that."""
-    node, image = tl.program_id(0) + 1, tl.program_id(1)
-    if node >= tl.load(tree.counts + image):
-        return
+    """Whether a node holds its parent's likeliest token, or its pool outweighs that."""
     base = image * N
     row = tree.probs + (base + tl.load(tree.parents + base + node)) * V
     token = tl.load(tree.tokens + base + node)
@@ -66,11 +62,8 @@ def pass_by_argmax_kernel(
 
 
 @kernel
-def pass_by_typical_kernel(tree, bound, passes, logs, V, N, BLOCK: tl.constexpr) -> None:
-    """One program a (node, image): whether p(x) > min(epsilon, alpha exp(-H)); `logs`: log p(x). bound: [2] float64."""
-    node, image = tl.program_id(0) + 1, tl.program_id(1)
-    if node >= tl.load(tree.counts + image):
-        return
+def pass_by_typical(tree, bound, passes, logs, image, node, V, N, BLOCK: tl.constexpr) -> None:
+    """Whether p(x) > min(epsilon, alpha exp(-H)) at a node; `logs`: log p(x). bound: [2] float64."""
     base = image * N
     row = tree.probs + (base + tl.load(tree.parents + base + node)) * V
     entropy = tl.full((), 0.0, tl.float64)
@@ -89,16 +82,13 @@ def pass_by_typical_kernel(tree, bound, passes, logs, V, N, BLOCK: tl.constexpr)
 
 
 @kernel
-def pass_by_point_kernel(
-    tree, passes, logs, V, N, ROLES: tl.constexpr, NODES: tl.constexpr, BLOCK: tl.constexpr
+def pass_by_point(
+    tree, passes, image, node, V, N, ROLES: tl.constexpr, NODES: tl.constexpr, BLOCK: tl.constexpr
 ) -> None:
-    """One program a (node, image): whether its flip keeps it, of what the siblings before it leave of its parent's row.
+    """Whether a node's flip keeps it, of what the siblings before it leave of its parent's row.
 
     Masses are whole numbers: what is left is exact, so a flip's chance is off by at most V * 2^-60 of the row's mass.
     """
-    node, image = tl.program_id(0) + 1, tl.program_id(1)
-    if node >= tl.load(tree.counts + image):
-        return
     base = image * N
     parent = tl.load(tree.parents + base + node)
     row = tree.probs + (base + parent) * V
@@ -116,34 +106,18 @@ def pass_by_point_kernel(
 
 
 @kernel
-def walk_longest_kernel(
-    tree,
-    out,
-    depths,
-    passes,
-    logs,
-    V,
-    N,
-    drafts,
-    rows,
-    CHOOSE: tl.constexpr,
-    EXTRA: tl.constexpr,
-    ROLES: tl.constexpr,
-    NODES: tl.constexpr,
-    ROWS: tl.constexpr,
-    BLOCK: tl.constexpr,
-) -> None:
-    """One program an image: a node is kept where its ancestors and itself passed, which is one operation on bits."""
-    image = tl.program_id(0)
-    if takes_part(out.status, out.finite, out.taken, image, rows, ROWS) == 0:
-        return
+def take_longest(
+    tree, out, depths, passes, logs, image, V, N,
+    CHOOSE: tl.constexpr, EXTRA: tl.constexpr, ROLES: tl.constexpr, NODES: tl.constexpr, BLOCK: tl.constexpr,
+) -> None:  # fmt: skip
+    """An image's verdict: a node is kept where its ancestors and itself passed, which is one operation on bits."""
     base = image * N
     node = tl.arange(0, NODES)
     here = node.to(tl.int64)
     inside = node < tl.load(tree.counts + image)
-    passed = (tl.load(passes + base + node, inside & (node > 0), other=0) == 1) & (node > 0)
+    passed = tl.load(passes + base + node, inside & (node > 0), other=0, cache_modifier=".cg") == 1
     parent = tl.load(tree.parents + base + node, inside, other=-1)
-    if CHOOSE == 0:
+    if CHOOSE == FIRST:
         earlier = (parent[:, None] == parent[None, :]) & (node[None, :] < node[:, None]) & passed[None, :]
         passed = passed & (tl.sum(earlier.to(tl.int32), axis=1) == 0)
     own = tl.full((NODES,), 1, tl.int64) << here
@@ -153,9 +127,9 @@ def walk_longest_kernel(
     depth = tl.where(alive, tl.load(depths + base + node, inside, other=-1), -1)
     deepest = tl.max(depth, axis=0)
     ends = depth == deepest
-    if CHOOSE == 2:
+    if CHOOSE == LIKELIEST:
         above = ((mask[:, None] >> here[None, :]) & 1) == 1
-        log = tl.load(logs + base + node, inside & (node > 0), other=0.0)
+        log = tl.load(logs + base + node, inside & (node > 0), other=0.0, cache_modifier=".cg")
         sums = tl.sum(tl.where(above, log[None, :], 0.0), axis=1)
         best = tl.max(tl.where(ends, sums, float("-inf")), axis=0)
         ends = ends & (sums == best)
@@ -164,10 +138,10 @@ def walk_longest_kernel(
     on_path = ((line >> here) & 1) == 1
     tl.store(out.path + base + depth - 1, here, on_path & (node > 0))
     row = tree.probs + (base + end) * V
-    if EXTRA == 0:
+    if EXTRA == GREEDY:
         _, found = row_argmax(row, V, BLOCK)
     else:
-        tried = inside & (parent == end) & (EXTRA == 2)
+        tried = inside & (parent == end) & (EXTRA == RESIDUAL)
         role = 3 - tl.max(tried.to(tl.int32), axis=0)
         uniform = tl.load(tree.uniforms + (image * ROLES + role) * N + end)
         token = tl.load(tree.tokens + base + node, tried, other=0)
@@ -177,42 +151,109 @@ def walk_longest_kernel(
     conclude(out, image, deepest, found, V, 1)
 
 
-def _walk_by_tests(
-    test: Callable[[BatchTree, Tensor, Tensor], tuple[Any, tuple[Any, ...], dict[str, int]]],
-    shape: Shape,
-    device: torch.device,
-    choose: int,
-    extra: int,
-) -> Decide:
-    """test: the kernel that tests every node of (tree, passes, logs), its arguments and its constants.
+@kernel
+def walk_greedy_kernel(
+    tree,
+    out,
+    depths,
+    passes,
+    arrivals,
+    pools,
+    V,
+    N,
+    drafts,
+    rows,
+    CHOOSE: tl.constexpr,
+    POOLED: tl.constexpr,
+    RESIDUAL: tl.constexpr,
+    ROLES: tl.constexpr,
+    NODES: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    KBLOCK: tl.constexpr,
+) -> None:
+    """One program a (node, image), see `pass_by_argmax`; the last takes the path."""
+    node, image = tl.program_id(0) + 1, tl.program_id(1)
+    if node < tl.load(tree.counts + image):
+        pass_by_argmax(tree, pools, passes, image, node, V, N, POOLED, BLOCK, KBLOCK)
+    if is_judge(out, arrivals, image, rows, ROWS) == 1:
+        take_longest(tree, out, depths, passes, passes, image, V, N, CHOOSE, GREEDY, ROLES, NODES, BLOCK)
 
-    extra: GREEDY, BONUS or RESIDUAL.
-    """
-    size, block = (shape.batch, shape.nodes), tile(shape.vocab_size)
-    passes = torch.zeros(size, dtype=torch.int64, device=device)
-    logs = torch.zeros(size, dtype=torch.float64, device=device)
+
+@kernel
+def walk_typical_kernel(
+    tree,
+    out,
+    depths,
+    passes,
+    arrivals,
+    bound,
+    logs,
+    V,
+    N,
+    drafts,
+    rows,
+    CHOOSE: tl.constexpr,
+    ROLES: tl.constexpr,
+    NODES: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+) -> None:
+    """One program a (node, image), see `pass_by_typical`; the last takes the path."""
+    node, image = tl.program_id(0) + 1, tl.program_id(1)
+    if node < tl.load(tree.counts + image):
+        pass_by_typical(tree, bound, passes, logs, image, node, V, N, BLOCK)
+    if is_judge(out, arrivals, image, rows, ROWS) == 1:
+        take_longest(tree, out, depths, passes, logs, image, V, N, CHOOSE, BONUS, ROLES, NODES, BLOCK)
+
+
+@kernel
+def walk_points_kernel(
+    tree,
+    out,
+    depths,
+    passes,
+    arrivals,
+    V,
+    N,
+    drafts,
+    rows,
+    ROLES: tl.constexpr,
+    NODES: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+) -> None:
+    """One program a (node, image), see `pass_by_point`; the last takes the path."""
+    node, image = tl.program_id(0) + 1, tl.program_id(1)
+    if node < tl.load(tree.counts + image):
+        pass_by_point(tree, passes, image, node, V, N, ROLES, NODES, BLOCK)
+    if is_judge(out, arrivals, image, rows, ROWS) == 1:
+        take_longest(tree, out, depths, passes, passes, image, V, N, FIRST, RESIDUAL, ROLES, NODES, BLOCK)
+
+
+def _walk_by_tests(
+    function: Any, shape: Shape, device: torch.device, *own: Any, wide: bool = False, **constants: int
+) -> Decide:
+    """function: the kernel that tests every node, with its own arguments and constants. wide: in float64."""
+    passes = torch.zeros(shape.batch, shape.nodes, dtype=torch.int64, device=device)
+    arrivals = torch.zeros(shape.batch, dtype=torch.int32, device=device)
 
     def decide(tree: BatchTree, depths: Tensor, out: Verdicts) -> None:
-        if shape.nodes > 1:
-            kernel_, arguments, constants = test(tree, passes, logs)
-            moved = row_bytes(tree, shape.nodes - 1)
-            sizes = (shape.vocab_size, shape.nodes)
-            grid, named = (shape.nodes - 1, shape.batch), {"BLOCK": block, **constants}
-            launch(kernel_, grid, moved, *arguments, *sizes, **cast(Any, named))
         launch_walk(
-            walk_longest_kernel,
+            function,
             shape,
             tree,
             out,
-            row_bytes(tree, 1),
+            row_bytes(tree, shape.nodes),
             depths,
             passes,
-            logs,
-            CHOOSE=choose,
-            EXTRA=extra,
+            arrivals,
+            *own,
             NODES=next_power_of_2(max(2, shape.nodes)),
-            BLOCK=block,
+            BLOCK=tile(shape.vocab_size, wide),
+            programs=max(1, shape.nodes - 1),
             warps=4,
+            **constants,
         )
 
     return decide
@@ -220,15 +261,7 @@ def _walk_by_tests(
 
 def point_walk(rule: PointProposals, shape: Shape, device: torch.device) -> Decide:
     """The device form of rule 'point'."""
-    return _walk_by_tests(
-        lambda tree, passes, logs: (
-            pass_by_point_kernel,
-            (tree, passes, logs),
-            {"ROLES": tree.uniforms.shape[1], "NODES": next_power_of_2(max(2, shape.nodes))},
-        ),
-        *(shape, device, FIRST),
-        extra=RESIDUAL,
-    )
+    return _walk_by_tests(walk_points_kernel, shape, device)
 
 
 def greedy_walk(
@@ -240,11 +273,7 @@ def greedy_walk(
     """The device form of rule 'greedy'; with `pooling`, of greedy LANTERN."""
     pools, constants = pooling or no_pools(device)
     choose = LONGEST if getattr(rule, "choose", "first") == "longest" else FIRST
-    return _walk_by_tests(
-        lambda tree, passes, logs: (pass_by_argmax_kernel, (tree, pools, passes), constants),
-        *(shape, device, choose),
-        extra=GREEDY,
-    )
+    return _walk_by_tests(walk_greedy_kernel, shape, device, pools, CHOOSE=choose.value, **constants)
 
 
 def lantern_greedy_walk(rule: LanternGreedy | LanternPPGreedy, shape: Shape, device: torch.device) -> Decide:
@@ -255,10 +284,6 @@ def lantern_greedy_walk(rule: LanternGreedy | LanternPPGreedy, shape: Shape, dev
 def typical_walk(rule: TypicalAcceptance, shape: Shape, device: torch.device) -> Decide:
     """The device form of rule 'typical'."""
     bound = torch.tensor([rule.epsilon, rule.alpha], dtype=torch.float64, device=device)
+    logs = torch.zeros(shape.batch, shape.nodes, dtype=torch.float64, device=device)
     choose = LIKELIEST if rule.choose == "likeliest" else LONGEST
-    constants = {"BLOCK": tile(shape.vocab_size, wide=True)}
-    return _walk_by_tests(
-        lambda tree, passes, logs: (pass_by_typical_kernel, (tree, bound, passes, logs), constants),
-        *(shape, device, choose),
-        extra=BONUS,
-    )
+    return _walk_by_tests(walk_typical_kernel, shape, device, bound, logs, wide=True, CHOOSE=choose.value)

@@ -49,7 +49,7 @@ def top_entropy(row, total, top, V, BLOCK: tl.constexpr):
 
 @kernel
 def conclude_chain(
-    tree, out, image, rest, length, last, token, sums, offers, drafts, lane, V, N, sound,
+    tree, out, image, rest, length, last, token, totals, offers, drafts, lane, V, N, sound,
     KIND: tl.constexpr, ROLES: tl.constexpr, BLOCK: tl.constexpr,
 ) -> None:  # fmt: skip
     """Write a verdict of `length` drafts of a chain, and a token of [p - q]_+ behind them; of p behind all `last`."""
@@ -63,7 +63,7 @@ def conclude_chain(
         line = tree.draft_probs
         if KIND != POINTS:
             line = drafted_row(tree, image, length, drafts, V, N)
-        scale = 1.0 / lane_of(sums, lane, length)
+        scale = 1.0 / lane_of(totals, lane, length)
         total = store_excess(row, line, token, rest, scale, 1.0 / lane_of(offers, lane, length), V, KIND, BLOCK)
         if total > 0.0:
             found = draw(rest, V, tl.load(residual + length), BLOCK)
@@ -79,6 +79,7 @@ def walk_deferred_kernel(
     threshold,
     window,
     top,
+    sums,
     left,
     V,
     N,
@@ -98,7 +99,7 @@ def walk_deferred_kernel(
     base = image * N
     lane = tl.arange(0, NODES)
     last = tl.load(tree.counts + image) - 1
-    owns, chances, sums, offers, sound = chain_odds(tree, image, drafts, last, V, N, KIND, NODES, BLOCK)
+    owns, chances, totals, offers, sound = chain_odds(tree, sums, image, drafts, last, V, N, KIND, NODES)
     accept, _residual, _bonus = noise_of(tree, image, N, ROLES)
     drafted = (lane > 0) & (lane <= last)
     if GREEDY:
@@ -118,7 +119,7 @@ def walk_deferred_kernel(
         behind = tl.sum((passed & (lane > node) & (lane <= node + window)).to(tl.int32), axis=0)
         if (stays == 0) & (behind == window) & (lane_of(owns, lane, node) > 0.0):
             row = tree.probs + (base + length) * V
-            entropy = top_entropy(row, lane_of(sums, lane, length), top, V, BLOCK)
+            entropy = top_entropy(row, lane_of(totals, lane, length), top, V, BLOCK)
             stays = (entropy >= tl.load(threshold)).to(tl.int32)
         going = stays
         length += stays
@@ -129,7 +130,7 @@ def walk_deferred_kernel(
         rest = left + image.to(tl.int64) * V
         token = tl.load(tree.tokens + base + length + 1, length < last, other=0)
         conclude_chain(
-            tree, out, image, rest, length, last, token, sums, offers, drafts, lane, V, N, sound, KIND, ROLES, BLOCK
+            tree, out, image, rest, length, last, token, totals, offers, drafts, lane, V, N, sound, KIND, ROLES, BLOCK
         )
 
 
@@ -139,6 +140,7 @@ def walk_runs_kernel(
     out,
     share,
     longest,
+    sums,
     left,
     V,
     N,
@@ -156,7 +158,7 @@ def walk_runs_kernel(
         return
     lane = tl.arange(0, NODES)
     last = tl.load(tree.counts + image) - 1
-    owns, chances, sums, offers, sound = chain_odds(tree, image, drafts, last, V, N, KIND, NODES, BLOCK)
+    owns, chances, totals, offers, sound = chain_odds(tree, sums, image, drafts, last, V, N, KIND, NODES)
     accept, _residual, _bonus = noise_of(tree, image, N, ROLES)
     length = tl.full((), 0, tl.int64)
     going = tl.full((), 1, tl.int32)
@@ -185,7 +187,9 @@ def walk_runs_kernel(
         going = (kept == end).to(tl.int32)
         length = kept
     rest = left + image.to(tl.int64) * V
-    conclude_chain(tree, out, image, rest, length, last, 0, sums, offers, drafts, lane, V, N, sound, KIND, ROLES, BLOCK)
+    conclude_chain(
+        tree, out, image, rest, length, last, 0, totals, offers, drafts, lane, V, N, sound, KIND, ROLES, BLOCK
+    )
 
 
 def deferred_walk(rule: DeferredVerification | DeferredMatch, shape: Shape, device: torch.device) -> Decide:

@@ -1,15 +1,17 @@
 """Traversal verification on the device: a tree judged from its leaves to its root, as `algos.accept.traversal`.
 
-A program visits an image's tree depth first. What it holds of the nodes above (a stack in the reference) is a lane a
-level, and of distributions a row of scratch a level.
+A node is judged once all before it in that order were rejected, so what it is judged by depends on no outcome: every
+node goes down its own path from the root, takes out of each row what the rejected siblings on the way were offered
+from, and all flip at once. The verdict is the first one kept, in the order of the reference.
 """
 
 import torch
 from torch import Tensor
 
 from underpaint.algos.accept.traversal import TraversalVerification
-from underpaint.runtime.device.kernels.proposals import POINTS, WITHOUT, kind_of, offer_others, take_offer
-from underpaint.runtime.device.kernels.row_maths import copy_row, draw, flip, normalised
+from underpaint.runtime.device.kernels.proposals import IID, POINTS, kind_of
+from underpaint.runtime.device.kernels.row_maths import draw_held, flip, whole, whole_sum, wide_row
+from underpaint.runtime.device.kernels.siblings import Choices, children_of, is_judge, next_offer, take_offer
 from underpaint.runtime.device.kernels.walk import (
     BatchTree,
     Decide,
@@ -21,125 +23,204 @@ from underpaint.runtime.device.kernels.walk import (
     launch_walk,
     noise_of,
     row_bytes,
-    takes_part,
     tile,
+    whole_row,
 )
 from underpaint.runtime.device.language import kernel, next_power_of_2, tl
 
 
 @kernel
-def tried_before(tokens, sibling, tree, start, child, CHILDREN: tl.constexpr):
-    """The tokens [CHILDREN] of the siblings from `start` to the one before `child`; -1 past them."""
+def lowered(weight, total):
+    """The weight of a node whose child was rejected, where the mass `total` is left of weight * row."""
+    nothing = tl.where(weight < 1.0, 0.0, weight)
+    return tl.where(total > 0.0, total / tl.where(total > 0.0, total + (1.0 - weight), 1.0), nothing)
+
+
+@kernel
+def reject_points(row, tokens, stop, weight, V, CHILDREN: tl.constexpr, TILE: tl.constexpr):
+    """The first `stop` of a node's children, point proposals, are rejected: its weight, what is left, which are gone.
+
+    tokens [CHILDREN]. What is left of the row are whole numbers, see `row_maths.whole`. gone [CHILDREN]: 1 for a token
+    that was taken out of it.
+    """
     turns = tl.arange(0, CHILDREN)
-    gone = tl.full((CHILDREN,), -1, tl.int64)
+    owns = whole(tl.load(row + tokens, tokens >= 0, other=0.0))
+    left = whole_sum(row, V, TILE)
+    gone = tl.zeros((CHILDREN,), tl.int32)
+    for turn in range(0, stop):  # trips: tries
+        token = lane_of(tokens, turns, turn)
+        again = tl.max(((tokens == token) & (gone == 1)).to(tl.int32), axis=0)
+        own = tl.where(again == 1, 0, lane_of(owns, turns, turn))
+        rest = (left - own).to(tl.float64)
+        taken = rest * weight > 0.0
+        weight = lowered(weight, weight * rest / tl.maximum(left, 1).to(tl.float64))
+        left = tl.where(taken, left - own, left)
+        gone = tl.where((turns == turn) & taken, 1, gone)
+    return weight, left, gone
+
+
+@kernel
+def reject_drawn(
+    row, line, tokens, stop, weight, V, REPLACED: tl.constexpr, CHILDREN: tl.constexpr, BLOCK: tl.constexpr
+):
+    """The first `stop` of a node's children, drawn from `line`, are rejected.
+
+    Its weight; what is left of the row [BLOCK]; of the children's tokens [CHILDREN] what is left of sum 1, and what
+    they may be drawn with now.
+    """
+    turns = tl.arange(0, CHILDREN)
+    there = tokens >= 0
+    wanted = tl.load(row + tokens, there, other=0.0).to(tl.float64)
+    weights = tl.load(line + tokens, there, other=0.0).to(tl.float64)
+    left = wide_row(row, V, BLOCK)
+    all_of_it = 1.0 / tl.sum(left, axis=0)
+    offered = tl.sum(wide_row(line, tl.where(tl.max(tokens, axis=0) >= 0, V, 0), BLOCK), axis=0)
+    given = 1.0 / tl.where(offered > 0.0, offered, 1.0)
+    entered = weight
+    owed, share, offer, even = wanted, all_of_it, given, tl.full((), 0.0, tl.float64)
+    idle = tl.full((), 0, tl.int64)
     turn = tl.full((), 0, tl.int32)
-    while start != child:  # trips: tries
-        gone = tl.where(turns == turn, tl.load(tokens + tree + start), gone)
+    while turn < stop:  # trips: tries
+        passed = ((idle >> turn) & 1) == 1
+        factor = tl.where(passed, 1.0, share * weight)
+        taken, evenly = tl.where(passed, 0.0, offer), tl.where(passed, 0.0, even)
+        token = lane_of(tokens, turns, turn)
+        lacking = owed * factor - tl.where((turns >= turn) | (REPLACED == 1), weights * taken + evenly, 0.0)
+        owed = tl.where(lacking > 0.0, lacking, 0.0)
+        left, total, remaining = take_offer(
+            left, factor, line, taken, evenly, token, line, 0, V, REPLACED, False, BLOCK
+        )
         turn += 1
-        start = tl.load(sibling + tree + start)
-    return gone
+        if REPLACED == 0:
+            offer, even = next_offer(remaining, V - turn)
+        if passed:
+            weight = lowered(weight, 0.0)
+        elif total > 0.0:
+            weight, share = lowered(weight, total), 1.0 / total
+        elif weight < 1.0:
+            weight = tl.full((), 0.0, tl.float64)
+            stop = turn
+        else:
+            # It takes nothing, and the row stays as it was: once more, and this child is passed over.
+            idle = idle | (tl.full((), 1, tl.int64) << (turn - 1).to(tl.int64))
+            turn = tl.full((), 0, tl.int32)
+            left, owed, share, weight = wide_row(row, V, BLOCK), wanted, all_of_it, entered
+            offer, even = given, tl.full((), 0.0, tl.float64)
+    return weight, left, owed * share, weights * offer + even
+
+
+@kernel
+def first_kept(kept, mask, NODES: tl.constexpr):
+    """The kept node that comes before all others from the leaves to the root; and which nodes were looked at by then.
+
+    Of two nodes the one comes first whose branch does where their paths part; a node comes before its ancestors.
+    """
+    node = tl.arange(0, NODES)
+    own = mask[:, None] & ~mask[None, :]
+    other = mask[None, :] & ~mask[:, None]
+    # The lowest bit of what is one's alone is its branch; none: it is the other's ancestor.
+    branch = ((own & (0 - own)) - 1).to(tl.uint64)
+    before = branch < ((other & (0 - other)) - 1).to(tl.uint64)
+    beaten = tl.sum((before & kept[:, None]).to(tl.int32), axis=0) > 0
+    first = tl.sum(tl.where(kept & (beaten == 0), node, 0), axis=0).to(tl.int64)
+    line = tl.sum(tl.where(node == first, mask, 0), axis=0)
+    on_line = ((line >> node.to(tl.int64)) & 1) == 1
+    earlier = tl.sum((before & (node == first)[None, :]).to(tl.int32), axis=1) > 0
+    return first, on_line, earlier | on_line
 
 
 @kernel
 def walk_traversal_kernel(
     tree,
     out,
-    left,
-    drafted,
-    levels,
+    depths,
+    choices,
     V,
     N,
     drafts,
     rows,
     KIND: tl.constexpr,
     ROLES: tl.constexpr,
-    LANES: tl.constexpr,
+    NODES: tl.constexpr,
     CHILDREN: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
+    TILE: tl.constexpr,
 ) -> None:
-    """One program an image; left and drafted [B, levels, V] float64: what is lacking and offered at each open node."""
-    image = tl.program_id(0)
-    if takes_part(out.status, out.finite, out.taken, image, rows, ROWS) == 0:
-        return
+    """One program a (node, image); the last looks which one is kept first."""
+    node, image = tl.program_id(0), tl.program_id(1)
     base = image * N
-    accept, residual, bonus = noise_of(tree, image, N, ROLES)
-    scratch = image.to(tl.int64) * levels
-    lane = tl.arange(0, LANES)
-    nodes = tl.zeros((LANES,), tl.int64)
-    weights = tl.full((LANES,), 1.0, tl.float64)
-    children = tl.where(lane == 0, tl.load(tree.first + base), -1)
-    tried = tl.zeros((LANES,), tl.int32)
-    depth = tl.full((), 0, tl.int32)
-    going = tl.full((), 1, tl.int32)
-    sound = tl.full((), 1, tl.int32)
-    found = tl.full((), 0, tl.int64)
-    while going == 1:  # trips: 2 * N
-        node = lane_of(nodes, lane, depth)
-        weight = lane_of(weights, lane, depth)
-        child = lane_of(children, lane, depth)
-        turn = lane_of(tried, lane, depth)
-        row = tree.probs + (base + node) * V
-        rest = left + (scratch + depth) * V
-        offered = drafted + (scratch + depth) * V
-        tl.debug_barrier()
-        if (child >= 0) & (weight != 0.0):
-            if turn == 0:
-                normalised(row, rest, V, BLOCK)
-                if KIND != POINTS:
-                    normalised(drafted_row(tree, image, node, drafts, V, N), offered, V, BLOCK)
+    turns = tl.arange(0, CHILDREN)
+    if (tl.load(out.status + image) == 0) & (node < tl.load(tree.counts + image)):
+        accept, residual, bonus = noise_of(tree, image, N, ROLES)
+        mask = tl.load(tree.masks + base + node)
+        weight = tl.full((), 1.0, tl.float64)
+        sound = tl.full((), 1, tl.int64)
+        here = tl.full((), 0, tl.int64)
+        while (here != node) & (weight > 0.0):  # trips: levels
+            kids, _ = children_of(tree, image, here, N, NODES, CHILDREN)
+            tokens = tl.load(tree.tokens + base + kids, kids >= 0, other=-1)
+            below = (kids >= 0) & (((mask >> tl.maximum(kids, 0)) & 1) == 1)
+            stop = tl.min(tl.where(below, turns, CHILDREN), axis=0)
+            row = tree.probs + (base + here) * V
+            token = lane_of(tokens, turns, stop)
+            if KIND == POINTS:
+                weight, left, gone = reject_points(row, tokens, stop, weight, V, CHILDREN, TILE)
+                again = tl.max(((tokens == token) & (gone == 1)).to(tl.int32), axis=0)
+                whole_own = tl.where(again == 1, 0, whole(tl.load(row + token)))
+                own = whole_own.to(tl.float64) / tl.maximum(left, 1).to(tl.float64)
+                chance = tl.full((), 1.0, tl.float64)
             else:
-                if KIND == WITHOUT:
-                    gone = tried_before(
-                        tree.tokens, tree.sibling, base, tl.load(tree.first + base + node), child, CHILDREN
-                    )
-                    offer_others(offered, gone, V, BLOCK)
-            tl.debug_barrier()
-            proposed = tl.load(tree.tokens + base + child)
-            chance = tl.full((), 1.0, tl.float64)
-            if KIND != POINTS:
-                chance = tl.load(offered + proposed)
-            if chance <= 0.0:
-                sound = tl.full((), 0, tl.int32)
-            own = weight * tl.load(rest + proposed)
-            deeper = tl.minimum(1.0, own / tl.where(chance > 0.0, chance, 1.0))
-            children = tl.where(lane == depth, tl.load(tree.sibling + base + child), children)
-            tried = tl.where(lane == depth, turn + 1, tried)
-            depth += 1
-            nodes = tl.where(lane == depth, child, nodes)
-            weights = tl.where(lane == depth, deeper, weights)
-            children = tl.where(lane == depth, tl.load(tree.first + base + child), children)
-            tried = tl.where(lane == depth, 0, tried)
-        else:
-            if (depth == 0) | flip(tl.load(accept + node), weight, 1.0):
-                going = tl.full((), 0, tl.int32)
-                inner = tl.load(tree.first + base + node) >= 0
-                uniform = tl.load(tl.where(inner, residual, bonus) + node)
-                if turn == 0:  # nothing was judged here: what is lacking is the target's own row
-                    tl.debug_barrier()
-                    copy_row(row, rest, V, BLOCK)
-                    tl.debug_barrier()
-                found = draw(rest, V, uniform, BLOCK)
+                line = drafted_row(tree, image, here, drafts, V, N)
+                weight, _, owns, chances = reject_drawn(
+                    row, line, tokens, stop, weight, V, KIND == IID, CHILDREN, BLOCK
+                )
+                own, chance = lane_of(owns, turns, stop), lane_of(chances, turns, stop)
+                if KIND != IID:
+                    again = tl.max(((tokens == token) & (turns < stop)).to(tl.int32), axis=0)
+                    chance = tl.where(again == 1, 0.0, chance)
+            if (chance <= 0.0) & (weight > 0.0):
+                sound = tl.full((), 0, tl.int64)
+            weight = tl.minimum(1.0, weight * own / tl.where(chance > 0.0, chance, 1.0))
+            here = lane_of(kids, turns, stop)
+        kept = here == node
+        if kept:
+            kids, count = children_of(tree, image, here, N, NODES, CHILDREN)
+            tokens = tl.load(tree.tokens + base + kids, kids >= 0, other=-1)
+            row = tree.probs + (base + node) * V
+            gone = tl.zeros((CHILDREN,), tl.int32)
+            if KIND == POINTS:
+                weight, _, gone = reject_points(row, tokens, count, weight, V, CHILDREN, TILE)
+                left = wide_row(row, V, BLOCK)
             else:
-                proposed = tl.load(tree.tokens + base + node)
-                depth -= 1
-                above = lane_of(weights, lane, depth)
-                lacking = left + (scratch + depth) * V
-                given = drafted + (scratch + depth) * V
-                total = take_offer(lacking, given, proposed, above, V, KIND, BLOCK)
-                nothing = tl.where(above < 1.0, 0.0, above)
-                lowered = total / tl.where(total > 0.0, total + (1.0 - above), 1.0)
-                weights = tl.where(lane == depth, tl.where(total > 0.0, lowered, nothing), weights)
-    tl.store(out.path + base + lane - 1, nodes, (lane > 0) & (lane <= depth))
-    conclude(out, image, depth.to(tl.int64), found, V, sound)
+                line = drafted_row(tree, image, here, drafts, V, N)
+                weight, left, _, _ = reject_drawn(row, line, tokens, count, weight, V, KIND == IID, CHILDREN, BLOCK)
+            kept = (node == 0) | flip(tl.load(accept + node), weight, 1.0)
+            if kept:
+                if KIND == POINTS:
+                    for turn in range(0, count):  # trips: children
+                        token = tl.where(lane_of(gone, turns, turn) == 1, lane_of(tokens, turns, turn), -1)
+                        left = tl.where(tl.arange(0, BLOCK) == token, 0.0, left)
+                uniform = tl.load(tl.where(count > 0, residual, bonus) + node)
+                tl.store(choices.tokens + base + node, draw_held(tl.abs(left), V, uniform, BLOCK))
+        tl.store(choices.nexts + base + node, kept.to(tl.int64))
+        tl.store(choices.sounds + base + node, sound)
+    if is_judge(out, choices.arrivals, image, rows, ROWS) == 1:
+        lane = tl.arange(0, NODES)
+        inside = lane < tl.load(tree.counts + image)
+        mask = tl.load(tree.masks + base + lane, inside, other=0)
+        kept = tl.load(choices.nexts + base + lane, inside, other=0, cache_modifier=".cg") == 1
+        end, on_line, seen = first_kept(kept, mask, NODES)
+        depth = tl.load(depths + base + lane, inside & on_line, other=0)
+        tl.store(out.path + base + depth - 1, lane.to(tl.int64), inside & on_line & (lane > 0))
+        sound = tl.min(tl.load(choices.sounds + base + lane, inside & seen, other=1, cache_modifier=".cg"), axis=0)
+        found = tl.load(choices.tokens + base + end, cache_modifier=".cg")
+        conclude(out, image, tl.max(depth, axis=0), found, V, sound)
 
 
 def traversal_walk(rule: TraversalVerification, shape: Shape, device: torch.device) -> Decide:
     """The device form of rule 'traversal'."""
-    levels, drawn = shape.levels + 1, kind_of(shape.drawn)
-    size = (shape.batch, levels, shape.vocab_size)
-    left = torch.zeros(size, dtype=torch.float64, device=device)
-    drafted = torch.zeros((1, 1, 1) if drawn == POINTS.value else size, dtype=torch.float64, device=device)
+    choices = Choices.allocate(shape, device)
 
     def decide(tree: BatchTree, depths: Tensor, out: Verdicts) -> None:
         launch_walk(
@@ -147,14 +228,16 @@ def traversal_walk(rule: TraversalVerification, shape: Shape, device: torch.devi
             shape,
             tree,
             out,
-            row_bytes(tree, shape.nodes, 4 + 4 + 8 + 8),
-            left,
-            drafted,
-            levels,
-            KIND=drawn,
-            LANES=next_power_of_2(max(2, levels)),
+            row_bytes(tree, 2 * shape.nodes),
+            depths,
+            choices,
+            KIND=kind_of(shape.drawn),
+            NODES=next_power_of_2(max(2, shape.nodes)),
             CHILDREN=next_power_of_2(max(2, shape.children)),
-            BLOCK=tile(shape.vocab_size, wide=True),
+            BLOCK=whole_row(shape.vocab_size),
+            TILE=tile(shape.vocab_size),
+            warps=16,
+            programs=shape.nodes,
         )
 
     return decide

@@ -84,6 +84,8 @@ class WindowGrowth:
     There may be candidates beside the first of its drafts.
     """
 
+    lays_out: Final = False
+
     def __init__(
         self, state: State, window: JacobiWindow, grid: Grid, beside: bool = False, is_greedy: bool = False
     ) -> None:

@@ -171,11 +171,11 @@ MUTANTS = {
         verdicts_agree("point", DOWN),
     ),
     "the residual is not renormalised": (
-        ("walk_drawn", "1.0 / tl.where(nothing, 1.0, excess_mass)", "1.0"),
+        ("walk_drawn", "share = 1.0 / total", "share = tl.full((), 1.0, tl.float64)"),
         verdicts_agree("without_replacement", OWED),
     ),
     "what was not offered yet is not renormalised": (
-        ("walk_drawn", "1.0 / tl.where(left_over > 0.0, left_over, 1.0)", "1.0"),
+        ("siblings", "1.0 / tl.where(there, remaining, 1.0)", "1.0"),
         verdicts_agree("without_replacement", OFFERED),
     ),
     "a node sees its parent alone": (
@@ -187,15 +187,15 @@ MUTANTS = {
         verdicts_agree("point", LATE),
     ),
     "a rejected child leaves its parent's weight": (
-        ("walk_traversal", "tl.where(total > 0.0, lowered, nothing)", "above"),
+        ("walk_traversal", "weight = lowered(weight, weight * rest /", "_ = lowered(weight, weight * rest /"),
         random_verdicts_agree("traversal", "top_k"),
     ),
     "a rejected child's offer stays lacking": (
-        ("proposals", "tl.store(rest + place, here * share, inside)", "pass"),
+        ("siblings", "lacking = left * share - offered", "lacking = left * share"),
         random_verdicts_agree("traversal", "iid"),
     ),
     "a later sibling is offered what the first one was": (
-        ("walk_traversal", "if KIND == WITHOUT:", "if KIND == 9:"),
+        ("walk_traversal", "offer, even = next_offer(remaining, V - turn)", "pass"),
         random_verdicts_agree("traversal", "without_replacement"),
     ),
     "a rejection is forgiven whatever follows": (
@@ -243,7 +243,7 @@ MUTANTS = {
         trees_agree("sequoia_top_k", **PLANNED),
     ),
     "a level is fed the tokens of the first places": (
-        ("static_shapes", "tl.load(held + place, inside, other=0)", "tl.load(held + lane, inside, other=0)"),
+        ("static_shapes", "tl.load(held + place, inside,", "tl.load(held + lane, inside,"),
         trees_agree("sequoia_top_k", **FORKS),
     ),
     "every image draws by the first one's noise": (
@@ -251,7 +251,7 @@ MUTANTS = {
         decode_as_before,
     ),
     "the extra token is forgotten": (("commit", "tl.where(lane == count - 1, last, token)", "token"), decode_as_before),
-    "another cycle's noise": (("commit", "tl.load(cycles + image) + 1", "tl.load(cycles + image)"), decode_as_before),
+    "another cycle's noise": (("commit", "cycle + 1)", "cycle)"), decode_as_before),
     "every image has the shape of the first": (
         ("static_shapes", "tl.load(levels + image) * N", "tl.load(levels) * N"),
         trees_agree("sequoia", **PLANNED),

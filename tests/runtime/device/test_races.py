@@ -14,6 +14,7 @@ from tests.runtime.device.races import RaceDetector
 from tests.runtime.device.test_attention import CASES
 from tests.runtime.device.trees import by_device, cases
 from underpaint.algos.accept import RULES
+from underpaint.algos.tree import Drawn
 from underpaint.runtime.device.kernels import attention
 from underpaint.runtime.device.language import kernel, launch, tl
 
@@ -106,10 +107,11 @@ def test_what_is_kept_apart_is_no_race(order: str) -> None:
     assert NONE[order]() == []
 
 
-@pytest.mark.parametrize("rule", ["traversal", "without_replacement", "lantern"])
-def test_a_walk_without_its_barriers_races(rule: str) -> None:
+@pytest.mark.parametrize(
+    ("rule", "drawn"), [("point", "top_k"), ("lantern", "top_k"), ("lantern", "without_replacement")]
+)
+def test_a_walk_without_its_barriers_races(rule: str, drawn: Drawn) -> None:
     detector, spec = RaceDetector(most=20), RULES[rule]
-    drawn = "without_replacement"
 
     @settings(max_examples=10)
     @given(data=st.data())

@@ -101,7 +101,7 @@ MUTANTS = {
         windows_agree("independent", "left"),
     ),
     "a token is accepted behind a rejected one": (
-        ("walk_drawn", "child = tl.load(tree.sibling + base + child)", "child = tl.load(tree.first + base + child)"),
+        ("siblings", "(mask & good) == mask", "((good >> here) & 1) == 1"),
         decodes_agree,
     ),
     "a window runs over the picture's end": (
