@@ -5,7 +5,7 @@ The reference is `algos.spatial.jacobi_window.HeldWindow.redraft`.
 
 from torch import Tensor
 
-from underpaint.runtime.device.kernels.row_maths import PARTS, flip, row_sum, scale_for
+from underpaint.runtime.device.kernels.row_maths import PARTS, flip, part_at, row_sum, scale_for
 from underpaint.runtime.device.kernels.walk import BatchTree, Verdicts, tile
 from underpaint.runtime.device.kernels.window import WindowBuffers, end_of_drafts
 from underpaint.runtime.device.language import kernel, launch, tl
@@ -80,13 +80,8 @@ def draw_lacking(
     for turn in range(0, tl.cdiv(V, BLOCK)):  # trips: V / BLOCK
         here = lacking_at(said, share, row, row_share, stale, offer, turn * BLOCK, V, MIXED, BLOCK)
         sums = tl.where(lane == turn, tl.sum((here * scale).to(tl.int64), axis=0), sums)
-    # floor(uniform * total): the upper half of a product of 64-bit words.
-    bits = (uniform * 9007199254740992.0).to(tl.int64).to(tl.uint64) << 11
     total = tl.sum(sums, axis=0)
-    goal = tl.umulhi(bits, total.to(tl.uint64)).to(tl.int64)
-    ends = tl.cumsum(sums, axis=0)
-    part = tl.sum((ends <= goal).to(tl.int32), axis=0)
-    before = tl.max(tl.where(ends <= goal, ends, 0), axis=0)
+    part, before, goal = part_at(sums, total, uniform)
     here = lacking_at(said, share, row, row_share, stale, offer, part * BLOCK, V, MIXED, BLOCK)
     below = before + tl.cumsum((here * scale).to(tl.int64), axis=0) <= goal
     return tl.where(total > 0, part * BLOCK + tl.sum(below.to(tl.int32), axis=0), V).to(tl.int64)

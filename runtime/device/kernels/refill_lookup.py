@@ -5,8 +5,9 @@ The reference is `algos.spatial.jacobi_window.HeldWindow.draft` and `algos.spati
 
 from underpaint.runtime.device.kernels.layout import Lengths, Progress
 from underpaint.runtime.device.kernels.lookup_table import LookupBuffers, draw_kept, last_beside, part_of
-from underpaint.runtime.device.kernels.refill import lay_node
+from underpaint.runtime.device.kernels.refill import lay_alone, lay_node
 from underpaint.runtime.device.kernels.row_maths import PARTS, copy_row, one_hot
+from underpaint.runtime.device.kernels.tree_meta import TreeLayout
 from underpaint.runtime.device.kernels.walk import BatchTree, lane_of, tile
 from underpaint.runtime.device.kernels.window import WindowBuffers
 from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
@@ -24,11 +25,8 @@ def refill_lookup_kernel(
     cells,
     roots,
     decided,
-    tokens,
-    parents,
-    draft_rows,
-    counts,
-    draft_probs,
+    tree,
+    layout,
     W,
     V,
     N,
@@ -44,10 +42,10 @@ def refill_lookup_kernel(
     wanted, filled = tl.load(levels + image), tl.load(held_counts + image)
     count, before = tl.load(cells + image), tl.load(roots + image)
     if place == 0:
-        tl.store(counts + image, wanted + 1)
-        tl.store(tokens + image * N, before)
-        tl.store(draft_rows + image * N, 0)
+        tl.store(tree.counts + image, wanted + 1)
+        lay_node(tree, layout, image, N, place, wanted, before, W, most)
     if place >= wanted:
+        lay_alone(tree, layout, image, N, place + 1)
         return
     lane = tl.arange(0, LANES)
     known = tl.load(held + image * W + lane, lane < filled, other=0)
@@ -71,18 +69,24 @@ def refill_lookup_kernel(
                 token = draw_kept(kept + said * V, scales + said, parts + said * PARTS, V, uniform, PART)
             known = tl.where(lane == turn, token, known)
             before = token
-        row = draft_probs + (image * W + place).to(tl.int64) * V
+        row = tree.draft_probs + (image * W + place).to(tl.int64) * V
         if source >= 0:
             copy_row(kept + (image.to(tl.int64) * most + source) * V, row, V, BLOCK)
         else:
             one_hot(token, row, V, BLOCK)
-    lay_node(tokens, parents, draft_rows, image * N + 1, place, token, W)
+    lay_node(tree, layout, image, N, place + 1, wanted, token, W, most)
 
 
 def refill_lookup(
-    window: WindowBuffers, table: LookupBuffers, progress: Progress, lengths: Lengths, tree: BatchTree, width: int
+    window: WindowBuffers,
+    table: LookupBuffers,
+    progress: Progress,
+    lengths: Lengths,
+    tree: BatchTree,
+    layout: TreeLayout,
+    width: int,
 ) -> None:
-    """Make each tree a chain of lengths.levels drafts: its tokens, counts and, of new cells, drafter's distributions.
+    """Lay out a chain of lengths.levels drafts for each image, and fill the drafter's distributions of new cells.
 
     table: keeps what was said of decided cells. width: of the grid. Where no decided cell has the same tokens on the
     left and above, one with the left token does, or one with that above; else the left token is copied, at the start of
@@ -104,11 +108,8 @@ def refill_lookup(
         progress.cells,
         progress.roots,
         progress.decided,
-        tree.tokens,
-        tree.parents,
-        tree.draft_rows,
-        tree.counts,
-        tree.draft_probs,
+        tree,
+        layout,
         drafts,
         vocab_size,
         tree.tokens.shape[1],

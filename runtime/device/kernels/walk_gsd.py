@@ -11,17 +11,15 @@ import torch
 from torch import Tensor
 
 from underpaint.algos.accept.gsd import GroupedSpeculation
-from underpaint.runtime.device.kernels.children import is_last
 from underpaint.runtime.device.kernels.proposals import POINTS, WITHOUT, kind_of
 from underpaint.runtime.device.kernels.row_maths import UNIT, draw, flip, scaled, whole, whole_sum
+from underpaint.runtime.device.kernels.siblings import Choices, follow
 from underpaint.runtime.device.kernels.walk import (
     BatchTree,
-    Choices,
     Decide,
     Shape,
     Verdicts,
     drafted_row,
-    follow,
     launch_walk,
     noise_of,
     row_bytes,
@@ -241,8 +239,7 @@ def walk_gsd_kernel(
         if kept < 0:
             uniform = tl.load(tl.where(tried > 0, residual, bonus) + node)
             tl.store(choices.tokens + base + node, draw(rest, V, uniform, BLOCK))
-    if is_last(choices.arrivals + image, tl.num_programs(0)):
-        follow(tree, out, depths, choices, image, rows, V, N, NODES, ROWS)
+    follow(tree, out, depths, choices, image, rows, V, N, NODES, ROWS)
 
 
 def gsd_walk(rule: GroupedSpeculation, shape: Shape, device: torch.device) -> Decide:

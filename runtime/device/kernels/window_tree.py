@@ -7,7 +7,8 @@ from torch import Tensor
 
 from underpaint.runtime.device.kernels.children import is_last
 from underpaint.runtime.device.kernels.row_maths import draw_several, hide, restore
-from underpaint.runtime.device.kernels.walk import BatchTree, Verdicts, tile
+from underpaint.runtime.device.kernels.tree_meta import TreeLayout, lay_out_tree
+from underpaint.runtime.device.kernels.walk import BatchTree, Verdicts, whole_row
 from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
 
 
@@ -17,17 +18,16 @@ def add_candidates_kernel(
     uniforms,
     proposals,
     arrivals,
-    tokens,
-    parents,
-    draft_rows,
-    counts,
-    draft_probs,
+    tree,
+    layout,
     W,
     V,
     N,
+    most,
     deepest,
     CANDIDATES: tl.constexpr,
     CHILDREN: tl.constexpr,
+    LEVELS: tl.constexpr,
     NODES: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
@@ -37,12 +37,12 @@ def add_candidates_kernel(
     """
     cell, image = tl.program_id(0), tl.program_id(1)
     count = tl.load(levels + image)
-    tree = image * N
+    base = image * N
     turns = tl.arange(0, CHILDREN)
     branching = tl.minimum(deepest, count)
     if cell < branching:
-        row = draft_probs + (image * W + cell).to(tl.int64) * V
-        draft = tl.where(turns == 0, tl.load(tokens + tree + 1 + cell), -1)
+        row = tree.draft_probs + (image * W + cell).to(tl.int64) * V
+        draft = tl.where(turns == 0, tl.load(tree.tokens + base + 1 + cell), -1)
         weights = hide(row, draft, draft >= 0)
         own = uniforms + (image * deepest + cell) * CANDIDATES + 1
         others = draw_several(row, V, own, CANDIDATES - 1, CHILDREN, 0, BLOCK)
@@ -53,8 +53,8 @@ def add_candidates_kernel(
     if is_last(arrivals + image, tl.num_programs(0)) == 0:
         return
     lane = tl.arange(0, NODES)
-    tl.store(parents + tree + lane, lane - 1, lane <= count)
-    tl.store(draft_rows + tree + lane, tl.where(lane < count, lane, -1), lane <= count)
+    tl.store(tree.parents + base + lane, lane - 1, lane <= count)
+    tl.store(tree.draft_rows + base + lane, tl.where(lane < count, lane, -1), lane <= count)
     width = tl.full((), 1, tl.int64)
     first = tl.full((), 1, tl.int64)
     size = count + 1
@@ -65,19 +65,32 @@ def add_candidates_kernel(
         above = lane // proposed
         rank = lane % proposed
         token = tl.sum(tl.where(rank[:, None] == turns[None, :], offered[None, :], 0), axis=1)
-        node = tree + size + lane - 1
+        node = base + size + lane - 1
         goes = (lane > 0) & (lane < width * proposed)
-        tl.store(tokens + node, token, goes)
-        tl.store(parents + node, tl.where(above == 0, level, first + above - 1), goes)
-        tl.store(draft_rows + node, tl.where(level + 1 < branching, level + 1, -1), goes)
+        tl.store(tree.tokens + node, token, goes)
+        tl.store(tree.parents + node, tl.where(above == 0, level, first + above - 1), goes)
+        tl.store(tree.draft_rows + node, tl.where(level + 1 < branching, level + 1, -1), goes)
         first = size
         width = width * proposed
         size += width - 1
-    tl.store(counts + image, size)
+    tl.store(tree.counts + image, size)
+    tl.debug_barrier()
+    lay_out_tree(
+        tree.parents, tree.counts, layout.cells, layout.positions, layout.depths, tree.first, tree.sibling, tree.masks,
+        image, N, most, LEVELS, NODES,
+    )  # fmt: skip
 
 
-def add_candidates(tree: BatchTree, levels: Tensor, uniforms: Tensor, proposals: Tensor, arrivals: Tensor) -> None:
-    """Make trees of chains of `levels` [B] int64 drafts: tokens, parents, draft_rows and counts.
+def add_candidates(
+    tree: BatchTree,
+    layout: TreeLayout,
+    levels: Tensor,
+    uniforms: Tensor,
+    proposals: Tensor,
+    arrivals: Tensor,
+    most: int,
+) -> None:
+    """Make trees of chains of `levels` [B] int64 drafts and lay them out, as `tree_meta` does.
 
     uniforms [B, D, K] float64: of the first D cells, by candidate; the first of K candidates is the draft itself.
     proposals [B, D, K] int64: written. arrivals [B] int32: 0 before and behind it.
@@ -92,20 +105,19 @@ def add_candidates(tree: BatchTree, levels: Tensor, uniforms: Tensor, proposals:
         uniforms,
         proposals,
         arrivals,
-        tree.tokens,
-        tree.parents,
-        tree.draft_rows,
-        tree.counts,
-        tree.draft_probs,
+        tree,
+        layout,
         tree.draft_probs.shape[1],
         vocab_size,
         nodes,
+        most,
         deepest,
         CANDIDATES=candidates,
         CHILDREN=next_power_of_2(max(2, candidates)),
+        LEVELS=tree.draft_probs.shape[1],
         NODES=next_power_of_2(max(2, nodes)),
-        BLOCK=tile(vocab_size, wide=True),
-        warps=8,
+        BLOCK=whole_row(vocab_size),
+        warps=min(16, max(1, whole_row(vocab_size) // 32)),
     )
 
 

@@ -84,7 +84,7 @@ class WindowGrowth:
     There may be candidates beside the first of its drafts.
     """
 
-    lays_out: Final = False
+    lays_out: Final = True
 
     def __init__(
         self, state: State, window: JacobiWindow, grid: Grid, beside: bool = False, is_greedy: bool = False
@@ -147,16 +147,17 @@ class WindowGrowth:
         window, progress, tree = self._window, state.progress, self.own(state.tree)
         cell_uniforms(window.uniforms, *state.noise, progress.cycles, progress.cells, self._roles)
         if self._refill is not None:
-            refill.refill(window, progress, state.lengths, tree, self._refill, self._grid.width)
+            refill.refill(window, progress, state.lengths, tree, state.layout, self._refill, self._grid.width)
         else:
             assert self._table is not None
-            refill_lookup(window, self._table, progress, state.lengths, tree, self._grid.width)
+            refill_lookup(window, self._table, progress, state.lengths, tree, state.layout, self._grid.width)
         if self._candidates is not None and self._proposals is not None:
             batch, levels, candidates = self._candidates.shape
             torch.mul(progress.cells, candidates, out=self._addresses)
             flat = self._candidates.view(batch, 1, levels * candidates)
             cell_uniforms(flat, *state.noise, progress.cycles, self._addresses, self._role)
-            add_candidates(state.tree, state.lengths.levels, self._candidates, self._proposals, self._arrivals)
+            drawn = self._candidates, self._proposals, self._arrivals
+            add_candidates(tree, state.layout, state.lengths.levels, *drawn, self._grid.cells - 1)
 
     def observe(self, state: State) -> None:
         window, table, tree, verdicts = self._window, self._table, self._read(state), state.verdicts

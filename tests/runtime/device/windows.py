@@ -24,6 +24,7 @@ from underpaint.runtime.device.kernels.refill import refill
 from underpaint.runtime.device.kernels.refill_lookup import refill_lookup
 from underpaint.runtime.device.kernels.row_maths import PARTS
 from underpaint.runtime.device.kernels.shift import shift
+from underpaint.runtime.device.kernels.tree_meta import TreeLayout, tree_meta
 from underpaint.runtime.device.kernels.walk import BatchTree, Verdicts
 from underpaint.runtime.device.kernels.window import WINDOW_ROLES, WindowBuffers
 from underpaint.runtime.methods.windows.growth import COUPLINGS, REFILLS
@@ -172,8 +173,10 @@ def by_device(window: JacobiWindow, made: Sequence[Pass]) -> list[After]:
         whole(batch, most), whole(batch), uniforms[0], noise, torch.arange(most + 1).repeat(batch, 1),
         torch.tensor([window.confidence], dtype=torch.float64),
     )  # fmt: skip
-    none, parents, draft_rows = whole(1), whole(batch, most + 1), whole(batch, most + 1)
-    tree = BatchTree(tokens, none, none, none, parents, whole(batch), probs, draft_probs, draft_rows, none)
+    none = whole(1)
+    first, sibling, masks, parents, draft_rows, positions, depths = (whole(batch, most + 1) for _ in range(7))
+    layout = TreeLayout(cells, positions, depths)
+    tree = BatchTree(tokens, first, sibling, masks, parents, whole(batch), probs, draft_probs, draft_rows, none)
     verdicts = Verdicts(none, taken, none, none, none)
     kind, table, last_row = COUPLINGS[window.coupling], table_of(window, made), window.last_row
     progress = Progress(cells, whole(batch, fill=CYCLE + 1), roots, none, none, none, decided, none)
@@ -187,14 +190,20 @@ def by_device(window: JacobiWindow, made: Sequence[Pass]) -> list[After]:
     lengths = Lengths(none, none, none, none, levels, none, none, none)
     held = held._replace(uniforms=uniforms[1])
     if window.refill == "lookup":
-        refill_lookup(held, table, progress, lengths, tree, GRID.width)
+        refill_lookup(held, table, progress, lengths, tree, layout, GRID.width)
     else:
-        refill(held, progress, lengths, tree, REFILLS[window.refill], GRID.width)
+        refill(held, progress, lengths, tree, layout, REFILLS[window.refill], GRID.width)
+    laid = [part.clone() for part in (positions, depths, first, sibling, masks)]
+    tree_meta(parents, tree.counts, cells, positions, depths, first, sibling, masks, levels=most, most=GRID.cells - 1)
+    assert torch.equal(laid[4], masks)
+    assert torch.equal(laid[0], positions)
     found = []
     for place, size in enumerate(levels.tolist()):
         assert tree.counts[place] == size + 1
         assert tree.tokens[place, 0] == roots[place]
         assert parents[place, 1 : size + 1].tolist() == draft_rows[place, :size].tolist() == list(range(size))
+        for one, again in zip(laid, (positions, depths, first, sibling, masks), strict=True):
+            assert torch.equal(one[place, : size + 1], again[place, : size + 1])
         rows = draft_probs[place, :size].double()
         drawn_from = (rows / rows.sum(1, keepdim=True)).numpy()
         kept, seen = np.empty((0, vocab_size)), dict[tuple[int, int], list[float]]()
