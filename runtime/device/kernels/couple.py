@@ -25,7 +25,7 @@ def mixed_at(said, total, row, row_total, weight, place, there, MIXED: tl.conste
     """
     here = tl.load(said + place, there, other=0.0).to(tl.float64) / total
     if MIXED:
-        beside = tl.load(row + place, there & (weight < 1.0), other=0.0).to(tl.float64) / row_total
+        beside = tl.load(row + place, there, other=0.0).to(tl.float64) / row_total
         here = weight * here + (1.0 - weight) * beside
     return here
 
@@ -55,11 +55,11 @@ def lacking_at(said, share, row, row_share, stale, offer, start, V, MIXED: tl.co
     Nothing is read of `row` unless MIXED, nor of `stale` where `offer` is 0.
     """
     place = start + tl.arange(0, BLOCK)
-    inside = place < V
-    now_here = tl.load(said + place, inside, other=0.0).to(tl.float64) * share
+    now_here = tl.load(said + place, place < V, other=0.0).to(tl.float64) * share
     if MIXED:
-        now_here += tl.load(row + place, inside & (row_share > 0.0), other=0.0).to(tl.float64) * row_share
-    before_here = tl.load(stale + place, inside & (offer > 0.0), other=0.0).to(tl.float64) * offer
+        beside = tl.load(row + place, place < tl.where(row_share > 0.0, V, 0), other=0.0)
+        now_here += beside.to(tl.float64) * row_share
+    before_here = tl.load(stale + place, place < tl.where(offer > 0.0, V, 0), other=0.0).to(tl.float64) * offer
     return tl.maximum(now_here - before_here, 0.0)
 
 

@@ -91,12 +91,12 @@ def alike(row, groups, one, other, EBLOCK: tl.constexpr):
     """Whether `other`, unless it is -1, is within the groups' gap in weight and limit in squared distance of `one`."""
     E = groups.width
     lane = tl.arange(0, EBLOCK)
-    there = other >= 0
-    code = tl.load(groups.codebook + one * E + lane, lane < E, other=0.0)
-    against = tl.load(groups.codebook + other * E + lane, (lane < E) & there, other=0.0)
-    apart = tl.sum((against - code) * (against - code), axis=0)
-    gap = tl.abs(tl.load(row + other, there, other=0.0) - tl.load(row + one))
-    return there & (apart < tl.load(groups.limit)) & (gap < tl.load(groups.gap))
+    near = tl.maximum(other, 0)
+    here = tl.load(groups.codebook + one * E + lane, lane < E, other=0.0)
+    there = tl.load(groups.codebook + near * E + lane, lane < E, other=0.0)
+    apart = tl.sum((there - here) * (there - here), axis=0)
+    gap = tl.abs(tl.load(row + near) - tl.load(row + one))
+    return (other >= 0) & (apart < tl.load(groups.limit)) & (gap < tl.load(groups.gap))
 
 
 @kernel

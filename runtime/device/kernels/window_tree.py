@@ -118,6 +118,7 @@ def add_candidates(
         NODES=next_power_of_2(max(2, nodes)),
         BLOCK=whole_row(vocab_size),
         warps=min(16, max(1, whole_row(vocab_size) // 32)),
+        trips={"MOST": candidates - 1},
     )
 
 

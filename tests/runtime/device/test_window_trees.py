@@ -200,8 +200,8 @@ MUTANTS = {
     ),
     "what was said of accepted candidates is that of the chain": (
         "window_tree",
-        "tl.load(path + image * N + place - 1)",
-        "tl.full((), 0, tl.int64) + place",
+        "accepted = tl.load(path + image * N + lane - 1, (lane > 0) & (lane < done), other=0)",
+        "accepted = lane.to(tl.int64)",
     ),
     "what follows ends with the tree": (
         "window_tree",
