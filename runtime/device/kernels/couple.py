@@ -60,7 +60,8 @@ def lacking_at(said, share, row, row_share, stale, offer, start, V, MIXED: tl.co
         beside = tl.load(row + place, place < tl.where(row_share > 0.0, V, 0), other=0.0)
         now_here += beside.to(tl.float64) * row_share
     before_here = tl.load(stale + place, place < tl.where(offer > 0.0, V, 0), other=0.0).to(tl.float64) * offer
-    return tl.maximum(now_here - before_here, 0.0)
+    lacking = now_here - before_here
+    return tl.where(lacking > 0.0, lacking, 0.0)
 
 
 @kernel
@@ -73,7 +74,8 @@ def draw_lacking(
     """
     most = tl.zeros((BLOCK,), tl.float64)
     for start in range(0, V, BLOCK):
-        most = tl.maximum(most, lacking_at(said, share, row, row_share, stale, offer, start, V, MIXED, BLOCK))
+        here = lacking_at(said, share, row, row_share, stale, offer, start, V, MIXED, BLOCK)
+        most = tl.where(here > most, here, most)
     scale = scale_for(tl.max(most, axis=0))
     lane = tl.arange(0, PARTS)
     sums = tl.zeros((PARTS,), tl.int64)

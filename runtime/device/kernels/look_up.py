@@ -13,8 +13,12 @@ from underpaint.runtime.device.kernels.walk import BatchTree, Verdicts, lane_of,
 from underpaint.runtime.device.kernels.window import WindowBuffers, end_of_drafts
 from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
 
-LOOKED = 3
-"""Drafts of a cycle, of 14, for which something is found; see `benchmarks.device_program`."""
+_TILE = 1024
+"""Numbers of a row at a time: few warps wait less for each other while they look, and hold less."""
+CHANGED = 4
+FOUND = 1
+"""Drafts of a cycle whose left token has changed, and for which something is found then: of `jacobi-lookup` on the
+shipped target at 128 px these are 3.8 and 0.1."""
 
 
 @kernel
@@ -61,7 +65,6 @@ def look_up_kernel(
         return
     count = tl.load(cells + image)
     end = end_of_drafts(done, last, count, most, LAST)
-    cycle = tl.load(cycles + image) - 1
     filled = tl.load(held_counts + image)
     lane = tl.arange(0, LANES)
     inside = lane < end - done
@@ -71,26 +74,30 @@ def look_up_kernel(
     own = decided + image * most
     if PASSES:
         firsts = first_cells(seen_cells + passes, W, LANES)
-    before = tl.load(roots + image)
-    place = done
-    while place < end:  # trips: looked + 1
+        ages = ((tl.load(cycles + image) - 1 + W - lane) % W).to(tl.int32)
+    # The tokens before the drafts now, and those that stood there in the pass.
+    node = tl.load(nodes + image * (W + 1) + done + lane, inside, other=0)
+    stale_before = tl.load(tokens + image * N + node, inside, other=0)
+    before = tl.load(held + image * W + lane - 1, inside & (lane > 0), other=0)
+    before = tl.where(lane == 0, tl.load(roots + image), before)
+    here = tl.min(tl.where(inside & (before != stale_before), lane, LANES), axis=0)
+    while here < LANES:  # trips: found
         entry = tl.full((), -1, tl.int64)
         source = tl.full((), -1, tl.int64)
-        while (place < end) & (entry < 0) & (source < 0):  # trips: W / (looked + 1)
-            cell = count + place - done
-            node = image * N + tl.load(nodes + image * (W + 1) + place)
-            if before != tl.load(tokens + node):
-                if PASSES:
-                    entry = newest_seen(seen_cells + passes, seen_lefts + passes, firsts, cell, before, cycle, W, LANES)
-                if (entry < 0) & (cell >= width) & (cell % width > 0) & (BESIDE == 1):
-                    over = cell - width
-                    above = tl.load(own + over, over < count, other=0)
-                    above = tl.where(over < count, above, lane_of(known, lane, over - count))
-                    source = last_beside(own, count, before, above, width, False)
+        while (here < LANES) & (entry < 0) & (source < 0):  # trips: changed / found
+            cell = count + here
+            left = lane_of(before, lane, here)
+            if PASSES:
+                entry = newest_seen(seen_cells + passes, seen_lefts + passes, firsts, ages, cell, left, W, LANES)
+            if (entry < 0) & (cell >= width) & (cell % width > 0) & (BESIDE == 1):
+                over = cell - width
+                above = tl.load(own + over, over < count, other=0)
+                above = tl.where(over < count, above, lane_of(known, lane, over - count))
+                source = last_beside(own, count, left, above, width, False)
             if (entry < 0) & (source < 0):
-                before = lane_of(known, lane, place - done)
-                place += 1
-        if place < end:
+                here = tl.min(tl.where(inside & (before != stale_before) & (lane > here), lane, LANES), axis=0)
+        if here < LANES:
+            place = done + here
             row = probs + (image * N + tl.load(nodes + image * (W + 1) + place)) * V
             said = seen + (passes + entry) * V
             weight = tl.full((), 1.0, tl.float64)
@@ -104,7 +111,7 @@ def look_up_kernel(
             behind = tl.load(held + image * W + place, (place >= last) & (place < filled), other=0)
             stood = tl.load(tokens + image * N + 1 + place, place < last, other=behind)
             is_held = (place < last) | (place < filled)
-            own_noise = noise + (image.to(tl.int64) * raced + count + place - done) * V
+            own_noise = noise + (image.to(tl.int64) * raced + count + here) * V
             drawn = uniforms + image * 3 * U + place
             token = redrawn(
                 said,
@@ -124,11 +131,10 @@ def look_up_kernel(
                 BESIDE,
                 BLOCK,
             )
-            hit = lane == place - done
-            known = tl.where(hit, token, known)
-            notes = tl.where(hit, tl.where(entry >= 0, entry + 1, -source - 1), notes)
-            before = token
-            place += 1
+            known = tl.where(lane == here, token, known)
+            notes = tl.where(lane == here, tl.where(entry >= 0, entry + 1, -source - 1), notes)
+            before = tl.where(lane == here + 1, token, before)
+            here = tl.min(tl.where(inside & (before != stale_before) & (lane > here), lane, LANES), axis=0)
     tl.debug_barrier()
     tl.store(held + image * W + lane, known, inside)
     tl.store(found + image * W + lane, notes, inside)
@@ -154,7 +160,7 @@ def look_up(
     launch(
         look_up_kernel,
         (batch,),
-        batch * min(drafts, LOOKED) * vocab_size * (4 + 4 + tree.draft_probs.element_size()),
+        batch * FOUND * vocab_size * (4 + 4 + tree.draft_probs.element_size()),
         window.tokens,
         window.counts,
         window.uniforms,
@@ -188,7 +194,6 @@ def look_up(
         BESIDE=int(table.beside),
         LAST=int(table.last_row),
         LANES=next_power_of_2(max(2, drafts)),
-        BLOCK=tile(vocab_size, wide=True),
-        warps=8,
-        trips={"looked": min(drafts, LOOKED)},
+        BLOCK=min(_TILE, tile(vocab_size, wide=True)),
+        trips={"changed": CHANGED, "found": FOUND},
     )

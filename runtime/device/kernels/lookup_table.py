@@ -85,27 +85,28 @@ def last_beside(decided, count, left, above, width, ALONE: tl.constexpr):
 @kernel
 def first_cells(seen_cells, W, LANES: tl.constexpr):
     """The first cell behind the decided ones in each pass that was kept, [LANES] int64; far below 0 without a pass."""
-    turn, place = tl.arange(0, LANES)[:, None], tl.arange(0, LANES)[None, :]
-    cells = tl.load(seen_cells + turn * W + place, (turn < W) & (place < W), other=-1)
-    return tl.max(tl.where(cells >= 0, cells - place, -(1 << 40)), axis=1)
+    turn, firsts = tl.arange(0, LANES)[:, None], tl.full((LANES,), -(1 << 40), tl.int64)
+    for start in range(0, W, 8):
+        place = start + tl.arange(0, 8)[None, :]
+        cells = tl.load(seen_cells + turn * W + place, (turn < W) & (place < W), other=-1)
+        firsts = tl.maximum(firsts, tl.max(tl.where(cells >= 0, cells - place, -(1 << 40)), axis=1))
+    return firsts
 
 
 @kernel
-def newest_seen(seen_cells, seen_lefts, firsts, cell, left, cycle, W, LANES: tl.constexpr):
+def newest_seen(seen_cells, seen_lefts, firsts, ages, cell, left, W, LANES: tl.constexpr):
     """The entry (int64) of the newest pass that said something of `cell` behind the token `left`; -1: none did.
 
-    firsts: see `first_cells`. A pass sees a cell once.
+    firsts: see `first_cells`; ages [LANES] int32: of the passes. A pass sees a cell once.
     """
-    none = tl.full((), 1 << 62, tl.int64)
     turn = tl.arange(0, LANES)
     place = cell - firsts
-    entry = turn * W + place
+    entry = (turn * W + place).to(tl.int32)
     there = (turn < W) & (place >= 0) & (place < W)
     fits = there & (tl.load(seen_cells + entry, there, other=-1) == cell)
     fits = fits & (tl.load(seen_lefts + entry, there, other=-1) == left)
-    age = (cycle + W - turn) % W
-    best = tl.min(tl.where(fits, age * W * W + entry, none), axis=0)
-    return tl.where(best == none, -1, best % (W * W))
+    newest = tl.min(tl.where(fits, ages * W * W + entry, 1 << 30), axis=0)
+    return tl.where(newest < 1 << 30, newest % (W * W), -1).to(tl.int64)
 
 
 @kernel

@@ -125,7 +125,7 @@ MUTANTS = {
         windows_agree("maximal", "left", PASSES),
     ),
     "a draft is looked up beside the token that stood there": (
-        ("look_up", "            before = token\n", "            before = tl.load(tokens + image * N + 1 + place)\n"),
+        ("look_up", "tl.where(lane == here + 1, token, before)", "tl.where(lane == here + 1, stood, before)"),
         windows_agree("maximal", "left", PASSES),
     ),
     "what was looked up is drafted from, and the last pass's kept": (
