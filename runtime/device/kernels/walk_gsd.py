@@ -282,7 +282,7 @@ def gsd_walk(rule: GroupedSpeculation, shape: Shape, device: torch.device) -> De
             CHILDREN=next_power_of_2(max(2, shape.children)),
             BLOCK=tile(shape.vocab_size, wide=True),
             EBLOCK=next_power_of_2(max(2, groups.width)),
-            warps=16,
+            warps=8,
             programs=shape.nodes,
         )
 

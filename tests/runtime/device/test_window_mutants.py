@@ -113,7 +113,7 @@ MUTANTS = {
         decodes_agree,
     ),
     "the oldest pass is looked up": (
-        ("lookup_table", "age * W * W + entry", "(W - age) * W * W + entry"),
+        ("lookup_table", "ages * W * W + entry", "(W - ages) * W * W + entry"),
         windows_agree("maximal", "left", PASSES),
     ),
     "a pass is looked up beside any token": (
@@ -125,7 +125,7 @@ MUTANTS = {
         windows_agree("maximal", "left", PASSES),
     ),
     "a draft is looked up beside the token that stood there": (
-        ("look_up", "tl.where(lane == here + 1, token, before)", "tl.where(lane == here + 1, stood, before)"),
+        ("look_up", "tl.load(held + image * W + lane - 1, inside", "tl.load(tokens + image * N + done + lane, inside"),
         windows_agree("maximal", "left", PASSES),
     ),
     "what was looked up is drafted from, and the last pass's kept": (
