@@ -1,18 +1,25 @@
-"""Rules, policies and methods from outside: modules that register themselves, named by the user or by entry points."""
+"""Rules, policies and methods from outside: modules that register themselves, named by the user or by entry points.
 
+While they are loaded and used they may not print into the program's results, nor end the program.
+"""
+
+from __future__ import annotations
+
+import atexit
 import hashlib
 import importlib
 import importlib.util
 import os
 import sys
 import traceback
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
-from types import ModuleType
+from types import FrameType, ModuleType
+from typing import Any, Final, NoReturn
 
+from underpaint.algos.plugin_guard import FILES, descriptor_to_error, is_of_plugin, own_file, plugin_error
 from underpaint.algos.plugin_guard import PluginError as PluginError
-from underpaint.algos.plugin_guard import loading, own_file
 
 VARIABLE = "UNDERPAINT_PLUGINS"
 """Names the plug-ins of every command and of the tests: modules or paths of .py files, with commas between."""
@@ -136,3 +143,119 @@ def _place(error: BaseException) -> str:
     ]
     last = (outside or frames)[-1]
     return f"{last.filename}, line {last.lineno}"
+
+
+@contextmanager
+def loading() -> Iterator[None]:
+    """While a plug-in is loaded, what it prints goes to standard error, and `os._exit` is an error of the plug-in."""
+    with descriptor_to_error(), redirect_stdout(sys.stderr), _no_ending(lambda caller: True):
+        yield
+
+
+@contextmanager
+def _no_ending(refuses: Callable[[FrameType], bool]) -> Iterator[None]:
+    """`os._exit` raises SystemExit in this process where `refuses(caller's frame)`."""
+    ending: Callable[[int], NoReturn] = os._exit
+    owner = os.getpid()
+
+    def refused(code: int = 0) -> NoReturn:
+        if os.getpid() != owner:
+            ending(code)
+        if _at_exit:
+            _end_at_exit(code, sys._getframe(0).f_back)
+        if not refuses(sys._getframe(1)):
+            ending(code)
+        raise SystemExit(f"it ended the program by os._exit({code})")
+
+    places = [one for one in (os, sys.modules.get("posix")) if one is not None]
+    try:
+        for place in places:
+            place.__dict__["_exit"] = refused
+        yield
+    finally:
+        for place in places:
+            place.__dict__["_exit"] = ending
+
+
+_at_exit: list[Callable[[int], NoReturn]] = []
+"""What really ends the process, once Python runs what was left for its end."""
+_BAD_INPUT: Final = 2
+
+
+def guard_exit() -> None:
+    """Let no plug-in choose the exit code by what it leaves for the end of the program: `os._exit` ends with 2 there.
+
+    Call it when the work is done: Python runs last what was registered first.
+    """
+    if not FILES:
+        return
+
+    def begin() -> None:
+        _at_exit.append(os._exit)
+
+        def refused(code: int = 0) -> NoReturn:
+            _end_at_exit(code, sys._getframe(0).f_back)
+
+        for place in (os, sys.modules.get("posix")):
+            if place is not None:
+                place.__dict__["_exit"] = refused
+
+    atexit.register(begin)
+
+
+def _end_at_exit(code: int, caller: FrameType | None) -> NoReturn:
+    if caller is not None and not is_of_plugin(caller):
+        _at_exit[0](code)
+    while caller is not None and caller.f_code.co_filename not in FILES:
+        caller = caller.f_back
+    if caller is None:  # registered as it is
+        plugin, place = ", ".join(dict.fromkeys(FILES.values())), ""
+    else:
+        plugin, place = FILES[caller.f_code.co_filename], f" ({caller.f_code.co_filename}, line {caller.f_lineno})"
+    sys.stdout.flush()
+    print(f"error: plug-in {plugin}: it ended the program by os._exit({code}) at its end{place}", file=sys.stderr)
+    sys.stderr.flush()
+    _at_exit[0](_BAD_INPUT)
+
+
+@contextmanager
+def named_in_use() -> Iterator[None]:
+    """A plug-in that raises or ends the program while it is used is a PluginError; other errors stay as they are."""
+    try:
+        with _no_ending(is_of_plugin):
+            yield
+    except PluginError:
+        raise
+    except (Exception, SystemExit) as error:
+        named_error = plugin_error(error) if FILES else None
+        if named_error is None:
+            raise
+        raise named_error from error
+
+
+@contextmanager
+def clean_output() -> Iterator[None]:
+    """Standard output for the program alone: what a plug-in prints goes to standard error."""
+    before = sys.stdout
+    sys.stdout = _Routed(before)
+    try:
+        yield
+    finally:
+        sys.stdout = before
+
+
+class _Routed:
+    """A stream that looks, for each text, whether a plug-in writes it."""
+
+    def __init__(self, output: Any) -> None:
+        self._output = output
+
+    def write(self, text: str) -> Any:
+        return (sys.stderr if FILES and is_of_plugin(sys._getframe(1)) else self._output).write(text)
+
+    def writelines(self, lines: Any) -> None:
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._output, name)

@@ -1,4 +1,4 @@
-"""The papers' claims, each beside what was measured on the models that ship: docs/results/claims.md.
+"""The papers' claims, each with what was measured on the models that ship: docs/results/claims.md.
 
 A claim holds where the whole 95 % interval agrees with it and fails where the whole interval contradicts it. Otherwise
 it is undecided.
@@ -12,7 +12,6 @@ Row = Mapping[str, Any]
 LANTERN: Final = "LANTERN"
 ADT: Final = "ADT-Tree"
 MULO: Final = "MuLo-SD"
-COLUMNS: Final = ("paper", "claim", "published", "measured (95 %)", "verdict", "record")
 _COMPARED: Final = "textured-compare-128-t{}.json"
 _PAPER: Final = "textured-paired-paper-128-t{}.json"
 _QUALITY: Final = "textured-quality-128-t{}.json"
@@ -58,18 +57,16 @@ class Claim(NamedTuple):
             agrees, contradicts = high < self.bound, low >= self.bound
         return "holds" if agrees else "fails" if contradicts else "undecided"
 
-    def cells(self, record: Record) -> tuple[str, ...]:
-        """The cells of the claim's row, in the order of `COLUMNS`."""
-        shown = self.measure(record).written(self.form)
-        link = f"[{self.file}](../../benchmarks/results/{self.file})"
-        return self.paper, self.text, self.published, shown, self.verdict(record), link
+    def decided(self, record: Record) -> dict[str, Any]:
+        """The claim, what was measured, and the verdict."""
+        return {"claim": self, "measured": self.measure(record).written(self.form), "verdict": self.verdict(record)}
 
 
-def _figure(name: str, **wanted: object) -> Callable[[Record], Figure]:
-    """A figure of the one row with these values; a row's `value` has plain `low` and `high` beside it."""
+def _figure(name: str, **values: object) -> Callable[[Record], Figure]:
+    """A figure of the one row with these values; the interval of a row's `value` is named `low` and `high`."""
 
     def measure(record: Record) -> Figure:
-        (row,) = (row for row in record["rows"] if all(row.get(key) == value for key, value in wanted.items()))
+        (row,) = (row for row in record["rows"] if all(row.get(key) == value for key, value in values.items()))
         low, high = ("low", "high") if name == "value" else (f"{name}_low", f"{name}_high")
         return Figure(row[name], row[low], row[high])
 
@@ -80,8 +77,8 @@ def _inverse(measure: Callable[[Record], Figure]) -> Callable[[Record], Figure]:
     """1 over a positive figure."""
 
     def inverted(record: Record) -> Figure:
-        found = measure(record)
-        return Figure(1 / found.value, 1 / found.high, 1 / found.low)
+        value, low, high = measure(record)
+        return Figure(1 / value, 1 / high, 1 / low)
 
     return inverted
 
@@ -202,21 +199,3 @@ CLAIMS: Final = (
     _mulo_part("local + expansion", "raster, matched", "local repair keeps more accuracy than raster rejection"),
     _mulo_part("pooled", "not pooled, matched", "pooling keeps more accuracy than none"),
 )
-
-
-def claims_page(
-    records: Mapping[str, Record], table: Callable[[tuple[str, ...], list[tuple[str, ...]]], str]
-) -> list[str]:
-    """The parts of the claims page: what it shows, and one table."""
-    verdicts = {claim: claim.verdict(records[claim.file]) for claim in CLAIMS}
-    held, failed, undecided = (
-        [claim for claim, verdict in verdicts.items() if verdict == word] for word in ("holds", "fails", "undecided")
-    )
-    words = (
-        f"Of {len(CLAIMS)} claims of LANTERN, ADT-Tree and MuLo-SD, {len(held)} hold on the shipped models, "
-        f"{len(failed)} fail and {len(undecided)} are undecided. A claim holds if its whole 95 % interval agrees with "
-        "it, and fails if the whole interval contradicts it. Published speedups are not expected to repeat: the "
-        "shipped models are small and run on CPUs, where a pass over many tokens costs more than on a GPU. Each record "
-        "holds its command, machine and settings."
-    )
-    return [words, table(COLUMNS, [one.cells(records[one.file]) for one in CLAIMS])]

@@ -20,8 +20,8 @@ from underpaint.runtime.device.weights import read_decoder
 from underpaint.runtime.engines.elsewhere import load_elsewhere
 from underpaint.runtime.methods.method import ModelTables
 from underpaint.runtime.methods.registry import resolve
-from underpaint.zoo.grammars import index_grammar
-from underpaint.zoo.load import FOLDER, locate, read_codebook
+from underpaint.zoo.load import FOLDER, locate, read_codebook, takes_grammar
+from underpaint.zoo.textured_prompts import sample_textured
 
 NEAREST = 100
 """Codes that a codebook rule may pool over."""
@@ -81,11 +81,10 @@ def shipped_models(device: torch.device, dtype: torch.dtype) -> Shipped:
 
 def shipped_prompts(count: int) -> list[Condition]:
     """`count` prompts of the grammar, the same at every call."""
-    grammar = index_grammar(read_index(FOLDER))
-    if grammar is None:
+    if not takes_grammar(read_index(FOLDER)):
         raise ValueError(f"{FOLDER}: expected models that are asked in the words of a prompt grammar")
     rng = np.random.default_rng(0)
-    return [of_words(grammar.sample(rng)) for _ in range(count)]
+    return [of_words(sample_textured(rng)) for _ in range(count)]
 
 
 def shipped_tables() -> ModelTables:

@@ -15,7 +15,7 @@ from typing import Any
 
 from PIL import Image
 
-from benchmarks.pages import README_FILE, ROOT, read_result
+from benchmarks.pages import ROOT, read_result
 from benchmarks.report import at_least, parse, refusing
 from underpaint.artifacts.manifest import write_beside
 from underpaint.runtime.drawing import draw
@@ -28,6 +28,8 @@ PAGE_WIDTH = 840
 """Pixels: what a README is shown at."""
 COLOURS = 160
 """Of the picture's palette."""
+RECORD = "textured-compare-128-t1.json"
+"""The record of the comparison."""
 METHODS = ("ar", "jacobi-lookup", "lantern", "adt+lantern", "mulo-islands")
 
 
@@ -44,7 +46,7 @@ def as_recorded(method: str, temperature: float, recorded: Mapping[str, Any]) ->
         config = resolve(method, temperature, settings=[f"{name}={value}".lower() for name, value in changed.items()])
     shown = config.to_dict()  # its rule pools what the folder's table holds, which is recorded and not asked for
     if any(shown.get(part) != recorded.get(part) for part in ("loop", "settings", "policy", "policy_settings", "rule")):
-        raise ValueError(f"{README_FILE} has '{method}' with other settings than it is tuned to; compare anew")
+        raise ValueError(f"{RECORD} has '{method}' with other settings than it is tuned to; compare anew")
     return config
 
 
@@ -66,7 +68,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--columns", type=at_least(1), default=5, help="prompts, the first of the comparison")
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "gallery.png", help="the picture, a PNG")
     asked = parse(parser, arguments)
-    result = read_result(README_FILE)
+    result = read_result(RECORD)
     settings, found = result["settings"], {row["method"]: row for row in result["rows"]}
     names = [field.name for field in dataclasses.fields(ReportRow)]
     rows = [ReportRow(**{name: found[method].get(name) for name in names}) for method in METHODS]

@@ -27,8 +27,9 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import numpy as np
+import torch
+from safetensors.torch import save_file
 
-from benchmarks.llamagen_b import CONFIG, checkpoint, drafter_checkpoint
 from benchmarks.report import at_least, finish, options, parse
 from underpaint.algos.accept.point import PointProposals
 from underpaint.algos.chance import sampling
@@ -36,10 +37,13 @@ from underpaint.algos.draft.chain import Chain
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.step import decode
 from underpaint.algos.tree import Verdict, root_only
+from underpaint.artifacts.decoder_config import DecoderConfig
 from underpaint.export.checkpoint import Request, export_checkpoint
 from underpaint.export.device_engines import build_folder
 from underpaint.export.parity import MOST
 from underpaint.export.tensorrt_build import EngineBuilder
+from underpaint.models.decoder import Decoder, initialise
+from underpaint.models.published.llamagen import llamagen_state
 from underpaint.models.published.options import LoadOptions
 from underpaint.runtime.engines.context import CPU, EngineError, load_decoder
 from underpaint.runtime.engines.engine import Engine
@@ -49,11 +53,36 @@ from underpaint.runtime.engines.target import EngineTarget
 from underpaint.runtime.engines.tensorrt_files import MODULES, backend_module
 from underpaint.runtime.engines.tensorrt_runtime import gpu_name
 
+CONFIG = DecoderConfig(
+    dim=768, layers=12, heads=12, hidden=2048, vocab_size=16384, grid_side=16, prefix=1, cond_ids=1001
+)
+"""LlamaGen-B's."""
 BUCKETS = (1, 8, 16, 32, 64)
 OPTIONS = LoadOptions(grid_side=16)
 CLASS = 207
 MOST_MARGIN: Final[Mapping[str, float]] = {"fp32": 1e-3, "fp16": 0.05, "bf16": 0.25}
 """By how much float32's best two tokens may differ in log-probability where the engine takes another, at guidance 2."""
+
+
+def checkpoint(path: Path) -> int:
+    """Write a random LlamaGen-B as its authors publish it, and return its number of parameters."""
+    torch.manual_seed(0)
+    model = Decoder(CONFIG)
+    initialise(model)
+    torch.save({"model": llamagen_state(model)}, path)
+    return sum(value.numel() for value in model.parameters())
+
+
+def drafter_checkpoint(path: Path) -> None:
+    """Write a random drafter in the released form, as wide as LlamaGen-B."""
+    torch.manual_seed(1)
+    dim, hidden = CONFIG.dim, CONFIG.hidden
+    sizes = {f"self_attn.{part}_proj": (dim, dim) for part in "qkvo"}
+    sizes |= {"mlp.gate_proj": (hidden, dim), "mlp.up_proj": (hidden, dim), "mlp.down_proj": (dim, hidden)}
+    state = {"fc.weight": 0.02 * torch.randn(dim, 2 * dim), "fc.bias": torch.zeros(dim)}
+    state |= {f"layers.0.{part}.weight": 0.02 * torch.randn(size) for part, size in sizes.items()}
+    state["layers.0.post_attention_layernorm.weight"] = torch.ones(dim)
+    save_file(state, path)
 
 
 def prepare(work: Path, precision: str) -> tuple[Path, Path]:
@@ -159,8 +188,6 @@ def token_ms(folder: Path, backend: str) -> float:
 
 def best_token_ms(precision: str, rounds: int) -> float:
     """Milliseconds a token of plain AR takes in the device runtime, sampling included, in one captured graph."""
-    import torch
-
     from benchmarks.device_times import RandomWeights
     from underpaint.runtime.device.runner import open_device
 

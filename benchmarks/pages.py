@@ -1,62 +1,48 @@
-"""The pages of docs/results/, made from benchmarks/results/*.json alone.
+"""Make the pages of docs/results/ and README's table from benchmarks/results/*.json alone.
 
 Run: python -m benchmarks.pages [--check]
 
-Every figure of a page comes from a file that holds its command, its machine and its settings. `--check` writes nothing
-and ends with code 1 where a page on disk is not the one that the files make.
+Each page has a template in benchmarks/templates/. Every figure of a page comes from a file that holds its command, its
+machine and its settings. `--check` writes nothing and ends with code 1 where a page on disk is not the one that the
+files make.
 """
 
 import argparse
 import json
+import re
 import sys
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from benchmarks.claims import CLAIMS, claims_page
-from benchmarks.page_columns import PROTOCOL, README_COLUMNS, Column, Section
-from benchmarks.page_tables import README_FILE, SECTIONS, TITLES
+import jinja2
+
+from benchmarks.claims import CLAIMS
 from benchmarks.validation import FILE as CLOSED_FORMS
-from benchmarks.validation import PREDICTIONS, validation_page
+from benchmarks.validation import PREDICTIONS, validation_figures
 from underpaint.artifacts.manifest import write_beside
 from underpaint.artifacts.results import read_results
-from underpaint.runtime.protocol.tables import best_rows, markdown, run_at, runs_of, summary
+from underpaint.runtime.protocol.tables import best_rows, interval, run_at, runs_of, summary
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT: Final = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 PAGES = ROOT / "docs" / "results"
 README = ROOT / "README.md"
-README_METHODS = ("ar", "eagle2", "adt", "jacobi-lookup", "lantern", "adt+lantern", "zipar", "mulo-islands")
-README_ROWS = 8
-PROTOCOL_FILE = "protocol-1.json"
-"""The record that README's table shows; until it is there, README has the comparison's table."""
-PROTOCOLS = {PROTOCOL_FILE: "", "protocol-1-recent.json": ", the rules of 2025 and 2026"}
-"""Records of `underpaint protocol` on the shipped models, and what headings say of their methods."""
-RULES_FILE = "recent-rules.json"
+README_ROWS: Final = 8
 README_BEGIN, README_END = "<!-- made by `python -m benchmarks.pages` -->", "<!-- end -->"
-_COMMAND_LETTERS = 108
-CLAIMS_TITLE = "The papers' claims, one by one"
-VALIDATION_TITLE = "How far to trust a prediction"
-PROTOCOL_TITLE = "Protocol 1: every method at both presets"
-PROTOCOL_WORDS = (
-    "Every method on the same prompts, with its tuned settings and with its paper's, marked `(paper)`. Speed-ups are "
-    "over plain autoregression (`ar`), picture by picture. *Equal to AR at temperature 0* counts the pictures with "
-    "exactly AR's tokens. Quality is the log-probability that a small classifier, the judge, gives to what the prompt "
-    "says, minus the same of AR's picture. The column *pictures* counts what was drawn within the time limit.\n\n"
-    "A lossless method draws from the target's own distribution. A bounded one has a rule that bounds the total "
-    "variation at every node. The last column is the total variation of whole images by [exact enumeration](rules.md): "
-    "two tokens, chains of two and three drafts, at the settings named there.\n\n"
-    "**The first record is rough.** Other programs ran on the machine at times, it seems mostly at temperature 1: "
-    "draft trees gain less there than [predicted](validation.md). The rules of 2025 and 2026 were drawn on a quiet "
-    "machine. Compare rows within a record only."
-)
-WHOLE_PAGES = {"protocol": PROTOCOL_TITLE, "claims": CLAIMS_TITLE, "validation": VALIDATION_TITLE}
-ABOUT = {
+PROTOCOL_FILE: Final = "protocol-1.json"
+"""The record that README's table shows."""
+PROTOCOLS: Final = {PROTOCOL_FILE: "", "protocol-1-recent.json": ", the rules of 2025 and 2026"}
+"""Records of `underpaint protocol` on the shipped models, and what headings say of their methods."""
+RULES_FILE: Final = "recent-rules.json"
+NOTE: Final = "<!-- Made by `python -m benchmarks.pages`; do not edit. -->"
+LAST_WITH_ALL_SCRIPTS: Final = "8b010a0d"
+"""The commit that has the script of every record. Scripts of finished studies were deleted after it."""
+ABOUT: Final = {
     "protocol": "all methods on the same prompts",
     "claims": "what LANTERN, ADT-Tree and MuLo-SD claim, with a measured figure and a verdict for each",
     "validation": "errors of the simulator against closed forms, authors' code, papers and measurements",
-    "textured": "speed, quality, ablations and costs of the shipped models",
     "roofline": "the policy `roofline` against tuned rivals, on synthetic models",
     "simulator": "predictions against measurements, and predicted speed-ups on an A100 and an H200",
     "exactness": "whether `certify` catches known mistakes",
@@ -66,24 +52,18 @@ ABOUT = {
     "live": "models of `transformers`, family by family",
     "server": "throughput, latency and faults of `underpaint serve`",
     "device": "decoding cycles on a GPU",
+    "textured": "speed, quality, ablations and costs of the shipped models",
 }
-"""What each page shows, in the index."""
-INTRODUCTIONS = {
-    "textured": "Every recorded table of the shipped models, in the models' own sampling: no guidance, all codes. "
-    "[What the results say](../explanation/what-the-results-say.md) explains them. "
-    "[The tutorial](../tutorial/first-hour.md#2-compare) explains the columns. *Host share* is the share of the time "
-    "outside the models, and *bias of a token* the total variation of its distribution from the target's. Differences "
-    "from AR are paired by prompt and seed.",
-}
-NOTE = "<!-- Made by `python -m benchmarks.pages`; do not edit. -->"
+"""The pages in the order of the index, and what each shows. Each has a template of its name."""
+_COMMAND_LETTERS: Final = 108
 
 
 def read_result(name: str) -> dict[str, Any]:
-    """A result file, a comparison or a sweep as the schema says; a bare list of rows becomes {"rows": rows}."""
-    found = json.loads((RESULTS / name).read_text(encoding="utf-8"))
-    if isinstance(found, dict) and {"model", "settings"} <= found.keys():
+    """Read a result file; a bare list of rows becomes {"rows": rows}."""
+    values = json.loads((RESULTS / name).read_text(encoding="utf-8"))
+    if isinstance(values, dict) and ({"model", "settings"} <= values.keys() or values.get("kind") == "merged"):
         return read_results(RESULTS / name)
-    return found if isinstance(found, dict) else {"rows": found}
+    return values if isinstance(values, dict) else {"rows": values}
 
 
 def conditions(result: Mapping[str, Any], *, planned: bool = False) -> list[str]:
@@ -93,147 +73,152 @@ def conditions(result: Mapping[str, Any], *, planned: bool = False) -> list[str]
         result: The record.
         planned: Whether its prompts were planned only, as a record of the protocol is that ran out of time.
     """
-    found = []
+    lines = []
     settings = result.get("settings")
     if settings is not None:
         top_k = settings["top_k"] or "all codes"
         sampling = f"guidance {settings['guidance']:g}, top-k {top_k}, top-p {settings['top_p']:g}"
         if (settings["guidance"], settings["top_k"], settings["top_p"]) != (1, 0, 1):
-            found.append(f"Sampling: temperature {settings['temperature']:g}, {sampling}.")
+            lines.append(f"Sampling: temperature {settings['temperature']:g}, {sampling}.")
         count = len(settings["prompts"]) * len(settings["seeds"])
         preset = settings.get("preset")
-        alone = result.get("kind") == "premises"
         if not planned:
-            each = "" if alone else " a method"
-            found.append(f"Pictures: {count}{each}" + (f"; preset `{preset}`." if preset else "."))
+            each = "" if result.get("kind") == "premises" else " a method"
+            lines.append(f"Pictures: {count}{each}" + (f"; preset `{preset}`." if preset else "."))
     model = result.get("model")
     if isinstance(model, Mapping) and "engine" in model:
-        found.append(f"Model: {model.get('target', 'target')}, {model['engine']}.")
+        lines.append(f"Model: {model.get('target', 'target')}, {model['engine']}.")
     machine = result.get("machine")
     if machine is not None:
         engine = f", ONNX Runtime {machine['onnxruntime']}" if "onnxruntime" in machine else ""
-        found.append(f"Machine: {machine['cores']} cores of {machine['processor']}{engine}.")
+        lines.append(f"Machine: {machine['cores']} cores of {machine['processor']}{engine}.")
     if "compared" in result:
-        found.append(f"Comparison: `{result['compared']['command']}`")
+        lines.append(f"Comparison: `{result['compared']['command']}`")
     if "command" in result:
-        found.append(f"Command: `{result['command']}`")
-    return found
+        lines.append(f"Command: `{result['command']}`{_where(result['command'])}")
+    return lines
 
 
-def render_section(section: Section) -> str:
-    """One section: its heading, the conditions, the table."""
-    result = read_result(section.file)
-    rows = list(section.rows(result))
-    parts = [f"## {section.heading}", *([section.words] if section.words else [])]
-    parts.append("\n".join(f"- {line}" for line in [*conditions(result), f"File: `{section.file}`"]))
-    columns = [(name, [cell(row) for row in rows]) for name, cell in section.columns]
-    told = [(name, cells) for name, cells in columns if any(cells) or not rows]  # an older record lacks some figures
-    table = markdown([name for name, _ in told], zip(*(cells for _, cells in told), strict=True))
-    return "\n\n".join([*parts, table])
+def _where(command: str) -> str:
+    """Where to find the script of a command, if it was deleted."""
+    script = re.match(r"python -m benchmarks\.(\w+)", command)
+    if script is None or (ROOT / "benchmarks" / f"{script[1]}.py").is_file():
+        return ""
+    return f" (since deleted: `git show {LAST_WITH_ALL_SCRIPTS}:benchmarks/{script[1]}.py`)"
 
 
-def render_claims() -> str:
-    """The page of claims."""
-    records = {file: read_result(file) for file in dict.fromkeys(claim.file for claim in CLAIMS)}
-    return "\n\n".join([NOTE, f"# {CLAIMS_TITLE}", *claims_page(records, markdown)]) + "\n"
+def about(name: str) -> str:
+    """The conditions of a result file as a list, with the name of the file."""
+    return "\n".join(f"- {line}" for line in [*conditions(read_result(name)), f"File: `{name}`"])
 
 
-def render_validation() -> str:
-    """The page of the simulator's errors."""
-    files = [file for file in (CLOSED_FORMS, *PREDICTIONS) if (RESULTS / file).is_file()]
-    parts = validation_page({file: read_result(file) for file in files}, markdown)
-    return "\n\n".join([NOTE, f"# {VALIDATION_TITLE}", *parts]) + "\n"
+def figure(value: Any, form: str = ".2f", unit: str = "") -> str:
+    """A figure with its unit, or nothing where there is none."""
+    return "" if value is None or isinstance(value, jinja2.Undefined) else format(value, form) + unit
 
 
-def render_pages() -> dict[str, str]:
-    """Every page by file name; none where nothing is recorded for it."""
-    pages = {"claims.md": render_claims(), "validation.md": render_validation()}
-    if (RESULTS / PROTOCOL_FILE).is_file():
-        pages["protocol.md"] = render_protocol()
-    for name, title in TITLES.items():
-        sections = [section for section in SECTIONS if section.page == name and (RESULTS / section.file).is_file()]
-        if not sections:
-            continue
-        intro = [INTRODUCTIONS[name]] if name in INTRODUCTIONS else []
-        body = "\n\n".join([NOTE, f"# {title}", *intro, *(render_section(section) for section in sections)])
-        pages[f"{name}.md"] = body + "\n"
-    rows = [
-        (f"[{title}]({name}.md)", ABOUT[name], str(pages[f"{name}.md"].count("\n|---|")))
-        for name, title in {**WHOLE_PAGES, **TITLES}.items()
-        if f"{name}.md" in pages
-    ]
-    words = (
-        "These pages show every recorded figure. They are made from the files in `benchmarks/results/`. Each table "
-        "names its file, its command and its machine. Speed-ups depend on the machine."
-    )
-    index = markdown(("Page", "What it shows", "Tables"), rows)
-    pages["index.md"] = "\n\n".join([NOTE, "# Results", words, index]) + "\n"
-    return pages
+def percent(value: Any, form: str = ".0f") -> str:
+    """A share in percent, or nothing where there is none."""
+    return "" if value is None or isinstance(value, jinja2.Undefined) else f"{100 * value:{form}} %"
 
 
-def render_protocol() -> str:
-    """The page of protocol 1: of each record, the table of each temperature and what was drawn."""
-    biases = exact_biases()
-    columns: tuple[Column, ...] = (
-        *PROTOCOL,
-        ("pictures", lambda row: str(row["images"])),
-        ("exact bias of the rule", lambda row: "" if row["promise"] == "lossless" else biases.get(row["rule"], "")),
-    )
-    parts = [NOTE, f"# {PROTOCOL_TITLE}", PROTOCOL_WORDS]
-    for file, subject in PROTOCOLS.items():
-        if not (RESULTS / file).is_file():
-            continue
-        record = read_results(RESULTS / file)
-        for run in runs_of(record):
-            drawn, planned = run["protocol"]["drawn"], run["protocol"]["planned"]
-            told = [*conditions(run, planned=True), f"Drawn at both temperatures: {drawn:,} of {planned:,} pictures."]
-            told += [f"Left out: {label}: {why}" for label, why in run["protocol"]["left_out"].items()]
-            heading = f"## Temperature {run['settings']['temperature']:g}{subject}"
-            parts += [heading, "\n".join(f"- {line}" for line in told), _table(columns, summary(record, run))]
-    return "\n\n".join(parts) + "\n"
+def grouped(value: float) -> str:
+    """A number with commas between thousands, and four digits of a fraction."""
+    return f"{value:,.4g}" if isinstance(value, float) else f"{value:,}"
+
+
+def times(estimate: tuple[float, float, float]) -> str:
+    """A factor with its interval, given as its mean, low and high end."""
+    mean, low, high = estimate
+    return f"{mean:.2f}x ({low:.2f} to {high:.2f})"
+
+
+def simulated_methods(result: Mapping[str, Any]) -> dict[tuple[str, str], dict[tuple[str, str], float]]:
+    """By method and preset the speed-ups, by machine and synthetic model."""
+    table: dict[tuple[str, str], dict[tuple[str, str], float]] = {}
+    for row in result["rows"]:
+        table.setdefault((row["method"], row["preset"]), {})[row["machine"], row["model"]] = row["speedup"]
+    return table
 
 
 def exact_biases() -> dict[str, str]:
     """By rule, the total variation of whole images that was enumerated for it on small chains, as "0.039 to 0.111"."""
-    found = dict[str, list[float]]()
+    biases = dict[str, list[float]]()
     for row in read_result(RULES_FILE)["rows"]:
         if row["total_variation"] > 0.0:
-            found.setdefault(row["rule"], []).append(row["total_variation"])
-    return {rule: f"{min(values):.3f} to {max(values):.3f}" for rule, values in found.items()}
+            biases.setdefault(row["rule"], []).append(row["total_variation"])
+    return {rule: f"{min(values):.3f} to {max(values):.3f}" for rule, values in biases.items()}
 
 
-def _table(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) -> str:
-    return markdown([heading for heading, _ in columns], [[cell(row) for _, cell in columns] for row in rows])
+def filled(text: str) -> str:
+    """A table without the columns that no row has a figure for."""
+    headings, *rows = (line[2:-2].split(" | ") for line in text.strip().splitlines())
+    kept = [place for place in range(len(headings)) if any(row[place] for row in rows)]
+    return "".join(f"| {' | '.join(row[place] for place in kept)} |\n" for row in (headings, *rows))
+
+
+def render(template: str, **values: Any) -> str:
+    """Fill in a template. The second line of a table, below its headings, is added here."""
+    text = _TEMPLATES.get_template(f"{template}.md.jinja").render(values).strip()
+    text = re.sub(r"(?m)(?<!\|\n)^\| .*\|$", lambda heading: f"{heading[0]}\n|" + "---|" * heading[0].count(" |"), text)
+    return re.sub(r"\n{3,}", "\n\n", text) + "\n"
+
+
+_TEMPLATES: Final = jinja2.Environment(
+    loader=jinja2.FileSystemLoader(ROOT / "benchmarks" / "templates"),
+    autoescape=False,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    undefined=jinja2.StrictUndefined,
+)
+_TEMPLATES.filters |= {"f": figure, "percent": percent, "grouped": grouped, "times": times, "interval": interval}
+_TEMPLATES.filters |= {"filled": filled, "yes": lambda value: "yes" if value else "no"}
+_TEMPLATES.globals |= {"record": read_result, "about": about, "conditions": conditions}
+_TEMPLATES.globals |= {"runs_of": runs_of, "summary": summary, "simulated_methods": simulated_methods}
+
+
+def title(page: str) -> str:
+    """The heading of a page."""
+    return next(line[2:] for line in page.splitlines() if line.startswith("# "))
+
+
+def render_protocol() -> str:
+    """The page of protocol 1: of each record, the table of each temperature and what was drawn."""
+    files = {name: subject for name, subject in PROTOCOLS.items() if (RESULTS / name).is_file()}
+    return render("protocol", protocols=files, biases=exact_biases())
+
+
+def render_claims() -> str:
+    """The page of claims."""
+    records = {name: read_result(name) for name in dict.fromkeys(claim.file for claim in CLAIMS)}
+    return render("claims", claims=[claim.decided(records[claim.file]) for claim in CLAIMS])
+
+
+def render_validation() -> str:
+    """The page of the simulator's errors."""
+    files = [name for name in (CLOSED_FORMS, *PREDICTIONS) if (RESULTS / name).is_file()]
+    return render("validation", **validation_figures({name: read_result(name) for name in files}))
+
+
+def render_pages() -> dict[str, str]:
+    """Every page by its file name."""
+    own = {"protocol": render_protocol, "claims": render_claims, "validation": render_validation}
+    made = {name: own[name]() if name in own else render(name) for name in ABOUT}
+    made["index"] = render("index", pages=ABOUT, made=made, title=title)
+    return {f"{name}.md": f"{NOTE}\n\n{text}" for name, text in made.items()}
 
 
 def render_readme(text: str) -> str:
-    """README.md with its table updated: the best rows of the protocol's record, or `README_METHODS` without one."""
-    file = PROTOCOL_FILE if (RESULTS / PROTOCOL_FILE).is_file() else README_FILE
-    record = read_result(file)
-    result = record if file == README_FILE else run_at(record, 1.0)
-    if result is None:
-        raise SystemExit(f"{file}: expected a comparison at temperature 1; run `underpaint protocol` to its end")
-    settings, machine = result["settings"], result["machine"]
-    if file == README_FILE:
-        known = {row["method"]: row for row in result["rows"]}
-        columns, rows = README_COLUMNS, [known[name] for name in README_METHODS]
-    else:
-        columns, rows = PROTOCOL, best_rows(record, result, README_ROWS)
-    least, most = (choose(row["images"] for row in rows) for choose in (min, max))
-    kept, codes = settings["top_k"], f"{settings['vocab_size']:,} codes"
-    words = (
-        f"The fastest methods whose pictures are not significantly worse than plain autoregression's (`ar`), on "
-        f"{machine['cores']} cores of {machine['processor']}: {settings['resolution']} px, temperature "
-        f"{settings['temperature']:g}, {f'the {kept:,} likeliest of' if kept else 'all'} {codes}, "
-        f"{most if least == most else f'{least} to {most}'} pictures for each method. Quality is a small "
-        "classifier's log-probability of what the prompt says."
-    )
+    """README.md with its table updated: the best rows of the protocol's record."""
+    record = read_result(PROTOCOL_FILE)
+    run = run_at(record, 1.0)
+    if run is None:
+        raise SystemExit(f"{PROTOCOL_FILE} has no comparison at temperature 1; run `underpaint protocol` to its end")
     begin, rest = text.split(README_BEGIN)
-    end = rest.split(README_END)[1]
-    lines = textwrap.wrap(result["command"], _COMMAND_LETTERS, break_long_words=False, break_on_hyphens=False)
-    command = " \\\n        ".join(lines)
-    why = f"<!-- parsed, not run: minutes of measuring, recorded in benchmarks/results/{file} -->"
-    return f"{begin}{README_BEGIN}\n\n{words}\n\n{_table(columns, rows)}\n\n{why}\n\n    {command}\n\n{README_END}{end}"
+    lines = textwrap.wrap(run["command"], _COMMAND_LETTERS, break_long_words=False, break_on_hyphens=False)
+    rows, command = best_rows(record, run, README_ROWS), " \\\n        ".join(lines)
+    table = render("readme", run=run, rows=rows, file=PROTOCOL_FILE, command=command)
+    return f"{begin}{README_BEGIN}\n\n{table}\n{README_END}{rest.split(README_END)[1]}"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -241,21 +226,15 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.pages", description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing; code 1 where a page is out of date")
     asked = parser.parse_args(arguments)
-    pages = render_pages()
-    readme = README.read_text(encoding="utf-8")
+    made = {PAGES / name: text for name, text in render_pages().items()}
+    made[README] = render_readme(README.read_text(encoding="utf-8"))
     if not asked.check:
-        for name, text in pages.items():
-            write_beside(PAGES / name, text.encode())
-        write_beside(README, render_readme(readme).encode())
-        print(f"{len(pages)} pages in {PAGES.relative_to(ROOT)}")
+        for path, text in made.items():
+            write_beside(path, text.encode())
+        print(f"{len(made) - 1} pages in {PAGES.relative_to(ROOT)}")
         return 0
-    stale = [
-        name
-        for name, text in pages.items()
-        if not (PAGES / name).is_file() or (PAGES / name).read_text(encoding="utf-8") != text
-    ]
-    stale += [path.name for path in PAGES.glob("*.md") if path.name not in pages]
-    stale += [README.name] if render_readme(readme) != readme else []
+    stale = [path.name for path, text in made.items() if not path.is_file() or path.read_text(encoding="utf-8") != text]
+    stale += [path.name for path in PAGES.glob("*.md") if path not in made]
     if stale:
         print(f"out of date: {', '.join(sorted(stale))}; run python -m benchmarks.pages", file=sys.stderr)
     return 1 if stale else 0

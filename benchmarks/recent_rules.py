@@ -1,23 +1,20 @@
 """What the rules of 2025 and 2026 keep of the most that any lossless rule can, on cases small enough to enumerate.
 
-Run: python -m benchmarks.recent_rules --out benchmarks/results/recent-rules.json
+Run: python -m benchmarks.recent_rules [--out FILE]
 
 The optimum is a linear programme over all lossless rules that see the whole draft: for every draft that the drafter may
 draw, the probability of each accepted node and extra token. The target draws what comes after. The objective is the
-number of accepted nodes. On one level it is the transport of `underpaint.algos.transport`.
+number of accepted nodes. On one level it is the transport of `underpaint.algos.transport`. The last line is JSON.
 """
 
-import argparse
-import json
-import sys
 from collections.abc import Callable, Mapping
 from itertools import product
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 from scipy.optimize import linprog
 
+from benchmarks.report import finish, options, parse
 from underpaint.algos.accept import RULES
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.chance import Chance, enumerate_outcomes
@@ -31,7 +28,6 @@ from underpaint.algos.enumeration import (
 )
 from underpaint.algos.protocols import Budget, Grid
 from underpaint.algos.tree import DraftTree, Shape
-from underpaint.artifacts.manifest import write_beside
 from underpaint.sim.synthetic.models import Prefix, RandomDistribution, SyntheticDrafter, SyntheticTarget
 from underpaint.strategies import ShapePolicy
 
@@ -151,17 +147,10 @@ def rows_of(world: World, draft: Draft) -> list[dict[str, Any]]:
     return found
 
 
-def record() -> dict[str, Any]:
-    """All rows, as the page reads them."""
-    rows = [row for world, draft in product(WORLDS, DRAFTS) for row in rows_of(world, draft)]
-    return {"command": "python -m benchmarks.recent_rules --out benchmarks/results/recent-rules.json", "rows": rows}
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.recent_rules", description=__doc__)
-    parser.add_argument("--out", type=Path, required=True)
-    write_beside(parser.parse_args().out, (json.dumps(record(), indent=1) + "\n").encode())
+def main(arguments: list[str] | None = None) -> None:
+    asked = parse(options("recent_rules", __doc__), arguments)
+    finish({"rows": [row for world, draft in product(WORLDS, DRAFTS) for row in rows_of(world, draft)]}, asked.out)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -1,23 +1,17 @@
 """What every benchmark does alike: bad arguments end it with code 2, and figures end it with one JSON line."""
 
-from __future__ import annotations
-
 import argparse
 import json
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from underpaint.artifacts.files import check_file_writable
 from underpaint.artifacts.manifest import write_beside
 from underpaint.artifacts.results import results_text
 from underpaint.runtime.evaluation.machine import describe_machine, typed_command
 from underpaint.zoo.load import FOLDER
-
-if TYPE_CHECKING:
-    from underpaint.runtime.evaluation.drawer import RunProgress
 
 
 def options(name: str, description: str | None) -> argparse.ArgumentParser:
@@ -63,15 +57,9 @@ def parse(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> a
     return asked
 
 
-def progress(state: RunProgress) -> None:
-    """How far a comparison is, on one line of standard error."""
-    end = "\n" if state.finished == state.size else ""
-    print(f"\r{state.finished} of {state.size} drawings", end=end, file=sys.stderr, flush=True)
-
-
 def finish(figures: Mapping[str, Any], out: Path | None) -> None:
     """Print the figures with their machine and command as the last line, and write it to `out` whole."""
-    held = {**figures, "machine": describe_machine(), "command": typed_command()}
+    record = {**figures, "machine": describe_machine(), "command": typed_command()}
     if out is not None:
-        write_beside(out, results_text(held).encode())
-    print(json.dumps(held))
+        write_beside(out, results_text(record).encode())
+    print(json.dumps(record))

@@ -1,15 +1,14 @@
-"""The server under load: many clients, malformed requests, clients that leave or do not read, memory over time.
+"""The server under load: many clients, clients that leave or do not read, memory over time.
 
-Run: python -m benchmarks.server [--parts load,turns,malformed,memory,clients] [--seconds 300] [--pictures 2000]
-                                 [--requests 10000] [--out FILE]
+Run: python -m benchmarks.server [--parts load,turns,memory,clients] [--seconds 300] [--pictures 2000] [--out FILE]
 
 `underpaint serve` runs in a process of its own, on the shipped models at 64 px, and clients reach it over loopback.
 `load`: 64 clients, each with an address of its own, ask for one picture after the other; every picture is compared with
 the one that the same seed draws without a server. `turns`: the same method for one client at a time, and by other
-numbers of slots. `malformed`: requests that break the OpenAPI document, made by schemathesis, and bodies of any bytes.
-`memory`: the server's resident memory while it draws. `clients`: one client's times while others leave in mid-stream or
-read nothing. Parts that are left out keep their figures in FILE. Needs Linux, and the extra `serve` with httpx2 and
-schemathesis. The last line is JSON.
+numbers of slots. `memory`: the server's resident memory while it draws. `clients`: one client's times while others
+leave in mid-stream or read nothing. Parts that are left out keep their figures in FILE; `malformed` there is from
+before tests/serve/test_fuzz.py sent such requests. Needs Linux, and the extra `serve` with httpx2. The last line is
+JSON.
 """
 
 from __future__ import annotations
@@ -30,8 +29,6 @@ from typing import Any, Final, NamedTuple
 
 import httpx2
 import numpy as np
-from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
-from hypothesis import strategies as st
 
 from benchmarks.report import at_least, finish, options, parse, refusing
 from underpaint.runtime.drawing import draw
@@ -53,10 +50,8 @@ CLIENTS: Final = 64
 SLOTS: Final = 4
 LEAVE: Final = 32
 STALL: Final = 8
-PARTS: Final = ("load", "turns", "malformed", "memory", "clients")
+PARTS: Final = ("load", "turns", "memory", "clients")
 _HUNG: Final = 900.0
-_CHUNK: Final = 400
-"""Requests of one search by Hypothesis, which slows down as it remembers more."""
 
 
 class Served(NamedTuple):
@@ -220,57 +215,6 @@ def run_turns(seconds: float) -> dict[str, Any]:
     return {"no_server": alone, "rows": rows}
 
 
-def run_malformed(count: int) -> dict[str, Any]:
-    """Requests that break the document, made by schemathesis, and bodies of any bytes; a quarter as many of those."""
-    import schemathesis
-
-    found: Counter[int] = Counter()
-    unlike: Counter[str] = Counter()
-    with served() as server, httpx2.Client(base_url=server.url, timeout=_HUNG) as client:
-        schema = schemathesis.openapi.from_dict(client.get("/openapi.json").json())
-        broken = schema[PATH]["POST"].as_strategy(generation_mode=schemathesis.GenerationMode.NEGATIVE)
-
-        def look(examples: int) -> settings:
-            quiet = {"suppress_health_check": list(HealthCheck), "verbosity": Verbosity.quiet, "database": None}
-            return settings(max_examples=examples, phases=[Phase.generate], deadline=None, **quiet)
-
-        def send(content: bytes, kind: str) -> None:
-            response = client.post(PATH, content=content, headers={"content-type": kind})
-            found[response.status_code] += 1
-            if "error" not in response.json():
-                unlike[content[:200].decode("latin-1")] += 1
-
-        def documents(case: Any) -> None:
-            arguments = case.as_transport_kwargs(base_url=server.url)
-            body = arguments.get("data") or b""
-            if "json" in arguments:
-                body = json.dumps(arguments["json"]).encode("utf-8", "surrogatepass")
-            send(body if isinstance(body, bytes) else str(body).encode(), "application/json")
-
-        kinds = st.sampled_from(("application/json", "text/plain", ""))
-        started = time.monotonic()
-        for turn in range(count):
-            left = min(_CHUNK, count - found.total())
-            if left <= 0:
-                break
-            seed(turn)(look(left)(given(broken)(documents)))()
-            left = min(_CHUNK // 4, count - found.total())
-            if left > 0:
-                seed(turn)(look(left)(given(st.binary(max_size=300), kinds)(send)))()
-        seconds = time.monotonic() - started
-        tracebacks = server.tracebacks()
-        fine = client.post(PATH, json={"prompt": PROMPTS[0], "method": METHOD}).status_code
-    return {
-        "requests": found.total(),
-        "statuses": {str(status): times for status, times in sorted(found.items())},
-        "not_4xx": sum(times for status, times in found.items() if not 400 <= status < 500),
-        "accepted": dict(unlike.most_common(5)),
-        "tracebacks": tracebacks,
-        "seconds": seconds,
-        "draws_afterwards": fine == 200,
-    }
-
-
 def run_memory(count: int) -> dict[str, Any]:
     """Resident memory, each time a twentieth of the pictures is drawn."""
     seen = list[tuple[int, float]]()
@@ -368,7 +312,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--parts", default=",".join(PARTS), help="parts to measure, with commas between")
     parser.add_argument("--seconds", type=at_least(1), default=300, help="of `load`; a tenth in each row of `turns`")
     parser.add_argument("--pictures", type=at_least(200), default=2_000, help="of `memory`")
-    parser.add_argument("--requests", type=at_least(10), default=10_000, help="of `malformed`")
     asked = parse(parser, arguments)
     with refusing(parser):
         parts = asked.parts.split(",")
@@ -379,14 +322,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     made = {
         "load": lambda: run_load(CLIENTS, asked.seconds, SLOTS),
         "turns": lambda: run_turns(max(1.0, asked.seconds / 10)),
-        "malformed": lambda: run_malformed(asked.requests),
         "memory": lambda: run_memory(asked.pictures),
         "clients": run_clients,
     }
     for part in parts:
         record[part] = made[part]()
         print(f"{part}: {json.dumps(record[part])}", file=sys.stderr, flush=True)
-    finish({name: record[name] for name in PARTS if name in record}, asked.out)
+    finish({name: part for name, part in record.items() if name not in ("machine", "command")}, asked.out)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""How far the simulator can be trusted: simulated closed forms, and the page that puts all known errors together.
+"""How far the simulator can be trusted: simulated closed forms, and all known errors for the page of results.
 
 Run: python -m benchmarks.validation --out benchmarks/results/closed-forms.json
 
@@ -8,7 +8,7 @@ with the simulator, and from the records of comparisons. The last line is JSON.
 """
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -38,18 +38,11 @@ PREDICTIONS: Final = {
 """Records of predictions beside this project's own measurements."""
 WITHIN: Final = 0.10
 """The relative error of a speed-up beyond which the page says where the time goes."""
-AUTHORS: Final = (
-    ("EAGLE-2", "trees of `topK_genrate`", "180 of 180 equal, in as many passes"),
-    ("OPT-Tree", "trees", "160 of 160 equal"),
-    ("Sequoia", "trees and expected tokens", "equal where its budgets and ours agree"),
-    ("ZipAR", "passes on square grids of 4 to 8", "within one step"),
-    ("SJD", "passes of its sampler", "800 of 800 equal"),
-    ("SCD, maximal", "passes of its sampler, with the old scores", "400 of 400 equal"),
-    ("PJD", "whole images", "200 of 200 equal, tokens and passes"),
-)
-"""Code, what was compared, and the result; docs/explanation/rivals.md says how."""
+PASSES: Final = "a pass on a known GPU, published"
+TOKENS: Final = "tokens a cycle from a trace"
+PARTS: Final = {"target": "target passes", "drafter": "drafting", "host": "host"}
 
-Table = Callable[[Sequence[str], Iterable[Sequence[str]]], str]
+Row = Mapping[str, Any]
 
 
 class Residual(NamedTuple):
@@ -58,11 +51,9 @@ class Residual(NamedTuple):
     kind: str
     errors: tuple[float, ...]
 
-    def cells(self) -> tuple[str, ...]:
-        """Its row: how many, the median, nine in ten, and the largest."""
-        size = np.abs(self.errors)
-        found = (np.median(size), np.quantile(size, 0.9), size.max())
-        return (self.kind, str(len(self.errors)), *(f"{100 * one:.1f} %" for one in found))
+    def quantile(self, share: float) -> float:
+        """The size that this share of the errors stays below."""
+        return float(np.quantile(np.abs(self.errors), share))
 
 
 def _independent(error: float, side: int = 48) -> TableModel:
@@ -101,226 +92,94 @@ def enumerated() -> list[dict[str, Any]]:
     return rows
 
 
-def validation_page(records: Mapping[str, Mapping[str, Any]], table: Table) -> list[str]:
-    """The parts of the page.
+def validation_figures(records: Mapping[str, Row]) -> dict[str, Any]:
+    """What the page's template fills in.
 
     Args:
-        records: Of `FILE` and of `PREDICTIONS`, those that there are.
-        table: Makes a table of headings and rows.
+        records: By their files, the record of closed forms and the records of predictions that there are.
     """
-    residuals = list[Residual]()
-    parts = ["", *_closed(records[FILE], table, residuals), *_authors(table), *_published(table, residuals)]
-    for file, title in PREDICTIONS.items():
-        if file in records:
-            parts += _measured(records[file], file, title, table, residuals)
-    parts[0] = "\n\n".join(
-        (
-            "What a prediction may be off by, on top of the interval that it states. Rows that anything was fitted to "
-            "are left out. *Nine in ten*: the relative error that nine of ten stayed below.",
-            table(("prediction", "rows", "median error", "nine in ten", "largest"), [one.cells() for one in residuals]),
-            "A speed-up on a GPU is the product of tokens a cycle and of two times, so add their errors: expect "
-            f"{100 * _expected(residuals):.0f} % where the trace is of your model and the machine is known.",
-        )
-    )
-    return parts
-
-
-def _expected(residuals: Sequence[Residual]) -> float:
-    """Nine in ten of the errors of tokens a cycle and of passes, taken as independent."""
-    by_kind = {one.kind: np.quantile(np.abs(one.errors), 0.9) for one in residuals}
-    return float(np.hypot(by_kind[PASSES], max(size for kind, size in by_kind.items() if kind.startswith(TOKENS))))
-
-
-PASSES: Final = "a pass on a known GPU, published"
-TOKENS: Final = "tokens a cycle from a trace"
-
-
-def _closed(record: Mapping[str, Any], table: Table, residuals: list[Residual]) -> list[str]:
-    rows = record["closed_forms"]
-    residuals.append(Residual("tokens a cycle or passes of a closed form", tuple(row["error"] for row in rows)))
-    cells = [
-        (
-            row["what"],
-            row["source"],
-            f"{row['expected']:.4f}",
-            f"{row['simulated']:.4f}",
-            f"{100 * row['error']:+.2f} %",
-        )
-        for row in rows
-    ]
-    worst = max(row["total_variation"] for row in record["rules"])
-    names = ", ".join(f"`{row['rule']}`" for row in record["rules"])
-    return [
-        "## Closed forms",
-        table(("what", "source", "closed form", "simulated", "error"), cells),
-        "Simulated images end in the middle of a chain, which costs the longest ones up to half a percent. Enumerated "
-        f"output of the lossless rules ({names}) is within {worst:.0e} of the target's distribution, in total "
-        "variation.",
-    ]
-
-
-def _authors(table: Table) -> list[str]:
-    return [
-        "## Authors' code",
-        "Run against our references on a CPU with the same random numbers; it is not part of this project. "
-        "[How each was run](../explanation/rivals.md#run-or-read).",
-        table(("code", "compared", "result"), AUTHORS),
-    ]
-
-
-def _published(table: Table, residuals: list[Residual]) -> list[str]:
-    passes = check_latencies()
-    fair = [one for one in passes if not one.row.fitted and not one.row.reason]
-    residuals.append(Residual(PASSES, tuple(one.error for one in fair)))
-    checked = [one for group in groups() for one in check(group)]
-    fitted = [
-        one for one in checked if one.error is not None and one.verdict != "fitted on" and one.group.kind != "fronts"
-    ]
-    residuals.append(
+    closed, passes = records[FILE], check_latencies()
+    published = [one for group in groups() for one in check(group)]
+    one_ratio = [one for one in published if one.verdict != "fitted on" and one.group.kind != "fronts"]
+    residuals = [
+        Residual("tokens a cycle or passes of a closed form", tuple(row["error"] for row in closed["closed_forms"])),
+        Residual(PASSES, tuple(one.error for one in passes if not one.row.fitted and not one.row.reason)),
         Residual(
-            "a published speed-up from its own tokens, one ratio a table", tuple(one.error or 0.0 for one in fitted)
-        )
-    )
-    by_roofline = [one for one in checked if one.roofline_error is not None]
-    residuals.append(
+            "a published speed-up from its own tokens, one ratio a table",
+            tuple(one.error for one in one_ratio if one.error is not None),
+        ),
         Residual(
-            "the same from a roofline and an assumed tree", tuple(one.roofline_error or 0.0 for one in by_roofline)
-        )
-    )
-    times = [
-        (
-            one.row.source,
-            f"{one.row.machine}, {one.row.decoder}",
-            f"{one.row.batch} x {one.row.nodes}",
-            f"{one.row.ms:.2f}",
-            f"{one.predicted_ms:.2f}",
-            f"{100 * one.error:+.1f} %",
-            "fitted" if one.row.fitted else one.row.reason,
-        )
-        for one in passes
-    ]
-    speeds = [
-        (
-            one.group.name,
-            f"{one.row.method} {one.row.data}".strip(),
-            f"{one.row.speedup:.2f}x",
-            "" if one.predicted is None else f"{one.predicted:.2f}x",
-            "" if one.error is None else f"{100 * one.error:+.0f} %",
-            "" if one.by_roofline is None else f"{one.by_roofline:.2f}x",
-            "" if one.roofline_error is None else f"{100 * one.roofline_error:+.0f} %",
-            one.verdict,
-        )
-        for one in checked
-        if one.group.kind != "alone"
-    ]
-    return [
-        "## Published times of passes",
-        "The latency model adds up the kernels of a pass (`sim/latency/machines.py`). The machines' shares, launches "
-        "and host times were fitted to the rows that say so; nothing was fitted to the others.",
-        table(("source", "machine, decoder", "images x positions", "published, ms", "model, ms", "error", ""), times),
-        "## Published speed-ups",
-        "Without a trace a table is checked against its own tokens a cycle and depths: by one cost ratio for the whole "
-        "table, and where the tree is known or assumed by a roofline.",
-        table(
-            ("table", "row", "published", "one ratio", "error", "by roofline", "error", "verdict"),
-            speeds,
+            "the same from a roofline and an assumed tree",
+            tuple(one.roofline_error for one in published if one.roofline_error is not None),
         ),
     ]
+    predictions = [measured(records[file], file, title) for file, title in PREDICTIONS.items() if file in records]
+    for one in predictions:
+        tokens, speeds = (tuple(row[name] for row in one["rows"]) for name in ("tokens_error", "speedup_error"))
+        residuals.append(Residual(f"{TOKENS}: {one['title']}", tokens))
+        residuals.append(Residual(f"speed-up by its machine's curve: {one['title']}", speeds))
+    by_kind = {one.kind: one.quantile(0.9) for one in residuals}
+    most = max(size for kind, size in by_kind.items() if kind.startswith(TOKENS))
+    return {
+        "closed": closed,
+        "passes": passes,
+        "published": published,
+        "residuals": residuals,
+        "predictions": predictions,
+        "expected": float(np.hypot(by_kind[PASSES], most)),  # tokens a cycle and passes, taken as independent
+        "within": WITHIN,
+    }
 
 
-def _measured(record: Mapping[str, Any], file: str, title: str, table: Table, residuals: list[Residual]) -> list[str]:
+def measured(record: Row, file: str, title: str) -> dict[str, Any]:
+    """A record of predictions: its predicted rows, why others are not predicted, and where the time of far rows goes.
+
+    Returns:
+        `file`, `title`, `command`, `rows` (the predicted ones), `reasons` (the other methods by reason), `timed` (the
+        rows with the times of their parts), `far` (those of them that are further off than `WITHIN`, the furthest
+        first, each with whether it is inside its interval and where most of the error is) and `drift`.
+    """
     rows = [row for row in record["rows"] if "reason" not in row]
-    residuals.append(Residual(f"{TOKENS}: {title}", tuple(row["tokens_error"] for row in rows)))
-    residuals.append(Residual(f"speed-up by its machine's curve: {title}", tuple(row["speedup_error"] for row in rows)))
-    cells = []
-    for row in rows:
-        low, high = row.get("measured_low"), row.get("measured_high")
-        cells.append(
-            (
-                "" if "temperature" not in row else f"{row['temperature']:g}",
-                f"`{row['method']}`",
-                f"{row['measured_tokens_per_cycle']:.3f}",
-                f"{100 * row['tokens_error']:+.1f} %",
-                f"{row['measured_speedup']:.2f}" + ("" if low is None else f" ({low:.2f} to {high:.2f})"),
-                f"{row['speedup'][0]:.2f}",
-                f"{100 * row['speedup_error']:+.1f} %",
-            )
-        )
-    headings = ("temperature", "method", "tokens a cycle", "error", "speed-up, measured", "predicted", "error")
-    told = 0 if any(row[0] for row in cells) else 1
-    parts = [f"## {title[0].upper()}{title[1:]}", f"File: `{file}`. Command: `{record.get('command', 'not recorded')}`"]
-    parts.append(table(headings[told:], [row[told:] for row in cells]))
-    parts += _far(rows, table)
     reasons: dict[str, list[str]] = {}
     for row in record["rows"]:
-        if "reason" in row and f"`{row['method']}`" not in reasons.setdefault(row["reason"], []):
-            reasons[row["reason"]].append(f"`{row['method']}`")
-    if reasons:
-        why = "\n".join(f"- {', '.join(names)}: {reason}." for reason, names in reasons.items())
-        parts.append(f"Not predicted:\n\n{why}")
-    return parts
-
-
-PARTS: Final = {"target": "target passes", "drafter": "drafting", "host": "host"}
-
-
-def _far(rows: Sequence[Mapping[str, Any]], table: Table) -> list[str]:
-    """Where the time goes in rows that are further off than `WITHIN`; nothing of records that do not tell."""
-    known = [row for row in rows if row.get("measured_parts")]
-    far = [row for row in known if abs(row["speedup_error"]) > WITHIN]
-    if not known:
-        return []
-    inside = [row for row in far if row["measured_low"] <= row["speedup"][0] <= row["measured_high"]]
-    drift = _drift(known)
-    said = (
-        f"{len(known) - len(far)} of {len(known)} speed-ups are within {100 * WITHIN:.0f} %. Of the others, "
-        f"{len(inside)} lie inside the interval that was measured.{drift}"
-    )
-    cells = [
-        (
-            f"{row['temperature']:g}",
-            f"`{row['method']}`",
-            f"{100 * row['speedup_error']:+.1f} %",
-            "yes" if row in inside else "no",
-            *(f"{row['measured_parts'][part]:.0f} / {row['parts'][part]:.0f}" for part in PARTS),
-            _most(row),
-        )
-        for row in sorted(far, key=lambda row: -abs(row["speedup_error"]))
+        if "reason" in row and row["method"] not in reasons.setdefault(row["reason"], []):
+            reasons[row["reason"]].append(row["method"])
+    timed = [row for row in rows if row.get("measured_parts")]
+    far = [
+        {
+            "row": row,
+            "inside": row["measured_low"] <= row["speedup"][0] <= row["measured_high"],
+            "most": _most(row),
+        }
+        for row in sorted(timed, key=lambda row: -abs(row["speedup_error"]))
+        if abs(row["speedup_error"]) > WITHIN
     ]
-    if not cells:
-        return [said]
-    headings = ("temperature", "method", "error", "inside its interval", *PARTS.values(), "most of the error")
-    return [
-        f"{said} Where their time goes, in plain steps an image, measured / predicted:",
-        table(headings, cells),
-    ]
+    about = {"file": file, "title": title, "command": record.get("command", "not recorded")}
+    return {**about, "rows": rows, "reasons": reasons, "timed": timed, "far": far, "drift": _drift(timed)}
 
 
-def _drift(rows: Sequence[Mapping[str, Any]]) -> str:
-    """How much the record's own passes differ between its temperatures, which no curve can follow; "" of one alone.
+def _drift(rows: Sequence[Row]) -> tuple[float, float] | None:
+    """How much the record's own passes differ between its temperatures, which no curve can follow; None of one alone.
 
     What a method's target pass cost, in plain steps and over the predicted cost, should be the same at both.
+
+    Returns:
+        The median and the largest relative difference over methods.
     """
     by_method: dict[str, list[float]] = {}
     for row in rows:
         cost = row["measured_parts"]["target"] / row["parts"]["target"] * _passes(row)
         by_method.setdefault(row["method"], []).append(cost)
     moved = [abs(costs[0] / costs[1] - 1.0) for costs in by_method.values() if len(costs) == 2]
-    if not moved:
-        return ""
-    return (
-        " The machine was in two states: the cost of a method's target pass, in plain steps, differs between the "
-        f"temperatures by {100 * float(np.median(moved)):.0f} % in the median and {100 * max(moved):.0f} % at most. "
-        "One curve cannot fit both."
-    )
+    return (float(np.median(moved)), max(moved)) if moved else None
 
 
-def _passes(row: Mapping[str, Any]) -> float:
+def _passes(row: Row) -> float:
     """Predicted passes over measured ones."""
     return 1.0 / (1.0 + float(row["tokens_error"]))
 
 
-def _most(row: Mapping[str, Any]) -> str:
+def _most(row: Row) -> str:
     """What of a row's error is largest: the number of passes, or the time of one part of a pass."""
     passes = _passes(row)
     gaps = {

@@ -9,8 +9,15 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_group
 
-from underpaint.algos.plugin_guard import clean_output, guard_exit, named_in_use
-from underpaint.algos.plugins import VARIABLE, PluginError, load_plugins, named_by_environment
+from underpaint.algos.plugins import (
+    VARIABLE,
+    PluginError,
+    clean_output,
+    guard_exit,
+    load_plugins,
+    named_by_environment,
+    named_in_use,
+)
 from underpaint.artifacts.manifest import ManifestError
 from underpaint.cli.errors import BAD_INPUT, bad_input, machine_errors, stopped_on_interrupt
 from underpaint.cli.outputs import Command, Commands, TorchCommand, allow_overwriting

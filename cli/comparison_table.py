@@ -38,14 +38,15 @@ def print_rows(
     on_device: whether one program ran all models, so that there are other figures of where the time went.
     """
     from underpaint.runtime.evaluation.comparison import BASELINE
+    from underpaint.zoo.textured_prompts import MAIN_ACCURACY
 
     rows = [asdict(row) for row in reported]
     show([ResultTable(title, _columns(judge is not None, reported, on_device), rows)], form)
     if any(row.speedup_over_eager is not None for row in reported):
         note("ar is plain autoregression as one program; ar-eager is the loop that papers time.", form)
-    own = None if judge is None else judge.reference.accuracy.get(judge.grammar.accuracy)
+    own = None if judge is None else judge.reference.accuracy.get(MAIN_ACCURACY)
     if judge is not None and own is not None:
-        what = judge.grammar.accuracy.replace("_", " ")
+        what = MAIN_ACCURACY.replace("_", " ")
         note(f"The judge itself reads {own:.3f} of real scenes right ({what}).", form)
     if curve is not None:
         note(f"On this machine {curve.knee.describe()} (`underpaint costs`, curve {curve.fingerprint[:12]}).", form)

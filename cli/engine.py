@@ -154,7 +154,7 @@ def _build_for_device(folder: Path, builder: "EngineBuilder", asked: ForDevice) 
     from underpaint.export.device_engines import build_plans
     from underpaint.runtime.engines.tensorrt_files import part_of
     from underpaint.runtime.evaluation.comparison import build_methods, named_variants, with_baseline
-    from underpaint.runtime.models import usual_preset
+    from underpaint.runtime.methods.registry import usual_preset
 
     names = with_baseline(read_names(asked.for_device or ""))
     pipeline = open_pipeline(folder, None, None, "device", on_device=True)

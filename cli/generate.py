@@ -101,8 +101,7 @@ def generate(
     from underpaint.artifacts.files import check_file_writable
     from underpaint.runtime.drawing import ImageTask, draw_in, noise_of
     from underpaint.runtime.engines.context import EngineError
-    from underpaint.runtime.methods.registry import TUNED, build_method, resolve
-    from underpaint.runtime.models import usual_preset
+    from underpaint.runtime.methods.registry import TUNED, build_method, resolve, usual_preset
 
     with bad_input():
         device.check(backend, batches=live.live is not None)

@@ -13,8 +13,6 @@ from underpaint.cli.terminal import Column, Format, FormatOption, ResultTable, s
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from underpaint.zoo.grammars import Grammar
-
 
 def prompts(
     random: Annotated[
@@ -28,29 +26,28 @@ def prompts(
 
     Models without a prompt grammar take a class, ids or features instead, as their own documentation says.
     """
+    from underpaint.zoo.textured_prompts import EXAMPLE, TYPED_WORDS, sample_textured
+
     with bad_input():
-        grammar = _grammar(models)
+        _check_grammar(models)
     if random is not None:
         rng = np.random.default_rng(seed)
-        drawn = [grammar.sample(rng).caption for _ in range(random)]
+        drawn = [sample_textured(rng).caption() for _ in range(random)]
         if form is Format.table:  # one a line, so that it can be piped
             typer.echo("\n".join(drawn))
         else:
             show([ResultTable("", [Column("prompt")], [{"prompt": text} for text in drawn])], form)
         return
-    rows = [{"slot": name, "words": ", ".join(words), "count": len(words)} for name, words in grammar.words.items()]
+    rows = [{"slot": name, "words": ", ".join(words), "count": len(words)} for name, words in TYPED_WORDS.items()]
     columns = (Column("slot"), Column("count", right=True), Column("words", prose=True))
-    show([ResultTable(f'what a prompt says: "{grammar.example}"', columns, rows)], form)
+    show([ResultTable(f'what a prompt says: "{EXAMPLE}"', columns, rows)], form)
 
 
-def _grammar(models: "Path | None") -> "Grammar":
-    """Of a folder's models; ManifestError on a folder that cannot be opened, ValueError where they take no words."""
+def _check_grammar(models: "Path | None") -> None:
+    """ManifestError on a folder that cannot be opened, ValueError where its models take no words."""
     from underpaint.artifacts.model_index import read_index
-    from underpaint.zoo.grammars import index_grammar
-    from underpaint.zoo.load import FOLDER
+    from underpaint.zoo.load import FOLDER, takes_grammar
 
     index = read_index(models or FOLDER)
-    grammar = index_grammar(index)
-    if grammar is None:
+    if not takes_grammar(index):
         raise ValueError(f"--models {models}: its models take no words, but {index.condition}; nothing is listed")
-    return grammar

@@ -190,9 +190,9 @@ def _prompts(
         own = pipeline.folder_models()
         if asked.prompts_count is not None or asked.prompts_skip:
             raise ValueError("the protocol chooses its prompts; pass --prompts-scale for fewer, or --prompts FILE")
-        from underpaint.zoo.grammars import index_grammar
+        from underpaint.zoo.load import takes_grammar
 
-        if own is None or index_grammar(own.index) is None:
+        if own is None or not takes_grammar(own.index):
             raise ValueError(
                 "these models have no prompts of their own to choose from; name a file of "
                 f"{sizes.tune + sizes.tuned} prompts or more: --prompts FILE"

@@ -107,7 +107,7 @@ class RunOptions:
 
     def preset_of(self, pipeline: "OpenModels") -> "str | PresetFile":
         """The preset asked for, or the usual one of these models; ValueError for a file of other models."""
-        from underpaint.runtime.models import usual_preset
+        from underpaint.runtime.methods.registry import usual_preset
 
         preset = usual_preset(pipeline) if self.preset is None else read_preset(self.preset)
         check_preset(preset, pipeline)

@@ -30,8 +30,7 @@ from underpaint.runtime.resampling.registry import SUPER_RESOLUTION, TRAINED_BY,
 from underpaint.training.data.art import Report, unheard
 from underpaint.training.grids import STRIDE
 from underpaint.training.pictures import TexturedPictures
-from underpaint.zoo.grammars import TEXTURED
-from underpaint.zoo.load import TABLES
+from underpaint.zoo.load import SCENES, TABLES
 from underpaint.zoo.resolutions import SHIPPED_RESOLUTIONS, between
 from underpaint.zoo.textured_prompts import side_word_id
 
@@ -232,7 +231,7 @@ def export_all(
         guidance = _guidance_of(names)
     sampling = None if guidance is None else replace(TEXTURED_SAMPLING, guidance=guidance)
     with staged(out, TEXTURED_FAMILY, sampling) as aside:
-        shutil.copyfile(TABLES / TEXTURED.tables, aside / TEXTURED.tables)
+        shutil.copyfile(TABLES / SCENES, aside / SCENES)
         for done, name in enumerate(names):
             report("exporting", done, len(names), "models")
             written.extend(EXPORTS[name].write(Folders(runs, out, aside, report)))

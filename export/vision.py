@@ -28,8 +28,8 @@ from underpaint.training.data.batches import numbered_batch
 from underpaint.training.data.textured_render import TexturedSheet
 from underpaint.training.judge import accuracy
 from underpaint.training.pictures import SCENE_SEED, to_pixels
-from underpaint.zoo.grammars import TEXTURED
 from underpaint.zoo.resolutions import SHIPPED_RESOLUTIONS
+from underpaint.zoo.textured_prompts import TEXTURED_SLOTS
 
 MOST_CELLS: Final = 256
 """Codes along a side of the largest picture."""
@@ -139,7 +139,7 @@ def export_judge(model: Judge, folder: Path, origin: Origin) -> Manifest:
     fold_norms(model)
     round_to_half(model)
     pixels = torch.rand(3, 3, JUDGE_SIDE, JUDGE_SIDE, generator=torch.Generator().manual_seed(0)) * 2 - 1
-    slots = list(TEXTURED.slots)
+    slots = list(TEXTURED_SLOTS)
     graph = to_onnx(_Judge(model).eval(), pixels, "pixels", (*slots, "features"), {0: BATCH})
     settings = {"side": JUDGE_SIDE, "slots": slots}
     cases = {"random": pixels, "black": -torch.ones(1, 3, JUDGE_SIDE, JUDGE_SIDE), "white": torch.ones_like(pixels[:2])}

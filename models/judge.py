@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from underpaint.models.checkpoints import read, take_weights
 from underpaint.models.config import build
-from underpaint.zoo.grammars import TEXTURED
+from underpaint.zoo.textured_prompts import TEXTURED_SLOTS
 
 JUDGE_SIDE: Final = 64
 """Side in pixels of the pictures the judge looks at."""
@@ -92,7 +92,7 @@ class Judge(nn.Module):
         # Positions are kept (no pooling): "left" and "top" are what the place head must tell.
         self.feature = nn.Linear(fourth * (JUDGE_SIDE // 16) ** 2, self.config.features)
         self.heads = nn.ModuleDict(
-            {slot: nn.Linear(self.config.features, len(values)) for slot, values in TEXTURED.slots.items()}
+            {slot: nn.Linear(self.config.features, len(values)) for slot, values in TEXTURED_SLOTS.items()}
         )
 
     def forward(self, pixels: Tensor) -> Judgement:

@@ -19,8 +19,8 @@ from underpaint.artifacts.arrays import ArrayForm, read_npy
 from underpaint.artifacts.decoder_config import DecoderConfig
 from underpaint.artifacts.model_families import CONDITIONS, PROMPT_GRAMMAR
 from underpaint.runtime.engines.context import EngineContext, EngineError, open_session
-from underpaint.zoo.grammars import TEXTURED, GrammarPrompt
 from underpaint.zoo.load import FOLDER, locate, names
+from underpaint.zoo.textured_prompts import TexturedPrompt, parse_textured, scene_word_ids
 
 _ID: Final = re.compile("-?[0-9]{1,18}")
 """A whole number that 64 bits hold."""
@@ -66,9 +66,9 @@ def read_features(path: Path) -> NDArray[np.float32]:
     return features.astype(np.float32)
 
 
-def of_words(prompt: GrammarPrompt) -> Condition:
-    """A prompt of the grammar as its models take it: its words' ids."""
-    return Condition(prompt.caption, prompt.ids, attributes=prompt.attributes)
+def of_words(prompt: TexturedPrompt) -> Condition:
+    """A prompt of the grammar as its models take it: its words' ids, without what a model adds by itself."""
+    return Condition(prompt.caption(), tuple(scene_word_ids(prompt).tolist()), attributes=prompt.attributes())
 
 
 def is_typed(text: str) -> bool:
@@ -104,7 +104,7 @@ def parse_condition(text: str, kind: str) -> Condition:
     if kind not in CONDITIONS:
         raise EngineError(f"condition: there is no kind '{kind}'; {suggest(kind, CONDITIONS)}")
     if kind == PROMPT_GRAMMAR:
-        return of_words(TEXTURED.read(text))
+        return of_words(parse_textured(text))
     return parse_features(text) if text.endswith(".npy") else parse_ids(text)
 
 

@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from underpaint.algos.arrays import IntArray
 from underpaint.algos.rows import SamplingParams
-from underpaint.artifacts.model_families import PUBLISHED_FAMILIES
 from underpaint.runtime.conditions import Condition
 from underpaint.runtime.engines.images import Picture
 from underpaint.runtime.methods.method import PipelineModels
-from underpaint.runtime.methods.registry import PAPER, TUNED, PresetName
 
 if TYPE_CHECKING:
     from underpaint.runtime.engines.drafter import EngineDrafter
@@ -86,12 +84,3 @@ class OpenModels(PipelineModels, Protocol):
     def folder_models(self) -> Pipeline | None:
         """The exported folder, which may hold a judge and a prompt grammar; None for a live model."""
         ...
-
-
-def usual_preset(models: OpenModels) -> PresetName:
-    """The settings that methods start from: the papers' for live and published models, else the tuned ones.
-
-    Settings were tuned on the models that ship.
-    """
-    own = models.folder_models()
-    return PAPER if own is None or own.index.family in PUBLISHED_FAMILIES else TUNED

@@ -28,8 +28,7 @@ from underpaint.runtime.engines.providers import PROVIDERS, check_provider, gpu_
 from underpaint.runtime.engines.target import EngineGridTarget, EngineTarget, under
 from underpaint.runtime.engines.tensorrt_files import MODULES as TENSORRT
 from underpaint.runtime.methods.method import ModelTables, Timed
-from underpaint.zoo.grammars import check_tables, index_grammar
-from underpaint.zoo.load import FOLDER, manifest, read_codebook, read_table
+from underpaint.zoo.load import FOLDER, check_tables, manifest, read_codebook, read_table, takes_grammar
 
 if TYPE_CHECKING:
     from underpaint.runtime.live.words import WordsReader
@@ -97,15 +96,14 @@ class Pipeline:
             raise ManifestError(
                 f"{folder} holds no target; export one with `underpaint export --kind ... --out {folder}`"
             )
-        grammar = index_grammar(index)
-        if grammar is not None:
-            check_tables(folder, grammar)
+        if takes_grammar(index):
+            check_tables(folder)
         try:
             entry = index.resolution(resolution)
         except ManifestError as error:
             raise ManifestError(f"{folder}: {error}") from error
         context = context or SHARED
-        if gpu_backend(backend) is not None:
+        if backend != CPU and gpu_backend(backend) is not None:
             context = replace(context, backend=backend)
         sampling = index.sampling()
         target = EngineTarget.open(entry.target, sampling, folder, context, backend)
@@ -296,6 +294,8 @@ class Pipeline:
 
 def check_backend(backend: str, known: Sequence[str] = BACKENDS) -> None:
     """EngineError unless a backend is one of `known`, and a provider of ONNX Runtime that it names can be had here."""
+    if backend == CPU:
+        return
     gpu = gpu_backend(backend)
     if (backend if gpu is None else gpu.name) not in known:
         raise EngineError(f"backend: expected one of {', '.join(known)}, got {backend!r}")

@@ -25,8 +25,8 @@ from underpaint.runtime.engines.context import DEVICE, EngineContext
 from underpaint.runtime.engines.images import Picture
 from underpaint.runtime.methods import DEFAULT_METHOD
 from underpaint.runtime.methods.method import DecodingMethod
-from underpaint.runtime.methods.registry import METHODS, MethodConfig, build_method, resolve
-from underpaint.runtime.models import OpenModels, usual_preset
+from underpaint.runtime.methods.registry import METHODS, MethodConfig, build_method, resolve, usual_preset
+from underpaint.runtime.models import OpenModels
 from underpaint.runtime.pipeline import Pipeline
 from underpaint.serve.page import code_colours
 from underpaint.serve.requests import DrawRequest, ModelInfo, OutputFormat, RequestError, invalid

@@ -30,8 +30,8 @@ from underpaint.training.history import Given
 from underpaint.training.loop import LoopSettings, Loss, TrainingResult, train
 from underpaint.training.pictures import SCENE_SEED, to_pixels
 from underpaint.training.precision import autocast
-from underpaint.zoo.grammars import TEXTURED
 from underpaint.zoo.resolutions import SHIPPED_RESOLUTIONS
+from underpaint.zoo.textured_prompts import MAIN_ACCURACY, MAIN_SLOTS, TEXTURED_SLOTS
 
 DEFAULT_LOOP = LoopSettings(
     steps=5000, learning_rate=3e-3, minutes=12, warmup_steps=100, ema_decay=0.995, validate_every=1000
@@ -110,10 +110,10 @@ def _rounded_in_blocks(pixels: Tensor, step: Tensor) -> Tensor:
 
 
 def judge_loss(found: Judgement, labels: Tensor, place_weight: float) -> Tensor:
-    """Sum the cross-entropies; what is shown counts in full (`Grammar.main`), what surrounds it by `place_weight`."""
+    """Sum the cross-entropies; what is shown counts in full (`MAIN_SLOTS`), what surrounds it by `place_weight`."""
     total = torch.zeros((), device=labels.device)
     for (slot, score), wanted in zip(found.by_slot.items(), labels.unbind(dim=1), strict=True):
-        weight = 1.0 if slot in TEXTURED.main else place_weight
+        weight = 1.0 if slot in MAIN_SLOTS else place_weight
         total = total + weight * functional.cross_entropy(score.float(), wanted)
     return total
 
@@ -143,10 +143,10 @@ def accuracy(
         found = model(to_judge_side(seen)).classes().cpu()
         right.append(found == torch.from_numpy(real.labels))
     table = torch.cat(right)
-    slots = tuple(TEXTURED.slots)
+    slots = tuple(TEXTURED_SLOTS)
     figures = {slot: float(table[:, column].float().mean()) for column, slot in enumerate(slots)}
-    main = table[:, [slots.index(slot) for slot in TEXTURED.main]].all(dim=1)
-    return figures | {TEXTURED.accuracy: float(main.float().mean())}
+    main = table[:, [slots.index(slot) for slot in MAIN_SLOTS]].all(dim=1)
+    return figures | {MAIN_ACCURACY: float(main.float().mean())}
 
 
 class _Recipe:
@@ -172,8 +172,7 @@ class _Recipe:
         value = judge_loss(found, labels, settings.place_weight)
         slots = tuple(found.by_slot)
         shares = {
-            slot: (found.by_slot[slot].argmax(1) == labels[:, slots.index(slot)]).float().mean()
-            for slot in TEXTURED.main
+            slot: (found.by_slot[slot].argmax(1) == labels[:, slots.index(slot)]).float().mean() for slot in MAIN_SLOTS
         }
         return Loss(value, shares)
 

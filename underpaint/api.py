@@ -36,8 +36,7 @@ from underpaint.runtime.evaluation.picture_judge import judge_of
 from underpaint.runtime.evaluation.plan import RunPlan
 from underpaint.runtime.evaluation.report import ComparisonReport, make_report
 from underpaint.runtime.methods import DEFAULT_METHOD
-from underpaint.runtime.methods.registry import METHODS, MethodSpec, build_method, resolve
-from underpaint.runtime.models import usual_preset
+from underpaint.runtime.methods.registry import METHODS, MethodSpec, build_method, resolve, usual_preset
 from underpaint.runtime.pipeline import Pipeline
 from underpaint.sim.exact.rule_report import ExactReport, exact_report
 from underpaint.zoo.load import FOLDER

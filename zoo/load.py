@@ -1,7 +1,8 @@
-"""Find the shipped models by name."""
+"""Find models by name, in the shipped folder or another, and check the words that they are asked in."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,12 +10,16 @@ from numpy.typing import NDArray
 from underpaint.algos.registry import suggest
 from underpaint.artifacts.arrays import ArrayFile, ArrayForm
 from underpaint.artifacts.manifest import Manifest, ManifestError, check, read
-from underpaint.artifacts.model_index import INDEX, check_shipped, is_manifest, shipped_folder
+from underpaint.artifacts.model_families import PROMPT_GRAMMAR, TEXTURED_FAMILY
+from underpaint.artifacts.model_index import INDEX, ModelIndex, check_shipped, is_manifest, shipped_folder
+from underpaint.artifacts.strict_json import parse_json, read_json
 
 FOLDER = shipped_folder()
 """The folder of the shipped models; `artifacts.model_index` says where that is."""
 TABLES = Path(__file__).parent
-"""The folder of the prompt grammars' tables, which the code reads with and without models."""
+"""The folder of the prompt grammar's tables, which the code reads with and without models."""
+SCENES: Final = "textured_scenes.json"
+"""The file of its words."""
 
 
 class Located(NamedTuple):
@@ -25,13 +30,13 @@ class Located(NamedTuple):
 
     def size(self, setting: str) -> int:
         """A setting that counts something; ManifestError unless the manifest holds it as a whole number from 1 on."""
-        found = self.manifest.settings.get(setting)
-        if type(found) is not int or found < 1:
+        size = self.manifest.settings.get(setting)
+        if type(size) is not int or size < 1:
             raise ManifestError(
                 f"{self.manifest.name}: its manifest's setting {setting}: expected a whole number from 1 on, got "
-                f"{found!r}; export the model again"
+                f"{size!r}; export the model again"
             )
-        return found
+        return size
 
 
 def names(folder: Path = FOLDER) -> tuple[str, ...]:
@@ -50,10 +55,10 @@ def manifest(name: str, folder: Path = FOLDER) -> Manifest:
 
 def locate(name: str, kind: str, folder: Path = FOLDER) -> Located:
     """The file and manifest of model `name`, which must be of `kind`; ManifestError otherwise."""
-    found = manifest(name, folder)
-    if found.kind != kind:
-        raise ManifestError(f"zoo: '{name}' is a {found.kind}, expected a {kind}; choose another model")
-    return Located(check(found, folder), found)
+    model = manifest(name, folder)
+    if model.kind != kind:
+        raise ManifestError(f"zoo: '{name}' is a {model.kind}, expected a {kind}; choose another model")
+    return Located(check(model, folder), model)
 
 
 def read_codebook(folder: Path = FOLDER) -> NDArray[np.float32]:
@@ -65,8 +70,72 @@ def read_table(name: str, kind: str, folder: Path) -> NDArray[Any]:
     """The one array, of the model's own name, in an .npz file of a folder; ManifestError where it cannot be read."""
     path = locate(name, kind, folder).path
     try:
-        with ArrayFile(path) as held:
-            table = held.read(name, ArrayForm(dimensions=2))
+        with ArrayFile(path) as arrays:
+            return arrays.read(name, ArrayForm(dimensions=2))
     except ValueError as error:
         raise ManifestError(f"{path}: expected an array '{name}' ({error}); export the tokenizer again") from error
-    return table
+
+
+def takes_grammar(index: ModelIndex) -> bool:
+    """Whether a folder's models are asked in the words of the prompt grammar.
+
+    Raises:
+        ManifestError: They are asked in a grammar that this version does not know.
+    """
+    if index.condition != PROMPT_GRAMMAR:
+        return False
+    if index.family != TEXTURED_FAMILY:
+        family = f"the family '{index.family}'" if index.family else "no named family"
+        raise ManifestError(
+            f"expected models of the family '{TEXTURED_FAMILY}', whose prompt grammar this version knows, got models "
+            f"of {family}; train models with 'underpaint train world', or use the version that exported these"
+        )
+    return True
+
+
+def check_tables(folder: Path) -> None:
+    """Refuse a folder of models that brings other words than this version's: its models read other ids.
+
+    A folder that brings none is taken at its word.
+
+    Raises:
+        ManifestError: Its words are others, or damaged.
+    """
+    path, own = folder / SCENES, TABLES / SCENES
+    if not path.is_file():
+        return
+    try:
+        same = path.samefile(own) or read_json(path) == read_json(own)
+    except ValueError as error:
+        raise ManifestError(f"{path}: damaged ({error}); export the models again") from error
+    if not same:
+        raise ManifestError(
+            f"{path}: expected the words of this version's {TEXTURED_FAMILY}, got others: the models were trained or "
+            "exported by another version; train and export them again, or take that version"
+        )
+
+
+def read_tables(file: str, kinds: Mapping[str, type]) -> dict[str, Any]:
+    """Read the tables in a JSON file of this package.
+
+    Args:
+        file: Its name.
+        kinds: Which tables there must be, each with its type: list or dict.
+
+    Returns:
+        The tables by name.
+
+    Raises:
+        ManifestError: The file is missing, damaged or lacks a table: the package is then not whole.
+    """
+    remedy = "the package is damaged: install underpaint again, or restore the file (git checkout)"
+    path = TABLES / file
+    try:
+        tables = parse_json(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise ManifestError(f"{path}: expected the tables of the prompt grammar ({error}); {remedy}") from error
+    held: dict[str, Any] = tables if isinstance(tables, dict) else {}
+    lacking = [name for name, kind in kinds.items() if type(held.get(name)) is not kind]
+    if lacking:
+        raise ManifestError(f"{path}: expected tables {', '.join(kinds)}, got none of {', '.join(lacking)}; {remedy}")
+    return held

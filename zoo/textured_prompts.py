@@ -18,8 +18,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from underpaint.zoo.load import SCENES, read_tables
 from underpaint.zoo.resolutions import RESOLUTIONS
-from underpaint.zoo.tables import read_tables
 
 Rgb = tuple[int, int, int]
 
@@ -29,7 +29,7 @@ def _colours(table: Mapping[str, list[list[int]]]) -> dict[str, tuple[Rgb, ...]]
 
 
 _TABLES: Final = read_tables(
-    "textured_scenes.json",
+    SCENES,
     {
         **dict.fromkeys(
             ("concepts", "companions", "finishes", "relations", "grounds", "lights", "depths", "held_out"), list
@@ -63,7 +63,11 @@ TEXTURED_SLOTS: Final[dict[str, tuple[str, ...]]] = {
     "light": tuple(_TABLES["lights"]),
     "depth": tuple(_TABLES["depths"]),
 }
-"""Every slot of a prompt with its values, in the order of `textured_word_ids`."""
+"""Every slot of a prompt with its values, in the order of `textured_word_ids`; places are the classes of a judge."""
+MAIN_SLOTS: Final = ("thing", "finish", "other", "other_finish")
+"""The slots that a picture must show all of to count as right."""
+MAIN_ACCURACY: Final = "things_and_finishes"
+"""The name of the share of pictures that do."""
 FINISHED_THINGS: Final[tuple[tuple[str, str], ...]] = tuple(itertools.product(THINGS, FINISHES))
 _HELD_OUT: Final = frozenset((thing, finish) for thing, finish in _TABLES["held_out"])
 
@@ -84,6 +88,16 @@ _COMPANION_ONE_IN: Final = 3
 _MIRRORED: Final = {"right of": "left of", "below": "above", "in front of": "behind"}
 TYPED_RELATIONS: Final = (*RELATIONS, *_MIRRORED)
 """What can be typed between two things; the last three tell a scene from the other side."""
+TYPED_WORDS: Final[Mapping[str, tuple[str, ...]]] = {
+    "thing": THINGS,
+    "finish": FINISHES,
+    "relation": TYPED_RELATIONS,
+    "companion": COMPANIONS,
+    **{slot: TEXTURED_SLOTS[slot] for slot in ("ground", "colour", "sky", "light", "depth")},
+}
+"""What can be typed, by what it says."""
+EXAMPLE: Final = "a woolly fox left of an outlined pumpkin, with a honeybee, on green foliage, bright sky"
+"""A prompt as people type one."""
 _FILLERS: Final = frozenset(
     {"a", "an", "the", "on", "under", "with", "and", "lit", "from", "light", "sky", "background"}
 )
@@ -137,9 +151,13 @@ class TexturedPrompt:
             f"{self.depth} background"
         )
 
+    def attributes(self) -> dict[str, str]:
+        """Return the value of every slot."""
+        return {slot: getattr(self, slot) for slot in TEXTURED_SLOTS}
+
     def class_ids(self) -> dict[str, int]:
         """Return, per slot, the value's index in `TEXTURED_SLOTS`: the labels of a classifier."""
-        return {slot: values.index(getattr(self, slot)) for slot, values in TEXTURED_SLOTS.items()}
+        return {slot: TEXTURED_SLOTS[slot].index(value) for slot, value in self.attributes().items()}
 
 
 _SLOT_OF: Final = (
@@ -231,7 +249,7 @@ def _read_one(words: list[str], position: int) -> tuple[str, str, int]:
 
 def scene_word_ids(prompt: TexturedPrompt) -> NDArray[np.int64]:
     """Return what a prompt says of the scene as word ids, int64 [11]: one a slot, for pictures of any side."""
-    return np.array([_WORD_IDS[slot, getattr(prompt, slot)] for slot in TEXTURED_SLOTS], np.int64)
+    return np.array([_WORD_IDS[named] for named in prompt.attributes().items()], np.int64)
 
 
 def side_word_id(side: int) -> int:
@@ -277,3 +295,8 @@ def draw_textured(
     rest = {slot: chosen(TEXTURED_SLOTS[slot]) for slot in names}
     companion = chosen(COMPANIONS) if below(_COMPANION_ONE_IN) == 0 else NO_COMPANION
     return TexturedPrompt(thing, other, finish, other_finish, companion=companion, **rest)
+
+
+def sample_textured(rng: np.random.Generator) -> TexturedPrompt:
+    """Draw a prompt of the training pairs."""
+    return draw_textured(lambda count: int(rng.integers(count)))

@@ -147,7 +147,7 @@ RULES: Registry[RuleSpec] = Registry(
     "underpaint.rules",
     {
         "block": f"{_HERE}.block",
-        "chain": f"{_HERE}.speculative",
+        "chain": f"{_HERE}.walk",
         "cool": f"{_HERE}.cool",
         "ensemble": f"{_HERE}.ensemble",
         "fly": f"{_HERE}.fly",
@@ -161,13 +161,13 @@ RULES: Registry[RuleSpec] = Registry(
         "lantern_greedy": f"{_HERE}.lantern_greedy",
         "lantern_pp_greedy": f"{_HERE}.lantern_greedy",
         "mulo": f"{_HERE}.mulo",
-        "multi_round": f"{_HERE}.speculative",
+        "multi_round": f"{_HERE}.walk",
         "point": f"{_HERE}.point",
         "neighbour_budget": f"{_HERE}.neighbour_budget",
         "sjd_sv": f"{_HERE}.sjd_sv",
         "traversal": f"{_HERE}.traversal",
         "typical": f"{_HERE}.typical",
-        "without_replacement": f"{_HERE}.speculative",
+        "without_replacement": f"{_HERE}.walk",
     },
 )
 """A rule is one line here, and one module that registers its `RuleSpec`, imported when the name is asked for."""

@@ -72,6 +72,7 @@ def _batched_likeliest(policy: LikeliestChain) -> BatchedPolicy:
 SAMPLED = POLICIES.register(
     PolicySpec(
         name="chain",
+        greedy_variant="chain_top1",
         device="underpaint.runtime.device.static_growth:chain_plan",
         make=Chain,
         drawn="iid",

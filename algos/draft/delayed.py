@@ -62,6 +62,7 @@ def _batched(policy: DelayedTree) -> BatchedPolicy:
 SPEC = POLICIES.register(
     PolicySpec(
         name="delayed",
+        greedy_variant="chain_top1",
         device="underpaint.runtime.device.static_growth:delayed_plan",
         make=DelayedTree,
         drawn="iid",

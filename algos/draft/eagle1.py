@@ -78,6 +78,7 @@ def _batched_top_k(policy: StaticTopK) -> BatchedPolicy:
 SAMPLED = POLICIES.register(
     PolicySpec(
         name="eagle1",
+        greedy_variant="static_top_k",
         device="underpaint.runtime.device.static_growth:widths_plan",
         make=Eagle1,
         drawn="without_replacement",

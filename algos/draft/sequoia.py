@@ -195,6 +195,7 @@ _EXAMPLE: Final[Mapping[str, Any]] = {
 SPEC = POLICIES.register(
     PolicySpec(
         name="sequoia",
+        greedy_variant="sequoia_top_k",
         device="underpaint.runtime.device.static_growth:sequoia_plan",
         make=Sequoia,
         drawn="without_replacement",

@@ -19,6 +19,8 @@ class PolicySpec:
     chain: its trees never have two children at one node.
     cost_aware: it chooses its trees by the engine's cost curve, the settings `verify_ms` and `draft_ms` (and, where it
         has them, `chain_ms` and `plain_ms`).
+    greedy_variant: the name of the policy of likeliest tokens that stands for one of draws at temperature 0; None where
+        it is the same.
     examples: settings that make trees small enough for the property tests; one of them may be empty.
     batched: its form over many images at once; a test holds the two together.
     device: its form on the GPU, as `RuleSpec.device`: a function (policy, Room) -> Plan, see `runtime.device.plans`.
@@ -31,6 +33,7 @@ class PolicySpec:
     deviations: str = ""
     chain: bool = False
     cost_aware: bool = False
+    greedy_variant: str | None = None
     examples: tuple[Mapping[str, Any], ...] = ()
     batched: BatchedPolicyOf = no_batched_policy
     device: str | None = None

@@ -113,7 +113,7 @@ def repair_cycles(
     Noise is addressed by cell: each is drafted, judged and redrawn once at most. A rejected cell is redrawn from the
     rule's residual under the distribution it has by then, if its own rejection is all that sends it back; the others of
     R_X from the distribution itself. With an exact rule this makes raster rejection exact; local repair is not, because
-    what is kept was judged beside tokens that are gone (`python -m benchmarks.repair_bias`).
+    what is kept was judged beside tokens that are gone (enumerated in `tests/spatial`).
     Raises ValueError on settings beyond the grid, drafts of a wrong shape, and distributions that are none.
     """
     grid = target.grid

@@ -141,8 +141,7 @@ def trace(
     from underpaint.runtime.drawing import noise_of
     from underpaint.runtime.engines.context import EngineError
     from underpaint.runtime.methods.multi_scale.sessions import MuloSession
-    from underpaint.runtime.methods.registry import PRESETS, TUNED, resolve
-    from underpaint.runtime.models import usual_preset
+    from underpaint.runtime.methods.registry import PRESETS, TUNED, resolve, usual_preset
     from underpaint.sim.replay.own_logits import misplaced, trace_of_own
     from underpaint.sim.replay.trace import Recorder
 

@@ -45,16 +45,16 @@ PLAIN_EVERY: Final = 3
 class PassTimes:
     """Where samples go, in ms by what a pass is, and the seconds within the graphs since last set to 0."""
 
-    found: CycleSamples
+    samples: CycleSamples
     seconds: float = 0.0
 
     def add(self, what: str, size: int, seconds: float) -> None:
         self.seconds += seconds
-        self.found.passes[what, size].append(1e3 * seconds)
+        self.samples.passes[what, size].append(1e3 * seconds)
 
     def add_call(self, call: TreeCall, seconds: float) -> None:
         self.seconds += seconds
-        self.found.tree_calls[call].append(1e3 * seconds)
+        self.samples.tree_calls[call].append(1e3 * seconds)
 
 
 @dataclass(slots=True)
@@ -149,8 +149,8 @@ def measure(
 
     Loops whose trees the engines are too small for are left out. rounds: images of each at most; after the first none
     begins once `most_seconds` have passed since the call, and what has begun is finished. conditions: of the images,
-    in turn. report: is told of every image, `turns(len(run))` times a round. Returned: what was found, and the rounds
-    that were taken.
+    in turn. report: is told of every image, `turns(len(run))` times a round. Returned: the samples, and the rounds that
+    were taken.
     finished: bursts of the rounds of an earlier measurement, which count; those of this one are added. keep: is called
     after each round that counts.
     """
@@ -164,17 +164,16 @@ def measure(
         bursts = list[CycleSamples]()
         target.prepare(conditions[turn % len(conditions)])
         for some in [left[first : first + PLAIN_EVERY] for first in range(0, len(left), PLAIN_EVERY)] or [[]]:
-            found = CycleSamples()
+            samples = CycleSamples()
             for loop in (PLAIN, *some):
                 try:
-                    draw(
-                        target, None if loop is PLAIN else drafter, loop, turn, found, MOST_CYCLES if turn else WARM_UP
-                    )
+                    used = None if loop is PLAIN else drafter
+                    draw(target, used, loop, turn, samples, MOST_CYCLES if turn else WARM_UP)
                 except EngineError:
                     left.remove(loop)
                 report()
             if turn:
-                bursts.append(found)
+                bursts.append(samples)
         if turn:
             finished.append(bursts)
             taken = turn
@@ -192,11 +191,11 @@ def draw(
     drafter: EngineDrafter | None,
     loop: CostLoop,
     image: int,
-    found: CycleSamples,
+    samples: CycleSamples,
     most_cycles: int,
 ) -> None:
     """Draw one image, and add what its cycles took. The first pass, of the condition alone, is left out."""
-    timed = PassTimes(found)
+    timed = PassTimes(samples)
     watched = TimedTreeTarget(target, timed, "target" if drafter is not None else "plain")
     drafting = None
     if drafter is not None:
@@ -211,7 +210,7 @@ def draw(
             grown = drafting is not None and drafting.grown
             family = "cost_aware" if grown and loop.family == "cost_aware_chain" else loop.family
             kind = CycleKind(family, levels, cycle.tree.size, loop.pooled and cycle.tree.size > 1)
-            found.host[kind].append(1e3 * (spent - timed.seconds))
+            samples.host[kind].append(1e3 * (spent - timed.seconds))
         timed.seconds = 0.0
         if drafting is not None:
             drafting.levels, drafting.grown = 0, False

@@ -62,13 +62,13 @@ class LowTarget(NamedTuple):
 
 @dataclass(slots=True)
 class TimedCells:
-    """A `GridTarget` whose passes are timed into `found`, under `what`, host row maths left out.
+    """A `GridTarget` whose passes are timed into `samples`, under `what`, host row maths left out.
 
     seconds, passes: since last set to 0.
     """
 
     target: EngineGridTarget
-    found: CycleSamples
+    samples: CycleSamples
     what: str
     seconds: float = 0.0
     passes: int = 0
@@ -91,7 +91,7 @@ class TimedCells:
         return distributions
 
     def _add(self, what: str, size: int, seconds: float) -> None:
-        self.found.passes[what, size].append(1e3 * seconds)
+        self.samples.passes[what, size].append(1e3 * seconds)
         self.seconds += seconds
         self.passes += 1
 
@@ -159,31 +159,31 @@ def measure(
     rule = PooledCells(nearest_codes(codes, table_columns(target.vocab_size)), 0.5)
     bursts = list[CycleSamples]()
     for turn in range(rounds + 1):
-        found = CycleSamples()
+        samples = CycleSamples()
         condition = conditions[turn % len(conditions)]
         for one in (target, *(smaller.target for smaller in low)):
             one.prepare(condition)
-        draw(target, None, PLAIN, turn, found, MOST_CYCLES)
-        _draw_all(EngineGridTarget(target), low, rule, turn, found)
-        draw(target, None, PLAIN, turn, found, MOST_CYCLES)
+        draw(target, None, PLAIN, turn, samples, MOST_CYCLES)
+        _draw_all(EngineGridTarget(target), low, rule, turn, samples)
+        draw(target, None, PLAIN, turn, samples, MOST_CYCLES)
         if turn:
-            bursts.append(found)
+            bursts.append(samples)
         report()
     return at_mean_speed(bursts, plain_ms)
 
 
 def _draw_all(
-    target: EngineGridTarget, low: Sequence[LowTarget], rule: PooledCells, turn: int, found: CycleSamples
+    target: EngineGridTarget, low: Sequence[LowTarget], rule: PooledCells, turn: int, samples: CycleSamples
 ) -> None:
     """One image by each loop; rule: what judges drafts, whatever becomes of its verdicts."""
-    high, chance = TimedCells(target, found, CELLS), sampling(0, turn)
+    high, chance = TimedCells(target, samples, CELLS), sampling(0, turn)
     grid = high.grid
     for window in _windows(grid.width):
         started = perf_counter()
         zipar(high, window, chance)
-        _host(found, started, (high,), 0.0, grid.cells, judged=False)
+        _host(samples, started, (high,), 0.0, grid.cells, judged=False)
     shares = [(repair, share) for share in REFUSED for repair in REPAIRS]
-    drafts = _drafts(low, turn, found) or [_Draft(EvenRows(high.vocab_size, grid.width))] * len(shares)
+    drafts = _drafts(low, turn, samples) or [_Draft(EvenRows(high.vocab_size, grid.width))] * len(shares)
     for place, draft in enumerate(drafts):
         repair, share = shares[(place + turn) % len(shares)]
         refusing = RefuseShare(rule, share, np.random.default_rng(turn))
@@ -191,11 +191,11 @@ def _draw_all(
         done = draft_and_repair(high, draft.drafter, refusing, repair, grid.height, chance)
         drawn = sum(int(cycle.region.sum()) for cycle in done.cycles)
         if draft.target is None or draft.resampler is None:
-            _host(found, started, (high,), 0.0, drawn + grid.cells, judged=True)
+            _host(samples, started, (high,), 0.0, drawn + grid.cells, judged=True)
             continue
-        found.passes[draft.name, 1].append(1e3 * draft.resampler.seconds)
+        samples.passes[draft.name, 1].append(1e3 * draft.resampler.seconds)
         passes = high, draft.target
-        _host(found, started, passes, draft.resampler.seconds, drawn + draft.target.grid.cells, judged=True)
+        _host(samples, started, passes, draft.resampler.seconds, drawn + draft.target.grid.cells, judged=True)
 
 
 class _Draft(NamedTuple):
@@ -207,14 +207,14 @@ class _Draft(NamedTuple):
     name: str = ""
 
 
-def _drafts(low: Sequence[LowTarget], turn: int, found: CycleSamples) -> list[_Draft]:
+def _drafts(low: Sequence[LowTarget], turn: int, samples: CycleSamples) -> list[_Draft]:
     """Every smaller target at several windows; its resamplers take turns."""
     drafts = []
     for one in low:
         kinds = list(one.resamplers)
         for place, window in enumerate(_windows(one.target.grid.width)):
             kind = kinds[(turn + place) % len(kinds)]
-            timed = TimedCells(EngineGridTarget(one.target), found, one.name)
+            timed = TimedCells(EngineGridTarget(one.target), samples, one.name)
             resampler = TimedResampler(one.resamplers[kind])
             rows = LowRows(timed, resampler, window)
             drafts.append(_Draft(rows, timed, resampler.timer, f"{RESAMPLE} {kind}/{one.ratio}"))
@@ -227,31 +227,31 @@ def _windows(width: int) -> tuple[int, ...]:
 
 
 def _host(
-    found: CycleSamples, started: float, passed: Sequence[TimedCells], others: float, drawn: int, *, judged: bool
+    samples: CycleSamples, started: float, passed: Sequence[TimedCells], others: float, drawn: int, *, judged: bool
 ) -> None:
     """Keep what an image took beside its passes and `others`, seconds, by its passes and the cells that it drew."""
     seconds = perf_counter() - started - others - sum(one.seconds for one in passed)
     kind = CycleKind(CELLS, sum(one.passes for one in passed), drawn, judged)
-    found.host[kind].append(1e3 * seconds)
+    samples.host[kind].append(1e3 * seconds)
     for one in passed:
         one.seconds, one.passes = 0.0, 0
 
 
-def to_dict(found: CycleSamples, low: Sequence[LowTarget], grid: Grid, rounds: int) -> dict[str, Any]:
-    """What was found, as JSON holds it: of sizes with enough samples."""
-    kinds = {kind: ms for kind, ms in found.host.items() if kind.family == CELLS}
+def to_dict(samples: CycleSamples, low: Sequence[LowTarget], grid: Grid, rounds: int) -> dict[str, Any]:
+    """The samples as JSON holds them: of sizes with enough of them."""
+    kinds = {kind: ms for kind, ms in samples.host.items() if kind.family == CELLS}
     parts = np.array([[kind.levels, kind.nodes, kind.pooled * grid.cells] for kind in kinds], dtype=np.float64)
     step, cell, judged = (round(ms, 5) for ms in nonnegative_fit(parts, list(kinds.values())).tolist())
-    resampled = {what: ms for (what, _), ms in found.passes.items() if what.startswith(RESAMPLE)}
+    resampled = {what: ms for (what, _), ms in samples.passes.items() if what.startswith(RESAMPLE)}
     return {
         "rounds": rounds,
-        **_passes(found, CELLS),
-        "low": [{"ratio": one.ratio, "int8": one.int8, **_passes(found, one.name)} for one in low],
+        **_passes(samples, CELLS),
+        "low": [{"ratio": one.ratio, "int8": one.int8, **_passes(samples, one.name)} for one in low],
         "resample_ms": {what.removeprefix(f"{RESAMPLE} "): round(typical(ms), 4) for what, ms in resampled.items()},
         "host_ms": {"step": step, "cell": cell, "judged": judged},
     }
 
 
-def _passes(found: CycleSamples, what: str) -> dict[str, Any]:
-    begin = found.passes[f"{BEGIN} {what}", 1]
-    return {"target_ms": curve(found, what), "begin_ms": round(typical(begin), 4)}
+def _passes(samples: CycleSamples, what: str) -> dict[str, Any]:
+    begin = samples.passes[f"{BEGIN} {what}", 1]
+    return {"target_ms": curve(samples, what), "begin_ms": round(typical(begin), 4)}

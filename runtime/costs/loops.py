@@ -7,7 +7,7 @@ import numpy as np
 from underpaint.algos.accept.lantern import Lantern
 from underpaint.algos.accept.neighbours import nearest_codes
 from underpaint.algos.accept.point import PointProposals
-from underpaint.algos.accept.speculative import SpeculativeSampling, WithoutReplacement
+from underpaint.algos.accept.walk import SpeculativeSampling, WithoutReplacement
 from underpaint.algos.draft.chain import Chain, LikeliestChain
 from underpaint.algos.draft.eagle1 import Eagle1
 from underpaint.algos.draft.eagle2 import Eagle2
@@ -88,12 +88,12 @@ def _choosing(
     draft = tuple((int(size), float(ms)) for size, ms in draft_ms)
     by_tree = Roofline(verify, draft, loss_budget=UNBOUNDED)
     by_chain = Roofline(verify, draft, chain_ms=_guessed(draft_ms), loss_budget=UNBOUNDED)
-    found: list[CostLoop] = []
+    loops: list[CostLoop] = []
     for rule in (PointProposals(), pool):
-        found.append(CostLoop("cost_aware", by_tree, rule, pooled=rule is pool))
+        loops.append(CostLoop("cost_aware", by_tree, rule, pooled=rule is pool))
         if chains:
-            found.append(CostLoop("cost_aware_chain", by_chain, rule, pooled=rule is pool))
-    return tuple(found)
+            loops.append(CostLoop("cost_aware_chain", by_chain, rule, pooled=rule is pool))
+    return tuple(loops)
 
 
 def _pooling(vocab_size: int) -> Lantern:

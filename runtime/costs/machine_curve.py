@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from importlib.metadata import PackageNotFoundError, version
 from math import inf
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from underpaint.algos.memory import usable_cores
 from underpaint.algos.rows import SamplingParams
@@ -43,9 +43,10 @@ from underpaint.runtime.methods.method import ModelTables
 from underpaint.runtime.methods.registry import MethodConfig
 from underpaint.runtime.resampling.registry import SUPER_RESOLUTION
 from underpaint.runtime.resampling.resampler import Resampler
-from underpaint.zoo.grammars import index_grammar
+from underpaint.zoo.load import takes_grammar
 
 if TYPE_CHECKING:
+    from underpaint.runtime.models import OpenModels
     from underpaint.runtime.pipeline import Pipeline
 
 _ROUNDS: Final = {False: 10, True: 40}
@@ -60,39 +61,12 @@ Report = Callable[[int, int], None]
 """Is told of steps done, of how many."""
 
 
-class CostModels(Protocol):
-    """What is measured of a pipeline."""
-
-    @property
-    def backend(self) -> str:
-        """What runs the models."""
-        ...
-
-    @property
-    def high(self) -> EngineTarget:
-        """The target."""
-        ...
-
-    @property
-    def loaded_drafter(self) -> EngineDrafter | None:
-        """The drafter, if there is one."""
-        ...
-
-    def fingerprint(self) -> Mapping[str, Any]:
-        """The threads of the engines, and the SHA-256 of the models by name; see `runtime.models.OpenModels`."""
-        ...
-
-    def folder_models(self) -> Pipeline | None:
-        """The exported folder, which may have a prompt grammar; None for a live model."""
-        ...
-
-
 def cache_folder() -> Path:
     """Where curves are kept: `costs` in the user's cache folder."""
     return user_cache_folder() / "costs"
 
 
-def measured_on(models: CostModels, sampling: SamplingParams) -> dict[str, Any]:
+def measured_on(models: OpenModels, sampling: SamplingParams) -> dict[str, Any]:
     """What a curve of these models holds for; `CostCurveFile.measured_on`."""
     drafter = models.loaded_drafter
     names = [models.high.decoder.name, *([] if drafter is None else [drafter.decoder.name])]
@@ -107,13 +81,13 @@ def measured_on(models: CostModels, sampling: SamplingParams) -> dict[str, Any]:
     }
 
 
-def curve_path(models: CostModels, sampling: SamplingParams) -> Path:
+def curve_path(models: OpenModels, sampling: SamplingParams) -> Path:
     """The file that holds the curve of these models on this machine, once it was measured."""
-    held = json.dumps({"format": FORMAT, **measured_on(models, sampling)}, sort_keys=True)
-    return cache_folder() / f"{models.high.decoder.name}-{hashlib.sha256(held.encode()).hexdigest()[:16]}.json"
+    about = json.dumps({"format": FORMAT, **measured_on(models, sampling)}, sort_keys=True)
+    return cache_folder() / f"{models.high.decoder.name}-{hashlib.sha256(about.encode()).hexdigest()[:16]}.json"
 
 
-def kept_curve(models: CostModels, sampling: SamplingParams) -> CostCurveFile | None:
+def kept_curve(models: OpenModels, sampling: SamplingParams) -> CostCurveFile | None:
     """The curve that was measured before; None where there is none, or its file is damaged."""
     if models.loaded_drafter is None:
         return None
@@ -124,7 +98,7 @@ def kept_curve(models: CostModels, sampling: SamplingParams) -> CostCurveFile | 
 
 
 def curve_of(
-    models: CostModels,
+    models: OpenModels,
     sampling: SamplingParams,
     report: Report | None = None,
     *,
@@ -158,7 +132,7 @@ def curve_of(
 
 
 def with_costs(
-    models: CostModels,
+    models: OpenModels,
     tables: ModelTables,
     configs: Sequence[MethodConfig],
     sampling: SamplingParams,
@@ -172,7 +146,7 @@ def with_costs(
 
 
 def _measure(
-    models: CostModels,
+    models: OpenModels,
     sampling: SamplingParams,
     report: Report | None,
     full: bool,
@@ -203,7 +177,7 @@ def _measure(
     verify, draft = passes.measure_passes(target, drafter, rounds, step, (partial.verify, partial.draft), keep)
     verify_ms, draft_ms = passes.columns(verify), passes.columns(draft)
     alone = draft_ms.pop("median")
-    found: dict[str, Any] = {
+    curve: dict[str, Any] = {
         "format": FORMAT,
         "model": {"target": target.decoder.name, "drafter": drafter.decoder.name, "rows": target.engine.rows},
         "measured_on": measured_on(models, sampling),
@@ -214,35 +188,35 @@ def _measure(
         "draft_ms": alone,
         "draft_spread_ms": draft_ms,
     }
-    run = _loops(target, drafter, full, found["verify_ms"], alone)
+    run = _loops(target, drafter, full, curve["verify_ms"], alone)
     timed = (images, shown, step, _SECONDS[full], partial.rounds, partial.save)
     cycles, taken = in_cycle.measure(target, drafter, run, *timed)
-    found[IN_CYCLE] = samples.to_dict(cycles, taken)
+    curve[IN_CYCLE] = samples.to_dict(cycles, taken)
     if full:
-        low, plain = low_targets(models.folder_models(), sampling), found[IN_CYCLE]["plain"]
+        low, plain = low_targets(models.folder_models(), sampling), curve[IN_CYCLE]["plain"]
         cells = in_grid.measure(target, low, images, shown, step, plain["target_ms"] + plain["host_ms"])
-        found[IN_GRID] = in_grid.to_dict(cells, low, target.grid, images)
+        curve[IN_GRID] = in_grid.to_dict(cells, low, target.grid, images)
     if report is not None:
         report(most, most)
     target.sample_by(before)
     drafter.sample_by(before)
     seconds = round(perf_counter() - started, 2)
-    return {**found, "seconds": seconds, "machine": describe_machine(), "command": typed_command()}
+    return {**curve, "seconds": seconds, "machine": describe_machine(), "command": typed_command()}
 
 
-def _conditions(models: CostModels) -> tuple[EncodedCondition, ...]:
+def _conditions(models: OpenModels) -> tuple[EncodedCondition, ...]:
     """Of the images that are timed: prompts of the grammar, or what the target's encoder makes up for other models."""
     encoder, own = models.high.encoder, models.folder_models()
-    if own is not None and index_grammar(own.index) is not None:
+    if own is not None and takes_grammar(own.index):
         return tuple(encoder.encode(one) for one in choose_prompts(_PROMPTS))
     return (encoder.example(),)
 
 
 def low_targets(models: Pipeline | None, sampling: SamplingParams) -> list[in_grid.LowTarget]:
     """The smaller targets of a folder, in 8 bits and in float32, with the resamplers that presets of MuLo-SD take."""
-    found = list[in_grid.LowTarget]()
+    targets = list[in_grid.LowTarget]()
     if models is None:
-        return found
+        return targets
     for ratio in models.low.known_ratios():
         resamplers = dict[str, Resampler]()
         for kind in ("latent", SUPER_RESOLUTION):
@@ -252,8 +226,8 @@ def low_targets(models: Pipeline | None, sampling: SamplingParams) -> list[in_gr
             with suppress(EngineError):
                 small = models.low.target(ratio, int8)
                 small.sample_by(sampling)
-                found.append(in_grid.LowTarget(ratio, int8, small, resamplers))
-    return found
+                targets.append(in_grid.LowTarget(ratio, int8, small, resamplers))
+    return targets
 
 
 def _loops(

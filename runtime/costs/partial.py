@@ -41,12 +41,12 @@ class PartialCurve:
         if renew:
             path.unlink(missing_ok=True)
         try:
-            held = read_object(path)
+            stored = read_object(path)
             sizes = [
-                {int(size): [PassSample(*one) for one in some] for size, some in held[name].items()}
+                {int(size): [PassSample(*one) for one in some] for size, some in stored[name].items()}
                 for name in ("verify", "draft")
             ]
-            rounds = [[_samples(burst) for burst in bursts] for bursts in held["rounds"]]
+            rounds = [[_samples(burst) for burst in bursts] for bursts in stored["rounds"]]
             return cls(path, sizes[0], sizes[1], rounds)
         except (OSError, ValueError, TypeError, KeyError, AttributeError):
             return cls(path)
@@ -55,14 +55,14 @@ class PartialCurve:
         """Write what is there; a folder that cannot be written keeps nothing."""
         if self.path is None:
             return
-        held = {
+        stored = {
             "verify": self.verify,
             "draft": self.draft,
             "rounds": [[_plain(burst) for burst in bursts] for bursts in self.rounds],
         }
         try:
             check_file_writable(self.path)
-            write_beside(self.path, (json.dumps(held) + "\n").encode())
+            write_beside(self.path, (json.dumps(stored) + "\n").encode())
         except OSError:
             self.path = None
 
@@ -74,18 +74,18 @@ class PartialCurve:
 
 def _plain(samples: CycleSamples) -> dict[str, Any]:
     return {
-        "passes": [[*key, held] for key, held in samples.passes.items()],
-        "tree_calls": [[*key, held] for key, held in samples.tree_calls.items()],
-        "host": [[*key, held] for key, held in samples.host.items()],
+        "passes": [[*key, times] for key, times in samples.passes.items()],
+        "tree_calls": [[*key, times] for key, times in samples.tree_calls.items()],
+        "host": [[*key, times] for key, times in samples.host.items()],
     }
 
 
-def _samples(held: dict[str, Sequence[Any]]) -> CycleSamples:
-    found = CycleSamples()
-    for what, size, some in held["passes"]:
-        found.passes[str(what), int(size)].extend(map(float, some))
-    for siblings, levels, width, some in held["tree_calls"]:
-        found.tree_calls[TreeCall(siblings, levels, width)].extend(map(float, some))
-    for family, levels, nodes, pooled, some in held["host"]:
-        found.host[CycleKind(family, levels, nodes, pooled)].extend(map(float, some))
-    return found
+def _samples(burst: dict[str, Sequence[Any]]) -> CycleSamples:
+    samples = CycleSamples()
+    for what, size, some in burst["passes"]:
+        samples.passes[str(what), int(size)].extend(map(float, some))
+    for siblings, levels, width, some in burst["tree_calls"]:
+        samples.tree_calls[TreeCall(siblings, levels, width)].extend(map(float, some))
+    for family, levels, nodes, pooled, some in burst["host"]:
+        samples.host[CycleKind(family, levels, nodes, pooled)].extend(map(float, some))
+    return samples

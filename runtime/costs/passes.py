@@ -104,14 +104,14 @@ def measure_passes(
     for turn in range(rounds_in_all(rounds - done) if done < rounds else 0):
         for count, samples in verify.items():
             verify_once(target, count)  # another size has emptied the processor's own caches
-            found = verify_once(target, count)
+            sample = verify_once(target, count)
             if turn >= _WARM_UP:
-                samples.append(found)
+                samples.append(sample)
         for count, samples in draft.items():
             draft_once(drafter, scored, count)
-            found = draft_once(drafter, scored, count)
+            sample = draft_once(drafter, scored, count)
             if turn >= _WARM_UP:
-                samples.append(found)
+                samples.append(sample)
         if turn >= _WARM_UP:
             keep(verify, draft)
         report()
@@ -120,15 +120,15 @@ def measure_passes(
 
 def columns(samples: BySize) -> Columns:
     """The figures of every size."""
-    found: Columns = {"median": [], "p10": [], "p90": [], "least": [], "graph": []}
-    for count, held in samples.items():
-        totals = np.array([sample.total_ms for sample in held])
-        graph = float(np.median([sample.graph_ms for sample in held]))
+    columns: Columns = {"median": [], "p10": [], "p90": [], "least": [], "graph": []}
+    for count, taken in samples.items():
+        totals = np.array([sample.total_ms for sample in taken])
+        graph = float(np.median([sample.graph_ms for sample in taken]))
         low, median, high = np.percentile(totals, (10, 50, 90))
         figures = {"median": median, "p10": low, "p90": high, "least": totals.min(), "graph": graph}
         for name, figure in figures.items():
-            found[name].append([count, round(float(figure), 4)])
-    return found
+            columns[name].append([count, round(float(figure), 4)])
+    return columns
 
 
 def rising(curve: list[list[float]], weights: list[int]) -> list[list[float]]:

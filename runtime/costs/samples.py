@@ -69,9 +69,9 @@ class CycleSamples:
         _extend(self.host, more.host, factor)
 
 
-def _extend(held: defaultdict[Kind, list[float]], more: Mapping[Kind, list[float]], factor: float) -> None:
+def _extend(into: defaultdict[Kind, list[float]], more: Mapping[Kind, list[float]], factor: float) -> None:
     for kind, samples in more.items():
-        held[kind].extend([factor * ms for ms in samples])
+        into[kind].extend([factor * ms for ms in samples])
 
 
 def at_mean_speed(bursts: Sequence[CycleSamples], plain_ms: float | None = None) -> CycleSamples:
@@ -79,28 +79,28 @@ def at_mean_speed(bursts: Sequence[CycleSamples], plain_ms: float | None = None)
 
     A burst is a few loops and an image of plain autoregression beside them.
     """
-    steps = [found.plain_ms for found in bursts]
+    steps = [burst.plain_ms for burst in bursts]
     mean, whole = float(np.mean(steps)) if plain_ms is None else plain_ms, CycleSamples()
-    for found, step in zip(bursts, steps, strict=True):
-        whole.add(found, mean / step)
+    for burst, step in zip(bursts, steps, strict=True):
+        whole.add(burst, mean / step)
     return whole
 
 
 def typical(samples: Sequence[float]) -> float:
     """The mean, the slowest left out; the median of so few that one disturbance would move the mean."""
-    held = np.array(samples)
-    if held.size < ENOUGH:
-        return float(np.median(held))
-    return float(held[held <= np.percentile(held, SLOWEST)].mean())
+    times = np.array(samples)
+    if times.size < ENOUGH:
+        return float(np.median(times))
+    return float(times[times <= np.percentile(times, SLOWEST)].mean())
 
 
 def nonnegative_fit(parts: FloatArray, samples: Sequence[Sequence[float]]) -> FloatArray:
     """[P] ms of each part: least squares over [K, P] parts of K kinds and their samples, none below 0."""
-    weights = np.sqrt([len(held) for held in samples])
-    wanted = np.array([typical(held) for held in samples])
+    weights = np.sqrt([len(times) for times in samples])
+    typical_ms = np.array([typical(times) for times in samples])
     costs, used = np.zeros(parts.shape[1]), np.arange(parts.shape[1])
     while used.size:
-        fitted = np.linalg.lstsq(parts[:, used] * weights[:, None], wanted * weights, rcond=None)[0]
+        fitted = np.linalg.lstsq(parts[:, used] * weights[:, None], typical_ms * weights, rcond=None)[0]
         if fitted.min() >= 0.0:
             costs[used] = fitted
             break
@@ -108,25 +108,27 @@ def nonnegative_fit(parts: FloatArray, samples: Sequence[Sequence[float]]) -> Fl
     return costs
 
 
-def curve(found: CycleSamples, what: str) -> list[list[float]]:
+def curve(cycles: CycleSamples, what: str) -> list[list[float]]:
     """[[size, ms], ...] of sizes with enough samples, never falling with the size.
 
     A target pass over the root alone is plain autoregression's where loops that draft lack it.
     """
-    samples = {size: held for (kind, size), held in found.passes.items() if kind == what and len(held) >= FEWEST}
+    samples = {size: times for (kind, size), times in cycles.passes.items() if kind == what and len(times) >= FEWEST}
     if what == "target":
-        samples.setdefault(1, found.passes["plain", 1])
+        samples.setdefault(1, cycles.passes["plain", 1])
     sizes = sorted(samples)
     return rising([[size, typical(samples[size])] for size in sizes], [len(samples[size]) for size in sizes])
 
 
-def tree_costs(found: CycleSamples, siblings: str) -> dict[str, Any]:
+def tree_costs(cycles: CycleSamples, siblings: str) -> dict[str, Any]:
     """{call, levels}: ms of a call, and [[expanded nodes, ms], ...] of each level in it, never falling with the nodes.
 
     Least squares over the kinds of calls, of the call and of what each width adds to a level; the first level expands
     the root alone.
     """
-    kinds = {call: held for call, held in found.tree_calls.items() if call.siblings == siblings and len(held) >= FEWEST}
+    kinds = {
+        call: times for call, times in cycles.tree_calls.items() if call.siblings == siblings and len(times) >= FEWEST
+    }
     if not kinds:
         raise ValueError(f"in_cycle: too few trees with {siblings} siblings were drafted in one call; take more rounds")
     widths = sorted({1, *(call.width for call in kinds)})
@@ -138,11 +140,11 @@ def tree_costs(found: CycleSamples, siblings: str) -> dict[str, Any]:
     return {"call": round(call, 5), "levels": levels}
 
 
-def host_costs(found: CycleSamples, family: str) -> dict[str, float]:
+def host_costs(cycles: CycleSamples, family: str) -> dict[str, float]:
     """ms of a cycle, a level, a node and of pooling: least squares over the family's kinds of cycles, none below 0."""
-    kinds = {kind: held for kind, held in found.host.items() if kind.family == family}
+    kinds = {kind: times for kind, times in cycles.host.items() if kind.family == family}
     if family not in CHOOSING:  # an image's last cell has nothing to draft
-        kinds = {kind: held for kind, held in kinds.items() if kind.levels and len(held) >= FEWEST}
+        kinds = {kind: times for kind, times in kinds.items() if kind.levels and len(times) >= FEWEST}
     if not kinds:
         raise ValueError(f"in_cycle: too few cycles of '{family}' were timed; take more rounds")
     parts = np.array([[1.0, kind.levels, kind.nodes, kind.pooled] for kind in kinds])
@@ -150,16 +152,16 @@ def host_costs(found: CycleSamples, family: str) -> dict[str, float]:
     return {part: round(cost, 5) for part, cost in zip(HOST_PARTS, costs, strict=True)}
 
 
-def to_dict(found: CycleSamples, rounds: int) -> dict[str, Any]:
-    """What was found, as JSON holds it: the `in_cycle` part of a cost curve."""
-    families = dict.fromkeys(kind.family for kind in found.host if kind.family != PLAIN.family)
+def to_dict(cycles: CycleSamples, rounds: int) -> dict[str, Any]:
+    """The samples as JSON holds them: the `in_cycle` part of a cost curve."""
+    families = dict.fromkeys(kind.family for kind in cycles.host if kind.family != PLAIN.family)
     return {
         "rounds": rounds,
         "plain": {
-            "target_ms": round(typical(found.passes["plain", 1]), 4),
-            "host_ms": round(typical(found.host[PLAIN_STEP]), 4),
+            "target_ms": round(typical(cycles.passes["plain", 1]), 4),
+            "host_ms": round(typical(cycles.host[PLAIN_STEP]), 4),
         },
-        **{f"{what}_ms": curve(found, what) for what in ("target", "draft", "chain")},
-        "tree_ms": {name: tree_costs(found, name) for name in sorted({call.siblings for call in found.tree_calls})},
-        "host_ms": {family: host_costs(found, family) for family in families},
+        **{f"{what}_ms": curve(cycles, what) for what in ("target", "draft", "chain")},
+        "tree_ms": {name: tree_costs(cycles, name) for name in sorted({call.siblings for call in cycles.tree_calls})},
+        "host_ms": {family: host_costs(cycles, family) for family in families},
     }

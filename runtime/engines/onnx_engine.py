@@ -20,7 +20,7 @@ from underpaint.algos.rows import SamplingParams
 from underpaint.artifacts import decoder_graph as names
 from underpaint.artifacts.decoder_config import DecoderConfig
 from underpaint.runtime.engines.cache import HostMemory, KeyValueCache
-from underpaint.runtime.engines.context import EngineContext, EngineError, bind, open_capturing
+from underpaint.runtime.engines.context import CPU, EngineContext, EngineError, bind, open_capturing
 from underpaint.runtime.engines.engine import (
     FusedTreeOutput,
     PassOutput,
@@ -98,7 +98,7 @@ def load_onnx(name: str, kind: str, folder: Path, context: EngineContext | None 
     """
     located = locate(name, kind, folder)
     config = manifest_config(located.manifest.settings, name)
-    gpu = None if context is None else gpu_backend(context.backend)
+    gpu = None if context is None or context.backend == CPU else gpu_backend(context.backend)
     if config.precision != "fp32" and gpu is None:
         raise EngineError(
             f"{name}: expected a float32 export for ONNX Runtime on the CPU, got {config.precision}; export with "

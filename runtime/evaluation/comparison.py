@@ -18,7 +18,8 @@ from underpaint.runtime.evaluation.drawing_log import DrawingKey
 from underpaint.runtime.methods.method import DecodingMethod, ModelTables, PipelineModels
 from underpaint.runtime.methods.registry import TUNED, build_method, resolve
 from underpaint.runtime.models import OpenModels
-from underpaint.zoo.grammars import TEXTURED, index_grammar
+from underpaint.zoo.load import takes_grammar
+from underpaint.zoo.textured_prompts import THINGS, sample_textured
 
 if TYPE_CHECKING:
     from underpaint.runtime.methods.preset_file import PresetFile
@@ -96,12 +97,12 @@ class ComparisonPlan:
         Args:
             model: The model's place in the run.
         """
-        names, found = [method.name for method in self.methods], list[DrawingKey]()
+        names, keys = [method.name for method in self.methods], list[DrawingKey]()
         for turn, (seed, condition) in enumerate(product(self.seeds, self.conditions)):
             first = turn % len(names)
             text = condition.caption()
-            found += [DrawingKey(name, text, seed, model) for name in names[first:] + names[:first]]
-        return found
+            keys += [DrawingKey(name, text, seed, model) for name in names[first:] + names[:first]]
+        return keys
 
     @property
     def images(self) -> int:
@@ -117,7 +118,8 @@ class ComparisonPlan:
 def choose_prompts(count: int, skip: int = 0) -> tuple[Condition, ...]:
     """`count` prompts of the grammar's training pairs after the first `skip`: the same ones every time.
 
-    No subject comes twice while there are others. Settings are tuned on some prompts and reported on others by `skip`.
+    No first thing comes twice while there are others. By `skip` settings are tuned on some prompts and reported on
+    others.
     """
     rng = np.random.default_rng(PROMPT_SEED)
     if skip + count > MOST_PROMPTS:
@@ -126,17 +128,15 @@ def choose_prompts(count: int, skip: int = 0) -> tuple[Condition, ...]:
             f"{count:,}; name a file of prompts (--prompts) for more"
         )
     chosen: list[Condition] = []
-    seen: set[str] = set()
+    captions: set[str] = set()
     shown: set[str] = set()
-    everything = set(TEXTURED.slots[TEXTURED.subject])
     while len(chosen) < skip + count:
-        prompt = TEXTURED.sample(rng)
-        subject = prompt.attributes[TEXTURED.subject]
-        if shown >= everything:
+        prompt = sample_textured(rng)
+        if len(shown) == len(THINGS):
             shown.clear()
-        if subject not in shown and prompt.caption not in seen:
-            shown.add(subject)
-            seen.add(prompt.caption)
+        if prompt.thing not in shown and prompt.caption() not in captions:
+            shown.add(prompt.thing)
+            captions.add(prompt.caption())
             chosen.append(of_words(prompt))
     return tuple(chosen[skip:])
 
@@ -160,7 +160,7 @@ def read_conditions(
         raise ValueError(
             "expected prompts, as a live model has none to choose from; type some, or name a file: --prompts FILE"
         )
-    if index_grammar(own.index) is not None:
+    if takes_grammar(own.index):
         return choose_prompts(count or 8, skip)
     if count is not None or skip:
         raise ValueError(
@@ -187,18 +187,18 @@ def named_variants(names: Sequence[str], settings: Mapping[str, Sequence[str]] |
 
 
 def build_methods(
-    pipeline: OpenModels, asked: Sequence[Variant], temperature: float, preset: str | PresetFile = TUNED
+    pipeline: OpenModels, variants: Sequence[Variant], temperature: float, preset: str | PresetFile = TUNED
 ) -> tuple[DecodingMethod, ...]:
     """Methods ready to draw, without the costs of passes; raises what `resolve` and `build_method` do."""
     return tuple(
         build_method(one.label, resolve(one.method, temperature, None, one.settings, preset), pipeline.tables)
-        for one in asked
+        for one in variants
     )
 
 
 def open_method(
     models: OpenModels,
-    asked: Variant,
+    variant: Variant,
     condition: Condition,
     sampling: SamplingParams,
     tables: ModelTables,
@@ -208,14 +208,14 @@ def open_method(
 
     Args:
         models: What draws.
-        asked: The method and its settings.
+        variant: The method and its settings.
         condition: One that the models take.
         sampling: How the target is sampled.
         tables: The models' tables, with the costs of passes where the method chooses by them.
         preset: What its settings start from.
     """
-    config = resolve(asked.method, sampling.temperature, None, asked.settings, preset)
-    method = build_method(asked.label, config, tables)
+    config = resolve(variant.method, sampling.temperature, None, variant.settings, preset)
+    method = build_method(variant.label, config, tables)
     method.open(models, condition, sampling)
     return method
 

@@ -74,8 +74,8 @@ class JobDrawer:
     def method(self, job: DrawingKey) -> DecodingMethod:
         """The method of a job, built anew."""
         task, pipeline = self.tasks[job.model], self.models(job)
-        asked = named_variants([job.method], task.settings)
-        (method,) = build_methods(pipeline, asked, task.sampling.temperature, task.preset)
+        variants = named_variants([job.method], task.settings)
+        (method,) = build_methods(pipeline, variants, task.sampling.temperature, task.preset)
         return method
 
     def record(self, job: DrawingKey, drawing: Drawing) -> DrawnJob:

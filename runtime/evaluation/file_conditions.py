@@ -52,14 +52,14 @@ class ChosenPrompts(NamedTuple):
     source: Mapping[str, Any] = MappingProxyType({})
 
 
-def read_file_conditions(pipeline: OpenModels, asked: PromptFile) -> ChosenPrompts:
+def read_file_conditions(pipeline: OpenModels, file: PromptFile) -> ChosenPrompts:
     """The conditions of a file's prompts. Models of classes take ImageNet's by number; others take the text.
 
     Raises ValueError as `read_prompts` does, where the models have no words for a prompt (unless those are skipped),
     and where two prompts mean the same to them.
     """
-    repeated: Literal["refuse", "first"] = "first" if asked.skip_repeated else "refuse"
-    prompts = read_prompts(asked.source, asked.form, asked.count, asked.skip, repeated)
+    repeated: Literal["refuse", "first"] = "first" if file.skip_repeated else "refuse"
+    prompts = read_prompts(file.source, file.form, file.count, file.skip, repeated)
     own = pipeline.folder_models()
     classes = own is not None and own.index.condition == "class"
 
@@ -67,17 +67,17 @@ def read_file_conditions(pipeline: OpenModels, asked: PromptFile) -> ChosenPromp
         number = prompt.details.get("class") if classes else None
         return pipeline.condition(prompt.text if number is None else str(number))
 
-    known, unknown = known_prompts(prompts, condition_of, asked.skip_unknown)
+    known, unknown = known_prompts(prompts, condition_of, file.skip_unknown)
     first: dict[str, FilePrompt] = {}
     kept: list[tuple[FilePrompt, Condition]] = []
     for prompt, condition in known:
         other = first.setdefault(condition.caption(), prompt)
         if other is prompt:
             kept.append((prompt, condition))
-        elif not asked.skip_repeated:
+        elif not file.skip_repeated:
             raise ValueError(
-                f"{asked.source.path}: {other.text[:60]!r} ({other.key}) and {prompt.text[:60]!r} ({prompt.key}) are "
+                f"{file.source.path}: {other.text[:60]!r} ({other.key}) and {prompt.text[:60]!r} ({prompt.key}) are "
                 "one prompt to this model; take one out, or pass --skip-repeated"
             )
-    source = {**asked.to_dict(), "drawn": len(kept), "unknown": len(unknown)}
+    source = {**file.to_dict(), "drawn": len(kept), "unknown": len(unknown)}
     return ChosenPrompts(tuple(one for _, one in kept), tuple(one for one, _ in kept), unknown, source)

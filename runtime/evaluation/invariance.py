@@ -73,16 +73,16 @@ def check_invariance(
             f"{', '.join(known) or 'no decoder'}"
         )
     for target, kind, drafter in pairs:
-        wanted = [name for name in (target, drafter) if name is not None and (not models or name in models)]
-        if not wanted:
+        compared = [name for name in (target, drafter) if name is not None and (not models or name in models)]
+        if not compared:
             continue
         loaded = load_decoder(target, kind, folder, SHARED, backend)
         report(f"{target}: passes of 1")
         rng = np.random.default_rng(seed)
         drawn, features = _draw(loaded, rng)
-        if target in wanted:
+        if target in compared:
             yield from _compare(loaded, _arithmetic(folder, loaded), drawn, report)
-        if drafter in wanted and drafter is not None:
+        if drafter in compared and drafter is not None:
             other = load_decoder(drafter, "drafter", folder, SHARED, backend)
             report(f"{drafter}: passes of 1")
             yield from _compare(other, _arithmetic(folder, other), _redrawn(other, drawn, features), report)
@@ -132,7 +132,7 @@ def _redrawn(
 ) -> list[DecoderSequence]:
     """The target's sequences as the drafter reads them, token by token, each with the target's feature before it."""
     engine = drafter.open(1)
-    found = []
+    read = []
     for sequence, seen in zip(drawn, features, strict=True):
         engine.begin()
         logits = []
@@ -140,16 +140,16 @@ def _redrawn(
             out = _pass(engine, np.array([[token]]), np.array([cell]), causal(1), seen[None, cell : cell + 1])
             engine.cache.commit(slice(None))
             logits.append(out[0][-1])
-        found.append(DecoderSequence(np.zeros(0, dtype=np.int64), sequence.tokens, seen, np.stack(logits)))
+        read.append(DecoderSequence(np.zeros(0, dtype=np.int64), sequence.tokens, seen, np.stack(logits)))
     engine.close()
-    return found
+    return read
 
 
 def _arithmetic(folder: Path, decoder: LoadedDecoder) -> Arithmetic:
     """The precision of a decoder's manifest, or "int8" where its products are taken in 8 bits."""
-    found = manifest(decoder.name, folder)
-    weights = found.weights
-    if found.kind == DRAFT_TARGET:
+    stored = manifest(decoder.name, folder)
+    weights = stored.weights
+    if stored.kind == DRAFT_TARGET:
         return "int8"
     if weights is None:
         return decoder.config.precision
@@ -190,8 +190,8 @@ def _pass(
     features: NDArray[np.float32] | None,
 ) -> tuple[FloatArray, FloatArray]:
     """Logits and features [T, ...] of the first row, as copies."""
-    found = engine.run(tokens, cells, bias, features=features)
-    return found.logits[0].copy(), found.features[0].copy()
+    output = engine.run(tokens, cells, bias, features=features)
+    return output.logits[0].copy(), output.features[0].copy()
 
 
 def _compare(
@@ -248,7 +248,7 @@ def _beside(
 ) -> dict[int, list[RowDifferences]]:
     """By count: every eighth token among `count` - 1 others of its cell, first, in the middle and last."""
     _opened(engine, sequences)
-    found = {count: [RowDifferences() for _ in sequences] for count in counts}
+    differences = {count: [RowDifferences() for _ in sequences] for count in counts}
     rng = np.random.default_rng(0)
     for cell in range(sequences[0].tokens.size):
         own = np.stack([one.tokens[cell : cell + 1] for one in sequences])
@@ -260,7 +260,7 @@ def _beside(
                 tokens[:, place] = own[:, 0]
                 out = engine.run(tokens, np.full(count, cell), alone(count), features=among)
                 for row, one in enumerate(sequences):
-                    found[count][row].add(cell, out.logits[row, place], one.logits[cell])
+                    differences[count][row].add(cell, out.logits[row, place], one.logits[cell])
         engine.run(own, np.array([cell]), causal(1), features=features)
         engine.cache.commit(slice(None))
-    return found
+    return differences

@@ -10,6 +10,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from underpaint.algos.memory import usable_cores
+
 _PACKAGES = ("numpy", "onnxruntime", "onnxruntime-gpu")
 
 
@@ -17,16 +19,16 @@ def describe_machine() -> dict[str, Any]:
     """Processor, cores this process may use, memory, system, and the versions that decide speed."""
     return {
         "processor": _processor(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cores": usable_cores(),
         "memory_bytes": _memory_bytes(),
         "system": platform.platform(),
         "python": platform.python_version(),
-        **{name: found for name in _PACKAGES if (found := package_version(name)) is not None},
+        **{name: number for name in _PACKAGES if (number := package_version(name)) is not None},
     }
 
 
 def typed_command() -> str:
-    """The command of this process, to be typed again: `underpaint compare ...`, `python -m benchmarks.mulo ...`."""
+    """The command of this process, to be typed again: `underpaint compare ...`, `python -m benchmarks.server ...`."""
     typed = sys.orig_argv[1:]
     if typed and Path(typed[0]).is_file():
         return shlex.join([Path(typed[0]).name, *typed[1:]])

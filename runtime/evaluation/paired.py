@@ -72,10 +72,11 @@ def attribute_log_probability(scores: Mapping[str, FloatArray], classes: Mapping
     """The judge's mean log-probability of a prompt's attributes, in nats: [pictures], each <= 0.
 
     Args:
-        scores: per slot, class scores (logits) [pictures, classes].
-        wanted: per slot, the class that the prompt names. Slots that it leaves out are not read.
+        scores: Per slot, class scores (logits) [pictures, classes].
+        classes: Per slot, the class that the prompt names. Slots that it leaves out are not read.
 
-    Raises ValueError where `wanted` is empty, names a slot without scores, or a class that the slot lacks.
+    Raises:
+        ValueError: `classes` is empty, or names a slot without scores or a class that the slot lacks.
     """
     if not classes or not classes.keys() <= scores.keys():
         raise ValueError(f"attributes: expected some of {', '.join(scores)}, got {', '.join(classes) or 'none'}")

@@ -58,25 +58,25 @@ def variants(varied: Sequence[str], fixed: Sequence[str], methods: Sequence[str]
         if name in axes.setdefault(method, {}):
             raise ValueError(f"--vary {text}: '{method}.{name}' varies already; give all its values at once")
         axes[method][name] = [value.strip() for value in values.split(";" if ";" in values else ",")]
-    held: dict[str, list[str]] = {method: [] for method in axes}
+    settings: dict[str, list[str]] = {method: [] for method in axes}
     for text in fixed:
         method, name, value = _parts(text)
         if method not in axes:
             raise ValueError(f"--set {text}: no variant of '{method}' is asked for; name one of {', '.join(axes)}")
         if name in axes[method]:
             raise ValueError(f"--set {text}: '{method}.{name}' varies; give the value to --vary, or leave it out there")
-        held[method].append(f"{name}={value}")
+        settings[method].append(f"{name}={value}")
     count = sum(prod(len(values) for values in by_name.values()) for by_name in axes.values())
     if count > MOST_VARIANTS:
         raise ValueError(
             f"--vary: expected at most {MOST_VARIANTS} methods and variants, got {count:,}; vary fewer values"
         )
-    found = []
+    combined = []
     for method, by_name in axes.items():
         for combination in product(*by_name.values()):
             own = tuple(f"{name}={chosen}" for name, chosen in zip(by_name, combination, strict=True))
-            found.append(Variant(" ".join((method, *own)), method, (*held[method], *own)))
-    return tuple(found)
+            combined.append(Variant(" ".join((method, *own)), method, (*settings[method], *own)))
+    return tuple(combined)
 
 
 def _parts(text: str) -> tuple[str, str, str]:
@@ -106,17 +106,17 @@ def is_pareto_optimal(rows: Sequence[ReportRow]) -> list[bool]:
 
 
 def to_dict(
-    rows: Sequence[ReportRow], asked: Sequence[Variant], plain_rows: Sequence[dict[str, Any]]
+    rows: Sequence[ReportRow], tried: Sequence[Variant], plain_rows: Sequence[dict[str, Any]]
 ) -> list[dict[str, Any]]:
     """The rows as JSON holds them, each with its method, settings and whether it is Pareto-optimal."""
-    known = {one.label: one for one in asked}
+    known = {one.label: one for one in tried}
     return [
         {**plain, "variant_of": known[row.method].method, "variant": list(known[row.method].settings), "pareto": best}
         for row, plain, best in zip(rows, plain_rows, is_pareto_optimal(rows), strict=True)
     ]
 
 
-def write_pareto(path: Path, rows: Sequence[ReportRow], asked: Sequence[Variant], title: str) -> None:
+def write_pareto(path: Path, rows: Sequence[ReportRow], tried: Sequence[Variant], title: str) -> None:
     """Speed-up over quality; the undominated settings are joined.
 
     Quality is prompt accuracy, with Fréchet distance beside it, where a judge read the pictures. Without one it is the
@@ -124,7 +124,7 @@ def write_pareto(path: Path, rows: Sequence[ReportRow], asked: Sequence[Variant]
     """
     figure = Figure(figsize=(13.0, 5.6), facecolor="white")
     figure.suptitle(title, fontsize=10, color=_INK)
-    method_of = {one.label: one.method for one in asked}
+    method_of = {one.label: one.method for one in tried}
     methods = list(dict.fromkeys(method_of[row.method] for row in rows))
     base = next(row for row in rows if row.method == BASELINE)
     judged = any(row.prompt_accuracy is not None for row in rows)

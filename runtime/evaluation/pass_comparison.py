@@ -74,18 +74,18 @@ class RowDifferences:
     first: ArgmaxFlip | None = None
     margin: float = float("inf")
 
-    def add(self, cell: int, found: NDArray[np.float32], wanted: NDArray[np.float32]) -> None:
+    def add(self, cell: int, logits: NDArray[np.float32], alone: NDArray[np.float32]) -> None:
         """One token's logits [V] in the pass, and in a pass of 1."""
-        apart = float(np.abs(np.nan_to_num(found).astype(np.float64) - wanted).max())
-        if not np.isfinite(found).all():
-            apart, found = float(np.finfo(np.float32).max), np.zeros_like(wanted)
-        second, best = np.partition(wanted, -2)[-2:].tolist()
+        apart = float(np.abs(np.nan_to_num(logits).astype(np.float64) - alone).max())
+        if not np.isfinite(logits).all():
+            apart, logits = float(np.finfo(np.float32).max), np.zeros_like(alone)
+        second, best = np.partition(alone, -2)[-2:].tolist()
         self.tokens += 1
         self.logits = max(self.logits, apart)
-        self.relative = max(self.relative, apart / max(1.0, float(np.abs(wanted).max())))
-        self.probs = max(self.probs, float(np.abs(softmax(found) - softmax(wanted)).max()))
+        self.relative = max(self.relative, apart / max(1.0, float(np.abs(alone).max())))
+        self.probs = max(self.probs, float(np.abs(softmax(logits) - softmax(alone)).max()))
         self.margin = min(self.margin, best - second)
-        if int(found.argmax()) != int(wanted.argmax()):
+        if int(logits.argmax()) != int(alone.argmax()):
             self.flips += 1
             self.first = self.first or ArgmaxFlip(cell, best - second)
 
@@ -100,8 +100,8 @@ class RowDifferences:
 def softmax(logits: NDArray[np.float32]) -> FloatArray:
     """Probabilities [V] of logits [V], in float64."""
     weights = np.exp(logits.astype(np.float64) - float(logits.max()))
-    found: FloatArray = weights / weights.sum()
-    return found
+    probs: FloatArray = weights / weights.sum()
+    return probs
 
 
 def summary(passes: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

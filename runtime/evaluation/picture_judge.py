@@ -1,4 +1,4 @@
-"""The judge of a folder of models: what it reads in pictures, in the slots of the folder's prompt grammar."""
+"""The judge of a folder of models: what it reads in pictures, in the slots of the prompt grammar."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ from typing import Any
 import numpy as np
 
 from underpaint.artifacts.manifest import ManifestError
+from underpaint.artifacts.model_families import TEXTURED_FAMILY
 from underpaint.artifacts.model_index import ModelIndex, ResolutionEntry
 from underpaint.runtime.engines.context import CPU, EngineContext
 from underpaint.runtime.engines.images import OnnxJudge, Picture
 from underpaint.runtime.evaluation.quality import Reading, Reference, load_reference
 from underpaint.runtime.models import OpenModels
-from underpaint.zoo.grammars import TEXTURED, Grammar, index_grammar
-from underpaint.zoo.load import locate
+from underpaint.zoo.load import locate, takes_grammar
+from underpaint.zoo.textured_prompts import TEXTURED_SLOTS
 
 
 @dataclass(frozen=True, slots=True)
 class PictureJudge:
-    """A classifier that reads pictures in the slots of a grammar, and what it sees in real ones.
+    """A classifier that reads pictures in the slots of the grammar, and what it sees in real ones.
 
     Attributes:
         hashes: The SHA-256 of its files, by name.
@@ -29,14 +30,13 @@ class PictureJudge:
 
     engine: OnnxJudge
     reference: Reference
-    grammar: Grammar
     hashes: Mapping[str, str] = field(default_factory=dict)
 
     def read(self, picture: Picture) -> Reading:
         """What the judge sees in a picture [side, side, 3]."""
-        judged, slots = self.engine([picture]), self.grammar.slots
-        values = {slot: known[int(judged.scores[slot][0].argmax())] for slot, known in slots.items()}
-        scores = {slot: judged.scores[slot][0].astype(np.float64) for slot in slots}
+        judged = self.engine([picture])
+        values = {slot: known[int(judged.scores[slot][0].argmax())] for slot, known in TEXTURED_SLOTS.items()}
+        scores = {slot: judged.scores[slot][0].astype(np.float64) for slot in TEXTURED_SLOTS}
         return Reading(values, judged.features[0].astype(np.float64), scores)
 
 
@@ -62,16 +62,16 @@ def open_judge(folder: Path, index: ModelIndex, entry: ResolutionEntry, context:
     """The judge of a folder, where it holds one and its view of real pictures at this resolution.
 
     None too where neither prompts nor the family tell what its slots are. Raises ManifestError where it reads other
-    slots than those of the folder's grammar, or other values of them.
+    slots than those of the grammar, or other values of them.
     """
-    grammar = index_grammar(index) or (TEXTURED if index.family == TEXTURED.family else None)
-    if grammar is None or index.judge is None or entry.reference is None or entry.side is None:
+    in_grammar = takes_grammar(index) or index.family == TEXTURED_FAMILY
+    if not in_grammar or index.judge is None or entry.reference is None or entry.side is None:
         return None
     reference = load_reference(locate(entry.reference, "reference", folder).path, entry.side)
     engine = OnnxJudge(index.judge, folder, replace(context, backend=CPU))  # so that all pictures have one judge
-    if engine.classes != {slot: len(values) for slot, values in grammar.slots.items()}:
+    if engine.classes != {slot: len(values) for slot, values in TEXTURED_SLOTS.items()}:
         raise ManifestError(
-            f"{folder}: expected a judge of {', '.join(grammar.slots)}, the slots of {grammar.family}, got one of "
+            f"{folder}: expected a judge of {', '.join(TEXTURED_SLOTS)}, the slots of {TEXTURED_FAMILY}, got one of "
             f"{', '.join(engine.classes)}, or of other values; export the judge of these models into this folder"
         )
-    return PictureJudge(engine, reference, grammar, index.hashes((index.judge, entry.reference)))
+    return PictureJudge(engine, reference, index.hashes((index.judge, entry.reference)))

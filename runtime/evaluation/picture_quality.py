@@ -24,6 +24,7 @@ from underpaint.runtime.evaluation.two_sample import (
     two_sample_test,
 )
 from underpaint.runtime.models import OpenModels
+from underpaint.zoo.textured_prompts import MAIN_ACCURACY, TEXTURED_SLOTS
 
 
 class PictureViews:
@@ -57,7 +58,7 @@ class PictureViews:
         self._likelihood = likelihood
         self.judge = judge if pipeline.decoder is not None else None
         self.compared = compared and pipeline.decoder is not None
-        self.told = all(condition.attributes for condition in conditions)
+        self.attributes_known = all(condition.attributes for condition in conditions)
         """Whether every condition says what may be looked for."""
 
     @property
@@ -101,7 +102,7 @@ class PictureViews:
     def read_right(self, drawn: Sequence[Drawing], judge: PictureJudge) -> dict[str, BoolArray]:
         readings = [self.reading(drawing, judge) for drawing in drawn]
         attributes = [self._conditions[drawing.prompt].attributes for drawing in drawn]
-        return read_right(readings, attributes, judge.grammar)
+        return read_right(readings, attributes)
 
     def attribute_log_probability(self, drawn: Sequence[Drawing], judge: PictureJudge) -> FloatArray | None:
         """[drawings] nats; None where a reading was recorded without scores."""
@@ -111,7 +112,7 @@ class PictureViews:
             if not scores:
                 return None
             attributes = self._conditions[drawing.prompt].attributes
-            places = {slot: judge.grammar.slots[slot].index(value) for slot, value in attributes.items()}
+            places = {slot: TEXTURED_SLOTS[slot].index(value) for slot, value in attributes.items()}
             likely.append(attribute_log_probability({slot: one[None] for slot, one in scores.items()}, places)[0])
         return np.array(likely)
 
@@ -145,9 +146,9 @@ def picture_quality(drawn: list[Drawing], baseline: list[Drawing], views: Pictur
     if views.compared:
         distance = frechet_distance(features, judge.reference.features_a) if len(features) > 1 else None
         figures |= {"frechet_distance": distance, "frechet_floor": frechet_floor(judge.reference, len(features))}
-    if not views.told:
+    if not views.attributes_known:
         return figures
-    main = judge.grammar.accuracy
+    main = MAIN_ACCURACY
     right, base_right = views.read_right(drawn, judge), views.read_right(baseline, judge)[main]
     compare("accuracy", base_right, right[main])
     figures["prompt_accuracy"] = figures.pop("accuracy")

@@ -155,8 +155,8 @@ class RunPlan:
     models: tuple[ModelPlan, ...]
 
     def __post_init__(self) -> None:
-        told = [json.dumps(model.settings(), sort_keys=True) for model in self.models]
-        if not told or len(set(told)) < len(told):
+        settings = [json.dumps(model.settings(), sort_keys=True) for model in self.models]
+        if not settings or len(set(settings)) < len(settings):
             raise ValueError("evaluate: expected at least one model, each once; two of those named are the same")
 
     @classmethod
@@ -168,8 +168,8 @@ class RunPlan:
 
     def to_dict(self) -> dict[str, Any]:
         """The plan as JSON holds it."""
-        found: dict[str, Any] = json.loads(json.dumps({"models": [model.settings() for model in self.models]}))
-        return found
+        plain: dict[str, Any] = json.loads(json.dumps({"models": [model.settings() for model in self.models]}))
+        return plain
 
     def tasks(self) -> tuple[ModelTask, ...]:
         """What workers have to know."""

@@ -52,22 +52,22 @@ def read_prompts(
     path = source.path
     if skip < 0 or (count is not None and count < 1):
         raise ValueError(f"prompts: expected skip >= 0 and count >= 1, got {skip} and {count}")
-    found = _READERS[form or find_form(source)](source)
-    if not found:
+    prompts = _READERS[form or find_form(source)](source)
+    if not prompts:
         raise ValueError(f"{path}: expected at least one prompt, got none; write one, or name another file")
-    empty = [one.key for one in found if not one.text]
+    empty = [one.key for one in prompts if not one.text]
     if empty:
         raise ValueError(f"{path}: the prompt of {empty[0]} is empty; take the line out, or write it")
-    times = Counter(one.text for one in found)
-    if repeated == "refuse" and len(times) < len(found):
+    times = Counter(one.text for one in prompts)
+    if repeated == "refuse" and len(times) < len(prompts):
         text = next(text for text, seen in times.items() if seen > 1)
-        where = ", ".join([one.key for one in found if one.text == text][:5])
+        where = ", ".join([one.key for one in prompts if one.text == text][:5])
         raise ValueError(
-            f"{path}: {len(found) - len(times)} prompts are repeated, the first is {text[:60]!r} ({where}): "
+            f"{path}: {len(prompts) - len(times)} prompts are repeated, the first is {text[:60]!r} ({where}): "
             "pictures of one prompt and seed are the same; take them out, or pass --skip-repeated"
         )
     by_text: dict[str, FilePrompt] = {}
-    for one in found:
+    for one in prompts:
         by_text.setdefault(one.text, one)
     distinct = list(by_text.values())
     key, uses = Counter(one.key for one in distinct).most_common(1)[0]
@@ -122,9 +122,9 @@ def find_form(source: PromptSource) -> PromptForm:
     if suffix == ".json":
         return "coco" if '"annotations"' in text else "imagenet"
     if not suffix:
-        found = _form_of_content(text, first.rstrip())
-        if found is not None:
-            return found
+        form = _form_of_content(text, first.rstrip())
+        if form is not None:
+            return form
     words = first.split(maxsplit=1)
     return "imagenet" if words and _is_synset(words[0]) else "text"
 
@@ -157,8 +157,8 @@ def _others(row: TableRow, *but: str) -> dict[str, str]:
 def _read_coco(source: PromptSource) -> list[FilePrompt]:
     """The first caption of each image, in the order in which the images first come."""
     path = source.path
-    found = parse_json(source.text(), str(path))
-    rows, images = (found.get(name) if isinstance(found, dict) else None for name in ("annotations", "images"))
+    captions = parse_json(source.text(), str(path))
+    rows, images = (captions.get(name) if isinstance(captions, dict) else None for name in ("annotations", "images"))
     if not isinstance(rows, list) or not rows:
         raise ValueError(f"{path}: expected COCO's captions, an object with a list 'annotations'")
     by_image: dict[str, FilePrompt] = {}
@@ -238,12 +238,12 @@ def _read_imagenet(source: PromptSource) -> list[FilePrompt]:
     """Classes in order: the text is the first name of each."""
     path = source.path
     if source.text().lstrip().startswith(("{", "[")):
-        found = parse_json(source.text(), str(path))
-        if not isinstance(found, dict) or not all(_is_number(one) for one in found):
+        classes = parse_json(source.text(), str(path))
+        if not isinstance(classes, dict) or not all(_is_number(one) for one in classes):
             raise ValueError(
                 f"{path}: expected ImageNet's classes, an object from numbers to [synset, name] or to a name"
             )
-        return [_class(int(number), _class_name(found[number], number, path)) for number in sorted(found, key=int)]
+        return [_class(int(number), _class_name(classes[number], number, path)) for number in sorted(classes, key=int)]
     prompts = []
     for number, line in enumerate(_read_lines(source)):
         synset, _, names = line.text.partition(" ")
@@ -258,10 +258,10 @@ def _is_number(text: str) -> bool:
     return re.fullmatch("0|[1-9][0-9]{0,8}", text) is not None
 
 
-def _class_name(held: object, number: str, path: Path) -> str:
-    name = held[-1] if isinstance(held, list) and held else held
+def _class_name(value: object, number: str, path: Path) -> str:
+    name = value[-1] if isinstance(value, list) and value else value
     if not isinstance(name, str):
-        raise ValueError(f"{path}: class {number}: expected [synset, name] or a name, got {json.dumps(held)[:60]}")
+        raise ValueError(f"{path}: class {number}: expected [synset, name] or a name, got {json.dumps(value)[:60]}")
     return name
 
 

@@ -56,24 +56,24 @@ class PromptSource:
         content = self.contents[next(iter(self.contents)) if name is None else name]
         path = self.path if name is None else self.path / name
         try:
-            found = content.decode("utf-8-sig")
+            text = content.decode("utf-8-sig")
         except UnicodeDecodeError as error:
             raise ValueError(
                 f"{path}: expected UTF-8, byte {error.start} is none; convert it, for example with "
                 f"iconv -f latin1 -t utf-8 {path.name}"
             ) from error
-        if not found.strip():
+        if not text.strip():
             raise ValueError(f"{path}: it is empty; expected a prompt in it")
-        return found
+        return text
 
     def sha256(self) -> str:
         """SHA-256 of the file, or of the texts of the folder with their names."""
         if not self.folder:
             return hashlib.sha256(next(iter(self.contents.values()))).hexdigest()
-        found = hashlib.sha256()
+        whole = hashlib.sha256()
         for name, content in self.contents.items():
-            found.update(f"{name}\0".encode() + hashlib.sha256(content).digest())
-        return found.hexdigest()
+            whole.update(f"{name}\0".encode() + hashlib.sha256(content).digest())
+        return whole.hexdigest()
 
 
 class NumberedLine(NamedTuple):
@@ -112,13 +112,13 @@ def rows_of(source: PromptSource, delimiter: str, columns: tuple[str, ...]) -> l
     rows = _tsv_rows(text, path) if delimiter == "\t" else _csv_rows(text, path, delimiter)
     _, head = next(rows, (1, []))
     names = [name.strip().lower() for name in head]
-    for wanted in columns:
-        if wanted not in names:
-            raise ValueError(f"{path}: expected a column '{wanted}', got {', '.join(filter(None, names)) or 'no head'}")
+    for name in columns:
+        if name not in names:
+            raise ValueError(f"{path}: expected a column '{name}', got {', '.join(filter(None, names)) or 'no head'}")
     twice = next((name for name in names if name and names.count(name) > 1), None)
     if twice is not None:
         raise ValueError(f"{path}: the head names the column '{twice}' twice; rename one")
-    found = []
+    records = []
     for line, fields in rows:
         if len(fields) > len(names):
             raise ValueError(
@@ -126,11 +126,11 @@ def rows_of(source: PromptSource, delimiter: str, columns: tuple[str, ...]) -> l
                 "that holds the separator in quotation marks"
             )
         row = dict(zip(names, fields, strict=False))
-        for wanted in columns:
-            if wanted not in row:
+        for name in columns:
+            if name not in row:
                 raise ValueError(f"{path}: line {line}: expected {len(names)} fields as in the head, got {len(fields)}")
-        found.append(TableRow(line, row))
-    return found
+        records.append(TableRow(line, row))
+    return records
 
 
 def _csv_rows(text: str, path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:

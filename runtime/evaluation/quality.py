@@ -15,8 +15,8 @@ from underpaint.algos.arrays import BoolArray, FloatArray
 from underpaint.artifacts.arrays import ArrayFile, ArrayForm
 from underpaint.artifacts.strict_json import Within, build_typed
 from underpaint.runtime.evaluation.metrics.features import gaussian_distance
-from underpaint.zoo.grammars import TEXTURED, Grammar
 from underpaint.zoo.resolutions import SHIPPED_RESOLUTIONS
+from underpaint.zoo.textured_prompts import MAIN_ACCURACY, MAIN_SLOTS, TEXTURED_SLOTS
 
 REFERENCE_KIND: Final = "reference"
 """The kind, in its manifest, of a file of real scenes."""
@@ -46,7 +46,7 @@ class Reference:
     """Real scenes as the judge sees them, in two halves that share no scene.
 
     features_a, features_b: [n, F], the pictures drawn at the resolution asked for.
-    accuracy: the judge's own share read right on fresh real scenes, per slot and for `Grammar.accuracy`.
+    accuracy: the judge's own share read right on fresh real scenes, per slot and for `MAIN_ACCURACY`.
     """
 
     features_a: FloatArray
@@ -100,22 +100,25 @@ def load_reference(path: Path, side: int) -> Reference:
         raise ValueError(f"{path} is not a reference of real scenes ({error}); export it again") from error
 
 
-def read_right(
-    readings: Sequence[Reading], asked: Sequence[Mapping[str, str]], grammar: Grammar = TEXTURED
-) -> dict[str, BoolArray]:
-    """[pictures] whether each was read as asked for: every slot, and all of `grammar.main`, as `grammar.accuracy`.
+def read_right(readings: Sequence[Reading], prompts: Sequence[Mapping[str, str]]) -> dict[str, BoolArray]:
+    """Compare what a judge read in pictures with what their prompts say.
 
-    The mean of that last one is called prompt accuracy. asked: the wanted value of every slot, see
-    `runtime.conditions.Condition.attributes`.
+    Args:
+        readings: Of the pictures.
+        prompts: The value of every slot of each picture's prompt; see `runtime.conditions.Condition.attributes`.
+
+    Returns:
+        By slot, whether each picture [pictures] was read as its prompt says; as `MAIN_ACCURACY`, whether all of
+        `MAIN_SLOTS` were, whose mean is called prompt accuracy.
     """
     right = {
         slot: np.array(
-            [one.values[slot] == attributes[slot] for one, attributes in zip(readings, asked, strict=True)],
+            [one.values[slot] == attributes[slot] for one, attributes in zip(readings, prompts, strict=True)],
             dtype=np.bool_,
         )
-        for slot in grammar.slots
+        for slot in TEXTURED_SLOTS
     }
-    return {grammar.accuracy: np.logical_and.reduce([right[slot] for slot in grammar.main]), **right}
+    return {MAIN_ACCURACY: np.logical_and.reduce([right[slot] for slot in MAIN_SLOTS]), **right}
 
 
 def frechet_distance(left: FloatArray, right: FloatArray) -> float:

@@ -132,16 +132,18 @@ class Replay:
         Raises:
             ValueError: a field is missing, unknown, of another type or range, or leads off the picture.
         """
-        kind, told = plain.get("kind"), plain.get("events")
-        if not isinstance(kind, str) or kind not in _EVENTS or not isinstance(told, list):
+        kind, listed = plain.get("kind"), plain.get("events")
+        if not isinstance(kind, str) or kind not in _EVENTS or not isinstance(listed, list):
             raise ValueError(f"a replay: expected a list of events and a kind of {', '.join(_EVENTS)}, got {kind!r}")
-        events = tuple(build_typed(_EVENTS[kind], event, f"a replay: event {turn}") for turn, event in enumerate(told))
-        found = dataclasses.replace(build_typed(cls, {**plain, "events": []}, "a replay"), events=events)
+        events = tuple(
+            build_typed(_EVENTS[kind], event, f"a replay: event {turn}") for turn, event in enumerate(listed)
+        )
+        replay = dataclasses.replace(build_typed(cls, {**plain, "events": []}, "a replay"), events=events)
         for turn, event in enumerate(events):
-            wrong = event.wrong(len(found.tokens))
+            wrong = event.wrong(len(replay.tokens))
             if wrong:
                 raise ValueError(f"a replay: event {turn}: {wrong}")
-        return found
+        return replay
 
 
 def record(
@@ -192,8 +194,8 @@ def mean_token_bias(method: str, lossless: bool, replays: Sequence[Replay]) -> F
     """
     if lossless:
         return FigureInterval(0.0, 0.0, 0.0)
-    found = np.array([one.token_bias for one in replays if one.method == method and one.token_bias is not None])
-    return paired_difference(np.zeros((1, found.size)), found[None]) if found.size else None
+    biases = np.array([one.token_bias for one in replays if one.method == method and one.token_bias is not None])
+    return paired_difference(np.zeros((1, biases.size)), biases[None]) if biases.size else None
 
 
 class ReplayLog(RunStore[DrawingKey, Replay]):
@@ -223,8 +225,8 @@ class ReplayLog(RunStore[DrawingKey, Replay]):
     def read(self, line: Mapping[str, Any]) -> tuple[DrawingKey, Replay] | None:
         self.finished = line.keys() == {FINISHED}
         if not self.finished:
-            found = Replay.from_dict(line)
-            return found.key, found
+            replay = Replay.from_dict(line)
+            return replay.key, replay
         if type(line[FINISHED]) is not int or line[FINISHED] != len(self):
             raise ValueError(f"expected {len(self)} finished replays, got {line[FINISHED]!r}")
         return None
@@ -257,14 +259,14 @@ def record_replays(
     """
     (model,) = plan.models
     comparison = model.comparison
-    wanted: Sequence[tuple[DecodingMethod, DrawingKey]] = [
+    recordings: Sequence[tuple[DecodingMethod, DrawingKey]] = [
         (method, DrawingKey(method.name, condition.caption(), comparison.seeds[0]))
         for condition in comparison.conditions[:prompts]
         for method in comparison.methods
     ]
-    for done, (method, key) in enumerate(wanted):
-        report(done, len(wanted))
+    for done, (method, key) in enumerate(recordings):
+        report(done, len(recordings))
         if key not in log:
             log.add(key, record(model.pipeline, method, comparison, key, drawings.drawing(key).tokens))
     log.finish()
-    report(len(wanted), len(wanted))
+    report(len(recordings), len(recordings))

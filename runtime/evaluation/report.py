@@ -164,8 +164,8 @@ def to_results(
     command: that made them. curve: of the machine that drew; None where it is not known.
     """
     maps = {name: np.round(cells, 4).tolist() for name, cells in report.acceptance.items()}
-    told = None if curve is None else curve.told()
-    values = {"cost_curve": told, **model_values(plan.models[0], report.rows), "acceptance_per_cell": maps}
+    measured_costs = None if curve is None else curve.told()
+    values = {"cost_curve": measured_costs, **model_values(plan.models[0], report.rows), "acceptance_per_cell": maps}
     return with_envelope("compare", describe_machine(), command, values)
 
 
@@ -189,15 +189,15 @@ def evaluation_report(plan: RunPlan, log: DrawingLog, command: str) -> Evaluatio
     processors = dict(Counter(job.processor for job in log))
     drawn = {"processors": processors, "repeated": len(log.repeated), "differing": differing}
     machine = describe_machine()
-    found, every = [], []
+    runs, every = [], []
     for place, model in enumerate(plan.models):
         task = model.task
         assert task is not None
         rows, _, _ = drawn_rows(plan, place, log, likelihood=task.likelihood)
         every.append(rows)
         values = {**model_values(model, rows), "drawn": drawn}
-        found.append((task.spec.folder, with_envelope("evaluate", machine, command, values)))
-    results = found[0][1] if len(found) == 1 else merged(found)
+        runs.append((task.spec.folder, with_envelope("evaluate", machine, command, values)))
+    results = runs[0][1] if len(runs) == 1 else merged(runs)
     return EvaluationReport(tuple(every), results, len(log.repeated), differing)
 
 

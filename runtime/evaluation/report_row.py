@@ -146,7 +146,7 @@ def report_rows(
     """
     greedy = plan.sampling.temperature == 0
     baseline = {(one.prompt, one.seed): one for one in drawings[BASELINE]}
-    found = []
+    rows = []
     for method in (one for one in plan.methods if one.name in drawings):
         own = drawings[method.name]
         row = _row(grid, method, own, [baseline[one.prompt, one.seed] for one in own], views, greedy)
@@ -157,10 +157,10 @@ def report_rows(
         bias = mean_token_bias(method.name, method.lossless, replays)
         if bias is not None:
             row = dataclasses.replace(row, **cast("dict[str, Any]", bias.named("token_bias")))
-        found.append(row)
+        rows.append(row)
         if report is not None:
-            report(len(found), len(plan.methods))
-    return tuple(found)
+            report(len(rows), len(plan.methods))
+    return tuple(rows)
 
 
 def _row(

@@ -52,7 +52,7 @@ def draw_watched(
     by_rule = method.watched(watch)
     if by_rule is not None:
         result = by_rule.open(models, condition, sampling).decode(chance)
-        biases = [bias for one in watches for bias in one.found]
+        biases = [bias for one in watches for bias in one.biases]
         return Watched(result, float(np.mean(biases)) if biases else None)
     seen_models = _SeenModels(models)
     result = method.open(cast(PipelineModels, seen_models), condition, sampling).decode(chance)
@@ -68,7 +68,7 @@ class RuleWatch:
     """Implements `Rule` by another one; notes how far it moves the next token at each tree's root."""
 
     rule: Rule
-    found: list[float] = field(default_factory=list)
+    biases: list[float] = field(default_factory=list)
 
     def __call__(self, tree: DraftTree, probs: FloatArray, chance: Chance) -> Verdict:
         children = np.flatnonzero(tree.parents == 0)
@@ -82,12 +82,12 @@ class RuleWatch:
                 draft_rows=np.append(tree.draft_rows[0], np.full(children.size, -1)),
             )
             exact = probs[0] if tree.drawn == "top_k" else _next(TraversalVerification(), top, probs[nodes])
-            self.found.append(_apart(_next(self.rule, top, probs[nodes]), exact))
+            self.biases.append(_apart(_next(self.rule, top, probs[nodes]), exact))
         return self.rule(tree, probs, chance)
 
     def skipped(self, tree: DraftTree, probs: FloatArray) -> None:
         """Note how far a cycle that nobody verified moves the next token from `probs` [V]."""
-        self.found.append(_apart(skipped_distribution(tree, probs.size), probs))
+        self.biases.append(_apart(skipped_distribution(tree, probs.size), probs))
 
 
 def _next(rule: Rule, tree: DraftTree, probs: FloatArray) -> FloatArray:

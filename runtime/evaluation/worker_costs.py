@@ -64,7 +64,7 @@ def _measured(spec: ModelSource, sampling: SamplingParams) -> bytes:
 
 
 def _content(pipeline: OpenModels, sampling: SamplingParams) -> bytes:
-    found = curve_of(pipeline, sampling)
-    if found is None:
+    curve = curve_of(pipeline, sampling)
+    if curve is None:
         raise ValueError("evaluate: these models have no drafter, so a method that chooses by its cost cannot draw")
-    return found.content
+    return curve.content

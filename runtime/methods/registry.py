@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self, TypeAlias
 
 from underpaint.algos.accept import RULES
 from underpaint.algos.protocols import Rule
-from underpaint.algos.registry import Registry, build, check_bounds
+from underpaint.algos.registry import Registry, build, check_bounds, settings_fields
 from underpaint.algos.rows import SamplingParams
+from underpaint.artifacts.model_families import PUBLISHED_FAMILIES
 from underpaint.runtime.conditions import Condition
 from underpaint.runtime.methods.method import (
     GIVEN_BY_ENGINE,
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
     from underpaint.runtime.methods.preset_file import PresetFile
+    from underpaint.runtime.models import OpenModels
 
 Family: TypeAlias = Literal["tree", "grid", "jacobi"]
 """How an image is decoded: token by token along draft trees, as cells of a grid in any order, or in windows that the
@@ -104,12 +106,12 @@ class MethodConfig(ABC):
     def with_settings(self, method: str, settings: Sequence[str]) -> MethodConfig:
         """It with a user's `name=value` settings; ValueError, naming `method`, on an unknown or unreadable one."""
 
-    def target_sampling(self, asked: SamplingParams) -> SamplingParams:
-        """How the target's distributions are made, where the user asked for `asked`.
+    def target_sampling(self, sampling: SamplingParams) -> SamplingParams:
+        """How the target's distributions are made, where the user asked for `sampling`.
 
         As asked, unless a family says otherwise: at temperature 0 the distributions are one-hot.
         """
-        return asked
+        return sampling
 
     @abstractmethod
     def build(self, method: str, tables: ModelTables) -> DecodingMethod:
@@ -195,6 +197,15 @@ class MethodSpec:
         return self.paper if name == PAPER else self.tuned
 
 
+def usual_preset(models: OpenModels) -> PresetName:
+    """The settings that methods start from: the papers' for live and published models, else the tuned ones.
+
+    Settings were tuned on the models that ship.
+    """
+    own = models.folder_models()
+    return PAPER if own is None or own.index.family in PUBLISHED_FAMILIES else TUNED
+
+
 def no_settings() -> Mapping[str, Shown]:
     """Every setting at its default."""
     return MappingProxyType({})
@@ -206,7 +217,7 @@ def build_rule(name: str, settings: Mapping[str, Shown], tables: ModelTables) ->
     Raises ValueError on a setting out of its range, and where it pools near codes of a model that has no codebook.
     """
     spec = RULES[name]
-    declared = settings_of(spec.make)
+    declared = settings_fields(spec.make)
     if not tables.codebook.shape[1] and {"neighbours", "codebook"} & declared.keys():
         raise ValueError(
             f"rule '{spec.name}': expected the model's codebook, which says which codes are near each other, got none; "
@@ -282,7 +293,8 @@ def resolve(
         config = METHODS[name].preset(preset).at(temperature)
     if rule is not None:
         config = config.with_rule(rule, temperature)
-    config = config.with_settings(name, settings)
+    if settings:
+        config = config.with_settings(name, settings)
     check_bounds(f"method '{name}'", config)
     return config
 

@@ -87,9 +87,9 @@ def owner_of(method: str, key: str, known: Mapping[str, Mapping[str, Any]]) -> t
     qualified = bool(dot) and part in known
     owners = [part] if qualified else [owner for owner in known if key in known[owner]]
     if len(owners) > 1:
-        told = " and ".join(f"the {owner}'s" for owner in owners)
+        both = " and ".join(f"the {owner}'s" for owner in owners)
         spelled = " or ".join(f"{owner}.{key}" for owner in owners)
-        raise ValueError(f"setting '{key}' is both {told}; write {spelled}")
+        raise ValueError(f"setting '{key}' is both {both}; write {spelled}")
     if not owners:
         every = [name for settings in known.values() for name in settings]
         hint = suggest(key, every) if every else "it takes none"

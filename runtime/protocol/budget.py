@@ -67,13 +67,13 @@ def search_seconds(
         prompts: Prompts of the last round.
     """
     share = drawings_of(candidates, prompts) / prompts
-    found = {}
+    estimates = {}
     for place in sorted({place for place, _ in seconds}):
         for name in names:
             own = [seconds[key] for key in ((place, name), (place, f"{name} ({PAPER})")) if key in seconds]
             if own:
-                found[place, name] = share * (0.75 * own[0] + 0.25 * own[-1]) + seconds[place, BASELINE]
-    return found
+                estimates[place, name] = share * (0.75 * own[0] + 0.25 * own[-1]) + seconds[place, BASELINE]
+    return estimates
 
 
 def fit_protocol(

@@ -190,11 +190,11 @@ class Protocol:
                 continue
             before, size = place * len(entries), len(self.run.models) * len(entries)
 
-            def told(done: int, most: int, before: int = before, size: int = size) -> None:
+            def tell(done: int, most: int, before: int = before, size: int = size) -> None:
                 if report is not None:
                     report(before + done, size)
 
-            rows, _, _ = drawn_rows(self.run, place, log, compared=False, report=told)
+            rows, _, _ = drawn_rows(self.run, place, log, compared=False, report=tell)
             values = model_values(model, rows)
             for row in values["rows"]:
                 entry = entries[row["method"]]

@@ -113,19 +113,19 @@ def candidates(
         values = {setting: [None, *values] for setting, values in grid.items()}
         chosen = {setting: one[int(rng.integers(len(one)))] for setting, one in values.items()}
         combined.append(tuple(f"{setting}={value}" for setting, value in chosen.items() if value is not None))
-    found: list[Candidate] = []
+    tried: list[Candidate] = []
     for preset, settings in [(TUNED, ()), (PAPER, ()), *((TUNED, one) for one in (*single, *combined))]:
-        if len(found) == count:
+        if len(tried) == count:
             break
         label = " ".join((name, *([preset] if preset == PAPER else []), *settings))
         try:
             method = open_method(models, Variant(label, name, settings), condition, sampling, tables, preset)
         except ValueError:
             continue
-        new = all(one.method.config.to_dict() != method.config.to_dict() for one in found)
+        new = all(one.method.config.to_dict() != method.config.to_dict() for one in tried)
         if new and (method.lossless or not lossless):
-            found.append(Candidate(preset, settings, method))
-    return found
+            tried.append(Candidate(preset, settings, method))
+    return tried
 
 
 class Round(NamedTuple):
@@ -226,7 +226,7 @@ class Search:
         if not met:
             return None
         drawn = {name: [log.drawing(DrawingKey(name, one, 0)) for one in prompts] for name in (current, *alive)}
-        seconds = {name: [one.seconds for one in found] for name, found in drawn.items()}
+        seconds = {name: [one.seconds for one in drawings] for name, drawings in drawn.items()}
         gains = {name: speedup(seconds[current], seconds[name]) for name in met}
         best = max(met, key=lambda one: gains[one].value)
         if current in met and not (gains[best].low or 0.0) > 1.0:

@@ -45,8 +45,8 @@ def summary(record: Mapping[str, Any], run: Mapping[str, Any]) -> list[dict[str,
         same = None if zero is None or share is None else f"{round(share * zero['images'])} of {zero['images']}"
         passes = row["target_nfe"]
         config = run["settings"].get("methods", {}).get(row["method"], {})
-        told = {"same_as_ar": same, "promise": promise_of(config, row["lossless"]), "rule": config.get("rule")}
-        rows.append({**row, **ends, **told, "tokens_per_pass": height * width / passes if height else None})
+        about = {"same_as_ar": same, "promise": promise_of(config, row["lossless"]), "rule": config.get("rule")}
+        rows.append({**row, **ends, **about, "tokens_per_pass": height * width / passes if height else None})
     return sorted(rows, key=lambda row: (row["method"] != BASELINE, -row["speedup"]))
 
 

@@ -162,7 +162,7 @@ class PixelResampler:
 
     The tokenizer looks at the whole picture (its norms and its attention are global), so rows that are not drawn yet
     need something to stand for them: the last drawn row of tokens, repeated. That keeps it row-causal, and comes
-    nearer to the tokens of the whole picture than leaving the rows out does (`benchmarks/samplers.py`).
+    nearer to the tokens of the whole picture than leaving the rows out does.
     """
 
     map: ResolutionMap

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,15 +13,11 @@ from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.batched.sparse_table import SparseTable
 from underpaint.algos.batched.spec import BatchedPolicy, BatchedRule
 from underpaint.algos.chance import sampling
-from underpaint.algos.coupling import noise_of
 from underpaint.algos.draft import POLICIES
 from underpaint.algos.fit import check_fits
 from underpaint.algos.protocols import Policy, Rule
 from underpaint.algos.registry import build
-from underpaint.algos.spatial.jacobi import WindowDrafter, WindowedCycles
-from underpaint.algos.spatial.jacobi_window import HeldWindow, JacobiWindow
 from underpaint.algos.step import decode
-from underpaint.algos.tree import Drawn
 from underpaint.sim.batched.images import TableBatch, lookups
 from underpaint.sim.report.statistics import Runs
 from underpaint.sim.synthetic.table_model import TableDrafter, TableModel, TableTarget
@@ -103,14 +98,6 @@ def _near_codes(model: TableModel) -> IntArray:
     return nearest_codes(model.codebook, table_columns(model.vocab_size))
 
 
-class AlternativeDrafts(NamedTuple):
-    """What a policy may draft beside its own trees, and what judges it; see `WindowedCycles`."""
-
-    window: JacobiWindow
-    window_rule: Rule
-    drawn_rules: Mapping[Drawn, Rule] = MappingProxyType({})
-
-
 def run_loop(
     model: TableModel,
     scheme: Scheme,
@@ -119,12 +106,10 @@ def run_loop(
     first_image: int = 0,
     max_nodes: int = MOST_NODES,
     chains: bool = False,
-    beside: AlternativeDrafts | None = None,
 ) -> Runs:
     """Decode images first_image.. with the decoding loop, trees of at most `max_nodes` nodes.
 
-    chains: whether the drafter drafts a chain of its likeliest tokens in one call. beside: Jacobi windows and drawn
-    siblings for a policy that knows them; None for neither.
+    chains: whether the drafter drafts a chain of its likeliest tokens in one call.
     """
     if images < 1:
         raise ValueError(f"runs: expected at least one image, got {images}")
@@ -132,13 +117,7 @@ def run_loop(
     for place in range(images):
         image = first_image + place
         target, drafter = TableTarget(model, image), TableDrafter(model, image, chains)
-        chance, verification = sampling(seed, image), None
-        if beside is not None:
-            noise = noise_of(chance) if beside.window.coupling == "gumbel" else None
-            held = HeldWindow(beside.window, model.grid, model.vocab_size, "iid", noise)
-            drawing = WindowDrafter(held, drafter)
-            verification = WindowedCycles(target, drawing, scheme.rule, beside.window_rule, beside.drawn_rules)
-        decoded = decode(target, drafter, scheme.policy, scheme.rule, chance, max_nodes, verification)
+        decoded = decode(target, drafter, scheme.policy, scheme.rule, sampling(seed, image), max_nodes)
         drafted = decoded.cycles[1:]
         runs.cycles[place] = len(drafted)
         runs.accepted[place] = sum(len(cycle.verdict.path) for cycle in drafted)

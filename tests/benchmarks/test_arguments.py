@@ -10,34 +10,18 @@ import pytest
 import benchmarks.report as report
 
 REFUSED = [
-    ("certify", ["--runs", "some"], "expected a whole number from 0, got 'some'"),
-    ("certify", ["--jobs", "0"], "expected a whole number from 1"),
     ("device", ["--device", "cuda:99"], "there is no CUDA device here"),
     ("device", ["--device", "cpu", "--methods", "eagel2"], "there is no eagel2"),
     ("gpu", ["--rounds", "0"], "expected a whole number from 1, got '0'"),
     ("gpu", ["--backend", "cuda:1"], "invalid choice: 'cuda:1'"),
-    ("live_families", ["--families", "flux"], "--families: expected some of janus, emu3"),
-    ("live_families", ["--steps", "1"], "expected a whole number from 2"),
-    ("live_drafter", ["x", "--drafter-steps", "1"], "expected a whole number from 2"),
-    ("llamagen_b", ["--threads", "0"], "expected a whole number from 1"),
-    ("llamagen_b", ["--keep", "/proc/here"], "cannot write into /proc/here"),
-    ("mulo", ["--prompts-count", "1"], "expected a whole number from 2"),
-    ("mulo", ["--prompts-count", "1000"], "--prompts-count: expected at most 128"),
     ("paired_speed", ["absent"], "no folder absent"),
     ("ties", ["absent"], "no folder absent"),
     ("rank_acceptance", ["--ranks", "0"], "expected a whole number from 1"),
-    ("roofline_study", ["--rules", "exact"], "expected rules of point, lantern"),
-    ("roofline_study", ["--jobs", "0"], "expected a whole number from 1"),
     ("validation", ["--images", "1"], "expected a whole number from 2"),
     ("protocol_predictions", ["--trace", "a.npz", "--costs", "absent.json", "--record", "absent.json"], "absent.json"),
-    ("simulated_methods", ["--methods", "ar"], "expected methods of speculative"),
-    ("simulated_methods", ["--images", "1"], "expected a whole number from 2"),
-    ("simulator_scale", ["--old", "absent"], "expected a checkout of this repository, got absent"),
 ]
 POSITIONAL = {
     "protocol_predictions": ["--trace", "absent.npz", "--costs", "absent.json"],
-    "simulator_scale": ["--old", "."],
-    "tensorrt_plans": ["--old", "."],
     "paired_speed": ["absent"],
     "ties": ["absent"],
 }

@@ -42,7 +42,7 @@ def test_a_record_of_the_protocol_makes_a_page_and_the_best_rows_of_the_readme(
 ) -> None:
     runs = []
     for heat in (1.0, 0.0):
-        run = pages.read_result(pages.README_FILE)
+        run = pages.read_result(gallery.RECORD)
         run["settings"] = {**run["settings"], "temperature": heat}
         run["protocol"] = {"drawn": 5, "planned": 9, "left_out": {"vvs": "no drafter"}}
         same = {"identical_share": 0.5} if heat == 0 else {}
@@ -67,14 +67,20 @@ def test_a_record_of_the_protocol_makes_a_page_and_the_best_rows_of_the_readme(
 
 
 def test_every_result_is_on_a_page() -> None:
-    shown = {section.file for section in pages.SECTIONS}
-    known = {*shown, *pages.PROTOCOLS, validation.FILE, *validation.PREDICTIONS}
-    assert {path.name for path in RESULTS.glob("*.json")} <= known
+    shown = "".join(pages.render_pages().values())
+    unnamed = {path.name for path in RESULTS.glob("*.json") if f"`{path.name}`" not in shown}
+    assert unnamed <= {*pages.PROTOCOLS, validation.FILE}  # whole pages are of these
+    for command in re.findall(r"python -m benchmarks\.(\w+)[^`]*`(?! \(since deleted)", shown):
+        assert (RESULTS.parent / f"{command}.py").is_file()
+
+
+def test_columns_without_a_figure_are_left_out() -> None:
+    assert pages.filled("| a | b | c |\n| 1 |  |  |\n| 2 |  | 3 |\n") == "| a | c |\n| 1 |  |\n| 2 | 3 |\n"
 
 
 def test_the_readme_and_the_claims_are_of_the_models_that_ship() -> None:
     shipped = {name: (held.weights or held).sha256 for name in names() for held in [manifest(name)]}
-    files = {pages.README_FILE, *(claim.file for claim in CLAIMS)}
+    files = {gallery.RECORD, *(claim.file for claim in CLAIMS)}
     named = {file: model["sha256"] for file in files for model in _models(pages.read_result(file))}
     assert len(named) >= len(files) - 1  # the ablation names its models otherwise
     for file, hashes in named.items():
@@ -124,7 +130,7 @@ def test_the_readmes_picture_is_of_the_recorded_methods(
 
 
 def test_the_readme_picture_is_drawn_with_the_recorded_settings() -> None:
-    recorded = pages.read_result(pages.README_FILE)["settings"]["methods"]
+    recorded = pages.read_result(gallery.RECORD)["settings"]["methods"]
     for method in gallery.METHODS:
         drawn = gallery.as_recorded(method, 1.0, recorded[method]).to_dict()
         parts = ("settings", "policy", "policy_settings")

@@ -3,8 +3,7 @@ import json
 
 import pytest
 
-from benchmarks.report import at_least, finish, options, parse, progress, refusing
-from underpaint.runtime.evaluation.drawer import RunProgress
+from benchmarks.report import at_least, finish, options, parse, refusing
 
 
 def test_the_figures_of_the_last_line_are_in_the_file(tmp_path, capsys):
@@ -34,9 +33,3 @@ def test_what_was_asked_for_in_vain_is_one_line_and_code_2(tmp_path, capsys):
     with pytest.raises(SystemExit):
         parse(parser, ["--out", str(tmp_path)])
     assert "it is a folder; name a file in it" in capsys.readouterr().err
-
-
-def test_progress_ends_its_line_when_all_is_drawn(capsys):
-    for finished in (1, 2):
-        progress(RunProgress(finished, 2, None))
-    assert capsys.readouterr().err == "\r1 of 2 drawings\r2 of 2 drawings\n"

@@ -9,7 +9,7 @@ import numpy as np
 from underpaint.export.graph import GraphWriter
 from underpaint.export.store import Origin, draft_manifest, finish, store_bytes
 from underpaint.runtime.evaluation.quality import REFERENCE_KIND, Reference, reference_arrays, reference_name
-from underpaint.zoo.grammars import TEXTURED
+from underpaint.zoo.textured_prompts import MAIN_ACCURACY, TEXTURED_SLOTS
 
 ORIGIN = Origin("random weights", "a test")
 CODES = 32
@@ -51,7 +51,7 @@ def write_image_encoder(folder: Path) -> None:
     _store(graph, "vq_encoder", "image_encoder", _TOKENIZER, folder)
 
 
-def write_judge(folder: Path, slots: Mapping[str, Sequence[str]] = TEXTURED.slots) -> None:
+def write_judge(folder: Path, slots: Mapping[str, Sequence[str]] = TEXTURED_SLOTS) -> None:
     """A linear judge of averaged areas, which reads `slots`."""
     graph = GraphWriter("judge")
     pixels = graph.input("pixels", "float32", ("B", 3, 64, 64))
@@ -65,7 +65,7 @@ def write_judge(folder: Path, slots: Mapping[str, Sequence[str]] = TEXTURED.slot
 def write_real_scenes(folder: Path, sides: tuple[int, ...] = (64, 128), count: int = 20) -> None:
     """What the judge is to have seen of real scenes: random features, and half of every slot read right."""
     halves = [np.random.default_rng(half).standard_normal((count, FEATURES)) for half in range(2)]
-    real = Reference(*halves, dict.fromkeys((*TEXTURED.slots, TEXTURED.accuracy), 0.5))
+    real = Reference(*halves, dict.fromkeys((*TEXTURED_SLOTS, MAIN_ACCURACY), 0.5))
     stream = BytesIO()
     np.savez(stream, **reference_arrays(dict.fromkeys(sides, real)))
     draft = draft_manifest(reference_name(sides[0]), REFERENCE_KIND, ORIGIN, {"sides": list(sides)})

@@ -19,6 +19,7 @@ from underpaint.algos.spatial.resolution import ResolutionMap
 from underpaint.algos.spatial.target import Feed, GridTarget
 from underpaint.algos.step import Drafter, Scored, Target
 from underpaint.algos.tree import DraftTree
+from underpaint.artifacts.model_families import TEXTURED_FAMILY
 from underpaint.artifacts.model_index import ModelIndex
 from underpaint.runtime.conditions import Condition, parse_condition
 from underpaint.runtime.engines.engine import PassTimer
@@ -30,11 +31,11 @@ from underpaint.runtime.pipeline import Pipeline
 from underpaint.runtime.resampling.resampler import Resampler
 from underpaint.sim.synthetic.grid_model import GridWeights, SyntheticGridTarget
 from underpaint.sim.synthetic.models import Blend, RandomDistribution, SyntheticDrafter, SyntheticTarget
-from underpaint.zoo.grammars import TEXTURED
+from underpaint.zoo.textured_prompts import MAIN_ACCURACY, TEXTURED_SLOTS
 
 VOCAB = 40
 GRID = Grid(4, 4)
-INDEX_OF_PROMPTS = ModelIndex({}, (), condition="prompt_grammar", family=TEXTURED.family)
+INDEX_OF_PROMPTS = ModelIndex({}, (), condition="prompt_grammar", family=TEXTURED_FAMILY)
 
 
 @contextmanager
@@ -98,7 +99,7 @@ class TimedDrafter(Wrapped):
 def real_scenes(seed: int = 3, count: int = 200) -> Reference:
     rng = np.random.default_rng(seed)
     return Reference(
-        rng.standard_normal((count, 5)), rng.standard_normal((count, 5)), {TEXTURED.accuracy: 0.9, "finish": 0.95}
+        rng.standard_normal((count, 5)), rng.standard_normal((count, 5)), {MAIN_ACCURACY: 0.9, "finish": 0.95}
     )
 
 
@@ -125,13 +126,12 @@ class SyntheticJudge:
 
     def __init__(self, reference: Reference) -> None:
         self.reference = reference
-        self.grammar = TEXTURED
         self.hashes: Mapping[str, str] = {}
 
     def read(self, picture: Picture) -> Reading:
         shades = picture[::16, ::16, 0].astype(np.float64).ravel()
-        first = {slot: values[int(shades[0]) % len(values)] for slot, values in TEXTURED.slots.items()}
-        scores = {slot: np.resize(shades / 64.0, len(values)) for slot, values in TEXTURED.slots.items()}
+        first = {slot: values[int(shades[0]) % len(values)] for slot, values in TEXTURED_SLOTS.items()}
+        scores = {slot: np.resize(shades / 64.0, len(values)) for slot, values in TEXTURED_SLOTS.items()}
         return Reading(first, shades[:5] / 128.0 - 1.0, scores)
 
 
@@ -145,7 +145,7 @@ class SyntheticPipeline:
     name: str = "synthetic"
     folder: Path = Path("synthetic")
     index: ModelIndex = field(
-        default_factory=lambda: ModelIndex({}, (), condition="prompt_grammar", family=TEXTURED.family)
+        default_factory=lambda: ModelIndex({}, (), condition="prompt_grammar", family=TEXTURED_FAMILY)
     )
     decoder: Any = True
     context: None = None

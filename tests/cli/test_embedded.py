@@ -16,6 +16,7 @@ from underpaint.algos.spatial.zipar import raster
 from underpaint.artifacts import manifest
 from underpaint.artifacts.decoder_config import DecoderConfig
 from underpaint.artifacts.index_writer import write_index
+from underpaint.artifacts.model_families import TEXTURED_FAMILY
 from underpaint.cli.app import app
 from underpaint.models.text import CaptionedTarget, new_drafter
 from underpaint.runtime.conditions import parse_condition
@@ -24,8 +25,7 @@ from underpaint.runtime.engines.context import EngineContext
 from underpaint.runtime.evaluation.picture_judge import judge_of
 from underpaint.runtime.methods.registry import METHODS, build_method, resolve
 from underpaint.runtime.pipeline import Pipeline
-from underpaint.zoo.grammars import TEXTURED
-from underpaint.zoo.textured_prompts import TEXTURED_WORD_SLOTS, TEXTURED_WORDS
+from underpaint.zoo.textured_prompts import TEXTURED_SLOTS, TEXTURED_WORD_SLOTS, TEXTURED_WORDS
 
 WORDS = TEXTURED_WORD_SLOTS - 1
 """Of a prompt without the word of the side, which a target of one grid does not read."""
@@ -54,7 +54,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_judge(folder)
     write_real_scenes(folder)
     torch.set_num_threads(threads)
-    write_index(folder, family=TEXTURED.family)
+    write_index(folder, family=TEXTURED_FAMILY)
     return folder
 
 
@@ -89,8 +89,8 @@ def test_a_studio_opens_draws_and_judges(models):
     assert picture.shape == (64, 64, 3)
     judge = judge_of(pipeline)
     seen = judge.read(picture)
-    assert {slot: seen.values[slot] in known for slot, known in TEXTURED.slots.items()} == dict.fromkeys(
-        TEXTURED.slots, True
+    assert {slot: seen.values[slot] in known for slot, known in TEXTURED_SLOTS.items()} == dict.fromkeys(
+        TEXTURED_SLOTS, True
     )
     assert seen.features.shape == (judge.reference.features_a.shape[1],)
 

@@ -12,7 +12,7 @@ from underpaint.runtime.evaluation.quality import (
     read_right,
     reference_arrays,
 )
-from underpaint.zoo.grammars import TEXTURED
+from underpaint.zoo.textured_prompts import MAIN_ACCURACY, parse_textured
 
 
 def test_frechet_distance_matches_the_matrix_square_root():
@@ -69,7 +69,7 @@ def test_a_damaged_reference_is_refused(tmp_path):
 
 
 def test_prompt_accuracy_needs_both_things_and_their_finishes():
-    wanted = right = dict(TEXTURED.read("a woolly fox, a stone owl").attributes)
+    wanted = right = parse_textured("a woolly fox, a stone owl").attributes()
     readings = [
         Reading(right, np.zeros(2)),
         Reading(right | {"other_finish": "woolly"}, np.zeros(2)),
@@ -77,7 +77,7 @@ def test_prompt_accuracy_needs_both_things_and_their_finishes():
         Reading(right | {"colour": "no such"}, np.zeros(2)),
     ]
     right = read_right(readings, [wanted] * 4)
-    assert right[TEXTURED.accuracy].tolist() == [True, False, False, True]
+    assert right[MAIN_ACCURACY].tolist() == [True, False, False, True]
     shares = {slot: hits.mean() for slot, hits in right.items()}
     assert (shares["other_finish"], shares["thing"], shares["colour"], shares["light"]) == (0.75, 0.75, 0.75, 1.0)
-    assert read_right([], [])[TEXTURED.accuracy].shape == (0,)
+    assert read_right([], [])[MAIN_ACCURACY].shape == (0,)

@@ -18,7 +18,7 @@ from underpaint.algos.arrays import FloatArray
 from underpaint.export.parity import MOST
 from underpaint.export.tensorrt_build import EngineBuilder
 from underpaint.runtime.engines import device_memory
-from underpaint.runtime.engines.context import open_session
+from underpaint.runtime.engines.context import EngineError, open_session
 from underpaint.runtime.engines.device_memory import DeviceBuffers
 from underpaint.runtime.engines.engine import LoadedDecoder, PassOutput, manifest_config
 from underpaint.runtime.engines.onnx_engine import OnnxDecoder
@@ -177,3 +177,18 @@ def test_without_tensorrt_what_ran_in_its_place_is_said(
     lacked = iter([None, "tensorrt-rtx is not installed", None])
     monkeypatch.setattr(gpu, "best_token_ms", lambda precision, rounds: {}["triton"])
     assert ran(capsys)[0] == 2
+
+
+def test_without_a_gpu_the_last_line_says_so(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def no_gpu() -> str:
+        raise EngineError("there is no GPU")
+
+    monkeypatch.setattr(gpu, "gpu_name", no_gpu)
+    out = tmp_path / "found.json"
+    assert gpu.main(["--out", str(out)]) == 2
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert found == json.loads(out.read_text())
+    assert found["not_run"] == "there is no GPU"
+    assert set(found) >= {"benchmark", "backend", "precision", "machine", "command"}

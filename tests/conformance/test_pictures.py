@@ -15,7 +15,7 @@ from underpaint.models.vq import VQConfig, VQModel
 from underpaint.runtime.engines.context import EngineError
 from underpaint.runtime.engines.images import ImageDecoder, ImageEncoder, OnnxJudge, to_bytes, to_unit
 from underpaint.zoo import load
-from underpaint.zoo.grammars import TEXTURED
+from underpaint.zoo.textured_prompts import TEXTURED_SLOTS
 
 
 @pytest.fixture(scope="module")
@@ -77,8 +77,8 @@ def test_the_judge_says_the_same(tmp_path: Path) -> None:
     before = model(to_judge_side(torch.from_numpy(np.stack([to_unit(picture) for picture in pictures]))))
     export_judge(model, tmp_path, ORIGIN)
     judged = OnnxJudge(folder=tmp_path)(pictures)
-    assert list(judged.scores) == list(TEXTURED.slots)
-    for slot, expected in zip(TEXTURED.slots, before.scores(), strict=True):
+    assert list(judged.scores) == list(TEXTURED_SLOTS)
+    for slot, expected in zip(TEXTURED_SLOTS, before.scores(), strict=True):
         # The weights were rounded to float16 in between.
         np.testing.assert_allclose(judged.scores[slot], expected.numpy(), atol=5e-3)
     np.testing.assert_allclose(judged.features, before.features.numpy(), atol=5e-3)

@@ -11,7 +11,7 @@ BLOCKED = ("resvg_py", "importlinter", "ray")
 """Packages that a GPU machine without a package index lacks."""
 
 
-@pytest.mark.parametrize("module", ["benchmarks.gpu", "benchmarks.llamagen_b"])
+@pytest.mark.parametrize("module", ["benchmarks.gpu"])
 def test_benchmarks_start_from_a_bare_checkout(module: str) -> None:
     program = (
         "import runpy, sys\n"

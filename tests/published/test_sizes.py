@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.llamagen_b import checkpoint
+from benchmarks.gpu import checkpoint
 from tests.published.checkpoints import VOCAB, randomise
 from tests.published.llamagen_reference import Transformer, TransformerConfig
 from underpaint.algos.accept.point import PointProposals
@@ -78,7 +78,7 @@ def test_heads_of_100_export_and_build(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_llamagen_b_at_full_size_is_exported_checked_and_drawn(tmp_path: Path) -> None:
-    """In 6 GiB. `python -m benchmarks.llamagen_b` measures the time of a token, on a quiet machine."""
+    """In 6 GiB."""
     assert checkpoint(tmp_path / "c2i_B_256.pt") == 110_888_448
     out = tmp_path / "out"
     command = ["export", str(tmp_path / "c2i_B_256.pt"), "--kind", "llamagen-c2i", "--out", str(out)]

@@ -38,8 +38,7 @@ from underpaint.sim.replay.row_trace import RowTrace
 from underpaint.sim.replay.trace import Trace, load, replay, save
 from underpaint.sim.sweep.plan import Job, SweepPlan
 from underpaint.sim.sweep.run import Results
-from underpaint.zoo.grammars import TEXTURED, check_tables
-from underpaint.zoo.load import FOLDER
+from underpaint.zoo.load import FOLDER, SCENES, check_tables
 
 
 class FileReader(NamedTuple):
@@ -435,8 +434,8 @@ READERS: list[FileReader] = [
     FileReader(
         "tables of words",
         "json",
-        lambda folder: Path(shutil.copy(FOLDER / TEXTURED.tables, folder)),
-        lambda path: check_tables(path.parent, TEXTURED),
+        lambda folder: Path(shutil.copy(FOLDER / SCENES, folder)),
+        lambda path: check_tables(path.parent),
         _nothing,
     ),
 ]

@@ -8,7 +8,6 @@ import pytest
 
 from underpaint.runtime.conditions import of_words, parse_condition
 from underpaint.runtime.engines.context import EngineError
-from underpaint.zoo.grammars import textured_prompt
 from underpaint.zoo.textured_prompts import parse_textured, scene_word_ids
 
 
@@ -61,7 +60,7 @@ def test_what_is_no_condition_is_refused(condition: str) -> None:
 def test_a_prompt_of_the_grammar_is_its_words_ids() -> None:
     prompt = parse_textured("a stone panda above an owl")
     found = parse_condition("a stone panda above an owl", "prompt_grammar")
-    assert found == of_words(textured_prompt(prompt))
+    assert found == of_words(prompt)
     assert found.ids == tuple(scene_word_ids(prompt))
     assert found.caption() == prompt.caption()
     assert found.noise_key == zlib.crc32(prompt.caption().encode())

@@ -58,8 +58,7 @@ from underpaint.training.sampler import LOSSES, PairedCodes, PairedScenes, Sampl
 from underpaint.training.target import TargetSettings, train_target
 from underpaint.training.tokens import TokenSet, encode_pictures
 from underpaint.zoo import load
-from underpaint.zoo.grammars import TEXTURED
-from underpaint.zoo.textured_prompts import TEXTURED_SLOTS, TEXTURED_WORD_SLOTS, TEXTURED_WORDS
+from underpaint.zoo.textured_prompts import TEXTURED_SLOTS, TEXTURED_WORD_SLOTS, TEXTURED_WORDS, parse_textured
 
 TEXT = "a woolly fox left of an outlined pumpkin, on green foliage"
 CAPTION_DIM = 12
@@ -77,7 +76,7 @@ CONFIG = DecoderConfig(
 LOOP = LoopSettings(steps=3, learning_rate=1e-4, matrix_rate=1e-4, validate_every=3)
 SETTINGS = TargetSettings(batch=2, validated=2)
 VQ = VQConfig(CODES, 4, (1, 1, 1, 1), (1, 1, 1, 1), z_channels=4, ch=4, num_res_blocks=1)
-WARM, COLD, PROMPT = SamplingParams(top_k=5), SamplingParams(temperature=0.0), of_words(TEXTURED.read(TEXT))
+WARM, COLD, PROMPT = SamplingParams(top_k=5), SamplingParams(temperature=0.0), of_words(parse_textured(TEXT))
 OPEN = partial(Pipeline.open, context=EngineContext(threads=1))
 
 

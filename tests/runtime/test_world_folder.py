@@ -50,7 +50,7 @@ from underpaint.runtime.pipeline import Pipeline, _tables
 from underpaint.training.grids import on_grid
 from underpaint.training.loop import CHECKPOINT, save_atomically
 from underpaint.zoo import load
-from underpaint.zoo.textured_prompts import parse_textured, side_word_id, textured_word_ids
+from underpaint.zoo.textured_prompts import TEXTURED_SLOTS, parse_textured, side_word_id, textured_word_ids
 
 pytestmark = pytest.mark.usefixtures("rough_costs")
 OPEN = partial(Pipeline.open, context=EngineContext(threads=1))
@@ -137,7 +137,7 @@ def test_a_judge_is_opened_where_prompts_or_the_family_tell_its_slots(models: Pa
     for told in (index, replace(index, condition="ids")):
         judge = open_judge(models, told, index.resolutions[0], context)
         assert judge is not None
-        assert judge.grammar.family == TEXTURED_FAMILY
+        assert judge.engine.classes == {slot: len(values) for slot, values in TEXTURED_SLOTS.items()}
     assert open_judge(models, replace(index, condition="ids", family="llamagen"), index.resolutions[0], context) is None
 
 
@@ -338,7 +338,7 @@ def test_the_judge_reads_the_slots_of_this_grammar(pipeline: Pipeline) -> None:
     judge = judge_of(pipeline)
     assert judge is not None
     found = judge.read(pipeline.picture(np.arange(256) % 48))
-    assert set(found.values) == set(judge.grammar.slots) == set(found.scores)
+    assert set(found.values) == set(TEXTURED_SLOTS) == set(found.scores)
     assert "things_and_finishes" in judge.reference.accuracy
     assert len({one.caption() for one in read_conditions(pipeline, (), None)}) == 8
 
@@ -365,7 +365,7 @@ def test_commands_draw_compare_and_measure(models: Path, tmp_path: Path) -> None
     assert done.exit_code == 0, done.output
     assert json.loads((tmp_path / "s" / "sweep.json").read_text())["settings"]["preset"] == "tuned"
     for row in held["rows"]:
-        assert set(row["attribute_accuracy"]) == set(judge_of(OPEN(models)).grammar.slots)
+        assert set(row["attribute_accuracy"]) == set(TEXTURED_SLOTS)
         assert row["attribute_log_probability"] < 0
     figures = tmp_path / "premises.json"
     done = called("premises", TEXT, *small[:4], "--no-costs", "--json", figures)

@@ -4,8 +4,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
-from benchmarks import repair_bias
-from benchmarks.repair_bias import BiasSetting, bias_table
 from tests.spatial import checks
 from tests.spatial.checks import EXACT, draft_rows, repaired
 from underpaint.algos.accept import RULES
@@ -165,36 +163,6 @@ def test_the_adaptive_window_is_exact_when_nothing_changes() -> None:
     np.testing.assert_allclose(
         checks.adaptive_distribution([distribution, distribution, distribution]), distribution, atol=EXACT
     )
-
-
-def test_the_bias_table() -> None:
-    rows = {row.method: row for row in bias_table(BiasSetting(Grid(2, 2), drafts="points"))}
-    for name in ("plain autoregression", "exact, raster", "Jacobi, one row at a time"):
-        assert rows[name].total_variation < EXACT
-    for name in ("exact, local, serial", "exact, local, islands", "ZipAR, window 1"):
-        assert rows[name].total_variation > 1e-4
-    assert rows["exact, raster"].passes < rows["plain autoregression"].passes == 4
-    with pytest.raises(ValueError, match="1,024 images"):
-        BiasSetting(Grid(4, 4))
-
-
-@pytest.mark.parametrize(
-    ("arguments", "told"),
-    [
-        (["--height", "5"], "at most 1,024 images"),
-        (["--tau", "nan"], "expected a threshold tau >= 0"),
-        (["--only", "nothing"], "no method's name holds 'nothing'; known: plain autoregression"),
-    ],
-)
-def test_the_bias_command_refuses_bad_input(
-    arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        repair_bias.main(arguments)
-    assert stopped.value.code == 2
-    printed = capsys.readouterr()
-    assert told in printed.err
-    assert printed.out == ""
 
 
 class Words:

@@ -13,20 +13,29 @@ from underpaint.artifacts.model_index import INDEX, read_index
 from underpaint.cli.app import app
 from underpaint.runtime.conditions import parse_condition
 from underpaint.runtime.evaluation.comparison import choose_prompts
-from underpaint.zoo.grammars import TEXTURED, check_tables, index_grammar
-from underpaint.zoo.load import FOLDER
-from underpaint.zoo.textured_prompts import THINGS, held_out_things, parse_textured, side_word_id, textured_word_ids
+from underpaint.zoo.load import FOLDER, SCENES, check_tables, takes_grammar
+from underpaint.zoo.textured_prompts import (
+    EXAMPLE,
+    MAIN_SLOTS,
+    TEXTURED_SLOTS,
+    THINGS,
+    held_out_things,
+    parse_textured,
+    sample_textured,
+    side_word_id,
+    textured_word_ids,
+)
 
 
 def test_the_grammar_reads_what_it_says_and_what_it_samples() -> None:
-    grammar, rng = TEXTURED, np.random.default_rng(1)
+    rng = np.random.default_rng(1)
     for _ in range(50):
-        prompt = grammar.sample(rng)
-        assert grammar.read(prompt.caption) == prompt
-        assert set(prompt.attributes) == set(grammar.slots)
-        assert all(value in grammar.slots[slot] for slot, value in prompt.attributes.items())
-    assert {grammar.subject, *grammar.main} <= set(grammar.slots)
-    assert grammar.read(grammar.example).caption.startswith(grammar.example[:12])
+        prompt = sample_textured(rng)
+        assert parse_textured(prompt.caption()) == prompt
+        assert set(prompt.attributes()) == set(TEXTURED_SLOTS)
+        assert all(value in TEXTURED_SLOTS[slot] for slot, value in prompt.attributes().items())
+    assert {*MAIN_SLOTS} <= set(TEXTURED_SLOTS)
+    assert parse_textured(EXAMPLE).caption().startswith(EXAMPLE)
 
 
 def test_a_textured_prompt_is_of_pictures_of_any_side() -> None:
@@ -62,8 +71,8 @@ def test_a_folder_of_another_grammar_is_refused(tmp_path: Path, family: str, nam
     with pytest.raises(
         ManifestError, match=f"expected models of the family 'textured-scenes', .* got models of {named};"
     ):
-        index_grammar(index)
-    assert index_grammar(replace(index, condition="class")) is None
+        takes_grammar(index)
+    assert not takes_grammar(replace(index, condition="class"))
     for file in FOLDER.iterdir():
         if file.is_file():
             (tmp_path / file.name).symlink_to(file)
@@ -78,14 +87,14 @@ def test_a_folder_of_another_grammar_is_refused(tmp_path: Path, family: str, nam
 
 
 def test_a_folder_of_other_words_is_refused(tmp_path: Path) -> None:
-    check_tables(FOLDER, TEXTURED)
-    check_tables(tmp_path, TEXTURED)
-    path = tmp_path / TEXTURED.tables
-    copyfile(FOLDER / TEXTURED.tables, path)
-    check_tables(tmp_path, TEXTURED)
+    check_tables(FOLDER)
+    check_tables(tmp_path)
+    path = tmp_path / SCENES
+    copyfile(FOLDER / SCENES, path)
+    check_tables(tmp_path)
     path.write_text(path.read_text().replace("pumpkin", "agave"))
     with pytest.raises(ManifestError, match=r"expected the words of this version's textured-scenes, got others"):
-        check_tables(tmp_path, TEXTURED)
+        check_tables(tmp_path)
     path.write_text("{")
     with pytest.raises(ManifestError, match="damaged"):
-        check_tables(tmp_path, TEXTURED)
+        check_tables(tmp_path)

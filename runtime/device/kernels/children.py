@@ -4,7 +4,7 @@ from torch import Tensor
 
 from underpaint.runtime.device.kernels.row_maths import draw_several
 from underpaint.runtime.device.kernels.static_shapes import LevelRows, ShapeLevel, lay_rows
-from underpaint.runtime.device.kernels.walk import whole_row
+from underpaint.runtime.device.kernels.walk import tile
 from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
 
 TILE = 2048
@@ -178,7 +178,7 @@ def draw_children(
         MOST=next_power_of_2(most),
         REPEATS=int(repeats),
         FIRST=next_power_of_2(level.before),
-        BLOCK=whole_row(vocab_size),
+        BLOCK=tile(vocab_size, wide=True),
         warps=8,
     )
 

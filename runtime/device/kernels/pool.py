@@ -29,7 +29,7 @@ def pool(row, near, K, limit, KBLOCK: tl.constexpr):
     for start in range(0, K, KBLOCK):  # trips: pools.k / KBLOCK
         place = start + tl.arange(0, KBLOCK)
         code = tl.load(near + place, place < K, other=0)
-        weights = tl.load(row + code, place < K, other=0.0).to(tl.float64)
+        weights = tl.abs(tl.load(row + code, place < K, other=0.0).to(tl.float64))  # a sign is a mark, see `siblings`
         sums = running + tl.cumsum(weights, axis=0)
         within = (sums <= limit) & (place < K)
         codes += tl.sum(within.to(tl.int64), axis=0)

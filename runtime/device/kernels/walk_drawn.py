@@ -9,15 +9,17 @@ from torch import Tensor
 
 from underpaint.algos.accept.ensemble import StaticEnsemble
 from underpaint.runtime.device.kernels.pool import NONE, PAPER, RELATIVE, RELEASED, Pools, clear, no_pools, pool
-from underpaint.runtime.device.kernels.row_maths import draw_held, flip, wide_row
+from underpaint.runtime.device.kernels.row_maths import copy_row, draw, flip, row_sum, scaled
 from underpaint.runtime.device.kernels.siblings import (
     Choices,
     children_of,
     follow,
+    goes_on,
     is_marked,
     mark,
     next_offer,
     take_offer,
+    unmark,
 )
 from underpaint.runtime.device.kernels.walk import (
     BatchTree,
@@ -29,7 +31,7 @@ from underpaint.runtime.device.kernels.walk import (
     launch_walk,
     noise_of,
     row_bytes,
-    whole_row,
+    tile,
 )
 from underpaint.runtime.device.language import kernel, next_power_of_2, tl
 
@@ -41,7 +43,7 @@ def walk_drawn_kernel(
     depths,
     choices,
     pools,
-    pooled,
+    left,
     V,
     N,
     drafts,
@@ -59,19 +61,18 @@ def walk_drawn_kernel(
 ) -> None:
     """One program a (node, image): the child that it keeps, or the token behind it; the last follows the kept ones.
 
-    `left` times `share` is what the target still owes. The drafter's row times `offer`, and once nothing of it is left
-    `even`, is what the next child was drawn from. MIXED: the target is mixed with the drafter, of weight `pools.bound`.
-    pooled [B, N, V] float64: what each node's target owes, for its pools to be read from.
+    `rest` times `share` is what the target still owes, or its row while that is fresh. The drafter's row times `offer`,
+    and once nothing of it is left `even`, is what the next child was drawn from. MIXED: the target is mixed with the
+    drafter, of weight `pools.bound`. left [B, N, V] float64: a row of each node.
     """
     node, image = tl.program_id(0), tl.program_id(1)
     base = image * N
     SPARES: tl.constexpr = (POOLED != NONE) and (RESIDUAL == RELEASED)
-    if (tl.load(out.status + image) == 0) & (node < tl.load(tree.counts + image)):
+    if goes_on(out, image, rows, ROWS) & (node < tl.load(tree.counts + image)):
         accept, residual, bonus = noise_of(tree, image, N, ROLES)
         row = tree.probs + (base + node) * V
         line = drafted_row(tree, image, node, drafts, V, N)
-        rest = pooled + (base + node).to(tl.int64) * V
-        place = tl.arange(0, BLOCK)
+        rest = left + (base + node).to(tl.int64) * V
         turns = tl.arange(0, CHILDREN)
         kids, count = children_of(tree, image, node, N, NODES, CHILDREN)
         there = kids >= 0
@@ -79,14 +80,18 @@ def walk_drawn_kernel(
         flips = tl.load(accept + kids, there, other=0.0)
         wanted = tl.load(row + tokens, there, other=0.0).to(tl.float64)
         weights = tl.load(line + tokens, there, other=0.0).to(tl.float64)
-        left = wide_row(row, V, BLOCK)
         owed = wanted
         whole = tl.full((), 1.0, tl.float64)
         given = tl.full((), 1.0, tl.float64)
         if count > 0:
-            whole = 1.0 / tl.sum(left, axis=0)
-            given = 1.0 / tl.sum(wide_row(line, V, BLOCK), axis=0)
+            whole = 1.0 / row_sum(row, V, BLOCK)
+            given = 1.0 / row_sum(line, V, BLOCK)
         share, offer, even = whole, given, tl.full((), 0.0, tl.float64)
+        fresh = tl.full((), 1, tl.int32)
+        if POOLED != NONE:
+            scaled(row, rest, whole, V, BLOCK)
+            tl.debug_barrier()
+            fresh, share = tl.full((), 0, tl.int32), tl.full((), 1.0, tl.float64)
         kept = tl.full((), -1, tl.int64)
         sound = tl.full((), 1, tl.int64)
         rejected = tl.full((), 0, tl.int32)
@@ -104,10 +109,7 @@ def walk_drawn_kernel(
             mass = tl.full((), 0.0, tl.float64)
             codes = tl.full((), 0, tl.int64)
             if POOLED != NONE:
-                tl.debug_barrier()
-                tl.store(rest + place, tl.abs(left) * share, place < V)
-                tl.debug_barrier()
-                own = tl.load(rest + proposed)
+                own = tl.abs(tl.load(rest + proposed))
                 limit = tl.load(pools.bound)
                 if POOLED == RELATIVE:
                     limit = limit * own
@@ -124,31 +126,38 @@ def walk_drawn_kernel(
                     if RESIDUAL == PAPER:
                         tl.debug_barrier()
                         clear(rest, near, codes, KBLOCK)
-                        tl.debug_barrier()
-                        cleared = tl.load(rest + place, place < V, other=0.0)
-                        left = mark(cleared, is_marked(left))
-                        share = tl.full((), 1.0, tl.float64)
+                        if REPLACED == 0:
+                            tl.debug_barrier()
+                            nothing_left = mark(tl.zeros((CHILDREN,), tl.float64), turns >= 0)
+                            tl.store(rest + tokens, nothing_left, there & (turns < turn))
                     if RESIDUAL == RELEASED:
                         spared = tl.where(codes > 0, tl.minimum(pools.k + 1, pools.columns), 0).to(tl.int64)
-                left, total, remaining = take_offer(
-                    left, share, line, offer, even, proposed, near, spared, V, REPLACED, SPARES, BLOCK
+                total, remaining = take_offer(
+                    row, rest, fresh, share, line, offer, even, proposed, near, spared, V, REPLACED, SPARES, BLOCK
                 )
                 lacking = owed * share - tl.where((turns >= turn) | (REPLACED == 1), weights * offer + even, 0.0)
                 owed = tl.where(lacking > 0.0, lacking, 0.0)
                 turn += 1
+                fresh = tl.full((), 0, tl.int32)
                 if total > 0.0:
                     share = 1.0 / total
                 elif POOLED == NONE:
                     # Only rounding tells this rejection from an acceptance, so it takes nothing: once more, up to here.
                     count = turn - 1
                     turn = tl.full((), 0, tl.int32)
-                    left, owed, share = wide_row(row, V, BLOCK), wanted, whole
+                    fresh = tl.full((), 1, tl.int32)
+                    owed, share = wanted, whole
                 elif RESIDUAL != RELEASED:
                     kept = lane_of(kids, turns, turn - 1)
                     count = turn
-                else:
-                    alike = tl.where(place < V, tl.full((), 1.0, tl.float64) / V, 0.0)
-                    left, share = mark(alike, is_marked(left)), tl.full((), 1.0, tl.float64)
+                if POOLED != NONE:
+                    for start in range(0, V, BLOCK):
+                        place = start + tl.arange(0, BLOCK)
+                        here = tl.load(rest + place, place < V, other=0.0)
+                        alike = mark(tl.full((BLOCK,), 1.0, tl.float64) / V, is_marked(here))
+                        tl.store(rest + place, tl.where(total > 0.0, here * share, alike), place < V)
+                    tl.debug_barrier()
+                    share = tl.full((), 1.0, tl.float64)
                 if REPLACED == 0:
                     offer, even = next_offer(remaining, V - turn)
                     if turn == 0:
@@ -157,7 +166,12 @@ def walk_drawn_kernel(
         tl.store(choices.sounds + base + node, sound)
         if kept < 0:
             uniform = tl.load(tl.where(rejected == 1, residual, bonus) + node)
-            tl.store(choices.tokens + base + node, draw_held(tl.abs(left), V, uniform, BLOCK))
+            if fresh == 1:
+                copy_row(row, rest, V, BLOCK)
+            if SPARES and REPLACED == 0:
+                unmark(rest, V, BLOCK)
+            tl.debug_barrier()
+            tl.store(choices.tokens + base + node, draw(rest, V, uniform, BLOCK))
     follow(tree, out, depths, choices, image, rows, V, N, NODES, ROWS)
 
 
@@ -170,8 +184,7 @@ def drawn_walk(
     """
     pools, constants = pooling or no_pools(device)
     choices = Choices.allocate(shape, device)
-    size = (shape.batch, shape.nodes, shape.vocab_size) if constants["POOLED"] != NONE.value else (1, 1, 1)
-    pooled = torch.zeros(size, dtype=torch.float64, device=device)
+    left = torch.zeros(shape.batch, shape.nodes, shape.vocab_size, dtype=torch.float64, device=device)
 
     def decide(tree: BatchTree, depths: Tensor, out: Verdicts) -> None:
         launch_walk(
@@ -179,16 +192,16 @@ def drawn_walk(
             shape,
             tree,
             out,
-            row_bytes(tree, 2 * shape.nodes),
+            row_bytes(tree, shape.nodes) + row_bytes(tree, tree.draft_probs.shape[1], 4 + 8 + 8),
             depths,
             choices,
             pools,
-            pooled,
+            left,
             REPLACED=int(shape.drawn == "iid"),
             NODES=next_power_of_2(max(2, shape.nodes)),
             CHILDREN=next_power_of_2(max(2, shape.children)),
-            BLOCK=whole_row(shape.vocab_size),
-            warps=16,
+            BLOCK=min(2048 if shape.drawn == "iid" else 1024, tile(shape.vocab_size, wide=True)),
+            warps=4,
             programs=shape.nodes,
             **{"MIXED": 0, **constants},
         )

@@ -6,7 +6,7 @@ from torch import Tensor
 from underpaint.algos.accept.lantern import Lantern, LanternPP
 from underpaint.runtime.device.kernels.pool import PAPER, RELATIVE, RELEASED, clear, pool, pools_of
 from underpaint.runtime.device.kernels.row_maths import copy_row, draw, flip, row_sum
-from underpaint.runtime.device.kernels.siblings import Choices, follow
+from underpaint.runtime.device.kernels.siblings import Choices, follow, goes_on
 from underpaint.runtime.device.kernels.walk import (
     BatchTree,
     Decide,
@@ -47,7 +47,7 @@ def walk_lantern_kernel(
     """
     node, image = tl.program_id(0), tl.program_id(1)
     base = image * N
-    if (tl.load(out.status + image) == 0) & (node < tl.load(tree.counts + image)):
+    if goes_on(out, image, rows, ROWS) & (node < tl.load(tree.counts + image)):
         accept, residual, bonus = noise_of(tree, image, N, ROLES)
         rest = left + (base + node).to(tl.int64) * V
         most = tl.load(pools.bound)

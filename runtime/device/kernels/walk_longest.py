@@ -232,7 +232,7 @@ def walk_points_kernel(
 
 
 def _walk_by_tests(
-    function: Any, shape: Shape, device: torch.device, *own: Any, wide: bool = False, **constants: int
+    function: Any, shape: Shape, device: torch.device, *own: Any, wide: int = 0, **constants: int
 ) -> Decide:
     """function: the kernel that tests every node, with its own arguments and constants. wide: in float64."""
     passes = torch.zeros(shape.batch, shape.nodes, dtype=torch.int64, device=device)
@@ -250,7 +250,7 @@ def _walk_by_tests(
             arrivals,
             *own,
             NODES=next_power_of_2(max(2, shape.nodes)),
-            BLOCK=tile(shape.vocab_size, wide),
+            BLOCK=tile(shape.vocab_size, wide == 1),
             programs=max(1, shape.nodes - 1),
             warps=4,
             **constants,
@@ -286,4 +286,4 @@ def typical_walk(rule: TypicalAcceptance, shape: Shape, device: torch.device) ->
     bound = torch.tensor([rule.epsilon, rule.alpha], dtype=torch.float64, device=device)
     logs = torch.zeros(shape.batch, shape.nodes, dtype=torch.float64, device=device)
     choose = LIKELIEST if rule.choose == "likeliest" else LONGEST
-    return _walk_by_tests(walk_typical_kernel, shape, device, bound, logs, wide=True, CHOOSE=choose.value)
+    return _walk_by_tests(walk_typical_kernel, shape, device, bound, logs, wide=1, CHOOSE=choose.value)

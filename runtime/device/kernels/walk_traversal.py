@@ -10,8 +10,16 @@ from torch import Tensor
 
 from underpaint.algos.accept.traversal import TraversalVerification
 from underpaint.runtime.device.kernels.proposals import IID, POINTS, kind_of
-from underpaint.runtime.device.kernels.row_maths import draw_held, flip, whole, whole_sum, wide_row
-from underpaint.runtime.device.kernels.siblings import Choices, children_of, is_judge, next_offer, take_offer
+from underpaint.runtime.device.kernels.row_maths import copy_row, draw, flip, row_sum, whole, whole_sum
+from underpaint.runtime.device.kernels.siblings import (
+    Choices,
+    children_of,
+    goes_on,
+    is_judge,
+    next_offer,
+    take_offer,
+    unmark,
+)
 from underpaint.runtime.device.kernels.walk import (
     BatchTree,
     Decide,
@@ -24,7 +32,6 @@ from underpaint.runtime.device.kernels.walk import (
     noise_of,
     row_bytes,
     tile,
-    whole_row,
 )
 from underpaint.runtime.device.language import kernel, next_power_of_2, tl
 
@@ -55,30 +62,30 @@ def reject_points(row, tokens, stop, weight, V, CHILDREN: tl.constexpr, TILE: tl
         taken = rest * weight > 0.0
         weight = lowered(weight, weight * rest / tl.maximum(left, 1).to(tl.float64))
         left = tl.where(taken, left - own, left)
-        gone = tl.where((turns == turn) & taken, 1, gone)
+        gone = tl.where(turns == turn, tl.where(taken, 1, 0), gone)
     return weight, left, gone
 
 
 @kernel
 def reject_drawn(
-    row, line, tokens, stop, weight, V, REPLACED: tl.constexpr, CHILDREN: tl.constexpr, BLOCK: tl.constexpr
+    row, line, rest, tokens, stop, weight, V, REPLACED: tl.constexpr, CHILDREN: tl.constexpr, BLOCK: tl.constexpr
 ):
     """The first `stop` of a node's children, drawn from `line`, are rejected.
 
-    Its weight; what is left of the row [BLOCK]; of the children's tokens [CHILDREN] what is left of sum 1, and what
-    they may be drawn with now.
+    Its weight; 1 where `row` is what is left, as nothing was taken from it, else `rest` [V] is; of the children's
+    tokens [CHILDREN] what is left of sum 1, and what they may be drawn with now.
     """
     turns = tl.arange(0, CHILDREN)
     there = tokens >= 0
     wanted = tl.load(row + tokens, there, other=0.0).to(tl.float64)
     weights = tl.load(line + tokens, there, other=0.0).to(tl.float64)
-    left = wide_row(row, V, BLOCK)
-    all_of_it = 1.0 / tl.sum(left, axis=0)
-    offered = tl.sum(wide_row(line, tl.where(tl.max(tokens, axis=0) >= 0, V, 0), BLOCK), axis=0)
+    all_of_it = 1.0 / row_sum(row, V, BLOCK)
+    offered = row_sum(line, tl.where(tl.max(tokens, axis=0) >= 0, V, 0), BLOCK)  # without children there is no line
     given = 1.0 / tl.where(offered > 0.0, offered, 1.0)
     entered = weight
     owed, share, offer, even = wanted, all_of_it, given, tl.full((), 0.0, tl.float64)
     idle = tl.full((), 0, tl.int64)
+    fresh = tl.full((), 1, tl.int32)
     turn = tl.full((), 0, tl.int32)
     while turn < stop:  # trips: tries
         passed = ((idle >> turn) & 1) == 1
@@ -87,9 +94,10 @@ def reject_drawn(
         token = lane_of(tokens, turns, turn)
         lacking = owed * factor - tl.where((turns >= turn) | (REPLACED == 1), weights * taken + evenly, 0.0)
         owed = tl.where(lacking > 0.0, lacking, 0.0)
-        left, total, remaining = take_offer(
-            left, factor, line, taken, evenly, token, line, 0, V, REPLACED, False, BLOCK
+        total, remaining = take_offer(
+            row, rest, fresh, factor, line, taken, evenly, token, line, 0, V, REPLACED, False, BLOCK
         )
+        fresh = tl.full((), 0, tl.int32)
         turn += 1
         if REPLACED == 0:
             offer, even = next_offer(remaining, V - turn)
@@ -104,9 +112,10 @@ def reject_drawn(
             # It takes nothing, and the row stays as it was: once more, and this child is passed over.
             idle = idle | (tl.full((), 1, tl.int64) << (turn - 1).to(tl.int64))
             turn = tl.full((), 0, tl.int32)
-            left, owed, share, weight = wide_row(row, V, BLOCK), wanted, all_of_it, entered
+            fresh = tl.full((), 1, tl.int32)
+            owed, share, weight = wanted, all_of_it, entered
             offer, even = given, tl.full((), 0.0, tl.float64)
-    return weight, left, owed * share, weights * offer + even
+    return weight, fresh, owed * share, weights * offer + even
 
 
 @kernel
@@ -135,6 +144,7 @@ def walk_traversal_kernel(
     out,
     depths,
     choices,
+    left,
     V,
     N,
     drafts,
@@ -147,13 +157,14 @@ def walk_traversal_kernel(
     BLOCK: tl.constexpr,
     TILE: tl.constexpr,
 ) -> None:
-    """One program a (node, image); the last looks which one is kept first."""
+    """One program a (node, image); the last looks which one is kept first. left [B, N, V] float64: a row of each."""
     node, image = tl.program_id(0), tl.program_id(1)
     base = image * N
     turns = tl.arange(0, CHILDREN)
-    if (tl.load(out.status + image) == 0) & (node < tl.load(tree.counts + image)):
+    if goes_on(out, image, rows, ROWS) & (node < tl.load(tree.counts + image)):
         accept, residual, bonus = noise_of(tree, image, N, ROLES)
         mask = tl.load(tree.masks + base + node)
+        rest = left + (base + node).to(tl.int64) * V
         weight = tl.full((), 1.0, tl.float64)
         sound = tl.full((), 1, tl.int64)
         here = tl.full((), 0, tl.int64)
@@ -165,15 +176,15 @@ def walk_traversal_kernel(
             row = tree.probs + (base + here) * V
             token = lane_of(tokens, turns, stop)
             if KIND == POINTS:
-                weight, left, gone = reject_points(row, tokens, stop, weight, V, CHILDREN, TILE)
+                weight, mass, gone = reject_points(row, tokens, stop, weight, V, CHILDREN, TILE)
                 again = tl.max(((tokens == token) & (gone == 1)).to(tl.int32), axis=0)
                 whole_own = tl.where(again == 1, 0, whole(tl.load(row + token)))
-                own = whole_own.to(tl.float64) / tl.maximum(left, 1).to(tl.float64)
+                own = whole_own.to(tl.float64) / tl.maximum(mass, 1).to(tl.float64)
                 chance = tl.full((), 1.0, tl.float64)
             else:
                 line = drafted_row(tree, image, here, drafts, V, N)
-                weight, _, owns, chances = reject_drawn(
-                    row, line, tokens, stop, weight, V, KIND == IID, CHILDREN, BLOCK
+                weight, _fresh, owns, chances = reject_drawn(
+                    row, line, rest, tokens, stop, weight, V, KIND == IID, CHILDREN, BLOCK
                 )
                 own, chance = lane_of(owns, turns, stop), lane_of(chances, turns, stop)
                 if KIND != IID:
@@ -188,21 +199,27 @@ def walk_traversal_kernel(
             kids, count = children_of(tree, image, here, N, NODES, CHILDREN)
             tokens = tl.load(tree.tokens + base + kids, kids >= 0, other=-1)
             row = tree.probs + (base + node) * V
-            gone = tl.zeros((CHILDREN,), tl.int32)
             if KIND == POINTS:
-                weight, _, gone = reject_points(row, tokens, count, weight, V, CHILDREN, TILE)
-                left = wide_row(row, V, BLOCK)
+                weight, _left, gone = reject_points(row, tokens, count, weight, V, CHILDREN, TILE)
             else:
                 line = drafted_row(tree, image, here, drafts, V, N)
-                weight, left, _, _ = reject_drawn(row, line, tokens, count, weight, V, KIND == IID, CHILDREN, BLOCK)
+                weight, fresh, _owns, _chances = reject_drawn(
+                    row, line, rest, tokens, count, weight, V, KIND == IID, CHILDREN, BLOCK
+                )
             kept = (node == 0) | flip(tl.load(accept + node), weight, 1.0)
             if kept:
-                if KIND == POINTS:
-                    for turn in range(0, count):  # trips: children
-                        token = tl.where(lane_of(gone, turns, turn) == 1, lane_of(tokens, turns, turn), -1)
-                        left = tl.where(tl.arange(0, BLOCK) == token, 0.0, left)
                 uniform = tl.load(tl.where(count > 0, residual, bonus) + node)
-                tl.store(choices.tokens + base + node, draw_held(tl.abs(left), V, uniform, BLOCK))
+                if KIND == POINTS:
+                    copy_row(row, rest, V, BLOCK)
+                    tl.debug_barrier()
+                    tl.store(rest + tokens, tl.zeros((CHILDREN,), tl.float64), gone == 1)
+                elif fresh == 1:
+                    copy_row(row, rest, V, BLOCK)
+                else:
+                    unmark(rest, V, BLOCK)
+                tl.debug_barrier()
+                token = draw(rest, V, uniform, BLOCK)
+                tl.store(choices.tokens + base + node, token)
         tl.store(choices.nexts + base + node, kept.to(tl.int64))
         tl.store(choices.sounds + base + node, sound)
     if is_judge(out, choices.arrivals, image, rows, ROWS) == 1:
@@ -220,7 +237,8 @@ def walk_traversal_kernel(
 
 def traversal_walk(rule: TraversalVerification, shape: Shape, device: torch.device) -> Decide:
     """The device form of rule 'traversal'."""
-    choices = Choices.allocate(shape, device)
+    choices, kind = Choices.allocate(shape, device), kind_of(shape.drawn)
+    left = torch.zeros(shape.batch, shape.nodes, shape.vocab_size, dtype=torch.float64, device=device)
 
     def decide(tree: BatchTree, depths: Tensor, out: Verdicts) -> None:
         launch_walk(
@@ -228,15 +246,16 @@ def traversal_walk(rule: TraversalVerification, shape: Shape, device: torch.devi
             shape,
             tree,
             out,
-            row_bytes(tree, 2 * shape.nodes),
+            row_bytes(tree, shape.nodes, 4 + 4 + 8 + 8),
             depths,
             choices,
-            KIND=kind_of(shape.drawn),
+            left,
+            KIND=kind,
             NODES=next_power_of_2(max(2, shape.nodes)),
             CHILDREN=next_power_of_2(max(2, shape.children)),
-            BLOCK=whole_row(shape.vocab_size),
+            BLOCK=min(4096 if kind == POINTS.value else 2048, tile(shape.vocab_size, wide=True)),
             TILE=tile(shape.vocab_size),
-            warps=16,
+            warps=8,
             programs=shape.nodes,
         )
 

@@ -137,8 +137,8 @@ class FrontCycle(CellCycle):
         if method.adaptive:
             noise = torch.zeros(batch, 1, 2, dtype=torch.float64, device=device)
             counts = whole(batch, grid.height), whole(batch)
-            held = whole(batch), whole(batch), self.state.tree.draft_probs
-            self._opening = OpeningRows(*counts, whole(batch, 2), noise, *held)
+            rows = whole(batch), whole(batch), self.state.tree.draft_probs
+            self._opening = OpeningRows(*counts, whole(batch, 2), noise, *rows)
 
     def _start(self, features: Tensor) -> None:
         self._pass.settled[:, 0] = 0
@@ -159,9 +159,9 @@ class FrontCycle(CellCycle):
             lay_fronts(state.verdicts.status, state.progress, out, self.grid, self.method.window)
         else:
             lay_adaptive(state.verdicts.status, state.progress, self._opening, out, self.grid, self.method.window)
-        made = self._features()
+        features = self._features()
         commit_cells(state.target_cache.committed, state.target_cache.slots, out.places)
-        self._decide(made)
+        self._decide(features)
 
     def _decide(self, features: Tensor) -> None:
         state, out, tree = self.state, self._pass, self.state.tree
@@ -217,10 +217,10 @@ class JacobiFrontCycle(CellCycle):
 
     def run(self) -> None:
         self._lay()
-        made = self._features()
+        features = self._features()
         begins = (self.state.progress.cells == 0)[:, None, None].repeat(self._target.rows, 1, 1)
-        made[:, :1].copy_(torch.where(begins, self._known, made[:, :1]))
-        self._decide(made[:, : self.grid.width])
+        features[:, :1].copy_(torch.where(begins, self._known, features[:, :1]))
+        self._decide(features[:, : self.grid.width])
 
     def _lay(self) -> None:
         state, drafts, fronts = self.state, self._drafts, self.method.fronts

@@ -209,13 +209,13 @@ class IslandCycle(CellProgram):
             islands.drafts.copy_(self._low.enlarge(drawn).view(state.batch, grid.cells, -1).argmax(dim=-1))
         positions = torch.arange(grid.cells, device=drawn.device).repeat(state.batch, 1)
         attend = state.target_cache.fill(state.progress.prefixes, grid.cells)
-        made = self._target.hidden(self._target.embed(islands.drafts), positions, attend)
-        features = torch.cat([self._before, made[:, :-1]], dim=1)
+        features = self._target.hidden(self._target.embed(islands.drafts), positions, attend)
+        features = torch.cat([self._before, features[:, :-1]], dim=1)
         tree, finite = state.tree, state.verdicts.finite
         for start in range(0, grid.cells, self.envelope.draft_rows):
             logits = self._logits(features[:, start : start + self.envelope.draft_rows])
-            told = finite.narrow(1, self.envelope.nodes, logits.shape[2])
-            probs(logits, tree.draft_probs, state.draft_support, told, self._verification_counts, self.method.sampler)
+            marks = finite.narrow(1, self.envelope.nodes, logits.shape[2])
+            probs(logits, tree.draft_probs, state.draft_support, marks, self._verification_counts, self.method.sampler)
             judge(tree.draft_probs, logits.shape[2], start, self._near, self._tau, islands)
         ended = self.low.state.verdicts.status
         repair = self.method.repair
@@ -230,12 +230,13 @@ class IslandCycle(CellProgram):
         state, out, islands = self.state, self._pass, self.islands
         find_ready(state.verdicts.status, islands, self.grid, self.method.window(self.grid))
         lay_repair(state.verdicts.status, state.progress, islands, out)
-        made = self._features()
+        features = self._features()
         commit_cells(state.target_cache.committed, state.target_cache.slots, out.places)
         # What the first rejected cell follows has not changed since it was verified; cell 0 follows the condition.
         known = (out.settled[:, :1] == islands.first[:, None]).repeat(self._target.rows, 1)
-        made = torch.cat([torch.where(known.unsqueeze(2), self._known, made[:, :1]), made[:, 1:]], dim=1)
+        first = torch.where(known.unsqueeze(2), self._known, features[:, :1])
+        features = torch.cat([first, features[:, 1:]], dim=1)
         cell_uniforms(self._uniforms, *state.noise, self._noise_cycle, out.settled, self._role)
-        self._find_probs(made, self.method.sampler)
+        self._find_probs(features, self.method.sampler)
         settle(state.tree.probs, self._uniforms, out, state.progress, state.verdicts, self.method.repair.greedy)
         advance_fronts(out, state.progress, state.verdicts)

@@ -94,9 +94,9 @@ class MuloConfig(Repair, LoopConfig):
     def with_rule(self, rule: str, temperature: float) -> MuloConfig:
         return self.with_settings("mulo", [f"rule={rule}"])
 
-    def target_sampling(self, asked: SamplingParams) -> SamplingParams:
+    def target_sampling(self, sampling: SamplingParams) -> SamplingParams:
         """See `MethodConfig`. At temperature 0 the rule reads the distributions at temperature 1."""
-        return replace(asked, temperature=1.0) if self.greedy else asked
+        return replace(sampling, temperature=1.0) if self.greedy else sampling
 
     def build(self, method: str, tables: ModelTables) -> MuloMethod:
         """See `MethodConfig`; what depends on the grid is checked by `MuloMethod.open`.

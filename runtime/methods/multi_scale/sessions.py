@@ -88,8 +88,8 @@ def preview_session(preview: Preview, method: MuloMethod) -> DecodingSession:
         drawn = zipar(preview.small_target(config.greedy), window, chance.cycle(1), adaptive=config.draft_adaptive)
         drafter = _EnlargedPreview(preview.enlarge(drawn.tokens))
         target = preview.large_target(drawn.tokens)
-        made: DecodingResult = yield from _repaired(target, drafter, method, preview.large.height, chance)
-        kept = tuple(small.cells + cell for cell in made.kept_cells or ())
-        return made._replace(tokens=np.concatenate([drawn.tokens, made.tokens]), kept_cells=kept)
+        repaired: DecodingResult = yield from _repaired(target, drafter, method, preview.large.height, chance)
+        kept = tuple(small.cells + cell for cell in repaired.kept_cells or ())
+        return repaired._replace(tokens=np.concatenate([drawn.tokens, repaired.tokens]), kept_cells=kept)
 
     return DecodingSession(SessionTimers(preview.timer), start)

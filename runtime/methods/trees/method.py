@@ -185,13 +185,13 @@ class TreeConfig(MethodConfig):
         if self.policy != NO_POLICY:
             check_fits(RULES[self.rule], POLICIES[self.policy])
 
-    def target_sampling(self, asked: SamplingParams) -> SamplingParams:
+    def target_sampling(self, sampling: SamplingParams) -> SamplingParams:
         """See `MethodConfig`.
 
         A greedy rule takes the argmax of the distributions at temperature 1, so a drafter's distributions keep their
         shape there; top-k and top-p do not move an argmax and are left out.
         """
-        return SamplingParams(guidance=asked.guidance) if RULES[self.rule].greedy else asked
+        return SamplingParams(guidance=sampling.guidance) if RULES[self.rule].greedy else sampling
 
     def build(self, method: str, tables: ModelTables) -> TreeMethod:
         """See `MethodConfig`; `tables` for rules that pool over the codebook and policies that choose by cost."""
@@ -311,8 +311,8 @@ class TreeMethod(DecodingMethod):
             if self.window is not None and drafter is not None:
                 window, rule, likeliest, drawn_rules = self.window
                 noise = noise_of(chance) if window.coupling == "gumbel" else None
-                held = HeldWindow(window, target.grid, target.vocab_size, "iid", noise, likeliest)
-                verification = WindowedCycles(target, WindowDrafter(held, drafter), self.rule, rule, drawn_rules)
+                jacobi = HeldWindow(window, target.grid, target.vocab_size, "iid", noise, likeliest)
+                verification = WindowedCycles(target, WindowDrafter(jacobi, drafter), self.rule, rule, drawn_rules)
             return DecodingResult.of_cycles(cycles(target, drafter, self.policy, self.rule, chance, most, verification))
 
         return DecodingSession(SessionTimers(target_timer, drafter_timer), start)

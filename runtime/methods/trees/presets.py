@@ -2,23 +2,15 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Final
 
 from underpaint.algos.accept import RULES
 from underpaint.algos.accept.spec import at_temperature
+from underpaint.algos.draft import POLICIES
 from underpaint.runtime.methods.registry import METHODS, MethodSpec, Preset
 from underpaint.runtime.methods.settings import Shown
 from underpaint.runtime.methods.trees import settings as chosen
 from underpaint.runtime.methods.trees.method import NO_POLICY, TreeConfig
 from underpaint.runtime.methods.trees.settings import PolicySettings, RuleSettings
-
-_LIKELIEST: Final = {
-    "chain": "chain_top1",
-    "delayed": "chain_top1",
-    "eagle1": "static_top_k",
-    "sequoia": "sequoia_top_k",
-}
-"""At temperature 0: the policy of the likeliest tokens, in place of one that draws them."""
 
 
 def _preset(
@@ -35,7 +27,8 @@ def _preset(
     window: settings of a Jacobi window beside the trees; None where there is none. drawn: of the rules for siblings
     that the policy draws above temperature 0; None where it draws none.
     """
-    at_zero = _LIKELIEST.get(policy, policy), at_temperature(RULES[rule], 0.0).name
+    greedy_policy = policy if policy == NO_POLICY else POLICIES[policy].greedy_variant or policy
+    at_zero = greedy_policy, at_temperature(RULES[rule], 0.0).name
     greedy_tree = tree.settings if tree.greedy is None else tree.greedy
     skipped, scale = None if skipping is None else skipping.settings, acceptance.published_k
     greedy_skipped = skipped if skipping is None or skipping.greedy is None else skipping.greedy

@@ -50,7 +50,7 @@ ADAPTIVE: Final = PolicySettings(
 )
 STATIC: Final = PolicySettings({"widths": (2, 2, 1, 1, 1)}, {"widths": EARLIER})
 CHAIN: Final = PolicySettings({"length": 5}, {"length": EARLIER})
-CONTROL_SOURCE: Final = "measured: benchmarks/adt_controls.py, so that the mean depth is ADT-Tree's"
+CONTROL_SOURCE: Final = "measured, so that the mean depth is ADT-Tree's"
 CONTROL_CHAIN: Final = PolicySettings(
     {"mean_depth": 1.32, "top_k": 1},
     {"mean_depth": CONTROL_SOURCE, "top_k": "1 makes a chain"},

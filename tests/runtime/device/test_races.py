@@ -107,9 +107,7 @@ def test_what_is_kept_apart_is_no_race(order: str) -> None:
     assert NONE[order]() == []
 
 
-@pytest.mark.parametrize(
-    ("rule", "drawn"), [("point", "top_k"), ("lantern", "top_k"), ("lantern", "without_replacement")]
-)
+@pytest.mark.parametrize(("rule", "drawn"), [("lantern", "top_k"), ("lantern", "without_replacement")])
 def test_a_walk_without_its_barriers_races(rule: str, drawn: Drawn) -> None:
     detector, spec = RaceDetector(most=20), RULES[rule]
 

@@ -34,7 +34,7 @@ def test_the_gallery_is_large_enough():
     ("name", "drawn"), [(slip.name, sorted(slip.drawn)[turn % len(slip.drawn)]) for turn, slip in enumerate(SLIPS)]
 )
 def test_every_slip_is_caught_and_named(name, drawn):
-    # One kind of trees each, in turn: `python -m benchmarks.certify` judges all of them.
+    # One kind of trees each, in turn; docs/results/exactness.md has a record of all of them.
     found = judged(f"gallery:{name}", drawn)
     assert not found.lossless
     assert failing_node(found.first.measured) is not None

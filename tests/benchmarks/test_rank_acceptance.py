@@ -1,9 +1,10 @@
-"""Benchmarks of tree methods, on a pipeline of synthetic distributions."""
+"""The benchmark of acceptance by rank, on a pipeline of synthetic distributions."""
+
+import json
 
 import pytest
 
 import benchmarks.rank_acceptance as rank_acceptance
-from tests.benchmarks.ending import figures
 from tests.cli.synthetic_pipeline import SyntheticPipeline, replace_models
 from underpaint.algos.protocols import Grid
 
@@ -14,9 +15,12 @@ def _small_models(monkeypatch):
 
 
 def test_how_often_a_draft_of_each_rank_is_kept(tmp_path, capsys):
-    found = figures(
-        rank_acceptance.main, ["--prompts-count", "4", "--prompts-skip", "0", "--ranks", "3"], tmp_path, capsys
-    )
+    out = tmp_path / "deep" / "found.json"
+    rank_acceptance.main(["--prompts-count", "4", "--prompts-skip", "0", "--ranks", "3", "--out", str(out)])
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert json.loads(out.read_text()) == found
+    assert {"python", "numpy"} <= set(found["machine"])
+    assert isinstance(found["command"], str)
     assert [row["temperature"] for row in found["rows"]] == [0.0, 1.0]
     for row in found["rows"]:
         assert len(row["acceptance"]) == 3
