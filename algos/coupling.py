@@ -144,14 +144,17 @@ def second_race(first: FloatArray, winner: int, second: FloatArray) -> FloatArra
     distribution = np.zeros(first.size)
     edges = np.unique(np.append(starts[starts < end], end))
 
-    def outlasts(edge: float) -> float:
-        """The chance that nobody has arrived by `edge`."""
-        return (
-            0.0 if edge == np.inf else 1.0 / (1.0 + float(np.maximum(second[others] * edge - first[others], 0.0).sum()))
-        )
-
     for begin, stop in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
         running = others[starts <= begin]
-        distribution[running] += second[running] / second[running].sum() * (outlasts(begin) - outlasts(stop))
-    distribution[winner] = outlasts(end)
+        distribution[running] += (
+            second[running]
+            / second[running].sum()
+            * (_outlasts(begin, first[others], second[others]) - _outlasts(stop, first[others], second[others]))
+        )
+    distribution[winner] = _outlasts(end, first[others], second[others])
     return distribution
+
+
+def _outlasts(edge: float, first: FloatArray, second: FloatArray) -> float:
+    """The chance that none of the other tokens, of weights `first` and `second`, has arrived by `edge`."""
+    return 0.0 if edge == np.inf else 1.0 / (1.0 + float(np.maximum(second * edge - first, 0.0).sum()))

@@ -20,10 +20,20 @@ def path_similarity(tree: DraftTree, codebook: FloatArray, decay: float) -> floa
     for row, leaf in zip(codes, leaves, strict=True):
         path = tree.tokens[list(tree.path_to(leaf))]
         row[: path.size] = codebook[path]
-    lengths = np.linalg.norm(codes, axis=2, keepdims=True)
-    np.divide(codes, lengths, out=codes, where=lengths > 0.0)
     weights = decay ** np.arange(tree.depth, dtype=np.float64)
     weights /= weights.sum()
-    total = codes.sum(axis=0)  # the pairs of a level: the square of the sum, less each path with itself
-    squares = np.einsum("le,le->l", total, total) - np.einsum("nle,nle->l", codes, codes)
-    return float(weights @ squares / (len(leaves) * (len(leaves) - 1)))
+    return float(weights @ _pair_sums(_unit(codes)) / (len(leaves) * (len(leaves) - 1)))
+
+
+def _unit(codes: FloatArray) -> FloatArray:
+    """`codes` [paths, levels, E], scaled in place to length 1; those of length 0 stay as they are."""
+    lengths = np.linalg.norm(codes, axis=2, keepdims=True)
+    np.divide(codes, lengths, out=codes, where=lengths > 0.0)
+    return codes
+
+
+def _pair_sums(codes: FloatArray) -> FloatArray:
+    """[levels]: the sum of the products over ordered pairs of paths, the square of the sum less each with itself."""
+    total = codes.sum(axis=0)
+    sums: FloatArray = np.einsum("le,le->l", total, total) - np.einsum("nle,nle->l", codes, codes)
+    return sums

@@ -3,7 +3,7 @@
 `algos.step` adds the target and the drafter themselves.
 """
 
-from typing import NamedTuple, Protocol, TypeGuard
+from typing import Literal, NamedTuple, Protocol, TypeGuard
 
 from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.chance import Chance
@@ -71,6 +71,20 @@ class ChainExpander(Expander, Protocol):
         counts as a drafter pass.
         """
         ...
+
+
+class PassKind(NamedTuple):
+    """What a call of a model's engine costs by.
+
+    form: "begin", the first pass of a picture, over its condition; "pass", any other pass over new positions; "chain",
+        a call that drafts a chain; "sampled" or "ranked", a call that drafts a tree, by how siblings are chosen.
+    levels: that the call drafts; 1 for a pass.
+    size: new positions of a pass, and of a chain's call; of a tree, the nodes that each level below the root's expands.
+    """
+
+    form: Literal["begin", "pass", "chain", "sampled", "ranked"]
+    levels: int
+    size: int
 
 
 class FusedTreeSpec(NamedTuple):

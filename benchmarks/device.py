@@ -64,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         batches = [at_least(1)(one) for one in asked.batches.split(",")]
         parts = _known("--parts", asked.parts, PARTS)
         from tools.device_sizes import METHODS as KNOWN
-        from underpaint.runtime.device.runner import open_device
+        from underpaint.runtime.device.devices import open_device
         from underpaint.runtime.methods.registry import METHODS as NAMES
 
         device = None if asked.plan else open_device(asked.device)

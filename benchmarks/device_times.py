@@ -108,7 +108,7 @@ class RandomWeights:
                     self._decoders[0].config,
                     drafts,
                     self._decoders[0].rows,
-                    self._condition.element_size(),
+                    self._condition.dtype,
                 )
                 + self.batch * layout.image_bytes
             )

@@ -189,7 +189,7 @@ def token_ms(folder: Path, backend: str) -> float:
 def best_token_ms(precision: str, rounds: int) -> float:
     """Milliseconds a token of plain AR takes in the device runtime, sampling included, in one captured graph."""
     from benchmarks.device_times import RandomWeights
-    from underpaint.runtime.device.runner import open_device
+    from underpaint.runtime.device.devices import open_device
 
     dtype = torch.float32 if precision == "fp32" else torch.bfloat16
     found: float = RandomWeights(open_device("cuda"), CONFIG, dtype, 1, rounds).cycle("ar")["cycle_ms"]

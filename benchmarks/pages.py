@@ -33,7 +33,6 @@ README_ROWS: Final = 8
 README_BEGIN, README_END = "<!-- made by `python -m benchmarks.pages` -->", "<!-- end -->"
 PROTOCOL_FILE: Final = "protocol-1.json"
 """The record that README's table shows."""
-PROTOCOLS: Final = {PROTOCOL_FILE: "", "protocol-1-recent.json": ", the rules of 2025 and 2026"}
 """Records of `underpaint protocol` on the shipped models, and what headings say of their methods."""
 RULES_FILE: Final = "recent-rules.json"
 NOTE: Final = "<!-- Made by `python -m benchmarks.pages`; do not edit. -->"
@@ -183,9 +182,8 @@ def title(page: str) -> str:
 
 
 def render_protocol() -> str:
-    """The page of protocol 1: of each record, the table of each temperature and what was drawn."""
-    files = {name: subject for name, subject in PROTOCOLS.items() if (RESULTS / name).is_file()}
-    return render("protocol", protocols=files, biases=exact_biases())
+    """The page of protocol 1: the table of each temperature and what was drawn."""
+    return render("protocol", file=PROTOCOL_FILE, biases=exact_biases())
 
 
 def render_claims() -> str:

@@ -2,12 +2,12 @@
 
 Run: python -m benchmarks.protocol_predictions --out benchmarks/results/protocol-predictions.json
 
-Each temperature of the record is predicted from a trace of that temperature on 40 prompts behind the record's, with the
-cost curve of this machine. What is not given and not in `--work` yet is made there: two traces by `underpaint trace`,
-and a whole curve by `underpaint costs --full`, a quarter of an hour in all. Run it on the machine that drew, in the
-hours of the drawings: in two states of one machine a pass over four nodes cost 1.4 and 1.7 plain passes. Nothing of the
-record is used but its settings. Methods that a trace does not say enough of are listed with the reason. The last line
-is JSON.
+Each temperature of the record is predicted from traces of that temperature on prompts behind the record's, with the
+cost curve of this machine: 40 pictures of plain autoregression, and 16 by the methods that no replay can draw. What is
+not given and not in `--work` yet is made there: the traces by `underpaint trace`, and a whole curve by `underpaint
+costs --full`, half an hour in all. Run it on the machine that drew, in the hours of the drawings: in two states of one
+machine a pass over four nodes cost 1.4 and 1.7 plain passes. Nothing of the record is used but its settings. Methods
+that a trace does not say enough of are listed with the reason. The last line is JSON.
 """
 
 import subprocess
@@ -24,25 +24,34 @@ from underpaint.artifacts.results import read_results
 from underpaint.runtime.protocol.tables import runs_of
 from underpaint.sim.latency.models import SizeMissing
 from underpaint.sim.replay.comparison import check_belong, check_measured_on, comparison_of
-from underpaint.sim.replay.predict import PLAIN, predict, unpredictable
+from underpaint.sim.replay.predict import PLAIN, not_replayed, predict, unpredictable
 from underpaint.sim.replay.trace import Trace, load, replay
 
 DEPTHS: Final = 10
 """Levels of the deepest trees that protocol 1 grows."""
 PICTURES: Final = 40
+DRAWN: Final = 16
+"""Pictures by each method that no replay can draw."""
 
 
-def rows_of(run: Mapping[str, Any], trace: Trace, curve: CostCurveFile, seeds: int) -> Iterator[dict[str, Any]]:
-    """A row for each method of one temperature: prediction and measurement, or the reason why there is none."""
+def rows_of(
+    run: Mapping[str, Any], traces: Sequence[Trace], curve: CostCurveFile, seeds: int
+) -> Iterator[dict[str, Any]]:
+    """A row for each method of one temperature: prediction and measurement, or the reason why there is none.
+
+    Each method is predicted from the first of `traces` that says enough of it.
+    """
     comparison = comparison_of(run)
-    check_belong(trace, comparison)
+    for trace in traces:
+        check_belong(trace, comparison)
     check_measured_on(curve, comparison)
-    reasons, model = unpredictable(comparison, trace, curve), replay(trace)
+    known = [(trace, unpredictable(comparison, trace, curve), replay(trace)) for trace in traces]
     temperature = run["settings"]["temperature"]
     for name, measured in comparison.rows.items():
         if name == PLAIN:
             continue
         row: dict[str, Any] = {"temperature": temperature, "method": name}
+        trace, reasons, model = next((one for one in known if name not in one[1]), known[0])
         if name in reasons:
             yield {**row, "reason": reasons[name]}
             continue
@@ -56,25 +65,30 @@ def rows_of(run: Mapping[str, Any], trace: Trace, curve: CostCurveFile, seeds: i
         yield {**row, **ends, "pictures": measured["images"]}
 
 
-def trace_at(traces: Sequence[Trace], run: Mapping[str, Any]) -> Trace:
-    """The trace of a run's temperature; ValueError where none is."""
-    wanted = run["settings"]["temperature"]
-    for trace in traces:
-        if trace.about.get("sampler", {}).get("temperature") == wanted:
-            return trace
-    raise ValueError(f"--trace: expected one at temperature {wanted:g}, which the record holds; record it too")
+def traces_at(traces: Sequence[Trace], run: Mapping[str, Any]) -> list[Trace]:
+    """The traces of a run's temperature; ValueError where there is none."""
+    temperature = run["settings"]["temperature"]
+    same = [trace for trace in traces if trace.about.get("sampler", {}).get("temperature") == temperature]
+    if not same:
+        raise ValueError(f"--trace: expected one at temperature {temperature:g}, which the record holds; record it too")
+    return same
 
 
-def _traced(run: Mapping[str, Any], folder: Path) -> Path:
-    """A trace for one temperature of the record, on prompts behind its own."""
+def _traced(run: Mapping[str, Any], folder: Path) -> Iterator[Path]:
+    """Traces for one temperature of the record, on prompts behind its own: plain pictures, and drawn ones."""
     settings = run["settings"]
-    path = folder / f"trace-{settings['temperature']:g}.npz"
-    if not path.is_file():
-        own = [name for name, recipe in settings["methods"].items() if recipe.get("loop") == "mulo" and " " not in name]
-        options = ["--methods", ",".join(own), "--depths", str(DEPTHS)] if own else ["--depths", str(DEPTHS)]
-        options += ["--temperature", f"{settings['temperature']:g}", "--prompts-count", str(PICTURES)]
-        _run("trace", run, *options, "--prompts-skip", str(len(settings["prompts"])), "--out", str(path))
-    return path
+    recipes = {name: recipe for name, recipe in settings["methods"].items() if " " not in name}
+    drafted = [name for name, recipe in recipes.items() if recipe.get("loop") == "mulo"]
+    drawn = [name for name, recipe in recipes.items() if name != PLAIN and not_replayed(recipe)]
+    for kind, methods, pictures, depths in (("trace", drafted, PICTURES, DEPTHS), ("drawn", drawn, DRAWN, 1)):
+        path = folder / f"{kind}-{settings['temperature']:g}.npz"
+        if not path.is_file() and (methods or kind == "trace"):
+            options = ["--methods", ",".join(methods)] if methods else []
+            options += ["--temperature", f"{settings['temperature']:g}", "--prompts-count", str(pictures)]
+            options += ["--depths", str(depths), "--prompts-skip", str(len(settings["prompts"]))]
+            _run("trace", run, *options, "--out", str(path))
+        if path.is_file():
+            yield path
 
 
 def _measured(run: Mapping[str, Any], folder: Path) -> Path:
@@ -111,19 +125,20 @@ def _print(row: Mapping[str, Any]) -> None:
 def main(arguments: list[str] | None = None) -> None:
     parser = options("protocol_predictions", __doc__)
     parser.add_argument("--record", type=Path, default=RESULTS / PROTOCOL_FILE, help="of `underpaint protocol`")
-    parser.add_argument("--trace", type=Path, action="append", help="of other prompts; repeat for each temperature")
+    parser.add_argument("--trace", type=Path, action="append", help="of other prompts; one or more a temperature")
     parser.add_argument("--costs", type=Path, help="the machine's cost curve, a full one")
     parser.add_argument("--work", type=Path, default=Path("runs/predictions"), help="folder for what is made here")
     parser.add_argument("--seeds", type=at_least(1), default=4, help="decodings of each recorded image")
     asked = parse(parser, arguments)
     with refusing(parser):
         runs = runs_of(read_results(asked.record))
-        traces = [load(path) for path in asked.trace or [_traced(run, asked.work) for run in runs]]
+        paths = asked.trace or [path for run in runs for path in _traced(run, asked.work)]
+        traces = [load(path) for path in paths]
         curve = read_cost_curve(asked.costs or _measured(runs[0], asked.work))
-        pairs = [(run, trace_at(traces, run)) for run in runs]
+        pairs = [(run, traces_at(traces, run)) for run in runs]
         rows = list[dict[str, Any]]()
-        for run, trace in pairs:
-            for row in rows_of(run, trace, curve, asked.seeds):
+        for run, same in pairs:
+            for row in rows_of(run, same, curve, asked.seeds):
                 rows.append(row)
                 _print(row)
     told = [row for row in rows if "reason" not in row]

@@ -39,7 +39,7 @@ from underpaint.cli.terminal import (
 
 if TYPE_CHECKING:
     from underpaint.artifacts.cost_curve import CostCurveFile
-    from underpaint.runtime.device.drawing import DevicePlan
+    from underpaint.runtime.device.drawing_plan import DevicePlan
     from underpaint.runtime.evaluation.drawing_log import DrawingLog
     from underpaint.runtime.evaluation.plan import RunPlan
     from underpaint.runtime.evaluation.replay import ReplayLog
@@ -224,7 +224,7 @@ def _report(
         write_gallery(gallery, report.rows, report.gallery, captions, f"One row per method: {title}")
     if told_as_json(figures, plain):
         return
-    title = title if on_device is None else f"{title}, {on_device.told()}"
+    title = title if on_device is None else f"{title}, {on_device.describe()}"
     print_rows(report.rows, judge, title, curve, form, on_device=on_device is not None)
     elsewhere = [] if figures == out / "compare.json" else ["--figures", str(figures)]
     page = shlex.join(["underpaint", "report", str(out), *elsewhere])

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from underpaint.algos.rows import SamplingParams
     from underpaint.runtime.conditions import Condition
-    from underpaint.runtime.device.drawing import DevicePlan
+    from underpaint.runtime.device.drawing_plan import DevicePlan
     from underpaint.runtime.drawing import Drawing
     from underpaint.runtime.evaluation.comparison import ComparisonPlan
     from underpaint.runtime.evaluation.drawing_log import DrawingLog
@@ -45,7 +45,7 @@ def check_device(name: str | None) -> str:
     """The device of --device, or the first GPU; ValueError where a package or the device is missing."""
     name = name or "cuda"
     with imported(name):
-        from underpaint.runtime.device.runner import open_device
+        from underpaint.runtime.device.devices import open_device
     open_device(name)
     return name
 
@@ -59,8 +59,8 @@ def plan_on_device(
 ) -> "DevicePlan | LivePlan":
     """What is to be drawn, checked; ValueError where a package, a device, a form or memory is missing."""
     name = check_device(options.device)
-    from underpaint.runtime.device.drawing import plan_drawing
-    from underpaint.runtime.device.runner import check_memory, open_device
+    from underpaint.runtime.device.devices import check_memory, open_device
+    from underpaint.runtime.device.drawing_plan import plan_drawing
 
     batch, forward, folder = 1 if options.batch is None else options.batch, options.forward, pipeline.folder_models()
     plan: DevicePlan | LivePlan

@@ -149,6 +149,20 @@ class DeviceOptions(DeviceChoice):
             )
 
 
+def check_ray_gpu(backend: str, device: str | None = None) -> None:
+    """ValueError where an option names a GPU by its index, though Ray chooses the GPU of every process.
+
+    Ray shows a process its own GPU alone, which is number 0 there.
+    """
+    for option, value in (("--backend", backend), ("--device", device or "")):
+        name, _, index = value.partition(":")
+        if index.isdecimal() and int(index):
+            raise ValueError(
+                f"{option} {value}: expected no index of a GPU under Ray, which gives each process a GPU of its own; "
+                f"pass {option} {name}, and start Ray with CUDA_VISIBLE_DEVICES={index} to draw on that one"
+            )
+
+
 def open_pipeline(
     models: Path | None, resolution: int | None, low: Path | None, backend: str, on_device: bool = False
 ) -> "Pipeline":

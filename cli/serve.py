@@ -20,6 +20,7 @@ from underpaint.cli.options import (
     Preset,
     Resolution,
     check_preset,
+    check_ray_gpu,
     grouped,
     read_preset,
 )
@@ -84,6 +85,8 @@ def serve(
         from underpaint.serve.requests import Limits
         from underpaint.serve.server import BACKLOG, Server, bound_socket
     if ray is not None:
+        with bad_input():
+            check_ray_gpu(backend, device.device)
         with needed("`underpaint serve --ray`", "serve-ray"):
             from underpaint.serve.replica_front import ReplicaFront
             from underpaint.serve.replicas import Scale

@@ -80,10 +80,9 @@ def graph_of(
     gpu = gpu_backend(context.backend)
     rounded = precision == "bf16" and gpu is None
     given = rounded_graph(path) if rounded else content
-    session, captures = open_capturing(path, context, given, gpu is not None and precision != "fp32")
-    kept: Precision = "fp32" if rounded else precision
-    known = replace(config, precision=kept, capacity=config.slots)
-    return OnnxDecoder(session, known, path.stem, gpu, captures)
+    known = replace(config, precision="fp32" if rounded else precision, capacity=config.slots)
+    session, options = open_capturing(path, context, given, None if gpu is None or precision == "fp32" else known)
+    return OnnxDecoder(session, known, path.stem, gpu, options)
 
 
 def prepare(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Annotated, Final, Literal, NamedTuple, TypeAlias
@@ -10,6 +11,7 @@ import numpy as np
 
 from underpaint.algos.arrays import IntArray
 from underpaint.algos.chance import FromUniforms, sampling
+from underpaint.algos.protocols import PassKind
 from underpaint.algos.rows import SamplingParams
 from underpaint.artifacts.strict_json import Within
 from underpaint.runtime.conditions import Condition
@@ -129,6 +131,29 @@ def draw_in(session: DecodingSession, method: str, condition: Condition, seed: i
         resampler_seconds=resampler.seconds,
         nodes=result.nodes,
     )
+
+
+class CountedDrawing(NamedTuple):
+    """A drawing, and the calls of its target's and its drafter's engines by their kind."""
+
+    drawing: Drawing
+    target: Counter[PassKind]
+    drafter: Counter[PassKind]
+
+    @property
+    def host_seconds(self) -> float:
+        """What the drawing took outside the models."""
+        one = self.drawing
+        return one.seconds - one.target_seconds - one.drafter_seconds - one.resampler_seconds
+
+
+def draw_counted(session: DecodingSession, method: str, condition: Condition, seed: int) -> CountedDrawing:
+    """Draw one image as `draw_in` does, and count the calls of the session's engines."""
+    timers = session.timers.target, session.timers.drafter
+    before = [Counter() if timer is None else timer.kinds.copy() for timer in timers]
+    drawing = draw_in(session, method, condition, seed)
+    after = [Counter() if timer is None else timer.kinds for timer in timers]
+    return CountedDrawing(drawing, *(now - then for now, then in zip(after, before, strict=True)))
 
 
 class _Reading(NamedTuple):

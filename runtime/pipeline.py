@@ -214,7 +214,7 @@ class Pipeline:
         }
 
     def _provider_record(self) -> Mapping[str, Any] | None:
-        return provider_record(self.backend, bool(getattr(self.high.decoder, "captures", False)))
+        return provider_record(self.backend, getattr(self.high.decoder, "options", None))
 
     def folder_models(self) -> Pipeline:
         """See `runtime.models.OpenModels`."""

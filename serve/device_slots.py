@@ -18,11 +18,12 @@ import numpy as np
 import torch
 
 from underpaint.algos.rows import SamplingParams
-from underpaint.runtime.device.batches import NotDrawn
-from underpaint.runtime.device.drawing import CapturedProgram, DeviceDrawer, DevicePlan, most_images, plan_drawing
+from underpaint.runtime.device.devices import open_device
+from underpaint.runtime.device.drawing import CapturedProgram, DeviceDrawer, NotDrawn
+from underpaint.runtime.device.drawing_plan import DevicePlan, most_images, plan_drawing
 from underpaint.runtime.device.folder import DeviceModels
 from underpaint.runtime.device.forms import DeviceError
-from underpaint.runtime.device.runner import DecodedImage, open_device
+from underpaint.runtime.device.runner import DecodedImage
 from underpaint.runtime.device.slots import ImageProgress
 from underpaint.runtime.drawing import ImageTask
 from underpaint.runtime.methods.method import DecodingMethod
@@ -86,8 +87,8 @@ class _Running:
             said = outcome.error if isinstance(outcome, NotDrawn) else "it has no tokens"
             return Turn(picture, error=ValueError(f"the picture was not drawn: {said}"))
         all_decided, refused = np.ones(image.tokens.size, dtype=np.bool_), None
-        if image.kept is not None:
-            refused = np.setdiff1d(np.arange(image.tokens.size), image.kept)
+        if image.kept_cells is not None:
+            refused = np.setdiff1d(np.arange(image.tokens.size), image.kept_cells)
         last = ImageProgress(image.tokens, all_decided, image.cycles, image.history, refused)
         done = Finished.of(image.tokens, outcome.target_nfe, outcome.drafter_nfe, outcome)
         events = self._events(picture, last) if picture.watched else ()
@@ -213,7 +214,7 @@ class DeviceSlots:
         return plan_drawing(pipeline, [method], sampling, self._device, batch, self._forward, loaded=loaded)
 
     def _drawer(self, size: str, plan: DevicePlan) -> DeviceDrawer:
-        key = (size, plan.batch, plan.rows, plan.asked)
+        key = (size, plan.batch, plan.rows, plan.engine_decoders)
         if key not in self._drawers:
             self._drawers[key] = plan.open(self._weights.get(size))
         return self._drawers[key]

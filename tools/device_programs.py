@@ -21,7 +21,8 @@ from tools.compile_ahead import compile_for
 from underpaint.algos.draft.choice import NOTHING, Choice
 from underpaint.algos.protocols import Grid
 from underpaint.artifacts.decoder_config import DecoderConfig
-from underpaint.runtime.device.decoder import DecoderForward, shapes_alone
+from underpaint.models.decoder import Decoder
+from underpaint.runtime.device.decoder import DecoderForward
 from underpaint.runtime.device.engine_forward import EngineForward, EngineGraphs
 from underpaint.runtime.device.forms import BatchSizes, DeviceForm
 from underpaint.runtime.device.forwards import Attend, DeviceDecoder
@@ -43,6 +44,17 @@ _NOTHING = (
     "split",
     "unflatten",
 )
+
+
+def shapes_alone(config: DecoderConfig, dtype: torch.dtype, device: torch.device) -> Decoder:
+    """A decoder of these sizes whose weights hold nothing: to count or to time a model whose weights are not there."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        with torch.device(device):
+            return Decoder(config)
+    finally:
+        torch.set_default_dtype(before)
 
 
 class Node(NamedTuple):

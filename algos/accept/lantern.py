@@ -55,6 +55,41 @@ class Pooling(NamedTuple):
     limit: Limit
     residual: Residual
 
+    def pooled(self, left: FloatArray, token: int, total: float) -> PooledMass:
+        """Return the mass of `token` and its pool under `left` [V] of weight `total`, and the codes in the pool."""
+        own = float(left[token])
+        near = pool(left, self.neighbours[token, : self.k], self.limit(own, total))
+        return PooledMass(own + near.mass, near.codes)
+
+    def take_out(self, left: FloatArray, token: int, kept: PooledMass) -> float:
+        """Set to zero, in `left` [V], what goes with the rejected point `token`.
+
+        Args:
+            left: What is left of the target's distribution, [V] float64; it is written to.
+            token: The rejected token.
+            kept: The mass that it was to be kept with, see `pooled`.
+
+        Returns:
+            The weight that left `left`; for residual "released", that of the token alone.
+        """
+        own, near = float(left[token]), self.neighbours[token]
+        if self.residual == "paper":
+            left[near[: kept.codes]] = 0.0
+        elif self.residual == "released" and kept.codes:
+            left[near[: self.k + 1]] = 0.0
+        left[token] = 0.0
+        return kept.mass if self.residual == "paper" else own
+
+    def rest(self, left: FloatArray, drafted: FloatArray, token: int, kept: PooledMass) -> FloatArray:
+        """Return the residual [V], of any scale, after `token`, drawn from `drafted` [V], was rejected."""
+        near = self.neighbours[token]
+        if self.residual == "released" and kept.codes:
+            drafted = drafted.copy()
+            drafted[near[: self.k + 1]] = 0.0
+        elif self.residual == "paper":
+            left[near[: kept.codes]] = 0.0  # what x gains is less than q(x), or x would have been kept
+        return excess(left, drafted)
+
     def try_points(
         self, tree: DraftTree, node: int, children: Sequence[int], distribution: FloatArray, chance: Chance
     ) -> SiblingOutcome:
@@ -67,18 +102,12 @@ class Pooling(NamedTuple):
         total = summed = float(np.add.reduce(distribution, dtype=np.float64))
         for child in children:
             token = int(tree.tokens[child])
-            near, own = self.neighbours[token], float(left[token])
-            pooled = pool(left, near[: self.k], self.limit(own, total))
-            if chance.flip(own + pooled.mass, At(Role.ACCEPT, child), out_of=total):
+            kept = self.pooled(left, token, total)
+            if chance.flip(kept.mass, At(Role.ACCEPT, child), out_of=total):
                 return SiblingOutcome(child, left)
             if left is distribution:  # most are kept, and then need no copy
                 left = distribution.astype(np.float64)
-            if self.residual == "paper":
-                left[near[: pooled.codes]] = 0.0
-            elif self.residual == "released" and pooled.codes:
-                left[near[: self.k + 1]] = 0.0
-            left[token] = 0.0
-            total -= own + pooled.mass if self.residual == "paper" else own
+            total -= self.take_out(left, token, kept)
             if self.residual == "released" or total < 0.5 * summed:  # above that, the running total is exact to an ulp
                 total = summed = float(np.add.reduce(left))
             if not total > 0.0:
@@ -95,17 +124,10 @@ class Pooling(NamedTuple):
         left = normalised(distribution)
         for child, drafted in zip(children, proposal_distributions(tree, node, children), strict=False):
             token = int(tree.tokens[child])
-            near = self.neighbours[token]
-            own = float(left[token])
-            pooled = pool(left, near[: self.k], self.limit(own, 1.0))
-            if chance.flip(own + pooled.mass, At(Role.ACCEPT, child), out_of=float(drafted[token])):
+            kept = self.pooled(left, token, 1.0)
+            if chance.flip(kept.mass, At(Role.ACCEPT, child), out_of=float(drafted[token])):
                 return SiblingOutcome(child, left)
-            if self.residual == "released" and pooled.codes:
-                drafted = drafted.copy()
-                drafted[near[: self.k + 1]] = 0.0
-            elif self.residual == "paper":
-                left[near[: pooled.codes]] = 0.0  # what x gains is less than q(x), or x would have been kept
-            rest = excess(left, drafted)
+            rest = self.rest(left, drafted, token, kept)
             if not rest.any():
                 if self.residual != "released":
                     return SiblingOutcome(child, left)

@@ -16,6 +16,11 @@ from underpaint.algos.registry import Codes, Factor, Share, Tune, check_bounds
 from underpaint.algos.tree import DraftTree, Drawn, Verdict
 
 
+def outweighs(distribution: FloatArray, top: int, token: int, pooled: float) -> bool:
+    """Whether `token` is the argmax instead of `top` once `pooled` is added to it; ties go to the lower index."""
+    return (float(distribution[token]) + pooled, -token) > (float(distribution[top]), -top)
+
+
 def greedy_verdict(
     tree: DraftTree,
     probs: FloatArray,
@@ -37,9 +42,8 @@ def greedy_verdict(
     def wins(distribution: FloatArray, top: int, token: int) -> bool:
         if token == top:
             return True
-        own = float(distribution[token])
-        boosted = own + pool(distribution, neighbours[token], limit(own)).mass
-        return (boosted, -token) > (float(distribution[top]), -top)
+        near = pool(distribution, neighbours[token], limit(float(distribution[token])))
+        return outweighs(distribution, top, token, near.mass)
 
     end = kept_ends(tree, passing, choose)[0]
     return Verdict(tree.path_to(end), int(probs[end].argmax()))

@@ -68,9 +68,8 @@ class PooledThreshold:
         near = self.neighbours[:, : self.k or None]
 
         def passing(node: int, children: Sequence[int]) -> list[int]:
-            distribution = probs[node]
             tokens = tree.tokens[list(children)]
-            masses = distribution.take(near[tokens]).sum(axis=1, dtype=np.float64) + distribution[tokens]
+            masses = pooled_mass(np.broadcast_to(probs[node], (tokens.size, probs.shape[1])), tokens, near)
             return [child for child, mass in zip(children, masses.tolist(), strict=True) if mass >= self.tau]
 
         end = kept_ends(tree, passing, self.choose)[0]

@@ -24,6 +24,12 @@ def entropy(distribution: FloatArray) -> float:
     return float(-(held @ np.log(held)))
 
 
+def log_likelihood(tree: DraftTree, probs: FloatArray, end: int) -> float:
+    """The log of the probability of the path to node `end` under the target's `probs` [N, V]."""
+    path = tree.path_to(end)
+    return sum(log(float(probs[int(tree.parents[node]), int(tree.tokens[node])])) for node in path)
+
+
 @dataclass(frozen=True, slots=True)
 class TypicalAcceptance:
     """Keep x if p(x) > min(epsilon, alpha exp(-H(p))), H in nats; the longest such path wins (arXiv 2401.10774).
@@ -51,12 +57,9 @@ class TypicalAcceptance:
             distribution, least = probs[node], self.threshold(probs[node])
             return [child for child in children if float(distribution[tree.tokens[child]]) > least]
 
-        def likelihood(end: int) -> float:
-            path = tree.path_to(end)
-            return sum(log(float(probs[int(tree.parents[node]), int(tree.tokens[node])])) for node in path)
-
         ends = kept_ends(tree, passing)
-        end = max(ends, key=likelihood) if self.choose == "likeliest" else ends[0]
+        likeliest = self.choose == "likeliest"
+        end = max(ends, key=lambda end: log_likelihood(tree, probs, end)) if likeliest else ends[0]
         return Verdict(tree.path_to(end), chance.draw(probs[end], At(Role.BONUS, end)))
 
 

@@ -23,7 +23,7 @@ class PolicySpec:
         it is the same.
     examples: settings that make trees small enough for the property tests; one of them may be empty.
     batched: its form over many images at once; a test holds the two together.
-    device: its form on the GPU, as `RuleSpec.device`: a function (policy, Room) -> Plan, see `runtime.device.plans`.
+    device: its form on the GPU, as `RuleSpec.device`: a function (policy, Room) -> Plan, see `runtime.device.growth`.
     """
 
     name: str

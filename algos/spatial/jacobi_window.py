@@ -252,13 +252,17 @@ def _refilled(
             distribution = found
             token = chance.draw(distribution, At(Role.REFILL, cell))
         else:
-            row, column = divmod(cell, width)
-            above = row > 0 and (refill == "above" or column == 0)
-            token = known[cell - width if above else cell - 1]
+            token = known[_copied_cell(cell, width, refill)]
             distribution = _certain(token, vocab_size)
         known.append(token)
         drafts.append(WindowDraft(token, distribution))
     return drafts
+
+
+def _copied_cell(cell: int, width: int, refill: Refill) -> int:
+    """The cell that a new `cell` copies: the one to its left, or above it."""
+    row, column = divmod(cell, width)
+    return cell - width if row > 0 and (refill == "above" or column == 0) else cell - 1
 
 
 def _certain(token: int, vocab_size: int) -> FloatArray:

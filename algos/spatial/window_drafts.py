@@ -106,12 +106,10 @@ def tail_nodes(tree: DraftTree, path: Sequence[int], length: int) -> list[int]:
     length: drafts in the window. Each is the context with the first proposals below the last accepted node; where
     the tree ends there, the held chain's.
     """
-    first: dict[int, int] = {}
-    for node, parent in enumerate(tree.parents.tolist()):
-        first.setdefault(parent, node)
+    below = tree.children()
     nodes, node = list[int](), path[-1] if path else 0
     for place in range(len(path) + 1, length):
-        node = first.get(node, place)
+        node = below[node][0] if below[node] else place
         nodes.append(node)
     return nodes
 

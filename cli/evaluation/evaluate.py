@@ -11,7 +11,7 @@ from underpaint.cli.comparison_table import print_rows, title_of
 from underpaint.cli.errors import bad_input
 from underpaint.cli.evaluation.prompts import PromptOptions, choose
 from underpaint.cli.live import LiveOptions
-from underpaint.cli.options import MOST_THREADS, grouped, read_names, settings_by_method
+from underpaint.cli.options import MOST_THREADS, check_ray_gpu, grouped, read_names, settings_by_method
 from underpaint.cli.outputs import check_replaceable, output_folder
 from underpaint.cli.runs import RunOptions, draw_run
 from underpaint.cli.terminal import Format, FormatOption, note, note_files, progress
@@ -101,6 +101,8 @@ def evaluate(
     figures = out / "evaluate.json"
     with bad_input():
         share = JobShare.parse(shard)
+        if on == "ray":
+            check_ray_gpu(options.backend)
         check_workers(on, address)
         if batch > 1 and (live.live is None or jobs not in (None, 0, 1) or on != "local"):
             raise ValueError(

@@ -3,7 +3,7 @@
 import dataclasses
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, cast
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -33,14 +33,20 @@ from underpaint.cli.terminal import note, progress
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import TypeVar
 
     from underpaint.algos.protocols import Grid
-    from underpaint.runtime.methods.method import ModelTables
-    from underpaint.runtime.methods.multi_scale.method import MuloMethod
+    from underpaint.algos.rows import SamplingParams
+    from underpaint.runtime.conditions import Condition
+    from underpaint.runtime.drawing import CountedDrawing
+    from underpaint.runtime.methods.method import DecodingMethod, ModelTables
     from underpaint.runtime.methods.registry import MethodConfig
     from underpaint.runtime.models import OpenModels
+    from underpaint.sim.replay.drawn_trace import DrawnRecorder
     from underpaint.sim.replay.row_trace import RowRecorder
     from underpaint.sim.replay.trace import Trace
+
+    _Recorder = TypeVar("_Recorder", RowRecorder, DrawnRecorder)
 
 APART = 64
 """Chosen prompts that a trace leaves out unless told otherwise: those that `underpaint compare` starts from."""
@@ -83,7 +89,11 @@ def trace(
     ] = None,
     temperature: Temperature = None,
     methods: Annotated[
-        str, typer.Option(help="Methods to predict, with commas between; of MuLo-SD's, drafted rows are recorded too.")
+        str,
+        typer.Option(
+            help="Methods to predict, with commas between. MuLo-SD's drafted rows are recorded too, and what those "
+            "draw that no replay can (Jacobi windows, adaptive ZipAR, VVS)."
+        ),
     ] = "",
     preset: Preset = None,
     setting: MethodSettings = None,
@@ -134,14 +144,17 @@ def trace(
     At temperature 0 the distributions are those at temperature 1, which the greedy rules read. `underpaint compare`
     chooses from
     the same prompts, from the first on: compare on others than those that are recorded (--prompts-skip). Give --methods
-    and --set as to `compare` where it draws by MuLo-SD, whose drafts come from another model.
+    and --set as to `compare` where it draws by MuLo-SD, whose drafts come from another model, or by methods that read
+    the target behind tokens that plain autoregression never drew, as Jacobi windows do. Of those every prompt is drawn,
+    by both presets unless --preset names one.
     """
     from underpaint.algos.rows import SamplingParams
     from underpaint.artifacts.files import check_file_writable
+    from underpaint.runtime.costs.machine_curve import with_costs
     from underpaint.runtime.drawing import noise_of
     from underpaint.runtime.engines.context import EngineError
     from underpaint.runtime.methods.multi_scale.sessions import MuloSession
-    from underpaint.runtime.methods.registry import PRESETS, TUNED, resolve, usual_preset
+    from underpaint.runtime.methods.registry import PRESETS, TUNED, build_method, resolve, usual_preset
     from underpaint.sim.replay.own_logits import misplaced, trace_of_own
     from underpaint.sim.replay.trace import Recorder
 
@@ -201,15 +214,10 @@ def trace(
             )
         read_trace_sizes(pipeline, depths, keep, len(conditions))
         recorder = Recorder(pipeline.tables.codebook, pipeline.tables.neighbours, depths, keep)
-        required, drafted_low = len(_drafted_low(configs[: len(names)], pipeline.tables, keep)), []
-        for place, (method, rows) in enumerate(_drafted_low(configs, pipeline.tables, keep)):
-            try:
-                method.open(pipeline, conditions[0], sampling)
-            except ValueError:
-                if place < required:  # the other preset's models may be missing
-                    raise
-                continue
-            drafted_low.append((method, rows))
+        tables = with_costs(pipeline, pipeline.tables, [one for _, one in configs], sampling)
+        first, under = configs[: len(names)], (pipeline, conditions[0], sampling)
+        drafted_low = _opened(*under, _drafted_low(configs, tables, keep), len(_drafted_low(first, tables, keep)))
+        drawn = _opened(*under, _not_replayed(configs, tables), len(_not_replayed(first, tables)))
     used = config.target_sampling(sampling)
     with bad_input(EngineError), progress("recording", len(conditions)) as advance:
         for done, condition in enumerate(conditions, start=1):
@@ -220,6 +228,11 @@ def trace(
                 assert isinstance(session, MuloSession)
                 at = session.rows_per_cycle
                 rows.add(session.target, session.drafter, image, at, noise_of(condition, seed))
+            if drawn:
+                plain = _draw(build_method("ar", config, tables), pipeline, sampling, condition, seed).host_seconds
+            for method, drawings in drawn:
+                one = _draw(method, pipeline, sampling, condition, seed)
+                drawings.add(one.drawing.depths, one.target, one.drafter, one.host_seconds / plain)
             advance(done)
     recorded = recorder.trace(
         {
@@ -229,6 +242,7 @@ def trace(
             "seed": seed,
         },
         [rows.trace() for _, rows in drafted_low],
+        [drawings.trace() for _, drawings in drawn],
     )
     _finish(recorded, out)
 
@@ -318,15 +332,59 @@ def read_trace_sizes(pipeline: "OpenModels", depths: int, keep: int, images: int
 
 def _drafted_low(
     configs: "Sequence[tuple[str, MethodConfig]]", tables: "ModelTables", keep: int
-) -> "list[tuple[MuloMethod, RowRecorder]]":
+) -> "list[tuple[DecodingMethod, RowRecorder]]":
     """For each way in which methods draft rows at a low resolution, the first that does, and what records them."""
     from underpaint.runtime.methods.registry import build_method
     from underpaint.sim.replay.row_trace import RowRecorder
 
-    found: dict[tuple[object, ...], tuple[MuloMethod, RowRecorder]] = {}
+    found: dict[tuple[object, ...], tuple[DecodingMethod, RowRecorder]] = {}
     for name, config in configs:
         method = build_method(name, config, tables)
         if method.drafts_rows:
             rows = RowRecorder(config.to_dict()["settings"], keep)
-            found.setdefault(tuple(rows.settings.values()), (cast("MuloMethod", method), rows))
+            found.setdefault(tuple(rows.settings.values()), (method, rows))
     return list(found.values())
+
+
+def _not_replayed(
+    configs: "Sequence[tuple[str, MethodConfig]]", tables: "ModelTables"
+) -> "list[tuple[DecodingMethod, DrawnRecorder]]":
+    """The methods that no replay can draw, each setting once, and what records their pictures."""
+    from underpaint.runtime.methods.registry import build_method
+    from underpaint.sim.replay.drawn_trace import DrawnRecorder
+    from underpaint.sim.replay.predict import not_replayed
+
+    built = [build_method(name, config, tables) for name, config in configs if not_replayed(config.to_dict())]
+    once = {repr(method.config.to_dict()): method for method in reversed(built)}
+    return [(method, DrawnRecorder(method.config.to_dict())) for method in reversed(once.values())]
+
+
+def _opened(
+    pipeline: "OpenModels",
+    condition: "Condition",
+    sampling: "SamplingParams",
+    methods: "list[tuple[DecodingMethod, _Recorder]]",
+    required: int,
+) -> "list[tuple[DecodingMethod, _Recorder]]":
+    """The methods that the models take; ValueError where one of the first `required` does not fit.
+
+    The others are of another preset than asked for, whose models may be missing.
+    """
+    fitting = []
+    for place, (method, recorder) in enumerate(methods):
+        try:
+            method.open(pipeline, condition, sampling)
+        except ValueError:
+            if place < required:
+                raise
+            continue
+        fitting.append((method, recorder))
+    return fitting
+
+
+def _draw(
+    method: "DecodingMethod", pipeline: "OpenModels", sampling: "SamplingParams", condition: "Condition", seed: int
+) -> "CountedDrawing":
+    from underpaint.runtime.drawing import draw_counted
+
+    return draw_counted(method.open(pipeline, condition, sampling), method.name, condition, seed)

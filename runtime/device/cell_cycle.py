@@ -17,7 +17,7 @@ from underpaint.runtime.device.forwards import DeviceDecoder
 from underpaint.runtime.device.kernels.attention import Filled
 from underpaint.runtime.device.kernels.fronts import FrontPass
 from underpaint.runtime.device.kernels.probs import probs
-from underpaint.runtime.device.state import Envelope, State
+from underpaint.runtime.device.state import Envelope, State, begin_images
 
 
 def empty_pass(batch: int, count: int, slots: int, device: torch.device) -> FrontPass:
@@ -55,26 +55,13 @@ class CellProgram(BatchCycle):
         self.state.tree.counts.fill_(envelope.nodes)
 
     def _take_in(self, condition: Tensor, seeds: Tensor, images: Tensor, hidden: Tensor | None) -> Tensor:
-        """Forget the images before, and take in conditions (see `BatchCycle.begin`): the features [R, 1, F] behind."""
-        state, progress, out = self.state, self.state.progress, self._pass
-        state.noise.seeds.copy_(seeds)
-        state.noise.images.copy_(images)
-        for part in (progress.cells, progress.cycles, state.verdicts.status):
-            part.zero_()
-        state.verdicts.finite.fill_(1)
-        length = condition.shape[1]
-        progress.prefixes.fill_(length)
-        cache = state.target_cache
-        cache.clear()
-        if hidden is not None:
-            cache.unseen.copy_(hidden)
-        positions = torch.arange(-length, 0, device=condition.device).repeat(state.batch, 1)
-        made = self._target.hidden(condition, positions, cache.prefill())
+        """See `begin_images`; no cell is filled."""
+        features, out = begin_images(self.state, self._target, condition, seeds, images, hidden), self._pass
         out.filled.zero_()
-        out.filled[:, :length] = 1
+        out.filled[:, : condition.shape[1]] = 1
         out.places.fill_(-1)
         out.settled.fill_(-1)
-        return made[:, -1:]
+        return features
 
     def _features(self) -> Tensor:
         """One pass: the features [R, T, F] of its positions."""

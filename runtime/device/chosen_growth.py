@@ -21,10 +21,9 @@ from underpaint.algos.rows import SamplingParams
 from underpaint.algos.spatial.jacobi import WindowPlan
 from underpaint.algos.tree import Drawn, Shape, Verdict
 from underpaint.runtime.device.forwards import DeviceDecoder
-from underpaint.runtime.device.growth import DraftPasses, Limits
+from underpaint.runtime.device.growth import DraftPasses, Limits, Plan
 from underpaint.runtime.device.kernels.walk import DONE, GOING, BatchTree, Decide, Verdicts
 from underpaint.runtime.device.kernels.walk import Shape as TreeShape
-from underpaint.runtime.device.plans import Plan
 from underpaint.runtime.device.rules import device_rule
 from underpaint.runtime.device.state import Envelope, State
 from underpaint.runtime.device.static_growth import StaticGrowth
@@ -63,8 +62,8 @@ def chosen_plan(policy: Roofline, beside: WindowPlan, grid: Grid, vocab_size: in
     def make(state: State, drafter: DeviceDecoder, sampler: SamplingParams) -> "ChosenGrowth":
         return ChosenGrowth(state, drafter, sampler, policy, beside, grid, max_nodes)
 
-    held = window_bytes(beside.window, drafts, grid.cells, vocab_size) + 8 * drafts * vocab_size
-    return Plan(envelope, "top_k", make, image_bytes=held, most_images=MOST_IMAGES, chooses=True)
+    image_bytes = window_bytes(beside.window, drafts, grid.cells, vocab_size) + 8 * drafts * vocab_size
+    return Plan(envelope, "top_k", make, image_bytes=image_bytes, most_images=MOST_IMAGES, chooses=True)
 
 
 class ChosenGrowth:
@@ -165,13 +164,13 @@ class ChosenGrowth:
         numbers = (verdicts.taken, verdicts.status, progress.cells, progress.roots, tree.counts)
         self.take(torch.cat((*numbers, tree.tokens[0], tree.parents[0], verdicts.path[0])).cpu())
 
-    def take(self, told: Tensor) -> None:
+    def take(self, numbers: Tensor) -> None:
         """Learn from what was read [5 + 3 N] int64: how many tokens, the status, the cell behind them, the last of
         them, the nodes of the tree; its tokens, its parents, and the accepted path."""
-        taken, status, cell, root, count = told[:5].tolist()
+        taken, status, cell, root, count = numbers[:5].tolist()
         if taken == 0 or status not in (GOING, DONE):
             return
-        tokens, parents, path = told[5:].view(3, -1).numpy()
+        tokens, parents, path = numbers[5:].view(3, -1).numpy()
         drafted = point_tree(tokens[:count].copy(), parents[:count].copy(), self._drafter.config.vocab_size)
         self._policy.observe(drafted, Verdict(tuple(path[: taken - 1].tolist()), root), self._cell)
         self._cell = cell
@@ -199,14 +198,14 @@ class ChosenGrowth:
         """
         envelope, vocab_size = self._state.envelope, self._drafter.config.vocab_size
 
-        def made(judge: Rule, drawn: Drawn, children: int) -> Decide:
+        def decide(judge: Rule, drawn: Drawn, children: int) -> Decide:
             shape = TreeShape(1, envelope.nodes, vocab_size, drawn, envelope.levels, children)
             return device_rule(judge, shape, device)
 
-        self._decides = {"top_k": made(rule, "top_k", 1), None: made(self._rules.rule, "iid", 1)}
+        self._decides = {"top_k": decide(rule, "top_k", 1), None: decide(self._rules.rule, "iid", 1)}
         for drawn, judge in self._rules.drawn_rules.items():
             chains = drawn == "iid" and not self._policy.with_replacement
-            self._decides[drawn] = made(judge, drawn, 1 if chains else envelope.children)
+            self._decides[drawn] = decide(judge, drawn, 1 if chains else envelope.children)
 
 
 def _depth(chosen: Choice) -> int:

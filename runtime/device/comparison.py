@@ -35,25 +35,25 @@ def run_on_device(drawer: DeviceDrawer, plan: ComparisonPlan, log: DrawingLog, r
         program = drawer.program(method, plan.sampling)
         if drawer.cuda:
             program.prime(missing[: drawer.batch])
-        for number, outcome in program.draw_all(missing, cells_told(report, log, method.name, drawer)):
+        for number, outcome in program.draw_all(missing, cells_watch(report, log, method.name, drawer)):
             if isinstance(outcome, Drawing):
                 log.keep(DrawnJob(outcome))
                 report(len(log), f"{method.name:14s} {outcome.seconds:6.2f} s")
             else:
-                failed.append(_told(method.name, missing[number], outcome.error))
+                failed.append(_failure(method.name, missing[number], outcome.error))
         del program  # its buffers go before the next one's are made
     if failed:
         raise DeviceError(f"{len(failed)} pictures were not drawn; the others are kept: {'; '.join(failed)}")
 
 
-def cells_told(report: Report, log: DrawingLog, name: str, drawer: DeviceDrawer) -> Callable[[list[int]], None]:
+def cells_watch(report: Report, log: DrawingLog, name: str, drawer: DeviceDrawer) -> Callable[[list[int]], None]:
     """Tells, while a batch is drawn, how far its images are."""
     most = drawer.pipeline.grid.cells
 
-    def told(cells: list[int]) -> None:
+    def watch(cells: list[int]) -> None:
         report(len(log), f"{name}: {span(cells)} of {most} cells")
 
-    return told
+    return watch
 
 
 def span(cells: list[int]) -> str:
@@ -62,5 +62,5 @@ def span(cells: list[int]) -> str:
     return str(least) if least == most else f"{least} to {most}"
 
 
-def _told(method: str, one: ImageTask, error: str) -> str:
+def _failure(method: str, one: ImageTask, error: str) -> str:
     return f"{one.condition.caption()!r} by {method}, seed {one.seed}: {error}"

@@ -21,7 +21,7 @@ from underpaint.runtime.device.chosen_growth import ChosenGrowth
 from underpaint.runtime.device.folder import EmbeddedBatch
 from underpaint.runtime.device.forms import BatchCycle, BatchSizes, DeviceForm, Layout
 from underpaint.runtime.device.forwards import DeviceDecoder, gather_rows
-from underpaint.runtime.device.growth import Growth
+from underpaint.runtime.device.growth import Growth, Plan
 from underpaint.runtime.device.kernels.commit import advance
 from underpaint.runtime.device.kernels.layout import prepare
 from underpaint.runtime.device.kernels.lines import LineBuffers, commit_lines, lay_lines
@@ -30,9 +30,8 @@ from underpaint.runtime.device.kernels.tree_meta import MOST_NODES, tree_meta
 from underpaint.runtime.device.kernels.uniforms import uniforms
 from underpaint.runtime.device.kernels.walk import Shape
 from underpaint.runtime.device.low_models import LowDraft
-from underpaint.runtime.device.plans import Plan
 from underpaint.runtime.device.rules import device_rule
-from underpaint.runtime.device.state import Envelope, State
+from underpaint.runtime.device.state import Envelope, State, begin_images
 
 ALONE: Final = Envelope(1, 0, 1, 1, 1)
 """The sizes of a pass where nothing is drafted."""
@@ -139,26 +138,12 @@ class DeviceCycle(BatchCycle):
         low: EmbeddedBatch | None = None,
     ) -> None:
         """Take in conditions and decide every image's first token, by the rule, as cycle 0; see `BatchCycle`."""
-        state, progress = self.state, self.state.progress
+        tree = self.state.tree
         if self.chooser is not None:
             self.chooser.choice = NOTHING
-        state.noise.seeds.copy_(seeds)
-        state.noise.images.copy_(images)
-        for part in (progress.cells, progress.cycles, progress.roots, progress.pending_counts, state.verdicts.status):
-            part.zero_()
-        state.verdicts.finite.fill_(1)
-        state.tree.counts.fill_(1)
-        state.tree.parents[:, 0] = -1
-        length = condition.shape[1]
-        progress.prefixes.fill_(length)
-        for cache in (state.target_cache, state.draft_cache):
-            if cache is not None:
-                cache.clear()
-        if hidden is not None:
-            state.target_cache.unseen.copy_(hidden)
-        positions = torch.arange(-length, 0, device=condition.device).repeat(state.batch, 1)
-        made = self._target.hidden(condition, positions, state.target_cache.prefill())
-        self._features = made[:, -1:].contiguous()
+        tree.counts.fill_(1)
+        tree.parents[:, 0] = -1
+        self._features = begin_images(self.state, self._target, condition, seeds, images, hidden).contiguous()
         self._draw_noise()
         self._lay_out_tree()
         self._find_probs()
@@ -186,17 +171,17 @@ class DeviceCycle(BatchCycle):
         They meet in the state, and from the target's pass on in its features.
         """
         growth, state = self._growth, self.state
-        found = [("prepare", self._prepare), ("uniforms", self._draw_noise)]
+        parts = [("prepare", self._prepare), ("uniforms", self._draw_noise)]
         if growth is not None:
-            found.append(("draft", partial(growth.grow, state)))
+            parts.append(("draft", partial(growth.grow, state)))
         if growth is None or not growth.lays_out:
-            found.append(("tree", self._lay_out_tree))
-        found.append(("target", self._pass_tree))
-        found += [("probabilities", self._find_probs), ("verdict", self._judge)]
-        found += [("commit", self._commit), ("commit", self._advance)]
+            parts.append(("tree", self._lay_out_tree))
+        parts.append(("target", self._pass_tree))
+        parts += [("probabilities", self._find_probs), ("verdict", self._judge)]
+        parts += [("commit", self._commit), ("commit", self._advance)]
         if growth is not None:
-            found.append(("commit", partial(growth.observe, state)))
-        return found
+            parts.append(("commit", partial(growth.observe, state)))
+        return parts
 
     def _prepare(self) -> None:
         state = self.state
@@ -218,8 +203,8 @@ class DeviceCycle(BatchCycle):
             assert self._line_token is not None
             width, token = self.grid.width, self._line_token
             lay_lines(state.tree, state.positions, state.progress, state.lengths, self._lines, width, token)
-            made = self._passed(self._lines.tokens, self._lines.positions, self._lines.masks)
-            self._features = gather_rows(made, self._lines.outputs, self._target.rows)
+            features = self._passed(self._lines.tokens, self._lines.positions, self._lines.masks)
+            self._features = gather_rows(features, self._lines.outputs, self._target.rows)
 
     def _nodes(self) -> int:
         """Of the target's pass."""

@@ -12,7 +12,6 @@ from torch import Tensor
 from torch.nn import Linear
 from torch.nn.functional import embedding
 
-from underpaint.artifacts.decoder_config import DecoderConfig
 from underpaint.models.decoder import Decoder
 from underpaint.models.layers import Attention, Kernels, Layer, RMSNorm, rope_table
 from underpaint.runtime.device.forwards import Attend, CachedPass, Turns
@@ -63,7 +62,7 @@ class DecoderForward:
     def __init__(self, model: Decoder, rows: int) -> None:
         config = model.config
         self.config, self.rows, self.model = config, rows, model
-        self.places, self.fixed_batch = None, False
+        self.places = None
         self.codes, self.line_token = code_table(model)
         self.dtype = self.codes.dtype
         table = None if config.rope == "none" else rope_table(config).to(self.codes.device)
@@ -113,14 +112,3 @@ def _scales(layer: Layer) -> Tensor | None:
     if "q_scale" not in dict(layer.named_parameters(recurse=False)):
         return None
     return torch.cat([layer.q_scale, layer.q_shift, layer.k_scale, layer.k_shift]).detach().float()
-
-
-def shapes_alone(config: DecoderConfig, dtype: torch.dtype, device: torch.device) -> Decoder:
-    """A decoder of these sizes whose weights hold nothing: to count or to time a model whose weights are not there."""
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        with torch.device(device):
-            return Decoder(config)
-    finally:
-        torch.set_default_dtype(before)

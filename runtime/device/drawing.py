@@ -1,134 +1,49 @@
-"""Drawing batches on the device by named methods: which of them can, how much memory that takes, and what it cost."""
+"""Programs that draw batches on the device by named methods, and what each picture cost."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from time import perf_counter
-from typing import Any, Final, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
 from underpaint.algos.accept import RULES
 from underpaint.algos.rows import SamplingParams
 from underpaint.runtime.conditions import Condition
-from underpaint.runtime.device.batches import BatchProgram, NotDrawn
 from underpaint.runtime.device.eager import EagerLoop
-from underpaint.runtime.device.folder import DeviceModels, EmbeddedBatch, FolderModels
-from underpaint.runtime.device.forms import DeviceError, DeviceForm, form_of
+from underpaint.runtime.device.folder import DeviceModels, EmbeddedBatch
+from underpaint.runtime.device.forms import DeviceForm, form_of
 from underpaint.runtime.device.forwards import DeviceDecoder, TargetForward
-from underpaint.runtime.device.low_models import LowFiles, LowModels
-from underpaint.runtime.device.providers import TORCH, check_engines, check_forward, open_engines
-from underpaint.runtime.device.runner import DecodedImage, DeviceRunner, Watch, check_memory, device_name
+from underpaint.runtime.device.low_models import LowModels
+from underpaint.runtime.device.runner import DecodedImage, DeviceRunner, Watch
 from underpaint.runtime.device.slots import Arrival, ContinuousBatch
-from underpaint.runtime.device.state import needed_bytes
 from underpaint.runtime.drawing import CAPTURED, HOST, KERNELS, Drawing, ImageTask, Loop
 from underpaint.runtime.evaluation.comparison import EAGER
 from underpaint.runtime.methods.method import DecodingMethod
 from underpaint.runtime.models import OpenModels
-from underpaint.runtime.pipeline import Pipeline
-
-MOST_BATCH: Final = 256
-"""Images of a batch."""
 
 
-@dataclass(frozen=True, slots=True)
-class DevicePlan:
-    """What is to be drawn on a device, checked before any weight is read; make one with `plan_drawing`.
+class NotDrawn(NamedTuple):
+    """Why a picture ended with an error, which others beside it did not."""
 
-    needed: bytes of the largest program's buffers. forward: what makes the forward passes, see `providers.FORWARDS`.
-    asked: of how many of the folder's decoders, by an engine.
-    """
-
-    pipeline: Pipeline
-    folder: FolderModels
-    device: torch.device
-    batch: int
-    rows: int
-    needed: int
-    forward: str = TORCH
-    asked: int = 0
-
-    def told(self) -> str:
-        """The device and the batch in words."""
-        where = device_name(self.device)
-        return f"{where}, batches of {self.batch}{'' if self.forward == TORCH else f', forward by {self.forward}'}"
-
-    def open(self, models: DeviceModels | None = None) -> DeviceDrawer:
-        """Open the engines.
-
-        Args:
-            models: Models of the same folder, whose weights are shared; None reads them.
-        """
-        engines = open_engines(self.folder.decoders[: self.asked], self.forward, self.device, self.batch)
-        encoder = self.pipeline.high.encoder
-        read = DeviceModels.read(self.folder, encoder, self.rows, self.device, engines, models)
-        return DeviceDrawer(self.pipeline, read, self.batch)
+    error: str
 
 
-def plan_drawing(
-    pipeline: Pipeline,
-    methods: Sequence[DecodingMethod],
-    sampling: SamplingParams,
-    device: torch.device,
-    batch: int,
-    forward: str = TORCH,
-    *,
-    loaded: bool = False,
-) -> DevicePlan:
-    """Check that every method can be drawn in batches of `batch` (1 to `MOST_BATCH`), and that memory suffices.
+class BatchProgram(Protocol):
+    """A method ready to draw batches."""
 
-    loaded: whether the weights are on the device already; memory is then looked at as buffers are made.
-    Raises DeviceError or ValueError: what has no form on the device, with the names of what has one; a tree beyond what
-    the device holds; too little memory, with how much is needed; an engine that is not there, with how it is made.
-    """
-    if not 1 <= batch <= MOST_BATCH:
-        raise DeviceError(f"--batch: expected 1 to {MOST_BATCH} images, got {batch}")
-    check_forward(forward, device)
-    folder, rows = FolderModels.of(pipeline), 1 if sampling.guidance == 1.0 else 2
-    grid, (target, drafter) = pipeline.grid, folder.configs
-    prefix = max(1, target.prefix) + target.eol_tokens
-    forms, lows = [form_of(method, sampling, grid) for method in methods], list[LowFiles | None]()
-    for method, form in zip(methods, forms, strict=True):
-        try:
-            form.layout(grid, target.vocab_size, target.eol_id, batch)
-            lows.append(form.low_files(pipeline))
-            form.check(grid, target.vocab_size, target.eol_id)
-        except ValueError as error:
-            raise DeviceError(f"method '{method.name}': {str(error).removeprefix('device: ')}") from error
+    def prime(self, tasks: Sequence[ImageTask]) -> None:
+        """Compile, capture and allocate, so that no later drawing is charged for it."""
+        ...
 
-    def buffers(count: int) -> int:
-        """Bytes of a batch of `count` images, by the method that takes most."""
-        images = count + (count > 1)  # one more, in which an image begins that takes a free slot
-        most = 0
-        for form, low in zip(forms, lows, strict=True):
-            layout = form.layout(grid, target.vocab_size, target.eol_id, count)
-            drafting = 0 if low is None else low.draft_bytes(count, rows, target, grid, folder.number_bytes)
-            models = (target, drafter if form.drafts else None, rows, folder.number_bytes)
-            own = needed_bytes(images, layout.envelope, grid.cells, prefix, *models)
-            most = max(most, images * layout.image_bytes + drafting + own)
-        return most
-
-    asked, needed = check_engines(folder, forms, forward, batch, rows), buffers(batch)
-    if loaded:
-        return DevicePlan(pipeline, folder, device, batch, rows, needed, forward, asked)
-    small = {form.low_key: low.weight_bytes() for form, low in zip(forms, lows, strict=True) if low is not None}
-    weights = folder.weight_bytes() + sum(small.values())
-    told = f"({weights / 2**30:.1f} of them for the weights)"
-    check_memory(device, needed + weights, told, batch, lambda count: buffers(count) + weights)
-    return DevicePlan(pipeline, folder, device, batch, rows, needed, forward, asked)
-
-
-def most_images(method: DecodingMethod, sampling: SamplingParams, pipeline: Pipeline) -> int | None:
-    """Images of the largest batch that a method has a form for; None for any. DeviceError where it has no form."""
-    target = FolderModels.of(pipeline).target.config
-    form = form_of(method, sampling, pipeline.grid)
-    try:
-        return form.layout(pipeline.grid, target.vocab_size, target.eol_id, 1).most_images
-    except ValueError as error:
-        raise DeviceError(f"method '{method.name}': {str(error).removeprefix('device: ')}") from error
+    def draw_all(
+        self, tasks: Sequence[ImageTask], watch: Watch | None = None
+    ) -> Iterator[tuple[int, Drawing | NotDrawn]]:
+        """Draw any number of pictures, each in the next free slot; yields numbers and outcomes as they end."""
+        ...
 
 
 class ProgramModels(Protocol):
@@ -206,12 +121,12 @@ class _Program(ABC):
             torch.cuda.reset_peak_memory_stats(drawer.models.device)
 
     def draw_all(
-        self, wanted: Sequence[ImageTask], watch: Watch | None = None
+        self, tasks: Sequence[ImageTask], watch: Watch | None = None
     ) -> Iterator[tuple[int, Drawing | NotDrawn]]:
         """See `BatchProgram`. Pictures that are drawn together share the time evenly."""
-        drawn, waiting = dict[int, list[float]](), iter(range(len(wanted)))
+        drawn, waiting = dict[int, list[float]](), iter(range(len(tasks)))
         clocks = self._clocks()
-        images = self._decoded(wanted, watch)
+        images = self._decoded(tasks, watch)
         while True:
             if self._refills or not drawn:
                 free = self._drawer.batch - len(drawn)
@@ -223,7 +138,7 @@ class _Program(ABC):
                 for part in range(2):
                     shares[part] += (now[part] - clocks[part]) / len(drawn)
             clocks, (number, image) = now, ended
-            yield number, self.outcome(wanted[number], image, *drawn.pop(number))
+            yield number, self.outcome(tasks[number], image, *drawn.pop(number))
 
     def _clocks(self) -> tuple[float, float]:
         """Seconds of the host's clock, and of the device's; waits for the device."""
@@ -263,7 +178,7 @@ class _Program(ABC):
             seconds=seconds,
             target_seconds=0.0,
             drafter_seconds=0.0,
-            kept_cells=None if image.kept is None else tuple(image.kept.tolist()),
+            kept_cells=None if image.kept_cells is None else tuple(image.kept_cells.tolist()),
             rejected=image.rejected,
             nodes=nodes,
             batch=self._drawer.batch,
@@ -287,12 +202,12 @@ class _Program(ABC):
     """Whether a picture takes the slot of another while the rest of the batch goes on."""
 
     @abstractmethod
-    def _decoded(self, wanted: Sequence[ImageTask], watch: Watch | None) -> Iterator[tuple[int, DecodedImage]]:
+    def _decoded(self, tasks: Sequence[ImageTask], watch: Watch | None) -> Iterator[tuple[int, DecodedImage]]:
         """Draw any number of pictures: their numbers and what was drawn, in the order of ending."""
 
-    def _batches(self, wanted: Sequence[ImageTask]) -> Iterator[tuple[int, Sequence[ImageTask]]]:
-        for first in range(0, len(wanted), self._drawer.batch):
-            yield first, wanted[first : first + self._drawer.batch]
+    def _batches(self, tasks: Sequence[ImageTask]) -> Iterator[tuple[int, Sequence[ImageTask]]]:
+        for first in range(0, len(tasks), self._drawer.batch):
+            yield first, tasks[first : first + self._drawer.batch]
 
 
 class CapturedProgram(_Program):
@@ -313,13 +228,13 @@ class CapturedProgram(_Program):
     def loop(self) -> Loop:
         return CAPTURED if self._runner.captured else KERNELS
 
-    def prime(self, wanted: Sequence[ImageTask]) -> None:
+    def prime(self, tasks: Sequence[ImageTask]) -> None:
         """See `BatchProgram`. A program that a policy first chooses later is compiled and captured then."""
-        self._begin(wanted)
+        self._begin(tasks)
         self._runner.capture()
         if self._runner.chooses:
             for _ in range(2):  # a program is compiled when it comes up, and captured when it does again
-                list(self._decoded(wanted, None))
+                list(self._decoded(tasks, None))
 
     def open_batch(self, first: ImageTask) -> ContinuousBatch:
         """The slots, for pictures that come at any time; each begins by itself, so that none depends on another.
@@ -333,11 +248,11 @@ class CapturedProgram(_Program):
             self._begin([first])
         return ContinuousBatch(self._runner, begun=True)
 
-    def _begin(self, wanted: Sequence[ImageTask]) -> None:
-        conditions = [one.condition for one in wanted]
+    def _begin(self, tasks: Sequence[ImageTask]) -> None:
+        conditions = [one.condition for one in tasks]
         batch, images = self._models.embed(conditions), [one.noise_key for one in conditions]
         low = None if self._low is None else self._low.embed(conditions)
-        self._runner.begin(batch.rows, [one.seed for one in wanted], images, batch.hidden, low)
+        self._runner.begin(batch.rows, [one.seed for one in tasks], images, batch.hidden, low)
 
     def _device_seconds(self) -> float:
         return self._runner.clock.seconds()
@@ -346,12 +261,12 @@ class CapturedProgram(_Program):
     def _refills(self) -> bool:  # type: ignore[override]
         return self._runner.refills
 
-    def _decoded(self, wanted: Sequence[ImageTask], watch: Watch | None) -> Iterator[tuple[int, DecodedImage]]:
-        return self._runner.decode_all(self.arrivals(wanted), watch=watch)
+    def _decoded(self, tasks: Sequence[ImageTask], watch: Watch | None) -> Iterator[tuple[int, DecodedImage]]:
+        return self._runner.decode_all(self.arrivals(tasks), watch=watch)
 
-    def arrivals(self, wanted: Sequence[ImageTask]) -> Iterator[Arrival]:
+    def arrivals(self, tasks: Sequence[ImageTask]) -> Iterator[Arrival]:
         """The pictures as the slots take them. Conditions are embedded a batch at a time, as they are asked for."""
-        for _, part in self._batches(wanted):
+        for _, part in self._batches(tasks):
             conditions = [one.condition for one in part]
             batch = self._models.embed(conditions)
             small = None if self._low is None else self._low.embed(conditions)
@@ -373,11 +288,11 @@ class _EagerProgram(_Program):
             models.module, models.rows, method.config.target_sampling(sampling), greedy, drawer.pipeline.grid
         )
 
-    def prime(self, wanted: Sequence[ImageTask]) -> None:
-        list(self.draw_all(wanted))
+    def prime(self, tasks: Sequence[ImageTask]) -> None:
+        list(self.draw_all(tasks))
 
-    def _decoded(self, wanted: Sequence[ImageTask], watch: Watch | None) -> Iterator[tuple[int, DecodedImage]]:
-        for first, part in self._batches(wanted):
+    def _decoded(self, tasks: Sequence[ImageTask], watch: Watch | None) -> Iterator[tuple[int, DecodedImage]]:
+        for first, part in self._batches(tasks):
             batch = self._models.embed([one.condition for one in part])
             images = [one.condition.noise_key for one in part]
             tokens = self._loop.decode(batch.rows, [one.seed for one in part], images, batch.hidden, watch)

@@ -17,7 +17,7 @@ from underpaint.algos.protocols import Grid
 from underpaint.algos.rows import SamplingParams
 from underpaint.models.decoder import Decoder, causal_bias
 from underpaint.runtime.device.runner import Watch
-from underpaint.runtime.engines.torch_sampling import filtered_probs
+from underpaint.runtime.engines.torch_sampling import filtered_probs, guided_rows
 
 _MASKED: Final = -30000.0
 """Added to a score where a position may not see."""
@@ -49,11 +49,11 @@ class EagerLoop:
         own = torch.eye(length, dtype=torch.bool, device=device)
         bias = torch.where(own, 0.0, causal_bias(length).to(device) + unseen[:, None, :])
         past = model.empty_cache(condition.shape[0]), model.empty_cache(condition.shape[0])
-        made = model.step_rows(condition, torch.arange(-length, 0, device=device), bias, *past)
+        step = model.step_rows(condition, torch.arange(-length, 0, device=device), bias, *past)
         decided = []
         for cell in range(cells):
-            past = _behind(past[0], made.keys), _behind(past[1], made.values)
-            token = self._token(made.logits[:, -1].view(self._rows, count, -1), noise[:, cell])
+            past = _behind(past[0], step.keys), _behind(past[1], step.values)
+            token = self._token(step.logits[:, -1].view(self._rows, count, -1), noise[:, cell])
             decided.append(token)
             if cell + 1 == cells:
                 break
@@ -67,14 +67,14 @@ class EagerLoop:
             seen = torch.zeros(condition.shape[0], count_fed, past[0][0].shape[2] + count_fed, device=device)
             seen[:, :, :length] = unseen[:, None, :]
             seen[:, :, -count_fed:] += causal_bias(count_fed).to(device)
-            made = model.step(fed, torch.tensor(fed_at, device=device), seen, *past)
-        found: IntArray = torch.stack(decided, dim=1).cpu().numpy()
-        return found
+            step = model.step(fed, torch.tensor(fed_at, device=device), seen, *past)
+        tokens: IntArray = torch.stack(decided, dim=1).cpu().numpy()
+        return tokens
 
     def _token(self, logits: Tensor, uniforms: Tensor) -> Tensor:
         """A token [n] of each image, from logits [rows, n, V]."""
         sampler = self._sampler
-        rows = logits[0] if self._rows == 1 else logits[1] + sampler.guidance * (logits[0] - logits[1])
+        rows = guided_rows(logits, sampler)
         if self._greedy or sampler.temperature == 0:
             return rows.argmax(dim=-1)
         probs = filtered_probs(rows, sampler)

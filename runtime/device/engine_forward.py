@@ -6,7 +6,8 @@ copies its inputs to those addresses, and runs: the engine writes new keys and v
 """
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple, Protocol
+from pathlib import Path
+from typing import Final, NamedTuple, Protocol
 from weakref import WeakKeyDictionary
 
 import torch
@@ -19,7 +20,13 @@ from underpaint.artifacts.decoder_graph import CELLS, FEATURES, LOGITS
 from underpaint.runtime.device.forwards import Attend, Cache, CachedPass, Fill, Prefill
 from underpaint.runtime.device.kernels.draft_inputs import draft_inputs
 from underpaint.runtime.device.kernels.sees import write_sees
-from underpaint.runtime.engines.device_memory import aligned
+from underpaint.runtime.device.weights import embed_ids
+from underpaint.runtime.engines.context import EngineContext, EngineError, open_session
+from underpaint.runtime.engines.device_memory import aligned, bind_layers
+from underpaint.runtime.engines.elsewhere import ElsewhereDecoder
+
+_KINDS: Final = {torch.float32: "float32", torch.int64: "int64", torch.bool: "bool"}
+"""NumPy's names of what graphs for ONNX Runtime read and write."""
 
 
 class DeviceGraph(Protocol):
@@ -42,10 +49,10 @@ class EngineGraphs(NamedTuple):
 
 
 class _Bound(NamedTuple):
-    """A pass of T new positions. inputs, made: the buffers."""
+    """A pass of T new positions: the buffers that it reads and the features [R, T, F] that it writes."""
 
     inputs: dict[str, Tensor]
-    made: Tensor
+    features: Tensor
     run: Callable[[], None]
 
 
@@ -54,8 +61,6 @@ class EngineForward:
 
     What a method gives back is overwritten by its next call of the same size.
     """
-
-    fixed_batch = True
 
     def __init__(self, config: DecoderConfig, embeddings: Tensor, rows: int, engine: EngineGraphs) -> None:
         """embeddings: [V + conditions, D], see `StoredWeights.embeddings`."""
@@ -75,11 +80,7 @@ class EngineForward:
 
     def embed_condition(self, tokens: Tensor, outside: Tensor | None) -> Tensor:
         """Rows [R, T, D] of ids [R, T], of a condition too; outside [C, D]: that, where it comes from outside."""
-        codes = self.config.vocab_size
-        if outside is None:
-            return self.embeddings[tokens]
-        rows = outside.to(self.dtype)[(tokens - codes).clamp(min=0)]
-        return torch.where((tokens >= codes)[..., None], rows, self.embeddings[tokens.clamp(max=codes - 1)])
+        return embed_ids(self.embeddings, self.config.vocab_size, tokens, outside)
 
     def hidden(self, embeddings: Tensor, positions: Tensor, attend: Attend) -> Tensor:
         rows, count, _ = embeddings.shape
@@ -113,18 +114,18 @@ class EngineForward:
             passed = (attend.lengths, cache.unseen, attend.masks)
             write_sees(*passed, sees, write_at, read, slots, attend.first, attend.filled)
         bound.run()
-        return bound.made
+        return bound.features
 
     def logits(self, features: Tensor) -> Tensor:
         rows, count, width = features.shape
         if (rows, count) not in self._heads:
-            given = aligned((rows, count, width), self.dtype, features.device)
-            made = aligned((rows, count, self.config.vocab_size), torch.float32, features.device)
-            self._heads[rows, count] = given, made, self._engine.head.bind({FEATURES: given}, {LOGITS: made})
-        given, made, run = self._heads[rows, count]
-        given.copy_(features)
+            read = aligned((rows, count, width), self.dtype, features.device)
+            logits = aligned((rows, count, self.config.vocab_size), torch.float32, features.device)
+            self._heads[rows, count] = read, logits, self._engine.head.bind({FEATURES: read}, {LOGITS: logits})
+        read, logits, run = self._heads[rows, count]
+        read.copy_(features)
         run()
-        return made
+        return logits
 
     def _bound(self, attend: CachedPass | Prefill, rows: int, count: int) -> _Bound:
         """The bound pass of this size over this cache; made where it is the first."""
@@ -155,8 +156,48 @@ class EngineForward:
         }
         if config.drafter:
             inputs[FEATURES] = zeros(*wide)
-        made = zeros(*wide)
-        read, written = dict[str, Tensor](), {names.made_features(config.drafter): made}
-        for (before, after), part in zip(names.cache_specs(config), cache.joined.flatten(0, 1), strict=True):
-            read[before.name] = written[after.name] = part
-        return _Bound(inputs, made, self._engine.layers.bind({**inputs, **read}, written))
+        features = zeros(*wide)
+        run = bind_layers(self._engine.layers.bind, config, inputs, features, cache.joined.flatten(0, 1))
+        return _Bound(inputs, features, run)
+
+
+class OnnxGraph:
+    """A graph on ONNX Runtime, on the CPU: its binding holds the tensors' own addresses, nothing is copied."""
+
+    def __init__(self, path: Path, weights_sha256: str, again: str, context: EngineContext | None = None) -> None:
+        """again: the command that writes it. EngineError where it is not there, or of other weights."""
+        if not path.is_file():
+            raise EngineError(f"no graph {path} for --forward; write it with `{again}`")
+        self._session = open_session(path, context)
+        sha256 = self._session.get_modelmeta().custom_metadata_map.get(names.WEIGHTS_SHA256)
+        if sha256 != weights_sha256:
+            raise EngineError(f"{path}: expected the graph of weights {weights_sha256}, got {sha256}; `{again}`")
+
+    def bind(self, inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor]) -> Callable[[], None]:
+        binding = self._session.io_binding()
+        for put, tensors in ((binding.bind_input, inputs), (binding.bind_output, outputs)):
+            for name, tensor in tensors.items():
+                assert tensor.is_contiguous()
+                put(name, "cpu", 0, _KINDS[tensor.dtype], tuple(tensor.shape), tensor.data_ptr())
+        bound = (dict(inputs), dict(outputs))
+
+        def run() -> None:
+            assert bound  # the tensors live as long as what runs on them
+            self._session.run_with_iobinding(binding)
+
+        return run
+
+
+def onnx_graphs(decoder: ElsewhereDecoder, context: EngineContext | None = None) -> EngineGraphs:
+    """A decoder on ONNX Runtime. EngineError where its graphs are missing, of other weights, or not in float32."""
+    manifest = decoder.located.manifest
+    if decoder.config.precision != "fp32":
+        raise EngineError(
+            f"{manifest.name}: expected a float32 export for ONNX Runtime on the CPU, got {decoder.config.precision}; "
+            "export with --precision fp32"
+        )
+    folder, sha256 = decoder.located.path.parent, "" if manifest.weights is None else manifest.weights.sha256
+    again = f"underpaint engine {folder} --backend onnx"
+    files = (names.graph_file(folder, manifest.name, part) for part in (names.LAYERS, names.HEAD))
+    layers, head = (OnnxGraph(file, sha256, again, context) for file in files)
+    return EngineGraphs(layers, head)

@@ -60,9 +60,9 @@ class FolderModels(NamedTuple):
         return self.target.config, None if self.drafter is None else self.drafter.config
 
     @property
-    def number_bytes(self) -> int:
-        """Bytes of a number of the target's features, keys and values."""
-        return TYPES[self.target.config.precision].itemsize
+    def dtype(self) -> torch.dtype:
+        """Of the target's features, keys and values."""
+        return TYPES[self.target.config.precision]
 
     @property
     def decoders(self) -> tuple[ElsewhereDecoder, ...]:

@@ -109,7 +109,7 @@ class BatchCycle(ABC):
         """Run what a cycle runs on the device, once its chooser, if there is one, has settled it."""
         self.run()
 
-    def kept(self) -> tuple[list[IntArray], list[int]] | None:
+    def draft_outcome(self) -> tuple[list[IntArray], list[int]] | None:
         """Return what became of a drafted picture, waiting for the device; None where no picture is drafted.
 
         Returns:

@@ -55,7 +55,7 @@ class CachedPass(NamedTuple):
         cache, (rows, count, _) = self.cache, hidden.shape
         heads, shared, width = cache.heads, cache.slots.shape[3], cache.slots.shape[5]
         query, out = hidden.new_empty(rows, heads, count, width), hidden.new_empty(rows, count, heads * width)
-        kept, fresh = cache.committed.select(0, layer), cache.slots.select(0, layer)
+        committed, fresh = cache.committed.select(0, layer), cache.slots.select(0, layer)
         table = hidden if turns.table is None else turns.table
         to = Heads(
             *(query, fresh, table, hidden if turns.scales is None else turns.scales, positions),
@@ -64,8 +64,8 @@ class CachedPass(NamedTuple):
         normed = None if norm is None else (norm.weight, norm.eps)
         given = (turns.table is not None, turns.scales is not None)
         product(hidden, normed, qkv.weight, qkv.bias, to, HEADS.value, *given)
-        held = (self.lengths, cache.unseen, self.masks, out, cache.arrivals)
-        attention(query, kept, fresh, *held, self.live, self.filled)
+        buffers = (self.lengths, cache.unseen, self.masks, out, cache.arrivals)
+        attention(query, committed, fresh, *buffers, self.live, self.filled)
         return out
 
 
@@ -111,11 +111,11 @@ class Fill(NamedTuple):
     def __call__(self, layer: int, qkv: Tensor, turns: Turns, positions: Tensor) -> Tensor:
         """See `Prefill`; keys and values become the committed ones of the cells."""
         query, key, value = _turned(qkv, turns, positions, self.cache)
-        kept = self.cache.committed.select(0, layer)
-        kept[0].index_copy_(2, self.places, key)
-        kept[1].index_copy_(2, self.places, value)
+        keys, values = self.cache.committed.select(0, layer)
+        keys.index_copy_(2, self.places, key)
+        values.index_copy_(2, self.places, value)
         sees, grouped = self.sees[:, None], key.shape[1] != query.shape[1]
-        mixed = scaled_dot_product_attention(query, kept[0], kept[1], attn_mask=sees, enable_gqa=grouped)
+        mixed = scaled_dot_product_attention(query, keys, values, attn_mask=sees, enable_gqa=grouped)
         return mixed.transpose(1, 2).flatten(2)
 
 
@@ -150,11 +150,6 @@ class DeviceDecoder(Protocol):
 
         Of an engine, which is bound to one joined cache: the places that it has to have, 0 for any number.
         """
-        ...
-
-    @property
-    def fixed_batch(self) -> bool:
-        """Whether its passes are of one number of images, so that an image cannot begin in a batch of one."""
         ...
 
     def embed(self, tokens: Tensor) -> Tensor:
@@ -198,10 +193,11 @@ class Cache:
     committed [L, 2, R, K, S, D] and slots [L, 2, R, K, M, D]: keys and values of K heads. heads: of queries, H. unseen
     [R] int64: leading positions that a row does not see. S is what was asked for, and as few more as let every layer's
     keys and values begin where TensorRT takes an address. joined [L, 2, R, K, M + S, D]: of an engine, the slots with
-    the committed positions behind them; None where they lie apart. arrivals: see `kernels.attention`.
+    the committed positions behind them; None where they lie apart. prompts [R] int64: positions of the condition that a
+    row sees, of forwards whose layers count from there. arrivals: see `kernels.attention`.
     """
 
-    __slots__ = ("__weakref__", "arrivals", "committed", "heads", "joined", "slots", "unseen")
+    __slots__ = ("__weakref__", "arrivals", "committed", "heads", "joined", "prompts", "slots", "unseen")
 
     def __init__(
         self,
@@ -224,7 +220,7 @@ class Cache:
         else:
             self.joined = zeros(max(places, cache_places(config, slots + size)), cached_width(config))
             self.slots, self.committed = self.joined[:, :, :, :, :slots], self.joined[:, :, :, :, slots:]
-        self.unseen = torch.zeros(rows, dtype=torch.int64, device=device)
+        self.unseen, self.prompts = (torch.zeros(rows, dtype=torch.int64, device=device) for _ in range(2))
         counters = most_programs(config.heads, config.kv_heads, slots)
         self.arrivals = torch.zeros(rows, counters, dtype=torch.int32, device=device)
 
@@ -235,7 +231,7 @@ class Cache:
 
     def clear(self) -> None:
         """Forget every position, and what is in it: an engine gives a number that it masks no weight, but reads it."""
-        for part in (self.committed, self.slots, self.unseen):
+        for part in (self.committed, self.slots, self.unseen, self.prompts):
             part.zero_()
 
     def attend(self, first: int, lengths: Tensor, masks: Tensor, live: int, filled: Filled | None = None) -> CachedPass:

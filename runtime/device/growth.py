@@ -1,16 +1,24 @@
-"""What a tree policy is on the device: the passes of the drafter that make a cycle's trees, in a fixed envelope.
+"""What a tree policy is on the device: its form, and the passes of the drafter that make a cycle's trees.
 
-Adaptive policies are mask contents: an image whose tree is shallower, narrower or smaller than the envelope leaves the
-rest unused.
+Trees have an envelope of fixed size. Adaptive policies are mask contents: an image whose tree is shallower, narrower
+or smaller than the envelope leaves the rest unused.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
+from underpaint.algos.draft import POLICIES
+from underpaint.algos.draft.spec import policy_spec_of
+from underpaint.algos.protocols import Grid, Policy
+from underpaint.algos.rows import SamplingParams
+from underpaint.algos.tree import Drawn
 from underpaint.runtime.device.forwards import DeviceDecoder, causal_masks, gather_rows
-from underpaint.runtime.device.state import State
+from underpaint.runtime.device.kernels.growth import ExpandedRows
+from underpaint.runtime.device.rules import load_form
+from underpaint.runtime.device.state import Envelope, State
 
 
 class Limits(NamedTuple):
@@ -52,6 +60,46 @@ class Growth(Protocol):
         ...
 
 
+class Plan(NamedTuple):
+    """What a policy needs on the device. make: its growth, given the batch's buffers, the drafter and its sampler.
+
+    by_target: the target drafts for itself, and stands for the drafter. image_bytes: held for an image beside what the
+    envelope takes. most_images: of a batch. chooses: the growth is a `ChosenGrowth`.
+    """
+
+    envelope: Envelope
+    drawn: Drawn
+    make: Callable[[State, DeviceDecoder, SamplingParams], Growth]
+    by_target: bool = False
+    image_bytes: int = 0
+    most_images: int | None = None
+    chooses: bool = False
+
+
+class Room(NamedTuple):
+    """What a policy's trees must fit into: the picture, V, the nodes of the target's largest pass (root included).
+
+    drawn: how the policy's siblings are drawn, by its spec.
+    """
+
+    grid: Grid
+    vocab_size: int
+    max_nodes: int
+    drawn: Drawn
+
+
+def plan_of(policy: Policy, grid: Grid, vocab_size: int, max_nodes: int) -> Plan:
+    """The envelope and the growth of a policy; ValueError for one without a form on the device."""
+    spec = policy_spec_of(policy)
+    if spec is None or spec.device is None:
+        raise ValueError(
+            f"device: policy {type(policy).__name__} has no form on the device; those that have one: "
+            f"{', '.join(one.name for one in POLICIES if one.device)}; choose one of them, or decode on the host"
+        )
+    plan: Plan = load_form(spec.device)(policy, Room(grid, vocab_size, max_nodes, spec.drawn))
+    return plan
+
+
 class DraftPasses:
     """The drafter's passes of one cycle: over the tokens it was not fed, then over each level's nodes."""
 
@@ -66,15 +114,15 @@ class DraftPasses:
 
     def root(self) -> Tensor:
         """Feed the committed tokens and the root, for good; the root's logits [rows, B, 1, V]."""
-        made, state = self.feed(), self._state
-        self._above = gather_rows(made, state.lengths.last.unsqueeze(1), self._drafter.rows)
+        features, state = self.feed(), self._state
+        self._above = gather_rows(features, state.lengths.last.unsqueeze(1), self._drafter.rows)
         return self._logits(self._above)
 
     def feed(self) -> Tensor:
         """Feed the same without asking what comes next; the features [R, D + 1, F]."""
         state, lengths, progress = self._state, self._state.lengths, self._state.progress
         attend = self._cache.attend(0, lengths.draft_before, self._causal, self._live)
-        made = self._drafter.draft_hidden(
+        features = self._drafter.draft_hidden(
             progress.pending, state.pending_features, None, lengths.pending_positions, attend
         )
         self._cache.commit(
@@ -84,7 +132,7 @@ class DraftPasses:
             progress.pending.shape[1],
             walked=False,
         )
-        return made
+        return features
 
     def level(self, level: int, tokens: Tensor, parents: Tensor, masks: Tensor, first: int) -> Tensor:
         """Feed a level's nodes, tokens [B, F] under parents [B, F], places in the level before (level 1: the root's 0).
@@ -98,6 +146,13 @@ class DraftPasses:
         attend = self._cache.attend(first, state.lengths.draft, masks, self._live)
         self._above = self._drafter.draft_hidden(tokens, self._above, parents, positions, attend)
         return self._logits(self._above)
+
+    def expand(self, level: int, front: ExpandedRows) -> Tensor:
+        """Feed the nodes that `front` holds of a level, level 0 being the root; see `root` and `level`."""
+        if not level:
+            return self.root()
+        tokens, parents, masks = (part.select(0, level) for part in (front.tokens, front.parents, front.masks))
+        return self.level(level, tokens, parents, masks, (level - 1) * self._state.envelope.frontier)
 
     def _logits(self, features: Tensor) -> Tensor:
         logits = self._drafter.logits(features)

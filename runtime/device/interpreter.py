@@ -3,7 +3,7 @@
 Launches are interpreted where there is no CUDA device. A third of their time went into making equal types of blocks,
 equal shapes and a table of NumPy's types; they are kept here by their values. A fifth of what was left (133 seconds of
 47 tests became 105) went into operands that are as they should be, and into results in 64 bits that nothing reads. What
-kernels compute stays. All of this is of Triton 3.9.0, which the package asks for.
+kernels compute stays. All of this is of Triton 3.9, which the package asks for; under another nothing is remembered.
 """
 
 from types import ModuleType
@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
+VERSION: Final = "3.9."
 _PATCHED: Final[set[frozenset[str]]] = set()
 """Modules that the interpreter has made its own since the last launch began."""
 
@@ -56,8 +57,8 @@ def _remember_numpy_types() -> None:
     find, address = interpreter._get_np_dtype, np.dtype(np.uint64)
     known: dict[str, np.dtype[Any]] = {}
 
-    def numpy_type(found: Any) -> np.dtype[Any]:
-        scalar = found.element_ty if isinstance(found, core.block_type) else found
+    def numpy_type(kind: Any) -> np.dtype[Any]:
+        scalar = kind.element_ty if isinstance(kind, core.block_type) else kind
         if isinstance(scalar, core.pointer_type):
             return address
         if scalar.name not in known:
@@ -81,8 +82,8 @@ def _remember_blocks() -> None:
     def sizes_of(shape: Any) -> tuple[int, ...] | None:
         if not isinstance(shape, list | core.tuple):
             return None
-        found = tuple(one.value if isinstance(one, core.constexpr) else one for one in shape)
-        return found if all(type(one) is int for one in found) else None
+        sizes = tuple(one.value if isinstance(one, core.constexpr) else one for one in shape)
+        return sizes if all(type(one) is int for one in sizes) else None
 
     def block(self: Any, element_ty: Any, shape: Any) -> None:
         sizes = sizes_of(shape)
@@ -115,8 +116,8 @@ def _unwrap_at_once() -> None:
     unwrap = core._unwrap_if_constexpr
     plain = frozenset({int, float, bool, type(None), core.tensor, core.dtype, core.block_type, core.pointer_type})
 
-    def unwrapped(held: Any) -> Any:
-        return held if type(held) in plain else unwrap(held)
+    def unwrapped(value: Any) -> Any:
+        return value if type(value) in plain else unwrap(value)
 
     core._unwrap_if_constexpr = unwrapped
 

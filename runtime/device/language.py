@@ -25,12 +25,10 @@ MODE: Final = "UNDERPAINT_TRITON"
 
 
 def _interpreted() -> bool:
-    wanted = os.environ.get(MODE)
-    if wanted not in (None, "compile", "interpret"):
-        raise ValueError(
-            f"{MODE}: expected 'compile' or 'interpret', got {wanted!r}; unset it to let the device decide"
-        )
-    return os.environ.get(_VARIABLE) == "1" or (not torch.cuda.is_available() if wanted is None else wanted[0] == "i")
+    mode = os.environ.get(MODE)
+    if mode not in (None, "compile", "interpret"):
+        raise ValueError(f"{MODE}: expected 'compile' or 'interpret', got {mode!r}; unset it to let the device decide")
+    return os.environ.get(_VARIABLE) == "1" or (not torch.cuda.is_available() if mode is None else mode[0] == "i")
 
 
 PROCESSORS: Final = 132
@@ -73,13 +71,15 @@ with _asking_for_the_interpreter():
             f"the device runtime needs Triton, which is not installed; install it with: {install_hint('device')}"
         ) from error
 
-if INTERPRETED:
+TRITON: Final[str] = triton.__version__
+if INTERPRETED and TRITON.startswith(interpreter.VERSION):
     interpreter.remember()
 
 __all__ = [
     "INTERPRETED",
     "MODE",
     "PROCESSORS",
+    "TRITON",
     "Launch",
     "Recording",
     "kernel",
@@ -130,10 +130,10 @@ _RECORDING: ContextVar[Recording | None] = ContextVar("recording", default=None)
 @contextmanager
 def recording(part_of: Callable[[], str] = str) -> Iterator[Recording]:
     """Record every launch within; with FakeTensor arguments nothing runs. part_of: says what a launch is part of."""
-    held = Recording(part_of)
-    token = _RECORDING.set(held)
+    record = Recording(part_of)
+    token = _RECORDING.set(record)
     try:
-        yield held
+        yield record
     finally:
         _RECORDING.reset(token)
 
@@ -155,10 +155,10 @@ def launch(
     moved_bytes: what it must read and write at least, for the count of a cycle's costs. stages: of loads that a loop
     keeps on their way. trips: see `Launch`.
     """
-    held = _RECORDING.get()
-    if held is not None:
-        named_as = (function.fn.__name__, moved_bytes, held.part_of())
-        held.launches.append(Launch(*named_as, function, arguments, named, warps, stages, grid, trips or {}))
+    record = _RECORDING.get()
+    if record is not None:
+        named_as = (function.fn.__name__, moved_bytes, record.part_of())
+        record.launches.append(Launch(*named_as, function, arguments, named, warps, stages, grid, trips or {}))
     if any(isinstance(one, FakeTensor) for one in _leaves(arguments)):
         return
     interpreter.begin_launch()

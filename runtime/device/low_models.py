@@ -30,10 +30,10 @@ class LowDraft(NamedTuple):
     grid: Grid
     prefix: int
 
-    def draft_bytes(self, batch: int, target: DeviceDecoder, grid: Grid, number_bytes: int) -> int:
+    def draft_bytes(self, batch: int, target: DeviceDecoder, grid: Grid) -> int:
         """Return the bytes that drafting takes for a batch; see `draft_bytes`."""
         low = self.target.config
-        return draft_bytes(batch, target.rows, target.config, grid, low, self.prefix, number_bytes)
+        return draft_bytes(batch, target.rows, target.config, grid, low, self.prefix, target.dtype)
 
 
 def check_lines(line_token: int | None) -> None:
@@ -78,9 +78,9 @@ class LowFiles(NamedTuple):
         """Return the bytes that the weights take on the device."""
         return decoder_bytes(self.target) + 4 * stored_numbers(self.enlarger)
 
-    def draft_bytes(self, batch: int, rows: int, target: DecoderConfig, grid: Grid, number_bytes: int) -> int:
+    def draft_bytes(self, batch: int, rows: int, target: DecoderConfig, grid: Grid, dtype: torch.dtype) -> int:
         """Return the bytes that drafting takes for a batch; see `draft_bytes`."""
-        return draft_bytes(batch, rows, target, grid, self.target.config, self.prefix, number_bytes)
+        return draft_bytes(batch, rows, target, grid, self.target.config, self.prefix, dtype)
 
     def read(self, rows: int, device: torch.device) -> "LowModels":
         """Read the weights; EngineError where a file is not what its manifest says."""
@@ -113,14 +113,14 @@ def draft_bytes(
     grid: Grid,
     low: DecoderConfig,
     prefix: int,
-    number_bytes: int,
+    dtype: torch.dtype,
 ) -> int:
     """Bytes that drafting and verification take beside the repair's own buffers, weights left out.
 
     rows: of an image, 2 for a guidance pair. prefix: condition positions of the low target at most.
     """
     fronts = Envelope(min(low.grid) + 1, 0, 1, 1, 1)  # as many rows as a window of 1 opens, and a proxy
-    drafting = needed_bytes(batch, fronts, low.grid.cells, prefix, low, None, rows, number_bytes)
+    drafting = needed_bytes(batch, fronts, low.grid.cells, prefix, low, None, rows, dtype)
     # Of the pass over the whole picture: features twice, and some 12 widths within a layer.
-    features = 14 * rows * batch * grid.cells * target.dim * number_bytes
+    features = 14 * rows * batch * grid.cells * target.dim * dtype.itemsize
     return drafting + features + 8 * batch * grid.cells * target.vocab_size

@@ -8,13 +8,12 @@ from torch import Tensor
 from underpaint.algos.draft.opt import OptTree
 from underpaint.algos.rows import SamplingParams
 from underpaint.runtime.device.forwards import DeviceDecoder
-from underpaint.runtime.device.growth import DraftPasses, Limits, limits_of
+from underpaint.runtime.device.growth import DraftPasses, Limits, Plan, Room, limits_of
 from underpaint.runtime.device.kernels.children import tiles_of
 from underpaint.runtime.device.kernels.growth import ExpandedRows
 from underpaint.runtime.device.kernels.opt_candidates import Gains, Pool, add_candidates
 from underpaint.runtime.device.kernels.opt_tree import keep_best
 from underpaint.runtime.device.kernels.probs import probs
-from underpaint.runtime.device.plans import Plan, Room
 from underpaint.runtime.device.state import Envelope, State
 
 
@@ -71,16 +70,11 @@ class OptGrowth:
         front, gains, envelope, tree = self._front, self._gains, state.envelope, state.tree
         finite = state.verdicts.finite.narrow(1, envelope.nodes, envelope.draft_rows)
         for level in range(envelope.levels):
-            if level == 0:
-                logits, made, tops = self._passes.root(), self._root_probs, self._root_tops
-            else:
-                above = front.parents.select(0, level)
-                tokens, masks = front.tokens.select(0, level), front.masks.select(0, level)
-                logits = self._passes.level(level, tokens, above, masks, (level - 1) * envelope.frontier)
-                made, tops = self._probs, self._tops
+            logits = self._passes.expand(level, front)
+            out, tops = (self._probs, self._tops) if level else (self._root_probs, self._root_tops)
             rows = (gains.rows if level else state.lengths.level_rows).select(0, level)
-            probs(logits, made, state.draft_support, finite, rows, self._sampler, self._counted_rows)
-            parts = (made, rows, tops, self._row_arrivals, front, gains, self._pool)
+            probs(logits, out, state.draft_support, finite, rows, self._sampler, self._counted_rows)
+            parts = (out, rows, tops, self._row_arrivals, front, gains, self._pool)
             add_candidates(*parts, envelope.nodes - 1, level, self._counted_rows)
             keep_best(
                 self._pool,

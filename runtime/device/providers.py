@@ -1,16 +1,23 @@
-"""Who makes the forward passes of the device runtime: torch, or an engine; whether it can, and opening it."""
+"""Who makes the forward passes of the device runtime: torch, or an engine; whether it can, and opening it.
+
+The sizes that an engine has to be built for are read off a method's own program, run on tensors without numbers, so
+that no second list can differ from it.
+"""
 
 from collections.abc import Sequence
 from typing import Final
 
 import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 
+from underpaint.algos.protocols import Grid
+from underpaint.artifacts.decoder_config import DecoderConfig
 from underpaint.artifacts.device_graph import HEAD, LAYERS, DecoderPasses, PassSize
-from underpaint.runtime.device.engine_forward import EngineGraphs
-from underpaint.runtime.device.engine_graphs import onnx_graphs
+from underpaint.runtime.device.engine_forward import EngineGraphs, onnx_graphs
 from underpaint.runtime.device.folder import FolderModels
-from underpaint.runtime.device.forms import DeviceForm
-from underpaint.runtime.device.pass_sizes import passes_of
+from underpaint.runtime.device.forms import BatchSizes, DeviceForm
+from underpaint.runtime.device.forwards import Attend
 from underpaint.runtime.engines.context import EngineError
 from underpaint.runtime.engines.device_memory import TYPES
 from underpaint.runtime.engines.elsewhere import ElsewhereDecoder
@@ -28,7 +35,10 @@ def check_forward(forward: str, device: torch.device) -> None:
     if forward not in FORWARDS:
         raise EngineError(f"--forward: expected one of {', '.join(FORWARDS)}, got {forward!r}")
     if forward == ONNX and device.type != "cpu":
-        raise EngineError("--forward onnx: ONNX Runtime runs on the CPU here; pass --device cpu, or another --forward")
+        raise EngineError(
+            f"--forward onnx: expected --device cpu, got {device}: a captured cycle cannot hold ONNX Runtime's passes; "
+            f"use --forward torch or tensorrt there, or ONNX Runtime without the device's cycle, by --backend {device}"
+        )
     if forward in MODULES:
         backend_module(forward)
         if device.type != "cuda":
@@ -45,14 +55,72 @@ def passes_of_methods(folder: FolderModels, forms: Sequence[DeviceForm], batch: 
     target, drafter = folder.configs
     line_token = None if target.eol_id is None else target.vocab_size
     more = rows, batch, TYPES[target.precision], line_token
-    found = [DecoderPasses((), ()) for _ in folder.decoders]
+    passes = [DecoderPasses((), ()) for _ in folder.decoders]
     for form in forms:
         if form.engine_gap is not None:
             raise EngineError(f"--forward: {form.engine_gap}; use --forward torch")
         drafts = drafter if form.drafts else None
-        made = passes_of(form, target, drafts, target.grid, max(1, target.prefix), *more)
-        found = [before.joined(now) for before, now in zip(found, made, strict=False)]
-    return found
+        own = passes_of(form, target, drafts, target.grid, max(1, target.prefix), *more)
+        passes = [before.joined(now) for before, now in zip(passes, own, strict=False)]
+    return passes
+
+
+class _Recorder:
+    """A `DeviceDecoder` that computes nothing and remembers the sizes of its passes."""
+
+    def __init__(self, config: DecoderConfig, rows: int, dtype: torch.dtype) -> None:
+        self.config, self.rows, self.dtype, self.places = config, rows, dtype, 0
+        self.layers, self.head = set[PassSize](), set[PassSize]()
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        return torch.zeros(self.rows * tokens.shape[0], tokens.shape[1], self.config.dim, dtype=self.dtype)
+
+    def draft_hidden(
+        self, tokens: Tensor, features: Tensor, parents: Tensor | None, positions: Tensor, attend: Attend
+    ) -> Tensor:
+        return self.hidden(self.embed(tokens), positions, attend)
+
+    def hidden(self, embeddings: Tensor, positions: Tensor, attend: Attend) -> Tensor:
+        count, joined = embeddings.shape[1], attend.cache.joined
+        assert joined is not None
+        self.layers.add(PassSize(count, count, joined.shape[4]))
+        return torch.zeros_like(embeddings)
+
+    def logits(self, features: Tensor) -> Tensor:
+        count = features.shape[1]
+        self.head.add(PassSize(count, count, 0))
+        return torch.zeros(features.shape[0], count, self.config.vocab_size)
+
+    def passes(self) -> DecoderPasses:
+        """Those that were made."""
+        return DecoderPasses(tuple(sorted(self.layers)), tuple(sorted(self.head)))
+
+
+def passes_of(
+    form: DeviceForm,
+    target: DecoderConfig,
+    drafter: DecoderConfig | None,
+    grid: Grid,
+    prefix: int,
+    rows: int,
+    batch: int,
+    dtype: torch.dtype,
+    line_token: int | None = None,
+) -> tuple[DecoderPasses, DecoderPasses]:
+    """The passes of target and drafter in a method's program, the condition's among them; see `DeviceCycle`.
+
+    rows: of an image, 2 for a guidance pair.
+    """
+    device = torch.device("cpu")
+    with FakeTensorMode(), torch.no_grad():
+        verified = _Recorder(target, rows, dtype)
+        drafted = None if drafter is None else _Recorder(drafter, rows, dtype)
+        cycle = form.cycle(verified, drafted, BatchSizes(grid, prefix, batch, device, line_token))
+        cycle.run()
+    joined = cycle.state.target_cache.joined
+    assert joined is not None
+    conditions = DecoderPasses((PassSize(1, prefix, joined.shape[4]),), (PassSize(1, 1, 0),))
+    return verified.passes().joined(conditions), DecoderPasses((), ()) if drafted is None else drafted.passes()
 
 
 def check_engines(
@@ -62,20 +130,20 @@ def check_engines(
     batch: int,
     rows: int,
 ) -> int:
-    """How many of a folder's decoders an engine is asked of: the target, and the drafter where a method drafts.
+    """How many of a folder's decoders run on an engine: the target, and the drafter where a method drafts.
 
     EngineError unless the folder holds the engines for batches by these methods; see `passes_of_methods`.
     """
     if forward == TORCH:
         return 0
-    made = passes_of_methods(folder, forms, batch, rows)
-    asked = [(decoder, passes) for decoder, passes in zip(folder.decoders, made, strict=True) if passes.layers]
-    for decoder, passes in asked:
+    passes = passes_of_methods(folder, forms, batch, rows)
+    decoders = [(decoder, own) for decoder, own in zip(folder.decoders, passes, strict=True) if own.layers]
+    for decoder, own in decoders:
         if forward == ONNX:
             onnx_graphs(decoder)
         else:
-            _check_records(decoder, passes, forward, batch, rows)
-    return len(asked)
+            _check_records(decoder, own, forward, batch, rows)
+    return len(decoders)
 
 
 def _check_records(decoder: ElsewhereDecoder, passes: DecoderPasses, forward: str, batch: int, rows: int) -> None:

@@ -14,12 +14,11 @@ from underpaint.algos.draft.scheduled import ScheduledTree
 from underpaint.algos.protocols import Grid
 from underpaint.algos.rows import SamplingParams
 from underpaint.runtime.device.forwards import DeviceDecoder
-from underpaint.runtime.device.growth import DraftPasses, Limits, limits_of
+from underpaint.runtime.device.growth import DraftPasses, Limits, Plan, Room, limits_of
 from underpaint.runtime.device.kernels.adapt import AdaptSettings, AdaptState, adapt
 from underpaint.runtime.device.kernels.children import tiles_of
 from underpaint.runtime.device.kernels.growth import Candidates, ExpandedRows, grow_level, take_best
 from underpaint.runtime.device.kernels.probs import probs
-from underpaint.runtime.device.plans import Plan, Room
 from underpaint.runtime.device.state import Envelope, State
 
 
@@ -68,7 +67,7 @@ class RankedGrowth:
         self._front.scores.select(0, 0).select(1, 0).fill_(1.0)
         self._front.candidates.select(0, 0).fill_(-1)
         count = levels * width * children
-        self._found = Candidates(
+        self._candidates = Candidates(
             whole(batch, count),
             whole(batch, count),
             torch.zeros(batch, count, dtype=torch.float64, device=device),
@@ -88,22 +87,17 @@ class RankedGrowth:
             self._depths.begin(self.limits)
 
     def grow(self, state: State) -> None:
-        front, width = self._front, state.envelope.frontier
+        front = self._front
         finite = state.verdicts.finite.narrow(1, state.envelope.nodes, state.envelope.draft_rows)
         for level in range(state.envelope.levels):
-            if level == 0:
-                logits, made, tops = self._passes.root(), self._root_probs, self._root_tops
-            else:
-                above = front.parents.select(0, level)
-                tokens, masks = front.tokens.select(0, level), front.masks.select(0, level)
-                logits = self._passes.level(level, tokens, above, masks, (level - 1) * width)
-                made, tops = self._probs, self._tops
-            rows = state.lengths.level_rows.select(0, level)
-            probs(logits, made, state.draft_support, finite, rows, self._sampler)
-            grow_level(made, tops, self._arrivals, self.limits.widths, state.lengths.levels, front, self._found, level)
+            logits, rows = self._passes.expand(level, front), state.lengths.level_rows.select(0, level)
+            out, tops = (self._probs, self._tops) if level else (self._root_probs, self._root_tops)
+            probs(logits, out, state.draft_support, finite, rows, self._sampler)
+            limits = self.limits.widths, state.lengths.levels
+            grow_level(out, tops, self._arrivals, *limits, front, self._candidates, level)
         most = state.progress.decided.shape[1] - 1
-        parts = (self._found, self._arrivals, self.limits.totals, state.progress.roots, state.tree, state.layout)
-        take_best(*parts, max(1, state.envelope.levels), most)
+        tree = (self._candidates, self._arrivals, self.limits.totals, state.progress.roots, state.tree, state.layout)
+        take_best(*tree, max(1, state.envelope.levels), most)
 
     def observe(self, state: State) -> None:
         if self._depths is not None:
@@ -141,15 +135,11 @@ class Adaptation:
 
     def begin(self, limits: Limits) -> None:
         """Start images: no cell has a tree, and the next tree has the start's depth and width."""
-        settings, held = self._settings, self._state
-        held.depths.zero_()
-        held.widths.zero_()
-        held.accepted.fill_(-1.0)
-        for kept, limit, start in (
-            (held.depths, limits.depths, settings.start[0]),
-            (held.widths, limits.widths, settings.start[1]),
-        ):
-            kept.select(1, kept.shape[1] - 1).fill_(start)
+        settings, memory = self._settings, self._state
+        memory.accepted.fill_(-1.0)
+        for sizes, limit, start in zip((memory.depths, memory.widths), limits, settings.start, strict=False):
+            sizes.zero_()
+            sizes.select(1, sizes.shape[1] - 1).fill_(start)
             limit.fill_(start)
         limits.totals.fill_(settings.total)
 

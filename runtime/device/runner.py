@@ -1,6 +1,5 @@
 """Decoding batches on the device: captured graphs, replayed until every image is done."""
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -11,17 +10,15 @@ from torch import Tensor
 from underpaint.algos.arrays import IntArray
 from underpaint.algos.protocols import Grid
 from underpaint.runtime.device.chosen_growth import Program
-from underpaint.runtime.device.clock import DeviceClock
+from underpaint.runtime.device.devices import DeviceClock, check_memory
 from underpaint.runtime.device.folder import EmbeddedBatch
 from underpaint.runtime.device.forms import BatchCycle, BatchSizes, DeviceError, DeviceForm
 from underpaint.runtime.device.forwards import DeviceDecoder
 from underpaint.runtime.device.kernels.walk import DONE, NO_SUPPORT, NOT_DRAWN, NOT_FINITE
-from underpaint.runtime.device.language import INTERPRETED, MODE
 from underpaint.runtime.device.low_models import LowDraft
 from underpaint.runtime.device.slots import Arrival, ContinuousBatch, ImageProgress, SlotCopy
 from underpaint.runtime.device.state import needed_bytes
 
-LEAST_CAPABILITY: Final = (8, 0)
 ENDINGS: Final = {
     NOT_FINITE: "its logits held NaN or infinity; check the weights and their precision",
     NO_SUPPORT: "a distribution held no token; check the sampler's settings",
@@ -37,8 +34,8 @@ class DecodedImage(NamedTuple):
     """One image. tokens: [cells] int64, None where it ended with an error; cycles: how many it took.
 
     passes: of the drafter, where a policy chooses; None: as many a cycle as the envelope has levels.
-    history [cycles, 3] int64: see `kernels.layout.Progress`. kept, rejected: see `BatchCycle.kept`; None where no
-    picture is drafted.
+    history [cycles, 3] int64: see `kernels.layout.Progress`. kept_cells, rejected: see `BatchCycle.draft_outcome`; None
+    where no picture is drafted.
     """
 
     tokens: IntArray | None
@@ -46,43 +43,8 @@ class DecodedImage(NamedTuple):
     error: str | None
     history: IntArray
     passes: int | None = None
-    kept: IntArray | None = None
+    kept_cells: IntArray | None = None
     rejected: int | None = None
-
-
-def open_device(name: str) -> torch.device:
-    """The device "cuda", "cuda:1" or "cpu" (interpreted: slow, for trying things).
-
-    Raises DeviceError where there is none, or one that kernels are not compiled for.
-    """
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise DeviceError(f"device '{name}': expected cuda, cuda:1, ... or cpu") from error
-    if device.type == "cpu":
-        if not INTERPRETED:
-            raise DeviceError(
-                f"device 'cpu': kernels are compiled in this process; set {MODE}=interpret, and try again"
-            )
-        return device
-    if device.type != "cuda" or not torch.cuda.is_available():
-        raise DeviceError(f"device '{name}': there is no CUDA device here; 'cpu' tries it, slowly, by interpreting")
-    if device.index is not None and device.index >= torch.cuda.device_count():
-        raise DeviceError(f"device '{name}': there are {torch.cuda.device_count()} CUDA devices here, counted from 0")
-    if torch.cuda.get_device_capability(device) < LEAST_CAPABILITY:
-        major, minor = torch.cuda.get_device_capability(device)
-        raise DeviceError(f"device '{name}': expected compute capability 8.0 or newer, got {major}.{minor}")
-    if INTERPRETED:
-        raise DeviceError(
-            f"device '{name}': kernels are interpreted in this process; unset {MODE} and TRITON_INTERPRET"
-        )
-    torch.cuda.set_device(device)  # Triton launches, and graphs capture, on the current device
-    return device
-
-
-def device_name(device: torch.device) -> str:
-    """The device in words."""
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else f"{device}, interpreted"
 
 
 class DeviceRunner:
@@ -120,19 +82,18 @@ class DeviceRunner:
         self.batch, self.grid, self._device = batch, grid, device
         layout = method.layout(grid, target.config.vocab_size, line_token, batch)
         drafting = drafter.config if drafter is not None and method.drafts else None
-        number_bytes = torch.empty(0, dtype=target.dtype).element_size()
-        held = batch + (batch > 1)  # one more, in which an image begins that takes a free slot
+        images = batch + (batch > 1)  # one more, in which an image begins that takes a free slot
         needed = needed_bytes(
-            held, layout.envelope, grid.cells, prefix, target.config, drafting, target.rows, number_bytes
+            images, layout.envelope, grid.cells, prefix, target.config, drafting, target.rows, target.dtype
         )
         if low is not None:
-            needed += low.draft_bytes(batch, target, grid, number_bytes)
-        check_memory(device, needed + held * layout.image_bytes)
+            needed += low.draft_bytes(batch, target, grid)
+        check_memory(device, needed + images * layout.image_bytes)
         sizes = BatchSizes(grid, prefix, batch, device, line_token)
         self.cycle = method.cycle(target, drafter, sizes, low)
         self._single: tuple[BatchCycle, SlotCopy] | None = None
         """Where an image begins that takes a free slot; None where slots are not filled again."""
-        if batch > 1 and not target.fixed_batch and not self.chooses and len(self.cycle.stages) == 1:
+        if batch > 1 and not self.chooses and len(self.cycle.stages) == 1:
             single = method.cycle(target, drafter, sizes._replace(batch=1), low)
             self._single = single, SlotCopy.between(single, self.cycle, batch)
         self.clock = DeviceClock(device)
@@ -165,9 +126,8 @@ class DeviceRunner:
         rows = condition.shape[0] // count
         filled = torch.tensor([min(place, count - 1) for place in range(self.batch)], device=condition.device)
         index = torch.cat([filled + row * count for row in range(rows)])
-        kept = filled.tolist()
-        named = [[_signed(part[place]) for place in kept] for part in (seeds, images)]
-        keys = torch.tensor(named, dtype=torch.int64, device=self._device)
+        words = [[_signed(part[place]) for place in filled.tolist()] for part in (seeds, images)]
+        keys = torch.tensor(words, dtype=torch.int64, device=self._device)
         self.clock.restart()
         self._steps, shown = 0, None if hidden is None else hidden[index]
         with self.clock:
@@ -246,7 +206,7 @@ class DeviceRunner:
     def refills(self) -> bool:
         """Whether a slot is filled again while others go on.
 
-        Not where a policy chooses each program, stages follow each other, or an engine is built for one batch.
+        Not where a policy chooses each program, or stages follow each other.
         """
         return self._single is not None
 
@@ -302,13 +262,13 @@ class DeviceRunner:
 
     def read(self, place: int, ended: int) -> DecodedImage:
         """What became of the image in a slot."""
-        progress, chooser, drafted = self.cycle.state.progress, self.cycle.chooser, self.cycle.kept()
+        progress, chooser, outcome = self.cycle.state.progress, self.cycle.chooser, self.cycle.draft_outcome()
         cycles = int(progress.cycles[place])
         tokens = progress.decided[place].cpu().numpy().copy() if ended == DONE else None
         history = progress.history[place, :cycles].cpu().numpy().copy()
-        kept, rejected = (None, None) if drafted is None else (drafted[0][place], drafted[1][place])
-        error = None if ended == DONE else ENDINGS[ended]
-        return DecodedImage(tokens, cycles, error, history, None if chooser is None else chooser.passes, kept, rejected)
+        kept_cells, rejected = (None, None) if outcome is None else (outcome[0][place], outcome[1][place])
+        error, passes = None if ended == DONE else ENDINGS[ended], None if chooser is None else chooser.passes
+        return DecodedImage(tokens, cycles, error, history, passes, kept_cells, rejected)
 
     def progress(self, place: int) -> ImageProgress:
         """How far the image in a slot is; waits for the device."""
@@ -330,31 +290,3 @@ def _captured(run: Callable[[], None], pool: Any) -> torch.cuda.CUDAGraph:
 def _signed(number: int) -> int:
     """An unsigned word of 64 bits as the signed one that a tensor holds."""
     return number - (1 << 64) if number >> 63 else number
-
-
-def check_memory(
-    device: torch.device,
-    needed: int,
-    what: str = "beside the weights",
-    batch: int = 1,
-    smaller: Callable[[int], int] | None = None,
-) -> None:
-    """Raise DeviceError, saying how much is needed, where the device has less memory free.
-
-    smaller: what a batch of fewer than `batch` images needs, of which the largest that fits is named.
-    """
-    if device.type == "cuda":
-        free, _ = torch.cuda.mem_get_info(device)
-    elif "SC_AVPHYS_PAGES" in os.sysconf_names:
-        free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
-    else:
-        return
-    if needed > free:
-        fits = next((count for count in range(batch - 1, 0, -1) if smaller is not None and smaller(count) <= free), 0)
-        largest = (
-            f"the largest that fits has {fits} image{'s' if fits > 1 else ''}; " if fits else "not one image fits; "
-        )
-        raise DeviceError(
-            f"this batch needs {needed / 2**30:.1f} GiB {what}, {needed:,} bytes; the device has {free / 2**30:.1f} "
-            f"free, {free:,} bytes; {'' if smaller is None else largest}lower the batch, or the policy's tree"
-        )

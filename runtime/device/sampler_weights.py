@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from underpaint.models.sampler import SamplerConfig, TokenSampler
-from underpaint.runtime.device.weights import StoredWeights
+from underpaint.runtime.device.weights import StoredWeights, load_state
 from underpaint.runtime.engines.context import EngineError
 from underpaint.zoo.load import Located
 
@@ -19,8 +19,8 @@ _ROUNDED: Final = ".half"
 """What names of tensors in half precision end in."""
 
 
-def _remedy(located: Located, told: str) -> EngineError:
-    return EngineError(f"{located.manifest.name}: {told}; export it again to draw on the device")
+def _remedy(located: Located, problem: str) -> EngineError:
+    return EngineError(f"{located.manifest.name}: {problem}; export it again to draw on the device")
 
 
 @torch.no_grad()
@@ -30,39 +30,39 @@ def read_enlarger(located: Located, device: torch.device) -> TokenSampler:
     if entry is None:
         raise _remedy(located, "its graph has no weights in a file of their own")
     stored = StoredWeights(located.path.parent / entry.file)
-    found = {name.removesuffix(_ROUNDED): stored[name].float() for name in stored.names()}
+    tensors = {name.removesuffix(_ROUNDED): stored[name].float() for name in stored.names()}
     try:
-        config = _config(found)
-        folded = _folded(found, config)
+        config = _config(tensors)
+        folded = _folded(tensors, config)
     except (KeyError, ValueError) as error:
         raise _remedy(located, f"expected the weights of a network that enlarges tokens ({error})") from error
     with torch.device("meta"):
         model = TokenSampler(config)
-    wanted = model.state_dict()
-    state = {name: value.to(device) for name, value in {**found, **folded}.items() if name in wanted}
-    for name, value in wanted.items():
-        if name not in state or state[name].shape != value.shape:
-            got = list(state[name].shape) if name in state else "nothing"
-            raise _remedy(located, f"expected {name} {list(value.shape)}, got {got}")
-    model.load_state_dict(state, assign=True)
+    names = model.state_dict().keys()
+    try:
+        load_state(model, {name: value.to(device) for name, value in (tensors | folded).items() if name in names})
+    except ValueError as error:
+        raise _remedy(located, str(error)) from error
     return model.eval()
 
 
-def _config(found: dict[str, Tensor]) -> SamplerConfig:
-    vocab_size, width = found["embedding.weight"].shape
-    area, odd = divmod(found["change.bias"].numel(), width)
+def _config(tensors: dict[str, Tensor]) -> SamplerConfig:
+    vocab_size, width = tensors["embedding.weight"].shape
+    area, odd = divmod(tensors["change.bias"].numel(), width)
     ratio = round(area**0.5)
     if odd or ratio**2 != area:
-        raise ValueError(f"{found['change.bias'].numel()} numbers a cell of width {width}")
-    low, high = (len({name.split(".")[1] for name in found if name.startswith(f"{part}.")}) for part in ("low", "high"))
-    looks = next(value for name, value in found.items() if name.endswith("look.conv.weight"))
+        raise ValueError(f"{tensors['change.bias'].numel()} numbers a cell of width {width}")
+    low, high = (
+        len({name.split(".")[1] for name in tensors if name.startswith(f"{part}.")}) for part in ("low", "high")
+    )
+    looks = next(value for name, value in tensors.items() if name.endswith("look.conv.weight"))
     return SamplerConfig("up", vocab_size, ratio, width, low, high, looks.shape[2])
 
 
-def _folded(found: dict[str, Tensor], config: SamplerConfig) -> dict[str, Tensor]:
+def _folded(tensors: dict[str, Tensor], config: SamplerConfig) -> dict[str, Tensor]:
     """Norms in the order that the network runs them, and the output's matrix."""
     scales = sorted(
-        (name for name, value in found.items() if value.shape == (config.width, 1, 1)),
+        (name for name, value in tensors.items() if value.shape == (config.width, 1, 1)),
         key=lambda name: int(re.findall(r"\d+", name)[-1]),
     )
     blocks = [
@@ -71,9 +71,9 @@ def _folded(found: dict[str, Tensor], config: SamplerConfig) -> dict[str, Tensor
     names = [*blocks, "norm.weight"]
     if len(scales) != len(names):
         raise ValueError(f"{len(scales)} norms, not {len(names)}")
-    made = {name: found[scale].flatten() for name, scale in zip(names, scales, strict=True)}
+    norms = {name: tensors[scale].flatten() for name, scale in zip(names, scales, strict=True)}
     shape = (config.width, config.vocab_size)
-    outputs = [value for name, value in found.items() if value.shape == shape and name != "embedding.weight"]
+    outputs = [value for name, value in tensors.items() if value.shape == shape and name != "embedding.weight"]
     if len(outputs) != 1:
         raise ValueError(f"{len(outputs)} matrices of the output")
-    return made | {"output.weight": outputs[0].t().contiguous()}
+    return norms | {"output.weight": outputs[0].t().contiguous()}

@@ -1,6 +1,7 @@
 """What a batch of images is, on the device: every buffer that a cycle reads or writes, at addresses that never move."""
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
 from typing import NamedTuple, Self
 
 import torch
@@ -8,7 +9,7 @@ from torch import Tensor
 
 from underpaint.algos.chance import Role
 from underpaint.artifacts.decoder_config import DecoderConfig
-from underpaint.runtime.device.forwards import Cache
+from underpaint.runtime.device.forwards import Cache, DeviceDecoder
 from underpaint.runtime.device.kernels.layout import Lengths, Progress
 from underpaint.runtime.device.kernels.tree_meta import MOST_NODES, TreeLayout
 from underpaint.runtime.device.kernels.walk import BatchTree, Verdicts
@@ -174,6 +175,30 @@ class State:
         return TreeLayout(self.progress.cells, self.positions, self.depths)
 
 
+def begin_images(
+    state: State, target: DeviceDecoder, condition: Tensor, seeds: Tensor, images: Tensor, hidden: Tensor | None
+) -> Tensor:
+    """Forget the images before, and take in the conditions of a batch, as `BatchCycle.begin` is given them.
+
+    Returns:
+        [R, 1, F]: the target's features behind the conditions, which tell of the first cell.
+    """
+    progress, cache, length = state.progress, state.target_cache, condition.shape[1]
+    state.noise.seeds.copy_(seeds)
+    state.noise.images.copy_(images)
+    for part in (progress.cells, progress.cycles, progress.roots, progress.pending_counts, state.verdicts.status):
+        part.zero_()
+    state.verdicts.finite.fill_(1)
+    progress.prefixes.fill_(length)
+    for each in (cache, state.draft_cache):
+        if each is not None:
+            each.clear()
+    if hidden is not None:
+        cache.unseen.copy_(hidden)
+    positions = torch.arange(-length, 0, device=condition.device).repeat(state.batch, 1)
+    return target.hidden(condition, positions, cache.prefill())[:, -1:]
+
+
 def needed_bytes(
     batch: int,
     envelope: Envelope,
@@ -182,17 +207,25 @@ def needed_bytes(
     target: DecoderConfig,
     drafter: DecoderConfig | None,
     rows: int,
-    number_bytes: int,
+    dtype: torch.dtype,
 ) -> int:
-    """Bytes of the buffers of a batch, weights left out; the largest logits of a pass are counted twice."""
-    rows *= batch
-    total = 0
-    for config, size, slots in (
-        (target, prefix + cells, envelope.nodes),
-        (drafter, cells + envelope.levels + 1, envelope.slots),
-    ):
-        if config is not None:
-            total += 2 * config.layers * rows * config.kv_heads * config.head_dim * (size + slots) * number_bytes
-    total += 4 * batch * target.vocab_size * (envelope.nodes + (1 + envelope.wide) * envelope.draft_rows + 4)
-    total += 2 * 4 * rows * envelope.nodes * target.vocab_size
-    return total + rows * target.dim * number_bytes * (envelope.nodes + envelope.levels + 1 + 2 * envelope.frontier)
+    """Bytes of the buffers of a batch, weights left out; the largest logits of a pass are counted twice.
+
+    See `State.allocate` for the arguments, and for what it raises.
+    """
+    meta = torch.device("meta")
+    state = State.allocate(batch, envelope, cells, prefix, target, drafter, rows, dtype, meta)
+    logits = 2 * 4 * rows * batch * envelope.nodes * target.vocab_size
+    features = rows * batch * target.dim * dtype.itemsize * (envelope.nodes + 2 * envelope.frontier)
+    buffers = _tensors(tuple(getattr(state, field.name) for field in fields(state)))
+    return logits + features + sum(tensor.nbytes for tensor in buffers)
+
+
+def _tensors(value: object) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, Cache):
+        yield from (value.committed, value.slots, value.unseen, value.prompts, value.arrivals)
+    elif isinstance(value, tuple):
+        for part in value:
+            yield from _tensors(part)

@@ -18,11 +18,10 @@ from underpaint.algos.protocols import Budget
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.tree import Drawn, Shape
 from underpaint.runtime.device.forwards import DeviceDecoder, pack_masks
-from underpaint.runtime.device.growth import DraftPasses, Limits
+from underpaint.runtime.device.growth import DraftPasses, Limits, Plan, Room
 from underpaint.runtime.device.kernels.children import draw_children, take_children, tiles_of
 from underpaint.runtime.device.kernels.probs import probs
 from underpaint.runtime.device.kernels.static_shapes import LevelRows, ShapeLevel, number_places
-from underpaint.runtime.device.plans import Plan, Room
 from underpaint.runtime.device.state import Envelope, State
 
 _NO_PLACE: Final = -2
@@ -68,10 +67,10 @@ class StaticGrowth:
         self._sampler = sampler
         assert state.draft_cache is not None
         words, frontier = state.draft_cache.words, state.envelope.frontier
-        self._levels, held = list[_Level](), [_Places.of(shape, frontier) for shape in shapes]
+        self._levels, places_of = list[_Level](), [_Places.of(shape, frontier) for shape in shapes]
         first_row = 0
         for number, width in enumerate(level_widths(shapes)):
-            level = _level_of(held, number, width, words, device)
+            level = _level_of(places_of, number, width, words, device)
             rows = LevelRows(
                 torch.zeros(batch, width, dtype=torch.int64, device=device),
                 torch.zeros(batch, width, dtype=torch.int64, device=device),
@@ -84,7 +83,7 @@ class StaticGrowth:
         self._tops = None if sampled else [_Tops.of(batch, level, vocab_size, self._most) for level in self._levels]
         self._shapes = torch.full((len(shapes), nodes), _NO_PLACE, dtype=torch.int64, device=device)
         self._rows = torch.full((len(shapes), nodes), -1, dtype=torch.int64, device=device)
-        for turn, (shape, places) in enumerate(zip(shapes, held, strict=True)):
+        for turn, (shape, places) in enumerate(zip(shapes, places_of, strict=True)):
             self._shapes[turn, : len(shape)] = torch.tensor(shape, device=device)
             for number, here in enumerate(places.levels):
                 rows_here = self._levels[number].first_row + torch.arange(len(here), device=device)
@@ -117,14 +116,14 @@ class StaticGrowth:
     def _draw(self, state: State, number: int, level: "_Level", logits: Tensor, following: "_Level | None") -> None:
         tree, levels = state.tree, state.lengths.levels
         below = None if following is None else (following.shapes, following.rows)
-        made, support = (
+        out, support = (
             part.narrow(1, level.first_row, level.width) for part in (tree.draft_probs, state.draft_support)
         )
         finite = state.verdicts.finite.narrow(1, state.envelope.nodes + level.first_row, level.width)
         rows = state.lengths.level_rows.select(0, number)
-        probs(logits, made, support, finite, rows, self._sampler)
+        probs(logits, out, support, finite, rows, self._sampler)
         kept = (self._tokens, self._exists, levels, self._arrivals)
-        draw_children(made, support, tree.uniforms, level.shapes, *kept, below, self._most, self._repeats)
+        draw_children(out, support, tree.uniforms, level.shapes, *kept, below, self._most, self._repeats)
 
     def _take(self, state: State, number: int, logits: Tensor, tops: "_Tops", following: "_Level | None") -> None:
         level, below = self._levels[number].shapes, None if following is None else (following.shapes, following.rows)

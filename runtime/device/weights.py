@@ -13,6 +13,7 @@ from typing import Final
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import Module
 
 from underpaint.artifacts.arrays import read_tensor_header
 from underpaint.artifacts.decoder_config import DecoderConfig
@@ -77,13 +78,13 @@ class StoredWeights:
         self, types: Mapping[str, torch.dtype], config: DecoderConfig, device: torch.device
     ) -> dict[str, Tensor]:
         """Those tensors that `types` names, in the types that it says, as an engine is bound to them."""
-        found = {}
+        tensors = {}
         for name in self.names():
             if name in types:
                 shape = self.shape(name, config)
-                found[name] = aligned(shape, types[name], device)
-                found[name].copy_(self[name][: shape[0]])
-        return found
+                tensors[name] = aligned(shape, types[name], device)
+                tensors[name].copy_(self[name][: shape[0]])
+        return tensors
 
     def embeddings(self, config: DecoderConfig, device: torch.device) -> Tensor:
         """[V + conditions, D], in the decoder's precision: what codes and the ids behind them are embedded as.
@@ -106,15 +107,33 @@ class StoredWeights:
 
     def __getitem__(self, name: str) -> Tensor:
         """A tensor; of 8 bits, what they stand for, as the matrix [K, N] that was stored, K up to a whole block."""
-        found = self._raw(name)
-        if found.dtype == torch.int8:
-            return torch.from_numpy(ScaledRows(found.numpy(), self._raw(name + SCALE).numpy()).widened())
-        if found.dtype != torch.uint8:
-            return found
-        width, blocks, _ = found.shape
+        tensor = self._raw(name)
+        if tensor.dtype == torch.int8:
+            return torch.from_numpy(ScaledRows(tensor.numpy(), self._raw(name + SCALE).numpy()).widened())
+        if tensor.dtype != torch.uint8:
+            return tensor
+        width, blocks, _ = tensor.shape
         scale = self._raw(name + SCALE).reshape(width, blocks, 1)
-        columns = ((found.float() - _ZERO) * scale).reshape(width, -1)
+        columns = ((tensor.float() - _ZERO) * scale).reshape(width, -1)
         return columns.t()
+
+
+def embed_ids(table: Tensor, codes: int, tokens: Tensor, outside: Tensor | None) -> Tensor:
+    """Embed ids of codes and, behind the `codes` of these, of a condition.
+
+    Args:
+        table: [V + conditions, D], see `StoredWeights.embeddings`.
+        codes: V.
+        tokens: [R, T] int64.
+        outside: [C, D], rows of the condition where it comes from outside; None where the table has them.
+
+    Returns:
+        [R, T, D].
+    """
+    if outside is None:
+        return table[tokens]
+    rows = outside.to(table.dtype)[(tokens - codes).clamp(min=0)]
+    return torch.where((tokens >= codes)[..., None], rows, table[tokens.clamp(max=codes - 1)])
 
 
 @torch.no_grad()
@@ -125,56 +144,61 @@ def read_decoder(decoder: ElsewhereDecoder, device: torch.device) -> Decoder:
     config = replace(decoder.config, fc_bias=False)
     with torch.device("meta"):
         model = Decoder(config)
-    wanted, dtype = model.state_dict(), TYPES[config.precision]
-    found = {key: value.to(device, dtype) for key, value in _state(stored, config).items()}
-    for key, value in wanted.items():
-        if key not in found or found[key].shape != value.shape:
-            got = list(found[key].shape) if key in found else "nothing"
-            raise EngineError(
-                f"{name}: expected {key} {list(value.shape)}, got {got}; its manifest and its weights differ: export "
-                "the model again"
-            )
-    model.load_state_dict(found, assign=True)
+    dtype = TYPES[config.precision]
+    state = {key: value.to(device, dtype) for key, value in _state(stored, config).items()}
+    try:
+        load_state(model, state)
+    except ValueError as error:
+        raise EngineError(f"{name}: {error}; its manifest and its weights differ: export the model again") from error
     return model.eval()
+
+
+def load_state(model: Module, state: Mapping[str, Tensor]) -> None:
+    """Give a module on the meta device its parameters; ValueError where one is missing, or of another shape."""
+    for name, value in model.state_dict().items():
+        if name not in state or state[name].shape != value.shape:
+            got = list(state[name].shape) if name in state else "nothing"
+            raise ValueError(f"expected {name} {list(value.shape)}, got {got}")
+    model.load_state_dict(state, assign=True)
 
 
 def _state(stored: StoredWeights, config: DecoderConfig) -> dict[str, Tensor]:
     """Parameters by the names of `models.decoder.Decoder`."""
     codes = stored["embedding"][: config.vocab_size]
-    found = {"codes.weight": codes, "head.weight": stored["head"][: config.dim].t().contiguous()}
+    state = {"codes.weight": codes, "head.weight": stored["head"][: config.dim].t().contiguous()}
     if config.condition == "table":
         joined = "conditions" not in stored
-        found["conditions.weight"] = stored["embedding"][config.vocab_size :] if joined else stored["conditions"]
+        state["conditions.weight"] = stored["embedding"][config.vocab_size :] if joined else stored["conditions"]
     if config.final_norm:
-        found["norm.weight"] = stored["norm"]
+        state["norm.weight"] = stored["norm"]
     if config.rope == "none":
-        found["positions.weight"] = stored["positions"]
+        state["positions.weight"] = stored["positions"]
     if config.drafter:
         # Where the graph holds what the input layer makes of embeddings, the rest of that layer is the identity.
         feature = stored["fc_feature"]
         embedding = stored["fc_embedding"] if "fc_embedding" in stored else torch.eye(config.dim)
-        found["fc.weight"] = torch.cat([feature.float(), embedding.float()]).t().contiguous()
+        state["fc.weight"] = torch.cat([feature.float(), embedding.float()]).t().contiguous()
     for place in range(config.layers):
-        found |= {f"layers.{place}.{key}": value for key, value in _layer(stored, config, place).items()}
-    return found
+        state |= {f"layers.{place}.{key}": value for key, value in _layer(stored, config, place).items()}
+    return state
 
 
 def _layer(stored: StoredWeights, config: DecoderConfig, place: int) -> dict[str, Tensor]:
     here = f"layers.{place}."
     depths = matrix_depths(config)
-    found = {f"{part}.weight": stored[here + part][: depths[part]].t().contiguous() for part in _MATRICES}
-    found["ffn_norm.weight"] = stored[here + "ffn_norm"]
+    state = {f"{part}.weight": stored[here + part][: depths[part]].t().contiguous() for part in _MATRICES}
+    state["ffn_norm.weight"] = stored[here + "ffn_norm"]
     if config.first_norm or place:
-        found["attention_norm.weight"] = stored[here + "attention_norm"]
+        state["attention_norm.weight"] = stored[here + "attention_norm"]
     if config.qkv_bias:
-        found["qkv.bias"] = stored[here + "qkv_bias"]
+        state["qkv.bias"] = stored[here + "qkv_bias"]
     if config.rope == "none":  # there the export scales the queries' rows
         for part in ("qkv.weight", "qkv.bias")[: 1 + config.qkv_bias]:
-            found[part] = found[part].float()
-            found[part][: config.heads * config.head_dim] *= config.head_dim**0.5
+            state[part] = state[part].float()
+            state[part][: config.heads * config.head_dim] *= config.head_dim**0.5
     if config.qk_norm:
-        found |= {part: stored[here + part] for part in _SCALES}
-    return found
+        state |= {part: stored[here + part] for part in _SCALES}
+    return state
 
 
 def matrix_depths(config: DecoderConfig) -> dict[str, int]:

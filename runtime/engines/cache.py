@@ -77,6 +77,11 @@ class KeyValueCache:
         return self._length
 
     @property
+    def is_empty(self) -> bool:
+        """Whether no row holds a position."""
+        return self._length == 0
+
+    @property
     def lengths(self) -> IntArray:
         """[B]: committed positions of each row."""
         return np.array(self._each(), dtype=np.int64)

@@ -15,7 +15,9 @@ from underpaint.artifacts.install import install_hint
 from underpaint.zoo.load import FOLDER, locate
 
 if TYPE_CHECKING:
+    from underpaint.artifacts.decoder_config import DecoderConfig
     from underpaint.runtime.engines.engine import LoadedDecoder
+    from underpaint.runtime.engines.providers import ProviderOptions
 
 CPU: Final = "cpu"
 """ONNX Runtime on the CPU. Other backends are its providers for GPUs, TensorRT's packages, and the device."""
@@ -97,23 +99,33 @@ def open_session(path: Path, context: EngineContext | None = None, content: byte
     content: a graph to run in place of the one at `path`, with the weights beside that.
     Raises EngineError: no such file, a file that is no model, a provider that cannot be had.
     """
-    return open_capturing(path, context, content, False)[0]
+    return open_capturing(path, context, content)[0]
 
 
-def open_capturing(path: Path, context: EngineContext | None, content: bytes | None, graphs: bool) -> tuple[Any, bool]:
-    """A session as `open_session` opens it, and whether it captures passes as CUDA graphs.
+def open_capturing(
+    path: Path, context: EngineContext | None, content: bytes | None = None, plain: DecoderConfig | None = None
+) -> tuple[Any, ProviderOptions]:
+    """Open a session as `open_session` does, for passes of a decoder.
 
-    graphs: whether to capture them, where the provider can; of graphs whose shapes the caller holds fixed.
+    Args:
+        path: The graph's file.
+        context: Threads, memory and backend; None takes the usual ones.
+        content: A graph to run in place of the one at `path`, with the weights beside that.
+        plain: The decoder whose plain passes the graph makes, of sizes that the caller holds fixed: they are captured
+            where the provider can, and one that builds engines is told their shapes. None for any other graph.
+
+    Returns:
+        The session, and the GPU's providers in order with the options that it was opened with; none on the CPU.
     """
     context = context or EngineContext()
     if not path.is_file():
         raise EngineError(f"no model file at {path}; write it with `underpaint export`")
 
     def options() -> Any:
-        made = _options(context)
+        chosen = _options(context)
         if content is not None:
-            made.add_session_config_entry("session.model_external_initializers_file_folder_path", str(path.parent))
-        return made
+            chosen.add_session_config_entry("session.model_external_initializers_file_folder_path", str(path.parent))
+        return chosen
 
     model = content or str(path)
     if context.backend != CPU:
@@ -122,14 +134,14 @@ def open_capturing(path: Path, context: EngineContext | None, content: bytes | N
         gpu = gpu_backend(context.backend)
         if gpu is None:
             raise EngineError(f"context: expected a backend of ONNX Runtime, got {context.backend!r}")
-        return open_on_gpu(path, model, gpu, options, graphs)
-    made = options()
+        return open_on_gpu(path, model, gpu, options, plain)
+    session_options = options()
     try:
-        session = onnx_runtime().InferenceSession(model, made, providers=["CPUExecutionProvider"])
+        session = onnx_runtime().InferenceSession(model, session_options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime's own exceptions share no base but Exception
         raise _load_failure(path, error) from error
     session.disable_fallback()
-    return session, False
+    return session, ()
 
 
 def _load_failure(path: Path, error: Exception) -> Exception:

@@ -1,9 +1,9 @@
 """A cache in a GPU's memory, and what a session of ONNX Runtime reads and writes there."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import count
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import torch
@@ -11,7 +11,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from underpaint.algos.arrays import IntArray
 from underpaint.artifacts.decoder_config import DecoderConfig
-from underpaint.artifacts.device_graph import cached_width
+from underpaint.artifacts.device_graph import cache_specs, cached_width, made_features
 from underpaint.runtime.engines.context import EngineError, bind, onnx_runtime
 
 TYPES: Final = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
@@ -24,6 +24,8 @@ _HOST: Final = ("Cpu", "CudaPinned")
 """ONNX Runtime's names of memory that the host reads and writes."""
 _NOT_CAPTURED: Final = -1
 _graph_ids: Final = count(1)
+Pass = TypeVar("Pass")
+"""What runs a bound pass."""
 
 
 def layered(layers: int, shape: tuple[int, ...], kind: torch.dtype, device: str | torch.device) -> torch.Tensor:
@@ -58,6 +60,28 @@ def check_free(row_bytes: int, rows: int, what: str) -> None:
             f"{what} of {rows} rows need {rows * row_bytes:,} bytes beside the weights, the GPU has {free:,} free; the "
             f"largest that fits has {free // row_bytes} rows: lower the batch, or build with smaller --buckets"
         )
+
+
+def bind_layers(
+    bind: Callable[[Mapping[str, torch.Tensor], Mapping[str, torch.Tensor]], Pass],
+    config: DecoderConfig,
+    inputs: Mapping[str, torch.Tensor],
+    features: torch.Tensor,
+    caches: Iterable[torch.Tensor],
+) -> Pass:
+    """Bind the layers of `artifacts.device_graph` on an engine, which write to the caches that they read.
+
+    Args:
+        bind: The engine's, of inputs and outputs.
+        config: The decoder's.
+        inputs: Those of the graph but the caches.
+        features: Its output.
+        caches: In the order of `cache_specs`.
+    """
+    read, written = dict[str, torch.Tensor](), {made_features(config.drafter): features}
+    for (before, after), cache in zip(cache_specs(config), caches, strict=True):
+        read[before.name] = written[after.name] = cache
+    return bind({**inputs, **read}, written)
 
 
 class _FixedMemory:
@@ -163,13 +187,13 @@ class DeviceBuffers:
     def host(self, name: str, shape: tuple[int, ...], most: int, kind: DTypeLike = np.float32) -> NDArray[Any]:
         """See `HostBuffers`."""
         if name not in self._arrays:
-            held = torch.from_numpy(np.zeros(most, dtype=kind))
-            self._arrays[name] = flat = (held.pin_memory() if self._device.type == "cuda" else held).numpy()
-            self._mirrors[flat.ctypes.data] = held.to(self._device, copy=True)
-        found: NDArray[Any] = self._arrays[name][: math.prod(shape)].reshape(shape)
-        return found
+            zeros = torch.from_numpy(np.zeros(most, dtype=kind))
+            self._arrays[name] = flat = (zeros.pin_memory() if self._device.type == "cuda" else zeros).numpy()
+            self._mirrors[flat.ctypes.data] = zeros.to(self._device, copy=True)
+        array: NDArray[Any] = self._arrays[name][: math.prod(shape)].reshape(shape)
+        return array
 
-    def kept(self, name: str, shape: tuple[int, ...], most: int) -> torch.Tensor:
+    def stored(self, name: str, shape: tuple[int, ...], most: int) -> torch.Tensor:
         """See `HostBuffers`."""
         if name not in self._stored:
             self._stored[name] = torch.zeros(most, dtype=self.memory.keys.dtype, device=self._device)
@@ -197,7 +221,7 @@ class DeviceBuffers:
             capture: Whether to capture the pass, where the session captures any: at fixed addresses and shapes.
         """
         binding, moved_in, moved_out = self._session.io_binding(), [], []
-        kept: list[Any] = [dict(inputs), dict(outputs)]
+        bound: list[Any] = [dict(inputs), dict(outputs)]
         for name, value in inputs.items():
             if isinstance(value, torch.Tensor):
                 self._bind(binding.bind_input, name, value, value.data_ptr())
@@ -206,7 +230,7 @@ class DeviceBuffers:
             else:
                 mirror, flat = self._mirror(value)
                 self._bind(binding.bind_input, name, mirror, flat.data_ptr())
-                kept.append(flat)
+                bound.append(flat)
                 if value.ctypes.data not in self._settled:
                     moved_in.append((mirror, torch.from_numpy(value)))
         for name, value in outputs.items():
@@ -215,13 +239,13 @@ class DeviceBuffers:
             else:
                 mirror, flat = self._mirror(value)
                 self._bind(binding.bind_output, name, mirror, flat.data_ptr())
-                kept.append(flat)
+                bound.append(flat)
                 moved_out.append((torch.from_numpy(value), mirror))
         options = self._run_options(capture)
         session = self._session
 
         def run() -> None:
-            assert kept
+            assert bound  # what is bound lives as long as the pass
             for mirror, given in moved_in:
                 mirror.copy_(given, non_blocking=True)
             self._synchronize()  # ONNX Runtime has a stream of its own, and waits for it before it returns
@@ -236,8 +260,8 @@ class DeviceBuffers:
         """Give the memory back, and the session's captured graphs."""
         for graph in self._graphs:
             self._session.release_captured_graph(graph)
-        for held in (self._arrays, self._stored, self._mirrors, self._graphs):
-            held.clear()
+        for buffers in (self._arrays, self._stored, self._mirrors, self._graphs):
+            buffers.clear()
 
     def _bind(self, put: Callable[..., None], name: str, tensor: torch.Tensor, address: int) -> None:
         assert tensor.is_contiguous()

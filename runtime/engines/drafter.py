@@ -195,11 +195,10 @@ class EngineDrafter:
         Raises:
             EngineError: They are of another model, or of another number of rows.
         """
-        held = scored.features
-        if begins and held is not None and held.ndim == 3 and held.shape[1] > 1:
-            scored = scored._replace(features=held[:, -1:])
-            self._checked(scored)
-            return held
+        features = scored.features
+        if begins and features is not None and features.ndim == 3 and features.shape[1] > 1:
+            self._checked(scored._replace(features=features[:, -1:]))
+            return features
         shape = (self.engine.rows, scored.probs.shape[0], self.feature_width)
         if scored.features is None or scored.features.shape != shape:
             got = None if scored.features is None else scored.features.shape

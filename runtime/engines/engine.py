@@ -1,7 +1,8 @@
 """What every engine is: one decoder on B rows of sequences, and a cache to which only `commit` adds."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -9,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from underpaint.algos.arrays import FloatArray, IntArray
-from underpaint.algos.protocols import FusedTreeSpec
+from underpaint.algos.protocols import FusedTreeSpec, PassKind
 from underpaint.algos.rows import SamplingParams, sampling_probs
 from underpaint.artifacts.decoder_config import DecoderConfig, read_config
 from underpaint.artifacts.decoder_graph import PREDICTED_FEATURES, pass_inputs, pass_outputs
@@ -63,11 +64,46 @@ def check_cells(config: DecoderConfig, cells: IntArray, levels: int = 1) -> None
 
 @dataclass(slots=True)
 class PassTimer:
-    """What the forward passes of a model took so far: calls, new positions, seconds."""
+    """What the forward passes of a model took so far: calls, new positions, seconds, and calls by their kind."""
 
     passes: int = 0
     positions: int = 0
     seconds: float = 0.0
+    kinds: Counter[PassKind] = field(default_factory=Counter)
+
+    def add(self, kind: PassKind, positions: int, seconds: float) -> None:
+        """Count a call.
+
+        Args:
+            kind: Its kind; each of its levels is a pass.
+            positions: New positions of all its passes.
+            seconds: That it took.
+        """
+        self.passes += kind.levels
+        self.positions += positions
+        self.seconds += seconds
+        self.kinds[kind] += 1
+
+
+def call_kind(
+    cache: KeyValueCache, positions: int, chain_levels: int = 1, tree: FusedTreeSpec | None = None
+) -> PassKind:
+    """The kind of a call that an engine is about to make.
+
+    Args:
+        cache: The engine's, before the call.
+        positions: New positions that the call is fed.
+        chain_levels: Levels of the chain that it drafts; 1 for none.
+        tree: What it drafts instead.
+
+    Returns:
+        The kind.
+    """
+    if tree is not None:
+        return PassKind("sampled" if tree.drawn else "ranked", len(tree.uniforms), tree.places.shape[1])
+    if chain_levels > 1:
+        return PassKind("chain", chain_levels, positions)
+    return PassKind("begin" if cache.is_empty else "pass", 1, positions)
 
 
 def check_clock() -> None:

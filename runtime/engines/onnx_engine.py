@@ -25,12 +25,13 @@ from underpaint.runtime.engines.engine import (
     FusedTreeOutput,
     PassOutput,
     PassTimer,
+    call_kind,
     check_cells,
     check_graph,
     manifest_config,
 )
 from underpaint.runtime.engines.pass_inputs import PassInputs, SamplingInputs, fill
-from underpaint.runtime.engines.providers import GpuBackend, gpu_backend
+from underpaint.runtime.engines.providers import PASS_ROWS, GpuBackend, ProviderOptions, fixes_shapes, gpu_backend
 from underpaint.zoo.load import locate
 
 if TYPE_CHECKING:
@@ -60,19 +61,19 @@ class _Bound(NamedTuple):
 class OnnxDecoder(NamedTuple):
     """A session and its config. Implements `LoadedDecoder`.
 
-    gpu: the provider and the GPU that the session runs on; None for the CPU. captures: whether it captures passes.
+    gpu: the provider and the GPU that the session runs on; None for the CPU. options: what it was opened with there.
     """
 
     session: Any
     config: DecoderConfig
     name: str
     gpu: GpuBackend | None = None
-    captures: bool = False
+    options: ProviderOptions = ()
 
     @property
     def row_counts(self) -> tuple[int, ...] | None:
-        """See `LoadedDecoder`: any number."""
-        return None
+        """See `LoadedDecoder`: any number, where TensorRT was not told the shapes."""
+        return PASS_ROWS if fixes_shapes(self.options) else None
 
     def max_positions(self, rows: int) -> int | None:
         """See `LoadedDecoder`: any number."""
@@ -84,7 +85,7 @@ class OnnxDecoder(NamedTuple):
             return HostBuffers(self.session, self.config, rows)
         from underpaint.runtime.engines.device_memory import DeviceBuffers
 
-        run_option = self.gpu.provider.graph_id if self.captures else None
+        run_option = self.gpu.provider.graph_id if self.gpu.captures(self.options) else None
         return DeviceBuffers(self.session, self.config, rows, f"cuda:{self.gpu.device}", run_option)
 
     def open(self, rows: int) -> OnnxEngine:
@@ -105,9 +106,10 @@ def load_onnx(name: str, kind: str, folder: Path, context: EngineContext | None 
             "--precision fp32, run it on a GPU (--backend cuda), or build TensorRT engines of this one"
         )
     # A plain pass has fixed shapes once it is padded; float32 graphs draft and sample too, by branches and loops.
-    session, captures = open_capturing(located.path, context, None, config.precision != "fp32")
+    plain = None if config.precision == "fp32" else config
+    session, options = open_capturing(located.path, context, plain=plain)
     check_graph(config, session.get_inputs(), session.get_outputs(), name)
-    return OnnxDecoder(session, config, name, gpu, captures)
+    return OnnxDecoder(session, config, name, gpu, options)
 
 
 class HostBuffers:
@@ -126,7 +128,7 @@ class HostBuffers:
             self._arrays[name] = np.zeros(most, dtype=kind)
         return self._arrays[name][: int(np.prod(shape))].reshape(shape)
 
-    def kept(self, name: str, shape: tuple[int, ...], most: int) -> NDArray[Any]:
+    def stored(self, name: str, shape: tuple[int, ...], most: int) -> NDArray[Any]:
         """As `host`, of keys or values that go into the cache."""
         return self.host(name, shape, most, self.memory.key_memory.dtype)
 
@@ -211,7 +213,8 @@ class OnnxEngine:
         tree: FusedTreeSpec | None = None,
     ) -> PassOutput:
         sizes: _TreeSizes = _NO_TREE if tree is None else tree.uniforms.shape
-        deep, count = sizes[0] or chain_levels, cells.shape[-1]
+        count, kind = cells.shape[-1], call_kind(self.cache, cells.shape[-1], chain_levels, tree)
+        deep = kind.levels
         check_cells(self.config, cells, deep)
         size = self._padded(count)
         key = (size, self.memory.slots, chain_levels, sizes, self._sampling.complete)
@@ -225,10 +228,7 @@ class OnnxEngine:
             bound.ranked[...], bound.drawn[...] = tree.ranked, tree.drawn
         start_time = perf_counter()
         bound.run()
-        cost = self.cost
-        cost.seconds += perf_counter() - start_time
-        cost.passes += deep
-        cost.positions += count + (deep - 1) * sizes[1]
+        self.cost.add(kind, count + (deep - 1) * sizes[1], perf_counter() - start_time)
         self.memory.new_keys, self.memory.new_values = bound.new_keys, bound.new_values
         if size == count:
             return bound.output
@@ -271,7 +271,7 @@ class OnnxEngine:
             host(names.CHAIN_TOKENS, (levels,), most, np.int64) if self.fuses_chains else None,
             _tree_buffers(*sizes, config.vocab_size) if sizes[0] else None,
         )
-        new, cached = (config.layers, rows, config.kv_heads, count, config.head_dim), self._buffers.kept
+        new, cached = (config.layers, rows, config.kv_heads, count, config.head_dim), self._buffers.stored
         all_new = config.layers * positions * config.kv_heads * config.head_dim
         keys, values = cached("new_keys", new, all_new), cached("new_values", new, all_new)
         frontier, uniforms = np.zeros(sizes[:2], dtype=np.int64), np.zeros(sizes)
@@ -301,16 +301,16 @@ class OnnxEngine:
     def _written(self, output: PassOutput) -> dict[str, Any]:
         """The buffers of `output` by the names of the graph's outputs."""
         predicted = names.PREDICTED_FEATURES if names.FEATURES in self._inputs else names.FEATURES
-        found: dict[str, Any] = {names.LOGITS: output.logits, predicted: output.features}
+        buffers: dict[str, Any] = {names.LOGITS: output.logits, predicted: output.features}
         if output.probs is not None:
-            found[names.PROBS] = output.probs
+            buffers[names.PROBS] = output.probs
         if output.chain is not None:
-            found[names.CHAIN_TOKENS] = output.chain
+            buffers[names.CHAIN_TOKENS] = output.chain
         if output.tree is not None:
             # A loop that never turns gives arrays of no shape that could be known.
             fused: dict[str, NDArray[Any]] = dict(zip(names.TREE_OUTPUTS, output.tree, strict=True))
-            found |= {name: array for name, array in fused.items() if array.size}
-        return found
+            buffers |= {name: array for name, array in fused.items() if array.size}
+        return buffers
 
 
 def _tree_buffers(levels: int, nodes: int, children: int, vocab_size: int) -> FusedTreeOutput:

@@ -6,13 +6,15 @@ for before a session is opened, and the opened session is asked what it runs on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
+from underpaint.artifacts.decoder_config import DecoderConfig
+from underpaint.artifacts.decoder_graph import pass_inputs
 from underpaint.artifacts.files import user_cache_folder
 from underpaint.artifacts.install import install_hint
 from underpaint.runtime.engines.context import CPU, EngineError, onnx_runtime
@@ -21,6 +23,13 @@ WHEELS: Final = ("onnxruntime", "onnxruntime-gpu", "onnxruntime-trt-rtx")
 """Distributions whose files lie in one folder: each overwrites what the others installed."""
 _NO_CAPTURE: Final = "graph capture"
 """In ONNX Runtime's words where a graph has nodes that no CUDA graph holds."""
+_NO_PROFILES: Final = "associated shape profiles"
+"""In ONNX Runtime's words where TensorRT takes parts of a graph, whose inputs nobody outside can name."""
+PASS_ROWS: Final = (1, 2)
+"""Numbers of rows that TensorRT is told: one sequence, or a guidance pair."""
+_USUAL_POSITIONS: Final = 16
+"""New positions that TensorRT builds the fastest engine for: a small draft tree."""
+_LEAST, _USUAL, _MOST = (f"trt_profile_{which}_shapes" for which in ("min", "opt", "max"))
 _PLUGIN: Final = "onnxruntime_ep_nv_tensorrt_rtx"
 
 
@@ -46,6 +55,7 @@ class Provider(NamedTuple):
     needs: str
 
 
+_TENSORRT: Final = "tensorrt-ep"
 _UNINSTALL: Final = f"pip uninstall -y {' '.join(WHEELS)}"
 _USE_GPU_WHEEL: Final = f"{_UNINSTALL} && {install_hint('gpu')}"
 _EXACT_CUDA: Final = {"use_tf32": "0"}
@@ -61,7 +71,7 @@ PROVIDERS: Final[Mapping[str, Provider]] = {
         _USE_GPU_WHEEL,
         "CUDA 13 and cuDNN 9, which PyTorch's CUDA builds bring",
     ),
-    "tensorrt-ep": Provider(
+    _TENSORRT: Provider(
         "TensorrtExecutionProvider",
         {"trt_engine_cache_enable": "1", "trt_timing_cache_enable": "1"},
         "trt_cuda_graph_enable",
@@ -81,6 +91,13 @@ PROVIDERS: Final[Mapping[str, Provider]] = {
     ),
 }
 """By the name that `--backend` takes; ":1" behind it names the second GPU."""
+ProviderOptions: TypeAlias = Sequence[tuple[str, dict[str, str]]]
+"""Providers in order, each with its options."""
+
+
+def fixes_shapes(options: ProviderOptions) -> bool:
+    """Whether a session that was opened with these options takes the shapes of `pass_shapes` alone."""
+    return any(_MOST in each for _, each in options)
 
 
 class GpuBackend(NamedTuple):
@@ -94,12 +111,21 @@ class GpuBackend(NamedTuple):
         """Its provider."""
         return PROVIDERS[self.name]
 
-    def options(self, graphs: bool) -> list[tuple[str, dict[str, str]]]:
-        """What a session asks for: providers in order, each with its options; graphs: whether to capture passes."""
+    def captures(self, options: ProviderOptions) -> bool:
+        """Whether a session that was opened with these options captures passes."""
+        return dict(options).get(self.provider.name, {}).get(self.provider.graphs) == "1"
+
+    def options(self, graphs: bool, shapes: Mapping[str, str] | None = None) -> ProviderOptions:
+        """What a session is opened with.
+
+        Args:
+            graphs: Whether to capture passes.
+            shapes: `pass_shapes` of a decoder; None leaves them to the provider.
+        """
         first = {"device_id": str(self.device), **self.provider.options, self.provider.graphs: str(int(graphs))}
-        if self.name == "tensorrt-ep":
+        if self.name == _TENSORRT:
             cache = str(user_cache_folder() / "onnxruntime-tensorrt")
-            first |= {"trt_engine_cache_path": cache, "trt_timing_cache_path": cache}
+            first |= {"trt_engine_cache_path": cache, "trt_timing_cache_path": cache, **(shapes or {})}
         behind = {"device_id": str(self.device), **_EXACT_CUDA}
         return [(self.provider.name, first), *((name, dict(behind)) for name in self.provider.behind)]
 
@@ -118,6 +144,27 @@ def gpu_backend(backend: str) -> GpuBackend | None:
     return GpuBackend(name, int(index or 0))
 
 
+def pass_shapes(config: DecoderConfig) -> dict[str, str]:
+    """Options that tell ONNX Runtime's TensorRT provider the shapes of a decoder's plain passes.
+
+    Without them the provider builds its engine anew at every pass that is larger than those before. A pass has
+    `PASS_ROWS`, and at most as many new positions as the cache has slots, all of which it reads. ONNX Runtime runs an
+    engine by its first profile alone, so there is one over all sizes.
+    """
+    least, most = PASS_ROWS
+
+    def shapes(rows: int, count: int) -> str:
+        slots = config.capacity
+        sizes = {"B": rows, "T": count, "S": slots, "S+T": slots + count, "C": config.external_cond_rows}
+        return ",".join(
+            f"{spec.name}:{'x'.join(str(sizes[size] if isinstance(size, str) else size) for size in spec.shape)}"
+            for spec in pass_inputs(config)
+        )
+
+    usual = min(_USUAL_POSITIONS, config.capacity)
+    return {_LEAST: shapes(least, 1), _USUAL: shapes(most, usual), _MOST: shapes(most, config.capacity)}
+
+
 def check_provider(backend: str) -> None:
     """Refuse a backend that names a provider which this installation or this machine lacks; others pass.
 
@@ -131,12 +178,13 @@ def check_provider(backend: str) -> None:
     conflict = wheel_conflict()
     if conflict is not None:
         raise EngineError(f"--backend {backend}: {conflict}")
-    found = available_providers()
-    if gpu.provider.name not in found:
+    available = available_providers()
+    if gpu.provider.name not in available:
         wheels = ", ".join(f"{name} {number}" for name, number in installed_wheels().items()) or "another build"
         raise EngineError(
             f"--backend {backend}: expected an ONNX Runtime with {gpu.provider.name}, got {wheels} with "
-            f"{', '.join(found)}{_plugin_failure(gpu)}; install it with: {gpu.provider.install}; or pass --backend cpu"
+            f"{', '.join(available)}{_plugin_failure(gpu)}; install it with: {gpu.provider.install}; or pass "
+            "--backend cpu"
         )
     _check_gpu(backend, gpu.device)
 
@@ -163,21 +211,21 @@ def _check_gpu(backend: str, index: int) -> None:
 
 def installed_wheels() -> dict[str, str]:
     """The installed wheels of ONNX Runtime, with their versions."""
-    found = {}
+    versions = {}
     for name in WHEELS:
         try:
-            found[name] = version(name)
+            versions[name] = version(name)
         except PackageNotFoundError:
             continue
-    return found
+    return versions
 
 
 def wheel_conflict() -> str | None:
     """What to do about two wheels of ONNX Runtime in one environment; None where there are no two."""
-    found = installed_wheels()
-    if len(found) < 2:
+    versions = installed_wheels()
+    if len(versions) < 2:
         return None
-    named = " and ".join(f"{name} {number}" for name, number in found.items())
+    named = " and ".join(f"{name} {number}" for name, number in versions.items())
     return (
         f"expected one wheel of ONNX Runtime, got {named}, which overwrite each other's files; keep one, for a GPU "
         f"with: {_USE_GPU_WHEEL}"
@@ -187,8 +235,8 @@ def wheel_conflict() -> str | None:
 def available_providers() -> tuple[str, ...]:
     """The providers of this ONNX Runtime, that of an installed plug-in included."""
     runtime, plugin = onnx_runtime(), PROVIDERS["nv-tensorrt-rtx"].name
-    found = tuple(runtime.get_available_providers())
-    return found if plugin in found or _register_plugin(runtime) is not None else (*found, plugin)
+    providers = tuple(runtime.get_available_providers())
+    return providers if plugin in providers or _register_plugin(runtime) is not None else (*providers, plugin)
 
 
 def _register_plugin(runtime: ModuleType) -> str | None:
@@ -211,34 +259,40 @@ def _plugin_failure(gpu: GpuBackend) -> str:
 
 def machine_backends() -> tuple[str, ...]:
     """The backends that this ONNX Runtime has providers of, the CPU first. It lists them without a GPU too."""
-    found = available_providers()
-    return (CPU, *(name for name, provider in PROVIDERS.items() if provider.name in found))
+    providers = available_providers()
+    return (CPU, *(name for name, provider in PROVIDERS.items() if provider.name in providers))
 
 
 def open_on_gpu(
-    path: Path, model: bytes | str, backend: GpuBackend, options: Callable[[], Any], graphs: bool
-) -> tuple[Any, bool]:
-    """A session on a GPU's provider, and whether it captures its passes.
+    path: Path, model: bytes | str, backend: GpuBackend, options: Callable[[], Any], plain: DecoderConfig | None
+) -> tuple[Any, ProviderOptions]:
+    """A session on a GPU's provider, and the options that it was opened with.
 
     Args:
         path: The graph's file, for messages.
         model: The graph, or its path.
         backend: The provider and the GPU.
         options: Makes the `onnxruntime.SessionOptions` of a session.
-        graphs: Whether to capture passes as CUDA graphs, where the provider takes every node of the graph.
+        plain: The decoder whose plain passes the graph makes: they are captured as CUDA graphs, and TensorRT is told
+            their shapes, where the provider takes every node of the graph. None for any other graph.
 
     Raises:
         EngineError: The session cannot be opened, or runs on the CPU.
     """
     import torch  # noqa: F401  # its CUDA libraries are those that the provider finds
 
-    for capture in (True, False) if graphs else (False,):
-        made = options()
+    capture, shapes = plain is not None, None if plain is None else pass_shapes(plain)
+    while True:
+        chosen, session_options = backend.options(capture, shapes), options()
         try:
-            session = _session(model, backend, made, capture)
+            session = _session(model, backend, session_options, chosen)
             break
         except Exception as error:  # onnxruntime's own exceptions share no base but Exception
             if capture and _NO_CAPTURE in str(error):
+                capture = False
+                continue
+            if shapes is not None and _NO_PROFILES in str(error):
+                shapes = None
                 continue
             raise EngineError(
                 f"{path}: {backend.provider.name} could not load it ({_first_line(error)}); it needs "
@@ -252,17 +306,17 @@ def open_on_gpu(
             f"without an error, as a library did not load (its log names it). It needs {backend.provider.needs}; "
             "install them, or pass --backend cpu"
         )
-    return session, capture
+    return session, chosen
 
 
-def _session(model: bytes | str, backend: GpuBackend, options: Any, capture: bool) -> Any:
-    runtime, asked = onnx_runtime(), backend.options(capture)
+def _session(model: bytes | str, backend: GpuBackend, options: Any, chosen: ProviderOptions) -> Any:
+    runtime = onnx_runtime()
     if backend.provider.name in runtime.get_available_providers():
-        return runtime.InferenceSession(model, options, providers=asked, enable_fallback=0)
+        return runtime.InferenceSession(model, options, providers=chosen, enable_fallback=0)
     devices = [each for each in runtime.get_ep_devices() if each.ep_name == backend.provider.name]
     if backend.device >= len(devices):
         raise EngineError(f"expected a GPU that it runs on at index {backend.device}, got {len(devices)} of them")
-    own = {name: value for name, value in asked[0][1].items() if name != "device_id"}
+    own = {name: value for name, value in chosen[0][1].items() if name != "device_id"}
     options.add_provider_for_devices([devices[backend.device]], own)
     return runtime.InferenceSession(model, options, enable_fallback=0)
 
@@ -271,9 +325,9 @@ def _first_line(error: Exception) -> str:
     return str(error).strip().partition("\n")[0]
 
 
-def provider_record(backend: str, graphs: bool = False) -> dict[str, Any] | None:
-    """A backend's providers and their options, as JSON holds them; None where it names no provider."""
+def provider_record(backend: str, options: ProviderOptions | None = None) -> dict[str, Any] | None:
+    """A backend's providers, as JSON holds them, with a session's options; None where it names no provider."""
     gpu = gpu_backend(backend)
     if gpu is None:
         return None
-    return {"wheels": installed_wheels(), "options": dict(gpu.options(graphs))}
+    return {"wheels": installed_wheels(), "options": dict(options or gpu.options(False))}

@@ -21,13 +21,13 @@ from underpaint.algos.rows import SamplingParams
 from underpaint.artifacts import decoder_graph as names
 from underpaint.artifacts import device_graph
 from underpaint.artifacts.decoder_config import DecoderConfig
-from underpaint.runtime.device.weights import stored_weights
+from underpaint.runtime.device.weights import embed_ids, stored_weights
 from underpaint.runtime.engines import tensorrt_runtime
 from underpaint.runtime.engines.cache import KeyValueCache
 from underpaint.runtime.engines.context import EngineError
-from underpaint.runtime.engines.device_memory import TYPES, InPlaceMemory, aligned, check_free, host_places
+from underpaint.runtime.engines.device_memory import TYPES, InPlaceMemory, aligned, bind_layers, check_free, host_places
 from underpaint.runtime.engines.elsewhere import ElsewhereDecoder, load_elsewhere
-from underpaint.runtime.engines.engine import PassOutput, PassTimer, check_cells
+from underpaint.runtime.engines.engine import PassOutput, PassTimer, call_kind, check_cells
 from underpaint.runtime.engines.pass_inputs import PassInputs, fill
 from underpaint.runtime.engines.tensorrt_files import EngineRecord, backend_module, check_rows, part_of, read_record
 from underpaint.runtime.engines.tensorrt_runtime import BoundPass
@@ -147,8 +147,9 @@ class TensorRTEngine:
         self.cache = KeyValueCache(self.memory, rows)
         self._shared: _Open | None = shared
         self._stream = _new_stream()
-        outside = (config.external_cond_rows, config.dim)
-        self._outside = torch.zeros(outside, dtype=torch.float32, device=_DEVICE)
+        self._outside: torch.Tensor | None = None
+        if config.external_cond_rows:
+            self._outside = torch.zeros((config.external_cond_rows, config.dim), dtype=torch.float32, device=_DEVICE)
         self._buckets: dict[int, _Bucket] = {}
 
     @property
@@ -161,7 +162,7 @@ class TensorRTEngine:
 
     def begin(self, hidden: Sequence[int] = (), cond_rows: NDArray[np.float32] | None = None) -> None:
         self.cache.clear(hidden)
-        if cond_rows is not None:
+        if cond_rows is not None and self._outside is not None:
             self._outside.copy_(torch.from_numpy(np.ascontiguousarray(cond_rows)))
 
     def run(
@@ -192,9 +193,7 @@ class TensorRTEngine:
         self._fill(bucket.host, PassInputs(tokens, cells, bias, seen, features))
         start = perf_counter()
         output = self._pass(bucket, count)
-        self.cost.seconds += perf_counter() - start
-        self.cost.passes += 1
-        self.cost.positions += count
+        self.cost.add(call_kind(self.cache, count), count, perf_counter() - start)
         return output
 
     def close(self) -> None:
@@ -222,8 +221,8 @@ class TensorRTEngine:
                 bucket.captured.replay()
             else:
                 bucket.run()
-            for made, read in bucket.read:
-                read.copy_(made, non_blocking=True)
+            for output, read in bucket.read:
+                read.copy_(output, non_blocking=True)
         self._stream.synchronize()
         self.memory.new_positions = count
         logits, features = (read.numpy()[:, :count] for _, read in bucket.read)
@@ -263,33 +262,21 @@ class TensorRTEngine:
             aligned(wide, kind, _DEVICE),
             aligned((rows, count, config.vocab_size), torch.float32, _DEVICE),
         )
-        caches = list(zip(device_graph.cache_specs(config), memory.caches, strict=True))
-        layers = shared.plans.layers.bind(
-            {**passed, **{read.name: cache for (read, _), cache in caches}},
-            {device_graph.made_features(config.drafter): features}
-            | {written.name: cache for (_, written), cache in caches},
-        )
+        layers = bind_layers(shared.plans.layers.bind, config, passed, features, memory.caches)
         head = shared.plans.head.bind({names.FEATURES: features}, {names.LOGITS: logits})
         widened = torch.zeros(wide, dtype=torch.float32, device=_DEVICE)
 
         def run() -> None:
-            passed[device_graph.EMBEDDINGS].copy_(self._embedded(shared, device[names.TOKENS]))
+            embedded = embed_ids(shared.embeddings, config.vocab_size, device[names.TOKENS], self._outside)
+            passed[device_graph.EMBEDDINGS].copy_(embedded)
             if config.drafter:
                 passed[names.FEATURES].copy_(device[names.FEATURES])
             layers()
             head()
             widened.copy_(features)
 
-        read = tuple((made, torch.zeros(made.shape, pin_memory=True)) for made in (logits, widened))
+        read = tuple((output, torch.zeros(output.shape, pin_memory=True)) for output in (logits, widened))
         return _Bucket(host, device, read, run, self._capture(run, (layers, head)))
-
-    def _embedded(self, shared: _Open, tokens: torch.Tensor) -> torch.Tensor:
-        """Rows [R, T, D] of codes, or of a condition by id."""
-        table, codes = shared.embeddings, self.config.vocab_size
-        if not self._outside.numel():
-            return table[tokens]
-        outside = self._outside.to(table.dtype)[(tokens - codes).clamp(min=0)]
-        return torch.where((tokens >= codes)[..., None], outside, table[tokens.clamp(max=codes - 1)])
 
     def _capture(self, run: Callable[[], None], bound: Sequence[BoundPass]) -> torch.cuda.CUDAGraph | None:
         """The pass as a CUDA graph, or None where these plans cannot be captured."""

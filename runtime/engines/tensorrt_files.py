@@ -145,11 +145,11 @@ def check_rows(record: EngineRecord, rows: int, folder: Path, again: str | None 
     """EngineError unless a plan takes passes of so many rows; it says which it takes."""
     least, most = record.rows
     if not least <= rows <= most:
-        asked = f"1,{rows}" if again is None and least == 1 else rows
+        option = f"1,{rows}" if again is None and least == 1 else rows
         raise EngineError(
             f"{folder}: expected passes of {least} to {most} rows, for which the {record.backend} engine of "
             f"'{record.model}' was built, got {rows} (an image takes 1 under guidance 1, else 2); "
-            + (again or f"build it with `underpaint engine {folder} --backend {record.backend} --rows {asked}`")
+            + (again or f"build it with `underpaint engine {folder} --backend {record.backend} --rows {option}`")
         )
 
 

@@ -144,8 +144,8 @@ class BoundPass:
     @property
     def capturable(self) -> bool:
         """Whether a CUDA graph can hold it."""
-        asked = getattr(self.context, "is_stream_capturable", None)
-        return asked is None or bool(asked(current_stream()))
+        capturable = getattr(self.context, "is_stream_capturable", None)
+        return capturable is None or bool(capturable(current_stream()))
 
 
 def current_stream() -> int:

@@ -9,22 +9,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
 from underpaint.algos.rows import SamplingParams
 from underpaint.runtime.conditions import Condition
-from underpaint.runtime.device.batches import BatchProgram, NotDrawn
 from underpaint.runtime.device.decoder import DecoderForward
-from underpaint.runtime.device.drawing import MOST_BATCH, CapturedProgram, DeviceDrawer
+from underpaint.runtime.device.devices import device_name
+from underpaint.runtime.device.drawing import BatchProgram, CapturedProgram, DeviceDrawer, NotDrawn
+from underpaint.runtime.device.drawing_plan import MOST_BATCH
 from underpaint.runtime.device.folder import EmbeddedBatch, embed_conditions
 from underpaint.runtime.device.forms import DeviceError, form_of
-from underpaint.runtime.device.forwards import Attend, Cache, CachedPass, Fill, Prefill
+from underpaint.runtime.device.forwards import Attend, CachedPass, Fill, Prefill
 from underpaint.runtime.device.kernels.sees import write_sees
 from underpaint.runtime.device.kernels.walk import MOST_TOKENS
-from underpaint.runtime.device.runner import Watch, device_name
+from underpaint.runtime.device.runner import Watch
 from underpaint.runtime.device.state import needed_bytes
 from underpaint.runtime.drawing import Drawing, ImageTask, draw
 from underpaint.runtime.engines.engine import rows_of
@@ -41,14 +41,11 @@ class LiveForward:
     Layers read committed and new keys side by side, so each pass copies the cache once.
     """
 
-    fixed_batch = True
     places = None
 
     def __init__(self, live: LiveModel, rows: int) -> None:
         self.config, self.rows, self._live = live.decoder, rows, live
         self.dtype, self.line_token = next(live.body.parameters()).dtype, self.config.eol_id
-        self._prompts: WeakKeyDictionary[Cache, Tensor] = WeakKeyDictionary()
-        """[R] int64 by cache: ids of each row's prompt, padding left out."""
 
     def embed(self, tokens: Tensor) -> Tensor:
         live, tokens = self._live, tokens.repeat(self.rows, 1)
@@ -63,12 +60,9 @@ class LiveForward:
         if isinstance(attend, Fill):
             raise ValueError("device: a live model makes no pass over a whole picture here; let the host draw it")
         cache, count = attend.cache, embeddings.shape[1]
-        if cache not in self._prompts:
-            self._prompts[cache] = torch.zeros_like(cache.unseen)
-        prompts = self._prompts[cache]
         least = torch.finfo(self.dtype).min
         if isinstance(attend, Prefill):
-            prompts.copy_(count - cache.unseen)
+            cache.prompts.copy_(count - cache.unseen)
             sees = attend.sees(count)
         else:
             rows, size = cache.unseen.shape[0], cache.committed.shape[4]
@@ -80,7 +74,7 @@ class LiveForward:
             (),
             inputs_embeds=embeddings,
             attention_mask=mask,
-            position_ids=self._position_ids(positions, prompts[:, None]),
+            position_ids=self._position_ids(positions, cache.prompts[:, None]),
             past_key_values=_PassCache(attend, count),
             use_cache=True,
         )
@@ -169,7 +163,7 @@ class LivePlan:
     needed: int
     gaps: Mapping[str, str]
 
-    def told(self) -> str:
+    def describe(self) -> str:
         """The device and the batch in words."""
         return f"{device_name(self.device)}, batches of {self.batch}"
 
@@ -217,7 +211,7 @@ def plan_live(
         if form.drafts or form.low_key is not None:
             gaps[method.name] = "it drafts with another model, which the device feeds no prompt"
             continue
-        sizes = (pipeline.grid.cells, prefix, config, None, rows, weight.element_size())
+        sizes = (pipeline.grid.cells, prefix, config, None, rows, weight.dtype)
         needed = max(needed, batch * layout.image_bytes + needed_bytes(batch, layout.envelope, *sizes))
     return LivePlan(pipeline, weight.device, batch, rows, prefix, needed, gaps)
 
@@ -259,9 +253,9 @@ class LiveDrawer(DeviceDrawer):
 class LiveProgram(CapturedProgram):
     """A method on a live model: one captured program, or its kernels one by one."""
 
-    def prime(self, wanted: Sequence[ImageTask]) -> None:
+    def prime(self, tasks: Sequence[ImageTask]) -> None:
         """See `BatchProgram`. A model that cannot be captured is run kernel by kernel."""
-        self._begin(wanted)
+        self._begin(tasks)
         try:
             self._runner.capture()
         except RuntimeError:  # a layer that waits for the host, or allocates where a graph may not
@@ -275,13 +269,13 @@ class HostProgram:
     def __init__(self, pipeline: LivePipeline, method: DecodingMethod, sampling: SamplingParams) -> None:
         self._pipeline, self._method, self._sampling = pipeline, method, sampling
 
-    def prime(self, wanted: Sequence[ImageTask]) -> None:
+    def prime(self, tasks: Sequence[ImageTask]) -> None:
         """Draw the first picture, uncounted."""
-        list(self.draw_all(wanted[:1]))
+        list(self.draw_all(tasks[:1]))
 
     def draw_all(
-        self, wanted: Sequence[ImageTask], watch: Watch | None = None
+        self, tasks: Sequence[ImageTask], watch: Watch | None = None
     ) -> Iterator[tuple[int, Drawing | NotDrawn]]:
         """See `BatchProgram`."""
-        for number, one in enumerate(wanted):
+        for number, one in enumerate(tasks):
             yield number, draw(self._pipeline, self._method, self._sampling, one.condition, one.seed)

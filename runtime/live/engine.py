@@ -20,7 +20,7 @@ from underpaint.artifacts.decoder_graph import MASKED_SCORE
 from underpaint.runtime.conditions import Condition, ConditionEncoder, EncodedCondition
 from underpaint.runtime.engines.cache import KeyValueCache
 from underpaint.runtime.engines.context import EngineError
-from underpaint.runtime.engines.engine import PassOutput, PassTimer, check_cells
+from underpaint.runtime.engines.engine import PassOutput, PassTimer, call_kind, check_cells
 from underpaint.runtime.engines.pass_inputs import EolLayout
 from underpaint.runtime.engines.torch_sampling import guided_rows, sampled_probs
 from underpaint.runtime.live.memory import StaticCache
@@ -84,8 +84,7 @@ class TorchPasses:
             probs = (kernel or sampled_probs)(whole, self._params).cpu().numpy()
         read = whole.cpu().numpy() if self.logits_to_host else _none(self.rows, count)
         result = PassOutput(logits=read, features=hidden, probs=probs)
-        self.cost.passes, self.cost.positions = self.cost.passes + 1, self.cost.positions + count
-        self.cost.seconds += perf_counter() - started - self._idle
+        self.cost.add(call_kind(self.cache, count), count, perf_counter() - started - self._idle)
         return result
 
     def _check(self, cells: IntArray) -> None:

@@ -33,7 +33,7 @@ from underpaint.runtime.methods.registry import PAPER, build_method, resolve
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-    from underpaint.runtime.device.batches import BatchProgram
+    from underpaint.runtime.device.drawing import BatchProgram
 
 __all__ = ["AcceleratedModel", "GeneratedImage", "LiveModel", "accelerate", "custom_generate"]
 

@@ -124,12 +124,12 @@ def best_rows(record: Mapping[str, Any], run: Mapping[str, Any], count: int) -> 
     """The best rows of a comparison: plain autoregression, and the fastest tuned ones.
 
     Rows whose pictures are surely worse than plain autoregression's, with the whole 95 % interval, are left out, and so
-    are rows of less than half of the prompts.
+    are rows with less than a quarter of the pictures that the most drawn row has.
     """
     rows = [row for row in summary(record, run) if row.get("preset", "tuned") == "tuned"]
     most = max(row["images"] for row in rows)
     good = [row for row in rows if (row["quality_over_ar_high"] is None or row["quality_over_ar_high"] >= 0.0)]
-    return [row for row in good if 2 * row["images"] >= most][:count]
+    return [row for row in good if 4 * row["images"] >= most][:count]
 
 
 def names_of(record: Mapping[str, Any]) -> list[str]:

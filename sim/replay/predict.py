@@ -1,4 +1,4 @@
-"""What a comparison should have measured: from a trace of plain decoding and a cost curve, on other prompts."""
+"""What a comparison should have measured: from a trace on other prompts and a cost curve."""
 
 from collections.abc import Mapping, Sequence
 from math import hypot, sqrt
@@ -12,6 +12,7 @@ from underpaint.sim.batched.decoding import make_scheme, run_loop
 from underpaint.sim.latency.grid_costs import grid_times
 from underpaint.sim.latency.run_times import run_times
 from underpaint.sim.replay.comparison import Comparison, check_belong
+from underpaint.sim.replay.drawn_trace import DrawnTrace, drawn_times, missing_costs
 from underpaint.sim.replay.predict_rows import row_fronts, rows_for, run_rows
 from underpaint.sim.replay.row_trace import drafting
 from underpaint.sim.replay.trace import Trace, replay
@@ -67,7 +68,7 @@ def predict(
     methods: Sequence[str] | None = None,
     replayed: TableModel | None = None,
 ) -> tuple[Predicted, ...]:
-    """Methods of a comparison; each by its own loop over the replayed trace.
+    """Methods of a comparison; each by its own loop over the replayed trace, or from pictures that it drew there.
 
     Args:
         trace: Of the compared model, on other prompts.
@@ -83,11 +84,14 @@ def predict(
         ValueError: Trace and comparison do not belong together, or a method cannot be predicted.
     """
     check_belong(trace, comparison)
-    names = predicted(comparison, trace, methods, curve)
+    names = predictable(comparison, trace, methods, curve)
     model, prices = replayed or replay(trace), run_times(curve)
     found = []
     for name in names:
         recipe, row = comparison.methods[name], comparison.rows[name]
+        if not_replayed(recipe):
+            found.append(_drawn(name, comparison, trace, curve))
+            continue
         if "policy" not in recipe:
             assert curve.in_grid is not None
             price = _fronts if recipe["loop"] == "zipar" else _rows
@@ -143,7 +147,7 @@ def measured_parts(row: Mapping[str, Any], cells: int) -> dict[str, float]:
     }
 
 
-def predicted(
+def predictable(
     comparison: Comparison, trace: Trace, methods: Sequence[str] | None, curve: CostCurveFile
 ) -> tuple[str, ...]:
     """Those asked for, or all that can be predicted; ValueError where one is not there, or says why not."""
@@ -165,21 +169,45 @@ def unpredictable(comparison: Comparison, trace: Trace, curve: CostCurveFile) ->
     return {name: reason for name, reason in reasons.items() if reason}
 
 
-def _reason(name: str, recipe: Mapping[str, Any], trace: Trace, curve: CostCurveFile) -> str:
-    """Empty where there is none."""
+def not_replayed(recipe: Mapping[str, Any]) -> str:
+    """Why no replay of plain autoregression can draw what a method with these settings does; empty where one can.
+
+    Such a method is predicted from pictures that it drew, `Trace.drawn`.
+    """
     if "skipping" in recipe:
         return "some of its cycles are not verified, and what the target says behind those tokens is in no trace"
     if "window" in recipe and recipe["policy_settings"].get("windows", 1):
         return "its Jacobi windows read the target behind tokens that no trace holds; windows=0 leaves them out"
     if "drawn" in recipe and recipe["policy_settings"].get("siblings", 1):
         return "no replay draws siblings beside trees of likeliest tokens; siblings=0 leaves them out"
+    loop = recipe.get("loop")
+    if "policy" not in recipe and loop not in ("zipar", "mulo"):
+        return f"no replay has its loop, '{loop}'"
+    if loop is not None and recipe.get("settings", {}).get("adaptive"):
+        return "its adaptive window tests distributions that change as a row above grows, which no trace holds"
+    return ""
+
+
+def _drawings_of(trace: Trace, recipe: Mapping[str, Any]) -> DrawnTrace | None:
+    return next((drawn for drawn in trace.drawn if drawn.is_by(recipe)), None)
+
+
+def _reason(name: str, recipe: Mapping[str, Any], trace: Trace, curve: CostCurveFile) -> str:
+    """Empty where there is none."""
+    if name == PLAIN:
+        return ""
+    reason = not_replayed(recipe)
+    if reason:
+        drawn = _drawings_of(trace, recipe)
+        if drawn is not None:
+            return missing_costs(drawn, curve)
+        return (
+            f"{reason}; record what it draws with `underpaint trace --methods {name.partition(' ')[0]}` and the "
+            "comparison's own --set"
+        )
     if "policy" in recipe:
         return ""
     loop, settings = recipe.get("loop"), recipe.get("settings", {})
-    if loop not in ("zipar", "mulo"):
-        return f"no replay has its loop, '{loop}'"
-    if settings["adaptive"]:
-        return "its adaptive window tests distributions that change as a row above grows, which no trace holds"
     if loop == "mulo" and rows_for(trace, settings) is None:
         by = ", ".join(f"{setting} {value}" for setting, value in drafting(settings).items())
         return (
@@ -192,6 +220,33 @@ def _reason(name: str, recipe: Mapping[str, Any], trace: Trace, curve: CostCurve
             "`underpaint costs --full`"
         )
     return ""
+
+
+def _drawn(name: str, comparison: Comparison, trace: Trace, curve: CostCurveFile) -> Predicted:
+    """A method that no replay can draw, from pictures that it drew."""
+    recipe, row, cells = comparison.methods[name], comparison.rows[name], trace.grid.cells
+    drawn = _drawings_of(trace, recipe)
+    assert drawn is not None
+    times, plain_ms = drawn_times(drawn, curve, cells), run_times(curve).plain_ms
+    whole = np.full(drawn.images, cells)
+    by_cycles, passes = bool(drawn.cycles.any()), drawn.passes
+    per = drawn.cycles if by_cycles else passes
+    tokens = ratio(whole - int(by_cycles), per)
+    measured = row["tokens_per_cycle"] if by_cycles else cells / float(row["target_nfe"])
+    depth = row["mean_depth"] if by_cycles else 0.0
+    return Predicted(
+        name,
+        tokens,
+        float(measured),
+        tokens.half_width * sqrt(1.0 + drawn.images / len(comparison.prompts)),
+        float(drawn.levels.sum() / per.sum()),
+        float(depth),
+        ratio(whole * plain_ms, times.total),
+        float(row["speedup"]),
+        float(times.host.sum() / per.sum()),
+        _parts(times, plain_ms, 1),
+        measured_parts(row, cells),
+    )
 
 
 def _rows(

@@ -19,13 +19,15 @@ from underpaint.algos.batched.sparse_table import SparseTable, Table, Tables
 from underpaint.algos.chance import At, Chance, Role
 from underpaint.algos.draft.top_tokens import top
 from underpaint.algos.memory import check_memory, free_bytes
-from underpaint.algos.protocols import Grid
+from underpaint.algos.protocols import Grid, PassKind
 from underpaint.algos.step import Drafter, Scored, Target
 from underpaint.algos.transport import overlap
 from underpaint.algos.tree import Verdict, root_only
 from underpaint.artifacts.arrays import ArrayFile
 from underpaint.artifacts.manifest import write_beside
 from underpaint.artifacts.strict_json import build_typed, check_format
+from underpaint.sim.replay.drawn_trace import ARRAYS as DRAWN_ARRAYS
+from underpaint.sim.replay.drawn_trace import DrawnTrace
 from underpaint.sim.replay.row_trace import ARRAYS as ROW_ARRAYS
 from underpaint.sim.replay.row_trace import RowTrace
 from underpaint.sim.replay.trace_values import TraceHead, array_forms, check_values
@@ -52,7 +54,8 @@ class Trace:
         likeliest, a distribution is taken as even over the rest.
     target_entropy: [I, C] nats; draft_entropy: [I, D, C]. neighbour_mass: [I, C], the target's mass on the drawn code
         and its MOST_CODES_NEAR nearest. acceptance: [I, D, C], the overlap 1 - TV of the full distributions.
-    codebook: [V, E]. rows: what low-resolution models drafted for the images, one way of drafting each.
+    codebook: [V, E]. rows: what low-resolution models drafted for the images, one way of drafting each. drawn: the
+        images of the same prompts by methods that no replay can draw.
 
     D is 0 where there is no drafter, and E is 0 where there is no codebook.
     """
@@ -71,6 +74,7 @@ class Trace:
     acceptance: FloatArray
     codebook: FloatArray
     rows: tuple[RowTrace, ...] = ()
+    drawn: tuple[DrawnTrace, ...] = ()
 
     def __post_init__(self) -> None:
         images, cells = self.tokens.shape
@@ -96,6 +100,9 @@ class Trace:
         for one in self.rows:
             if one.drafts.shape != (images, cells):
                 raise ValueError(f"trace: expected drafted rows {(images, cells)}, got {one.drafts.shape}")
+        for drawn in self.drawn:
+            if drawn.images != images:
+                raise ValueError(f"trace: expected {images} drawn pictures, got {drawn.images}; record it again")
 
 
 class DrawnImage(NamedTuple):
@@ -204,22 +211,28 @@ class Recorder:
         ):
             self._parts[name].append(value)
 
-    def trace(self, about: Mapping[str, Any], rows: Sequence[RowTrace] = ()) -> Trace:
-        """What was recorded, with rows drafted for the same images; ValueError if nothing was."""
+    def trace(self, about: Mapping[str, Any], rows: Sequence[RowTrace] = (), drawn: Sequence[DrawnTrace] = ()) -> Trace:
+        """What was recorded, with rows drafted for the same images and pictures drawn by methods; ValueError if nothing
+        was."""
         if not self._parts["tokens"]:
             raise ValueError("trace: nothing was recorded; add an image first")
-        stacked = {name: np.stack(parts) for name, parts in self._parts.items()}
-        codebook = self._codebook.astype(np.float32)
-        return Trace(dict(about), self._grid, codebook.shape[0], codebook=codebook, rows=tuple(rows), **stacked)
+        arrays: dict[str, Any] = {name: np.stack(parts) for name, parts in self._parts.items()}
+        arrays |= {"codebook": self._codebook.astype(np.float32), "rows": tuple(rows), "drawn": tuple(drawn)}
+        return Trace(dict(about), self._grid, self._codebook.shape[0], **arrays)
 
 
 def save(trace: Trace, path: Path) -> None:
     """Write a trace as .npz, beside its place first, then into it."""
     head = {"format": FORMAT, "about": trace.about, "grid": list(trace.grid), "vocab_size": trace.vocab_size}
     head["rows"] = [{"settings": one.settings, "rows_per_cycle": one.rows_per_cycle} for one in trace.rows]
+    head["drawn"] = [
+        {name: getattr(one, name) for name in ("recipe", "target_kinds", "drafter_kinds")} for one in trace.drawn
+    ]
     arrays: dict[str, Any] = {name: _narrow(getattr(trace, name)) for name in _ARRAYS}
     for place, one in enumerate(trace.rows):
         arrays.update({_row_array(place, name): _narrow(getattr(one, name)) for name in ROW_ARRAYS})
+    for place, drawn in enumerate(trace.drawn):
+        arrays.update({_drawn_array(place, name): _narrow(getattr(drawn, name)) for name in DRAWN_ARRAYS})
     held = io.BytesIO()
     np.savez_compressed(held, head=np.array(json.dumps(head, sort_keys=True)), **arrays)
     write_beside(path, held.getvalue())
@@ -250,8 +263,18 @@ def load(path: Path) -> Trace:
                 )
                 for place, one in enumerate(head.rows)
             )
-            arrays = {name: _wide(held.read(name, forms[name])) for name in _ARRAYS}
-        trace = Trace(about=head.about, grid=Grid(*head.grid), vocab_size=head.vocab_size, rows=rows, **arrays)
+            drawn = tuple(
+                DrawnTrace(
+                    recipe=one.recipe,
+                    target_kinds=tuple(PassKind(*kind) for kind in one.target_kinds),
+                    drafter_kinds=tuple(PassKind(*kind) for kind in one.drafter_kinds),
+                    **{name: _wide(held.read(_drawn_array(place, name), forms[name])) for name in DRAWN_ARRAYS},
+                )
+                for place, one in enumerate(head.drawn)
+            )
+            arrays: dict[str, Any] = {name: _wide(held.read(name, forms[name])) for name in _ARRAYS}
+        arrays |= {"rows": rows, "drawn": drawn}
+        trace = Trace(about=head.about, grid=Grid(*head.grid), vocab_size=head.vocab_size, **arrays)
         check_values(trace)
     except ValueError as error:
         raise ValueError(
@@ -263,6 +286,10 @@ def load(path: Path) -> Trace:
 
 def _row_array(place: int, name: str) -> str:
     return f"rows{place}_{name}"
+
+
+def _drawn_array(place: int, name: str) -> str:
+    return f"drawn{place}_{name}"
 
 
 def _narrow(array: NDArray[Any]) -> NDArray[Any]:

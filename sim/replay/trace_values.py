@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias
 
 import numpy as np
 
@@ -33,6 +33,23 @@ class RowsHead:
     rows_per_cycle: Annotated[int, Within(1, _MOST_SIDE)]
 
 
+_Call: TypeAlias = tuple[
+    Literal["begin", "pass", "chain", "sampled", "ranked"],
+    Annotated[int, Within(1, 1 << 20)],
+    Annotated[int, Within(1, 1 << 20)],
+]
+"""See `PassKind`."""
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnHead:
+    """What the head of a trace says of pictures drawn by a method; see `DrawnTrace`."""
+
+    recipe: Mapping[str, Any]
+    target_kinds: tuple[_Call, ...]
+    drafter_kinds: tuple[_Call, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class TraceHead:
     """The JSON beside the arrays of a trace; see `Trace`."""
@@ -42,6 +59,7 @@ class TraceHead:
     grid: tuple[Annotated[int, Within(1, _MOST_SIDE)], Annotated[int, Within(1, _MOST_SIDE)]]
     vocab_size: Annotated[int, Within(1, _MOST_CODES)]
     rows: tuple[RowsHead, ...] = ()
+    drawn: tuple[DrawnHead, ...] = ()
 
     def __post_init__(self) -> None:
         model = self.about.get("model", {})
@@ -53,7 +71,7 @@ class TraceHead:
 
 
 def array_forms(vocab_size: int) -> dict[str, ArrayForm]:
-    """The form of every array in a trace of that many codes; see `Trace` and `RowTrace`."""
+    """The form of every array in a trace of that many codes; see `Trace`, `RowTrace` and `DrawnTrace`."""
 
     def tokens(dimensions: int, low: int = 0) -> ArrayForm:
         return ArrayForm("whole", dimensions, low, vocab_size - 1)
@@ -79,6 +97,11 @@ def array_forms(vocab_size: int) -> dict[str, ArrayForm]:
         "distribution_tokens": tokens(3),
         "distribution_probs": shares(3),
         "low_passes": ArrayForm("whole", 2, 0, 1 << 20),
+        "cycles": ArrayForm("whole", 1, 0, 1 << 24),
+        "levels": ArrayForm("whole", 1, 0, 1 << 30),
+        "target": ArrayForm("whole", 2, 0, 1 << 24),
+        "drafter": ArrayForm("whole", 2, 0, 1 << 24),
+        "host": ArrayForm("real", 1, 0.0, 1e9),
     }
 
 

@@ -112,25 +112,23 @@ def test_what_is_not_given_is_made_once(tmp_path: Path, monkeypatch: pytest.Monk
         return SimpleNamespace(returncode=0)
 
     monkeypatch.setattr(protocol_predictions.subprocess, "run", ran)
-    methods = {"ar": {}, "mulo": {"loop": "mulo"}, "mulo (paper)": {"loop": "mulo"}}
+    methods = {
+        "ar": {},
+        **{key: {"loop": "mulo"} for key in ("mulo", "mulo (paper)")},
+        **{key: {"loop": "jacobi"} for key in ("sjd", "sjd (paper)")},
+    }
     settings = {"temperature": 1.0, "guidance": 1.0, "resolution": 128, "prompts": ["a", "b"], "methods": methods}
     for _ in range(2):
-        protocol_predictions._traced({"settings": settings}, tmp_path)
+        found = list(protocol_predictions._traced({"settings": settings}, tmp_path))
+        assert found == [tmp_path / "trace-1.npz", tmp_path / "drawn-1.npz"]
         protocol_predictions._measured({"settings": settings}, tmp_path)
     shared = ["--resolution", "128", "--guidance", "1"]
-    made = [
-        "--temperature",
-        "1",
-        "--prompts-count",
-        "40",
-        "--prompts-skip",
-        "2",
-        "--out",
-        str(tmp_path / "trace-1.npz"),
-    ]
-    assert calls == [
-        ["trace", *shared, "--methods", "mulo", "--depths", "10", *made],
-        ["costs", *shared, "--full", "--export", str(tmp_path / "costs.json")],
+    assert [" ".join(call) for call in calls] == [
+        " ".join(["trace", *shared, "--methods mulo --temperature 1 --prompts-count 40 --depths 10 --prompts-skip 2"])
+        + f" --out {tmp_path / 'trace-1.npz'}",
+        " ".join(["trace", *shared, "--methods sjd --temperature 1 --prompts-count 16 --depths 1 --prompts-skip 2"])
+        + f" --out {tmp_path / 'drawn-1.npz'}",
+        " ".join(["costs", *shared, "--full", "--export", str(tmp_path / "costs.json")]),
     ]
     monkeypatch.setattr(protocol_predictions.subprocess, "run", lambda *_, **__: SimpleNamespace(returncode=2))
     with pytest.raises(ValueError, match="underpaint costs ended with 2"):

@@ -26,6 +26,16 @@ _WRITTEN: Final = (
     ("serve --port 0 --api-key-file /dev/null", "--api-key-file /dev/null: expected a key of at least"),
     ("serve --host 192.0.2.1 --port 0", "expected an address of this machine where nothing listens"),
     ("serve --port 0 --ray-address here", "--ray-address is of replicas under Ray Serve; pass --ray with it"),
+    (
+        "serve --port 0 --ray 2 --backend device --device cuda:1",
+        "--device cuda:1: expected no index of a GPU under Ray, which gives each process a GPU of its own; pass "
+        "--device cuda,",
+    ),
+    (
+        "serve --port 0 --ray 2 --backend cuda:1",
+        "--backend cuda:1: expected no index of a GPU under Ray, which gives each process a GPU of its own; pass "
+        "--backend cuda,",
+    ),
     ("serve --port 65536", "Invalid value for '--port': Input should be"),
     ("serve --port 0 --live nowhere", "nowhere: expected a folder with config.json and weights"),
     ("serve --port 0 --models nowhere --live nowhere", "--live draws with the model as it is; leave --models out"),
@@ -831,6 +841,11 @@ _WRITTEN: Final = (
     ("env extra", "Got unexpected extra argument(s)"),
     ("env --json a_folder", "cannot write a_folder: it is a folder"),
     ("evaluate --on nowhere --out x", "--on: there is no 'nowhere'; known: local, ray"),
+    (
+        "evaluate --on ray --backend tensorrt-ep:1 --out x",
+        "--backend tensorrt-ep:1: expected no index of a GPU under Ray, which gives each process a GPU of its own; "
+        "pass --backend tensorrt-ep, and start Ray with CUDA_VISIBLE_DEVICES=1 to draw on that one",
+    ),
     ("evaluate --address 1.2.3.4 --out x", "--address is of a Ray cluster; pass --on ray with it"),
     (
         "evaluate --shard 3/2 --out x",

@@ -13,7 +13,7 @@ import pytest
 from tests.wrapped import Wrapped
 from underpaint.algos.accept.neighbours import nearest_codes
 from underpaint.algos.arrays import FloatArray, IntArray
-from underpaint.algos.protocols import Grid
+from underpaint.algos.protocols import Grid, PassKind
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.spatial.resolution import ResolutionMap
 from underpaint.algos.spatial.target import Feed, GridTarget
@@ -39,11 +39,10 @@ INDEX_OF_PROMPTS = ModelIndex({}, (), condition="prompt_grammar", family=TEXTURE
 
 
 @contextmanager
-def one_pass(timer: PassTimer) -> Iterator[None]:
+def one_pass(timer: PassTimer, kind: PassKind) -> Iterator[None]:
     started = time.perf_counter()
     yield
-    timer.seconds += time.perf_counter() - started
-    timer.passes += 1
+    timer.add(kind, kind.size, time.perf_counter() - started)
 
 
 @dataclass
@@ -51,11 +50,11 @@ class TimedTarget(Wrapped):
     timer: PassTimer = field(default_factory=PassTimer)
 
     def begin(self) -> Any:
-        with one_pass(self.timer):
+        with one_pass(self.timer, PassKind("begin", 1, 1)):
             return self.inner.begin()
 
     def score(self, asked: Any) -> Any:
-        with one_pass(self.timer):
+        with one_pass(self.timer, PassKind("pass", 1, asked.tokens.size)):
             return self.inner.score(asked)
 
 
@@ -92,7 +91,7 @@ class TimedDrafter(Wrapped):
     timer: PassTimer = field(default_factory=PassTimer)
 
     def expand(self, tokens: IntArray, parents: IntArray) -> FloatArray:
-        with one_pass(self.timer):
+        with one_pass(self.timer, PassKind("pass", 1, tokens.size)):
             return self.inner.expand(tokens, parents)
 
 

@@ -40,12 +40,14 @@ from underpaint.algos.draft import POLICIES
 from underpaint.algos.draft.eagle2 import Eagle2
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.step import decode
+from underpaint.artifacts.decoder_config import DecoderConfig
 from underpaint.runtime.engines import onnx_engine
 from underpaint.runtime.engines.context import EngineContext, EngineError, load_decoder, open_session
 from underpaint.runtime.engines.device_memory import DeviceBuffers, host_inputs
 from underpaint.runtime.engines.engine import manifest_config
 from underpaint.runtime.engines.onnx_engine import HostBuffers, OnnxDecoder, OnnxEngine, load_onnx
 from underpaint.runtime.engines.pass_inputs import causal
+from underpaint.runtime.engines.providers import GpuBackend, ProviderOptions
 from underpaint.runtime.engines.target import EngineTarget
 from underpaint.runtime.pipeline import Pipeline
 from underpaint.zoo.load import FOLDER, locate
@@ -232,13 +234,15 @@ def test_half_precision_loads_for_a_gpu_alone(halves: Path, monkeypatch: pytest.
         load_onnx("target", "target", halves / "out", ONE_THREAD)
     asked: list[tuple[bool, str]] = []
 
-    def opened(path: Path, context: EngineContext, content: bytes | None, graphs: bool) -> tuple[object, bool]:
-        asked.append((graphs, context.backend))
-        return open_session(path, ONE_THREAD), graphs
+    def opened(path: Path, context: EngineContext, plain: DecoderConfig | None) -> tuple[object, ProviderOptions]:
+        asked.append((plain is not None, context.backend))
+        return open_session(path, ONE_THREAD), GpuBackend("cuda", 1).options(plain is not None)
 
     monkeypatch.setattr(onnx_engine, "open_capturing", opened)
     half = load_decoder("target", "target", halves / "out", ONE_THREAD, "cuda:1")
     whole = load_decoder("target", "target", halves / "reference", ONE_THREAD, "cuda:1")
     assert asked == [(True, "cuda:1"), (False, "cuda:1")]
-    assert half[3:] == (("cuda", 1), True)  # type: ignore[index]
-    assert whole[3:] == (("cuda", 1), False)  # type: ignore[index]
+    for decoder, captures in ((half, True), (whole, False)):
+        assert isinstance(decoder, OnnxDecoder)
+        assert decoder.gpu == ("cuda", 1)
+        assert decoder.gpu.captures(decoder.options) is captures

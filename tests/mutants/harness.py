@@ -3,6 +3,7 @@
 import dis
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any
@@ -16,11 +17,9 @@ ROOT = Path(algos.__file__).parent
 _RAISE = dis.opmap["RAISE_VARARGS"]
 
 
-def load(name: str, old: str = "", new: str = "") -> ModuleType:
-    """The module algos/`name` with `old` replaced by `new`, kept out of the registries; `old` must be there."""
+def load(name: str) -> ModuleType:
+    """A copy of the module algos/`name` to plant a bug in, kept out of the registries."""
     source = (ROOT / name).read_text(encoding="utf-8")
-    assert old in source, f"{name} no longer has {old!r}: point the mutant at the new code"
-    source = source.replace(old, new)
     for registry in ("RULES", "POLICIES"):
         source = source.replace(f"{registry}.register(", "(lambda spec: spec)(")
     module = ModuleType(f"mutant_of_{Path(name).stem}")
@@ -57,14 +56,31 @@ def caught() -> Iterator[None]:
     pytest.fail("the bug is not caught")
 
 
-def check_is_caught(check: Callable[[ModuleType], None], name: str, old: str, new: str) -> None:
-    """`check` must pass on the module algos/`name` as it is elsewhere, and fail on it with `old` replaced by `new`."""
-    mutant = load(name, old, new)
+Plant = Callable[[ModuleType], None]
+
+
+def check_is_caught(check: Callable[[ModuleType], None], name: str, *plants: Plant) -> None:
+    """`check`, which passes on the module algos/`name` elsewhere, must fail on it with these bugs planted."""
+    mutant = load(name)
+    for plant in plants:
+        plant(mutant)
     with caught():
         check(mutant)
 
 
-Plant = Callable[[ModuleType], None]
+def replaced(name: str, wrong: Callable[..., Any]) -> Plant:
+    """Plant another function of the module; what the module imports is replaced in this module alone."""
+
+    def plant(module: ModuleType) -> None:
+        assert hasattr(module, name), f"{module.__name__} no longer has {name}"
+        setattr(module, name, wrong)
+
+    return plant
+
+
+def wrapped(name: str, wrong: Callable[..., Any]) -> Plant:
+    """Plant a function that is given the right one, and then what it is called with."""
+    return lambda module: replaced(name, partial(wrong, getattr(module, name)))(module)
 
 
 def around(owner: str, method: str, wrong: Callable[..., Any]) -> Plant:
@@ -86,7 +102,9 @@ def instead(owner: str, name: str, value: Any) -> Plant:
     """Plant another property or class method."""
 
     def plant(module: ModuleType) -> None:
-        setattr(module, owner, type(owner, (getattr(module, owner),), {"__slots__": (), name: value}))
+        right_class = getattr(module, owner)
+        assert hasattr(right_class, name), f"{owner} no longer has {name}"
+        setattr(module, owner, type(owner, (right_class,), {"__slots__": (), name: value}))
 
     return plant
 

@@ -11,7 +11,7 @@ import pytest
 from tests.algos.draft.drafters import ChainingDrafter
 from tests.algos.draft.test_drawn_trees import SHAPES, check_learned
 from tests.exact.test_net_loss import check_budget
-from tests.mutants.harness import Plant, around, caught, instead, load, with_attributes
+from tests.mutants.harness import Plant, around, check_is_caught, instead, load, with_attributes
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.chance import sampling
 from underpaint.algos.draft.costs import SizeCosts
@@ -427,7 +427,4 @@ def test_the_code_as_it_is_passes(check: str) -> None:
 def test_a_planted_bug_is_caught(planted: str) -> None:
     check, plant = PLANTED[planted]
     name, passes = CHECKS[check]
-    mutant = load(name)
-    plant(mutant)
-    with caught():
-        passes(mutant)
+    check_is_caught(passes, name, plant)

@@ -8,17 +8,11 @@ import numpy as np
 import pytest
 
 from tests.exact.recent_rules import CHECKS
-from tests.mutants.harness import Plant, around, caught, load
+from tests.mutants.harness import Plant, around, check_is_caught, replaced
 from underpaint.algos.accept.block import judge_chain
 from underpaint.algos.accept.fly import top_entropy
 from underpaint.algos.accept.relaxed import Odds
 from underpaint.algos.accept.typical import entropy
-
-
-def replaced(name: str, wrong: Any) -> Plant:
-    """Plant another function of the module."""
-    return lambda module: setattr(module, name, wrong)
-
 
 ENSEMBLE, FLY, HSD, SJD_SV = "accept/ensemble.py", "accept/fly.py", "accept/hsd.py", "accept/sjd_sv.py"
 GBV, WINDOW = "accept/gbv.py", "spatial/jacobi_window.py"
@@ -153,7 +147,4 @@ PLANTED: dict[str, tuple[str, Plant]] = {
 @pytest.mark.parametrize("bug", PLANTED)
 def test_the_bug_is_caught(bug: str) -> None:
     name, plant = PLANTED[bug]
-    module = load(name)
-    plant(module)
-    with caught():
-        CHECKS[name](module)
+    check_is_caught(CHECKS[name], name, plant)

@@ -17,7 +17,7 @@ from tests.published.checkpoints import HEADS, SIDE, eagle_weights, save_llamage
 from underpaint.cli.app import app
 from underpaint.export.checkpoint import Request, export_checkpoint
 from underpaint.models.published.options import LoadOptions
-from underpaint.runtime.device import drawing
+from underpaint.runtime.device import devices, drawing
 from underpaint.runtime.device.folder import FolderModels
 from underpaint.runtime.device.forms import form_of
 from underpaint.runtime.device.providers import check_engines
@@ -233,6 +233,18 @@ def test_a_forward_that_cannot_be_made_here_is_refused(folder: Path, options: li
     asked = ["compare", "1", "--models", str(folder), "--methods", "ar", "--backend", "device"]
     result = CliRunner().invoke(app, [*asked, *options])
     assert result.exit_code == 2
+    assert said in " ".join(result.output.split())
+
+
+def test_onnx_runtime_is_refused_on_a_gpu(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "open_device", torch.device)
+    asked = ["compare", "1", "--models", str(folder), "--methods", "ar", "--backend", "device", "--device", "cuda:1"]
+    result = CliRunner().invoke(app, [*asked, "--forward", "onnx"])
+    assert result.exit_code == 2
+    said = (
+        "--forward onnx: expected --device cpu, got cuda:1: a captured cycle cannot hold ONNX Runtime's passes; use "
+        "--forward torch or tensorrt there, or ONNX Runtime without the device's cycle, by --backend cuda:1"
+    )
     assert said in " ".join(result.output.split())
 
 

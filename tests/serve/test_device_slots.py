@@ -101,7 +101,7 @@ def first_of(condition: Any) -> int:
 def planned(pipeline: Any, methods: Any, sampling: Any, device: Any, batch: int, *_: Any, loaded: bool) -> Any:
     form_of(methods[0], sampling, pipeline.grid)
     drawer = TableDrawer(pipeline, batch, TableModels(pipeline.gate))
-    return SimpleNamespace(batch=batch, rows=2, asked=0, open=lambda models=None: drawer)
+    return SimpleNamespace(batch=batch, rows=2, engine_decoders=0, open=lambda models=None: drawer)
 
 
 @pytest.fixture(autouse=True)

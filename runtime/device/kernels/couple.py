@@ -5,7 +5,7 @@ The reference is `algos.spatial.jacobi_window.HeldWindow.redraft`.
 
 from torch import Tensor
 
-from underpaint.runtime.device.kernels.row_maths import PARTS, flip, part_at, row_sum, scale_for
+from underpaint.runtime.device.kernels.row_maths import PARTS, flip, goal_of, part_at, row_sum, scale_for
 from underpaint.runtime.device.kernels.walk import BatchTree, Verdicts, tile
 from underpaint.runtime.device.kernels.window import WindowBuffers, end_of_drafts
 from underpaint.runtime.device.language import kernel, launch, tl
@@ -83,7 +83,8 @@ def draw_lacking(
         here = lacking_at(said, share, row, row_share, stale, offer, turn * BLOCK, V, MIXED, BLOCK)
         sums = tl.where(lane == turn, tl.sum((here * scale).to(tl.int64), axis=0), sums)
     total = tl.sum(sums, axis=0)
-    part, before, goal = part_at(sums, total, uniform)
+    goal = goal_of(total, uniform)
+    part, before = part_at(sums, goal)
     here = lacking_at(said, share, row, row_share, stale, offer, part * BLOCK, V, MIXED, BLOCK)
     below = before + tl.cumsum((here * scale).to(tl.int64), axis=0) <= goal
     return tl.where(total > 0, part * BLOCK + tl.sum(below.to(tl.int32), axis=0), V).to(tl.int64)

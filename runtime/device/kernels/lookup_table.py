@@ -130,7 +130,7 @@ def draw_kept(row, scale, parts, V, uniform, PART: tl.constexpr):
     """The index (int64) that `uniform` falls on in the cumulated row, as `row_maths.draw`; see `keep_parts`."""
     lane = tl.arange(0, PARTS)
     sums = tl.load(parts + lane, lane * PART < V, other=0)
-    return place_of(row, row, NOTHING, 0, V, uniform, tl.load(scale), sums, False, 4 * PART)
+    return place_of(row, row, NOTHING, 0, V, uniform, tl.load(scale), sums, False, 2 * PART)
 
 
 @kernel

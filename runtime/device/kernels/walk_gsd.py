@@ -13,7 +13,7 @@ from torch import Tensor
 from underpaint.algos.accept.gsd import GroupedSpeculation
 from underpaint.runtime.device.kernels.proposals import POINTS, WITHOUT, kind_of
 from underpaint.runtime.device.kernels.row_maths import UNIT, draw, flip, scaled, whole, whole_sum
-from underpaint.runtime.device.kernels.siblings import Choices, follow
+from underpaint.runtime.device.kernels.siblings import Choices, follow, goes_on
 from underpaint.runtime.device.kernels.walk import (
     BatchTree,
     Decide,
@@ -171,7 +171,7 @@ def walk_gsd_kernel(
     """
     node, image = tl.program_id(0), tl.program_id(1)
     base = image * N
-    if (tl.load(out.status + image) == 0) & (node < tl.load(tree.counts + image)):
+    if goes_on(out, image, rows, ROWS) & (node < tl.load(tree.counts + image)):
         accept, residual, bonus = noise_of(tree, image, N, ROLES)
         row = tree.probs + (base + node).to(tl.int64) * V
         line = drafted_row(tree, image, node, drafts, V, N)

@@ -8,7 +8,7 @@ from torch import Tensor
 from underpaint.runtime.device.kernels.children import is_last
 from underpaint.runtime.device.kernels.row_maths import draw_several, hide, restore
 from underpaint.runtime.device.kernels.tree_meta import TreeLayout, lay_out_tree
-from underpaint.runtime.device.kernels.walk import BatchTree, Verdicts, whole_row
+from underpaint.runtime.device.kernels.walk import BatchTree, Verdicts, tile
 from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
 
 
@@ -116,8 +116,8 @@ def add_candidates(
         CHILDREN=next_power_of_2(max(2, candidates)),
         LEVELS=tree.draft_probs.shape[1],
         NODES=next_power_of_2(max(2, nodes)),
-        BLOCK=whole_row(vocab_size),
-        warps=min(16, max(1, whole_row(vocab_size) // 32)),
+        BLOCK=tile(vocab_size, wide=True),
+        warps=8,
         trips={"MOST": candidates - 1},
     )
 

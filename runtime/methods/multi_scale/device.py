@@ -181,7 +181,7 @@ class IslandCycle(CellProgram):
         drafting = front_steps(self._low.grid, self.method.draft_window) - 1
         return (self.low.run, drafting), (self.verify, 1), (self.run, None)
 
-    def kept(self) -> tuple[list[IntArray], list[int]]:
+    def draft_outcome(self) -> tuple[list[IntArray], list[int]]:
         outside, refused = self.islands.labels.cpu().numpy() < 0, self.islands.rejected.sum(dim=1).tolist()
         if self.method.repair.reject == "raster":  # there the first one ends the verification
             refused = [min(1, number) for number in refused]

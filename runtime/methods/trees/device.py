@@ -9,7 +9,7 @@ from underpaint.algos.rows import SamplingParams
 from underpaint.algos.spatial.jacobi import WindowPlan
 from underpaint.runtime.device.chosen_growth import chosen_plan
 from underpaint.runtime.device.cycle import DraftForm
-from underpaint.runtime.device.plans import Plan, plan_of
+from underpaint.runtime.device.growth import Plan, plan_of
 from underpaint.runtime.methods.method import DecodingMethod
 from underpaint.runtime.methods.trees.method import TreeMethod
 

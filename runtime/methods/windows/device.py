@@ -7,7 +7,7 @@ from underpaint.algos.protocols import Grid
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.spatial.jacobi_window import JacobiWindow
 from underpaint.runtime.device.cycle import DraftForm
-from underpaint.runtime.device.plans import Plan
+from underpaint.runtime.device.growth import Plan
 from underpaint.runtime.methods.method import DecodingMethod
 from underpaint.runtime.methods.windows.growth import window_plan
 from underpaint.runtime.methods.windows.method import JacobiMethod

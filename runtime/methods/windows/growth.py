@@ -12,7 +12,7 @@ from underpaint.algos.protocols import Grid, Rule
 from underpaint.algos.spatial.jacobi_window import Coupling, JacobiWindow, Refill, drawn_for
 from underpaint.algos.spatial.window_drafts import tree_nodes
 from underpaint.algos.tree import Drawn
-from underpaint.runtime.device.growth import Limits
+from underpaint.runtime.device.growth import Limits, Plan
 from underpaint.runtime.device.kernels import couple, refill
 from underpaint.runtime.device.kernels.look_up import look_up
 from underpaint.runtime.device.kernels.lookup_table import LookupBuffers, keep
@@ -24,7 +24,6 @@ from underpaint.runtime.device.kernels.uniforms import cell_uniforms
 from underpaint.runtime.device.kernels.walk import BatchTree
 from underpaint.runtime.device.kernels.window import WINDOW_ROLES, WindowBuffers
 from underpaint.runtime.device.kernels.window_tree import add_candidates, follow
-from underpaint.runtime.device.plans import Plan
 from underpaint.runtime.device.state import Envelope, State
 
 WORD: Final = 1 << 64

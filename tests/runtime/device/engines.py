@@ -20,8 +20,7 @@ from underpaint.export.device_engines import write_device_graphs
 from underpaint.models.decoder import Decoder
 from underpaint.runtime.device.cycle import DeviceCycle
 from underpaint.runtime.device.decoder import DecoderForward
-from underpaint.runtime.device.engine_forward import EngineForward, EngineGraphs
-from underpaint.runtime.device.engine_graphs import onnx_graphs
+from underpaint.runtime.device.engine_forward import EngineForward, EngineGraphs, onnx_graphs
 from underpaint.runtime.device.forwards import Cache, DeviceDecoder
 from underpaint.runtime.device.weights import stored_weights
 from underpaint.runtime.engines.context import EngineContext
@@ -32,6 +31,7 @@ from underpaint.zoo.load import Located
 CPU = torch.device("cpu")
 GRID = Grid(2, 3)
 IMAGES = (0, 1, 2)
+SEED = 5
 SMALL = DecoderConfig(dim=16, layers=2, heads=2, hidden=16, vocab_size=11, grid_side=3, prefix=2, cond_ids=3)
 DRAFTER = replace(SMALL, layers=1, drafter=True, condition="none", cond_ids=0)
 ONE_THREAD = EngineContext(threads=1)
@@ -130,11 +130,16 @@ def cycle_of(pair: Pair, how: TreeForm, batch: int) -> DeviceCycle:
     return DeviceCycle(pair.target, pair.drafter, how, GRID, 2, batch, CPU)
 
 
+def condition_of(image: int) -> torch.Tensor:
+    """[2, 2, 16]: an image's own, of a guidance pair."""
+    return torch.randn(2, 2, 16, generator=torch.Generator().manual_seed(image))
+
+
 @torch.no_grad()
 def begin(cycle: DeviceCycle, images: Sequence[int]) -> None:
     """Start images, each under a condition of its own."""
-    drawn = [torch.randn(2, 2, 16, generator=torch.Generator().manual_seed(image)) for image in images]
-    cycle.begin(torch.stack(drawn, dim=1).flatten(0, 1), torch.full((len(images),), 5), torch.tensor(images))
+    conditions = torch.stack([condition_of(image) for image in images], dim=1)
+    cycle.begin(conditions.flatten(0, 1), torch.full((len(images),), SEED), torch.tensor(images))
 
 
 @torch.no_grad()

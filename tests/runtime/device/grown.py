@@ -14,9 +14,9 @@ from underpaint.algos.chance import Role, given
 from underpaint.algos.protocols import Budget, Grid, Policy
 from underpaint.algos.rows import SamplingParams
 from underpaint.runtime.device import opt_growth, ranked_growth, static_growth
+from underpaint.runtime.device.growth import plan_of
 from underpaint.runtime.device.kernels import children
 from underpaint.runtime.device.kernels.layout import prepare
-from underpaint.runtime.device.plans import plan_of
 from underpaint.runtime.device.state import State
 
 MAX_NODES = 12

@@ -45,7 +45,6 @@ class HashForward:
         self._lines = lines
         self.config = DecoderConfig(1, 1, 1, 1, lines.shape[2], 1, 1, rope="none", head_dim=2)
         self.rows, self.dtype, self.places = lines.shape[0], torch.float32, None
-        self.fixed_batch = False
         self.spoilt: Sequence[int] = ()
 
     def embed(self, tokens: Tensor) -> Tensor:

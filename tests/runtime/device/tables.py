@@ -41,7 +41,6 @@ class TableForward:
         self._logits = torch.from_numpy(tables.logits)
         self.spoilt: Tensor | None = None
         self.dtype, self.rows, self.places = torch.float32, tables.rows, None
-        self.fixed_batch = False
         self.config = DecoderConfig(3, 1, 1, 1, tables.vocab_size, 1, 1, rope="none", drafter=drafts, head_dim=2)
 
     def embed(self, tokens: Tensor) -> Tensor:

@@ -14,10 +14,12 @@ from tests.runtime.device.engines import (
     GRID,
     IMAGES,
     METHODS,
+    SEED,
     SMALL,
     Pair,
     begin,
     by_torch,
+    condition_of,
     cycle_of,
     decoded,
     exported,
@@ -39,12 +41,13 @@ from underpaint.export.decoders import GraphFormat
 from underpaint.runtime.conditions import ConditionEncoder
 from underpaint.runtime.device.cycle import DeviceCycle
 from underpaint.runtime.device.decoder import DecoderForward
-from underpaint.runtime.device.engine_forward import EngineForward
-from underpaint.runtime.device.engine_graphs import onnx_graphs
+from underpaint.runtime.device.engine_forward import EngineForward, onnx_graphs
 from underpaint.runtime.device.folder import DeviceModels, FolderModels
 from underpaint.runtime.device.forms import BatchSizes
 from underpaint.runtime.device.forwards import Attend, Cache
-from underpaint.runtime.device.pass_sizes import passes_of
+from underpaint.runtime.device.providers import passes_of
+from underpaint.runtime.device.runner import DeviceRunner
+from underpaint.runtime.device.slots import Arrival
 from underpaint.runtime.engines.context import EngineError
 from underpaint.runtime.methods.fronts.device import FrontForm, JacobiFrontForm
 from underpaint.sim.latency.machines import MACHINES
@@ -126,6 +129,15 @@ def test_a_decode_is_the_torch_forward_s(name: str, temperature: float, by_engin
     if temperature and name != "ar":
         single = cycle_of(by_engine, how, 1)
         assert [decoded(single, [image])[0] for image in IMAGES] == wanted
+
+
+def test_an_image_takes_a_free_slot_on_an_engine(by_engine: Pair) -> None:
+    """It begins in a batch of one, for which the same engine makes the passes."""
+    runner = DeviceRunner(*by_engine, method("eagle2", 1), GRID, 2, 2, CPU)
+    assert runner.refills
+    drawn = dict(runner.decode_all(Arrival(condition_of(image), SEED, image) for image in IMAGES))
+    tokens = [drawn[place].tokens for place in range(len(IMAGES))]
+    assert [line.tolist() for line in tokens if line is not None] == by_torch("eagle2", 1)[0]
 
 
 @pytest.mark.parametrize("drafts", [False, True])

@@ -82,7 +82,7 @@ SOURCE = Path(interpreter.__file__).read_text(encoding="utf-8")
 BUGS = {
     "pointers to other memory": ("(element_ty.name, space, sizes)", "(element_ty.name, sizes)"),
     "another element": ("(element_ty.name, space, sizes)", "(space, sizes)"),
-    "numbers that are equal": ("if all(type(one) is int for one in found)", "if found"),
+    "numbers that are equal": ("if all(type(one) is int for one in sizes)", "if sizes"),
     "any sequence": ("not isinstance(shape, list | core.tuple)", "False"),
     "shapes of one length": ("tuple(type.shape.values) if", "(len(type.shape.values),) if"),
     "one type of NumPy for all": ("return known[scalar.name]", "return next(iter(known.values()))"),

@@ -16,9 +16,9 @@ from underpaint.algos.accept.mulo import passing_cells
 from underpaint.algos.arrays import BoolArray
 from underpaint.algos.protocols import Grid
 from underpaint.algos.spatial.mulo import Repair
-from underpaint.runtime.device import drawing
+from underpaint.runtime.device import drawing_plan
 from underpaint.runtime.device.decoder import DecoderForward
-from underpaint.runtime.device.drawing import plan_drawing
+from underpaint.runtime.device.drawing_plan import plan_drawing
 from underpaint.runtime.device.kernels.walk import DONE, NOT_FINITE
 from underpaint.runtime.device.runner import DeviceError, DeviceRunner
 from underpaint.runtime.device.sampler_weights import read_enlarger
@@ -140,7 +140,7 @@ def test_a_batch_is_its_single_runs_however_few_positions_a_pass_has() -> None:
         cycle = cycle_of(how, 1, positions=3)
         begin(cycle, [image])
         alone += finish(cycle)
-        (kept,), (refused,) = cycle.kept()
+        (kept,), (refused,) = cycle.draft_outcome()
         assert 0 < refused == islands.HIGH.cells - len(kept) < islands.HIGH.cells
     assert alone == wanted[:2]
     assert len(set(map(tuple, wanted))) == 3
@@ -163,7 +163,7 @@ def test_a_rejection_in_raster_order_is_one_refusal() -> None:
     cycle = cycle_of(method_of(*CASES["mulo-raster"], 1), 1)
     begin(cycle, [0])
     draft(cycle)
-    (kept,), (refused,) = cycle.kept()
+    (kept,), (refused,) = cycle.draft_outcome()
     assert refused == 1
     assert kept.tolist() == list(range(int(cycle.islands.first[0])))
 
@@ -211,7 +211,7 @@ def test_a_plan_counts_both_targets_and_what_lies_between(monkeypatch: pytest.Mo
     low, asked = pipeline.low.target(2).decoder, list[int]()
     target, vocab_size = pipeline.high.decoder.config, pipeline.high.decoder.config.vocab_size
     assert needed["mulo-islands"] - needed["zipar"] > 8 * 2 * target.grid.cells * vocab_size
-    monkeypatch.setattr(drawing, "check_memory", lambda device, needed, *more: asked.append(needed))
+    monkeypatch.setattr(drawing_plan, "check_memory", lambda device, needed, *more: asked.append(needed))
     for names in (("zipar",), ("zipar", "mulo-islands")):
         made_all = [build_method(name, resolve(name, 1.0), pipeline.tables) for name in names]
         buffers = plan_drawing(pipeline, made_all, pipeline.sampling, torch.device("cpu"), 2).needed

@@ -10,7 +10,10 @@ from underpaint.algos.draft import POLICIES
 from underpaint.algos.protocols import Grid
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.step import decode
-from underpaint.runtime.device.runner import DeviceError, DeviceRunner, check_memory, open_device
+from underpaint.runtime.device import devices
+from underpaint.runtime.device.devices import check_memory, open_device
+from underpaint.runtime.device.forms import DeviceError
+from underpaint.runtime.device.runner import DeviceRunner
 from underpaint.runtime.methods.trees.device import TreeForm
 
 TABLES = Tables(0, 5, 1)
@@ -68,6 +71,20 @@ def test_a_device_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
     with pytest.raises(DeviceError, match=r"capability 8.0 or newer, got 7.5"):
         open_device("cuda")
+
+
+def test_an_interpreter_that_cannot_run_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triton 3.6 makes an index of an array [1], which NumPy 2.4 refuses."""
+    assert open_device("cpu") == torch.device("cpu")
+    monkeypatch.setattr(devices, "TRITON", "3.6.0")
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("TypeError('only 0-dimensional arrays can be converted to Python scalars')")
+
+    monkeypatch.setattr(devices, "launch", fail)
+    said = r"Triton 3.6.0's interpreter fails under NumPy .* \(TypeError.*\); install Triton 3.9 with: .*\[device\]"
+    with pytest.raises(DeviceError, match=said):
+        open_device("cpu")
 
 
 def test_too_little_memory_says_how_much_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:

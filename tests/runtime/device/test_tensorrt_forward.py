@@ -37,7 +37,7 @@ from underpaint.export.tensorrt_build import EngineBuilder
 from underpaint.models.decoder import Decoder
 from underpaint.runtime.device.decoder import DecoderForward
 from underpaint.runtime.device.engine_forward import EngineForward, EngineGraphs
-from underpaint.runtime.device.pass_sizes import passes_of
+from underpaint.runtime.device.providers import passes_of
 from underpaint.runtime.engines.context import EngineError
 from underpaint.runtime.engines.device_memory import aligned
 from underpaint.runtime.engines.tensorrt_files import part_of, paths

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,15 +13,30 @@ import pytest
 import torch
 
 from tests.cli.program import run_program
+from underpaint.artifacts.decoder_config import DecoderConfig
+from underpaint.artifacts.decoder_graph import pass_inputs
 from underpaint.runtime.engines import context, providers
 from underpaint.runtime.engines.context import EngineContext, EngineError, open_capturing, open_session
-from underpaint.runtime.engines.providers import PROVIDERS, check_provider, gpu_backend, provider_record
+from underpaint.runtime.engines.onnx_engine import OnnxDecoder
+from underpaint.runtime.engines.providers import (
+    PASS_ROWS,
+    PROVIDERS,
+    GpuBackend,
+    check_provider,
+    gpu_backend,
+    pass_shapes,
+    provider_record,
+)
 from underpaint.runtime.evaluation.picture_judge import judge_of
 from underpaint.runtime.pipeline import Pipeline
 from underpaint.zoo.load import FOLDER
 
 FOX = '"a woolly fox left of an outlined pumpkin"'
 GRAPH = FOLDER / "superres.onnx"
+SIZES = DecoderConfig(
+    *(16, 1, 4, 16, 11, 2), prefix=1, kv_heads=2, drafter=True, condition="none", precision="fp16", capacity=9
+)
+"""A drafter's: width 16, one layer, 4 query heads over 2 of keys of width 4, 9 cache slots."""
 GPU_WHEEL = ("TensorrtExecutionProvider", "CUDAExecutionProvider", "CPUExecutionProvider")
 """What the wheel for GPUs lists, on a machine without one too."""
 
@@ -147,9 +163,10 @@ def test_a_session_that_fell_back_is_refused(
 
 def test_a_session_is_asked_for_its_gpu_exactly(gpu_wheel: Callable[..., Runtime]) -> None:
     runtime = gpu_wheel()
-    _, captures = open_capturing(GRAPH, EngineContext(threads=1, backend="cuda:1"), None, True)
+    _, opened = open_capturing(GRAPH, EngineContext(threads=1, backend="cuda:1"), plain=SIZES)
     options = {"device_id": "1", "use_tf32": "0", "enable_cuda_graph": "1"}
-    assert (runtime.asked, captures) == ([[("CUDAExecutionProvider", options)]], True)
+    assert runtime.asked == [opened] == [[("CUDAExecutionProvider", options)]]
+    assert GpuBackend("cuda", 1).captures(opened)
     open_session(GRAPH, EngineContext(threads=1, backend="cuda"))
     assert runtime.asked[-1][0][1] == {"device_id": "0", "use_tf32": "0", "enable_cuda_graph": "0"}
     runtime = gpu_wheel(GPU_WHEEL)
@@ -163,12 +180,44 @@ def test_a_session_is_asked_for_its_gpu_exactly(gpu_wheel: Callable[..., Runtime
 def test_a_graph_that_cannot_be_captured_runs_all_the_same(gpu_wheel: Callable[..., Runtime]) -> None:
     runtime = gpu_wheel()
     runtime.refusals = ["This session cannot use the graph capture feature as requested by the user"]
-    _, captures = open_capturing(GRAPH, EngineContext(threads=1, backend="cuda"), None, True)
-    assert not captures
+    _, opened = open_capturing(GRAPH, EngineContext(threads=1, backend="cuda"), plain=SIZES)
+    assert not GpuBackend("cuda", 0).captures(opened)
     assert [asked[0][1]["enable_cuda_graph"] for asked in runtime.asked] == ["1", "0"]
     runtime.refusals = ["libnvinfer.so.10: cannot open\nand more"]
     with pytest.raises(EngineError, match=r"could not load it \(libnvinfer.so.10: cannot open\); it needs CUDA 13"):
         open_session(GRAPH, EngineContext(threads=1, backend="cuda"))
+
+
+def test_tensorrt_is_told_the_shapes_of_plain_passes(gpu_wheel: Callable[..., Runtime]) -> None:
+    """One range over all rows and new positions, in which every input of the graph stands: no pass is out of it."""
+    runtime, backend = gpu_wheel(GPU_WHEEL), GpuBackend("tensorrt-ep", 0)
+    session, opened = open_capturing(GRAPH, EngineContext(threads=1, backend="tensorrt-ep"), plain=SIZES)
+    (_, options), cuda = opened
+    assert runtime.asked == [opened]
+    assert cuda == ("CUDAExecutionProvider", {"device_id": "0", "use_tf32": "0"})
+    assert options["trt_profile_min_shapes"] == (
+        "tokens:1x1,cells:1x1,bias:1x1x10,features:1x1x16,past_key_0:1x2x4x9,past_value_0:1x2x9x4"
+    )
+    assert (
+        options["trt_profile_opt_shapes"]
+        == options["trt_profile_max_shapes"]
+        == ("tokens:2x9,cells:2x9,bias:2x9x18,features:2x9x16,past_key_0:2x2x4x9,past_value_0:2x2x9x4")
+    )
+    wide = pass_shapes(replace(SIZES, capacity=640))
+    assert "bias:2x16x656," in wide["trt_profile_opt_shapes"]
+    assert "bias:2x640x1280," in wide["trt_profile_max_shapes"]
+    for shapes in wide.values():
+        assert [part.partition(":")[0] for part in shapes.split(",")] == [spec.name for spec in pass_inputs(SIZES)]
+    assert OnnxDecoder(session, SIZES, "drafter", backend, opened).row_counts == PASS_ROWS == (1, 2)
+    assert OnnxDecoder(session, SIZES, "drafter", backend, backend.options(True)).row_counts is None
+
+
+def test_a_graph_that_tensorrt_takes_in_parts_is_told_no_shapes(gpu_wheel: Callable[..., Runtime]) -> None:
+    runtime = gpu_wheel(GPU_WHEEL)
+    runtime.refusals = ["Following input(s) has no associated shape profiles provided: layers.0/Add_output"]
+    _, opened = open_capturing(GRAPH, EngineContext(threads=1, backend="tensorrt-ep"), plain=SIZES)
+    assert ["trt_profile_min_shapes" in options for ((_, options), _) in runtime.asked] == [True, False]
+    assert GpuBackend("tensorrt-ep", 0).captures(opened), "shapes are still those of captured passes"
 
 
 def test_a_plug_in_provider_is_asked_for_by_its_device(
@@ -202,10 +251,13 @@ def test_a_plug_in_provider_is_asked_for_by_its_device(
 def test_records_hold_the_options(monkeypatch: pytest.MonkeyPatch) -> None:
     wheels(monkeypatch, {"onnxruntime-gpu": "1.31.1"})
     assert provider_record("cpu") is provider_record("tensorrt") is None
-    assert json.loads(json.dumps(provider_record("cuda:1", True))) == {
-        "wheels": {"onnxruntime-gpu": "1.31.1"},
-        "options": {"CUDAExecutionProvider": {"device_id": "1", "use_tf32": "0", "enable_cuda_graph": "1"}},
-    }
+    wheel = {"wheels": {"onnxruntime-gpu": "1.31.1"}}
+    plain = {"device_id": "1", "use_tf32": "0", "enable_cuda_graph": "0"}
+    assert json.loads(json.dumps(provider_record("cuda:1"))) == {**wheel, "options": {"CUDAExecutionProvider": plain}}
+    opened = GpuBackend("tensorrt-ep", 0).options(True, pass_shapes(SIZES))
+    record = provider_record("tensorrt-ep", opened)
+    assert record == {**wheel, "options": dict(opened)}
+    assert "features:2x9x16" in record["options"]["TensorrtExecutionProvider"]["trt_profile_max_shapes"]
 
 
 def test_a_pipelines_record_says_what_ran_it(gpu_wheel: Callable[..., Runtime]) -> None:

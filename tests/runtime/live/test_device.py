@@ -48,9 +48,9 @@ def method_of(pipeline, name, temperature, settings=()):
     return build_method(name, resolve(name, temperature, None, settings, "paper"), pipeline.tables)
 
 
-def both(pipeline, conditions, method, sampling):
-    """Drawings by the device in one batch, and by the host."""
-    plan = plan_live(pipeline, [method], sampling, conditions, batch=len(conditions))
+def both(pipeline, conditions, method, sampling, batch=None):
+    """Drawings by the device, in one batch if none is given, and by the host."""
+    plan = plan_live(pipeline, [method], sampling, conditions, batch=batch or len(conditions))
     assert not plan.gaps
     drawn = dict(plan.open().program(method, sampling).draw_all([ImageTask(each, 3) for each in conditions]))
     hosts = [draw(pipeline, method, sampling, each, 3) for each in conditions]
@@ -66,6 +66,15 @@ def test_a_family_is_drawn_on_the_device_as_by_the_host(name):
         assert made.tokens == host.tokens
         assert made.target_nfe == host.target_nfe
         assert (made.loop, host.loop) == ("kernels", "host")
+
+
+def test_a_picture_that_takes_a_free_slot_counts_positions_from_its_own_prompt():
+    pipeline, conditions = opened("chameleon")
+    method = method_of(pipeline, "jacobi-lookup", 1.0)
+    sampling = replace(pipeline.sampling, top_k=9, temperature=1.0)
+    on_device, on_host = both(pipeline, [*conditions, *conditions], method, sampling, batch=2)
+    assert len({one.target_nfe for one in on_host}) > 1, "pictures end at different times"
+    assert [one.tokens for one in on_device] == [one.tokens for one in on_host]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,142 @@
+"""The device that draws: opening it, what memory it has free, and how long it takes by its own events."""
+
+import os
+from collections import deque
+from collections.abc import Callable
+from time import perf_counter
+from typing import Final
+
+import numpy as np
+import torch
+
+from underpaint.artifacts.install import install_hint
+from underpaint.runtime.device.forms import DeviceError
+from underpaint.runtime.device.language import INTERPRETED, MODE, TRITON, kernel, launch, tl
+
+LEAST_CAPABILITY: Final = (8, 0)
+
+
+@kernel
+def count_up(numbers):
+    """Loop as often as the first of two numbers says, as kernels do that grow trees."""
+    for turn in range(tl.load(numbers)):
+        tl.store(numbers + 1, turn)
+
+
+def open_device(name: str) -> torch.device:
+    """The device "cuda", "cuda:1" or "cpu" (interpreted: slow, for trying things).
+
+    Raises DeviceError where there is none, or one that kernels are not compiled for.
+    """
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise DeviceError(f"device '{name}': expected cuda, cuda:1, ... or cpu") from error
+    if device.type == "cpu":
+        if not INTERPRETED:
+            raise DeviceError(
+                f"device 'cpu': kernels are compiled in this process; set {MODE}=interpret, and try again"
+            )
+        _check_interpreter(device)
+        return device
+    if device.type != "cuda" or not torch.cuda.is_available():
+        raise DeviceError(f"device '{name}': there is no CUDA device here; 'cpu' tries it, slowly, by interpreting")
+    if device.index is not None and device.index >= torch.cuda.device_count():
+        raise DeviceError(f"device '{name}': there are {torch.cuda.device_count()} CUDA devices here, counted from 0")
+    if torch.cuda.get_device_capability(device) < LEAST_CAPABILITY:
+        major, minor = torch.cuda.get_device_capability(device)
+        raise DeviceError(f"device '{name}': expected compute capability 8.0 or newer, got {major}.{minor}")
+    if INTERPRETED:
+        raise DeviceError(
+            f"device '{name}': kernels are interpreted in this process; unset {MODE} and TRITON_INTERPRET"
+        )
+    torch.cuda.set_device(device)  # Triton launches, and graphs capture, on the current device
+    return device
+
+
+def _check_interpreter(device: torch.device) -> None:
+    """DeviceError where Triton's interpreter cannot run a kernel, as that of 3.6 cannot under NumPy 2.4."""
+    try:
+        launch(count_up, (1,), 0, torch.ones(2, dtype=torch.int64, device=device))
+    except Exception as error:  # Triton's InterpreterError holds another one in words
+        raise DeviceError(
+            f"device 'cpu': Triton {TRITON}'s interpreter fails under NumPy {np.__version__} ({error}); install "
+            f"Triton 3.9 with: {install_hint('device')}; or install 'numpy<2.4'; a GPU needs neither"
+        ) from error
+
+
+def device_name(device: torch.device) -> str:
+    """The device in words."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else f"{device}, interpreted"
+
+
+def check_memory(
+    device: torch.device,
+    needed: int,
+    what: str = "beside the weights",
+    batch: int = 1,
+    smaller: Callable[[int], int] | None = None,
+) -> None:
+    """Raise DeviceError, saying how much is needed, where the device has less memory free.
+
+    smaller: what a batch of fewer than `batch` images needs, of which the largest that fits is named.
+    """
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+    elif "SC_AVPHYS_PAGES" in os.sysconf_names:
+        free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
+    else:
+        return
+    if needed > free:
+        fits = next((count for count in range(batch - 1, 0, -1) if smaller is not None and smaller(count) <= free), 0)
+        largest = (
+            f"the largest that fits has {fits} image{'s' if fits > 1 else ''}; " if fits else "not one image fits; "
+        )
+        raise DeviceError(
+            f"this batch needs {needed / 2**30:.1f} GiB {what}, {needed:,} bytes; the device has {free / 2**30:.1f} "
+            f"free, {free:,} bytes; {'' if smaller is None else largest}lower the batch, or the policy's tree"
+        )
+
+
+class DeviceClock:
+    """Seconds that the device spends within `with` blocks: by CUDA events, on the CPU by the clock.
+
+    A pause of the device between two launches of one block counts as the device's.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._cuda = device.type == "cuda"
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget what was measured."""
+        self._seconds = 0.0
+        self._pairs: deque[tuple[torch.cuda.Event, torch.cuda.Event]] = deque()
+
+    def __enter__(self) -> None:
+        if self._cuda:
+            while self._pairs and self._pairs[0][1].query():  # a server draws for weeks
+                self._add_first()
+            first, last = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            first.record()
+            self._pairs.append((first, last))
+        else:
+            self._seconds -= perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        if self._cuda:
+            self._pairs[-1][1].record()
+        else:
+            self._seconds += perf_counter()
+
+    def seconds(self) -> float:
+        """What was measured since the start; waits for the device."""
+        if self._cuda:
+            torch.cuda.synchronize()
+        while self._pairs:
+            self._add_first()
+        return self._seconds
+
+    def _add_first(self) -> None:
+        first, last = self._pairs.popleft()
+        self._seconds += 1e-3 * first.elapsed_time(last)

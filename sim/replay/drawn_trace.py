@@ -1,0 +1,195 @@
+"""Pictures that a method drew where no replay can draw them, as counts of passes: a part of a trace.
+
+A Jacobi window reads the target behind tokens that plain autoregression never drew, so its replay needs more than a
+trace holds. Recorded beside the pictures of plain autoregression, on the same prompts: how often each kind of pass ran,
+and the host's time against plain autoregression's. With a cost curve they give what other prompts cost elsewhere.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from underpaint.algos.arrays import FloatArray, IntArray
+from underpaint.algos.protocols import PassKind
+from underpaint.artifacts.cost_curve import IN_CYCLE, IN_GRID, CostCurveFile, InCycleCosts
+from underpaint.sim.latency.models import SizeMissing, read_curve
+from underpaint.sim.report.statistics import ImageTimes
+
+ARRAYS: Final = ("cycles", "levels", "target", "drafter", "host")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DrawnTrace:
+    """I pictures by one method, with one setting of it.
+
+    recipe: the method's settings as records of results hold them. target_kinds, drafter_kinds: the kinds of calls, KT
+        and KD of them.
+    cycles, levels: [I], cycles with a draft, and the levels drafted in them; 0 where cells are decided in any order.
+    target: [I, KT], drafter: [I, KD], how often each kind of call ran. host: [I], the host's time as a share of what
+        the host took for the same picture by plain autoregression.
+    """
+
+    recipe: Mapping[str, Any]
+    target_kinds: tuple[PassKind, ...]
+    drafter_kinds: tuple[PassKind, ...]
+    cycles: IntArray
+    levels: IntArray
+    target: IntArray
+    drafter: IntArray
+    host: FloatArray
+
+    def __post_init__(self) -> None:
+        images = self.cycles.shape
+        shapes = {
+            "levels": images,
+            "target": (*images, len(self.target_kinds)),
+            "drafter": (*images, len(self.drafter_kinds)),
+            "host": images,
+        }
+        for name, shape in shapes.items():
+            if getattr(self, name).shape != shape:
+                raise ValueError(
+                    f"trace, drawn pictures: expected {name} {shape}, got {getattr(self, name).shape}; record it again"
+                )
+
+    @property
+    def images(self) -> int:
+        """I."""
+        return int(self.cycles.size)
+
+    @property
+    def passes(self) -> IntArray:
+        """[I], target passes."""
+        count: IntArray = self.target.sum(axis=1)
+        return count
+
+    def is_by(self, recipe: Mapping[str, Any]) -> bool:
+        """Whether they were drawn by these settings, costs of passes included where the method chooses by them."""
+        return bool(_plain(self.recipe) == _plain(recipe))
+
+
+def _plain(recipe: Mapping[str, Any]) -> Any:
+    """A recipe as JSON holds it: lists, not tuples."""
+    return json.loads(json.dumps(recipe))
+
+
+class DrawnRecorder:
+    """Collects pictures of one method. recipe: see `DrawnTrace`."""
+
+    def __init__(self, recipe: Mapping[str, Any]) -> None:
+        self._recipe = recipe
+        self._counts: list[tuple[int, int, Mapping[PassKind, int], Mapping[PassKind, int], float]] = []
+
+    def add(
+        self,
+        depths: Sequence[int] | None,
+        target: Mapping[PassKind, int],
+        drafter: Mapping[PassKind, int],
+        host: float,
+    ) -> None:
+        """Record a picture.
+
+        Args:
+            depths: Levels drafted in each cycle; None where cells are decided in any order.
+            target: Calls of the target's engine.
+            drafter: Calls of the drafter's engine.
+            host: See `DrawnTrace`.
+        """
+        self._counts.append((len(depths or ()), sum(depths or ()), dict(target), dict(drafter), host))
+
+    def trace(self) -> DrawnTrace:
+        """What was recorded."""
+        cycles, levels, target, drafter, host = zip(*self._counts, strict=True)
+        target_kinds, target_counts = _table(target)
+        drafter_kinds, drafter_counts = _table(drafter)
+        return DrawnTrace(
+            self._recipe,
+            target_kinds,
+            drafter_kinds,
+            np.array(cycles, dtype=np.int64),
+            np.array(levels, dtype=np.int64),
+            target_counts,
+            drafter_counts,
+            np.array(host, dtype=np.float64),
+        )
+
+
+def _table(counts: Sequence[Mapping[PassKind, int]]) -> tuple[tuple[PassKind, ...], IntArray]:
+    """The kinds in the counts of I pictures, and a table [I, K] of them."""
+    kinds = tuple(sorted({kind for one in counts for kind in one}))
+    table = np.zeros((len(counts), len(kinds)), dtype=np.int64)
+    for place, one in enumerate(counts):
+        table[place] = [one.get(kind, 0) for kind in kinds]
+    return kinds, table
+
+
+def missing_costs(drawn: DrawnTrace, curve: CostCurveFile) -> str:
+    """What a curve was not measured for, as one sentence; empty where it holds the loops of these pictures."""
+    needed = (IN_CYCLE,) if drawn.cycles.any() else (IN_CYCLE, IN_GRID)
+    missing = [name for name in needed if getattr(curve, name) is None]
+    if not missing:
+        return ""
+    return f"{curve.name}.json holds no {missing[0]}; measure a whole curve with `underpaint costs --renew --full`"
+
+
+def drawn_times(drawn: DrawnTrace, curve: CostCurveFile, cells: int) -> ImageTimes:
+    """What each picture takes by a curve's costs inside loops.
+
+    Args:
+        drawn: The pictures.
+        curve: A whole one. Pictures drawn cycle by cycle cost what cycles do, others what loops over cells do.
+        cells: Of a picture.
+
+    Returns:
+        `[I]` ms of each part.
+
+    Raises:
+        SizeMissing: The curve was not measured for a size, or holds no such loops at all.
+    """
+    if missing := missing_costs(drawn, curve):
+        raise SizeMissing(missing)
+    cycle, grid = curve.in_cycle, curve.in_grid
+    assert cycle is not None
+    host = drawn.host * cells * cycle.plain.host_ms
+    if drawn.cycles.any():
+        begin_ms, target = cycle.plain.target_ms, cycle.target_ms
+    else:
+        assert grid is not None
+        begin_ms, target = grid.begin_ms, grid.target_ms
+    target_ms = [
+        begin_ms if kind.form == "begin" else _size_ms(target, kind.size, "target passes")
+        for kind in drawn.target_kinds
+    ]
+    drafter_ms = [_draft_ms(cycle, kind) for kind in drawn.drafter_kinds]
+    return ImageTimes(_sum(drawn.target, target_ms), _sum(drawn.drafter, drafter_ms), host, np.zeros(drawn.images))
+
+
+def _sum(counts: IntArray, ms: Sequence[float]) -> FloatArray:
+    """[I] ms of calls counted by kind [I, K]."""
+    total: FloatArray = counts.astype(np.float64) @ np.array(ms, dtype=np.float64)
+    return total
+
+
+def _draft_ms(costs: InCycleCosts, kind: PassKind) -> float:
+    """ms of a call of the drafter."""
+    if kind.form == "begin":
+        return costs.draft_ms[0][1]
+    if kind.form == "pass":
+        # A pass over what was committed without a draft may be longer than any that expands nodes.
+        return _size_ms(costs.draft_ms, min(kind.size, costs.draft_ms[-1][0]), "drafter passes")
+    if kind.form == "chain":
+        return _size_ms(costs.chain_ms, kind.levels, "chains in one call")
+    tree = costs.tree_ms.get(kind.form)
+    if tree is None:
+        raise SizeMissing(f"{IN_CYCLE}: no trees in one call with {kind.form} siblings were measured")
+    first, later = (_size_ms(tree.levels, size, "levels of trees in one call") for size in (1, kind.size))
+    return tree.call + first + (kind.levels - 1) * later
+
+
+def _size_ms(curve: tuple[tuple[int, float], ...], size: int, what: str) -> float:
+    if not curve:
+        raise SizeMissing(f"{IN_CYCLE}: no {what} were measured")
+    return float(read_curve(curve, np.array([size]), what)[0])
