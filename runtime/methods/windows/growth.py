@@ -68,7 +68,7 @@ def window_bytes(window: JacobiWindow, drafts: int, cells: int, vocab_size: int)
     """Held for an image beside what the envelope takes."""
     noise = cells * (window.coupling == "gumbel") * vocab_size
     decided, seen = lookup_rows(window, drafts, cells)
-    return 8 * noise + 4 * (decided + seen) * vocab_size + 8 * (PARTS.value + 1) * decided
+    return 8 * noise + 4 * (decided + seen) * vocab_size + 8 * (int(PARTS.value) + 1) * decided
 
 
 def lookup_rows(window: JacobiWindow, drafts: int, cells: int) -> tuple[int, int]:
