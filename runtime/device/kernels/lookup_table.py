@@ -52,7 +52,7 @@ class LookupBuffers(NamedTuple):
 
 def part_of(vocab_size: int) -> int:
     """Tokens of a part of a row that is kept."""
-    return max(1, int(next_power_of_2(vocab_size)) // int(PARTS.value))
+    return max(1, next_power_of_2(vocab_size) // int(PARTS.value))
 
 
 @kernel
