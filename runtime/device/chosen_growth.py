@@ -105,7 +105,7 @@ class ChosenGrowth:
 
     @property
     def lays_out(self) -> bool:
-        return self.choice.kind in ("chain", "drawn")
+        return self.choice.kind in ("chain", "drawn", "window")
 
     def begin(self) -> None:
         self._policy.begin(self._grid)

@@ -211,6 +211,8 @@ def needed_bytes(
 ) -> int:
     """Bytes of the buffers of a batch, weights left out; the largest logits of a pass are counted twice.
 
+    What a rule leaves of each node's row, in float64, is counted whether the rule keeps it or not.
+
     See `State.allocate` for the arguments, and for what it raises.
     """
     meta = torch.device("meta")
@@ -218,7 +220,8 @@ def needed_bytes(
     logits = 2 * 4 * rows * batch * envelope.nodes * target.vocab_size
     features = rows * batch * target.dim * dtype.itemsize * (envelope.nodes + 2 * envelope.frontier)
     buffers = _tensors(tuple(getattr(state, field.name) for field in fields(state)))
-    return logits + features + sum(tensor.nbytes for tensor in buffers)
+    left = 8 * batch * envelope.nodes * target.vocab_size
+    return logits + features + left + sum(tensor.nbytes for tensor in buffers)
 
 
 def _tensors(value: object) -> Iterator[Tensor]:

@@ -5,7 +5,7 @@ The reference is `algos.spatial.jacobi_window.HeldWindow.redraft`.
 
 from torch import Tensor
 
-from underpaint.runtime.device.kernels.row_maths import draw, flip, row_sum
+from underpaint.runtime.device.kernels.row_maths import PARTS, flip, goal_of, part_at, row_sum, scale_for
 from underpaint.runtime.device.kernels.walk import BatchTree, Verdicts, tile
 from underpaint.runtime.device.kernels.window import WindowBuffers, end_of_drafts
 from underpaint.runtime.device.language import kernel, launch, tl
@@ -18,13 +18,26 @@ CONFIDENCE = tl.constexpr(3)
 
 
 @kernel
-def race(row, total, noise, V, BLOCK: tl.constexpr):
-    """The first place (int64) with the least noise / weight, as `algos.coupling.SampledNoise.race`."""
+def mixed_at(said, total, row, row_total, weight, place, there, MIXED: tl.constexpr):
+    """What a draft has at `place`, float64; 0 where it is not `there`.
+
+    `weight` of the weights `said` of sum `total`, and MIXED: the rest of the weights `row` of sum `row_total`.
+    """
+    here = tl.load(said + place, there, other=0.0).to(tl.float64) / total
+    if MIXED:
+        beside = tl.load(row + place, there, other=0.0).to(tl.float64) / row_total
+        here = weight * here + (1.0 - weight) * beside
+    return here
+
+
+@kernel
+def race(said, total, row, row_total, weight, noise, V, MIXED: tl.constexpr, BLOCK: tl.constexpr):
+    """The first place (int64) with the least noise / weight, as `algos.coupling.SampledNoise.race`; see `mixed_at`."""
     best = tl.full((), float("inf"), tl.float64)
     found = tl.full((), 0, tl.int64)
     for start in range(0, V, BLOCK):
         place = start + tl.arange(0, BLOCK)
-        weights = tl.load(row + place, place < V, other=0.0).to(tl.float64) / total
+        weights = mixed_at(said, total, row, row_total, weight, place, place < V, MIXED)
         runs = weights > 0.0
         times = tl.load(noise + place, place < V, other=0.0) / tl.where(runs, weights, 1.0)
         times = tl.where(runs, times, float("inf"))
@@ -36,56 +49,85 @@ def race(row, total, noise, V, BLOCK: tl.constexpr):
 
 
 @kernel
-def coupled(row, stale, held, own, rest, U, V, BLOCK: tl.constexpr):
-    """A draft (int64) from the weights `row` that is `held`, drawn from the weights `stale`, as often as can be."""
-    token = held
-    total = row_sum(row, V, BLOCK)
-    offered = row_sum(stale, V, BLOCK)
-    now = tl.load(row + held).to(tl.float64) / total
-    before = tl.load(stale + held).to(tl.float64) / offered
-    if flip(tl.load(own + U), now, before) == 0:
-        scale, offer = 1.0 / total, 1.0 / offered
-        excess_mass = tl.full((), 0.0, tl.float64)
-        for start in range(0, V, BLOCK):
-            code = start + tl.arange(0, BLOCK)
-            now_here = tl.load(row + code, code < V, other=0.0).to(tl.float64) * scale
-            before_here = tl.load(stale + code, code < V, other=0.0).to(tl.float64) * offer
-            here = tl.maximum(now_here - before_here, 0.0)
-            tl.store(rest + code, here, code < V)
-            excess_mass += tl.sum(here, axis=0)
-        tl.debug_barrier()
-        if excess_mass > 0.0:  # else only rounding tells the distributions apart
-            token = draw(rest, V, tl.load(own), BLOCK)
-    return token
+def lacking_at(said, share, row, row_share, stale, offer, start, V, MIXED: tl.constexpr, BLOCK: tl.constexpr):
+    """[share * said + row_share * row - offer * stale]_+ of the tokens [BLOCK] from `start` on, float64; 0 past V.
+
+    Nothing is read of `row` unless MIXED, nor of `stale` where `offer` is 0.
+    """
+    place = start + tl.arange(0, BLOCK)
+    now_here = tl.load(said + place, place < V, other=0.0).to(tl.float64) * share
+    if MIXED:
+        beside = tl.load(row + place, place < tl.where(row_share > 0.0, V, 0), other=0.0)
+        now_here += beside.to(tl.float64) * row_share
+    before_here = tl.load(stale + place, place < tl.where(offer > 0.0, V, 0), other=0.0).to(tl.float64) * offer
+    lacking = now_here - before_here
+    return tl.where(lacking > 0.0, lacking, 0.0)
 
 
 @kernel
-def is_confident(row, stale, held, confidence, V, BLOCK: tl.constexpr):
-    """Whether the probability of `held` in the weights `row` is above `confidence` times that in `stale`."""
-    now = tl.load(row + held).to(tl.float64) / row_sum(row, V, BLOCK)
+def draw_lacking(
+    said, share, row, row_share, stale, offer, V, uniform, MIXED: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
+    """The index (int64) that `uniform` falls on in the cumulated `lacking_at`; V where all of it is 0.
+
+    As `row_maths.draw`, with a whole tile as a part.
+    """
+    most = tl.zeros((BLOCK,), tl.float64)
+    for start in range(0, V, BLOCK):
+        here = lacking_at(said, share, row, row_share, stale, offer, start, V, MIXED, BLOCK)
+        most = tl.where(here > most, here, most)
+    scale = scale_for(tl.max(most, axis=0))
+    lane = tl.arange(0, PARTS)
+    sums = tl.zeros((PARTS,), tl.int64)
+    for turn in range(0, tl.cdiv(V, BLOCK)):  # trips: V / BLOCK
+        here = lacking_at(said, share, row, row_share, stale, offer, turn * BLOCK, V, MIXED, BLOCK)
+        sums = tl.where(lane == turn, tl.sum((here * scale).to(tl.int64), axis=0), sums)
+    total = tl.sum(sums, axis=0)
+    goal = goal_of(total, uniform)
+    part, before = part_at(sums, goal)
+    here = lacking_at(said, share, row, row_share, stale, offer, part * BLOCK, V, MIXED, BLOCK)
+    below = before + tl.cumsum((here * scale).to(tl.int64), axis=0) <= goal
+    return tl.where(total > 0, part * BLOCK + tl.sum(below.to(tl.int32), axis=0), V).to(tl.int64)
+
+
+@kernel
+def is_confident(now, stale, held, confidence, V, BLOCK: tl.constexpr):
+    """Whether `now`, the probability of `held`, is above `confidence` times that in the weights `stale`."""
     before = tl.load(stale + held).to(tl.float64) / row_sum(stale, V, BLOCK)
     return now > tl.load(confidence) * before
 
 
 @kernel
-def redrawn(row, stale, held, is_held, own, noise, rest, confidence, U, V, KIND: tl.constexpr, BLOCK: tl.constexpr):
-    """A draft (int64) from the weights `row`.
+def redrawn(
+    said, total, row, row_total, weight, stale, held, is_held, own, noise, confidence, U, V,
+    KIND: tl.constexpr, MIXED: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """A draft (int64) from a distribution as `mixed_at` has it.
 
     held: the token that stood there, drawn from the weights `stale`; is_held: whether one did. own: the cell's
-    uniforms, U apart by role; rest [V] float64: scratch; confidence: see `WindowBuffers`.
+    uniforms, U apart by role; confidence: see `WindowBuffers`. Coupled, the draft is `held` as often as can be.
     """
     token = held
     stays = False
-    if KIND == CONFIDENCE:
-        stays = is_held
-        if is_held:  # `stale` lies behind the last row where a window is drafted one cell further
-            stays = is_confident(row, stale, held, confidence, V, BLOCK)
+    offer = tl.full((), 0.0, tl.float64)
     if KIND == GUMBEL:
-        token = race(row, row_sum(row, V, BLOCK), noise, V, BLOCK)
-    elif is_held & (KIND == MAXIMAL):
-        token = coupled(row, stale, held, own, rest, U, V, BLOCK)
-    elif stays == 0:
-        token = draw(row, V, tl.load(own), BLOCK)
+        token = race(said, total, row, row_total, weight, noise, V, MIXED, BLOCK)
+    else:
+        if KIND != INDEPENDENT:
+            stays = is_held
+            if is_held:  # `stale` lies behind the last row where a window is drafted one cell further
+                now = mixed_at(said, total, row, row_total, weight, held, is_held, MIXED)
+                if KIND == CONFIDENCE:
+                    stays = is_confident(now, stale, held, confidence, V, BLOCK)
+                else:
+                    offered = row_sum(stale, V, BLOCK)
+                    offer = 1.0 / offered
+                    stays = flip(tl.load(own + U), now, tl.load(stale + held).to(tl.float64) / offered)
+        if stays == 0:
+            share, row_share = weight / total, (1.0 - weight) / row_total
+            found = draw_lacking(said, share, row, row_share, stale, offer, V, tl.load(own), MIXED, BLOCK)
+            # Where nothing is lacking, only rounding tells the distributions apart.
+            token = tl.where((found < V) | (is_held == 0), found, held)
     return token
 
 
@@ -121,9 +163,14 @@ def couple_kernel(
     stood = tl.load(tree.tokens + image * N + 1 + place, place < last, other=behind)
     is_held = (place < last) | (place < tl.load(window.counts + image))
     own = window.uniforms + image * 3 * U + place
-    rest = window.left + (image * W + place).to(tl.int64) * V
     noise = window.noise + (image * raced + cell) * V
-    token = redrawn(row, stale, stood, is_held, own, noise, rest, window.confidence, U, V, KIND, BLOCK)
+    one = tl.full((), 1.0, tl.float64)
+    total = one
+    if KIND != INDEPENDENT:
+        total = row_sum(row, V, BLOCK)
+    token = redrawn(
+        row, total, row, one, one, stale, stood, is_held, own, noise, window.confidence, U, V, KIND, False, BLOCK
+    )
     tl.store(window.tokens + image * W + place - done, token)
 
 
@@ -163,6 +210,6 @@ def couple(
         most,
         KIND=kind,
         LAST=int(last_row),
-        BLOCK=tile(vocab_size, wide=kind == GUMBEL.value),  # noise is of float64 numbers
+        BLOCK=tile(vocab_size, wide=True),
         warps=8,
     )

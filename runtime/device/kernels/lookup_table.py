@@ -12,26 +12,33 @@ from typing import NamedTuple
 from torch import Tensor
 
 from underpaint.runtime.device.kernels.layout import Progress
-from underpaint.runtime.device.kernels.row_maths import copy_row
+from underpaint.runtime.device.kernels.row_maths import NOTHING, PARTS, copy_row, place_of, scale_for
 from underpaint.runtime.device.kernels.walk import BatchTree, Verdicts, tile
 from underpaint.runtime.device.kernels.window import end_of_drafts
-from underpaint.runtime.device.language import kernel, launch, tl
+from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
 
-_LANES = tl.constexpr(256)
-"""Cells or entries compared at a time."""
+_LANES = tl.constexpr(512)
+"""Cells compared at a time."""
+_LEFT = tl.constexpr(1 << 28)
+_BOTH = tl.constexpr(1 << 29)
+"""Above every number of a cell: what a cell with the left neighbour asked for, or with both, is counted from."""
 
 
 class LookupBuffers(NamedTuple):
     """The distributions of each image, float32 as the target gave them. A part that is not kept is of one number.
 
-    decided [B, cells, V]: of decided cells. seen [B, W, W, V]: of cells that were not, by the number of the cycle
-    modulo W and the place in its window, from 1 on; seen_cells, seen_lefts [B, W, W] int64: which cell (-1: none),
-    behind which token. found [B, W] int64: 1 where a draft's distribution was looked up in the last pass. weight [1]
-    float64: of what is found beside. passes, beside: what is looked up, as `algos.spatial.jacobi_window.JacobiWindow`;
-    last_row: see `couple`; refills: whether new cells are looked up.
+    decided [B, cells, V]: of decided cells; scales [B, cells] float64 and parts [B, cells, PARTS] int64: by which new
+    cells are drawn from them, see `keep_parts`. seen [B, W, W, V]: of cells that were not decided, by the number of the
+    cycle modulo W and the place in its window, from 1 on; seen_cells, seen_lefts [B, W, W] int64: which cell, or -1,
+    behind which token. found [B, W] int64: where the distribution of a draft was looked up in the last pass: 0 nowhere,
+    E + 1 in entry E of `seen`, -(C + 1) beside decided cell C. weight [1] float64: of what is found beside. passes,
+    beside: what is looked up, as `algos.spatial.jacobi_window.JacobiWindow`; last_row: see `couple`; refills: whether
+    new cells are looked up.
     """
 
     decided: Tensor
+    scales: Tensor
+    parts: Tensor
     seen: Tensor
     seen_cells: Tensor
     seen_lefts: Tensor
@@ -43,44 +50,94 @@ class LookupBuffers(NamedTuple):
     refills: bool
 
 
+def part_of(vocab_size: int) -> int:
+    """Tokens of a part of a row that is kept."""
+    return max(1, next_power_of_2(vocab_size) // int(PARTS.value))
+
+
 @kernel
-def last_between(decided, count, left, above, width, LEFT: tl.constexpr, ABOVE: tl.constexpr):
+def last_beside(decided, count, left, above, width, ALONE: tl.constexpr):
     """The last of `count` decided cells (int64) behind the token `left` and below `above`; -1 where there is none.
 
-    LEFT, ABOVE: whether that neighbour is asked for.
+    ALONE: then the last one behind `left`, or else below `above`. -1 for a neighbour that is not there.
     """
-    found = tl.full((), -1, tl.int64)
-    for start in range(0, count, _LANES):  # trips: most / 512
-        cell = (start + tl.arange(0, _LANES)).to(tl.int64)
-        fits = cell < count
-        if LEFT:
-            beside = fits & (cell % width > 0)
-            fits = beside & (tl.load(decided + cell - 1, beside, other=-1) == left)
-        if ABOVE:
-            below = fits & (cell >= width)
-            fits = below & (tl.load(decided + cell - width, below, other=-1) == above)
-        found = tl.maximum(found, tl.max(tl.where(fits, cell, -1), axis=0))
-    return found
+    lane = tl.arange(0, _LANES)
+    decided_cells = count.to(tl.int32)
+    best = tl.full((_LANES,), -1, tl.int32)
+    for start in range(0, count, _LANES):  # trips: most / 1024
+        cell = (start + lane).to(tl.int32)
+        there = cell < decided_cells
+        beside = there & (cell % width > 0)
+        behind = beside & (tl.load(decided + cell - 1, beside, other=-1) == left)
+        lower = there & (cell >= width)
+        below = lower & (tl.load(decided + cell - width, lower, other=-1) == above)
+        if ALONE:
+            rank = tl.where(behind, cell + tl.where(below, _BOTH, _LEFT), tl.where(below, cell, -1))
+        else:
+            rank = tl.where(behind & below, cell, -1)
+        best = tl.maximum(best, rank)
+    found = tl.max(best, axis=0)
+    if ALONE:
+        found -= tl.where(found >= _BOTH, _BOTH, tl.where(found >= _LEFT, _LEFT, 0))
+    return found.to(tl.int64)
 
 
 @kernel
-def newest_seen(seen_cells, seen_lefts, cell, left, cycle, W):
-    """The entry (int64) of the newest pass that said something of `cell` behind the token `left`; -1: none did."""
-    entries = W * W
-    none = tl.full((), 1 << 62, tl.int64)
-    best = none
-    for start in range(0, entries, _LANES):  # trips: max(1, W * W / 256)
-        entry = (start + tl.arange(0, _LANES)).to(tl.int64)
-        fits = tl.load(seen_cells + entry, entry < entries, other=-1) == cell
-        fits = fits & (tl.load(seen_lefts + entry, entry < entries, other=-1) == left)
-        age = (cycle + W - entry // W) % W
-        best = tl.minimum(best, tl.min(tl.where(fits, age * entries + entry, none), axis=0))
-    return tl.where(best == none, -1, best % entries)
+def first_cells(seen_cells, W, LANES: tl.constexpr):
+    """The first cell behind the decided ones in each pass that was kept, [LANES] int64; far below 0 without a pass."""
+    turn, firsts = tl.arange(0, LANES)[:, None], tl.full((LANES,), -(1 << 40), tl.int64)
+    for start in range(0, W, 8):
+        place = start + tl.arange(0, 8)[None, :]
+        cells = tl.load(seen_cells + turn * W + place, (turn < W) & (place < W), other=-1)
+        firsts = tl.maximum(firsts, tl.max(tl.where(cells >= 0, cells - place, -(1 << 40)), axis=1))
+    return firsts
+
+
+@kernel
+def newest_seen(seen_cells, seen_lefts, firsts, ages, cell, left, W, LANES: tl.constexpr):
+    """The entry (int64) of the newest pass that said something of `cell` behind the token `left`; -1: none did.
+
+    firsts: see `first_cells`; ages [LANES] int32: of the passes. A pass sees a cell once.
+    """
+    turn = tl.arange(0, LANES)
+    place = cell - firsts
+    entry = (turn * W + place).to(tl.int32)
+    there = (turn < W) & (place >= 0) & (place < W)
+    fits = there & (tl.load(seen_cells + entry, there, other=-1) == cell)
+    fits = fits & (tl.load(seen_lefts + entry, there, other=-1) == left)
+    newest = tl.min(tl.where(fits, ages * W * W + entry, 1 << 30), axis=0)
+    return tl.where(newest < 1 << 30, newest % (W * W), -1).to(tl.int64)
+
+
+@kernel
+def keep_parts(row, scale, parts, V, PART: tl.constexpr, BLOCK: tl.constexpr) -> None:
+    """What a row is drawn from by: its `scale`, and the masses of its parts; as `row_maths.part_masses`."""
+    largest = tl.full((), 0.0, tl.float32)
+    for start in range(0, V, BLOCK):
+        place = start + tl.arange(0, BLOCK)
+        largest = tl.maximum(largest, tl.max(tl.load(row + place, place < V, other=0.0), axis=0))
+    own = scale_for(largest.to(tl.float64))
+    tl.store(scale, own)
+    HELD: tl.constexpr = BLOCK // PART
+    for start in range(0, V, BLOCK):
+        place = start + tl.arange(0, BLOCK)
+        masses = (tl.load(row + place, place < V, other=0.0).to(tl.float64) * own).to(tl.int64)
+        tl.store(parts + start // PART + tl.arange(0, HELD), tl.sum(tl.reshape(masses, (HELD, PART)), axis=1))
+
+
+@kernel
+def draw_kept(row, scale, parts, V, uniform, PART: tl.constexpr):
+    """The index (int64) that `uniform` falls on in the cumulated row, as `row_maths.draw`; see `keep_parts`."""
+    lane = tl.arange(0, PARTS)
+    sums = tl.load(parts + lane, lane * PART < V, other=0)
+    return place_of(row, row, NOTHING, 0, V, uniform, tl.load(scale), sums, False, 2 * PART)
 
 
 @kernel
 def keep_kernel(
     kept,
+    scales,
+    parts,
     seen,
     seen_cells,
     seen_lefts,
@@ -96,8 +153,10 @@ def keep_kernel(
     N,
     most,
     DECIDED: tl.constexpr,
+    DRAWN: tl.constexpr,
     PASSES: tl.constexpr,
     LAST: tl.constexpr,
+    PART: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
     """One program a (place, image)."""
@@ -111,6 +170,9 @@ def keep_kernel(
     row = probs + node * V
     if (place < done) & (DECIDED == 1):
         copy_row(row, kept + (image * most + cell) * V, V, BLOCK)
+        if DRAWN:
+            own = image * most + cell
+            keep_parts(row, scales + own, parts + own * PARTS, V, PART, BLOCK)
     if (place > 0) & (PASSES == 1):
         entry = (image * W + (tl.load(cycles + image) - 1) % W) * W + place - 1
         here = (place >= done) & (place < end_of_drafts(done, last, known, most, LAST))
@@ -135,6 +197,8 @@ def keep(
         (drafts + 1, batch),
         2 * 4 * batch * (drafts + 1) * vocab_size,
         table.decided,
+        table.scales,
+        table.parts,
         table.seen,
         table.seen_cells,
         table.seen_lefts,
@@ -150,7 +214,9 @@ def keep(
         tree.tokens.shape[1],
         progress.decided.shape[1],
         DECIDED=int(table.beside or table.refills),
+        DRAWN=int(table.refills),
         PASSES=int(table.passes),
         LAST=int(table.last_row),
-        BLOCK=tile(vocab_size),
+        PART=part_of(vocab_size),
+        BLOCK=tile(vocab_size, wide=True),
     )

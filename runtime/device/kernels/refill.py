@@ -4,6 +4,7 @@ The reference is `algos.spatial.jacobi_window.HeldWindow.draft`.
 """
 
 from underpaint.runtime.device.kernels.layout import Lengths, Progress
+from underpaint.runtime.device.kernels.tree_meta import TreeLayout
 from underpaint.runtime.device.kernels.walk import BatchTree, tile
 from underpaint.runtime.device.kernels.window import WindowBuffers
 from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
@@ -17,6 +18,28 @@ a point proposal."""
 
 
 @kernel
+def lay_node(tree, layout, image, N, node, last, token, W, most) -> None:
+    """Lay out a node of a chain of `last` drafts in a picture of `most` cells, as `tree_meta` does."""
+    own, depth = image * N + node, node.to(tl.int64)
+    tl.store(tree.tokens + own, token)
+    tl.store(tree.parents + own, depth - 1)
+    tl.store(tree.draft_rows + own, tl.minimum(depth, W - 1))
+    tl.store(tree.first + own, tl.where(depth < last, depth + 1, -1))
+    tl.store(tree.sibling + own, tl.full((), -1, tl.int64))
+    tl.store(tree.masks + own, (tl.full((), 2, tl.int64) << depth) - 1)
+    tl.store(layout.depths + own, depth)
+    tl.store(layout.positions + own, tl.minimum(tl.load(layout.cells + image) - 1 + depth, most - 1))
+
+
+@kernel
+def lay_alone(tree, layout, image, N, node) -> None:
+    """A node that no tree has: it sees itself alone."""
+    own = image * N + node
+    tl.store(tree.masks + own, tl.full((), 1, tl.int64) << node.to(tl.int64))
+    tl.store(layout.positions + own, tl.load(layout.cells + image) - 1)
+
+
+@kernel
 def refill_kernel(
     held,
     held_counts,
@@ -25,9 +48,8 @@ def refill_kernel(
     cells,
     roots,
     decided,
-    tokens,
-    counts,
-    draft_probs,
+    tree,
+    layout,
     W,
     V,
     N,
@@ -43,9 +65,10 @@ def refill_kernel(
     place, image = tl.program_id(0), tl.program_id(1)
     wanted = tl.load(levels + image)
     if place == 0:
-        tl.store(counts + image, wanted + 1)
-        tl.store(tokens + image * N, tl.load(roots + image))
+        tl.store(tree.counts + image, wanted + 1)
+        lay_node(tree, layout, image, N, place, wanted, tl.load(roots + image), W, most)
     if place >= wanted:
+        lay_alone(tree, layout, image, N, place + 1)
         return
     kept = tl.load(held_counts + image)
     lane = tl.arange(0, LANES)
@@ -65,18 +88,26 @@ def refill_kernel(
                 before = tl.load(decided + image * most + source, source < cell, other=0)
                 token = tl.where(source < cell, before, drafted)
                 known = tl.where(lane == turn, token, known)
-        row = draft_probs + (image * W + place).to(tl.int64) * V
+        row = tree.draft_probs + (image * W + place).to(tl.int64) * V
         for start in range(0, V, BLOCK):
             code = start + tl.arange(0, BLOCK)
             share = tl.where(code == token, 1.0, 0.0)
             if KIND == EVENLY:
                 share = tl.zeros((BLOCK,), tl.float32) + even
             tl.store(row + code, share, code < V)
-    tl.store(tokens + image * N + 1 + place, token)
+    lay_node(tree, layout, image, N, place + 1, wanted, token, W, most)
 
 
-def refill(window: WindowBuffers, progress: Progress, lengths: Lengths, tree: BatchTree, kind: int, width: int) -> None:
-    """Fill the tree's tokens, counts and, of new cells, drafter's distributions; lengths.levels drafts an image.
+def refill(
+    window: WindowBuffers,
+    progress: Progress,
+    lengths: Lengths,
+    tree: BatchTree,
+    layout: TreeLayout,
+    kind: int,
+    width: int,
+) -> None:
+    """Lay out a chain of lengths.levels drafts for each image, and fill the drafter's distributions of new cells.
 
     kind: EVENLY, LEFT, ABOVE or RANDOM; width: of the grid. At the start of a row the cell above is copied for the left
     one, in the first row the left one for that above.
@@ -94,9 +125,8 @@ def refill(window: WindowBuffers, progress: Progress, lengths: Lengths, tree: Ba
         progress.cells,
         progress.roots,
         progress.decided,
-        tree.tokens,
-        tree.counts,
-        tree.draft_probs,
+        tree,
+        layout,
         most,
         vocab_size,
         tree.tokens.shape[1],

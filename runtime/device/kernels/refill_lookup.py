@@ -4,11 +4,16 @@ The reference is `algos.spatial.jacobi_window.HeldWindow.draft` and `algos.spati
 """
 
 from underpaint.runtime.device.kernels.layout import Lengths, Progress
-from underpaint.runtime.device.kernels.lookup_table import LookupBuffers, last_between
-from underpaint.runtime.device.kernels.row_maths import copy_row, draw, one_hot
-from underpaint.runtime.device.kernels.walk import BatchTree, tile
+from underpaint.runtime.device.kernels.lookup_table import LookupBuffers, draw_kept, last_beside, part_of
+from underpaint.runtime.device.kernels.refill import lay_alone, lay_node
+from underpaint.runtime.device.kernels.row_maths import PARTS, copy_row, one_hot
+from underpaint.runtime.device.kernels.tree_meta import TreeLayout
+from underpaint.runtime.device.kernels.walk import BatchTree, lane_of, tile
 from underpaint.runtime.device.kernels.window import WindowBuffers
 from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
+
+REFILLED = 4
+"""New cells of a cycle: of `jacobi-lookup` on the shipped target at 128 px 2.0 on average."""
 
 
 @kernel
@@ -17,13 +22,14 @@ def refill_lookup_kernel(
     held_counts,
     uniforms,
     kept,
+    scales,
+    parts,
     levels,
     cells,
     roots,
     decided,
-    tokens,
-    counts,
-    draft_probs,
+    tree,
+    layout,
     W,
     V,
     N,
@@ -31,49 +37,59 @@ def refill_lookup_kernel(
     most,
     width,
     LANES: tl.constexpr,
+    PART: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
-    """One program an image: every new cell stands behind the one before it."""
-    image = tl.program_id(0)
+    """One program a (draft, image). New cells follow one another, so each program finds those before its own too."""
+    place, image = tl.program_id(0), tl.program_id(1)
     wanted, filled = tl.load(levels + image), tl.load(held_counts + image)
     count, before = tl.load(cells + image), tl.load(roots + image)
+    if place == 0:
+        tl.store(tree.counts + image, wanted + 1)
+        lay_node(tree, layout, image, N, place, wanted, before, W, most)
+    if place >= wanted:
+        lay_alone(tree, layout, image, N, place + 1)
+        return
     lane = tl.arange(0, LANES)
     known = tl.load(held + image * W + lane, lane < filled, other=0)
-    if filled > 0:
-        before = tl.sum(tl.where(lane == filled - 1, known, 0), axis=0)
-    for place in range(filled, wanted):  # trips: W
-        cell = count + place
-        column = cell % width
-        over = cell - width
-        above = tl.load(decided + image * most + over, (over >= 0) & (over < count), other=-1)
-        above = tl.where(over < count, above, tl.sum(tl.where(lane == over - count, known, 0), axis=0))
+    token = lane_of(known, lane, place)
+    if place >= filled:
+        if filled > 0:
+            before = lane_of(known, lane, filled - 1)
         own = decided + image * most
         source = tl.full((), -1, tl.int64)
-        if (column > 0) & (over >= 0):
-            source = last_between(own, count, before, above, width, True, True)
-        if (source < 0) & (column > 0):
-            source = last_between(own, count, before, above, width, True, False)
-        if (source < 0) & (over >= 0):
-            source = last_between(own, count, before, above, width, False, True)
-        row = draft_probs + (image * W + place).to(tl.int64) * V
-        token = tl.where((column == 0) & (over >= 0), above, before)
+        for turn in range(filled, place + 1):  # trips: min(W, refilled)
+            cell = count + turn
+            column = cell % width
+            over = cell - width
+            above = tl.load(own + over, (over >= 0) & (over < count), other=-1)
+            above = tl.where(over < count, above, lane_of(known, lane, over - count))
+            source = last_beside(own, count, tl.where(column > 0, before, -1), above, width, True)
+            token = tl.where((column == 0) & (over >= 0), above, before)
+            if source >= 0:
+                said = image.to(tl.int64) * most + source
+                uniform = tl.load(uniforms + (image * 3 + 2) * U + turn)
+                token = draw_kept(kept + said * V, scales + said, parts + said * PARTS, V, uniform, PART)
+            known = tl.where(lane == turn, token, known)
+            before = token
+        row = tree.draft_probs + (image * W + place).to(tl.int64) * V
         if source >= 0:
-            said = kept + (image.to(tl.int64) * most + source) * V
-            token = draw(said, V, tl.load(uniforms + (image * 3 + 2) * U + place), BLOCK)
-            copy_row(said, row, V, BLOCK)
+            copy_row(kept + (image.to(tl.int64) * most + source) * V, row, V, BLOCK)
         else:
             one_hot(token, row, V, BLOCK)
-        known = tl.where(lane == place, token, known)
-        before = token
-    tl.store(counts + image, wanted + 1)
-    tl.store(tokens + image * N, tl.load(roots + image))
-    tl.store(tokens + image * N + 1 + lane, known, lane < wanted)
+    lay_node(tree, layout, image, N, place + 1, wanted, token, W, most)
 
 
 def refill_lookup(
-    window: WindowBuffers, table: LookupBuffers, progress: Progress, lengths: Lengths, tree: BatchTree, width: int
+    window: WindowBuffers,
+    table: LookupBuffers,
+    progress: Progress,
+    lengths: Lengths,
+    tree: BatchTree,
+    layout: TreeLayout,
+    width: int,
 ) -> None:
-    """Fill the tree's tokens, counts and, of new cells, drafter's distributions; lengths.levels drafts an image.
+    """Lay out a chain of lengths.levels drafts for each image, and fill the drafter's distributions of new cells.
 
     table: keeps what was said of decided cells. width: of the grid. Where no decided cell has the same tokens on the
     left and above, one with the left token does, or one with that above; else the left token is copied, at the start of
@@ -83,19 +99,20 @@ def refill_lookup(
     vocab_size = tree.probs.shape[2]
     launch(
         refill_lookup_kernel,
-        (batch,),
+        (drafts, batch),
         batch * (8 * (3 * drafts + 4) + (4 + tree.draft_probs.element_size()) * vocab_size),
         window.tokens,
         window.counts,
         window.uniforms,
         table.decided,
+        table.scales,
+        table.parts,
         lengths.levels,
         progress.cells,
         progress.roots,
         progress.decided,
-        tree.tokens,
-        tree.counts,
-        tree.draft_probs,
+        tree,
+        layout,
         drafts,
         vocab_size,
         tree.tokens.shape[1],
@@ -103,6 +120,7 @@ def refill_lookup(
         progress.decided.shape[1],
         width,
         LANES=next_power_of_2(max(2, drafts)),
+        PART=part_of(vocab_size),
         BLOCK=tile(vocab_size),
-        warps=8,
+        trips={"refilled": REFILLED},
     )

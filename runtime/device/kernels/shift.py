@@ -8,15 +8,22 @@ new places with the distributions that they were drawn from: nobody has looked a
 from torch import Tensor
 
 from underpaint.runtime.device.kernels.lookup_table import LookupBuffers
+from underpaint.runtime.device.kernels.row_maths import copy_row, row_sum
 from underpaint.runtime.device.kernels.walk import BatchTree, Verdicts, tile
 from underpaint.runtime.device.kernels.window import WindowBuffers, end_of_drafts
 from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
+
+_TILE = 512
+"""Numbers of a row that one program moves, row after row: few, so that every multiprocessor has some."""
 
 
 @kernel
 def shift_kernel(
     held_counts,
     found,
+    kept,
+    seen,
+    weights,
     nodes,
     probs,
     draft_probs,
@@ -28,6 +35,7 @@ def shift_kernel(
     N,
     most,
     LOOKED: tl.constexpr,
+    BESIDE: tl.constexpr,
     LAST: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
@@ -41,16 +49,27 @@ def shift_kernel(
         behind = tl.maximum(tl.load(held_counts + image) - tl.maximum(done, end), 0)
         tl.debug_barrier()  # all threads have read it before one writes another
         tl.store(held_counts + image, tl.maximum(end - done, 0) + behind)
-    stays = tl.full((), 0, tl.int64)
-    if LOOKED:
-        stays += tl.load(found + image * W + place)
-    if (place + done >= end) | (stays > 0):
+    if place + done >= end:
         return
     source = probs + (image * N + tl.load(nodes + image * (W + 1) + place + done)) * V
-    row = draft_probs + (image * W + place).to(tl.int64) * V
-    for start in range(0, V, BLOCK):
-        code = start + tl.arange(0, BLOCK)
-        tl.store(row + code, tl.load(source + code, code < V, other=0.0), code < V)
+    out = draft_probs + (image * W + place).to(tl.int64) * V
+    said = source
+    note = tl.full((), 0, tl.int64)
+    if LOOKED:
+        note = tl.load(found + image * W + place)
+        if note > 0:
+            said = seen + (image.to(tl.int64) * W * W + note - 1) * V
+    if (note < 0) & (BESIDE == 1):
+        beside = kept + (image.to(tl.int64) * most - note - 1) * V
+        weight = tl.load(weights)
+        there_share, here_share = weight / row_sum(beside, V, BLOCK), (1.0 - weight) / row_sum(source, V, BLOCK)
+        for start in range(0, V, BLOCK):
+            code = start + tl.arange(0, BLOCK)
+            there = tl.load(beside + code, code < V, other=0.0).to(tl.float64) * there_share
+            here = tl.load(source + code, code < V, other=0.0).to(tl.float64) * here_share
+            tl.store(out + code, there + here, code < V)
+    else:
+        copy_row(said, out, V, BLOCK)
 
 
 def shift(
@@ -66,16 +85,21 @@ def shift(
     """Fill the window's counts and the first rows of tree.draft_probs, for trees of `levels` [B] int64 drafts.
 
     Drafts that were held behind such a tree count too; `move_behind`, launched before this, moves them.
-    cells, most, last_row: see `couple`. looked: what `look_up` has found and put there is left alone.
+    cells, most, last_row: see `couple`. looked: what `look_up` has found, which takes the place of the pass's.
     """
     batch, drafts = window.tokens.shape
     vocab_size = tree.probs.shape[2]
+    table = (
+        (window.tokens, *(tree.probs,) * 3)
+        if looked is None
+        else (looked.found, looked.decided, looked.seen, looked.weight)
+    )
     launch(
         shift_kernel,
         (drafts, batch),
         (4 + tree.draft_probs.element_size()) * batch * drafts * vocab_size,
         window.counts,
-        window.tokens if looked is None else looked.found,
+        *table,
         window.nodes,
         tree.probs,
         tree.draft_probs,
@@ -87,8 +111,9 @@ def shift(
         tree.tokens.shape[1],
         most,
         LOOKED=int(looked is not None),
+        BESIDE=int(looked is not None and looked.beside),
         LAST=int(last_row),
-        BLOCK=tile(vocab_size),
+        BLOCK=tile(vocab_size, wide=looked is not None),
     )
 
 
@@ -138,7 +163,7 @@ def move_behind(
     """Move tokens and rows of tree.draft_probs; see `shift`, to be launched behind this."""
     batch, drafts = window.tokens.shape
     vocab_size = tree.probs.shape[2]
-    block = tile(vocab_size)
+    block = min(_TILE, tile(vocab_size))
     launch(
         move_behind_kernel,
         (-(-vocab_size // block), batch),

@@ -1,7 +1,8 @@
 """Grouped speculation on the device, as `algos.accept.gsd`: a token is judged together with codes like it.
 
-The reference sorts a distribution; here the tokens next to one in that order are found one pass each. The residual
-"standard" needs every token's group, hence a whole sort: it has no form here.
+Noise is by node, so what a node decides does not depend on those above it: all of them decide at once. The reference
+sorts a distribution; here the tokens next to one in that order are found one pass each. The residual "standard" needs
+every token's group, hence a whole sort: it has no form here.
 """
 
 from typing import NamedTuple
@@ -10,20 +11,18 @@ import torch
 from torch import Tensor
 
 from underpaint.algos.accept.gsd import GroupedSpeculation
-from underpaint.runtime.device.kernels.proposals import POINTS, WITHOUT, kind_of, offer_others, take_offer
-from underpaint.runtime.device.kernels.row_maths import copy_row, draw, flip, normalised
+from underpaint.runtime.device.kernels.proposals import POINTS, WITHOUT, kind_of
+from underpaint.runtime.device.kernels.row_maths import UNIT, draw, flip, scaled, whole, whole_sum
+from underpaint.runtime.device.kernels.siblings import Choices, follow, goes_on
 from underpaint.runtime.device.kernels.walk import (
     BatchTree,
     Decide,
     Shape,
     Verdicts,
-    conclude,
     drafted_row,
     launch_walk,
     noise_of,
     row_bytes,
-    scratch,
-    takes_part,
     tile,
 )
 from underpaint.runtime.device.language import kernel, next_power_of_2, tl
@@ -50,60 +49,109 @@ def ranks(weights, RISING: tl.constexpr):
 
 
 @kernel
-def rank_of(row, V, token, RISING: tl.constexpr, BLOCK: tl.constexpr):
-    """How many tokens stand before `token` in the order of rising, or falling, weight."""
-    own = ranks(tl.load(row + token), RISING)
-    rank = tl.full((), 0, tl.int64)
+def beside(row, V, token, rank, BEFORE: tl.constexpr, RISING: tl.constexpr, BLOCK: tl.constexpr):
+    """The token (int64) right before (`BEFORE`) or behind `token` in that order, and its rank; -1 at its end.
+
+    Each lane keeps the nearest token of its own, so one reduction ends the pass.
+    """
+    lane = tl.arange(0, BLOCK)
+    nearest = tl.full((BLOCK,), float("-inf") if BEFORE else float("inf"), tl.float64)
+    places = tl.full((BLOCK,), -1, tl.int32)
     for start in range(0, V, BLOCK):
-        place = start + tl.arange(0, BLOCK)
-        here = ranks(tl.load(row + place, place < V, other=0.0), RISING)
-        first = (here < own) | ((here == own) & (place < token))
-        rank += tl.sum((first & (place < V)).to(tl.int64), axis=0)
-    return rank
+        place = start + lane
+        # Nothing is before or behind what is no number.
+        here = ranks(tl.load(row + place, place < V, other=float("nan")), RISING)
+        if BEFORE:
+            fits = (here < rank) | ((here == rank) & (place < token))
+            better = fits & (here >= nearest)
+        else:
+            fits = (here > rank) | ((here == rank) & (place > token))
+            better = fits & (here < nearest)
+        nearest = tl.where(better, here, nearest)
+        places = tl.where(better, place, places)
+    if BEFORE:
+        best = tl.max(nearest, axis=0)
+        at = tl.max(tl.where(nearest == best, places, -1), axis=0)
+    else:
+        best = tl.min(nearest, axis=0)
+        at = tl.min(tl.where((nearest == best) & (places >= 0), places, V), axis=0)
+        at = tl.where(at < V, at, -1)
+    return at.to(tl.int64), best
 
 
 @kernel
-def beside(row, V, token, BEFORE: tl.constexpr, RISING: tl.constexpr, BLOCK: tl.constexpr):
-    """The token (int64) right before (`BEFORE`) or behind `token` in that order; -1 at its end."""
-    own = ranks(tl.load(row + token), RISING)
-    best = tl.full((), 0.0, tl.float64)
-    found = tl.full((), -1, tl.int64)
-    for start in range(0, V, BLOCK):
-        place = (start + tl.arange(0, BLOCK)).to(tl.int64)
-        here = ranks(tl.load(row + place, place < V, other=0.0), RISING)
-        if BEFORE:
-            fits = ((here < own) | ((here == own) & (place < token))) & (place < V)
-            nearest = tl.max(tl.where(fits, here, float("-inf")), axis=0)
-            at = tl.max(tl.where(fits & (here == nearest), place, -1), axis=0)
-            better = (at >= 0) & ((found < 0) | (nearest >= best))
-        else:
-            fits = ((here > own) | ((here == own) & (place > token))) & (place < V)
-            nearest = tl.min(tl.where(fits, here, float("inf")), axis=0)
-            at = tl.min(tl.where(fits & (here == nearest), place, V), axis=0)
-            better = (at < V) & ((found < 0) | (nearest < best))
-        found = tl.where(better, at, found)
-        best = tl.where(better, nearest, best)
-    return found
+def offered_to(line, token, offer, even, gone):
+    """What `token` was offered with (float64): `offer` of its weight in the line, or `even`; 0 for those `gone`."""
+    chance = tl.load(line + token).to(tl.float64) * offer + even
+    return tl.where(tl.max((gone == token).to(tl.int32), axis=0) == 0, chance, 0.0)
 
 
 @kernel
 def alike(row, groups, one, other, EBLOCK: tl.constexpr):
-    """Whether two codes are within the groups' gap in weight and their limit in squared distance."""
+    """Whether `other`, unless it is -1, is within the groups' gap in weight and limit in squared distance of `one`."""
     E = groups.width
     lane = tl.arange(0, EBLOCK)
+    near = tl.maximum(other, 0)
     here = tl.load(groups.codebook + one * E + lane, lane < E, other=0.0)
-    there = tl.load(groups.codebook + other * E + lane, lane < E, other=0.0)
+    there = tl.load(groups.codebook + near * E + lane, lane < E, other=0.0)
     apart = tl.sum((there - here) * (there - here), axis=0)
-    return (apart < tl.load(groups.limit)) & (tl.abs(tl.load(row + other) - tl.load(row + one)) < tl.load(groups.gap))
+    gap = tl.abs(tl.load(row + near) - tl.load(row + one))
+    return (other >= 0) & (apart < tl.load(groups.limit)) & (gap < tl.load(groups.gap))
+
+
+@kernel
+def take_point(rest, token, V, BLOCK: tl.constexpr) -> None:
+    """`rest` [V] float64, of sum 1, without `token` and of sum 1 again; as it is where nothing else is in it."""
+    own = tl.load(rest + token)
+    tl.debug_barrier()
+    tl.store(rest + token, 0.0)
+    tl.debug_barrier()
+    total = tl.full((), 0.0, tl.float64)
+    for start in range(0, V, BLOCK):
+        place = start + tl.arange(0, BLOCK)
+        total += tl.sum(tl.load(rest + place, place < V, other=0.0), axis=0)
+    if total > 0.0:
+        scaled(rest, rest, 1.0 / total, V, BLOCK)
+    else:
+        tl.store(rest + token, own)
+    tl.debug_barrier()
+
+
+@kernel
+def take_line(rest, line, offer, even, gone, V, BLOCK: tl.constexpr) -> None:
+    """`rest` [V] float64 becomes norm([rest - offer * line - even]_+), unless that is empty.
+
+    Nothing is offered of the tokens `gone` [CHILDREN], so all that they have stays.
+    """
+    tried = gone >= 0
+    before = tl.load(rest + gone, tried, other=0.0)
+    spared = tl.load(line + gone, tried, other=0.0).to(tl.float64) * offer + even
+    total = tl.sum(tl.where(tried, tl.minimum(before, spared), 0.0), axis=0)
+    for start in range(0, V, BLOCK):
+        place = start + tl.arange(0, BLOCK)
+        offered = tl.load(line + place, place < V, other=0.0).to(tl.float64) * offer + even
+        total += tl.sum(tl.maximum(tl.load(rest + place, place < V, other=0.0) - offered, 0.0), axis=0)
+    tl.debug_barrier()
+    if total > 0.0:
+        share = 1.0 / total
+        for start in range(0, V, BLOCK):
+            place = start + tl.arange(0, BLOCK)
+            offered = tl.load(line + place, place < V, other=0.0).to(tl.float64) * offer + even
+            lacking = tl.maximum(tl.load(rest + place, place < V, other=0.0) - offered, 0.0)
+            tl.store(rest + place, lacking * share, place < V)
+        tl.debug_barrier()
+        tl.store(rest + gone, before * share, tried)
+    tl.debug_barrier()
 
 
 @kernel
 def walk_gsd_kernel(
     tree,
     out,
+    depths,
+    choices,
     groups,
     left,
-    drafted,
     V,
     N,
     drafts,
@@ -111,82 +159,87 @@ def walk_gsd_kernel(
     KIND: tl.constexpr,
     RISING: tl.constexpr,
     ROLES: tl.constexpr,
+    NODES: tl.constexpr,
     CHILDREN: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
     EBLOCK: tl.constexpr,
 ) -> None:
-    """One program an image; the target's and the drafter's remains stand in `left` and `drafted` [B, V] float64."""
-    image = tl.program_id(0)
-    if takes_part(out.status, out.finite, out.taken, image, rows, ROWS) == 0:
-        return
+    """One program a (node, image): the child that it keeps, or the token behind it; the last follows the kept ones.
+
+    What each node's target still owes stands in `left` [B, N, V] float64. `offered_to` has what a child was drawn from.
+    """
+    node, image = tl.program_id(0), tl.program_id(1)
     base = image * N
-    accept, residual, bonus = noise_of(tree, image, N, ROLES)
-    rest = left + image.to(tl.int64) * V
-    offered = drafted + image.to(tl.int64) * V
-    turns = tl.arange(0, CHILDREN)
-    node = tl.full((), 0, tl.int64)
-    length = tl.full((), 0, tl.int64)
-    tried = tl.full((), 0, tl.int32)
-    going = tl.full((), 1, tl.int32)
-    sound = tl.full((), 1, tl.int32)
-    while going == 1:  # trips: levels + 1
-        row = tree.probs + (base + node) * V
+    if goes_on(out, image, rows, ROWS) & (node < tl.load(tree.counts + image)):
+        accept, residual, bonus = noise_of(tree, image, N, ROLES)
+        row = tree.probs + (base + node).to(tl.int64) * V
+        line = drafted_row(tree, image, node, drafts, V, N)
+        rest = left + (base + node).to(tl.int64) * V
+        turns = tl.arange(0, CHILDREN)
         child = tl.load(tree.first + base + node)
         kept = tl.full((), -1, tl.int64)
+        sound = tl.full((), 1, tl.int64)
         tried = tl.full((), 0, tl.int32)
         gone = tl.full((CHILDREN,), -1, tl.int64)
-        tl.debug_barrier()
+        remaining = tl.full((), 0, tl.int64)
+        offer, even = tl.full((), 0.0, tl.float64), tl.full((), 0.0, tl.float64)
+        share = tl.full((), 1.0, tl.float64)
         if child >= 0:
-            normalised(row, rest, V, BLOCK)
-            if KIND != POINTS:
-                normalised(drafted_row(tree, image, node, drafts, V, N), offered, V, BLOCK)
-        else:
-            copy_row(row, rest, V, BLOCK)
+            share = UNIT / whole_sum(row, V, BLOCK).to(tl.float64)
+        scaled(row, rest, share, V, BLOCK)
+        if (KIND != POINTS) & (child >= 0):
+            remaining = whole_sum(line, V, BLOCK)
+            offer = UNIT / remaining.to(tl.float64)
         tl.debug_barrier()
         while (child >= 0) & (kept < 0):  # trips: tries
             proposed = tl.load(tree.tokens + base + child)
-            mass = tl.load(rest + proposed)
+            own = tl.load(rest + proposed)
+            mass = own
             chance = tl.full((), 1.0, tl.float64)
             if KIND != POINTS:
-                chance = tl.load(offered + proposed)
+                chance = offered_to(line, proposed, offer, even, gone)
+            only = chance
             if chance <= 0.0:
-                sound = tl.full((), 0, tl.int32)
-            rank = rank_of(rest, V, proposed, RISING, BLOCK)
-            if (RISING == 0) | (rank >= groups.before):
-                other = proposed
-                for _ in range(0, tl.minimum(groups.before, rank)):  # trips: groups.before
-                    other = beside(rest, V, other, True, RISING, BLOCK)
+                sound = tl.full((), 0, tl.int64)
+            other, rank = proposed, ranks(own, RISING)
+            for _ in range(0, groups.before):  # trips: groups.before
+                other, rank = beside(rest, V, other, rank, True, RISING, BLOCK)
+                if alike(rest, groups, proposed, other, EBLOCK):
+                    mass += tl.load(rest + other)
+                    if KIND != POINTS:
+                        chance += offered_to(line, other, offer, even, gone)
+            if (RISING == 1) & (other < 0):
+                mass = own
+                chance = only
+            else:
+                other, rank = proposed, ranks(own, RISING)
+                for _ in range(0, groups.group - groups.before - 1):  # trips: groups.group - groups.before - 1
+                    other, rank = beside(rest, V, other, rank, False, RISING, BLOCK)
                     if alike(rest, groups, proposed, other, EBLOCK):
                         mass += tl.load(rest + other)
                         if KIND != POINTS:
-                            chance += tl.load(offered + other)
-                other = proposed
-                for _ in range(0, tl.minimum(groups.group - groups.before - 1, V - 1 - rank)):  # trips: groups.group
-                    other = beside(rest, V, other, False, RISING, BLOCK)
-                    if alike(rest, groups, proposed, other, EBLOCK):
-                        mass += tl.load(rest + other)
-                        if KIND != POINTS:
-                            chance += tl.load(offered + other)
+                            chance += offered_to(line, other, offer, even, gone)
             if flip(tl.load(accept + child), mass, chance):
                 kept = child
             else:
-                gone = tl.where(turns == tried, proposed, gone)
-                tried += 1
-                take_offer(rest, offered, proposed, 1.0, V, KIND, BLOCK)
+                if KIND == POINTS:
+                    take_point(rest, proposed, V, BLOCK)
+                else:
+                    take_line(rest, line, offer, even, gone, V, BLOCK)
                 if KIND == WITHOUT:
-                    offer_others(offered, gone, V, BLOCK)
-                    tl.debug_barrier()
+                    gone = tl.where(turns == tried, proposed, gone)
+                    remaining -= whole(tl.load(line + proposed))
+                    offer = tl.where(remaining > 0, UNIT / tl.maximum(remaining, 1).to(tl.float64), 0.0)
+                    even = tl.where(remaining > 0, 0.0, 1.0 / tl.maximum(V - tried - 1, 1).to(tl.float64))
+                tried += 1
                 child = tl.load(tree.sibling + base + child)
-        if kept >= 0:
-            tl.store(out.path + base + length, kept)
-            length += 1
-            node = kept
-        else:
-            going = tl.full((), 0, tl.int32)
-    role = tl.where(tried > 0, residual, bonus)
-    found = draw(rest, V, tl.load(role + node), BLOCK)
-    conclude(out, image, length, found, V, sound)
+        tl.store(choices.nexts + base + node, kept)
+        tl.store(choices.sounds + base + node, sound)
+        if kept < 0:
+            uniform = tl.load(tl.where(tried > 0, residual, bonus) + node)
+            tl.store(choices.tokens + base + node, draw(rest, V, uniform, BLOCK))
+    follow(tree, out, depths, choices, image, rows, V, N, NODES, ROWS)
 
 
 def gsd_walk(rule: GroupedSpeculation, shape: Shape, device: torch.device) -> Decide:
@@ -209,7 +262,8 @@ def gsd_walk(rule: GroupedSpeculation, shape: Shape, device: torch.device) -> De
         grouped.before,
         codebook.shape[1],
     )
-    left, drafted, drawn = scratch(shape, device), scratch(shape, device), kind_of(shape.drawn)
+    left = torch.zeros(shape.batch, shape.nodes, shape.vocab_size, dtype=torch.float64, device=device)
+    choices, drawn = Choices.allocate(shape, device), kind_of(shape.drawn)
 
     def decide(tree: BatchTree, depths: Tensor, out: Verdicts) -> None:
         launch_walk(
@@ -217,16 +271,19 @@ def gsd_walk(rule: GroupedSpeculation, shape: Shape, device: torch.device) -> De
             shape,
             tree,
             out,
-            row_bytes(tree, shape.levels + 1, 4 + 4 + 8 * (rule.group + 3)),
+            row_bytes(tree, shape.nodes, 4 + 4 + 8 + 8),
+            depths,
+            choices,
             groups,
             left,
-            drafted,
             KIND=drawn,
             RISING=int(grouped.rising),
+            NODES=next_power_of_2(max(2, shape.nodes)),
             CHILDREN=next_power_of_2(max(2, shape.children)),
             BLOCK=tile(shape.vocab_size, wide=True),
             EBLOCK=next_power_of_2(max(2, groups.width)),
-            warps=16,
+            warps=8,
+            programs=shape.nodes,
         )
 
     return decide

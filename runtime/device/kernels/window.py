@@ -16,7 +16,7 @@ class WindowBuffers(NamedTuple):
 
     tokens [B, W] int64 and counts [B] int64: the drafts that the last pass left; their distributions are the first
     rows of `BatchTree.draft_probs`. uniforms [B, 3, W + 1] float64: of `WINDOW_ROLES`, by cell, the first one behind a
-    whole window too. left [B, W, V] float64: scratch. noise [B, cells, V] float64: the cells' own, where drafts race.
+    whole window too. noise [B, cells, V] float64: the cells' own, where drafts race.
     nodes [B, W + 1] int64: whose distributions are those of the cells from the first on; of a chain, its own.
     confidence [1] float64: a draft stays while its probability is above so many times the old one, in that coupling.
     """
@@ -24,7 +24,6 @@ class WindowBuffers(NamedTuple):
     tokens: Tensor
     counts: Tensor
     uniforms: Tensor
-    left: Tensor
     noise: Tensor
     nodes: Tensor
     confidence: Tensor

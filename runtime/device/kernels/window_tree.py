@@ -5,7 +5,9 @@ The reference is `algos.spatial.window_drafts`.
 
 from torch import Tensor
 
-from underpaint.runtime.device.kernels.row_maths import draw, hide, restore
+from underpaint.runtime.device.kernels.children import is_last
+from underpaint.runtime.device.kernels.row_maths import draw_several, hide, restore
+from underpaint.runtime.device.kernels.tree_meta import TreeLayout, lay_out_tree
 from underpaint.runtime.device.kernels.walk import BatchTree, Verdicts, tile
 from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
 
@@ -14,105 +16,124 @@ from underpaint.runtime.device.language import kernel, launch, next_power_of_2, 
 def add_candidates_kernel(
     levels,
     uniforms,
-    tokens,
-    parents,
-    draft_rows,
-    counts,
-    draft_probs,
+    proposals,
+    arrivals,
+    tree,
+    layout,
     W,
     V,
     N,
+    most,
     deepest,
     CANDIDATES: tl.constexpr,
     CHILDREN: tl.constexpr,
+    LEVELS: tl.constexpr,
     NODES: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
-    """One program an image. Place 0 of a level is the chain's node, which stands among the chain's."""
-    image = tl.program_id(0)
+    """One program a (cell, image) draws a cell's candidates, the draft first; the last of an image lays them all out.
+
+    Place 0 of a level is the chain's node, which stands among the chain's.
+    """
+    cell, image = tl.program_id(0), tl.program_id(1)
     count = tl.load(levels + image)
-    tree = image * N
-    lane = tl.arange(0, NODES)
-    tl.store(parents + tree + lane, lane - 1, lane <= count)
-    tl.store(draft_rows + tree + lane, tl.where(lane < count, lane, -1), lane <= count)
+    base = image * N
     turns = tl.arange(0, CHILDREN)
     branching = tl.minimum(deepest, count)
+    if cell < branching:
+        row = tree.draft_probs + (image * W + cell).to(tl.int64) * V
+        draft = tl.where(turns == 0, tl.load(tree.tokens + base + 1 + cell), -1)
+        weights = hide(row, draft, draft >= 0)
+        own = uniforms + (image * deepest + cell) * CANDIDATES + 1
+        others = draw_several(row, V, own, CANDIDATES - 1, CHILDREN, 0, BLOCK)
+        restore(row, draft, weights, draft >= 0)
+        places = proposals + (image * deepest + cell) * CANDIDATES
+        tl.store(places + turns, draft, turns == 0)
+        tl.store(places + 1 + turns, others, turns < CANDIDATES - 1)
+    if is_last(arrivals + image, tl.num_programs(0)) == 0:
+        return
+    lane = tl.arange(0, NODES)
+    tl.store(tree.parents + base + lane, lane - 1, lane <= count)
+    tl.store(tree.draft_rows + base + lane, tl.where(lane < count, lane, -1), lane <= count)
     width = tl.full((), 1, tl.int64)
     first = tl.full((), 1, tl.int64)
     size = count + 1
     for level in range(0, branching):  # trips: deepest
-        row = draft_probs + (image * W + level).to(tl.int64) * V
-        offered = tl.where(turns == 0, tl.load(tokens + tree + 1 + level), -1)
-        proposed = tl.full((), 1, tl.int32)
-        going = tl.full((), 1, tl.int32)
-        for turn in range(1, CANDIDATES):
-            if going == 1:
-                own = uniforms + (image * deepest + level) * CANDIDATES + turn
-                weights = hide(row, offered, offered >= 0)
-                found = draw(row, V, tl.load(own), BLOCK)
-                restore(row, offered, weights, offered >= 0)
-                if found < V:
-                    offered = tl.where(turns == turn, found, offered)
-                    proposed += 1
-                else:
-                    going = tl.full((), 0, tl.int32)
+        places = proposals + (image * deepest + level) * CANDIDATES
+        offered = tl.load(places + turns, turns < CANDIDATES, other=V, cache_modifier=".cg")
+        proposed = tl.sum((offered < V).to(tl.int32), axis=0)
         above = lane // proposed
         rank = lane % proposed
         token = tl.sum(tl.where(rank[:, None] == turns[None, :], offered[None, :], 0), axis=1)
-        node = tree + size + lane - 1
+        node = base + size + lane - 1
         goes = (lane > 0) & (lane < width * proposed)
-        tl.store(tokens + node, token, goes)
-        tl.store(parents + node, tl.where(above == 0, level, first + above - 1), goes)
-        tl.store(draft_rows + node, tl.where(level + 1 < branching, level + 1, -1), goes)
+        tl.store(tree.tokens + node, token, goes)
+        tl.store(tree.parents + node, tl.where(above == 0, level, first + above - 1), goes)
+        tl.store(tree.draft_rows + node, tl.where(level + 1 < branching, level + 1, -1), goes)
         first = size
         width = width * proposed
         size += width - 1
-    tl.store(counts + image, size)
+    tl.store(tree.counts + image, size)
+    tl.debug_barrier()
+    lay_out_tree(
+        tree.parents, tree.counts, layout.cells, layout.positions, layout.depths, tree.first, tree.sibling, tree.masks,
+        image, N, most, LEVELS, NODES,
+    )  # fmt: skip
 
 
-def add_candidates(tree: BatchTree, levels: Tensor, uniforms: Tensor) -> None:
-    """Make trees of chains of `levels` [B] int64 drafts: tokens, parents, draft_rows and counts.
+def add_candidates(
+    tree: BatchTree,
+    layout: TreeLayout,
+    levels: Tensor,
+    uniforms: Tensor,
+    proposals: Tensor,
+    arrivals: Tensor,
+    most: int,
+) -> None:
+    """Make trees of chains of `levels` [B] int64 drafts and lay them out, as `tree_meta` does.
 
     uniforms [B, D, K] float64: of the first D cells, by candidate; the first of K candidates is the draft itself.
+    proposals [B, D, K] int64: written. arrivals [B] int32: 0 before and behind it.
     """
     batch, nodes, vocab_size = tree.probs.shape
     _, deepest, candidates = uniforms.shape
     launch(
         add_candidates_kernel,
-        (batch,),
-        batch * (deepest * candidates * vocab_size * tree.draft_probs.element_size() + 24 * nodes),
+        (deepest, batch),
+        batch * (deepest * vocab_size * tree.draft_probs.element_size() + 24 * nodes),
         levels,
         uniforms,
-        tree.tokens,
-        tree.parents,
-        tree.draft_rows,
-        tree.counts,
-        tree.draft_probs,
+        proposals,
+        arrivals,
+        tree,
+        layout,
         tree.draft_probs.shape[1],
         vocab_size,
         nodes,
+        most,
         deepest,
         CANDIDATES=candidates,
         CHILDREN=next_power_of_2(max(2, candidates)),
+        LEVELS=tree.draft_probs.shape[1],
         NODES=next_power_of_2(max(2, nodes)),
         BLOCK=tile(vocab_size, wide=True),
         warps=8,
+        trips={"MOST": candidates - 1},
     )
 
 
 @kernel
-def follow_kernel(nodes, first, path, taken, levels, W, N) -> None:
+def follow_kernel(nodes, first, path, taken, levels, W, N, LANES: tl.constexpr) -> None:
     """One program an image."""
     image = tl.program_id(0)
     done, last = tl.load(taken + image), tl.load(levels + image)
     if done == 0:
         return
     line = nodes + image * W
-    node = tl.full((), 0, tl.int64)
-    tl.store(line, node)
-    for place in range(1, done):  # trips: W
-        node = tl.load(path + image * N + place - 1)
-        tl.store(line + place, node)
+    lane = tl.arange(0, LANES)
+    accepted = tl.load(path + image * N + lane - 1, (lane > 0) & (lane < done), other=0)
+    tl.store(line + lane, accepted, lane < done)
+    node = tl.load(path + image * N + done - 2, done > 1, other=0)
     for place in range(done, last):  # trips: W
         below = tl.load(first + image * N + node)
         node = tl.where(below < 0, place, below)
@@ -139,5 +160,6 @@ def follow(nodes: Tensor, tree: BatchTree, verdicts: Verdicts, levels: Tensor) -
         levels,
         width,
         tree.tokens.shape[1],
+        LANES=next_power_of_2(max(2, width)),
         warps=1,
     )

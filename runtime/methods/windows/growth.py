@@ -18,6 +18,7 @@ from underpaint.runtime.device.kernels.look_up import look_up
 from underpaint.runtime.device.kernels.lookup_table import LookupBuffers, keep
 from underpaint.runtime.device.kernels.probs import likeliest
 from underpaint.runtime.device.kernels.refill_lookup import refill_lookup
+from underpaint.runtime.device.kernels.row_maths import PARTS
 from underpaint.runtime.device.kernels.shift import move_behind, shift
 from underpaint.runtime.device.kernels.uniforms import cell_uniforms
 from underpaint.runtime.device.kernels.walk import BatchTree
@@ -65,8 +66,9 @@ def window_plan(window: JacobiWindow, rule: Rule, grid: Grid, vocab_size: int, m
 
 def window_bytes(window: JacobiWindow, drafts: int, cells: int, vocab_size: int) -> int:
     """Held for an image beside what the envelope takes."""
-    scratch = {"maximal": drafts, "gumbel": cells}.get(window.coupling, 0)
-    return (8 * scratch + 4 * sum(lookup_rows(window, drafts, cells))) * vocab_size
+    noise = cells * (window.coupling == "gumbel") * vocab_size
+    decided, seen = lookup_rows(window, drafts, cells)
+    return 8 * noise + 4 * (decided + seen) * vocab_size + 8 * (int(PARTS.value) + 1) * decided
 
 
 def lookup_rows(window: JacobiWindow, drafts: int, cells: int) -> tuple[int, int]:
@@ -81,7 +83,7 @@ class WindowGrowth:
     There may be candidates beside the first of its drafts.
     """
 
-    lays_out: Final = False
+    lays_out: Final = True
 
     def __init__(
         self, state: State, window: JacobiWindow, grid: Grid, beside: bool = False, is_greedy: bool = False
@@ -101,12 +103,11 @@ class WindowGrowth:
         def wide(*shape: int) -> Tensor:
             return torch.zeros(shape, dtype=torch.float64, device=device)
 
-        left = wide(batch, length, vocab_size) if window.coupling == "maximal" else wide(1, 1, 1)
         noise = wide(batch, grid.cells, vocab_size) if self._raced else wide(1, 1, 1)
         uniforms = wide(batch, len(WINDOW_ROLES), length + 1)
         nodes = torch.arange(length + 1, device=device).repeat(batch, 1)
         confidence = wide(1).fill_(window.confidence)
-        self._window = WindowBuffers(whole(batch, length), whole(batch), uniforms, left, noise, nodes, confidence)
+        self._window = WindowBuffers(whole(batch, length), whole(batch), uniforms, noise, nodes, confidence)
         self._stays = beside
         number = torch.float64 if window.beside > 0.0 else torch.float32
         size = (batch, length, vocab_size)
@@ -115,16 +116,14 @@ class WindowGrowth:
         self._candidates = (
             None if window.candidates == 1 else wide(batch, min(window.levels, length), window.candidates)
         )
+        self._proposals = None if self._candidates is None else self._candidates.long()
+        self._arrivals = torch.zeros(batch, dtype=torch.int32, device=device)
         self._addresses, self._none, self._role = (
             whole(batch),
             whole(batch),
             self._roles.new_tensor([int(Role.CANDIDATE)]),
         )
         self._table = _table(state, window, grid.cells) if window.looks_up else None
-        chain = torch.arange(-1, state.envelope.nodes - 1, device=device)
-        self._chain, self._rows = chain, (chain + 1).clamp(max=length - 1)
-        state.tree.parents.copy_(self._chain)
-        state.tree.draft_rows.copy_(self._rows)
         full = torch.full((batch,), length, dtype=torch.int64, device=device)
         self.limits = Limits(full, torch.ones_like(full), full)
 
@@ -134,8 +133,8 @@ class WindowGrowth:
         self._window.counts.zero_()
         if self._table is not None:
             self._table.seen_cells.fill_(-1)
-            if self._table.beside or self._table.refills:
-                self._table.decided[:, 0].copy_(self._read(self._state).probs[:, 0])
+            tree, state = self._read(self._state), self._state
+            keep(self._table, self._window.nodes, tree, state.verdicts, self._none, state.progress)
         if self._raced:
             seeds, images = (part.tolist() for part in self._state.noise)
             for place, (seed, image) in enumerate(zip(seeds, images, strict=True)):
@@ -147,19 +146,17 @@ class WindowGrowth:
         window, progress, tree = self._window, state.progress, self.own(state.tree)
         cell_uniforms(window.uniforms, *state.noise, progress.cycles, progress.cells, self._roles)
         if self._refill is not None:
-            refill.refill(window, progress, state.lengths, tree, self._refill, self._grid.width)
+            refill.refill(window, progress, state.lengths, tree, state.layout, self._refill, self._grid.width)
         else:
             assert self._table is not None
-            refill_lookup(window, self._table, progress, state.lengths, tree, self._grid.width)
-        if self._candidates is not None:
+            refill_lookup(window, self._table, progress, state.lengths, tree, state.layout, self._grid.width)
+        if self._candidates is not None and self._proposals is not None:
             batch, levels, candidates = self._candidates.shape
             torch.mul(progress.cells, candidates, out=self._addresses)
             flat = self._candidates.view(batch, 1, levels * candidates)
             cell_uniforms(flat, *state.noise, progress.cycles, self._addresses, self._role)
-            add_candidates(state.tree, state.lengths.levels, self._candidates)
-        if self._stays:
-            state.tree.parents.copy_(self._chain)
-            state.tree.draft_rows.copy_(self._rows)
+            drawn = self._candidates, self._proposals, self._arrivals
+            add_candidates(tree, state.layout, state.lengths.levels, *drawn, self._grid.cells - 1)
 
     def observe(self, state: State) -> None:
         window, table, tree, verdicts = self._window, self._table, self._read(state), state.verdicts
@@ -209,8 +206,11 @@ def _table(state: State, window: JacobiWindow, cells: int) -> LookupBuffers:
         return torch.zeros(shape, dtype=torch.int64, device=device)
 
     passes = (batch, drafts, drafts) if seen else (1, 1, 1)
+    kept = (batch, decided) if decided else (1, 1)
     return LookupBuffers(
-        rows(batch, decided, vocab_size) if decided else rows(1, 1, 1),
+        rows(*kept, vocab_size) if decided else rows(1, 1, 1),
+        rows(*kept).double(),
+        whole(*kept, PARTS.value),
         rows(*passes, vocab_size) if seen else rows(1, 1, 1, 1),
         whole(*passes),
         whole(*passes),

@@ -14,7 +14,7 @@ from underpaint.algos.chance import Role, given
 from underpaint.algos.protocols import Budget, Grid, Policy
 from underpaint.algos.rows import SamplingParams
 from underpaint.runtime.device import opt_growth, ranked_growth, static_growth
-from underpaint.runtime.device.growth import plan_of
+from underpaint.runtime.device.growth import DraftPasses, plan_of
 from underpaint.runtime.device.kernels import children
 from underpaint.runtime.device.kernels.layout import prepare
 from underpaint.runtime.device.state import State
@@ -57,12 +57,13 @@ class HostRows:
         return np.stack(made)
 
 
-class DeviceRows:
+class DeviceRows(DraftPasses):
     """The same in place of `DraftPasses`: the path is what a row's mask sees, the token above that of its parent."""
 
-    def __init__(self, rows: FloatArray, roots: Tensor, slots: int) -> None:
-        self._rows, self._roots = torch.from_numpy(rows), roots
-        self._held = torch.zeros(roots.shape[0], slots, dtype=torch.int64)
+    def __init__(self, rows: FloatArray, state: State) -> None:
+        roots = state.progress.roots
+        self._rows, self._roots, self._state = torch.from_numpy(rows), roots, state
+        self._held = torch.zeros(roots.shape[0], state.envelope.slots, dtype=torch.int64)
         self._above = roots[:, None]
 
     def root(self) -> Tensor:
@@ -116,7 +117,7 @@ def by_device(
     state.progress.roots.copy_(torch.tensor(roots))
     state.tree.uniforms[:, 0] = torch.from_numpy(uniforms)[:, : plan.envelope.nodes]
     with (
-        patch.object(growth, "_passes", DeviceRows(rows, state.progress.roots, plan.envelope.slots)),
+        patch.object(growth, "_passes", DeviceRows(rows, state)),
         patch.object(children, "TILE", 4),  # so that a row has several tiles
         patch.object(static_growth, "probs", copied),
         patch.object(ranked_growth, "probs", copied),

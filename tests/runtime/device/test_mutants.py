@@ -219,11 +219,11 @@ MUTANTS = {
         random_verdicts_agree("gsd", "iid", codebook=CODES, group=3, gap=0.9, distance=9.0, window="released"),
     ),
     "the released window is cut off at its beginning": (
-        ("walk_gsd", "if (RISING == 0) | (rank >= groups.before):", "if (RISING == 0) | (rank >= 0):"),
+        ("walk_gsd", "if (RISING == 1) & (other < 0):", "if other < -1:"),
         random_verdicts_agree("gsd", "top_k", codebook=CODES, group=4, gap=0.9, distance=9.0, window="released"),
     ),
     "codes of any look are alike": (
-        ("walk_gsd", "(apart < tl.load(groups.limit)) &", "(apart >= 0.0) &"),
+        ("walk_gsd", "(apart < tl.load(groups.limit))", "(apart >= 0.0)"),
         random_verdicts_agree("gsd", "iid", codebook=CODES, group=3, gap=0.9, distance=1.5),
     ),
     "codes of any weight are alike": (

@@ -113,23 +113,23 @@ MUTANTS = {
         decodes_agree,
     ),
     "the oldest pass is looked up": (
-        ("lookup_table", "age * entries + entry", "(W - age) * entries + entry"),
+        ("lookup_table", "ages * W * W + entry", "(W - ages) * W * W + entry"),
         windows_agree("maximal", "left", PASSES),
     ),
     "a pass is looked up beside any token": (
-        ("lookup_table", "tl.load(seen_lefts + entry, entry < entries, other=-1) == left", "left >= 0"),
+        ("lookup_table", "tl.load(seen_lefts + entry, there, other=-1) == left", "left >= 0"),
         windows_agree("maximal", "left", PASSES),
     ),
     "every image looks up the first one's passes": (
-        ("look_up", "seen_cells + own, seen_lefts + own", "seen_cells, seen_lefts"),
+        ("look_up", "passes = image.to(tl.int64) * W * W", "passes = image.to(tl.int64) * 0"),
         windows_agree("maximal", "left", PASSES),
     ),
     "a draft is looked up beside the token that stood there": (
-        ("look_up", "        before = token\n", "        before = tl.load(tokens + image * N + 1 + place)\n"),
+        ("look_up", "tl.load(held + image * W + lane - 1, inside", "tl.load(tokens + image * N + done + lane, inside"),
         windows_agree("maximal", "left", PASSES),
     ),
     "what was looked up is drafted from, and the last pass's kept": (
-        ("shift", "| (stays > 0)", "| (stays > 1)"),
+        ("shift", "if note > 0:", "if note > 99:"),
         windows_agree("independent", "left", PASSES),
     ),
     "every image looks up the first one's cells": (
@@ -137,19 +137,19 @@ MUTANTS = {
         windows_agree("independent", "above", BESIDE),
     ),
     "what is found beside comes on top": (
-        ("look_up", "(1.0 - weight) / row_sum", "1.0 / row_sum"),
+        ("shift", "(1.0 - weight) / row_sum", "1.0 / row_sum"),
         windows_agree("independent", "above", BESIDE),
     ),
     "a row's first cell looks to the end of the row above": (
-        ("refill_lookup", "if (source < 0) & (column > 0)", "if source < 0"),
+        ("refill_lookup", "tl.where(column > 0, before, -1)", "before"),
         windows_agree("independent", "lookup", REFILLED),
     ),
     "a cell is looked up by its left token alone": (
-        ("refill_lookup", "before, above, width, True, True", "before, above, width, True, False"),
+        ("lookup_table", "tl.where(below, _BOTH, _LEFT)", "_LEFT"),
         windows_agree("independent", "lookup", REFILLED),
     ),
     "a new cell looks up what was said of the first": (
-        ("refill_lookup", "kept + (image.to(tl.int64) * most + source)", "kept + image.to(tl.int64) * most"),
+        ("refill_lookup", "said = image.to(tl.int64) * most + source", "said = image.to(tl.int64) * most"),
         windows_agree("independent", "lookup", REFILLED),
     ),
     "what was said of a cell is kept as of the one before": (

@@ -21,7 +21,7 @@ from underpaint.algos.spatial.window_drafts import (
     tree_nodes,
     window_tree,
 )
-from underpaint.runtime.device.kernels.tree_meta import tree_meta
+from underpaint.runtime.device.kernels.tree_meta import TreeLayout, tree_meta
 from underpaint.runtime.device.kernels.walk import BatchTree, Verdicts
 from underpaint.runtime.device.kernels.window_tree import add_candidates, follow
 from underpaint.strategies import distributions
@@ -110,22 +110,15 @@ def by_device(made: list[Case], candidates: int, levels: int) -> list[Made]:
         drawn_from[place, : len(case.drafts)] = torch.from_numpy(case.rows)
     none, counts = whole(1), lengths + 1
     probs = torch.zeros(batch, nodes, vocab_size)
-    tree = BatchTree(tokens, first, none, none, parents, counts, probs, drawn_from, rows, none)
-    add_candidates(tree, lengths, uniforms)
-    others = (whole(batch, nodes) for _ in range(4))
-    positions, depths, sibling, masks = others
-    tree_meta(
-        parents,
-        counts,
-        whole(batch),
-        positions,
-        depths,
-        first,
-        sibling,
-        masks,
-        levels=MOST,
-        most=99,
-    )
+    positions, depths, sibling, masks = (whole(batch, nodes) for _ in range(4))
+    layout = TreeLayout(whole(batch), positions, depths)
+    tree = BatchTree(tokens, first, sibling, masks, parents, counts, probs, drawn_from, rows, none)
+    proposals, arrivals = torch.full(uniforms.shape, 7), torch.zeros(batch, dtype=torch.int32)
+    add_candidates(tree, layout, lengths, uniforms, proposals, arrivals, most=99)
+    laid = positions, depths, first, sibling, masks
+    again = [torch.zeros_like(part) for part in laid]
+    tree_meta(parents, counts, layout.cells, *again, levels=MOST, most=99)
+    assert all(map(torch.equal, laid, again))
     paths = [
         path_of(parents[place, :count].tolist(), case.turns)
         for place, (case, count) in enumerate(zip(made, counts.tolist(), strict=True))
@@ -186,13 +179,13 @@ def trees_agree() -> bool:
 MUTANTS = {
     "a candidate is the draft again": (
         "window_tree",
-        "tl.where(turns == 0, tl.load(tokens",
-        "tl.where(turns == 9, tl.load(tokens",
+        "weights = hide(row, draft, draft >= 0)",
+        "weights = hide(row, draft, draft > V)",
     ),
     "a cell's candidates are drawn by another's noise": (
         "window_tree",
-        "(image * deepest + level) * CANDIDATES",
-        "image * deepest * CANDIDATES",
+        "own = uniforms + (image * deepest + cell) * CANDIDATES",
+        "own = uniforms + image * deepest * CANDIDATES",
     ),
     "candidates are offered again below others": (
         "window_tree",
@@ -207,8 +200,8 @@ MUTANTS = {
     ),
     "what was said of accepted candidates is that of the chain": (
         "window_tree",
-        "tl.load(path + image * N + place - 1)",
-        "tl.full((), 0, tl.int64) + place",
+        "accepted = tl.load(path + image * N + lane - 1, (lane > 0) & (lane < done), other=0)",
+        "accepted = lane.to(tl.int64)",
     ),
     "what follows ends with the tree": (
         "window_tree",

@@ -142,10 +142,10 @@ def test_what_was_said_before_is_looked_up_as_the_reference_does(
 
 
 def test_the_tables_of_a_lookup_are_bounded_and_counted() -> None:
-    """LlamaGen's shape at 512 px: 64 MiB of decided cells, 12.25 of passes, 1.75 of scratch for the coupling."""
+    """LlamaGen's shape at 512 px: 64 MiB of decided cells, 12.25 of passes, 520 KiB of parts that are drawn from."""
     window = JacobiWindow(14, "maximal", "lookup", passes=True, beside=0.85, last_row=True)
     plan = window_plan(window, RULES["chain"].make(), Grid(32, 32), 16384, 64)
-    assert plan.image_bytes == 78 * 2**20
+    assert plan.image_bytes == 64 * 2**20 + 12.25 * 2**20 + 520 * 2**10
     assert lookup_rows(window, 14, 1024) == (1024, 14 * 14)
     assert lookup_rows(JacobiWindow(14, last_row=True), 14, 1024) == (0, 0)
 

@@ -22,7 +22,9 @@ from underpaint.runtime.device.kernels.look_up import look_up
 from underpaint.runtime.device.kernels.lookup_table import LookupBuffers, keep
 from underpaint.runtime.device.kernels.refill import refill
 from underpaint.runtime.device.kernels.refill_lookup import refill_lookup
+from underpaint.runtime.device.kernels.row_maths import PARTS
 from underpaint.runtime.device.kernels.shift import shift
+from underpaint.runtime.device.kernels.tree_meta import TreeLayout, tree_meta
 from underpaint.runtime.device.kernels.walk import BatchTree, Verdicts
 from underpaint.runtime.device.kernels.window import WINDOW_ROLES, WindowBuffers
 from underpaint.runtime.methods.windows.growth import COUPLINGS, REFILLS
@@ -167,13 +169,14 @@ def by_device(window: JacobiWindow, made: Sequence[Pass]) -> list[After]:
             uniforms[turn, place, :, : part.shape[1]] = part
         rows = [SampledNoise(one.seed, 1).row(cell, vocab_size) for cell in range(GRID.cells)]
         noise[place] = torch.from_numpy(np.stack(rows))
-    left = torch.full((batch, most, vocab_size), 0.5, dtype=torch.float64)
     held = WindowBuffers(
-        whole(batch, most), whole(batch), uniforms[0], left, noise, torch.arange(most + 1).repeat(batch, 1),
+        whole(batch, most), whole(batch), uniforms[0], noise, torch.arange(most + 1).repeat(batch, 1),
         torch.tensor([window.confidence], dtype=torch.float64),
     )  # fmt: skip
     none = whole(1)
-    tree = BatchTree(tokens, none, none, none, none, whole(batch), probs, draft_probs, none, none)
+    first, sibling, masks, parents, draft_rows, positions, depths = (whole(batch, most + 1) for _ in range(7))
+    layout = TreeLayout(cells, positions, depths)
+    tree = BatchTree(tokens, first, sibling, masks, parents, whole(batch), probs, draft_probs, draft_rows, none)
     verdicts = Verdicts(none, taken, none, none, none)
     kind, table, last_row = COUPLINGS[window.coupling], table_of(window, made), window.last_row
     progress = Progress(cells, whole(batch, fill=CYCLE + 1), roots, none, none, none, decided, none)
@@ -187,13 +190,20 @@ def by_device(window: JacobiWindow, made: Sequence[Pass]) -> list[After]:
     lengths = Lengths(none, none, none, none, levels, none, none, none)
     held = held._replace(uniforms=uniforms[1])
     if window.refill == "lookup":
-        refill_lookup(held, table, progress, lengths, tree, GRID.width)
+        refill_lookup(held, table, progress, lengths, tree, layout, GRID.width)
     else:
-        refill(held, progress, lengths, tree, REFILLS[window.refill], GRID.width)
+        refill(held, progress, lengths, tree, layout, REFILLS[window.refill], GRID.width)
+    laid = [part.clone() for part in (positions, depths, first, sibling, masks)]
+    tree_meta(parents, tree.counts, cells, positions, depths, first, sibling, masks, levels=most, most=GRID.cells - 1)
+    assert torch.equal(laid[4], masks)
+    assert torch.equal(laid[0], positions)
     found = []
     for place, size in enumerate(levels.tolist()):
         assert tree.counts[place] == size + 1
         assert tree.tokens[place, 0] == roots[place]
+        assert parents[place, 1 : size + 1].tolist() == draft_rows[place, :size].tolist() == list(range(size))
+        for one, again in zip(laid, (positions, depths, first, sibling, masks), strict=True):
+            assert torch.equal(one[place, : size + 1], again[place, : size + 1])
         rows = draft_probs[place, :size].double()
         drawn_from = (rows / rows.sum(1, keepdim=True)).numpy()
         kept, seen = np.empty((0, vocab_size)), dict[tuple[int, int], list[float]]()
@@ -215,13 +225,20 @@ def table_of(window: JacobiWindow, made: Sequence[Pass]) -> LookupBuffers:
     batch, vocab_size, most = len(made), made[0].probs.shape[1], window.length
     decided, seen = torch.full((batch, GRID.cells, vocab_size), 0.5), torch.full((batch, most, most, vocab_size), 0.5)
     seen_cells, seen_lefts = torch.full((2, batch, most, most), -1)
+    scales = torch.full((batch, GRID.cells), 0.5, dtype=torch.float64)
+    parts = torch.full((batch, GRID.cells, PARTS.value), 7, dtype=torch.int64)
     for image, one in enumerate(made):
         decided[image, : len(one.decided)] = torch.from_numpy(one.said)
+        scale = 2.0 ** (45 - np.frexp(one.said.max(axis=1).astype(np.float64))[1])
+        scales[image, : scale.size] = torch.from_numpy(scale)
+        parts[image, : scale.size, :vocab_size] = torch.from_numpy((one.said * scale[:, None]).astype(np.int64))
         for age, cell, left, row in one.seen:
             at = image, (CYCLE - age) % most, cell - len(one.decided) + age - 1
             seen[at], seen_cells[at], seen_lefts[at] = torch.from_numpy(row), cell, left
     return LookupBuffers(
         decided,
+        scales,
+        parts,
         seen,
         seen_cells,
         seen_lefts,
