@@ -140,7 +140,7 @@ def slug(method: str) -> str:
 
 def write_methods(site: Site) -> None:
     """Write one page for each registered method, and their list."""
-    from benchmarks.pages import PROTOCOLS, RESULTS
+    from benchmarks.pages import PROTOCOL_FILE, RESULTS
     from underpaint.algos.accept import RULES
     from underpaint.artifacts.results import read_results
     from underpaint.cli.methods import listed
@@ -150,8 +150,7 @@ def write_methods(site: Site) -> None:
     policies = {one["name"]: one for one in described["policies"]}
     rules = {one["name"]: one for one in described["rules"]}
     records = [json.loads((RESULTS / name).read_text(encoding="utf-8")) for name in RECORDS]
-    files = [RESULTS / name for name in PROTOCOLS]
-    protocols = [read_results(file) for file in files if file.is_file()]
+    protocol = read_results(RESULTS / PROTOCOL_FILE)
     lines = ["# Method by method", "", "What each method does, its promise, its settings, and what was measured.", ""]
     lines += ["| method | what it does |", "|---|---|"]
     for method in described["methods"]:
@@ -166,8 +165,7 @@ def write_methods(site: Site) -> None:
         parts.append("## Promise\n\n" + _promise(rule, config.get("rule_settings", {}), rules, RULES))
         parts.append("## Source\n\n" + _sources(method, policies.get(config.get("policy")), rules.get(rule)))
         parts.append("## Settings\n\n" + _settings(method["presets"]))
-        cards = filter(None, (card(protocol, name) for protocol in protocols))
-        parts.append("## Measured\n\n" + next(cards, _measured(name, records)))
+        parts.append("## Measured\n\n" + (card(protocol, name) or _measured(name, records)))
         if picture := _picture(site, name):
             parts.append(f"## Pictures\n\n![What {name} draws, one picture a prompt]({picture})")
         site.write(f"reference/by-name/{slug(name)}.md", "\n\n".join(parts) + "\n")

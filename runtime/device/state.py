@@ -11,7 +11,7 @@ from underpaint.algos.chance import Role
 from underpaint.artifacts.decoder_config import DecoderConfig
 from underpaint.runtime.device.forwards import Cache, DeviceDecoder
 from underpaint.runtime.device.kernels.layout import Lengths, Progress
-from underpaint.runtime.device.kernels.tree_meta import MOST_NODES, TreeLayout
+from underpaint.runtime.device.kernels.tree_meta import MOST_NODES, TreePlaces
 from underpaint.runtime.device.kernels.walk import BatchTree, Verdicts
 
 ROLES = (Role.DRAFT, Role.ACCEPT, Role.RESIDUAL, Role.BONUS)
@@ -170,9 +170,9 @@ class State:
         )
 
     @property
-    def layout(self) -> TreeLayout:
+    def layout(self) -> TreePlaces:
         """Where the images' trees stand."""
-        return TreeLayout(self.progress.cells, self.positions, self.depths)
+        return TreePlaces(self.progress.cells, self.positions, self.depths)
 
 
 def begin_images(

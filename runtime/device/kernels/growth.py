@@ -10,7 +10,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from underpaint.runtime.device.kernels.children import best_of_tiles, is_last, store_top, tile_of
-from underpaint.runtime.device.kernels.tree_meta import TreeLayout, lay_out_tree
+from underpaint.runtime.device.kernels.tree_meta import TreePlaces, lay_out_tree
 from underpaint.runtime.device.kernels.walk import BatchTree
 from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
 
@@ -255,7 +255,7 @@ def take_best(
     totals: Tensor,
     roots: Tensor,
     tree: BatchTree,
-    layout: TreeLayout,
+    layout: TreePlaces,
     levels: int,
     most: int,
 ) -> None:

@@ -4,7 +4,7 @@ The reference is `algos.spatial.jacobi_window.HeldWindow.draft`.
 """
 
 from underpaint.runtime.device.kernels.layout import Lengths, Progress
-from underpaint.runtime.device.kernels.tree_meta import TreeLayout
+from underpaint.runtime.device.kernels.tree_meta import TreePlaces
 from underpaint.runtime.device.kernels.walk import BatchTree, tile
 from underpaint.runtime.device.kernels.window import WindowBuffers
 from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
@@ -103,7 +103,7 @@ def refill(
     progress: Progress,
     lengths: Lengths,
     tree: BatchTree,
-    layout: TreeLayout,
+    layout: TreePlaces,
     kind: int,
     width: int,
 ) -> None:

@@ -7,7 +7,7 @@ from underpaint.runtime.device.kernels.layout import Lengths, Progress
 from underpaint.runtime.device.kernels.lookup_table import LookupBuffers, draw_kept, last_beside, part_of
 from underpaint.runtime.device.kernels.refill import lay_alone, lay_node
 from underpaint.runtime.device.kernels.row_maths import PARTS, copy_row, one_hot
-from underpaint.runtime.device.kernels.tree_meta import TreeLayout
+from underpaint.runtime.device.kernels.tree_meta import TreePlaces
 from underpaint.runtime.device.kernels.walk import BatchTree, lane_of, tile
 from underpaint.runtime.device.kernels.window import WindowBuffers
 from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
@@ -86,7 +86,7 @@ def refill_lookup(
     progress: Progress,
     lengths: Lengths,
     tree: BatchTree,
-    layout: TreeLayout,
+    layout: TreePlaces,
     width: int,
 ) -> None:
     """Lay out a chain of lengths.levels drafts for each image, and fill the drafter's distributions of new cells.

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from underpaint.runtime.device.kernels.tree_meta import TreeLayout, lay_out_tree
+from underpaint.runtime.device.kernels.tree_meta import TreePlaces, lay_out_tree
 from underpaint.runtime.device.kernels.walk import BatchTree
 from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
 
@@ -84,7 +84,7 @@ def number_places(
     rows: Tensor,
     roots: Tensor,
     tree: BatchTree,
-    layout: TreeLayout,
+    layout: TreePlaces,
     depth: int,
     most: int,
 ) -> None:

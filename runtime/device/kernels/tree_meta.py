@@ -10,7 +10,7 @@ MOST_NODES = 64
 """Nodes of a tree whose ancestors one int64 names."""
 
 
-class TreeLayout(NamedTuple):
+class TreePlaces(NamedTuple):
     """Where a tree stands in the picture, see `tree_meta`: cells [B], and positions and depths [B, N], int64."""
 
     cells: Tensor

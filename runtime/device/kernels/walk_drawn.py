@@ -80,7 +80,7 @@ def walk_drawn_kernel(
         flips = tl.load(accept + kids, there, other=0.0)
         wanted = tl.load(row + tokens, there, other=0.0).to(tl.float64)
         weights = tl.load(line + tokens, there, other=0.0).to(tl.float64)
-        owed = wanted
+        excess = wanted
         whole = tl.full((), 1.0, tl.float64)
         given = tl.full((), 1.0, tl.float64)
         if count > 0:
@@ -98,7 +98,7 @@ def walk_drawn_kernel(
         turn = tl.full((), 0, tl.int32)
         while turn < count:  # trips: children
             proposed = lane_of(tokens, turns, turn)
-            own = lane_of(owed, turns, turn) * share
+            own = lane_of(excess, turns, turn) * share
             again = tl.max(((tokens == proposed) & (turns < turn)).to(tl.int32), axis=0)
             chance = lane_of(weights, turns, turn) * offer + even
             if REPLACED == 0:
@@ -135,8 +135,8 @@ def walk_drawn_kernel(
                 total, remaining = take_offer(
                     row, rest, fresh, share, line, offer, even, proposed, near, spared, V, REPLACED, SPARES, BLOCK
                 )
-                lacking = owed * share - tl.where((turns >= turn) | (REPLACED == 1), weights * offer + even, 0.0)
-                owed = tl.where(lacking > 0.0, lacking, 0.0)
+                lacking = excess * share - tl.where((turns >= turn) | (REPLACED == 1), weights * offer + even, 0.0)
+                excess = tl.where(lacking > 0.0, lacking, 0.0)
                 turn += 1
                 fresh = tl.full((), 0, tl.int32)
                 if total > 0.0:
@@ -146,7 +146,7 @@ def walk_drawn_kernel(
                     count = turn - 1
                     turn = tl.full((), 0, tl.int32)
                     fresh = tl.full((), 1, tl.int32)
-                    owed, share = wanted, whole
+                    excess, share = wanted, whole
                 elif RESIDUAL != RELEASED:
                     kept = lane_of(kids, turns, turn - 1)
                     count = turn

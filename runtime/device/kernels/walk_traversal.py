@@ -83,7 +83,7 @@ def reject_drawn(
     offered = row_sum(line, tl.where(tl.max(tokens, axis=0) >= 0, V, 0), BLOCK)  # without children there is no line
     given = 1.0 / tl.where(offered > 0.0, offered, 1.0)
     entered = weight
-    owed, share, offer, even = wanted, all_of_it, given, tl.full((), 0.0, tl.float64)
+    excess, share, offer, even = wanted, all_of_it, given, tl.full((), 0.0, tl.float64)
     idle = tl.full((), 0, tl.int64)
     fresh = tl.full((), 1, tl.int32)
     turn = tl.full((), 0, tl.int32)
@@ -92,8 +92,8 @@ def reject_drawn(
         factor = tl.where(passed, 1.0, share * weight)
         taken, evenly = tl.where(passed, 0.0, offer), tl.where(passed, 0.0, even)
         token = lane_of(tokens, turns, turn)
-        lacking = owed * factor - tl.where((turns >= turn) | (REPLACED == 1), weights * taken + evenly, 0.0)
-        owed = tl.where(lacking > 0.0, lacking, 0.0)
+        lacking = excess * factor - tl.where((turns >= turn) | (REPLACED == 1), weights * taken + evenly, 0.0)
+        excess = tl.where(lacking > 0.0, lacking, 0.0)
         total, remaining = take_offer(
             row, rest, fresh, factor, line, taken, evenly, token, line, 0, V, REPLACED, False, BLOCK
         )
@@ -113,9 +113,9 @@ def reject_drawn(
             idle = idle | (tl.full((), 1, tl.int64) << (turn - 1).to(tl.int64))
             turn = tl.full((), 0, tl.int32)
             fresh = tl.full((), 1, tl.int32)
-            owed, share, weight = wanted, all_of_it, entered
+            excess, share, weight = wanted, all_of_it, entered
             offer, even = given, tl.full((), 0.0, tl.float64)
-    return weight, fresh, owed * share, weights * offer + even
+    return weight, fresh, excess * share, weights * offer + even
 
 
 @kernel

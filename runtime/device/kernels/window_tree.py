@@ -7,7 +7,7 @@ from torch import Tensor
 
 from underpaint.runtime.device.kernels.children import is_last
 from underpaint.runtime.device.kernels.row_maths import draw_several, hide, restore
-from underpaint.runtime.device.kernels.tree_meta import TreeLayout, lay_out_tree
+from underpaint.runtime.device.kernels.tree_meta import TreePlaces, lay_out_tree
 from underpaint.runtime.device.kernels.walk import BatchTree, Verdicts, tile
 from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
 
@@ -83,7 +83,7 @@ def add_candidates_kernel(
 
 def add_candidates(
     tree: BatchTree,
-    layout: TreeLayout,
+    layout: TreePlaces,
     levels: Tensor,
     uniforms: Tensor,
     proposals: Tensor,

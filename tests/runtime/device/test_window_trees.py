@@ -21,7 +21,7 @@ from underpaint.algos.spatial.window_drafts import (
     tree_nodes,
     window_tree,
 )
-from underpaint.runtime.device.kernels.tree_meta import TreeLayout, tree_meta
+from underpaint.runtime.device.kernels.tree_meta import TreePlaces, tree_meta
 from underpaint.runtime.device.kernels.walk import BatchTree, Verdicts
 from underpaint.runtime.device.kernels.window_tree import add_candidates, follow
 from underpaint.strategies import distributions
@@ -111,7 +111,7 @@ def by_device(made: list[Case], candidates: int, levels: int) -> list[Made]:
     none, counts = whole(1), lengths + 1
     probs = torch.zeros(batch, nodes, vocab_size)
     positions, depths, sibling, masks = (whole(batch, nodes) for _ in range(4))
-    layout = TreeLayout(whole(batch), positions, depths)
+    layout = TreePlaces(whole(batch), positions, depths)
     tree = BatchTree(tokens, first, sibling, masks, parents, counts, probs, drawn_from, rows, none)
     proposals, arrivals = torch.full(uniforms.shape, 7), torch.zeros(batch, dtype=torch.int32)
     add_candidates(tree, layout, lengths, uniforms, proposals, arrivals, most=99)

@@ -24,7 +24,7 @@ from underpaint.runtime.device.kernels.refill import refill
 from underpaint.runtime.device.kernels.refill_lookup import refill_lookup
 from underpaint.runtime.device.kernels.row_maths import PARTS
 from underpaint.runtime.device.kernels.shift import shift
-from underpaint.runtime.device.kernels.tree_meta import TreeLayout, tree_meta
+from underpaint.runtime.device.kernels.tree_meta import TreePlaces, tree_meta
 from underpaint.runtime.device.kernels.walk import BatchTree, Verdicts
 from underpaint.runtime.device.kernels.window import WINDOW_ROLES, WindowBuffers
 from underpaint.runtime.methods.windows.growth import COUPLINGS, REFILLS
@@ -175,7 +175,7 @@ def by_device(window: JacobiWindow, made: Sequence[Pass]) -> list[After]:
     )  # fmt: skip
     none = whole(1)
     first, sibling, masks, parents, draft_rows, positions, depths = (whole(batch, most + 1) for _ in range(7))
-    layout = TreeLayout(cells, positions, depths)
+    layout = TreePlaces(cells, positions, depths)
     tree = BatchTree(tokens, first, sibling, masks, parents, whole(batch), probs, draft_probs, draft_rows, none)
     verdicts = Verdicts(none, taken, none, none, none)
     kind, table, last_row = COUPLINGS[window.coupling], table_of(window, made), window.last_row
