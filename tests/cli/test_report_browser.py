@@ -36,6 +36,6 @@ def test_the_report_draws_and_sorts_in_a_browser(tmp_path: Path) -> None:
     assert found["failures"] == []
     assert found["fetched"] == 0
     assert not found["wide"]
-    assert found["drawn"] == page.count("<svg") == 6
+    assert found["drawn"] == page.count("<svg") == 5
     assert len(found["falling"]) == 5  # 4 shapes of eagle2, 1 of adt
     assert found["falling"] == sorted(found["falling"], reverse=True) == found["rising"][::-1]
