@@ -190,6 +190,10 @@ MUTANTS = {
         ("walk_traversal", "weight = lowered(weight, weight * rest /", "_ = lowered(weight, weight * rest /"),
         random_verdicts_agree("traversal", "top_k"),
     ),
+    "a token is accepted behind a rejected one": (
+        ("siblings", "(mask & good) == mask", "((good >> here) & 1) == 1"),
+        random_verdicts_agree("chain", "iid", chain=True),
+    ),
     "a rejected child's offer stays lacking": (
         ("siblings", "lacking = left * share - offered", "lacking = left * share"),
         random_verdicts_agree("traversal", "iid"),

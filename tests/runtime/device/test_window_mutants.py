@@ -100,10 +100,6 @@ MUTANTS = {
         ("refill", "tl.where(source < cell, before, drafted)", "before"),
         windows_agree("independent", "left"),
     ),
-    "a token is accepted behind a rejected one": (
-        ("siblings", "(mask & good) == mask", "((good >> here) & 1) == 1"),
-        decodes_agree,
-    ),
     "a window runs over the picture's end": (
         ("layout", "tl.minimum(deepest, most - cell)", "deepest"),
         decodes_agree,
