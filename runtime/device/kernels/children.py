@@ -178,8 +178,8 @@ def draw_children(
         MOST=next_power_of_2(most),
         REPEATS=int(repeats),
         FIRST=next_power_of_2(level.before),
-        BLOCK=tile(vocab_size, wide=True),
-        warps=8,
+        BLOCK=max(2, tile(vocab_size, wide=True) // 2),
+        warps=4,
     )
 
 

@@ -104,6 +104,7 @@ def walk_block_kernel(
     NODES: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
+    DRAW_BLOCK: tl.constexpr,
 ) -> None:
     """One program a (node, image): whether the chain may end there, and with what token; the last takes the farthest.
 
@@ -139,7 +140,7 @@ def walk_block_kernel(
             if total <= 0.0:
                 copy_row(row, rest, V, BLOCK)
                 tl.debug_barrier()
-            tl.store(choices.tokens + base + node, draw(rest, V, tl.load(role + node), BLOCK))
+            tl.store(choices.tokens + base + node, draw(rest, V, tl.load(role + node), DRAW_BLOCK))
     if is_judge(out, choices.arrivals, image, rows, ROWS) == 1:
         kept = tl.load(choices.nexts + base + lane, lane <= last, other=0, cache_modifier=".cg")
         length = tl.max(tl.where(kept == 1, lane, 0), axis=0).to(tl.int64)
@@ -216,7 +217,8 @@ def block_walk(rule: BlockVerification | HierarchicalVerification, shape: Shape,
             CAPPED=int(getattr(rule, "end", "capped") == "capped"),
             KIND=kind,
             NODES=next_power_of_2(max(2, shape.nodes)),
-            BLOCK=min(2048, tile(shape.vocab_size, wide=True)),
+            BLOCK=min(1024, tile(shape.vocab_size, wide=True)),
+            DRAW_BLOCK=min(2048, tile(shape.vocab_size, wide=True)),
             warps=4,
             programs=shape.nodes,
         )

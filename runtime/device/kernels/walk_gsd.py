@@ -163,6 +163,7 @@ def walk_gsd_kernel(
     CHILDREN: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
+    DRAW_BLOCK: tl.constexpr,
     EBLOCK: tl.constexpr,
 ) -> None:
     """One program a (node, image): the child that it keeps, or the token behind it; the last follows the kept ones.
@@ -238,7 +239,7 @@ def walk_gsd_kernel(
         tl.store(choices.sounds + base + node, sound)
         if kept < 0:
             uniform = tl.load(tl.where(tried > 0, residual, bonus) + node)
-            tl.store(choices.tokens + base + node, draw(rest, V, uniform, BLOCK))
+            tl.store(choices.tokens + base + node, draw(rest, V, uniform, DRAW_BLOCK))
     follow(tree, out, depths, choices, image, rows, V, N, NODES, ROWS)
 
 
@@ -264,6 +265,7 @@ def gsd_walk(rule: GroupedSpeculation, shape: Shape, device: torch.device) -> De
     )
     left = torch.zeros(shape.batch, shape.nodes, shape.vocab_size, dtype=torch.float64, device=device)
     choices, drawn = Choices.allocate(shape, device), kind_of(shape.drawn)
+    widest = tile(shape.vocab_size, wide=True)
 
     def decide(tree: BatchTree, depths: Tensor, out: Verdicts) -> None:
         launch_walk(
@@ -280,9 +282,10 @@ def gsd_walk(rule: GroupedSpeculation, shape: Shape, device: torch.device) -> De
             RISING=int(grouped.rising),
             NODES=next_power_of_2(max(2, shape.nodes)),
             CHILDREN=next_power_of_2(max(2, shape.children)),
-            BLOCK=tile(shape.vocab_size, wide=True),
+            BLOCK=max(2, widest // 8),  # passes keep a tile beside what the walk holds
+            DRAW_BLOCK=max(2, widest // 2),
             EBLOCK=next_power_of_2(max(2, groups.width)),
-            warps=8,
+            warps=4,
             programs=shape.nodes,
         )
 
