@@ -32,21 +32,9 @@ from underpaint.cli.outputs import output_file
 from underpaint.cli.terminal import note, progress
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import TypeVar
-
     from underpaint.algos.protocols import Grid
-    from underpaint.algos.rows import SamplingParams
-    from underpaint.runtime.conditions import Condition
-    from underpaint.runtime.drawing import CountedDrawing
-    from underpaint.runtime.methods.method import DecodingMethod, ModelTables
-    from underpaint.runtime.methods.registry import MethodConfig
     from underpaint.runtime.models import OpenModels
-    from underpaint.sim.replay.drawn_trace import DrawnRecorder
-    from underpaint.sim.replay.row_trace import RowRecorder
     from underpaint.sim.replay.trace import Trace
-
-    _Recorder = TypeVar("_Recorder", RowRecorder, DrawnRecorder)
 
 APART = 64
 """Chosen prompts that a trace leaves out unless told otherwise: those that `underpaint compare` starts from."""
@@ -142,19 +130,18 @@ def trace(
     AIPerf writes them, one JSON line a request or image.
 
     At temperature 0 the distributions are those at temperature 1, which the greedy rules read. `underpaint compare`
-    chooses from
-    the same prompts, from the first on: compare on others than those that are recorded (--prompts-skip). Give --methods
-    and --set as to `compare` where it draws by MuLo-SD, whose drafts come from another model, or by methods that read
-    the target behind tokens that plain autoregression never drew, as Jacobi windows do. Of those every prompt is drawn,
-    by both presets unless --preset names one.
+    chooses from the same prompts, from the first on: compare on others than those that are recorded (--prompts-skip).
+    Give --methods and --set as to `compare` where it draws by MuLo-SD, whose drafts come from another model, or by
+    methods that read the target behind tokens that plain autoregression never drew, as Jacobi windows do. Of those
+    every prompt is drawn, by both presets unless --preset names one.
     """
     from underpaint.algos.rows import SamplingParams
     from underpaint.artifacts.files import check_file_writable
+    from underpaint.cli.simulate.trace_methods import MethodRecorders
     from underpaint.runtime.costs.machine_curve import with_costs
     from underpaint.runtime.drawing import noise_of
     from underpaint.runtime.engines.context import EngineError
-    from underpaint.runtime.methods.multi_scale.sessions import MuloSession
-    from underpaint.runtime.methods.registry import PRESETS, TUNED, build_method, resolve, usual_preset
+    from underpaint.runtime.methods.registry import PRESETS, TUNED, resolve, usual_preset
     from underpaint.sim.replay.own_logits import misplaced, trace_of_own
     from underpaint.sim.replay.trace import Recorder
 
@@ -215,24 +202,13 @@ def trace(
         read_trace_sizes(pipeline, depths, keep, len(conditions))
         recorder = Recorder(pipeline.tables.codebook, pipeline.tables.neighbours, depths, keep)
         tables = with_costs(pipeline, pipeline.tables, [one for _, one in configs], sampling)
-        first, under = configs[: len(names)], (pipeline, conditions[0], sampling)
-        drafted_low = _opened(*under, _drafted_low(configs, tables, keep), len(_drafted_low(first, tables, keep)))
-        drawn = _opened(*under, _not_replayed(configs, tables), len(_not_replayed(first, tables)))
+        recorders = MethodRecorders(pipeline, tables, sampling, configs, len(names), keep, seed, conditions[0])
     used = config.target_sampling(sampling)
     with bad_input(EngineError), progress("recording", len(conditions)) as advance:
         for done, condition in enumerate(conditions, start=1):
             target, drafter = pipeline.target(condition, used).model, pipeline.drafter(used).model
             image = recorder.add(target, drafter, noise_of(condition, seed), greedy=sampling.temperature == 0)
-            for method, rows in drafted_low:
-                session = method.open(pipeline, condition, sampling)
-                assert isinstance(session, MuloSession)
-                at = session.rows_per_cycle
-                rows.add(session.target, session.drafter, image, at, noise_of(condition, seed))
-            if drawn:
-                plain = _draw(build_method("ar", config, tables), pipeline, sampling, condition, seed).host_seconds
-            for method, drawings in drawn:
-                one = _draw(method, pipeline, sampling, condition, seed)
-                drawings.add(one.drawing.depths, one.target, one.drafter, one.host_seconds / plain)
+            recorders.add(condition, image)
             advance(done)
     recorded = recorder.trace(
         {
@@ -241,8 +217,7 @@ def trace(
             "prompts": [condition.caption() for condition in conditions],
             "seed": seed,
         },
-        [rows.trace() for _, rows in drafted_low],
-        [drawings.trace() for _, drawings in drawn],
+        *recorders.traces(),
     )
     _finish(recorded, out)
 
@@ -327,63 +302,3 @@ def read_trace_sizes(pipeline: "OpenModels", depths: int, keep: int, images: int
     # Of an image in work: distributions of target and drafts in float64; of a recorded one: tokens and masses kept.
     check_memory("recording an image", "--depths", depths, 3 * 8 * cells * codes)
     check_memory("the recorded images", "--prompts-count", images, 2 * 16 * cells * (depths + 1) * keep)
-
-
-def _drafted_low(
-    configs: "Sequence[tuple[str, MethodConfig]]", tables: "ModelTables", keep: int
-) -> "list[tuple[DecodingMethod, RowRecorder]]":
-    """For each way in which methods draft rows at a low resolution, the first that does, and what records them."""
-    from underpaint.runtime.methods.registry import build_method
-    from underpaint.sim.replay.row_trace import RowRecorder
-
-    found: dict[tuple[object, ...], tuple[DecodingMethod, RowRecorder]] = {}
-    for name, config in configs:
-        method = build_method(name, config, tables)
-        if method.drafts_rows:
-            rows = RowRecorder(config.to_dict()["settings"], keep)
-            found.setdefault(tuple(rows.settings.values()), (method, rows))
-    return list(found.values())
-
-
-def _not_replayed(
-    configs: "Sequence[tuple[str, MethodConfig]]", tables: "ModelTables"
-) -> "list[tuple[DecodingMethod, DrawnRecorder]]":
-    """The methods that no replay can draw, each setting once, and what records their pictures."""
-    from underpaint.runtime.methods.registry import build_method
-    from underpaint.sim.replay.drawn_trace import DrawnRecorder
-    from underpaint.sim.replay.predict import not_replayed
-
-    built = [build_method(name, config, tables) for name, config in configs if not_replayed(config.to_dict())]
-    once = {repr(method.config.to_dict()): method for method in reversed(built)}
-    return [(method, DrawnRecorder(method.config.to_dict())) for method in reversed(once.values())]
-
-
-def _opened(
-    pipeline: "OpenModels",
-    condition: "Condition",
-    sampling: "SamplingParams",
-    methods: "list[tuple[DecodingMethod, _Recorder]]",
-    required: int,
-) -> "list[tuple[DecodingMethod, _Recorder]]":
-    """The methods that the models take; ValueError where one of the first `required` does not fit.
-
-    The others are of another preset than asked for, whose models may be missing.
-    """
-    fitting = []
-    for place, (method, recorder) in enumerate(methods):
-        try:
-            method.open(pipeline, condition, sampling)
-        except ValueError:
-            if place < required:
-                raise
-            continue
-        fitting.append((method, recorder))
-    return fitting
-
-
-def _draw(
-    method: "DecodingMethod", pipeline: "OpenModels", sampling: "SamplingParams", condition: "Condition", seed: int
-) -> "CountedDrawing":
-    from underpaint.runtime.drawing import draw_counted
-
-    return draw_counted(method.open(pipeline, condition, sampling), method.name, condition, seed)
