@@ -97,11 +97,13 @@ def protocol(
     """Measure every method by protocol 1, on these models and this machine, and write one record.
 
     Each round draws one prompt by all methods at both presets and at temperatures 0 and 1, so that all ratios are
-    paired. After Ctrl-C or a killed process the same command continues. Ctrl-C also writes the tables of what is drawn
-    by then. `underpaint results rank` puts records of several machines or models side by side.
+    paired. A whole cost curve is measured between the drawings, a tenth of the time, and written beside the record.
+    After Ctrl-C or a killed process the same command continues. Ctrl-C also writes the tables of what is drawn by then.
+    `underpaint results rank` puts records of several machines or models side by side.
     """
     from underpaint.artifacts.files import check_file_writable, check_folder_writable
     from underpaint.artifacts.workers import ThisProcess
+    from underpaint.runtime.costs.interleaved import CURVE, SHARE, InterleavedCurve
     from underpaint.runtime.evaluation.machine import typed_command
     from underpaint.runtime.evaluation.picture_judge import judge_of
     from underpaint.runtime.protocol.budget import fit_protocol
@@ -142,10 +144,13 @@ def protocol(
         log = first.run.open_log(out if tuning is None else out / "first")
         drawer = ThisProcess(first.drawer())
     curve = curve_for(pipeline, samplings[0])
+    with bad_input():
+        pieces = None if curve is None else InterleavedCurve(pipeline, samplings[0], curve, out)
     if not no_draw:
         draw_run(first.jobs(1), log, drawer, what="the first round")
+    left = hours if hours is None or pieces is None else hours * (1.0 - SHARE)
     with bad_input():
-        whole, budget, told = fit_protocol(first, log, hours, tuning)
+        whole, budget, told = fit_protocol(first, log, left, tuning)
     if not no_draw:
         note(told, form)
     if estimate:
@@ -166,6 +171,8 @@ def protocol(
             again = Protocol.of(*parts, to_report, judge, file, sizes, source)
             whole = replace(again, counts={key: whole.counts.get(key, count) for key, count in again.counts.items()})
             log, drawer = whole.run.open_log(out), ThisProcess(whole.drawer())
+    if pieces is not None:
+        drawer = ThisProcess(pieces.between(drawer.work))
     stop: typer.Exit | None = None
     if not no_draw:
         try:
@@ -175,6 +182,8 @@ def protocol(
                 raise
             stop = error
     _report(whole, log, record_file, typed_command(), curve, about, form)
+    if pieces is not None and pieces.finish() is not None:
+        note(f"Wrote {out / CURVE}, the cost curve of these hours, for `simulate predict`", form)
     if stop is not None:
         raise stop
 

@@ -163,15 +163,9 @@ def measure(
             break
         bursts = list[CycleSamples]()
         target.prepare(conditions[turn % len(conditions)])
-        for some in [left[first : first + PLAIN_EVERY] for first in range(0, len(left), PLAIN_EVERY)] or [[]]:
-            samples = CycleSamples()
-            for loop in (PLAIN, *some):
-                try:
-                    used = None if loop is PLAIN else drafter
-                    draw(target, used, loop, turn, samples, MOST_CYCLES if turn else WARM_UP)
-                except EngineError:
-                    left.remove(loop)
-                report()
+        for some in grouped(left):
+            samples, refused = burst(target, drafter, some, turn, MOST_CYCLES if turn else WARM_UP, report)
+            left = [loop for loop in left if loop not in refused]
             if turn:
                 bursts.append(samples)
         if turn:
@@ -179,6 +173,33 @@ def measure(
             taken = turn
             keep()
     return at_mean_speed([burst for bursts in finished for burst in bursts]), taken
+
+
+def grouped(run: Sequence[CostLoop]) -> list[Sequence[CostLoop]]:
+    """The loops of each burst, one at least."""
+    return [run[first : first + PLAIN_EVERY] for first in range(0, len(run), PLAIN_EVERY)] or [()]
+
+
+def burst(
+    target: EngineTarget,
+    drafter: EngineDrafter,
+    run: Sequence[CostLoop],
+    image: int,
+    most_cycles: int = MOST_CYCLES,
+    report: Callable[[], None] = lambda: None,
+) -> tuple[CycleSamples, list[CostLoop]]:
+    """Draw an image of plain autoregression, and one by each loop; the samples, and loops that no engine holds.
+
+    The target must hold its condition. report: is told of every image.
+    """
+    samples, refused = CycleSamples(), list[CostLoop]()
+    for loop in (PLAIN, *run):
+        try:
+            draw(target, None if loop is PLAIN else drafter, loop, image, samples, most_cycles)
+        except EngineError:
+            refused.append(loop)
+        report()
+    return samples, refused
 
 
 def turns(loops: int) -> int:

@@ -155,21 +155,26 @@ def measure(
         report: Called after every round.
         plain_ms: What a step of plain autoregression takes inside the loops of trees, to whose speed all are scaled.
     """
-    codes = np.random.default_rng(0).standard_normal((target.vocab_size, 8))
-    rule = PooledCells(nearest_codes(codes, table_columns(target.vocab_size)), 0.5)
     bursts = list[CycleSamples]()
     for turn in range(rounds + 1):
-        samples = CycleSamples()
-        condition = conditions[turn % len(conditions)]
-        for one in (target, *(smaller.target for smaller in low)):
-            one.prepare(condition)
-        draw(target, None, PLAIN, turn, samples, MOST_CYCLES)
-        _draw_all(EngineGridTarget(target), low, rule, turn, samples)
-        draw(target, None, PLAIN, turn, samples, MOST_CYCLES)
+        samples = burst(target, low, conditions[turn % len(conditions)], turn)
         if turn:
             bursts.append(samples)
         report()
     return at_mean_speed(bursts, plain_ms)
+
+
+def burst(target: EngineTarget, low: Sequence[LowTarget], condition: EncodedCondition, image: int) -> CycleSamples:
+    """Samples of one image by every loop, between two of plain autoregression."""
+    codes = np.random.default_rng(0).standard_normal((target.vocab_size, 8))
+    rule = PooledCells(nearest_codes(codes, table_columns(target.vocab_size)), 0.5)
+    samples = CycleSamples()
+    for one in (target, *(smaller.target for smaller in low)):
+        one.prepare(condition)
+    draw(target, None, PLAIN, image, samples, MOST_CYCLES)
+    _draw_all(EngineGridTarget(target), low, rule, image, samples)
+    draw(target, None, PLAIN, image, samples, MOST_CYCLES)
+    return samples
 
 
 def _draw_all(

@@ -55,7 +55,7 @@ def all_loops(
     )
     drawn = ((2, 2, 1, 1), (4, 8, 8), (2, 4, 8, 16), (8, 16, 14, 11, 8))  # the last is EAGLE-1's own
     return (
-        *(CostLoop("one_call", LikeliestChain(length), point) for length in (1, 2, 3, 4, 6, 8, 12) if chains),
+        *(CostLoop("one_call", LikeliestChain(length), point) for length in (1, 2, 3, 4, 6, 8, 12, 15) if chains),
         *(CostLoop("sampled", Chain(length), SpeculativeSampling()) for length in (1, 2, 4, 6)),
         *(CostLoop("sampled", Eagle1(widths), WithoutReplacement()) for widths in drawn),
         *(CostLoop("ranked", Eagle2(*settings), point) for settings in ranked),

@@ -158,7 +158,7 @@ def _measure(
     target.sample_by(sampling)
     drafter.sample_by(sampling)
     started = perf_counter()
-    shown = _conditions(models)
+    shown = conditions_of(models)
     rounds, images = _ROUNDS[full], _IMAGES[full]
     kinds = len(_loops(target, drafter, full, [[1, 1.0]], [[1, 1.0]]))
     most = passes.rounds_in_all(rounds) + in_cycle.turns(kinds) * (images + 1) + (images + 1 if full else 0)
@@ -175,20 +175,8 @@ def _measure(
         partial.save()
 
     verify, draft = passes.measure_passes(target, drafter, rounds, step, (partial.verify, partial.draft), keep)
-    verify_ms, draft_ms = passes.columns(verify), passes.columns(draft)
-    alone = draft_ms.pop("median")
-    curve: dict[str, Any] = {
-        "format": FORMAT,
-        "model": {"target": target.decoder.name, "drafter": drafter.decoder.name, "rows": target.engine.rows},
-        "measured_on": measured_on(models, sampling),
-        "sampling": asdict(sampling),
-        "full": full,
-        "verify_ms": verify_ms.pop("median"),
-        "verify_spread_ms": verify_ms,
-        "draft_ms": alone,
-        "draft_spread_ms": draft_ms,
-    }
-    run = _loops(target, drafter, full, curve["verify_ms"], alone)
+    curve = {**header_of(models, sampling, full=full), **passes_alone(verify, draft)}
+    run = _loops(target, drafter, full, curve["verify_ms"], curve["draft_ms"])
     timed = (images, shown, step, _SECONDS[full], partial.rounds, partial.save)
     cycles, taken = in_cycle.measure(target, drafter, run, *timed)
     curve[IN_CYCLE] = samples.to_dict(cycles, taken)
@@ -204,7 +192,29 @@ def _measure(
     return {**curve, "seconds": seconds, "machine": describe_machine(), "command": typed_command()}
 
 
-def _conditions(models: OpenModels) -> tuple[EncodedCondition, ...]:
+def header_of(models: OpenModels, sampling: SamplingParams, *, full: bool) -> dict[str, Any]:
+    """What a curve of models with a drafter says of them and of this machine, before any time."""
+    target, drafter = models.high, models.loaded_drafter
+    assert drafter is not None
+    return {
+        "format": FORMAT,
+        "model": {"target": target.decoder.name, "drafter": drafter.decoder.name, "rows": target.engine.rows},
+        "measured_on": measured_on(models, sampling),
+        "sampling": asdict(sampling),
+        "full": full,
+    }
+
+
+def passes_alone(verify: passes.BySize, draft: passes.BySize) -> dict[str, Any]:
+    """The parts of a curve that hold passes repeated alone: medians, and how the samples spread."""
+    parts: dict[str, Any] = {}
+    for name, taken in (("verify", verify), ("draft", draft)):
+        spread = passes.columns(taken)
+        parts |= {f"{name}_ms": spread.pop("median"), f"{name}_spread_ms": spread}
+    return parts
+
+
+def conditions_of(models: OpenModels) -> tuple[EncodedCondition, ...]:
     """Of the images that are timed: prompts of the grammar, or what the target's encoder makes up for other models."""
     encoder, own = models.high.encoder, models.folder_models()
     if own is not None and takes_grammar(own.index):
@@ -230,11 +240,19 @@ def low_targets(models: Pipeline | None, sampling: SamplingParams) -> list[in_gr
     return targets
 
 
+def all_loops_of(
+    target: EngineTarget, drafter: EngineDrafter, verify_ms: list[list[float]], draft_ms: list[list[float]]
+) -> tuple[loops.CostLoop, ...]:
+    """See `loops.all_loops`."""
+    return loops.all_loops(target.vocab_size, verify_ms, draft_ms, drafter.fuses_chains, drafter.fuses_trees)
+
+
 def _loops(
     target: EngineTarget, drafter: EngineDrafter, full: bool, verify_ms: list[list[float]], draft_ms: list[list[float]]
 ) -> tuple[loops.CostLoop, ...]:
-    parts = (target.vocab_size, verify_ms, draft_ms, drafter.fuses_chains)
-    return loops.all_loops(*parts, drafter.fuses_trees) if full else loops.choosing_loops(*parts)
+    if full:
+        return all_loops_of(target, drafter, verify_ms, draft_ms)
+    return loops.choosing_loops(target.vocab_size, verify_ms, draft_ms, drafter.fuses_chains)
 
 
 def _engine_version(backend: str) -> str:

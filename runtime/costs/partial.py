@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from underpaint.artifacts.files import check_file_writable
 from underpaint.artifacts.manifest import write_beside
 from underpaint.artifacts.strict_json import read_object
 from underpaint.runtime.costs.passes import BySize, PassSample
-from underpaint.runtime.costs.samples import CycleKind, CycleSamples, TreeCall
+from underpaint.runtime.costs.samples import CycleSamples
 
 SUFFIX: Final = ".part"
 """Behind the name of the curve's own file."""
@@ -46,7 +45,7 @@ class PartialCurve:
                 {int(size): [PassSample(*one) for one in some] for size, some in stored[name].items()}
                 for name in ("verify", "draft")
             ]
-            rounds = [[_samples(burst) for burst in bursts] for bursts in stored["rounds"]]
+            rounds = [[CycleSamples.from_dict(burst) for burst in bursts] for bursts in stored["rounds"]]
             return cls(path, sizes[0], sizes[1], rounds)
         except (OSError, ValueError, TypeError, KeyError, AttributeError):
             return cls(path)
@@ -58,7 +57,7 @@ class PartialCurve:
         stored = {
             "verify": self.verify,
             "draft": self.draft,
-            "rounds": [[_plain(burst) for burst in bursts] for bursts in self.rounds],
+            "rounds": [[burst.to_dict() for burst in bursts] for bursts in self.rounds],
         }
         try:
             check_file_writable(self.path)
@@ -70,22 +69,3 @@ class PartialCurve:
         """Delete the file: the curve is whole."""
         if self.path is not None:
             self.path.unlink(missing_ok=True)
-
-
-def _plain(samples: CycleSamples) -> dict[str, Any]:
-    return {
-        "passes": [[*key, times] for key, times in samples.passes.items()],
-        "tree_calls": [[*key, times] for key, times in samples.tree_calls.items()],
-        "host": [[*key, times] for key, times in samples.host.items()],
-    }
-
-
-def _samples(burst: dict[str, Sequence[Any]]) -> CycleSamples:
-    samples = CycleSamples()
-    for what, size, some in burst["passes"]:
-        samples.passes[str(what), int(size)].extend(map(float, some))
-    for siblings, levels, width, some in burst["tree_calls"]:
-        samples.tree_calls[TreeCall(siblings, levels, width)].extend(map(float, some))
-    for family, levels, nodes, pooled, some in burst["host"]:
-        samples.host[CycleKind(family, levels, nodes, pooled)].extend(map(float, some))
-    return samples

@@ -93,28 +93,43 @@ def measure_passes(
         keep: Called with all samples after each round that counts.
     """
     scored = halfway(target)
-    rows = target.engine.rows
-    left = min(target.grid.cells - target.grid.cells // 2, target.decoder.max_positions(rows) or VERIFY_SIZES[-1])
-    widest = drafter.decoder.max_positions(rows) or DRAFT_SIZES[-1]
-    verify: BySize = {count: list(taken[0].get(count, ())) for count in VERIFY_SIZES if count <= left}
-    draft: BySize = {count: list(taken[1].get(count, ())) for count in DRAFT_SIZES if count <= widest}
+    verify_sizes, draft_sizes = sizes_of(target, drafter)
+    verify: BySize = {count: list(taken[0].get(count, ())) for count in verify_sizes}
+    draft: BySize = {count: list(taken[1].get(count, ())) for count in draft_sizes}
     done = min(len(samples) for samples in (*verify.values(), *draft.values()))
     for _ in range(min(done, rounds)):
         report()
     for turn in range(rounds_in_all(rounds - done) if done < rounds else 0):
-        for count, samples in verify.items():
-            verify_once(target, count)  # another size has emptied the processor's own caches
-            sample = verify_once(target, count)
-            if turn >= _WARM_UP:
-                samples.append(sample)
-        for count, samples in draft.items():
-            draft_once(drafter, scored, count)
-            sample = draft_once(drafter, scored, count)
-            if turn >= _WARM_UP:
-                samples.append(sample)
+        more = one_round(target, drafter, scored)
         if turn >= _WARM_UP:
+            for samples, some in zip((verify, draft), more, strict=True):
+                for count, sample in some.items():
+                    samples[count].append(sample)
             keep(verify, draft)
         report()
+    return verify, draft
+
+
+def sizes_of(target: EngineTarget, drafter: EngineDrafter) -> tuple[list[int], list[int]]:
+    """Sizes of target passes and of drafter passes that the engines take."""
+    rows = target.engine.rows
+    left = min(target.grid.cells - target.grid.cells // 2, target.decoder.max_positions(rows) or VERIFY_SIZES[-1])
+    widest = drafter.decoder.max_positions(rows) or DRAFT_SIZES[-1]
+    return [size for size in VERIFY_SIZES if size <= left], [size for size in DRAFT_SIZES if size <= widest]
+
+
+def one_round(
+    target: EngineTarget, drafter: EngineDrafter, scored: Scored
+) -> tuple[dict[int, PassSample], dict[int, PassSample]]:
+    """One target pass and one drafter pass of every size, behind what `halfway` scored."""
+    verify, draft = dict[int, PassSample](), dict[int, PassSample]()
+    verify_sizes, draft_sizes = sizes_of(target, drafter)
+    for count in verify_sizes:
+        verify_once(target, count)  # another size has emptied the processor's own caches
+        verify[count] = verify_once(target, count)
+    for count in draft_sizes:
+        draft_once(drafter, scored, count)
+        draft[count] = draft_once(drafter, scored, count)
     return verify, draft
 
 

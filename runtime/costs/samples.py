@@ -62,6 +62,24 @@ class CycleSamples:
         """A step of plain autoregression."""
         return typical(self.passes["plain", 1]) + typical(self.host[PLAIN_STEP])
 
+    def to_dict(self) -> dict[str, Any]:
+        """The samples as JSON holds them; see `from_dict`."""
+        parts: dict[str, Mapping[Any, list[float]]]
+        parts = {"passes": self.passes, "tree_calls": self.tree_calls, "host": self.host}
+        return {name: [[*key, times] for key, times in part.items()] for name, part in parts.items()}
+
+    @classmethod
+    def from_dict(cls, stored: Mapping[str, Sequence[Any]]) -> CycleSamples:
+        """The samples that `to_dict` made; ValueError, TypeError or KeyError where it did not."""
+        samples = cls()
+        for what, size, some in stored["passes"]:
+            samples.passes[str(what), int(size)].extend(map(float, some))
+        for siblings, levels, width, some in stored["tree_calls"]:
+            samples.tree_calls[TreeCall(siblings, levels, width)].extend(map(float, some))
+        for family, levels, nodes, pooled, some in stored["host"]:
+            samples.host[CycleKind(family, levels, nodes, pooled)].extend(map(float, some))
+        return samples
+
     def add(self, more: CycleSamples, factor: float) -> None:
         """Take the samples of `more`, `factor` times as long."""
         _extend(self.passes, more.passes, factor)

@@ -28,6 +28,14 @@ def with_baseline_counts(counts: Mapping[tuple[int, str], int]) -> dict[tuple[in
     return {(place, name): most[place] if name == BASELINE else count for (place, name), count in counts.items()}
 
 
+def draws_in_round(turn: int, count: int, rounds: int) -> bool:
+    """Whether one of `count` drawings that are spread evenly over `rounds` rounds, from the first on, is in this one.
+
+    A machine's speed changes within an hour, so a method that is drawn seldom is drawn all along.
+    """
+    return turn * count % rounds < count
+
+
 def fit_counts(
     counts: Mapping[tuple[int, str], int], seconds: Mapping[tuple[int, str], float], budget: float
 ) -> dict[tuple[int, str], int]:

@@ -1,0 +1,153 @@
+"""A whole cost curve that is measured in pieces between the drawings of a run, so that both share their minutes.
+
+A machine's speed changes within an hour: a curve of the hour before predicted drawings 19 % too slow.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from underpaint.algos.rows import SamplingParams
+from underpaint.artifacts.cost_curve import IN_CYCLE, IN_GRID, CostCurveFile, parse_cost_curve
+from underpaint.artifacts.manifest import write_beside
+from underpaint.artifacts.run_log import RunLog
+from underpaint.runtime.costs import in_cycle, in_grid, passes, samples
+from underpaint.runtime.costs.machine_curve import all_loops_of, conditions_of, header_of, low_targets, passes_alone
+from underpaint.runtime.costs.samples import CycleSamples, at_mean_speed
+from underpaint.runtime.evaluation.machine import describe_machine, typed_command
+
+if TYPE_CHECKING:
+    from underpaint.runtime.models import OpenModels
+
+SHARE: Final = 0.1
+"""Of the time of a run that the pieces take."""
+PIECES: Final = "costs.jsonl"
+CURVE: Final = "costs.json"
+Job = TypeVar("Job")
+Done = TypeVar("Done")
+
+
+class InterleavedCurve:
+    """A whole cost curve of opened models, piece by piece.
+
+    A round of pieces is every pass alone once, each group of decoding loops with plain autoregression beside it, and
+    passes over cells of a grid. Each piece is a line of `costs.jsonl` in the run's folder, so that a stopped run goes
+    on with those it has; those of another machine or of other models are replaced.
+    """
+
+    def __init__(self, models: OpenModels, sampling: SamplingParams, first: CostCurveFile, folder: Path) -> None:
+        """Read the pieces that `folder` holds; nothing is measured yet.
+
+        Args:
+            models: The models, with a drafter.
+            sampling: How the target and its drafter are sampled while they are timed.
+            first: A curve of these models, by which loops that choose by costs choose.
+            folder: The folder of the run.
+
+        Raises:
+            ValueError: The file of pieces was edited.
+        """
+        self._models, self._sampling, self._folder = models, sampling, folder
+        self._header = json.loads(json.dumps(header_of(models, sampling, full=True)))
+        target, drafter = models.high, models.loaded_drafter
+        assert drafter is not None
+        self._target, self._drafter = target, drafter
+        verify, draft = ([list(pair) for pair in pairs] for pairs in (first.verify_ms, first.draft_ms))
+        self._groups = in_cycle.grouped(all_loops_of(target, drafter, verify, draft))
+        self._log = RunLog(folder / PIECES)
+        head, *self._pieces = self._log.read() or [{}]
+        if head != self._header:
+            self._log, self._pieces = RunLog(folder / PIECES), []
+        self._owed = 0.0
+
+    @property
+    def pieces_in_a_round(self) -> int:
+        """Passes alone, the groups of loops, and passes over cells."""
+        return len(self._groups) + 2
+
+    @property
+    def pieces(self) -> int:
+        """Pieces that were measured."""
+        return len(self._pieces)
+
+    def between(self, draw: Callable[[Job], Done]) -> Callable[[Job], Done]:
+        """`draw`, with pieces measured before drawings so that they take `SHARE` of the time."""
+
+        def drawn(job: Job) -> Done:
+            while self._owed > 0.0:
+                self._owed -= self.measure_piece()
+            started = perf_counter()
+            done = draw(job)
+            self._owed += SHARE / (1.0 - SHARE) * (perf_counter() - started)
+            return done
+
+        return drawn
+
+    def measure_piece(self) -> float:
+        """Measure the next piece and keep it; the seconds that it took."""
+        started = perf_counter()
+        before = self._target.params
+        self._target.sample_by(self._sampling)
+        self._drafter.sample_by(self._sampling)
+        piece = self._next_piece()
+        self._target.sample_by(before)
+        self._drafter.sample_by(before)
+        seconds = perf_counter() - started
+        piece["seconds"] = round(seconds, 3)
+        if self._log.empty:
+            self._log.append(self._header)
+        self._log.append(piece)
+        self._pieces.append(piece)
+        return seconds
+
+    def _next_piece(self) -> dict[str, Any]:
+        turn, place = divmod(self.pieces, self.pieces_in_a_round)
+        if place == 0:
+            taken = passes.one_round(self._target, self._drafter, passes.halfway(self._target))
+            return {"passes": [{str(size): sample for size, sample in some.items()} for some in taken]}
+        shown = conditions_of(self._models)
+        condition = shown[turn % len(shown)]
+        if place <= len(self._groups):
+            self._target.prepare(condition)
+            return {
+                IN_CYCLE: in_cycle.burst(self._target, self._drafter, self._groups[place - 1], turn + 1)[0].to_dict()
+            }
+        return {IN_GRID: in_grid.burst(self._target, self._low(), condition, turn + 1).to_dict()}
+
+    def _low(self) -> list[in_grid.LowTarget]:
+        return low_targets(self._models.folder_models(), self._sampling)
+
+    def finish(self) -> CostCurveFile | None:
+        """The curve of all pieces, written as `costs.json`; None before a whole round of pieces."""
+        rounds = self.pieces // self.pieces_in_a_round
+        if not rounds:
+            return None
+        verify, draft = (self._sizes(part) for part in (0, 1))
+        cycles = at_mean_speed(self._bursts(IN_CYCLE))
+        plain_ms = cycles.plain_ms
+        cells = at_mean_speed(self._bursts(IN_GRID), plain_ms)
+        curve = {
+            **self._header,
+            **passes_alone(verify, draft),
+            IN_CYCLE: samples.to_dict(cycles, rounds),
+            IN_GRID: in_grid.to_dict(cells, self._low(), self._target.grid, rounds),
+            "seconds": round(sum(piece["seconds"] for piece in self._pieces), 2),
+            "machine": describe_machine(),
+            "command": typed_command(),
+        }
+        path = self._folder / CURVE
+        content = (json.dumps(curve) + "\n").encode()
+        finished = parse_cost_curve(content, path)
+        write_beside(path, content)
+        return finished
+
+    def _bursts(self, kind: str) -> list[CycleSamples]:
+        return [CycleSamples.from_dict(piece[kind]) for piece in self._pieces if kind in piece]
+
+    def _sizes(self, part: int) -> passes.BySize:
+        taken: list[Mapping[str, Any]] = [piece["passes"][part] for piece in self._pieces if "passes" in piece]
+        return {int(size): [passes.PassSample(*one[size]) for one in taken] for size in taken[0]}
