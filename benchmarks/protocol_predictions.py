@@ -1,13 +1,13 @@
 """What the simulator predicts of protocol 1, beside what was measured: from traces of other prompts and a cost curve.
 
-Run: python -m benchmarks.protocol_predictions --out benchmarks/results/protocol-predictions.json
+Run: python -m benchmarks.protocol_predictions --record protocol.json --costs costs.json --out predictions.json
 
-Each temperature of the record is predicted from traces of that temperature on prompts behind the record's, with the
-cost curve of this machine: 40 pictures of plain autoregression, and 16 by the methods that no replay can draw. What is
-not given and not in `--work` yet is made there: the traces by `underpaint trace`, and a whole curve by `underpaint
-costs --full`, half an hour in all. Run it on the machine that drew, in the hours of the drawings: in two states of one
-machine a pass over four nodes cost 1.4 and 1.7 plain passes. Nothing of the record is used but its settings. Methods
-that a trace does not say enough of are listed with the reason. The last line is JSON.
+Record and cost curve are those that `underpaint protocol` leaves in its folder: the curve was measured between the
+drawings, because in two states of one machine a pass over four nodes cost 1.4 and 1.7 plain passes. Each temperature is
+predicted from traces of that temperature on prompts behind the record's: 40 pictures of plain autoregression, and 16 by
+the methods that no replay can draw. Traces that are not given and not in `--work` yet are made there by `underpaint
+trace`, half an hour in all. Nothing of the record is used but its settings. Methods that a trace does not say enough of
+are listed with the reason. The last line is JSON.
 """
 
 import subprocess
@@ -16,7 +16,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.pages import PROTOCOL_FILE, RESULTS
 from benchmarks.report import at_least, finish, options, parse, refusing
 from benchmarks.validation import WITHIN
 from underpaint.artifacts.cost_curve import CostCurveFile, read_cost_curve
@@ -87,27 +86,18 @@ def _traced(run: Mapping[str, Any], folder: Path) -> Iterator[Path]:
             options = ["--methods", ",".join(methods)] if methods else []
             options += ["--temperature", f"{settings['temperature']:g}", "--prompts-count", str(pictures)]
             options += ["--depths", str(depths), "--prompts-skip", str(len(settings["prompts"]))]
-            _run("trace", run, *options, "--out", str(path))
+            _trace(run, *options, "--out", str(path))
         if path.is_file():
             yield path
 
 
-def _measured(run: Mapping[str, Any], folder: Path) -> Path:
-    """A whole cost curve of this machine."""
-    path = folder / "costs.json"
-    if not path.is_file():
-        folder.mkdir(parents=True, exist_ok=True)
-        _run("costs", run, "--full", "--export", str(path))
-    return path
-
-
-def _run(command: str, run: Mapping[str, Any], *options: str) -> None:
-    """An `underpaint` command at the record's resolution and guidance; ValueError where it fails."""
+def _trace(run: Mapping[str, Any], *options: str) -> None:
+    """`underpaint trace` at the record's resolution and guidance; ValueError where it fails."""
     settings = run["settings"]
     shared = ["--resolution", str(settings["resolution"]), "--guidance", f"{settings['guidance']:g}"]
-    done = subprocess.run([sys.executable, "-m", "underpaint", command, *shared, *options], check=False)
+    done = subprocess.run([sys.executable, "-m", "underpaint", "trace", *shared, *options], check=False)
     if done.returncode:
-        raise ValueError(f"underpaint {command} ended with {done.returncode}; see above")
+        raise ValueError(f"underpaint trace ended with {done.returncode}; see above")
 
 
 def _plain_ms(run: Mapping[str, Any]) -> float:
@@ -131,9 +121,9 @@ def _print(row: Mapping[str, Any]) -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     parser = options("protocol_predictions", __doc__)
-    parser.add_argument("--record", type=Path, default=RESULTS / PROTOCOL_FILE, help="of `underpaint protocol`")
+    parser.add_argument("--record", type=Path, required=True, help="of `underpaint protocol`")
+    parser.add_argument("--costs", type=Path, required=True, help="the cost curve of the same hours, beside the record")
     parser.add_argument("--trace", type=Path, action="append", help="of other prompts; one or more a temperature")
-    parser.add_argument("--costs", type=Path, help="the machine's cost curve, a full one")
     parser.add_argument("--work", type=Path, default=Path("runs/predictions"), help="folder for what is made here")
     parser.add_argument("--seeds", type=at_least(1), default=4, help="decodings of each recorded image")
     asked = parse(parser, arguments)
@@ -141,7 +131,7 @@ def main(arguments: list[str] | None = None) -> None:
         runs = runs_of(read_results(asked.record))
         paths = asked.trace or [path for run in runs for path in _traced(run, asked.work)]
         traces = [load(path) for path in paths]
-        curve = read_cost_curve(asked.costs or _measured(runs[0], asked.work))
+        curve = read_cost_curve(asked.costs)
         pairs = [(run, traces_at(traces, run)) for run in runs]
         rows = list[dict[str, Any]]()
         for run, same in pairs:

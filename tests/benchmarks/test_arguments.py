@@ -21,7 +21,7 @@ REFUSED = [
     ("protocol_predictions", ["--trace", "a.npz", "--costs", "absent.json", "--record", "absent.json"], "absent.json"),
 ]
 POSITIONAL = {
-    "protocol_predictions": ["--trace", "absent.npz", "--costs", "absent.json"],
+    "protocol_predictions": ["--record", "absent.json", "--trace", "absent.npz", "--costs", "absent.json"],
     "paired_speed": ["absent"],
     "ties": ["absent"],
 }

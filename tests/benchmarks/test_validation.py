@@ -107,8 +107,7 @@ def test_what_is_not_given_is_made_once(tmp_path: Path, monkeypatch: pytest.Monk
 
     def ran(command: list[str], *, check: bool) -> SimpleNamespace:
         calls.append(command[3:])
-        option = "--out" if "--out" in command else "--export"
-        Path(command[command.index(option) + 1]).write_text("")
+        Path(command[command.index("--out") + 1]).write_text("")
         return SimpleNamespace(returncode=0)
 
     monkeypatch.setattr(protocol_predictions.subprocess, "run", ran)
@@ -121,15 +120,13 @@ def test_what_is_not_given_is_made_once(tmp_path: Path, monkeypatch: pytest.Monk
     for _ in range(2):
         found = list(protocol_predictions._traced({"settings": settings}, tmp_path))
         assert found == [tmp_path / "trace-1.npz", tmp_path / "drawn-1.npz"]
-        protocol_predictions._measured({"settings": settings}, tmp_path)
     shared = ["--resolution", "128", "--guidance", "1"]
     assert [" ".join(call) for call in calls] == [
         " ".join(["trace", *shared, "--methods mulo --temperature 1 --prompts-count 40 --depths 10 --prompts-skip 2"])
         + f" --out {tmp_path / 'trace-1.npz'}",
         " ".join(["trace", *shared, "--methods sjd --temperature 1 --prompts-count 16 --depths 1 --prompts-skip 2"])
         + f" --out {tmp_path / 'drawn-1.npz'}",
-        " ".join(["costs", *shared, "--full", "--export", str(tmp_path / "costs.json")]),
     ]
     monkeypatch.setattr(protocol_predictions.subprocess, "run", lambda *_, **__: SimpleNamespace(returncode=2))
-    with pytest.raises(ValueError, match="underpaint costs ended with 2"):
-        protocol_predictions._measured({"settings": settings}, tmp_path / "other")
+    with pytest.raises(ValueError, match="underpaint trace ended with 2"):
+        list(protocol_predictions._traced({"settings": settings}, tmp_path / "other"))

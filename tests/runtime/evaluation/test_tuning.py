@@ -1,17 +1,23 @@
 """The search for settings, and the protocol's budget: what needs no engine."""
 
+from collections import Counter
 from dataclasses import dataclass
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Annotated, Literal, cast
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from underpaint.algos.registry import Bounds, Tune, check_bounds, values_to_tune
+from underpaint.runtime.evaluation.comparison import BASELINE
+from underpaint.runtime.evaluation.plan import RunPlan
 from underpaint.runtime.evaluation.report_row import ReportRow
 from underpaint.runtime.methods.registry import METHODS, resolve
 from underpaint.runtime.methods.settings import settings_to_tune
-from underpaint.runtime.protocol.budget import LEAST, fit_counts
-from underpaint.runtime.protocol.protocol import Sizes
+from underpaint.runtime.protocol.budget import LEAST, draws_in_round, fit_counts, with_baseline_counts
+from underpaint.runtime.protocol.protocol import Protocol, Sizes
 from underpaint.runtime.protocol.settings_search import QualityBound, drawings_of, rounds
 
 
@@ -68,6 +74,31 @@ def test_a_budget_takes_prompts_from_the_slow_alone() -> None:
     assert LEAST <= fitted[0, "slow"] < fitted[1, "paper"] <= 50
     assert sum((count + 1) * seconds[key] for key, count in fitted.items()) <= 120.0
     assert set(fit_counts(counts, seconds, 1.0).values()) == {LEAST}
+
+
+@given(st.integers(1, 60).flatmap(lambda rounds: st.tuples(st.integers(1, rounds), st.just(rounds))))
+def test_few_drawings_are_spread_evenly_over_all_rounds(drawn: tuple[int, int]) -> None:
+    count, rounds = drawn
+    turns = [turn for turn in range(rounds) if draws_in_round(turn, count, rounds)]
+    assert turns[0] == 0
+    assert len(turns) == count
+    gaps = [after - before for before, after in pairwise([*turns, rounds])]
+    assert max(gaps) - min(gaps) <= 1
+
+
+@given(st.lists(st.tuples(st.integers(1, 12), st.integers(1, 12)), min_size=1, max_size=4))
+def test_every_drawing_of_the_protocol_has_plain_autoregression_on_its_prompt(sizes: list[tuple[int, int]]) -> None:
+    wanted = {(place, f"m{at}"): count for at, counts in enumerate(sizes) for place, count in enumerate(counts)}
+    counts = with_baseline_counts({**wanted, (0, BASELINE): 1, (1, BASELINE): 1})
+    names = [BASELINE, *(f"m{at}" for at in range(len(sizes)))]
+    prompts = [SimpleNamespace(caption=lambda turn=turn: f"prompt {turn}") for turn in range(12)]
+    plan = SimpleNamespace(conditions=prompts, methods=[SimpleNamespace(name=name) for name in names])
+    run = SimpleNamespace(models=[SimpleNamespace(comparison=plan)] * 2)
+    jobs = Protocol(cast(RunPlan, run), (), counts).jobs()
+    assert len(jobs) == len(set(jobs)) == sum(counts.values())
+    assert Counter((job.model, job.method) for job in jobs) == counts
+    plain = {(job.model, job.prompt) for job in jobs if job.method == BASELINE}
+    assert {(job.model, job.prompt) for job in jobs} == plain
 
 
 def test_the_protocol_at_a_smaller_scale_keeps_the_least() -> None:
