@@ -65,37 +65,37 @@ def read_result(name: str) -> dict[str, Any]:
     return values if isinstance(values, dict) else {"rows": values}
 
 
-def conditions(result: Mapping[str, Any], *, planned: bool = False) -> list[str]:
+def conditions(result: Mapping[str, Any], *, planned: bool = False) -> dict[str, str]:
     """What a reader has to know before the figures: sampling that cuts or guides, prompts, model, machine, command.
 
     Args:
         result: The record.
         planned: Whether its prompts were planned only, as a record of the protocol is that ran out of time.
     """
-    lines = []
+    values = {}
     settings = result.get("settings")
     if settings is not None:
         top_k = settings["top_k"] or "all codes"
         sampling = f"guidance {settings['guidance']:g}, top-k {top_k}, top-p {settings['top_p']:g}"
         if (settings["guidance"], settings["top_k"], settings["top_p"]) != (1, 0, 1):
-            lines.append(f"Sampling: temperature {settings['temperature']:g}, {sampling}.")
+            values["sampling"] = f"temperature {settings['temperature']:g}, {sampling}"
         count = len(settings["prompts"]) * len(settings["seeds"])
         preset = settings.get("preset")
         if not planned:
             each = "" if result.get("kind") == "premises" else " a method"
-            lines.append(f"Pictures: {count}{each}" + (f"; preset `{preset}`." if preset else "."))
+            values["pictures"] = f"{count}{each}" + (f"; preset `{preset}`" if preset else "")
     model = result.get("model")
     if isinstance(model, Mapping) and "engine" in model:
-        lines.append(f"Model: {model.get('target', 'target')}, {model['engine']}.")
+        values["model"] = f"{model.get('target', 'target')}, {model['engine']}"
     machine = result.get("machine")
     if machine is not None:
         engine = f", ONNX Runtime {machine['onnxruntime']}" if "onnxruntime" in machine else ""
-        lines.append(f"Machine: {machine['cores']} cores of {machine['processor']}{engine}.")
+        values["machine"] = f"{machine['cores']} cores of {machine['processor']}{engine}"
     if "compared" in result:
-        lines.append(f"Comparison: `{result['compared']['command']}`")
+        values["comparison"] = f"`{result['compared']['command']}`"
     if "command" in result:
-        lines.append(f"Command: `{result['command']}`{_where(result['command'])}")
-    return lines
+        values["command"] = f"`{result['command']}`{_where(result['command'])}"
+    return values
 
 
 def _where(command: str) -> str:
@@ -107,8 +107,13 @@ def _where(command: str) -> str:
 
 
 def about(name: str) -> str:
-    """The conditions of a result file as a list, with the name of the file."""
-    return "\n".join(f"- {line}" for line in [*conditions(read_result(name)), f"File: `{name}`"])
+    """The conditions of a result file as a table, with the name of the file."""
+    return condition_table({**conditions(read_result(name)), "file": f"`{name}`"})
+
+
+def condition_table(values: Mapping[str, str]) -> str:
+    """A table of conditions and their values."""
+    return "\n".join(["| condition | value |", *(f"| {name} | {value} |" for name, value in values.items())])
 
 
 def figure(value: Any, form: str = ".2f", unit: str = "") -> str:
@@ -173,6 +178,7 @@ _TEMPLATES: Final = jinja2.Environment(
 _TEMPLATES.filters |= {"f": figure, "percent": percent, "grouped": grouped, "times": times, "interval": interval}
 _TEMPLATES.filters |= {"filled": filled, "yes": lambda value: "yes" if value else "no"}
 _TEMPLATES.globals |= {"record": read_result, "about": about, "conditions": conditions}
+_TEMPLATES.filters["conditions"] = condition_table
 _TEMPLATES.globals |= {"runs_of": runs_of, "summary": summary, "simulated_methods": simulated_methods}
 
 

@@ -63,7 +63,7 @@ def test_a_record_of_the_protocol_makes_a_page_and_the_best_rows_of_the_readme(
     assert "zipar" not in [name for name, _, _ in rows]  # surely worse than plain autoregression
     page = pages.render_protocol()
     assert page.count("`eagle2 (paper)`") == 2
-    assert "Left out: vvs: no drafter" in page
+    assert "| left out | vvs: no drafter |" in page
 
 
 def test_every_result_is_on_a_page() -> None:

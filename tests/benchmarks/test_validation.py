@@ -50,12 +50,12 @@ def test_the_page_says_where_the_time_of_far_rows_goes() -> None:
         one["parts"] = dict(zip(("target", "drafter", "host"), parts, strict=True))
     held = {FILE: RECORD, "protocol-predictions.json": {"rows": [near, far], "command": "a command"}}
     page = page_of(held)
-    assert "1 of 2 speed-ups are within 10 %. Of the others, 0 lie inside the interval that was measured." in page
+    assert "| speed-ups | within 10 % | of the others, inside the measured interval |\n|---|---|---|\n| 2 | 1 | 0 |\n" in page
     assert "| 1 | `mulo` | +20.0 % | no | 50 / 40 | 30 / 30 | 20 / 10 | number of cycles |" in page
     far["tokens_error"] = 0.0
     assert "| 20 / 10 | time of target passes |" in page_of(held)
     held["protocol-predictions.json"] |= {"measured_plain_ms": [2.5, 2.4], "curve_plain_ms": 2.0}
-    assert "took 2.50 and 2.40 ms while the pictures were drawn and 2.00 ms while the curve" in page_of(held)
+    assert "| 2 | 1 | 0 | 2.50 and 2.40 | 2.00 |" in page_of(held)
 
 
 def test_what_was_fitted_counts_for_no_residual() -> None:
