@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from threading import Thread
 from time import monotonic
 from typing import Any, Final
@@ -213,6 +214,15 @@ class ReplicaFront:
             picture = self._queue.pop()
             self._drawn.add(picture)
             picture.task = self._loop.create_task(self._draw(picture))
+            # A task that is cancelled before its first step never runs any of `_draw`, a `finally` there included.
+            picture.task.add_done_callback(partial(self._free, picture))
+
+    def _free(self, picture: _Picture, _: asyncio.Task[None]) -> None:
+        """Give the slot of a picture whose task has ended to the next one."""
+        self._drawn.discard(picture)
+        if picture.ticket.closed:
+            self._settle(picture.ticket)
+        self._fill()
 
     async def _draw(self, picture: _Picture) -> None:
         """Draw a picture, on one replica after another if need be."""
@@ -224,11 +234,6 @@ class ReplicaFront:
         except Exception:
             _LOG.exception("request %s failed", picture.request.id)
             self._end(picture.ticket, _FAILED)
-        finally:
-            self._drawn.discard(picture)
-            if picture.ticket.closed:
-                self._settle(picture.ticket)
-            self._fill()
 
     async def _draw_once(self, picture: _Picture) -> RequestError | None:
         """Draw a picture on one replica; None once the client has it."""

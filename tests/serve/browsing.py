@@ -4,19 +4,17 @@ import json
 import queue
 import shutil
 import subprocess
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from tests.headless import BROWSER, FLAGS, LISTEN
-from tests.serve.served import SECONDS
+from tests.serve.served import SECONDS, running
 from underpaint.serve.guard import Receive, Send
-from underpaint.serve.server import Server, bound_socket
 
 DRIVER = """
 const found = {failures}, get2 = id => document.getElementById(id);
-const until = async (holds, what) => { for (let turn = 0; turn < 1200; turn += 1) { if (holds()) return;
+const until = async (holds, what) => { for (let turn = 0; turn < 4000; turn += 1) { if (holds()) return;
   await new Promise(done => setTimeout(done, 25)); } throw new Error('waited for ' + what); };
 const fill = (id, value) => { const field = get2(id); field.value = value; field.dispatchEvent(new Event('change')); };
 const seen = canvas => new Set(new Uint32Array(canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height)
@@ -71,29 +69,19 @@ def browse(
 
     meanwhile: called while the browser runs.
     """
-    driven, bound = Driven(app, script), bound_socket("127.0.0.1", 0)
-    server = Server(driven, engine, drain_seconds=5.0)  # type: ignore[arg-type]
-    server.handled_signals = ()  # a thread may handle none
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]})
-    thread.start()
-    profile = folder / "profile"
-    address = f"http://127.0.0.1:{bound.getsockname()[1]}/driven"
-    command = [
-        str(BROWSER),
-        *FLAGS,
-        f"--user-data-dir={profile}",
-        "--window-size=1200,1000",
-        "--remote-debugging-port=0",
-    ]
-    browser = subprocess.Popen([*command, *flags, address], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        if meanwhile is not None:
-            meanwhile()
-        return driven.found.get(timeout=SECONDS)
-    finally:
-        browser.terminate()
-        browser.wait(SECONDS)
-        server.should_exit = True
-        thread.join(SECONDS)
-        bound.close()
-        shutil.rmtree(profile, ignore_errors=True)
+    driven, profile = Driven(app, script), folder / "profile"
+    own = (f"--user-data-dir={profile}", "--window-size=1200,1000", "--remote-debugging-port=0")
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    with running(driven, engine) as (_, _, port):
+        command = [str(BROWSER), *FLAGS, *own, *flags, f"http://127.0.0.1:{port}/driven"]
+        browser = subprocess.Popen(command, **quiet)
+        try:
+            if meanwhile is not None:
+                meanwhile()
+            return driven.found.get(timeout=SECONDS)
+        except queue.Empty:
+            raise AssertionError(f"the page in the browser sent nothing within {SECONDS:.0f} seconds") from None
+        finally:
+            browser.terminate()
+            browser.wait(SECONDS)
+            shutil.rmtree(profile, ignore_errors=True)

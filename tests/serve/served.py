@@ -6,8 +6,9 @@ import io
 import json
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
+from time import monotonic, sleep
 from typing import Any
 
 import httpx2
@@ -28,13 +29,13 @@ from underpaint.serve.engine import EngineLoop
 from underpaint.serve.guard import Keys
 from underpaint.serve.models import ServedModels
 from underpaint.serve.requests import DrawRequest, Event, FinishedImage, Limits, RequestError
-from underpaint.serve.server import Server, bound_socket
+from underpaint.serve.server import Drains, Server, bound_socket
 from underpaint.serve.ticket import Ticket
 
 PROMPT = "a woolly fox left of an owl"
 OTHER = "a glossy whale right of an owl"
 PATH = "/v1/images/generations"
-SECONDS = 60.0
+SECONDS = 180.0
 """Nothing here takes so long on the slowest machine."""
 _numbers = iter(range(1_000_000))
 
@@ -181,22 +182,37 @@ class Address:
 
 
 @contextmanager
+def running(app: Any, engine: Drains) -> Iterator[tuple[Server, threading.Thread, int]]:
+    """A server of an application in a thread of its own, and its port on loopback, once it listens there."""
+    with closing(bound_socket("127.0.0.1", 0)) as bound:
+        server = Server(app, engine, drain_seconds=5.0)
+        server.handled_signals = ()  # a thread may handle none
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, daemon=True)
+        thread.start()
+        try:
+            end = monotonic() + SECONDS
+            while not server.started:
+                assert thread.is_alive(), "the server ended before it listened"
+                assert monotonic() < end, f"the server does not listen after {SECONDS:.0f} seconds"
+                sleep(0.002)
+            yield server, thread, bound.getsockname()[1]
+        finally:
+            server.should_exit = True
+            thread.join(SECONDS)
+            assert not thread.is_alive(), f"the server has not ended after {SECONDS:.0f} seconds"
+
+
+@contextmanager
 def listening(engine: EngineLoop, keys: Keys | None = None, log_prompts: bool = False) -> Iterator[Address]:
-    bound = bound_socket("127.0.0.1", 0)
-    port = bound.getsockname()[1]
-    server = Server(create_app(engine, engine.limits, keys, log_prompts), engine, drain_seconds=5.0)
-    server.handled_signals = ()  # a thread may handle none
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]})
-    thread.start()
-    client = httpx2.Client(base_url=f"http://127.0.0.1:{port}", timeout=SECONDS)
-    try:
-        yield Address(engine, client, "127.0.0.1", port, server, thread)
-    finally:
-        gate_of(engine).let()
-        client.close()
-        server.should_exit = True
-        thread.join(SECONDS)
-        bound.close()
+    app = create_app(engine, engine.limits, keys, log_prompts)
+    with (
+        running(app, engine) as (server, thread, port),
+        httpx2.Client(base_url=f"http://127.0.0.1:{port}", timeout=SECONDS) as client,
+    ):
+        try:
+            yield Address(engine, client, "127.0.0.1", port, server, thread)
+        finally:
+            gate_of(engine).let()
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.serve.served import OTHER, PROMPT, Address, expected_pictures, pixels, request, server
+from tests.serve.served import OTHER, PROMPT, SECONDS, Address, expected_pictures, pixels, request, server
 from underpaint.serve.guard import Keys
 
 openai = pytest.importorskip("openai", reason="the package openai (extra 'dev') is absent")
@@ -34,7 +34,7 @@ def test_openai_draws() -> None:
     with server(keys=Keys([KEY])) as address, client(address) as openai_client:
         (model,) = openai_client.models.list().data
         answer = openai_client.images.generate(
-            model=model.id, prompt=PROMPT, n=2, size="64x64", extra_body=extra, timeout=60
+            model=model.id, prompt=PROMPT, n=2, size="64x64", extra_body=extra, timeout=SECONDS
         )
     assert answer.output_format == "png"
     assert answer.usage.total_tokens == 2 * 16
@@ -47,7 +47,7 @@ def test_openai_streams() -> None:
     extra = {"seed": 5, "method": "eagle2", "temperature": 1.0}
     with server(keys=Keys([KEY])) as address, client(address) as openai_client:
         stream = openai_client.images.generate(
-            model="synthetic", prompt=OTHER, stream=True, partial_images=2, extra_body=extra, timeout=60
+            model="synthetic", prompt=OTHER, stream=True, partial_images=2, extra_body=extra, timeout=SECONDS
         )
         events = list(stream)
     assert [event.type for event in events] == ["image_generation.partial_image"] * 2 + ["image_generation.completed"]
@@ -102,7 +102,7 @@ def test_curl_of_the_how_to_draws(place: int, expected: str) -> None:
     assert len(documented_calls()) == 4
     with server() as address:
         call = documented_calls()[place].replace("127.0.0.1:8000", f"{address.host}:{address.port}")
-        shown = subprocess.run(shlex.split(call), capture_output=True, text=True, timeout=60, check=True).stdout
+        shown = subprocess.run(shlex.split(call), capture_output=True, text=True, timeout=SECONDS, check=True).stdout
     assert expected in shown
 
 

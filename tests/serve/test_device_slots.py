@@ -1,6 +1,5 @@
 """One engine loop on the device's slots, by the interpreter on models that are tables."""
 
-import time
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
@@ -14,7 +13,7 @@ import torch
 from tests.runtime.device.tables import TableForward, TableHost, Tables
 from tests.serve import served, test_scheduling
 from tests.serve.served import OTHER, PROMPT, Gate, ServedPipeline, events_of, gate_of, pictures, request
-from tests.serve.test_scheduling import busy, error_of, until
+from tests.serve.test_scheduling import busy, error_of, let_pass, until
 from underpaint.algos.draft import POLICIES
 from underpaint.algos.protocols import Grid
 from underpaint.algos.rows import SamplingParams
@@ -210,9 +209,9 @@ def test_a_late_request_frees_its_slot() -> None:
     with engine_loop(slots=1) as engine:
         gate = gate_of(engine)
         gate.shut()
-        late, waits = engine.submit(replace(LONG, seconds=0.2)), engine.submit(SHORT)
+        late, waits = engine.submit(replace(LONG, seconds=30.0)), engine.submit(SHORT)
         until(lambda: busy(engine) == (1, 1))
-        time.sleep(0.3)
+        let_pass(late)
         gate.let()
         assert error_of(late).code == "deadline_exceeded"
         right(SHORT, events_of(waits)[0])

@@ -12,6 +12,7 @@ from tests.serve.served import (
     OTHER,
     PATH,
     PROMPT,
+    SECONDS,
     ServedPipeline,
     engine_loop,
     events_of,
@@ -24,7 +25,7 @@ from underpaint.serve.models import ServedModels
 from underpaint.serve.requests import Limits
 
 KEY = "a-key-of-some-length"
-LIMITS = Limits(body_bytes=2_000, prompt_characters=100, images=4, stalled_seconds=0.5)
+LIMITS = Limits(body_bytes=2_000, prompt_characters=100, images=4)
 
 
 @pytest.fixture(scope="module")
@@ -111,8 +112,11 @@ def test_bodies_that_are_too_large(address):
     refused(address.client.post(PATH, content=chunks), 413)
 
 
-def test_a_body_that_does_not_come(address):
-    with socket.create_connection((address.host, address.port), 30) as sent:
+def test_a_body_that_does_not_come():
+    with (
+        server(limits=Limits(stalled_seconds=0.1)) as address,
+        socket.create_connection((address.host, address.port), SECONDS) as sent,
+    ):
         sent.sendall(f"POST {PATH} HTTP/1.1\r\nhost: a\r\ncontent-length: 100\r\n\r\n{{".encode())
         assert sent.recv(100).startswith(b"HTTP/1.1 408")
 

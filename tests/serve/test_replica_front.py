@@ -13,6 +13,8 @@ pytest.importorskip("ray.serve", reason="Ray Serve (extra 'serve-ray') is absent
 
 from ray.exceptions import ActorDiedError
 
+from tests.serve.served import SECONDS
+from tests.serve.test_scheduling import until
 from underpaint.serve import replica_front, replicas
 from underpaint.serve.replica_front import MOST_ATTEMPTS, ReplicaFront
 from underpaint.serve.replicas import Deployment, Scale
@@ -118,7 +120,10 @@ def front(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., tuple[Repli
 
     yield start
     for one in started:
-        one.close()
+        ending = threading.Thread(target=one.close, daemon=True)
+        ending.start()
+        ending.join(SECONDS)
+        assert not ending.is_alive(), "a front does not end"
 
 
 def _no_longer(sleep: Any) -> Any:
@@ -132,7 +137,7 @@ def received(front: ReplicaFront, request: DrawRequest = REQUEST) -> list[Event]
     async def collect() -> list[Event]:
         return [event async for event in ticket.events()]
 
-    return asyncio.run(asyncio.wait_for(collect(), 20))
+    return asyncio.run(asyncio.wait_for(collect(), SECONDS))
 
 
 def of_image(events: list[Event], image: int) -> list[Event]:
@@ -180,12 +185,43 @@ def test_what_the_models_refuse_is_refused_before_it_waits(front: Any) -> None:
 def test_a_client_that_leaves_frees_its_slots(front: Any) -> None:
     one, stand_ins = front(holds=True)
     gone = one.submit(replace(REQUEST, seeds=(1, 2, 3, 4)))
-    _until(lambda: len(stand_ins.drawn) == 2)
+    until(lambda: len(stand_ins.drawn) == 2)
     gone.cancel()
-    _until(lambda: stand_ins.cancelled == 2 and "underpaint_batch_occupancy 0.0" in one.metrics.text().decode())
+    until(lambda: stand_ins.cancelled == 2 and "underpaint_batch_occupancy 0.0" in one.metrics.text().decode())
     stand_ins.holds = False
     assert of_image(received(one), 1) == expected(8)
     assert [request.seeds for request in stand_ins.drawn[2:]] == [(7,), (8,)]
+
+
+def refused_before_they_begin(front: Any, monkeypatch: pytest.MonkeyPatch) -> ReplicaFront:
+    """A front whose pictures were cancelled in the same turn of its event loop that gave them their slots."""
+    one, stand_ins = front()
+    with monkeypatch.context() as patch:
+        fill = one._fill
+        patch.setattr(one, "_fill", lambda: (fill(), one._refuse_all()))
+        (only,) = received(one)
+    assert isinstance(only, RequestError)
+    assert only.code == "shutting_down"
+    assert not stand_ins.drawn
+    return one
+
+
+def test_a_picture_that_is_cancelled_before_it_begins_frees_its_slot(
+    front: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = refused_before_they_begin(front, monkeypatch)
+    assert of_image(received(one), 1) == expected(8)
+
+
+def test_a_slot_that_is_freed_by_what_was_drawn_alone(front: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mutant, which the test above sees."""
+    free = ReplicaFront._free
+    monkeypatch.setattr(ReplicaFront, "_free", lambda self, one, task: one.started and free(self, one, task))
+    one = refused_before_they_begin(front, monkeypatch)
+    ticket = one.submit(REQUEST)
+    asyncio.run_coroutine_threadsafe(asyncio.sleep(0), one._loop).result(SECONDS)
+    assert (len(one._drawn), ticket.closed) == (2, False)
+    one._drawn.clear()
 
 
 def test_models_that_do_not_open_are_told_as_without_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,18 +242,18 @@ def test_a_replica_makes_the_colours_of_the_page(front: Any) -> None:
 
 
 def test_limits_hold_before_the_replicas(front: Any) -> None:
-    one, stand_ins = front(Limits(waiting=3, seconds=0.3), holds=True)
-    first = one.submit(replace(REQUEST, seeds=(1, 2)))
-    _until(lambda: len(stand_ins.drawn) == 2)
+    one, stand_ins = front(Limits(waiting=3), holds=True)
+    one.submit(replace(REQUEST, seeds=(1, 2)))
+    until(lambda: len(stand_ins.drawn) == 2)
     one.submit(replace(REQUEST, seeds=(3, 4, 5)))
     with pytest.raises(RequestError, match="3 pictures wait already, of at most 3") as full:
         one.submit(REQUEST)
     assert (full.value.status, full.value.retry_after) == (429, 2)
 
-    async def last() -> Event:
-        return [event async for event in first.events()][-1]
 
-    late = asyncio.run(last())
+def test_a_deadline_is_at_most_the_servers(front: Any) -> None:
+    one, _ = front(Limits(seconds=0.1), holds=True)
+    late = received(one)[-1]
     assert isinstance(late, RequestError)
     assert (late.status, late.code) == (504, "deadline_exceeded")
 
@@ -225,11 +261,11 @@ def test_limits_hold_before_the_replicas(front: Any) -> None:
 def test_what_was_accepted_is_finished_before_the_end(front: Any) -> None:
     one, stand_ins = front(holds=True)
     ticket = one.submit(REQUEST)
-    one.drain(20)
+    one.drain(SECONDS)
     assert not one.ready
     with pytest.raises(RequestError, match="shutting down"):
         one.submit(REQUEST)
-    ending = threading.Thread(target=one.close, args=(20,))
+    ending = threading.Thread(target=one.close, args=(SECONDS,))
     ending.start()
     stand_ins.holds = False
 
@@ -237,7 +273,7 @@ def test_what_was_accepted_is_finished_before_the_end(front: Any) -> None:
         return [event async for event in ticket.events()]
 
     assert of_image(asyncio.run(collect()), 0) == expected(7)
-    ending.join(20)
+    ending.join(SECONDS)
     assert not one.alive
 
 
@@ -247,11 +283,3 @@ def test_a_wrong_number_of_replicas_is_refused(text: str) -> None:
         Scale.read(text)
     assert Scale.read("2") == (2, 2)
     assert Scale.read("1:4") == (1, 4)
-
-
-def _until(holds: Callable[[], bool]) -> None:
-    for _ in range(2000):
-        if holds():
-            return
-        threading.Event().wait(0.01)
-    raise AssertionError("waited 20 seconds")
