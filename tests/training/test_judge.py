@@ -90,12 +90,12 @@ def test_a_run_learns_goes_on_and_is_loaded(sheet: TexturedSheet, tmp_path: Path
         for size in (64, 128)
         for slot in (*TEXTURED_SLOTS, "things_and_finishes")
     }
-    figures = run(tmp_path, 80)
+    figures = run(tmp_path, 140)
     assert figures["seen_64_sky"] > 0.9
     judge = load_judge(tmp_path / "checkpoint.pt")
     assert accuracy(judge, sheet, "seen", 64, 40)["sky"] == figures["seen_64_sky"]
     with pytest.raises(ValueError, match="holds another model"):
-        train_judge(tmp_path, sheet, loop=LoopSettings(steps=90, learning_rate=1e-3))
+        train_judge(tmp_path, sheet, loop=LoopSettings(steps=150, learning_rate=1e-3))
 
 
 def test_a_judge_of_other_scenes_is_refused(tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ def test_a_judge_learns_what_a_tokenizer_leaves(sheet: TexturedSheet, tmp_path: 
     upside = Upside(VQConfig(8, 4, (1, 1), (1, 1), z_channels=4, ch=4, num_res_blocks=1))
     pixels = torch.rand(2, 3, 64, 64)
     assert torch.equal(reconstructed(pixels, upside), -pixels.flip(2))
-    loop = LoopSettings(steps=80, learning_rate=1e-2, warmup_steps=2, validate_every=1000)
+    loop = LoopSettings(steps=140, learning_rate=1e-2, warmup_steps=2, validate_every=1000)
     found = {}
     for share in (0.0, 1.0):
         settings = JudgeSettings(batch=16, validation_scenes=40, place_weight=4, reconstructed_share=share)
