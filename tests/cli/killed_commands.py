@@ -17,6 +17,8 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
+SECONDS = 600
+"""No command here takes so long on the slowest machine."""
 
 
 class Moment(NamedTuple):
@@ -58,7 +60,7 @@ class Commands:
     def close(self) -> None:
         assert self._child.stdin is not None
         self._child.stdin.close()
-        self._child.wait(30)
+        self._child.wait(SECONDS)
         assert self._child.stdout is not None
         self._child.stdout.close()
 
@@ -187,6 +189,7 @@ def _serve() -> None:
         reading, writing = os.pipe()
         child = os.fork()
         if not child:
+            signal.alarm(SECONDS)  # ends a child that hangs, so that its test fails
             os.close(reading)
             os._exit(_command(**asked, errors=writing))
         os.close(writing)

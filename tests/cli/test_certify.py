@@ -228,8 +228,8 @@ token = lambda draft, uniforms: verify(draft, uniforms, lambda: ((), draft.targe
 )
 def test_a_fault_after_the_first_call_is_named_with_its_case_and_ends_with_1(folder, name, message):
     (folder / "later.py").write_text(LATER)
-    quick = ("--drawn", "iid", "--chain", "--cases", 1, "--shrink-seconds", 0, "--timeout", 1)
-    done = called("certify", f"later.py:{name}", *quick)
+    quick = ("--drawn", "iid", "--chain", "--cases", 1, "--shrink-seconds", 0)
+    done = called("certify", f"later.py:{name}", *quick, "--timeout", 1 if name == "hangs" else 120)
     assert done.exit_code == 1, done.output
     assert "FAULTY" in done.output
     assert message in done.output
@@ -321,11 +321,16 @@ def test_ctrl_c_ends_certify_with_one_line(folder):
     )
     command = [sys.executable, "-c", program, "certify", "slow.py:verify", "--timeout", "600"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, process_group=0) as child:
-        while not (folder / "begun").exists():
-            assert child.poll() is None
-            time.sleep(0.02)
-        os.killpg(child.pid, signal.SIGINT)
-        out, err = child.communicate(timeout=600)
+        try:
+            end = time.monotonic() + 600
+            while not (folder / "begun").exists():
+                assert child.poll() is None
+                assert time.monotonic() < end
+                time.sleep(0.02)
+            os.killpg(child.pid, signal.SIGINT)
+            out, err = child.communicate(timeout=600)
+        finally:
+            child.kill()
     assert (child.returncode, out, err) == (130, "", "stopped: nothing was written\n")
 
 

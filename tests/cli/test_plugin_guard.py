@@ -117,12 +117,12 @@ def test_a_plug_in_does_not_choose_the_exit_code_at_the_end(tmp_path: Path, endi
 
 
 def test_a_rule_that_sleeps_has_a_time_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = plugin(tmp_path, "        import time\n        time.sleep(60)\n")
+    path = plugin(tmp_path, "        import time\n        time.sleep(600)\n")
     done = run_program(f"--plugin {path.name} exact last_first --timeout 0.5", tmp_path, monkeypatch)
     assert (done.code, done.crash, done.out) == (2, "", "")
     assert "plug-in mine.py: rule 'last_first': __call__ gave no answer within 0.5 s" in done.err
     assert "pass a longer --timeout" in done.err
-    assert done.seconds < 30
+    assert done.seconds < 300
 
 
 def test_certify_says_once_what_to_mend(tmp_path: Path) -> None:

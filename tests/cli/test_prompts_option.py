@@ -159,12 +159,13 @@ def test_prompts_come_through_pipes(tmp_path, command):
     """As `--prompts /dev/stdin` and `--prompts <(head -1 FILE)` give them."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    writer = Thread(target=pipe.write_text, args=("a woolly fox, an owl\n",))
+    writer = Thread(target=pipe.write_text, args=("a woolly fox, an owl\n",), daemon=True)
     writer.start()
     own = ("--prompts", pipe, "--out", tmp_path / "out")
     result = generated(tmp_path, *own) if command == "generate" else compare(tmp_path, "--prompts", pipe)
-    writer.join()
     assert result.exit_code == 0, result.output
+    writer.join(60)
+    assert not writer.is_alive()
     if command == "compare":
         assert settings_of(tmp_path)["prompts_file"]["name"] == "a pipe"
 
@@ -173,10 +174,11 @@ def test_several_models_share_one_pipe(tmp_path, monkeypatch):
     replace_models(monkeypatch, lambda side: SyntheticPipeline(resolution=side or 128, name=f"target{side}"))
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    writer = Thread(target=pipe.write_text, args=("a woolly fox, an owl\n",))
+    writer = Thread(target=pipe.write_text, args=("a woolly fox, an owl\n",), daemon=True)
     writer.start()
     asked = ("evaluate", "--prompts", pipe, "--methods", "ar", "--jobs", 0, "--out", tmp_path / "out")
     folders = ("--models", f"{tmp_path}@64", "--models", f"{tmp_path}@128")
     result = CliRunner().invoke(app, [str(one) for one in (*asked, *folders)])
-    writer.join()
     assert result.exit_code == 0, result.output
+    writer.join(60)
+    assert not writer.is_alive()

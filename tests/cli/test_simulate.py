@@ -413,6 +413,7 @@ def test_a_killed_sweep_loses_nothing_that_was_finished(tmp_path: Path) -> None:
     path = tmp_path / FILE_NAME
     end = time.monotonic() + 600
     while time.monotonic() < end and not (path.exists() and path.read_bytes().count(b"\n") >= 3):
+        assert child.poll() is None
         time.sleep(0.02)
     os.kill(child.pid, signal.SIGKILL)
     child.wait()
@@ -452,7 +453,8 @@ def test_a_killed_sweep_leaves_no_process_behind(tmp_path: Path) -> None:
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     child = subprocess.Popen([*command, "--out", str(tmp_path)], env={**os.environ, name: value}, **quiet)
     end = time.monotonic() + 600
-    while time.monotonic() < end and not (tmp_path / FILE_NAME).exists():
+    while time.monotonic() < end and not ((tmp_path / FILE_NAME).exists() and len(running()) > 2):
+        assert child.poll() is None
         time.sleep(0.02)
     assert len(running()) > 2
     os.kill(child.pid, signal.SIGKILL)

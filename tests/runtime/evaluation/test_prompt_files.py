@@ -202,10 +202,11 @@ def test_a_pipe_is_read_once_and_its_form_found_by_what_it_holds(tmp_path, form)
     _, text = FILES[form]
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    writer = Thread(target=pipe.write_text, args=(text,))
+    writer = Thread(target=pipe.write_text, args=(text,), daemon=True)
     writer.start()
     source = PromptSource.read(pipe)
-    writer.join()
+    writer.join(60)
+    assert not writer.is_alive()
     assert find_form(source) == form
     assert [one.text for one in read_source(source)] == ["a fox", 'a "red" cat']
     assert source.name == "a pipe"
