@@ -4,6 +4,8 @@ Pools of threads over cores that other workers use wait by spinning: half of the
 """
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 
 def keep_to_one(worker: str) -> None:
@@ -12,6 +14,19 @@ def keep_to_one(worker: str) -> None:
         cores = sorted(os.sched_getaffinity(0))
         # Several runs on one machine begin at different cores.
         os.sched_setaffinity(0, {cores[(os.getppid() + int(worker.removeprefix("gw"))) % len(cores)]})
+
+
+@contextmanager
+def on_all_cores() -> Iterator[None]:
+    """Within it, processes that this thread starts have every core: Ray allows its own 30 seconds to start together."""
+    held = os.sched_getaffinity(0) if hasattr(os, "sched_setaffinity") else None
+    if held is not None:
+        os.sched_setaffinity(0, range(os.cpu_count() or 1))
+    try:
+        yield
+    finally:
+        if held is not None:
+            os.sched_setaffinity(0, held)
 
 
 keep_to_one(os.environ.get("PYTEST_XDIST_WORKER", ""))

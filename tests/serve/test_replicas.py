@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pytest
 
+from tests.one_core import on_all_cores
 from underpaint.cli.live import LiveOptions
 from underpaint.cli.options import DeviceChoice
 from underpaint.cli.serve import open_served
@@ -132,7 +133,8 @@ def run_with_a_killed_replica() -> Run:
     from underpaint.serve.replicas import Scale
 
     open_models = partial(open_served, None, LiveOptions(), 64, None, "cpu", DeviceChoice(), None)
-    front = ReplicaFront(open_models, Scale(2, 2), SLOTS)
+    with on_all_cores():
+        front = ReplicaFront(open_models, Scale(2, 2), SLOTS)
     try:
         processes = replica_processes()
         with ThreadPoolExecutor(8) as clients:
