@@ -1,17 +1,11 @@
-"""What this process may use of the machine: its cores, and its memory before any of it is taken."""
+"""How much memory this process may use, before any of it is taken."""
 
-import os
 from pathlib import Path
 from typing import Final
 
 _GIB: Final = 2**30
 _UNKNOWN: Final = 8 * _GIB
 """Taken where the system does not tell."""
-
-
-def usable_cores() -> int:
-    """Cores that this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def free_bytes() -> int:

@@ -1,10 +1,9 @@
-"""Which files this program wrote: the mark that it leaves in pictures and pages, and the form of its JSON."""
+"""Which files this program wrote: by the mark in pictures and pages, and by the form of its JSON."""
 
 from __future__ import annotations
 
 import json
 import zipfile
-import zlib
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,8 +17,6 @@ LOG: Final = "run log"
 RESULTS: Final = (*KINDS, "merged")
 """Kinds of results that other commands read."""
 _PNG: Final = b"\x89PNG\r\n\x1a\n"
-_PNG_HEAD: Final = len(_PNG) + 25
-"""Bytes of a PNG's signature and its first chunk."""
 _HEAD: Final = 1 << 16
 """Bytes in which a mark is looked for."""
 _MOST_JSON: Final = 1 << 28
@@ -41,23 +38,6 @@ _FORMS: Final[tuple[frozenset[str], ...]] = tuple(
     )
 )
 """Keys that tell JSON without a version: of an object, or of the first row of a list."""
-
-
-def marked(content: bytes) -> bytes:
-    """`content` of a PNG or WebP file with the name of this program in it; other content as it is.
-
-    The pixels stay the same. A PNG gets a text chunk `Software`, a WebP a chunk that readers skip.
-    """
-    name = GENERATOR.encode()
-    if content.startswith(_PNG):
-        chunk = b"tEXtSoftware\0" + name
-        whole = (len(chunk) - 4).to_bytes(4, "big") + chunk + zlib.crc32(chunk).to_bytes(4, "big")
-        return content[:_PNG_HEAD] + whole + content[_PNG_HEAD:]
-    if content.startswith(b"RIFF") and content[8:12] == b"WEBP":
-        chunk = name.ljust(len(name) + len(name) % 2, b" ")
-        body = content[8:] + b"UPNT" + len(chunk).to_bytes(4, "little") + chunk
-        return b"RIFF" + len(body).to_bytes(4, "little") + body
-    return content
 
 
 def kind_of(path: Path) -> str | None:

@@ -12,8 +12,6 @@ shipped    the shipped weights, whole pictures at temperature 1, every method an
 plain      plain decoding of a model in a published one's sizes with random weights, against the time that its bytes
            take at the copy's bandwidth, and the eager loop that papers time
 cycles     every method's cycle at those sizes; memory at its peak beside what was foreseen
-replay     speed-ups that follow from these cycles with tokens a cycle recorded on the shipped models under the papers'
-           settings, and with those that the papers report; named as a replay
 breakdown  where a cycle's time goes, each part a graph of its own
 
 A check that does not hold makes the run end with code 1: at once in `correct` and `parity`, else after all parts.
@@ -24,7 +22,7 @@ on from the file named by `--out`.
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -33,18 +31,13 @@ from benchmarks.report import at_least, finish, options, parse, refusing
 
 METHODS = "ar,chain,eagle1,eagle2,adt,lantern,lantern++,adt+lantern,scd-maximal,sjd-pac,jacobi-lookup"
 SHIPPED = "speculative,eagle1,eagle2,adt,lantern,lantern++,adt+lantern,scd-maximal,sjd-pac,jacobi-lookup"
-PARTS = ("correct", "parity", "identity", "copy", "shipped", "plain", "cycles", "replay", "breakdown")
+PARTS = ("correct", "parity", "identity", "copy", "shipped", "plain", "cycles", "breakdown")
 MINUTES = {"correct": 1.0, "parity": 0.5, "identity": 1.0, "copy": 0.1, "shipped": 0.5, "plain": 1.0, "cycles": 0.3}
 """Expected on a GPU, of one run of a part; estimates, as no GPU has run it. Other parts: 0.1."""
 FIRST = ("correct", "parity")
 """A failed check of these ends the run: what follows would time something else."""
-RECORDED = Path(__file__).with_name("results") / "compare-paper-128-t1.json"
 AR_BOUNDS = {"llamagen-xl": 1.3, "7b": 1.15}
 """Plain decoding against the time that its weights and its live cache take at the bandwidth of a copy."""
-PAPERS = {"adt": 3.40, "adt+lantern": 4.86}
-"""Tokens a cycle on Anole at temperature 0 that ADT-Tree reports (arXiv 2512.21857)."""
-NAMED = {"speculative": "chain"}
-"""Methods by the names of `tools.device_sizes`, where these differ."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -77,9 +70,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with refusing(parser):
         kept = earlier(asked.out, figures)
     failed = kept.pop("failed", [])
-    work, begun = Work(device, asked.model, batches, names, shipped, kept), perf_counter()
+    work, begun = Work(device, asked.model, shipped, kept.get("copy", {}).get("gb_s")), perf_counter()
     for part in parts:
-        for name, run in work.runs(part):
+        for name, batch, method in runs_of(part, batches, names, shipped):
             if name in kept:
                 figures[name] = kept[name]
                 continue
@@ -89,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 finish({**figures, "failed": failed, "left": name}, asked.out)
                 raise SystemExit(int(bool(failed)))
             started = perf_counter()
-            found = run()
+            found = work.run(part, batch, method)
             checks = found.pop("checks", {})
             held = {check: one.shown() for check, one in checks.items()}
             figures[name] = {**found, **({"checks": held} if held else {}), "seconds": perf_counter() - started}
@@ -107,15 +100,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
         raise SystemExit(1)
 
 
+def runs_of(
+    part: str, batches: Sequence[int], names: Sequence[str], shipped: Sequence[str]
+) -> list[tuple[str, int, str]]:
+    """The runs of a part, each well under two minutes on a GPU: its name, the images of a batch and the method."""
+    if part == "plain":
+        return [(f"plain, batch {batch}", batch, "ar") for batch in batches]
+    methods = {"shipped": shipped, "cycles": names, "breakdown": names}.get(part)
+    if methods is None:
+        return [(part, 1, "ar")]
+    return [(f"{part} {name}, batch {batch}", batch, name) for batch in batches for name in methods]
+
+
 def plan(parts: Sequence[str], batches: Sequence[int], names: Sequence[str], shipped: Sequence[str]) -> None:
     """Print how many runs each part has and the minutes that they are expected to take on a GPU."""
-    each = {"plain": len(batches), "shipped": len(batches) * len(shipped)}
-    each |= dict.fromkeys(("cycles", "breakdown"), len(batches) * len(names))
-    total = 0.0
-    for part in parts:
-        runs = each.get(part, 1)
-        total += runs * MINUTES.get(part, 0.1)
+    counts = {part: len(runs_of(part, batches, names, shipped)) for part in parts}
+    for part, runs in counts.items():
         print(f"{part:10s} {runs:3d} runs, {runs * MINUTES.get(part, 0.1):5.1f} minutes")
+    total = sum(runs * MINUTES.get(part, 0.1) for part, runs in counts.items())
     print(f"{'all':10s} {total:15.1f} minutes expected; --minutes N ends in time, and the same command goes on")
 
 
@@ -156,65 +158,39 @@ def device_name(device: Any) -> dict[str, Any]:
 
 
 class Work:
-    """What each part runs, and what later parts need of earlier ones."""
+    """What each run does, and what later runs need of earlier ones."""
 
-    def __init__(
-        self,
-        device: Any,
-        model: str,
-        batches: list[int],
-        names: list[str],
-        shipped: list[str],
-        kept: dict[str, Any] | None = None,
-    ) -> None:
-        """kept: what earlier runs found, by their names."""
+    def __init__(self, device: Any, model: str, shipped: Sequence[str], gb_s: float | None) -> None:
+        """gb_s: of a copy, where an earlier call measured it."""
         from benchmarks.device_models import shipped_tables
 
-        self._device, self._batches, self._names, self._shipped = device, batches, names, shipped
-        self._model = model
+        self._device, self._model, self._shipped, self._gb_s = device, model, shipped, gb_s
         self._tables = shipped_tables()
-        kept = kept or {}
-        self._gb_s: float | None = kept.get("copy", {}).get("gb_s")
-        self._plain: dict[int, dict[str, Any]] = {
-            batch: kept[f"plain, batch {batch}"] for batch in batches if f"plain, batch {batch}" in kept
-        }
-        self._cycles: dict[int, dict[str, float]] = {}
-        for batch in batches:
-            for name in names:
-                if f"cycles {name}, batch {batch}" in kept:
-                    self._cycles.setdefault(batch, {})[name] = kept[f"cycles {name}, batch {batch}"]["cycle_ms"]
+        self._weights: Any = None
 
-    def runs(self, part: str) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
-        """The named runs of a part, each well under two minutes on a GPU."""
+    def run(self, part: str, batch: int, method: str) -> dict[str, Any]:
+        """The figures of one run, with its checks."""
         from benchmarks import device_checks as checks
-        from benchmarks.device_times import shipped_pictures
+        from benchmarks.device_times import copy_gb_s, shipped_pictures
 
         if part == "correct":
-            yield part, lambda: {"checks": checks.correctness(self._device)}
-        elif part == "parity":
-            yield part, lambda: {"checks": checks.parity(self._device)}
-        elif part == "identity":
-            yield part, lambda: {"checks": checks.identity(self._device, self._shipped, self._tables)}
-        elif part == "copy":
-            yield part, lambda: {"gb_s": self._bandwidth()}
-        elif part == "shipped":
-            for batch in self._batches:
-                for name in self._shipped:
-                    yield (
-                        f"shipped {name}, batch {batch}",
-                        lambda name=name, batch=batch: shipped_pictures(self._device, [name], batch, self._tables),
-                    )
-        elif part == "replay":
-            yield part, self._replay
-        else:
-            for batch in self._batches:
-                made = self._random(batch)
-                if part == "plain":
-                    yield f"plain, batch {batch}", lambda batch=batch, made=made: self._plain_of(batch, made)
-                    continue
-                for name in self._names:
-                    run = made.breakdown if part == "breakdown" else self._cycle_of(batch, made)
-                    yield f"{part} {name}, batch {batch}", lambda name=name, run=run: run(name)
+            return {"checks": checks.correctness(self._device)}
+        if part == "parity":
+            return {"checks": checks.parity(self._device)}
+        if part == "identity":
+            return {"checks": checks.identity(self._device, self._shipped, self._tables)}
+        if part == "shipped":
+            return shipped_pictures(self._device, [method], batch, self._tables)
+        if part in ("copy", "plain") and self._gb_s is None:
+            self._gb_s = copy_gb_s(self._device)
+        if part == "copy":
+            return {"gb_s": self._gb_s}
+        if self._weights is None or self._weights.batch != batch:
+            self._weights = None  # freed before the next is made
+            self._weights = self._random(batch)
+        if part == "plain":
+            return dict(self._weights.plain(self._gb_s))
+        return dict(self._weights.breakdown(method) if part == "breakdown" else self._weights.cycle(method))
 
     def _random(self, batch: int) -> Any:
         """The model in its sizes; for the interpreter a tiny one."""
@@ -228,42 +204,6 @@ class Work:
             return RandomWeights(self._device, TINY, torch.float32, batch, 1)
         config = XL if self._model == "llamagen-xl" else SEVEN_B
         return RandomWeights(self._device, config, torch.bfloat16, batch, 30, AR_BOUNDS[self._model])
-
-    def _bandwidth(self) -> float:
-        from benchmarks.device_times import copy_gb_s
-
-        if self._gb_s is None:
-            self._gb_s = copy_gb_s(self._device)
-        return self._gb_s
-
-    def _plain_of(self, batch: int, made: Any) -> dict[str, Any]:
-        self._plain[batch] = made.plain(self._bandwidth())
-        return dict(self._plain[batch])
-
-    def _cycle_of(self, batch: int, made: Any) -> Callable[[str], dict[str, Any]]:
-        def run(name: str) -> dict[str, Any]:
-            found: dict[str, Any] = made.cycle(name)
-            self._cycles.setdefault(batch, {})[name] = found["cycle_ms"]
-            return found
-
-        return run
-
-    def _replay(self) -> dict[str, Any]:
-        """By batch and by where acceptance is from; empty where `plain` or `cycles` was left out."""
-        from benchmarks.device_times import replayed
-
-        sources = {"as the papers report": PAPERS}
-        if RECORDED.is_file():
-            rows = json.loads(RECORDED.read_text(encoding="utf-8"))["rows"]
-            known = {NAMED.get(row["method"], row["method"]): row["tokens_per_cycle"] for row in rows}
-            sources["recorded, shipped models"] = {name: tokens for name, tokens in known.items() if tokens}
-        return {
-            f"batch {batch}": {
-                where: replayed(cycles, self._plain[batch], accepted) for where, accepted in sources.items()
-            }
-            for batch, cycles in self._cycles.items()
-            if batch in self._plain
-        }
 
 
 if __name__ == "__main__":

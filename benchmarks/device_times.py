@@ -170,17 +170,6 @@ def _timed_within(device: torch.device, graphs: Sequence[Callable[[], None]], pl
     return ms
 
 
-def replayed(cycles: dict[str, float], plain: dict[str, Any], accepted: dict[str, float]) -> dict[str, Any]:
-    """Speed-ups that follow from timed cycles and from tokens a cycle that were recorded elsewhere."""
-    found = {}
-    for name, ms in cycles.items():
-        if name in accepted:
-            tokens = accepted[name]
-            over = {"over_ar": tokens * plain["cycle_ms"] / ms, "over_eager": tokens * plain["eager_ms"] / ms}
-            found[name] = {"tokens_per_cycle": tokens, **over}
-    return found
-
-
 def shipped_pictures(device: torch.device, names: Sequence[str], batch: int, tables: ModelTables) -> dict[str, Any]:
     """Whole pictures by the shipped weights in float32 at temperature 1: real acceptance, in batches."""
     models, grid, sampler = shipped_models(device, torch.float32)

@@ -11,9 +11,10 @@ on the machine. A rank that was never tried, as where top-k leaves no such sibli
 """
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.report import at_least, finish, models_option, options, parse, refusing
+from benchmarks.report import at_least, finish, options, parse, refusing
 from underpaint.algos.draft.sequoia import acceptance_by_rank
 from underpaint.algos.rows import SamplingParams
 from underpaint.runtime.conditions import Condition
@@ -21,6 +22,7 @@ from underpaint.runtime.drawing import noise_of
 from underpaint.runtime.evaluation.comparison import read_conditions
 from underpaint.runtime.methods.registry import build_method, resolve
 from underpaint.runtime.pipeline import Pipeline
+from underpaint.zoo.load import FOLDER
 
 METHOD: Final = "eagle1"
 """Its trees are static; at temperature 0 they hold the likeliest tokens."""
@@ -49,7 +51,7 @@ def measured(
 
 def main(arguments: list[str] | None = None) -> None:
     parser = options("rank_acceptance", __doc__)
-    models_option(parser)
+    parser.add_argument("--models", type=Path, default=FOLDER, help="folder of models; default: the shipped one")
     parser.add_argument("--resolution", type=int, choices=(64, 128), default=128)
     parser.add_argument("--prompts-count", type=at_least(1), default=24)
     parser.add_argument("--prompts-skip", type=at_least(0), default=200, help="chosen prompts left out")

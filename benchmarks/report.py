@@ -11,7 +11,6 @@ from underpaint.artifacts.files import check_file_writable
 from underpaint.artifacts.manifest import write_beside
 from underpaint.artifacts.results import results_text
 from underpaint.runtime.evaluation.machine import describe_machine, typed_command
-from underpaint.zoo.load import FOLDER
 
 
 def options(name: str, description: str | None) -> argparse.ArgumentParser:
@@ -20,11 +19,6 @@ def options(name: str, description: str | None) -> argparse.ArgumentParser:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--out", type=Path, help="write the JSON here too")
     return parser
-
-
-def models_option(parser: argparse.ArgumentParser) -> None:
-    """--models, as the commands have it."""
-    parser.add_argument("--models", type=Path, default=FOLDER, help="folder of models; default: the shipped one")
 
 
 def at_least(least: int) -> Callable[[str], int]:

@@ -123,6 +123,7 @@ def _of_trace(
 ) -> _Advice:
     from underpaint.artifacts.files import check_folder_writable
     from underpaint.artifacts.run_log import RunLogInUse
+    from underpaint.runtime.engines.context import usable_cores
     from underpaint.sim.advise import drafter_changes, finalists, price_changes, screening_plan, simulated
     from underpaint.sim.latency.models import SizeMissing
     from underpaint.sim.latency.run_times import run_times_of
@@ -142,7 +143,7 @@ def _of_trace(
         results = Results(out, plan)
     try:
         with progress("screening", len(planned), len(planned) - len(results.missing(planned))) as advance:
-            run(plan, results, workers("local", jobs), lambda block: advance(len(results), block))
+            run(plan, results, workers("local", jobs or usable_cores()), lambda block: advance(len(results), block))
         chosen = finalists(results.lines, machine, bias)
         known = {line["key"]: line["token_bias"] for line in results.lines}
         steps = 3 * len(chosen)

@@ -233,16 +233,11 @@ def _report(
 
 def _save_pictures(run: "RunPlan", log: "DrawingLog", form: Format) -> None:
     """One PNG a drawing."""
-    import io
-
-    from PIL import Image
-
     from underpaint.artifacts.manifest import write_beside
-    from underpaint.artifacts.origin import marked
+    from underpaint.runtime.engines.images import encoded
     from underpaint.runtime.evaluation.drawing_log import PICTURES
 
     for job in log:
-        stream = io.BytesIO()
-        Image.fromarray(run.models[0].pipeline.picture(job.drawing.tokens_array())).save(stream, "PNG")
-        write_beside(log.picture_path(job.key), marked(stream.getvalue()))
+        picture = run.models[0].pipeline.picture(job.drawing.tokens_array())
+        write_beside(log.picture_path(job.key), encoded(picture))
     note(str(log.folder / PICTURES), form)

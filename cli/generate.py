@@ -1,10 +1,9 @@
 """`underpaint generate`: pictures from prompts."""
 
-import io
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
@@ -47,7 +46,7 @@ DEFAULT_OUT = Path("runs/generate")
 _NO_FILE = PromptOptions()
 _NO_LIVE = LiveOptions()
 _NO_DEVICE = DeviceOptions()
-_FORMATS = {".png": "PNG", ".webp": "WEBP"}
+_FORMATS: Final[Mapping[str, Literal["PNG", "WEBP"]]] = {".png": "PNG", ".webp": "WEBP"}
 """Formats that keep every pixel."""
 _LOOPS = {"host": "", "kernels": ", by kernels launched one by one", "captured": ", by captured cycles"}
 """How pictures are said to be drawn; the host's loop is the usual one."""
@@ -235,15 +234,11 @@ def _finish(pipeline: "OpenModels", save_tokens: bool, one: WantedPicture, drawi
 
 
 def _write(pipeline: "OpenModels", one: WantedPicture, drawing: "Drawing", save_tokens: bool) -> None:
-    from PIL import Image
-
     from underpaint.artifacts.manifest import write_beside
-    from underpaint.artifacts.origin import marked
+    from underpaint.runtime.engines.images import encoded
 
-    encoded = io.BytesIO()
-    picture = Image.fromarray(pipeline.picture(drawing.tokens_array()))
-    picture.save(encoded, format=_FORMATS[one.path.suffix.lower()], lossless=True)
-    write_beside(one.path, marked(encoded.getvalue()))
+    picture = pipeline.picture(drawing.tokens_array())
+    write_beside(one.path, encoded(picture, _FORMATS[one.path.suffix.lower()]))
     if save_tokens:
         from dataclasses import asdict
 

@@ -16,7 +16,7 @@ from ray import serve
 from ray.exceptions import RayError
 from ray.serve.exceptions import RayServeException
 
-from underpaint.algos.memory import usable_cores
+from underpaint.runtime.engines.context import usable_cores
 from underpaint.serve.engine import EngineLoop
 from underpaint.serve.models import ServedModels
 from underpaint.serve.requests import DrawRequest, Event, Limits, ModelInfo, RequestError

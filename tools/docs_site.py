@@ -22,6 +22,8 @@ ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 PACKAGES = ("underpaint", "algos", "sim", "artifacts", "zoo", "runtime", "models", "export", "training", "serve", "cli")
 RECORDS = ("textured-compare-128-t1.json", "textured-compare-128-t0.json")
+SHOWN = ("ar", "jacobi-lookup", "lantern", "adt+lantern", "mulo-islands")
+"""The methods of docs/gallery.png, from its first row to its last."""
 PAGES_BESIDE = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
 _LINK = re.compile(r"(\]\()([^)\s]+)(\))")
 
@@ -228,8 +230,6 @@ def _measured(name: str, records: list[dict[str, Any]]) -> str:
 
 def _picture(site: Site, name: str) -> str | None:
     """The method's row of the gallery, cut out; None where it has none."""
-    from benchmarks.gallery import METHODS as SHOWN
-
     if name not in SHOWN:
         return None
     from PIL import Image

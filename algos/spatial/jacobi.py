@@ -19,15 +19,181 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import NamedTuple
 
+import numpy as np
+
 from underpaint.algos.accept.spec import spec_of
+from underpaint.algos.accept.walk import excess, normalised
 from underpaint.algos.arrays import FloatArray, IntArray
-from underpaint.algos.chance import Chance
+from underpaint.algos.chance import At, Chance, Role
 from underpaint.algos.coupling import Noise
 from underpaint.algos.draft.tree_builder import fuses_chains, fuses_trees
 from underpaint.algos.protocols import Budget, Expander, FusedTreeLevel, FusedTreeSpec, Grid, Rule, has_window
-from underpaint.algos.spatial.jacobi_window import HeldWindow, JacobiWindow, drawn_for
+from underpaint.algos.spatial.jacobi_window import (
+    JacobiWindow,
+    LookupTable,
+    Refill,
+    WindowDraft,
+    drawn_for,
+    tail_nodes,
+    window_tree,
+)
 from underpaint.algos.step import Cycle, Decoded, Drafter, Scored, Target, check_probs, cycles
-from underpaint.algos.tree import DraftTree, Drawn, Verdict
+from underpaint.algos.tree import DraftTree, Drawn, Verdict, emitted, root_only
+
+
+def maximal_coupling(held: int, draft: FloatArray, target: FloatArray, chance: Chance, at: At) -> int:
+    """A draw from `target` [V] that is `held`, itself a draw from `draft` [V], with probability 1 - TV.
+
+    Flips at `At(Role.COUPLE, at.node)` and draws at `at`. ValueError where `draft` could not have drawn `held`.
+    """
+    if not draft[held] > 0.0:
+        raise ValueError(
+            f"maximal_coupling: token {held} has no probability in the distribution it is said to be drawn from"
+        )
+    if chance.flip(float(target[held]), At(Role.COUPLE, at.node), out_of=float(draft[held])):
+        return held
+    rest = excess(target, draft)
+    return chance.draw(rest, at) if rest.any() else held
+
+
+@dataclass(slots=True)
+class HeldWindow:
+    """The window of one image between its passes: its drafts, and what the target said.
+
+    drawn: how its drafts count as drawn, see `drawn_for`. noise: the cells' noise, for coupling "gumbel" only.
+    likeliest: each draft is the likeliest token of its distribution, for rules that decide by the likeliest.
+    """
+
+    window: JacobiWindow
+    grid: Grid
+    vocab_size: int
+    drawn: Drawn
+    noise: Noise | None = None
+    likeliest: bool = False
+    _tokens: list[int] = field(init=False, default_factory=list)
+    _drafts: list[WindowDraft] = field(init=False, default_factory=list)
+    _table: LookupTable = field(init=False)
+
+    def begin(self, probs: FloatArray, token: int) -> None:
+        """Start an image. probs: [1, V], of its first cell, which `token` was drawn for."""
+        self._tokens, self._drafts = [token], []
+        self._table = LookupTable(self.grid, self.window.passes, self.window.beside)
+        if self.window.looks_up:
+            self._table.decide(self._tokens, self._said(probs[0]))
+
+    def draft(self, length: int, chance: Chance) -> DraftTree:
+        """The window below the last decided token, filled up to `length` drafts, >= 0, or to its own length.
+
+        What it holds behind a shorter length stays as it is.
+        """
+        cell, wanted = len(self._tokens), min(self.window.length, length)
+        drafts = _refilled(
+            self._tokens, self._drafts[:wanted], wanted, self._table, self.window.refill, self.vocab_size, chance
+        )
+        self._drafts[:wanted] = drafts
+        if not drafts:
+            return root_only(self._tokens[-1], self.vocab_size)
+        window = self.window
+        return window_tree(self._tokens[-1], drafts, window.candidates, window.levels, self.drawn, cell, chance)
+
+    def pass_over(self, tree: DraftTree, verdict: Verdict, probs: FloatArray) -> None:
+        """Take in a pass over another tree: drafts of the cells that it decided go, those behind them stay.
+
+        Nobody has looked at these, so each still has the distribution that it is judged by.
+        """
+        self._decide(tree, verdict, probs)
+        self._drafts = self._drafts[len(verdict.path) + 1 :]
+
+    def redraft(self, tree: DraftTree, verdict: Verdict, probs: FloatArray, chance: Chance) -> None:
+        """Take in a pass over `tree`, the window's own, and draft anew behind what it decided."""
+        cell, drafts, table, window = len(self._tokens), self._drafts, self._table, self.window
+        self._decide(tree, verdict, probs)
+        done = len(verdict.path) + 1
+        last = tree.depth
+        nodes, behind = tail_nodes(tree, verdict.path, last), drafts[max(done, last) :]
+        held, known = drafts[done:last], list(self._tokens)
+        drafts = []
+        for place, (draft, node) in enumerate(zip(held, nodes, strict=True), start=done):
+            row, left = self._said(probs[node]), int(tree.tokens[node])
+            table.see(cell + place, left, row)
+            distribution = table.redraft(known, left, row)
+            drafts.append(_redrawn(draft, distribution, cell + place, chance, window, self.noise))
+            known.append(drafts[-1].token)
+        if window.last_row and done <= last and len(known) < self.grid.cells - 1:
+            row, left = self._said(probs[last]), int(tree.tokens[last])
+            table.see(len(known), left, row)
+            distribution, cell = table.redraft(known, left, row), len(known)
+            if behind:
+                drafts.append(_redrawn(behind.pop(0), distribution, cell, chance, window, self.noise))
+            else:
+                drafts.append(_drawn(distribution, cell, chance, self.noise))
+        self._drafts = drafts + behind
+
+    def _decide(self, tree: DraftTree, verdict: Verdict, probs: FloatArray) -> None:
+        for token, node in zip(emitted(tree, verdict), (0, *verdict.path), strict=True):
+            self._tokens.append(token)
+            if self.window.looks_up:
+                self._table.decide(self._tokens, self._said(probs[node]))
+
+    def _said(self, row: FloatArray) -> FloatArray:
+        return _certain(int(row.argmax()), self.vocab_size) if self.likeliest else normalised(row)
+
+
+def _redrawn(
+    draft: WindowDraft, distribution: FloatArray, cell: int, chance: Chance, window: JacobiWindow, noise: Noise | None
+) -> WindowDraft:
+    before, now = float(draft.distribution[draft.token]), float(distribution[draft.token])
+    if window.coupling == "confidence" and now > window.confidence * before:
+        return WindowDraft(draft.token, distribution)
+    if window.coupling != "maximal":
+        return _drawn(distribution, cell, chance, noise)
+    at = At(Role.DRAFT, cell)
+    return WindowDraft(maximal_coupling(draft.token, draft.distribution, distribution, chance, at), distribution)
+
+
+def _drawn(distribution: FloatArray, cell: int, chance: Chance, noise: Noise | None) -> WindowDraft:
+    """A draft by the cell's own noise, where it has some, or drawn anew."""
+    token = chance.draw(distribution, At(Role.DRAFT, cell)) if noise is None else noise.race(distribution, cell)
+    return WindowDraft(token, distribution)
+
+
+def _refilled(
+    tokens: list[int],
+    drafts: list[WindowDraft],
+    wanted: int,
+    table: LookupTable,
+    refill: Refill,
+    vocab_size: int,
+    chance: Chance,
+) -> list[WindowDraft]:
+    """`drafts`, at most `wanted`, filled up to so many cells."""
+    drafts, width = list(drafts), table.grid.width
+    known = tokens + [draft.token for draft in drafts]
+    for cell in range(len(known), len(tokens) + wanted):
+        if refill in ("uniform", "random"):
+            distribution = np.full(vocab_size, 1.0 / vocab_size)
+            token = chance.draw(distribution, At(Role.REFILL, cell))
+            distribution = _certain(token, vocab_size) if refill == "random" else distribution
+        elif refill == "lookup" and (found := table.guess(known)) is not None:
+            distribution = found
+            token = chance.draw(distribution, At(Role.REFILL, cell))
+        else:
+            token = known[_copied_cell(cell, width, refill)]
+            distribution = _certain(token, vocab_size)
+        known.append(token)
+        drafts.append(WindowDraft(token, distribution))
+    return drafts
+
+
+def _copied_cell(cell: int, width: int, refill: Refill) -> int:
+    """The cell that a new `cell` copies: the one to its left, or above it."""
+    row, column = divmod(cell, width)
+    return cell - width if row > 0 and (refill == "above" or column == 0) else cell - 1
+
+
+def _certain(token: int, vocab_size: int) -> FloatArray:
+    found: FloatArray = np.eye(1, vocab_size, token)[0]
+    return found
 
 
 @dataclass(slots=True)

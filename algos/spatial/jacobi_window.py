@@ -1,20 +1,37 @@
-"""A Jacobi window between its passes: its settings, the drafts it holds, and how they are drafted anew."""
+"""What a Jacobi window drafts: its settings, its tree, and distributions looked up in what the target said before.
 
+The tree is a chain of held drafts, with candidates beside the first of them (SJD-PAC, arXiv 2603.18599, proactive
+drafting).
+
+The first cells of a window are where the last pass broke off, so a draft is likeliest to fail there. Each of them
+gets more candidates, drawn without replacement from the distribution that its held draft was drawn from. Below every
+candidate of a cell stand the same candidates of the next one: a draft's distribution was made in one context, the
+held one, and says the same in all of them.
+
+That stays lossless under a rule that decides token by token, because the walk sees the candidates of a cell once, below
+the one node it stands at. A rule that looks ahead would see them below one candidate and then take them for fresh
+below the next.
+
+Lookup costs no pass. A draft behind a changed token was judged beside a token that is gone. What the target said of the
+same cell in an earlier pass beside the token that now stands there, or of a decided cell between the same neighbours
+(n-gram lookup as in prompt lookup decoding, with the target's distributions in place of tokens), is often nearer to
+what it will say. Everything that is looked up was said of the cell itself, by tokens before it, or of decided cells, so
+a draft still has the distribution that it is judged by, given all drafts before it.
+"""
+
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
 from underpaint.algos.accept.spec import RuleSpec
-from underpaint.algos.accept.walk import excess, normalised
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.chance import At, Chance, Role
-from underpaint.algos.coupling import Noise
 from underpaint.algos.numbers import MOST_FACTOR
 from underpaint.algos.protocols import Grid
 from underpaint.algos.registry import Bounds, Cells, Nodes, Share, Tune, check_bounds
-from underpaint.algos.spatial.window_drafts import LookupTable, WindowDraft, tail_nodes, tree_nodes, window_tree
-from underpaint.algos.tree import DraftTree, Drawn, Verdict, emitted, root_only
+from underpaint.algos.tree import DraftTree, Drawn
 
 Coupling: TypeAlias = Literal["independent", "maximal", "gumbel", "confidence"]
 """How a draft is made from its cell's new distribution: anew (SJD, arXiv 2410.01699); by maximal coupling with the
@@ -115,156 +132,142 @@ def drawn_for(rule: RuleSpec, coupling: Coupling, candidates: int = 1) -> Drawn:
     return "without_replacement"
 
 
-def maximal_coupling(held: int, draft: FloatArray, target: FloatArray, chance: Chance, at: At) -> int:
-    """A draw from `target` [V] that is `held`, itself a draw from `draft` [V], with probability 1 - TV.
+class WindowDraft(NamedTuple):
+    """A cell of the window: its token, and the distribution [V] it was drawn from."""
 
-    Flips at `At(Role.COUPLE, at.node)` and draws at `at`. ValueError where `draft` could not have drawn `held`.
+    token: int
+    distribution: FloatArray
+
+
+def tree_nodes(length: int, candidates: int, levels: int) -> int:
+    """The most nodes, the root included, of a window of `length` drafts with `candidates` in each of its first cells.
+
+    length, candidates, levels: >= 1; levels beyond the window count as the window.
     """
-    if not draft[held] > 0.0:
-        raise ValueError(
-            f"maximal_coupling: token {held} has no probability in the distribution it is said to be drawn from"
-        )
-    if chance.flip(float(target[held]), At(Role.COUPLE, at.node), out_of=float(draft[held])):
-        return held
-    rest = excess(target, draft)
-    return chance.draw(rest, at) if rest.any() else held
+    levels = min(levels, length)
+    beside: int = sum(candidates**level for level in range(1, levels + 1))
+    return 1 + beside + length - levels
+
+
+def window_tree(
+    root: int, drafts: Sequence[WindowDraft], candidates: int, levels: int, drawn: Drawn, cell: int, chance: Chance
+) -> DraftTree:
+    """The tree below `root`, of one draft or more: node i + 1 holds drafts[i], its parent is node i; the candidates'
+    nodes come after them.
+
+    candidates: tokens proposed for each of the first `levels` cells, the held draft first; fewer where its
+    distribution has fewer. drawn: "iid" or "without_replacement", the latter with more than one candidate; what a chain
+    is called does not matter to what it is.
+    cell: raster index of the window's first cell. Candidates are drawn at At(CANDIDATE, cell * candidates + k), k >= 1.
+    """
+    count = len(drafts)
+    proposals = [
+        _proposals(draft, candidates if place < levels else 1, (cell + place) * candidates, chance)
+        for place, draft in enumerate(drafts)
+    ]
+    tokens = [root, *(draft.token for draft in drafts)]
+    parents, rows = list(range(-1, count)), [*range(count), -1]
+    level = [0]
+    for place in range(min(levels, count)):
+        below = list[int]()
+        for node in level:
+            rows[node] = place
+            held = node == place
+            below += [place + 1] if held else []
+            for token in proposals[place][held:]:
+                below.append(len(tokens))
+                tokens.append(token)
+                parents.append(node)
+                rows.append(-1)
+        level = below
+    return DraftTree(
+        tokens=np.array(tokens, dtype=np.int64),
+        parents=np.array(parents, dtype=np.int64),
+        drawn=drawn,
+        draft_probs=np.stack([draft.distribution for draft in drafts]),
+        draft_rows=np.array(rows, dtype=np.int64),
+    )
+
+
+def _proposals(draft: WindowDraft, candidates: int, address: int, chance: Chance) -> list[int]:
+    """The held token, and others drawn one by one from what it leaves of its distribution."""
+    tokens = [draft.token]
+    left = draft.distribution.copy()
+    for place in range(1, candidates):
+        left[tokens[-1]] = 0.0
+        if not left.any():
+            break
+        tokens.append(chance.draw(left, At(Role.CANDIDATE, address + place)))
+    return tokens
+
+
+def tail_nodes(tree: DraftTree, path: Sequence[int], length: int) -> list[int]:
+    """The nodes whose distributions the drafts behind an accepted `path` are made from, by place len(path) + 1 and on.
+
+    length: drafts in the window. Each is the context with the first proposals below the last accepted node; where
+    the tree ends there, the held chain's.
+    """
+    below = tree.children()
+    nodes, node = list[int](), path[-1] if path else 0
+    for place in range(len(path) + 1, length):
+        node = below[node][0] if below[node] else place
+        nodes.append(node)
+    return nodes
 
 
 @dataclass(slots=True)
-class HeldWindow:
-    """The window of one image between its passes: its drafts, and what the target said.
+class LookupTable:
+    """The distributions [V] of one image by the tokens beside their cells.
 
-    drawn: how its drafts count as drawn, see `drawn_for`. noise: the cells' noise, for coupling "gumbel" only.
-    likeliest: each draft is the likeliest token of its distribution, for rules that decide by the likeliest.
+    use_passes, weight: `passes` and `beside` of `JacobiWindow`.
     """
 
-    window: JacobiWindow
     grid: Grid
-    vocab_size: int
-    drawn: Drawn
-    noise: Noise | None = None
-    likeliest: bool = False
-    _tokens: list[int] = field(init=False, default_factory=list)
-    _drafts: list[WindowDraft] = field(init=False, default_factory=list)
-    _table: LookupTable = field(init=False)
+    use_passes: bool = False
+    weight: float = 0.0
+    _passes: dict[int, dict[int, FloatArray]] = field(default_factory=dict)
+    _beside: dict[tuple[int, int], FloatArray] = field(default_factory=dict)
+    _left: dict[int, FloatArray] = field(default_factory=dict)
+    _above: dict[int, FloatArray] = field(default_factory=dict)
 
-    def begin(self, probs: FloatArray, token: int) -> None:
-        """Start an image. probs: [1, V], of its first cell, which `token` was drawn for."""
-        self._tokens, self._drafts = [token], []
-        self._table = LookupTable(self.grid, self.window.passes, self.window.beside)
-        if self.window.looks_up:
-            self._table.decide(self._tokens, self._said(probs[0]))
+    def see(self, cell: int, left: int, distribution: FloatArray) -> None:
+        """Keep what a pass said of `cell`, not decided yet, behind the token `left`."""
+        if self.use_passes:
+            self._passes.setdefault(cell, {})[left] = distribution
 
-    def draft(self, length: int, chance: Chance) -> DraftTree:
-        """The window below the last decided token, filled up to `length` drafts, >= 0, or to its own length.
+    def decide(self, tokens: list[int], distribution: FloatArray) -> None:
+        """Keep what the target said of the last of `tokens`, which was drawn from it and is decided."""
+        cell = len(tokens) - 1
+        row, column = divmod(cell, self.grid.width)
+        self._passes.pop(cell, None)
+        if column:
+            self._left[tokens[-2]] = distribution
+        if row:
+            self._above[tokens[cell - self.grid.width]] = distribution
+        if row and column:
+            self._beside[tokens[-2], tokens[cell - self.grid.width]] = distribution
 
-        What it holds behind a shorter length stays as it is.
+    def redraft(self, known: list[int], stale_left: int, distribution: FloatArray) -> FloatArray:
+        """What to draft the next cell from, behind `known`: the tokens decided and drafted before it.
+
+        distribution: [V], of the last pass, when `stale_left` stood before the cell.
         """
-        cell, wanted = len(self._tokens), min(self.window.length, length)
-        drafts = _refilled(
-            self._tokens, self._drafts[:wanted], wanted, self._table, self.window.refill, self.vocab_size, chance
-        )
-        self._drafts[:wanted] = drafts
-        if not drafts:
-            return root_only(self._tokens[-1], self.vocab_size)
-        window = self.window
-        return window_tree(self._tokens[-1], drafts, window.candidates, window.levels, self.drawn, cell, chance)
+        cell, left = len(known), known[-1]
+        if left == stale_left:
+            return distribution
+        again = self._passes.get(cell, {}).get(left)
+        if again is not None:
+            return again
+        row, column = divmod(cell, self.grid.width)
+        weight = self.weight
+        found = self._beside.get((left, known[cell - self.grid.width])) if weight and row and column else None
+        return distribution if found is None else weight * found + (1.0 - weight) * distribution
 
-    def pass_over(self, tree: DraftTree, verdict: Verdict, probs: FloatArray) -> None:
-        """Take in a pass over another tree: drafts of the cells that it decided go, those behind them stay.
-
-        Nobody has looked at these, so each still has the distribution that it is judged by.
-        """
-        self._decide(tree, verdict, probs)
-        self._drafts = self._drafts[len(verdict.path) + 1 :]
-
-    def redraft(self, tree: DraftTree, verdict: Verdict, probs: FloatArray, chance: Chance) -> None:
-        """Take in a pass over `tree`, the window's own, and draft anew behind what it decided."""
-        cell, drafts, table, window = len(self._tokens), self._drafts, self._table, self.window
-        self._decide(tree, verdict, probs)
-        done = len(verdict.path) + 1
-        last = tree.depth
-        nodes, behind = tail_nodes(tree, verdict.path, last), drafts[max(done, last) :]
-        held, known = drafts[done:last], list(self._tokens)
-        drafts = []
-        for place, (draft, node) in enumerate(zip(held, nodes, strict=True), start=done):
-            row, left = self._said(probs[node]), int(tree.tokens[node])
-            table.see(cell + place, left, row)
-            distribution = table.redraft(known, left, row)
-            drafts.append(_redrawn(draft, distribution, cell + place, chance, window, self.noise))
-            known.append(drafts[-1].token)
-        if window.last_row and done <= last and len(known) < self.grid.cells - 1:
-            row, left = self._said(probs[last]), int(tree.tokens[last])
-            table.see(len(known), left, row)
-            distribution, cell = table.redraft(known, left, row), len(known)
-            if behind:
-                drafts.append(_redrawn(behind.pop(0), distribution, cell, chance, window, self.noise))
-            else:
-                drafts.append(_drawn(distribution, cell, chance, self.noise))
-        self._drafts = drafts + behind
-
-    def _decide(self, tree: DraftTree, verdict: Verdict, probs: FloatArray) -> None:
-        for token, node in zip(emitted(tree, verdict), (0, *verdict.path), strict=True):
-            self._tokens.append(token)
-            if self.window.looks_up:
-                self._table.decide(self._tokens, self._said(probs[node]))
-
-    def _said(self, row: FloatArray) -> FloatArray:
-        return _certain(int(row.argmax()), self.vocab_size) if self.likeliest else normalised(row)
-
-
-def _redrawn(
-    draft: WindowDraft, distribution: FloatArray, cell: int, chance: Chance, window: JacobiWindow, noise: Noise | None
-) -> WindowDraft:
-    before, now = float(draft.distribution[draft.token]), float(distribution[draft.token])
-    if window.coupling == "confidence" and now > window.confidence * before:
-        return WindowDraft(draft.token, distribution)
-    if window.coupling != "maximal":
-        return _drawn(distribution, cell, chance, noise)
-    at = At(Role.DRAFT, cell)
-    return WindowDraft(maximal_coupling(draft.token, draft.distribution, distribution, chance, at), distribution)
-
-
-def _drawn(distribution: FloatArray, cell: int, chance: Chance, noise: Noise | None) -> WindowDraft:
-    """A draft by the cell's own noise, where it has some, or drawn anew."""
-    token = chance.draw(distribution, At(Role.DRAFT, cell)) if noise is None else noise.race(distribution, cell)
-    return WindowDraft(token, distribution)
-
-
-def _refilled(
-    tokens: list[int],
-    drafts: list[WindowDraft],
-    wanted: int,
-    table: LookupTable,
-    refill: Refill,
-    vocab_size: int,
-    chance: Chance,
-) -> list[WindowDraft]:
-    """`drafts`, at most `wanted`, filled up to so many cells."""
-    drafts, width = list(drafts), table.grid.width
-    known = tokens + [draft.token for draft in drafts]
-    for cell in range(len(known), len(tokens) + wanted):
-        if refill in ("uniform", "random"):
-            distribution = np.full(vocab_size, 1.0 / vocab_size)
-            token = chance.draw(distribution, At(Role.REFILL, cell))
-            distribution = _certain(token, vocab_size) if refill == "random" else distribution
-        elif refill == "lookup" and (found := table.guess(known)) is not None:
-            distribution = found
-            token = chance.draw(distribution, At(Role.REFILL, cell))
-        else:
-            token = known[_copied_cell(cell, width, refill)]
-            distribution = _certain(token, vocab_size)
-        known.append(token)
-        drafts.append(WindowDraft(token, distribution))
-    return drafts
-
-
-def _copied_cell(cell: int, width: int, refill: Refill) -> int:
-    """The cell that a new `cell` copies: the one to its left, or above it."""
-    row, column = divmod(cell, width)
-    return cell - width if row > 0 and (refill == "above" or column == 0) else cell - 1
-
-
-def _certain(token: int, vocab_size: int) -> FloatArray:
-    found: FloatArray = np.eye(1, vocab_size, token)[0]
-    return found
+    def guess(self, known: list[int]) -> FloatArray | None:
+        """What to draft the next cell from, of which no pass said anything: by left and above, left, or above."""
+        row, column = divmod(len(known), self.grid.width)
+        above = known[len(known) - self.grid.width] if row else None
+        found = self._beside.get((known[-1], above)) if column and above is not None else None
+        if found is None and column:
+            found = self._left.get(known[-1])
+        return self._above.get(above) if found is None and above is not None else found

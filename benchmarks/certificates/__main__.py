@@ -4,7 +4,8 @@ Run: python -m benchmarks.certificates [--sources DIR] [--only NAME ...] [--seco
 
 DIR holds a clone of each project, in a folder "owner+name"; verifiers of installed packages need none. Each certificate
 goes to benchmarks/results/certificates/NAME.json. Without --sources the page alone is made, from those files; --check
-writes nothing and ends with code 1 where a page is not what they make.
+writes nothing and ends with code 1 where a page is not what they make. The scripts in docs/certificates were made once:
+`git show 8b010a0d:benchmarks/certificates/scripts.py`.
 """
 
 import argparse
@@ -16,7 +17,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.certificates.page import PAGES, RESULTS, pages
+from benchmarks.certificates.page import RESULTS, pages
 from underpaint.artifacts.manifest import write_beside
 
 
@@ -28,16 +29,6 @@ def version_of(folder: Path, project: str) -> str:
         return noted.read_text().strip()[:7] if noted.is_file() else importlib.metadata.version(package)
     command = ["git", "-C", str(folder), "rev-parse", "--short=7", "HEAD"]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-
-
-def write_script(verifier: Any, record: dict[str, Any]) -> None:
-    """Write the script of a record's worst finding, where there is one."""
-    from benchmarks.certificates.scripts import script_of
-
-    text = script_of(verifier, record)
-    if text is not None:
-        PAGES.mkdir(exist_ok=True)
-        write_beside(PAGES / f"{verifier.name}.py", text.encode())
 
 
 def judge(sources: Path, only: list[str], seconds: float) -> None:
@@ -77,7 +68,6 @@ def judge(sources: Path, only: list[str], seconds: float) -> None:
             "report": certificate_lines(found, one.name)[1:],
         }
         write_beside(RESULTS / f"{one.name}.json", (json.dumps(values, indent=1) + "\n").encode())
-        write_script(one, values)
         print(f"{one.name}: {found.verdict}, largest {found.largest:.3g}, {time.monotonic() - begun:.0f} s", flush=True)
 
 

@@ -115,12 +115,12 @@ class Cache:
         self._prob_history = self._prob_history[:, :end]
 
 
-def feifeibear(folder: Path) -> Verify:
-    sample = load(folder / "sampling/utils.py", "sample")
-    max_fn = load(folder / "sampling/utils.py", "max_fn")
+def feifeibear(folder: Path, seeded: bool = False) -> Verify:
+    """The loop over two tables. seeded: with `random_seed`; its `sample`, which raises on token 0, is replaced."""
+    place = folder / "sampling/utils.py"
     loop = load(
-        folder / "sampling/speculative_sampling.py", "speculative_sampling",
-        sample=sample, max_fn=max_fn, KVCacheModel=Cache,
+        folder / "sampling/speculative_sampling.py", "speculative_sampling", max_fn=load(place, "max_fn"),
+        sample=(lambda row: torch.multinomial(row, 1)) if seeded else load(place, "sample"), KVCacheModel=Cache,
     )  # fmt: skip
 
     def called(draft_probs: Any, target_probs: Any, draft_tokens: list[int], seed: int | None = None) -> Any:
@@ -129,26 +129,12 @@ def feifeibear(folder: Path) -> Verify:
         model = SimpleNamespace(device="cpu", tokens=[], rows=target)
         return loop(torch.tensor([[0]]), drafter, model, 1, len(draft_tokens), random_seed=seed)[0, 1:].tolist()
 
-    return called
-
-
-def feifeibear_seed(folder: Path) -> Verify:
-    """With `random_seed`; its `sample`, which raises on token 0, becomes `torch.multinomial`."""
-    max_fn = load(folder / "sampling/utils.py", "max_fn")
-    loop = load(
-        folder / "sampling/speculative_sampling.py", "speculative_sampling",
-        sample=lambda row: torch.multinomial(row, 1), max_fn=max_fn, KVCacheModel=Cache,
-    )  # fmt: skip
-
     def verify(draft: Any, seed: int) -> Any:
-        tokens = draft.tree.tokens[1:].tolist()
-        drafted, target = tensors(draft.tree.draft_probs[:-1].copy(), draft.target_probs)
-        drafter = SimpleNamespace(device="cpu", tokens=tokens, rows=drafted)
-        model = SimpleNamespace(device="cpu", tokens=[], rows=target)
-        out = loop(torch.tensor([[0]]), drafter, model, 1, len(tokens), random_seed=seed + 1)[0, 1:].tolist()
+        tree = draft.tree
+        out = called(tree.draft_probs[:-1].copy(), draft.target_probs, tree.tokens[1:].tolist(), seed + 1)
         return range(1, len(out)), out[-1]
 
-    return verify
+    return verify if seeded else called
 
 
 def lucidrains(folder: Path) -> Verify:

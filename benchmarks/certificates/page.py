@@ -1,10 +1,13 @@
-"""docs/certificates.md and its pages, made from benchmarks/results/certificates/*.json alone."""
+"""docs/certificates.md and its page of cases, made from benchmarks/results/certificates/*.json alone.
+
+The pages of bugs beside them are written by hand. Their lines "The same in" name other verifiers with the same bug.
+"""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
-from benchmarks.certificates.bugs import BUGS
 from benchmarks.pages import render
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -15,22 +18,25 @@ VERDICTS = ("lossless", "lossless but for a boundary", "biased", "relaxed", "fau
 
 
 def pages() -> dict[Path, str]:
-    """The page of certificates, the page of cases, and one for each bug: their paths and texts."""
+    """The page of certificates and the page of cases: their paths and texts."""
     rows = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(RESULTS.glob("*.json"))]
-    by_name = {row["name"]: row for row in rows}
     groups: dict[str, list[dict[str, Any]]] = {verdict: [] for verdict in VERDICTS}
     for row in rows:
         verdict = row["certificate"]["verdict"]
         groups["relaxed" if row["relaxed"] and verdict == "biased" else verdict].append(row)
-    shared = {"rows": rows, "scripts": {path.stem for path in PAGES.glob("*.py")}, "size": largest}
-    page_of = {other: name for name, bug in BUGS.items() for other in (name, *bug.also)}
-    made = {PAGE: render("certificates/page", groups=groups, page_of=page_of, **shared)}
-    made[PAGES / "cases.md"] = render("certificates/cases", **shared)
-    for name, bug in BUGS.items():
-        if name in by_name:
-            same = [by_name[other] for other in bug.also if other in by_name]
-            made[PAGES / f"{name}.md"] = render("certificates/bug", bug=bug, row=by_name[name], same=same, **shared)
-    return made
+    scripts = {path.stem for path in PAGES.glob("*.py")}
+    page = render("certificates/page", rows=rows, groups=groups, page_of=pages_of_bugs(), scripts=scripts, size=largest)
+    return {PAGE: page, PAGES / "cases.md": render("certificates/cases", rows=rows)}
+
+
+def pages_of_bugs() -> dict[str, str]:
+    """By verifier the page of its bug, which is named after the first verifier that has it."""
+    page_of = {}
+    for path in sorted(PAGES.glob("*.md")):
+        if path.name != "cases.md":
+            same = re.search(r"\*\*The same in:\*\* (.*)", path.read_text(encoding="utf-8"))
+            page_of |= dict.fromkeys((path.stem, *re.findall(r"([\w-]+) \(", same[1] if same else "")), path.stem)
+    return page_of
 
 
 def largest(row: dict[str, Any]) -> str:

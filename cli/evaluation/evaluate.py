@@ -196,8 +196,8 @@ def _workers(
     plan: "RunPlan", on: str, jobs: int | None, address: str | None, batch: int, plugins: tuple[str, ...]
 ) -> "Workers[DrawingKey, DrawnJob]":
     """The workers asked for."""
-    from underpaint.algos.memory import usable_cores
     from underpaint.artifacts.workers import Processes, RayWorkers, ThisProcess
+    from underpaint.runtime.engines.context import usable_cores
     from underpaint.runtime.evaluation.drawer import JobDrawer
 
     tasks = plan.tasks()

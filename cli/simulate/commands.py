@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from underpaint.algos.chance import MOST_SEED
-from underpaint.algos.memory import usable_cores
 from underpaint.cli.errors import BAD_INPUT, STOPPED, bad_input
 from underpaint.cli.options import short_hash
 from underpaint.cli.outputs import Commands, check_replaceable, output_folder
@@ -190,6 +189,7 @@ def sweep(
     from underpaint.artifacts.files import check_apart, check_folder_writable
     from underpaint.artifacts.run_log import RunLogInUse
     from underpaint.artifacts.workers import check_workers
+    from underpaint.runtime.engines.context import usable_cores
     from underpaint.sim.latency.models import SizeMissing
     from underpaint.sim.sweep.plan import SweepPlan, check
     from underpaint.sim.sweep.plan import jobs as all_jobs
@@ -224,7 +224,8 @@ def sweep(
         own["the record of blocks"] = out / "blocks.jsonl"
         check_apart(own if json_file == STANDARD_OUTPUT else {**own, "--json": json_file})
         check_replaceable("the report", page)
-        check(plan, planned, (jobs or usable_cores()) if on == "local" else 0)
+        jobs = jobs or usable_cores()
+        check(plan, planned, jobs if on == "local" else 0)
         results = Results(out, plan)
     try:
         with progress("simulating", len(planned), len(planned) - len(results.missing(planned))) as advance:

@@ -17,7 +17,6 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
-from underpaint.algos.memory import usable_cores
 from underpaint.algos.rows import SamplingParams
 from underpaint.artifacts.cost_curve import (
     FORMAT,
@@ -33,7 +32,7 @@ from underpaint.artifacts.manifest import ManifestError, write_beside
 from underpaint.runtime.conditions import EncodedCondition
 from underpaint.runtime.costs import in_cycle, in_grid, loops, passes, samples
 from underpaint.runtime.costs.partial import PartialCurve
-from underpaint.runtime.engines.context import EngineError
+from underpaint.runtime.engines.context import EngineError, usable_cores
 from underpaint.runtime.engines.drafter import EngineDrafter
 from underpaint.runtime.engines.providers import WHEELS, gpu_backend
 from underpaint.runtime.engines.target import EngineTarget

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from underpaint.algos.memory import lacks_memory, usable_cores
+from underpaint.algos.memory import lacks_memory
 from underpaint.artifacts.install import install_hint
 from underpaint.zoo.load import FOLDER, locate
 
@@ -55,6 +55,11 @@ class EngineContext:
             raise EngineError(f"context: threads must be >= 1, got {self.threads}")
         if self.pool not in ("own", "shared"):
             raise EngineError(f"context: pool must be own or shared, got {self.pool!r}")
+
+
+def usable_cores() -> int:
+    """Cores that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def onnx_runtime() -> ModuleType:

@@ -1,8 +1,9 @@
 """The tokenizer and the judge on ONNX Runtime: codes to pictures, pictures to codes, and what pictures show."""
 
+import io
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.protocols import Grid
 from underpaint.artifacts.manifest import ManifestError
+from underpaint.artifacts.origin import GENERATOR
 from underpaint.runtime.engines.context import EngineContext, EngineError, open_session
 from underpaint.zoo.load import FOLDER, Located, locate
 
@@ -75,6 +77,33 @@ def to_bytes(pixels: FloatArray) -> NDArray[np.uint8]:
 def to_unit(picture: NDArray[np.uint8]) -> NDArray[np.float32]:
     """[H, W, 3] of 0 to 255 to [3, H, W] in [-1, 1]."""
     return np.ascontiguousarray(picture.transpose(2, 0, 1).astype(np.float32) / 127.5 - 1)
+
+
+def encoded(picture: Picture, form: Literal["PNG", "WEBP"] = "PNG") -> bytes:
+    """Write a picture as a file that keeps every pixel and names this program.
+
+    A PNG names it in a text chunk `Software`, a WebP in a chunk that readers skip.
+
+    Args:
+        picture: [H, W, 3] of 0 to 255.
+        form: The format of the file.
+
+    Returns:
+        The content of the file.
+    """
+    from PIL import Image
+    from PIL.PngImagePlugin import PngInfo
+
+    stream, texts = io.BytesIO(), PngInfo()
+    texts.add_text("Software", GENERATOR)
+    Image.fromarray(picture).save(stream, form, lossless=True, pnginfo=texts)
+    content = stream.getvalue()
+    if form == "PNG":
+        return content
+    name = GENERATOR.encode()
+    chunk = name.ljust(len(name) + len(name) % 2, b" ")
+    body = content[8:] + b"UPNT" + len(chunk).to_bytes(4, "little") + chunk
+    return b"RIFF" + len(body).to_bytes(4, "little") + body
 
 
 class Judged(NamedTuple):

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
-
-from PIL import Image
 
 from underpaint.algos.plugins import load_plugins
 from underpaint.artifacts.workers import ThisProcess, Workers
 from underpaint.runtime.drawing import Drawing, draw
 from underpaint.runtime.engines.context import EngineError
+from underpaint.runtime.engines.images import encoded
 from underpaint.runtime.evaluation.comparison import ComparisonPlan, build_methods, named_variants
 from underpaint.runtime.evaluation.drawing_log import DrawingKey, DrawingLog, DrawnJob
 from underpaint.runtime.evaluation.likelihood import image_log_likelihood
@@ -86,10 +84,9 @@ class JobDrawer:
         likely = image_log_likelihood(pipeline, condition, tokens, task.sampling) if task.likelihood else None
         if pipeline.decoder is None:
             return DrawnJob(drawing, job.model, model.processor, likely)
-        picture, stream = pipeline.picture(tokens), io.BytesIO()
-        Image.fromarray(picture).save(stream, "PNG")
+        picture = pipeline.picture(tokens)
         reading = None if model.judge is None else model.judge.read(picture)
-        return DrawnJob(drawing, job.model, model.processor, likely, reading, stream.getvalue())
+        return DrawnJob(drawing, job.model, model.processor, likely, reading, encoded(picture))
 
     def _model(self, place: int) -> _OpenModel:
         if self._open is None or self._place != place:

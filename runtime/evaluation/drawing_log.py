@@ -16,7 +16,6 @@ from PIL import Image
 
 from underpaint.artifacts.files import replacing
 from underpaint.artifacts.manifest import check_beside
-from underpaint.artifacts.origin import marked
 from underpaint.artifacts.run_log import RunStore
 from underpaint.artifacts.strict_json import Within, build_typed
 from underpaint.runtime.drawing import Drawing
@@ -173,7 +172,7 @@ class DrawingLog(RunStore[DrawingKey, DrawnJob]):
         """Append a finished drawing, its picture first; both are on the disk when this returns. See `add`."""
         if job.picture is not None:
             with replacing(self.picture_path(job.key)) as file:
-                file.write(marked(job.picture))
+                file.write(job.picture)
                 file.flush()
                 os.fsync(file.fileno())
         self.add(job.key, dataclasses.replace(job, picture=None, stored=job.picture is not None))

@@ -15,7 +15,7 @@ matplotlib.use("Agg")
 from matplotlib.figure import Figure
 
 from underpaint.artifacts.manifest import write_beside
-from underpaint.artifacts.origin import marked
+from underpaint.artifacts.origin import GENERATOR
 from underpaint.runtime.engines.images import Picture
 from underpaint.runtime.evaluation.report_row import ReportRow
 
@@ -91,5 +91,5 @@ def _heading(title: str, width: float) -> str:
 
 def _save(figure: Figure, path: Path) -> None:
     drawn = io.BytesIO()
-    figure.savefig(drawn, format="png", dpi=160, facecolor=_PAPER)
-    write_beside(path, marked(drawn.getvalue()))
+    figure.savefig(drawn, format="png", dpi=160, facecolor=_PAPER, metadata={"Software": GENERATOR})
+    write_beside(path, drawn.getvalue())

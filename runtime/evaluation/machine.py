@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from underpaint.algos.memory import usable_cores
+from underpaint.runtime.engines.context import usable_cores
 
 _PACKAGES = ("numpy", "onnxruntime", "onnxruntime-gpu")
 
@@ -28,7 +28,7 @@ def describe_machine() -> dict[str, Any]:
 
 
 def typed_command() -> str:
-    """The command of this process, to be typed again: `underpaint compare ...`, `python -m benchmarks.server ...`."""
+    """The command of this process, to be typed again: `underpaint compare ...`, `python -m benchmarks.device ...`."""
     typed = sys.orig_argv[1:]
     if typed and Path(typed[0]).is_file():
         return shlex.join([Path(typed[0]).name, *typed[1:]])

@@ -16,7 +16,7 @@ matplotlib.use("Agg")
 from matplotlib.figure import Figure
 
 from underpaint.artifacts.manifest import write_beside
-from underpaint.artifacts.origin import marked
+from underpaint.artifacts.origin import GENERATOR
 from underpaint.runtime.evaluation.comparison import BASELINE, Variant
 from underpaint.runtime.evaluation.report_row import ReportRow, above_floor
 from underpaint.runtime.methods.settings import split_setting
@@ -157,8 +157,8 @@ def write_pareto(path: Path, rows: Sequence[ReportRow], tried: Sequence[Variant]
     dashed = "AR's accuracy less 2 points; the floor of the distance" if judged else "AR's own"
     figure.text(0.01, 0.01, f"Dashed: {dashed}.", fontsize=7, color=_INK)
     drawn = io.BytesIO()
-    figure.savefig(drawn, format="png", dpi=150, bbox_inches="tight")
-    write_beside(path, marked(drawn.getvalue()))
+    figure.savefig(drawn, format="png", dpi=150, bbox_inches="tight", metadata={"Software": GENERATOR})
+    write_beside(path, drawn.getvalue())
 
 
 def _says_something(row: ReportRow, figure: str) -> bool:

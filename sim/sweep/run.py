@@ -8,7 +8,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal, NamedTuple
 
-from underpaint.algos.memory import usable_cores
 from underpaint.artifacts.run_log import RunLog, RunStore
 from underpaint.artifacts.strict_json import is_version
 from underpaint.artifacts.workers import RayWorkers, Workers, local_workers
@@ -50,19 +49,18 @@ class Work(NamedTuple):
         return f"{self.job.name}, images {self.first:,} to {self.first + self.images - 1:,}"
 
 
-def workers(on: str = "local", jobs: int | None = None, address: str | None = None) -> Workers[Work, BlockFigures]:
+def workers(on: str = "local", jobs: int = 1, address: str | None = None) -> Workers[Work, BlockFigures]:
     """Where a sweep is simulated; the results are the same everywhere.
 
     Args:
         on: One of `artifacts.workers.WORKER_KINDS`.
-        jobs: Processes, at least 1: of one, this process. None takes as many as there are cores.
+        jobs: Processes, at least 1: of one, this process.
         address: Of a Ray cluster; None starts a local one.
     """
-    count = usable_cores() if jobs is None else jobs
     known = (ValueError, OSError)
     if on == "ray":
-        return RayWorkers(simulate, count, address, known=known)
-    return local_workers(simulate, count, known)
+        return RayWorkers(simulate, jobs, address, known=known)
+    return local_workers(simulate, jobs, known)
 
 
 def simulate(work: Work) -> BlockFigures:

@@ -15,7 +15,6 @@ REFUSED = [
     ("gpu", ["--rounds", "0"], "expected a whole number from 1, got '0'"),
     ("gpu", ["--backend", "cuda:1"], "invalid choice: 'cuda:1'"),
     ("paired_speed", ["absent"], "no folder absent"),
-    ("ties", ["absent"], "no folder absent"),
     ("rank_acceptance", ["--ranks", "0"], "expected a whole number from 1"),
     ("validation", ["--images", "1"], "expected a whole number from 2"),
     ("protocol_predictions", ["--trace", "a.npz", "--costs", "absent.json", "--record", "absent.json"], "absent.json"),
@@ -23,7 +22,6 @@ REFUSED = [
 POSITIONAL = {
     "protocol_predictions": ["--record", "absent.json", "--trace", "absent.npz", "--costs", "absent.json"],
     "paired_speed": ["absent"],
-    "ties": ["absent"],
 }
 FOLDER = Path(report.__file__).parent
 NAMES = sorted(path.stem for path in FOLDER.glob("*.py") if "from benchmarks.report import" in path.read_text())

@@ -4,7 +4,7 @@ import io
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -12,9 +12,10 @@ import typer
 from PIL import Image
 
 from tests.cli.program import run_program, subcommands
-from underpaint.artifacts.origin import GENERATOR_META, kind_of, marked
+from underpaint.artifacts.origin import GENERATOR_META, kind_of
 from underpaint.cli.app import app
 from underpaint.cli.outputs import Command, check_replaceable, output_of
+from underpaint.runtime.engines.images import encoded
 
 INPUTS = {
     *("--prompts", "--models", "--low", "--figures", "--replay", "--runs", "--trace", "--from", "--costs", "--compare"),
@@ -210,7 +211,7 @@ def opened(path: Path) -> np.ndarray[Any, Any]:
 
 
 @pytest.mark.parametrize("form", ["PNG", "WEBP"])
-def test_the_mark_of_a_picture_changes_no_pixel(tmp_path: Path, form: str) -> None:
+def test_the_mark_of_a_picture_changes_no_pixel(tmp_path: Path, form: Literal["PNG", "WEBP"]) -> None:
     pixels = np.arange(5 * 7 * 3, dtype=np.uint8).reshape(5, 7, 3)
     stream = io.BytesIO()
     picture = Image.fromarray(pixels)
@@ -219,7 +220,7 @@ def test_the_mark_of_a_picture_changes_no_pixel(tmp_path: Path, form: str) -> No
     path.write_bytes(stream.getvalue())
     assert kind_of(path) is None
     before = opened(path)
-    path.write_bytes(marked(stream.getvalue()))
+    path.write_bytes(encoded(pixels, form))
     assert kind_of(path) == form.lower()
     np.testing.assert_array_equal(opened(path), before)
 

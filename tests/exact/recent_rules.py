@@ -219,5 +219,5 @@ CHECKS: dict[str, Any] = {
     "accept/gbv.py": check_gbv,
     "accept/hsd.py": check_hsd,
     "accept/sjd_sv.py": check_sjd_sv,
-    "spatial/jacobi_window.py": check_confidence,
+    "spatial/jacobi.py": check_confidence,
 }

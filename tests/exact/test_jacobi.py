@@ -12,8 +12,8 @@ from underpaint.algos.chance import At, Chance, Role, enumerate_outcomes, sampli
 from underpaint.algos.coupling import EnumeratedNoise, SampledNoise, second_race
 from underpaint.algos.enumeration import target_distribution, total_variation
 from underpaint.algos.protocols import Grid
-from underpaint.algos.spatial.jacobi import jacobi_cycles, jacobi_decode
-from underpaint.algos.spatial.jacobi_window import Coupling, JacobiWindow, Refill, maximal_coupling
+from underpaint.algos.spatial.jacobi import jacobi_cycles, jacobi_decode, maximal_coupling
+from underpaint.algos.spatial.jacobi_window import Coupling, JacobiWindow, Refill
 from underpaint.algos.tree import DraftTree, Verdict, emitted
 from underpaint.sim.synthetic.models import PrefixDistribution, RandomDistribution, SyntheticTarget
 from underpaint.strategies import distributions, pools

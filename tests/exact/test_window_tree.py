@@ -16,10 +16,9 @@ from underpaint.algos.chance import At, Chance, Role, enumerate_outcomes, sampli
 from underpaint.algos.coupling import EnumeratedNoise, noise_of
 from underpaint.algos.enumeration import target_distribution, total_variation
 from underpaint.algos.protocols import Grid, Rule
-from underpaint.algos.spatial import jacobi_window, window_drafts
+from underpaint.algos.spatial import jacobi, jacobi_window
 from underpaint.algos.spatial.jacobi import jacobi_cycles, jacobi_decode
-from underpaint.algos.spatial.jacobi_window import Coupling, JacobiWindow, Refill
-from underpaint.algos.spatial.window_drafts import WindowDraft, tail_nodes, tree_nodes
+from underpaint.algos.spatial.jacobi_window import Coupling, JacobiWindow, Refill, WindowDraft, tail_nodes, tree_nodes
 from underpaint.algos.tree import DraftTree, Verdict, emitted
 from underpaint.sim.synthetic.models import PrefixDistribution, RandomDistribution, SyntheticTarget
 from underpaint.strategies import distributions, pools
@@ -97,7 +96,7 @@ def test_the_tree_of_a_window(row: FloatArray, candidates: int, levels: int, len
     chance = sampling(3)
     held = [chance.draw(row, At(Role.DRAFT, place)) for place in range(length)]
     drafts = [WindowDraft(token, row) for token in held]
-    tree = window_drafts.window_tree(2, drafts, candidates, levels, "without_replacement", 5, chance)
+    tree = jacobi_window.window_tree(2, drafts, candidates, levels, "without_replacement", 5, chance)
     tree.check(4)
     support = int(np.count_nonzero(row))
     each = min(candidates, support)
@@ -174,7 +173,7 @@ def test_candidates_from_the_residual_are_biased(monkeypatch: pytest.MonkeyPatch
     """KangJialiang/SJD-PAC, `torch.multinomial(res_p, ...)`: the other candidates are drawn from the residual of the
     coupling, and judged as if they were drawn from the distribution itself."""
     owed: dict[int, FloatArray] = {}
-    right = jacobi_window.maximal_coupling
+    right = jacobi.maximal_coupling
 
     def noted(held: int, draft: FloatArray, target: FloatArray, chance: Chance, at: At) -> int:
         owed[at.node] = excess(target, draft)
@@ -189,8 +188,8 @@ def test_candidates_from_the_residual_are_biased(monkeypatch: pytest.MonkeyPatch
             tokens.append(chance.draw(left, At(Role.CANDIDATE, address + place)))
         return tokens
 
-    monkeypatch.setattr(jacobi_window, "maximal_coupling", noted)
-    monkeypatch.setattr(window_drafts, "_proposals", from_residual)
+    monkeypatch.setattr(jacobi, "maximal_coupling", noted)
+    monkeypatch.setattr(jacobi_window, "_proposals", from_residual)
     assert missed(Grid(1, 5), JacobiWindow(3, "maximal", "left", 2, 2)) == pytest.approx(0.135, rel=0.02)
 
 

@@ -15,7 +15,7 @@ from underpaint.algos.accept.relaxed import Odds
 from underpaint.algos.accept.typical import entropy
 
 ENSEMBLE, FLY, HSD, SJD_SV = "accept/ensemble.py", "accept/fly.py", "accept/hsd.py", "accept/sjd_sv.py"
-GBV, WINDOW = "accept/gbv.py", "spatial/jacobi_window.py"
+GBV, WINDOW = "accept/gbv.py", "spatial/jacobi.py"
 
 
 def window_of(change: int) -> Plant:

@@ -194,9 +194,7 @@ def check_neighbours(module: ModuleType) -> None:
         module.check_neighbours(np.array([[1], [1]]), "table")
 
 
-def check_jacobi(window_module: ModuleType) -> None:
-    module: Any = load("spatial/jacobi.py")
-    module.HeldWindow = window_module.HeldWindow
+def check_jacobi(module: ModuleType) -> None:
     distribution = RandomDistribution(2, seed=7, sharpness=1.5)
     for grid, length, coupling, refill in (
         (Grid(1, 4), 3, "independent", "uniform"),
@@ -226,7 +224,7 @@ def check_jacobi(window_module: ModuleType) -> None:
 
     def coupled(chance: Chance) -> tuple[int, int]:
         held = chance.draw(first, At(Role.DRAFT, 1))
-        return held, window_module.maximal_coupling(held, first, second, chance, At(Role.DRAFT, 2))
+        return held, module.maximal_coupling(held, first, second, chance, At(Role.DRAFT, 2))
 
     joint = enumerate_outcomes(coupled)
     assert abs(sum(weight for (held, new), weight in joint.items() if held == new) - 0.6) < CLOSE
@@ -329,7 +327,7 @@ CHECKS: dict[str, Callable[[ModuleType], None]] = {
     "accept/typical.py": check_typical,
     "accept/mulo.py": check_mulo,
     "accept/neighbours.py": check_neighbours,
-    "spatial/jacobi_window.py": check_jacobi,
+    "spatial/jacobi.py": check_jacobi,
     "coupling.py": check_race,
     "skipping.py": check_skipping,
     "path_similarity.py": check_similarity,
@@ -562,7 +560,7 @@ def unit_levels(codes: Any) -> Any:
 
 
 LANTERN, GREEDY, COOL, TYPICAL = "accept/lantern.py", "accept/lantern_greedy.py", "accept/cool.py", "accept/typical.py"
-MULO, NEAR, WINDOW, NOISE = "accept/mulo.py", "accept/neighbours.py", "spatial/jacobi_window.py", "coupling.py"
+MULO, NEAR, WINDOW, NOISE = "accept/mulo.py", "accept/neighbours.py", "spatial/jacobi.py", "coupling.py"
 SKIPPING, SIMILARITY = "skipping.py", "path_similarity.py"
 
 PLANTED: dict[str, tuple[str, Plant]] = {

@@ -1,6 +1,6 @@
 """Drafts behind what a pass decided, from their new distributions: anew, coupled to what stood there, or raced.
 
-The reference is `algos.spatial.jacobi_window.HeldWindow.redraft`.
+The reference is `algos.spatial.jacobi.HeldWindow.redraft`.
 """
 
 from torch import Tensor

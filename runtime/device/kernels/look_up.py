@@ -1,6 +1,6 @@
 """Drafts whose left token has changed, from what the target said before beside the one that stands there now.
 
-The reference is `algos.spatial.jacobi_window.HeldWindow.redraft`. A draft depends on the one before it, so this goes on
+The reference is `algos.spatial.jacobi.HeldWindow.redraft`. A draft depends on the one before it, so this goes on
 place by place, behind `couple`, which has drafted every place as if nothing was found: only where something was it is
 drafted again. What was found is noted for `shift`, which moves the distributions, all places at once.
 """

@@ -1,6 +1,6 @@
 """What the target said before, by the tokens beside its cells, and how it is found again.
 
-The reference is `window_drafts.LookupTable`, whose dictionaries hold, for each pair of neighbours, what was said
+The reference is `jacobi_window.LookupTable`, whose dictionaries hold, for each pair of neighbours, what was said
 of the last decided cell between them, and for a cell not decided yet what each pass said of it, by the token on its
 left. Here distributions are kept by cell and by pass, and neighbours are compared with the decided tokens: the sizes
 are fixed, and nothing that the reference would find is missing. Every pass decides a cell at least, so a window of W

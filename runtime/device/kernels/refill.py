@@ -1,6 +1,6 @@
 """A Jacobi window's tree: the drafts that it held, and its new cells, drawn evenly or copied from a cell beside them.
 
-The reference is `algos.spatial.jacobi_window.HeldWindow.draft`.
+The reference is `algos.spatial.jacobi.HeldWindow.draft`.
 """
 
 from underpaint.runtime.device.kernels.layout import Lengths, Progress

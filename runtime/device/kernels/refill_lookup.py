@@ -1,6 +1,6 @@
 """A window's new cells, drawn from what the target said of the last decided cell with the same neighbours, or copied.
 
-The reference is `algos.spatial.jacobi_window.HeldWindow.draft` and `algos.spatial.window_drafts.LookupTable.guess`.
+The reference is `algos.spatial.jacobi.HeldWindow.draft` and `algos.spatial.jacobi_window.LookupTable.guess`.
 """
 
 from underpaint.runtime.device.kernels.layout import Lengths, Progress

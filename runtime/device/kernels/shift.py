@@ -1,6 +1,6 @@
 """A Jacobi window moves on: the distributions of the drafts behind what was decided become those they were drawn from.
 
-The reference is `algos.spatial.jacobi_window.HeldWindow.redraft`. A launch of its own, as `couple` still reads the rows
+The reference is `algos.spatial.jacobi.HeldWindow.redraft`. A launch of its own, as `couple` still reads the rows
 that this one writes. Drafts that a window holds behind the pass over a shorter one, or over another tree, move to their
 new places with the distributions that they were drawn from: nobody has looked at these.
 """

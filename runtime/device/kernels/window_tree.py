@@ -1,6 +1,6 @@
 """A Jacobi window as a tree: candidates beside its first drafts, and what the drafts behind an accepted path follow.
 
-The reference is `algos.spatial.window_drafts`.
+The reference is `algos.spatial.jacobi_window`.
 """
 
 from torch import Tensor

@@ -19,8 +19,7 @@ from underpaint.algos.protocols import Budget, Expander, Grid, Policy, Rule
 from underpaint.algos.registry import build
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.skipping import Skipping, SkipWatch, skipping_cycles
-from underpaint.algos.spatial.jacobi import WindowDrafter, WindowedCycles, WindowPlan
-from underpaint.algos.spatial.jacobi_window import HeldWindow
+from underpaint.algos.spatial.jacobi import HeldWindow, WindowDrafter, WindowedCycles, WindowPlan
 from underpaint.algos.step import cycles
 from underpaint.algos.tree import DraftTree, Verdict, root_only
 from underpaint.artifacts.cost_curve import read_engine_costs

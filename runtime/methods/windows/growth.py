@@ -9,8 +9,7 @@ from underpaint.algos.accept.spec import spec_of
 from underpaint.algos.chance import Role
 from underpaint.algos.coupling import SampledNoise
 from underpaint.algos.protocols import Grid, Rule
-from underpaint.algos.spatial.jacobi_window import Coupling, JacobiWindow, Refill, drawn_for
-from underpaint.algos.spatial.window_drafts import tree_nodes
+from underpaint.algos.spatial.jacobi_window import Coupling, JacobiWindow, Refill, drawn_for, tree_nodes
 from underpaint.algos.tree import Drawn
 from underpaint.runtime.device.growth import Limits, Plan
 from underpaint.runtime.device.kernels import couple, refill

@@ -17,8 +17,8 @@ from underpaint.algos.draft.roofline import Roofline
 from underpaint.algos.draft.shape import within
 from underpaint.algos.protocols import Budget, Grid
 from underpaint.algos.rows import SamplingParams
-from underpaint.algos.spatial.jacobi import WindowDrafter, WindowedCycles, WindowPlan
-from underpaint.algos.spatial.jacobi_window import HeldWindow, JacobiWindow
+from underpaint.algos.spatial.jacobi import HeldWindow, WindowDrafter, WindowedCycles, WindowPlan
+from underpaint.algos.spatial.jacobi_window import JacobiWindow
 from underpaint.algos.step import decode
 from underpaint.algos.tree import Shape
 from underpaint.runtime.device.cycle import DeviceCycle

@@ -14,13 +14,7 @@ from tests.runtime.device.trees import UNIFORMS
 from underpaint.algos.arrays import FloatArray
 from underpaint.algos.chance import Role
 from underpaint.algos.chance import given as given_uniforms
-from underpaint.algos.spatial.jacobi_window import JacobiWindow
-from underpaint.algos.spatial.window_drafts import (
-    WindowDraft,
-    tail_nodes,
-    tree_nodes,
-    window_tree,
-)
+from underpaint.algos.spatial.jacobi_window import JacobiWindow, WindowDraft, tail_nodes, tree_nodes, window_tree
 from underpaint.runtime.device.kernels.tree_meta import TreePlaces, tree_meta
 from underpaint.runtime.device.kernels.walk import BatchTree, Verdicts
 from underpaint.runtime.device.kernels.window_tree import add_candidates, follow

@@ -13,8 +13,8 @@ from underpaint.algos.arrays import FloatArray
 from underpaint.algos.chance import given
 from underpaint.algos.coupling import SampledNoise
 from underpaint.algos.protocols import Grid
-from underpaint.algos.spatial.jacobi_window import HeldWindow, JacobiWindow
-from underpaint.algos.spatial.window_drafts import WindowDraft, window_tree
+from underpaint.algos.spatial.jacobi import HeldWindow
+from underpaint.algos.spatial.jacobi_window import JacobiWindow, WindowDraft, window_tree
 from underpaint.algos.tree import Verdict, root_only
 from underpaint.runtime.device.kernels.couple import couple
 from underpaint.runtime.device.kernels.layout import Lengths, Progress

@@ -5,8 +5,7 @@ import sys
 
 import pytest
 
-from underpaint.algos.memory import usable_cores
-from underpaint.runtime.engines.context import SHARED, EngineContext, EngineError
+from underpaint.runtime.engines.context import SHARED, EngineContext, EngineError, usable_cores
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from underpaint.runtime.evaluation.machine import typed_command
 @pytest.mark.parametrize(
     ("started", "typed"),
     [
-        (["/venv/bin/python3", "-m", "benchmarks.ties", "runs/a"], "python -m benchmarks.ties runs/a"),
+        (["/venv/bin/python3", "-m", "benchmarks.paired_speed", "runs/a"], "python -m benchmarks.paired_speed runs/a"),
         (["/venv/bin/python3", __file__, "distribution", "a fox"], "test_machine.py distribution 'a fox'"),
         (["/venv/bin/python3"], "python"),
     ],
