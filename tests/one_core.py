@@ -7,6 +7,8 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+NICENESS = "RAY_worker_niceness"
+
 
 def keep_to_one(worker: str) -> None:
     """worker: pytest-xdist's name of it, gw0 and on; empty where there are no workers, and nothing is done."""
@@ -17,14 +19,19 @@ def keep_to_one(worker: str) -> None:
 
 
 @contextmanager
-def on_all_cores() -> Iterator[None]:
-    """Within it, processes that this thread starts have every core: Ray allows its own 30 seconds to start together."""
+def room_for_ray() -> Iterator[None]:
+    """Within it, a Ray that this thread starts has every core, and its workers no lower priority than other programs.
+
+    Ray gives itself 30 seconds to start, and its workers a niceness of 15.
+    """
     held = os.sched_getaffinity(0) if hasattr(os, "sched_setaffinity") else None
     if held is not None:
         os.sched_setaffinity(0, range(os.cpu_count() or 1))
+    os.environ[NICENESS] = "0"
     try:
         yield
     finally:
+        del os.environ[NICENESS]
         if held is not None:
             os.sched_setaffinity(0, held)
 

@@ -19,7 +19,7 @@ import typer
 from typer.testing import CliRunner
 
 from tests.cli.synthetic_pipeline import GRID, VOCAB, SyntheticPipeline, replace_models
-from tests.one_core import on_all_cores
+from tests.one_core import room_for_ray
 from tests.run_logs import log_values
 from underpaint.algos import memory
 from underpaint.artifacts.results import with_envelope
@@ -471,7 +471,7 @@ def test_a_killed_sweep_leaves_no_process_behind(tmp_path: Path) -> None:
 def swept(folder: Path, engine: str, count: int) -> list[dict[str, object]]:
     """The lines of a sweep by so many workers, in order."""
     results = Results(folder, PLAN)
-    with on_all_cores():
+    with room_for_ray():
         run(PLAN, results, workers(engine, count), lambda line: None)
     return sorted(results.lines, key=lambda line: str(line["key"]))
 

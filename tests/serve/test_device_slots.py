@@ -370,20 +370,14 @@ def test_a_program_that_finds_no_memory_is_gone_before_the_next_try(monkeypatch:
     assert alive == [False]
 
 
-@pytest.fixture
-def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(test_scheduling, "SECONDS", 3.0)
-    monkeypatch.setattr(served, "SECONDS", 3.0)
-
-
-@pytest.mark.usefixtures("_hurry")
 def test_mutant_a_slot_that_a_client_leaves_is_not_freed(monkeypatch: pytest.MonkeyPatch) -> None:
+    for waiting in (test_scheduling, served):
+        monkeypatch.setattr(waiting, "SECONDS", 3.0)
     monkeypatch.setattr(ContinuousBatch, "remove", lambda self, number: None)
     with pytest.raises(AssertionError):
         leave_in_the_middle()
 
 
-@pytest.mark.usefixtures("_hurry")
 def test_mutant_noise_depends_on_the_slot(monkeypatch: pytest.MonkeyPatch) -> None:
     fill = DeviceRunner.fill
     monkeypatch.setattr(
@@ -393,7 +387,6 @@ def test_mutant_noise_depends_on_the_slot(monkeypatch: pytest.MonkeyPatch) -> No
         draw_with_unequal_arrivals()
 
 
-@pytest.mark.usefixtures("_hurry")
 def test_mutant_kinds_that_differ_in_temperature_share_a_program(monkeypatch: pytest.MonkeyPatch) -> None:
     of = Kind.of
     monkeypatch.setattr(Kind, "of", lambda prepared: of(prepared)._replace(sampling=SamplingParams()))

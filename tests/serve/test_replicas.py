@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pytest
 
-from tests.one_core import on_all_cores
+from tests.one_core import room_for_ray
 from underpaint.cli.live import LiveOptions
 from underpaint.cli.options import DeviceChoice
 from underpaint.cli.serve import open_served
@@ -133,7 +133,7 @@ def run_with_a_killed_replica() -> Run:
     from underpaint.serve.replicas import Scale
 
     open_models = partial(open_served, None, LiveOptions(), 64, None, "cpu", DeviceChoice(), None)
-    with on_all_cores():
+    with room_for_ray():
         front = ReplicaFront(open_models, Scale(2, 2), SLOTS)
     try:
         processes = replica_processes()
