@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
@@ -19,6 +18,7 @@ from underpaint.algos.rows import SamplingParams
 from underpaint.runtime.conditions import Condition
 from underpaint.runtime.drawing import Drawing, ImageTask, draw
 from underpaint.runtime.engines.engine import rows_of
+from underpaint.runtime.engines.images import encoded
 from underpaint.runtime.live.batch import BatchDrawer
 from underpaint.runtime.live.drafter import LiveDrafter
 from underpaint.runtime.live.drafter_layouts import open_drafter
@@ -72,11 +72,7 @@ class GeneratedImage:
 
     def _repr_png_(self) -> bytes | None:
         """The picture as a PNG file (IPython's rich display)."""
-        if self.pixels is None:
-            return None
-        encoded = io.BytesIO()
-        self.image.save(encoded, "PNG")
-        return encoded.getvalue()
+        return None if self.pixels is None else encoded(self.pixels)
 
 
 class AcceleratedModel:
