@@ -15,7 +15,7 @@ from underpaint.models.decoder import Decoder
 from underpaint.runtime.device.decoder import DecoderForward
 from underpaint.runtime.device.forwards import Cache, causal_masks
 from underpaint.runtime.device.kernels.probs import probs
-from underpaint.runtime.device.kernels.uniforms import uniforms
+from underpaint.runtime.device.kernels.uniforms import cell_uniforms
 from underpaint.runtime.device.runner import DeviceRunner
 from underpaint.runtime.methods.method import ModelTables
 from underpaint.runtime.methods.registry import resolve
@@ -54,7 +54,7 @@ def correctness(device: torch.device) -> dict[str, Check]:
         return torch.tensor(numbers, dtype=torch.int64, device=device)
 
     out = torch.zeros(1, 1, 70, dtype=torch.float64, device=device)
-    uniforms(out, whole(2**40), whole(9), whole(1000), whole(2))
+    cell_uniforms(out, whole(2**40), whole(9), whole(1000), whole(0), whole(2))
     same = bool((out.cpu().numpy()[0, 0] == Philox(2**40, 9).uniforms(1000, Role(2), 70)).all())
     small = device.type == "cpu"
     nodes, vocab_size = (2, 300) if small else (60, 16384)

@@ -27,9 +27,10 @@ from underpaint.runtime.device.kernels.layout import prepare
 from underpaint.runtime.device.kernels.lines import LineBuffers, commit_lines, lay_lines
 from underpaint.runtime.device.kernels.probs import probs
 from underpaint.runtime.device.kernels.tree_meta import MOST_NODES, tree_meta
-from underpaint.runtime.device.kernels.uniforms import uniforms
+from underpaint.runtime.device.kernels.uniforms import Noise
 from underpaint.runtime.device.kernels.walk import Shape
 from underpaint.runtime.device.low_models import LowDraft
+from underpaint.runtime.device.ranked_growth import RankedGrowth
 from underpaint.runtime.device.rules import device_rule
 from underpaint.runtime.device.state import Envelope, State, begin_images
 
@@ -144,7 +145,7 @@ class DeviceCycle(BatchCycle):
         tree.counts.fill_(1)
         tree.parents[:, 0] = -1
         self._features = begin_images(self.state, self._target, condition, seeds, images, hidden).contiguous()
-        self._draw_noise()
+        self._prepare()
         self._lay_out_tree()
         self._find_probs()
         self._judge()
@@ -171,7 +172,7 @@ class DeviceCycle(BatchCycle):
         They meet in the state, and from the target's pass on in its features.
         """
         growth, state = self._growth, self.state
-        parts = [("prepare", self._prepare), ("uniforms", self._draw_noise)]
+        parts: list[tuple[str, Callable[[], None]]] = [("prepare", self._prepare)]
         if growth is not None:
             parts.append(("draft", partial(growth.grow, state)))
         if growth is None or not growth.lays_out:
@@ -185,12 +186,12 @@ class DeviceCycle(BatchCycle):
 
     def _prepare(self) -> None:
         state = self.state
+        depths = totals = state.lengths.levels  # zeros
         if self._growth is not None:
-            limits = self._growth.limits
-            prepare(state.verdicts.status, state.progress, limits.depths, limits.totals, state.lengths)
-        else:
-            zeros = state.lengths.levels
-            prepare(state.verdicts.status, state.progress, zeros, zeros, state.lengths)
+            depths, totals = self._growth.limits.depths, self._growth.limits.totals
+        noise = Noise(state.tree.uniforms, *state.noise, state.roles)
+        prepare(state.verdicts.status, state.progress, depths, totals, state.lengths, noise)
+        if self._growth is None:
             state.tree.tokens.copy_(state.progress.roots.unsqueeze(1))
 
     def _pass_tree(self) -> None:
@@ -225,10 +226,6 @@ class DeviceCycle(BatchCycle):
             path, taken, most = self._lines.path, self._lines.counts, 2 * most
         state.target_cache.commit(path, taken, state.lengths.target, most, walked=True)
 
-    def _draw_noise(self) -> None:
-        state = self.state
-        uniforms(state.tree.uniforms, *state.noise, state.progress.cycles, state.roles)
-
     def _lay_out_tree(self) -> None:
         state, tree = self.state, self.state.tree
         tree_meta(
@@ -256,8 +253,10 @@ class DeviceCycle(BatchCycle):
         self._decide(self.state.tree, self.state.depths, self.state.verdicts)
 
     def _advance(self) -> None:
-        state = self.state
-        advance(state.tree, state.depths, state.verdicts, state.progress, self._features, state.pending_features)
+        state, growth = self.state, self._growth
+        adapting = growth.adapting if isinstance(growth, RankedGrowth) else None
+        moved = (state.tree, state.depths, state.verdicts, state.progress)
+        advance(*moved, self._features, state.pending_features, adapting)
 
 
 def most_nodes(max_nodes: int, line_token: int | None) -> int:

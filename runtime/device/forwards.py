@@ -13,7 +13,7 @@ from underpaint.artifacts.device_graph import cached_width
 from underpaint.models.layers import RMSNorm, normed_heads
 from underpaint.models.layers import turn as turn_pairs
 from underpaint.runtime.device.kernels.attention import WORD, Filled, attention, most_programs
-from underpaint.runtime.device.kernels.commit import commit_cache
+from underpaint.runtime.device.kernels.commit import Handed, commit_cache
 from underpaint.runtime.device.kernels.layers import HEADS, Heads, product
 from underpaint.runtime.engines.device_memory import aligned, cache_places
 
@@ -252,9 +252,11 @@ class Cache:
         sees = (slot[None, None, :] <= places[None, :, None]) & (slot[None, None, :] >= self.unseen[:, None, None])
         return Fill(self, places, sees)
 
-    def commit(self, path: Tensor, counts: Tensor, lengths: Tensor, most: int, walked: bool) -> None:
+    def commit(
+        self, path: Tensor, counts: Tensor, lengths: Tensor, most: int, walked: bool, handed: Handed | None = None
+    ) -> None:
         """Slots into the cache; see `kernels.commit.commit_cache`."""
-        commit_cache(self.committed, self.slots, path, counts, lengths, most, walked)
+        commit_cache(self.committed, self.slots, path, counts, lengths, most, walked, handed)
 
 
 def _turned(qkv: Tensor, turns: Turns, positions: Tensor, cache: Cache) -> tuple[Tensor, Tensor, Tensor]:

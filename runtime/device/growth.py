@@ -15,8 +15,10 @@ from underpaint.algos.draft.spec import policy_spec_of
 from underpaint.algos.protocols import Grid, Policy
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.tree import Drawn
-from underpaint.runtime.device.forwards import DeviceDecoder, causal_masks, gather_rows
+from underpaint.runtime.device.forwards import DeviceDecoder, causal_masks
+from underpaint.runtime.device.kernels.commit import Handed
 from underpaint.runtime.device.kernels.growth import ExpandedRows
+from underpaint.runtime.device.kernels.likeliest import FiniteMarks
 from underpaint.runtime.device.rules import load_form
 from underpaint.runtime.device.state import Envelope, State
 
@@ -100,6 +102,12 @@ def plan_of(policy: Policy, grid: Grid, vocab_size: int, max_nodes: int) -> Plan
     return plan
 
 
+def finite_marks(state: State) -> FiniteMarks:
+    """Where a level says which rows of the drafter are not finite."""
+    marks = state.verdicts.finite.narrow(1, state.envelope.nodes, state.envelope.draft_rows)
+    return FiniteMarks(marks, marks.stride(0))
+
+
 class DraftPasses:
     """The drafter's passes of one cycle: over the tokens it was not fed, then over each level's nodes."""
 
@@ -114,25 +122,27 @@ class DraftPasses:
 
     def root(self) -> Tensor:
         """Feed the committed tokens and the root, for good; the root's logits [rows, B, 1, V]."""
-        features, state = self.feed(), self._state
-        self._above = gather_rows(features, state.lengths.last.unsqueeze(1), self._drafter.rows)
+        self._above = self.feed()
         return self._logits(self._above)
 
     def feed(self) -> Tensor:
-        """Feed the same without asking what comes next; the features [R, D + 1, F]."""
+        """Feed the same without asking what comes next; the root's feature [R, 1, F]."""
         state, lengths, progress = self._state, self._state.lengths, self._state.progress
         attend = self._cache.attend(0, lengths.draft_before, self._causal, self._live)
         features = self._drafter.draft_hidden(
             progress.pending, state.pending_features, None, lengths.pending_positions, attend
         )
+        rows, count, width = features.shape
+        root = features.new_empty(rows, 1, width)
         self._cache.commit(
             state.verdicts.path,
             progress.pending_counts,
             lengths.draft_before,
             progress.pending.shape[1],
             walked=False,
+            handed=Handed(features, root, lengths.last, count, width),
         )
-        return features
+        return root
 
     def level(self, level: int, tokens: Tensor, parents: Tensor, masks: Tensor, first: int) -> Tensor:
         """Feed a level's nodes, tokens [B, F] under parents [B, F], places in the level before (level 1: the root's 0).

@@ -14,11 +14,10 @@ from underpaint.algos.draft.scheduled import ScheduledTree
 from underpaint.algos.protocols import Grid
 from underpaint.algos.rows import SamplingParams
 from underpaint.runtime.device.forwards import DeviceDecoder
-from underpaint.runtime.device.growth import DraftPasses, Limits, Plan, Room, limits_of
-from underpaint.runtime.device.kernels.adapt import AdaptSettings, AdaptState, adapt
-from underpaint.runtime.device.kernels.children import tiles_of
-from underpaint.runtime.device.kernels.growth import Candidates, ExpandedRows, grow_level, take_best
-from underpaint.runtime.device.kernels.probs import probs
+from underpaint.runtime.device.growth import DraftPasses, Limits, Plan, Room, finite_marks, limits_of
+from underpaint.runtime.device.kernels.adapt import Adapting, AdaptSettings, AdaptState
+from underpaint.runtime.device.kernels.growth import Candidates, ExpandedRows, grow_level
+from underpaint.runtime.device.kernels.likeliest import RowScratch, lanes_of
 from underpaint.runtime.device.state import Envelope, State
 
 
@@ -31,6 +30,10 @@ class NextDepths(Protocol):
 
     def observe(self, state: State, limits: Limits) -> None:
         """Set the limits of the next cycle, after the images have advanced."""
+        ...
+
+    def adapting(self, limits: Limits) -> Adapting | None:
+        """What sets them in the launch that lets the images advance."""
         ...
 
 
@@ -66,42 +69,49 @@ class RankedGrowth:
         )
         self._front.scores.select(0, 0).select(1, 0).fill_(1.0)
         self._front.candidates.select(0, 0).fill_(-1)
-        count = levels * width * children
+        count, lanes = levels * width * children, lanes_of(children)
         self._candidates = Candidates(
             whole(batch, count),
             whole(batch, count),
             torch.zeros(batch, count, dtype=torch.float64, device=device),
-            whole(batch, count),
-            whole(batch, count),
+            whole(batch, lanes_of(envelope.nodes)),
         )
-        vocab_size = drafter.config.vocab_size
-        self._probs = torch.zeros(batch, width, vocab_size, device=device)
-        self._root_probs = torch.zeros(batch, 1, vocab_size, device=device)
-        self._tops = whole(batch, width, tiles_of(vocab_size), children)
-        self._root_tops = whole(batch, 1, tiles_of(vocab_size), children)
-        self._arrivals = torch.zeros(batch, dtype=torch.int32, device=device)
+        self._scratch = RowScratch.of(batch, width, drafter.config.vocab_size, lanes, device)
 
     def begin(self) -> None:
-        self._arrivals.zero_()  # a launch that was cut short may have left counts
+        self._scratch.arrivals.zero_()  # a launch that was cut short may have left counts
         if self._depths is not None:
             self._depths.begin(self.limits)
 
     def grow(self, state: State) -> None:
-        front = self._front
-        finite = state.verdicts.finite.narrow(1, state.envelope.nodes, state.envelope.draft_rows)
+        finite, most = finite_marks(state), state.progress.decided.shape[1] - 1
         for level in range(state.envelope.levels):
-            logits, rows = self._passes.expand(level, front), state.lengths.level_rows.select(0, level)
-            out, tops = (self._probs, self._tops) if level else (self._root_probs, self._root_tops)
-            probs(logits, out, state.draft_support, finite, rows, self._sampler)
-            limits = self.limits.widths, state.lengths.levels
-            grow_level(out, tops, self._arrivals, *limits, front, self._candidates, level)
-        most = state.progress.decided.shape[1] - 1
-        parts = (self._candidates, self._arrivals, self.limits.totals, state.progress.roots, state.tree, state.layout)
-        take_best(*parts, max(1, state.envelope.levels), most)
+            grow_level(
+                self._passes.expand(level, self._front),
+                self._sampler,
+                self._scratch,
+                finite,
+                state.lengths.level_rows.select(0, level),
+                self.limits.widths,
+                state.lengths.levels,
+                self.limits.totals,
+                state.progress.roots,
+                self._front,
+                self._candidates,
+                state.tree,
+                state.layout,
+                level,
+                most,
+            )
 
     def observe(self, state: State) -> None:
         if self._depths is not None:
             self._depths.observe(state, self.limits)
+
+    @property
+    def adapting(self) -> Adapting | None:
+        """See `NextDepths`."""
+        return None if self._depths is None else self._depths.adapting(self.limits)
 
 
 class Adaptation:
@@ -112,19 +122,13 @@ class Adaptation:
             raise ValueError(
                 "device: ADT-Tree's init 'random' has no form on the device; those that have one: horizontal, vertical"
             )
-        self._row = grid.width
+        beta = torch.tensor([policy.beta], dtype=torch.float64, device=state.roles.device)
         self._settings = AdaptSettings(
-            beta=float(policy.beta),
-            ratio=policy.acceptance == "ratio",
-            vertical=policy.init == "vertical",
-            row_start={"carry": 0, "upper": 1, "default": 2}[policy.row_start],
-            of_last=policy.acceptance_of == "last_tree",
-            steps=(policy.step_depth, policy.step_width),
-            start=(policy.start_depth, policy.start_width),
-            least=(policy.min_depth, policy.min_width),
-            most=(policy.max_depth, policy.max_width),
-            total=policy.total_tokens,
-            proportional=policy.nodes == "proportional",
+            *(beta, grid.width, int(policy.acceptance == "ratio"), int(policy.init == "vertical")),
+            *({"carry": 0, "upper": 1, "default": 2}[policy.row_start], int(policy.acceptance_of == "last_tree")),
+            *(policy.step_depth, policy.step_width, policy.start_depth, policy.start_width),
+            *(policy.min_depth, policy.min_width, policy.max_depth, policy.max_width),
+            *(policy.total_tokens, int(policy.nodes == "proportional")),
         )
         size, device = (state.batch, grid.cells + 1), state.roles.device
         self._state = AdaptState(
@@ -137,24 +141,19 @@ class Adaptation:
         """Start images: no cell has a tree, and the next tree has the start's depth and width."""
         settings, memory = self._settings, self._state
         memory.accepted.fill_(-1.0)
-        for sizes, limit, start in zip((memory.depths, memory.widths), limits, settings.start, strict=False):
+        starts = (settings.start_depth, settings.start_width)
+        for sizes, limit, start in zip((memory.depths, memory.widths), limits, starts, strict=False):
             sizes.zero_()
             sizes.select(1, sizes.shape[1] - 1).fill_(start)
             limit.fill_(start)
         limits.totals.fill_(settings.total)
 
     def observe(self, state: State, limits: Limits) -> None:
-        """Learn from the verdicts."""
-        adapt(
-            self._state,
-            self._settings,
-            state.depths,
-            state.tree.counts,
-            state.verdicts.taken,
-            state.progress.cells,
-            *limits,
-            self._row,
-        )
+        """The images have advanced, and the limits with them."""
+
+    def adapting(self, limits: Limits) -> Adapting:
+        """Its memory and settings."""
+        return Adapting(self._state, self._settings, *limits)
 
 
 class Schedule:
@@ -173,6 +172,9 @@ class Schedule:
     def observe(self, state: State, limits: Limits) -> None:
         """The depths of the cycles to come."""
         torch.index_select(self._depths, 0, state.progress.cycles, out=limits.depths)
+
+    def adapting(self, limits: Limits) -> None:
+        """Nothing: it follows from the cycles' numbers."""
 
 
 def eagle2_plan(policy: Eagle2, room: Room) -> Plan:

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
+from underpaint.runtime.device.language import kernel, tl
 
 
 class AdaptState(NamedTuple):
@@ -20,168 +20,84 @@ class AdaptState(NamedTuple):
 
 
 class AdaptSettings(NamedTuple):
-    """`algos.draft.adt.AdtTree`'s settings. start, least, most: (depth, width) each."""
+    """`algos.draft.adt.AdtTree`'s settings as numbers; what is a choice of two is 1 or 0.
 
-    beta: float
-    ratio: bool
-    vertical: bool
+    beta [1] float64. row: cells of a row.
+    """
+
+    beta: Tensor
+    row: int
+    ratio: int
+    vertical: int
     row_start: int
     """0 carries the last tree's state on, 1 takes the upper cell's, 2 the start state."""
-    of_last: bool
-    steps: tuple[int, int]
-    start: tuple[int, int]
-    least: tuple[int, int]
-    most: tuple[int, int]
+    of_last: int
+    step_depth: int
+    step_width: int
+    start_depth: int
+    start_width: int
+    least_depth: int
+    least_width: int
+    most_depth: int
+    most_width: int
     total: int
-    proportional: bool
+    proportional: int
+
+
+class Adapting(NamedTuple):
+    """What adapts, and the [B] int64 limits of the next tree that it sets."""
+
+    held: AdaptState
+    how: AdaptSettings
+    depths: Tensor
+    widths: Tensor
+    totals: Tensor
 
 
 @kernel
-def adapt_kernel(
-    held_depths,
-    held_widths,
-    held_accepted,
-    node_depths,
-    counts,
-    taken,
-    cells,
-    depths,
-    widths,
-    totals,
-    beta,
-    row,
-    N,
-    most_cells,
-    most_nodes,
-    RATIO: tl.constexpr,
-    VERTICAL: tl.constexpr,
-    ROW_START: tl.constexpr,
-    OF_LAST: tl.constexpr,
-    STEP_DEPTH: tl.constexpr,
-    STEP_WIDTH: tl.constexpr,
-    START_DEPTH: tl.constexpr,
-    START_WIDTH: tl.constexpr,
-    LEAST_DEPTH: tl.constexpr,
-    LEAST_WIDTH: tl.constexpr,
-    MOST_DEPTH: tl.constexpr,
-    MOST_WIDTH: tl.constexpr,
-    TOTAL: tl.constexpr,
-    PROPORTIONAL: tl.constexpr,
-    NODES: tl.constexpr,
-    LANES: tl.constexpr,
-) -> None:
-    """One program an image, after its progress has advanced."""
-    image = tl.program_id(0)
-    accepted = tl.load(taken + image) - 1
-    if accepted < 0:
-        return
+def adapt(adapting, accepted, cell, size, deepest, image, most_cells, most_nodes, LANES: tl.constexpr):
+    """Learn from an image's verdict, and set the limits of its next tree.
+
+    accepted: drafted tokens, below LANES; cell: the first that is not decided; size, deepest: nodes and levels of the
+    verified tree; most_nodes: drafted ones of a tree.
+    """
+    held, how = adapting.held, adapting.how
     base = image * (most_cells + 1)
-    cell = tl.load(cells + image)
-    lane = tl.arange(0, NODES)
-    size = tl.load(counts + image)
-    deepest = tl.max(tl.load(node_depths + image * N + lane, lane < size, other=0), axis=0)
-    last_depth = tl.load(held_depths + base + most_cells)
-    last_width = tl.load(held_widths + base + most_cells)
-    last_share = tl.load(held_accepted + base + most_cells)
-    if size > 1:
-        last_depth = tl.load(depths + image)
-        last_width = tl.load(widths + image)
-        last_share = accepted.to(tl.float64)
-        if RATIO:
-            last_share = last_share / deepest.to(tl.float64)
+    last = base + most_cells
+    grown = size > 1  # a tree with no proposal leaves the state as it was
+    taken = accepted.to(tl.float64)
+    taken = tl.where(how.ratio == 1, taken / tl.maximum(deepest, 1).to(tl.float64), taken)
+    last_depth = tl.where(grown, tl.load(adapting.depths + image), tl.load(held.depths + last))
+    last_width = tl.where(grown, tl.load(adapting.widths + image), tl.load(held.widths + last))
+    last_share = tl.where(grown, taken, tl.load(held.accepted + last))
     turn = tl.arange(0, LANES)
     decided = cell - accepted - 1 + turn
     inside = (turn <= accepted) & (decided < most_cells)
-    tl.store(held_depths + base + decided, last_depth + turn * 0, inside)
-    tl.store(held_widths + base + decided, last_width + turn * 0, inside)
-    tl.store(held_accepted + base + decided, last_share + turn * 0.0, inside)
+    tl.store(held.depths + base + decided, last_depth + turn * 0, inside)
+    tl.store(held.widths + base + decided, last_width + turn * 0, inside)
+    tl.store(held.accepted + base + decided, last_share + turn * 0.0, inside)
     tl.debug_barrier()
-    tl.store(held_depths + base + most_cells, last_depth)
-    tl.store(held_widths + base + most_cells, last_width)
-    tl.store(held_accepted + base + most_cells, last_share)
-    above = tl.maximum(cell - row, 0)
-    known = (cell >= row) & (above < most_cells)
-    up_depth = tl.load(held_depths + base + above, known, other=0)
-    up_width = tl.load(held_widths + base + above, known, other=0)
-    up_share = tl.load(held_accepted + base + above, known, other=-1.0)
-    depth, width, share = last_depth, last_width, last_share
-    if VERTICAL:
-        depth = tl.where(up_depth > 0, up_depth, last_depth)
-        width = tl.where(up_depth > 0, up_width, last_width)
-        share = tl.where(up_depth > 0, up_share, last_share)
-    elif ROW_START > 0:
-        begins = cell % row == 0
-        from_above = begins & (up_depth > 0) & (ROW_START == 1)
-        depth = tl.where(from_above, up_depth, tl.where(begins, START_DEPTH, last_depth))
-        width = tl.where(from_above, up_width, tl.where(begins, START_WIDTH, last_width))
-        share = tl.where(from_above, up_share, tl.where(begins, -1.0, last_share))
-    if OF_LAST:
-        share = last_share
-    good = share >= beta
-    deeper = tl.where(good, depth + STEP_DEPTH, depth - STEP_DEPTH)
-    wider = tl.where(good, width - STEP_WIDTH, width + STEP_WIDTH)
-    deeper = tl.minimum(tl.maximum(deeper, LEAST_DEPTH), MOST_DEPTH)
-    wider = tl.minimum(tl.maximum(wider, LEAST_WIDTH), MOST_WIDTH)
-    depth = tl.where(share < 0.0, depth, deeper)
-    width = tl.where(share < 0.0, width, wider)
-    tl.store(depths + image, depth)
-    tl.store(widths + image, width)
-    if PROPORTIONAL:
-        parts: tl.constexpr = START_DEPTH * START_WIDTH
-        total = (TOTAL * depth * width + parts - 1) // parts
-        tl.store(totals + image, tl.minimum(total, most_nodes))
-
-
-def adapt(
-    state: AdaptState,
-    settings: AdaptSettings,
-    node_depths: Tensor,
-    counts: Tensor,
-    taken: Tensor,
-    cells: Tensor,
-    depths: Tensor,
-    widths: Tensor,
-    totals: Tensor,
-    row: int,
-) -> None:
-    """Learn from a verdict and set depths, widths and totals [B] int64 of the next tree.
-
-    node_depths [B, N], counts [B] int64: of the verified tree; taken [B]: see `walk`; cells [B]: after the commit.
-    row: cells of a row of the picture.
-    """
-    batch, nodes = node_depths.shape
-    launch(
-        adapt_kernel,
-        (batch,),
-        8 * batch * (nodes + 40),
-        *state,
-        node_depths,
-        counts,
-        taken,
-        cells,
-        depths,
-        widths,
-        totals,
-        settings.beta,
-        row,
-        nodes,
-        state.depths.shape[1] - 1,
-        nodes - 1,
-        RATIO=settings.ratio,
-        VERTICAL=settings.vertical,
-        ROW_START=settings.row_start,
-        OF_LAST=settings.of_last,
-        STEP_DEPTH=settings.steps[0],
-        STEP_WIDTH=settings.steps[1],
-        START_DEPTH=settings.start[0],
-        START_WIDTH=settings.start[1],
-        LEAST_DEPTH=settings.least[0],
-        LEAST_WIDTH=settings.least[1],
-        MOST_DEPTH=settings.most[0],
-        MOST_WIDTH=settings.most[1],
-        TOTAL=settings.total,
-        PROPORTIONAL=settings.proportional,
-        NODES=next_power_of_2(max(2, nodes)),
-        LANES=next_power_of_2(max(2, nodes)),
-        warps=1,
-    )
+    tl.store(held.depths + last, last_depth)
+    tl.store(held.widths + last, last_width)
+    tl.store(held.accepted + last, last_share)
+    above = tl.maximum(cell - how.row, 0)
+    known = (cell >= how.row) & (above < most_cells)
+    up_depth = tl.load(held.depths + base + above, known, other=0)
+    up_width = tl.load(held.widths + base + above, known, other=0)
+    up_share = tl.load(held.accepted + base + above, known, other=-1.0)
+    begins = (how.vertical == 0) & (how.row_start > 0) & (cell % how.row == 0)
+    upper = (up_depth > 0) & ((how.vertical == 1) | (begins & (how.row_start == 1)))
+    depth = tl.where(upper, up_depth, tl.where(begins, how.start_depth, last_depth))
+    width = tl.where(upper, up_width, tl.where(begins, how.start_width, last_width))
+    share = tl.where(upper, up_share, tl.where(begins, -1.0, last_share))
+    share = tl.where(how.of_last == 1, last_share, share)
+    sign = tl.where(share < 0.0, 0, tl.where(share >= tl.load(how.beta), 1, -1))
+    deeper = tl.minimum(tl.maximum(depth + sign * how.step_depth, how.least_depth), how.most_depth)
+    wider = tl.minimum(tl.maximum(width - sign * how.step_width, how.least_width), how.most_width)
+    depth, width = tl.where(sign == 0, depth, deeper), tl.where(sign == 0, width, wider)
+    tl.store(adapting.depths + image, depth)
+    tl.store(adapting.widths + image, width)
+    parts = how.start_depth * how.start_width
+    total = (how.total * (depth * width).to(tl.int32) + parts - 1) // parts
+    follows = (tl.full((), 0, tl.int32) + how.proportional) == 1
+    tl.store(adapting.totals + image, tl.minimum(total, most_nodes).to(tl.int64), follows)

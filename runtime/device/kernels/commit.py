@@ -1,10 +1,38 @@
 """Taking in a verdict: accepted keys, values and features, the tokens, and where each image stands."""
 
+from typing import NamedTuple
+
 from torch import Tensor
 
+from underpaint.runtime.device.kernels.adapt import Adapting, adapt
 from underpaint.runtime.device.kernels.layout import Progress
 from underpaint.runtime.device.kernels.walk import BatchTree, Verdicts
 from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
+
+
+class Handed(NamedTuple):
+    """Features [R, T, F] of new positions, of which out [R, F] takes the one at places [B] int64.
+
+    positions, width: T and F.
+    """
+
+    features: Tensor
+    out: Tensor
+    places: Tensor
+    positions: int
+    width: int
+
+
+@kernel
+def hand_over(handed, row, image, goes):
+    """Copy a row's feature, if it goes."""
+    if goes:
+        place = row * handed.positions + tl.load(handed.places + image)
+        for start in range(0, handed.width, 1024):
+            column = start + tl.arange(0, 1024)
+            inside = column < handed.width
+            moved = tl.load(handed.features + place * handed.width + column, inside, other=0.0)
+            tl.store(handed.out + row * handed.width + column, moved, inside)
 
 
 @kernel
@@ -14,22 +42,33 @@ def commit_cache_kernel(
     path,
     counts,
     lengths,
+    handed,
     S,
     M,
     N,
     batch,
     heads,
+    kinds,
     WALKED: tl.constexpr,
+    HANDS: tl.constexpr,
     D: tl.constexpr,
     COUNT: tl.constexpr,
     DBLOCK: tl.constexpr,
 ) -> None:
-    """One program a (row and head, layer and kind): its accepted slots behind the live cache."""
+    """One program a (row and head, layer and kind): its accepted slots behind the live cache.
+
+    HANDS: behind the last kind, one program a row copies the feature of its last position; see `Handed`.
+    """
     line, kind = tl.program_id(0), tl.program_id(1)
     image = (line // heads) % batch
+    if HANDS:
+        hand_over(handed, (line // heads).to(tl.int64), image, (kind == kinds) & (line % heads == 0))
     lane = tl.arange(0, COUNT)
     depth = tl.arange(0, DBLOCK)
-    goes = lane < tl.load(counts + image)
+    count = tl.load(counts + image)
+    if HANDS:
+        count = tl.where(kind < kinds, count, 0)
+    goes = lane < count
     slot = lane.to(tl.int64)
     if WALKED:
         slot = tl.load(path + image * N + lane - 1, goes & (lane > 0), other=0)
@@ -41,30 +80,41 @@ def commit_cache_kernel(
 
 
 def commit_cache(
-    cache: Tensor, slots: Tensor, path: Tensor, counts: Tensor, lengths: Tensor, most: int, walked: bool
+    cache: Tensor,
+    slots: Tensor,
+    path: Tensor,
+    counts: Tensor,
+    lengths: Tensor,
+    most: int,
+    walked: bool,
+    handed: Handed | None = None,
 ) -> None:
     """Copy slots [K, 2, R, H, M, D] of committed positions into cache [K, 2, R, H, S, D] from lengths [B] int64 on.
 
     Both may be parts of one tensor, see `forwards.Cache`.
     counts [B] int64: how many, at most `most`. walked: the root's slot 0, then those of path [B, N]; else the first
-    ones.
+    ones. handed: a feature of each row that is copied besides.
     """
     layers, _, rows, heads, _, width = cache.shape
+    moved = 0 if handed is None else 2 * handed.out.numel() * handed.out.element_size()
     launch(
         commit_cache_kernel,
-        (rows * heads, 2 * layers),
-        2 * cache.element_size() * 2 * layers * rows * heads * width * most,
+        (rows * heads, 2 * layers + (handed is not None)),
+        2 * cache.element_size() * 2 * layers * rows * heads * width * most + moved,
         cache,
         slots,
         path,
         counts,
         lengths,
+        handed or Handed(cache, cache, lengths, 0, 0),
         cache.stride(3) // width,
         slots.stride(3) // width,
         path.shape[1],
         counts.shape[0],
         heads,
+        2 * layers,
         WALKED=walked,
+        HANDS=handed is not None,
         D=width,
         COUNT=next_power_of_2(max(2, most)),
         DBLOCK=next_power_of_2(width),
@@ -90,12 +140,14 @@ def advance_kernel(
     counts,
     features,
     fed,
+    adapting,
     N,
     T,
     P,
     D,
     most,
     batch,
+    ADAPTS: tl.constexpr,
     LANES: tl.constexpr,
     NODES: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -141,14 +193,23 @@ def advance_kernel(
     tl.store(cycles + image, cycle + 1)
     if cell + count >= most:
         tl.store(status + image, 1)
+    if ADAPTS:
+        adapt(adapting, count - 1, cell + count, size, deepest, image, most, N - 1, LANES)
 
 
 def advance(
-    tree: BatchTree, depths: Tensor, verdicts: Verdicts, progress: Progress, features: Tensor, fed: Tensor
+    tree: BatchTree,
+    depths: Tensor,
+    verdicts: Verdicts,
+    progress: Progress,
+    features: Tensor,
+    fed: Tensor,
+    adapting: Adapting | None = None,
 ) -> None:
     """Append the accepted tokens and the extra one, and move every image that took part to its next cycle.
 
-    fed [R, P, F] becomes the target's features [R, T, F] of the root and of the accepted path.
+    fed [R, P, F] becomes the target's features [R, T, F] of the root and of the accepted path. adapting: what learns
+    from the verdicts.
     """
     batch, nodes = tree.tokens.shape
     rows, width, size = fed.shape
@@ -172,12 +233,14 @@ def advance(
         tree.counts,
         features,
         fed,
+        adapting or progress,
         nodes,
         features.shape[1],
         width,
         size,
         progress.decided.shape[1],
         batch,
+        ADAPTS=adapting is not None,
         LANES=next_power_of_2(max(2, width)),
         NODES=next_power_of_2(max(2, nodes)),
         BLOCK=min(1024, next_power_of_2(size)),

@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from underpaint.runtime.device.kernels.uniforms import Noise, draw_noise, quarters_of
 from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
 
 
@@ -61,17 +62,25 @@ def prepare_kernel(
     pending_positions,
     level_positions,
     level_rows,
+    noise,
+    cycles,
     most,
     batch,
     rows,
     P,
     L,
+    nodes,
+    ROLES: tl.constexpr,
+    QUARTERS: tl.constexpr,
     PENDING: tl.constexpr,
     LEVELS: tl.constexpr,
     WIDTH: tl.constexpr,
 ) -> None:
-    """One program an image."""
-    image = tl.program_id(0)
+    """One program a (role, image), and one more an image."""
+    turn, image = tl.program_id(0), tl.program_id(1)
+    if turn < ROLES:
+        draw_noise(noise, cycles, turn, image, nodes, ROLES, QUARTERS)
+        return
     cell = tl.load(cells + image)
     count = tl.load(pending_counts + image)
     deepest = tl.minimum(tl.load(depths + image), tl.load(totals + image))
@@ -94,14 +103,18 @@ def prepare_kernel(
     tl.store(level_rows + lane * batch + image, tl.where(going & (lane < deepest), rows, 0), lane < L)
 
 
-def prepare(status: Tensor, progress: Progress, depths: Tensor, totals: Tensor, lengths: Lengths) -> None:
-    """Lay out a cycle: no tree is deeper than `depths`, larger than `totals` [B] int64, or runs past the picture."""
+def prepare(status: Tensor, progress: Progress, depths: Tensor, totals: Tensor, lengths: Lengths, noise: Noise) -> None:
+    """Lay out a cycle, and draw its noise.
+
+    No tree is deeper than `depths`, larger than `totals` [B] int64, or runs past the picture.
+    """
+    _, roles, nodes = noise.out.shape
     batch, positions = lengths.pending_positions.shape
     levels, _, rows = lengths.level_positions.shape
     launch(
         prepare_kernel,
-        (batch,),
-        8 * batch * (10 + positions + levels * (rows + 1)),
+        (roles + 1, batch),
+        8 * batch * (10 + positions + levels * (rows + 1) + roles * nodes),
         status,
         progress.cells,
         progress.prefixes,
@@ -109,11 +122,16 @@ def prepare(status: Tensor, progress: Progress, depths: Tensor, totals: Tensor, 
         depths,
         totals,
         *lengths,
+        noise,
+        progress.cycles,
         progress.decided.shape[1] - 1,
         batch,
         rows,
         positions,
         levels,
+        nodes,
+        ROLES=roles,
+        QUARTERS=quarters_of(nodes),
         PENDING=next_power_of_2(max(2, positions)),
         LEVELS=next_power_of_2(max(2, levels)),
         WIDTH=next_power_of_2(max(2, rows)),

@@ -1,168 +1,257 @@
-"""What OPT-Tree keeps of a level's candidates: they are the tree so far, and the next level expands some of them."""
+"""OPT-Tree's levels: of all candidates so far the best are kept, and those of the last level are expanded.
+
+The meaning is `algos.draft.opt`. A level adds its nodes' likeliest tokens to the T candidates that are kept. One that
+falls out of the best T never comes back, as those before it stay. So the kept ones are the tree, and no more than a
+level is ever ranked. They are kept in the order in which the reference finds candidates, which settles ties.
+"""
+
+from typing import NamedTuple
 
 from torch import Tensor
 
+from underpaint.algos.rows import SamplingParams
 from underpaint.runtime.device.kernels.children import is_last
-from underpaint.runtime.device.kernels.growth import ExpandedRows, mark_best, ranked_block, ranked_rows
-from underpaint.runtime.device.kernels.opt_candidates import Gains, Pool
+from underpaint.runtime.device.kernels.growth import ExpandedRows
+from underpaint.runtime.device.kernels.likeliest import (
+    WIDE_OCTAVE,
+    FiniteMarks,
+    RowScratch,
+    few_largest,
+    find_likeliest,
+    group_of,
+    score_of,
+    token_of,
+)
+from underpaint.runtime.device.kernels.probs import filter_of
+from underpaint.runtime.device.kernels.tree_meta import TreePlaces, lay_out_tree
 from underpaint.runtime.device.kernels.walk import BatchTree
 from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
 
 
+class Pool(NamedTuple):
+    """The kept candidates, [B, T]: tokens, parents (places among the kept; -1: the root) int64; scores float64.
+
+    A score is 0 where there is none. found [B, lanes] int64: scratch.
+    """
+
+    tokens: Tensor
+    parents: Tensor
+    scores: Tensor
+    found: Tensor
+
+
+class Gains(NamedTuple):
+    """Of each image. lengths [B] float64: the sum of the kept scores; threshold [1] float64: what a level must add.
+
+    expanded [B] and rows [L + 1, B] int64: nodes expanded so far, and at each level but the root's.
+    """
+
+    lengths: Tensor
+    threshold: Tensor
+    expanded: Tensor
+    rows: Tensor
+
+
 @kernel
-def keep_best_kernel(
-    pool,
-    arrivals,
-    gains,
+def opt_level_kernel(
+    logits,
+    scratch,
+    finite,
+    how,
     counts,
     levels,
     totals,
     roots,
-    threshold,
+    pool,
+    gains,
     tree,
+    layout,
     front,
     following,
     next_counts,
     level,
+    rows,
+    row_stride,
     T,
-    N,
+    most_rows,
     most,
+    V: tl.constexpr,
+    GUIDED: tl.constexpr,
+    GREEDY: tl.constexpr,
+    WARM: tl.constexpr,
+    CUT: tl.constexpr,
+    NUCLEUS: tl.constexpr,
+    SAMPLE: tl.constexpr,
     W: tl.constexpr,
     C: tl.constexpr,
     WORDS: tl.constexpr,
     FIRST: tl.constexpr,
-    NODES: tl.constexpr,
-    BLOCK: tl.constexpr,
+    LAST: tl.constexpr,
     ROWS: tl.constexpr,
-    CBLOCK: tl.constexpr,
+    LANES: tl.constexpr,
+    NODES: tl.constexpr,
+    LEVELS: tl.constexpr,
+    GROUP: tl.constexpr,
+    BLOCK: tl.constexpr,
 ) -> None:
-    """One program a (tile, image): marks the best; the last keeps them."""
-    tile, image = tl.program_id(0), tl.program_id(1)
-    M = T + W * C
-    mark_best(pool.scores + image * M, tl.load(totals + image), pool.taken + image * M, tile, M, ROWS, CBLOCK)
-    if is_last(arrivals + image, tl.num_programs(0)) == 0:
+    """One program a (row, image); the last of an image keeps the best, and says what the next level expands."""
+    own, image = tl.program_id(0), tl.program_id(1)
+    count = tl.minimum(tl.load(counts + image), rows)
+    if own < count:
+        find_likeliest(
+            logits, scratch, finite, how, own, image, rows, row_stride, C,
+            V, GUIDED, GREEDY, WARM, CUT, NUCLEUS, SAMPLE, LANES, GROUP, BLOCK,
+        )  # fmt: skip
+    if is_last(scratch.arrivals + image, rows) == 0:
         return
-    base = image * M
-    size = tl.full((), 0, tl.int64)
-    fresh = tl.full((), 0, tl.int64)
-    length = tl.full((), 0.0, tl.float64)
-    least = tl.full((), float("inf"), tl.float64)
-    for start in range(0, M, BLOCK):  # nothing moves back, so a tile's places are read before they are written
-        lane = start + tl.arange(0, BLOCK)
-        chosen = tl.load(pool.taken + base + lane, lane < M, other=0, cache_modifier=".cg")
-        place = size + tl.cumsum(chosen, axis=0) - 1
-        goes = chosen == 1
-        token = tl.load(pool.tokens + base + lane, goes, other=0)
-        number = tl.load(pool.numbers + base + lane, goes, other=0)
-        parent = tl.load(pool.parents + base + lane, goes, other=-1)
-        score = tl.load(pool.scores + base + lane, goes, other=0.0)
-        tl.debug_barrier()
-        tl.store(pool.tokens + base + place, token, goes)
-        tl.store(pool.numbers + base + place, number, goes)
-        tl.store(pool.parents + base + place, parent, goes)
-        tl.store(pool.scores + base + place, score, goes)
-        tl.debug_barrier()
-        size += tl.sum(chosen, axis=0)
-        fresh += tl.sum(tl.where(lane >= T, chosen, 0), axis=0)
-        length += tl.sum(score, axis=0)
-        least = tl.minimum(least, tl.min(tl.where(goes, score, float("inf")), axis=0))
-    node = tl.arange(0, NODES)
-    tl.store(pool.scores + base + node, tl.zeros((NODES,), tl.float64), (node >= size) & (node < T))
+    # Row 0 holds what is kept so far, each further one the tokens behind a node: the order that settles ties.
+    row, lane = tl.arange(0, ROWS) - 1, tl.arange(0, LANES)
+    base, total = image * T, tl.load(totals + image)
+    shown = (row >= 0) & (row < count)
+    above = tl.full((ROWS,), 1.0, tl.float64)
+    if FIRST == 0:
+        above = tl.load(front.scores + image * W + row, shown, other=0.0)
+    held = (image * rows + row[:, None]) * LANES + lane[None, :]
+    packed = tl.load(scratch.tops + held, shown[:, None] & (lane >= 0)[None, :], other=-1, cache_modifier=".cg")
+    scores = score_of(packed, above[:, None])
+    if FIRST == 0:
+        kept = tl.load(pool.scores + base + lane, lane < T, other=0.0)
+        scores = tl.where(row[:, None] < 0, kept[None, :], scores)
+    keys = tl.reshape(scores, (ROWS * LANES,)).to(tl.int64, bitcast=True)
+    taken, place, size, _ = few_largest(keys, tl.full((), 1, tl.int64), total, LANES, WIDE_OCTAVE)
+    tl.store(pool.found + image * LANES + place, tl.arange(0, ROWS * LANES).to(tl.int64), taken)
     tl.debug_barrier()
-    there = node < size
-    token = tl.load(pool.tokens + base + node, there, other=0)
-    number = tl.load(pool.numbers + base + node, there, other=0)
-    parent = tl.load(pool.parents + base + node, there, other=-1)
-    score = tl.load(pool.scores + base + node, there, other=0.0)
-    above = tl.sum(((number[None, :] <= parent[:, None]) & there[None, :]).to(tl.int64), axis=1)
-    tl.store(tree.tokens + image * N + 1 + node, token, there)
-    tl.store(tree.parents + image * N + 1 + node, above, there)
+    there = lane < size
+    found = tl.load(pool.found + image * LANES + lane, there, other=0).to(tl.int32)
+    row, before = found // LANES - 1, found & (LANES - 1)
+    fresh, old = there & (row >= 0), there & (row < 0)
+    likely = tl.load(scratch.tops + (image * rows + row) * LANES + before, fresh, other=-1, cache_modifier=".cg")
+    likely = tl.where(fresh, likely, (-1 - before).to(tl.int64))
+    above = tl.full((LANES,), 1.0, tl.float64)
+    parent = tl.full((LANES,), -1, tl.int32)
+    if FIRST == 0:
+        above = tl.load(front.scores + image * W + row, fresh, other=0.0)
+        parent = tl.load(front.candidates + image * W + row, fresh, other=-1).to(tl.int32)
+        parent = tl.where(old, tl.load(pool.parents + base + before, old, other=-1).to(tl.int32), parent)
+    score = tl.where(fresh, score_of(likely, above), tl.load(pool.scores + base + before, old, other=0.0))
+    token = tl.where(fresh, token_of(likely), tl.load(pool.tokens + base + before, old, other=0))
+    # Which of two was found first, which are the best, where each of them stands, and where its parent.
+    first = (row[None, :] < row[:, None]) | ((row[None, :] == row[:, None]) & (likely[None, :] > likely[:, None]))
+    better = (score[None, :] > score[:, None]) | ((score[None, :] == score[:, None]) & first)
+    stays = there & (tl.sum((better & there[None, :]).to(tl.int32), axis=1) < total)
+    turn = tl.sum((first & stays[None, :]).to(tl.int32), axis=1)
+    moved = (before[None, :] <= parent[:, None]) & (old & stays)[None, :]
+    behind = tl.sum(moved.to(tl.int32), axis=1)  # 0: the root
+    new = tl.sum((stays & fresh).to(tl.int32), axis=0)
+    nodes = tl.sum(stays.to(tl.int32), axis=0)
+    length = tl.sum(tl.where(stays, score, 0.0), axis=0)
+    past = tl.full((), 0.0, tl.float64)
+    spent = count
+    if FIRST == 0:
+        past = tl.load(gains.lengths + image)
+        spent += tl.load(gains.expanded + image)
+    tl.debug_barrier()  # all threads have read what is written now
+    N = T + 1
+    tl.store(pool.tokens + base + turn, token, stays)
+    tl.store(pool.parents + base + turn, behind - 1, stays)
+    tl.store(pool.scores + base + turn, score, stays)
+    tl.store(pool.scores + base + lane, tl.zeros((LANES,), tl.float64), (lane >= nodes) & (lane < T))
+    tl.store(tree.tokens + image * N + 1 + turn, token, stays)
+    tl.store(tree.parents + image * N + 1 + turn, behind, stays)
     tl.store(tree.tokens + image * N, tl.load(roots + image))
     tl.store(tree.parents + image * N, tl.full((), -1, tl.int64))
-    tl.store(tree.counts + image, size + 1)
-    before = tl.full((), 0.0, tl.float64)
-    spent = tl.full((), 0, tl.int64)
-    if FIRST == 0:
-        before = tl.load(gains.lengths + image)
-        spent = tl.load(gains.expanded + image)
-    spent += tl.minimum(tl.load(counts + image), 1 if FIRST else W)  # the first level has the root alone
-    tl.debug_barrier()  # all threads have read the lengths before one writes them
-    tl.store(gains.lengths + image, length)
-    tl.store(gains.expanded + image, spent)
-    tl.store(gains.floors + image, tl.where(size >= tl.load(totals + image), least, 0.0))
-    goes_on = (length - before >= tl.load(threshold)) & (level + 1 < tl.load(levels + image))
-    width = tl.where(goes_on, tl.maximum(tl.minimum(fresh, most - spent), 0), 0)
-    tl.store(next_counts + image, width)
-    own = number - level * W * C
-    new = there & (own >= 0)
-    better = (score[None, :] > score[:, None]) | ((score[None, :] == score[:, None]) & (node[None, :] < node[:, None]))
-    row = tl.sum((better & new[None, :]).to(tl.int64), axis=1)
-    turn = image * W + row
-    goes = new & (row < width)
-    tl.store(following.tokens + turn, token, goes)
-    tl.store(following.candidates + turn, number, goes)
-    tl.store(following.scores + turn, score, goes)
-    held = own // C
-    tl.store(following.parents + turn, held, goes)
-    bit = level * W + row
-    for word in tl.static_range(WORDS):
-        seen = tl.load(front.masks + (image * W + held) * WORDS + word, goes, other=0)
-        one = tl.where(bit // 64 == word, tl.full((NODES,), 1, tl.int64) << (bit % 64), 0)
-        tl.store(following.masks + turn * WORDS + word, seen | one, goes)
+    tl.store(tree.counts + image, nodes + 1)
+    if LAST:
+        tl.debug_barrier()
+        meta = (layout.cells, layout.positions, layout.depths, tree.first, tree.sibling, tree.masks)
+        lay_out_tree(tree.parents, tree.counts, *meta, image, N, most, LEVELS, NODES)
+    else:
+        tl.store(gains.lengths + image, length)
+        tl.store(gains.expanded + image, spent)
+        goes_on = (length - past >= tl.load(gains.threshold)) & (level + 1 < tl.load(levels + image))
+        width = tl.where(goes_on, tl.maximum(tl.minimum(new, most_rows - spent), 0), 0)
+        tl.store(next_counts + image, width)
+        rank = tl.sum((better & (stays & fresh)[None, :]).to(tl.int32), axis=1)
+        goes = stays & fresh & (rank < width)
+        into = image * W + rank
+        tl.store(following.tokens + into, token, goes)
+        tl.store(following.candidates + into, turn, goes)
+        tl.store(following.scores + into, score, goes)
+        tl.store(following.parents + into, row, goes)
+        slot = (level * W + rank).to(tl.int64)
+        for word in tl.static_range(WORDS):
+            seen = tl.load(front.masks + (image * W + row) * WORDS + word, goes, other=0)
+            bit = tl.where(slot // 64 == word, tl.full((LANES,), 1, tl.int64) << (slot % 64), 0)
+            tl.store(following.masks + into * WORDS + word, seen | bit, goes)
 
 
-def keep_best(
-    pool: Pool,
-    arrivals: Tensor,
+def grow_opt_level(
+    logits: Tensor,
+    sampler: SamplingParams,
+    scratch: RowScratch,
+    finite: FiniteMarks,
     counts: Tensor,
-    gains: Gains,
     levels: Tensor,
     totals: Tensor,
     roots: Tensor,
-    threshold: Tensor,
+    pool: Pool,
+    gains: Gains,
     tree: BatchTree,
+    layout: TreePlaces,
     front: ExpandedRows,
     level: int,
+    children: int,
+    most_rows: int,
     most: int,
+    counted_rows: int,
 ) -> None:
-    """Keep the totals [B] int64 best candidates of `pool`, and settle which of them the next level expands.
+    """Make level `level` (from 0) of every image's tree from logits [R, B, rows, V] float32.
 
-    arrivals [B] int32: 0. counts [B] int64: nodes that the level expanded (level 0: at least 1 for one). tree: the
-    tree so far, its tokens, parents and counts are written. levels [B] int64: of each image. threshold [1] float64:
-    what a level must add. most: nodes that may be expanded in all. Row W of `front` and of `gains.rows` is written for
-    level + 1, which there always is.
+    The best so far are the tree; behind the last level it is laid out as `tree_meta` does, no cell above `most`. Else
+    the level's row W of `front` and of `gains.rows` is written. Of each image, [B] int64: counts, nodes that the level
+    expands (level 0: at least 1 for one); levels; totals, drafted nodes; roots, the last committed tokens. children: of
+    a node. most_rows: nodes that may be expanded in all. counted_rows: that a level has on average at most, for the
+    count of bytes.
     """
-    batch, count = pool.scores.shape
-    width = front.tokens.shape[2]
-    kept = tree.tokens.shape[1] - 1
+    pair, batch, rows, vocab_size = logits.shape
+    lanes, kept, width = scratch.tops.shape[2], pool.scores.shape[1], front.tokens.shape[2]
+    following = min(level + 1, front.tokens.shape[0] - 1)
+    how, constants = filter_of(sampler, pair, vocab_size)
+    assert logits.is_contiguous()
     launch(
-        keep_best_kernel,
-        (-(-count // ranked_rows(count)), batch),
-        56 * pool.scores.numel(),
-        pool,
-        arrivals,
-        gains,
+        opt_level_kernel,
+        (rows, batch),
+        batch * (min(rows, counted_rows) * (4 * (pair + 1) * vocab_size + 16 * lanes) + 100 * kept),
+        logits,
+        scratch,
+        finite,
+        how,
         counts,
         levels,
         totals,
         roots,
-        threshold,
+        pool,
+        gains,
         tree,
+        layout,
         front.at(level),
-        front.at(level + 1),
-        gains.rows.select(0, level + 1),
+        front.at(following),
+        gains.rows.select(0, following),
         level,
+        rows,
+        batch * rows * vocab_size,
         kept,
-        tree.tokens.shape[1],
+        most_rows,
         most,
+        **constants,
         W=width,
-        C=(count - kept) // width,
+        C=children,
         WORDS=front.masks.shape[3],
         FIRST=int(level == 0),
-        NODES=next_power_of_2(max(2, kept)),
-        BLOCK=min(512, next_power_of_2(count)),
-        ROWS=ranked_rows(count),
-        CBLOCK=ranked_block(count),
-        warps=8,
-        trips={"M": count},
+        LAST=int(level == following),
+        ROWS=next_power_of_2(1 + rows),
+        LANES=lanes,
+        NODES=next_power_of_2(1 + kept),
+        LEVELS=front.tokens.shape[0],
+        GROUP=group_of(vocab_size),
     )

@@ -1,5 +1,7 @@
 """Addressed uniforms, of a tree's nodes or of cells: Philox 4x64-10, bit for bit `algos.chance.Philox`."""
 
+from typing import NamedTuple
+
 from torch import Tensor
 
 from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
@@ -29,48 +31,42 @@ def unit(word):
     return (word >> 11).to(tl.float64) * (1.0 / 9007199254740992.0)
 
 
+class Noise(NamedTuple):
+    """Where the uniforms of an image's cycle go, and where they are from.
+
+    out [B, R, N] float64: of nodes 0..N-1 of each role. seeds, images: [B] int64, >= 0. roles: [R] int64, values of
+    `algos.chance.Role`.
+    """
+
+    out: Tensor
+    seeds: Tensor
+    images: Tensor
+    roles: Tensor
+
+
 @kernel
-def uniforms_kernel(out, seeds, images, cycles, roles, nodes, ROLES: tl.constexpr, QUARTERS: tl.constexpr) -> None:
-    """One program a (role, image); each lane makes four numbers."""
-    turn, image = tl.program_id(0), tl.program_id(1)
+def draw_noise(noise, cycles, turn, image, nodes, ROLES: tl.constexpr, QUARTERS: tl.constexpr):
+    """The uniforms of one role of an image; each lane makes four numbers."""
     lane = tl.arange(0, QUARTERS)
     zero = (lane * 0).to(tl.uint64)
-    key0 = zero + tl.load(seeds + image).to(tl.uint64)
-    key1 = zero + tl.load(images + image).to(tl.uint64)
+    key0 = zero + tl.load(noise.seeds + image).to(tl.uint64)
+    key1 = zero + tl.load(noise.images + image).to(tl.uint64)
     cycle = zero + tl.load(cycles + image).to(tl.uint64)
-    role = zero + tl.load(roles + turn).to(tl.uint64)
+    role = zero + tl.load(noise.roles + turn).to(tl.uint64)
     step = (lane % 16).to(tl.uint64) + 1
     block = (lane // 16).to(tl.uint64)
     c0, c1, c2, c3 = philox(key0, key1, step, block, role, cycle)
     place = lane * 4
-    row = out + (image * ROLES + turn) * nodes
+    row = noise.out + (image * ROLES + turn) * nodes
     tl.store(row + place, unit(c0), place < nodes)
     tl.store(row + place + 1, unit(c1), place + 1 < nodes)
     tl.store(row + place + 2, unit(c2), place + 2 < nodes)
     tl.store(row + place + 3, unit(c3), place + 3 < nodes)
 
 
-def uniforms(out: Tensor, seeds: Tensor, images: Tensor, cycles: Tensor, roles: Tensor) -> None:
-    """Fill out [B, R, N] float64: the uniforms of nodes 0..N-1 of each role, in each image's cycle.
-
-    seeds, images, cycles: [B] int64, >= 0; roles: [R] int64, values of `algos.chance.Role`.
-    """
-    batch, count, nodes = out.shape
-    quarters = next_power_of_2(-(-nodes // _BLOCK)) * _BLOCK // 4
-    launch(
-        uniforms_kernel,
-        (count, batch),
-        out.numel() * 8,
-        out,
-        seeds,
-        images,
-        cycles,
-        roles,
-        nodes,
-        ROLES=count,
-        QUARTERS=quarters,
-        warps=1,
-    )
+def quarters_of(nodes: int) -> int:
+    """Lanes that make the uniforms of a role."""
+    return next_power_of_2(-(-nodes // _BLOCK)) * _BLOCK // 4
 
 
 @kernel

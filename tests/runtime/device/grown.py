@@ -13,10 +13,12 @@ from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.chance import Role, given
 from underpaint.algos.protocols import Budget, Grid, Policy
 from underpaint.algos.rows import SamplingParams
-from underpaint.runtime.device import opt_growth, ranked_growth, static_growth
+from underpaint.runtime.device import static_growth
 from underpaint.runtime.device.growth import DraftPasses, plan_of
-from underpaint.runtime.device.kernels import children
+from underpaint.runtime.device.kernels import children, likeliest
 from underpaint.runtime.device.kernels.layout import prepare
+from underpaint.runtime.device.kernels.uniforms import Noise
+from underpaint.runtime.device.language import kernel, tl
 from underpaint.runtime.device.state import State
 
 MAX_NODES = 12
@@ -94,12 +96,20 @@ def copied(
     finite: Tensor,
     counts: Tensor,
     sampler: SamplingParams,
-    counted_rows: int | None = None,
 ) -> None:
     """In place of the kernel `probs`: the rows are distributions."""
     for image, count in enumerate(counts.tolist()):
         out[image, :count] = given_rows[0, image, :count]
         support[image, : min(count, out.shape[1])] = (out[image, :count] > 0).sum(dim=1).int()
+
+
+@kernel
+def given_shares(
+    given, row_stride, how, V: tl.constexpr, GUIDED, GREEDY, WARM, CUT, NUCLEUS, SAMPLE, BLOCK: tl.constexpr
+):
+    """In place of `row_shares`, within a kernel: the rows are distributions."""
+    place = tl.arange(0, BLOCK)
+    return tl.load(given + place, place < V, other=0.0), tl.full((), 1, tl.int1)
 
 
 def by_device(
@@ -111,23 +121,24 @@ def by_device(
     drafter = TableForward(Tables(0, vocab_size, 1), True)
     sizes = (batch, plan.envelope, GRID.cells, 1, drafter.config, drafter.config, 1)
     state = State.allocate(*sizes, torch.float32, torch.device("cpu"))
-    with patch.object(children, "TILE", 4):
-        growth = plan.make(state, drafter, SamplingParams())
-    growth.begin()
+    with patch.object(children, "TILE", 4), patch.object(likeliest, "GROUP", 2):
+        grown = plan.make(state, drafter, SamplingParams())
+    grown.begin()
     state.progress.roots.copy_(torch.tensor(roots))
-    state.tree.uniforms[:, 0] = torch.from_numpy(uniforms)[:, : plan.envelope.nodes]
+    drawn = Noise(state.tree.uniforms, *state.noise, state.roles)
     with (
-        patch.object(growth, "_passes", DeviceRows(rows, state)),
+        patch.object(grown, "_passes", DeviceRows(rows, state)),
         patch.object(children, "TILE", 4),  # so that a row has several tiles
+        patch.object(likeliest, "GROUP", 2),  # and several groups
         patch.object(static_growth, "probs", copied),
-        patch.object(ranked_growth, "probs", copied),
-        patch.object(opt_growth, "probs", copied),
+        patch.object(likeliest, "row_shares", given_shares),
     ):
         for room in cycles:
             state.progress.cells.copy_(GRID.cells - 1 - torch.tensor(room))
-            limits = growth.limits
-            prepare(state.verdicts.status, state.progress, limits.depths, limits.totals, state.lengths)
-            growth.grow(state)
+            limits = grown.limits
+            prepare(state.verdicts.status, state.progress, limits.depths, limits.totals, state.lengths, drawn)
+            state.tree.uniforms[:, 0] = torch.from_numpy(uniforms)[:, : plan.envelope.nodes]
+            grown.grow(state)
     made = []
     for image, size in enumerate(state.tree.counts.tolist()):
         rows_of = state.tree.draft_rows[image, :size].tolist() if plan.drawn != "top_k" else []

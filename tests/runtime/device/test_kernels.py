@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from tests.runtime.device.grown import given_shares
 from underpaint.algos.chance import Philox, Role
 from underpaint.algos.draft.top_tokens import top
 from underpaint.algos.draft.tree_builder import point_tree
@@ -18,13 +19,23 @@ from underpaint.artifacts.decoder_config import DecoderConfig
 from underpaint.models.decoder import Decoder, causal_bias
 from underpaint.runtime.device.decoder import DecoderForward
 from underpaint.runtime.device.forwards import Cache, causal_masks
-from underpaint.runtime.device.kernels import children
-from underpaint.runtime.device.kernels.children import tiles_of
-from underpaint.runtime.device.kernels.commit import commit_cache
+from underpaint.runtime.device.kernels import likeliest
+from underpaint.runtime.device.kernels.commit import Handed, commit_cache
 from underpaint.runtime.device.kernels.growth import Candidates, ExpandedRows, grow_level
+from underpaint.runtime.device.kernels.layout import Lengths, Progress, prepare
+from underpaint.runtime.device.kernels.likeliest import (
+    OCTAVE,
+    WIDE_OCTAVE,
+    FiniteMarks,
+    RowScratch,
+    few_largest,
+    lanes_of,
+)
 from underpaint.runtime.device.kernels.probs import probs
-from underpaint.runtime.device.kernels.tree_meta import tree_meta
-from underpaint.runtime.device.kernels.uniforms import uniforms
+from underpaint.runtime.device.kernels.tree_meta import TreePlaces, tree_meta
+from underpaint.runtime.device.kernels.uniforms import Noise
+from underpaint.runtime.device.kernels.walk import BatchTree
+from underpaint.runtime.device.language import kernel, launch, tl
 from underpaint.strategies import distributions, shapes
 
 
@@ -45,7 +56,14 @@ def test_uniforms_are_the_reference_s_bit_for_bit() -> None:
     keys = ((7, 5, 0), (2**40, 9, 1000), (2**62, 2**33, 3))
     seeds, images, cycles = (whole(*column) for column in zip(*keys, strict=True))
     out = torch.zeros(3, 3, 70, dtype=torch.float64)
-    uniforms(out, seeds, images, cycles, whole(1, 2, 6))
+
+    def zeros(*shape: int) -> Tensor:
+        return torch.zeros(shape, dtype=torch.int64)
+
+    alone = (zeros(3), zeros(3), zeros(3, 1), zeros(3), zeros(3, 4), zeros(3, 4, 3))
+    progress = Progress(zeros(3), cycles, *alone)
+    lengths = Lengths(*(zeros(3) for _ in range(5)), zeros(3, 1), zeros(1, 3, 1), zeros(1, 3))
+    prepare(zeros(3), progress, zeros(3), zeros(3), lengths, Noise(out, seeds, images, whole(1, 2, 6)))
     for place, (seed, image, cycle) in enumerate(keys):
         for turn, role in enumerate((Role.ACCEPT, Role.RESIDUAL, Role.PATH)):
             np.testing.assert_array_equal(out[place, turn], Philox(seed, image).uniforms(cycle, role, 70))
@@ -103,18 +121,53 @@ def test_likeliest_tokens_are_the_reference_s(data: st.DataObject) -> None:
     def zeros(*shape: int, dtype: torch.dtype = torch.int64) -> Tensor:
         return torch.zeros(shape, dtype=dtype)
 
-    scores = torch.ones(1, 1, wide, dtype=torch.float64)
-    front = ExpandedRows(zeros(1, 1, wide), zeros(1, 1, wide), zeros(1, 1, wide), scores, zeros(1, 1, wide, 1))
-    size = (1, wide * count)
-    found = Candidates(zeros(*size), zeros(*size), zeros(*size, dtype=torch.float64), zeros(*size), zeros(*size))
-    with patch.object(children, "TILE", data.draw(st.sampled_from([2, 4, 2048]))):
-        tops, arrivals = zeros(1, 2, tiles_of(vocab_size), count), zeros(1, dtype=torch.int32)
-        grow_level(torch.from_numpy(rows)[None], tops, arrivals, whole(wide), whole(1), front, found, 0)
+    scores = torch.ones(2, 1, wide, dtype=torch.float64)
+    front = ExpandedRows(zeros(2, 1, wide), zeros(2, 1, wide), zeros(2, 1, wide), scores, zeros(2, 1, wide, 1))
+    size = (1, 2 * wide * count)
+    found = Candidates(zeros(*size), zeros(*size), zeros(*size, dtype=torch.float64), zeros(1, 2))
+    tree, layout = BatchTree(*(zeros(1, 2) for _ in range(10))), TreePlaces(whole(1), zeros(1, 2), zeros(1, 2))
+    marks, given_rows = FiniteMarks(zeros(1, wide, dtype=torch.int32), wide), torch.from_numpy(rows)[None, None]
+    each = (whole(2), whole(wide), whole(1), whole(1), whole(0))
+    with (
+        patch.object(likeliest, "GROUP", data.draw(st.sampled_from([1, 2, 4, 16]))),
+        patch.object(likeliest, "row_shares", given_shares),
+    ):
+        scratch = RowScratch.of(1, wide, vocab_size, lanes_of(count), torch.device("cpu"))
+        grow_level(given_rows, SamplingParams(), scratch, marks, *each, front, found, tree, layout, 0, 9)
     wanted = top(rows, count)
-    tokens, shares = (part.view(wide, count)[:2].numpy() for part in (found.tokens, found.scores))
-    assert (shares == np.minimum(wanted.probs, 1)).all()
-    assert (tokens == wanted.tokens)[shares > 0].all()
-    assert arrivals.item() == 0
+    tokens, made = (part.view(2, wide, count)[0, :2].numpy() for part in (found.tokens, found.scores))
+    assert (made == np.minimum(wanted.probs, 1)).all()
+    assert (tokens == wanted.tokens)[made > 0].all()
+    assert scratch.arrivals.item() == 0
+
+
+@kernel
+def few_largest_kernel(keys, out, least, K, N, WIDE: tl.constexpr, MOST: tl.constexpr, BLOCK: tl.constexpr) -> None:
+    place = tl.arange(0, BLOCK)
+    given_keys = tl.load(keys + place, place < N, other=0)
+    lowest, step = tl.full((), 0, given_keys.dtype) + least, WIDE_OCTAVE if WIDE else OCTAVE
+    taken, into, size, _ = few_largest(given_keys, lowest, K, MOST, step)
+    tl.store(out + into, place, taken)
+    tl.store(out + MOST, size)
+
+
+@settings(max_examples=40)
+@given(data=st.data(), wide=st.booleans())
+def test_a_search_finds_the_largest_numbers_and_of_equal_ones_the_first(data: st.DataObject, wide: bool) -> None:
+    """As many as there is room for at most, side by side in their order."""
+    kind = np.float64 if wide else np.float32
+    number = st.one_of(st.sampled_from([0.0, 0.25, 0.5, 1.0]), st.floats(2.0**-100, 1.0, width=32))
+    numbers = np.array(data.draw(st.lists(number, min_size=1, max_size=40)), dtype=kind)
+    most = data.draw(st.sampled_from([2, 4, 16]))
+    count = data.draw(st.integers(1, most))
+    keys = torch.from_numpy(numbers.view(np.int64 if wide else np.int32))
+    out = torch.full((most + 1,), -1, dtype=torch.int32)
+    sizes = {"WIDE": wide, "MOST": most, "BLOCK": 64}
+    launch(few_largest_kernel, (1,), 0, keys, out, 1, count, numbers.size, **sizes)
+    falling = [int(place) for place in np.argsort(-numbers, kind="stable") if numbers[place] > 0]
+    size = int(out[most])
+    assert min(count, len(falling)) <= size <= most
+    assert out[:most].tolist() == [*sorted(falling[:size]), *[-1] * (most - size)]
 
 
 @settings(max_examples=15)
@@ -140,10 +193,14 @@ def test_trees_are_described_as_the_reference_does(shape: tuple[int, ...], cell:
 def test_accepted_slots_go_behind_the_live_cache() -> None:
     slots = torch.arange(2 * 2 * 4 * 3, dtype=torch.float32).view(1, 2, 2, 1, 4, 3)
     cache = torch.full((1, 2, 2, 1, 6, 3), -1.0)
-    commit_cache(cache, slots, torch.tensor([[2, 3, -1], [1, -1, -1]]), whole(3, 0), whole(2, 1), 3, walked=True)
+    features, out = torch.randn(2, 3, 5), torch.zeros(2, 1, 5)
+    handed = Handed(features, out, whole(2, 0), 3, 5)
+    path = torch.tensor([[2, 3, -1], [1, -1, -1]])
+    commit_cache(cache, slots, path, whole(3, 0), whole(2, 1), 3, walked=True, handed=handed)
     wanted = torch.full((1, 2, 2, 1, 6, 3), -1.0)
     wanted[:, :, 0, :, 2:5] = slots[:, :, 0][:, :, :, [0, 2, 3]]
     assert torch.equal(cache, wanted)
+    assert torch.equal(out, torch.stack((features[0, 2:], features[1, :1])))
 
 
 CONFIG = DecoderConfig(dim=24, layers=2, heads=2, hidden=16, vocab_size=11, grid_side=4, prefix=3, cond_ids=4)

@@ -251,7 +251,7 @@ MUTANTS = {
         trees_agree("sequoia_top_k", **FORKS),
     ),
     "every image draws by the first one's noise": (
-        ("uniforms", "tl.load(images + image)", "tl.load(images)"),
+        ("uniforms", "tl.load(noise.images + image)", "tl.load(noise.images)"),
         decode_as_before,
     ),
     "the extra token is forgotten": (("commit", "tl.where(lane == count - 1, last, token)", "token"), decode_as_before),
@@ -269,15 +269,11 @@ MUTANTS = {
         trees_agree("sequoia", **PLANNED),
     ),
     "a level is credited with those before it": (
-        ("opt_tree", "length - before >=", "length >="),
+        ("opt_tree", "length - past >=", "length >="),
         trees_agree("opt", **GAINS),
     ),
     "nodes are expanded without end": (
-        ("opt_tree", "tl.minimum(fresh, most - spent)", "fresh"),
-        trees_agree("opt", **WIDE),
-    ),
-    "the worst are expanded first": (
-        ("opt_tree", "(score[None, :] > score[:, None])", "(score[None, :] < score[:, None])"),
+        ("opt_tree", "tl.minimum(new, most_rows - spent)", "new"),
         trees_agree("opt", **WIDE),
     ),
 }

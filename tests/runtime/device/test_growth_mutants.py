@@ -1,0 +1,131 @@
+"""Wrong searches and wrong orders of candidates are seen: each stands in the place of a function of the kernels."""
+
+from contextlib import ExitStack
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+
+from tests.runtime.device.grown import MAX_NODES, MOST_LEVELS, by_device, by_host
+from underpaint.algos.draft import POLICIES
+from underpaint.runtime.device.kernels import growth, likeliest, opt_tree
+from underpaint.runtime.device.language import kernel, tl
+
+VOCAB = 11
+POLICY_SETTINGS = {
+    "opt": {"total_tokens": 3, "threshold": 0.0, "max_depth": 3},
+    "eagle2": {"depth": 3, "top_k": 3, "total_tokens": 3},
+}
+"""Rows have more tokens than a search has places, and levels more candidates."""
+
+
+def trees_agree(policy: str) -> bool:
+    """Three images, two cycles, six seeds: some rows have one token, the others several of one or of two weights."""
+    made = POLICIES[policy].make(**POLICY_SETTINGS[policy])
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        several = rng.integers(0, 2 + seed % 2, size=(5, VOCAB)) * (rng.random((5, 1)) < 0.6)
+        weights = np.maximum(several, np.eye(5, VOCAB))
+        rows = (weights / weights.sum(axis=1, keepdims=True)).astype(np.float32)
+        room = rng.integers(1, MOST_LEVELS + 1, size=(2, 3)).tolist()
+        roots, uniforms = rng.integers(0, 7, size=3).tolist(), rng.random((3, MAX_NODES))
+        found = by_device(made, rows, room, roots, uniforms)
+        if found != [by_host(made, rows, *of) for of in zip(room[1], roots, uniforms, strict=True)]:
+            return False
+    return True
+
+
+@kernel
+def by_pairs(keys, least, K, MOST: tl.constexpr, STEP: tl.constexpr):
+    """The search by comparing all pairs of keys."""
+    place = tl.arange(0, keys.shape[0])
+    ahead = (keys[None, :] > keys[:, None]) | ((keys[None, :] == keys[:, None]) & (place[None, :] < place[:, None]))
+    taken = (keys >= least) & (tl.sum(ahead.to(tl.int32), axis=1) < MOST)
+    run = tl.cumsum(taken.to(tl.int32), axis=0)
+    return taken, run - 1, tl.sum(taken.to(tl.int32), axis=0), least
+
+
+@kernel
+def last_of_equals(keys, least, K, MOST: tl.constexpr, STEP: tl.constexpr):
+    """Of equal keys it takes the last."""
+    place = tl.arange(0, keys.shape[0])
+    ahead = (keys[None, :] > keys[:, None]) | ((keys[None, :] == keys[:, None]) & (place[None, :] > place[:, None]))
+    taken = (keys >= least) & (tl.sum(ahead.to(tl.int32), axis=1) < MOST)
+    run = tl.cumsum(taken.to(tl.int32), axis=0)
+    return taken, run - 1, tl.sum(taken.to(tl.int32), axis=0), least
+
+
+@kernel
+def no_equals(keys, least, K, MOST: tl.constexpr, STEP: tl.constexpr):
+    """It takes none of the keys that there is no room for all of."""
+    reached = tl.sum((keys[None, :] >= keys[:, None]).to(tl.int32), axis=1)
+    taken = (keys >= least) & (reached <= MOST)
+    run = tl.cumsum(taken.to(tl.int32), axis=0)
+    return taken, run - 1, tl.sum(taken.to(tl.int32), axis=0), least
+
+
+@kernel
+def one_too_few(keys, least, K, MOST: tl.constexpr, STEP: tl.constexpr):
+    """It finds one key less than it was asked for."""
+    place = tl.arange(0, keys.shape[0])
+    ahead = (keys[None, :] > keys[:, None]) | ((keys[None, :] == keys[:, None]) & (place[None, :] < place[:, None]))
+    taken = (keys >= least) & (tl.sum(ahead.to(tl.int32), axis=1) < K - 1)
+    run = tl.cumsum(taken.to(tl.int32), axis=0)
+    return taken, run - 1, tl.sum(taken.to(tl.int32), axis=0), least
+
+
+@kernel
+def higher_first(share, token):
+    """Of equal tokens the higher is packed as the larger; see `higher`."""
+    bits = share.to(tl.int32, bitcast=True).to(tl.int64)
+    return tl.where(bits >= 0x00800000, (bits << 32) | token.to(tl.int64), -1)
+
+
+@kernel
+def higher(packed):
+    """The token of `higher_first`."""
+    return packed & 0x7FFFFFFF
+
+
+@kernel
+def without_path(packed, above):
+    """A score that leaves the path out."""
+    prob = (packed >> 32).to(tl.int32).to(tl.float32, bitcast=True).to(tl.float64)
+    return tl.where((packed >= 0) & (above > 0.0), prob, 0.0)
+
+
+USERS = {"opt": opt_tree, "eagle2": growth}
+ROWS, CANDIDATES = "of a row", "of a level"
+WRONG = {
+    "equal children: the last are found": (ROWS, {"few_largest": last_of_equals}),
+    "equal children: those without room for all are dropped": (ROWS, {"few_largest": no_equals}),
+    "children: one is missing": (ROWS, {"few_largest": one_too_few}),
+    "equal children: the higher token comes first": (ROWS, {"pack": higher_first, "token_of": higher}),
+    "equal candidates: the last are kept": (CANDIDATES, {"few_largest": last_of_equals}),
+    "equal candidates: those without room for all are dropped": (CANDIDATES, {"few_largest": no_equals}),
+    "candidates: one is missing": (CANDIDATES, {"few_largest": one_too_few}),
+    "candidates: their paths are left out": (CANDIDATES, {"score_of": without_path}),
+}
+
+
+@pytest.mark.parametrize("policy", USERS)
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_function_is_seen(name: str, policy: str) -> None:
+    place, functions = WRONG[name]
+    assert not agrees_with(policy, place, functions)
+
+
+@pytest.mark.parametrize("policy", USERS)
+def test_trees_agree_by_either_search(policy: str) -> None:
+    assert trees_agree(policy)
+    for place in (ROWS, CANDIDATES):
+        assert agrees_with(policy, place, {"few_largest": by_pairs})
+
+
+def agrees_with(policy: str, place: str, functions: dict[str, object]) -> bool:
+    """Whether trees agree with `functions` in the place of those of a row's search, or of a level's."""
+    with ExitStack() as stack:
+        for name, function in functions.items():
+            module = USERS[policy] if place == CANDIDATES or name == "token_of" else likeliest
+            stack.enter_context(patch.object(module, name, function))
+        return trees_agree(policy)
