@@ -18,9 +18,9 @@ from tools.device_sizes import CHOICES, METHODS, SEVEN_B, XL, chain_of, islands_
 from underpaint.sim.latency.machines import DECODER_SIZES, MACHINES, RooflineCosts
 
 H200 = MACHINES["h200"]
-MOST_OUTSIDE = 0.1375
+MOST_OUTSIDE = 0.0775
 """ms outside the models on an H200, by launches and bytes."""
-MOST_ISSUED = {"ar": 0.04, "eagle2": 0.12, "chain": 0.145}
+MOST_ISSUED = {"ar": 0.03, "eagle2": 0.0725, "adt": 0.0995, "opt-tree": 0.14, "chain": 0.09}
 """ms outside the models on an H200, by launches and the larger of bytes and issued instructions."""
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -30,7 +30,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def test_a_cycle_waits_for_nothing_and_is_cheap_outside_the_models(name: str, config: object) -> None:
     program = count_cycle(config, method_of(name, config.vocab_size), batch=1)
     assert program.ms(H200, forwards=False) < MOST_OUTSIDE
-    assert sum(not node.part for node in program.nodes) <= 42
+    assert sum(not node.part for node in program.nodes) <= 24
     assert name != "ar" or sum(node.part == "target" for node in program.nodes) <= 5 * config.layers + 8
 
 
