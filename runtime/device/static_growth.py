@@ -19,7 +19,8 @@ from underpaint.algos.rows import SamplingParams
 from underpaint.algos.tree import Drawn, Shape
 from underpaint.runtime.device.forwards import DeviceDecoder, pack_masks
 from underpaint.runtime.device.growth import DraftPasses, Limits, Plan, Room
-from underpaint.runtime.device.kernels.children import draw_children, take_children, tiles_of
+from underpaint.runtime.device.kernels.children import take_children, tiles_of
+from underpaint.runtime.device.kernels.drawn_level import DrawnRows, Turns, draw_level
 from underpaint.runtime.device.kernels.probs import probs
 from underpaint.runtime.device.kernels.static_shapes import LevelRows, ShapeLevel, number_places
 from underpaint.runtime.device.state import Envelope, State
@@ -78,9 +79,8 @@ class StaticGrowth:
             )
             self._levels.append(_Level(level, rows, width, max(number - 1, 0) * frontier, first_row))
             first_row += width
-        self._most = max(1, *(len(below) for shape in shapes for below in children(shape)))
-        vocab_size = drafter.config.vocab_size
-        self._tops = None if sampled else [_Tops.of(batch, level, vocab_size, self._most) for level in self._levels]
+        most, vocab_size = max((one.shapes.most for one in self._levels), default=1), drafter.config.vocab_size
+        self._tops = None if sampled else [_Tops.of(batch, level, vocab_size, most) for level in self._levels]
         self._shapes = torch.full((len(shapes), nodes), _NO_PLACE, dtype=torch.int64, device=device)
         self._rows = torch.full((len(shapes), nodes), -1, dtype=torch.int64, device=device)
         for turn, (shape, places) in enumerate(zip(shapes, places_of, strict=True)):
@@ -91,13 +91,13 @@ class StaticGrowth:
         self._tokens = torch.zeros(batch, nodes, dtype=torch.int64, device=device)
         self._exists = torch.zeros(batch, nodes, dtype=torch.int64, device=device)
         self._exists.select(1, 0).fill_(1)
-        self._arrivals = torch.zeros(batch, dtype=torch.int32, device=device)
+        self._turns = Turns.allocate(batch, device)
         full = torch.full((batch,), len(shapes) - 1, dtype=torch.int64, device=device)
         self.limits = Limits(full, full, full)
 
     def begin(self) -> None:
         """See `Growth`; a static tree carries no state, but a launch that was cut short may have left counts."""
-        for arrivals in (self._arrivals, *(tops.arrivals for tops in self._tops or ())):
+        for arrivals in (*self._turns, *(tops.arrivals for tops in self._tops or ())):
             arrivals.zero_()
 
     def grow(self, state: State) -> None:
@@ -114,16 +114,26 @@ class StaticGrowth:
         number_places(*filled, state.tree, state.layout, depth, most)
 
     def _draw(self, state: State, number: int, level: "_Level", logits: Tensor, following: "_Level | None") -> None:
-        tree, levels = state.tree, state.lengths.levels
         below = None if following is None else (following.shapes, following.rows)
-        out, support = (
-            part.narrow(1, level.first_row, level.width) for part in (tree.draft_probs, state.draft_support)
+        out = DrawnRows(
+            state.tree.draft_probs.narrow(1, level.first_row, level.width),
+            state.draft_support.narrow(1, level.first_row, level.width),
+            state.verdicts.finite.narrow(1, state.envelope.nodes + level.first_row, level.width),
         )
-        finite = state.verdicts.finite.narrow(1, state.envelope.nodes + level.first_row, level.width)
-        rows = state.lengths.level_rows.select(0, number)
-        probs(logits, out, support, finite, rows, self._sampler)
-        kept = (self._tokens, self._exists, levels, self._arrivals)
-        draw_children(out, support, tree.uniforms, level.shapes, *kept, below, self._most, self._repeats)
+        draw_level(
+            logits,
+            out,
+            state.lengths.level_rows.select(0, number),
+            self._turns,
+            state.tree.uniforms,
+            level.shapes,
+            self._tokens,
+            self._exists,
+            state.lengths.levels,
+            below,
+            self._repeats,
+            self._sampler,
+        )
 
     def _take(self, state: State, number: int, logits: Tensor, tops: "_Tops", following: "_Level | None") -> None:
         level, below = self._levels[number].shapes, None if following is None else (following.shapes, following.rows)
@@ -182,9 +192,11 @@ def _level_of(shapes: Sequence[_Places], number: int, width: int, words: int, de
         pack_masks([*(shape.seen[place] for place in places), *([] for _ in range(width - len(places)))], words, device)
         for shape, places in pairs
     ]
+    wanted = table([[len(shape.below[place]) for place in places] for shape, places in pairs])
     return ShapeLevel(
         table(here),
-        table([[len(shape.below[place]) for place in places] for shape, places in pairs]),
+        wanted,
+        max(1, *(len(shape.below[place]) for shape, places in pairs for place in places)),
         torch.tensor(firsts, device=device),
         max(1, *firsts),
         table(above),

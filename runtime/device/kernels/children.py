@@ -1,10 +1,8 @@
-"""Children of expanded nodes: the likeliest tokens, or tokens drawn one after another from what is left."""
+"""Children of expanded nodes that are their likeliest tokens."""
 
 from torch import Tensor
 
-from underpaint.runtime.device.kernels.row_maths import draw_several
 from underpaint.runtime.device.kernels.static_shapes import LevelRows, ShapeLevel, lay_rows
-from underpaint.runtime.device.kernels.walk import tile
 from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
 
 TILE = 2048
@@ -63,124 +61,6 @@ def tiles_of(vocab_size: int) -> int:
 def tile_of(vocab_size: int) -> int:
     """Tokens whose likeliest one program finds."""
     return min(TILE, next_power_of_2(vocab_size))
-
-
-@kernel
-def draw_children_kernel(
-    probs,
-    support,
-    uniforms,
-    level,
-    tokens,
-    exists,
-    levels,
-    arrivals,
-    below,
-    out,
-    V,
-    rows,
-    probs_stride,
-    support_stride,
-    nodes,
-    roles,
-    next_rows,
-    LAST: tl.constexpr,
-    WORDS: tl.constexpr,
-    ROWS: tl.constexpr,
-    NEXT_ROWS: tl.constexpr,
-    MOST: tl.constexpr,
-    REPEATS: tl.constexpr,
-    FIRST: tl.constexpr,
-    BLOCK: tl.constexpr,
-) -> None:
-    """One program a (row, image); the last of an image lays out the level below.
-
-    A node's number counts those before it that there are, as in `algos.draft.shape`.
-    """
-    row, image = tl.program_id(0), tl.program_id(1)
-    shape = tl.load(levels + image)
-    first = tl.load(level.firsts + shape)
-    lane = tl.arange(0, ROWS)
-    above = tl.load(level.places + shape * rows + lane, lane < rows, other=0)
-    want = tl.load(level.wanted + shape * rows + lane, lane < rows, other=0)
-    alive = tl.load(exists + image * nodes + above, lane < rows, other=0)
-    held = tl.load(support + image * support_stride + lane, lane < rows, other=0)
-    have = want * alive
-    if REPEATS == 0:
-        have = tl.minimum(want, held.to(tl.int64)) * alive
-    before = tl.arange(0, FIRST)
-    number = tl.sum(tl.load(exists + image * nodes + before, before < first, other=0), axis=0)
-    number += tl.sum(tl.where(lane < row, have, 0), axis=0)
-    place = first + tl.sum(tl.where(lane < row, want, 0), axis=0)
-    count = tl.sum(tl.where(lane == row, have, 0), axis=0)
-    line = probs + image.to(tl.int64) * probs_stride + row.to(tl.int64) * V
-    turns = tl.arange(0, MOST)
-    here = tl.sum(tl.where(lane == row, want, 0), axis=0)
-    tl.store(exists + image * nodes + place + turns, (turns < count).to(tl.int64), turns < here)
-    found = draw_several(line, V, uniforms + image * roles * nodes + number, count, MOST, REPEATS, BLOCK)
-    tl.store(tokens + image * nodes + place + turns, found, turns < count)
-    if is_last(arrivals + image, tl.num_programs(0)) == 0:
-        return
-    if LAST == 0:
-        lay_rows(tokens + image * nodes, shape, image, below, out, next_rows, WORDS, NEXT_ROWS)
-
-
-def draw_children(
-    probs: Tensor,
-    support: Tensor,
-    uniforms: Tensor,
-    level: ShapeLevel,
-    tokens: Tensor,
-    exists: Tensor,
-    levels: Tensor,
-    arrivals: Tensor,
-    following: tuple[ShapeLevel, LevelRows] | None,
-    most: int,
-    repeats: bool,
-) -> None:
-    """Draw the children of one level of a static tree, by the noise of their numbers, and lay out the level below.
-
-    probs [B, F, V] float32 and support [B, F] int32: of the nodes that the level expands. uniforms [B, R, N] float64,
-    role DRAFT first. tokens [B, N] int64: written where a child is drawn. exists [B, N] int64: 1 there, 0 at the other
-    children's places; a row with fewer tokens than children yields fewer.
-    levels [B] int64: levels that an image may grow, which name its shape. arrivals [B] int32: 0. following: the level
-    below, and the rows to be filled of it; None for none. most: children of a node. repeats: siblings are independent
-    draws; else each is drawn without those before it.
-    """
-    batch, rows, vocab_size = probs.shape
-    below, out = following or (level, LevelRows(level.places, level.above, level.masks))
-    width, words = out.masks.shape[1:]
-    launch(
-        draw_children_kernel,
-        (rows, batch),
-        4 * batch * rows * vocab_size + 8 * batch * width * (5 + 2 * words),
-        probs,
-        support,
-        uniforms,
-        level,
-        tokens,
-        exists,
-        levels,
-        arrivals,
-        below,
-        out,
-        vocab_size,
-        rows,
-        probs.stride(0),
-        support.stride(0),
-        tokens.shape[1],
-        uniforms.shape[1],
-        width,
-        LAST=int(following is None),
-        WORDS=words,
-        ROWS=next_power_of_2(rows),
-        NEXT_ROWS=next_power_of_2(width),
-        MOST=next_power_of_2(most),
-        REPEATS=int(repeats),
-        FIRST=next_power_of_2(level.before),
-        BLOCK=max(2, tile(vocab_size, wide=True) // 2),
-        warps=4,
-    )
 
 
 @kernel
@@ -243,8 +123,8 @@ def take_children(
 ) -> None:
     """Give the nodes of one level of a static tree their likeliest tokens, and lay out the level below.
 
-    probs [B, F, V] float32. tops [B, F, tiles, most] int64: scratch, `most` the children of a node. arrivals [B] int32:
-    0. following: the level below, and the rows to be filled of it; None for none. All else as in `draw_children`.
+    probs [B, F, V] float32: of the nodes that the level expands. tops [B, F, tiles, most] int64: scratch, `most` the
+    children of a node. arrivals [B] int32: 0. tokens, exists, levels, following: see `drawn_level.draw_level`.
     """
     batch, rows, tiles, most = tops.shape
     vocab_size = probs.shape[2]

@@ -22,7 +22,7 @@ from underpaint.runtime.device.kernels.likeliest import (
     score_of,
     token_of,
 )
-from underpaint.runtime.device.kernels.probs import filter_of
+from underpaint.runtime.device.kernels.probs import sampler_values
 from underpaint.runtime.device.kernels.tree_meta import TreePlaces, lay_out_tree
 from underpaint.runtime.device.kernels.walk import BatchTree
 from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
@@ -64,7 +64,7 @@ def grow_level_kernel(
     logits,
     scratch,
     finite,
-    how,
+    sampler,
     counts,
     widths,
     levels,
@@ -105,7 +105,7 @@ def grow_level_kernel(
     width = tl.load(widths + image)
     if own < tl.minimum(tl.load(counts + image), width):
         find_likeliest(
-            logits, scratch, finite, how, own, image, rows, row_stride, C,
+            logits, scratch, finite, sampler, own, image, rows, row_stride, C,
             V, GUIDED, GREEDY, WARM, CUT, NUCLEUS, SAMPLE, LANES, GROUP, BLOCK,
         )  # fmt: skip
     if is_last(scratch.arrivals + image, rows) == 0:
@@ -228,7 +228,7 @@ def grow_level(
     pair, batch, rows, vocab_size = logits.shape
     depth, _, width = front.tokens.shape
     nodes, lanes, count = tree.tokens.shape[1], scratch.tops.shape[2], found.tokens.shape[1]
-    how, constants = filter_of(sampler, pair, vocab_size)
+    values, constants = sampler_values(sampler, pair, vocab_size)
     assert logits.is_contiguous()
     launch(
         grow_level_kernel,
@@ -237,7 +237,7 @@ def grow_level(
         logits,
         scratch,
         finite,
-        how,
+        values,
         counts,
         widths,
         levels,

@@ -9,8 +9,10 @@ from typing import NamedTuple
 from torch import Tensor
 
 from underpaint.algos.protocols import Grid
+from underpaint.algos.rows import SamplingParams
 from underpaint.algos.spatial.mulo import Repair
 from underpaint.runtime.device.kernels.layout import Progress
+from underpaint.runtime.device.kernels.probs import guided_values, is_finite, sampler_values, share_of
 from underpaint.runtime.device.kernels.walk import Verdicts
 from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
 
@@ -34,43 +36,79 @@ class IslandBuffers(NamedTuple):
 
 
 @kernel
-def judge_kernel(probs, drafts, near, tau, rejected, start, V, N, T, K, KBLOCK: tl.constexpr) -> None:
-    """One program a (row of this part, image)."""
+def judge_kernel(
+    logits,
+    finite,
+    drafts,
+    near,
+    tau,
+    rejected,
+    sampler,
+    row_stride,
+    image_stride,
+    finite_stride,
+    start,
+    N,
+    K,
+    KBLOCK: tl.constexpr,
+    V: tl.constexpr,
+    GUIDED: tl.constexpr,
+    GREEDY: tl.constexpr,
+    WARM: tl.constexpr,
+    CUT: tl.constexpr,
+    NUCLEUS: tl.constexpr,
+    SAMPLE: tl.constexpr,
+    BLOCK: tl.constexpr,
+) -> None:
+    """One program a (row of this part, image), which holds the row's distribution in registers."""
     turn, image = tl.program_id(0), tl.program_id(1)
     place = image * N + start + turn
+    given = logits + image.to(tl.int64) * image_stride + turn.to(tl.int64) * V
+    code = tl.arange(0, BLOCK)
+    values = guided_values(given, row_stride, sampler.guidance, code, code < V, GUIDED)
+    if is_finite(values) == 0:
+        tl.store(finite + image * finite_stride + turn, 0)
+        return
+    share = share_of(values, given, row_stride, sampler, code, code < V, V, GUIDED, GREEDY, WARM, CUT, NUCLEUS, SAMPLE)
     token = tl.load(drafts + place)
-    row = probs + (image * T + turn).to(tl.int64) * V
-    mass = tl.load(row + token).to(tl.float64)
+    mass = tl.sum(tl.where(code == token, share, 0.0), axis=0).to(tl.float64)
     for first in range(0, K, KBLOCK):
         column = first + tl.arange(0, KBLOCK)
-        code = tl.load(near + token * K + column, column < K, other=0)
-        mass += tl.sum(tl.load(row + code, column < K, other=0.0).to(tl.float64), axis=0)
+        pooled = tl.load(near + token * K + column, column < K, other=0)
+        mass += tl.sum(tl.where(column < K, tl.gather(share, pooled, axis=0), 0.0).to(tl.float64), axis=0)
     tl.store(rejected + place, (mass < tl.load(tau)).to(tl.int32))
 
 
-def judge(probs: Tensor, count: int, start: int, near: Tensor, tau: Tensor, out: IslandBuffers) -> None:
-    """Judge the drafts of `count` cells from `start` on by the first rows of probs [B, T, V].
+def judge(
+    logits: Tensor, finite: Tensor, sampler: SamplingParams, start: int, near: Tensor, tau: Tensor, out: IslandBuffers
+) -> None:
+    """Judge the drafts of cells from `start` on by the distributions behind logits [R, B, T, V] float32.
 
-    near [V, K] int32: the codes pooled with each. tau [1] float64: the mass that a draft needs to stay.
+    finite [B, T] int32: as in `probs`. near [V, K] int32: the codes pooled with each. tau [1] float64: the mass that a
+    draft needs to stay.
     """
-    batch, rows, vocab_size = probs.shape
+    pair, batch, rows, vocab_size = logits.shape
     pooled = near.shape[1]
+    values, constants = sampler_values(sampler, pair, vocab_size)
     launch(
         judge_kernel,
-        (count, batch),
-        batch * count * (8 * pooled + 16),
-        probs,
+        (rows, batch),
+        batch * rows * (4 * pair * vocab_size + 4 * pooled + 16),
+        logits,
+        finite,
         out.drafts,
         near if pooled else out.rejected,
         tau,
         out.rejected,
+        values,
+        batch * rows * vocab_size,
+        rows * vocab_size,
+        finite.stride(0),
         start,
-        vocab_size,
         out.drafts.shape[1],
-        rows,
         pooled,
         KBLOCK=min(128, next_power_of_2(max(2, pooled))),
-        warps=1,
+        **constants,
     )
 
 

@@ -206,7 +206,7 @@ def find_likeliest(
     logits,
     scratch,
     finite,
-    how,
+    sampler,
     row,
     image,
     rows,
@@ -226,7 +226,7 @@ def find_likeliest(
     """Put the K likeliest tokens behind a row of logits [R, B, rows, V] among the tops, none where it is not finite."""
     line = (image * rows + row).to(tl.int64)
     given = logits + line * V
-    share, right = row_shares(given, row_stride, how, V, GUIDED, GREEDY, WARM, CUT, NUCLEUS, SAMPLE, BLOCK)
+    share, right = row_shares(given, row_stride, sampler, V, GUIDED, GREEDY, WARM, CUT, NUCLEUS, SAMPLE, BLOCK)
     if right == 0:
         tl.store(finite.marks + image * finite.stride + row, 0)  # a later level clears nothing
     parts = (scratch.shares + line * V, scratch.groups + line * (BLOCK // GROUP), scratch.tops + line * LANES)

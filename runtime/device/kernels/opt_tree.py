@@ -22,7 +22,7 @@ from underpaint.runtime.device.kernels.likeliest import (
     score_of,
     token_of,
 )
-from underpaint.runtime.device.kernels.probs import filter_of
+from underpaint.runtime.device.kernels.probs import sampler_values
 from underpaint.runtime.device.kernels.tree_meta import TreePlaces, lay_out_tree
 from underpaint.runtime.device.kernels.walk import BatchTree
 from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
@@ -57,7 +57,7 @@ def opt_level_kernel(
     logits,
     scratch,
     finite,
-    how,
+    sampler,
     counts,
     levels,
     totals,
@@ -99,7 +99,7 @@ def opt_level_kernel(
     count = tl.minimum(tl.load(counts + image), rows)
     if own < count:
         find_likeliest(
-            logits, scratch, finite, how, own, image, rows, row_stride, C,
+            logits, scratch, finite, sampler, own, image, rows, row_stride, C,
             V, GUIDED, GREEDY, WARM, CUT, NUCLEUS, SAMPLE, LANES, GROUP, BLOCK,
         )  # fmt: skip
     if is_last(scratch.arrivals + image, rows) == 0:
@@ -216,7 +216,7 @@ def grow_opt_level(
     pair, batch, rows, vocab_size = logits.shape
     lanes, kept, width = scratch.tops.shape[2], pool.scores.shape[1], front.tokens.shape[2]
     following = min(level + 1, front.tokens.shape[0] - 1)
-    how, constants = filter_of(sampler, pair, vocab_size)
+    values, constants = sampler_values(sampler, pair, vocab_size)
     assert logits.is_contiguous()
     launch(
         opt_level_kernel,
@@ -225,7 +225,7 @@ def grow_opt_level(
         logits,
         scratch,
         finite,
-        how,
+        values,
         counts,
         levels,
         totals,

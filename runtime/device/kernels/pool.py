@@ -21,15 +21,18 @@ STANDARD: tl.constexpr = tl.constexpr(2)
 
 
 @kernel
-def pool(row, near, K, limit, KBLOCK: tl.constexpr):
-    """Mass (float64) and number (int64) of the first codes of `near` [K] whose weights sum to at most `limit`."""
+def pool(row, near, K, limit, share, KBLOCK: tl.constexpr):
+    """Mass (float64) and number (int64) of the first codes of `near` [K] whose weights sum to at most `limit`.
+
+    Weights are the row's times `share`; a sign is a mark, see `walk_pooled`.
+    """
     running = tl.full((), 0.0, tl.float64)
     mass = tl.full((), 0.0, tl.float64)
     codes = tl.full((), 0, tl.int64)
     for start in range(0, K, KBLOCK):  # trips: pools.k / KBLOCK
         place = start + tl.arange(0, KBLOCK)
         code = tl.load(near + place, place < K, other=0)
-        weights = tl.abs(tl.load(row + code, place < K, other=0.0).to(tl.float64))  # a sign is a mark, see `siblings`
+        weights = tl.abs(tl.load(row + code, place < K, other=0.0).to(tl.float64)) * share
         sums = running + tl.cumsum(weights, axis=0)
         within = (sums <= limit) & (place < K)
         codes += tl.sum(within.to(tl.int64), axis=0)

@@ -81,10 +81,10 @@ def nucleus(probs, inside, wanted):
     return (bits > floor) | (level & (tl.cumsum(level.to(tl.int32), axis=0) <= room))
 
 
-class Filter(NamedTuple):
-    """What a sampler does to logits, as kernels take it.
+class SamplerValues(NamedTuple):
+    """What logits are made distributions by: `SamplingParams`, and where its top-k's search begins, see `kth_largest`.
 
-    reach, thin: see `_tail`. wanted: the mass that top-p keeps, in multiples of 2^-44.
+    wanted: the mass of top-p in multiples of 2^-44.
     """
 
     guidance: float
@@ -95,52 +95,84 @@ class Filter(NamedTuple):
     wanted: int
 
 
+def sampler_values(sampler: SamplingParams, rows: int, vocab_size: int) -> tuple[SamplerValues, dict[str, Any]]:
+    """A sampler as kernels take it, and the constants of `share_of` for `rows` of logits: 2 for a guidance pair."""
+    values = SamplerValues(
+        float(sampler.guidance),
+        float(sampler.temperature),
+        sampler.top_k,
+        *_tail(sampler.top_k / vocab_size),
+        max(1, int(sampler.kept_mass * 2**44)),
+    )
+    constants = {
+        "V": vocab_size,
+        "GUIDED": rows == 2,
+        "GREEDY": sampler.temperature == 0,
+        "WARM": sampler.temperature not in (0, 1),
+        "CUT": 0 < sampler.top_k < vocab_size,
+        "NUCLEUS": sampler.top_p < 1,
+        "SAMPLE": min(512, next_power_of_2(vocab_size) // 2),
+        "BLOCK": next_power_of_2(vocab_size),
+        "warps": 8 if vocab_size <= 16384 else 16,
+    }
+    return values, constants
+
+
+@kernel
+def share_of(
+    values, given, row_stride, sampler, place, inside, V: tl.constexpr, GUIDED: tl.constexpr, GREEDY: tl.constexpr,
+    WARM: tl.constexpr, CUT: tl.constexpr, NUCLEUS: tl.constexpr, SAMPLE: tl.constexpr,
+):  # fmt: skip
+    """The distribution [BLOCK] float32 behind a row's finite logits `values` [BLOCK], which `given` holds."""
+    values = tl.where(inside, values, float("-inf"))
+    largest = tl.max(values, axis=0)
+    if GREEDY:
+        share = (place == tl.min(tl.where(values == largest, place, V), axis=0)).to(tl.float32)
+    else:
+        kept = inside
+        if CUT:
+            # Where the K-th would be, were they normal: by a few of the row's numbers.
+            few = tl.arange(0, SAMPLE)
+            some = guided_values(given, row_stride, sampler.guidance, few * (V // SAMPLE), few < V, GUIDED)
+            mean = tl.sum(some, axis=0) / SAMPLE
+            spread = tl.sqrt(tl.sum((some - mean) * (some - mean), axis=0) / SAMPLE)
+            guess, width = mean + sampler.reach * spread, sampler.thin * spread
+            kept = inside & (values >= kth_largest(values, largest, guess, width, sampler.top_k, V))
+        lowered = values - largest
+        if WARM:
+            lowered = tl.math.div_rn(lowered, sampler.temperature + tl.zeros_like(lowered))
+        masses = tl.where(kept, tl.exp(lowered), 0.0)
+        share = masses * (1.0 / tl.sum(masses.to(tl.float64), axis=0)).to(tl.float32)
+        if NUCLEUS:
+            share = tl.where(nucleus(share, inside, sampler.wanted), share, 0.0)
+            share *= (1.0 / tl.sum(share.to(tl.float64), axis=0)).to(tl.float32)
+    return share
+
+
+@kernel
+def is_finite(values):
+    """Whether all of a row's logits are numbers. A sum would not do: masks of the least number overflow it."""
+    return tl.max(tl.where(tl.abs(values) < float("inf"), 0, 1), axis=0) == 0
+
+
 @kernel
 def row_shares(
-    given,
-    row_stride,
-    how,
-    V: tl.constexpr,
-    GUIDED: tl.constexpr,
-    GREEDY: tl.constexpr,
-    WARM: tl.constexpr,
-    CUT: tl.constexpr,
-    NUCLEUS: tl.constexpr,
-    SAMPLE: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
+    given, row_stride, sampler, V: tl.constexpr, GUIDED: tl.constexpr, GREEDY: tl.constexpr, WARM: tl.constexpr,
+    CUT: tl.constexpr, NUCLEUS: tl.constexpr, SAMPLE: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     """The distribution [BLOCK] float32 behind the logits at `given`, 0 from V on; and whether every logit is finite.
 
     Where one is not, the distribution is 0.
     """
     place = tl.arange(0, BLOCK)
     inside = place < V
-    values = guided_values(given, row_stride, how.guidance, place, inside, GUIDED)
-    finite = tl.abs(tl.sum(values, axis=0)) < float("inf")  # what is not finite spoils the sum, as in the reference
+    values = guided_values(given, row_stride, sampler.guidance, place, inside, GUIDED)
+    finite = is_finite(values)
     share = tl.zeros((BLOCK,), tl.float32)
     if finite:
-        logits = tl.where(inside, values, float("-inf"))
-        largest = tl.max(logits, axis=0)
-        if GREEDY:
-            share = (place == tl.min(tl.where(logits == largest, place, V), axis=0)).to(tl.float32)
-        else:
-            kept = inside
-            if CUT:
-                # Where the K-th would be, were they normal: by a few of the row's numbers.
-                few = tl.arange(0, SAMPLE)
-                some = guided_values(given, row_stride, how.guidance, few * (V // SAMPLE), few < V, GUIDED)
-                mean = tl.sum(some, axis=0) / SAMPLE
-                spread = tl.sqrt(tl.sum((some - mean) * (some - mean), axis=0) / SAMPLE)
-                guess = mean + how.reach * spread
-                kept = inside & (logits >= kth_largest(logits, largest, guess, how.thin * spread, how.top_k, V))
-            lowered = logits - largest
-            if WARM:
-                lowered = tl.math.div_rn(lowered, how.temperature + tl.zeros_like(lowered))
-            masses = tl.where(kept, tl.exp(lowered), 0.0)
-            share = masses * (1.0 / tl.sum(masses.to(tl.float64), axis=0)).to(tl.float32)
-            if NUCLEUS:
-                share = tl.where(nucleus(share, inside, how.wanted), share, 0.0)
-                share *= (1.0 / tl.sum(share.to(tl.float64), axis=0)).to(tl.float32)
+        share = share_of(
+            values, given, row_stride, sampler, place, inside, V, GUIDED, GREEDY, WARM, CUT, NUCLEUS, SAMPLE
+        )
     return share, finite
 
 
@@ -156,7 +188,7 @@ def probs_kernel(
     out_stride,
     support_stride,
     finite_stride,
-    how,
+    sampler,
     V: tl.constexpr,
     GUIDED: tl.constexpr,
     GREEDY: tl.constexpr,
@@ -171,33 +203,15 @@ def probs_kernel(
     if node >= tl.load(counts + image):
         return
     given = logits + image.to(tl.int64) * image_stride + node.to(tl.int64) * V
-    share, right = row_shares(given, row_stride, how, V, GUIDED, GREEDY, WARM, CUT, NUCLEUS, SAMPLE, BLOCK)
+    share, sound = row_shares(given, row_stride, sampler, V, GUIDED, GREEDY, WARM, CUT, NUCLEUS, SAMPLE, BLOCK)
     held = support + image * support_stride + node
-    if right == 0:
+    if sound == 0:
         tl.store(finite + image * finite_stride + node, 0)  # a later level clears nothing
         tl.store(held, 0)
         return
     place = tl.arange(0, BLOCK)
     tl.store(out + image.to(tl.int64) * out_stride + node.to(tl.int64) * V + place, share, place < V)
     tl.store(held, tl.sum(tl.where(share > 0.0, 1.0, 0.0), axis=0).to(tl.int32))
-
-
-def filter_of(sampler: SamplingParams, rows: int, vocab_size: int) -> tuple[Filter, dict[str, Any]]:
-    """A sampler as kernels that call `row_shares` take it, and their constants; rows: 2 for a guidance pair."""
-    mass = max(1, int(sampler.kept_mass * 2**44))
-    numbers = (float(sampler.guidance), float(sampler.temperature), sampler.top_k, *_tail(sampler.top_k / vocab_size))
-    constants = {
-        "V": vocab_size,
-        "GUIDED": rows == 2,
-        "GREEDY": sampler.temperature == 0,
-        "WARM": sampler.temperature not in (0, 1),
-        "CUT": 0 < sampler.top_k < vocab_size,
-        "NUCLEUS": sampler.top_p < 1,
-        "SAMPLE": min(512, next_power_of_2(vocab_size) // 2),
-        "BLOCK": next_power_of_2(vocab_size),
-        "warps": 8 if vocab_size <= 16384 else 16,
-    }
-    return Filter(*numbers, mass), constants
 
 
 def probs(
@@ -210,7 +224,7 @@ def probs(
     but the logits may be slices of larger buffers along their second axis.
     """
     rows, batch, nodes, vocab_size = logits.shape
-    how, constants = filter_of(sampler, rows, vocab_size)
+    values, constants = sampler_values(sampler, rows, vocab_size)
     launch(
         probs_kernel,
         (nodes, batch),
@@ -225,7 +239,7 @@ def probs(
         out.stride(0),
         support.stride(0),
         finite.stride(0),
-        how,
+        values,
         **constants,
     )
 

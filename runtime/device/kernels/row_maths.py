@@ -105,12 +105,11 @@ def part_masses(target, row, kind, token, V, OFFERED: tl.constexpr, BLOCK: tl.co
     scale = scale_for(tl.max(highest, axis=0))
     PART: tl.constexpr = max(min(1024, BLOCK // 2), 1)
     HELD: tl.constexpr = BLOCK // PART
-    lane, turn = tl.arange(0, PARTS), tl.arange(0, HELD)
     sums = tl.zeros((PARTS,), tl.int64)
     for start in range(0, V, BLOCK):
         here = excess_at(target, row, kind, token, start, V, OFFERED, BLOCK)
         held = tl.sum(tl.reshape((here.to(tl.float64) * scale).to(tl.int64), (HELD, PART)), axis=1)
-        sums += tl.sum(tl.where(lane[:, None] == (start // PART + turn)[None, :], held[None, :], 0), axis=1)
+        sums = add_parts(sums, held, start // PART, HELD)
     return scale, sums
 
 
@@ -156,35 +155,78 @@ def part_at(sums, goal):
 
 
 @kernel
-def draw_several(row, V, uniforms, count, MOST: tl.constexpr, REPEATS: tl.constexpr, BLOCK: tl.constexpr):
+def add_parts(sums, held, first, COUNT: tl.constexpr):
+    """`sums` [PARTS] and the masses `held` [COUNT] of the parts from `first` on."""
+    lane, turn = tl.arange(0, PARTS), first + tl.arange(0, COUNT)
+    return sums + tl.sum(tl.where(lane[:, None] == turn[None, :], held[None, :], 0), axis=1)
+
+
+@kernel
+def whole_parts(sums, weights, start, PART: tl.constexpr, BLOCK: tl.constexpr):
+    """`sums` [PARTS] and the masses of a row's parts from token `start` on, as `whole` has them. weights [BLOCK]."""
+    COUNT: tl.constexpr = BLOCK // PART
+    return add_parts(sums, tl.sum(tl.reshape(whole(weights), (COUNT, PART)), axis=1), start // PART, COUNT)
+
+
+@kernel
+def row_parts(row, V, BLOCK: tl.constexpr):
+    """The masses [PARTS] of a row's parts, as `whole` has them."""
+    PART: tl.constexpr = max(min(1024, BLOCK // 2), 1)
+    sums = tl.zeros((PARTS,), tl.int64)
+    for start in range(0, V, BLOCK):
+        place = start + tl.arange(0, BLOCK)
+        sums = whole_parts(sums, tl.load(row + place, place < V, other=0.0), start, PART, BLOCK)
+    return sums
+
+
+@kernel
+def draw_while(
+    row, V, uniforms, gone, weights, turn, count, scale, sums, least,
+    MOST: tl.constexpr, REPEATS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """See `draw_several`, from turn `turn` on, for as long as more than `least` of the masses `sums` is left."""
+    PART: tl.constexpr = max(min(1024, BLOCK // 2), 1)
+    turns, lane = tl.arange(0, MOST), tl.arange(0, PARTS)
+    total = tl.sum(sums, axis=0)
+    while (turn < count) & (total > least):  # trips: MOST
+        token = place_of(row, row, NOTHING, 0, V, tl.load(uniforms + turn), scale, sums, False, BLOCK)
+        gone = tl.where(turns == turn, token, gone)
+        if REPEATS == 0:
+            weight = tl.load(row + token, token < V, other=0.0)
+            mass = (weight.to(tl.float64) * scale).to(tl.int64)
+            sums = tl.where(lane == token // PART, sums - mass, sums)
+            total -= mass
+            weights = tl.where(turns == turn, weight, weights)
+            tl.debug_barrier()
+            tl.store(row + token, tl.zeros_like(weight), token < V)
+            tl.debug_barrier()
+        turn += 1
+    return gone, weights, turn
+
+
+@kernel
+def draw_several(row, V, uniforms, count, sums, MOST: tl.constexpr, REPEATS: tl.constexpr, BLOCK: tl.constexpr):
     """[MOST] int64: `count` tokens drawn one after another from what is left of the row; -1 behind them.
 
-    uniforms: one each. REPEATS: each is drawn from the whole row. Else the row is summed once and a drawn token's mass
-    is taken out; where less than a sixteenth is left, the rest is summed again at a scale of its own. The row is as
-    before once all are drawn.
+    uniforms: one each. sums [PARTS]: the masses of the row's parts, as `whole` has them. REPEATS: each is drawn from
+    the whole row. Else a drawn token's mass is taken out; where less than 2^-16 of the row is left, or a sixteenth of
+    what was summed last, the rest is summed again at a scale of its own. The row is as before once all are drawn.
     """
-    turns = tl.arange(0, MOST)
     gone = tl.full((MOST,), -1, tl.int64)
     weights = tl.zeros((MOST,), row.dtype.element_ty)
-    lane = tl.arange(0, PARTS)
     turn = tl.full((), 0, tl.int32)
-    while turn < count:  # trips: min(2, MOST)
+    scale = tl.full((), UNIT, tl.float64)
+    least = tl.full((), 1, tl.int64) << 44
+    gone, weights, turn = draw_while(
+        row, V, uniforms, gone, weights, turn, count, scale, sums, least, MOST, REPEATS, BLOCK
+    )
+    while turn < count:  # trips: 0.01
         scale, sums = part_masses(row, row, NOTHING, 0, V, False, BLOCK)
         total = tl.sum(sums, axis=0)
-        least = total >> 4
-        while (turn < count) & ((total > least) | (total == 0)):  # trips: max(1, MOST // 2)
-            token = place_of(row, row, NOTHING, 0, V, tl.load(uniforms + turn), scale, sums, False, BLOCK)
-            gone = tl.where(turns == turn, token, gone)
-            if REPEATS == 0:
-                weight = tl.load(row + token, token < V, other=0.0)
-                mass = (weight.to(tl.float64) * scale).to(tl.int64)
-                sums = tl.where(lane == token // max(min(1024, BLOCK // 2), 1), sums - mass, sums)
-                total -= mass
-                weights = tl.where(turns == turn, weight, weights)
-                tl.debug_barrier()
-                tl.store(row + token, tl.zeros_like(weight), token < V)
-                tl.debug_barrier()
-            turn += 1
+        least = tl.where(total > 0, total >> 4, -1)
+        gone, weights, turn = draw_while(
+            row, V, uniforms, gone, weights, turn, count, scale, sums, least, MOST, REPEATS, BLOCK
+        )
     if REPEATS == 0:
         restore(row, gone, weights, (gone >= 0) & (gone < V))
     return gone
@@ -235,9 +277,3 @@ def scaled(row, out, share, V, BLOCK: tl.constexpr) -> None:
     for start in range(0, V, BLOCK):
         place = start + tl.arange(0, BLOCK)
         tl.store(out + place, tl.load(row + place, place < V, other=0.0).to(tl.float64) * share, place < V)
-
-
-@kernel
-def normalised(row, out, V, BLOCK: tl.constexpr) -> None:
-    """`row` [V] as float64 with sum 1, in `out`."""
-    scaled(row, out, 1.0 / row_sum(row, V, BLOCK), V, BLOCK)

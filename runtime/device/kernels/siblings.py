@@ -1,8 +1,6 @@
-"""Walks in which all nodes decide at once: a program knows one node's children, and what rejected ones leave of a row.
+"""Walks in which all nodes decide at once: a program knows one node's children, the last one follows what was kept.
 
-Noise is by node, so what a node decides does not depend on those above it; the last program follows what was kept. What
-is left of a row is kept as it came out of a subtraction, beside the share by which that is of sum 1: so a rejection is
-one pass over the row.
+Noise is by node, so what a node decides does not depend on those above it.
 """
 
 from typing import NamedTuple, Self
@@ -86,79 +84,3 @@ def children_of(tree, image, node, N, NODES: tl.constexpr, CHILDREN: tl.constexp
     here = (rank[None, :] == tl.arange(0, CHILDREN)[:, None]) & below[None, :]
     kids = tl.sum(tl.where(here, lane[None, :] + 1, 0), axis=1).to(tl.int64) - 1
     return kids, tl.sum(below.to(tl.int32), axis=0)
-
-
-@kernel
-def mark(weights, tried):
-    """The weights (float64, not below 0), with the sign bit where `tried`."""
-    sign = tl.full((), 1, tl.int64) << 63
-    bits = weights.to(tl.int64, bitcast=True)
-    return tl.where(tried, bits | sign, bits).to(tl.float64, bitcast=True)
-
-
-@kernel
-def is_marked(weights):
-    """Where the sign bit is, which -0.0 has too."""
-    return weights.to(tl.int64, bitcast=True) < 0
-
-
-@kernel
-def unmark(row, V, BLOCK: tl.constexpr) -> None:
-    """Take all marks out of a row [V]."""
-    for start in range(0, V, BLOCK):
-        place = start + tl.arange(0, BLOCK)
-        tl.store(row + place, tl.abs(tl.load(row + place, place < V, other=0.0)), place < V)
-
-
-@kernel
-def take_offer(
-    row, rest, fresh, share, line, offer, even, proposed, near, spared, V,
-    REPLACED: tl.constexpr, SPARES: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """`rest` [V] float64 becomes [share * left - offer * line - even]_+; its sum, and that of the untried weights.
-
-    left: `rest`, or the target's `row` where nothing was taken from it yet (fresh). Unless siblings are independent
-    (REPLACED), `proposed` is marked in `rest` as tokens that were tried before are: nothing of those was offered any
-    more. SPARES: nor of the first `spared` codes of `near`.
-    """
-    totals = tl.zeros((BLOCK,), tl.float64)
-    remains = tl.zeros((BLOCK,), tl.float64)
-    tl.debug_barrier()
-    for start in range(0, V, BLOCK):
-        place = start + tl.arange(0, BLOCK)
-        inside = place < V
-        whole = tl.load(row + place, place < tl.where(fresh == 1, V, 0), other=0.0).to(tl.float64)
-        kept = tl.load(rest + place, place < tl.where(fresh == 1, 0, V), other=0.0)
-        left = tl.where(fresh == 1, whole, kept)
-        drafted = tl.load(line + place, inside, other=0.0).to(tl.float64)
-        offered = drafted * offer + even
-        if SPARES:
-            for turn in range(0, spared):  # trips: pools.k + 1
-                offered = tl.where(place == tl.load(near + turn), 0.0, offered)
-        if REPLACED:
-            lacking = left * share - offered
-            lacking = tl.where(lacking > 0.0, lacking, 0.0)
-            totals += lacking
-        else:
-            tried = is_marked(left)
-            lacking = tl.abs(left) * share - tl.where(tried, 0.0, offered)
-            lacking = tl.where(lacking > 0.0, lacking, 0.0)
-            totals += lacking
-            tried = tried | (place == proposed)
-            remains += tl.where(tried, 0.0, drafted)
-            lacking = mark(lacking, tried)
-        tl.store(rest + place, lacking, inside)
-    tl.debug_barrier()
-    total = tl.sum(totals, axis=0)
-    remaining = total
-    if REPLACED == 0:
-        remaining = tl.sum(remains, axis=0)
-    return total, remaining
-
-
-@kernel
-def next_offer(remaining, untried):
-    """What a weight is drawn with (float64), and any of the `untried` tokens once nothing remains of the weights."""
-    there = remaining > 0.0
-    offer = tl.where(there, 1.0 / tl.where(there, remaining, 1.0), 0.0)
-    return offer, tl.where(there, 0.0, 1.0 / tl.maximum(untried, 1).to(tl.float64))

@@ -17,12 +17,13 @@ class ShapeLevel(NamedTuple):
     """One level of S shapes, int64. F: the most nodes that any of them expands there.
 
     places, wanted [S, F]: the places that are expanded and their numbers of children; 0 children: a row that is not
-    used. firsts [S]: the place of the level's first child, the others behind it. before: the largest of those. above
-    [S, F], masks [S, F, words]: parents and masks of `DraftPasses.level`.
+    used. most: the largest of these. firsts [S]: the place of the level's first child, the others behind it. before:
+    the largest of those. above [S, F], masks [S, F, words]: parents and masks of `DraftPasses.level`.
     """
 
     places: Tensor
     wanted: Tensor
+    most: int
     firsts: Tensor
     before: int
     above: Tensor

@@ -7,7 +7,6 @@ the root included; 0 where the image does not take part) and `token` [B] int64, 
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple, TypeAlias
 
-import torch
 from torch import Tensor
 
 from underpaint.algos.tree import Drawn
@@ -68,11 +67,6 @@ class Shape(NamedTuple):
 
 Decide: TypeAlias = Callable[[BatchTree, Tensor, Verdicts], None]
 """Decides a batch of trees, given the depths [B, N] int64 of their nodes; no read-back."""
-
-
-def scratch(shape: Shape, device: torch.device) -> Tensor:
-    """A row [B, V] float64 of every image, for a walk to write to."""
-    return torch.zeros(shape.batch, shape.vocab_size, dtype=torch.float64, device=device)
 
 
 @kernel

@@ -9,8 +9,9 @@ from underpaint.algos.accept.block import BlockVerification
 from underpaint.algos.accept.hsd import HierarchicalVerification
 from underpaint.algos.accept.walk import MOST_RATIO as REFERENCE_MOST
 from underpaint.runtime.device.kernels.proposals import POINTS, kind_of
-from underpaint.runtime.device.kernels.row_maths import copy_row, draw, flip, row_sum
-from underpaint.runtime.device.kernels.siblings import Choices, goes_on, is_judge, take_offer
+from underpaint.runtime.device.kernels.residuals import draw_left, left_sum
+from underpaint.runtime.device.kernels.row_maths import flip, row_sum
+from underpaint.runtime.device.kernels.siblings import Choices, goes_on, is_judge
 from underpaint.runtime.device.kernels.walk import (
     BatchTree,
     Decide,
@@ -22,7 +23,6 @@ from underpaint.runtime.device.kernels.walk import (
     launch_walk,
     noise_of,
     row_bytes,
-    scratch,
     tile,
 )
 from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
@@ -31,14 +31,45 @@ MOST_RATIO = tl.constexpr(REFERENCE_MOST)
 
 
 @kernel
-def sum_rows_kernel(tree, sums, V, N, drafts, KIND: tl.constexpr, BLOCK: tl.constexpr) -> None:
-    """One program a (node, image): the sums of the target's and the drafter's rows where a draft follows."""
+def top_entropy(row, total, top, V, BLOCK: tl.constexpr):
+    """-sum p ln p (float64, nats) over the `top` largest weights of a row of sum `total`, equal ones by their place."""
+    entropy = tl.full((), 0.0, tl.float64)
+    last = tl.full((), float("inf"), tl.float64)
+    at = tl.full((), -1, tl.int64)
+    for _ in range(0, tl.minimum(top, V)):  # trips: top
+        best = tl.full((), -1.0, tl.float64)
+        found = tl.full((), 0, tl.int64)
+        for start in range(0, V, BLOCK):
+            place = start + tl.arange(0, BLOCK)
+            weights = tl.load(row + place, place < V, other=-1.0).to(tl.float64)
+            after = (weights < last) | ((weights == last) & (place > at))
+            weights = tl.where(after, weights, -1.0)
+            here = tl.max(weights, axis=0)
+            first = tl.min(tl.where(weights == here, place, V), axis=0)
+            found = tl.where(here > best, first.to(tl.int64), found)
+            best = tl.maximum(best, here)
+        last = best
+        at = found
+        share = best / total
+        entropy -= tl.where(share > 0.0, share * tl.log(tl.where(share > 0.0, share, 1.0)), 0.0)
+    return entropy
+
+
+@kernel
+def sum_rows_kernel(
+    tree, sums, top, V, N, drafts, KIND: tl.constexpr, ENTROPY: tl.constexpr, BLOCK: tl.constexpr
+) -> None:
+    """One program a (node, image): what `ChainSums` holds of a node that a draft follows."""
     node, image = tl.program_id(0), tl.program_id(1)
     if node + 1 < tl.load(tree.counts + image):
-        place = image * N + node
-        tl.store(sums + 2 * place, row_sum(tree.probs + place * V, V, BLOCK))
+        place = sums + 3 * (image * N + node)
+        row = tree.probs + (image * N + node).to(tl.int64) * V
+        total = row_sum(row, V, BLOCK)
+        tl.store(place, total)
         if KIND != POINTS:
-            tl.store(sums + 2 * place + 1, row_sum(drafted_row(tree, image, node, drafts, V, N), V, BLOCK))
+            tl.store(place + 1, row_sum(drafted_row(tree, image, node, drafts, V, N), V, BLOCK))
+        if ENTROPY:
+            tl.store(place + 2, top_entropy(row, total, top, V, BLOCK))
 
 
 @kernel
@@ -53,38 +84,20 @@ def chain_odds(tree, sums, image, drafts, last, V, N, KIND: tl.constexpr, NODES:
     drafted = (lane > 0) & (lane <= last)
     token = tl.load(tree.tokens + base + lane, drafted, other=0)
     row = base + lane - 1
-    totals = tl.load(sums + 2 * (base + lane), above, other=1.0)
+    totals = tl.load(sums + 3 * (base + lane), above, other=1.0)
     own = tl.load(tree.probs + row * V + token, drafted, other=0.0).to(tl.float64)
-    owns = own / tl.load(sums + 2 * row, drafted, other=1.0)
+    owns = own / tl.load(sums + 3 * row, drafted, other=1.0)
     chances = tl.full((NODES,), 1.0, tl.float64)
     offers = tl.full((NODES,), 1.0, tl.float64)
     sound = tl.full((), 1, tl.int32)
     if KIND != POINTS:
-        offers = tl.load(sums + 2 * (base + lane) + 1, above, other=1.0)
+        offers = tl.load(sums + 3 * (base + lane) + 1, above, other=1.0)
         line = image.to(tl.int64) * drafts + tl.load(tree.draft_rows + row, drafted, other=0)
         chance = tl.load(tree.draft_probs + line * V + token, drafted, other=1.0).to(tl.float64)
-        chance = chance / tl.load(sums + 2 * row + 1, drafted, other=1.0)
+        chance = chance / tl.load(sums + 3 * row + 1, drafted, other=1.0)
         sound = tl.min(tl.where(chance > 0.0, 1, 0), axis=0)
         chances = tl.where(chance > 0.0, chance, 1.0)
     return owns, chances, totals, offers, sound
-
-
-@kernel
-def store_excess(row, line, token, rest, scale, offer, V, KIND: tl.constexpr, BLOCK: tl.constexpr):
-    """`rest` [V] float64 becomes [scale * row - offer * line]_+; its sum. Of points, `line` is 1 at `token` alone."""
-    total = tl.full((), 0.0, tl.float64)
-    tl.debug_barrier()
-    for start in range(0, V, BLOCK):
-        place = start + tl.arange(0, BLOCK)
-        drafted = tl.where(place == token, 1.0, 0.0).to(tl.float64)
-        if KIND != POINTS:
-            drafted = tl.load(line + place, place < V, other=0.0).to(tl.float64) * offer
-        target = tl.load(row + place, place < V, other=0.0).to(tl.float64) * scale
-        here = tl.maximum(target - drafted, 0.0)
-        total += tl.sum(here, axis=0)
-        tl.store(rest + place, here, place < V)
-    tl.debug_barrier()
-    return total
 
 
 @kernel
@@ -93,7 +106,6 @@ def walk_block_kernel(
     out,
     sums,
     choices,
-    left,
     V,
     N,
     drafts,
@@ -104,7 +116,6 @@ def walk_block_kernel(
     NODES: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
-    DRAW_BLOCK: tl.constexpr,
 ) -> None:
     """One program a (node, image): whether the chain may end there, and with what token; the last takes the farthest.
 
@@ -123,24 +134,25 @@ def walk_block_kernel(
             own, offered = lane_of(owns, lane, draft), lane_of(chances, lane, draft)
             weight = tl.minimum(1.0, weight * own / offered)
             joint = tl.minimum(MOST_RATIO, joint * own / offered)
-        row = tree.probs + (base + node) * V
-        rest = left + (base + node).to(tl.int64) * V
-        total = tl.full((), 0.0, tl.float64)
+        row = tree.probs + (base + node).to(tl.int64) * V
+        line = tree.draft_probs
+        owed, taken, total = tl.full((), 1.0, tl.float64), tl.full((), 0.0, tl.float64), tl.full((), 1.0, tl.float64)
         kept = flip(tl.load(accept + node), weight if CAPPED else joint, 1.0)
         role = bonus
         if node < last:
             role = residual
-            scale, offer = weight / lane_of(totals, lane, node), 1.0 / lane_of(offers, lane, node)
             line = drafted_row(tree, image, node, drafts, V, N)
-            total, _ = take_offer(row, rest, 1, scale, line, offer, 0.0, -1, line, 0, V, True, False, BLOCK)
-            kept = (weight == 1.0) | flip(tl.load(accept + node), total, total + (1.0 - weight))
+            scale, offer = weight / lane_of(totals, lane, node), 1.0 / lane_of(offers, lane, node)
+            rest = left_sum(row, line, scale, offer, 0.0, V, BLOCK)
+            kept = (weight == 1.0) | flip(tl.load(accept + node), rest, rest + (1.0 - weight))
+            if rest > 0.0:
+                owed, taken, total = scale, offer, rest
         tl.store(choices.nexts + base + node, kept.to(tl.int64))
         tl.store(choices.sounds + base + node, sound.to(tl.int64))
         if kept:
-            if total <= 0.0:
-                copy_row(row, rest, V, BLOCK)
-                tl.debug_barrier()
-            tl.store(choices.tokens + base + node, draw(rest, V, tl.load(role + node), DRAW_BLOCK))
+            uniform = tl.load(role + node)
+            found = draw_left(row, line, -1, owed, taken, 0.0, total, V, uniform, True, 2, BLOCK)
+            tl.store(choices.tokens + base + node, found)
     if is_judge(out, choices.arrivals, image, rows, ROWS) == 1:
         kept = tl.load(choices.nexts + base + lane, lane <= last, other=0, cache_modifier=".cg")
         length = tl.max(tl.where(kept == 1, lane, 0), axis=0).to(tl.int64)
@@ -151,48 +163,50 @@ def walk_block_kernel(
 
 
 class ChainSums:
-    """The sums of both models' rows [B, N, 2] float64 that a chain is judged by, in a launch before its walk."""
+    """What a chain is judged by, in a launch before its walk: [B, N, 3] float64 of each node that a draft follows.
 
-    def __init__(self, shape: Shape, device: torch.device, kind: int) -> None:
-        self.sums = torch.ones(shape.batch, shape.nodes, 2, dtype=torch.float64, device=device)
-        self._kind, self._block = kind, tile(shape.vocab_size)
+    The sums of both models' rows, and, with `top`, the entropy of so many likeliest tokens.
+    """
+
+    def __init__(self, shape: Shape, device: torch.device, kind: int, top: int = 0) -> None:
+        self.sums = torch.ones(shape.batch, shape.nodes, 3, dtype=torch.float64, device=device)
+        self._kind, self._top = kind, top
+        self._block = min(2048, tile(shape.vocab_size)) if top else tile(shape.vocab_size)
 
     def fill(self, tree: BatchTree) -> None:
-        """Sum the rows of a batch."""
+        """Look at the rows of a batch."""
         batch, nodes, vocab_size = tree.probs.shape
-        moved = row_bytes(tree, nodes, 4 if self._kind == POINTS.value else 8)
-        sizes, drafts = (vocab_size, nodes), tree.draft_probs.shape[1]
         launch(
             sum_rows_kernel,
             (nodes, batch),
-            moved,
+            row_bytes(tree, nodes, 4 if self._kind == POINTS.value else 8),
             tree,
             self.sums,
-            *sizes,
-            drafts,
+            self._top,
+            vocab_size,
+            nodes,
+            tree.draft_probs.shape[1],
             KIND=self._kind,
+            ENTROPY=int(self._top > 0),
             BLOCK=self._block,
             warps=4,
         )
 
 
 def chain_walk(
-    function: Any, shape: Shape, device: torch.device, rows_read: int, *own: Any, warps: int = 8, **constants: int
+    function: Any, shape: Shape, device: torch.device, *own: Any, top: int = 0, warps: int = 8, **constants: int
 ) -> Decide:
-    """A rule of chains: `function(tree, out, *own, sums, left, V, N, drafts, rows, KIND, NODES, **constants)`.
+    """A rule of chains: `function(tree, out, *own, sums, V, N, drafts, rows, KIND, NODES, **constants)`.
 
-    rows_read: of float32 numbers by an image. sums [B, N, 2] float64: see `ChainSums`. left [B, V] float64: scratch.
-    warps: see `launch_walk`.
+    sums, top: see `ChainSums`. warps: see `launch_walk`.
     """
-    left = scratch(shape, device)
     constants = {"KIND": kind_of(shape.drawn), "NODES": next_power_of_2(max(2, shape.nodes)), **constants}
-    constants["BLOCK"] = tile(shape.vocab_size, wide=True)
-    sums = ChainSums(shape, device, constants["KIND"])
+    constants["BLOCK"] = min(2048, tile(shape.vocab_size, wide=True))
+    sums = ChainSums(shape, device, constants["KIND"], top)
 
     def decide(tree: BatchTree, depths: Tensor, out: Verdicts) -> None:
         sums.fill(tree)
-        moved = row_bytes(tree, rows_read)
-        launch_walk(function, shape, tree, out, moved, *own, sums.sums, left, warps=warps, **constants)
+        launch_walk(function, shape, tree, out, row_bytes(tree, 2), *own, sums.sums, warps=warps, **constants)
 
     return decide
 
@@ -201,7 +215,6 @@ def block_walk(rule: BlockVerification | HierarchicalVerification, shape: Shape,
     """The device form of rules 'block' and 'hsd'."""
     kind = kind_of(shape.drawn)
     sums, choices = ChainSums(shape, device, kind), Choices.allocate(shape, device)
-    left = torch.zeros(shape.batch, shape.nodes, shape.vocab_size, dtype=torch.float64, device=device)
 
     def decide(tree: BatchTree, depths: Tensor, out: Verdicts) -> None:
         sums.fill(tree)
@@ -210,15 +223,13 @@ def block_walk(rule: BlockVerification | HierarchicalVerification, shape: Shape,
             shape,
             tree,
             out,
-            row_bytes(tree, shape.nodes, 4 + 4 + 8 + 8),
+            row_bytes(tree, 2 * shape.nodes),
             sums.sums,
             choices,
-            left,
             CAPPED=int(getattr(rule, "end", "capped") == "capped"),
             KIND=kind,
             NODES=next_power_of_2(max(2, shape.nodes)),
             BLOCK=min(1024, tile(shape.vocab_size, wide=True)),
-            DRAW_BLOCK=min(2048, tile(shape.vocab_size, wide=True)),
             warps=4,
             programs=shape.nodes,
         )

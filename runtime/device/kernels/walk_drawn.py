@@ -1,26 +1,16 @@
-"""The walk over drawn siblings: speculative sampling, multi-round, without replacement, and LANTERN's forms of them.
+"""The walk over drawn siblings: speculative sampling, multi-round, without replacement, and a fixed ensemble's.
 
-The reference is `algos.accept.walk.try_siblings` and, with pools, `algos.accept.lantern.Pooling.try_drawn`. Noise is by
-node, so what a node decides does not depend on those above it: all of them decide at once.
+The reference is `algos.accept.walk.try_siblings`. Noise is by node, so what a node decides does not depend on those
+above it: all of them decide at once.
 """
 
 import torch
 from torch import Tensor
 
 from underpaint.algos.accept.ensemble import StaticEnsemble
-from underpaint.runtime.device.kernels.pool import NONE, PAPER, RELATIVE, RELEASED, Pools, clear, no_pools, pool
-from underpaint.runtime.device.kernels.row_maths import copy_row, draw, flip, row_sum, scaled
-from underpaint.runtime.device.kernels.siblings import (
-    Choices,
-    children_of,
-    follow,
-    goes_on,
-    is_marked,
-    mark,
-    next_offer,
-    take_offer,
-    unmark,
-)
+from underpaint.runtime.device.kernels.residuals import draw_left, next_offer, reject, untried_mass
+from underpaint.runtime.device.kernels.row_maths import UNIT, flip, whole, whole_sum
+from underpaint.runtime.device.kernels.siblings import Choices, children_of, follow, goes_on
 from underpaint.runtime.device.kernels.walk import (
     BatchTree,
     Decide,
@@ -42,56 +32,47 @@ def walk_drawn_kernel(
     out,
     depths,
     choices,
-    pools,
-    left,
+    mixed,
     V,
     N,
     drafts,
     rows,
     REPLACED: tl.constexpr,
     MIXED: tl.constexpr,
-    POOLED: tl.constexpr,
-    RESIDUAL: tl.constexpr,
     ROLES: tl.constexpr,
     NODES: tl.constexpr,
     CHILDREN: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
-    KBLOCK: tl.constexpr,
 ) -> None:
     """One program a (node, image): the child that it keeps, or the token behind it; the last follows the kept ones.
 
-    `rest` times `share` is what the target still owes, or its row while that is fresh. The drafter's row times `offer`,
-    and once nothing of it is left `even`, is what the next child was drawn from. MIXED: the target is mixed with the
-    drafter, of weight `pools.bound`. left [B, N, V] float64: a row of each node.
+    What is left of the target's row is `owed`, `taken` and `evenly`, see `residuals`; times `share` its sum is 1. The
+    drafter's row times `offer`, and once nothing of it is left `even`, is what the next child was drawn from. MIXED:
+    the target is mixed with the drafter, of weight `mixed`.
     """
     node, image = tl.program_id(0), tl.program_id(1)
     base = image * N
-    SPARES: tl.constexpr = (POOLED != NONE) and (RESIDUAL == RELEASED)
     if goes_on(out, image, rows, ROWS) & (node < tl.load(tree.counts + image)):
         accept, residual, bonus = noise_of(tree, image, N, ROLES)
-        row = tree.probs + (base + node) * V
+        row = tree.probs + (base + node).to(tl.int64) * V
         line = drafted_row(tree, image, node, drafts, V, N)
-        rest = left + (base + node).to(tl.int64) * V
         turns = tl.arange(0, CHILDREN)
         kids, count = children_of(tree, image, node, N, NODES, CHILDREN)
         there = kids >= 0
-        tokens = tl.load(tree.tokens + base + kids, there, other=0)
+        tokens = tl.load(tree.tokens + base + kids, there, other=-1)
         flips = tl.load(accept + kids, there, other=0.0)
         wanted = tl.load(row + tokens, there, other=0.0).to(tl.float64)
-        weights = tl.load(line + tokens, there, other=0.0).to(tl.float64)
-        excess = wanted
-        whole = tl.full((), 1.0, tl.float64)
-        given = tl.full((), 1.0, tl.float64)
-        if count > 0:
-            whole = 1.0 / row_sum(row, V, BLOCK)
-            given = 1.0 / row_sum(line, V, BLOCK)
-        share, offer, even = whole, given, tl.full((), 0.0, tl.float64)
-        fresh = tl.full((), 1, tl.int32)
-        if POOLED != NONE:
-            scaled(row, rest, whole, V, BLOCK)
-            tl.debug_barrier()
-            fresh, share = tl.full((), 0, tl.int32), tl.full((), 1.0, tl.float64)
+        drafted = tl.load(line + tokens, there, other=0.0)
+        weights = drafted.to(tl.float64)
+        lines = tl.where(count > 0, V, 0)  # without children there is no line
+        held = whole_sum(line, lines, BLOCK)
+        sum_of_row = whole_sum(row, V, BLOCK).to(tl.float64) * (1.0 / UNIT)
+        nothing = tl.full((), 0.0, tl.float64)
+        all_of_it = tl.full((), 1.0, tl.float64)
+        owed, taken, evenly = all_of_it, nothing, nothing
+        excess, total, share = wanted, sum_of_row, 1.0 / sum_of_row
+        offer, even = next_offer(untried_mass(line, tokens, 0, held, lines, CHILDREN, BLOCK), V)
         kept = tl.full((), -1, tl.int64)
         sound = tl.full((), 1, tl.int64)
         rejected = tl.full((), 0, tl.int32)
@@ -99,92 +80,53 @@ def walk_drawn_kernel(
         while turn < count:  # trips: children
             proposed = lane_of(tokens, turns, turn)
             own = lane_of(excess, turns, turn) * share
-            again = tl.max(((tokens == proposed) & (turns < turn)).to(tl.int32), axis=0)
             chance = lane_of(weights, turns, turn) * offer + even
             if REPLACED == 0:
+                again = tl.max(((tokens == proposed) & (turns < turn)).to(tl.int32), axis=0)
                 chance = tl.where(again == 0, chance, 0.0)
             if chance <= 0.0:
                 sound = tl.full((), 0, tl.int64)
-            near = pools.neighbours + proposed * pools.columns
-            mass = tl.full((), 0.0, tl.float64)
-            codes = tl.full((), 0, tl.int64)
-            if POOLED != NONE:
-                own = tl.abs(tl.load(rest + proposed))
-                limit = tl.load(pools.bound)
-                if POOLED == RELATIVE:
-                    limit = limit * own
-                mass, codes = pool(rest, near, pools.k, limit, KBLOCK)
+            mass = nothing
             if MIXED:
-                mass = tl.load(pools.bound) * (chance - own)
+                mass = tl.load(mixed) * (chance - own)
             if flip(lane_of(flips, turns, turn), own + mass, chance):
                 kept = lane_of(kids, turns, turn)
                 count = turn
             else:
                 rejected = tl.full((), 1, tl.int32)
-                spared = tl.full((), 0, tl.int64)
-                if POOLED != NONE:
-                    if RESIDUAL == PAPER:
-                        tl.debug_barrier()
-                        clear(rest, near, codes, KBLOCK)
-                        if REPLACED == 0:
-                            tl.debug_barrier()
-                            nothing_left = mark(tl.zeros((CHILDREN,), tl.float64), turns >= 0)
-                            tl.store(rest + tokens, nothing_left, there & (turns < turn))
-                    if RESIDUAL == RELEASED:
-                        spared = tl.where(codes > 0, tl.minimum(pools.k + 1, pools.columns), 0).to(tl.int64)
-                total, remaining = take_offer(
-                    row, rest, fresh, share, line, offer, even, proposed, near, spared, V, REPLACED, SPARES, BLOCK
+                rest, owed, taken, evenly, excess = reject(
+                    row, line, owed, taken, evenly, excess, weights, share, offer, even, V, BLOCK
                 )
-                lacking = excess * share - tl.where((turns >= turn) | (REPLACED == 1), weights * offer + even, 0.0)
-                excess = tl.where(lacking > 0.0, lacking, 0.0)
                 turn += 1
-                fresh = tl.full((), 0, tl.int32)
-                if total > 0.0:
-                    share = 1.0 / total
-                elif POOLED == NONE:
+                if rest > 0.0:
+                    total, share = rest, 1.0 / rest
+                else:
                     # Only rounding tells this rejection from an acceptance, so it takes nothing: once more, up to here.
                     count = turn - 1
                     turn = tl.full((), 0, tl.int32)
-                    fresh = tl.full((), 1, tl.int32)
-                    excess, share = wanted, whole
-                elif RESIDUAL != RELEASED:
-                    kept = lane_of(kids, turns, turn - 1)
-                    count = turn
-                if POOLED != NONE:
-                    for start in range(0, V, BLOCK):
-                        place = start + tl.arange(0, BLOCK)
-                        here = tl.load(rest + place, place < V, other=0.0)
-                        alike = mark(tl.full((BLOCK,), 1.0, tl.float64) / V, is_marked(here))
-                        tl.store(rest + place, tl.where(total > 0.0, here * share, alike), place < V)
-                    tl.debug_barrier()
-                    share = tl.full((), 1.0, tl.float64)
+                    owed, taken, evenly = all_of_it, nothing, nothing
+                    excess, total, share = wanted, sum_of_row, 1.0 / sum_of_row
                 if REPLACED == 0:
-                    offer, even = next_offer(remaining, V - turn)
-                    if turn == 0:
-                        offer, even = given, tl.full((), 0.0, tl.float64)
+                    untried = held - tl.sum(tl.where(turns < turn, whole(drafted), 0), axis=0)
+                    mass = untried_mass(line, tokens, turn, untried, lines, CHILDREN, BLOCK)
+                    offer, even = next_offer(mass, V - turn)
         tl.store(choices.nexts + base + node, kept)
         tl.store(choices.sounds + base + node, sound)
         if kept < 0:
             uniform = tl.load(tl.where(rejected == 1, residual, bonus) + node)
-            if fresh == 1:
-                copy_row(row, rest, V, BLOCK)
-            if SPARES and REPLACED == 0:
-                unmark(rest, V, BLOCK)
-            tl.debug_barrier()
-            tl.store(choices.tokens + base + node, draw(rest, V, uniform, BLOCK))
+            found = draw_left(row, line, tokens, owed, taken, evenly, total, V, uniform, True, CHILDREN, BLOCK)
+            tl.store(choices.tokens + base + node, found)
     follow(tree, out, depths, choices, image, rows, V, N, NODES, ROWS)
 
 
-def drawn_walk(
-    rule: object, shape: Shape, device: torch.device, pooling: tuple[Pools, dict[str, int]] | None = None
-) -> Decide:
-    """The device form of the rules that try drawn siblings one by one; pooling: of LANTERN, None for the exact rules.
+def drawn_walk(rule: object, shape: Shape, device: torch.device, mixed: float | None = None) -> Decide:
+    """The device form of the exact rules that try drawn siblings one by one.
 
-    Siblings are independent draws ("iid"), or each is drawn from what those before it left of the distribution.
+    Siblings are independent draws ("iid"), or each is drawn from what those before it left of the distribution. mixed:
+    the drafter's weight in an ensemble; None for the target alone.
     """
-    pools, constants = pooling or no_pools(device)
     choices = Choices.allocate(shape, device)
-    left = torch.zeros(shape.batch, shape.nodes, shape.vocab_size, dtype=torch.float64, device=device)
+    weight = torch.tensor([mixed or 0.0], dtype=torch.float64, device=device)
 
     def decide(tree: BatchTree, depths: Tensor, out: Verdicts) -> None:
         launch_walk(
@@ -192,18 +134,17 @@ def drawn_walk(
             shape,
             tree,
             out,
-            row_bytes(tree, shape.nodes) + row_bytes(tree, tree.draft_probs.shape[1], 4 + 8 + 8),
+            row_bytes(tree, shape.nodes + tree.draft_probs.shape[1]),
             depths,
             choices,
-            pools,
-            left,
+            weight,
             REPLACED=int(shape.drawn == "iid"),
+            MIXED=int(mixed is not None),
             NODES=next_power_of_2(max(2, shape.nodes)),
             CHILDREN=next_power_of_2(max(2, shape.children)),
-            BLOCK=min(2048 if shape.drawn == "iid" else 1024, tile(shape.vocab_size, wide=True)),
+            BLOCK=min(1024, tile(shape.vocab_size, wide=True)),
             warps=4,
             programs=shape.nodes,
-            **{"MIXED": 0, **constants},
         )
 
     return decide
@@ -211,6 +152,4 @@ def drawn_walk(
 
 def ensemble_walk(rule: StaticEnsemble, shape: Shape, device: torch.device) -> Decide:
     """The device form of rule 'ensemble'."""
-    pools, constants = no_pools(device)
-    mixed = pools._replace(bound=torch.tensor([1.0 - rule.weight], dtype=torch.float64, device=device))
-    return drawn_walk(rule, shape, device, (mixed, {**constants, "MIXED": 1}))
+    return drawn_walk(rule, shape, device, 1.0 - rule.weight)

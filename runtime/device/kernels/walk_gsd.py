@@ -1,8 +1,8 @@
 """Grouped speculation on the device, as `algos.accept.gsd`: a token is judged together with codes like it.
 
 Noise is by node, so what a node decides does not depend on those above it: all of them decide at once. The reference
-sorts a distribution; here the tokens next to one in that order are found one pass each. The residual "standard" needs
-every token's group, hence a whole sort: it has no form here.
+sorts a distribution; here the tokens next to one are found in one pass a side. The residual "standard" needs every
+token's group, hence a whole sort: it has no form here.
 """
 
 from typing import NamedTuple
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from underpaint.algos.accept.gsd import GroupedSpeculation
+from underpaint.runtime.device.kernels.order import nearest_by_lane, ranks, take_nearest
 from underpaint.runtime.device.kernels.proposals import POINTS, WITHOUT, kind_of
 from underpaint.runtime.device.kernels.row_maths import UNIT, draw, flip, scaled, whole, whole_sum
 from underpaint.runtime.device.kernels.siblings import Choices, follow, goes_on
@@ -40,43 +41,6 @@ class Groups(NamedTuple):
     group: int
     before: int
     width: int
-
-
-@kernel
-def ranks(weights, RISING: tl.constexpr):
-    """What tokens are sorted by, smallest first; equal ones stand by token id."""
-    return weights if RISING else -weights
-
-
-@kernel
-def beside(row, V, token, rank, BEFORE: tl.constexpr, RISING: tl.constexpr, BLOCK: tl.constexpr):
-    """The token (int64) right before (`BEFORE`) or behind `token` in that order, and its rank; -1 at its end.
-
-    Each lane keeps the nearest token of its own, so one reduction ends the pass.
-    """
-    lane = tl.arange(0, BLOCK)
-    nearest = tl.full((BLOCK,), float("-inf") if BEFORE else float("inf"), tl.float64)
-    places = tl.full((BLOCK,), -1, tl.int32)
-    for start in range(0, V, BLOCK):
-        place = start + lane
-        # Nothing is before or behind what is no number.
-        here = ranks(tl.load(row + place, place < V, other=float("nan")), RISING)
-        if BEFORE:
-            fits = (here < rank) | ((here == rank) & (place < token))
-            better = fits & (here >= nearest)
-        else:
-            fits = (here > rank) | ((here == rank) & (place > token))
-            better = fits & (here < nearest)
-        nearest = tl.where(better, here, nearest)
-        places = tl.where(better, place, places)
-    if BEFORE:
-        best = tl.max(nearest, axis=0)
-        at = tl.max(tl.where(nearest == best, places, -1), axis=0)
-    else:
-        best = tl.min(nearest, axis=0)
-        at = tl.min(tl.where((nearest == best) & (places >= 0), places, V), axis=0)
-        at = tl.where(at < V, at, -1)
-    return at.to(tl.int64), best
 
 
 @kernel
@@ -163,6 +127,7 @@ def walk_gsd_kernel(
     CHILDREN: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
+    COLUMN: tl.constexpr,
     DRAW_BLOCK: tl.constexpr,
     EBLOCK: tl.constexpr,
 ) -> None:
@@ -204,8 +169,9 @@ def walk_gsd_kernel(
             if chance <= 0.0:
                 sound = tl.full((), 0, tl.int64)
             other, rank = proposed, ranks(own, RISING)
+            near, places = nearest_by_lane(rest, V, proposed, rank, True, RISING, BLOCK)
             for _ in range(0, groups.before):  # trips: groups.before
-                other, rank = beside(rest, V, other, rank, True, RISING, BLOCK)
+                other, near, places = take_nearest(rest, V, near, places, True, RISING, BLOCK, COLUMN)
                 if alike(rest, groups, proposed, other, EBLOCK):
                     mass += tl.load(rest + other)
                     if KIND != POINTS:
@@ -214,9 +180,9 @@ def walk_gsd_kernel(
                 mass = own
                 chance = only
             else:
-                other, rank = proposed, ranks(own, RISING)
+                near, places = nearest_by_lane(rest, V, proposed, rank, False, RISING, BLOCK)
                 for _ in range(0, groups.group - groups.before - 1):  # trips: groups.group - groups.before - 1
-                    other, rank = beside(rest, V, other, rank, False, RISING, BLOCK)
+                    other, near, places = take_nearest(rest, V, near, places, False, RISING, BLOCK, COLUMN)
                     if alike(rest, groups, proposed, other, EBLOCK):
                         mass += tl.load(rest + other)
                         if KIND != POINTS:
@@ -266,6 +232,7 @@ def gsd_walk(rule: GroupedSpeculation, shape: Shape, device: torch.device) -> De
     left = torch.zeros(shape.batch, shape.nodes, shape.vocab_size, dtype=torch.float64, device=device)
     choices, drawn = Choices.allocate(shape, device), kind_of(shape.drawn)
     widest = tile(shape.vocab_size, wide=True)
+    lanes = max(2, widest // 8)
 
     def decide(tree: BatchTree, depths: Tensor, out: Verdicts) -> None:
         launch_walk(
@@ -282,7 +249,8 @@ def gsd_walk(rule: GroupedSpeculation, shape: Shape, device: torch.device) -> De
             RISING=int(grouped.rising),
             NODES=next_power_of_2(max(2, shape.nodes)),
             CHILDREN=next_power_of_2(max(2, shape.children)),
-            BLOCK=max(2, widest // 8),  # passes keep a tile beside what the walk holds
+            BLOCK=lanes,  # passes keep a tile beside what the walk holds
+            COLUMN=next_power_of_2(max(2, -(-shape.vocab_size // lanes))),
             DRAW_BLOCK=max(2, widest // 2),
             EBLOCK=next_power_of_2(max(2, groups.width)),
             warps=4,

@@ -17,7 +17,7 @@ from underpaint.runtime.device.kernels.walk import (
     row_bytes,
     tile,
 )
-from underpaint.runtime.device.kernels.walk_drawn import drawn_walk
+from underpaint.runtime.device.kernels.walk_pooled import pooled_walk
 from underpaint.runtime.device.language import kernel, next_power_of_2, tl
 
 
@@ -65,7 +65,7 @@ def walk_lantern_kernel(
             limit = most * total
             if POOLED == RELATIVE:
                 limit = most * own
-            mass, codes = pool(rest, near, pools.k, limit, KBLOCK)
+            mass, codes = pool(rest, near, pools.k, limit, 1.0, KBLOCK)
             if flip(tl.load(accept + child), own + mass, total):
                 kept = child
             else:
@@ -110,7 +110,7 @@ def lantern_walk(rule: Lantern | LanternPP, shape: Shape, device: torch.device) 
         raise ValueError("device: residual 'released' says nothing of 'iid' trees; use 'paper' or 'standard'")
     pools, constants = pools_of(rule, device)
     if shape.drawn != "top_k":
-        return drawn_walk(rule, shape, device, (pools, constants))
+        return pooled_walk(shape, device, pools, constants)
     choices = Choices.allocate(shape, device)
     left = torch.zeros(shape.batch, shape.nodes, shape.vocab_size, dtype=torch.float64, device=device)
 

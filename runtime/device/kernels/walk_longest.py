@@ -55,7 +55,7 @@ def pass_by_argmax(
         limit = tl.load(pools.bound)
         if POOLED == RELATIVE:
             limit = limit * own
-        mass, _ = pool(row, pools.neighbours + token * pools.columns, pools.k, limit, KBLOCK)
+        mass, _ = pool(row, pools.neighbours + token * pools.columns, pools.k, limit, 1.0, KBLOCK)
         boosted = own + mass
         kept = kept | (boosted > best) | ((boosted == best) & (token < top))
     tl.store(passes + base + node, kept.to(tl.int64))

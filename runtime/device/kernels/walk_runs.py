@@ -8,7 +8,8 @@ import torch
 from underpaint.algos.accept.fly import DeferredMatch, DeferredVerification
 from underpaint.algos.accept.sjd_sv import SubsequenceVerification
 from underpaint.runtime.device.kernels.proposals import POINTS, kind_of
-from underpaint.runtime.device.kernels.row_maths import draw, flip, row_argmax
+from underpaint.runtime.device.kernels.residuals import draw_left, left_sum
+from underpaint.runtime.device.kernels.row_maths import flip, row_argmax
 from underpaint.runtime.device.kernels.walk import (
     Decide,
     Shape,
@@ -18,57 +19,38 @@ from underpaint.runtime.device.kernels.walk import (
     noise_of,
     takes_part,
 )
-from underpaint.runtime.device.kernels.walk_block import MOST_RATIO, chain_odds, chain_walk, store_excess
+from underpaint.runtime.device.kernels.walk_block import MOST_RATIO, chain_odds, chain_walk
 from underpaint.runtime.device.language import kernel, tl
 
 
 @kernel
-def top_entropy(row, total, top, V, BLOCK: tl.constexpr):
-    """-sum p ln p (float64, nats) over the `top` largest weights of a row of sum `total`, equal ones by their place."""
-    entropy = tl.full((), 0.0, tl.float64)
-    last = tl.full((), float("inf"), tl.float64)
-    at = tl.full((), -1, tl.int64)
-    for _ in range(0, tl.minimum(top, V)):  # trips: top
-        best = tl.full((), -1.0, tl.float64)
-        found = tl.full((), 0, tl.int64)
-        for start in range(0, V, BLOCK):
-            place = start + tl.arange(0, BLOCK)
-            weights = tl.load(row + place, place < V, other=-1.0).to(tl.float64)
-            after = (weights < last) | ((weights == last) & (place > at))
-            weights = tl.where(after, weights, -1.0)
-            here = tl.max(weights, axis=0)
-            first = tl.min(tl.where(weights == here, place, V), axis=0)
-            found = tl.where(here > best, first.to(tl.int64), found)
-            best = tl.maximum(best, here)
-        last = best
-        at = found
-        share = best / total
-        entropy -= tl.where(share > 0.0, share * tl.log(tl.where(share > 0.0, share, 1.0)), 0.0)
-    return entropy
-
-
-@kernel
 def conclude_chain(
-    tree, out, image, rest, length, last, token, totals, offers, drafts, lane, V, N, sound,
+    tree, out, image, length, last, token, totals, offers, drafts, lane, V, N, sound,
     KIND: tl.constexpr, ROLES: tl.constexpr, BLOCK: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Write a verdict of `length` drafts of a chain, and a token of [p - q]_+ behind them; of p behind all `last`."""
+    """Write a verdict of `length` drafts of a chain, and a token of [p - q]_+ behind them; of p behind all `last`.
+
+    token: the draft behind them, a point proposal.
+    """
     base = image * N
     _accept, residual, bonus = noise_of(tree, image, N, ROLES)
     row = tree.probs + (base + length) * V
     tl.store(out.path + base + lane, lane.to(tl.int64) + 1, lane < length)
-    if length == last:
-        found = draw(row, V, tl.load(bonus + last), BLOCK)
+    taken, refused = tl.full((), 0.0, tl.float64), tl.full((2,), -1, tl.int64)
+    owed = 1.0 / lane_of(totals, lane, length)
+    if KIND == POINTS:
+        line = row
+        rest = 1.0 - tl.load(row + token).to(tl.float64) * owed
+        refused = tl.where((length < last) & (rest > 0.0), token, refused)
+        owed, rest = tl.full((), 1.0, tl.float64), tl.full((), 1.0, tl.float64)
     else:
-        line = tree.draft_probs
-        if KIND != POINTS:
-            line = drafted_row(tree, image, length, drafts, V, N)
-        scale = 1.0 / lane_of(totals, lane, length)
-        total = store_excess(row, line, token, rest, scale, 1.0 / lane_of(offers, lane, length), V, KIND, BLOCK)
-        if total > 0.0:
-            found = draw(rest, V, tl.load(residual + length), BLOCK)
-        else:
-            found = draw(row, V, tl.load(residual + length), BLOCK)
+        line = drafted_row(tree, image, length, drafts, V, N)
+        taken = tl.where(length < last, 1.0 / lane_of(offers, lane, length), 0.0)
+        rest = left_sum(row, line, owed, taken, 0.0, V, BLOCK)
+        whole = (length == last) | (rest <= 0.0)
+        owed, taken, rest = tl.where(whole, 1.0, owed), tl.where(whole, 0.0, taken), tl.where(whole, 1.0, rest)
+    uniform = tl.load(tl.where(length == last, bonus, residual) + length)
+    found = draw_left(row, line, refused, owed, taken, 0.0, rest, V, uniform, KIND != POINTS, 2, BLOCK)
     conclude(out, image, length, found, V, sound)
 
 
@@ -78,9 +60,7 @@ def walk_deferred_kernel(
     out,
     threshold,
     window,
-    top,
     sums,
-    left,
     V,
     N,
     drafts,
@@ -118,19 +98,16 @@ def walk_deferred_kernel(
         stays = lane_of(passed.to(tl.int32), lane, node)
         behind = tl.sum((passed & (lane > node) & (lane <= node + window)).to(tl.int32), axis=0)
         if (stays == 0) & (behind == window) & (lane_of(owns, lane, node) > 0.0):
-            row = tree.probs + (base + length) * V
-            entropy = top_entropy(row, lane_of(totals, lane, length), top, V, BLOCK)
-            stays = (entropy >= tl.load(threshold)).to(tl.int32)
+            stays = (tl.load(sums + 3 * (base + length) + 2) >= tl.load(threshold)).to(tl.int32)
         going = stays
         length += stays
     if GREEDY:
         tl.store(out.path + base + lane, lane.to(tl.int64) + 1, lane < length)
         conclude(out, image, length, lane_of(best, lane, length), V, sound)
     else:
-        rest = left + image.to(tl.int64) * V
         token = tl.load(tree.tokens + base + length + 1, length < last, other=0)
         conclude_chain(
-            tree, out, image, rest, length, last, token, totals, offers, drafts, lane, V, N, sound, KIND, ROLES, BLOCK
+            tree, out, image, length, last, token, totals, offers, drafts, lane, V, N, sound, KIND, ROLES, BLOCK
         )
 
 
@@ -141,7 +118,6 @@ def walk_runs_kernel(
     share,
     longest,
     sums,
-    left,
     V,
     N,
     drafts,
@@ -186,21 +162,18 @@ def walk_runs_kernel(
         kept = tl.max(tl.where(passed, lane.to(tl.int64), first - 1), axis=0)
         going = (kept == end).to(tl.int32)
         length = kept
-    rest = left + image.to(tl.int64) * V
-    conclude_chain(
-        tree, out, image, rest, length, last, 0, totals, offers, drafts, lane, V, N, sound, KIND, ROLES, BLOCK
-    )
+    conclude_chain(tree, out, image, length, last, 0, totals, offers, drafts, lane, V, N, sound, KIND, ROLES, BLOCK)
 
 
 def deferred_walk(rule: DeferredVerification | DeferredMatch, shape: Shape, device: torch.device) -> Decide:
     """The device form of rules 'fly' and 'fly_greedy'; of the latter the drafter's rows are not read."""
     threshold = torch.tensor([rule.threshold], dtype=torch.float64, device=device)
-    own, greedy = (threshold, rule.window, rule.top), isinstance(rule, DeferredMatch)
-    kind = POINTS.value if greedy else kind_of(shape.drawn)
-    return chain_walk(walk_deferred_kernel, shape, device, 2 * shape.nodes, *own, GREEDY=int(greedy), KIND=kind)
+    greedy = isinstance(rule, DeferredMatch)
+    kind, own = POINTS.value if greedy else kind_of(shape.drawn), (threshold, rule.window)
+    return chain_walk(walk_deferred_kernel, shape, device, *own, top=rule.top, GREEDY=int(greedy), KIND=kind)
 
 
 def runs_walk(rule: SubsequenceVerification, shape: Shape, device: torch.device) -> Decide:
     """The device form of rule 'sjd_sv'."""
     share = torch.tensor([rule.share], dtype=torch.float64, device=device)
-    return chain_walk(walk_runs_kernel, shape, device, 2 * shape.nodes, share, rule.longest, warps=4)
+    return chain_walk(walk_runs_kernel, shape, device, share, rule.longest, warps=4)

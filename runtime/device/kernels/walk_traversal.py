@@ -10,16 +10,9 @@ from torch import Tensor
 
 from underpaint.algos.accept.traversal import TraversalVerification
 from underpaint.runtime.device.kernels.proposals import IID, POINTS, kind_of
-from underpaint.runtime.device.kernels.row_maths import copy_row, draw, flip, row_sum, whole, whole_sum
-from underpaint.runtime.device.kernels.siblings import (
-    Choices,
-    children_of,
-    goes_on,
-    is_judge,
-    next_offer,
-    take_offer,
-    unmark,
-)
+from underpaint.runtime.device.kernels.residuals import draw_left, next_offer, reject, untried_mass
+from underpaint.runtime.device.kernels.row_maths import UNIT, flip, whole, whole_sum
+from underpaint.runtime.device.kernels.siblings import Choices, children_of, goes_on, is_judge
 from underpaint.runtime.device.kernels.walk import (
     BatchTree,
     Decide,
@@ -68,54 +61,54 @@ def reject_points(row, tokens, stop, weight, V, CHILDREN: tl.constexpr, TILE: tl
 
 @kernel
 def reject_drawn(
-    row, line, rest, tokens, stop, weight, V, REPLACED: tl.constexpr, CHILDREN: tl.constexpr, BLOCK: tl.constexpr
+    row, line, tokens, stop, weight, V, REPLACED: tl.constexpr, CHILDREN: tl.constexpr, BLOCK: tl.constexpr
 ):
     """The first `stop` of a node's children, drawn from `line`, are rejected.
 
-    Its weight; 1 where `row` is what is left, as nothing was taken from it, else `rest` [V] is; of the children's
-    tokens [CHILDREN] what is left of sum 1, and what they may be drawn with now.
+    Its weight; what is left of sum 1 of the children's tokens [CHILDREN], and what they may be drawn with now; and what
+    `residuals.draw_left` says the rest by: owed, taken, evenly, total. Of what a node that comes after a kept one
+    decides nothing is asked.
     """
     turns = tl.arange(0, CHILDREN)
     there = tokens >= 0
     wanted = tl.load(row + tokens, there, other=0.0).to(tl.float64)
-    weights = tl.load(line + tokens, there, other=0.0).to(tl.float64)
-    all_of_it = 1.0 / row_sum(row, V, BLOCK)
-    offered = row_sum(line, tl.where(tl.max(tokens, axis=0) >= 0, V, 0), BLOCK)  # without children there is no line
-    given = 1.0 / tl.where(offered > 0.0, offered, 1.0)
+    drafted = tl.load(line + tokens, there, other=0.0)
+    weights = drafted.to(tl.float64)
+    lines = tl.where(tl.max(tokens, axis=0) >= 0, V, 0)  # without children there is no line
+    held = whole_sum(line, lines, BLOCK)
+    sum_of_row = whole_sum(row, V, BLOCK).to(tl.float64) * (1.0 / UNIT)
+    nothing = tl.full((), 0.0, tl.float64)
+    all_of_it = tl.full((), 1.0, tl.float64)
     entered = weight
-    excess, share, offer, even = wanted, all_of_it, given, tl.full((), 0.0, tl.float64)
+    owed, taken, evenly = all_of_it, nothing, nothing
+    excess, total, share = wanted, sum_of_row, 1.0 / sum_of_row
+    offer, even = next_offer(untried_mass(line, tokens, 0, held, lines, CHILDREN, BLOCK), V)
     idle = tl.full((), 0, tl.int64)
-    fresh = tl.full((), 1, tl.int32)
     turn = tl.full((), 0, tl.int32)
     while turn < stop:  # trips: tries
         passed = ((idle >> turn) & 1) == 1
-        factor = tl.where(passed, 1.0, share * weight)
-        taken, evenly = tl.where(passed, 0.0, offer), tl.where(passed, 0.0, even)
-        token = lane_of(tokens, turns, turn)
-        lacking = excess * factor - tl.where((turns >= turn) | (REPLACED == 1), weights * taken + evenly, 0.0)
-        excess = tl.where(lacking > 0.0, lacking, 0.0)
-        total, remaining = take_offer(
-            row, rest, fresh, factor, line, taken, evenly, token, line, 0, V, REPLACED, False, BLOCK
-        )
-        fresh = tl.full((), 0, tl.int32)
+        rest, owed, taken, evenly, excess = reject(
+            row, line, owed, taken, evenly, excess, weights, tl.where(passed, 1.0, share * weight),
+            tl.where(passed, 0.0, offer), tl.where(passed, 0.0, even), V, BLOCK,
+        )  # fmt: skip
         turn += 1
-        if REPLACED == 0:
-            offer, even = next_offer(remaining, V - turn)
         if passed:
             weight = lowered(weight, 0.0)
-        elif total > 0.0:
-            weight, share = lowered(weight, total), 1.0 / total
+        elif rest > 0.0:
+            weight, total, share = lowered(weight, rest), rest, 1.0 / rest
         elif weight < 1.0:
-            weight = tl.full((), 0.0, tl.float64)
+            weight = nothing
             stop = turn
         else:
             # It takes nothing, and the row stays as it was: once more, and this child is passed over.
             idle = idle | (tl.full((), 1, tl.int64) << (turn - 1).to(tl.int64))
             turn = tl.full((), 0, tl.int32)
-            fresh = tl.full((), 1, tl.int32)
-            excess, share, weight = wanted, all_of_it, entered
-            offer, even = given, tl.full((), 0.0, tl.float64)
-    return weight, fresh, excess * share, weights * offer + even
+            owed, taken, evenly = all_of_it, nothing, nothing
+            excess, total, share, weight = wanted, sum_of_row, 1.0 / sum_of_row, entered
+        if REPLACED == 0:
+            untried = held - tl.sum(tl.where(turns < turn, whole(drafted), 0), axis=0)
+            offer, even = next_offer(untried_mass(line, tokens, turn, untried, lines, CHILDREN, BLOCK), V - turn)
+    return weight, excess * share, weights * offer + even, owed, taken, evenly, total
 
 
 @kernel
@@ -144,7 +137,6 @@ def walk_traversal_kernel(
     out,
     depths,
     choices,
-    left,
     V,
     N,
     drafts,
@@ -157,14 +149,13 @@ def walk_traversal_kernel(
     BLOCK: tl.constexpr,
     TILE: tl.constexpr,
 ) -> None:
-    """One program a (node, image); the last looks which one is kept first. left [B, N, V] float64: a row of each."""
+    """One program a (node, image); the last looks which one is kept first."""
     node, image = tl.program_id(0), tl.program_id(1)
     base = image * N
     turns = tl.arange(0, CHILDREN)
     if goes_on(out, image, rows, ROWS) & (node < tl.load(tree.counts + image)):
         accept, residual, bonus = noise_of(tree, image, N, ROLES)
         mask = tl.load(tree.masks + base + node)
-        rest = left + (base + node).to(tl.int64) * V
         weight = tl.full((), 1.0, tl.float64)
         sound = tl.full((), 1, tl.int64)
         here = tl.full((), 0, tl.int64)
@@ -183,8 +174,8 @@ def walk_traversal_kernel(
                 chance = tl.full((), 1.0, tl.float64)
             else:
                 line = drafted_row(tree, image, here, drafts, V, N)
-                weight, _fresh, owns, chances = reject_drawn(
-                    row, line, rest, tokens, stop, weight, V, KIND == IID, CHILDREN, BLOCK
+                weight, owns, chances, _owed, _taken, _evenly, _total = reject_drawn(
+                    row, line, tokens, stop, weight, V, KIND == IID, CHILDREN, BLOCK
                 )
                 own, chance = lane_of(owns, turns, stop), lane_of(chances, turns, stop)
                 if KIND != IID:
@@ -200,25 +191,22 @@ def walk_traversal_kernel(
             tokens = tl.load(tree.tokens + base + kids, kids >= 0, other=-1)
             row = tree.probs + (base + node) * V
             if KIND == POINTS:
-                weight, _left, gone = reject_points(row, tokens, count, weight, V, CHILDREN, TILE)
+                line = row
+                weight, _mass, gone = reject_points(row, tokens, count, weight, V, CHILDREN, TILE)
+                tokens = tl.where(gone == 1, tokens, -1)
+                owed, total = tl.full((), 1.0, tl.float64), tl.full((), 1.0, tl.float64)
+                taken, evenly = 0.0, 0.0
             else:
                 line = drafted_row(tree, image, here, drafts, V, N)
-                weight, fresh, _owns, _chances = reject_drawn(
-                    row, line, rest, tokens, count, weight, V, KIND == IID, CHILDREN, BLOCK
+                weight, _owns, _chances, owed, taken, evenly, total = reject_drawn(
+                    row, line, tokens, count, weight, V, KIND == IID, CHILDREN, BLOCK
                 )
             kept = (node == 0) | flip(tl.load(accept + node), weight, 1.0)
             if kept:
                 uniform = tl.load(tl.where(count > 0, residual, bonus) + node)
-                if KIND == POINTS:
-                    copy_row(row, rest, V, BLOCK)
-                    tl.debug_barrier()
-                    tl.store(rest + tokens, tl.zeros((CHILDREN,), tl.float64), gone == 1)
-                elif fresh == 1:
-                    copy_row(row, rest, V, BLOCK)
-                else:
-                    unmark(rest, V, BLOCK)
-                tl.debug_barrier()
-                token = draw(rest, V, uniform, BLOCK)
+                token = draw_left(
+                    row, line, tokens, owed, taken, evenly, total, V, uniform, KIND != POINTS, CHILDREN, BLOCK
+                )
                 tl.store(choices.tokens + base + node, token)
         tl.store(choices.nexts + base + node, kept.to(tl.int64))
         tl.store(choices.sounds + base + node, sound)
@@ -238,7 +226,6 @@ def walk_traversal_kernel(
 def traversal_walk(rule: TraversalVerification, shape: Shape, device: torch.device) -> Decide:
     """The device form of rule 'traversal'."""
     choices, kind = Choices.allocate(shape, device), kind_of(shape.drawn)
-    left = torch.zeros(shape.batch, shape.nodes, shape.vocab_size, dtype=torch.float64, device=device)
 
     def decide(tree: BatchTree, depths: Tensor, out: Verdicts) -> None:
         launch_walk(
@@ -246,16 +233,15 @@ def traversal_walk(rule: TraversalVerification, shape: Shape, device: torch.devi
             shape,
             tree,
             out,
-            row_bytes(tree, shape.nodes, 4 + 4 + 8 + 8),
+            row_bytes(tree, shape.nodes + tree.draft_probs.shape[1]),
             depths,
             choices,
-            left,
             KIND=kind,
             NODES=next_power_of_2(max(2, shape.nodes)),
             CHILDREN=next_power_of_2(max(2, shape.children)),
-            BLOCK=min(4096 if kind == POINTS.value else 2048, tile(shape.vocab_size, wide=True)),
+            BLOCK=min(1024, tile(shape.vocab_size, wide=True)),
             TILE=tile(shape.vocab_size),
-            warps=8,
+            warps=4,
             programs=shape.nodes,
         )
 

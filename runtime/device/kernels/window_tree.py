@@ -6,7 +6,7 @@ The reference is `algos.spatial.jacobi_window`.
 from torch import Tensor
 
 from underpaint.runtime.device.kernels.children import is_last
-from underpaint.runtime.device.kernels.row_maths import draw_several, hide, restore
+from underpaint.runtime.device.kernels.row_maths import draw_several, hide, restore, row_parts
 from underpaint.runtime.device.kernels.tree_meta import TreePlaces, lay_out_tree
 from underpaint.runtime.device.kernels.walk import BatchTree, Verdicts, tile
 from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
@@ -45,7 +45,7 @@ def add_candidates_kernel(
         draft = tl.where(turns == 0, tl.load(tree.tokens + base + 1 + cell), -1)
         weights = hide(row, draft, draft >= 0)
         own = uniforms + (image * deepest + cell) * CANDIDATES + 1
-        others = draw_several(row, V, own, CANDIDATES - 1, CHILDREN, 0, BLOCK)
+        others = draw_several(row, V, own, CANDIDATES - 1, row_parts(row, V, BLOCK), CHILDREN, 0, BLOCK)
         restore(row, draft, weights, draft >= 0)
         places = proposals + (image * deepest + cell) * CANDIDATES
         tl.store(places + turns, draft, turns == 0)

@@ -26,7 +26,6 @@ from underpaint.runtime.device.forwards import DeviceDecoder, gather_rows
 from underpaint.runtime.device.kernels.commit import commit_cells
 from underpaint.runtime.device.kernels.fronts import advance_fronts, settle
 from underpaint.runtime.device.kernels.islands import IslandBuffers, judge, label, mark
-from underpaint.runtime.device.kernels.probs import probs
 from underpaint.runtime.device.kernels.repair import find_ready, lay_repair
 from underpaint.runtime.device.kernels.tree_meta import MOST_NODES
 from underpaint.runtime.device.kernels.uniforms import cell_uniforms
@@ -40,7 +39,7 @@ from underpaint.runtime.pipeline import Pipeline
 _DRAFT_CYCLE = 1
 """The cycle whose noise the low target draws by, so that it shares none with the repair (`LowRows`)."""
 VERIFICATION_CELLS: Final = 256
-"""Cells whose distributions verification holds at a time: four parts of a picture of 32 x 32 cells."""
+"""Cells whose logits verification holds at a time: four parts of a picture of 32 x 32 cells."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -117,7 +116,7 @@ def mulo_form(method: DecodingMethod, sampling: SamplingParams, grid: Grid) -> R
 def island_envelope(grid: Grid, positions: int | None = None) -> Envelope:
     """The sizes of a pass that redraws cells: two positions a row, or `positions`, so many that a mask names them.
 
-    What a step needs beyond goes into its next pass. Verification has so many distributions at a time as `draft_rows`.
+    What a step needs beyond goes into its next pass. Verification looks at so many cells at a time as `draft_rows`.
     """
     most = 2 * grid.height if positions is None else positions
     return Envelope(max(1, min(most, MOST_NODES)), 0, 1, 1, min(grid.cells, VERIFICATION_CELLS))
@@ -158,7 +157,6 @@ class IslandCycle(CellProgram):
         self._tau = torch.tensor([method.tau], dtype=torch.float64, device=device)
         self._uniforms = torch.zeros(batch, 1, count, dtype=torch.float64, device=device)
         self._noise_cycle, self._role = whole(batch), whole(1).fill_(int(Role.CELL))
-        self._verification_counts = whole(batch).fill_(self.envelope.draft_rows)
 
     def begin(
         self,
@@ -211,12 +209,11 @@ class IslandCycle(CellProgram):
         attend = state.target_cache.fill(state.progress.prefixes, grid.cells)
         features = self._target.hidden(self._target.embed(islands.drafts), positions, attend)
         features = torch.cat([self._before, features[:, :-1]], dim=1)
-        tree, finite = state.tree, state.verdicts.finite
+        finite = state.verdicts.finite
         for start in range(0, grid.cells, self.envelope.draft_rows):
             logits = self._logits(features[:, start : start + self.envelope.draft_rows])
             marks = finite.narrow(1, self.envelope.nodes, logits.shape[2])
-            probs(logits, tree.draft_probs, state.draft_support, marks, self._verification_counts, self.method.sampler)
-            judge(tree.draft_probs, logits.shape[2], start, self._near, self._tau, islands)
+            judge(logits, marks, self.method.sampler, start, self._near, self._tau, islands)
         ended = self.low.state.verdicts.status
         repair = self.method.repair
         mark(islands, state.progress, state.verdicts, ended, self._pass.filled, grid, repair)

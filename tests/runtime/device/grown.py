@@ -17,6 +17,7 @@ from underpaint.runtime.device import static_growth
 from underpaint.runtime.device.growth import DraftPasses, plan_of
 from underpaint.runtime.device.kernels import children, likeliest
 from underpaint.runtime.device.kernels.layout import prepare
+from underpaint.runtime.device.kernels.probs import sampled_probs
 from underpaint.runtime.device.kernels.uniforms import Noise
 from underpaint.runtime.device.language import kernel, tl
 from underpaint.runtime.device.state import State
@@ -89,6 +90,12 @@ class DeviceRows(DraftPasses):
         return made[None]
 
 
+def logits_of(rows: FloatArray) -> Tensor:
+    """[K, V] float32 whose softmax is about `rows`; as small as a number gets where those are 0."""
+    given_rows = torch.from_numpy(rows)
+    return torch.where(given_rows > 0, given_rows.log(), torch.finfo(torch.float32).min)
+
+
 def copied(
     given_rows: Tensor,
     out: Tensor,
@@ -115,7 +122,10 @@ def given_shares(
 def by_device(
     policy: Policy, rows: FloatArray, cycles: Sequence[Sequence[int]], roots: Sequence[int], uniforms: FloatArray
 ) -> list[Grown]:
-    """The trees of a batch in the last of `cycles`, each the room for levels of every image."""
+    """The trees of a batch in the last of `cycles`, each the room for levels of every image.
+
+    What is drawn comes of a kernel that takes logits: there rows are given as those.
+    """
     batch, vocab_size = len(roots), rows.shape[1]
     plan = plan_of(policy, GRID, vocab_size, MAX_NODES)
     drafter = TableForward(Tables(0, vocab_size, 1), True)
@@ -127,7 +137,7 @@ def by_device(
     state.progress.roots.copy_(torch.tensor(roots))
     drawn = Noise(state.tree.uniforms, *state.noise, state.roles)
     with (
-        patch.object(grown, "_passes", DeviceRows(rows, state)),
+        patch.object(grown, "_passes", DeviceRows(rows if plan.drawn == "top_k" else logits_of(rows).numpy(), state)),
         patch.object(children, "TILE", 4),  # so that a row has several tiles
         patch.object(likeliest, "GROUP", 2),  # and several groups
         patch.object(static_growth, "probs", copied),
@@ -151,6 +161,8 @@ def by_device(
 def by_host(policy: Policy, rows: FloatArray, room: int, root: int, uniforms: FloatArray) -> Grown:
     if room == 0:
         return Grown([root], [-1], {})
+    if plan_of(policy, GRID, rows.shape[1], MAX_NODES).drawn != "top_k":
+        rows = sampled_probs(logits_of(rows)[None], SamplingParams()).numpy()
     tree = policy.grow(HostRows(rows), root, Budget(room, MAX_NODES), given({Role.DRAFT: uniforms}))
     held = tree.draft_rows.tolist() if tree.drawn != "top_k" else []
     drafted = {node: tree.draft_probs[row].tolist() for node, row in enumerate(held) if row >= 0}

@@ -80,3 +80,12 @@ def test_a_tree_is_the_host_s(name: str, data: st.DataObject) -> None:
     made = by_device(policy, rows, cycles, roots, uniforms)
     for image, tree in enumerate(made):
         assert tree == by_host(policy, rows, cycles[1][image], roots[image], uniforms[image]), image
+
+
+def test_siblings_are_drawn_of_the_least_that_others_leave() -> None:
+    """Of a row of 1, 1e-20 and 1e-25 the second child is the second token, and the third the third."""
+    rows = np.array([[1.0, 1e-20, 0.0, 1e-25]] * 5, dtype=np.float32)
+    policy, uniforms = POLICIES["eagle1"].make(widths=(3, 2)), np.full((1, MAX_NODES), 0.5)
+    made = by_device(policy, rows, [[2]], [1], uniforms)
+    assert made == [by_host(policy, rows, 2, 1, uniforms[0])]
+    assert made[0].tokens[1:4] == [0, 1, 3]

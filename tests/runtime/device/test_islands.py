@@ -10,15 +10,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.runtime.device import islands
+from tests.runtime.device.grown import logits_of
 from tests.runtime.device.islands import begin, cycle_of, draft, finish, method_of, repairs_agree
 from tests.runtime.device.test_mutants import planted
 from underpaint.algos.accept.mulo import passing_cells
 from underpaint.algos.arrays import BoolArray
 from underpaint.algos.protocols import Grid
+from underpaint.algos.rows import SamplingParams
 from underpaint.algos.spatial.mulo import Repair
 from underpaint.runtime.device import drawing_plan
 from underpaint.runtime.device.decoder import DecoderForward
 from underpaint.runtime.device.drawing_plan import plan_drawing
+from underpaint.runtime.device.kernels.probs import sampled_probs
 from underpaint.runtime.device.kernels.walk import DONE, NOT_FINITE
 from underpaint.runtime.device.runner import DeviceError, DeviceRunner
 from underpaint.runtime.device.sampler_weights import read_enlarger
@@ -58,7 +61,9 @@ def test_a_repair_is_the_reference_s_step_by_step(data: st.DataObject) -> None:
 @given(data=st.data(), k=st.sampled_from([0, 1, 3]), tau=st.sampled_from([0.0, 0.25, 0.5, 1.0, 1.5]))
 def test_drafts_are_judged_as_the_reference_does(data: st.DataObject, k: int, tau: float) -> None:
     vocab_size, cells, start = 5, 3, 2
-    rows = np.stack([data.draw(distributions(vocab_size)) for _ in range(2 * cells)]).astype(np.float32)
+    given_rows = np.stack([data.draw(distributions(vocab_size)) for _ in range(2 * cells)]).astype(np.float32)
+    logits = logits_of(given_rows)
+    rows = sampled_probs(logits[None], SamplingParams()).numpy()
     tokens = np.array(data.draw(st.lists(st.integers(0, vocab_size - 1), min_size=2 * cells, max_size=2 * cells)))
     near = (np.arange(vocab_size)[:, None] + np.arange(1, k + 1)) % vocab_size
     wanted = passing_cells(rows.astype(np.float64), tokens, near, tau)
@@ -66,11 +71,21 @@ def test_drafts_are_judged_as_the_reference_does(data: st.DataObject, k: int, ta
     drafts[:, start:] = torch.from_numpy(tokens).view(2, cells)
     small = (torch.zeros(2, start + cells, dtype=torch.int32) for _ in range(4))
     out = islands.kernels.IslandBuffers(drafts, *small, *torch.zeros(2, 2, dtype=torch.int64))
-    probs = torch.zeros(2, cells + 1, vocab_size)
-    probs[:, :cells] = torch.from_numpy(rows).view(2, cells, vocab_size)
+    finite = torch.ones(2, cells + 1, dtype=torch.int32)[:, 1:]
+    logits[1, 2] = torch.nan
     bound = torch.tensor([tau], dtype=torch.float64)
-    islands.kernels.judge(probs, cells, start, torch.from_numpy(near).to(torch.int32), bound, out)
+    islands.kernels.judge(
+        logits.view(1, 2, cells, vocab_size),
+        finite,
+        SamplingParams(),
+        start,
+        torch.from_numpy(near).to(torch.int32),
+        bound,
+        out,
+    )
+    wanted[1] = True
     assert (out.rejected[:, start:].reshape(-1) == 0).tolist() == wanted.tolist()
+    assert finite.tolist() == [[1, 0, 1], [1, 1, 1]]
     assert not out.rejected[:, :start].any()
 
 
@@ -291,11 +306,11 @@ MUTANTS = {
         repairs_all_agree,
     ),
     "the last code that is pooled is left out": (
-        ("islands", "column < K, other=0.0", "column < K - 1, other=0.0"),
+        ("islands", "tl.where(column < K, tl.gather", "tl.where(column < K - 1, tl.gather"),
         decodes_agree,
     ),
     "cells are judged by the first row's distribution": (
-        ("islands", "(image * T + turn).to(tl.int64) * V", "(image * T).to(tl.int64) * V"),
+        ("islands", "turn.to(tl.int64) * V", "0 * turn.to(tl.int64) * V"),
         decodes_agree,
     ),
 }

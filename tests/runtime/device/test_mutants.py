@@ -95,6 +95,7 @@ SECOND = case("top_k", [-1, 0, 0], [0, 0, 1], [EVEN] * 3, EVEN, accept=0.3, resi
 DOWN = case("top_k", [-1, 0], [0, 2], [EVEN] * 2, EVEN, accept=0.9, residual=0.1, bonus=0.9)
 OWED = case("without_replacement", [-1, 0, 0], [0, 2, 0], [[0.5, 0.25, 0.25, 0.0]] * 3, EVEN, accept=0.97)
 OFFERED = case("without_replacement", [-1, 0, 0], [0, 2, 1], [[0.5, 0.375, 0.125, 0.0]] * 3, EVEN, accept=0.97)
+LITTLE = case("without_replacement", [-1, 0, 0], [0, 0, 1], [[0.25, 0.25, 0.5, 0.0]] * 3, [1, 1e-20, 0, 0], accept=0.97)
 LATE = case("top_k", [-1], [0], [[0.0, 0.5, 0.5, *[0.0] * 5]], [*EVEN, *[0.0] * 4], bonus=0.0)
 FORKED = case("top_k", [-1, 0, 1, 0], [0, 1, 2, 2], [EVEN, [0, 0, 1, 0], [1, 0, 0, 0], [0, 1, 0, 0]], EVEN)
 
@@ -152,6 +153,13 @@ def trees_agree(policy: str, **settings: object) -> Callable[[], bool]:
     return agree
 
 
+def few_agree() -> bool:
+    """Rows of two tokens, of which three children are wanted."""
+    rows = ((np.eye(5, 7) + np.roll(np.eye(5, 7), 1, axis=1)) / 2).astype(np.float32)
+    policy, uniforms = POLICIES["eagle1"].make(widths=(3, 3)), np.full((1, MAX_NODES), 0.4)
+    return grown.by_device(policy, rows, [[2]], [1], uniforms) == [grown.by_host(policy, rows, 2, 1, uniforms[0])]
+
+
 PLANNED = {"acceptance": (0.7, 0.4, 0.1), "max_depth": 3, "verify_ms": ((1, 1.0), (9, 1.3)), "draft_ms": 0.1}
 FORKS = {"acceptance": (0.5, 0.45, 0.4), "max_depth": 3, "verify_ms": ((1, 1.0), (9, 1.01)), "draft_ms": 0.01}
 """Two nodes and more are expanded a level."""
@@ -171,11 +179,11 @@ MUTANTS = {
         verdicts_agree("point", DOWN),
     ),
     "the residual is not renormalised": (
-        ("walk_drawn", "share = 1.0 / total", "share = tl.full((), 1.0, tl.float64)"),
+        ("walk_drawn", "total, share = rest, 1.0 / rest", "total = rest"),
         verdicts_agree("without_replacement", OWED),
     ),
     "what was not offered yet is not renormalised": (
-        ("siblings", "1.0 / tl.where(there, remaining, 1.0)", "1.0"),
+        ("residuals", "1.0 / tl.where(there, remaining, 1.0)", "1.0"),
         verdicts_agree("without_replacement", OFFERED),
     ),
     "a node sees its parent alone": (
@@ -195,12 +203,20 @@ MUTANTS = {
         random_verdicts_agree("chain", "iid", chain=True),
     ),
     "a rejected child's offer stays lacking": (
-        ("siblings", "lacking = left * share - offered", "lacking = left * share"),
+        ("residuals", "taken * share + offer, evenly", "taken * share, evenly"),
         random_verdicts_agree("traversal", "iid"),
     ),
     "a later sibling is offered what the first one was": (
-        ("walk_traversal", "offer, even = next_offer(remaining, V - turn)", "pass"),
+        (
+            "walk_traversal",
+            "offer, even = next_offer(untried_mass(line, tokens, turn, ",
+            "_ = (untried_mass(line, tokens, turn, ",
+        ),
         random_verdicts_agree("traversal", "without_replacement"),
+    ),
+    "a little that was not offered yet is nothing": (
+        ("residuals", "tl.where(small, V, 0)", "tl.where(small, 0, 0)"),
+        verdicts_agree("without_replacement", LITTLE),
     ),
     "a rejection is forgiven whatever follows": (
         ("walk_runs", "(behind == window)", "(behind <= window)"),
@@ -211,7 +227,7 @@ MUTANTS = {
         random_verdicts_agree("sjd_sv", "iid", chain=True, share=0.3),
     ),
     "independent siblings are drawn without those before them": (
-        ("children", "number, count, MOST, REPEATS, BLOCK)", "number, count, MOST, 0, BLOCK)"),
+        ("drawn_level", "count, sums, MOST, REPEATS, DRAW_BLOCK", "count, sums, MOST, 0, DRAW_BLOCK"),
         trees_agree("delayed", paths=3, trunk=1, branch=1),
     ),
     "a group reaches one token too far": (
@@ -219,12 +235,20 @@ MUTANTS = {
         random_verdicts_agree("gsd", "without_replacement", codebook=CODES, group=1, gap=0.9, distance=9.0),
     ),
     "the released window lies in falling order": (
-        ("walk_gsd", "return weights if RISING else -weights", "return -weights"),
+        (
+            "order",
+            "return weights.to(tl.float64) if RISING else -weights.to(tl.float64)",
+            "return -weights.to(tl.float64)",
+        ),
         random_verdicts_agree("gsd", "iid", codebook=CODES, group=3, gap=0.9, distance=9.0, window="released"),
     ),
     "the released window is cut off at its beginning": (
         ("walk_gsd", "if (RISING == 1) & (other < 0):", "if other < -1:"),
         random_verdicts_agree("gsd", "top_k", codebook=CODES, group=4, gap=0.9, distance=9.0, window="released"),
+    ),
+    "a lane has one token": (
+        ("order", "past = is_past(here, place, best, at, BEFORE)", "past = place < 0"),
+        random_verdicts_agree("gsd", "top_k", codebook=CODES, group=5, gap=0.9, distance=9.0),
     ),
     "codes of any look are alike": (
         ("walk_gsd", "(apart < tl.load(groups.limit))", "(apart >= 0.0)"),
@@ -265,8 +289,12 @@ MUTANTS = {
         trees_agree("sequoia_top_k", **PLANNED),
     ),
     "siblings of all nodes share their noise": (
-        ("children", "number += tl.sum(tl.where(lane < row, have, 0), axis=0)", "number += 0"),
+        ("drawn_level", "number = counted + tl.sum(", "number = tl.sum("),
         trees_agree("sequoia", **PLANNED),
+    ),
+    "a row of few tokens counts as many children as it wants": (
+        ("drawn_level", "have = tl.minimum(have, held.to(tl.int64))", "have += 0 * held"),
+        few_agree,
     ),
     "a level is credited with those before it": (
         ("opt_tree", "length - past >=", "length >="),
