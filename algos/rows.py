@@ -81,7 +81,8 @@ def sampling_probs(logits: FloatArray, sampler: SamplingParams) -> FloatArray:
         raise ValueError(f"sampling_probs: expected logits [B, N, V] with B of 1 or 2, got shape {tuple(logits.shape)}")
     guided = logits.shape[0] == 2
     rows = logits[1] + sampler.guidance * (logits[0] - logits[1]) if guided else logits[0]
-    if not np.isfinite(np.sum(rows)):  # one NaN or infinity spoils the sum; finite logits never overflow it
+    # One NaN or infinity spoils the sum; in float64 no finite logits overflow it, masks of float32's least among them.
+    if not np.isfinite(np.sum(rows, dtype=np.float64)):
         raise ValueError("sampling_probs: expected finite logits, got NaN or infinity; check the engine's parity")
     if sampler.temperature == 0:
         return _one_hot(rows)

@@ -26,7 +26,7 @@ def sampled_probs(logits: Tensor, sampler: SamplingParams) -> Tensor:
     rows = guided_rows(logits, sampler)
     if sampler.temperature == 0:
         best = torch.zeros_like(rows).scatter_(1, rows.argmax(dim=-1, keepdim=True), 1.0)
-        return torch.where(rows.sum(dim=-1, keepdim=True).isfinite(), best, torch.nan)
+        return torch.where(rows.sum(dim=-1, keepdim=True, dtype=torch.float64).isfinite(), best, torch.nan)
     return filtered_probs(rows, sampler)
 
 

@@ -80,6 +80,19 @@ def test_logits_that_are_not_finite_are_refused(value: float) -> None:
         sampling_probs(spoilt, SamplingParams())
 
 
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_masks_of_the_least_number_are_finite_though_their_sum_is_not(temperature: float) -> None:
+    logits = np.full((1, 1, 4), np.finfo(np.float32).min, dtype=np.float32)
+    logits[0, 0, 1] = 2.0
+    params = SamplingParams(temperature=temperature)
+    expected = [[0.0, 1.0, 0.0, 0.0]]
+    assert sampling_probs(logits, params).tolist() == expected
+    torch = pytest.importorskip("torch")
+    from underpaint.runtime.engines.torch_sampling import sampled_probs
+
+    assert sampled_probs(torch.from_numpy(logits), params).tolist() == expected
+
+
 @pytest.mark.parametrize("shape", [(2, 5), (3, 2, 5), (0, 2, 5)])
 def test_logits_of_the_wrong_shape_are_refused(shape: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match=r"sampling_probs: expected logits \[B, N, V\]"):

@@ -104,6 +104,14 @@ def test_a_logit_that_is_not_finite_is_told(bad: float) -> None:
     assert device_probs(logits, SamplingParams())[2] == [1, 0]
 
 
+def test_masks_of_the_least_number_are_finite_though_their_sum_is_not() -> None:
+    logits = np.zeros((1, 1, 5), dtype=np.float32)
+    logits[0, 0, 2:] = np.finfo(np.float32).min
+    made, support, finite = device_probs(logits, SamplingParams())
+    assert (support, finite) == ([2], [1])
+    np.testing.assert_array_equal(made, [[0.5, 0.5, 0.0, 0.0, 0.0]])
+
+
 def test_a_later_level_does_not_clear_what_was_told() -> None:
     out, support, finite = torch.zeros(1, 1, 3), *torch.ones(2, 1, 1, dtype=torch.int32)
     for bad in (float("nan"), 0.0):
