@@ -177,8 +177,8 @@ def store_likeliest(
 ):
     """Store at `held` [MOST] the K likeliest tokens of a distribution, and maybe more; see `pack`, -1 for none.
 
-    share [BLOCK]: the distribution, 0 from V on. row [V] and groups [BLOCK // GROUP]: scratch for it, and for the
-    largest of each group, which every thread has some of behind a barrier. The tokens are in rising order.
+    The tokens are in rising order. share [BLOCK]: the distribution, 0 from V on. row [V] and groups [BLOCK // GROUP]:
+    scratch for it and for the largest of each group. They are read back, so that each thread holds its own few.
     """
     number = tl.arange(0, BLOCK // GROUP)
     tl.store(row + tl.arange(0, BLOCK), share, tl.arange(0, BLOCK) < V)
