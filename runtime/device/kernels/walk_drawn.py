@@ -71,8 +71,10 @@ def walk_drawn_kernel(
         nothing = tl.full((), 0.0, tl.float64)
         all_of_it = tl.full((), 1.0, tl.float64)
         owed, taken, evenly = all_of_it, nothing, nothing
-        excess, total, share = wanted, sum_of_row, 1.0 / sum_of_row
-        offer, even = next_offer(untried_mass(line, tokens, 0, held, lines, CHILDREN, BLOCK), V)
+        all_shared = 1.0 / sum_of_row
+        excess, total, share = wanted, sum_of_row, all_shared
+        mass = untried_mass(line, tokens, 0, held, lines, CHILDREN, BLOCK)
+        offer, even = 1.0 / tl.where(mass > 0.0, mass, 1.0), nothing
         kept = tl.full((), -1, tl.int64)
         sound = tl.full((), 1, tl.int64)
         rejected = tl.full((), 0, tl.int32)
@@ -105,7 +107,7 @@ def walk_drawn_kernel(
                     count = turn - 1
                     turn = tl.full((), 0, tl.int32)
                     owed, taken, evenly = all_of_it, nothing, nothing
-                    excess, total, share = wanted, sum_of_row, 1.0 / sum_of_row
+                    excess, total, share = wanted, sum_of_row, all_shared
                 if REPLACED == 0:
                     untried = held - tl.sum(tl.where(turns < turn, whole(drafted), 0), axis=0)
                     mass = untried_mass(line, tokens, turn, untried, lines, CHILDREN, BLOCK)

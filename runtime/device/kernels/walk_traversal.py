@@ -81,8 +81,10 @@ def reject_drawn(
     all_of_it = tl.full((), 1.0, tl.float64)
     entered = weight
     owed, taken, evenly = all_of_it, nothing, nothing
-    excess, total, share = wanted, sum_of_row, 1.0 / sum_of_row
-    offer, even = next_offer(untried_mass(line, tokens, 0, held, lines, CHILDREN, BLOCK), V)
+    all_shared = 1.0 / sum_of_row
+    excess, total, share = wanted, sum_of_row, all_shared
+    mass = untried_mass(line, tokens, 0, held, lines, CHILDREN, BLOCK)
+    offer, even = 1.0 / tl.where(mass > 0.0, mass, 1.0), nothing
     idle = tl.full((), 0, tl.int64)
     turn = tl.full((), 0, tl.int32)
     while turn < stop:  # trips: tries
@@ -104,7 +106,7 @@ def reject_drawn(
             idle = idle | (tl.full((), 1, tl.int64) << (turn - 1).to(tl.int64))
             turn = tl.full((), 0, tl.int32)
             owed, taken, evenly = all_of_it, nothing, nothing
-            excess, total, share, weight = wanted, sum_of_row, 1.0 / sum_of_row, entered
+            excess, total, share, weight = wanted, sum_of_row, all_shared, entered
         if REPLACED == 0:
             untried = held - tl.sum(tl.where(turns < turn, whole(drafted), 0), axis=0)
             offer, even = next_offer(untried_mass(line, tokens, turn, untried, lines, CHILDREN, BLOCK), V - turn)
@@ -157,13 +159,18 @@ def walk_traversal_kernel(
         accept, residual, bonus = noise_of(tree, image, N, ROLES)
         mask = tl.load(tree.masks + base + node)
         weight = tl.full((), 1.0, tl.float64)
+        owed, total = weight, weight
+        taken, evenly = tl.full((), 0.0, tl.float64), tl.full((), 0.0, tl.float64)
         sound = tl.full((), 1, tl.int64)
         here = tl.full((), 0, tl.int64)
-        while (here != node) & (weight > 0.0):  # trips: levels
-            kids, _ = children_of(tree, image, here, N, NODES, CHILDREN)
+        refused = tl.full((CHILDREN,), -1, tl.int64)
+        children = tl.full((), 0, tl.int32)
+        going = tl.full((), 1, tl.int32)
+        while going == 1:  # trips: levels + 1
+            kids, children = children_of(tree, image, here, N, NODES, CHILDREN)
             tokens = tl.load(tree.tokens + base + kids, kids >= 0, other=-1)
             below = (kids >= 0) & (((mask >> tl.maximum(kids, 0)) & 1) == 1)
-            stop = tl.min(tl.where(below, turns, CHILDREN), axis=0)
+            stop = tl.where(here == node, children, tl.min(tl.where(below, turns, CHILDREN), axis=0))
             row = tree.probs + (base + here) * V
             token = lane_of(tokens, turns, stop)
             if KIND == POINTS:
@@ -172,42 +179,33 @@ def walk_traversal_kernel(
                 whole_own = tl.where(again == 1, 0, whole(tl.load(row + token)))
                 own = whole_own.to(tl.float64) / tl.maximum(mass, 1).to(tl.float64)
                 chance = tl.full((), 1.0, tl.float64)
+                refused = tl.where(gone == 1, tokens, -1)
             else:
                 line = drafted_row(tree, image, here, drafts, V, N)
-                weight, owns, chances, _owed, _taken, _evenly, _total = reject_drawn(
+                weight, owns, chances, owed, taken, evenly, total = reject_drawn(
                     row, line, tokens, stop, weight, V, KIND == IID, CHILDREN, BLOCK
                 )
                 own, chance = lane_of(owns, turns, stop), lane_of(chances, turns, stop)
                 if KIND != IID:
                     again = tl.max(((tokens == token) & (turns < stop)).to(tl.int32), axis=0)
                     chance = tl.where(again == 1, 0.0, chance)
-            if (chance <= 0.0) & (weight > 0.0):
-                sound = tl.full((), 0, tl.int64)
-            weight = tl.minimum(1.0, weight * own / tl.where(chance > 0.0, chance, 1.0))
-            here = lane_of(kids, turns, stop)
-        kept = here == node
-        if kept:
-            kids, count = children_of(tree, image, here, N, NODES, CHILDREN)
-            tokens = tl.load(tree.tokens + base + kids, kids >= 0, other=-1)
-            row = tree.probs + (base + node) * V
-            if KIND == POINTS:
-                line = row
-                weight, _mass, gone = reject_points(row, tokens, count, weight, V, CHILDREN, TILE)
-                tokens = tl.where(gone == 1, tokens, -1)
-                owed, total = tl.full((), 1.0, tl.float64), tl.full((), 1.0, tl.float64)
-                taken, evenly = 0.0, 0.0
+            if here == node:
+                going = tl.full((), 0, tl.int32)
             else:
-                line = drafted_row(tree, image, here, drafts, V, N)
-                weight, _owns, _chances, owed, taken, evenly, total = reject_drawn(
-                    row, line, tokens, count, weight, V, KIND == IID, CHILDREN, BLOCK
-                )
-            kept = (node == 0) | flip(tl.load(accept + node), weight, 1.0)
-            if kept:
-                uniform = tl.load(tl.where(count > 0, residual, bonus) + node)
-                token = draw_left(
-                    row, line, tokens, owed, taken, evenly, total, V, uniform, KIND != POINTS, CHILDREN, BLOCK
-                )
-                tl.store(choices.tokens + base + node, token)
+                if (chance <= 0.0) & (weight > 0.0):
+                    sound = tl.full((), 0, tl.int64)
+                weight = tl.minimum(1.0, weight * own / tl.where(chance > 0.0, chance, 1.0))
+                here = lane_of(kids, turns, stop)
+                going = tl.where(weight > 0.0, 1, 0)
+        kept = (node == 0) | flip(tl.load(accept + node), weight, 1.0)
+        if kept:
+            row = tree.probs + (base + node) * V
+            line = row if KIND == POINTS else drafted_row(tree, image, node, drafts, V, N)
+            uniform = tl.load(tl.where(children > 0, residual, bonus) + node)
+            token = draw_left(
+                row, line, refused, owed, taken, evenly, total, V, uniform, KIND != POINTS, CHILDREN, BLOCK
+            )
+            tl.store(choices.tokens + base + node, token)
         tl.store(choices.nexts + base + node, kept.to(tl.int64))
         tl.store(choices.sounds + base + node, sound)
     if is_judge(out, choices.arrivals, image, rows, ROWS) == 1:
