@@ -239,7 +239,7 @@ def traversal_walk(rule: TraversalVerification, shape: Shape, device: torch.devi
             CHILDREN=next_power_of_2(max(2, shape.children)),
             BLOCK=min(1024, tile(shape.vocab_size, wide=True)),
             TILE=tile(shape.vocab_size),
-            warps=4,
+            warps=8,
             programs=shape.nodes,
         )
 
