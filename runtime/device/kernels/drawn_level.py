@@ -28,7 +28,7 @@ class DrawnRows(NamedTuple):
 
 class Turns(NamedTuple):
     """How a launch's programs wait for each other, 0 before and behind it: which rows know their supports, a bit each
-    [B] int64, and how many programs have ended [B] int32."""
+    [B] int64 (a tree has at most 64 nodes), and how many programs have ended [B] int32."""
 
     known: Tensor
     arrivals: Tensor
