@@ -27,7 +27,7 @@ from underpaint.runtime.device.kernels.layout import prepare
 from underpaint.runtime.device.kernels.lines import LineBuffers, commit_lines, lay_lines
 from underpaint.runtime.device.kernels.probs import probs
 from underpaint.runtime.device.kernels.tree_meta import MOST_NODES, tree_meta
-from underpaint.runtime.device.kernels.uniforms import Noise
+from underpaint.runtime.device.kernels.uniforms import UniformBuffers
 from underpaint.runtime.device.kernels.walk import Shape
 from underpaint.runtime.device.low_models import LowDraft
 from underpaint.runtime.device.ranked_growth import RankedGrowth
@@ -189,7 +189,7 @@ class DeviceCycle(BatchCycle):
         depths = totals = state.lengths.levels  # zeros
         if self._growth is not None:
             depths, totals = self._growth.limits.depths, self._growth.limits.totals
-        noise = Noise(state.tree.uniforms, *state.noise, state.roles)
+        noise = UniformBuffers(state.tree.uniforms, *state.noise, state.roles)
         prepare(state.verdicts.status, state.progress, depths, totals, state.lengths, noise)
         if self._growth is None:
             state.tree.tokens.copy_(state.progress.roots.unsqueeze(1))

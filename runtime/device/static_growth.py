@@ -20,7 +20,7 @@ from underpaint.algos.tree import Drawn, Shape
 from underpaint.runtime.device.forwards import DeviceDecoder, pack_masks
 from underpaint.runtime.device.growth import DraftPasses, Limits, Plan, Room
 from underpaint.runtime.device.kernels.children import take_children, tiles_of
-from underpaint.runtime.device.kernels.drawn_level import DrawnRows, Turns, draw_level
+from underpaint.runtime.device.kernels.drawn_level import DrawnRows, LevelSync, draw_level
 from underpaint.runtime.device.kernels.probs import probs
 from underpaint.runtime.device.kernels.static_shapes import LevelRows, ShapeLevel, number_places
 from underpaint.runtime.device.state import Envelope, State
@@ -91,13 +91,13 @@ class StaticGrowth:
         self._tokens = torch.zeros(batch, nodes, dtype=torch.int64, device=device)
         self._exists = torch.zeros(batch, nodes, dtype=torch.int64, device=device)
         self._exists.select(1, 0).fill_(1)
-        self._turns = Turns.allocate(batch, device)
+        self._sync = LevelSync.allocate(batch, device)
         full = torch.full((batch,), len(shapes) - 1, dtype=torch.int64, device=device)
         self.limits = Limits(full, full, full)
 
     def begin(self) -> None:
         """See `Growth`; a static tree carries no state, but a launch that was cut short may have left counts."""
-        for arrivals in (*self._turns, *(tops.arrivals for tops in self._tops or ())):
+        for arrivals in (*self._sync, *(tops.arrivals for tops in self._tops or ())):
             arrivals.zero_()
 
     def grow(self, state: State) -> None:
@@ -124,7 +124,7 @@ class StaticGrowth:
             logits,
             out,
             state.lengths.level_rows.select(0, number),
-            self._turns,
+            self._sync,
             state.tree.uniforms,
             level.shapes,
             self._tokens,

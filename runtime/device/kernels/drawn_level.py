@@ -26,7 +26,7 @@ class DrawnRows(NamedTuple):
     finite: Tensor
 
 
-class Turns(NamedTuple):
+class LevelSync(NamedTuple):
     """How a launch's programs wait for each other, 0 before and behind it: which rows know their supports, a bit each
     [B] int64 (a tree has at most 64 nodes), and how many programs have ended [B] int32."""
 
@@ -69,7 +69,7 @@ def draw_level_kernel(
     logits,
     out,
     counts,
-    turns,
+    sync,
     uniforms,
     level,
     tokens,
@@ -127,7 +127,7 @@ def draw_level_kernel(
     tl.store(support + row, tl.sum(tl.where(share > 0.0, 1.0, 0.0), axis=0).to(tl.int32))
     shape = tl.load(levels + image)
     first = tl.load(level.firsts + shape)
-    known, there = turns.known + image, exists + image * nodes
+    known, there = sync.known + image, exists + image * nodes
     counted, count, here, before = children_before(level, there, support, known, shape, row, rows, ROWS, REPEATS)
     lane, turn = tl.arange(0, FIRST), tl.arange(0, MOST)
     number = counted + tl.sum(tl.load(there + lane, lane < first, other=0), axis=0)
@@ -139,7 +139,7 @@ def draw_level_kernel(
     tl.debug_barrier()
     found = draw_several(line, V, uniforms + image * roles * nodes + number, count, sums, MOST, REPEATS, DRAW_BLOCK)
     tl.store(tokens + target, found, turn < count)
-    if is_last(turns.arrivals + image, tl.num_programs(0)):
+    if is_last(sync.arrivals + image, tl.num_programs(0)):
         tl.store(known, 0)
         if LAST == 0:
             lay_rows(tokens + image * nodes, shape, image, below, fed, next_rows, WORDS, NEXT_ROWS)
@@ -149,7 +149,7 @@ def draw_level(
     logits: Tensor,
     out: DrawnRows,
     counts: Tensor,
-    turns: Turns,
+    sync: LevelSync,
     uniforms: Tensor,
     level: ShapeLevel,
     tokens: Tensor,
@@ -165,7 +165,7 @@ def draw_level(
         logits: [R, B, F, V] float32 of the nodes that the level expands, R = 1 or the guidance pair.
         out: Their distributions; rows from `counts` on are left as they are.
         counts: [B] int64.
-        turns: Of `Turns.allocate`.
+        sync: Of `LevelSync.allocate`.
         uniforms: [B, R, N] float64, role DRAFT first.
         level: The level's tables.
         tokens: [B, N] int64, written where a child is drawn.
@@ -187,7 +187,7 @@ def draw_level(
         logits,
         out,
         counts,
-        turns,
+        sync,
         uniforms,
         level,
         tokens,

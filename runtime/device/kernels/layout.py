@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from underpaint.runtime.device.kernels.uniforms import Noise, draw_noise, quarters_of
+from underpaint.runtime.device.kernels.uniforms import UniformBuffers, draw_noise, quarters_of
 from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
 
 
@@ -103,7 +103,9 @@ def prepare_kernel(
     tl.store(level_rows + lane * batch + image, tl.where(going & (lane < deepest), rows, 0), lane < L)
 
 
-def prepare(status: Tensor, progress: Progress, depths: Tensor, totals: Tensor, lengths: Lengths, noise: Noise) -> None:
+def prepare(
+    status: Tensor, progress: Progress, depths: Tensor, totals: Tensor, lengths: Lengths, noise: UniformBuffers
+) -> None:
     """Lay out a cycle, and draw its noise.
 
     No tree is deeper than `depths`, larger than `totals` [B] int64, or runs past the picture.

@@ -1,9 +1,9 @@
 """What rejected siblings leave of a row, worked out where it is asked for: none of it is kept in memory.
 
 A rejection leaves [share * left - offer * line - even]_+ of what was left before it. Positive parts within each other
-are one, so any number of rejections leaves [owed * row - taken * line - evenly]_+. Nothing is left of a token that was
-rejected, as it was offered with more than that; so it need not be known that siblings without replacement are offered
-no more.
+are one, so any number of rejections leaves [factor * row - taken * line - evenly]_+. Nothing is left of a token that
+was rejected, as it was offered with more than that; so it need not be known that siblings without replacement are
+offered no more.
 """
 
 from underpaint.runtime.device.kernels.row_maths import PARTS, UNIT, add_parts, goal_of, part_at, scale_for
@@ -15,16 +15,16 @@ LEAST = tl.constexpr(2.0**-50)
 
 
 @kernel
-def over(owed, offered):
-    """What `owed` has above `offered`, float64."""
-    left = owed - offered
+def over(factor, offered):
+    """What `factor` has above `offered`, float64."""
+    left = factor - offered
     return tl.where(left > 0.0, left, 0.0)
 
 
 @kernel
-def left_at(row, line, place, owed, taken, evenly, V, OFFERED: tl.constexpr):
+def left_at(row, line, place, factor, taken, evenly, V, OFFERED: tl.constexpr):
     """What is left at `place`, float64; 0 past the row's end. `line` is not read where nothing of it was taken."""
-    left = tl.load(row + place, place < V, other=0.0).to(tl.float64) * owed
+    left = tl.load(row + place, place < V, other=0.0).to(tl.float64) * factor
     if OFFERED:
         drafted = tl.load(line + place, place < tl.where(taken > 0.0, V, 0), other=0.0).to(tl.float64)
         left = over(left, drafted * taken + evenly)
@@ -32,24 +32,24 @@ def left_at(row, line, place, owed, taken, evenly, V, OFFERED: tl.constexpr):
 
 
 @kernel
-def left_sum(row, line, owed, taken, evenly, V, BLOCK: tl.constexpr):
+def left_sum(row, line, factor, taken, evenly, V, BLOCK: tl.constexpr):
     """The sum of what is left, float64; 0 where it is rounding."""
     totals = tl.zeros((BLOCK,), tl.float64)
     for start in range(0, V, BLOCK):
-        totals += left_at(row, line, start + tl.arange(0, BLOCK), owed, taken, evenly, V, True)
+        totals += left_at(row, line, start + tl.arange(0, BLOCK), factor, taken, evenly, V, True)
     total = tl.sum(totals, axis=0)
-    return tl.where(total > owed * LEAST, total, 0.0)
+    return tl.where(total > factor * LEAST, total, 0.0)
 
 
 @kernel
-def reject(row, line, owed, taken, evenly, excess, weights, share, offer, even, V, BLOCK: tl.constexpr):
+def reject(row, line, factor, taken, evenly, excess, weights, share, offer, even, V, BLOCK: tl.constexpr):
     """The sum of what a child leaves that was drawn with offer * line + even, and the numbers that say it.
 
     excess, weights [CHILDREN]: what is left, and the line's weights, at the children's tokens.
     """
-    owed, taken, evenly = owed * share, taken * share + offer, evenly * share + even
+    factor, taken, evenly = factor * share, taken * share + offer, evenly * share + even
     excess = over(excess * share, weights * offer + even)
-    return left_sum(row, line, owed, taken, evenly, V, BLOCK), owed, taken, evenly, excess
+    return left_sum(row, line, factor, taken, evenly, V, BLOCK), factor, taken, evenly, excess
 
 
 @kernel
@@ -79,7 +79,7 @@ def next_offer(remaining, untried):
 
 @kernel
 def draw_left(
-    row, line, gone, owed, taken, evenly, total, V, uniform,
+    row, line, gone, factor, taken, evenly, total, V, uniform,
     OFFERED: tl.constexpr, GONE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """The index (int64) that `uniform` falls on in what is left, of sum `total`; V where that is 0.
@@ -93,20 +93,20 @@ def draw_left(
     scale = scale_for(total) * 65536.0
     sums = tl.zeros((PARTS,), tl.int64)
     for start in range(0, V, BLOCK):
-        here = left_at(row, line, start + tl.arange(0, BLOCK), owed, taken, evenly, V, OFFERED)
+        here = left_at(row, line, start + tl.arange(0, BLOCK), factor, taken, evenly, V, OFFERED)
         held = tl.sum(tl.reshape((here * scale).to(tl.int64), (COUNT, PART)), axis=1)
         sums = add_parts(sums, held, start // PART, COUNT)
     if OFFERED == 0:
         again = (gone[:, None] == gone[None, :]) & (turns[None, :] < turns[:, None])
         gone = tl.where(tl.max(again.to(tl.int32), axis=1) == 0, gone, -1)
-        own = tl.load(row + gone, gone >= 0, other=0.0).to(tl.float64) * owed
+        own = tl.load(row + gone, gone >= 0, other=0.0).to(tl.float64) * factor
         masses = (own * scale).to(tl.int64)
         sums -= tl.sum(tl.where(lane[:, None] == (gone // PART)[None, :], masses[None, :], 0), axis=1)
     all_of_it = tl.sum(sums, axis=0)
     goal = goal_of(all_of_it, uniform)
     part, before = part_at(sums, goal)
     place = part * PART + tl.arange(0, PART)
-    here = left_at(row, line, place, owed, taken, evenly, V, OFFERED)
+    here = left_at(row, line, place, factor, taken, evenly, V, OFFERED)
     if OFFERED == 0:
         for turn in range(0, tl.max(tl.where(gone >= 0, turns + 1, 0), axis=0)):  # trips: children
             here = tl.where(place == lane_of(gone, turns, turn), 0.0, here)

@@ -31,7 +31,7 @@ def unit(word):
     return (word >> 11).to(tl.float64) * (1.0 / 9007199254740992.0)
 
 
-class Noise(NamedTuple):
+class UniformBuffers(NamedTuple):
     """Where the uniforms of an image's cycle go, and where they are from.
 
     out [B, R, N] float64: of nodes 0..N-1 of each role. seeds, images: [B] int64, >= 0. roles: [R] int64, values of

@@ -136,7 +136,7 @@ def walk_block_kernel(
             joint = tl.minimum(MOST_RATIO, joint * own / offered)
         row = tree.probs + (base + node).to(tl.int64) * V
         line = tree.draft_probs
-        owed, taken, total = tl.full((), 1.0, tl.float64), tl.full((), 0.0, tl.float64), tl.full((), 1.0, tl.float64)
+        factor, taken, total = tl.full((), 1.0, tl.float64), tl.full((), 0.0, tl.float64), tl.full((), 1.0, tl.float64)
         kept = flip(tl.load(accept + node), weight if CAPPED else joint, 1.0)
         role = bonus
         if node < last:
@@ -146,12 +146,12 @@ def walk_block_kernel(
             rest = left_sum(row, line, scale, offer, 0.0, V, BLOCK)
             kept = (weight == 1.0) | flip(tl.load(accept + node), rest, rest + (1.0 - weight))
             if rest > 0.0:
-                owed, taken, total = scale, offer, rest
+                factor, taken, total = scale, offer, rest
         tl.store(choices.nexts + base + node, kept.to(tl.int64))
         tl.store(choices.sounds + base + node, sound.to(tl.int64))
         if kept:
             uniform = tl.load(role + node)
-            found = draw_left(row, line, -1, owed, taken, 0.0, total, V, uniform, True, 2, BLOCK)
+            found = draw_left(row, line, -1, factor, taken, 0.0, total, V, uniform, True, 2, BLOCK)
             tl.store(choices.tokens + base + node, found)
     if is_judge(out, choices.arrivals, image, rows, ROWS) == 1:
         kept = tl.load(choices.nexts + base + lane, lane <= last, other=0, cache_modifier=".cg")

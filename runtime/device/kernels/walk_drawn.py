@@ -47,7 +47,7 @@ def walk_drawn_kernel(
 ) -> None:
     """One program a (node, image): the child that it keeps, or the token behind it; the last follows the kept ones.
 
-    What is left of the target's row is `owed`, `taken` and `evenly`, see `residuals`; times `share` its sum is 1. The
+    What is left of the target's row is `factor`, `taken` and `evenly`, see `residuals`; times `share` its sum is 1. The
     drafter's row times `offer`, and once nothing of it is left `even`, is what the next child was drawn from. MIXED:
     the target is mixed with the drafter, of weight `mixed`.
     """
@@ -70,7 +70,7 @@ def walk_drawn_kernel(
         sum_of_row = whole_sum(row, V, BLOCK).to(tl.float64) * (1.0 / UNIT)
         nothing = tl.full((), 0.0, tl.float64)
         all_of_it = tl.full((), 1.0, tl.float64)
-        owed, taken, evenly = all_of_it, nothing, nothing
+        factor, taken, evenly = all_of_it, nothing, nothing
         all_shared = 1.0 / sum_of_row
         excess, total, share = wanted, sum_of_row, all_shared
         mass = untried_mass(line, tokens, 0, held, lines, CHILDREN, BLOCK)
@@ -96,8 +96,8 @@ def walk_drawn_kernel(
                 count = turn
             else:
                 rejected = tl.full((), 1, tl.int32)
-                rest, owed, taken, evenly, excess = reject(
-                    row, line, owed, taken, evenly, excess, weights, share, offer, even, V, BLOCK
+                rest, factor, taken, evenly, excess = reject(
+                    row, line, factor, taken, evenly, excess, weights, share, offer, even, V, BLOCK
                 )
                 turn += 1
                 if rest > 0.0:
@@ -106,7 +106,7 @@ def walk_drawn_kernel(
                     # Only rounding tells this rejection from an acceptance, so it takes nothing: once more, up to here.
                     count = turn - 1
                     turn = tl.full((), 0, tl.int32)
-                    owed, taken, evenly = all_of_it, nothing, nothing
+                    factor, taken, evenly = all_of_it, nothing, nothing
                     excess, total, share = wanted, sum_of_row, all_shared
                 if REPLACED == 0:
                     untried = held - tl.sum(tl.where(turns < turn, whole(drafted), 0), axis=0)
@@ -116,7 +116,7 @@ def walk_drawn_kernel(
         tl.store(choices.sounds + base + node, sound)
         if kept < 0:
             uniform = tl.load(tl.where(rejected == 1, residual, bonus) + node)
-            found = draw_left(row, line, tokens, owed, taken, evenly, total, V, uniform, True, CHILDREN, BLOCK)
+            found = draw_left(row, line, tokens, factor, taken, evenly, total, V, uniform, True, CHILDREN, BLOCK)
             tl.store(choices.tokens + base + node, found)
     follow(tree, out, depths, choices, image, rows, V, N, NODES, ROWS)
 

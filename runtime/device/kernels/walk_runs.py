@@ -37,20 +37,20 @@ def conclude_chain(
     row = tree.probs + (base + length) * V
     tl.store(out.path + base + lane, lane.to(tl.int64) + 1, lane < length)
     taken, refused = tl.full((), 0.0, tl.float64), tl.full((2,), -1, tl.int64)
-    owed = 1.0 / lane_of(totals, lane, length)
+    factor = 1.0 / lane_of(totals, lane, length)
     if KIND == POINTS:
         line = row
-        rest = 1.0 - tl.load(row + token).to(tl.float64) * owed
+        rest = 1.0 - tl.load(row + token).to(tl.float64) * factor
         refused = tl.where((length < last) & (rest > 0.0), token, refused)
-        owed, rest = tl.full((), 1.0, tl.float64), tl.full((), 1.0, tl.float64)
+        factor, rest = tl.full((), 1.0, tl.float64), tl.full((), 1.0, tl.float64)
     else:
         line = drafted_row(tree, image, length, drafts, V, N)
         taken = tl.where(length < last, 1.0 / lane_of(offers, lane, length), 0.0)
-        rest = left_sum(row, line, owed, taken, 0.0, V, BLOCK)
+        rest = left_sum(row, line, factor, taken, 0.0, V, BLOCK)
         whole = (length == last) | (rest <= 0.0)
-        owed, taken, rest = tl.where(whole, 1.0, owed), tl.where(whole, 0.0, taken), tl.where(whole, 1.0, rest)
+        factor, taken, rest = tl.where(whole, 1.0, factor), tl.where(whole, 0.0, taken), tl.where(whole, 1.0, rest)
     uniform = tl.load(tl.where(length == last, bonus, residual) + length)
-    found = draw_left(row, line, refused, owed, taken, 0.0, rest, V, uniform, KIND != POINTS, 2, BLOCK)
+    found = draw_left(row, line, refused, factor, taken, 0.0, rest, V, uniform, KIND != POINTS, 2, BLOCK)
     conclude(out, image, length, found, V, sound)
 
 

@@ -66,7 +66,7 @@ def reject_drawn(
     """The first `stop` of a node's children, drawn from `line`, are rejected.
 
     Its weight; what is left of sum 1 of the children's tokens [CHILDREN], and what they may be drawn with now; and what
-    `residuals.draw_left` says the rest by: owed, taken, evenly, total. Of what a node that comes after a kept one
+    `residuals.draw_left` says the rest by: factor, taken, evenly, total. Of what a node that comes after a kept one
     decides nothing is asked.
     """
     turns = tl.arange(0, CHILDREN)
@@ -80,7 +80,7 @@ def reject_drawn(
     nothing = tl.full((), 0.0, tl.float64)
     all_of_it = tl.full((), 1.0, tl.float64)
     entered = weight
-    owed, taken, evenly = all_of_it, nothing, nothing
+    factor, taken, evenly = all_of_it, nothing, nothing
     all_shared = 1.0 / sum_of_row
     excess, total, share = wanted, sum_of_row, all_shared
     mass = untried_mass(line, tokens, 0, held, lines, CHILDREN, BLOCK)
@@ -89,8 +89,8 @@ def reject_drawn(
     turn = tl.full((), 0, tl.int32)
     while turn < stop:  # trips: tries
         passed = ((idle >> turn) & 1) == 1
-        rest, owed, taken, evenly, excess = reject(
-            row, line, owed, taken, evenly, excess, weights, tl.where(passed, 1.0, share * weight),
+        rest, factor, taken, evenly, excess = reject(
+            row, line, factor, taken, evenly, excess, weights, tl.where(passed, 1.0, share * weight),
             tl.where(passed, 0.0, offer), tl.where(passed, 0.0, even), V, BLOCK,
         )  # fmt: skip
         turn += 1
@@ -105,12 +105,12 @@ def reject_drawn(
             # It takes nothing, and the row stays as it was: once more, and this child is passed over.
             idle = idle | (tl.full((), 1, tl.int64) << (turn - 1).to(tl.int64))
             turn = tl.full((), 0, tl.int32)
-            owed, taken, evenly = all_of_it, nothing, nothing
+            factor, taken, evenly = all_of_it, nothing, nothing
             excess, total, share, weight = wanted, sum_of_row, all_shared, entered
         if REPLACED == 0:
             untried = held - tl.sum(tl.where(turns < turn, whole(drafted), 0), axis=0)
             offer, even = next_offer(untried_mass(line, tokens, turn, untried, lines, CHILDREN, BLOCK), V - turn)
-    return weight, excess * share, weights * offer + even, owed, taken, evenly, total
+    return weight, excess * share, weights * offer + even, factor, taken, evenly, total
 
 
 @kernel
@@ -159,7 +159,7 @@ def walk_traversal_kernel(
         accept, residual, bonus = noise_of(tree, image, N, ROLES)
         mask = tl.load(tree.masks + base + node)
         weight = tl.full((), 1.0, tl.float64)
-        owed, total = weight, weight
+        factor, total = weight, weight
         taken, evenly = tl.full((), 0.0, tl.float64), tl.full((), 0.0, tl.float64)
         sound = tl.full((), 1, tl.int64)
         here = tl.full((), 0, tl.int64)
@@ -182,7 +182,7 @@ def walk_traversal_kernel(
                 refused = tl.where(gone == 1, tokens, -1)
             else:
                 line = drafted_row(tree, image, here, drafts, V, N)
-                weight, owns, chances, owed, taken, evenly, total = reject_drawn(
+                weight, owns, chances, factor, taken, evenly, total = reject_drawn(
                     row, line, tokens, stop, weight, V, KIND == IID, CHILDREN, BLOCK
                 )
                 own, chance = lane_of(owns, turns, stop), lane_of(chances, turns, stop)
@@ -203,7 +203,7 @@ def walk_traversal_kernel(
             line = row if KIND == POINTS else drafted_row(tree, image, node, drafts, V, N)
             uniform = tl.load(tl.where(children > 0, residual, bonus) + node)
             token = draw_left(
-                row, line, refused, owed, taken, evenly, total, V, uniform, KIND != POINTS, CHILDREN, BLOCK
+                row, line, refused, factor, taken, evenly, total, V, uniform, KIND != POINTS, CHILDREN, BLOCK
             )
             tl.store(choices.tokens + base + node, token)
         tl.store(choices.nexts + base + node, kept.to(tl.int64))

@@ -18,7 +18,7 @@ from underpaint.runtime.device.growth import DraftPasses, plan_of
 from underpaint.runtime.device.kernels import children, likeliest
 from underpaint.runtime.device.kernels.layout import prepare
 from underpaint.runtime.device.kernels.probs import sampled_probs
-from underpaint.runtime.device.kernels.uniforms import Noise
+from underpaint.runtime.device.kernels.uniforms import UniformBuffers
 from underpaint.runtime.device.language import kernel, tl
 from underpaint.runtime.device.state import State
 
@@ -135,7 +135,7 @@ def by_device(
         grown = plan.make(state, drafter, SamplingParams())
     grown.begin()
     state.progress.roots.copy_(torch.tensor(roots))
-    drawn = Noise(state.tree.uniforms, *state.noise, state.roles)
+    drawn = UniformBuffers(state.tree.uniforms, *state.noise, state.roles)
     with (
         patch.object(grown, "_passes", DeviceRows(rows if plan.drawn == "top_k" else logits_of(rows).numpy(), state)),
         patch.object(children, "TILE", 4),  # so that a row has several tiles

@@ -33,7 +33,7 @@ from underpaint.runtime.device.kernels.likeliest import (
 )
 from underpaint.runtime.device.kernels.probs import probs
 from underpaint.runtime.device.kernels.tree_meta import TreePlaces, tree_meta
-from underpaint.runtime.device.kernels.uniforms import Noise
+from underpaint.runtime.device.kernels.uniforms import UniformBuffers
 from underpaint.runtime.device.kernels.walk import BatchTree
 from underpaint.runtime.device.language import kernel, launch, tl
 from underpaint.strategies import distributions, shapes
@@ -63,7 +63,7 @@ def test_uniforms_are_the_reference_s_bit_for_bit() -> None:
     alone = (zeros(3), zeros(3), zeros(3, 1), zeros(3), zeros(3, 4), zeros(3, 4, 3))
     progress = Progress(zeros(3), cycles, *alone)
     lengths = Lengths(*(zeros(3) for _ in range(5)), zeros(3, 1), zeros(1, 3, 1), zeros(1, 3))
-    prepare(zeros(3), progress, zeros(3), zeros(3), lengths, Noise(out, seeds, images, whole(1, 2, 6)))
+    prepare(zeros(3), progress, zeros(3), zeros(3), lengths, UniformBuffers(out, seeds, images, whole(1, 2, 6)))
     for place, (seed, image, cycle) in enumerate(keys):
         for turn, role in enumerate((Role.ACCEPT, Role.RESIDUAL, Role.PATH)):
             np.testing.assert_array_equal(out[place, turn], Philox(seed, image).uniforms(cycle, role, 70))
