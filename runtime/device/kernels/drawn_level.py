@@ -211,5 +211,5 @@ def draw_level(
         REPEATS=int(repeats),
         FIRST=next_power_of_2(level.before),
         DRAW_BLOCK=max(2, tile(vocab_size, wide=True) // 2),
-        **constants,
+        **constants | {"warps": 4 if vocab_size <= 8192 else constants["warps"]},  # eight spill on sm_80
     )
