@@ -12,7 +12,7 @@ from underpaint.algos.protocols import Grid
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.spatial.mulo import Repair
 from underpaint.runtime.device.kernels.layout import Progress
-from underpaint.runtime.device.kernels.probs import guided_values, is_finite, sampler_values, share_of
+from underpaint.runtime.device.kernels.probs import row_shares, sampler_values
 from underpaint.runtime.device.kernels.walk import Verdicts
 from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
 
@@ -64,14 +64,12 @@ def judge_kernel(
     turn, image = tl.program_id(0), tl.program_id(1)
     place = image * N + start + turn
     given = logits + image.to(tl.int64) * image_stride + turn.to(tl.int64) * V
-    code = tl.arange(0, BLOCK)
-    values = guided_values(given, row_stride, sampler.guidance, code, code < V, GUIDED)
-    if is_finite(values) == 0:
+    share, sound = row_shares(given, row_stride, sampler, V, GUIDED, GREEDY, WARM, CUT, NUCLEUS, SAMPLE, BLOCK)
+    if sound == 0:
         tl.store(finite + image * finite_stride + turn, 0)
         return
-    share = share_of(values, given, row_stride, sampler, code, code < V, V, GUIDED, GREEDY, WARM, CUT, NUCLEUS, SAMPLE)
     token = tl.load(drafts + place)
-    mass = tl.sum(tl.where(code == token, share, 0.0), axis=0).to(tl.float64)
+    mass = tl.sum(tl.where(tl.arange(0, BLOCK) == token, share, 0.0), axis=0).to(tl.float64)
     for first in range(0, K, KBLOCK):
         column = first + tl.arange(0, KBLOCK)
         pooled = tl.load(near + token * K + column, column < K, other=0)
