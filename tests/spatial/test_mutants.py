@@ -1,15 +1,24 @@
 """Planted bugs in the spatial rules: each must be caught by a check that passes on the real code."""
 
-import importlib
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from types import ModuleType
+from typing import Any
 
+import numpy as np
 import pytest
+from scipy import ndimage
 
 from tests.mutants.harness import caught
 from tests.spatial import checks
+from underpaint.algos.accept.walk import excess
+from underpaint.algos.arrays import BoolArray
+from underpaint.algos.chance import At, Role
 from underpaint.algos.protocols import Grid
+from underpaint.algos.spatial import adaptive_window, canvas, islands, jacobi_front, mulo, neighbourhood, row_front
+from underpaint.algos.spatial.canvas import Canvas
+from underpaint.algos.spatial.target import Feed
 
 
 def regions() -> None:
@@ -17,7 +26,7 @@ def regions() -> None:
         checks.check_regions(mask, min(1, max(mask.shape) - 1))
 
 
-def islands() -> None:
+def whole_islands() -> None:
     for mask in checks.masks(40):
         checks.check_islands(mask)
 
@@ -54,85 +63,144 @@ def dense() -> None:
     checks.check_distributions_are_dense(Grid(2, 3), 0)
 
 
-MUTANTS: list[tuple[str, str, str, Callable[[], None]]] = [
-    ("neighbourhood", "places + radius + 1", "places + radius + 2", regions),  # radius off by one
-    ("neighbourhood", " & _from(grid, _first(rejected))\n", "\n", regions),  # accepted cells before t_0 repaired
-    ("neighbourhood", ">= first", "> first", regions),
-    ("neighbourhood", "_rejected_near(rejected, radius) - rejected", "_rejected_near(rejected, radius)", regions),
+def keep_the_keys_of_proxies(right: Any, canvas: Canvas, *args: Any) -> Feed:
+    feed: Feed = right(canvas, *args)
+    canvas._fed = (np.arange(feed.cells.size), feed.cells, feed.tokens)
+    return feed
+
+
+def commit_again_what_is_cached(right: Any, canvas: Canvas) -> None:
+    if canvas._fed is not None:
+        canvas.cached[canvas._fed[1]] = False
+    right(canvas)
+
+
+def read_behind_drafts_of_other_rows(right: Any, canvas: Canvas, before: Any, drafts: Any, groups: Any) -> Any:
+    return right(canvas, before, drafts, groups if groups is None else np.zeros_like(groups))
+
+
+def see_nothing_fed_beside(right: Any, *args: Any) -> Feed:
+    feed: Feed = right(*args)
+    return feed._replace(visible=np.eye(feed.cells.size, dtype=np.bool_))
+
+
+def count_own_rejection(right: Any, rejected: BoolArray, radius: int) -> BoolArray:
+    after_t_0 = np.arange(rejected.size).reshape(rejected.shape) > np.argmax(rejected)
+    return neighbourhood.expanded(rejected, radius) & after_t_0
+
+
+def may_tie_with_the_row_above(right: Any, columns: Any, slant: Any) -> Any:
+    reach = columns + slant
+    above = np.full_like(reach, 1 << 40)
+    above[..., 1:] = np.minimum.accumulate(reach, axis=-1)[..., :-1]
+    return (columns < 1 << 40) & (reach <= above)
+
+
+def redraw_from_another_distribution(right: Any, canvas: Canvas, *args: Any) -> Any:
+    canvas.known = {cell: distribution[::-1] for cell, distribution in canvas.known.items()}
+    return right(canvas, *args)
+
+
+def accept_out_of_one(right: Any, window: Any, held: Any, distribution: Any, node: int) -> Any:
+    if window.chance.flip(float(distribution[held.token]), At(Role.WINDOW, node)):
+        return held.token, True
+    rest = excess(distribution, held.distribution)
+    return (window.chance.draw(rest, At(Role.WINDOW, node + 1)), False) if rest.any() else (held.token, True)
+
+
+def forget_the_drafted_distributions(right: Any, cells: Any, distributions: Any, drafts: Any, *args: Any) -> Any:
+    for cell in cells:
+        if drafts.distributions[cell].max() < 1.0:
+            drafts.distributions[cell] = np.full_like(distributions[cell], 1 / distributions[cell].size)
+    return right(cells, distributions, drafts, *args)
+
+
+def overtake_the_row_above(right: Any, settings: Any, counts: Any, width: int) -> Any:
+    ends = {row: min(int(counts[row]) + settings.window, width) for row in right(settings, counts, width)}
+    return {row: range(int(counts[row]), end) for row, end in ends.items()}
+
+
+MUTANTS: list[tuple[Any, str, Callable[..., Any], Callable[[], None]]] = [
+    (neighbourhood, "_rejected_near", lambda right, rejected, radius: right(rejected, radius + 1), regions),
     (
-        "islands",
-        "if near in inside:",
-        "if near in inside and (near_row == row or near_column == column):",  # 4 for 8 neighbours
-        islands,
+        neighbourhood,
+        "expanded",
+        lambda right, rejected, radius: neighbourhood._rejected_near(rejected, radius) > 0,  # before t_0 too
+        regions,
     ),
-    ("row_front", "np.arange(height) * (window - 1)", "np.arange(height) * window", fronts),
-    ("row_front", "reach < above", "reach <= above", fronts),
-    ("canvas", "own = (~proxied).nonzero()[0]", "own = np.arange(cells.size)", jacobi),  # a proxy's key is kept
-    ("canvas", " & ~self.cached[cells]\n        if kept", "\n        if kept", repair),  # stale keys refreshed
-    ("canvas", "(groups[cells] == groups[after])", "(groups[cells] >= 0)", jacobi),  # a row starts behind a draft
-    ("canvas", " & fresh[cells][None, :]", " & False", dense),
-    ("canvas", "self.cached[cells] = False", "self.cached[cells[2:]] = False", repair),  # a key stays stale
+    (neighbourhood, "_from", lambda right, grid, first: right(grid, first + 1), regions),
+    (neighbourhood, "redrawn_anyway", count_own_rejection, regions),
+    (islands, "label_islands", lambda right, region: ndimage.label(region)[0] - 1, whole_islands),  # 4 for 8 neighbours
+    (row_front, "_slant", lambda right, height, window: np.arange(height) * window, fronts),
+    (row_front, "_may_be_decided", may_tie_with_the_row_above, fronts),
+    (canvas, "Canvas._feed", keep_the_keys_of_proxies, jacobi),
+    (canvas, "Canvas.keep", commit_again_what_is_cached, repair),
+    (canvas, "Canvas._feed", read_behind_drafts_of_other_rows, jacobi),
+    (canvas, "Canvas._feed", see_nothing_fed_beside, dense),
+    (canvas, "Canvas.recompute", lambda right, canvas, cells: right(canvas, cells[2:]), repair),
     (
-        "mulo",
-        "from_residual = refused & ~redrawn_anyway",
-        "from_residual = ~refused & ~redrawn_anyway",
+        mulo,
+        "redrawn_anyway",
+        lambda right, rejected, radius: np.ones_like(rejected),  # no residual is drawn from
         checks.check_raster_is_exact,
     ),
     (
-        "mulo",
-        "from_residual = refused & ~redrawn_anyway(refused, repair.radius)",
-        "from_residual = refused",
+        mulo,
+        "redrawn_anyway",
+        lambda right, rejected, radius: np.zeros_like(rejected),  # all rejected cells draw from the residual
         checks.check_independent_cells_are_exact,
     ),
-    ("mulo", "At(Role.CELL, cell)", "At(Role.BONUS, cell)", thresholds),  # other noise than plain decoding
-    ("mulo", "distributions[first - cells[0]]", "distributions[0]", checks.check_raster_is_exact),
-    ("adaptive_window", "excess(distribution, held.distribution)", "excess(held.distribution, distribution)", adaptive),
-    ("adaptive_window", "out_of=float(held.distribution[held.token])", "out_of=1.0", adaptive),
+    (mulo, "At", lambda right, role, cell: right(Role.BONUS, cell), thresholds),  # other noise than plain decoding
+    (mulo, "settle", redraw_from_another_distribution, checks.check_raster_is_exact),
+    (adaptive_window, "excess", lambda right, first, second: right(second, first), adaptive),
+    (adaptive_window, "AdaptiveWindow._test", accept_out_of_one, adaptive),
+    (jacobi_front, "_judge_row", forget_the_drafted_distributions, checks.check_one_row_of_jacobi_is_exact),
     (
-        "jacobi_front",
-        "drafts.distributions[cell] = distributions[cell]",
-        "drafts.distributions[cell] = np.full_like(distributions[cell], 1 / distributions[cell].size)",
+        jacobi_front,
+        "excess",
+        lambda right, first, second: np.array(first),
         checks.check_one_row_of_jacobi_is_exact,
     ),
+    (jacobi_front, "JacobiFronts.spans", overtake_the_row_above, jacobi),
     (
-        "jacobi_front",
-        "excess(distribution, drafted)",
-        "np.array(distribution)",
-        checks.check_one_row_of_jacobi_is_exact,
-    ),
-    ("jacobi_front", "min(self.window, above - count)", "min(self.window, width - count)", jacobi),
-    (
-        "jacobi_front",
-        "above < self.lead",
-        "above < self.lead - 1",
+        jacobi_front,
+        "JacobiFronts.spans",
+        lambda right, settings, *args: right(replace(settings, lead=settings.lead - 1), *args),
         lambda: checks.check_jacobi(Grid(2, 4), checks.JacobiFronts(3, 4), 0),
     ),
 ]
 
 
-def planted(monkeypatch: pytest.MonkeyPatch, name: str, old: str, new: str) -> None:
-    """Put a mutated copy of `algos.spatial.name` in the place of the original, wherever it was imported."""
-    original = importlib.import_module(f"underpaint.algos.spatial.{name}")
-    assert original.__file__ is not None
-    with open(original.__file__, encoding="utf-8") as file:
-        source = file.read()
-    assert source.count(old) == 1, f"{name}: {old!r} occurs {source.count(old)} times"
-    mutant = ModuleType(original.__name__)
-    monkeypatch.setitem(sys.modules, original.__name__, mutant)
-    exec(compile(source.replace(old, new), original.__file__, "exec"), mutant.__dict__)
-    own = {key: part for key, part in vars(original).items() if getattr(part, "__module__", "") == original.__name__}
-    users = [module for key, module in sys.modules.items() if key.startswith("underpaint.algos.spatial.")] + [checks]
-    for module in users:
-        for key, part in own.items():
-            if vars(module).get(key) is part:
-                monkeypatch.setattr(module, key, vars(mutant)[key])
+def plant(monkeypatch: pytest.MonkeyPatch, module: ModuleType, name: str, wrong: Callable[..., Any]) -> None:
+    """Have `wrong` called with the right function and its arguments.
+
+    A function of `module` is replaced wherever it was imported, and what `module` imports in this module alone.
+    """
+    owner, _, method = name.partition(".")
+    right = getattr(module, owner)
+    if method:
+        original = getattr(right, method)
+        monkeypatch.setattr(right, method, lambda *args: wrong(original, *args))
+        return
+    users = [module]
+    if right.__module__ == module.__name__:
+        users += [user for key, user in sys.modules.items() if key.startswith("underpaint.algos.spatial.")] + [checks]
+    for user in users:
+        if vars(user).get(name) is right:
+            monkeypatch.setattr(user, name, lambda *args: wrong(right, *args))
 
 
-@pytest.mark.parametrize(("name", "old", "new", "check"), MUTANTS, ids=[f"{m[0]}-{i}" for i, m in enumerate(MUTANTS)])
+@pytest.mark.parametrize(
+    ("module", "name", "wrong", "check"), MUTANTS, ids=[f"{m[1]}-{i}" for i, m in enumerate(MUTANTS)]
+)
 def test_a_planted_bug_is_caught(
-    monkeypatch: pytest.MonkeyPatch, name: str, old: str, new: str, check: Callable[[], None]
+    monkeypatch: pytest.MonkeyPatch,
+    module: ModuleType,
+    name: str,
+    wrong: Callable[..., Any],
+    check: Callable[[], None],
 ) -> None:
-    planted(monkeypatch, name, old, new)
+    plant(monkeypatch, module, name, wrong)
     with caught():
         check()
 
