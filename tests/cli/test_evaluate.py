@@ -144,7 +144,7 @@ def test_a_method_that_chooses_by_costs_measures_them_once_for_all_parts(tmp_pat
         (["--address", "auto"], "pass --on ray"),
         (["--methods", "adtt"], "did you mean 'adt'"),
         (["--models", "a", "--models", "a"], "two of those named are the same"),
-        (["--models", "a@64", "--models", "b", "--low", "c"], "--low belongs to one model"),
+        (["--models", "a@64", "--models", "b", "--low", "c"], "--low: expected one model, got several"),
         (["--prompts", "none.txt"], "there is no such file of prompts"),
         (["a pandda"], "did you mean 'panda'"),
     ],
