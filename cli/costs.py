@@ -125,9 +125,7 @@ def _curve(
         with progress("measuring what passes cost on this machine, once") as advance:
             return curve_of(pipeline, sampling, lambda done, most: advance(done, total=most), renew=renew, full=full)
     except KeyboardInterrupt:
-        typer.echo(
-            "stopped: the cost curve is not finished; the same command continues it", err=True
-        )
+        typer.echo("stopped: the cost curve is not finished; the same command continues it", err=True)
         raise typer.Exit(STOPPED) from None
 
 

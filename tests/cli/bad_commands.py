@@ -28,17 +28,18 @@ _WRITTEN: Final = (
     ("serve --port 0 --ray-address here", "--ray-address needs --ray; add it, or leave it out"),
     (
         "serve --port 0 --ray 2 --backend device --device cuda:1",
-        "--device cuda:1: expected no GPU index, because Ray assigns a GPU to each process; pass "
-        "--device cuda,",
+        "--device cuda:1: expected no GPU index, because Ray assigns a GPU to each process; pass --device cuda,",
     ),
     (
         "serve --port 0 --ray 2 --backend cuda:1",
-        "--backend cuda:1: expected no GPU index, because Ray assigns a GPU to each process; pass "
-        "--backend cuda,",
+        "--backend cuda:1: expected no GPU index, because Ray assigns a GPU to each process; pass --backend cuda,",
     ),
     ("serve --port 65536", "Invalid value for '--port': Input should be"),
     ("serve --port 0 --live nowhere", "nowhere: expected a folder with config.json and weights"),
-    ("serve --port 0 --models nowhere --live nowhere", "--live runs the model itself, without an export; leave --models out"),
+    (
+        "serve --port 0 --models nowhere --live nowhere",
+        "--live runs the model itself, without an export; leave --models out",
+    ),
     ("generate", "expected a prompt, such as"),
     ("generate FOX --out a_folder", "expected a name that ends in .png, .webp"),
     ("generate FOX --out picture_folder.png", "cannot write picture_folder.png: it is a"),
@@ -355,7 +356,10 @@ _WRITTEN: Final = (
         "window.length: expected at most 63, got 800: the engine scores 64 nodes",
     ),
     ("compare --batch 2 --out x", "--device, --batch and --forward need --backend device; add it,"),
-    ("compare --backend device --likelihood --out x", "--likelihood and --save-replay do not work with --backend device;"),
+    (
+        "compare --backend device --likelihood --out x",
+        "--likelihood and --save-replay do not work with --backend device;",
+    ),
     ("costs --backend device", "--backend device: only compare, generate and serve take it; expected one of cpu,"),
     (
         "generate FOX --out x.png --backend device",
@@ -761,7 +765,10 @@ _WRITTEN: Final = (
     ("export shards_text --kind llamagen-c2i --out x", "expected JSON, got Expecting value: line 1"),
     ("export shards_config --kind llamagen-c2i --out x", "expected parameters by name, got dict; is this"),
     ("export loop --kind llamagen-c2i --out x", "no checkpoint at loop; give a file (.safetensors,"),
-    ("export target.pt --kind eagle-drafter --target target.pt --out x", "expected both --target and --target-kind, got one"),
+    (
+        "export target.pt --kind eagle-drafter --target target.pt --out x",
+        "expected both --target and --target-kind, got one",
+    ),
     ("export target.pt --kind sampler --out x", "expected what `underpaint train sampler` or"),
     ("export target.pt --kind llamagen-c2i --grid 100000 --out x", "expected at most"),
     ("export target.pt --kind llamagen-c2i --grid 3 --out x", "expected cells along a side, 4 or more, or rows"),

@@ -53,7 +53,10 @@ def test_a_clock_that_moves_slowly_is_a_clock(monkeypatch: pytest.MonkeyPatch) -
         (OSError(errno.EMFILE, os.strerror(errno.EMFILE), "a.png"), "raise that with `ulimit -n 1024`"),
         (OSError(errno.ENFILE, os.strerror(errno.ENFILE)), "raise that with `ulimit -n 1024`"),
         (OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)), "out of memory"),
-        (MemoryError("Unable to allocate 8 GiB"), "out of memory (Unable to allocate 8 GiB); reduce the batch or the size"),
+        (
+            MemoryError("Unable to allocate 8 GiB"),
+            "out of memory (Unable to allocate 8 GiB); reduce the batch or the size",
+        ),
         (
             RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory: you tried"),
             "out of memory",
