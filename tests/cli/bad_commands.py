@@ -841,7 +841,7 @@ _WRITTEN: Final = (
     ("evaluate --threads 100000 --out x", "'--threads'"),
     ("evaluate --jobs 100000 --out x", "'--jobs'"),
     ("metrics write geneval nowhere --prompts text.txt --out x", "nowhere is no folder of `underpaint evaluate`"),
-    ("metrics write nobody a_folder --prompts text.txt --out x", "unknown benchmark 'nobody'; known: geneval, dpg"),
+    ("metrics write nobody a_folder --prompts text.txt --out x", "unknown benchmark 'nobody'; known: dpg, geneval"),
     ("metrics read geneval nowhere", "expected the JSON lines of GenEval's evaluate_images.py"),
     ("metrics read dpg text.txt", "run compute_dpg_bench.py to its end"),
     ("report nowhere", "no folder nowhere; make one with `underpaint compare"),
