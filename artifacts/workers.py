@@ -332,7 +332,7 @@ def check_workers(on: str, address: str | None) -> None:
     if on not in WORKER_KINDS:
         raise ValueError(f"--on: there is no '{on}'; {suggest(on, WORKER_KINDS)}")
     if address is not None and on != "ray":
-        raise ValueError("--address is of a Ray cluster; pass --on ray with it")
+        raise ValueError("--address needs --on ray; add it, or leave --address out")
     if on == "ray":
         load_ray()
 

@@ -77,9 +77,9 @@ def advise(
 ) -> None:
     """Say which method is fastest for your model on a machine, its expected gain, and what would change the answer.
 
-    A coarse sweep goes over chains and trees at many settings. The best of each policy are simulated again with other
-    noise: their intervals are over the recorded images. A stopped sweep (Ctrl-C) keeps what is finished; the same
-    command goes on with it. An acceptance log is a poorer input: it answers for chains alone.
+    A coarse sweep simulates chains and trees at many settings, then repeats the best of each policy with other random
+    numbers. Intervals cover the choice of recorded images. After Ctrl-C the same command continues. From an acceptance
+    log it can answer only for chains.
     """
     from underpaint.sim.latency.run_times import CURVE
     from underpaint.sim.sweep.plan import TRACE
@@ -93,7 +93,8 @@ def advise(
             raise ValueError(f"--machine: expected one machine, and its batch as --batch, got {machine!r}")
         if batch > 1 and machine.endswith(CURVE):
             raise ValueError(
-                f"--batch: {machine} was measured at one batch; measure a curve at that batch, or leave it out"
+                f"--batch: the curve {machine} holds for the batch it was measured with; measure one at that batch, or "
+                "leave --batch out"
             )
         named = f"{machine}/batch{batch}" if batch > 1 else machine
     if source.suffix == TRACE:
@@ -164,7 +165,7 @@ def _of_trace(
         raise typer.Exit(BAD_INPUT) from error
     except KeyboardInterrupt:
         kept = f"{len(results.lines)} of {len(planned)} simulations are done"
-        typer.echo(f"stopped: {kept}; the same command goes on with {results.path}", err=True)
+        typer.echo(f"stopped: {kept}; the same command continues {results.path}", err=True)
         raise typer.Exit(STOPPED) from None
     notes = [*_sizes(model.vocab_size, prices), str(results.path)]
     notes.append(f"next: underpaint plot {shlex.quote(str(results.path))} --figure pareto --out pareto.pdf")
@@ -181,8 +182,8 @@ def _of_log(source: Path, machine: str, bias: float) -> _Advice:
         log = read_acceptance(source)
         if bias:
             raise ValueError(
-                "--quality: an acceptance log has no distributions, so nothing is known of bias; leave it out, or "
-                "bring a trace (docs/how-to/trace-your-own-model.md)"
+                "--quality: an acceptance log has no distributions, so the bias is unknown; leave --quality out, or "
+                "pass a trace (docs/how-to/trace-your-own-model.md)"
             )
         if not log.positions:
             raise ValueError(f"{source}: expected drafts of one token or more, got none")
@@ -247,7 +248,7 @@ def _tell(advice: _Advice, machine: str, form: Format, json_file: Path | None) -
     else:
         typer.echo(f"Decode plainly: the best draft, {answer.name} ({settings}), is {speed.mean:.2f} times as fast.")
     for text in (
-        "The interval is of the images alone; docs/results/validation.md has the errors on top of it.",
+        "The interval covers the choice of images only; docs/results/validation.md has the other errors.",
         *advice.notes,
     ):
         note(text, form)

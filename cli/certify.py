@@ -69,7 +69,7 @@ def certify(
     seeds: Annotated[
         bool,
         typer.Option(
-            "--own-seed", help="With --as process: the program draws from a seed of its own, and is judged by samples."
+            "--own-seed", help="With --as process: the program gets a seed instead of uniforms; tested by samples."
         ),
     ] = False,
     cycles: Annotated[
@@ -90,7 +90,7 @@ def certify(
     cases: Annotated[int, typer.Option(help="Number of cases to judge it on.", min=1, max=1000)] = 24,
     seed: Annotated[int, typer.Option(help="Seed of the cases.", min=0, max=MOST_SEED)] = 0,
     margin: Annotated[
-        float, typer.Option(help="If it is judged by samples: the smallest error of a probability that must be found.")
+        float, typer.Option(help="When tested by samples: the smallest error of a probability that must be found.")
     ] = 0.03,
     timeout: Annotated[
         float, typer.Option(help="Seconds without an answer after which it counts as hanging.", min=0.1, max=86_400)
@@ -120,7 +120,7 @@ def certify(
     methods: Annotated[
         str | None,
         typer.Option(
-            help="With --live: methods, with commas between, judged on every picture of a small --grid (2x2); default: "
+            help="With --live: methods, separated by commas, judged on every picture of a small --grid (2x2); default: "
             f"{DEFAULT_METHODS}.",
             show_default=False,
         ),
@@ -131,9 +131,9 @@ def certify(
     ] = None,
     form: FormatOption = Format.table,
 ) -> None:
-    """Judge whether a verifier is lossless. If it is not, show the smallest case, the node and the known mistake.
+    """Test whether a verifier is lossless. If it is not, show the smallest case, the node and the known mistake.
 
-    With --live, judge methods on a model of transformers instead, by the exact distribution of small pictures.
+    With --live, test methods on a transformers model instead, by the exact distribution of small pictures.
 
     Exit code 0: lossless on every case, or but for a boundary (unless --strict), or within its promise. Exit code 1:
     biased, or faulty: it raises, hangs or returns nonsense. Exit code 2: bad input.
@@ -158,7 +158,7 @@ def certify(
     with bad_input():
         live.check(None, None, None, "cpu")
         if methods is not None or setting or top_k is not None:
-            raise ValueError("--methods, --set and --top-k judge methods on a live model; name its folder with --live")
+            raise ValueError("--methods, --set and --top-k need a live model; pass its folder with --live")
         if not 0.001 <= margin < 1.0:
             raise ValueError(f"--margin: expected 0.001 to below 1, got {margin}")
         place = out or DEFAULT_OUT

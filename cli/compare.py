@@ -143,7 +143,7 @@ def compare(
         device.check_forward(live.live)
         if backend == DEVICE and (likelihood or save_replay):
             raise ValueError(
-                "--likelihood and --save-replay need passes on the host; leave them out, or --backend device"
+                "--likelihood and --save-replay do not work with --backend device; leave them out, or that backend"
             )
         likelihood = backend != DEVICE if likelihood is None else likelihood
         usual = LIVE_METHODS if live.live is not None else DEVICE_METHODS if backend == DEVICE else DEFAULT_METHODS
@@ -161,7 +161,7 @@ def compare(
             on_device = plan_on_device(pipeline, plan.methods, sampling, device, plan.conditions)
         check_opens(pipeline, plan)
         if save_pictures and pipeline.decoder is None:
-            raise ValueError(f"--save-pictures: {pipeline.folder} holds no picture decoder; leave it out")
+            raise ValueError(f"--save-pictures: {pipeline.folder} has no picture decoder; leave --save-pictures out")
         if on_device is None:
             plan = options.with_costs(plan, pipeline)
         elif live.live is None:

@@ -57,8 +57,8 @@ def costs(
 ) -> None:
     """Show the cost curve of this machine: milliseconds of a pass by its size. It is measured on first use, then kept.
 
-    The curve is kept in the user's cache folder (XDG_CACHE_HOME, or else ~/.cache) by processor, engine, models,
-    threads and rows per pass. Methods that choose by cost read it there.
+    The curve is stored in the user's cache folder (XDG_CACHE_HOME, or else ~/.cache), by processor, engine, models,
+    threads and rows per pass. Methods that choose drafts by cost read it there.
     """
     from underpaint.artifacts.files import check_file_writable
     from underpaint.artifacts.manifest import write_beside
@@ -71,7 +71,7 @@ def costs(
         sampling = read_sampling(1.0, guidance, top_k, top_p, pipeline)
         if pipeline.loaded_drafter is None:
             remedy = "export one into it first" if live.live is None else "train one, and name it with --drafter"
-            raise ValueError(f"{pipeline.folder}: there is no drafter of {pipeline.high.decoder.name}; {remedy}")
+            raise ValueError(f"{pipeline.folder} has no drafter for {pipeline.high.decoder.name}; {remedy}")
     curve = _curve(pipeline, sampling, renew=renew, full=full)
     assert curve is not None
     _show(curve, form)
@@ -125,9 +125,7 @@ def _curve(
         with progress("measuring what passes cost on this machine, once") as advance:
             return curve_of(pipeline, sampling, lambda done, most: advance(done, total=most), renew=renew, full=full)
     except KeyboardInterrupt:
-        typer.echo(
-            "stopped: the cost curve is not finished; the same command goes on with the rounds that are", err=True
-        )
+        typer.echo("stopped: the cost curve is not finished; the same command continues it", err=True)
         raise typer.Exit(STOPPED) from None
 
 

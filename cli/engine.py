@@ -65,12 +65,12 @@ def engine(
         ),
     ] = "tensorrt",
     model: Annotated[list[str] | None, typer.Option(help="Build this one only; repeat for more.")] = None,
-    buckets: Annotated[str, typer.Option(help="Numbers of new positions, with commas between.")] = _BUCKETS,
+    buckets: Annotated[str, typer.Option(help="Numbers of new positions, separated by commas.")] = _BUCKETS,
     rows: Annotated[
         str | None,
         typer.Option(
-            help="Least and most rows of a pass, with a comma between, or one number: 1 for guidance 1, 2 for any "
-            "other; default: as the models are meant to be sampled.",
+            help="Fewest and most rows of a pass, such as 1,2, or one number: 1 for guidance 1, 2 for any "
+            "other; default: by the models' own sampling.",
             show_default=False,
         ),
     ] = None,
@@ -81,8 +81,8 @@ def engine(
 ) -> None:
     """Build TensorRT engines of exported targets and drafters (needs PyTorch and a TensorRT package).
 
-    An engine holds no weights: it reads those beside the models. It is tied to its graph, the package's version and,
-    where there is one, this machine's GPU.
+    An engine reads its weights from the models' folder. It works only with the same graph, the same version of the
+    package and, if it was built with one, the same kind of GPU.
     """
     from underpaint.artifacts.files import check_folder_writable
     from underpaint.export.device_engines import build_folder
@@ -95,10 +95,10 @@ def engine(
         counts = _read_counts("--buckets", buckets)
         batches = () if rows is None else _read_counts("--rows", rows, _MOST_ROWS)
         if device.for_device is None and replace(device, setting=device.setting or None) != _NOT_FOR_DEVICE:
-            raise ValueError("--batch, --set and how methods are drawn are of --for-device METHODS; pass it too")
+            raise ValueError("--batch, --set and sampling options need --for-device METHODS; add it, or leave them out")
         if device.for_device is not None and (model or rows is not None or buckets != _BUCKETS):
             raise ValueError(
-                "--model, --buckets and --rows are not of --for-device, which goes by methods; leave them out"
+                "--model, --buckets and --rows: --for-device takes the sizes from its methods; leave them out"
             )
         sized = device.for_device is not None or rows is not None or buckets != _BUCKETS
         if backend == _ONNX and (sized or version_compatible):

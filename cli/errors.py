@@ -102,7 +102,7 @@ def needed(what: str, *extras: str) -> Iterator[None]:
 
 def _memory_told(what: str) -> str:
     detail = f" ({what[:200]})" if what else ""
-    return f"the memory of this machine does not suffice{detail}; ask for less at once, or let other programs end"
+    return f"out of memory{detail}; reduce the batch or the size, or close other programs"
 
 
 def _told(error: OSError) -> str:

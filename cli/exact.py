@@ -62,7 +62,7 @@ def exact(
         if policy is not None:
             own = dict(read_settings(f"policy '{policy}'", POLICIES[policy].make, policy_setting or []))
         elif policy_setting:
-            raise ValueError("--set-policy needs --policy: name the policy that the setting is of")
+            raise ValueError("--set-policy needs --policy; name the policy that has the setting")
         MODELS[model]
         check_json(json_file)
         with answers_within(timeout):

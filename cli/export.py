@@ -94,8 +94,8 @@ def export(
     guidance: Annotated[
         float | None,
         typer.Option(
-            help="Guidance that the folder's models are sampled with where no --guidance is asked for. Default: 3 for "
-            "target_pair, 1 for other targets, else what the folder has, or 1: it is baked in.",
+            help="Default guidance of the folder's models. If left out: 3 for target_pair, 1 for other targets, which "
+            "have it trained in; for other models the folder's own, or 1.",
             show_default=False,
             rich_help_panel=_OWN,
         ),
@@ -124,8 +124,8 @@ def export(
 ) -> None:
     """Export checkpoints to ONNX (needs PyTorch): those of this project's recipes, or a published one with --kind.
 
-    Every graph is compared with its PyTorch module before any file is put in place. Each file gets a JSON manifest, and
-    the folder an index. Weights of the recipes' own checkpoints are rounded to float16, matrices of a target to 8 bits
+    Every graph is compared with its PyTorch module before it is written. Each model gets a JSON manifest, and the
+    folder an index. Weights from this project's recipes are rounded to float16, and the matrices of a target to 8 bits
     with a scale per row.
     """
     if kind is None:
@@ -146,11 +146,11 @@ def export(
             raise ValueError("--kind needs --out, a folder for the models")
         own = {"--runs": runs is not None, "--guidance": guidance is not None}
         for option in (name for name, asked in own.items() if asked):
-            raise ValueError(f"{option} is of this project's own checkpoints; leave out {option}, or --kind")
+            raise ValueError(f"{option} works only with this project's own checkpoints; leave out {option}, or --kind")
         options = LoadOptions(heads, *_read_grid(grid), prefix, first_code, layout, uncond_keep)
         check_folder_writable(out)
         if (target is None) != (target_kind is None):
-            raise ValueError("--target and --target-kind belong together")
+            raise ValueError("expected both --target and --target-kind, got one; add the other, or leave both out")
         pair = None if target is None or target_kind is None else (target_kind, find(target))
         asked = (kind, find(given[0]), precision, options, pair, options, neighbours, eight_bits)
         written = export_checkpoint(Request(*asked), out)
@@ -179,7 +179,7 @@ def _refuse_options_of_kind(context: typer.Context) -> None:
     for option in context.command.params:
         chosen = context.get_parameter_source(option.name or "")
         if getattr(option, "rich_help_panel", None) == _PUBLISHED and chosen is not None and chosen.name != "DEFAULT":
-            raise ValueError(f"{option.opts[0]} goes with --kind, which says what the checkpoint is; add it")
+            raise ValueError(f"{option.opts[0]} needs --kind, the kind of the checkpoint; add it")
 
 
 def _tell(found: "Manifest") -> None:
@@ -209,8 +209,8 @@ def _check_mask(cells: int) -> None:
     if _MASKS * 4 * cells**2 > free:
         most = isqrt(isqrt(free // (_MASKS * 4)))
         raise ValueError(
-            f"--grid: {cells:,} cells are more than this machine's memory compares with torch ({free / 2**30:.0f} GiB "
-            f"are free); expected at most {most}x{most}"
+            f"--grid: expected at most {most}x{most}, got {cells:,} cells; the comparison with PyTorch needs more than "
+            f"the free memory, {free / 2**30:.0f} GiB"
         )
 
 
@@ -244,9 +244,9 @@ def check(
 ) -> None:
     """Compare exported decoders, tokenizer and samplers with PyTorch, on random and adversarial inputs.
 
-    Every provider of ONNX Runtime that the machine has runs them, and each prints one line.
+    Each available provider of ONNX Runtime runs them, and its result is one line.
 
-    With --invariance: measure whether a token's distribution depends on the size of its pass. This needs no PyTorch.
+    With --invariance, measure how much a token's distribution depends on the size of its pass. This needs no PyTorch.
     """
     if invariance:
         check_passes(folder, live, tuple(model or ()), backend, seed, json_file, form)
@@ -255,12 +255,12 @@ def check(
         live.check(folder, None, None, backend)
         if live.live is not None:
             raise ValueError(
-                "--live goes with --invariance: there is no export to compare with; add it, or leave --live out"
+                "--live needs --invariance, because there is no export to compare with; add it, or leave --live out"
             )
         if folder is None:
             raise ValueError("expected the folder of exported models; the shipped ones are compared with --invariance")
         if model or json_file is not None or backend != "cpu" or form is not Format.table:
-            raise ValueError("--model, --backend, --json and --format go with --invariance; add it, or leave them out")
+            raise ValueError("--model, --backend, --json and --format need --invariance; add it, or leave them out")
     from underpaint.export.verify import needs, verify, verify_providers
 
     with bad_input():

@@ -144,12 +144,11 @@ def generate(
         if pipeline.decoder is None:
             if live.live is not None:
                 raise ValueError(
-                    f"--live {live.live}: there is no picture decoder of this model, so there is nothing to write; "
-                    "take the tokens from underpaint.accelerate() in Python, or compare methods with `compare`. "
-                    "Pictures of LlamaGen and Tar need their tokenizer, vq_ds16_c2i.pt or vq_ds16_t2i.pt, beside the "
-                    "checkpoint"
+                    f"--live {live.live}: this model has no picture decoder, so no picture can be written; get the "
+                    "tokens from underpaint.accelerate() in Python, or compare methods with `compare`. LlamaGen and "
+                    "Tar need their tokenizer, vq_ds16_c2i.pt or vq_ds16_t2i.pt, in the checkpoint's folder"
                 )
-            raise ValueError(f"{pipeline.folder} holds no picture decoder; export its tokenizer into it")
+            raise ValueError(f"{pipeline.folder} has no picture decoder; export its tokenizer into it")
         priced = config.needs_costs and backend != DEVICE
         tables = tables_with_costs(pipeline, [config], sampling) if priced else pipeline.tables
         drawn_by = build_method(method, config, tables)
@@ -200,7 +199,7 @@ def _check_place(out: Path | None, into_folder: bool) -> None:
     from underpaint.artifacts.files import check_file_writable, check_folder_writable
 
     if out is not None and into_folder and out.suffix.lower() in _FORMATS:
-        raise ValueError(f"--out {out}: several pictures go into a folder; name one")
+        raise ValueError(f"--out {out}: expected a folder for several pictures, got a file name; name a folder")
     picture = not into_folder or (out is not None and out.suffix.lower() in _OTHER_FORMATS)
     if out is not None and picture and out.suffix.lower() not in _FORMATS:
         raise ValueError(f"--out {out}: expected a name that ends in {', '.join(_FORMATS)}")

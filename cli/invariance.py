@@ -59,7 +59,7 @@ def check_passes(
     with bad_input():
         live.check(folder, None, None, backend)
         if live.live is not None and models:
-            raise ValueError("--model: of exported models; a live model has its target alone, leave it out")
+            raise ValueError("--model selects an exported model; a live model has only a target, so leave --model out")
         check_backend(backend)
         check_json(json_file)
         place, turns = folder or FOLDER, count(1)

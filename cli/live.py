@@ -22,9 +22,9 @@ class LiveModelOptions:
     live: Annotated[
         Path | None,
         typer.Option(
-            help="Folder of an image model of transformers, drawn with as it is: Janus, Emu3, Chameleon, Lumina-mGPT, "
-            "GLM-Image, or one of --family; or a checkpoint of LlamaGen or Tar's de-tokenizer. Its methods start from "
-            "the papers' settings.",
+            help="Folder of an image model of transformers, used without an export: Janus, Emu3, Chameleon, "
+            "Lumina-mGPT, GLM-Image, or one of --family; or a checkpoint of LlamaGen or Tar's de-tokenizer. Methods "
+            "use the papers' settings by default.",
             show_default=False,
             rich_help_panel=_PANEL,
         ),
@@ -114,16 +114,16 @@ class LiveOptions(LiveModelOptions):
             alone = [name for name, value in own.items() if value is not None]
             if alone:
                 raise ValueError(
-                    f"{', '.join(alone)}: expected a live model that they describe, got none; name its folder with "
-                    "--live, or leave them out"
+                    f"{', '.join(alone)}: expected a live model, got none; name its folder with --live, or leave these "
+                    "options out"
                 )
             return
         others = {"--models": models, "--resolution": resolution, "--low": low}
         named = [name for name, value in others.items() if value is not None]
         if named or backend not in ("cpu", DEVICE) or (backend == DEVICE and not on_device):
             raise ValueError(
-                f"--live draws with the model as it is; leave {', '.join(named) or '--backend'} out (--grid asks for "
-                "another size, --backend device of compare, generate and serve for a GPU)"
+                f"--live runs the model itself, without an export; leave {', '.join(named) or '--backend'} out (--grid "
+                "sets another size; for a GPU, compare, generate and serve take --backend device)"
             )
 
     def open_models(

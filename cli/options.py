@@ -111,8 +111,8 @@ class DeviceChoice:
     forward: Annotated[
         str | None,
         typer.Option(
-            help="With --backend device: what runs the models: torch (the default), tensorrt or tensorrt-rtx (on a "
-            "GPU), or onnx (on the CPU); `underpaint engine` makes their engines.",
+            help="With --backend device, the engine of the models: torch (the default), tensorrt or tensorrt-rtx (on "
+            "a GPU), or onnx (on the CPU); `underpaint engine` builds it.",
             show_default=False,
         ),
     ] = None
@@ -120,7 +120,7 @@ class DeviceChoice:
     def check(self, backend: str) -> None:
         """ValueError where options of the device stand beside another backend."""
         if backend != DEVICE and self != DeviceChoice():
-            raise ValueError("--device and --forward are of --backend device; pass it too, or leave them out")
+            raise ValueError("--device and --forward need --backend device; add it, or leave them out")
 
     def check_forward(self, live: object) -> None:
         """ValueError where --forward names what does not run a live model; live: None where there is none."""
@@ -144,8 +144,8 @@ class DeviceOptions(DeviceChoice):
         """ValueError where options of the device stand beside another backend; batches: which draws batches too."""
         if backend != DEVICE and self != DeviceOptions(batch=self.batch if batches else None):
             raise ValueError(
-                "--device, --batch and --forward are of --backend device; pass it too, or leave them out. "
-                "ONNX Runtime's GPU stands behind a colon: --backend cuda:1"
+                "--device, --batch and --forward need --backend device; add it, or leave them out. To choose ONNX "
+                "Runtime's GPU, write its number after a colon: --backend cuda:1"
             )
 
 
@@ -158,8 +158,8 @@ def check_ray_gpu(backend: str, device: str | None = None) -> None:
         name, _, index = value.partition(":")
         if index.isdecimal() and int(index):
             raise ValueError(
-                f"{option} {value}: expected no index of a GPU under Ray, which gives each process a GPU of its own; "
-                f"pass {option} {name}, and start Ray with CUDA_VISIBLE_DEVICES={index} to draw on that one"
+                f"{option} {value}: expected no GPU index, because Ray assigns a GPU to each process; pass {option} "
+                f"{name}, and start Ray with CUDA_VISIBLE_DEVICES={index} to use that GPU"
             )
 
 
@@ -172,7 +172,7 @@ def open_pipeline(
 
     if backend == DEVICE and not on_device:
         raise ValueError(
-            f"--backend device: of compare, generate and serve; expected one of {', '.join(BACKENDS)} here"
+            f"--backend device: only compare, generate and serve take it; expected one of {', '.join(BACKENDS)} here"
         )
 
     return Pipeline.open(models or FOLDER, resolution=resolution, low=low, backend=backend)
@@ -242,7 +242,7 @@ def read_numbers(option: str, text: str, read: Callable[[str], Number]) -> tuple
     try:
         return tuple(read(part) for part in text.split(","))
     except ValueError as error:
-        raise ValueError(f"{option}: expected numbers with commas between, got {text[:80]!r}; {error}") from error
+        raise ValueError(f"{option}: expected numbers separated by commas, got {text[:80]!r}; {error}") from error
 
 
 def check_costs(settings: Iterable[str], pipeline: "OpenModels") -> None:
@@ -258,8 +258,8 @@ def check_costs(settings: Iterable[str], pipeline: "OpenModels") -> None:
         for part in ("target", "drafter"):
             if None not in (measured.get(part), here.get(part)) and measured[part] != here[part]:
                 raise ValueError(
-                    f"{setting}: the curve is of another {part}, {measured[part]}, than the {here[part]} that draws "
-                    "here; measure one of these models"
+                    f"{setting}: the curve was measured with another {part}, {measured[part]}, than {here[part]}; "
+                    "measure one with these models"
                 )
 
 

@@ -199,7 +199,7 @@ def check_outputs(ctx: Any) -> None:
         if path.is_dir():
             if read.folder and not read.models and (path / MODELS_INDEX).exists():
                 raise ValueError(
-                    f"{called} {path}: it is a folder of models, which would be spoilt; name another folder"
+                    f"{called} {path}: this is a folder of models, and the output would corrupt it; name another folder"
                 )
         elif read.file:
             check_replaceable(called, path, read.kind)
@@ -232,9 +232,9 @@ def check_replaceable(called: str, path: Path, wanted: str | None = None) -> Non
         return
     kind = kind_of(path)
     if kind == LOG:
-        raise ValueError(f"{called} {path}: the record of a run is there, which would be lost; name another file")
+        raise ValueError(f"{called} {path}: this file is the record of a run and is not replaced; name another file")
     if (Path(os.path.realpath(path)).parent / MODELS_INDEX).exists() and kind is None:
-        raise ValueError(f"{called} {path}: it belongs to a folder of models, which would be lost; name another file")
+        raise ValueError(f"{called} {path}: this file belongs to a folder of models and is not replaced; name another")
     if _permission.overwrite:
         return
     form = "json" if kind in RESULTS else "npz" if kind == "trace" else kind

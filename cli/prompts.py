@@ -50,4 +50,4 @@ def _check_grammar(models: "Path | None") -> None:
 
     index = read_index(models or FOLDER)
     if not takes_grammar(index):
-        raise ValueError(f"--models {models}: its models take no words, but {index.condition}; nothing is listed")
+        raise ValueError(f"--models {models}: expected models with prompts in words, got {index.condition}")

@@ -96,10 +96,10 @@ def protocol(
 ) -> None:
     """Measure every method by protocol 1, on these models and this machine, and write one record.
 
-    Each round draws one prompt by all methods at both presets and at temperatures 0 and 1, so that all ratios are
-    paired. A whole cost curve is measured between the drawings, a tenth of the time, and written beside the record.
-    After Ctrl-C or a killed process the same command continues. Ctrl-C also writes the tables of what is drawn by then.
-    `underpaint results rank` puts records of several machines or models side by side.
+    Each round draws one prompt with all methods, both presets and temperatures 0 and 1, so that all ratios are paired.
+    A tenth of the time goes into a cost curve, measured between the drawings and written next to the record. After an
+    interruption the same command continues. Ctrl-C also writes the tables of the finished drawings.
+    `underpaint results rank` compares records of several machines or models.
     """
     from underpaint.artifacts.files import check_file_writable, check_folder_writable
     from underpaint.artifacts.workers import ThisProcess
@@ -113,7 +113,7 @@ def protocol(
     record_file, tuned = out / RECORD, out / "tune"
     with bad_input():
         if preset is not None and within is not None:
-            raise ValueError("--within bounds the tuning, and --preset leaves it out; pass one of them")
+            raise ValueError("--within applies to the tuning, which --preset skips; leave one of them out")
         sizes = Sizes().scaled(prompts_scale)
         names = read_methods(methods)
         chosen = None if preset is None else read_preset(preset)
@@ -203,8 +203,8 @@ def _prompts(
 
         if own is None or not takes_grammar(own.index):
             raise ValueError(
-                "these models have no prompts of their own to choose from; name a file of "
-                f"{sizes.tune + sizes.tuned} prompts or more: --prompts FILE"
+                f"these models have no built-in prompts; name a file of {sizes.tune + sizes.tuned} prompts or more: "
+                "--prompts FILE"
             )
         ranges = [(sizes.tune, skips[0]), (sizes.tuned, skips[1])]
         sets = [choose(pipeline, (), replace(asked, prompts_count=count, prompts_skip=skip)) for count, skip in ranges]

@@ -30,7 +30,7 @@ def report(
 ) -> None:
     """Write one self-contained HTML page: leaderboard, gallery, replays, acceptance maps, cost curve.
 
-    Pictures are decoded from the drawn tokens by the models of --models. Replays need a comparison with --save-replay.
+    The decoder of --models turns the drawn tokens into pictures. Replays need a comparison with --save-replay.
     """
     from underpaint.artifacts.files import check_file_writable
     from underpaint.artifacts.manifest import write_beside

@@ -158,7 +158,7 @@ def draw_run(
 
 def stopped(done: str, path: Path) -> None:
     """Say that Ctrl-C stopped a run that goes on with `path`, and leave."""
-    typer.echo(f"stopped: {done}; the same command goes on with {path}", err=True)
+    typer.echo(f"stopped: {done}; the same command continues {path}", err=True)
     raise typer.Exit(STOPPED) from None
 
 
@@ -174,5 +174,5 @@ def record_all(plan: "RunPlan", log: "DrawingLog", replays: "ReplayLog", prompts
         with progress("recording replays", most) as advance:
             record_replays(plan, log, replays, prompts, lambda done, size: advance(done))
     except KeyboardInterrupt:
-        typer.echo(f"stopped while recording replays; the same command goes on with {replays.path}", err=True)
+        typer.echo(f"stopped while recording replays; the same command continues {replays.path}", err=True)
         raise typer.Exit(STOPPED) from None

@@ -46,7 +46,7 @@ def serve(
     port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.", min=0, max=65_535)] = 8000,
     api_key_file: Annotated[
         Path | None,
-        typer.Option(help="File of keys, one a line; clients must show one of them. Default: everybody may draw."),
+        typer.Option(help="File of API keys, one per line; clients must send one. Default: no key is needed."),
     ] = None,
     slots: Annotated[
         int,
@@ -67,8 +67,8 @@ def serve(
     ray: Annotated[
         str | None,
         typer.Option(
-            help="Draw in replicas under Ray Serve: their number, or MIN:MAX for Ray's autoscaling. One a GPU with "
-            "any backend but cpu; on CPUs they share the cores.",
+            help="Number of replicas under Ray Serve, or MIN:MAX for Ray's autoscaling. Each takes one GPU; with the "
+            "backend cpu they share the cores.",
             show_default=False,
         ),
     ] = None,
@@ -77,7 +77,7 @@ def serve(
     ] = None,
     log_prompts: Annotated[bool, typer.Option("--log-prompts", help="Write prompts into the log.")] = False,
 ) -> None:
-    """Serve pictures over HTTP: OpenAI's images API, by any method, for exported or live models."""
+    """Serve pictures over HTTP with OpenAI's images API: any method, exported or live models."""
     with needed("`underpaint serve`", "serve"):
         from underpaint.serve.app import create_app
         from underpaint.serve.engine import EngineLoop
@@ -93,7 +93,7 @@ def serve(
     engine: EngineLoop | ReplicaFront
     with bad_input():
         if ray is None and ray_address is not None:
-            raise ValueError("--ray-address is of replicas under Ray Serve; pass --ray with it")
+            raise ValueError("--ray-address needs --ray; add it, or leave it out")
         scale = None if ray is None else Scale.read(ray)
         limits = Limits(most_body, most_prompt, most_images, deadline, waiting)
         keys = None if api_key_file is None else Keys.read(api_key_file)

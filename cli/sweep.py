@@ -71,8 +71,8 @@ def sweep(
     """Draw the same prompts at many settings, and plot speed-up against quality with its Pareto front.
 
     Without --vary: ZipAR, MuLo-SD and LANTERN over their main settings. After Ctrl-C the same command continues.
-    Quality is what a judge reads in the pictures. Without a judge, as for live models, it is the target's likelihood of
-    the tokens, relative to plain decoding's. `underpaint tune` chooses settings by itself.
+    Quality is the judge's score of the pictures. Without a judge, as for live models, it is the target's likelihood of
+    the tokens relative to plain decoding. `underpaint tune` chooses settings automatically.
     """
     from underpaint.artifacts.files import check_apart, check_folder_writable
     from underpaint.artifacts.workers import ThisProcess

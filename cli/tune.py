@@ -115,9 +115,9 @@ def tune(
 ) -> None:
     """Find the fastest settings of methods for these models on this machine, and write them as a preset file.
 
-    The search draws few prompts by many settings, keeps the best quarter, and draws more prompts by those, together
-    with plain AR and the current settings. Without --within only lossless settings are tried. After a stop the same
-    command continues. Report the result on other prompts: compare --preset FILE --prompts-skip N.
+    The search draws few prompts with many settings, keeps the best quarter, and draws more prompts with those, together
+    with plain AR and the current settings. Without --within it tries only lossless settings. After an interruption the
+    same command continues. Report results on other prompts: compare --preset FILE --prompts-skip N.
     """
     from underpaint.artifacts.files import check_file_writable, check_folder_writable
     from underpaint.runtime.protocol.settings_search import LEAST_PROMPTS
@@ -188,7 +188,7 @@ def read_methods(text: str) -> tuple[str, ...]:
     names = [spec.name for spec in METHODS] if text == ALL else list(dict.fromkeys(read_names(text)))
     names = [name for name in names if name != BASELINE]
     if not names:
-        raise ValueError(f"--methods: expected methods beside {BASELINE}, got {text!r}; all stands for every one")
+        raise ValueError(f"--methods: expected methods other than {BASELINE}, got {text!r}; pass all for every method")
     for name in names:
         resolve(name, 1.0)
     return tuple(names)

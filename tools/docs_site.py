@@ -182,11 +182,11 @@ def _sentence(text: str) -> str:
 
 def _promise(rule: str | None, settings: dict[str, Any], rules: dict[str, dict[str, Any]], registry: Any) -> str:
     if rule is None or rule not in rules:
-        return "None that is exact: the loop accepts by itself, and its pictures follow another distribution than AR's."
+        return "No exact promise: the loop accepts without a rule, and its pictures differ from AR's in distribution."
     if registry[rule].is_lossless(settings):
         return f"Lossless, by the rule `{rule}`: the tokens follow the target's own distribution."
     bound = rules[rule]["bound"]
-    return f"{_sentence(rules[rule]['promise'])} The rule `{rule}` decides" + (f": {bound}." if bound else ".")
+    return f"{_sentence(rules[rule]['promise'])} The rule is `{rule}`" + (f": {bound}." if bound else ".")
 
 
 def _sources(method: dict[str, Any], *parts: dict[str, Any] | None) -> str:

@@ -83,7 +83,8 @@ SAMPLED = POLICIES.register(
         make=Eagle1,
         drawn="without_replacement",
         source="arXiv 2401.15077 (EAGLE-1); arXiv 2502.06352 (LANTERN++) on images",
-        deviations="the shape follows a rule (least rank sum, so many nodes a level), not a published list of paths",
+        deviations="the shape follows a rule (smallest sum of ranks, a fixed number of nodes per level), not a "
+        "published list of paths",
         examples=({"widths": (2, 2)}, {"widths": (3,)}),
         batched=_batched,
     )

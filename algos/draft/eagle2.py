@@ -63,8 +63,8 @@ SPEC = POLICIES.register(
         make=Eagle2,
         drawn="top_k",
         source="arXiv 2406.16858",
-        deviations="tokens of draft probability 0 are not proposed; `depth` counts all levels, and the authors' "
-        "`depth` all but the first: theirs plus one grows the same tree in as many drafter passes",
+        deviations="tokens of draft probability 0 are not proposed; `depth` counts all levels, the authors' all but "
+        "the first, so their value plus one gives the same tree with as many drafter passes",
         examples=({"depth": 3, "top_k": 2, "total_tokens": 5}, {"depth": 2, "top_k": 1}),
         batched=_batched,
     )

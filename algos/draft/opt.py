@@ -60,10 +60,9 @@ SPEC = POLICIES.register(
         make=OptTree,
         drawn="top_k",
         source="arXiv 2406.17276",
-        deviations="no more nodes are expanded in all than the target's largest pass holds, as the drafter keeps each "
-        "of them until the verdict; a level expands only the nodes among the best so far, not the best n of the level: "
-        "the same tree for fewer expansions; the last level is kept although it added less than the threshold, as it "
-        "is paid for",
+        deviations="expands at most as many nodes as fit into the target's largest pass; a level expands only nodes "
+        "among the best so far, not its own n best, which gives the same tree with fewer expansions; keeps the last "
+        "level although it adds less than the threshold",
         examples=({"total_tokens": 6, "threshold": 0.2, "max_depth": 3},),
     )
 )

@@ -88,8 +88,8 @@ def evaluate(
 ) -> None:
     """Draw all combinations of models, methods, prompts and seeds on many workers, and compare the methods with AR.
 
-    Pictures and drawings go to --out. After any stop the same command continues. Several commands may share one folder;
-    the last to finish writes the results.
+    Pictures and drawings go to --out. After an interruption the same command continues. Several commands may share one
+    folder; the last to finish writes the results.
     """
     from underpaint.algos.plugins import named_by_environment
     from underpaint.artifacts.files import check_file_writable, check_folder_writable
@@ -106,8 +106,8 @@ def evaluate(
         check_workers(on, address)
         if batch > 1 and (live.live is None or jobs not in (None, 0, 1) or on != "local"):
             raise ValueError(
-                "--batch: expected --live, and no workers, as it draws in this process; leave --jobs and --on out, or "
-                "--batch"
+                "--batch needs --live, and draws in this process without workers; leave out --jobs and --on, or leave "
+                "out --batch"
             )
         usual = LIVE_METHODS if live.live is not None and methods == DEFAULT_METHODS else methods
         names = with_baseline(read_names(usual))
@@ -151,7 +151,7 @@ def _spec(name: str, options: RunOptions, threads: int, folders: int, tokenizer:
     side, low = int(pixels) if pixels else options.resolution, options.low
     place = Path(folder) if folder else FOLDER
     if low is not None and folders > 1:
-        raise ValueError("--low belongs to one model; leave it out, or evaluate the models one by one")
+        raise ValueError("--low: expected one model, got several; leave --low out, or evaluate the models one by one")
     smaller = None if low is None else str(low.absolute())
     words = None if tokenizer is None else str(tokenizer.absolute())
     return ModelSpec(str(place.absolute()), side, smaller, options.backend, threads, words)

@@ -106,7 +106,7 @@ def _check_benchmark(name: str) -> None:
     from underpaint.algos.registry import suggest
 
     if name not in BENCHMARKS:
-        raise ValueError(f"there is no benchmark '{name}' here; {suggest(name, BENCHMARKS)}")
+        raise ValueError(f"unknown benchmark '{name}'; {suggest(name, BENCHMARKS)}")
 
 
 def _by_method(log: "DrawingLog") -> "dict[tuple[int, str], list[StoredPicture]]":
@@ -117,7 +117,7 @@ def _by_method(log: "DrawingLog") -> "dict[tuple[int, str], list[StoredPicture]]
         groups[one.model, one.method].append(one)
     if not groups:
         raise ValueError(
-            f"{log.folder} holds no pictures; let `underpaint evaluate` draw some, by models with a decoder"
+            f"{log.folder} has no pictures; run `underpaint evaluate` with models that have a picture decoder"
         )
     return groups
 
@@ -134,8 +134,8 @@ def _check_drawn(folder: Path, source: "PromptSource") -> None:
         file = one.get("settings", {}).get("prompts_file") or {}
         if file.get("sha256", source.sha256()) != source.sha256():
             raise ValueError(
-                f"{source.path}: the evaluation drew another file of prompts, {file.get('name')} (sha256 "
-                f"{file['sha256']}); pass that one"
+                f"{source.path}: the evaluation used another file of prompts, {file.get('name')} (sha256 "
+                f"{file['sha256']}); pass that file"
             )
 
 

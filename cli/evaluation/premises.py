@@ -81,8 +81,8 @@ def premises(
 ) -> None:
     """Measure whether the papers' premises hold: flat distributions, near-duplicate codes, local difficulty.
 
-    Plain autoregression draws the pictures, and the drafter reads them. The distributions are those that tokens are
-    drawn from: after guidance, temperature, top-k and top-p. The papers' setting is --top-k 0.
+    Plain autoregression draws the pictures. All figures describe the distributions after guidance, temperature, top-k
+    and top-p. The papers' setting is --top-k 0.
     """
     from underpaint.artifacts.results import with_envelope
     from underpaint.runtime.drawing import noise_of
@@ -93,7 +93,7 @@ def premises(
 
     with bad_input():
         if temperature == 0:
-            raise ValueError("--temperature: expected more than 0; at 0 every distribution holds one token")
+            raise ValueError("--temperature: expected more than 0, because at 0 every distribution has one token")
         check_json(json_file)
         pipeline = live.open_models(models, resolution, None, backend)
         sampling = read_sampling(temperature, guidance, top_k, top_p, pipeline)
@@ -154,7 +154,7 @@ def _check_sizes(pipeline: "OpenModels", images: int, depths: int) -> None:
     if images > _MOST_IMAGES:
         raise ValueError(f"--prompts-count, --seeds: expected at most {_MOST_IMAGES} images, got {images}")
     if depths >= cells:
-        raise ValueError(f"--depths: expected at most {cells - 1}, the cells behind the first, got {depths}")
+        raise ValueError(f"--depths: expected at most {cells - 1}, the number of cells after the first, got {depths}")
     check_memory("recording an image", "--depths", depths, 3 * 8 * cells * codes)
     check_memory("the recorded images", "--prompts-count", images, 2 * 4 * cells * codes)
 

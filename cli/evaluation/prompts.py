@@ -68,13 +68,13 @@ class PromptOptions:
         if self.prompts_file is None:
             if self.prompts_form is not None or self.skip_unknown or self.skip_repeated:
                 raise ValueError(
-                    "--prompts-form, --skip-unknown and --skip-repeated are about --prompts FILE; name one"
+                    "--prompts-form, --skip-unknown and --skip-repeated need --prompts FILE; add it, or leave them out"
                 )
             return None
         form = next((known for known in PROMPT_FORMS if known == self.prompts_form), None)
         if form is None and self.prompts_form is not None:
             raise ValueError(
-                f"--prompts-form: there is no '{self.prompts_form}'; {suggest(self.prompts_form, PROMPT_FORMS)}"
+                f"--prompts-form: unknown form '{self.prompts_form}'; {suggest(self.prompts_form, PROMPT_FORMS)}"
             )
         source = PromptSource.read(self.prompts_file)
         return PromptFile(source, form, self.prompts_count, self.prompts_skip, self.skip_unknown, self.skip_repeated)
@@ -91,7 +91,7 @@ def choose(
     from underpaint.runtime.evaluation.file_conditions import ChosenPrompts, read_file_conditions
 
     if texts and asked.prompts_file is not None:
-        raise ValueError("--prompts names a file of prompts; leave it out, or leave the typed prompts out")
+        raise ValueError("expected --prompts FILE or prompts on the command line, got both; leave one out")
     file = file or asked.file()
     if file is None:
         return ChosenPrompts(read_conditions(pipeline, texts, asked.prompts_count, asked.prompts_skip))

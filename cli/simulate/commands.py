@@ -238,7 +238,7 @@ def sweep(
         raise typer.Exit(BAD_INPUT) from error
     except KeyboardInterrupt:
         kept = f"{len(results.lines)} of {len(planned)} are done"
-        typer.echo(f"stopped: {kept}; the same command goes on with {results.path}", err=True)
+        typer.echo(f"stopped: {kept}; the same command continues {results.path}", err=True)
         raise typer.Exit(STOPPED) from None
     _write_report(plan, results, out)
     if not told_as_json(json_file, results.lines):
@@ -275,7 +275,7 @@ def _show_winners(plan: "SweepPlan", results: "Results", out: Path, form: Format
 def _split(text: str) -> tuple[str, ...]:
     names = tuple(name.strip() for name in text.split(",") if name.strip())
     if not names or len(set(names)) != len(names):
-        raise ValueError(f"expected names with commas between, each once, got {text!r}")
+        raise ValueError(f"expected names separated by commas, each once, got {text!r}")
     return names
 
 

@@ -30,7 +30,7 @@ def predict(
     costs: Annotated[Path, typer.Option(help="A cost curve of the machine, from `underpaint costs --full --export`.")],
     compare: Annotated[Path, typer.Option(help="The JSON of `underpaint compare`.")],
     methods: Annotated[
-        str | None, typer.Option(help="Methods, with commas between; default: all that the trace says enough of.")
+        str | None, typer.Option(help="Methods, separated by commas; default: all that the trace covers.")
     ] = None,
     seeds: Annotated[int, typer.Option(help="Decodings of each recorded image.", min=1, max=1000)] = 1,
     form: FormatOption = Format.table,
@@ -38,8 +38,8 @@ def predict(
 ) -> None:
     """Predict what a comparison measured, and print both.
 
-    Nothing of the comparison is used but its settings: the distributions are the trace's, the times are the curve's,
-    those taken inside cycles where it holds them.
+    The prediction uses only the settings of the comparison. Distributions come from the trace, and times from the cost
+    curve, preferably those measured inside decoding cycles.
     """
     from underpaint.artifacts.cost_curve import read_cost_curve
     from underpaint.sim.replay.comparison import check_belong, check_measured_on, load_comparison

@@ -55,13 +55,13 @@ def trace(
     prompts_file: Annotated[
         Path | None,
         typer.Option(
-            "--prompts", help="A file of prompts; see `compare`. Default: chosen prompts.", show_default=False
+            "--prompts", help="A file of prompts; see `compare`. Default: built-in prompts.", show_default=False
         ),
     ] = None,
     prompts_count: Annotated[
         int | None,
         typer.Option(
-            help="Images, each on a prompt of its own; default: 16 chosen prompts, or all of --prompts.",
+            help="Images, each with a different prompt; default: 16 built-in prompts, or all of --prompts.",
             min=1,
             max=_MOST_IMAGES,
             show_default=False,
@@ -70,7 +70,7 @@ def trace(
     prompts_skip: Annotated[
         int | None,
         typer.Option(
-            help="Prompts left out first; default: of chosen ones 64, those that `compare` starts from.",
+            help="Number of prompts to leave out; default: 64 built-in ones, which `compare` draws first.",
             min=0,
             show_default=False,
         ),
@@ -79,8 +79,8 @@ def trace(
     methods: Annotated[
         str,
         typer.Option(
-            help="Methods to predict, with commas between. MuLo-SD's drafted rows are recorded too, and what those "
-            "draw that no replay can (Jacobi windows, adaptive ZipAR, VVS)."
+            help="Methods to predict, separated by commas. Also records MuLo-SD's drafted rows, and the drawings of "
+            "methods that a trace cannot replay (Jacobi windows, adaptive ZipAR, VVS)."
         ),
     ] = "",
     preset: Preset = None,
@@ -102,7 +102,7 @@ def trace(
         Path | None,
         typer.Option(
             "--from",
-            help="Logits of your own model, an .npz file or a folder of them, in place of a model to draw with; or, "
+            help="Logits of your own model, an .npz file or a folder of them, instead of a model to draw with; or, "
             "with --to, a trace or an engine's acceptance log: docs/how-to/trace-your-own-model.md.",
             show_default=False,
         ),
@@ -112,7 +112,7 @@ def trace(
         typer.Option(
             "--to",
             parser=output_file,
-            help="With --from TRACE or LOG: write its acceptance counts in AIPerf's form (.jsonl) instead of a trace.",
+            help="With --from TRACE or LOG: write its acceptance counts as AIPerf does (.jsonl), not a trace.",
             show_default=False,
         ),
     ] = None,
@@ -123,17 +123,16 @@ def trace(
 ) -> None:
     """Draw by plain autoregression and record the distributions of target and drafter at every cell.
 
-    With --from nothing is drawn: the distributions are those of a file that your own model wrote. --temperature,
-    --top-k and --top-p are then applied to its logits, and --grid says how its tokens lie.
+    With --from, the distributions come from a file of your own model. --temperature, --top-k and --top-p are applied to
+    its logits, and --grid gives its rows and columns.
 
-    With --to the acceptance counts of a trace, or of a log of vLLM, SGLang, TensorRT-LLM or AIPerf, are written as
-    AIPerf writes them, one JSON line a request or image.
+    With --to, write the acceptance counts of a trace, or of a log of vLLM, SGLang, TensorRT-LLM or AIPerf, in AIPerf's
+    format: one JSON line per request or image.
 
-    At temperature 0 the distributions are those at temperature 1, which the greedy rules read. `underpaint compare`
-    chooses from the same prompts, from the first on: compare on others than those that are recorded (--prompts-skip).
-    Give --methods and --set as to `compare` where it draws by MuLo-SD, whose drafts come from another model, or by
-    methods that read the target behind tokens that plain autoregression never drew, as Jacobi windows do. Of those
-    every prompt is drawn, by both presets unless --preset names one.
+    At temperature 0 the trace has the distributions at temperature 1, which greedy rules read. Record other prompts
+    than you compare on: `underpaint compare` starts from the first prompt (--prompts-skip). Pass --methods and --set as
+    to `compare` for MuLo-SD, and for methods that a trace of plain autoregression cannot replay, such as Jacobi
+    windows. Their prompts are drawn with both presets, unless --preset names one.
     """
     from underpaint.algos.rows import SamplingParams
     from underpaint.artifacts.files import check_file_writable
@@ -155,8 +154,8 @@ def trace(
         if own_file is not None:
             if models or live.live or low or methods or setting or guidance is not None:
                 raise ValueError(
-                    "--from: expected no --models, --live, --low, --methods, --set or --guidance beside it, as nothing "
-                    "is drawn; apply guidance to the logits before you store them"
+                    "--from: expected no --models, --live, --low, --methods, --set or --guidance, because nothing is "
+                    "drawn; apply guidance to the logits before you store them"
                 )
             sampling = SamplingParams(temperature=checked, top_k=top_k or 0, top_p=1.0 if top_p is None else top_p)
             check_file_writable(out)
@@ -166,7 +165,7 @@ def trace(
                 note(f"Beware: {warning}.")
             return
         if live.grid and live.live is None:
-            raise ValueError("--grid: expected --from or --live beside it; a folder's models know their own grid")
+            raise ValueError("--grid needs --from or --live; exported models have their own grid, so leave --grid out")
         if preset is not None and preset not in PRESETS:
             raise ValueError(f"--preset: expected one of {', '.join(PRESETS)}, got {preset!r}")
         names = read_names(methods)
@@ -256,7 +255,7 @@ def _write_acceptance(source: Path | None, out: Path, length: int, seed: int) ->
     from underpaint.sim.replay.trace import load, replay
 
     if source is None:
-        raise ValueError("--to: expected --from TRACE.npz or --from LOG beside it, whose acceptance is written")
+        raise ValueError("--to needs --from TRACE.npz or --from LOG, the source of the acceptance counts; add it")
     if out.suffix != ".jsonl":
         raise ValueError(f"--to {out}: expected a name that ends in .jsonl")
     check_file_writable(out)
@@ -296,7 +295,7 @@ def read_trace_sizes(pipeline: "OpenModels", depths: int, keep: int, images: int
 
     cells, codes = pipeline.grid.cells, pipeline.tables.vocab_size
     if depths >= cells:
-        raise ValueError(f"--depths: expected at most {cells - 1}, the cells behind the first, got {depths}")
+        raise ValueError(f"--depths: expected at most {cells - 1}, the number of cells after the first, got {depths}")
     if keep > codes:
         raise ValueError(f"--keep: expected at most {codes}, the codes of this model, got {keep}")
     # Of an image in work: distributions of target and drafts in float64; of a recorded one: tokens and masses kept.

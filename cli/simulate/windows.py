@@ -34,7 +34,7 @@ def window_recipes(methods: Sequence[str], vary: Sequence[str]) -> tuple[WindowR
 
     axes, temperatures = _axes(vary)
     if vary and not methods:
-        raise ValueError(f"--vary {vary[0]}: no --windows are asked for")
+        raise ValueError(f"--vary {vary[0]}: expected --windows METHODS as well, got none; add it")
     recipes: list[WindowRecipe] = []
     used: set[str] = set()
     for method in methods:

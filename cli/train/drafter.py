@@ -82,8 +82,8 @@ def drafter(
 ) -> None:
     """Train a drafter: the target draws pictures, then EAGLE learns to draft them. A stopped run continues.
 
-    The target is a live model (--live), and the result is used by --live FOLDER --drafter OUT. Or it is that of an
-    exported folder with classes (--models), and the drafter is exported into the folder.
+    The target is a live model (--live); use the result with --live FOLDER --drafter OUT. Or it is the target of an
+    exported class-conditional folder (--models), and the drafter is exported into that folder.
     """
     from underpaint.export.trained_drafter import open_exported
     from underpaint.models.eagle3 import Eagle3Decoder
@@ -133,7 +133,7 @@ def drafter(
             with progress("drawing pictures", len(ids)) as advance:
                 drawn = draw_pictures(fast, ids, folder, seed=run.seed, progress=lambda done, _: advance(done))
         except KeyboardInterrupt:
-            typer.echo(f"stopped while drawing; the same command goes on with {folder}", err=True)
+            typer.echo(f"stopped while drawing; the same command continues {folder}", err=True)
             raise typer.Exit(STOPPED) from None
         outcome = train_live_drafter(
             pipeline.live,

@@ -132,9 +132,9 @@ def prepare(device: str, threads: int | None) -> None:
     import torch
 
     if device not in ("cpu", "cuda"):
-        raise ValueError(f"--device is cpu or cuda; got {device!r}")
+        raise ValueError(f"--device: expected cpu or cuda, got {device!r}")
     if device == "cuda" and not torch.cuda.is_available():
-        raise ValueError("--device cuda: this PyTorch sees no GPU; use --device cpu")
+        raise ValueError("--device cuda: PyTorch finds no GPU; use --device cpu")
     if threads is not None:
         torch.set_num_threads(threads)
 

@@ -29,7 +29,7 @@ def world(
     sides: Annotated[
         str,
         typer.Option(
-            help="Sides in pixels of the pictures that target and drafter learn, with commas between: 64,128 or "
+            help="Sides in pixels of the pictures that target and drafter learn, separated by commas: 64,128 or "
             "64,128,256. Samplers lie between the first two; `train sampler --from 128 --to 256` makes others."
         ),
     ] = ",".join(map(str, SHIPPED_RESOLUTIONS)),

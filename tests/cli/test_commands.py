@@ -177,7 +177,7 @@ def test_compare_stops_on_ctrl_c_and_the_same_command_goes_on(tmp_path, monkeypa
     monkeypatch.setattr(drawer, "draw", stopping)
     stopped = called(*command)
     assert stopped.exit_code == 130
-    assert "2 of 6 drawings are done; the same command goes on" in stopped.stderr
+    assert "2 of 6 drawings are done; the same command continues" in stopped.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["drawings.jsonl"]
     monkeypatch.setattr(drawer, "draw", real)
     held = (tmp_path / "drawings.jsonl").read_text()

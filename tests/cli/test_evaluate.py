@@ -103,7 +103,7 @@ def test_a_stop_keeps_what_is_drawn_and_another_run_is_refused(tmp_path, monkeyp
         patched.setattr(workers.ThisProcess, "run", stopping)
         stopped = called(*asked)
     assert stopped.exit_code == 130
-    assert "the same command goes on" in stopped.stderr
+    assert "the same command continues" in stopped.stderr
     other = called(*asked, "--temperature", "0.5")
     assert other.exit_code == 2
     assert "belongs to another comparison (it differs in temperature)" in other.stderr
@@ -144,7 +144,7 @@ def test_a_method_that_chooses_by_costs_measures_them_once_for_all_parts(tmp_pat
         (["--address", "auto"], "pass --on ray"),
         (["--methods", "adtt"], "did you mean 'adt'"),
         (["--models", "a", "--models", "a"], "two of those named are the same"),
-        (["--models", "a@64", "--models", "b", "--low", "c"], "--low belongs to one model"),
+        (["--models", "a@64", "--models", "b", "--low", "c"], "--low: expected one model, got several"),
         (["--prompts", "none.txt"], "there is no such file of prompts"),
         (["a pandda"], "did you mean 'panda'"),
     ],

@@ -78,9 +78,9 @@ def test_a_sweep_takes_the_same_options(here: Path) -> None:
     ("arguments", "message"),
     [
         ([], "expected a prompt"),
-        (["a fox, an owl", "--prompts", "absent.txt"], "leave it out, or leave the typed prompts out"),
+        (["a fox, an owl", "--prompts", "absent.txt"], "or prompts on the command line, got both; leave one out"),
         (["--prompts", "absent.txt"], "absent.txt"),
-        (["a fox, an owl", "a panda, an owl", "--out", "one.png"], "several pictures go into a folder"),
+        (["a fox, an owl", "a panda, an owl", "--out", "one.png"], "expected a folder for several pictures"),
         (["a fox, an owl", "--out", "folder"], "expected a name that ends in .png"),
         (["a fox, an owl", "a pander, an owl"], "pander"),
     ],

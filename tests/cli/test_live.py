@@ -62,7 +62,7 @@ def test_generate_and_evaluate_draw_batches(emu3, tmp_path, monkeypatch):
     }
     done = run_program(f"evaluate {common} --batch 2 --jobs 2 --out two", tmp_path, monkeypatch)
     assert done.code == 2
-    assert "--batch: expected --live, and no workers" in " ".join(done.err.split())
+    assert "--batch needs --live, and draws in this process" in " ".join(done.err.split())
 
 
 def test_certify_judges_methods_on_a_live_model(emu3, tmp_path, monkeypatch):

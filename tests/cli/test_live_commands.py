@@ -136,8 +136,8 @@ def test_check_compares_passes_of_a_live_model(emu3, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("command", "expected"),
     [
-        ("check --live EMU3", "--live goes with --invariance"),
-        ("check --invariance --live EMU3 --model emu3", "leave it out"),
+        ("check --live EMU3", "--live needs --invariance, because there is no export"),
+        ("check --invariance --live EMU3 --model emu3", "leave --model out"),
         ("check --invariance x --live EMU3", "leave --models out"),
         ("costs --live EMU3", "train one, and name it with --drafter"),
         (f"trace {PROMPT} --live EMU3 --out t.npz", "pass drafter=..., or use a method"),

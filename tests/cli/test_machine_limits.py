@@ -52,13 +52,16 @@ def test_a_clock_that_moves_slowly_is_a_clock(monkeypatch: pytest.MonkeyPatch) -
     [
         (OSError(errno.EMFILE, os.strerror(errno.EMFILE), "a.png"), "raise that with `ulimit -n 1024`"),
         (OSError(errno.ENFILE, os.strerror(errno.ENFILE)), "raise that with `ulimit -n 1024`"),
-        (OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)), "the memory of this machine does not suffice"),
-        (MemoryError("Unable to allocate 8 GiB"), "does not suffice (Unable to allocate 8 GiB); ask for less at once"),
+        (OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)), "out of memory"),
+        (
+            MemoryError("Unable to allocate 8 GiB"),
+            "out of memory (Unable to allocate 8 GiB); reduce the batch or the size",
+        ),
         (
             RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory: you tried"),
-            "the memory of this machine does not suffice",
+            "out of memory",
         ),
-        (RuntimeError("CUDA out of memory. Tried to allocate 2 GiB\nmore"), "does not suffice (CUDA out of memory."),
+        (RuntimeError("CUDA out of memory. Tried to allocate 2 GiB\nmore"), "out of memory (CUDA out of memory."),
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -92,8 +95,8 @@ def test_another_runtime_error_is_a_bug_and_keeps_its_traceback(
 @pytest.mark.parametrize(
     ("said", "told"),
     [
-        ("[ONNXRuntimeError] : 6 : RUNTIME_EXCEPTION : std::bad_alloc", "the memory of this machine does not suffice"),
-        ("BFCArena: Failed to allocate memory for requested buffer", "the memory of this machine does not suffice"),
+        ("[ONNXRuntimeError] : 6 : RUNTIME_EXCEPTION : std::bad_alloc", "out of memory"),
+        ("BFCArena: Failed to allocate memory for requested buffer", "out of memory"),
         ("system error 24: Too many open files", "ulimit -n 1024"),
         ("Protobuf parsing failed", "onnxruntime could not load it (Protobuf parsing failed); export the model again"),
     ],

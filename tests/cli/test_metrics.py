@@ -56,7 +56,7 @@ def test_other_prompts_than_were_drawn_are_refused(drawn, tmp_path):
     asked = ("metrics", "write", "dpg", drawn, "--prompts", tmp_path / "other.txt", "--out", tmp_path / "out")
     result = called(*asked)
     assert result.exit_code == 2
-    assert "the evaluation drew another file of prompts, evaluation_metadata.jsonl" in result.stderr
+    assert "the evaluation used another file of prompts, evaluation_metadata.jsonl" in result.stderr
     (drawn / "evaluate.json").unlink()
     result = called(*asked)
     assert result.exit_code == 2

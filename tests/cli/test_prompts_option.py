@@ -102,7 +102,7 @@ def test_prompts_that_are_one_to_the_model_are_refused_or_drawn_once(tmp_path):
         ("twice.txt", b"a fox\na cat\na fox\n", [], "pass --skip-repeated"),
         ("mine.txt", b"a fox\n", ["--prompts-form", "part"], "did you mean 'parti'"),
         ("mine.txt", b"a fox, an owl\n", ["--prompts-count", "2"], "it has 1 prompts"),
-        ("mine.txt", b"a fox\n", ["a panda"], "leave the typed prompts out"),
+        ("mine.txt", b"a fox\n", ["a panda"], "or prompts on the command line, got both"),
     ],
 )
 def test_files_that_cannot_be_drawn_are_refused(tmp_path, name, content, options, message):
@@ -117,7 +117,7 @@ def test_files_that_cannot_be_drawn_are_refused(tmp_path, name, content, options
 def test_options_of_a_file_need_one(tmp_path, options):
     refused = compare(tmp_path, *options)
     assert refused.exit_code == 2
-    assert "are about --prompts FILE" in refused.stderr
+    assert "need --prompts FILE; add it" in refused.stderr
 
 
 def test_no_more_prompts_are_chosen_than_there_are(tmp_path):
@@ -151,7 +151,7 @@ def test_one_prompt_that_is_left_of_a_file_goes_into_a_folder_or_a_picture(tmp_p
         assert "expected a name that ends in .png, .webp" in refused.stderr
     refused = generated(tmp_path, *own, "--seeds", 2, "--out", tmp_path / "one.png")
     assert refused.exit_code == 2
-    assert "several pictures go into a folder" in refused.stderr
+    assert "expected a folder for several pictures" in refused.stderr
 
 
 @pytest.mark.parametrize("command", ["generate", "compare"])

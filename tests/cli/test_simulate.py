@@ -188,8 +188,8 @@ def test_windows_are_not_priced_inside_cycles_that_draft(tmp_path: Path) -> None
         (("--vary", "window.refill=left"), "each setting and value once"),
         (("--vary", "window.lead=99"), r"expected lead in 1\.\.6"),
         (("--windows", "scd-maximal,gsd", "--vary", "window.rule=block"), "would be biased"),
-        (("--windows", ""), "expected names with commas between"),
-        (("--windows", "", "--policies", "chain", "--rules", "chain"), "no --windows are asked for"),
+        (("--windows", ""), "expected names separated by commas"),
+        (("--windows", "", "--policies", "chain", "--rules", "chain"), "expected --windows METHODS as well, got none"),
     ],
 )
 def test_bad_windows_are_named_before_any_work(tmp_path: Path, extra: tuple[str, ...], message: str) -> None:

@@ -60,7 +60,7 @@ def test_a_run_that_was_stopped_while_drawing_goes_on(folder, monkeypatch):
     monkeypatch.setattr(live_drafter.AcceleratedModel, "draw", stop_at_the_fourth)
     stopped = run_program(TRAIN, folder, monkeypatch)
     assert stopped.code == 130, stopped
-    assert "the same command goes on with run" in stopped.err
+    assert "the same command continues run" in stopped.err
     assert (np.load(folder / "run" / "drawn.npy")[:, 0] >= 0).sum() == 3
     assert run_program(TRAIN, folder, monkeypatch).code == 0
     assert len(drawn) == 4 + 6

@@ -132,7 +132,7 @@ def test_a_protocol_of_two_prompts_ends_in_a_record_and_cards(
     assert len(rows) == 10
     assert rows[0]["sides"]["A"] == rows[0]["sides"]["B"]
     for wrong, message in (
-        (f"{line} --within 0.1", "--within bounds the tuning, and --preset leaves it out"),
+        (f"{line} --within 0.1", "--within applies to the tuning, which --preset skips"),
         (f"{line} --prompts-count 3", "the protocol chooses its prompts"),
         (line.replace("--out p", "--no-draw --out q"), "the first round is not drawn yet"),
         (line.replace("zipar", "adt"), "belongs to another comparison"),

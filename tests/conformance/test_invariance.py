@@ -186,5 +186,5 @@ def test_bad_input_is_named(sound: Path, tmp_path: Path) -> None:
     assert "it holds target, drafter" in refused([str(sound), "--invariance", "--model", "judge"])
     assert str(tmp_path) in refused([str(tmp_path), "--invariance"])
     assert "expected one of cpu" in refused([str(sound), "--invariance", "--backend", "gpu"])
-    assert "go with --invariance" in refused([str(sound), "--json", str(tmp_path / "a.json")])
+    assert "need --invariance; add it" in refused([str(sound), "--json", str(tmp_path / "a.json")])
     assert "it is a folder" in refused([str(sound), "--invariance", "--json", str(tmp_path)])

@@ -278,7 +278,7 @@ def test_commands(tmp_path: Path) -> None:
         ([str(tmp_path / "none.pt"), *own], "no checkpoint at"),
         ([str(tmp_path / "c2i.pt"), *own, "--kind", "vq"], "use --kind llamagen-c2i"),
         ([str(tmp_path / "c2i.pt"), *own, "--precision", "int4"], "--precision"),
-        ([str(tmp_path / "c2i.pt"), *own, "--target", "x"], "belong together"),
+        ([str(tmp_path / "c2i.pt"), *own, "--target", "x"], "expected both --target and --target-kind, got one"),
         ([str(tmp_path / "c2i.pt"), *own, "--out", "/proc/out"], "cannot write into /proc/out"),
     ):
         result = runner.invoke(underpaint, ["export", *arguments])

@@ -289,7 +289,7 @@ def test_the_engine_command(small: Path, tmp_path: Path) -> None:
         ([str(tmp_path), "--backend", BACKEND], "expected models among none"),
         ([str(small), "--backend", "cuda"], "expected tensorrt or tensorrt-rtx"),
         ([str(small), "--backend", BACKEND, "--buckets", "0,8"], "expected numbers from 1"),
-        ([str(small), "--backend", BACKEND, "--buckets", "8,x"], "expected numbers with commas between"),
+        ([str(small), "--backend", BACKEND, "--buckets", "8,x"], "expected numbers separated by commas"),
         ([str(small), "--backend", BACKEND, "--rows", "0"], "--rows: expected numbers from 1 to 64"),
         ([str(small), "--backend", BACKEND, "--model", "judge"], "got judge"),
         ([str(tmp_path / "none"), "--backend", BACKEND], "no folder"),

@@ -133,7 +133,7 @@ def test_tar_is_drawn_as_tokens_without_a_codebook(tmp_path: Path, monkeypatch: 
     rows = json.loads(Path("drawn/compare.json").read_text())["rows"]
     assert [row["identical_to_ar"] for row in rows] == [True, True]
     for line, expected in (
-        (["generate", prompt, "--models", "out", "--out", "x.png"], "holds no picture decoder"),
+        (["generate", prompt, "--models", "out", "--out", "x.png"], "has no picture decoder; export"),
         (["compare", prompt, "--models", "out", "--methods", "gsd", "--out", "no"], "expected the model's codebook"),
     ):
         refused = CliRunner().invoke(underpaint, line)

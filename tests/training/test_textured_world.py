@@ -158,7 +158,7 @@ def test_bad_input_to_the_command_is_one_message(tmp_path: Path, monkeypatch: py
     assert CliRunner().invoke(app, ["world", "--hours", "1", "--device", "tpu"]).exit_code == 2
     for sides, told in (
         ("64,256", "expected 64,128 or 64,128,256"),
-        ("64;128", "--sides: expected numbers with commas between"),
+        ("64;128", "--sides: expected numbers separated by commas"),
     ):
         done = CliRunner().invoke(app, ["world", "--hours", "1", "--sides", sides, "--out", str(tmp_path / "new")])
         assert done.exit_code == 2

@@ -196,7 +196,7 @@ _LOOKUP_SOURCES: Final = {
 for _spec in (
     _windows(
         "sjd",
-        "SJD: a Jacobi window, verified against the last pass's distributions; drafts behind a rejection are redrawn",
+        "SJD: a Jacobi window, verified against the last pass's distributions; drafts after a rejection are redrawn",
         JacobiConfig(JacobiWindow(12, "independent", "above")),
         JacobiConfig(JacobiWindow(15, "independent", "random", last_row=True)),
         {
@@ -248,7 +248,7 @@ for _spec in (
     ),
     _windows(
         "sjd++",
-        "SJD++: a Jacobi window; drafts behind a rejection stay if their probability does not fall much",
+        "SJD++: a Jacobi window; drafts after a rejection stay if their probability does not fall much",
         JacobiConfig(JacobiWindow(12, "confidence", "left", confidence=0.5)),
         JacobiConfig(JacobiWindow(15, "confidence", "random", last_row=True, confidence=0.5)),
         {

@@ -179,7 +179,7 @@ def test_files_of_one_model_follow_each_other(model: TableModel, tmp_path: Path)
         ("--from own.npz --models runs", "expected no --models"),
         ("--from own.npz --out trace.npy", "ends in .npz"),
         ("--from empty", "expected a folder with .npz files"),
-        ("--grid 4x6", "expected --from or --live beside it"),
+        ("--grid 4x6", "--grid needs --from or --live"),
     ],
 )
 def test_bad_options_end_with_2(
