@@ -338,7 +338,6 @@ def _as_json(values: dict[str, Any]) -> bytes:
 
 
 def _list_gallery(form: Format) -> None:
-    from underpaint.sim.certify.public_samplers import EXAMPLES
     from underpaint.sim.certify.session_slips import SESSION_SLIPS
     from underpaint.sim.certify.slips import SLIPS
 
@@ -347,14 +346,13 @@ def _list_gallery(form: Format) -> None:
         *(Column("summary", "what it does", prose=True), Column("reported", prose=True)),
     )
 
-    def row(name: str, layout: str, right: bool, summary: str, report: str) -> dict[str, Any]:
-        return {"name": name, "layout": layout, "right": right, "summary": summary, "reported": report}
+    def row(name: str, layout: str, summary: str, report: str = "") -> dict[str, Any]:
+        return {"name": name, "layout": layout, "right": not report, "summary": summary, "reported": report}
 
     rows = [
-        row("right", "function", True, "token-wise verification with nothing exchanged", ""),
-        row("right-session", "session", True, "drafter and token-wise verification with nothing exchanged", ""),
+        row("right", "function", "token-wise verification with nothing exchanged"),
+        row("right-session", "session", "drafter and token-wise verification with nothing exchanged"),
+        *(row(one.name, "session", one.summary, one.report) for one in SESSION_SLIPS),
+        *(row(one.name, "function", one.summary, one.report) for one in SLIPS),
     ]
-    rows += [row(name, one.interface, not one.report, one.summary, one.report) for name, one in EXAMPLES.items()]
-    rows += [row(one.name, "session", False, one.summary, one.report) for one in SESSION_SLIPS]
-    rows += [row(one.name, "function", False, one.summary, one.report) for one in SLIPS]
     show([ResultTable("gallery", columns, rows)], form)
