@@ -26,7 +26,6 @@ _FORMS: Final[tuple[frozenset[str], ...]] = tuple(
     for names in (
         "methods policies rules",  # methods
         "rule total_variation keeps_promise",  # exact
-        "benchmark overall parts",  # metrics read
         "tokens target_nfe grid model",  # generate --save-tokens
         "table method published verdict",  # simulate tables
         "model policy rule speedup",  # simulate sweep

@@ -835,8 +835,6 @@ _WRITTEN: Final = (
     ("evaluate --jobs 100000 --out x", "'--jobs'"),
     ("metrics write geneval nowhere --prompts text.txt --out x", "nowhere is no folder of `underpaint evaluate`"),
     ("metrics write nobody a_folder --prompts text.txt --out x", "there is no benchmark 'nobody' here"),
-    ("metrics read geneval nowhere", "expected the JSON lines of GenEval's evaluate_images.py"),
-    ("metrics read dpg text.txt", "run compute_dpg_bench.py to its end"),
     ("report nowhere", "no folder nowhere; make one with `underpaint compare"),
     ("report a_folder", "there are no figures; let the run finish"),
     ("check nowhere --invariance", "no folder nowhere; make one with `underpaint export"),
