@@ -67,7 +67,6 @@ def test_a_roofline_rises_and_is_bounded_below_by_the_weights(machine: Machine, 
         RooflineCosts(machine, model, cached=4096).verify_ms(nodes)
         >= RooflineCosts(machine, model, cached=0).verify_ms(nodes)
     )
-    assert np.all(costs.prefill_ms(nodes) < costs.verify_ms(nodes))
 
 
 def test_a_roofline_by_hand() -> None:
