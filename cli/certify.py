@@ -3,8 +3,6 @@
 import json
 import os
 import shlex
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -13,7 +11,7 @@ import typer
 
 from underpaint.algos.chance import MOST_SEED
 from underpaint.cli.certify_live import DEFAULT_METHODS, certify_live
-from underpaint.cli.errors import STOPPED, bad_input
+from underpaint.cli.errors import bad_input, on_interrupt
 from underpaint.cli.live import LiveOptions
 from underpaint.cli.options import MethodSettings, grouped
 from underpaint.cli.outputs import check_replaceable, output_file
@@ -41,6 +39,7 @@ if TYPE_CHECKING:
 
 DEFAULT_OUT = Path("failing-case.json")
 _NO_LIVE = LiveOptions()
+NOTHING = "stopped: nothing was written"
 NOT_LOSSLESS = 1
 """The exit code of a verifier that is biased or faulty."""
 SCRIPTED_SUFFIX = ".py"
@@ -151,7 +150,7 @@ def certify(
         with bad_input():
             if verifier is not None or replay is not None:
                 raise ValueError("--live: expected methods to judge on a live model, got a verifier; leave one out")
-        with stopped_by_interrupt():
+        with on_interrupt(lambda: NOTHING):
             if not certify_live(live, methods, setting or (), top_k, json_file, form):
                 raise typer.Exit(NOT_LOSSLESS)
         return
@@ -189,7 +188,7 @@ def certify(
         one = replace(spec, settings=settings) if settings else spec
         with bad_input():
             opening = open_isolated(one, timeout)
-        with stopped_by_interrupt(), opening as opened:
+        with on_interrupt(lambda: NOTHING), opening as opened:
             with bad_input():
                 _check_first_call(one, opened, kind, only_chains)
             if case is not None:
@@ -268,16 +267,6 @@ def _report(found: "Certificate", spec: "Spec", json_file: Path | None, place: P
 
 def _spec_to_dict(spec: "Spec") -> dict[str, Any]:
     return {**asdict(spec), "settings": dict(spec.settings)}
-
-
-@contextmanager
-def stopped_by_interrupt() -> Iterator[None]:
-    """Turn Ctrl-C into one line and its exit code."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        typer.echo("stopped: nothing was written", err=True)
-        raise typer.Exit(STOPPED) from None
 
 
 def _replay_command(out: Path, spec: "Spec") -> str:

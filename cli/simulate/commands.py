@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from underpaint.algos.chance import MOST_SEED
-from underpaint.cli.errors import BAD_INPUT, STOPPED, bad_input
+from underpaint.cli.errors import bad_input, goes_on, on_interrupt
 from underpaint.cli.options import short_hash
 from underpaint.cli.outputs import Commands, check_replaceable, output_folder
 from underpaint.cli.simulate.predict import predict
@@ -175,19 +175,12 @@ def sweep(
         jobs = jobs or usable_cores()
         check(plan, planned, jobs if on == "local" else 0)
         results = Results(out, plan)
-    try:
-        with progress("simulating", len(planned), len(planned) - len(results.missing(planned))) as advance:
-            run_sweep(plan, results, workers(on, jobs, address), lambda block: advance(len(results), block))
-    except (
-        SizeMissing,
-        RunLogInUse,
-    ) as error:  # a tree larger than the first image's
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(BAD_INPUT) from error
-    except KeyboardInterrupt:
-        kept = f"{len(results.lines)} of {len(planned)} are done"
-        typer.echo(f"stopped: {kept}; the same command goes on with {results.path}", err=True)
-        raise typer.Exit(STOPPED) from None
+    with (
+        on_interrupt(lambda: goes_on(f"{len(results.lines)} of {len(planned)} are done", results.path)),
+        bad_input(SizeMissing, RunLogInUse),  # a tree larger than the first image's
+        progress("simulating", len(planned), len(planned) - len(results.missing(planned))) as advance,
+    ):
+        run_sweep(plan, results, workers(on, jobs, address), lambda block: advance(len(results), block))
     _write_report(plan, results, out)
     if not told_as_json(json_file, results.lines):
         _show_winners(plan, results, out, form)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from underpaint.cli.errors import STOPPED
+from underpaint.cli.errors import on_interrupt
 from underpaint.cli.evaluation.prompts import PromptOptions, choose
 from underpaint.cli.live import LiveModelOptions
 from underpaint.cli.options import Models
@@ -129,12 +129,11 @@ def drafter(
         common = run.common(loop)
         costs = drafter_costs(pipeline.live, settings, version, drafted_codes)
         note(_told(costs, pipeline.live, len(ids), common["loop"].steps))
-        try:
-            with progress("drawing pictures", len(ids)) as advance:
-                drawn = draw_pictures(fast, ids, folder, seed=run.seed, progress=lambda done, _: advance(done))
-        except KeyboardInterrupt:
-            typer.echo(f"stopped while drawing; the same command goes on with {folder}", err=True)
-            raise typer.Exit(STOPPED) from None
+        with (
+            on_interrupt(lambda: f"stopped while drawing; the same command goes on with {folder}"),
+            progress("drawing pictures", len(ids)) as advance,
+        ):
+            drawn = draw_pictures(fast, ids, folder, seed=run.seed, progress=lambda done, _: advance(done))
         outcome = train_live_drafter(
             pipeline.live,
             drawn,
