@@ -15,7 +15,7 @@ from underpaint.cli.train.options import Run, report
 
 if TYPE_CHECKING:
     from underpaint.runtime.live.model import LiveModel
-    from underpaint.training.live_drafter import DrafterCosts
+    from underpaint.training.drafter_costs import DrafterCosts
 
 _HELD_OUT = 64
 """Pictures that are kept for validation; of few pictures an eighth."""
@@ -95,7 +95,8 @@ def drafter(
     from underpaint.runtime.methods import DEFAULT_METHOD
     from underpaint.runtime.methods.registry import PAPER
     from underpaint.training.distillation import DrafterSettings
-    from underpaint.training.live_drafter import check_drafter, drafter_costs, draw_pictures, train_live_drafter
+    from underpaint.training.drafter_costs import drafter_costs
+    from underpaint.training.live_drafter import check_drafter, draw_pictures, train_live_drafter
     from underpaint.training.loop import LoopSettings
 
     with run.started("runs/drafter") as folder:
@@ -158,7 +159,7 @@ def drafter(
 
 def _told(costs: "DrafterCosts", live: "LiveModel", pictures: int, steps: int) -> str:
     """What the run takes, in words."""
-    from underpaint.training.live_drafter import measured_speed
+    from underpaint.training.drafter_costs import measured_speed
 
     speed = measured_speed(next(live.body.parameters()))
     drawing, training = costs.hours(speed, pictures, steps)
