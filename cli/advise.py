@@ -142,9 +142,7 @@ def _of_trace(
         check(plan, planned)
         results = Results(out, plan)
     with (
-        on_interrupt(
-            lambda: goes_on(f"{len(results.lines)} of {len(planned)} simulations are done", results.path)
-        ),
+        on_interrupt(lambda: goes_on(f"{len(results.lines)} of {len(planned)} simulations are done", results.path)),
         bad_input(SizeMissing, RunLogInUse),
     ):
         with progress("screening", len(planned), len(planned) - len(results.missing(planned))) as advance:

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
         open_pipeline,
         register_rule,
     )
-    from underpaint.runtime.live.generate import LiveModel, accelerate
     from underpaint.runtime.live.custom_generate import custom_generate as generate
+    from underpaint.runtime.live.generate import LiveModel, accelerate
     from underpaint.runtime.live.recorder import TraceRecorder
 
     __version__: str

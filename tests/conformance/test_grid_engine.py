@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from tests.conformance.conftest import CAPTION, CONFIG, Models
-from tests.wrapped import Wrapped
 from tests.grid_drafts import FixedRows
+from tests.wrapped import Wrapped
 from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.chance import sampling
 from underpaint.algos.rows import SamplingParams, sampling_probs
