@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tests.conformance.conftest import CAPTION, CONFIG, Models
-from tests.grid_drafts import FixedRows
+from tests.grid_model import FixedRows
 from tests.wrapped import Wrapped
 from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.chance import sampling

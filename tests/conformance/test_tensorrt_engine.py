@@ -29,7 +29,7 @@ from tests.conformance.test_engine import (
     tree_of,
 )
 from tests.conformance.test_grid_engine import Recorded
-from tests.grid_drafts import FixedRows
+from tests.grid_model import FixedRows
 from underpaint.algos.chance import sampling
 from underpaint.algos.spatial.cell_rule import PooledCells
 from underpaint.algos.spatial.mulo import Repair, draft_and_repair

@@ -1,11 +1,14 @@
 """A small synthetic grid target: attention in miniature, with keys that depend on what they were computed beside."""
 
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 
 from underpaint.algos.arrays import BoolArray, FloatArray, IntArray
+from underpaint.algos.chance import At, Chance, Role
 from underpaint.algos.protocols import Grid
+from underpaint.algos.spatial.mulo import RowDraft
 from underpaint.algos.spatial.target import Feed
 
 _WIDTH = 4
@@ -132,3 +135,32 @@ def dense_distributions(weights: GridWeights, tokens: IntArray) -> FloatArray:
     causal: BoolArray = np.tri(count, dtype=np.bool_)
     feed = Feed(np.arange(count), tokens[:count], causal, np.zeros((count, count + 1), dtype=np.bool_))
     return np.concatenate([first[None], target.score(feed)])
+
+
+def image_distribution(weights: GridWeights) -> dict[tuple[int, ...], float]:
+    """The exact distribution of whole images, in raster order; for tiny grids."""
+    cells, vocab_size = weights.grid.cells, int(weights.embed.shape[0])
+    distribution: dict[tuple[int, ...], float] = {}
+    for image in product(range(vocab_size), repeat=cells):
+        rows = dense_distributions(weights, np.array(image, dtype=np.int64))
+        distribution[image] = float(np.prod(rows[np.arange(cells), list(image)]))
+    return distribution
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FixedRows:
+    """A `RowDrafter` that draws each cell from a distribution of its own, [cells, V], whatever came before.
+
+    points: say nothing of the distributions, as an up-sampler that returns tokens does.
+    """
+
+    distributions: FloatArray
+    width: int
+    points: bool = False
+
+    def propose(self, tokens: IntArray, rows: range, chance: Chance) -> RowDraft:
+        cells = range(rows.start * self.width, rows.stop * self.width)
+        drawn = [chance.draw(self.distributions[cell], At(Role.DRAFT, cell)) for cell in cells]
+        return RowDraft(
+            np.array(drawn, dtype=np.int64), None if self.points else self.distributions[cells.start : cells.stop]
+        )
