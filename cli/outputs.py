@@ -99,12 +99,16 @@ def output_of(option: Any) -> Output | None:
     return parser if isinstance(parser, Output) else None
 
 
+_RENAMED: Final[Mapping[str, str]] = {"--engines": "--models", "--models": "--model", "--engine": "--on"}
+"""Options of earlier versions with their names of today, for commands that have the latter."""
+
+
 class Command(TyperCommand):
     """A command whose outputs are checked before it starts."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Refuse what Python alone reads as a number: 1_000, other scripts, 1e-400."""
-        given, _, _ = self.make_parser(ctx).parse_args(args=list(args))
+        """Refuse old names of options, and what Python alone reads as a number: 1_000, other scripts, 1e-400."""
+        given, _, _ = self._parsed(ctx, args)
         for option in self.params:
             read = _reader_of(option)
             value = given.get(option.name)
@@ -112,6 +116,17 @@ class Command(TyperCommand):
                 if isinstance(text, str):
                     _check_number(option, text, ctx)
         return super().parse_args(ctx, args)
+
+    def _parsed(self, ctx: Any, args: list[str]) -> Any:
+        """The arguments as the parser gives them; BadParameter for the old name of an option."""
+        try:
+            return self.make_parser(ctx).parse_args(args=list(args))
+        except Exception as error:  # Typer does not export what it raises for an unknown option
+            old = str(getattr(error, "option_name", ""))
+            new = _RENAMED.get(old)
+            if new is None or not any(new in option.opts for option in self.params):
+                raise
+            raise typer.BadParameter(f"{old} is called {new} now; pass {new} with the same value", ctx) from error
 
     def invoke(self, ctx: Any) -> Any:
         """Check, then run it."""
