@@ -32,6 +32,7 @@ _FORMS: Final[tuple[frozenset[str], ...]] = tuple(
         "method temperature sides",  # results rank
         "preset_version machine methods",  # tune
         "verify_ms draft_ms",  # costs
+        "metadata metrics spec_decode_acceptance",  # trace --to
     )
 )
 """Keys that tell JSON without a version: of an object, or of the first row of a list."""

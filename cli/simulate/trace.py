@@ -101,17 +101,32 @@ def trace(
         Path | None,
         typer.Option(
             "--from",
-            help="Logits of your own model, an .npz file or a folder of them, in place of a model to draw with: "
-            "docs/how-to/trace-your-own-model.md.",
+            help="Logits of your own model, an .npz file or a folder of them, in place of a model to draw with; or, "
+            "with --to, a trace or an engine's acceptance log: docs/how-to/trace-your-own-model.md.",
             show_default=False,
         ),
     ] = None,
+    acceptance: Annotated[
+        Path | None,
+        typer.Option(
+            "--to",
+            parser=output_file,
+            help="With --from TRACE or LOG: write its acceptance counts in AIPerf's form (.jsonl) instead of a trace.",
+            show_default=False,
+        ),
+    ] = None,
+    length: Annotated[
+        int, typer.Option(help="With --to and a trace: drafted tokens of the chains that are counted.", min=1, max=64)
+    ] = 4,
     out: Annotated[Path, typer.Option(parser=output_file, help="The .npz file to write.")] = Path("runs/trace.npz"),
 ) -> None:
     """Draw by plain autoregression and record the distributions of target and drafter at every cell.
 
     With --from nothing is drawn: the distributions are those of a file that your own model wrote. --temperature,
     --top-k and --top-p are then applied to its logits, and --grid says how its tokens lie.
+
+    With --to the acceptance counts of a trace, or of a log of vLLM, SGLang, TensorRT-LLM or AIPerf, are written as
+    AIPerf writes them, one JSON line a request or image.
 
     At temperature 0 the distributions are those at temperature 1, which the greedy rules read. `underpaint compare`
     chooses from the same prompts, from the first on: compare on others than those that are recorded (--prompts-skip).
@@ -134,6 +149,9 @@ def trace(
         checked = checked_temperature(temperature)
         if out.suffix != ".npz":
             raise ValueError(f"--out {out}: expected a name that ends in .npz")
+        if acceptance is not None:
+            _write_acceptance(own_file, acceptance, length, seed)
+            return
         if own_file is not None:
             if models or live.live or low or methods or setting or guidance is not None:
                 raise ValueError(
@@ -229,6 +247,30 @@ def _finish(recorded: "Trace", out: Path) -> None:
         f"      underpaint simulate sweep --model {name} --policies eagle2,adt --rules point "
         "--machines a100/llamagen-xl"
     )
+
+
+def _write_acceptance(source: Path | None, out: Path, length: int, seed: int) -> None:
+    """Write the acceptance counts of a trace or a log, and print them by position."""
+    from underpaint.artifacts.files import check_file_writable
+    from underpaint.artifacts.manifest import write_beside
+    from underpaint.sim.replay.acceptance_log import CANNOT, acceptance_of, aiperf_lines, read_acceptance
+    from underpaint.sim.replay.trace import load, replay
+
+    if source is None:
+        raise ValueError("--to: expected --from TRACE.npz or --from LOG beside it, whose acceptance is written")
+    if out.suffix != ".jsonl":
+        raise ValueError(f"--to {out}: expected a name that ends in .jsonl")
+    check_file_writable(out)
+    if source.suffix == ".npz":
+        log = acceptance_of(replay(load(source), source.stem), length, seed)
+    else:
+        log = read_acceptance(source)
+    write_beside(out, aiperf_lines(log))
+    kept = ", ".join(f"{log.acceptance(position).mean:.3f}" for position in range(1, log.positions + 1))
+    typer.echo(f"{log.steps.size} requests of {log.engine}, {int(log.steps.sum()):,} cycles. Kept by position: {kept}")
+    typer.echo(str(out))
+    note(f"Acceptance counts cannot answer: {'; '.join(CANNOT)}.")
+    note(f"next: underpaint advise {shlex.quote(str(out))} --machine a100/llamagen-xl")
 
 
 def _own_files(path: Path) -> list[Path]:

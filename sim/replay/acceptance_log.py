@@ -6,6 +6,7 @@ Responses of vLLM, SGLang and TensorRT-LLM, and vLLM's Prometheus page, are read
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -17,10 +18,16 @@ from typing import Any, Final
 import numpy as np
 
 from underpaint.algos.arrays import IntArray
+from underpaint.algos.chance import sampling
+from underpaint.algos.step import decode
 from underpaint.artifacts.files import read_regular
 from underpaint.artifacts.strict_json import JsonError, parse_json
+from underpaint.sim.batched.decoding import MOST_NODES, make_scheme
 from underpaint.sim.report.statistics import Estimate, ratio
+from underpaint.sim.synthetic.table_model import TableDrafter, TableModel, TableTarget
 
+RECORD: Final = "spec_decode_acceptance"
+"""The key of a request's acceptance in AIPerf's records."""
 LOGS: Final = (".json", ".jsonl", ".prom", ".txt")
 """How the names of acceptance logs end."""
 CANNOT: Final = (
@@ -211,3 +218,46 @@ def _read(number: int, record: Mapping[str, Any]) -> tuple[IntArray, int]:
             "counts of accepted levels say nothing of other trees; bring a trace instead"
         )
     return np.array([*counts, *[0] * (limit + 1 - len(counts))], dtype=np.int64), drafted
+
+
+def acceptance_of(model: TableModel, length: int, seed: int = 0) -> AcceptanceLog:
+    """Decode every image of a model once with chains of `length` tokens, verified losslessly, and count.
+
+    Args:
+        model: A replayed trace, or a synthetic model.
+        length: Drafted tokens of a cycle, >= 1; fewer at the end of an image.
+        seed: Of the noise.
+
+    Raises:
+        ValueError: The model has no drafter.
+    """
+    scheme = make_scheme(model, "chain", "chain", {"length": length})
+    histograms, drafted = np.zeros((model.images, length + 1), dtype=np.int64), np.zeros(model.images, dtype=np.int64)
+    for image in range(model.images):
+        target, drafter = TableTarget(model, image), TableDrafter(model, image)
+        cycles = decode(target, drafter, scheme.policy, scheme.rule, sampling(seed, image), MOST_NODES).cycles[1:]
+        kept = [len(cycle.verdict.path) for cycle in cycles]
+        histograms[image] = np.bincount(kept, minlength=length + 1)
+        drafted[image] = sum(cycle.tree.size - 1 for cycle in cycles)
+    return AcceptanceLog("underpaint", histograms, drafted)
+
+
+def aiperf_lines(log: AcceptanceLog) -> bytes:
+    """The log as AIPerf's records: one JSON line a request."""
+    lines = []
+    for request, (histogram, drafted) in enumerate(zip(log.histograms.tolist(), log.drafted.tolist(), strict=True)):
+        steps, accepted = sum(histogram), sum(place * count for place, count in enumerate(histogram))
+        record = {
+            "engine": log.engine,
+            "mean_acceptance_length": 1.0 + accepted / steps,
+            "draft_acceptance_rate": accepted / drafted if drafted else 0.0,
+            "acceptance_histogram": {str(place): count for place, count in enumerate(histogram) if count},
+            "num_accepted_draft_tokens": accepted,
+            "num_draft_tokens": drafted,
+            "num_spec_steps": steps,
+            "num_spec_tokens": log.positions,
+            "completion_tokens": accepted + steps,
+        }
+        metadata = {"session_num": request, "benchmark_phase": "profiling"}
+        lines.append(json.dumps({"metadata": metadata, "metrics": {}, RECORD: record}))
+    return ("\n".join(lines) + "\n").encode()

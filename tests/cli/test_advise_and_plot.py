@@ -62,8 +62,7 @@ def test_from_logits_to_advice_and_every_figure(
             run(f"plot own/results.jsonl --figure {name} --out {name}.{form}")  # replaces its own file
             assert (tmp_path / f"{name}.{form}").read_bytes() == content
     run("plot own-trace.npz --figure acceptance --out acceptance.pdf")
-    counts = {"acceptance_histogram": [11, 14, 11, 4], "num_draft_tokens": 120}
-    (tmp_path / "acceptance.jsonl").write_text(json.dumps({"spec_decode_acceptance": counts}))
+    run("trace --from own-trace.npz --to acceptance.jsonl --length 3")
     assert "chain of" in run("advise acceptance.jsonl --machine h100/llamagen-xl --batch 2")
     page = (tmp_path / "own" / "report.html").read_text()
     for title in ("Where a cycle&#39;s time goes", "Batch curves", "Acceptance by depth and by cell"):
@@ -96,6 +95,9 @@ def test_from_logits_to_advice_and_every_figure(
         ("plot bare.npz --figure acceptance --out a.pdf", "needs a drafter"),
         ("plot own-trace.npz --figure accept --out a.pdf", "did you mean 'acceptance'"),
         ("plot own-trace.npz --figure acceptance --out a.tif", "expected a name that ends in .pdf"),
+        ("trace --to a.jsonl", "expected --from"),
+        ("trace --from own-trace.npz --to a.csv", "ends in .jsonl"),
+        ("trace --from bare.npz --to a.jsonl", "needs a drafter"),
     ],
 )
 def test_bad_input_ends_with_2_and_writes_nothing(

@@ -11,7 +11,8 @@ from tests.cli.program import run_program
 from underpaint.sim.advise import PLAIN, chain_changes, chains_of, fastest, price_changes
 from underpaint.sim.latency.models import MeasuredCosts
 from underpaint.sim.latency.run_times import RepeatedTimes
-from underpaint.sim.replay.acceptance_log import read_acceptance
+from underpaint.sim.replay.acceptance_log import acceptance_of, aiperf_lines, read_acceptance
+from underpaint.sim.synthetic.field import make_synthetic_model
 
 VLLM = {
     "acceptance_histogram": [39, 1, 0, 3],
@@ -71,6 +72,9 @@ def test_every_engine_s_form_is_read(
     assert log.drafted.tolist() == [drafted] * 2
     path.write_text(json.dumps([record]))
     assert read_acceptance(path).histograms.tolist() == [histogram]
+    path.write_bytes(aiperf_lines(log))
+    again = read_acceptance(path)
+    assert (again.engine, again.histograms.tolist(), again.drafted.tolist()) == (engine, [histogram] * 2, [drafted] * 2)
 
 
 def test_the_prometheus_page_is_read_over_engines(tmp_path: Path) -> None:
@@ -99,6 +103,15 @@ def test_chains_cut_short_are_priced_from_the_counts(tmp_path: Path) -> None:
     up, down = np.cumprod(shares + 0.2 * (1 - shares)), np.cumprod(0.8 * shares)
     assert better.speedup.mean == pytest.approx((1 + up.sum()) / 1.4)
     assert worse.speedup.mean == pytest.approx((1 + down.sum()) / 1.4)
+
+
+def test_a_model_s_own_counts_are_of_its_chains() -> None:
+    model = make_synthetic_model("field", {"vocab_size": 24, "clusters": 4, "height": 4, "width": 6, "images": 3})
+    log = acceptance_of(model, 3)
+    places = np.arange(4)
+    assert (log.histograms.sum(axis=1) + log.histograms @ places).tolist() == [23, 23, 23], "all cells but the first"
+    assert np.all(log.drafted <= 3 * log.steps)
+    assert np.all(log.drafted >= log.histograms @ places)
 
 
 @pytest.mark.parametrize(
