@@ -3,7 +3,7 @@
 `algos.step` adds the target and the drafter themselves.
 """
 
-from typing import Literal, NamedTuple, Protocol, TypeGuard
+from typing import Literal, NamedTuple, Protocol, Self, TypeGuard
 
 from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.chance import Chance
@@ -29,6 +29,15 @@ class Grid(NamedTuple):
     def cells(self) -> int:
         """Cells in all."""
         return self.height * self.width
+
+    @classmethod
+    def read(cls, text: str) -> Self:
+        """ "48x64" as 48 rows of 64 cells; ValueError for anything else."""
+        rows, _, columns = text.partition("x")
+        sides = [int(side) if side.isdecimal() and side.isascii() and len(side) < 5 else 0 for side in (rows, columns)]
+        if min(sides) < 1:
+            raise ValueError(f"--grid: expected ROWSxCOLUMNS of tokens, such as 48x48, got {text[:40]!r}")
+        return cls(*sides)
 
 
 class Budget(NamedTuple):

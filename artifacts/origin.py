@@ -26,9 +26,7 @@ _FORMS: Final[tuple[frozenset[str], ...]] = tuple(
     for names in (
         "methods policies rules",  # methods
         "rule total_variation keeps_promise",  # exact
-        "benchmark overall parts",  # metrics read
         "tokens target_nfe grid model",  # generate --save-tokens
-        "table method published verdict",  # simulate tables
         "model policy rule speedup",  # simulate sweep
         "method tokens_error speedup_error",  # simulate predict
         "method temperature sides",  # results rank

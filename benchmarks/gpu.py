@@ -30,6 +30,7 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
+from benchmarks.llamagen_checkpoint import llamagen_state
 from benchmarks.report import at_least, finish, options, parse
 from underpaint.algos.accept.point import PointProposals
 from underpaint.algos.chance import sampling
@@ -43,7 +44,6 @@ from underpaint.export.device_engines import build_folder
 from underpaint.export.parity import MOST
 from underpaint.export.tensorrt_build import EngineBuilder
 from underpaint.models.decoder import Decoder, initialise
-from underpaint.models.published.llamagen import llamagen_state
 from underpaint.models.published.options import LoadOptions
 from underpaint.runtime.engines.context import CPU, EngineError, load_decoder
 from underpaint.runtime.engines.engine import Engine

@@ -13,6 +13,8 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from benchmarks.published_latencies import check_latencies
+from benchmarks.published_speedups import check, groups
 from benchmarks.report import at_least, finish, options, parse
 from underpaint.algos.accept import RULES
 from underpaint.algos.chance import sampling
@@ -22,11 +24,9 @@ from underpaint.algos.spatial.zipar import zipar
 from underpaint.algos.transport import overlap
 from underpaint.sim.batched.decoding import make_scheme, run_lockstep
 from underpaint.sim.exact.rule_report import exact_report
-from underpaint.sim.latency.published_latencies import check_latencies
-from underpaint.sim.report.published import check, groups
+from underpaint.sim.replay.row_trace import RecordedGridTarget
 from underpaint.sim.report.statistics import tokens_per_cycle
 from underpaint.sim.synthetic.field import make_synthetic_model
-from underpaint.sim.synthetic.grid_model import GridWeights, SyntheticGridTarget
 from underpaint.sim.synthetic.table_model import TableModel
 
 FILE: Final = "closed-forms.json"
@@ -73,7 +73,7 @@ def closed_forms(images: int) -> list[dict[str, Any]]:
         rows.append(_row(what, "arXiv 2211.17192, equation 1", expected, tokens_per_cycle(runs).mean))
     for window, side in itertools.product((1, 4), (4, 8)):
         grid = Grid(side, side)
-        done = zipar(SyntheticGridTarget(GridWeights.random(grid, 3, seed=1)), window, sampling(0))
+        done = zipar(RecordedGridTarget(grid, np.full((side**2, 3), 1 / 3)), window, sampling(0))
         what = f"ZipAR's passes, {side} x {side} cells, window {window}"
         rows.append(_row(what, "arXiv 2412.04062", front_steps(grid, window), len(done.steps)))
     return rows

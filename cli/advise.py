@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from underpaint.algos.chance import MOST_SEED
-from underpaint.cli.errors import BAD_INPUT, STOPPED, bad_input
+from underpaint.cli.errors import bad_input, continues, on_interrupt
 from underpaint.cli.options import short_hash
 from underpaint.cli.outputs import output_folder
 from underpaint.cli.terminal import (
@@ -142,7 +142,10 @@ def _of_trace(
         check_folder_writable(out)
         check(plan, planned)
         results = Results(out, plan)
-    try:
+    with (
+        on_interrupt(lambda: continues(f"{len(results.lines)} of {len(planned)} simulations are done", results.path)),
+        bad_input(SizeMissing, RunLogInUse),
+    ):
         with progress("screening", len(planned), len(planned) - len(results.missing(planned))) as advance:
             run(plan, results, workers("local", jobs or usable_cores()), lambda block: advance(len(results), block))
         chosen = finalists(results.lines, machine, bias)
@@ -160,13 +163,6 @@ def _of_trace(
             ):
                 changes.append(change)
                 advance(turn * len(candidates), f"{change.what} {change.change}")
-    except (SizeMissing, RunLogInUse) as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(BAD_INPUT) from error
-    except KeyboardInterrupt:
-        kept = f"{len(results.lines)} of {len(planned)} simulations are done"
-        typer.echo(f"stopped: {kept}; the same command continues {results.path}", err=True)
-        raise typer.Exit(STOPPED) from None
     notes = [*_sizes(model.vocab_size, prices), str(results.path)]
     notes.append(f"next: underpaint plot {shlex.quote(str(results.path))} --figure pareto --out pareto.pdf")
     return _Advice(candidates, prices, changes, notes)

@@ -3,8 +3,6 @@
 import json
 import os
 import shlex
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -13,7 +11,7 @@ import typer
 
 from underpaint.algos.chance import MOST_SEED
 from underpaint.cli.certify_live import DEFAULT_METHODS, certify_live
-from underpaint.cli.errors import STOPPED, bad_input
+from underpaint.cli.errors import bad_input, on_interrupt
 from underpaint.cli.live import LiveOptions
 from underpaint.cli.options import MethodSettings, grouped
 from underpaint.cli.outputs import check_replaceable, output_file
@@ -41,6 +39,7 @@ if TYPE_CHECKING:
 
 DEFAULT_OUT = Path("failing-case.json")
 _NO_LIVE = LiveOptions()
+NOTHING = "stopped: nothing was written"
 NOT_LOSSLESS = 1
 """The exit code of a verifier that is biased or faulty."""
 SCRIPTED_SUFFIX = ".py"
@@ -151,7 +150,7 @@ def certify(
         with bad_input():
             if verifier is not None or replay is not None:
                 raise ValueError("--live: expected methods to judge on a live model, got a verifier; leave one out")
-        with stopped_by_interrupt():
+        with on_interrupt(lambda: NOTHING):
             if not certify_live(live, methods, setting or (), top_k, json_file, form):
                 raise typer.Exit(NOT_LOSSLESS)
         return
@@ -189,7 +188,7 @@ def certify(
         one = replace(spec, settings=settings) if settings else spec
         with bad_input():
             opening = open_isolated(one, timeout)
-        with stopped_by_interrupt(), opening as opened:
+        with on_interrupt(lambda: NOTHING), opening as opened:
             with bad_input():
                 _check_first_call(one, opened, kind, only_chains)
             if case is not None:
@@ -270,16 +269,6 @@ def _spec_to_dict(spec: "Spec") -> dict[str, Any]:
     return {**asdict(spec), "settings": dict(spec.settings)}
 
 
-@contextmanager
-def stopped_by_interrupt() -> Iterator[None]:
-    """Turn Ctrl-C into one line and its exit code."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        typer.echo("stopped: nothing was written", err=True)
-        raise typer.Exit(STOPPED) from None
-
-
 def _replay_command(out: Path, spec: "Spec") -> str:
     """What replays the case in any folder: with the plug-ins that were loaded, and a program in its own folder."""
     from underpaint.algos.plugins import loaded_plugins
@@ -338,7 +327,6 @@ def _as_json(values: dict[str, Any]) -> bytes:
 
 
 def _list_gallery(form: Format) -> None:
-    from underpaint.sim.certify.public_samplers import EXAMPLES
     from underpaint.sim.certify.session_slips import SESSION_SLIPS
     from underpaint.sim.certify.slips import SLIPS
 
@@ -347,14 +335,13 @@ def _list_gallery(form: Format) -> None:
         *(Column("summary", "what it does", prose=True), Column("reported", prose=True)),
     )
 
-    def row(name: str, layout: str, right: bool, summary: str, report: str) -> dict[str, Any]:
-        return {"name": name, "layout": layout, "right": right, "summary": summary, "reported": report}
+    def row(name: str, layout: str, summary: str, report: str = "") -> dict[str, Any]:
+        return {"name": name, "layout": layout, "right": not report, "summary": summary, "reported": report}
 
     rows = [
-        row("right", "function", True, "token-wise verification with nothing exchanged", ""),
-        row("right-session", "session", True, "drafter and token-wise verification with nothing exchanged", ""),
+        row("right", "function", "token-wise verification with nothing exchanged"),
+        row("right-session", "session", "drafter and token-wise verification with nothing exchanged"),
+        *(row(one.name, "session", one.summary, one.report) for one in SESSION_SLIPS),
+        *(row(one.name, "function", one.summary, one.report) for one in SLIPS),
     ]
-    rows += [row(name, one.interface, not one.report, one.summary, one.report) for name, one in EXAMPLES.items()]
-    rows += [row(one.name, "session", False, one.summary, one.report) for one in SESSION_SLIPS]
-    rows += [row(one.name, "function", False, one.summary, one.report) for one in SLIPS]
     show([ResultTable("gallery", columns, rows)], form)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import typer
 
+from underpaint.algos.protocols import Grid
 from underpaint.cli.errors import bad_input
 from underpaint.cli.live import LiveOptions
 from underpaint.cli.options import read_names, settings_by_method
@@ -39,7 +40,6 @@ def certify_live(
     from underpaint.runtime.evaluation.comparison import build_methods, named_variants
     from underpaint.runtime.evaluation.machine import describe_machine, typed_command
     from underpaint.runtime.live.enumerated import ROUNDING, SmallPictures
-    from underpaint.runtime.live.load import read_grid
     from underpaint.runtime.methods.registry import PAPER
 
     with bad_input():
@@ -48,8 +48,7 @@ def certify_live(
         variants = named_variants(names, settings_by_method(list(setting), names))
         live.check(None, None, None, "cpu")
         side = live.grid or DEFAULT_GRID
-        grid = read_grid(side if "x" in side else f"{side}x{side}")
-        assert grid is not None
+        grid = Grid.read(side if "x" in side else f"{side}x{side}")
         own = replace(live, grid=None, dtype="float32" if live.dtype == "auto" else live.dtype)
         small = SmallPictures(own.open(), grid, 2 if top_k is None else top_k)
         temperature = small.sampling.temperature

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from underpaint.cli.errors import STOPPED, bad_input
+from underpaint.cli.errors import bad_input, on_interrupt
 from underpaint.cli.live import LiveOptions
 from underpaint.cli.options import (
     Backend,
@@ -116,17 +116,15 @@ def _curve(
     """The kept curve, or one measured now with a bar that shows how far it is."""
     from underpaint.runtime.costs.machine_curve import curve_of, kept_curve
 
-    try:
-        if pipeline.loaded_drafter is None:
-            return None
+    if pipeline.loaded_drafter is None:
+        return None
+    unfinished = "stopped: the cost curve is not finished; the same command continues it"
+    with on_interrupt(lambda: unfinished):
         kept = None if renew else kept_curve(pipeline, sampling)
         if kept is not None and not full:
             return kept
         with progress("measuring what passes cost on this machine, once") as advance:
             return curve_of(pipeline, sampling, lambda done, most: advance(done, total=most), renew=renew, full=full)
-    except KeyboardInterrupt:
-        typer.echo("stopped: the cost curve is not finished; the same command continues it", err=True)
-        raise typer.Exit(STOPPED) from None
 
 
 def _show(curve: "CostCurveFile", form: Format) -> None:

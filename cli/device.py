@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import typer
 
 from underpaint.artifacts.install import install_hint
-from underpaint.cli.errors import BAD_INPUT, STOPPED, bad_input
+from underpaint.cli.errors import BAD_INPUT, bad_input, continues, on_interrupt
 from underpaint.cli.options import DeviceOptions
-from underpaint.cli.runs import stopped
 from underpaint.cli.terminal import progress
 
 if TYPE_CHECKING:
@@ -123,13 +122,14 @@ def draw_all_on_device(device: "DevicePlan | LivePlan", plan: "ComparisonPlan", 
     from underpaint.runtime.device.forms import DeviceError
     from underpaint.runtime.engines.context import EngineError
 
-    try:
-        what = "drawing" if len(log) < plan.size else "nothing left to draw"
-        with bad_input(RunLogInUse, EngineError, DeviceError), progress(what, plan.size, len(log)) as advance:
-            if len(log) < plan.size:
-                run_on_device(device.open(), plan, log, lambda done, what: advance(done, what))
-    except KeyboardInterrupt:
-        stopped(f"{len(log)} of {plan.size} drawings are done", log.path)
+    what = "drawing" if len(log) < plan.size else "nothing left to draw"
+    with (
+        on_interrupt(lambda: continues(f"{len(log)} of {plan.size} drawings are done", log.path)),
+        bad_input(RunLogInUse, EngineError, DeviceError),
+        progress(what, plan.size, len(log)) as advance,
+    ):
+        if len(log) < plan.size:
+            run_on_device(device.open(), plan, log, lambda done, what: advance(done, what))
 
 
 def draw_on_device(
@@ -146,27 +146,27 @@ def draw_on_device(
     from underpaint.runtime.engines.context import EngineError
 
     finished, failed = 0, list[str]()
-    try:
-        with bad_input(EngineError, DeviceError), progress("drawing", len(pictures)) as advance:
-            program = device.open().program(method, sampling)
-            wanted = [ImageTask(one.condition, one.seed) for one in pictures]
-            if device.device.type == "cuda":
-                program.prime(wanted[: device.batch])
+    with (
+        on_interrupt(lambda: f"stopped: {finished} of {len(pictures)} pictures are written and kept"),
+        bad_input(EngineError, DeviceError),
+        progress("drawing", len(pictures)) as advance,
+    ):
+        program = device.open().program(method, sampling)
+        wanted = [ImageTask(one.condition, one.seed) for one in pictures]
+        if device.device.type == "cuda":
+            program.prime(wanted[: device.batch])
 
-            def watch(cells: list[int]) -> None:
-                advance(finished, f"{span(cells)} of {device.pipeline.grid.cells} cells")
+        def watch(cells: list[int]) -> None:
+            advance(finished, f"{span(cells)} of {device.pipeline.grid.cells} cells")
 
-            for number, outcome in program.draw_all(wanted, watch):
-                one = pictures[number]
-                if isinstance(outcome, Drawing):
-                    finish(one, outcome)
-                    finished += 1
-                else:
-                    failed.append(f"{one.path}: {outcome.error}")
-                advance(finished)
-    except KeyboardInterrupt:
-        typer.echo(f"stopped: {finished} of {len(pictures)} pictures are written and kept", err=True)
-        raise typer.Exit(STOPPED) from None
+        for number, outcome in program.draw_all(wanted, watch):
+            one = pictures[number]
+            if isinstance(outcome, Drawing):
+                finish(one, outcome)
+                finished += 1
+            else:
+                failed.append(f"{one.path}: {outcome.error}")
+            advance(finished)
     if failed:
         reasons = "; ".join(failed)
         typer.echo(f"error: {len(failed)} pictures were not drawn, the others are written: {reasons}", err=True)

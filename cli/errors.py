@@ -2,8 +2,9 @@
 
 import errno
 import resource
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Final
 
 import typer
@@ -60,6 +61,21 @@ def stopped_on_interrupt() -> Iterator[None]:
     except KeyboardInterrupt:
         typer.echo(STOPPED_LINE, err=True)
         raise SystemExit(STOPPED) from None
+
+
+@contextmanager
+def on_interrupt(told: Callable[[], str]) -> Iterator[None]:
+    """Ctrl-C in what keeps some of its work: the line that `told` makes then, and the code of shells."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        typer.echo(told(), err=True)
+        raise typer.Exit(STOPPED) from None
+
+
+def continues(done: str, path: Path) -> str:
+    """What Ctrl-C says of a run that the same command continues."""
+    return f"stopped: {done}; the same command continues {path}"
 
 
 @contextmanager

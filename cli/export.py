@@ -261,7 +261,7 @@ def check(
             raise ValueError("expected the folder of exported models; the shipped ones are compared with --invariance")
         if model or json_file is not None or backend != "cpu" or form is not Format.table:
             raise ValueError("--model, --backend, --json and --format need --invariance; add it, or leave them out")
-    from underpaint.export.verify import needs, verify, verify_providers
+    from underpaint.export.verify import verify, verify_providers
 
     with bad_input():
         results = tuple(verify(folder, greedy, seed))
@@ -272,7 +272,5 @@ def check(
     for provided in verify_providers(folder, seed, results):
         typer.echo(provided.line())
         passed = passed and provided.passed
-    for line in needs(folder):
-        typer.echo(f"needs {line}")
     if not passed:
         raise typer.Exit(1)

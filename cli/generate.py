@@ -9,7 +9,7 @@ import typer
 
 from underpaint.cli.costs import tables_with_costs
 from underpaint.cli.device import WantedPicture, draw_on_device, plan_on_device
-from underpaint.cli.errors import STOPPED, bad_input
+from underpaint.cli.errors import bad_input, on_interrupt
 from underpaint.cli.evaluation.prompts import PromptOptions, choose
 from underpaint.cli.live import LiveOptions
 from underpaint.cli.options import (
@@ -182,16 +182,16 @@ def generate(
         )
         return
     finished = 0
-    try:
-        # What the engine cannot pass over shows as it draws.
-        with bad_input(EngineError), progress("drawing", len(pictures)) as advance:
-            for one, drawing in drawings():
-                _finish(pipeline, save_tokens, one, drawing)
-                finished += 1
-                advance(finished)
-    except KeyboardInterrupt:
-        typer.echo(f"stopped: {finished} of {len(pictures)} pictures are written and kept", err=True)
-        raise typer.Exit(STOPPED) from None
+    # What the engine cannot pass over shows as it draws.
+    with (
+        on_interrupt(lambda: f"stopped: {finished} of {len(pictures)} pictures are written and kept"),
+        bad_input(EngineError),
+        progress("drawing", len(pictures)) as advance,
+    ):
+        for one, drawing in drawings():
+            _finish(pipeline, save_tokens, one, drawing)
+            finished += 1
+            advance(finished)
 
 
 def _check_place(out: Path | None, into_folder: bool) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
-from underpaint.cli.errors import STOPPED, bad_input
+from underpaint.cli.errors import bad_input, on_interrupt
 from underpaint.cli.terminal import (
     Column,
     Format,
@@ -64,23 +64,19 @@ def check_passes(
         check_json(json_file)
         place, turns = folder or FOLDER, count(1)
         index = read_index(place) if live.live is None else None
-        try:
-            with progress("reading the models") as advance:
+        with on_interrupt(lambda: "stopped: nothing is written"), progress("reading the models") as advance:
 
-                def report(what: str) -> None:
-                    advance(next(turns), what)
+            def report(what: str) -> None:
+                advance(next(turns), what)
 
-                if index is None:
-                    pipeline = live.open()
-                    compared = pipeline.check_passes(seed, report)
-                    hashes = pipeline.fingerprint()["sha256"]
-                else:
-                    compared = check_invariance(place, models, backend, seed, report)
-                    hashes = index.hashes(name for name in index.models)
-                passes = [one.to_dict() for one in compared]
-        except KeyboardInterrupt:
-            typer.echo("stopped: nothing is written", err=True)
-            raise typer.Exit(STOPPED) from None
+            if index is None:
+                pipeline = live.open()
+                compared = pipeline.check_passes(seed, report)
+                hashes = pipeline.fingerprint()["sha256"]
+            else:
+                compared = check_invariance(place, models, backend, seed, report)
+                hashes = index.hashes(name for name in index.models)
+            passes = [one.to_dict() for one in compared]
     names = sorted({one["model"] for one in passes})
     engine = backend if live.live is None else "live"
     model = {"target": ", ".join(names), "engine": engine, "sha256": {name: hashes[name] for name in names}}

@@ -66,7 +66,8 @@ def plot(
     from underpaint.algos.registry import suggest
     from underpaint.artifacts.files import check_file_writable
     from underpaint.artifacts.manifest import write_beside
-    from underpaint.sim.report.figures import FIGURES, FORMATS, rendered
+    from underpaint.sim.report.canvas import FORMATS, rendered
+    from underpaint.sim.report.figures import FIGURES
 
     with bad_input():
         form = out.suffix.lower().removeprefix(".")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from underpaint.cli.costs import tables_with_costs
-from underpaint.cli.errors import STOPPED, bad_input
+from underpaint.cli.errors import bad_input, continues, on_interrupt
 from underpaint.cli.live import LiveOptions
 from underpaint.cli.options import (
     Backend,
@@ -140,26 +140,20 @@ def draw_run(
     from underpaint.runtime.evaluation.drawer import draw_missing
 
     left = sum(key not in log for key in keys)
-    try:
-        # The other writer, or a tree that no pass of the engine holds: what shows only while it draws.
-        with (
-            bad_input(RunLogInUse, OtherRun, EngineError, WorkerError),
-            progress(what if left else f"{what}: nothing left to draw", len(keys), len(keys) - left) as advance,
-        ):
+    # The other writer, or a tree that no pass of the engine holds: what shows only while it draws.
+    with (
+        on_interrupt(
+            lambda: continues(f"{len(log)}{'' if size is None else f' of {size}'} drawings are done", log.path)
+        ),
+        bad_input(RunLogInUse, OtherRun, EngineError, WorkerError),
+        progress(what if left else f"{what}: nothing left to draw", len(keys), len(keys) - left) as advance,
+    ):
 
-            def report(state: "RunProgress") -> None:
-                last = state.last
-                advance(state.finished, "" if last is None else f"{last.method:14s} {last.seconds:6.2f} s")
+        def report(state: "RunProgress") -> None:
+            last = state.last
+            advance(state.finished, "" if last is None else f"{last.method:14s} {last.seconds:6.2f} s")
 
-            draw_missing(keys, log, workers, report)
-    except KeyboardInterrupt:
-        stopped(f"{len(log)}{'' if size is None else f' of {size}'} drawings are done", log.path)
-
-
-def stopped(done: str, path: Path) -> None:
-    """Say that Ctrl-C stopped a run that goes on with `path`, and leave."""
-    typer.echo(f"stopped: {done}; the same command continues {path}", err=True)
-    raise typer.Exit(STOPPED) from None
+        draw_missing(keys, log, workers, report)
 
 
 def record_all(plan: "RunPlan", log: "DrawingLog", replays: "ReplayLog", prompts: int) -> None:
@@ -169,10 +163,9 @@ def record_all(plan: "RunPlan", log: "DrawingLog", replays: "ReplayLog", prompts
     if not prompts:
         return
     comparison = plan.models[0].comparison
-    try:
-        most = len(comparison.methods) * min(prompts, len(comparison.conditions))
-        with progress("recording replays", most) as advance:
-            record_replays(plan, log, replays, prompts, lambda done, size: advance(done))
-    except KeyboardInterrupt:
-        typer.echo(f"stopped while recording replays; the same command continues {replays.path}", err=True)
-        raise typer.Exit(STOPPED) from None
+    most = len(comparison.methods) * min(prompts, len(comparison.conditions))
+    with (
+        on_interrupt(lambda: f"stopped while recording replays; the same command continues {replays.path}"),
+        progress("recording replays", most) as advance,
+    ):
+        record_replays(plan, log, replays, prompts, lambda done, size: advance(done))

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from underpaint.artifacts.decoder_config import DecoderConfig, Precision
 from underpaint.artifacts.scaled_rows import ScaledRows, scaled_rows
-from underpaint.export.graph import ARRAYS, EIGHT_BIT_ZERO, EightBitMatrix, WeightSource, block_of
+from underpaint.export.eight_bits import EightBitMatrix, eight_bit
+from underpaint.export.graph import ARRAYS, WeightSource
 from underpaint.models.decoder import Conditioner, Decoder
 from underpaint.models.layers import Layer, rope_table
 
@@ -90,17 +91,6 @@ def round_to_scaled_rows(module: torch.nn.Module) -> None:
         else:
             rounded = scaled_rows(wide).widened()
         value.copy_(torch.from_numpy(rounded))
-
-
-def eight_bit(matrix: Weights) -> EightBitMatrix:
-    """`matrix` [K, N] in 8 bits, a block of a column at a time."""
-    depth, width = matrix.shape
-    block = block_of(depth)
-    columns = np.zeros((width, -(-depth // block), block), dtype=np.float32)
-    columns.reshape(width, -1)[:, :depth] = matrix.T
-    scale = np.maximum(np.abs(columns).max(axis=2), np.float32(1e-12)) / np.float32(127)
-    rounded = (np.rint(columns / scale[:, :, None]) + EIGHT_BIT_ZERO).astype(np.uint8)
-    return EightBitMatrix(depth, rounded, scale.reshape(-1))
 
 
 def decoder_weights(

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import sha256
 from itertools import count
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import ml_dtypes
 import numpy as np
@@ -15,6 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 from underpaint.artifacts.decoder_config import Precision
 from underpaint.artifacts.decoder_graph import PRECISION_TYPES, ElementType, TensorSpec
 from underpaint.artifacts.scaled_rows import SCALE, ScaledRows
+from underpaint.export.eight_bits import EIGHT_BIT_ZERO, EightBitMatrix, block_of
 from underpaint.export.weight_file import Stored, WeightStore
 
 OPSET: Final = 23
@@ -26,10 +27,6 @@ _CONTRIBUTED: Final = "com.microsoft"
 """ONNX Runtime's own operators, which no other engine reads."""
 _EIGHT_BITS: Final = 4
 """MatMulNBits' word for rounding the value to 8 bits too; in float32 it takes ten times as long."""
-_BLOCK: Final = 64
-"""Numbers of a column, and of the value it is multiplied with, that share a scale in a product of 8 bits."""
-EIGHT_BIT_ZERO: Final = 128
-"""What MatMulNBits takes for 0 in a matrix of 8 bits."""
 
 TYPES: Final[Mapping[ElementType, int]] = {
     "float32": TensorProto.FLOAT,
@@ -44,20 +41,6 @@ ARRAYS: Final = {
     "fp16": np.dtype(np.float16),
     "bf16": np.dtype(ml_dtypes.bfloat16),
 }
-
-
-class EightBitMatrix(NamedTuple):
-    """A matrix [K, N] as MatMulNBits reads it: `values` uint8 [N, blocks, block] about `EIGHT_BIT_ZERO`, `scales`
-    float32."""
-
-    depth: int
-    values: NDArray[np.uint8]
-    scales: NDArray[np.float32]
-
-
-def block_of(depth: int) -> int:
-    """Numbers of a block of columns of `depth`: a power of two, and not longer than it must be."""
-    return min(_BLOCK, max(16, 1 << (depth - 1).bit_length()))
 
 
 WeightSource: TypeAlias = Mapping[str, Callable[[], "NDArray[Any] | EightBitMatrix | ScaledRows"]]

@@ -12,7 +12,6 @@ from underpaint.export.decoder_parity import compare
 from underpaint.export.decoders import MOST_EIGHT_BITS, GraphFormat, compared, exported_config
 from underpaint.export.modules import MOST as SAMPLER_MOST
 from underpaint.export.parity import MOST, Report, compare_conditioner, compare_module
-from underpaint.export.runtimes import requirements
 from underpaint.export.samplers import KIND as SAMPLER
 from underpaint.export.samplers import cases_of, load_trained
 from underpaint.export.tokenizer import HALVES, TOKENIZER_MOST, compare_tokenizer
@@ -114,12 +113,6 @@ class ProviderResult(NamedTuple):
         worst = max(error for result in self.results for error in result.report.worst().values())
         names = ", ".join(dict.fromkeys(result.name for result in self.results))
         return f"{start}{'passed' if self.passed else 'FAILED'}, largest error {worst:.2g} of {names}"
-
-
-def needs(folder: Path) -> list[str]:
-    """What runtimes need to run a folder's graphs, a line each; see `export.runtimes`."""
-    files = (folder / manifest(name, folder).file for name in sorted(read_index(folder).models))
-    return requirements(file for file in files if file.suffix == ".onnx")
 
 
 def verify_providers(folder: Path, seed: int, on_cpu: tuple[Result, ...]) -> Iterator[ProviderResult]:

@@ -11,13 +11,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from pathlib import Path
-from time import perf_counter
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from underpaint.algos.arrays import IntArray
 from underpaint.algos.rows import SamplingParams
@@ -37,86 +35,6 @@ DRAWN: Final = "drawn.npy"
 ABOUT: Final = "drawn.json"
 _SAVED_EVERY: Final = 8
 """Pictures between two writes of what is drawn."""
-
-
-class MachineSpeed(NamedTuple):
-    """What a machine does in a second: multiplications and additions, and bytes read and written."""
-
-    operations: float
-    bytes: float
-
-
-class DrafterCosts(NamedTuple):
-    """What training a drafter takes, before it starts.
-
-    Attributes:
-        target_bytes: Of the target's weights.
-        drafter_parameters: Weights that are learnt.
-        drafter_bytes: Of these weights, their gradients, averages and the optimiser's moments, in float32.
-        batch_bytes: Of the logits and features of a batch, over all passes: the larger part of what a step holds.
-        drawing: Operations and bytes of drawing one picture by plain decoding; lossless methods take fewer.
-        step: Operations and bytes of one training step.
-    """
-
-    target_bytes: int
-    drafter_parameters: int
-    drafter_bytes: int
-    batch_bytes: int
-    drawing: MachineSpeed
-    step: MachineSpeed
-
-    def hours(self, speed: MachineSpeed, pictures: int, steps: int) -> tuple[float, float]:
-        """Hours of drawing so many pictures, at most, and of so many steps, at least, on a machine of this speed."""
-        drawing, step = (
-            max(work / rate for work, rate in zip(each, speed, strict=True)) for each in (self.drawing, self.step)
-        )
-        return pictures * drawing / 3600, steps * step / 3600
-
-
-def drafter_costs(
-    live: LiveModel, settings: DrafterSettings, eagle: Literal[1, 3] = 1, drafted_codes: int | None = None
-) -> DrafterCosts:
-    """Memory and work that training a drafter of this target takes.
-
-    Args:
-        live: The target; its weights are only counted.
-        settings: Batch and passes.
-        eagle: 1 for EAGLE-1 and EAGLE-2, 3 for EAGLE-3.
-        drafted_codes: Codes that an EAGLE-3 drafter can draft; None for all.
-    """
-    config, dim = live.decoder, live.decoder.dim
-    drafted = drafted_codes or live.codes
-    heads = config.heads * config.head_dim
-    layer = 4 * dim * heads + 3 * dim * config.hidden + 3 * dim
-    learnt = layer + 2 * dim**2
-    if eagle == 3:  # wider projections, three features, a norm and a head
-        learnt = layer + 3 * dim * heads + 3 * dim**2 + dim + drafted * dim
-    weights = list(live.body.parameters())
-    target = sum(weight.numel() * weight.element_size() for weight in weights)
-    counted = sum(weight.numel() for weight in weights) + live.codes * dim
-    positions, rows = config.cells + config.eol_tokens, 1 if live.uncond is None else 2
-    batch = settings.batch * config.cells * (config.vocab_size + 2 * dim) * 4 * (settings.passes + 1)
-    drawing = MachineSpeed(2.0 * counted * rows * positions, float(target * positions))
-    forward, backward = 2 * counted, 6 * (learnt + (live.codes * dim if eagle == 1 else 0)) * settings.passes
-    step = MachineSpeed(float(settings.batch * positions * (forward + backward)), float(target + learnt * 32))
-    return DrafterCosts(target, learnt, learnt * 4 * 5, batch, drawing, step)
-
-
-def measured_speed(like: Tensor) -> MachineSpeed:
-    """The speed of the device of a tensor, in its type: one large product, and one copy."""
-    square = torch.ones(1024, 1024, dtype=like.dtype, device=like.device)
-    many = torch.ones(1 << 24, dtype=torch.uint8, device=like.device)
-    return MachineSpeed(2.0 * 1024**3 / _seconds(lambda: square @ square), 2.0 * many.numel() / _seconds(many.clone))
-
-
-def _seconds(work: Callable[[], Tensor]) -> float:
-    """The least time of a few runs."""
-    found = []
-    for _ in range(4):
-        started = perf_counter()
-        float(work().ravel()[0])  # waits for a GPU
-        found.append(perf_counter() - started)
-    return min(found)
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
         open_pipeline,
         register_rule,
     )
+    from underpaint.runtime.live.custom_generate import custom_generate as generate
     from underpaint.runtime.live.generate import LiveModel, accelerate
-    from underpaint.runtime.live.generate import custom_generate as generate
     from underpaint.runtime.live.recorder import TraceRecorder
 
     __version__: str
@@ -79,7 +79,7 @@ if (_beside / "algos" / "chance.py").is_file() and not (_beside / "underpaint" /
 
 _LIVE = {
     "accelerate": "generate:accelerate",
-    "generate": "generate:custom_generate",
+    "generate": "custom_generate:custom_generate",
     "LiveModel": "model:LiveModel",
     "TraceRecorder": "recorder:TraceRecorder",
 }

@@ -1,4 +1,4 @@
-"""`underpaint metrics`: the pictures of an evaluation for GenEval and DPG-Bench, and what their scorers wrote."""
+"""`underpaint metrics`: the pictures of an evaluation for the scorers of GenEval and DPG-Bench."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -9,23 +9,12 @@ import typer
 
 from underpaint.cli.errors import bad_input
 from underpaint.cli.outputs import Commands, output_folder
-from underpaint.cli.terminal import (
-    Column,
-    Format,
-    FormatOption,
-    JsonFile,
-    ResultTable,
-    check_json,
-    figure,
-    show,
-    told_as_json,
-)
 
 if TYPE_CHECKING:
     from underpaint.runtime.evaluation.drawing_log import DrawingLog, PlannedModel, StoredPicture
     from underpaint.runtime.evaluation.prompt_files import FilePrompt
     from underpaint.runtime.evaluation.prompt_source import PromptSource
-    from underpaint.runtime.evaluation.scorers import BenchmarkPrompt, BenchmarkScore
+    from underpaint.runtime.evaluation.scorers import BenchmarkPrompt
 
 app = Commands(
     help="Score the pictures of an evaluation by GenEval and DPG-Bench, with their own scorers.",
@@ -33,14 +22,11 @@ app = Commands(
 )
 BENCHMARKS = ("geneval", "dpg")
 
-Folder = Annotated[Path, typer.Argument(help="A folder of `underpaint evaluate`.")]
-Benchmark = Annotated[str, typer.Argument(help="geneval or dpg.")]
-
 
 @app.command()
 def write(
-    benchmark: Benchmark,
-    folder: Folder,
+    benchmark: Annotated[str, typer.Argument(help="geneval or dpg.")],
+    folder: Annotated[Path, typer.Argument(help="A folder of `underpaint evaluate`.")],
     prompts: Annotated[Path, typer.Option(help="The benchmark's file of prompts that the evaluation drew.")],
     out: Annotated[
         Path,
@@ -78,28 +64,6 @@ def write(
                 count = max(len(one.pictures) for one in ready)
                 options = f"--image-root-path {out / name} --resolution {side} --pic-num {count}"
                 typer.echo(f"{out / name}: score it with DPG-Bench's compute_dpg_bench.py {options}")
-
-
-@app.command()
-def read(
-    benchmark: Benchmark,
-    path: Annotated[Path, typer.Argument(help="File that the benchmark's own scorer wrote.")],
-    json_file: JsonFile = None,
-    form: FormatOption = Format.table,
-) -> None:
-    """Read the results of GenEval's or DPG-Bench's own scorer."""
-    from underpaint.runtime.evaluation.scorers import read_dpg, read_geneval
-
-    with bad_input():
-        _check_benchmark(benchmark)
-        check_json(json_file)
-        found: BenchmarkScore = read_geneval(path) if benchmark == "geneval" else read_dpg(path)
-        if told_as_json(json_file, {"benchmark": benchmark, **found._asdict()}):
-            return
-    rows = [{"part": "overall", "score": found.overall}]
-    rows += [{"part": name, "score": value} for name, value in found.parts.items()]
-    title = f"{benchmark}, {found.pictures} pictures"
-    show([ResultTable(title, (Column("part"), figure("score", "score", ".4f")), rows)], form)
 
 
 def _check_benchmark(name: str) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import typer
 
 from underpaint.cli.costs import curve_for
-from underpaint.cli.errors import STOPPED, bad_input
+from underpaint.cli.errors import bad_input, on_interrupt
 from underpaint.cli.evaluation.prompts import PromptOptions, choose
 from underpaint.cli.live import LiveOptions
 from underpaint.cli.options import (
@@ -102,7 +102,7 @@ def premises(
         _check_sizes(pipeline, len(images), depths)
         recorder = PremiseRecorder(pipeline.tables.neighbours, depths, nearest)
     curve = None
-    try:
+    with on_interrupt(lambda: "stopped: nothing was written"):
         with bad_input(EngineError), progress("drawing", len(images)) as advance:
             drafter = None if pipeline.loaded_drafter is None else pipeline.drafter(sampling).model
             for done, (condition, number) in enumerate(images, start=1):
@@ -114,9 +114,6 @@ def premises(
         found = recorder.premises()
         if costs:
             curve = curve_for(pipeline, sampling)
-    except KeyboardInterrupt:
-        typer.echo("stopped: nothing was written", err=True)
-        raise typer.Exit(STOPPED) from None
     passes, knee = _passes(curve), _knee(curve)
     rows = _rows(found, passes, knee)
     title = f"{pipeline.fingerprint()['target']}, {pipeline.title()}, {describe_sampling(sampling, found.vocab_size)}"

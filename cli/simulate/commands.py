@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from underpaint.algos.chance import MOST_SEED
-from underpaint.cli.errors import BAD_INPUT, STOPPED, bad_input
+from underpaint.cli.errors import bad_input, continues, on_interrupt
 from underpaint.cli.options import short_hash
 from underpaint.cli.outputs import Commands, check_replaceable, output_folder
 from underpaint.cli.simulate.predict import predict
@@ -33,64 +33,12 @@ from underpaint.cli.terminal import (
 )
 
 if TYPE_CHECKING:
-    from underpaint.sim.report.published import Checked
     from underpaint.sim.sweep.plan import SweepPlan
     from underpaint.sim.sweep.run import Results
 
-app = Commands(help="Predict what methods gain: tables, synthetic models, sweeps, predictions.", no_args_is_help=True)
+app = Commands(help="Predict what methods gain: synthetic models, sweeps, predictions.", no_args_is_help=True)
 
 app.command()(predict)
-
-
-@app.command()
-def tables(
-    form: FormatOption = Format.table,
-    json_file: JsonFile = None,
-) -> None:
-    """Check published speed-ups against their own tokens per cycle, depths and steps."""
-    from underpaint.sim.report.published import check, groups
-
-    with bad_input():
-        check_json(json_file)
-        checked = [check(group) for group in groups()]
-    plain_rows = [[_plain(one) for one in group] for group in checked]
-    if told_as_json(json_file, plain_rows):
-        return
-    show([_published_table(group) for group in checked], form)
-
-
-def _published_table(checked: "Sequence[Checked]") -> ResultTable:
-    group = checked[0].group
-    own = any(one.row.paper for one in checked)
-    columns = (
-        Column("method", prose=True),
-        Column("data"),
-        *((Column("source", prose=True),) if own else ()),
-        figure("published", "published", ".2f", "x"),
-        figure("predicted", "predicted", ".2f", "x"),
-        figure("error", "error", "+.1%"),
-        figure("implied_alone", "ratio alone", ".3f"),
-        figure("by_roofline", "by roofline", ".2f", "x"),
-        figure("roofline_error", "error", "+.1%"),
-        Column("verdict", prose=True),
-    )
-    rows = []
-    for one in checked:
-        alone = one.implied if group.kind in ("depth", "steps") else None
-        rows.append({**_plain(one), "implied_alone": alone, "source": f"{one.paper}; {one.tag}"})
-    title = f"{group.name} ({group.paper}; {group.tag}){': ' + group.setting if group.setting else ''}"
-    return ResultTable(title, columns, rows)
-
-
-def _plain(one: "Checked") -> dict[str, Any]:
-    figures = ("paper", "tag", "predicted", "error", "cost", "implied", "verdict", "by_roofline", "roofline_error")
-    return {
-        "table": one.group.name,
-        "method": one.row.method,
-        "data": one.row.data,
-        "published": one.row.speedup,
-        **{name: getattr(one, name) for name in figures},
-    }
 
 
 @app.command()
@@ -227,19 +175,12 @@ def sweep(
         jobs = jobs or usable_cores()
         check(plan, planned, jobs if on == "local" else 0)
         results = Results(out, plan)
-    try:
-        with progress("simulating", len(planned), len(planned) - len(results.missing(planned))) as advance:
-            run_sweep(plan, results, workers(on, jobs, address), lambda block: advance(len(results), block))
-    except (
-        SizeMissing,
-        RunLogInUse,
-    ) as error:  # a tree larger than the first image's
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(BAD_INPUT) from error
-    except KeyboardInterrupt:
-        kept = f"{len(results.lines)} of {len(planned)} are done"
-        typer.echo(f"stopped: {kept}; the same command continues {results.path}", err=True)
-        raise typer.Exit(STOPPED) from None
+    with (
+        on_interrupt(lambda: continues(f"{len(results.lines)} of {len(planned)} are done", results.path)),
+        bad_input(SizeMissing, RunLogInUse),  # a tree larger than the first image's
+        progress("simulating", len(planned), len(planned) - len(results.missing(planned))) as advance,
+    ):
+        run_sweep(plan, results, workers(on, jobs, address), lambda block: advance(len(results), block))
     _write_report(plan, results, out)
     if not told_as_json(json_file, results.lines):
         _show_winners(plan, results, out, form)

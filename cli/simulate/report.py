@@ -11,7 +11,8 @@ from matplotlib.figure import Figure
 
 from underpaint.runtime.page.document import PAGES
 from underpaint.sim.replay.trace import load
-from underpaint.sim.report.figures import FIGURES, FigureSpec, Line, NotInData, label, rendered
+from underpaint.sim.report.canvas import rendered
+from underpaint.sim.report.figures import FIGURES, FigureSpec, Line, NotInData, label
 from underpaint.sim.sweep.plan import TRACE, SweepPlan
 
 

@@ -32,7 +32,6 @@ from underpaint.cli.outputs import output_file
 from underpaint.cli.terminal import note, progress
 
 if TYPE_CHECKING:
-    from underpaint.algos.protocols import Grid
     from underpaint.runtime.models import OpenModels
     from underpaint.sim.replay.trace import Trace
 
@@ -134,6 +133,7 @@ def trace(
     to `compare` for MuLo-SD, and for methods that a trace of plain autoregression cannot replay, such as Jacobi
     windows. Their prompts are drawn with both presets, unless --preset names one.
     """
+    from underpaint.algos.protocols import Grid
     from underpaint.algos.rows import SamplingParams
     from underpaint.artifacts.files import check_file_writable
     from underpaint.cli.simulate.trace_methods import MethodRecorders
@@ -159,7 +159,8 @@ def trace(
                 )
             sampling = SamplingParams(temperature=checked, top_k=top_k or 0, top_p=1.0 if top_p is None else top_p)
             check_file_writable(out)
-            recorded = trace_of_own(_own_files(own_file), sampling, _read_grid(live.grid or ""), keep or _KEEP)
+            grid = None if live.grid is None else Grid.read(live.grid)
+            recorded = trace_of_own(_own_files(own_file), sampling, grid, keep or _KEEP)
             _finish(recorded, out)
             if warning := misplaced(recorded):
                 note(f"Beware: {warning}.")
@@ -276,17 +277,6 @@ def _own_files(path: Path) -> list[Path]:
     if not files:
         raise ValueError(f"--from {path}: expected a folder with .npz files, got none in it")
     return files
-
-
-def _read_grid(text: str) -> "Grid | None":
-    from underpaint.algos.protocols import Grid
-
-    if not text:
-        return None
-    sides = text.lower().split("x")
-    if len(sides) != 2 or not all(side.isascii() and side.isdigit() and 0 < int(side) <= 4096 for side in sides):
-        raise ValueError(f"--grid: expected rows and columns as 24x24, got {text!r}")
-    return Grid(int(sides[0]), int(sides[1]))
 
 
 def read_trace_sizes(pipeline: "OpenModels", depths: int, keep: int, images: int) -> None:

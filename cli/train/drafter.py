@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from underpaint.cli.errors import STOPPED
+from underpaint.cli.errors import on_interrupt
 from underpaint.cli.evaluation.prompts import PromptOptions, choose
 from underpaint.cli.live import LiveModelOptions
 from underpaint.cli.options import Models
@@ -15,7 +15,7 @@ from underpaint.cli.train.options import Run, report
 
 if TYPE_CHECKING:
     from underpaint.runtime.live.model import LiveModel
-    from underpaint.training.live_drafter import DrafterCosts
+    from underpaint.training.drafter_costs import DrafterCosts
 
 _HELD_OUT = 64
 """Pictures that are kept for validation; of few pictures an eighth."""
@@ -95,7 +95,8 @@ def drafter(
     from underpaint.runtime.methods import DEFAULT_METHOD
     from underpaint.runtime.methods.registry import PAPER
     from underpaint.training.distillation import DrafterSettings
-    from underpaint.training.live_drafter import check_drafter, drafter_costs, draw_pictures, train_live_drafter
+    from underpaint.training.drafter_costs import drafter_costs
+    from underpaint.training.live_drafter import check_drafter, draw_pictures, train_live_drafter
     from underpaint.training.loop import LoopSettings
 
     with run.started("runs/drafter") as folder:
@@ -129,12 +130,11 @@ def drafter(
         common = run.common(loop)
         costs = drafter_costs(pipeline.live, settings, version, drafted_codes)
         note(_told(costs, pipeline.live, len(ids), common["loop"].steps))
-        try:
-            with progress("drawing pictures", len(ids)) as advance:
-                drawn = draw_pictures(fast, ids, folder, seed=run.seed, progress=lambda done, _: advance(done))
-        except KeyboardInterrupt:
-            typer.echo(f"stopped while drawing; the same command continues {folder}", err=True)
-            raise typer.Exit(STOPPED) from None
+        with (
+            on_interrupt(lambda: f"stopped while drawing; the same command continues {folder}"),
+            progress("drawing pictures", len(ids)) as advance,
+        ):
+            drawn = draw_pictures(fast, ids, folder, seed=run.seed, progress=lambda done, _: advance(done))
         outcome = train_live_drafter(
             pipeline.live,
             drawn,
@@ -159,7 +159,7 @@ def drafter(
 
 def _told(costs: "DrafterCosts", live: "LiveModel", pictures: int, steps: int) -> str:
     """What the run takes, in words."""
-    from underpaint.training.live_drafter import measured_speed
+    from underpaint.training.drafter_costs import measured_speed
 
     speed = measured_speed(next(live.body.parameters()))
     drawing, training = costs.hours(speed, pictures, steps)

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from underpaint.artifacts.decoder_config import DecoderConfig
-from underpaint.models.decoder import Decoder
 from underpaint.models.published import recipes
 from underpaint.models.published.files import Checkpoint, CheckpointError, Recipe, refuse_extra, require
 from underpaint.models.published.options import LoadOptions, Parts
@@ -216,35 +215,3 @@ def tar_dtok(source: Checkpoint, options: LoadOptions) -> Parts:
         "first.bias": recipes.stored(source, "clip_proj.bias"),
     }
     return Parts(config, tensors, {**first, "absent": recipes.zeros(prefix, width)}, features=width)
-
-
-def llamagen_state(decoder: Decoder) -> dict[str, Tensor]:
-    """The parameters of a class-conditional decoder by LlamaGen's names, as `llamagen` reads them.
-
-    Raises CheckpointError on a decoder that is none of LlamaGen's.
-    """
-    config = decoder.config
-    if decoder.conditions is None or decoder.norm is None or config.rope != "grid" or config.drafter:
-        raise CheckpointError("expected a class-conditional decoder of LlamaGen's, got another; it has other names")
-    found = {
-        "cls_embedding.embedding_table.weight": decoder.conditions.weight,
-        "tok_embeddings.weight": decoder.codes.weight,
-        "norm.weight": decoder.norm.weight,
-        "output.weight": decoder.head.weight,
-    }
-    for index in range(config.layers):
-        part = decoder.layers[index].state_dict()
-        query, key, value = torch.split(part["qkv.weight"], [config.dim, *2 * [config.kv_heads * config.head_dim]])
-        query, key = recipes.interleaved(query, config.heads), recipes.interleaved(key, config.kv_heads)
-        gate, up = part["gate_up.weight"].chunk(2)
-        made = (
-            part["attention_norm.weight"],
-            torch.cat([query, key, value]),
-            part["out.weight"],
-            part["ffn_norm.weight"],
-            gate.clone(),
-            up.clone(),
-            part["down.weight"],
-        )
-        found |= {f"layers.{index}.{name}.weight": each for name, each in zip(_LAYER, made, strict=True)}
-    return {name: value.detach() for name, value in found.items()}

@@ -55,9 +55,3 @@ def half_split(rows: Tensor, heads: int) -> Tensor:
     """Reorder a projection's output rows from neighbouring rotary pairs to pairs half a head apart."""
     wide = rows.shape[0] // heads
     return rows.reshape(heads, wide // 2, 2, -1).transpose(1, 2).reshape(rows.shape)
-
-
-def interleaved(rows: Tensor, heads: int) -> Tensor:
-    """Reorder rows back from rotary pairs half a head apart to neighbouring pairs: undoes `half_split`."""
-    wide = rows.shape[0] // heads
-    return rows.reshape(heads, 2, wide // 2, -1).transpose(1, 2).reshape(rows.shape)

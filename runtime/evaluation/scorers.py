@@ -1,4 +1,4 @@
-"""GenEval and DPG-Bench: pictures in the folders that their own scorers read, and what those scorers wrote."""
+"""GenEval and DPG-Bench: pictures in the folders that their own scorers read."""
 
 from __future__ import annotations
 
@@ -11,10 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from PIL import Image
 
-from underpaint.artifacts.files import read_once
 from underpaint.artifacts.manifest import write_beside
-from underpaint.artifacts.strict_json import parse_json
-from underpaint.runtime.evaluation.prompt_source import lines_of, split_lines
 
 DPG_MOST: Final = 4
 """Pictures of a prompt that DPG-Bench reads at most, from one file of two by two."""
@@ -27,14 +24,6 @@ class BenchmarkPrompt(NamedTuple):
     text: str
     details: Mapping[str, Any]
     pictures: Sequence[bytes]
-
-
-class BenchmarkScore(NamedTuple):
-    """overall and parts in 0..1; pictures: how many were scored, where the scorer tells."""
-
-    overall: float
-    parts: dict[str, float]
-    pictures: int | None
 
 
 def write_geneval(folder: Path, prompts: Sequence[BenchmarkPrompt]) -> None:
@@ -51,36 +40,6 @@ def write_geneval(folder: Path, prompts: Sequence[BenchmarkPrompt]) -> None:
         write_beside(own / "metadata.jsonl", (line + "\n").encode())
         for turn, picture in enumerate(prompt.pictures):
             write_beside(own / "samples" / f"{turn:04d}.png", picture)
-
-
-def read_geneval(path: Path) -> BenchmarkScore:
-    """What GenEval's evaluate_images.py wrote: the mean over tasks of the share that is right, as its summary says.
-
-    Raises ValueError, naming the line, where one is no object with a text "tag" and a "correct" of true or false.
-    """
-    right: dict[str, list[bool]] = {}
-    for line in lines_of(_read_scores(path, "the JSON lines of GenEval's evaluate_images.py")):
-        where = f"{path}: line {line.number}: expected a line of GenEval's evaluate_images.py"
-        row = parse_json(line.text, where)
-        tag, correct = (row.get(name) if isinstance(row, dict) else None for name in ("tag", "correct"))
-        if not isinstance(tag, str) or not isinstance(correct, bool):
-            raise ValueError(
-                f'{where} with a text "tag" and a "correct" of true or false, got {line.text:.80}; run it again'
-            )
-        right.setdefault(tag, []).append(correct)
-    parts = {tag: sum(marks) / len(marks) for tag, marks in right.items()}
-    return BenchmarkScore(sum(parts.values()) / len(parts), parts, sum(map(len, right.values())))
-
-
-def _read_scores(path: Path, what: str) -> str:
-    """The text of a scorer's results, as UTF-8; ValueError where there is none, or it is empty."""
-    try:
-        text = read_once(path).decode("utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: expected {what} ({error}); name the file that it wrote") from error
-    if not text.strip():
-        raise ValueError(f"{path}: expected {what}, got an empty file; run it to its end")
-    return text
 
 
 def write_dpg(folder: Path, prompts: Sequence[BenchmarkPrompt]) -> int:
@@ -116,35 +75,3 @@ def _two_by_two(pictures: Sequence[bytes], side: int) -> bytes:
     stream = io.BytesIO()
     sheet.save(stream, "PNG")
     return stream.getvalue()
-
-
-_NUMBER: Final = r"(-?\d+(?:\.\d*)?(?:[eE][-+]?\d+)?)"
-_SCORE: Final = re.compile(rf"DPG-Bench score: {_NUMBER}", re.ASCII)
-_CATEGORY: Final = re.compile(rf"\t(.+): {_NUMBER}", re.ASCII)
-
-
-def read_dpg(path: Path) -> BenchmarkScore:
-    """What DPG-Bench's compute_dpg_bench.py wrote: its score, and those of its first level of categories.
-
-    Raises ValueError where it did not run to its end, or a score lies outside 0 to 100.
-    """
-    lines = split_lines(_read_scores(path, "the results of DPG-Bench's compute_dpg_bench.py"))
-    scores = [matched_line.group(1) for matched_line in map(_SCORE.fullmatch, lines) if matched_line is not None]
-    starts = [lines.index(head) if head in lines else None for head in ("L1 category scores:", "L2 category scores:")]
-    if len(scores) != 1 or starts[0] is None:
-        raise ValueError(
-            f"{path}: expected one line 'DPG-Bench score: ...' and 'L1 category scores:', got {len(scores)} of the "
-            "first; run compute_dpg_bench.py to its end"
-        )
-    matched = [_CATEGORY.fullmatch(line) for line in lines[starts[0] + 1 : starts[1]]]
-    parts = {one.group(1): _share(one.group(2), path) for one in matched if one is not None}
-    scored = sum(line.count(", ") >= 2 for line in lines[: starts[0]])
-    return BenchmarkScore(_share(scores[0], path), parts, scored)
-
-
-def _share(text: str, path: Path) -> float:
-    """A score of 0 to 100 as a share."""
-    score = float(text)
-    if not 0.0 <= score <= 100.0:
-        raise ValueError(f"{path}: expected scores from 0 to 100, got {text}; run compute_dpg_bench.py again")
-    return score / 100

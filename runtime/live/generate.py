@@ -1,4 +1,4 @@
-"""Draw with a live model by any method: `accelerate`, and the same as `custom_generate` of `transformers`."""
+"""Draw with a live model by any method: `accelerate`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from underpaint.runtime.device.drawing import BatchProgram
 
-__all__ = ["AcceleratedModel", "GeneratedImage", "LiveModel", "accelerate", "custom_generate"]
+__all__ = ["AcceleratedModel", "GeneratedImage", "LiveModel", "accelerate"]
 
 Outcome = TypeVar("Outcome")
 _PROMPT_UNIT: Final = 64
@@ -329,52 +329,3 @@ def accelerate(
         drafter = open_drafter(live, Path(drafter))
     pipeline = LivePipeline(live, drafter, processor, exact=exact, compiled=compile)
     return AcceleratedModel(pipeline, method, settings, preset, kernels)
-
-
-def custom_generate(
-    model: Any,
-    input_ids: Any,
-    generation_config: Any = None,
-    *,
-    underpaint: AcceleratedModel | None = None,
-    method: str = DEFAULT_METHOD,
-    negative_prompt_ids: Any = None,
-    seed: int = 0,
-    **_: Any,
-) -> Any:
-    """Draw in place of a model's own loop: `model.generate(ids, custom_generate=underpaint.generate, ...)`.
-
-    Args:
-        model: The model that `generate` was called on.
-        input_ids: [1, P], one prompt that ends with the picture's mark.
-        generation_config: Its `do_sample`, `temperature`, `top_k`, `top_p` and `guidance_scale` are taken.
-        underpaint: What `accelerate` returned, to keep its cache between calls; None makes one.
-        method: The method, where `underpaint` is None.
-        negative_prompt_ids: [1, Q], what the second row of guidance reads.
-        seed: Of the noise.
-        **_: Whatever else `generate` passes; masks and processors of logits are not needed.
-
-    Returns:
-        [1, P + n] int64: the prompt and what was drawn behind it, line ends and closing ids included.
-
-    Raises:
-        LiveModelError: More than one prompt, or one that the model does not take.
-    """
-    if len(input_ids) != 1:
-        raise LiveModelError(f"input_ids: expected one prompt [1, P], got {len(input_ids)}; call generate() for each")
-    fast = underpaint or accelerate(model, method)
-    sampled = getattr(generation_config, "do_sample", False)
-    values = {
-        name: getattr(generation_config, name, None) for name in ("temperature", "top_k", "top_p", "guidance_scale")
-    }
-    drawn = fast.generate(
-        input_ids[0].tolist(),
-        negative_prompt=None if negative_prompt_ids is None else negative_prompt_ids[0].tolist(),
-        seed=seed,
-        temperature=values["temperature"] if sampled else 0.0,
-        top_k=None if values["top_k"] is None else min(values["top_k"], fast.live.codes),
-        top_p=values["top_p"],
-        guidance=values["guidance_scale"],
-    )
-    new = torch.as_tensor(drawn.token_ids, dtype=input_ids.dtype, device=input_ids.device)
-    return torch.cat([input_ids, new[None]], dim=1)

@@ -48,9 +48,10 @@ def open_live(
         compiled: See `runtime.live.pipeline.LivePipeline`.
 
     Raises:
-        LiveModelError: No such folder, model class, family or grid; the message says what to do.
+        LiveModelError: No such folder, model class or family; the message says what to do.
+        ValueError: `grid` names none.
     """
-    sized, made = read_grid(grid), read_family(family)
+    sized, made = None if grid is None else Grid.read(grid), read_family(family)
     if isinstance(made, str) and made in TOKENIZERS:
         model = load_published(made, folder, dtype, sized).to(device)
         words = None if processor is None else WordsReader(made, "", model.decoder.config, processor)
@@ -131,17 +132,6 @@ def _processor(transformers: Any, folder: Path) -> Any:
         except (OSError, ValueError, KeyError, TypeError, ImportError, json.JSONDecodeError):
             continue
     return None
-
-
-def read_grid(text: str | None) -> Grid | None:
-    """ "48x64" as 48 rows of 64 cells; LiveModelError for anything else."""
-    if text is None:
-        return None
-    rows, _, columns = text.partition("x")
-    sides = [int(side) if side.isdecimal() and side.isascii() and len(side) < 5 else 0 for side in (rows, columns)]
-    if min(sides) < 1:
-        raise LiveModelError(f"--grid: expected ROWSxCOLUMNS of tokens, such as 48x48, got {text[:40]!r}")
-    return Grid(*sides)
 
 
 def read_family(text: str | None) -> str | Family | None:

@@ -120,18 +120,6 @@ def _letters(place: int) -> str:
     return (_letters(place // 26 - 1) if place >= 26 else "") + chr(ord("A") + place % 26)
 
 
-def best_rows(record: Mapping[str, Any], run: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
-    """The best rows of a comparison: plain autoregression, and the fastest tuned ones.
-
-    Rows whose pictures are surely worse than plain autoregression's, with the whole 95 % interval, are left out, and so
-    are rows with less than a quarter of the pictures that the most drawn row has.
-    """
-    rows = [row for row in summary(record, run) if row.get("preset", "tuned") == "tuned"]
-    most = max(row["images"] for row in rows)
-    good = [row for row in rows if (row["quality_over_ar_high"] is None or row["quality_over_ar_high"] >= 0.0)]
-    return [row for row in good if 4 * row["images"] >= most][:count]
-
-
 def names_of(record: Mapping[str, Any]) -> list[str]:
     """The methods of a record, each once."""
     return list(dict.fromkeys(row.get("variant_of", row["method"]) for run in runs_of(record) for row in run["rows"]))

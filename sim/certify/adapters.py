@@ -21,7 +21,6 @@ from underpaint.sim.certify.case import ROOT_TOKEN, DraftRequest, Tokens, Verifi
 from underpaint.sim.certify.layouts import LAYOUTS
 from underpaint.sim.certify.measure import EXACT
 from underpaint.sim.certify.noise import NoiseExhausted
-from underpaint.sim.certify.public_samplers import EXAMPLES
 from underpaint.sim.certify.session_slips import RIGHT_SESSION, SESSIONS
 from underpaint.sim.certify.sessions import SessionVerifier
 from underpaint.sim.certify.slips import BY_NAME, RIGHT
@@ -286,17 +285,15 @@ def interface_of(spec: Spec) -> Interface:
     if not spec.target.startswith(GALLERY):
         return spec.interface
     session = name == "right-session" or name in SESSIONS
-    return EXAMPLES[name].interface if name in EXAMPLES else "session" if session else "function"
+    return "session" if session else "function"
 
 
 def _of_the_gallery(name: str) -> Verifier:
-    if name in EXAMPLES:
-        return LAYOUTS[EXAMPLES[name].interface].open(EXAMPLES[name].verify)
     if name in ("right", "right-session"):
         return CallableVerifier(RIGHT) if name == "right" else SessionVerifier(RIGHT_SESSION)
     if name in SESSIONS:
         return SessionVerifier(SESSIONS[name].session)
     if name not in BY_NAME:
-        known = ["right", "right-session", *EXAMPLES, *SESSIONS, *BY_NAME]
+        known = ["right", "right-session", *SESSIONS, *BY_NAME]
         raise ValueError(f"gallery: there is no '{name}'; {suggest(name, known)}")
     return CallableVerifier(BY_NAME[name].verify)

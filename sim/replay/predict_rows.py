@@ -22,7 +22,6 @@ from underpaint.sim.latency.grid_costs import GridCounts, LowDrafts, grid_times
 from underpaint.sim.replay.row_trace import DRAFTED_BY, INT8, RecordedGridTarget, RecordedRows, RowTrace, drafting
 from underpaint.sim.replay.trace import Trace, dense
 from underpaint.sim.report.statistics import ImageTimes
-from underpaint.sim.synthetic.grid_model import GridWeights, SyntheticGridTarget
 
 _REPAIR: Final = tuple(field.name for field in fields(Repair))
 SETTINGS: Final = (*DRAFTED_BY, *_REPAIR, "rule", "k", "tau", "delta")
@@ -84,6 +83,6 @@ def _rule(trace: Trace, settings: Mapping[str, Any]) -> CellRule:
 
 def row_fronts(grid: Grid, window: int) -> GridCounts:
     """One image by row fronts of a fixed window, drawn by ZipAR's own loop; ValueError on a window beyond the grid."""
-    done = zipar(SyntheticGridTarget(GridWeights.random(grid, 2, seed=0)), window, sampling(0))
+    done = zipar(RecordedGridTarget(grid, np.full((grid.cells, 2), 0.5)), window, sampling(0))
     fed = np.bincount(done.passes[1:], minlength=grid.cells + 1)[None]
     return GridCounts(np.ones(1, dtype=np.int64), fed, np.array([grid.cells]), np.zeros(1, dtype=np.int64))

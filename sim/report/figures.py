@@ -1,22 +1,20 @@
-"""Figures of sweeps and traces: at the width of a paper's column, in colours that colour-blind readers tell apart."""
+"""Figures of sweeps and traces; `canvas` says how they look."""
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
-import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from underpaint.algos.arrays import FloatArray
-from underpaint.artifacts.origin import GENERATOR
 from underpaint.sim.latency.machines import FIXED
 from underpaint.sim.replay.trace import Trace
+from underpaint.sim.report.canvas import canvas, columns, legend, look_of
 from underpaint.sim.report.statistics import INTERVAL_DEVIATIONS
 
 Line: TypeAlias = Mapping[str, Any]
@@ -25,28 +23,8 @@ COLUMN: Final = 3.4
 """Inches: one column of a two-column paper."""
 PAGE: Final = 7.0
 """Inches: both columns."""
-FORMATS: Final = ("pdf", "png", "svg")
-_COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-"""Okabe and Ito's palette without its yellow, which is faint on paper."""
-_MARKERS: Final = "os^DvPX*<>"
 _BARS: Final = 12
 """Bars of a figure at most; the fastest are shown."""
-_LEGEND_ROWS: Final = 4
-"""Rows of a legend that a figure has room for."""
-_LEGEND_ROW: Final = 0.15
-"""Inches of another."""
-_STYLE: Final[Any] = {
-    "font.size": 8,
-    "axes.labelsize": 8,
-    "legend.fontsize": 6.5,
-    "xtick.labelsize": 7,
-    "ytick.labelsize": 7,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "lines.markersize": 4,
-    "pdf.fonttype": 42,  # TrueType: publishers refuse Type 3
-    "svg.hashsalt": "underpaint",
-}
 
 
 class NotInData(ValueError):
@@ -72,19 +50,6 @@ class FigureSpec:
     draw: Callable[..., Figure]
 
 
-def rendered(draw: Callable[[], Figure], form: str) -> bytes:
-    """Draw a figure as a file's content, the same at every call. form: one of `FORMATS`."""
-    marks: Mapping[str, dict[str, Any]] = {
-        "pdf": {"Creator": GENERATOR, "CreationDate": None},
-        "svg": {"Creator": GENERATOR, "Date": None},
-        "png": {"Software": GENERATOR},
-    }
-    stream = io.BytesIO()
-    with matplotlib.rc_context(_STYLE):
-        draw().savefig(stream, format=form, dpi=300, metadata=marks[form], bbox_inches="tight", pad_inches=0.02)
-    return stream.getvalue()
-
-
 def label(line: Line) -> str:
     """Policy and rule; a window's method and its rule, where it has one, and temperature 0."""
     words = f"{line['policy']} + {line['rule']}" if line["rule"] else str(line["policy"])
@@ -108,44 +73,22 @@ def _fastest(lines: Sequence[Line], machine: str) -> Line:
     return max(lines, key=lambda line: _speed(line, machine))
 
 
-def _canvas(width: float, height: float, entries: int = 0) -> tuple[Figure, Axes]:
-    """A figure that grows by the rows of a long legend, so that its axes keep their size."""
-    rows = -(-entries // _columns(width))
-    height += _LEGEND_ROW * max(0, rows - _LEGEND_ROWS)
-    figure = Figure(figsize=(width, height), layout="constrained")
-    return figure, figure.subplots()
-
-
-def _columns(width: float) -> int:
-    return 2 if width < 5 else 4
-
-
-def _look(place: int) -> dict[str, Any]:
-    fill = "full" if place < len(_COLOURS) else "none"
-    return {"color": _COLOURS[place % len(_COLOURS)], "marker": _MARKERS[place % len(_MARKERS)], "fillstyle": fill}
-
-
 def _scatter(lines: Sequence[Line], machine: str, across: str, width: float) -> tuple[Figure, Axes]:
     """Speed-up against a figure of the lines, with 95 % intervals; a colour and a marker for each policy and rule."""
     known = [line for line in lines if line[across] is not None]
     if not known:
         raise NotInData(f"no result has the figure '{across}'; simulate policies and rules that have it")
     groups = grouped(known)
-    figure, axes = _canvas(width, 0.68 * width, len(groups))
+    figure, axes = canvas(width, 0.68 * width, len(groups))
     for place, (name, members) in enumerate(groups.items()):
         speeds = np.array([line["speedup"][machine] for line in members])
         errors = np.abs(speeds[:, 1:] - speeds[:, :1]).T
         where = [line[across] for line in members]
-        axes.errorbar(where, speeds[:, 0], errors, linestyle="none", elinewidth=0.7, label=name, **_look(place))
+        axes.errorbar(where, speeds[:, 0], errors, linestyle="none", elinewidth=0.7, label=name, **look_of(place))
     axes.axhline(1.0, color="0.6", linewidth=0.7, zorder=0)
     axes.set_ylabel(f"speed-up on {machine}")
-    _legend(figure, len(groups), width)
+    legend(figure, len(groups), width)
     return figure, axes
-
-
-def _legend(figure: Figure, entries: int, width: float) -> None:
-    if entries > 1:
-        figure.legend(loc="outside lower center", ncols=min(entries, _columns(width)), frameon=False)
 
 
 def speedup_tokens(lines: Sequence[Line], machine: str, width: float = COLUMN) -> Figure:
@@ -211,7 +154,7 @@ def depth_width(lines: Sequence[Line], machine: str, width: float = COLUMN) -> F
             "a depth x width map needs two values of both; sweep --vary policy.depth=2,3,5 and policy.top_k=4,10"
         )
     speeds = np.array([[cells.get((depth, wide), np.nan) for wide in widths] for depth in depths])
-    figure, axes = _canvas(width, 0.75 * width)
+    figure, axes = canvas(width, 0.75 * width)
     shown = axes.imshow(speeds, origin="lower", cmap="cividis", aspect="auto")
     axes.set_xticks(range(len(widths)), [str(wide) for wide in widths])
     axes.set_yticks(range(len(depths)), [str(depth) for depth in depths])
@@ -245,21 +188,21 @@ def batch(lines: Sequence[Line], machine: str, width: float = COLUMN) -> Figure:
             f"batch curves need one machine at two batches; sweep --machines {wanted},{wanted}/batch4,{wanted}/batch16"
         )
     groups = grouped(lines)
-    figure, axes = _canvas(width, 0.68 * width, len(groups))
+    figure, axes = canvas(width, 0.68 * width, len(groups))
     for place, (name, members) in enumerate(groups.items()):
         for waits, style in ((False, "-"), (True, "--")):
             at = [(size, known[size, waits and size > 1]) for size in sizes if (size, waits and size > 1) in known]
             if len(at) > 1:
                 speeds = np.array([_fastest(members, where)["speedup"][where] for _, where in at])
                 errors = np.abs(speeds[:, 1:] - speeds[:, :1]).T
-                look = {"elinewidth": 0.7, "linewidth": 1, "linestyle": style, **_look(place)}
+                look = {"elinewidth": 0.7, "linewidth": 1, "linestyle": style, **look_of(place)}
                 axes.errorbar([size for size, _ in at], speeds[:, 0], errors, label="" if waits else name, **look)
     axes.axhline(1.0, color="0.6", linewidth=0.7, zorder=0)
     axes.set_xscale("log", base=2)
     axes.set_xticks(sizes, [str(size) for size in sizes])
     axes.minorticks_off()
     axes.set(xlabel="images of a batch", ylabel=f"speed-up on {wanted}")
-    _legend(figure, len(groups), width)
+    legend(figure, len(groups), width)
     return figure
 
 
@@ -269,7 +212,7 @@ def cycle_time(lines: Sequence[Line], machine: str, width: float = COLUMN) -> Fi
         (_fastest(members, machine) for members in grouped(lines).values()), key=lambda one: _speed(one, machine)
     )
     chosen = chosen[-_BARS:]
-    figure, axes = _canvas(width, 0.9 + 0.22 * len(chosen))
+    figure, axes = canvas(width, 0.9 + 0.22 * len(chosen))
     starts = np.zeros(len(chosen))
     parts = np.array([line["cycle_ms"][machine] for line in chosen]).T
     for name, part, colour, hatch in zip(
@@ -298,7 +241,7 @@ def cycle_time(lines: Sequence[Line], machine: str, width: float = COLUMN) -> Fi
     axes.set_yticks(range(len(chosen)), [label(line) for line in chosen])
     axes.set_xlim(right=1.45 * float(starts.max()))
     axes.set_xlabel(f"ms of a mean cycle on {machine}")
-    figure.legend(loc="outside lower center", ncols=_columns(width), frameon=False)
+    figure.legend(loc="outside lower center", ncols=columns(width), frameon=False)
     return figure
 
 
@@ -315,7 +258,7 @@ def acceptance(trace: Trace, width: float = PAGE) -> Figure:
     per_image = np.stack([trace.acceptance[:, depth, depth + 1 :].mean(axis=1) for depth in shown], axis=1)
     half = INTERVAL_DEVIATIONS * per_image.std(axis=0, ddof=1) / np.sqrt(images) if images > 1 else None
     curve.errorbar(
-        [depth + 1 for depth in shown], per_image.mean(axis=0), half, linewidth=1, elinewidth=0.7, **_look(0)
+        [depth + 1 for depth in shown], per_image.mean(axis=0), half, linewidth=1, elinewidth=0.7, **look_of(0)
     )
     curve.set(xlabel="tokens past the root", ylabel="acceptance: mean 1 - TV", ylim=(0, 1))
     curve.set_xticks([depth + 1 for depth in shown])

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.grid_model import GridWeights, SyntheticGridTarget
 from tests.wrapped import Wrapped
 from underpaint.algos.accept.neighbours import nearest_codes
 from underpaint.algos.arrays import FloatArray, IntArray
@@ -29,7 +30,6 @@ from underpaint.runtime.evaluation.quality import Reading, Reference
 from underpaint.runtime.methods.method import ModelTables, Timed
 from underpaint.runtime.pipeline import Pipeline
 from underpaint.runtime.resampling.resampler import Resampler
-from underpaint.sim.synthetic.grid_model import GridWeights, SyntheticGridTarget
 from underpaint.sim.synthetic.models import Blend, RandomDistribution, SyntheticDrafter, SyntheticTarget
 from underpaint.zoo.textured_prompts import MAIN_ACCURACY, TEXTURED_SLOTS
 

@@ -15,7 +15,8 @@ from underpaint.sim.batched.decoding import make_scheme, run_loop
 from underpaint.sim.latency.run_times import run_times_of
 from underpaint.sim.replay.own_logits import trace_of_own
 from underpaint.sim.replay.trace import Recorder, record_image, replay
-from underpaint.sim.report.figures import rendered, speedup_tokens
+from underpaint.sim.report.canvas import rendered
+from underpaint.sim.report.figures import speedup_tokens
 from underpaint.sim.report.statistics import tokens_per_cycle
 from underpaint.sim.synthetic.table_model import TableModel
 from underpaint.zoo.load import FOLDER

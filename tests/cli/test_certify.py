@@ -17,6 +17,7 @@ from underpaint.cli.app import app
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "how-to" / "certify-a-verifier.md"
+KERNEL = f"{ROOT / 'docs' / 'examples' / 'kernels.py'}:chain_rejection"
 FEW = ("--cases", "3", "--shrink-seconds", "1")
 
 
@@ -78,7 +79,7 @@ def test_a_failing_case_replays(tmp_path):
         (("gallery:right", "--as", "sglang"), "leave the option out"),
         (("gallery:right", "--as", "kernel"), "--as: expected one of function"),
         (("gallery:right", "--drawn", "greedy"), "--drawn: expected one of iid"),
-        (("gallery:flashinfer-chain", "--drawn", "top_k"), "judged on iid trees"),
+        ((KERNEL, "--as", "flashinfer", "--drawn", "top_k"), "judged on iid trees"),
         (("rule:point", "--drawn", "iid"), "covers top_k trees"),
         (("gallery:right", "--own-seed"), "--own-seed is for --as process"),
         (("gallery:right", "--margin", "0"), "--margin: expected"),

@@ -1,4 +1,4 @@
-"""`underpaint metrics`: pictures for the scorers of benchmarks, what those wrote, and refusals before any work."""
+"""`underpaint metrics`: pictures for the scorers of benchmarks, and refusals before any work."""
 
 import json
 
@@ -101,13 +101,3 @@ def test_pictures_of_a_model_that_is_not_there_are_refused(drawn, tmp_path, mode
     result = called("metrics", "write", "geneval", drawn, "--prompts", path, "--out", tmp_path / "out")
     assert result.exit_code == 2, result.output
     assert f"{log} is no record" in result.stderr
-
-
-def test_a_scorers_results_are_read_back(tmp_path):
-    (tmp_path / "results.jsonl").write_text('{"tag": "colors", "correct": true}\n{"tag": "colors", "correct": false}\n')
-    result = called("metrics", "read", "geneval", tmp_path / "results.jsonl", "--json", "-")
-    assert json.loads(result.stdout) == {
-        **{"benchmark": "geneval", "overall": 0.5},
-        **{"parts": {"colors": 0.5}, "pictures": 2},
-    }
-    assert called("metrics", "read", "genval", tmp_path / "results.jsonl").exit_code == 2

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from tests.conformance.conftest import CAPTION, CONFIG, Models
+from tests.grid_model import FixedRows
 from tests.wrapped import Wrapped
 from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.chance import sampling
@@ -18,7 +19,6 @@ from underpaint.algos.spatial.zipar import zipar
 from underpaint.runtime.engines.context import EngineContext
 from underpaint.runtime.engines.pass_inputs import hide
 from underpaint.runtime.engines.target import EngineGridTarget, EngineTarget
-from underpaint.sim.synthetic.grid_model import FixedRows
 
 PAIR = SamplingParams(guidance=2.5)
 PREFIX, VOCAB = CONFIG.prefix, CONFIG.vocab_size

@@ -29,6 +29,7 @@ from tests.conformance.test_engine import (
     tree_of,
 )
 from tests.conformance.test_grid_engine import Recorded
+from tests.grid_model import FixedRows
 from underpaint.algos.chance import sampling
 from underpaint.algos.spatial.cell_rule import PooledCells
 from underpaint.algos.spatial.mulo import Repair, draft_and_repair
@@ -39,7 +40,6 @@ from underpaint.runtime.engines.context import EngineContext, load_decoder
 from underpaint.runtime.engines.device_memory import layered
 from underpaint.runtime.engines.pass_inputs import causal
 from underpaint.runtime.engines.target import EngineGridTarget, EngineTarget
-from underpaint.sim.synthetic.grid_model import FixedRows
 
 __all__ = [
     "test_a_draft_tree_follows_eagle_path_by_path",

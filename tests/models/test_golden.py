@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from torch import nn
 
+from benchmarks.llamagen_checkpoint import llamagen_state
 from tests.published.llamagen_reference import Transformer, TransformerConfig
 from underpaint.artifacts.decoder_graph import MASKED_SCORE
 from underpaint.models.config import build
 from underpaint.models.decoder import Decoder, causal_bias
-from underpaint.models.published.llamagen import llamagen_state
 from underpaint.models.published.load import load
 from underpaint.models.published.options import LoadOptions
 from underpaint.models.vq import VQConfig, VQModel

@@ -12,6 +12,7 @@ import onnx
 import pytest
 import torch
 
+from benchmarks.llamagen_checkpoint import llamagen_state
 from tests.published.checkpoints import HEADS, SIDE, save_llamagen
 from underpaint.artifacts.decoder_config import DecoderConfig
 from underpaint.artifacts.device_graph import PassSize, layers_inputs
@@ -20,7 +21,6 @@ from underpaint.export.checkpoint import Request, export_checkpoint
 from underpaint.export.device_engines import bare_graphs, build_folder, profile, write_device_graphs
 from underpaint.export.tensorrt_build import EngineBuilder, Profile, timing_file
 from underpaint.models.decoder import Decoder, initialise
-from underpaint.models.published.llamagen import llamagen_state
 from underpaint.models.published.options import LoadOptions
 from underpaint.runtime.engines.context import EngineError
 from underpaint.runtime.engines.elsewhere import ElsewhereDecoder, load_elsewhere

@@ -31,7 +31,6 @@ from underpaint.runtime.evaluation.prompt_files import FilePrompt, PromptForm, r
 from underpaint.runtime.evaluation.prompt_source import PromptSource
 from underpaint.runtime.evaluation.quality import load_reference
 from underpaint.runtime.evaluation.replay import FINISHED, Replay, ReplayLog, TreeEvent
-from underpaint.runtime.evaluation.scorers import BenchmarkScore, read_dpg, read_geneval
 from underpaint.sim.certify.case import VerifierCase, case_from_dict
 from underpaint.sim.replay.comparison import load_comparison
 from underpaint.sim.replay.row_trace import RowTrace
@@ -363,10 +362,6 @@ def _check_prompts(found: tuple[FilePrompt, ...]) -> None:
     assert len({one.key for one in found}) == len(found)
 
 
-def _check_score(found: BenchmarkScore) -> None:
-    assert 0.0 <= found.overall <= 1.0
-
-
 def _tensors(folder: Path) -> Path:
     from safetensors.numpy import save_file
 
@@ -450,27 +445,7 @@ READERS += [
     )
     for form, (name, content) in PROMPT_CONTENTS.items()
 ]
-READERS += [
-    FileReader(
-        "scores of GenEval",
-        "npy",
-        partial(written, "results.jsonl", b'{"tag": "single_object", "correct": true, "prompt": "a fox"}\n'),
-        read_geneval,
-        _check_score,
-    ),
-    FileReader(
-        "scores of DPG-Bench",
-        "npy",
-        partial(
-            written,
-            "dpg.txt",
-            b"L1 category scores:\n\tentity: 90.0\nL2 category scores:\n\twhole: 90.0\nDPG-Bench score: 88.5\n",
-        ),
-        read_dpg,
-        _check_score,
-    ),
-    FileReader("head of safetensors", "npy", _tensors, read_tensor_header, _nothing),
-]
+READERS.append(FileReader("head of safetensors", "npy", _tensors, read_tensor_header, _nothing))
 
 REFUSED = (ValueError, EngineError, OSError)
 """What the program turns into a message and exit code 2."""

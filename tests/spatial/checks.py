@@ -7,6 +7,7 @@ from itertools import pairwise
 import numpy as np
 from scipy import ndimage
 
+from tests.grid_model import FixedRows, GridWeights, SyntheticGridTarget, dense_distributions, image_distribution
 from underpaint.algos.accept import RULES
 from underpaint.algos.arrays import BoolArray, FloatArray, IntArray
 from underpaint.algos.chance import At, Chance, Role, enumerate_outcomes, sampling
@@ -23,13 +24,6 @@ from underpaint.algos.spatial.row_front import Fronts, RowFront, front_steps, sc
 from underpaint.algos.spatial.target import Feed
 from underpaint.algos.spatial.zipar import GridDecoded, raster, zipar
 from underpaint.algos.tree import NO_TOKEN
-from underpaint.sim.synthetic.grid_model import (
-    FixedRows,
-    GridWeights,
-    SyntheticGridTarget,
-    dense_distributions,
-    image_distribution,
-)
 
 EXACT = 1e-12
 

@@ -4,6 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
+from tests.grid_model import FixedRows, GridWeights, SyntheticGridTarget
 from tests.spatial import checks
 from tests.spatial.checks import EXACT, draft_rows, repaired
 from underpaint.algos.accept import RULES
@@ -17,7 +18,6 @@ from underpaint.algos.spatial.mulo import Repair, RowDraft, draft_and_repair
 from underpaint.algos.spatial.row_front import front_steps
 from underpaint.algos.spatial.target import Feed
 from underpaint.algos.spatial.zipar import raster, zipar
-from underpaint.sim.synthetic.grid_model import FixedRows, GridWeights, SyntheticGridTarget
 
 QUICK = settings(max_examples=25, deadline=None)
 MASKS = arrays(np.bool_, array_shapes(min_dims=2, max_dims=2, max_side=5))

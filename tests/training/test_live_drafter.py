@@ -16,12 +16,11 @@ from underpaint.runtime.live.drafter import new_drafter, new_eagle3, read_drafte
 from underpaint.runtime.live.generate import accelerate
 from underpaint.runtime.live.model import LiveModel, LiveModelError
 from underpaint.training.distillation import DrafterSettings, acceptance, distribution_loss, unroll
+from underpaint.training.drafter_costs import MachineSpeed, drafter_costs
 from underpaint.training.live_drafter import (
     DRAWN,
     DrawnPictures,
-    MachineSpeed,
     common_codes,
-    drafter_costs,
     draw_pictures,
     teach,
     train_live_drafter,

@@ -15,7 +15,8 @@ from tests.runtime.live.tiny_models import MODELS, SIDE, family_for, grid_of, ra
 from underpaint.algos.chance import enumerate_outcomes
 from underpaint.algos.protocols import Grid
 from underpaint.algos.rows import SamplingParams
-from underpaint.runtime.live.generate import accelerate, custom_generate
+from underpaint.runtime.live.custom_generate import custom_generate
+from underpaint.runtime.live.generate import accelerate
 from underpaint.runtime.live.glm_image import glm_image_preview, glm_image_prior
 from underpaint.runtime.live.memory import StaticCache
 from underpaint.runtime.live.model import LiveModelError

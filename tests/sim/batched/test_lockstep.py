@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.acceptance import best_acceptance_iid
+from tests.grid_model import GridWeights, SyntheticGridTarget
 from tests.sim.batched.closed_forms import chain_tokens, tree_tokens
 from underpaint.algos.accept import RULES
 from underpaint.algos.chance import sampling
@@ -36,7 +37,6 @@ from underpaint.sim.report.statistics import (
     tokens_per_cycle,
 )
 from underpaint.sim.synthetic.field import SYNTHETIC_MODELS, SyntheticModelSpec, make_synthetic_model
-from underpaint.sim.synthetic.grid_model import GridWeights, SyntheticGridTarget
 from underpaint.sim.synthetic.table_model import TableDrafter, TableModel, TableTarget
 
 TREE = {"depth": 3, "top_k": 3, "total_tokens": 7}

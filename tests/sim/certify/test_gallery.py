@@ -1,5 +1,7 @@
 """What the certificate must find, and what it must pass: the gallery, and this project's own lossless rules."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -10,17 +12,25 @@ from underpaint.sim.certify.case import VerifierCase
 from underpaint.sim.certify.certificate import certify, failing_node
 from underpaint.sim.certify.measure import measure
 from underpaint.sim.certify.measurement import Effort
-from underpaint.sim.certify.public_samplers import EXAMPLES
 from underpaint.sim.certify.search import case_size, seeded_cases
 from underpaint.sim.certify.slips import BY_NAME, RIGHT, SLIPS
 
 QUICK = Effort(checks=256)
-WRONG_KERNELS = [name for name, one in EXAMPLES.items() if one.report]
-RIGHT_KERNELS = [name for name, one in EXAMPLES.items() if not one.report]
+KERNELS = Path(__file__).parents[3] / "docs" / "examples" / "kernels.py"
+LAYOUT_OF = {"tree": "sglang", "chain": "flashinfer", "flat": "vllm"}
+WRONG_KERNELS = (
+    *("tree_at_zero", "tree_mass_kept", "tree_rejected_drawn", "tree_wrong_slice"),
+    *("chain_wrong_slice", "chain_no_residual", "flat_chain_capped", "flat_chain_from_target"),
+)
+RIGHT_KERNELS = ("tree_target_only", "chain_rejection", "flat_chain_rejection")
+
+
+def kernel(name):
+    return Spec(f"{KERNELS}:{name}", LAYOUT_OF[name.partition("_")[0]])
 
 
 def judged(target, drawn=None, effort=QUICK, count=6, **options):
-    spec = Spec(target)
+    spec = Spec(target) if isinstance(target, str) else target
     drawn = drawn or drawn_by(spec)
     return certify(open_verifier(spec), drawn, needs_chain(spec), count, effort=effort, shrink_seconds=0.5, **options)
 
@@ -45,14 +55,14 @@ def test_every_slip_is_caught_and_named(name, drawn):
 
 @pytest.mark.parametrize("name", WRONG_KERNELS)
 def test_every_wrong_kernel_is_caught(name):
-    found = judged(f"gallery:{name}", count=2 if name.startswith("vllm") else 6)
+    found = judged(kernel(name), count=2 if name.startswith("flat") else 6)
     assert not found.lossless
     assert failing_node(found.first.measured) is not None
 
 
-@pytest.mark.parametrize(("name", "count"), [(name, 4 if name == "vllm-chain" else 12) for name in RIGHT_KERNELS])
+@pytest.mark.parametrize(("name", "count"), [(name, 4 if name.startswith("flat") else 12) for name in RIGHT_KERNELS])
 def test_every_right_kernel_passes(name, count):
-    found = judged(f"gallery:{name}", count=count)
+    found = judged(kernel(name), count=count)
     assert found.lossless
     assert found.cases == count
 

@@ -174,7 +174,7 @@ def test_files_of_one_model_follow_each_other(model: TableModel, tmp_path: Path)
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("--from own.npz --grid 4by6", "--grid: expected rows and columns as 24x24"),
+        ("--from own.npz --grid 4by6", "--grid: expected ROWSxCOLUMNS of tokens"),
         ("--from own.npz --guidance 3", "apply guidance to the logits"),
         ("--from own.npz --models runs", "expected no --models"),
         ("--from own.npz --out trace.npy", "ends in .npz"),

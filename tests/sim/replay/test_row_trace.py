@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from tests.grid_model import FixedRows, GridWeights, SyntheticGridTarget, dense_distributions
 from underpaint.algos.arrays import IntArray
 from underpaint.algos.chance import Chance, sampling
 from underpaint.algos.protocols import Grid
@@ -22,7 +23,6 @@ from underpaint.sim.replay.row_trace import (
     drafting,
 )
 from underpaint.sim.replay.trace import Recorder, Trace, dense, load, save
-from underpaint.sim.synthetic.grid_model import FixedRows, GridWeights, SyntheticGridTarget, dense_distributions
 from underpaint.sim.synthetic.models import Blend, RandomDistribution, SyntheticDrafter, SyntheticTarget
 
 GRID, VOCAB = Grid(4, 3), 5

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.published_speedups import TOLERANCE, check, groups, implied_cost
 from underpaint.artifacts.cost_curve import read_cost_curve
 from underpaint.sim.latency.machines import DECODER_SIZES, MACHINES, DecoderSize, Machine, RooflineCosts, roofline
 from underpaint.sim.latency.models import MeasuredCosts
-from underpaint.sim.report.published import TOLERANCE, check, groups, implied_cost
 from underpaint.sim.report.statistics import plain_ms
 
 CURVE = MeasuredCosts("curve", ((1, 2.0), (4, 5.0), (16, 8.0)), ((1, 0.5), (8, 1.2)))
@@ -67,7 +67,6 @@ def test_a_roofline_rises_and_is_bounded_below_by_the_weights(machine: Machine, 
         RooflineCosts(machine, model, cached=4096).verify_ms(nodes)
         >= RooflineCosts(machine, model, cached=0).verify_ms(nodes)
     )
-    assert np.all(costs.prefill_ms(nodes) < costs.verify_ms(nodes))
 
 
 def test_a_roofline_by_hand() -> None:

@@ -1,10 +1,9 @@
-"""Two public samplers written anew in their style, in their layouts, and copies with the slips that were reported.
+"""Public samplers written anew in their style, for `underpaint certify --as sglang`, `flashinfer` and `vllm`.
 
-They show what each layout holds, and are what a certificate of such a kernel is compared with.
+They show what each layout holds. Below them stand copies with mistakes, some of which were reported of public code.
 """
 
-from collections.abc import Callable
-from typing import Any, Final, Literal, NamedTuple
+from functools import partial
 
 import numpy as np
 
@@ -136,45 +135,14 @@ def flat_chain_rejection(
     return output
 
 
-class Example(NamedTuple):
-    """A sampler in a production layout. report: where its slip was reported, "mutant", or "" for a right one."""
-
-    interface: Literal["sglang", "flashinfer", "vllm"]
-    verify: Callable[..., Any]
-    summary: str
-    report: str = ""
-
-
-def _with(kernel: Callable[..., Any], **slips: Any) -> Callable[..., Any]:
-    return lambda **arrays: kernel(**arrays, **slips)
-
-
-EXAMPLES: Final[dict[str, Example]] = {
-    "sglang-tree": Example("sglang", tree_target_only, "target-only tree sampler, in SGLang's style"),
-    "flashinfer-chain": Example("flashinfer", chain_rejection, "chain sampler, in FlashInfer's style"),
-    "vllm-chain": Example("vllm", flat_chain_rejection, "chain rejection sampler, in vLLM's style"),
-    "sglang-tree-at-zero": Example(
-        "sglang", _with(tree_target_only, at_zero=True), "accepts a token of probability 0", "SGLang #35771"
-    ),
-    "tree-mass-kept": Example(
-        "sglang", _with(tree_target_only, mass_kept=True), "siblings' mass carried below an accepted node", "mutant"
-    ),
-    "tree-rejected-drawn": Example(
-        "sglang", _with(tree_target_only, own_mass_left=True), "rejected tokens stay in the final draw", "mutant"
-    ),
-    "tree-wrong-slice": Example(
-        "sglang", _with(tree_target_only, shifted=1), "judged by the next node's row", "TensorRT-LLM #15098"
-    ),
-    "chain-wrong-slice": Example(
-        "flashinfer", _with(chain_rejection, shifted=1), "judged by the next position's row", "TensorRT-LLM #15098"
-    ),
-    "chain-no-residual": Example(
-        "flashinfer", _with(chain_rejection, no_residual=True), "the target drawn after a rejection", "mutant"
-    ),
-    "vllm-capped-ratio": Example(
-        "vllm", _with(flat_chain_rejection, capped=True), "the accept ratio cut to 0 or 1", "vLLM #13196"
-    ),
-    "vllm-recovered-from-target": Example(
-        "vllm", _with(flat_chain_rejection, recovered_from_target=True), "no residual in the race", "mutant"
-    ),
-}
+tree_at_zero = partial(tree_target_only, at_zero=True)
+"""Accepts a token of probability 0 (SGLang #35771)."""
+tree_mass_kept = partial(tree_target_only, mass_kept=True)
+tree_rejected_drawn = partial(tree_target_only, own_mass_left=True)
+tree_wrong_slice = partial(tree_target_only, shifted=1)
+"""Judges by the next node's row (TensorRT-LLM #15098)."""
+chain_wrong_slice = partial(chain_rejection, shifted=1)
+chain_no_residual = partial(chain_rejection, no_residual=True)
+flat_chain_capped = partial(flat_chain_rejection, capped=True)
+"""Cuts the accept ratio to 0 or 1 (vLLM #13196)."""
+flat_chain_from_target = partial(flat_chain_rejection, recovered_from_target=True)

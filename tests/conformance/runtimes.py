@@ -6,8 +6,7 @@ parser (10.15). What TensorRT for RTX reads is known from building with it, in t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
 import onnx
@@ -99,23 +98,3 @@ def undocumented(model: onnx.ModelProto, runtime: Runtime) -> set[str]:
             if since not in runtime.operators.get(name, ()):
                 found.add(f"{name}-{since}")
     return found
-
-
-def requirements(files: Iterable[Path]) -> list[str]:
-    """What each runtime needs to run the graphs in `files`, a line each."""
-    models = {path.stem: onnx.load(path, load_external_data=False) for path in files}
-    lines = []
-    for runtime in RUNTIMES:
-        try:
-            least = max((least_version(model, runtime) for model in models.values()), key=_numbers)
-        except ValueError as error:
-            lines.append(str(error))
-            continue
-        left = {name: sorted(undocumented(model, runtime)) for name, model in models.items()}
-        told = "; ".join(f"{', '.join(found)} of {name}" for name, found in left.items() if found)
-        lines.append(f"{runtime.name} {least} or later" + (f"; not documented: {told}" if told else ""))
-    return lines
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in version.split("."))

@@ -2,7 +2,7 @@
 
 import json
 from dataclasses import dataclass, replace
-from importlib.resources import files
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -53,8 +53,7 @@ class CheckedPass(NamedTuple):
 
 def check_latencies() -> tuple[CheckedPass, ...]:
     """Every published time beside what the roofline of its settings says."""
-    text = files("underpaint.sim.latency").joinpath("published_latencies.json").read_text(encoding="utf-8")
-    values: dict[str, Any] = json.loads(text)
+    values: dict[str, Any] = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
     own = {one["name"]: build_typed(DecoderSize, one, "decoder") for one in values["decoders"]}
     checked = []
     for plain in values["rows"]:
