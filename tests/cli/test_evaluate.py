@@ -141,7 +141,7 @@ def test_a_method_that_chooses_by_costs_measures_them_once_for_all_parts(tmp_pat
     [
         (["--shard", "3/2"], "expected i/n"),
         (["--on", "rai"], "did you mean 'ray'"),
-        (["--address", "auto"], "pass --on ray"),
+        (["--address", "auto"], "--address needs --on ray; add it"),
         (["--methods", "adtt"], "did you mean 'adt'"),
         (["--models", "a", "--models", "a"], "two of those named are the same"),
         (["--models", "a@64", "--models", "b", "--low", "c"], "--low: expected one model, got several"),
