@@ -20,9 +20,9 @@ class IslandBuffers(NamedTuple):
     """A drafted picture of each image and what becomes of it, [B, N] for N cells where nothing else is said.
 
     drafts int64. rejected int32: 1 where the rule refused the draft, 2 where the cell's logits are not finite. labels
-    int32: of the cells that are redrawn, the first cell of their island; -1 elsewhere. waiting int32: 1 where a cell is not decided, nor being decided. ready
-    int32: 1 where it is being decided in this step. first [B] int64: the first rejected cell, N for none. cursor [B]
-    int64: the cell that the step goes on from, 0 where a step begins.
+    int32: of the cells that are redrawn, the first cell of their island; -1 elsewhere. waiting int32: 1 where a cell is
+    not decided, nor being decided. ready int32: 1 where it is being decided in this step. first [B] int64: the first
+    rejected cell, N for none. cursor [B] int64: the cell that the step goes on from, 0 where a step begins.
     """
 
     drafts: Tensor

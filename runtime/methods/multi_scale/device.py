@@ -6,7 +6,7 @@ every image is done. The reference is `algos.spatial.mulo.draft_and_repair` over
 """
 
 from dataclasses import dataclass
-from typing import Final, cast
+from typing import cast
 
 import numpy as np
 import torch
