@@ -6,7 +6,8 @@ memory and at barriers is not counted.
 
 A loop's trips follow from its own line in the kernel: `range(...)` of arguments and constants, or a comment
 `# trips: EXPRESSION` where they depend on data. Names in it are the launch's arguments, its constants and what `launch`
-was given as `trips`.
+was given as `trips`. Where the assembler has unrolled a loop over a range, its counter grows by several steps at once,
+and the body counts that much less often.
 """
 
 import ast
@@ -14,6 +15,7 @@ import re
 import subprocess
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -23,15 +25,22 @@ _LABEL: Final = re.compile(r"^(\.L_\w+):")
 _CODE: Final = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P[T\d]+\s+)?(.*?)\s*;")
 _GOES: Final = re.compile(r"^(BRA|CALL|BSSY|WARPSYNC\.\w+)\b.*`\((\.L_\w+)\)")
 _ENDS: Final = re.compile(r"(BRA(?!\.DIV)|EXIT|RET|BRX)\b")
+_ADDS: Final = re.compile(r"^(?:VIADD|U?IADD3|IMAD\.IADD) (U?R\d+),(?: U?P\d,)? \1(?:\.reuse)?, (-?0x[0-9a-f]+)\b")
+_COMPARES: Final = re.compile(r"^U?ISETP\S* U?P\d, U?PT, (U?R\d+)\b")
 _TRIPS: Final = re.compile(r"#\s*trips: (.+?)\s*$")
 
 
 class Block(NamedTuple):
-    """Instructions without a branch between them. line: of the source, where the block ends."""
+    """Instructions without a branch between them. line: of the source, where the block ends.
+
+    adds: registers that a number is added to, and the number. compares: registers that are compared.
+    """
 
     size: int
     line: tuple[str, int] | None
     following: tuple[int, ...]
+    adds: tuple[tuple[str, int], ...] = ()
+    compares: tuple[str, ...] = ()
 
 
 def disassemble(cubin: bytes, tool: str, *options: str) -> str:
@@ -52,37 +61,40 @@ def blocks_of(listing: str) -> list[Block]:
     the kernel does not come back (sm_80 leaves loops so); one of a function does.
     """
     labels: dict[str, int] = {}
-    parts: list[tuple[int, tuple[str, int] | None, str]] = []
-    size, line, seen = 0, None, False
+    parts: list[tuple[list[str], tuple[str, int] | None, str]] = []
+    held, line, seen = list[str](), None, False
     for text in listing.splitlines():
         if found := _LINE.search(text):
             line = (found[1], int(found[2]))
         elif found := _LABEL.match(text):
-            if size:
-                parts.append((size, line, ""))
-                size = 0
+            if held:
+                parts.append((held, line, ""))
+                held = []
             labels[found[1]] = len(parts)
         elif found := _CODE.match(text):
             seen = True
-            size += 1
             code = found[1]
+            held.append(code)
             goes = _GOES.match(code)
             if _ENDS.match(code) or (goes and goes[1] == "CALL"):
                 always = "@" not in text.split("*/", 1)[1].split(";")[0] and not re.search(r"\bP\d,", code)
-                parts.append((size, line, ("!" if always else "?") + (goes[2] if goes else "")))
-                size = 0
+                parts.append((held, line, ("!" if always else "?") + (goes[2] if goes else "")))
+                held = []
         elif seen and text.startswith("//---"):
             break
-    if size:
-        parts.append((size, line, ""))
+    if held:
+        parts.append((held, line, ""))
     blocks = []
-    for number, (size, line, end) in enumerate(parts):
+    for number, (held, line, end) in enumerate(parts):
         following = set()
         if not end.startswith("!") and number + 1 < len(parts):
             following.add(number + 1)
         if end[1:]:
             following.add(labels[end[1:]])
-        blocks.append(Block(size, line, tuple(sorted(one for one in following if one < len(parts)))))
+        adds = tuple((found[1], int(found[2], 16)) for code in held if (found := _ADDS.match(code)))
+        compares = tuple(found[1] for code in held if (found := _COMPARES.match(code)))
+        goes_to = tuple(sorted(one for one in following if one < len(parts)))
+        blocks.append(Block(len(held), line, goes_to, adds, compares))
     return blocks
 
 
@@ -129,17 +141,19 @@ def loops_of(blocks: list[Block]) -> list[tuple[int, int, set[int]]]:
 
 
 @cache
-def _source_loops(file: Path) -> dict[int, tuple[str, int | None]]:
-    """By line of a loop's statement: the expression of its trips, and the line of the loop around it."""
+def _source_loops(file: Path) -> dict[int, tuple[str, int | None, str]]:
+    """By line of a loop's statement: its trips, the line of the loop around it, and the step of its range or ""."""
     text = file.read_text(encoding="utf-8")
     lines = text.splitlines()
-    found: dict[int, tuple[str, int | None]] = {}
+    found: dict[int, tuple[str, int | None, str]] = {}
 
     def visit(node: ast.AST, around: int | None) -> None:
         if isinstance(node, ast.For | ast.While):
             comment = _TRIPS.search(lines[node.lineno - 1])
             plain = f"len({ast.unparse(node.iter)})" if isinstance(node, ast.For) else ""
-            found[node.lineno] = (comment[1] if comment else plain, around)
+            bounds = node.iter.args if isinstance(node, ast.For) and isinstance(node.iter, ast.Call) else []
+            step = ast.unparse(bounds[2]) if len(bounds) > 2 else "1" if bounds else ""
+            found[node.lineno] = (comment[1] if comment else plain, around, step)
             around = node.lineno
         for part in ast.iter_child_nodes(node):
             visit(part, None if isinstance(part, ast.FunctionDef) else around)
@@ -175,17 +189,27 @@ def slots(blocks: list[Block], kernels: Path, names: Mapping[str, Any]) -> float
         else:
             raise ValueError(f"SASS: a loop that ends at {blocks[tail].line} has no statement in {kernels}")
         loops = _source_loops(file)
+        own = inside.difference(*(within for _, _, within in taken if within < inside))
         taken.append((file, line, inside))
+        known = {"len": len, "range": range, "max": max, "min": min, **names}
         try:
-            trips = float(eval(loops[line][0], {"len": len, "range": range, "max": max, "min": min}, dict(names)))
+            trips = float(eval(loops[line][0], known))
         except Exception as error:
             raise ValueError(
                 f"{file.name}:{line}: expected trips that follow from {sorted(names)}, got {loops[line][0]!r}; add a "
                 f"comment '# trips: EXPRESSION' ({error})"
             ) from error
+        with suppress(NameError):  # a step that the kernel computes
+            trips /= _unrolled([blocks[number] for number in own], blocks[tail], eval(loops[line][2] or "0", known))
         for number in inside:
             weights[number] *= trips
     return sum(weight * block.size for weight, block in zip(weights, blocks, strict=True))
+
+
+def _unrolled(own: list[Block], tail: Block, step: int) -> int:
+    """How many steps of its range a loop takes at once: by what is added to the counter that its end compares."""
+    sums = [abs(number) // step for block in own for name, number in block.adds if step and name in tail.compares]
+    return max([1, *(steps for steps in sums if steps in (2, 4, 8, 16))])
 
 
 @cache

@@ -15,6 +15,7 @@ from underpaint.models.layers import turn as turn_pairs
 from underpaint.runtime.device.kernels.attention import WORD, Filled, attention, most_programs
 from underpaint.runtime.device.kernels.commit import Handed, commit_cache
 from underpaint.runtime.device.kernels.layers import HEADS, Heads, product
+from underpaint.runtime.device.kernels.sees import write_causal
 from underpaint.runtime.engines.device_memory import aligned, cache_places
 
 
@@ -247,9 +248,9 @@ class Cache:
 
         prefixes [B] int64: positions of the condition, as many for every image.
         """
-        places = prefixes[0] + torch.arange(count, device=prefixes.device)
-        slot = torch.arange(self.committed.shape[4], device=prefixes.device)
-        sees = (slot[None, None, :] <= places[None, :, None]) & (slot[None, None, :] >= self.unseen[:, None, None])
+        places = prefixes.new_empty(count)
+        sees = torch.empty(self.unseen.shape[0], count, self.committed.shape[4], dtype=torch.bool, device=places.device)
+        write_causal(prefixes, self.unseen, places, sees)
         return Fill(self, places, sees)
 
     def commit(

@@ -62,6 +62,23 @@ def test_what_lies_behind_a_branch_of_parted_threads_counts(tmp_path: Path) -> N
     assert slots(blocks_of(listing), tmp_path, {"V": 32, "BLOCK": 8, "rows": 6}) == 1 + 4 * 3 + 2
 
 
+def test_a_loop_that_was_unrolled_runs_less_often(tmp_path: Path) -> None:
+    """Four steps of the range at a time; the other register is an address."""
+    (tmp_path / "one.py").write_text(SOURCE)
+    listing = """
+.L_x_0:
+	//## File "/somewhere/kernels/one.py", line 4
+        /*0010*/                   VIADD R4, R4, 0x20 ;
+        /*0020*/                   IADD3 R6, R6, 0x40, RZ ;
+        /*0030*/                   ISETP.GE.AND P1, PT, R4, R8, PT ;
+        /*0040*/              @!P1 BRA `(.L_x_0) ;
+        /*0050*/                   EXIT ;
+"""
+    names = {"V": 64, "BLOCK": 8, "rows": 6}
+    assert slots(blocks_of(listing), tmp_path, names) == 8 / 4 * 4 + 1
+    assert slots(blocks_of(listing.replace("0x20", "0x8")), tmp_path, names) == 8 * 4 + 1
+
+
 def test_a_loop_whose_trips_are_not_told_is_refused(tmp_path: Path) -> None:
     (tmp_path / "one.py").write_text(SOURCE)
     endless = [Block(1, None, (1,)), Block(3, ("/somewhere/one.py", 7), (1, 2)), Block(1, None, ())]

@@ -142,6 +142,7 @@ def keep_kernel(
     seen_cells,
     seen_lefts,
     nodes,
+    path,
     tokens,
     probs,
     taken,
@@ -155,6 +156,7 @@ def keep_kernel(
     DECIDED: tl.constexpr,
     DRAWN: tl.constexpr,
     PASSES: tl.constexpr,
+    FOLLOWS: tl.constexpr,
     LAST: tl.constexpr,
     PART: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -166,13 +168,17 @@ def keep_kernel(
         return
     known = tl.load(cells + image)
     cell = known - done + place
-    node = image * N + tl.load(nodes + image * (W + 1) + place)
+    if FOLLOWS:
+        own = tl.load(path + image * N + place - 1, (place > 0) & (place < done), other=0)
+    else:
+        own = tl.load(nodes + image * (W + 1) + place)
+    node = image * N + own
     row = probs + node * V
     if (place < done) & (DECIDED == 1):
         copy_row(row, kept + (image * most + cell) * V, V, BLOCK)
         if DRAWN:
-            own = image * most + cell
-            keep_parts(row, scales + own, parts + own * PARTS, V, PART, BLOCK)
+            entry = image * most + cell
+            keep_parts(row, scales + entry, parts + entry * PARTS, V, PART, BLOCK)
     if (place > 0) & (PASSES == 1):
         entry = (image * W + (tl.load(cycles + image) - 1) % W) * W + place - 1
         here = (place >= done) & (place < end_of_drafts(done, last, known, most, LAST))
@@ -183,12 +189,12 @@ def keep_kernel(
 
 
 def keep(
-    table: LookupBuffers, nodes: Tensor, tree: BatchTree, verdicts: Verdicts, levels: Tensor, progress: Progress
+    table: LookupBuffers, nodes: Tensor | None, tree: BatchTree, verdicts: Verdicts, levels: Tensor, progress: Progress
 ) -> None:
     """Keep what a pass over windows of `levels` [B] int64 drafts said: of what it decided, and of what it did not.
 
-    nodes: see `WindowBuffers`. progress: after the pass. What was said of a decided
-    cell is what it was drawn from.
+    nodes: see `WindowBuffers`; None behind a pass over another tree, whose accepted nodes alone say something.
+    progress: after the pass. What was said of a decided cell is what it was drawn from.
     """
     batch, drafts = table.found.shape
     vocab_size = tree.probs.shape[2]
@@ -202,7 +208,8 @@ def keep(
         table.seen,
         table.seen_cells,
         table.seen_lefts,
-        nodes,
+        verdicts.path if nodes is None else nodes,
+        verdicts.path,
         tree.tokens,
         tree.probs,
         verdicts.taken,
@@ -216,6 +223,7 @@ def keep(
         DECIDED=int(table.beside or table.refills),
         DRAWN=int(table.refills),
         PASSES=int(table.passes),
+        FOLLOWS=int(nodes is None),
         LAST=int(table.last_row),
         PART=part_of(vocab_size),
         BLOCK=tile(vocab_size, wide=True),

@@ -39,11 +39,15 @@ def whole(probs):
 @kernel
 def whole_sum(row, V, BLOCK: tl.constexpr):
     """The sum of a row of probabilities as `whole` has them."""
-    total = tl.full((), 0, tl.int64)
+    LANES: tl.constexpr = BLOCK if BLOCK <= 2048 else 1  # sums that registers hold
+    totals = tl.zeros((LANES,), tl.int64)
     for start in range(0, V, BLOCK):
         place = start + tl.arange(0, BLOCK)
-        total += tl.sum(whole(tl.load(row + place, place < V, other=0.0)), axis=0)
-    return total
+        here = whole(tl.load(row + place, place < V, other=0.0))
+        if LANES == 1:
+            here = tl.sum(here, axis=0, keep_dims=True)
+        totals += here
+    return tl.sum(totals, axis=0)
 
 
 @kernel
@@ -98,11 +102,10 @@ def part_masses(target, row, kind, token, V, OFFERED: tl.constexpr, BLOCK: tl.co
     Weights are rounded down to whole multiples of 2^-44 of the largest one's power of two and summed as integers, so
     the sum is the same in whatever order a reduction takes it, and a weight of 0 is never drawn.
     """
-    highest = tl.zeros((BLOCK,), tl.float64)
+    highest = tl.zeros((BLOCK,), tl.float64 if OFFERED else target.dtype.element_ty)
     for start in range(0, V, BLOCK):
-        here = excess_at(target, row, kind, token, start, V, OFFERED, BLOCK)
-        highest = tl.maximum(highest, here.to(tl.float64))
-    scale = scale_for(tl.max(highest, axis=0))
+        highest = tl.maximum(highest, excess_at(target, row, kind, token, start, V, OFFERED, BLOCK))
+    scale = scale_for(tl.max(highest, axis=0).to(tl.float64))
     PART: tl.constexpr = max(min(1024, BLOCK // 2), 1)
     HELD: tl.constexpr = BLOCK // PART
     sums = tl.zeros((PARTS,), tl.int64)

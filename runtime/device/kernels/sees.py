@@ -86,3 +86,41 @@ def write_sees(
         WORDS=masks.shape[2],
         BLOCK=min(1024, next_power_of_2(max(16, size))),
     )
+
+
+@kernel
+def causal_kernel(prefixes, unseen, places, sees, T, S, BLOCK: tl.constexpr) -> None:
+    """One program a (cell, row)."""
+    turn, row = tl.program_id(0), tl.program_id(1)
+    low, place = tl.load(unseen + row), tl.load(prefixes) + turn
+    if row == 0:
+        tl.store(places + turn, place)
+    line = sees + (row * T + turn).to(tl.int64) * S
+    for start in range(0, S, BLOCK):
+        slot = start + tl.arange(0, BLOCK)
+        tl.store(line + slot, (slot >= low) & (slot <= place), slot < S)
+
+
+def write_causal(prefixes: Tensor, unseen: Tensor, places: Tensor, sees: Tensor) -> None:
+    """Fill what a pass over the first T cells of a picture reads, each of which sees those before it.
+
+    Args:
+        prefixes: [B] int64: positions of the condition, as many for every image.
+        unseen: [R] int64: leading positions that a row does not see.
+        places: [T] int64, written: the slots of the cells.
+        sees: [R, T, S] bool, written: the committed positions that each sees, itself too.
+    """
+    rows, count, size = sees.shape
+    block = min(1024, next_power_of_2(max(16, size)))
+    launch(
+        causal_kernel,
+        (count, rows),
+        sees.numel(),
+        prefixes,
+        unseen,
+        places,
+        sees.view(torch.int8),
+        count,
+        size,
+        BLOCK=block,
+    )

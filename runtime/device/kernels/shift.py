@@ -7,6 +7,7 @@ new places with the distributions that they were drawn from: nobody has looked a
 
 from torch import Tensor
 
+from underpaint.runtime.device.kernels.children import is_last
 from underpaint.runtime.device.kernels.lookup_table import LookupBuffers
 from underpaint.runtime.device.kernels.row_maths import copy_row, row_sum
 from underpaint.runtime.device.kernels.walk import BatchTree, Verdicts, tile
@@ -19,12 +20,11 @@ _TILE = 512
 
 @kernel
 def shift_kernel(
-    held_counts,
+    window,
     found,
     kept,
     seen,
     weights,
-    nodes,
     probs,
     draft_probs,
     taken,
@@ -36,40 +36,53 @@ def shift_kernel(
     most,
     LOOKED: tl.constexpr,
     BESIDE: tl.constexpr,
+    MOVES: tl.constexpr,
     LAST: tl.constexpr,
+    LANES: tl.constexpr,
     BLOCK: tl.constexpr,
+    MOVED: tl.constexpr,
 ) -> None:
-    """One program a (new place, image)."""
+    """One program a (new place, image); MOVES: behind them one a (tile of the codes, image). The last moves tokens."""
     place, image = tl.program_id(0), tl.program_id(1)
     done, last = tl.load(taken + image), tl.load(levels + image)
-    if done == 0:
-        return
     end = end_of_drafts(done, last, tl.load(cells + image), most, LAST)
-    if place == 0:
-        behind = tl.maximum(tl.load(held_counts + image) - tl.maximum(done, end), 0)
-        tl.debug_barrier()  # all threads have read it before one writes another
-        tl.store(held_counts + image, tl.maximum(end - done, 0) + behind)
-    if place + done >= end:
-        return
-    source = probs + (image * N + tl.load(nodes + image * (W + 1) + place + done)) * V
-    out = draft_probs + (image * W + place).to(tl.int64) * V
-    said = source
-    note = tl.full((), 0, tl.int64)
-    if LOOKED:
-        note = tl.load(found + image * W + place)
-        if note > 0:
-            said = seen + (image.to(tl.int64) * W * W + note - 1) * V
-    if (note < 0) & (BESIDE == 1):
-        beside = kept + (image.to(tl.int64) * most - note - 1) * V
-        weight = tl.load(weights)
-        there_share, here_share = weight / row_sum(beside, V, BLOCK), (1.0 - weight) / row_sum(source, V, BLOCK)
-        for start in range(0, V, BLOCK):
-            code = start + tl.arange(0, BLOCK)
-            there = tl.load(beside + code, code < V, other=0.0).to(tl.float64) * there_share
-            here = tl.load(source + code, code < V, other=0.0).to(tl.float64) * here_share
-            tl.store(out + code, there + here, code < V)
-    else:
-        copy_row(said, out, V, BLOCK)
+    filled = tl.load(window.counts + image)
+    first = tl.maximum(done, end)
+    rows = draft_probs + (image * W).to(tl.int64) * V
+    if (done > 0) & (place < W) & (place + done < end):
+        source = probs + (image * N + tl.load(window.nodes + image * (W + 1) + place + done)) * V
+        out = rows + place.to(tl.int64) * V
+        said = source
+        note = tl.full((), 0, tl.int64)
+        if LOOKED:
+            note = tl.load(found + image * W + place)
+            if note > 0:
+                said = seen + (image.to(tl.int64) * W * W + note - 1) * V
+        if (note < 0) & (BESIDE == 1):
+            beside = kept + (image.to(tl.int64) * most - note - 1) * V
+            weight = tl.load(weights)
+            there_share, here_share = weight / row_sum(beside, V, BLOCK), (1.0 - weight) / row_sum(source, V, BLOCK)
+            for start in range(0, V, BLOCK):
+                code = start + tl.arange(0, BLOCK)
+                there = tl.load(beside + code, code < V, other=0.0).to(tl.float64) * there_share
+                here = tl.load(source + code, code < V, other=0.0).to(tl.float64) * here_share
+                tl.store(out + code, there + here, code < V)
+        else:
+            copy_row(said, out, V, BLOCK)
+    if (MOVES == 1) & (done > 0) & (place >= W):
+        code = (place - W) * MOVED + tl.arange(0, MOVED)
+        row = rows + first * V
+        for _ in range(first, filled):  # trips: W
+            tl.store(row - done * V + code, tl.load(row + code, code < V, other=0.0), code < V)
+            row += V
+    if is_last(window.arrivals + image, tl.num_programs(0)) & (done > 0):
+        if MOVES:
+            lane = tl.arange(0, LANES)
+            moves = (lane >= first) & (lane < filled)
+            token = tl.load(window.tokens + image * W + lane, moves, other=0)
+            tl.debug_barrier()
+            tl.store(window.tokens + image * W + lane - done, token, moves)
+        tl.store(window.counts + image, tl.maximum(end - done, 0) + tl.maximum(filled - first, 0))
 
 
 def shift(
@@ -81,14 +94,16 @@ def shift(
     most: int,
     last_row: bool = False,
     looked: LookupBuffers | None = None,
+    moves: bool = False,
 ) -> None:
     """Fill the window's counts and the first rows of tree.draft_probs, for trees of `levels` [B] int64 drafts.
 
-    Drafts that were held behind such a tree count too; `move_behind`, launched before this, moves them.
-    cells, most, last_row: see `couple`. looked: what `look_up` has found, which takes the place of the pass's.
+    cells, most, last_row: see `couple`. looked: what `look_up` has found, which takes the place of the pass's. moves:
+    drafts may be held behind such a tree; they move forward with the rows of tree.draft_probs.
     """
     batch, drafts = window.tokens.shape
-    vocab_size = tree.probs.shape[2]
+    vocab_size, size = tree.probs.shape[2], tree.draft_probs.element_size()
+    moved = min(_TILE, tile(vocab_size))
     table = (
         (window.tokens, *(tree.probs,) * 3)
         if looked is None
@@ -96,11 +111,10 @@ def shift(
     )
     launch(
         shift_kernel,
-        (drafts, batch),
-        (4 + tree.draft_probs.element_size()) * batch * drafts * vocab_size,
-        window.counts,
+        (drafts + moves * -(-vocab_size // moved), batch),
+        (size + (size if moves else 4)) * batch * drafts * vocab_size,  # a row is filled or moves
+        window,
         *table,
-        window.nodes,
         tree.probs,
         tree.draft_probs,
         verdicts.taken,
@@ -112,73 +126,10 @@ def shift(
         most,
         LOOKED=int(looked is not None),
         BESIDE=int(looked is not None and looked.beside),
-        LAST=int(last_row),
-        BLOCK=tile(vocab_size, wide=looked is not None),
-    )
-
-
-@kernel
-def move_behind_kernel(
-    held,
-    held_counts,
-    draft_probs,
-    taken,
-    levels,
-    cells,
-    W,
-    V,
-    most,
-    LAST: tl.constexpr,
-    LANES: tl.constexpr,
-    BLOCK: tl.constexpr,
-) -> None:
-    """One program a (tile of the codes, image); the first one moves the tokens too."""
-    turn, image = tl.program_id(0), tl.program_id(1)
-    done, last = tl.load(taken + image), tl.load(levels + image)
-    if done == 0:
-        return
-    first = tl.maximum(done, end_of_drafts(done, last, tl.load(cells + image), most, LAST))
-    filled = tl.load(held_counts + image)
-    if turn == 0:
-        lane = tl.arange(0, LANES)
-        moves = (lane >= first) & (lane < filled)
-        token = tl.load(held + image * W + lane, moves, other=0)
-        tl.debug_barrier()
-        tl.store(held + image * W + lane - done, token, moves)
-    code = turn * BLOCK + tl.arange(0, BLOCK)
-    for place in range(first, filled):  # trips: W
-        row = draft_probs + (image * W + place).to(tl.int64) * V
-        tl.store(row - done * V + code, tl.load(row + code, code < V, other=0.0), code < V)
-
-
-def move_behind(
-    window: WindowBuffers,
-    tree: BatchTree,
-    verdicts: Verdicts,
-    levels: Tensor,
-    cells: Tensor,
-    most: int,
-    last_row: bool,
-) -> None:
-    """Move tokens and rows of tree.draft_probs; see `shift`, to be launched behind this."""
-    batch, drafts = window.tokens.shape
-    vocab_size = tree.probs.shape[2]
-    block = min(_TILE, tile(vocab_size))
-    launch(
-        move_behind_kernel,
-        (-(-vocab_size // block), batch),
-        2 * tree.draft_probs.element_size() * batch * drafts * vocab_size,
-        window.tokens,
-        window.counts,
-        tree.draft_probs,
-        verdicts.taken,
-        levels,
-        cells,
-        drafts,
-        vocab_size,
-        most,
+        MOVES=int(moves),
         LAST=int(last_row),
         LANES=next_power_of_2(max(2, drafts)),
-        BLOCK=block,
-        warps=max(1, min(4, block // 32)),  # each lane in one thread: rows move in place
+        BLOCK=tile(vocab_size, wide=looked is not None),
+        MOVED=moved,
+        warps=max(1, min(4, moved // 32)),  # each lane in one thread: rows move in place
     )

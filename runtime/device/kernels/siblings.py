@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from underpaint.runtime.device.kernels.children import is_last
-from underpaint.runtime.device.kernels.walk import Shape, conclude, takes_part
+from underpaint.runtime.device.kernels.walk import Shape, conclude, drafted_row, takes_part
 from underpaint.runtime.device.language import kernel, tl
 
 
@@ -84,3 +84,18 @@ def children_of(tree, image, node, N, NODES: tl.constexpr, CHILDREN: tl.constexp
     here = (rank[None, :] == tl.arange(0, CHILDREN)[:, None]) & below[None, :]
     kids = tl.sum(tl.where(here, lane[None, :] + 1, 0), axis=1).to(tl.int64) - 1
     return kids, tl.sum(below.to(tl.int32), axis=0)
+
+
+@kernel
+def drawn_children(tree, image, node, accept, drafts, V, N, NODES: tl.constexpr, CHILDREN: tl.constexpr):
+    """The target's row of a node, the row that its children were drawn from, and the children, as `children_of`.
+
+    And of each child [CHILDREN]: its token, -1 for none; its flip's uniform; its probability (float32) in that row.
+    """
+    row = tree.probs + (image * N + node).to(tl.int64) * V
+    line = drafted_row(tree, image, node, drafts, V, N)
+    kids, count = children_of(tree, image, node, N, NODES, CHILDREN)
+    there = kids >= 0
+    tokens = tl.load(tree.tokens + image * N + kids, there, other=-1)
+    flips = tl.load(accept + kids, there, other=0.0)
+    return row, line, kids, count, tokens, flips, tl.load(line + tokens, there, other=0.0)

@@ -10,13 +10,12 @@ from torch import Tensor
 from underpaint.algos.accept.ensemble import StaticEnsemble
 from underpaint.runtime.device.kernels.residuals import draw_left, next_offer, reject, untried_mass
 from underpaint.runtime.device.kernels.row_maths import UNIT, flip, whole, whole_sum
-from underpaint.runtime.device.kernels.siblings import Choices, children_of, follow, goes_on
+from underpaint.runtime.device.kernels.siblings import Choices, drawn_children, follow, goes_on
 from underpaint.runtime.device.kernels.walk import (
     BatchTree,
     Decide,
     Shape,
     Verdicts,
-    drafted_row,
     lane_of,
     launch_walk,
     noise_of,
@@ -55,15 +54,11 @@ def walk_drawn_kernel(
     base = image * N
     if goes_on(out, image, rows, ROWS) & (node < tl.load(tree.counts + image)):
         accept, residual, bonus = noise_of(tree, image, N, ROLES)
-        row = tree.probs + (base + node).to(tl.int64) * V
-        line = drafted_row(tree, image, node, drafts, V, N)
+        row, line, kids, count, tokens, flips, drafted = drawn_children(
+            tree, image, node, accept, drafts, V, N, NODES, CHILDREN
+        )
         turns = tl.arange(0, CHILDREN)
-        kids, count = children_of(tree, image, node, N, NODES, CHILDREN)
-        there = kids >= 0
-        tokens = tl.load(tree.tokens + base + kids, there, other=-1)
-        flips = tl.load(accept + kids, there, other=0.0)
-        wanted = tl.load(row + tokens, there, other=0.0).to(tl.float64)
-        drafted = tl.load(line + tokens, there, other=0.0)
+        wanted = tl.load(row + tokens, kids >= 0, other=0.0).to(tl.float64)
         weights = drafted.to(tl.float64)
         lines = tl.where(count > 0, V, 0)  # without children there is no line
         held = whole_sum(line, lines, BLOCK)

@@ -20,6 +20,19 @@ from underpaint.runtime.device.kernels.walk import (
 from underpaint.runtime.device.kernels.walk_pooled import pooled_walk
 from underpaint.runtime.device.language import kernel, next_power_of_2, tl
 
+LITTLE = tl.constexpr(2.0**-16)
+"""Of what was summed last: what is subtracted from it leaves too few digits below."""
+
+
+@kernel
+def little_sum(row, V, BLOCK: tl.constexpr):
+    """`row_sum` of a row of which little is left."""
+    total = tl.full((), 0.0, tl.float64)
+    for start in range(0, V, BLOCK):  # trips: 0.01 * V / BLOCK
+        place = start + tl.arange(0, BLOCK)
+        total += tl.sum(tl.load(row + place, place < V, other=0.0).to(tl.float64), axis=0)
+    return total
+
 
 @kernel
 def walk_lantern_kernel(
@@ -43,7 +56,7 @@ def walk_lantern_kernel(
 ) -> None:
     """One program a (node, image): the child that it keeps, or the token behind it; the last follows the kept ones.
 
-    What siblings leave of a distribution is kept in `left` [B, N, V] float64.
+    What siblings leave of a distribution is kept in `left` [B, N, V] float32: its weights, but 0 where one was taken.
     """
     node, image = tl.program_id(0), tl.program_id(1)
     base = image * N
@@ -61,7 +74,7 @@ def walk_lantern_kernel(
         while (child >= 0) & (kept < 0):  # trips: children
             proposed = tl.load(tree.tokens + base + child)
             near = pools.neighbours + proposed * pools.columns
-            own = tl.load(rest + proposed)
+            own = tl.load(rest + proposed).to(tl.float64)
             limit = most * total
             if POOLED == RELATIVE:
                 limit = most * own
@@ -81,8 +94,10 @@ def walk_lantern_kernel(
                     total -= own + mass
                 else:
                     total -= own
-                if (RESIDUAL == RELEASED) | (total < 0.5 * summed):
+                if RESIDUAL == RELEASED:
                     total = row_sum(rest, V, BLOCK)
+                elif total < LITTLE * summed:
+                    total = little_sum(rest, V, BLOCK)
                     summed = total
                 if total > 0.0:
                     child = tl.load(tree.sibling + base + child)
@@ -91,10 +106,9 @@ def walk_lantern_kernel(
                 else:
                     for start in range(0, V, BLOCK):
                         place = start + tl.arange(0, BLOCK)
-                        tl.store(rest + place, tl.full((BLOCK,), 1.0, tl.float64), place < V)
+                        tl.store(rest + place, tl.full((BLOCK,), 1.0, tl.float32), place < V)
                     tl.debug_barrier()
                     total = row_sum(rest, V, BLOCK)
-                    summed = total
                     child = tl.load(tree.sibling + base + child)
         tl.store(choices.nexts + base + node, kept)
         tl.store(choices.sounds + base + node, tl.full((), 1, tl.int64))
@@ -112,10 +126,10 @@ def lantern_walk(rule: Lantern | LanternPP, shape: Shape, device: torch.device) 
     if shape.drawn != "top_k":
         return pooled_walk(shape, device, pools, constants)
     choices = Choices.allocate(shape, device)
-    left = torch.zeros(shape.batch, shape.nodes, shape.vocab_size, dtype=torch.float64, device=device)
+    left = torch.zeros(shape.batch, shape.nodes, shape.vocab_size, device=device)
 
     def decide(tree: BatchTree, depths: Tensor, out: Verdicts) -> None:
-        moved = row_bytes(tree, shape.nodes, 4 + 8 + 8)
+        moved = row_bytes(tree, shape.nodes, 4 + 4 + 4)
         launch_walk(
             walk_lantern_kernel,
             shape,
@@ -128,6 +142,7 @@ def lantern_walk(rule: Lantern | LanternPP, shape: Shape, device: torch.device) 
             left,
             NODES=next_power_of_2(max(2, shape.nodes)),
             BLOCK=tile(shape.vocab_size, wide=True),
+            warps=4,
             programs=shape.nodes,
             **constants,
         )

@@ -10,13 +10,12 @@ from torch import Tensor
 from underpaint.runtime.device.kernels.pool import PAPER, RELATIVE, RELEASED, Pools, clear, pool
 from underpaint.runtime.device.kernels.residuals import next_offer
 from underpaint.runtime.device.kernels.row_maths import copy_row, draw, flip, row_sum
-from underpaint.runtime.device.kernels.siblings import Choices, children_of, follow, goes_on
+from underpaint.runtime.device.kernels.siblings import Choices, drawn_children, follow, goes_on
 from underpaint.runtime.device.kernels.walk import (
     BatchTree,
     Decide,
     Shape,
     Verdicts,
-    drafted_row,
     lane_of,
     launch_walk,
     noise_of,
@@ -126,15 +125,12 @@ def walk_pooled_kernel(
     base = image * N
     if goes_on(out, image, rows, ROWS) & (node < tl.load(tree.counts + image)):
         accept, residual, bonus = noise_of(tree, image, N, ROLES)
-        row = tree.probs + (base + node).to(tl.int64) * V
-        line = drafted_row(tree, image, node, drafts, V, N)
+        row, line, kids, count, tokens, flips, drafted = drawn_children(
+            tree, image, node, accept, drafts, V, N, NODES, CHILDREN
+        )
         rest = left + (base + node).to(tl.int64) * V
         turns = tl.arange(0, CHILDREN)
-        kids, count = children_of(tree, image, node, N, NODES, CHILDREN)
-        there = kids >= 0
-        tokens = tl.load(tree.tokens + base + kids, there, other=0)
-        flips = tl.load(accept + kids, there, other=0.0)
-        weights = tl.load(line + tokens, there, other=0.0).to(tl.float64)
+        weights = drafted.to(tl.float64)
         copy_row(row, rest, V, BLOCK)
         tl.debug_barrier()
         share = 1.0 / row_sum(row, V, BLOCK)
@@ -170,7 +166,7 @@ def walk_pooled_kernel(
                     if REPLACED == 0:
                         tl.debug_barrier()
                         nothing_left = mark(tl.zeros((CHILDREN,), tl.float64), turns >= 0)
-                        tl.store(rest + tokens, nothing_left, there & (turns < turn))
+                        tl.store(rest + tokens, nothing_left, (kids >= 0) & (turns < turn))
                 if RESIDUAL == RELEASED:
                     spared = tl.where(codes > 0, tl.minimum(pools.k + 1, pools.columns), 0).to(tl.int64)
                 total, remaining = take_offer(

@@ -19,6 +19,7 @@ class WindowBuffers(NamedTuple):
     whole window too. noise [B, cells, V] float64: the cells' own, where drafts race.
     nodes [B, W + 1] int64: whose distributions are those of the cells from the first on; of a chain, its own.
     confidence [1] float64: a draft stays while its probability is above so many times the old one, in that coupling.
+    arrivals [B] int32: 0 between launches.
     """
 
     tokens: Tensor
@@ -27,6 +28,7 @@ class WindowBuffers(NamedTuple):
     noise: Tensor
     nodes: Tensor
     confidence: Tensor
+    arrivals: Tensor
 
 
 @kernel

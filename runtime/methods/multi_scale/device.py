@@ -6,7 +6,7 @@ every image is done. The reference is `algos.spatial.mulo.draft_and_repair` over
 """
 
 from dataclasses import dataclass
-from typing import Final, cast
+from typing import cast
 
 import numpy as np
 import torch
@@ -22,10 +22,10 @@ from underpaint.algos.spatial.row_front import front_steps
 from underpaint.runtime.device.cell_cycle import CellProgram
 from underpaint.runtime.device.folder import EmbeddedBatch
 from underpaint.runtime.device.forms import BatchCycle, BatchSizes, DeviceForm, Layout, Stage
-from underpaint.runtime.device.forwards import DeviceDecoder, gather_rows
+from underpaint.runtime.device.forwards import DeviceDecoder
 from underpaint.runtime.device.kernels.commit import commit_cells
 from underpaint.runtime.device.kernels.fronts import advance_fronts, settle
-from underpaint.runtime.device.kernels.islands import IslandBuffers, judge, label, mark
+from underpaint.runtime.device.kernels.islands import IslandBuffers, KnownRows, judge, mark
 from underpaint.runtime.device.kernels.repair import find_ready, lay_repair
 from underpaint.runtime.device.kernels.tree_meta import MOST_NODES
 from underpaint.runtime.device.kernels.uniforms import cell_uniforms
@@ -38,8 +38,6 @@ from underpaint.runtime.pipeline import Pipeline
 
 _DRAFT_CYCLE = 1
 """The cycle whose noise the low target draws by, so that it shares none with the repair (`LowRows`)."""
-VERIFICATION_CELLS: Final = 256
-"""Cells whose logits verification holds at a time: four parts of a picture of 32 x 32 cells."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -116,10 +114,10 @@ def mulo_form(method: DecodingMethod, sampling: SamplingParams, grid: Grid) -> R
 def island_envelope(grid: Grid, positions: int | None = None) -> Envelope:
     """The sizes of a pass that redraws cells: two positions a row, or `positions`, so many that a mask names them.
 
-    What a step needs beyond goes into its next pass. Verification looks at so many cells at a time as `draft_rows`.
+    What a step needs beyond goes into its next pass.
     """
     most = 2 * grid.height if positions is None else positions
-    return Envelope(max(1, min(most, MOST_NODES)), 0, 1, 1, min(grid.cells, VERIFICATION_CELLS))
+    return Envelope(max(1, min(most, MOST_NODES)), 0, 1, 1, 1)
 
 
 class IslandCycle(CellProgram):
@@ -151,8 +149,10 @@ class IslandCycle(CellProgram):
             *(whole(batch, cells, dtype=torch.int32) for _ in range(4)),
             *(whole(batch) for _ in range(2)),
         )
-        rows, width = target.rows * batch, target.config.dim
-        self._before, self._known = (torch.zeros(rows, 1, width, dtype=target.dtype, device=device) for _ in range(2))
+        features = torch.zeros(2, target.rows * batch, 1, target.config.dim, dtype=target.dtype, device=device)
+        logits = torch.zeros(target.rows, batch, 1, target.config.vocab_size, device=device)
+        self._known = KnownRows(features[0], logits, features[1])
+        self._cells = torch.arange(cells, device=device).repeat(batch, 1)
         self._near = torch.as_tensor(method.near, dtype=torch.int32, device=device).contiguous()
         self._tau = torch.tensor([method.tau], dtype=torch.float64, device=device)
         self._uniforms = torch.zeros(batch, 1, count, dtype=torch.float64, device=device)
@@ -170,7 +170,9 @@ class IslandCycle(CellProgram):
         if low is None:
             raise ValueError("device: expected a condition of the smaller target too, got none")
         self.low.begin(low.rows, seeds, images, low.hidden)
-        self._before.copy_(self._take_in(condition, seeds, images, hidden))
+        features = self._take_in(condition, seeds, images, hidden)
+        self._known.features.copy_(features)
+        self._known.logits.copy_(self._logits(features))
         self.islands.cursor.zero_()
         self.state.progress.cycles.fill_(1)
 
@@ -180,7 +182,7 @@ class IslandCycle(CellProgram):
         return (self.low.run, drafting), (self.verify, 1), (self.run, None)
 
     def draft_outcome(self) -> tuple[list[IntArray], list[int]]:
-        outside, refused = self.islands.labels.cpu().numpy() < 0, self.islands.rejected.sum(dim=1).tolist()
+        outside, refused = self.islands.labels.cpu().numpy() < 0, (self.islands.rejected == 1).sum(dim=1).tolist()
         if self.method.repair.reject == "raster":  # there the first one ends the verification
             refused = [min(1, number) for number in refused]
         return [np.flatnonzero(one) for one in outside], refused
@@ -197,30 +199,20 @@ class IslandCycle(CellProgram):
     def refused(self, place: int) -> IntArray | None:
         if not int(self.state.progress.cells[place]):
             return np.empty(0, dtype=np.int64)
-        return np.flatnonzero(self.islands.rejected[place].cpu().numpy())
+        return np.flatnonzero(self.islands.rejected[place].cpu().numpy() == 1)
 
     def verify(self) -> None:
         """Enlarge the draft, judge all of it by one pass, and open what is redrawn."""
-        state, islands, grid, low = self.state, self.islands, self.grid, self._low.grid
-        drawn = self.low.state.progress.decided.view(state.batch, *low)
+        state, islands, grid = self.state, self.islands, self.grid
+        drawn = self.low.state.progress.decided.view(state.batch, *self._low.grid)
         with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):  # as exact as on the host
-            islands.drafts.copy_(self._low.enlarge(drawn).view(state.batch, grid.cells, -1).argmax(dim=-1))
-        positions = torch.arange(grid.cells, device=drawn.device).repeat(state.batch, 1)
+            logits = self._low.enlarge(drawn).view(state.batch, grid.cells, -1)
+        torch.argmax(logits, dim=-1, out=islands.drafts)
         attend = state.target_cache.fill(state.progress.prefixes, grid.cells)
-        features = self._target.hidden(self._target.embed(islands.drafts), positions, attend)
-        features = torch.cat([self._before, features[:, :-1]], dim=1)
-        finite = state.verdicts.finite
-        for start in range(0, grid.cells, self.envelope.draft_rows):
-            logits = self._logits(features[:, start : start + self.envelope.draft_rows])
-            marks = finite.narrow(1, self.envelope.nodes, logits.shape[2])
-            judge(logits, marks, self.method.sampler, start, self._near, self._tau, islands)
-        ended = self.low.state.verdicts.status
-        repair = self.method.repair
-        mark(islands, state.progress, state.verdicts, ended, self._pass.filled, grid, repair)
-        if repair.order == "islands":
-            label(islands, grid)
-        first = islands.first.clamp(max=grid.cells - 1).unsqueeze(1)
-        self._known.copy_(gather_rows(features, first, self._target.rows))
+        features = self._target.hidden(self._target.embed(islands.drafts), self._cells, attend)
+        judge(self._logits(features), self._known.logits, self.method.sampler, self._near, self._tau, islands)
+        ended, filled, repair = self.low.state.verdicts.status, self._pass.filled, self.method.repair
+        mark(islands, state.progress, state.verdicts.status, ended, filled, features, self._known, grid, repair)
 
     def run(self) -> None:
         """One pass that redraws cells of every image that is not done."""
@@ -231,7 +223,7 @@ class IslandCycle(CellProgram):
         commit_cells(state.target_cache.committed, state.target_cache.slots, out.places)
         # What the first rejected cell follows has not changed since it was verified; cell 0 follows the condition.
         known = (out.settled[:, :1] == islands.first[:, None]).repeat(self._target.rows, 1)
-        first = torch.where(known.unsqueeze(2), self._known, features[:, :1])
+        first = torch.where(known.unsqueeze(2), self._known.taken, features[:, :1])
         features = torch.cat([first, features[:, 1:]], dim=1)
         cell_uniforms(self._uniforms, *state.noise, self._noise_cycle, out.settled, self._role)
         self._find_probs(features, self.method.sampler)

@@ -18,7 +18,7 @@ from underpaint.runtime.device.kernels.lookup_table import LookupBuffers, keep
 from underpaint.runtime.device.kernels.probs import likeliest
 from underpaint.runtime.device.kernels.refill_lookup import refill_lookup
 from underpaint.runtime.device.kernels.row_maths import PARTS
-from underpaint.runtime.device.kernels.shift import move_behind, shift
+from underpaint.runtime.device.kernels.shift import shift
 from underpaint.runtime.device.kernels.uniforms import cell_uniforms
 from underpaint.runtime.device.kernels.walk import BatchTree
 from underpaint.runtime.device.kernels.window import WINDOW_ROLES, WindowBuffers
@@ -106,7 +106,8 @@ class WindowGrowth:
         uniforms = wide(batch, len(WINDOW_ROLES), length + 1)
         nodes = torch.arange(length + 1, device=device).repeat(batch, 1)
         confidence = wide(1).fill_(window.confidence)
-        self._window = WindowBuffers(whole(batch, length), whole(batch), uniforms, noise, nodes, confidence)
+        arrivals = torch.zeros(batch, dtype=torch.int32, device=device)
+        self._window = WindowBuffers(whole(batch, length), whole(batch), uniforms, noise, nodes, confidence, arrivals)
         self._stays = beside
         number = torch.float64 if window.beside > 0.0 else torch.float32
         size = (batch, length, vocab_size)
@@ -116,7 +117,6 @@ class WindowGrowth:
             None if window.candidates == 1 else wide(batch, min(window.levels, length), window.candidates)
         )
         self._proposals = None if self._candidates is None else self._candidates.long()
-        self._arrivals = torch.zeros(batch, dtype=torch.int32, device=device)
         self._addresses, self._none, self._role = (
             whole(batch),
             whole(batch),
@@ -130,6 +130,7 @@ class WindowGrowth:
         """Hold no drafts; keep what was said of the first cell; where drafts race, lay out the noise, which the host
         makes."""
         self._window.counts.zero_()
+        self._window.arrivals.zero_()
         if self._table is not None:
             self._table.seen_cells.fill_(-1)
             tree, state = self._read(self._state), self._state
@@ -154,31 +155,28 @@ class WindowGrowth:
             torch.mul(progress.cells, candidates, out=self._addresses)
             flat = self._candidates.view(batch, 1, levels * candidates)
             cell_uniforms(flat, *state.noise, progress.cycles, self._addresses, self._role)
-            drawn = self._candidates, self._proposals, self._arrivals
+            drawn = self._candidates, self._proposals, window.arrivals
             add_candidates(tree, state.layout, state.lengths.levels, *drawn, self._grid.cells - 1)
 
     def observe(self, state: State) -> None:
         window, table, tree, verdicts = self._window, self._table, self._read(state), state.verdicts
         levels, cells, most, last_row = state.lengths.levels, state.progress.cells, self._grid.cells, self._last_row
-        if self._candidates is not None or self._stays:
+        if self._candidates is not None:
             follow(window.nodes, tree, verdicts, levels)
         couple.couple(window, tree, verdicts, levels, cells, self._coupling, most, last_row)
         if table is not None:
             keep(table, window.nodes, tree, verdicts, levels, state.progress)
         if table is not None and (table.passes or table.beside):
             look_up(window, table, tree, verdicts, state.lengths, state.progress, self._coupling, self._grid.width)
-        if self._stays:
-            move_behind(window, tree, verdicts, levels, cells, most, last_row)
-        shift(window, tree, verdicts, levels, cells, most, last_row, table)
+        shift(window, tree, verdicts, levels, cells, most, last_row, table, self._stays)
 
     def pass_over(self, state: State) -> None:
         """Take in a pass over another tree: drafts of the cells that it decided go, those behind them stay."""
         window, tree, verdicts, none = self._window, self._read(state), state.verdicts, self._none
-        follow(window.nodes, tree, verdicts, none)
         if self._table is not None:
-            keep(self._table, window.nodes, tree, verdicts, none, state.progress)
-        move_behind(window, tree, verdicts, none, state.progress.cells, self._grid.cells, self._last_row)
-        shift(window, tree, verdicts, none, state.progress.cells, self._grid.cells, self._last_row)
+            keep(self._table, None, tree, verdicts, none, state.progress)
+        cells, most = state.progress.cells, self._grid.cells
+        shift(window, tree, verdicts, none, cells, most, self._last_row, moves=self._stays)
 
     def own(self, tree: BatchTree) -> BatchTree:
         """`tree` with the distributions that the window's drafts were drawn from."""

@@ -28,6 +28,9 @@ from underpaint.algos.draft.roofline import Roofline
 from underpaint.algos.spatial.jacobi_window import JacobiWindow
 from underpaint.runtime.device.chosen_growth import ChosenGrowth
 from underpaint.runtime.device.cycle import DeviceCycle
+from underpaint.runtime.device.kernels.layout import Progress
+from underpaint.runtime.device.kernels.lookup_table import LookupBuffers, keep
+from underpaint.runtime.device.kernels.walk import BatchTree, Verdicts
 from underpaint.runtime.device.runner import DeviceRunner
 from underpaint.runtime.methods.trees.device import TreeForm
 
@@ -90,13 +93,38 @@ def agree(arms: str, temperature: float = 1) -> Callable[[], bool]:
     )
 
 
+def keeps_the_path() -> bool:
+    """Whether cells 2 and 3 keep what the target said at nodes 0 and 2, which were accepted."""
+    none, wide = torch.zeros(1, 4, dtype=torch.int64), torch.zeros(1, 6, dtype=torch.float64)
+    table = LookupBuffers(
+        torch.zeros(1, 6, 3), wide, none, torch.zeros(1, 1), none, none, none[:, :2], wide[0, :1],
+        passes=False, beside=True, last_row=False, refills=False,
+    )  # fmt: skip
+    rows = torch.arange(1.0, 13.0).view(1, 4, 3)
+    tree = BatchTree(none, none, none, none, none, none, rows, rows, none, none)
+    verdicts = Verdicts(torch.tensor([[2, 0, 0, 0]]), torch.tensor([2]), none, none, none)
+    keep(table, None, tree, verdicts, none, Progress(none + 4, none, none, none, none, none, wide, none))
+    return table.decided[0].tolist() == [*[[0.0] * 3] * 2, *rows[0, [0, 2]].tolist(), *[[0.0] * 3] * 2]
+
+
+def test_what_was_said_of_an_accepted_path_is_kept() -> None:
+    assert keeps_the_path()
+
+
 MUTANTS = {
     "a draft behind a shorter pass keeps its place": (
-        ("shift", "held + image * W + lane - done, token", "held + image * W + lane, token"),
+        ("shift", "window.tokens + image * W + lane - done, token", "window.tokens + image * W + lane, token"),
         agree("windows"),
     ),
     "its distribution keeps its place": (("shift", "row - done * V + code", "row + code"), agree("windows")),
-    "drafts behind a shorter pass are forgotten": (("shift", "- done, 0) + behind", "- done, 0)"), agree("windows")),
+    "drafts behind a shorter pass are forgotten": (
+        ("shift", " + tl.maximum(filled - first, 0)", ""),
+        agree("windows"),
+    ),
+    "what was said of accepted siblings is that of the first nodes": (
+        ("lookup_table", "own = tl.load(path + image * N + place - 1", "own = place + 0 * tl.load(path"),
+        keeps_the_path,
+    ),
     "the first token is the likeliest": (
         ("probs", "one_hot(token, ", "one_hot(0, "),
         agree("windows", 0),

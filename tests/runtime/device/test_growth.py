@@ -9,6 +9,7 @@ from tests.runtime.device.grown import MAX_NODES, MOST_LEVELS, by_device, by_hos
 from tests.runtime.device.trees import UNIFORMS
 from underpaint.algos.draft import POLICIES
 from underpaint.algos.protocols import Policy
+from underpaint.runtime.device.kernels.walk import MOST_TOKENS
 from underpaint.strategies import distributions
 
 
@@ -89,3 +90,13 @@ def test_siblings_are_drawn_of_the_least_that_others_leave() -> None:
     made = by_device(policy, rows, [[2]], [1], uniforms)
     assert made == [by_host(policy, rows, 2, 1, uniforms[0])]
     assert made[0].tokens[1:4] == [0, 1, 3]
+
+
+def test_siblings_are_drawn_from_every_part_of_the_largest_vocabulary() -> None:
+    """The second half of 65,536 codes lies in the last 32 of the 64 parts that a row is drawn by."""
+    rows = np.random.default_rng(3).random((5, MOST_TOKENS)).astype(np.float32)
+    rows /= rows.sum(axis=1, keepdims=True)
+    policy, uniforms = POLICIES["eagle1"].make(widths=(4,)), np.linspace(0.999, 0.55, MAX_NODES)[None]
+    made = by_device(policy, rows, [[1]], [1], uniforms)
+    assert made == [by_host(policy, rows, 1, 1, uniforms[0])]
+    assert min(made[0].tokens[1:5]) > MOST_TOKENS // 2

@@ -60,33 +60,24 @@ def test_a_repair_is_the_reference_s_step_by_step(data: st.DataObject) -> None:
 @settings(max_examples=8)
 @given(data=st.data(), k=st.sampled_from([0, 1, 3]), tau=st.sampled_from([0.0, 0.25, 0.5, 1.0, 1.5]))
 def test_drafts_are_judged_as_the_reference_does(data: st.DataObject, k: int, tau: float) -> None:
-    vocab_size, cells, start = 5, 3, 2
+    vocab_size, cells = 5, 3
     given_rows = np.stack([data.draw(distributions(vocab_size)) for _ in range(2 * cells)]).astype(np.float32)
     logits = logits_of(given_rows)
     rows = sampled_probs(logits[None], SamplingParams()).numpy()
     tokens = np.array(data.draw(st.lists(st.integers(0, vocab_size - 1), min_size=2 * cells, max_size=2 * cells)))
     near = (np.arange(vocab_size)[:, None] + np.arange(1, k + 1)) % vocab_size
-    wanted = passing_cells(rows.astype(np.float64), tokens, near, tau)
-    drafts = torch.zeros(2, start + cells, dtype=torch.int64)
-    drafts[:, start:] = torch.from_numpy(tokens).view(2, cells)
-    small = (torch.zeros(2, start + cells, dtype=torch.int32) for _ in range(4))
-    out = islands.kernels.IslandBuffers(drafts, *small, *torch.zeros(2, 2, dtype=torch.int64))
-    finite = torch.ones(2, cells + 1, dtype=torch.int32)[:, 1:]
-    logits[1, 2] = torch.nan
-    bound = torch.tensor([tau], dtype=torch.float64)
-    islands.kernels.judge(
-        logits.view(1, 2, cells, vocab_size),
-        finite,
-        SamplingParams(),
-        start,
-        torch.from_numpy(near).to(torch.int32),
-        bound,
-        out,
+    wanted = 1 - passing_cells(rows.astype(np.float64), tokens, near, tau).reshape(2, cells).astype(int)
+    small = (torch.zeros(2, cells, dtype=torch.int32) for _ in range(4))
+    out = islands.kernels.IslandBuffers(
+        torch.from_numpy(tokens).view(2, cells), *small, *torch.zeros(2, 2, dtype=torch.int64)
     )
-    wanted[1] = True
-    assert (out.rejected[:, start:].reshape(-1) == 0).tolist() == wanted.tolist()
-    assert finite.tolist() == [[1, 0, 1], [1, 1, 1]]
-    assert not out.rejected[:, :start].any()
+    told = logits.view(1, 2, cells, vocab_size)
+    behind = torch.cat([told[:, :, 1:], torch.full((1, 2, 1, vocab_size), torch.nan)], dim=2)
+    behind[0, 0, 0, 2] = torch.nan
+    wanted[0, 1] = 2
+    bound, codes = torch.tensor([tau], dtype=torch.float64), torch.from_numpy(near).to(torch.int32)
+    islands.kernels.judge(behind, told[:, :, :1].contiguous(), SamplingParams(), codes, bound, out)
+    assert out.rejected.tolist() == wanted.tolist()
 
 
 CASES = {
@@ -273,7 +264,7 @@ MUTANTS = {
         repairs_all_agree,
     ),
     "every image's cells are refused as the first's": (
-        ("islands", "again | (tl.load(rejected + image * most", "again | (tl.load(rejected"),
+        ("islands", "again | (tl.load(islands.rejected + image * most", "again | (tl.load(islands.rejected"),
         repairs_all_agree,
     ),
     "islands do not join at corners": (
@@ -310,8 +301,12 @@ MUTANTS = {
         decodes_agree,
     ),
     "cells are judged by the first row's distribution": (
-        ("islands", "turn.to(tl.int64) * V", "0 * turn.to(tl.int64) * V"),
+        ("islands", "(place.to(tl.int64) - 1) * V", "place.to(tl.int64) * 0"),
         decodes_agree,
+    ),
+    "the first rejected cell is told by its own token": (
+        ("islands", "(line * most + begun - 1)", "(line * most + begun)"),
+        repairs_all_agree,
     ),
 }
 

@@ -171,7 +171,7 @@ def by_device(window: JacobiWindow, made: Sequence[Pass]) -> list[After]:
         noise[place] = torch.from_numpy(np.stack(rows))
     held = WindowBuffers(
         whole(batch, most), whole(batch), uniforms[0], noise, torch.arange(most + 1).repeat(batch, 1),
-        torch.tensor([window.confidence], dtype=torch.float64),
+        torch.tensor([window.confidence], dtype=torch.float64), torch.zeros(batch, dtype=torch.int32),
     )  # fmt: skip
     none = whole(1)
     first, sibling, masks, parents, draft_rows, positions, depths = (whole(batch, most + 1) for _ in range(7))
