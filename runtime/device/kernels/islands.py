@@ -12,7 +12,7 @@ from underpaint.algos.protocols import Grid
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.spatial.mulo import Repair
 from underpaint.runtime.device.kernels.layout import Progress
-from underpaint.runtime.device.kernels.probs import row_shares, sampler_values
+from underpaint.runtime.device.kernels.probs import row_masses, sampler_values
 from underpaint.runtime.device.kernels.walk import Verdicts
 from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
 
@@ -64,7 +64,8 @@ def judge_kernel(
     turn, image = tl.program_id(0), tl.program_id(1)
     place = image * N + start + turn
     given = logits + image.to(tl.int64) * image_stride + turn.to(tl.int64) * V
-    share, sound = row_shares(given, row_stride, sampler, V, GUIDED, GREEDY, WARM, CUT, NUCLEUS, SAMPLE, BLOCK)
+    masses, scale, sound = row_masses(given, row_stride, sampler, V, GUIDED, GREEDY, WARM, CUT, NUCLEUS, SAMPLE, BLOCK)
+    share = masses * scale
     if sound == 0:
         tl.store(finite + image * finite_stride + turn, 0)
         return

@@ -23,6 +23,7 @@ from underpaint.algos.protocols import Grid
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.tree import DraftTree
 from underpaint.runtime.device import cycle as cycles
+from underpaint.runtime.device.kernels.probs import sampled_probs
 from underpaint.runtime.methods.trees.device import TreeForm
 
 KERNELS = "underpaint.runtime.device.kernels."
@@ -158,6 +159,13 @@ def few_agree() -> bool:
     rows = ((np.eye(5, 7) + np.roll(np.eye(5, 7), 1, axis=1)) / 2).astype(np.float32)
     policy, uniforms = POLICIES["eagle1"].make(widths=(3, 3)), np.full((1, MAX_NODES), 0.4)
     return grown.by_device(policy, rows, [[2]], [1], uniforms) == [grown.by_host(policy, rows, 2, 1, uniforms[0])]
+
+
+def top_k_agrees() -> bool:
+    """Of normal rows exactly as many tokens are kept as are asked for."""
+    logits = torch.from_numpy(np.random.default_rng(0).standard_normal((1, 8, 64)).astype(np.float32))
+    kept = [(sampled_probs(logits, SamplingParams(top_k=count)) > 0).sum(dim=1) for count in (1, 5, 20)]
+    return all(bool((found == count).all()) for found, count in zip(kept, (1, 5, 20), strict=True))
 
 
 PLANNED = {"acceptance": (0.7, 0.4, 0.1), "max_depth": 3, "verify_ms": ((1, 1.0), (9, 1.3)), "draft_ms": 0.1}
@@ -304,6 +312,27 @@ MUTANTS = {
         ("opt_tree", "tl.minimum(new, most_rows - spent)", "new"),
         trees_agree("opt", **WIDE),
     ),
+    "new candidates must beat the best that is kept": (
+        ("opt_tree", "standing == total - 1", "standing == 0"),
+        trees_agree("opt", **GAINS),
+    ),
+    "a new candidate stands before a kept one that is as good": (
+        ("opt_tree", "kept[None, :] >= score", "kept[None, :] > score"),
+        trees_agree("opt", **GAINS),
+    ),
+    "of equal candidates the one found last is better": (
+        ("opt_tree", "name[None, :] < name[:, None]", "name[None, :] > name[:, None]"),
+        trees_agree("opt", **GAINS),
+    ),
+    "kept candidates do not know which new ones are better": (
+        ("opt_tree", "pool.ranks + base + run - 1, ranks, old", "pool.ranks + base + run - 1, run - 1, old"),
+        trees_agree("opt", **GAINS),
+    ),
+    "candidates of the level before are listed again": (
+        ("opt_tree", "tl.store(listed.counts + image, 0)", "tl.store(listed.counts + image, 1)"),
+        trees_agree("opt", **GAINS),
+    ),
+    "top-k's last step is left out": (("probs", "(reached == wanted - 1.0)", "(reached == wanted)"), top_k_agrees),
 }
 
 
