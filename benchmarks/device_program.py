@@ -6,7 +6,7 @@ Every method's cycle at LlamaGen-XL's and a 7B model's sizes is run on tensors w
 takes what the simulator's latency model says (`sim.latency.machines`): a launch, and the larger of its bytes at the
 bandwidth that kernels reach and the instructions that its machine code issues (see `tools.sass`; for PyTorch's
 products the first alone). Weights are bfloat16, guidance a pair of rows, half of the picture cached. Where a kernel's
-loops depend on data, the trips that its source states are counted: 18 for top-k's threshold, two tried children at
+loops depend on data, the trips that its source states are counted: 5 for top-k's threshold, two tried children at
 every node of an accepted path. A program that waits for the device cannot be counted, so `waits` is 0; what
 `roofline` may choose is a program each, and the host waits for it once, behind it. MuLo-SD is three programs: draft
 and repair run many times a picture. `--curves` writes a cost curve for each machine and model, which `underpaint

@@ -113,7 +113,7 @@ class Launch(NamedTuple):
     warps: int
     stages: int
     grid: tuple[int, ...]
-    trips: dict[str, int]
+    trips: dict[str, float]
 
 
 @dataclass(slots=True)
@@ -145,7 +145,7 @@ def launch(
     *arguments: Any,
     warps: int = 4,
     stages: int = 3,
-    trips: dict[str, int] | None = None,
+    trips: dict[str, float] | None = None,
     **named: Any,
 ) -> None:
     """Launch a kernel over `grid`. Multiply-adds stay apart, as in the reference.

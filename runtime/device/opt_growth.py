@@ -11,7 +11,7 @@ from underpaint.runtime.device.forwards import DeviceDecoder
 from underpaint.runtime.device.growth import DraftPasses, Limits, Plan, Room, finite_marks, limits_of
 from underpaint.runtime.device.kernels.growth import ExpandedRows
 from underpaint.runtime.device.kernels.likeliest import RowScratch, lanes_of
-from underpaint.runtime.device.kernels.opt_tree import Gains, Pool, grow_opt_level
+from underpaint.runtime.device.kernels.opt_tree import Gains, Listed, Pool, grow_opt_level
 from underpaint.runtime.device.state import Envelope, State
 
 
@@ -43,13 +43,17 @@ class OptGrowth:
         def reals(*shape: int) -> Tensor:
             return torch.zeros(shape, dtype=torch.float64, device=device)
 
+        def short(*shape: int) -> Tensor:
+            return torch.zeros(shape, dtype=torch.int32, device=device)
+
         rows = (levels, batch, width)
         self._front = ExpandedRows(
             whole(*rows), whole(*rows), whole(*rows), reals(*rows), whole(*rows, state.draft_cache.words)
         )
-        self._pool = Pool(whole(batch, kept), whole(batch, kept), reals(batch, kept), whole(batch, lanes))
+        self._pool, room = Pool(reals(batch, kept), short(batch, kept)), (batch, width * lanes)
+        self._listed = Listed(short(*room), reals(*room), short(batch))
         least = torch.tensor([threshold], dtype=torch.float64, device=device)
-        self._gains = Gains(reals(batch), least, whole(batch), whole(levels, batch))
+        self._gains = Gains(reals(batch), least, reals(batch), whole(batch), whole(levels, batch))
         self._scratch = RowScratch.of(batch, width, drafter.config.vocab_size, lanes, device)
         # An image expands the root, and at most max_nodes in all its levels, whatever the width of one.
         self._counted_rows = -(-(max_nodes - 1) // max(1, levels - 1))
@@ -57,6 +61,7 @@ class OptGrowth:
     def begin(self) -> None:
         """See `Growth`; OPT-Tree carries no state, but a launch that was cut short may have left counts."""
         self._scratch.arrivals.zero_()
+        self._listed.counts.zero_()
 
     def grow(self, state: State) -> None:
         finite, most = finite_marks(state), state.progress.decided.shape[1] - 1
@@ -71,6 +76,7 @@ class OptGrowth:
                 self.limits.totals,
                 state.progress.roots,
                 self._pool,
+                self._listed,
                 self._gains,
                 state.tree,
                 state.layout,

@@ -105,8 +105,8 @@ def grow_level_kernel(
     width = tl.load(widths + image)
     if own < tl.minimum(tl.load(counts + image), width):
         find_likeliest(
-            logits, scratch, finite, sampler, own, image, rows, row_stride, C,
-            V, GUIDED, GREEDY, WARM, CUT, NUCLEUS, SAMPLE, LANES, GROUP, BLOCK,
+            logits, scratch, finite, sampler, own, image, rows, row_stride, C, 1.0, 0.0,
+            V, GUIDED, GREEDY, WARM, CUT, NUCLEUS, SAMPLE, LANES, GROUP, False, BLOCK,
         )  # fmt: skip
     if is_last(scratch.arrivals + image, rows) == 0:
         return
@@ -265,4 +265,5 @@ def grow_level(
         NODES=lanes_of(nodes),
         LEVELS=depth,
         GROUP=group_of(vocab_size),
+        trips={"narrowings": 1},
     )

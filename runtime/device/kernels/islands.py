@@ -12,7 +12,7 @@ from underpaint.algos.protocols import Grid
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.spatial.mulo import Repair
 from underpaint.runtime.device.kernels.layout import Progress
-from underpaint.runtime.device.kernels.probs import row_shares, sampler_values
+from underpaint.runtime.device.kernels.probs import row_masses, sampler_values
 from underpaint.runtime.device.language import kernel, launch, next_power_of_2, tl
 
 
@@ -73,7 +73,8 @@ def judge_kernel(
     place = image * N + cell
     given = tl.where(cell == 0, known + image.to(tl.int64) * V, logits + (place.to(tl.int64) - 1) * V)
     stride = tl.where(cell == 0, known_stride, row_stride)
-    share, sound = row_shares(given, stride, sampler, V, GUIDED, GREEDY, WARM, CUT, NUCLEUS, SAMPLE, BLOCK)
+    masses, scale, sound = row_masses(given, stride, sampler, V, GUIDED, GREEDY, WARM, CUT, NUCLEUS, SAMPLE, BLOCK)
+    share = masses * scale
     if sound == 0:
         tl.store(rejected + place, 2)
         return

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from underpaint.runtime.device.kernels.probs import row_shares
+from underpaint.runtime.device.kernels.probs import row_masses
 from underpaint.runtime.device.language import kernel, next_power_of_2, tl
 
 GROUP = 16
@@ -22,11 +22,11 @@ WIDE_OCTAVE = tl.constexpr(1 << 52)
 class RowScratch(NamedTuple):
     """What a level's programs hand to the last of them, and a count of them, 0 between launches.
 
-    shares [B, W, V] and groups [B, W, groups of a row] float32: distributions, and the largest of each group. tops
+    masses [B, W, V] and groups [B, W, groups of a row] float32: see `store_likeliest`. tops
     [B, W, lanes] int64: see `store_likeliest`. arrivals [B] int32.
     """
 
-    shares: Tensor
+    masses: Tensor
     groups: Tensor
     tops: Tensor
     arrivals: Tensor
@@ -137,11 +137,12 @@ def few_largest(keys, least, K, MOST: tl.constexpr, STEP: tl.constexpr):
 
 @kernel
 def fewer_largest(keys, least, K, MOST: tl.constexpr):
-    """As `few_largest` of keys of which not many more than MOST reach `least`: it took one turn on average."""
-    low, high = least, tl.maximum(tl.max(keys, axis=0), least) + 1
+    """As `few_largest` of int32 of which not many more than MOST reach `least`: it took one turn on average."""
+    low, high = least, tl.full((), 0x7FFFFFFF, tl.int32)
     held, above = tl.sum((keys >= low).to(tl.int32), axis=0), tl.full((), 0, tl.int32)
     turn = tl.full((), 0, tl.int32)
-    while (held > MOST) & (high - low > 1):  # trips: 1
+    while (held > MOST) & (high - low > 1):  # trips: narrowings
+        high = tl.minimum(high, tl.max(keys, axis=0) + 1)
         middle = between(low, high, held, above, K, MOST, turn)
         low, high, held, above = narrowed(keys, low, high, held, above, middle, K)
         turn += 1
@@ -167,27 +168,40 @@ def token_of(packed):
 @kernel
 def score_of(packed, above):
     """The score (float64) of a token of `pack` under a node of score `above`; 0 for none."""
-    prob = (packed >> 32).to(tl.int32).to(tl.float32, bitcast=True).to(tl.float64)
-    return tl.where(packed >= 0, above * tl.minimum(prob, 1.0), 0.0)
+    prob = (packed >> 32).to(tl.int32).to(tl.float32, bitcast=True)
+    return tl.where(packed >= 0, above * tl.minimum(prob, 1.0).to(tl.float64), 0.0)
+
+
+@kernel
+def bits_above(share, above, least):
+    """Of probabilities whose score under a node of score `above` is more than `least` the bits; of the others 0."""
+    score = above * tl.minimum(share, 1.0).to(tl.float64)
+    return tl.where(score > least, share.to(tl.int32, bitcast=True), 0)
 
 
 @kernel
 def store_likeliest(
-    share, row, groups, held, K, V: tl.constexpr, MOST: tl.constexpr, GROUP: tl.constexpr, BLOCK: tl.constexpr
-):
-    """Store at `held` [MOST] the K likeliest tokens of a distribution, and maybe more; see `pack`, -1 for none.
+    masses, scale, row, groups, held, K, above, least, V: tl.constexpr, MOST: tl.constexpr, GROUP: tl.constexpr,
+    BOUND: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Store at `held` [MOST] the K likeliest tokens of a distribution, and maybe more; return how many.
 
-    The tokens are in rising order. share [BLOCK]: the distribution, 0 from V on. row [V] and groups [BLOCK // GROUP]:
-    scratch for it and for the largest of each group. They are read back, so that each thread holds its own few.
+    The tokens are in rising order, see `pack`; -1 for none. masses [BLOCK], scale: their product is the distribution, 0
+    from V on. row [V] and groups [BLOCK // GROUP]: scratch for the masses and for the largest of each group. They are
+    read back, so that each thread holds its own few, and only those are multiplied. BOUND: only tokens are wanted whose
+    score under a node of score `above` is more than `least`, as few are: most rows then need no search.
     """
     number = tl.arange(0, BLOCK // GROUP)
-    tl.store(row + tl.arange(0, BLOCK), share, tl.arange(0, BLOCK) < V)
-    tl.store(groups + number, tl.max(tl.reshape(share, (BLOCK // GROUP, GROUP)), axis=1))
+    tl.store(row + tl.arange(0, BLOCK), masses, tl.arange(0, BLOCK) < V)
+    tl.store(groups + number, tl.max(tl.reshape(masses, (BLOCK // GROUP, GROUP)), axis=1))
     tl.debug_barrier()
-    best = tl.load(groups + number)
+    best = tl.where(scale > 0.0, tl.load(groups + number) * scale, 0.0)
     # The K likeliest are in the K groups whose likeliest are largest, of equal groups in the first.
     normal = tl.full((), 0x00800000, tl.int32)
-    taken, place, size, least = few_largest(best.to(tl.int32, bitcast=True), normal, K, MOST, OCTAVE)
+    if BOUND:
+        taken, place, size, low = fewer_largest(bits_above(best, above, least), normal, K, MOST)
+    else:
+        taken, place, size, low = few_largest(best.to(tl.int32, bitcast=True), normal, K, MOST, OCTAVE)
     tl.store(held + place, number.to(tl.int64), taken)
     tl.debug_barrier()
     lane = tl.arange(0, MOST)
@@ -195,10 +209,12 @@ def store_likeliest(
     tl.debug_barrier()
     token = tl.reshape(group[:, None] * GROUP + tl.arange(0, GROUP)[None, :], (MOST * GROUP,))
     there = tl.reshape((lane < size)[:, None] & (tl.arange(0, GROUP) >= 0)[None, :], (MOST * GROUP,))
-    chance = tl.load(row + token, there & (token < V), other=0.0)
-    taken, place, size, _ = fewer_largest(chance.to(tl.int32, bitcast=True), least, K, MOST)
+    chance = tl.where(scale > 0.0, tl.load(row + token, there & (token < V), other=0.0) * scale, 0.0)
+    keys = bits_above(chance, above, least) if BOUND else chance.to(tl.int32, bitcast=True)
+    taken, place, size, _ = fewer_largest(keys, low, K, MOST)
     tl.store(held + place, pack(chance, token), taken)
     tl.store(held + lane, tl.full((MOST,), -1, tl.int64), lane >= size)
+    return size
 
 
 @kernel
@@ -212,6 +228,8 @@ def find_likeliest(
     rows,
     row_stride,
     K,
+    above,
+    least,
     V: tl.constexpr,
     GUIDED: tl.constexpr,
     GREEDY: tl.constexpr,
@@ -221,13 +239,17 @@ def find_likeliest(
     SAMPLE: tl.constexpr,
     LANES: tl.constexpr,
     GROUP: tl.constexpr,
+    BOUND: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Put the K likeliest tokens behind a row of logits [R, B, rows, V] among the tops, none where it is not finite."""
+    """Put the likeliest tokens behind a row of logits [R, B, rows, V] among the tops; none where it is not finite.
+
+    Returns how many; see `store_likeliest`.
+    """
     line = (image * rows + row).to(tl.int64)
     given = logits + line * V
-    share, right = row_shares(given, row_stride, sampler, V, GUIDED, GREEDY, WARM, CUT, NUCLEUS, SAMPLE, BLOCK)
+    masses, scale, right = row_masses(given, row_stride, sampler, V, GUIDED, GREEDY, WARM, CUT, NUCLEUS, SAMPLE, BLOCK)
     if right == 0:
         tl.store(finite.marks + image * finite.stride + row, 0)  # a later level clears nothing
-    parts = (scratch.shares + line * V, scratch.groups + line * (BLOCK // GROUP), scratch.tops + line * LANES)
-    store_likeliest(share, *parts, K, V, LANES, GROUP, BLOCK)
+    parts = (scratch.masses + line * V, scratch.groups + line * (BLOCK // GROUP), scratch.tops + line * LANES)
+    return store_likeliest(masses, scale, *parts, K, above, least, V, LANES, GROUP, BOUND, BLOCK)

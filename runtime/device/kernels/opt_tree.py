@@ -3,6 +3,12 @@
 The meaning is `algos.draft.opt`. A level adds its nodes' likeliest tokens to the T candidates that are kept. One that
 falls out of the best T never comes back, as those before it stay. So the kept ones are the tree, and no more than a
 level is ever ranked. They are kept in the order in which the reference finds candidates, which settles ties.
+
+A new candidate that does not beat the least of T kept ones is never kept: the kept ones were found before it, so they
+win ties. Each row therefore hands over only the tokens that beat it, in a list that all rows of an image share. Most
+levels have fewer than T such tokens, and the last program of an image ranks them by comparing all pairs. Every kept
+candidate knows how many kept ones are better, so it is compared with the new ones alone. The order of the list means
+nothing: ties are settled by row and token. A level with a longer list is first reduced by a search over all rows.
 """
 
 from typing import NamedTuple
@@ -29,25 +35,37 @@ from underpaint.runtime.device.language import kernel, launch, next_power_of_2, 
 
 
 class Pool(NamedTuple):
-    """The kept candidates, [B, T]: tokens, parents (places among the kept; -1: the root) int64; scores float64.
+    """The kept candidates' scores [B, T] float64, and how many of the kept ones are better, ranks [B, T] int32.
 
-    A score is 0 where there is none. found [B, lanes] int64: scratch.
+    Their tokens and parents are the tree's.
     """
 
-    tokens: Tensor
-    parents: Tensor
     scores: Tensor
-    found: Tensor
+    ranks: Tensor
+
+
+class Listed(NamedTuple):
+    """The level's candidates that may be kept, in any order.
+
+    names [B, W * lanes] int32: the row (below 64) that each stands behind, above 25 bits of its token. scores float64,
+    of the same shape. counts [B] int32: how many they are, 0 between launches.
+    """
+
+    names: Tensor
+    scores: Tensor
+    counts: Tensor
 
 
 class Gains(NamedTuple):
     """Of each image. lengths [B] float64: the sum of the kept scores; threshold [1] float64: what a level must add.
 
-    expanded [B] and rows [L + 1, B] int64: nodes expanded so far, and at each level but the root's.
+    least [B] float64: the score that a candidate must beat, 0 while fewer are kept than are wanted. expanded [B] and
+    rows [L + 1, B] int64: nodes expanded so far, and at each level but the root's.
     """
 
     lengths: Tensor
     threshold: Tensor
+    least: Tensor
     expanded: Tensor
     rows: Tensor
 
@@ -63,6 +81,7 @@ def opt_level_kernel(
     totals,
     roots,
     pool,
+    listed,
     gains,
     tree,
     layout,
@@ -75,6 +94,7 @@ def opt_level_kernel(
     T,
     most_rows,
     most,
+    words,
     V: tl.constexpr,
     GUIDED: tl.constexpr,
     GREEDY: tl.constexpr,
@@ -96,71 +116,107 @@ def opt_level_kernel(
 ) -> None:
     """One program a (row, image); the last of an image keeps the best, and says what the next level expands."""
     own, image = tl.program_id(0), tl.program_id(1)
-    count = tl.minimum(tl.load(counts + image), rows)
+    count = tl.minimum(tl.load(counts + image).to(tl.int32), rows)
+    lane, places = tl.arange(0, LANES), image * rows * LANES
     if own < count:
-        find_likeliest(
-            logits, scratch, finite, sampler, own, image, rows, row_stride, C,
-            V, GUIDED, GREEDY, WARM, CUT, NUCLEUS, SAMPLE, LANES, GROUP, BLOCK,
+        above, least = tl.full((), 1.0, tl.float64), tl.full((), 0.0, tl.float64)
+        if FIRST == 0:
+            above, least = tl.load(front.scores + image * W + own), tl.load(gains.least + image)
+        found = find_likeliest(
+            logits, scratch, finite, sampler, own, image, rows, row_stride, C, above, least,
+            V, GUIDED, GREEDY, WARM, CUT, NUCLEUS, SAMPLE, LANES, GROUP, FIRST == 0, BLOCK,
         )  # fmt: skip
+        tl.debug_barrier()
+        packed = tl.load(scratch.tops + places + own * LANES + lane)
+        into = places + tl.atomic_add(listed.counts + image, found, sem="relaxed") + lane
+        tl.store(listed.names + into, (own << 25) | token_of(packed).to(tl.int32), lane < found)
+        tl.store(listed.scores + into, score_of(packed, above), lane < found)
     if is_last(scratch.arrivals + image, rows) == 0:
         return
-    # Row 0 holds what is kept so far, each further one the tokens behind a node: the order that settles ties.
-    row, lane = tl.arange(0, ROWS) - 1, tl.arange(0, LANES)
-    base, total = image * T, tl.load(totals + image)
-    shown = (row >= 0) & (row < count)
-    above = tl.full((ROWS,), 1.0, tl.float64)
+    base, total, N = image * T, tl.load(totals + image).to(tl.int32), T + 1
     if FIRST == 0:
-        above = tl.load(front.scores + image * W + row, shown, other=0.0)
-    held = (image * rows + row[:, None]) * LANES + lane[None, :]
-    packed = tl.load(scratch.tops + held, shown[:, None] & (lane >= 0)[None, :], other=-1, cache_modifier=".cg")
-    scores = score_of(packed, above[:, None])
+        while tl.load(listed.counts + image, cache_modifier=".cg") > LANES:  # trips: 0.03
+            at = tl.arange(0, ROWS * LANES)
+            shown = at < count * LANES
+            above = tl.load(front.scores + image * W + at // LANES, shown, other=0.0)
+            packed = tl.load(scratch.tops + places + at, shown, other=-1, cache_modifier=".cg")
+            keys = score_of(packed, above).to(tl.int64, bitcast=True)
+            taken, into, held, _ = few_largest(keys, tl.full((), 1, tl.int64), total, LANES, WIDE_OCTAVE)
+            tl.store(listed.names + places + into, at, taken)
+            tl.debug_barrier()
+            at = tl.load(listed.names + places + lane, lane < held, other=0)
+            packed = tl.load(scratch.tops + places + at, lane < held, other=-1, cache_modifier=".cg")
+            row, above = at // LANES, tl.load(front.scores + image * W + at // LANES)
+            tl.debug_barrier()
+            tl.store(listed.names + places + lane, (row << 25) | token_of(packed).to(tl.int32))
+            tl.store(listed.scores + places + lane, score_of(packed, above))
+            tl.store(listed.counts + image, held)
+            tl.debug_barrier()
+    size = tl.load(listed.counts + image, cache_modifier=".cg")
+    fresh = lane < size
+    name = tl.load(listed.names + places + lane, fresh, other=0x7FFFFFFF, cache_modifier=".cg")
+    score = tl.load(listed.scores + places + lane, fresh, other=0.0, cache_modifier=".cg")
+    row = name >> 25
+    # Of the new ones: which of two is better, and which was found first. Of a row the better is found before.
+    ties = (score[None, :] == score[:, None]) & (name[None, :] < name[:, None])
+    better = (score[None, :] > score[:, None]) | ties
+    first = (row[None, :] < row[:, None]) | ((row[None, :] == row[:, None]) & better)
+    ahead = better.to(tl.int32) + (first.to(tl.int32) << 20)
+    known, olds = tl.full((), 0, tl.int32), tl.full((), 0, tl.int32)
+    length = tl.zeros((LANES,), tl.float64)
     if FIRST == 0:
-        kept = tl.load(pool.scores + base + lane, lane < T, other=0.0)
-        scores = tl.where(row[:, None] < 0, kept[None, :], scores)
-    keys = tl.reshape(scores, (ROWS * LANES,)).to(tl.int64, bitcast=True)
-    taken, place, size, _ = few_largest(keys, tl.full((), 1, tl.int64), total, LANES, WIDE_OCTAVE)
-    tl.store(pool.found + image * LANES + place, tl.arange(0, ROWS * LANES).to(tl.int64), taken)
+        # The kept ones stay in their order. A new one stands behind all of them that are as good.
+        known = tl.load(tree.counts + image).to(tl.int32) - 1
+        kept = tl.load(pool.scores + base + lane, lane < known, other=0.0)
+        ranks = tl.load(pool.ranks + base + lane, lane < known, other=0)
+        token = tl.load(tree.tokens + image * N + 1 + lane, lane < known, other=0)
+        parent = tl.load(tree.parents + image * N + 1 + lane, lane < known, other=0).to(tl.int32)
+        behind = (kept[None, :] >= score[:, None]).to(tl.int32)
+        ahead += behind << 10
+        ranks += LANES - tl.sum(behind, axis=0)
+        old = (lane < known) & (ranks < total)
+        run = tl.cumsum(old.to(tl.int32), axis=0)
+        olds = tl.sum(old.to(tl.int32), axis=0)
+        length = tl.where(old, kept, 0.0)
+    ahead = tl.sum(ahead, axis=1)  # ten bits each: better new ones, kept ones as good, new ones that were found before
+    rank, order = ahead & 0x3FF, ahead >> 20
+    standing = rank + ((ahead >> 10) & 0x3FF)
+    stays = fresh & (standing < total)
+    tl.store(scratch.tops + places + order, stays.to(tl.int64), fresh)  # the tops were read
     tl.debug_barrier()
-    there = lane < size
-    found = tl.load(pool.found + image * LANES + lane, there, other=0).to(tl.int32)
-    row, before = found // LANES - 1, found & (LANES - 1)
-    fresh, old = there & (row >= 0), there & (row < 0)
-    likely = tl.load(scratch.tops + (image * rows + row) * LANES + before, fresh, other=-1, cache_modifier=".cg")
-    likely = tl.where(fresh, likely, (-1 - before).to(tl.int64))
-    above = tl.full((LANES,), 1.0, tl.float64)
-    parent = tl.full((LANES,), -1, tl.int32)
-    if FIRST == 0:
-        above = tl.load(front.scores + image * W + row, fresh, other=0.0)
-        parent = tl.load(front.candidates + image * W + row, fresh, other=-1).to(tl.int32)
-        parent = tl.where(old, tl.load(pool.parents + base + before, old, other=-1).to(tl.int32), parent)
-    score = tl.where(fresh, score_of(likely, above), tl.load(pool.scores + base + before, old, other=0.0))
-    token = tl.where(fresh, token_of(likely), tl.load(pool.tokens + base + before, old, other=0))
-    # Which of two was found first, which are the best, where each of them stands, and where its parent.
-    first = (row[None, :] < row[:, None]) | ((row[None, :] == row[:, None]) & (likely[None, :] > likely[:, None]))
-    better = (score[None, :] > score[:, None]) | ((score[None, :] == score[:, None]) & first)
-    stays = there & (tl.sum((better & there[None, :]).to(tl.int32), axis=1) < total)
-    turn = tl.sum((first & stays[None, :]).to(tl.int32), axis=1)
-    moved = (before[None, :] <= parent[:, None]) & (old & stays)[None, :]
-    behind = tl.sum(moved.to(tl.int32), axis=1)  # 0: the root
-    new = tl.sum((stays & fresh).to(tl.int32), axis=0)
-    nodes = tl.sum(stays.to(tl.int32), axis=0)
-    length = tl.sum(tl.where(stays, score, 0.0), axis=0)
+    turns = tl.cumsum(tl.load(scratch.tops + places + lane, fresh, other=0).to(tl.int32), axis=0)
+    turn = olds + tl.gather(turns, order & (LANES - 1), axis=0) - 1
+    nodes = tl.minimum(total, known + size)
+    new = nodes - olds
+    length = tl.sum(length + tl.where(stays, score, 0.0), axis=0)
+    under, behind = tl.full((LANES,), -1, tl.int64), tl.zeros((LANES,), tl.int32)  # the parent before and now; the root
     past = tl.full((), 0.0, tl.float64)
     spent = count
     if FIRST == 0:
+        under = tl.load(front.candidates + image * W + row, stays, other=-1)
+        behind = tl.where(under >= 0, tl.gather(run, tl.maximum(under, 0).to(tl.int32), axis=0), 0)
         past = tl.load(gains.lengths + image)
         spent += tl.load(gains.expanded + image)
     tl.debug_barrier()  # all threads have read what is written now
-    N = T + 1
-    tl.store(pool.tokens + base + turn, token, stays)
-    tl.store(pool.parents + base + turn, behind - 1, stays)
+    least = gains.least + image + tl.zeros((LANES,), tl.int32)
+    if FIRST == 0:
+        parent = tl.where(parent > 0, tl.gather(run, tl.maximum(parent - 1, 0), axis=0), 0)
+        tl.store(pool.scores + base + run - 1, kept, old)
+        tl.store(pool.ranks + base + run - 1, ranks, old)
+        tl.store(tree.tokens + image * N + run, token, old)
+        tl.store(tree.parents + image * N + run, parent, old)
+        tl.store(least, kept, old & (ranks == total - 1))
+    token = (name & 0x1FFFFFF).to(tl.int64)
     tl.store(pool.scores + base + turn, score, stays)
-    tl.store(pool.scores + base + lane, tl.zeros((LANES,), tl.float64), (lane >= nodes) & (lane < T))
+    tl.store(pool.ranks + base + turn, standing, stays)
     tl.store(tree.tokens + image * N + 1 + turn, token, stays)
     tl.store(tree.parents + image * N + 1 + turn, behind, stays)
+    tl.store(least, score, stays & (standing == total - 1))
+    tl.store(gains.least + image, 0.0, nodes < total)
     tl.store(tree.tokens + image * N, tl.load(roots + image))
     tl.store(tree.parents + image * N, tl.full((), -1, tl.int64))
     tl.store(tree.counts + image, nodes + 1)
+    tl.store(listed.counts + image, 0)
     if LAST:
         tl.debug_barrier()
         meta = (layout.cells, layout.positions, layout.depths, tree.first, tree.sibling, tree.masks)
@@ -171,18 +227,18 @@ def opt_level_kernel(
         goes_on = (length - past >= tl.load(gains.threshold)) & (level + 1 < tl.load(levels + image))
         width = tl.where(goes_on, tl.maximum(tl.minimum(new, most_rows - spent), 0), 0)
         tl.store(next_counts + image, width)
-        rank = tl.sum((better & (stays & fresh)[None, :]).to(tl.int32), axis=1)
-        goes = stays & fresh & (rank < width)
+        goes = stays & (rank < width)
         into = image * W + rank
         tl.store(following.tokens + into, token, goes)
         tl.store(following.candidates + into, turn, goes)
         tl.store(following.scores + into, score, goes)
         tl.store(following.parents + into, row, goes)
-        slot = (level * W + rank).to(tl.int64)
-        for word in tl.static_range(WORDS):
-            seen = tl.load(front.masks + (image * W + row) * WORDS + word, goes, other=0)
-            bit = tl.where(slot // 64 == word, tl.full((LANES,), 1, tl.int64) << (slot % 64), 0)
-            tl.store(following.masks + into * WORDS + word, seen | bit, goes)
+        slot, word = level * W + rank, tl.arange(0, WORDS)
+        inside = goes[:, None] & (word < words)[None, :]
+        seen = tl.load(front.masks + (image * W + row)[:, None] * words + word[None, :], inside, other=0)
+        bit = tl.full((LANES,), 1, tl.int64) << (slot % 64).to(tl.int64)
+        seen |= tl.where((slot // 64)[:, None] == word[None, :], bit[:, None], 0)
+        tl.store(following.masks + into[:, None] * words + word[None, :], seen, inside)
 
 
 def grow_opt_level(
@@ -195,6 +251,7 @@ def grow_opt_level(
     totals: Tensor,
     roots: Tensor,
     pool: Pool,
+    listed: Listed,
     gains: Gains,
     tree: BatchTree,
     layout: TreePlaces,
@@ -231,6 +288,7 @@ def grow_opt_level(
         totals,
         roots,
         pool,
+        listed,
         gains,
         tree,
         layout,
@@ -243,15 +301,17 @@ def grow_opt_level(
         kept,
         most_rows,
         most,
+        front.masks.shape[3],
         **constants,
         W=width,
         C=children,
-        WORDS=front.masks.shape[3],
+        WORDS=next_power_of_2(max(2, front.masks.shape[3])),
         FIRST=int(level == 0),
         LAST=int(level == following),
-        ROWS=next_power_of_2(1 + rows),
+        ROWS=next_power_of_2(max(2, rows)),
         LANES=lanes,
         NODES=next_power_of_2(1 + kept),
         LEVELS=front.tokens.shape[0],
         GROUP=group_of(vocab_size),
+        trips={"narrowings": 1 if level == 0 else 0.1},
     )

@@ -19,33 +19,43 @@ from underpaint.runtime.device.language import kernel, launch, next_power_of_2, 
 def kth_largest(values, largest, guess, width, K, V):
     """A number that exactly the K largest of `values` [BLOCK], and those equal to the last of them, are not below.
 
-    The search starts at `guess` and goes down until K numbers are reached, `width` for each factor of e that the count
-    is off. Then the counts' logarithms are interpolated, an end that stays counting half each time, and from the 12th
-    step on the rest is bisected: until exactly K numbers are reached or no float lies in between, as where numbers are
-    equal. Of normal rows of 8,192 to 65,536 numbers the average was below 7 steps; rows of rounded numbers took 21.
+    The search starts at `guess` and steps by 1.2 times `width` for each K that the count is off, until one end has too
+    many numbers and the other too few. Then the counts are interpolated, an end that stays counting half each time, and
+    from the 12th step on the rest is bisected. The search ends at K numbers, at K - 1 (one more pass finds the largest
+    of the others), or where no float lies in between, as where numbers are equal. Of normal rows of 8,192 and 16,384
+    numbers the average was 4.5 steps, and three of five rows needed the last pass.
     """
     low = tl.full((), -3.4028234663852886e38, tl.float32)  # the least of all
     high = largest
-    held = tl.full((), 0.0, tl.float32) + V
-    above, below = tl.log2(held / K), tl.log2(2.0 * K + 0.0 * held)  # how far the counts at both ends are off
+    wanted = tl.full((), 0.0, tl.float32) + K
+    held, reached = (
+        tl.full((), 0.0, tl.float32) + V,
+        tl.full((), -1.0, tl.float32),
+    )  # what reaches the ends
+    goal = wanted - 0.5  # between the two counts that end the search
+    rate = 1.2 * width / goal
+    above, below = tl.full((), 0.0, tl.float32), tl.full((), 0.0, tl.float32)  # how far the counts at both ends are off
     rose, fell = tl.full((), 0, tl.int1), tl.full((), 0, tl.int1)
     turn = tl.full((), 0, tl.int32)
-    middle = tl.where(guess < largest, guess, largest - 0.001 * (tl.abs(largest) + 1.0))
-    while (held > K) & (low < middle) & (middle < high):  # trips: 7
+    middle = tl.where((low < guess) & (guess < largest), guess, largest - 0.001 * (tl.abs(largest) + 1.0))
+    while (held > wanted) & (reached < wanted - 1.0) & (low < middle) & (middle < high):  # trips: 4.6
         count = tl.sum(tl.where(values >= middle, 1.0, 0.0), axis=0)  # whole numbers; floats take fewer instructions
-        enough = count >= K
-        off = tl.abs(tl.log2(tl.maximum(count, 0.5) / K))
+        enough = count >= wanted
+        off = tl.abs(count - goal)
         above = tl.where(enough, off, tl.where(fell, 0.5 * above, above))
         below = tl.where(enough, tl.where(rose, 0.5 * below, below), off)
         rose, fell = enough, enough == 0
         low, held = tl.where(enough, middle, low), tl.where(enough, count, held)
-        high = tl.where(enough, high, middle)
+        high, reached = tl.where(enough, high, middle), tl.where(enough, reached, count)
         turn += 1
-        further = high - tl.maximum(0.7624619 * width * below, (largest - high) * (turn - 0.9375))  # 1.1 ln 2
-        between = low + (high - low) * (above / tl.maximum(above + below, 1e-9))
-        trial = tl.where(low > -3.4e38, between, further)
+        step = tl.maximum(rate * off, 1.5 * tl.abs(middle - guess))
+        further = tl.where(enough, middle + step, middle - step)
+        between = low + (high - low) * (above / (above + below))
+        trial = tl.where((low > -3.4e38) & (reached >= 0.0), between, further)
         usable = (trial > low) & (trial < high) & (turn < 12)
         middle = tl.where(usable, trial, 0.5 * low + 0.5 * high)
+    if (held > wanted) & (reached == wanted - 1.0):
+        low = tl.max(tl.where(values < high, values, float("-inf")), axis=0)
     return low
 
 
@@ -119,17 +129,21 @@ def sampler_values(sampler: SamplingParams, rows: int, vocab_size: int) -> tuple
 
 
 @kernel
-def share_of(
+def masses_of(
     values, given, row_stride, sampler, place, inside, V: tl.constexpr, GUIDED: tl.constexpr, GREEDY: tl.constexpr,
     WARM: tl.constexpr, CUT: tl.constexpr, NUCLEUS: tl.constexpr, SAMPLE: tl.constexpr,
 ):  # fmt: skip
-    """The distribution [BLOCK] float32 behind a row's finite logits `values` [BLOCK], which `given` holds."""
+    """The distribution behind a row's finite logits `values` [BLOCK], which `given` holds, as a product.
+
+    Returns masses [BLOCK] float32, and what they are multiplied by.
+    """
     values = tl.where(inside, values, float("-inf"))
     largest = tl.max(values, axis=0)
     if GREEDY:
-        share = (place == tl.min(tl.where(values == largest, place, V), axis=0)).to(tl.float32)
+        masses = (place == tl.min(tl.where(values == largest, place, V), axis=0)).to(tl.float32)
+        scale = tl.full((), 1.0, tl.float32)
     else:
-        kept = inside
+        least = largest
         if CUT:
             # Where the K-th would be, were they normal: by a few of the row's numbers.
             few = tl.arange(0, SAMPLE)
@@ -137,16 +151,31 @@ def share_of(
             mean = tl.sum(some, axis=0) / SAMPLE
             spread = tl.sqrt(tl.sum((some - mean) * (some - mean), axis=0) / SAMPLE)
             guess, width = mean + sampler.reach * spread, sampler.thin * spread
-            kept = inside & (values >= kth_largest(values, largest, guess, width, sampler.top_k, V))
+            least = kth_largest(values, largest, guess, width, sampler.top_k, V)
         lowered = values - largest
         if WARM:
             lowered = tl.math.div_rn(lowered, sampler.temperature + tl.zeros_like(lowered))
-        masses = tl.where(kept, tl.exp(lowered), 0.0)
-        share = masses * (1.0 / tl.sum(masses.to(tl.float64), axis=0)).to(tl.float32)
+        masses = tl.exp(lowered)
+        if CUT:
+            masses *= tl.where(values >= least, 1.0, 0.0)
+        scale = (1.0 / tl.sum(masses.to(tl.float64), axis=0)).to(tl.float32)
         if NUCLEUS:
-            share = tl.where(nucleus(share, inside, sampler.wanted), share, 0.0)
-            share *= (1.0 / tl.sum(share.to(tl.float64), axis=0)).to(tl.float32)
-    return share
+            masses *= scale
+            masses = tl.where(nucleus(masses, inside, sampler.wanted), masses, 0.0)
+            scale = (1.0 / tl.sum(masses.to(tl.float64), axis=0)).to(tl.float32)
+    return masses, scale
+
+
+@kernel
+def share_of(
+    values, given, row_stride, sampler, place, inside, V: tl.constexpr, GUIDED: tl.constexpr, GREEDY: tl.constexpr,
+    WARM: tl.constexpr, CUT: tl.constexpr, NUCLEUS: tl.constexpr, SAMPLE: tl.constexpr,
+):  # fmt: skip
+    """The distribution [BLOCK] float32 behind a row's finite logits, see `masses_of`."""
+    masses, scale = masses_of(
+        values, given, row_stride, sampler, place, inside, V, GUIDED, GREEDY, WARM, CUT, NUCLEUS, SAMPLE
+    )
+    return masses * scale
 
 
 @kernel
@@ -156,24 +185,24 @@ def is_finite(values):
 
 
 @kernel
-def row_shares(
+def row_masses(
     given, row_stride, sampler, V: tl.constexpr, GUIDED: tl.constexpr, GREEDY: tl.constexpr, WARM: tl.constexpr,
     CUT: tl.constexpr, NUCLEUS: tl.constexpr, SAMPLE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """The distribution [BLOCK] float32 behind the logits at `given`, 0 from V on; and whether every logit is finite.
+    """What `masses_of` returns of the logits at `given`, masses 0 from V on; and whether every logit is finite.
 
-    Where one is not, the distribution is 0.
+    Where one is not, the masses mean nothing, and are multiplied by 0.
     """
     place = tl.arange(0, BLOCK)
     inside = place < V
     values = guided_values(given, row_stride, sampler.guidance, place, inside, GUIDED)
     finite = is_finite(values)
-    share = tl.zeros((BLOCK,), tl.float32)
+    masses, scale = values, tl.full((), 0.0, tl.float32)
     if finite:
-        share = share_of(
+        masses, scale = masses_of(
             values, given, row_stride, sampler, place, inside, V, GUIDED, GREEDY, WARM, CUT, NUCLEUS, SAMPLE
         )
-    return share, finite
+    return masses, scale, finite
 
 
 @kernel
@@ -203,13 +232,13 @@ def probs_kernel(
     if node >= tl.load(counts + image):
         return
     given = logits + image.to(tl.int64) * image_stride + node.to(tl.int64) * V
-    share, sound = row_shares(given, row_stride, sampler, V, GUIDED, GREEDY, WARM, CUT, NUCLEUS, SAMPLE, BLOCK)
+    masses, scale, sound = row_masses(given, row_stride, sampler, V, GUIDED, GREEDY, WARM, CUT, NUCLEUS, SAMPLE, BLOCK)
     held = support + image * support_stride + node
     if sound == 0:
         tl.store(finite + image * finite_stride + node, 0)  # a later level clears nothing
         tl.store(held, 0)
         return
-    place = tl.arange(0, BLOCK)
+    share, place = masses * scale, tl.arange(0, BLOCK)
     tl.store(out + image.to(tl.int64) * out_stride + node.to(tl.int64) * V + place, share, place < V)
     tl.store(held, tl.sum(tl.where(share > 0.0, 1.0, 0.0), axis=0).to(tl.int32))
 

@@ -111,12 +111,12 @@ def copied(
 
 
 @kernel
-def given_shares(
+def given_masses(
     given, row_stride, how, V: tl.constexpr, GUIDED, GREEDY, WARM, CUT, NUCLEUS, SAMPLE, BLOCK: tl.constexpr
 ):
-    """In place of `row_shares`, within a kernel: the rows are distributions."""
+    """In place of `row_masses`, within a kernel: the rows are distributions."""
     place = tl.arange(0, BLOCK)
-    return tl.load(given + place, place < V, other=0.0), tl.full((), 1, tl.int1)
+    return tl.load(given + place, place < V, other=0.0), tl.full((), 1.0, tl.float32), tl.full((), 1, tl.int1)
 
 
 def by_device(
@@ -141,7 +141,7 @@ def by_device(
         patch.object(children, "TILE", 4),  # so that a row has several tiles
         patch.object(likeliest, "GROUP", 2),  # and several groups
         patch.object(static_growth, "probs", copied),
-        patch.object(likeliest, "row_shares", given_shares),
+        patch.object(likeliest, "row_masses", given_masses),
     ):
         for room in cycles:
             state.progress.cells.copy_(GRID.cells - 1 - torch.tensor(room))

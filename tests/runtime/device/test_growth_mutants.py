@@ -1,6 +1,7 @@
 """Wrong searches and wrong orders of candidates are seen: each stands in the place of a function of the kernels."""
 
 from contextlib import ExitStack
+from itertools import product
 from unittest.mock import patch
 
 import numpy as np
@@ -11,21 +12,21 @@ from underpaint.algos.draft import POLICIES
 from underpaint.runtime.device.kernels import growth, likeliest, opt_tree
 from underpaint.runtime.device.language import kernel, tl
 
-VOCAB = 11
+VOCAB = 23
 POLICY_SETTINGS = {
-    "opt": {"total_tokens": 3, "threshold": 0.0, "max_depth": 3},
+    "opt": {"total_tokens": 5, "threshold": 0.0, "max_depth": 3},
     "eagle2": {"depth": 3, "top_k": 3, "total_tokens": 3},
 }
 """Rows have more tokens than a search has places, and levels more candidates."""
 
 
 def trees_agree(policy: str) -> bool:
-    """Three images, two cycles, six seeds: some rows have one token, the others several of one or of two weights."""
+    """Three images, two cycles, six seeds: rows have one token, a few or many, of one or of two weights."""
     made = POLICIES[policy].make(**POLICY_SETTINGS[policy])
     for seed in range(6):
         rng = np.random.default_rng(seed)
-        several = rng.integers(0, 2 + seed % 2, size=(5, VOCAB)) * (rng.random((5, 1)) < 0.6)
-        weights = np.maximum(several, np.eye(5, VOCAB))
+        places = rng.permuted(np.tile(np.arange(VOCAB), (5, 1)), axis=1)
+        weights = (places < [[1], [2], [6], [12], [12]]) * rng.integers(1, 2 + seed % 2, size=(5, VOCAB))
         rows = (weights / weights.sum(axis=1, keepdims=True)).astype(np.float32)
         room = rng.integers(1, MOST_LEVELS + 1, size=(2, 3)).tolist()
         roots, uniforms = rng.integers(0, 7, size=3).tolist(), rng.random((3, MAX_NODES))
@@ -75,6 +76,12 @@ def one_too_few(keys, least, K, MOST: tl.constexpr, STEP: tl.constexpr):
 
 
 @kernel
+def too_few(keys, least, K, MOST: tl.constexpr, STEP: tl.constexpr):
+    """It finds less than half of the keys that it was asked for."""
+    return one_too_few(keys, least, K // 2, MOST, STEP)
+
+
+@kernel
 def higher_first(share, token):
     """Of equal tokens the higher is packed as the larger; see `higher`."""
     bits = share.to(tl.int32, bitcast=True).to(tl.int64)
@@ -91,7 +98,7 @@ def higher(packed):
 def without_path(packed, above):
     """A score that leaves the path out."""
     prob = (packed >> 32).to(tl.int32).to(tl.float32, bitcast=True).to(tl.float64)
-    return tl.where((packed >= 0) & (above > 0.0), prob, 0.0)
+    return tl.where(packed >= 0, tl.where(above > 0.0, prob, 0.0), 0.0)
 
 
 USERS = {"opt": opt_tree, "eagle2": growth}
@@ -104,13 +111,17 @@ WRONG = {
     "equal candidates: the last are kept": (CANDIDATES, {"few_largest": last_of_equals}),
     "equal candidates: those without room for all are dropped": (CANDIDATES, {"few_largest": no_equals}),
     "candidates: one is missing": (CANDIDATES, {"few_largest": one_too_few}),
+    "candidates: more than half are missing": (CANDIDATES, {"few_largest": too_few}),
     "candidates: their paths are left out": (CANDIDATES, {"score_of": without_path}),
 }
 
+UNSEEN = {("opt", "candidates: one is missing"), ("opt", "equal children: the higher token comes first")}
+"""OPT-Tree asks for as many as it drafts, and never keeps that many new ones: their parents are kept too. Its ties are
+settled by what a candidate is called, see `test_mutants`."""
 
-@pytest.mark.parametrize("policy", USERS)
-@pytest.mark.parametrize("name", WRONG)
-def test_a_wrong_function_is_seen(name: str, policy: str) -> None:
+
+@pytest.mark.parametrize(("policy", "name"), [case for case in product(USERS, WRONG) if case not in UNSEEN])
+def test_a_wrong_function_is_seen(policy: str, name: str) -> None:
     place, functions = WRONG[name]
     assert not agrees_with(policy, place, functions)
 

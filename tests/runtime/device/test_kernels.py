@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tests.runtime.device.grown import given_shares
+from tests.runtime.device.grown import given_masses
 from underpaint.algos.chance import Philox, Role
 from underpaint.algos.draft.top_tokens import top
 from underpaint.algos.draft.tree_builder import point_tree
@@ -138,7 +138,7 @@ def test_likeliest_tokens_are_the_reference_s(data: st.DataObject) -> None:
     each = (whole(2), whole(wide), whole(1), whole(1), whole(0))
     with (
         patch.object(likeliest, "GROUP", data.draw(st.sampled_from([1, 2, 4, 16]))),
-        patch.object(likeliest, "row_shares", given_shares),
+        patch.object(likeliest, "row_masses", given_masses),
     ):
         scratch = RowScratch.of(1, wide, vocab_size, lanes_of(count), torch.device("cpu"))
         grow_level(given_rows, SamplingParams(), scratch, marks, *each, front, found, tree, layout, 0, 9)

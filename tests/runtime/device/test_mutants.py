@@ -23,6 +23,7 @@ from underpaint.algos.protocols import Grid
 from underpaint.algos.rows import SamplingParams
 from underpaint.algos.tree import DraftTree
 from underpaint.runtime.device import cycle as cycles
+from underpaint.runtime.device.kernels.probs import sampled_probs
 from underpaint.runtime.methods.trees.device import TreeForm
 
 KERNELS = "underpaint.runtime.device.kernels."
@@ -160,10 +161,19 @@ def few_agree() -> bool:
     return grown.by_device(policy, rows, [[2]], [1], uniforms) == [grown.by_host(policy, rows, 2, 1, uniforms[0])]
 
 
+def top_k_agrees() -> bool:
+    """Of normal rows exactly as many tokens are kept as are asked for."""
+    logits = torch.from_numpy(np.random.default_rng(0).standard_normal((1, 8, 64)).astype(np.float32))
+    kept = [(sampled_probs(logits, SamplingParams(top_k=count)) > 0).sum(dim=1) for count in (1, 5, 20)]
+    return all(bool((found == count).all()) for found, count in zip(kept, (1, 5, 20), strict=True))
+
+
 PLANNED = {"acceptance": (0.7, 0.4, 0.1), "max_depth": 3, "verify_ms": ((1, 1.0), (9, 1.3)), "draft_ms": 0.1}
 FORKS = {"acceptance": (0.5, 0.45, 0.4), "max_depth": 3, "verify_ms": ((1, 1.0), (9, 1.01)), "draft_ms": 0.01}
 """Two nodes and more are expanded a level."""
 GAINS = {"total_tokens": 6, "threshold": 0.8117, "max_depth": 4}
+FULL = {"total_tokens": 3, "threshold": 0.0, "max_depth": 4}
+"""Most rows have more tokens."""
 WIDE = {"total_tokens": 11, "threshold": 0.0, "max_depth": 4}
 MUTANTS = {
     "a draw of 0 accepts an impossible token": (
@@ -304,6 +314,19 @@ MUTANTS = {
         ("opt_tree", "tl.minimum(new, most_rows - spent)", "new"),
         trees_agree("opt", **WIDE),
     ),
+    "new candidates must beat the best that is kept": (
+        ("opt_tree", "standing == total - 1", "standing == 0"),
+        trees_agree("opt", **FULL),
+    ),
+    "of equal candidates the one found last is better": (
+        ("opt_tree", "name[None, :] < name[:, None]", "name[None, :] > name[:, None]"),
+        trees_agree("opt", **FULL),
+    ),
+    "kept candidates do not fall behind better new ones": (
+        ("opt_tree", "ranks += LANES - tl.sum(behind, axis=0)", "ranks += 0"),
+        trees_agree("opt", **FULL),
+    ),
+    "top-k's last step is left out": (("probs", "(reached == wanted - 1.0)", "(reached == wanted)"), top_k_agrees),
 }
 
 
