@@ -105,7 +105,7 @@ def grow_level_kernel(
     width = tl.load(widths + image)
     if own < tl.minimum(tl.load(counts + image), width):
         find_likeliest(
-            logits, scratch, finite, sampler, own, image, rows, row_stride, C, 1.0, 0.0,
+            logits, scratch, finite, sampler, own, image, rows, row_stride, C, 0, 0,
             V, GUIDED, GREEDY, WARM, CUT, NUCLEUS, SAMPLE, LANES, GROUP, False, BLOCK,
         )  # fmt: skip
     if is_last(scratch.arrivals + image, rows) == 0:

@@ -189,7 +189,7 @@ def store_likeliest(
     The tokens are in rising order, see `pack`; -1 for none. masses [BLOCK], scale: their product is the distribution, 0
     from V on. row [V] and groups [BLOCK // GROUP]: scratch for the masses and for the largest of each group. They are
     read back, so that each thread holds its own few, and only those are multiplied. BOUND: only tokens are wanted whose
-    score under a node of score `above` is more than `least`, as few are: most rows then need no search.
+    score under a node of score `above` is more than `least` (pointers), as few are: most rows then need no search.
     """
     number = tl.arange(0, BLOCK // GROUP)
     tl.store(row + tl.arange(0, BLOCK), masses, tl.arange(0, BLOCK) < V)
@@ -199,6 +199,7 @@ def store_likeliest(
     # The K likeliest are in the K groups whose likeliest are largest, of equal groups in the first.
     normal = tl.full((), 0x00800000, tl.int32)
     if BOUND:
+        above, least = tl.load(above), tl.load(least)
         taken, place, size, low = fewer_largest(bits_above(best, above, least), normal, K, MOST)
     else:
         taken, place, size, low = few_largest(best.to(tl.int32, bitcast=True), normal, K, MOST, OCTAVE)

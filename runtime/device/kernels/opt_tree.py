@@ -119,14 +119,15 @@ def opt_level_kernel(
     count = tl.minimum(tl.load(counts + image).to(tl.int32), rows)
     lane, places = tl.arange(0, LANES), image * rows * LANES
     if own < count:
-        above, least = tl.full((), 1.0, tl.float64), tl.full((), 0.0, tl.float64)
-        if FIRST == 0:
-            above, least = tl.load(front.scores + image * W + own), tl.load(gains.least + image)
         found = find_likeliest(
-            logits, scratch, finite, sampler, own, image, rows, row_stride, C, above, least,
+            logits, scratch, finite, sampler, own, image, rows, row_stride, C,
+            front.scores + image * W + own, gains.least + image,
             V, GUIDED, GREEDY, WARM, CUT, NUCLEUS, SAMPLE, LANES, GROUP, FIRST == 0, BLOCK,
         )  # fmt: skip
         tl.debug_barrier()
+        above = tl.full((), 1.0, tl.float64)
+        if FIRST == 0:
+            above = tl.load(front.scores + image * W + own)
         packed = tl.load(scratch.tops + places + own * LANES + lane)
         into = places + tl.atomic_add(listed.counts + image, found, sem="relaxed") + lane
         tl.store(listed.names + into, (own << 25) | token_of(packed).to(tl.int32), lane < found)

@@ -14,15 +14,15 @@ from underpaint.runtime.device.language import kernel, tl
 
 VOCAB = 23
 POLICY_SETTINGS = {
-    "opt": {"total_tokens": 5, "threshold": 0.0, "max_depth": 3},
+    "opt": {"total_tokens": 3, "threshold": 0.0, "max_depth": 3},
     "eagle2": {"depth": 3, "top_k": 3, "total_tokens": 3},
 }
 """Rows have more tokens than a search has places, and levels more candidates."""
 
 
-def trees_agree(policy: str) -> bool:
+def trees_agree(policy: str, **changed: int) -> bool:
     """Three images, two cycles, six seeds: rows have one token, a few or many, of one or of two weights."""
-    made = POLICIES[policy].make(**POLICY_SETTINGS[policy])
+    made = POLICIES[policy].make(**POLICY_SETTINGS[policy] | changed)
     for seed in range(6):
         rng = np.random.default_rng(seed)
         places = rng.permuted(np.tile(np.arange(VOCAB), (5, 1)), axis=1)
@@ -139,4 +139,5 @@ def agrees_with(policy: str, place: str, functions: dict[str, object]) -> bool:
         for name, function in functions.items():
             module = USERS[policy] if place == CANDIDATES or name == "token_of" else likeliest
             stack.enter_context(patch.object(module, name, function))
-        return trees_agree(policy)
+        # A level of OPT-Tree is searched where the rows of a few nodes have more tokens than are drafted.
+        return trees_agree(policy, **({"total_tokens": 5} if (policy, place) == ("opt", CANDIDATES) else {}))

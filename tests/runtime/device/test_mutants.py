@@ -322,10 +322,6 @@ MUTANTS = {
         ("opt_tree", "name[None, :] < name[:, None]", "name[None, :] > name[:, None]"),
         trees_agree("opt", **FULL),
     ),
-    "kept candidates do not fall behind better new ones": (
-        ("opt_tree", "ranks += LANES - tl.sum(behind, axis=0)", "ranks += 0"),
-        trees_agree("opt", **FULL),
-    ),
     "top-k's last step is left out": (("probs", "(reached == wanted - 1.0)", "(reached == wanted)"), top_k_agrees),
 }
 
