@@ -27,6 +27,7 @@ _FORMS: Final[tuple[frozenset[str], ...]] = tuple(
         "methods policies rules",  # methods
         "rule total_variation keeps_promise",  # exact
         "tokens target_nfe grid model",  # generate --save-tokens
+        "table method published verdict",  # simulate tables
         "model policy rule speedup",  # simulate sweep
         "method tokens_error speedup_error",  # simulate predict
         "method temperature sides",  # results rank

@@ -13,8 +13,6 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from benchmarks.published_latencies import check_latencies
-from benchmarks.published_speedups import check, groups
 from benchmarks.report import at_least, finish, options, parse
 from underpaint.algos.accept import RULES
 from underpaint.algos.chance import sampling
@@ -24,7 +22,9 @@ from underpaint.algos.spatial.zipar import zipar
 from underpaint.algos.transport import overlap
 from underpaint.sim.batched.decoding import make_scheme, run_lockstep
 from underpaint.sim.exact.rule_report import exact_report
+from underpaint.sim.latency.published_latencies import check_latencies
 from underpaint.sim.replay.row_trace import RecordedGridTarget
+from underpaint.sim.report.published import check, groups
 from underpaint.sim.report.statistics import tokens_per_cycle
 from underpaint.sim.synthetic.field import make_synthetic_model
 from underpaint.sim.synthetic.table_model import TableModel

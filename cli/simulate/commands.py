@@ -33,12 +33,64 @@ from underpaint.cli.terminal import (
 )
 
 if TYPE_CHECKING:
+    from underpaint.sim.report.published import Checked
     from underpaint.sim.sweep.plan import SweepPlan
     from underpaint.sim.sweep.run import Results
 
-app = Commands(help="Predict what methods gain: synthetic models, sweeps, predictions.", no_args_is_help=True)
+app = Commands(help="Predict what methods gain: tables, synthetic models, sweeps, predictions.", no_args_is_help=True)
 
 app.command()(predict)
+
+
+@app.command()
+def tables(
+    form: FormatOption = Format.table,
+    json_file: JsonFile = None,
+) -> None:
+    """Check published speed-ups against their own tokens per cycle, depths and steps."""
+    from underpaint.sim.report.published import check, groups
+
+    with bad_input():
+        check_json(json_file)
+        checked = [check(group) for group in groups()]
+    plain_rows = [[_plain(one) for one in group] for group in checked]
+    if told_as_json(json_file, plain_rows):
+        return
+    show([_published_table(group) for group in checked], form)
+
+
+def _published_table(checked: "Sequence[Checked]") -> ResultTable:
+    group = checked[0].group
+    own = any(one.row.paper for one in checked)
+    columns = (
+        Column("method", prose=True),
+        Column("data"),
+        *((Column("source", prose=True),) if own else ()),
+        figure("published", "published", ".2f", "x"),
+        figure("predicted", "predicted", ".2f", "x"),
+        figure("error", "error", "+.1%"),
+        figure("implied_alone", "ratio alone", ".3f"),
+        figure("by_roofline", "by roofline", ".2f", "x"),
+        figure("roofline_error", "error", "+.1%"),
+        Column("verdict", prose=True),
+    )
+    rows = []
+    for one in checked:
+        alone = one.implied if group.kind in ("depth", "steps") else None
+        rows.append({**_plain(one), "implied_alone": alone, "source": f"{one.paper}; {one.tag}"})
+    title = f"{group.name} ({group.paper}; {group.tag}){': ' + group.setting if group.setting else ''}"
+    return ResultTable(title, columns, rows)
+
+
+def _plain(one: "Checked") -> dict[str, Any]:
+    figures = ("paper", "tag", "predicted", "error", "cost", "implied", "verdict", "by_roofline", "roofline_error")
+    return {
+        "table": one.group.name,
+        "method": one.row.method,
+        "data": one.row.data,
+        "published": one.row.speedup,
+        **{name: getattr(one, name) for name in figures},
+    }
 
 
 @app.command()

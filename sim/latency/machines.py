@@ -211,6 +211,10 @@ class RooflineCosts:
         cached = model.cells // 2 if self.cached is None else self.cached
         return self._pass_ms(nodes, own + head, model.drafter_layers, cached)
 
+    def prefill_ms(self, tokens: IntArray) -> FloatArray:
+        """[K] ms of a pass over prompts of `tokens` [K], before which nothing is cached."""
+        return self._pass_ms(tokens, self.model.parameters, self.model.layers, 0)
+
     def knee(self) -> Knee:
         """Up to how many nodes a target pass costs about what it costs over one; nodes grow by whole tiles."""
         rows = self.batch * (2 if self.model.guided else 1)

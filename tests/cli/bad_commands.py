@@ -529,6 +529,7 @@ _WRITTEN: Final = (
     ("trace --out x.txt", "--out x.txt: expected a name that ends in .npz"),
     ("trace --models nowhere --out x.npz", "no folder nowhere; make one with `underpaint"),
     ("simulate nobody", "No such command"),
+    ("simulate tables --json a_folder", "cannot write a_folder: it is a folder"),
     ("simulate known extra", "Got unexpected extra argument(s)"),
     ("simulate sweep --json a_folder", "cannot write a_folder: it is a folder"),
     ("simulate sweep --model nobody --out x", "there is no 'nobody'; known: dirichl"),

@@ -130,6 +130,7 @@ def test_a_disk_that_fills_up_in_the_work_is_told(
         (f"generate {PROMPT} --out fox.png --save-tokens", "synthetic", ()),
         (f"compare --methods ar {DRAWN} --out drawn", "synthetic", ("drawn/drawings.jsonl",)),
         (f"trace {DRAWN} --depths 2 --keep 8 --out x.npz", "synthetic", ()),
+        ("simulate tables --json x.json", "", ()),
         (
             "simulate sweep --model flat --policies chain --rules chain --most-images 2 --jobs 1 --out x",
             *("", ("x/results.jsonl",)),

@@ -67,6 +67,7 @@ CASES = (
         ("cache/underpaint/costs/*.json",),
     ),
     Case(f"premises {DRAWN} --json x.json", "synthetic", RENAME, ("x.json",)),
+    Case("simulate tables --json x.json", "", RENAME, ("x.json",)),
     Case(
         *("simulate sweep --model flat --policies chain,eagle2 --rules chain --most-images 2 --jobs 1 --out x", ""),
         *(Moment("fsync", 2), ("x/results.jsonl", "x/report.html"), ("x/results.jsonl",)),

@@ -186,7 +186,7 @@ def test_results_of_another_command_are_replaced_on_request_alone(
         assert run_program(f"{line} kept.json --overwrite", folder, monkeypatch).code == 0
 
 
-@pytest.mark.parametrize("line", ["methods", "exact chain"])
+@pytest.mark.parametrize("line", ["methods", "exact chain", "simulate tables"])
 def test_the_same_command_twice_replaces_its_own_file(folder: Path, monkeypatch: pytest.MonkeyPatch, line: str) -> None:
     for _ in range(2):
         done = run_program(f"{line} --json own.json", folder, monkeypatch)

@@ -65,6 +65,16 @@ def call(*arguments: str) -> tuple[int, str]:
     return result.exit_code, result.stdout if "--json" in arguments else result.output
 
 
+def test_tables_print_published_predicted_and_error() -> None:
+    code, text = call("tables", "--format", "markdown")
+    assert code == 0
+    assert re.search(r"\| ADT\+LANTERN \| Parti \| 3\.05x \| 2\.48x \| -18\.7% \| .*does not fit", text)
+    code, text = call("tables", "--json", "-")
+    groups = json.loads(text)
+    assert code == 0
+    assert {"published", "predicted", "error", "verdict", "tag"} <= groups[0][0].keys()
+
+
 def test_what_is_known_is_listed() -> None:
     code, text = call("known")
     assert code == 0

@@ -7,10 +7,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from benchmarks import published_latencies
-from benchmarks.published_latencies import WITHIN, CheckedPass, check_latencies
-from underpaint.sim.latency import machines
+from underpaint.sim.latency import machines, published_latencies
 from underpaint.sim.latency.machines import DECODER_SIZES, MACHINES, RooflineCosts, roofline
+from underpaint.sim.latency.published_latencies import WITHIN, CheckedPass, check_latencies
 from underpaint.sim.report.statistics import Runs, slowest_of, speedup
 
 FITTED = 0.08

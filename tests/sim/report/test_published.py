@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.published_speedups import TOLERANCE, check, groups, implied_cost
 from underpaint.artifacts.cost_curve import read_cost_curve
 from underpaint.sim.latency.machines import DECODER_SIZES, MACHINES, DecoderSize, Machine, RooflineCosts, roofline
 from underpaint.sim.latency.models import MeasuredCosts
+from underpaint.sim.report.published import TOLERANCE, check, groups, implied_cost
 from underpaint.sim.report.statistics import plain_ms
 
 CURVE = MeasuredCosts("curve", ((1, 2.0), (4, 5.0), (16, 8.0)), ((1, 0.5), (8, 1.2)))

@@ -1,4 +1,4 @@
-"""Published speed-ups, and whether one cost ratio explains the figures that stand in one table.
+"""PublishedRow speed-ups, and whether one cost ratio explains the figures that stand in one table.
 
 A speed-up is tokens per cycle over what a cycle costs in plain steps: 1 + ratio * mean depth where a drafter runs once
 a level ("depth" tables), a constant cost of a step where there is none ("steps" tables). Where the tree is known or
@@ -7,7 +7,7 @@ assumed, a roofline says what a cycle costs at least: no ratio is fitted there.
 
 import json
 from dataclasses import dataclass
-from pathlib import Path
+from importlib.resources import files
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
@@ -89,13 +89,15 @@ class Checked(NamedTuple):
 
     @property
     def tag(self) -> str:
-        """How well it is founded; see the note in published_speedups.json."""
+        """How well it is founded; see the note in published.json."""
         return self.row.tag or self.group.tag
 
 
 def groups() -> tuple[Group, ...]:
     """All published tables."""
-    held: dict[str, Any] = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
+    held: dict[str, Any] = json.loads(
+        files("underpaint.sim.report").joinpath("published.json").read_text(encoding="utf-8")
+    )
     found = []
     for plain in held["groups"]:
         rows = tuple(build(PublishedRow, row, f"published '{plain['name']}'") for row in plain["rows"])

@@ -2,7 +2,7 @@
 
 import json
 from dataclasses import dataclass, replace
-from pathlib import Path
+from importlib.resources import files
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -53,7 +53,8 @@ class CheckedPass(NamedTuple):
 
 def check_latencies() -> tuple[CheckedPass, ...]:
     """Every published time beside what the roofline of its settings says."""
-    values: dict[str, Any] = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
+    text = files("underpaint.sim.latency").joinpath("published_latencies.json").read_text(encoding="utf-8")
+    values: dict[str, Any] = json.loads(text)
     own = {one["name"]: build_typed(DecoderSize, one, "decoder") for one in values["decoders"]}
     checked = []
     for plain in values["rows"]:
