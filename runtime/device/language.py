@@ -7,7 +7,7 @@ variable that asks for it is set during the import and taken back after it, so n
 import importlib
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -113,7 +113,7 @@ class Launch(NamedTuple):
     warps: int
     stages: int
     grid: tuple[int, ...]
-    trips: dict[str, float]
+    trips: Mapping[str, float]
 
 
 @dataclass(slots=True)
@@ -145,7 +145,7 @@ def launch(
     *arguments: Any,
     warps: int = 4,
     stages: int = 3,
-    trips: dict[str, float] | None = None,
+    trips: Mapping[str, float] | None = None,
     **named: Any,
 ) -> None:
     """Launch a kernel over `grid`. Multiply-adds stay apart, as in the reference.
