@@ -139,11 +139,15 @@ def opt_level_kernel(
     base, total, N = image * T, tl.load(totals + image).to(tl.int32), T + 1
     if FIRST == 0:
         while tl.load(listed.counts + image, cache_modifier=".cg") > LANES:  # trips: 0.03
+            for start in range(0, ROWS * LANES, ROWS * LANES // 4):  # in parts, which take fewer registers
+                at = start + tl.arange(0, ROWS * LANES // 4)
+                shown = at < count * LANES
+                above = tl.load(front.scores + image * W + at // LANES, shown, other=0.0)
+                packed = tl.load(scratch.tops + places + at, shown, other=-1, cache_modifier=".cg")
+                tl.store(listed.scores + places + at, score_of(packed, above), shown)
+            tl.debug_barrier()
             at = tl.arange(0, ROWS * LANES)
-            shown = at < count * LANES
-            above = tl.load(front.scores + image * W + at // LANES, shown, other=0.0)
-            packed = tl.load(scratch.tops + places + at, shown, other=-1, cache_modifier=".cg")
-            keys = score_of(packed, above).to(tl.int64, bitcast=True)
+            keys = tl.load(listed.scores + places + at, at < count * LANES, other=0.0).to(tl.int64, bitcast=True)
             taken, into, held, _ = few_largest(keys, tl.full((), 1, tl.int64), total, LANES, WIDE_OCTAVE)
             tl.store(listed.names + places + into, at, taken)
             tl.debug_barrier()
