@@ -22,8 +22,9 @@ def kth_largest(values, largest, guess, width, K, V):
     The search starts at `guess` and steps by 1.2 times `width` for each K that the count is off, until one end has too
     many numbers and the other too few. Then the counts are interpolated, an end that stays counting half each time, and
     from the 12th step on the rest is bisected. The search ends at K numbers, at K - 1 (one more pass finds the largest
-    of the others), or where no float lies in between, as where numbers are equal. Of normal rows of 8,192 and 16,384
-    numbers the average was 4.5 steps, and three of five rows needed the last pass.
+    of the others), or where no float lies in between, as where numbers are equal. On 512 rows of the shipped target and
+    the share of 1,000 of 16,384 codes the average was 4.94 steps, and 45 % of rows needed the last pass. On normal rows
+    it was 4.5. Rows that were rounded to bfloat16 took 19.
     """
     low = tl.full((), -3.4028234663852886e38, tl.float32)  # the least of all
     high = largest
@@ -38,7 +39,7 @@ def kth_largest(values, largest, guess, width, K, V):
     rose, fell = tl.full((), 0, tl.int1), tl.full((), 0, tl.int1)
     turn = tl.full((), 0, tl.int32)
     middle = tl.where((low < guess) & (guess < largest), guess, largest - 0.001 * (tl.abs(largest) + 1.0))
-    while (held > wanted) & (reached < wanted - 1.0) & (low < middle) & (middle < high):  # trips: 4.6
+    while (held > wanted) & (reached < wanted - 1.0) & (low < middle) & (middle < high):  # trips: 4.94
         count = tl.sum(tl.where(values >= middle, 1.0, 0.0), axis=0)  # whole numbers; floats take fewer instructions
         enough = count >= wanted
         off = tl.abs(count - goal)
