@@ -95,7 +95,7 @@ def test_from_logits_to_advice_and_every_figure(
         ("plot bare.npz --figure acceptance --out a.pdf", "needs a drafter"),
         ("plot own-trace.npz --figure accept --out a.pdf", "did you mean 'acceptance'"),
         ("plot own-trace.npz --figure acceptance --out a.tif", "expected a name that ends in .pdf"),
-        ("trace --to a.jsonl", "expected --from"),
+        ("trace --to a.jsonl", "needs --from"),
         ("trace --from own-trace.npz --to a.csv", "ends in .jsonl"),
         ("trace --from bare.npz --to a.jsonl", "needs a drafter"),
     ],
