@@ -506,7 +506,7 @@ _WRITTEN: Final = (
     ("certify --replay list.json", "list.json: expected a JSON object, got list"),
     ('certify "nobody_program --x" --as process', "--as process: 'nobody_program' cannot be started:"),
     ('certify "\'unclosed" --as process', "--as process: expected a command line as a shell reads it, got"),
-    ("premises --temperature 0", "--temperature: expected more than 0; at 0 every"),
+    ("premises --temperature 0", "--temperature: expected more than 0, because at 0 every"),
     ("premises --resolution 64 --prompts-count 1 --depths 64", "--depths: expected at most 63"),
     ("premises --resolution 64 --prompts-count 1 --top-k 5000", "has 4,096 codes, so at most 4,096 can be kept"),
     ("premises --nearest 101", "Invalid value for '--nearest': Input should be less"),
