@@ -7,7 +7,7 @@ from torch import Tensor
 
 from underpaint.algos.rows import SamplingParams
 from underpaint.runtime.device.kernels.children import is_last
-from underpaint.runtime.device.kernels.probs import row_masses, sampler_values
+from underpaint.runtime.device.kernels.probs import guided_values, is_finite, sampler_values, share_of
 from underpaint.runtime.device.kernels.row_maths import PARTS, draw_several, whole_parts
 from underpaint.runtime.device.kernels.static_shapes import LevelRows, ShapeLevel, lay_rows
 from underpaint.runtime.device.kernels.walk import tile
@@ -114,13 +114,15 @@ def draw_level_kernel(
     support = out.support + image * support_stride
     place = tl.arange(0, BLOCK)
     going = row < tl.load(counts + image)
-    share, sound = tl.zeros((BLOCK,), tl.float32), tl.full((), 1, tl.int1)
-    if going:
-        masses, scale, sound = row_masses(
-            given, row_stride, sampler, V, GUIDED, GREEDY, WARM, CUT, NUCLEUS, SAMPLE, BLOCK
+    inside = place < tl.where(going, V, 0)
+    values = guided_values(given, row_stride, sampler.guidance, place, inside, GUIDED)
+    sound = is_finite(values)
+    share = tl.zeros((BLOCK,), tl.float32)
+    if going & sound:
+        share = share_of(
+            values, given, row_stride, sampler, place, place < V, V, GUIDED, GREEDY, WARM, CUT, NUCLEUS, SAMPLE
         )
-        share = tl.where(sound, masses * scale, 0.0)
-        tl.store(line + place, share, place < V)
+        tl.store(line + place, share, inside)
     tl.store(out.finite + image * finite_stride + row, 0, sound == 0)  # a later level clears nothing
     tl.store(support + row, tl.sum(tl.where(share > 0.0, 1.0, 0.0), axis=0).to(tl.int32))
     shape = tl.load(levels + image)

@@ -102,10 +102,11 @@ def part_masses(target, row, kind, token, V, OFFERED: tl.constexpr, BLOCK: tl.co
     Weights are rounded down to whole multiples of 2^-44 of the largest one's power of two and summed as integers, so
     the sum is the same in whatever order a reduction takes it, and a weight of 0 is never drawn.
     """
-    highest = tl.zeros((BLOCK,), tl.float64 if OFFERED else target.dtype.element_ty)
+    highest = tl.zeros((BLOCK,), tl.float64)
     for start in range(0, V, BLOCK):
-        highest = tl.maximum(highest, excess_at(target, row, kind, token, start, V, OFFERED, BLOCK))
-    scale = scale_for(tl.max(highest, axis=0).to(tl.float64))
+        here = excess_at(target, row, kind, token, start, V, OFFERED, BLOCK)
+        highest = tl.maximum(highest, here.to(tl.float64))
+    scale = scale_for(tl.max(highest, axis=0))
     PART: tl.constexpr = max(min(1024, BLOCK // 2), 1)
     HELD: tl.constexpr = BLOCK // PART
     sums = tl.zeros((PARTS,), tl.int64)
