@@ -123,4 +123,5 @@ def draft_bytes(
     drafting = needed_bytes(batch, fronts, low.grid.cells, prefix, low, None, rows, dtype)
     # Of the pass over the whole picture: features twice, and some 12 widths within a layer.
     features = 14 * rows * batch * grid.cells * target.dim * dtype.itemsize
+    # Logits of the whole picture: of the enlarged draft, then, once these are free, of the target's one or two rows.
     return drafting + features + 8 * batch * grid.cells * target.vocab_size

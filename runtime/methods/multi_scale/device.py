@@ -206,8 +206,7 @@ class IslandCycle(CellProgram):
         state, islands, grid = self.state, self.islands, self.grid
         drawn = self.low.state.progress.decided.view(state.batch, *self._low.grid)
         with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):  # as exact as on the host
-            logits = self._low.enlarge(drawn).view(state.batch, grid.cells, -1)
-        torch.argmax(logits, dim=-1, out=islands.drafts)
+            torch.argmax(self._low.enlarge(drawn).view(state.batch, grid.cells, -1), dim=-1, out=islands.drafts)
         attend = state.target_cache.fill(state.progress.prefixes, grid.cells)
         features = self._target.hidden(self._target.embed(islands.drafts), self._cells, attend)
         judge(self._logits(features), self._known.logits, self.method.sampler, self._near, self._tau, islands)
