@@ -21,7 +21,8 @@ from underpaint.runtime.device.kernels.walk_pooled import pooled_walk
 from underpaint.runtime.device.language import kernel, next_power_of_2, tl
 
 LITTLE = tl.constexpr(2.0**-16)
-"""Of what was summed last: what is subtracted from it leaves too few digits below."""
+"""Of what was summed last: what is subtracted from it leaves too few digits below. A child is refused with the share
+that it leaves, so a refusal leaves less in one of 65,536 cases at most."""
 
 
 @kernel
