@@ -168,7 +168,7 @@ def opt_level_kernel(
     ties = (score[None, :] == score[:, None]) & (name[None, :] < name[:, None])
     better = (score[None, :] > score[:, None]) | ties
     first = (row[None, :] < row[:, None]) | ((row[None, :] == row[:, None]) & better)
-    ahead = better.to(tl.int32) + (first.to(tl.int32) << 20)
+    ahead = tl.where(better, 1, 0) + tl.where(first, 1 << 20, 0)
     known, olds = tl.full((), 0, tl.int32), tl.full((), 0, tl.int32)
     length = tl.zeros((LANES,), tl.float64)
     if FIRST == 0:
@@ -178,9 +178,9 @@ def opt_level_kernel(
         ranks = tl.load(pool.ranks + base + lane, lane < known, other=0)
         token = tl.load(tree.tokens + image * N + 1 + lane, lane < known, other=0)
         parent = tl.load(tree.parents + image * N + 1 + lane, lane < known, other=0).to(tl.int32)
-        behind = (kept[None, :] >= score[:, None]).to(tl.int32)
-        ahead += behind << 10
-        ranks += LANES - tl.sum(behind, axis=0)
+        behind = tl.where(kept[None, :] >= score[:, None], 1 << 10, 0)
+        ahead += behind
+        ranks += LANES - (tl.sum(behind, axis=0) >> 10)
         old = (lane < known) & (ranks < total)
         run = tl.cumsum(old.to(tl.int32), axis=0)
         olds = tl.sum(old.to(tl.int32), axis=0)
@@ -220,8 +220,9 @@ def opt_level_kernel(
     tl.store(tree.parents + image * N + 1 + turn, behind, stays)
     tl.store(least, score, stays & (standing == total - 1))
     tl.store(gains.least + image, 0.0, nodes < total)
-    tl.store(tree.tokens + image * N, tl.load(roots + image))
-    tl.store(tree.parents + image * N, tl.full((), -1, tl.int64))
+    if FIRST:
+        tl.store(tree.tokens + image * N, tl.load(roots + image))
+        tl.store(tree.parents + image * N, tl.full((), -1, tl.int64))
     tl.store(tree.counts + image, nodes + 1)
     tl.store(listed.counts + image, 0)
     if LAST:
