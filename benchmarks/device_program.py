@@ -1,6 +1,6 @@
 """What a cycle on the device is made of, and the time that it implies: a prediction, made without a GPU.
 
-Run: python -m benchmarks.device_program [--curves FOLDER] [--machines NAME,...] [--methods NAME,...]
+Run: python -m benchmarks.device_program [--curves FOLDER] [--machines NAME,...] [--methods NAME,...] [--batches N ...]
 
 Every method's cycle at LlamaGen-XL's and a 7B model's sizes is run on tensors without numbers. Each node of its graph
 takes what the simulator's latency model says (`sim.latency.machines`): a launch, and the larger of its bytes at the
@@ -10,17 +10,19 @@ loops depend on data, the trips that its source states are counted: 5 for top-k'
 every node of an accepted path. A program that waits for the device cannot be counted, so `waits` is 0; what
 `roofline` may choose is a program each, and the host waits for it once, behind it. MuLo-SD is three programs: draft
 and repair run many times a picture. `--curves` writes a cost curve for each machine and model, which `underpaint
-simulate run --machines FILE` reads. The last line is JSON.
+simulate sweep --machines FILE` reads. `--batches` counts cycles of so many images each, of LlamaGen-XL at 384 px. The
+last line is JSON.
 """
 
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from itertools import product
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.report import finish, options, parse, refusing
+from benchmarks.report import at_least, finish, options, parse, refusing
 from underpaint.artifacts.cost_curve import FORMAT
 from underpaint.artifacts.files import check_file_writable
 from underpaint.artifacts.manifest import write_beside
@@ -37,7 +39,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--curves", type=Path, help="folder for cost curves that the simulator reads")
     parser.add_argument("--machines", default=",".join(ROWS), help="of the table, with commas between")
     parser.add_argument("--methods", help="count these methods alone, with commas between; without `--curves`")
+    parser.add_argument("--batches", nargs="+", type=at_least(1), help="images in a cycle of LlamaGen-XL at 384 px")
     asked = parse(parser, arguments)
+    if asked.curves is not None and asked.batches is not None:
+        parser.error("--batches: cost curves are of one image; leave out --curves")
     if asked.curves is not None:
         with refusing(parser):
             asked.curves.mkdir(parents=True, exist_ok=True)
@@ -59,6 +64,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     from underpaint.sim.latency.machines import MACHINES as KNOWN
 
     models: dict[str, DecoderConfig] = {"llamagen-xl": XL, "7b": SEVEN_B}
+    if asked.batches is not None:
+        models = {"llamagen-xl at 384 px": replace(XL, grid_side=24)}
     rows: list[dict[str, Any]] = []
 
     kernels: dict[tuple[Any, ...], dict[str, Any]] = {}
@@ -83,19 +90,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
         longest = max(kernels, key=lambda name: kernels[name])
         return {"outside_by": parts, "longest": longest, "longest_ms": kernels[longest]}
 
-    for model, config in models.items():
-        programs = {name: count_cycle(config, method_of(name, config.vocab_size), batch=1) for name in names}
+    for (model, config), batch in product(models.items(), asked.batches or [1]):
+        programs = {name: count_cycle(config, method_of(name, config.vocab_size), batch) for name in names}
         chosen, parts = dict[str, Program](), dict[str, Program]()
         if asked.methods is None:
             for name, choice in CHOICES.items():
-                chosen[f"roofline, {name}"] = count_cycle(config, roofline_of(1.0), 1, choice=choice)
-            for name, program in count_islands(config, islands_of(config.vocab_size, "islands"), batch=1).items():
+                chosen[f"roofline, {name}"] = count_cycle(config, roofline_of(1.0), batch, choice=choice)
+            for name, program in count_islands(config, islands_of(config.vocab_size, "islands"), batch).items():
                 parts[f"mulo-islands, {name}"] = program
         for name, program in {**programs, **chosen, **parts}.items():
             outside = [node for node in program.nodes if not node.part]
             row: dict[str, Any] = {
                 "model": model,
                 "method": name,
+                "batch": batch,
                 "nodes": len(program.nodes),
                 "outside_nodes": len(outside),
                 "waits": int(name in chosen),
@@ -146,8 +154,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             write_beside(place, (json.dumps(curve, indent=1) + "\n").encode())
     for row in rows:
         print(
-            f"{row['model']:12s} {row['method']:16s} {row['nodes']:4d} nodes, {row['outside_nodes']:3d} outside the "
-            "models; "
+            f"{row['model']:12s} {row['method']:16s} batch {row['batch']:2d}: {row['nodes']:4d} nodes, "
+            f"{row['outside_nodes']:3d} outside the models; "
             + ", ".join(
                 f"{name} {row[f'{name}_ms']:.3f} ms ({row[f'{name}_outside_ms']:.3f} outside)" for name in machines
             )

@@ -112,6 +112,8 @@ class _Counting(TorchDispatchMode):
         if "::" not in name and name not in _VIEWS and name not in _NOTHING:
             tensors = [part for part in tree_leaves((args, kwargs, made)) if isinstance(part, Tensor)]
             sizes = {id(part): _bytes(part) for part in tensors}
+            if name == "embedding":  # reads the rows that it hands on
+                sizes[id(args[0])] = _bytes(made)
             self._nodes.append(Node(name, sum(sizes.values()), _PART.get()))
         return made
 
@@ -157,6 +159,13 @@ class _Marked:
             return self._decoder.logits(features)
 
 
+def _on_a_gpu(config: DecoderConfig, dtype: torch.dtype, device: torch.device, rows: int) -> DecoderForward:
+    """A forward without numbers that does what it does on a GPU, on whichever device its shapes are."""
+    forward = DecoderForward(shapes_alone(config, dtype, device), rows)
+    forward.widens_products = dtype != torch.float32
+    return forward
+
+
 class _Uncounted:
     """A `DeviceGraph` that launches nothing: what an engine runs is not ours to count."""
 
@@ -200,7 +209,7 @@ def count_cycle(
             if engine:
                 table = torch.empty(config.vocab_size + config.cond_ids, config.dim, dtype=dtype, device=device)
                 return EngineForward(config, table, rows, graphs)
-            return DecoderForward(shapes_alone(config, dtype, device), rows)
+            return _on_a_gpu(config, dtype, device, rows)
 
         target = forward(config)
         drafts = replace(config, layers=1, drafter=True, fc_bias=False, condition="none", cond_ids=0, prefix=1)
@@ -232,7 +241,7 @@ def count_islands(
         grid = Grid(config.grid_side, config.width)
         small = Grid(grid.height // method.ratio, grid.width // method.ratio)
         low = replace(config, grid_side=small.height, grid_width=small.width)
-        target, drafter = (DecoderForward(shapes_alone(one, dtype, device), rows) for one in (config, low))
+        target, drafter = (_on_a_gpu(one, dtype, device, rows) for one in (config, low))
         with torch.device(device):
             enlarge = TokenSampler(SamplerConfig("up", config.vocab_size, method.ratio))
 

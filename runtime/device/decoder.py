@@ -68,6 +68,7 @@ class DecoderForward:
         table = None if config.rope == "none" else rope_table(config).to(self.codes.device)
         self._turns = [Turns(table, _scales(layer)) for layer in model.layers if isinstance(layer, Layer)]
         self._head = model.head.weight.detach().t()
+        self.widens_products = self._head.is_cuda and self.dtype != torch.float32
 
     def embed(self, tokens: Tensor) -> Tensor:
         return embedding(tokens.repeat(self.rows, 1), self.codes)
@@ -99,11 +100,12 @@ class DecoderForward:
     def logits(self, features: Tensor) -> Tensor:
         """The product of factors as they are stored, summed and kept in float32.
 
-        Rounding logits to bfloat16 alone moves a guided distribution.
+        Rounding logits to bfloat16 alone moves a guided distribution. PyTorch's CPU kernels take factors in float32
+        alone (`widens_products` is false).
         """
-        if features.dtype == torch.float32 or not features.is_cuda:
+        if not self.widens_products:
             return features.float() @ self._head.float()
-        lines = features.view(-1, features.shape[2])
+        lines = features.reshape(-1, features.shape[2])
         return torch.mm(lines, self._head, out_dtype=torch.float32).view(*features.shape[:2], -1)
 
 
