@@ -53,6 +53,7 @@ class PictureViews:
         self._pictures: dict[tuple[int, ...], Picture] = {}
         self._features: dict[tuple[int, ...], FloatArray] = {}
         self._likely = dict(likely or {})
+        self._floors: dict[int, float | None] = {}
         self._stored = stored
         self._readings = dict(readings or {})
         self._likelihood = likelihood
@@ -87,6 +88,12 @@ class PictureViews:
         if drawing.method == BASELINE:
             self._features[drawing.tokens] = features
         return features
+
+    def frechet_floor(self, count: int, judge: PictureJudge) -> float | None:
+        """See `quality.frechet_floor`; methods with equally many pictures share it."""
+        if count not in self._floors:
+            self._floors[count] = frechet_floor(judge.reference, count)
+        return self._floors[count]
 
     def log_likelihood(self, drawing: Drawing) -> float:
         """The target's mean log-probability of the drawing's tokens; ask only where `likelihood` is."""
@@ -145,7 +152,7 @@ def picture_quality(drawn: list[Drawing], baseline: list[Drawing], views: Pictur
     figures["frechet_pictures"] = len(features)
     if views.compared:
         distance = frechet_distance(features, judge.reference.features_a) if len(features) > 1 else None
-        figures |= {"frechet_distance": distance, "frechet_floor": frechet_floor(judge.reference, len(features))}
+        figures |= {"frechet_distance": distance, "frechet_floor": views.frechet_floor(len(features), judge)}
     if not views.attributes_known:
         return figures
     main = MAIN_ACCURACY

@@ -1,6 +1,7 @@
 """The command line as a user's shell starts it, in this process: `underpaint.cli.app.main` with its error handling."""
 
 import io
+import os
 import shlex
 import sys
 import traceback
@@ -63,9 +64,17 @@ def _forgetting() -> Iterator[None]:
 
 def listing(folder: Path) -> dict[str, tuple[int, int]]:
     """Every file and folder below `folder`, with its size and the time of its last change."""
-    return {
-        str(path.relative_to(folder)): (path.lstat().st_size, path.lstat().st_mtime_ns) for path in folder.rglob("*")
-    }
+    found: dict[str, tuple[int, int]] = {}
+    folders = [str(folder)]
+    while folders:
+        with os.scandir(folders.pop()) as entries:
+            for entry in entries:
+                held = entry.stat(follow_symlinks=False)
+                found[entry.path] = held.st_size, held.st_mtime_ns
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append(entry.path)
+    start = len(str(folder)) + 1
+    return {path[start:]: held for path, held in found.items()}
 
 
 def subcommands(groups: bool = False) -> list[str]:

@@ -163,9 +163,8 @@ def test_bad_input_is_refused_before_any_work(tmp_path, arguments, message):
 def test_a_run_killed_twice_has_the_figures_of_one_that_was_not(tmp_path, small_models):
     """A worker dies and its job is drawn again; then the whole run dies, and the same command goes on."""
 
-    def command(out):
-        asked = (*SMALL, "--models", str(small_models), "--jobs", "2", "--out", str(out))
-        return [sys.executable, "-m", "underpaint", "evaluate", *asked]
+    asked = (*SMALL, "--models", str(small_models))
+    command = [sys.executable, "-m", "underpaint", "evaluate", *asked, "--jobs", "2", "--out", str(tmp_path / "killed")]
 
     def finished():
         return sum(path.read_bytes().count(b"\n") - 1 for path in (tmp_path / "killed").glob("drawings-*.jsonl"))
@@ -176,15 +175,15 @@ def test_a_run_killed_twice_has_the_figures_of_one_that_was_not(tmp_path, small_
             assert time.monotonic() < until
             time.sleep(0.02)
 
-    running = subprocess.Popen(command(tmp_path / "killed"), cwd=ROOT, stderr=subprocess.DEVNULL)
+    running = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL)
     wait_for(2)
     os.kill(children_of(running.pid)[-1], signal.SIGKILL)
     wait_for(5)
     running.kill()
     running.wait()
     assert 5 <= finished() < 32
-    subprocess.run(command(tmp_path / "killed"), cwd=ROOT, check=True, capture_output=True)
-    subprocess.run(command(tmp_path / "whole"), cwd=ROOT, check=True, capture_output=True)
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    assert called("evaluate", *asked, "--jobs", 0, "--out", tmp_path / "whole").exit_code == 0
     assert statistics(tmp_path / "killed" / "evaluate.json") == statistics(tmp_path / "whole" / "evaluate.json")
 
 

@@ -84,6 +84,7 @@ def test_a_killed_training_goes_on_and_two_in_one_folder_are_refused(tmp_path: P
         assert child.poll() is None
         assert time.monotonic() < until
         time.sleep(0.02)
+    child.send_signal(signal.SIGSTOP)  # it holds the folder as well, and leaves the processor to the next one
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     second = [sys.executable, "-c", TRAINING, "3"]
     other = subprocess.run(second, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
