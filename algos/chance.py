@@ -69,7 +69,7 @@ class Source(Protocol):
 
 def _cumulated(weights: FloatArray) -> FloatArray:
     """[V] float64; ValueError unless the weights are non-negative with a positive finite sum."""
-    cumulated = np.add.accumulate(weights.astype(np.float64))
+    cumulated = np.add.accumulate(weights, dtype=np.float64)
     total = float(cumulated[-1]) if cumulated.size else 0.0
     if not 0.0 < total < inf or float(np.minimum.reduce(weights)) < 0.0:
         raise ValueError(
