@@ -69,7 +69,7 @@ class Source(Protocol):
 
 def _cumulated(weights: FloatArray) -> FloatArray:
     """[V] float64; ValueError unless the weights are non-negative with a positive finite sum."""
-    cumulated = np.add.accumulate(weights.astype(np.float64))
+    cumulated = np.add.accumulate(weights, dtype=np.float64)
     total = float(cumulated[-1]) if cumulated.size else 0.0
     if not 0.0 < total < inf or float(np.minimum.reduce(weights)) < 0.0:
         raise ValueError(
@@ -173,8 +173,11 @@ def given(arrays: Mapping[Role, FloatArray]) -> FromUniforms:
 
 
 class _Decision(NamedTuple):
+    """asked: what the options followed from; where a later branch asks the same at its turn, they are taken over."""
+
     options: tuple[tuple[int, float], ...]
     chosen: int
+    asked: Hashable
 
 
 @dataclass(slots=True)
@@ -184,7 +187,7 @@ class Enumerating:
     Asking twice for the same address raises: a rule that reuses its noise has no distribution of its own.
     """
 
-    script: tuple[int, ...] = ()
+    script: tuple[_Decision, ...] = ()
     decisions: list[_Decision] = field(default_factory=list)
     seen: set[tuple[int, At]] = field(default_factory=set)
     index: int = 0
@@ -192,24 +195,30 @@ class Enumerating:
     def cycle(self, index: int) -> Self:
         return type(self)(self.script, self.decisions, self.seen, index)
 
-    def _choose(self, options: tuple[tuple[int, float], ...], at: At) -> int:
+    def _choose(self, asked: Hashable, options: Callable[[], tuple[tuple[int, float], ...]], at: At) -> int:
         if (self.index, at) in self.seen:
             raise RuntimeError(f"the noise at cycle {self.index}, {at} was asked for twice")
-        self.seen.add((self.index, at))
         turn = len(self.decisions)
-        chosen = self.script[turn] if turn < len(self.script) else 0
-        self.decisions.append(_Decision(options, chosen))
-        return options[chosen][0]
+        decision = self.script[turn] if turn < len(self.script) else None
+        if decision is None or decision.asked != asked:
+            decision = _Decision(options(), 0 if decision is None else decision.chosen, asked)
+        self.seen.add((self.index, at))
+        self.decisions.append(decision)
+        return decision.options[decision.chosen][0]
 
     def flip(self, chance_of: float, at: At, out_of: float = 1.0) -> bool:
-        share = min(1.0, chance_of / out_of) if 0.0 < chance_of < out_of else float(chance_of > 0.0)
-        options = tuple((value, weight) for value, weight in ((1, share), (0, 1.0 - share)) if weight > 0.0)
-        return bool(self._choose(options, at))
+        def options() -> tuple[tuple[int, float], ...]:
+            share = min(1.0, chance_of / out_of) if 0.0 < chance_of < out_of else float(chance_of > 0.0)
+            return tuple((value, weight) for value, weight in ((1, share), (0, 1.0 - share)) if weight > 0.0)
+
+        return bool(self._choose((chance_of, out_of), options, at))
 
     def draw(self, weights: FloatArray, at: At) -> int:
-        total = float(_cumulated(weights)[-1])
-        options = tuple((int(i), float(weights[i]) / total) for i in np.flatnonzero(weights))
-        return self._choose(options, at)
+        def options() -> tuple[tuple[int, float], ...]:
+            total = float(_cumulated(weights)[-1])
+            return tuple((i, float(weights[i]) / total) for i in np.flatnonzero(weights).tolist())
+
+        return self._choose((weights.dtype.char, weights.tobytes()), options, at)
 
     def weight(self) -> float:
         """The probability of the branch that was walked."""
@@ -218,12 +227,12 @@ class Enumerating:
             product *= decision.options[decision.chosen][1]
         return product
 
-    def next_script(self) -> tuple[int, ...] | None:
-        """The script of the next branch in depth-first order; None after the last."""
+    def next_branch(self) -> Self | None:
+        """The next branch in depth-first order, to be walked; None after the last."""
         for turn in range(len(self.decisions) - 1, -1, -1):
-            if self.decisions[turn].chosen + 1 < len(self.decisions[turn].options):
-                before = tuple(decision.chosen for decision in self.decisions[:turn])
-                return (*before, self.decisions[turn].chosen + 1)
+            decision = self.decisions[turn]
+            if decision.chosen + 1 < len(decision.options):
+                return type(self)((*self.decisions[:turn], decision._replace(chosen=decision.chosen + 1)))
         return None
 
 
@@ -236,10 +245,9 @@ def enumerate_outcomes(program: Callable[[Enumerating], Outcome]) -> dict[Outcom
     `program` must depend on nothing but `chance`, and be cheap: the branches multiply.
     """
     weights: dict[Outcome, list[float]] = {}
-    script: tuple[int, ...] | None = ()
-    while script is not None:
-        chance = Enumerating(script)
+    chance: Enumerating | None = Enumerating()
+    while chance is not None:
         outcome = program(chance)
         weights.setdefault(outcome, []).append(chance.weight())
-        script = chance.next_script()
+        chance = chance.next_branch()
     return {outcome: fsum(parts) for outcome, parts in weights.items()}

@@ -61,9 +61,8 @@ def next_token_distribution(rule: Rule, tree: DraftTree, probs: FloatArray) -> F
     draw nothing but its extra token.
     """
     distribution = np.zeros(probs.shape[1])
-    script: tuple[int, ...] | None = ()
-    while script is not None:
-        branch = Enumerating(script)
+    branch: Enumerating | None = Enumerating()
+    while branch is not None:
         seen = _WeightsOfDraw(branch)
         verdict = rule(tree, probs, seen)
         if verdict.path:
@@ -73,7 +72,7 @@ def next_token_distribution(rule: Rule, tree: DraftTree, probs: FloatArray) -> F
         else:
             weights = seen.weights.astype(np.float64)
             distribution += branch.weight() * weights / weights.sum()
-        script = branch.next_script()
+        branch = branch.next_branch()
     return distribution
 
 

@@ -56,8 +56,9 @@ class DraftTree:
 
     def children(self) -> list[list[int]]:
         """For each node its children, in sibling order."""
-        below: list[list[int]] = [[] for _ in range(self.size)]
-        for node, parent in enumerate(self.parents.tolist()):
+        parents = self.parents.tolist()
+        below: list[list[int]] = [[] for _ in parents]
+        for node, parent in enumerate(parents):
             if parent >= 0:
                 below[parent].append(node)
         return below

@@ -24,6 +24,7 @@ from underpaint.sim.certify.noise import NoiseExhausted
 from underpaint.sim.certify.session_slips import RIGHT_SESSION, SESSIONS
 from underpaint.sim.certify.sessions import SessionVerifier
 from underpaint.sim.certify.slips import BY_NAME, RIGHT
+from underpaint.sim.certify.token_wise import TokenWiseWalk, WalkOfDraft
 from underpaint.sim.certify.verifier import Fault, Noise, Verifier, find_fault
 
 Interface: TypeAlias = Literal[
@@ -92,11 +93,25 @@ class CallableVerifier(Verifier):
     bits: int = 53
 
     def decide(self, drafts: Sequence[DraftRequest], noise: FloatArray) -> list[Verdict | Fault]:
-        return [self._one(draft, row) for draft, row in zip(drafts, noise, strict=True)]
+        given = [int(seed) for seed in noise[:, 0]] if self.noise == "seeds" else list(noise.copy())
+        return [guarded(partial(self.verify, copied(draft), one)) for draft, one in zip(drafts, given, strict=True)]
 
-    def _one(self, draft: DraftRequest, noise: FloatArray) -> Verdict | Fault:
-        given = int(noise[0]) if self.noise == "seeds" else noise.copy()
-        return guarded(lambda: self.verify(copied(draft), given))
+
+@dataclass(frozen=True, slots=True)
+class WalkVerifier(Verifier):
+    """A token-wise walk, which keeps the rows of every draft that it has decided."""
+
+    walk: TokenWiseWalk
+    known: dict[int, WalkOfDraft] = field(default_factory=dict, init=False)
+
+    def decide(self, drafts: Sequence[DraftRequest], noise: FloatArray) -> list[Verdict | Fault]:
+        return [guarded(partial(self._of(draft).decide, row)) for draft, row in zip(drafts, noise, strict=True)]
+
+    def _of(self, draft: DraftRequest) -> WalkOfDraft:
+        found = self.known.get(id(draft))
+        if found is None:
+            found = self.known[id(draft)] = WalkOfDraft(self.walk, draft)
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +151,7 @@ class RuleVerifier(Verifier):
 
 def copied(draft: DraftRequest) -> DraftRequest:
     """The draft with target distributions of its own, so that a verifier may write into them."""
-    return draft._replace(target_probs=draft.target_probs.copy(), raw_probs=draft.raw_probs.copy())
+    return DraftRequest(draft.tree, draft.target_probs.copy(), draft.raw_probs.copy(), draft.allowed)
 
 
 def guarded(call: Callable[[], Any]) -> Verdict | Fault:
@@ -290,10 +305,10 @@ def interface_of(spec: Spec) -> Interface:
 
 def _of_the_gallery(name: str) -> Verifier:
     if name in ("right", "right-session"):
-        return CallableVerifier(RIGHT) if name == "right" else SessionVerifier(RIGHT_SESSION)
+        return WalkVerifier(RIGHT) if name == "right" else SessionVerifier(RIGHT_SESSION)
     if name in SESSIONS:
         return SessionVerifier(SESSIONS[name].session)
     if name not in BY_NAME:
         known = ["right", "right-session", *SESSIONS, *BY_NAME]
         raise ValueError(f"gallery: there is no '{name}'; {suggest(name, known)}")
-    return CallableVerifier(BY_NAME[name].verify)
+    return WalkVerifier(BY_NAME[name].verify)

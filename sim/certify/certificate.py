@@ -10,7 +10,7 @@ import numpy as np
 
 from underpaint.algos.enumeration import total_variation
 from underpaint.algos.tree import Drawn, Verdict
-from underpaint.sim.certify.adapters import CallableVerifier
+from underpaint.sim.certify.adapters import WalkVerifier
 from underpaint.sim.certify.case import VerifierCase
 from underpaint.sim.certify.measure import EXACT, find_bits, measure
 from underpaint.sim.certify.measurement import Effort, Kind, Measurement
@@ -290,7 +290,7 @@ def looks_like(failing: Sequence[tuple[VerifierCase, Measurement]], cycles: int 
 def _by_slip(name: str, case: VerifierCase, cycles: int) -> Measurement:
     if name in SESSIONS:
         return measure(case, SessionVerifier(SESSIONS[name].session), replace(SLIP_EFFORT, cycles=cycles))
-    return measure(case, CallableVerifier(BY_NAME[name].verify), SLIP_EFFORT)
+    return measure(case, WalkVerifier(BY_NAME[name].verify), SLIP_EFFORT)
 
 
 def _distance(case: VerifierCase, found: Measurement, other: Measurement) -> float:

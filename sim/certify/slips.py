@@ -4,13 +4,13 @@ With the parts left alone the walk is right, on trees of every kind. A certifica
 and says which slip it looks like.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from underpaint.algos.arrays import FloatArray
-from underpaint.algos.tree import DRAWN, Drawn, Verdict
+from underpaint.algos.tree import DRAWN, Drawn
 from underpaint.sim.certify.case import DraftRequest
 from underpaint.sim.certify.token_wise import TokenWiseWalk, still_wanted
 
@@ -22,7 +22,7 @@ class Slip(NamedTuple):
     summary: str
     report: str
     drawn: frozenset[Drawn]
-    verify: Callable[[DraftRequest, FloatArray], Verdict]
+    verify: TokenWiseWalk
 
 
 def _shifted(draft: DraftRequest, node: int) -> FloatArray:

@@ -1,7 +1,8 @@
 """Token-wise verification of a draft by handed-in uniforms, in parts that can be exchanged."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,17 +17,29 @@ def offered_by(draft: DraftRequest, node: int, token: int, tried: Sequence[int])
     if draft.tree.drawn == "top_k":
         point: FloatArray = np.eye(draft.target_probs.shape[1])[token]
         return point
-    row = draft.tree.draft_distribution(node).copy()
-    if draft.tree.drawn == "without_replacement":
-        row[list(tried)] = 0.0
-    row /= row.sum()
-    return row
+    row = draft.tree.draft_distribution(node)
+    if tried and draft.tree.drawn == "without_replacement":
+        row = row.copy()
+        row[tried] = 0.0
+    offered: FloatArray = row / np.add.reduce(row)
+    return offered
 
 
 def still_wanted(left: FloatArray, offered: FloatArray, token: int) -> FloatArray:
     """[V] norm([left - offered]_+), or `left` where rounding alone is left."""
     rest = np.maximum(left - offered, 0.0)
-    return rest / rest.sum() if rest.any() else left
+    total = np.add.reduce(rest)
+    return rest / total if total else left
+
+
+class _Step(NamedTuple):
+    """A child that is tried. left, offered: [V] the residual before it, and what it was drawn from. target, draft: of
+    its token, for the accept test."""
+
+    left: FloatArray
+    offered: FloatArray
+    target: float
+    draft: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,24 +67,62 @@ class TokenWiseWalk:
 
     def __call__(self, draft: DraftRequest, uniforms: FloatArray) -> Verdict:
         """Decide one draft by its uniforms [N + 1] (see `Verifier.decide`)."""
-        below = draft.tree.children()
+        return WalkOfDraft(self, draft).decide(uniforms)
+
+
+@dataclass(slots=True)
+class WalkOfDraft:
+    """A walk over one draft. Rows that one decision needed are kept for the next."""
+
+    walk: TokenWiseWalk
+    draft: DraftRequest
+    below: list[list[int]] = field(init=False)
+    tokens: list[int] = field(init=False)
+    steps: list[list[_Step]] = field(init=False)
+    ends: dict[int, FloatArray] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.below, self.tokens = self.draft.tree.children(), self.draft.tree.tokens.tolist()
+        self.steps = [[] for _ in self.tokens]
+
+    def decide(self, uniforms: FloatArray) -> Verdict:
+        """Decide the draft by its uniforms [N + 1]."""
+        walk, read = self.walk, uniforms.tolist()
         path: list[int] = []
-        node = 0
-        while below[node]:
-            left = self.judged(draft, node)
-            tried: list[int] = []
-            for child in below[node]:
-                token = int(draft.tree.tokens[child])
-                offered = self.offered(draft, node, token, tried)
-                target = float(self.tested(draft, node, left)[token])
-                if self.accept(float(uniforms[self.uniform(child)]), target, float(offered[token])):
+        node = child = 0
+        while below := self.below[node]:
+            steps = self.steps[node]
+            for turn, child in enumerate(below):
+                step = steps[turn] if turn < len(steps) else self._next_step(node)
+                if walk.accept(read[walk.uniform(child)], step.target, step.draft):
                     break
-                left = self.reject(left, offered, token)
-                tried.append(token)
             else:
-                child = below[node][-1]
-                extra = self.draw(self.after(draft, left, node, child), float(uniforms[self.last(child)]))
-                return Verdict(tuple(self.path(path)), extra)
+                break
             path.append(child)
-            node = child
-        return Verdict(tuple(self.path(path)), self.draw(self.bonus(draft, node), float(uniforms[self.last(0)])))
+            node, child = child, 0
+        row = self.ends.get(node)
+        if row is None:
+            row = self.ends[node] = self._end(node)
+        return Verdict(tuple(walk.path(path)), walk.draw(row, read[walk.last(child)]))
+
+    def _left(self, node: int) -> FloatArray:
+        """[V] what the children of `node` that were tried leave of the target."""
+        steps = self.steps[node]
+        if not steps:
+            return self.walk.judged(self.draft, node)
+        return self.walk.reject(steps[-1].left, steps[-1].offered, self.tokens[self.below[node][len(steps) - 1]])
+
+    def _next_step(self, node: int) -> _Step:
+        tried = [self.tokens[child] for child in self.below[node][: len(self.steps[node]) + 1]]
+        token = tried.pop()
+        left = self._left(node)
+        offered = self.walk.offered(self.draft, node, token, tried)
+        target = float(self.walk.tested(self.draft, node, left)[token])
+        self.steps[node].append(_Step(left, offered, target, float(offered[token])))
+        return self.steps[node][-1]
+
+    def _end(self, node: int) -> FloatArray:
+        """[V] what the last token is drawn from: the residual, or the bonus token's row at a leaf."""
+        if below := self.below[node]:
+            return self.walk.after(self.draft, self._left(node), node, below[-1])
+        return self.walk.bonus(self.draft, node)

@@ -92,7 +92,7 @@ class SyntheticTarget:
 
     def score(self, tree: DraftTree) -> Scored:
         ends = _prefixes(self._committed, tree.tokens.tolist(), tree.parents.tolist())
-        return Scored(np.stack([self.distribution(end) for end in ends]))
+        return Scored(np.array([self.distribution(end) for end in ends]))
 
     def commit(self, tree: DraftTree, verdict: Verdict) -> None:
         self._committed += _accepted_prefix(tree, verdict)
@@ -117,7 +117,7 @@ class SyntheticDrafter:
     def expand(self, tokens: IntArray, parents: IntArray) -> FloatArray:
         new = _prefixes(self._committed, tokens.tolist(), parents.tolist(), self._nodes)
         self._nodes.extend(new)
-        return np.stack([self.distribution(end) for end in new])
+        return np.array([self.distribution(end) for end in new])
 
     def commit(self, tree: DraftTree, verdict: Verdict, scored: Scored) -> None:
         self._committed += _accepted_prefix(tree, verdict)

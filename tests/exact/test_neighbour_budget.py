@@ -147,7 +147,7 @@ def load(old: str, new: str) -> ModuleType:
 
 def walk_cases(module: ModuleType) -> None:
     draws = np.random.default_rng(0)
-    for _ in range(40):
+    for _ in range(16):
         target, draft = draws.dirichlet(np.ones(VOCAB), size=2)
         near = nearest_codes(codebook(VOCAB, int(draws.integers(20))), int(draws.integers(1, VOCAB)))
         delta = float(draws.choice([0.05, 0.2371, 0.5]))

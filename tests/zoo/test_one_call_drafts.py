@@ -50,9 +50,13 @@ class LevelByLevel:
         return found
 
 
-def both(folder: Path, grow: Grow) -> Iterator[tuple[DraftTree, DraftTree, LevelByLevel]]:
+def opened(folder: Path) -> list[underpaint.Pipeline]:
+    """Two pipelines of one folder: drafters of one share an engine."""
+    return [underpaint.open_pipeline(folder, resolution=64) for _ in range(2)]
+
+
+def both(pipelines: list[underpaint.Pipeline], grow: Grow) -> Iterator[tuple[DraftTree, DraftTree, LevelByLevel]]:
     """Cycle by cycle of one picture of the target's own tokens: a tree of one call, and of levels, from one state."""
-    pipelines = [underpaint.open_pipeline(folder, resolution=64) for _ in range(2)]  # drafters of one share an engine
     first, rng = pipelines[0], np.random.default_rng(1)
     condition = first.condition("an outlined pumpkin left of a woolly fox")
     target = first.target(condition, first.sampling).model
@@ -92,10 +96,10 @@ def path(tree: DraftTree, node: int) -> tuple[int, ...]:
     return tuple(tree.tokens[[0, *tree.path_to(node)]].tolist())
 
 
-def distances(folder: Path) -> list[float]:
+def distances(pipelines: list[underpaint.Pipeline]) -> list[float]:
     """Total variation between the two ways, of every distribution behind the same tokens of a static tree."""
     found = []
-    for tree, _, levels in both(folder, static_tree):
+    for tree, _, levels in both(pipelines, static_tree):
         for node, row in enumerate(tree.draft_rows.tolist()):
             other = levels.distributions.get(path(tree, node))
             if row >= 0 and other is not None:
@@ -104,10 +108,10 @@ def distances(folder: Path) -> list[float]:
     return found
 
 
-def lost_by_chains(folder: Path) -> float:
+def lost_by_chains(pipelines: list[underpaint.Pipeline]) -> float:
     """By how much, at most, a token of a one-call chain is less likely than the likeliest one, level by level."""
     lost = [0.0]
-    for tree, _, levels in both(folder, chain):
+    for tree, _, levels in both(pipelines, chain):
         for node in range(1, tree.size):
             row = levels.distributions.get(path(tree, node)[:-1])
             if row is None:  # behind a token that the other chain has not
@@ -117,15 +121,17 @@ def lost_by_chains(folder: Path) -> float:
 
 
 def test_one_call_drafts_lie_within_a_step_of_8_bits_of_those_level_by_level() -> None:
-    found = distances(FOLDER)
+    pipelines = opened(FOLDER)
+    found = distances(pipelines)
     assert max(found) <= EIGHT_BITS_APART
     assert np.median(found) <= FLOAT32_APART  # most are the same 8 bits
-    assert lost_by_chains(FOLDER) <= 2 * EIGHT_BITS_APART
+    assert lost_by_chains(pipelines) <= 2 * EIGHT_BITS_APART
 
 
 def test_with_products_in_float32_rounding_alone_is_left(float32_products: Path) -> None:
-    assert max(distances(float32_products)) <= FLOAT32_APART
-    assert lost_by_chains(float32_products) <= 2 * FLOAT32_APART
+    pipelines = opened(float32_products)
+    assert max(distances(pipelines)) <= FLOAT32_APART
+    assert lost_by_chains(pipelines) <= 2 * FLOAT32_APART
 
 
 @pytest.fixture
