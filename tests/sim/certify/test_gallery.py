@@ -32,7 +32,7 @@ def kernel(name):
 def judged(target, drawn=None, effort=QUICK, count=6, **options):
     spec = Spec(target) if isinstance(target, str) else target
     drawn = drawn or drawn_by(spec)
-    return certify(open_verifier(spec), drawn, needs_chain(spec), count, effort=effort, shrink_seconds=0.0, **options)
+    return certify(open_verifier(spec), drawn, needs_chain(spec), count, effort=effort, shrink_seconds=0.5, **options)
 
 
 def test_the_gallery_is_large_enough():
