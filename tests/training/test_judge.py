@@ -118,7 +118,7 @@ def test_a_judge_learns_what_a_tokenizer_leaves(sheet: TexturedSheet, tmp_path: 
     upside = Upside(VQConfig(8, 4, (1, 1), (1, 1), z_channels=4, ch=4, num_res_blocks=1))
     pixels = torch.rand(2, 3, 64, 64)
     assert torch.equal(reconstructed(pixels, upside), -pixels.flip(2))
-    loop = LoopSettings(steps=140, learning_rate=1e-2, warmup_steps=2, validate_every=1000)
+    loop = LoopSettings(steps=200, learning_rate=1e-2, warmup_steps=2, validate_every=1000)
     found = {}
     for share in (0.0, 1.0):
         settings = JudgeSettings(batch=16, validation_scenes=40, place_weight=4, reconstructed_share=share)
