@@ -90,16 +90,15 @@ def test_what_lies_outside_the_models_is_cheap_by_the_instructions_that_it_issue
     assert rows["llamagen-xl", "probs_kernel"]["slots"] > rows["7b", "probs_kernel"]["slots"] > 1000
 
 
-@pytest.mark.parametrize("capability", [80, 90, 120])
-def test_every_kernel_compiles_within_its_budget(capability: int) -> None:
-    """One test for each GPU, so that workers share them."""
-    told = compiled("tools.compile_ahead", str(capability))
+def test_every_kernel_compiles_within_its_budget_for_every_gpu() -> None:
+    """In one process: counting every method's launches takes longer than to compile them once more from the cache."""
+    told = compiled("tools.compile_ahead")
     assert told.returncode == 0, told.stdout[-3000:] + told.stderr[-3000:]
     made = json.loads(told.stdout)
-    assert {one["capability"] for one in made} == {capability}
     kernels = (ROOT / "runtime" / "device" / "kernels").glob("*.py")
     written = {name for file in kernels for name in re.findall(r"def (\w+_kernel)\(", file.read_text())}
-    assert {one["name"] for one in made} == written
+    wanted = {(capability, name) for capability in (80, 90, 120) for name in written}
+    assert {(one["capability"], one["name"]) for one in made} == wanted
 
 
 @pytest.mark.parametrize("config", [XL, SEVEN_B], ids=["xl", "7b"])
