@@ -79,6 +79,7 @@ def compiled(*command: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_what_lies_outside_the_models_is_cheap_by_the_instructions_that_it_issues() -> None:
     told = compiled("benchmarks.device_program", "--machines", "h200,h100", "--methods", ",".join(MOST_ISSUED))
     assert told.returncode == 0, told.stderr[-3000:]
@@ -91,6 +92,7 @@ def test_what_lies_outside_the_models_is_cheap_by_the_instructions_that_it_issue
     assert rows["llamagen-xl", "probs_kernel"]["slots"] > rows["7b", "probs_kernel"]["slots"] > 1000
 
 
+@pytest.mark.slow
 def test_every_kernel_compiles_within_its_budget_for_every_gpu() -> None:
     """In one process: counting every method's launches takes longer than to compile them once more from the cache."""
     told = compiled("tools.compile_ahead")
