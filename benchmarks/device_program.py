@@ -93,7 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for (model, config), batch in product(models.items(), asked.batches or [1]):
         programs = {name: count_cycle(config, method_of(name, config.vocab_size), batch) for name in names}
         chosen, parts = dict[str, Program](), dict[str, Program]()
-        if asked.methods is None:
+        if asked.methods is None and asked.batches is None:  # `roofline` chooses for one image alone
             for name, choice in CHOICES.items():
                 chosen[f"roofline, {name}"] = count_cycle(config, roofline_of(1.0), batch, choice=choice)
             for name, program in count_islands(config, islands_of(config.vocab_size, "islands"), batch).items():

@@ -162,7 +162,7 @@ class _Marked:
 def _on_a_gpu(config: DecoderConfig, dtype: torch.dtype, device: torch.device, rows: int) -> DecoderForward:
     """A forward without numbers that does what it does on a GPU, on whichever device its shapes are."""
     forward = DecoderForward(shapes_alone(config, dtype, device), rows)
-    forward.widens_products = dtype != torch.float32
+    forward.mixed_precision_head = dtype != torch.float32
     return forward
 
 

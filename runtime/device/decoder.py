@@ -68,7 +68,7 @@ class DecoderForward:
         table = None if config.rope == "none" else rope_table(config).to(self.codes.device)
         self._turns = [Turns(table, _scales(layer)) for layer in model.layers if isinstance(layer, Layer)]
         self._head = model.head.weight.detach().t()
-        self.widens_products = self._head.is_cuda and self.dtype != torch.float32
+        self.mixed_precision_head = self._head.is_cuda and self.dtype != torch.float32
 
     def embed(self, tokens: Tensor) -> Tensor:
         return embedding(tokens.repeat(self.rows, 1), self.codes)
@@ -100,10 +100,10 @@ class DecoderForward:
     def logits(self, features: Tensor) -> Tensor:
         """The product of factors as they are stored, summed and kept in float32.
 
-        Rounding logits to bfloat16 alone moves a guided distribution. PyTorch's CPU kernels take factors in float32
-        alone (`widens_products` is false).
+        Rounding logits to bfloat16 alone moves a guided distribution. PyTorch multiplies half-precision factors into
+        float32 on GPUs alone (`mixed_precision_head`); elsewhere the factors are made float32 first.
         """
-        if not self.widens_products:
+        if not self.mixed_precision_head:
             return features.float() @ self._head.float()
         lines = features.reshape(-1, features.shape[2])
         return torch.mm(lines, self._head, out_dtype=torch.float32).view(*features.shape[:2], -1)

@@ -12,6 +12,8 @@ import benchmarks.report as report
 REFUSED = [
     ("device", ["--device", "cuda:99"], "there is no CUDA device here"),
     ("device", ["--device", "cpu", "--methods", "eagel2"], "there is no eagel2"),
+    ("device_program", ["--batches", "0"], "expected a whole number from 1, got '0'"),
+    ("device_program", ["--batches", "4", "--curves", "here"], "cost curves are of one image; leave out --curves"),
     ("gpu", ["--rounds", "0"], "expected a whole number from 1, got '0'"),
     ("gpu", ["--backend", "cuda:1"], "invalid choice: 'cuda:1'"),
     ("paired_speed", ["absent"], "no folder absent"),

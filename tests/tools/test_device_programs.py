@@ -104,6 +104,21 @@ def test_every_kernel_compiles_within_its_budget_for_every_gpu() -> None:
     assert {(one["capability"], one["name"]) for one in made} == wanted
 
 
+def test_other_gpus_compile_each_kernel_s_heaviest_launch_and_all_with_many_registers() -> None:
+    from tools.compile_ahead import MANY_REGISTERS, Compiled, heaviest
+
+    registers = [
+        ("light", 20),
+        ("light", 30),
+        ("light", 10),
+        ("heavy", MANY_REGISTERS + 1),
+        ("heavy", 200),
+        ("heavy", 40),
+    ]
+    made = [Compiled(name, 90, count, 0, 0, 4, 1, 0, 0) for name, count in registers]
+    assert heaviest(["a", "b", "c", "d", "e", "f"], made) == ["b", "d", "e"]
+
+
 @pytest.mark.parametrize("config", [XL, SEVEN_B], ids=["xl", "7b"])
 @pytest.mark.parametrize("engine", [False, True], ids=["torch", "engine"])
 @pytest.mark.parametrize("name", ["eagle2", "zipar"])
