@@ -138,10 +138,15 @@ def draw_on_device(
     sampling: "SamplingParams",
     pictures: "Sequence[WantedPicture]",
     finish: "Callable[[WantedPicture, Drawing], None]",
+    plain: "DecodingMethod | None" = None,
 ) -> None:
-    """Draw pictures batch by batch and hand each to `finish`; exit code 2 where one ended with an error."""
+    """Draw pictures batch by batch and hand each to `finish`; exit code 2 where one ended with an error.
+
+    plain: plain autoregression, which draws in the method's place where a trial finds it faster; None tries nothing.
+    """
     from underpaint.runtime.device.comparison import span
     from underpaint.runtime.device.forms import DeviceError
+    from underpaint.runtime.device.trial import draw_by_faster
     from underpaint.runtime.drawing import Drawing, ImageTask
     from underpaint.runtime.engines.context import EngineError
 
@@ -151,15 +156,20 @@ def draw_on_device(
         bad_input(EngineError, DeviceError),
         progress("drawing", len(pictures)) as advance,
     ):
-        program = device.open().program(method, sampling)
         wanted = [ImageTask(one.condition, one.seed) for one in pictures]
-        if device.device.type == "cuda":
-            program.prime(wanted[: device.batch])
 
         def watch(cells: list[int]) -> None:
             advance(finished, f"{span(cells)} of {device.pipeline.grid.cells} cells")
 
-        for number, outcome in program.draw_all(wanted, watch):
+        def report(drafted: float, without: float) -> None:
+            faster = method.name if drafted <= without else "plain autoregression"
+            typer.echo(
+                f"{method.name} takes {drafted:.3f} s a picture and plain autoregression {without:.3f} s in batches of "
+                f"{device.batch}; the other pictures are drawn by {faster}",
+                err=True,
+            )
+
+        for number, outcome in draw_by_faster(device.open(), method, plain, sampling, wanted, watch, report):
             one = pictures[number]
             if isinstance(outcome, Drawing):
                 finish(one, outcome)

@@ -92,19 +92,30 @@ def generate(
     low: Low = None,
     backend: Backend = "cpu",
     device: DeviceOptions = _NO_DEVICE,
+    draft_if_faster: Annotated[
+        bool,
+        typer.Option(
+            "--draft-if-faster",
+            help="With --backend device: time a lossless method and plain autoregression on the first pictures, and "
+            "draw the others by the faster one. In large batches drafts may cost more time than they save.",
+        ),
+    ] = False,
     save_tokens: Annotated[
         bool, typer.Option("--save-tokens", help="Also write a .json of tokens and costs for every picture.")
     ] = False,
 ) -> None:
     """Draw pictures from prompts."""
     from underpaint.artifacts.files import check_file_writable
-    from underpaint.runtime.drawing import ImageTask, draw_in, noise_of
+    from underpaint.runtime.drawing import ImageTask, check_trial, draw_in, noise_of
     from underpaint.runtime.engines.context import EngineError
+    from underpaint.runtime.evaluation.comparison import BASELINE
     from underpaint.runtime.methods.registry import TUNED, build_method, resolve, usual_preset
 
     with bad_input():
         device.check(backend, batches=live.live is not None)
         device.check_forward(live.live)
+        if draft_if_faster and backend != DEVICE:
+            raise ValueError("--draft-if-faster needs --backend device; add it, or leave the option out")
         checked = checked_temperature(temperature)
         live.check(models, resolution, low, backend, on_device=True)
         resolve(method, checked, rule, setting or (), TUNED if preset is None else read_preset(preset))
@@ -152,9 +163,13 @@ def generate(
         priced = config.needs_costs and backend != DEVICE
         tables = tables_with_costs(pipeline, [config], sampling) if priced else pipeline.tables
         drawn_by = build_method(method, config, tables)
-        on_device = None
+        on_device = plain = None
+        if draft_if_faster:
+            check_trial(drawn_by, 1 if device.batch is None else device.batch, len(pictures))
+            plain = build_method(BASELINE, resolve(BASELINE, sampling.temperature, None, (), TUNED), tables)
         if backend == DEVICE:
-            on_device = plan_on_device(pipeline, [drawn_by], sampling, device, conditions)
+            drawers = [drawn_by] if plain is None else [drawn_by, plain]
+            on_device = plan_on_device(pipeline, drawers, sampling, device, conditions)
         for condition in conditions[1:]:
             pipeline.target(condition, sampling)
         first = drawn_by.open(pipeline, conditions[0], sampling)
@@ -178,7 +193,12 @@ def generate(
 
     if on_device is not None:
         draw_on_device(
-            on_device, drawn_by, sampling, pictures, lambda one, drawing: _finish(pipeline, save_tokens, one, drawing)
+            on_device,
+            drawn_by,
+            sampling,
+            pictures,
+            lambda one, drawing: _finish(pipeline, save_tokens, one, drawing),
+            plain,
         )
         return
     finished = 0

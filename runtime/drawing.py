@@ -21,6 +21,8 @@ from underpaint.runtime.methods.method import DecodingMethod, DecodingSession, P
 MOST_COUNT: Final = 2**40
 _MOST_SECONDS: Final = 1e9
 """Thirty years."""
+TRIAL_BATCHES: Final = 2
+"""Batches of pictures that each of both draws in a trial."""
 Count: TypeAlias = Annotated[int, Within(0, MOST_COUNT)]
 Seconds: TypeAlias = Annotated[float, Within(0.0, _MOST_SECONDS)]
 
@@ -30,6 +32,27 @@ class ImageTask(NamedTuple):
 
     condition: Condition
     seed: int
+
+
+def check_trial(method: DecodingMethod, batch: int, pictures: int) -> None:
+    """Raise ValueError unless a trial can be made of a method, and leaves pictures to draw behind it.
+
+    Args:
+        method: What drafts.
+        batch: Images that are drawn together.
+        pictures: How many are to be drawn.
+    """
+    if not (method.lossless and method.drafts):
+        raise ValueError(
+            f"--draft-if-faster: expected a lossless method that drafts, got '{method.name}': plain autoregression may "
+            "draw in its place; name another with --method, or leave the option out"
+        )
+    least = 2 * TRIAL_BATCHES * batch + 1
+    if pictures < least:
+        raise ValueError(
+            f"--draft-if-faster: expected at least {least} pictures in batches of {batch}, for a trial of both and one "
+            f"picture more, got {pictures}; draw more, or leave the option out"
+        )
 
 
 Loop: TypeAlias = Literal["captured", "kernels", "host"]

@@ -365,6 +365,15 @@ _WRITTEN: Final = (
         "generate FOX --out x.png --backend device",
         "device 'cuda': there is no CUDA device here; 'cpu' tries it,",
     ),
+    ("generate FOX --out x.png --draft-if-faster", "--draft-if-faster needs --backend device; add it"),
+    (
+        "generate FOX --out x.png --backend device --device cpu --draft-if-faster --method lantern",
+        "--draft-if-faster: expected a lossless method that drafts, got 'lantern'",
+    ),
+    (
+        "generate FOX --out x.png --backend device --device cpu --draft-if-faster --method eagle2",
+        "--draft-if-faster: expected at least 5 pictures in batches of 1, for a trial of both and one",
+    ),
     (
         "generate FOX --out x.png --device cpu",
         "--device, --batch and --forward need --backend device; add it",

@@ -1,0 +1,97 @@
+"""A trial of drafting: every picture is drawn once, and what the trial found faster draws those behind it."""
+
+import gc
+import weakref
+from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from underpaint.algos.rows import SamplingParams
+from underpaint.runtime.conditions import Condition
+from underpaint.runtime.device.drawing import NotDrawn
+from underpaint.runtime.device.trial import draw_by_faster
+from underpaint.runtime.drawing import TRIAL_BATCHES, Drawing, ImageTask, check_trial
+
+BATCH = 3
+DRAFTS: Any = SimpleNamespace(name="eagle2", lossless=True, drafts=True)
+PLAIN: Any = SimpleNamespace(name="ar", lossless=True, drafts=False)
+TASKS = [ImageTask(Condition(str(place)), place) for place in range(2 * TRIAL_BATCHES * BATCH + 5)]
+
+
+class Program:
+    """Draws the last picture of a batch first; of one method the first picture ends with an error."""
+
+    def __init__(self, name: str, seconds: float) -> None:
+        self.name, self.seconds = name, seconds
+
+    def draw_all(self, tasks: Sequence[ImageTask], watch: Any) -> Iterator[tuple[int, Drawing | NotDrawn]]:
+        for number in reversed(range(len(tasks))):
+            if tasks[number].seed == 0:
+                yield number, NotDrawn("NaN")
+            else:
+                seed = tasks[number].seed
+                yield number, Drawing(self.name, "", seed, (1,), None, None, 1, 0, self.seconds, 0.0, 0.0)
+
+
+class Drawer:
+    """Makes programs, one at a time."""
+
+    batch, cuda = BATCH, False
+
+    def __init__(self, **seconds: float) -> None:
+        self.seconds, self.made, self.alive = seconds, list[str](), weakref.WeakSet[Program]()
+
+    def program(self, method: Any, sampling: SamplingParams) -> Program:
+        gc.collect()
+        assert not self.alive, "the memory of two programs at once is more than was checked"
+        program = Program(method.name, self.seconds[method.name])
+        self.alive.add(program)
+        self.made.append(method.name)
+        return program
+
+
+def drawn(drawer: Any, plain: Any) -> tuple[list[str | None], list[tuple[float, float]]]:
+    """Who drew each picture, None where it ended with an error, and what was reported."""
+    told = list[tuple[float, float]]()
+    by: dict[int, str | None] = {}
+    for place, outcome in draw_by_faster(
+        drawer, DRAFTS, plain, SamplingParams(), TASKS, None, lambda drafted, without: told.append((drafted, without))
+    ):
+        assert place not in by
+        by[place] = outcome.method if isinstance(outcome, Drawing) else None
+        assert not isinstance(outcome, Drawing) or outcome.seed == place
+    return [by[place] for place in range(len(TASKS))], told
+
+
+@pytest.mark.parametrize(("drafted", "faster"), [(0.5, "eagle2"), (1.0, "eagle2"), (1.5, "ar")])
+def test_the_faster_draws_on(drafted: float, faster: str) -> None:
+    drawer = Drawer(eagle2=drafted, ar=1.0)
+    by, told = drawn(drawer, PLAIN)
+    trial = TRIAL_BATCHES * BATCH
+    assert by == [None, *["eagle2"] * (trial - 1), *["ar"] * trial, *[faster] * (len(TASKS) - 2 * trial)]
+    assert told == [(pytest.approx(drafted * (trial - 1) / trial), 1.0)]
+    assert drawer.made == ["eagle2", "ar", faster]
+
+
+def test_without_plain_autoregression_nothing_is_tried() -> None:
+    drawer = Drawer(eagle2=9.0)
+    by, told = drawn(drawer, None)
+    assert set(by) == {None, "eagle2"}
+    assert not told
+    assert drawer.made == ["eagle2"]
+
+
+@pytest.mark.parametrize(
+    ("method", "pictures", "message"),
+    [
+        (SimpleNamespace(name="lantern", lossless=False, drafts=True), 99, "expected a lossless method that drafts"),
+        (PLAIN, 99, "expected a lossless method that drafts, got 'ar'"),
+        (DRAFTS, 2 * TRIAL_BATCHES * BATCH, r"expected at least 13 pictures in batches of 3"),
+    ],
+)
+def test_what_no_trial_can_be_made_of_is_refused(method: Any, pictures: int, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        check_trial(method, BATCH, pictures)
+    check_trial(DRAFTS, BATCH, 2 * TRIAL_BATCHES * BATCH + 1)
