@@ -83,7 +83,8 @@ class GreedyMultiPath:
             node = nodes[-1]
             target, draft = normalised(probs[node]), normalised(tree.draft_distribution(node))
             order = by_ratio(target, draft)
-            rank = np.argsort(order)
+            rank = np.empty_like(order)
+            rank[order] = np.arange(order.size)
             drafts.append(ranking.skewed(draft, order))
             best = max(int(rank[tree.tokens[path[level]]]) for path in paths)
             paths = [path for path in paths if int(rank[tree.tokens[path[level]]]) == best]

@@ -82,7 +82,7 @@ class _Drafts:
             distribution = np.full(vocab_size, 1.0 / vocab_size)
             left = self._left(cell, canvas)
             if refill == "left" and left != NO_TOKEN:
-                distribution = np.eye(vocab_size)[left]
+                distribution = np.eye(1, vocab_size, left)[0]
                 self.tokens[cell] = left
             else:
                 self.tokens[cell] = chance.draw(distribution, At(Role.REFILL, cell))
