@@ -24,10 +24,11 @@ _Ms: TypeAlias = Annotated[float, Within(0.0, MOST_MS)]
 Curve: TypeAlias = tuple[tuple[Annotated[int, Within(1, 1 << 20)], float], ...]
 """(size, ms) pairs, sizes rising from 1."""
 
-HostFamily: TypeAlias = Literal["one_call", "sampled", "ranked", "cost_aware", "cost_aware_chain"]
+HostFamily: TypeAlias = Literal["one_call", "sampled", "ranked", "iid", "iid_paths", "cost_aware", "cost_aware_chain"]
 """How the host drafts: a chain in one call of the drafter; a tree with sampled siblings; a tree with the likeliest ones
-(both in one call where the drafter can); a tree whose levels and nodes are chosen by cost; a chain in one call, or
-nothing, where a policy compared both by their costs."""
+(both in one call where the drafter can); a tree whose siblings are drawn with replacement, judged node by node or by
+whole paths; a tree whose levels and nodes are chosen by cost; a chain in one call, or nothing, where a policy compared
+both by their costs."""
 
 FORMAT: Final = 3
 """Of the file."""

@@ -97,7 +97,7 @@ def protocol(
     """Measure every method by protocol 1, on these models and this machine, and write one record.
 
     Each round draws one prompt with all methods, both presets and temperatures 0 and 1, so that all ratios are paired.
-    A tenth of the time goes into a cost curve, measured between the drawings and written next to the record. After an
+    A fifth of the time goes into a cost curve, measured between the drawings and written next to the record. After an
     interruption the same command continues. Ctrl-C also writes the tables of the finished drawings.
     `underpaint results rank` compares records of several machines or models.
     """

@@ -242,21 +242,23 @@ def _host(
         one.seconds, one.passes = 0.0, 0
 
 
-def to_dict(samples: CycleSamples, low: Sequence[LowTarget], grid: Grid, rounds: int) -> dict[str, Any]:
-    """The samples as JSON holds them: of sizes with enough of them."""
+def to_dict(
+    samples: CycleSamples, low: Sequence[LowTarget], grid: Grid, rounds: int, alone: Sequence[Sequence[float]]
+) -> dict[str, Any]:
+    """The samples as JSON holds them: of sizes with enough of them. alone: of target passes; see `curve`."""
     kinds = {kind: ms for kind, ms in samples.host.items() if kind.family == CELLS}
     parts = np.array([[kind.levels, kind.nodes, kind.pooled * grid.cells] for kind in kinds], dtype=np.float64)
     step, cell, judged = (round(ms, 5) for ms in nonnegative_fit(parts, list(kinds.values())).tolist())
     resampled = {what: ms for (what, _), ms in samples.passes.items() if what.startswith(RESAMPLE)}
     return {
         "rounds": rounds,
-        **_passes(samples, CELLS),
+        **_passes(samples, CELLS, alone),
         "low": [{"ratio": one.ratio, "int8": one.int8, **_passes(samples, one.name)} for one in low],
         "resample_ms": {what.removeprefix(f"{RESAMPLE} "): round(typical(ms), 4) for what, ms in resampled.items()},
         "host_ms": {"step": step, "cell": cell, "judged": judged},
     }
 
 
-def _passes(samples: CycleSamples, what: str) -> dict[str, Any]:
+def _passes(samples: CycleSamples, what: str, alone: Sequence[Sequence[float]] = ()) -> dict[str, Any]:
     begin = samples.passes[f"{BEGIN} {what}", 1]
-    return {"target_ms": curve(samples, what), "begin_ms": round(typical(begin), 4)}
+    return {"target_ms": curve(samples, what, alone), "begin_ms": round(typical(begin), 4)}

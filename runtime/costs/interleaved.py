@@ -24,7 +24,7 @@ from underpaint.runtime.evaluation.machine import describe_machine, typed_comman
 if TYPE_CHECKING:
     from underpaint.runtime.models import OpenModels
 
-SHARE: Final = 0.1
+SHARE: Final = 0.2
 """Of the time of a run that the pieces take."""
 PIECES: Final = "costs.jsonl"
 CURVE: Final = "costs.json"
@@ -35,9 +35,9 @@ Done = TypeVar("Done")
 class InterleavedCurve:
     """A whole cost curve of opened models, piece by piece.
 
-    A round of pieces is every pass alone once, each group of decoding loops with plain autoregression beside it, and
-    passes over cells of a grid. Each piece is a line of `costs.jsonl` in the run's folder, so that a stopped run goes
-    on with those it has; those of another machine or of other models are replaced.
+    A round of pieces is each group of decoding loops with plain autoregression beside it, and passes over cells of a
+    grid; before each, every pass is repeated alone once. Each piece is a line of `costs.jsonl` in the run's folder, so
+    that a stopped run goes on with those it has; those of another machine or of other models are replaced.
     """
 
     def __init__(self, models: OpenModels, sampling: SamplingParams, first: CostCurveFile, folder: Path) -> None:
@@ -67,8 +67,8 @@ class InterleavedCurve:
 
     @property
     def pieces_in_a_round(self) -> int:
-        """Passes alone, the groups of loops, and passes over cells."""
-        return len(self._groups) + 2
+        """The groups of loops, and passes over cells."""
+        return len(self._groups) + 1
 
     @property
     def pieces(self) -> int:
@@ -107,17 +107,15 @@ class InterleavedCurve:
 
     def _next_piece(self) -> dict[str, Any]:
         turn, place = divmod(self.pieces, self.pieces_in_a_round)
-        if place == 0:
-            taken = passes.one_round(self._target, self._drafter, passes.halfway(self._target))
-            return {"passes": [{str(size): sample for size, sample in some.items()} for some in taken]}
+        taken = passes.one_round(self._target, self._drafter, passes.halfway(self._target))
+        piece: dict[str, Any] = {"passes": [{str(size): one for size, one in some.items()} for some in taken]}
         shown = conditions_of(self._models)
         condition = shown[turn % len(shown)]
-        if place <= len(self._groups):
+        if place < len(self._groups):
             self._target.prepare(condition)
-            return {
-                IN_CYCLE: in_cycle.burst(self._target, self._drafter, self._groups[place - 1], turn + 1)[0].to_dict()
-            }
-        return {IN_GRID: in_grid.burst(self._target, self._low(), condition, turn + 1).to_dict()}
+            timed, _ = in_cycle.burst(self._target, self._drafter, self._groups[place], turn + 1)
+            return {**piece, IN_CYCLE: timed.to_dict()}
+        return {**piece, IN_GRID: in_grid.burst(self._target, self._low(), condition, turn + 1).to_dict()}
 
     def _low(self) -> list[in_grid.LowTarget]:
         return low_targets(self._models.folder_models(), self._sampling)
@@ -131,11 +129,12 @@ class InterleavedCurve:
         cycles = at_mean_speed(self._bursts(IN_CYCLE))
         plain_ms = cycles.plain_ms
         cells = at_mean_speed(self._bursts(IN_GRID), plain_ms)
+        alone = passes_alone(verify, draft)
         curve = {
             **self._header,
-            **passes_alone(verify, draft),
-            IN_CYCLE: samples.to_dict(cycles, rounds),
-            IN_GRID: in_grid.to_dict(cells, self._low(), self._target.grid, rounds),
+            **alone,
+            IN_CYCLE: samples.to_dict(cycles, rounds, alone),
+            IN_GRID: in_grid.to_dict(cells, self._low(), self._target.grid, rounds, alone["verify_ms"]),
             "seconds": round(sum(piece["seconds"] for piece in self._pieces), 2),
             "machine": describe_machine(),
             "command": typed_command(),

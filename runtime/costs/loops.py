@@ -4,11 +4,13 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from underpaint.algos.accept.gbv import GreedyMultiPath
 from underpaint.algos.accept.lantern import Lantern
 from underpaint.algos.accept.neighbours import nearest_codes
 from underpaint.algos.accept.point import PointProposals
-from underpaint.algos.accept.walk import SpeculativeSampling, WithoutReplacement
+from underpaint.algos.accept.walk import MultiRound, SpeculativeSampling, WithoutReplacement
 from underpaint.algos.draft.chain import Chain, LikeliestChain
+from underpaint.algos.draft.delayed import DelayedTree
 from underpaint.algos.draft.eagle1 import Eagle1
 from underpaint.algos.draft.eagle2 import Eagle2
 from underpaint.algos.draft.roofline import Roofline
@@ -61,6 +63,8 @@ def all_loops(
         *(CostLoop("ranked", Eagle2(*settings), point) for settings in ranked),
         *(CostLoop("ranked", Eagle2(*settings), point, by_level=True) for settings in ranked if fuses_trees),
         *(CostLoop("one_call", LikeliestChain(4), pool, pooled=True) for _ in range(chains)),
+        *(CostLoop("iid", DelayedTree(*settings), MultiRound()) for settings in ((2, 2, 2), (3, 3, 5))),
+        *(CostLoop("iid_paths", DelayedTree(*settings), GreedyMultiPath()) for settings in ((2, 0, 4), (3, 0, 8))),
         CostLoop("sampled", Chain(4), pool, pooled=True),
         CostLoop("ranked", Eagle2(4, 2, 6), pool, pooled=True),
         *_choosing(verify_ms, draft_ms, chains, pool),

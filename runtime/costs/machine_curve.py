@@ -178,11 +178,11 @@ def _measure(
     run = _loops(target, drafter, full, curve["verify_ms"], curve["draft_ms"])
     timed = (images, shown, step, _SECONDS[full], partial.rounds, partial.save)
     cycles, taken = in_cycle.measure(target, drafter, run, *timed)
-    curve[IN_CYCLE] = samples.to_dict(cycles, taken)
+    curve[IN_CYCLE] = samples.to_dict(cycles, taken, curve)
     if full:
         low, plain = low_targets(models.folder_models(), sampling), curve[IN_CYCLE]["plain"]
         cells = in_grid.measure(target, low, images, shown, step, plain["target_ms"] + plain["host_ms"])
-        curve[IN_GRID] = in_grid.to_dict(cells, low, target.grid, images)
+        curve[IN_GRID] = in_grid.to_dict(cells, low, target.grid, images, curve["verify_ms"])
     if report is not None:
         report(most, most)
     target.sample_by(before)

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 
-from underpaint.algos.arrays import FloatArray
+from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.runtime.costs.loops import PLAIN
 from underpaint.runtime.costs.passes import rising
 
@@ -17,6 +17,8 @@ FEWEST: Final = 5
 """Samples of a size that count."""
 ENOUGH: Final = 200
 """Samples from which on a mean is taken."""
+SIMILAR: Final = 0.35
+"""Of the logarithm of sizes: how far those reach whose ratios are averaged."""
 SLOWEST: Final = 95
 """Percentile of a size's samples beyond which they are left out."""
 CHOOSING: Final = ("cost_aware", "cost_aware_chain")
@@ -126,16 +128,36 @@ def nonnegative_fit(parts: FloatArray, samples: Sequence[Sequence[float]]) -> Fl
     return costs
 
 
-def curve(cycles: CycleSamples, what: str) -> list[list[float]]:
+def curve(cycles: CycleSamples, what: str, alone: Sequence[Sequence[float]] = ()) -> list[list[float]]:
     """[[size, ms], ...] of sizes with enough samples, never falling with the size.
 
-    A target pass over the root alone is plain autoregression's where loops that draft lack it.
+    A target pass over the root alone is plain autoregression's where loops that draft lack it. A size is drawn by few
+    loops, each in a few moments of a machine whose speed changes, so what a loop adds to a pass alone is smoothed.
+
+    Args:
+        cycles: The samples.
+        what: The passes; see `CycleSamples`.
+        alone: [[size, ms], ...] of such passes repeated alone, all sizes in turn; none where they were not.
     """
     samples = {size: times for (kind, size), times in cycles.passes.items() if kind == what and len(times) >= FEWEST}
     if what == "target":
         samples.setdefault(1, cycles.passes["plain", 1])
-    sizes = sorted(samples)
-    return rising([[size, typical(samples[size])] for size in sizes], [len(samples[size]) for size in sizes])
+    sizes, counts = sorted(samples), [len(samples[size]) for size in sorted(samples)]
+    ms = [typical(samples[size]) for size in sizes]
+    if alone:
+        ms = _smoothed(np.array(sizes, dtype=np.float64), np.array(ms), np.array(counts), alone).tolist()
+    return rising([[size, one] for size, one in zip(sizes, ms, strict=True)], counts)
+
+
+def _smoothed(sizes: FloatArray, ms: FloatArray, counts: IntArray, alone: Sequence[Sequence[float]]) -> FloatArray:
+    """`ms` [K] with their ratio to passes alone averaged over similar sizes (Nadaraya and Watson's kernel estimate)."""
+    known, times = np.array(rising([[*pair] for pair in alone], [1] * len(alone))).T
+    rise = (times[-1] - times[-2]) / (known[-1] - known[-2]) if known.size > 1 else 0.0
+    base = np.interp(sizes, known, times) + rise * np.maximum(0.0, sizes - known[-1])
+    apart = (np.log(sizes)[:, None] - np.log(sizes)[None, :]) / SIMILAR
+    near = np.exp(-0.5 * apart**2) * np.minimum(counts, ENOUGH)
+    smoothed: FloatArray = base * np.exp(near @ np.log(ms / base) / near.sum(axis=1))
+    return smoothed
 
 
 def tree_costs(cycles: CycleSamples, siblings: str) -> dict[str, Any]:
@@ -170,8 +192,9 @@ def host_costs(cycles: CycleSamples, family: str) -> dict[str, float]:
     return {part: round(cost, 5) for part, cost in zip(HOST_PARTS, costs, strict=True)}
 
 
-def to_dict(cycles: CycleSamples, rounds: int) -> dict[str, Any]:
-    """The samples as JSON holds them: the `in_cycle` part of a cost curve."""
+def to_dict(cycles: CycleSamples, rounds: int, alone: Mapping[str, Any]) -> dict[str, Any]:
+    """The samples as JSON holds them: the `in_cycle` part of a cost curve. alone: see `passes_alone`."""
+    repeated = {"target": alone["verify_ms"], "draft": alone["draft_ms"], "chain": ()}
     families = dict.fromkeys(kind.family for kind in cycles.host if kind.family != PLAIN.family)
     return {
         "rounds": rounds,
@@ -179,7 +202,7 @@ def to_dict(cycles: CycleSamples, rounds: int) -> dict[str, Any]:
             "target_ms": round(typical(cycles.passes["plain", 1]), 4),
             "host_ms": round(typical(cycles.host[PLAIN_STEP]), 4),
         },
-        **{f"{what}_ms": curve(cycles, what) for what in ("target", "draft", "chain")},
+        **{f"{what}_ms": curve(cycles, what, known) for what, known in repeated.items()},
         "tree_ms": {name: tree_costs(cycles, name) for name in sorted({call.siblings for call in cycles.tree_calls})},
         "host_ms": {family: host_costs(cycles, family) for family in families},
     }

@@ -5,6 +5,7 @@ import numpy as np
 from underpaint.algos.accept import RULES
 from underpaint.algos.arrays import FloatArray, IntArray
 from underpaint.algos.draft import POLICIES
+from underpaint.algos.registry import settings_fields
 from underpaint.artifacts.cost_curve import IN_CYCLE, Curve, HostFamily, InCycleCosts
 from underpaint.sim.batched.decoding import Scheme
 from underpaint.sim.latency.models import read_curve
@@ -50,9 +51,12 @@ def times(costs: InCycleCosts, runs: Runs, family: HostFamily, pooled: bool) -> 
     """What each image takes. The first pass, of the condition alone, costs a plain step, counted as a target pass.
 
     The target pass of a plain step costs what plain autoregression's does; between the drafts of a "cost_aware" policy,
-    what such a pass costs in cycles that draft.
+    what such a pass costs in cycles that draft. Trees drawn with replacement cost what others of sampled siblings do
+    where a curve does not tell them apart.
     Raises ValueError where the family was not measured, SizeMissing for sizes beyond the measured ones.
     """
+    if family in ("iid", "iid_paths") and family not in costs.host_ms:
+        family = "sampled"
     levels = np.arange(runs.chained.shape[1])
     single = runs.draft.copy()
     single[:, 1] -= runs.chained @ levels
@@ -93,12 +97,16 @@ def _curve_ms(counts: IntArray, curve: Curve, what: str) -> FloatArray:
 
 
 def family_of(scheme: Scheme) -> HostFamily:
-    """How the host drafts trees that are no chain in one call."""
-    if POLICIES[scheme.policy_name].drawn != "top_k":
+    """How the host drafts trees that are no chain in one call.
+
+    A static tree that was chosen by costs (`sequoia_top_k`) is drafted as any other.
+    """
+    policy = POLICIES[scheme.policy_name]
+    if policy.drawn == "iid" and not policy.chain:
+        return "iid_paths" if RULES[scheme.rule_name].looks_ahead else "iid"
+    if policy.drawn != "top_k":
         return "sampled"
-    if POLICIES[scheme.policy_name].cost_aware:
-        return "cost_aware"
-    return "ranked"
+    return "cost_aware" if policy.cost_aware and "call_ms" not in settings_fields(policy.make) else "ranked"
 
 
 def pools(scheme: Scheme) -> bool:

@@ -47,22 +47,29 @@ def test_a_round_of_pieces_makes_a_whole_curve_and_a_stopped_run_goes_on_with_it
     assert whole.measured_on == first.measured_on
     assert whole.in_cycle is not None
     assert whole.in_grid is not None
-    assert whole.in_cycle.host_ms.keys() - {"cost_aware_chain"} == {"one_call", "sampled", "ranked", "cost_aware"}
+    assert whole.in_cycle.host_ms.keys() - {"cost_aware_chain"} == {
+        "one_call",
+        "sampled",
+        "ranked",
+        "iid",
+        "iid_paths",
+        "cost_aware",
+    }
     assert whole.in_cycle.tree_ms.keys() == {"sampled", "ranked"}
     assert [size for size, _ in whole.verify_ms] == [size for size, _ in first.verify_ms]
     content = json.loads(whole.content)
     lines = [json.loads(line) for line in (tmp_path / PIECES).read_text().splitlines()]
     assert content["in_cycle"]["rounds"] == 1
     assert content["seconds"] == pytest.approx(sum(line["seconds"] for line in lines[1:]), abs=0.01)
-    # Both rounds' passes alone count: the least of two samples is one of them.
-    samples = [line["passes"][0]["1"][0] for line in lines if "passes" in line]
-    assert len(samples) == 2
+    # The passes alone before every piece count: the least of their samples is one of them.
+    samples = [line["passes"][0]["1"][0] for line in lines[1:]]
+    assert len(samples) == again.pieces_in_a_round + 1
     assert content["verify_spread_ms"]["least"][0][1] == pytest.approx(min(samples), abs=1e-4)
 
 
 def at_speed(piece: Mapping[str, Any], ms: float) -> dict[str, Any]:
-    """A piece all of whose decoding samples are `ms`, and of whose calls each level is."""
-    told = dict(piece)
+    """A piece all of whose samples are `ms`, and of whose calls each level is."""
+    told = {**piece, "passes": [dict.fromkeys(some, (ms, ms)) for some in piece["passes"]]}
     for kind in {"in_cycle", "in_grid"} & piece.keys():
         parts = {name: [[*key, [ms] * len(times)] for *key, times in rows] for name, rows in piece[kind].items()}
         parts["tree_calls"] = [[*key, [ms * key[1]] * len(times)] for *key, times in parts["tree_calls"]]
@@ -82,7 +89,7 @@ def test_pieces_of_slow_minutes_change_no_ratio(measured: Measured, first: CostC
     assert whole.in_cycle is not None
     assert whole.in_grid is not None
     plain = whole.in_cycle.plain
-    groups = len(pieces) - 2
+    groups = len(pieces) - 1
     step = (groups * 2.0 + (groups - 1) * 4.0) / (2 * groups - 1)  # of a pass and of the host, over all bursts
     assert plain.target_ms == plain.host_ms == pytest.approx(step / 2, abs=1e-4)
     assert [ms for _, ms in whole.in_cycle.target_ms] == pytest.approx(

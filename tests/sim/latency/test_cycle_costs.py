@@ -230,6 +230,11 @@ def test_a_chain_in_one_call_is_the_chain_level_by_level() -> None:
         ("eagle2", "lantern", {"depth": 2, "top_k": 1}, "ranked"),
         ("chain_top1", "lantern", {}, "ranked"),
         ("roofline", "point", {}, "cost_aware"),
+        ("sequoia", "without_replacement", {}, "sampled"),
+        ("sequoia_top_k", "point", {}, "ranked"),
+        ("delayed", "multi_round", {}, "iid"),
+        ("delayed", "gbv", {}, "iid_paths"),
+        ("chain", "block", {}, "sampled"),
     ],
 )
 def test_schemes_are_told_apart_by_how_the_host_drafts(
