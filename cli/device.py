@@ -10,7 +10,7 @@ import typer
 from underpaint.artifacts.install import install_hint
 from underpaint.cli.errors import BAD_INPUT, bad_input, continues, on_interrupt
 from underpaint.cli.options import DeviceOptions
-from underpaint.cli.terminal import progress
+from underpaint.cli.terminal import is_quiet, progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -161,13 +161,10 @@ def draw_on_device(
         def watch(cells: list[int]) -> None:
             advance(finished, f"{span(cells)} of {device.pipeline.grid.cells} cells")
 
-        def report(drafted: float, without: float) -> None:
-            faster = method.name if drafted <= without else "plain autoregression"
-            typer.echo(
-                f"{method.name} takes {drafted:.3f} s a picture and plain autoregression {without:.3f} s in batches of "
-                f"{device.batch}; the other pictures are drawn by {faster}",
-                err=True,
-            )
+        def report(drafted: float, undrafted: float, faster: str) -> None:
+            if not is_quiet():
+                times = f"{drafted:.3f} s per picture by {method.name}, {undrafted:.3f} s by plain autoregression"
+                typer.echo(f"{times}: the other pictures are drawn by {faster}", err=True)
 
         for number, outcome in draw_by_faster(device.open(), method, plain, sampling, wanted, watch, report):
             one = pictures[number]

@@ -144,6 +144,7 @@ def generate(
         config = resolve(method, sampling.temperature, rule, setting or (), chosen)
         if out is None:
             named_by = {"method": method, **config.to_dict(), "sampling": repr(sampling)}
+            named_by |= {"draft_if_faster": True} if draft_if_faster else {}
             folder = DEFAULT_OUT / short_hash({**named_by, "model": dict(pipeline.fingerprint())})
         pictures = _wanted(out or folder, conditions, range(seed, seed + seeds), into_folder or out is None)
         for one in pictures:

@@ -71,7 +71,9 @@ def protocol(
     hours: Annotated[
         float | None,
         typer.Option(
-            help="Hours for everything, over all starts; slow methods get fewer prompts.", min=0.01, show_default=False
+            help="Hours for everything, over all starts; with fewer prompts, fewest for slow methods.",
+            min=0.01,
+            show_default=False,
         ),
     ] = None,
     prompts_scale: Annotated[
@@ -97,8 +99,8 @@ def protocol(
     """Measure every method by protocol 1, on these models and this machine, and write one record.
 
     Each round draws one prompt with all methods, both presets and temperatures 0 and 1, so that all ratios are paired.
-    A fifth of the time goes into a cost curve, measured between the drawings and written next to the record. After an
-    interruption the same command continues. Ctrl-C also writes the tables of the finished drawings.
+    A fifth of the drawing time goes into a cost curve, measured between the drawings and written next to the record.
+    After an interruption the same command continues. Ctrl-C also writes the tables of the finished drawings.
     `underpaint results rank` compares records of several machines or models.
     """
     from underpaint.artifacts.files import check_file_writable, check_folder_writable
@@ -148,9 +150,8 @@ def protocol(
         pieces = None if curve is None else InterleavedCurve(pipeline, samplings[0], curve, out)
     if not no_draw:
         draw_run(first.jobs(1), log, drawer, what="the first round")
-    left = hours if hours is None or pieces is None else hours * (1.0 - SHARE)
     with bad_input():
-        whole, budget, told = fit_protocol(first, log, left, tuning)
+        whole, budget, told = fit_protocol(first, log, hours, tuning, 0.0 if pieces is None else SHARE)
     if not no_draw:
         note(told, form)
     if estimate:

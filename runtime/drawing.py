@@ -35,12 +35,12 @@ class ImageTask(NamedTuple):
 
 
 def check_trial(method: DecodingMethod, batch: int, pictures: int) -> None:
-    """Raise ValueError unless a trial can be made of a method, and leaves pictures to draw behind it.
+    """Raise ValueError unless a method can be timed against plain autoregression and pictures are left after it.
 
     Args:
-        method: What drafts.
-        batch: Images that are drawn together.
-        pictures: How many are to be drawn.
+        method: The method that would be replaced.
+        batch: Images in a batch.
+        pictures: Number of pictures to draw.
     """
     if not (method.lossless and method.drafts):
         raise ValueError(

@@ -6,7 +6,7 @@ speed drifts within seconds, so plain autoregression takes a turn before every f
 to its mean speed. The slowest twentieth of every size is left out of its mean.
 
     plain: {target_ms, host_ms} of a step of plain autoregression
-    target_ms: [[T, ms], ...] of target passes in cycles that draft
+    target_ms: [[T, ms], ...] of target passes in cycles that draft; see `samples.curve` on how they are averaged
     draft_ms: [[expanded nodes, ms], ...] of drafter passes
     chain_ms: [[levels, ms], ...] of chains drafted in one call; empty where the drafter cannot
     tree_ms: of trees drafted in one call, by whether siblings are "sampled" or "ranked": {call, levels}, ms of a call

@@ -37,7 +37,7 @@ class InterleavedCurve:
 
     A round of pieces is each group of decoding loops with plain autoregression beside it, and passes over cells of a
     grid; before each, every pass is repeated alone once. Each piece is a line of `costs.jsonl` in the run's folder, so
-    that a stopped run goes on with those it has; those of another machine or of other models are replaced.
+    that a stopped run goes on with those it has; those of another machine, models or loops are replaced.
     """
 
     def __init__(self, models: OpenModels, sampling: SamplingParams, first: CostCurveFile, folder: Path) -> None:
@@ -59,9 +59,10 @@ class InterleavedCurve:
         self._target, self._drafter = target, drafter
         verify, draft = ([list(pair) for pair in pairs] for pairs in (first.verify_ms, first.draft_ms))
         self._groups = in_cycle.grouped(all_loops_of(target, drafter, verify, draft))
+        self._first_line = {**self._header, "loops": [[loop.family for loop in group] for group in self._groups]}
         self._log = RunLog(folder / PIECES)
         head, *self._pieces = self._log.read() or [{}]
-        if head != self._header:
+        if head != self._first_line:
             self._log, self._pieces = RunLog(folder / PIECES), []
         self._owed = 0.0
 
@@ -100,7 +101,7 @@ class InterleavedCurve:
         seconds = perf_counter() - started
         piece["seconds"] = round(seconds, 3)
         if self._log.empty:
-            self._log.append(self._header)
+            self._log.append(self._first_line)
         self._log.append(piece)
         self._pieces.append(piece)
         return seconds

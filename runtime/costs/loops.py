@@ -56,6 +56,7 @@ def all_loops(
         (5, 10, MOST_NODES - 1),
     )
     drawn = ((2, 2, 1, 1), (4, 8, 8), (2, 4, 8, 16), (8, 16, 14, 11, 8))  # the last is EAGLE-1's own
+    bundles = ((4, 1, 2), (2, 0, 4), (2, 2, 2), (3, 3, 5))  # paths, trunk and branch of delayed trees
     return (
         *(CostLoop("one_call", LikeliestChain(length), point) for length in (1, 2, 3, 4, 6, 8, 12, 15) if chains),
         *(CostLoop("sampled", Chain(length), SpeculativeSampling()) for length in (1, 2, 4, 6)),
@@ -63,8 +64,9 @@ def all_loops(
         *(CostLoop("ranked", Eagle2(*settings), point) for settings in ranked),
         *(CostLoop("ranked", Eagle2(*settings), point, by_level=True) for settings in ranked if fuses_trees),
         *(CostLoop("one_call", LikeliestChain(4), pool, pooled=True) for _ in range(chains)),
-        *(CostLoop("iid", DelayedTree(*settings), MultiRound()) for settings in ((2, 2, 2), (3, 3, 5))),
-        *(CostLoop("iid_paths", DelayedTree(*settings), GreedyMultiPath()) for settings in ((2, 0, 4), (3, 0, 8))),
+        *(CostLoop("iid", DelayedTree(*settings), MultiRound()) for settings in bundles),
+        *(CostLoop("iid_paths", DelayedTree(*settings), GreedyMultiPath()) for settings in bundles),
+        CostLoop("iid", DelayedTree(2, 2, 2), pool, pooled=True),
         CostLoop("sampled", Chain(4), pool, pooled=True),
         CostLoop("ranked", Eagle2(4, 2, 6), pool, pooled=True),
         *_choosing(verify_ms, draft_ms, chains, pool),

@@ -17,8 +17,8 @@ FEWEST: Final = 5
 """Samples of a size that count."""
 ENOUGH: Final = 200
 """Samples from which on a mean is taken."""
-SIMILAR: Final = 0.35
-"""Of the logarithm of sizes: how far those reach whose ratios are averaged."""
+BANDWIDTH: Final = 0.35
+"""Standard deviation of the Gaussian kernel over the logarithm of sizes."""
 SLOWEST: Final = 95
 """Percentile of a size's samples beyond which they are left out."""
 CHOOSING: Final = ("cost_aware", "cost_aware_chain")
@@ -131,33 +131,49 @@ def nonnegative_fit(parts: FloatArray, samples: Sequence[Sequence[float]]) -> Fl
 def curve(cycles: CycleSamples, what: str, alone: Sequence[Sequence[float]] = ()) -> list[list[float]]:
     """[[size, ms], ...] of sizes with enough samples, never falling with the size.
 
-    A target pass over the root alone is plain autoregression's where loops that draft lack it. A size is drawn by few
-    loops, each in a few moments of a machine whose speed changes, so what a loop adds to a pass alone is smoothed.
+    Few loops make passes of any one size, and each only for a few moments of a machine whose speed changes. Where
+    passes alone were timed too, their ratio to the loops' is therefore averaged over similar sizes.
 
     Args:
         cycles: The samples.
-        what: The passes; see `CycleSamples`.
-        alone: [[size, ms], ...] of such passes repeated alone, all sizes in turn; none where they were not.
+        what: The passes; see `CycleSamples`. A target pass over the root alone is plain autoregression's where loops
+            that draft lack it.
+        alone: [[size, ms], ...] of such passes repeated alone, all sizes in turn; empty if they were not timed.
     """
     samples = {size: times for (kind, size), times in cycles.passes.items() if kind == what and len(times) >= FEWEST}
-    if what == "target":
-        samples.setdefault(1, cycles.passes["plain", 1])
-    sizes, counts = sorted(samples), [len(samples[size]) for size in sorted(samples)]
-    ms = [typical(samples[size]) for size in sizes]
-    if alone:
-        ms = _smoothed(np.array(sizes, dtype=np.float64), np.array(ms), np.array(counts), alone).tolist()
-    return rising([[size, one] for size, one in zip(sizes, ms, strict=True)], counts)
+    sizes = np.array(sorted(samples))
+    ms, counts = (np.array([figure(samples[size]) for size in sizes.tolist()]) for figure in (typical, len))
+    if alone and sizes.size:
+        ms = smoothed(sizes, ms, counts, alone)
+    found = [list(row) for row in zip(sizes.tolist(), ms.tolist(), strict=True)]
+    weights = counts.tolist()
+    if what == "target" and 1 not in samples:
+        plain = cycles.passes["plain", 1]
+        found, weights = [[1, typical(plain)], *found], [len(plain), *weights]
+    return rising(found, weights)
 
 
-def _smoothed(sizes: FloatArray, ms: FloatArray, counts: IntArray, alone: Sequence[Sequence[float]]) -> FloatArray:
-    """`ms` [K] with their ratio to passes alone averaged over similar sizes (Nadaraya and Watson's kernel estimate)."""
+def smoothed(sizes: IntArray, ms: FloatArray, counts: IntArray, alone: Sequence[Sequence[float]]) -> FloatArray:
+    """Average the ratio of passes in loops to passes alone over similar sizes (the Nadaraya-Watson estimate).
+
+    Args:
+        sizes: [K], ascending.
+        ms: [K], of passes in loops.
+        counts: [K], samples of each; more than `ENOUGH` count as that many.
+        alone: [[size, ms], ...] of passes alone. Sizes beyond its largest keep their own ms.
+
+    Returns:
+        [K] ms.
+    """
     known, times = np.array(rising([[*pair] for pair in alone], [1] * len(alone))).T
-    rise = (times[-1] - times[-2]) / (known[-1] - known[-2]) if known.size > 1 else 0.0
-    base = np.interp(sizes, known, times) + rise * np.maximum(0.0, sizes - known[-1])
-    apart = (np.log(sizes)[:, None] - np.log(sizes)[None, :]) / SIMILAR
-    near = np.exp(-0.5 * apart**2) * np.minimum(counts, ENOUGH)
-    smoothed: FloatArray = base * np.exp(near @ np.log(ms / base) / near.sum(axis=1))
-    return smoothed
+    base = np.interp(sizes, known, times)
+    apart = (np.log(sizes)[:, None] - np.log(sizes)[None, :]) / BANDWIDTH
+    near = np.exp(-0.5 * apart**2) * np.where(sizes <= known[-1], np.minimum(counts, ENOUGH), 0)
+    inside = np.flatnonzero(sizes <= known[-1])
+    ratios = np.log(ms[inside] / base[inside])
+    averaged: FloatArray = ms.copy()
+    averaged[inside] = base[inside] * np.exp(near[inside][:, inside] @ ratios / near[inside].sum(axis=1))
+    return averaged
 
 
 def tree_costs(cycles: CycleSamples, siblings: str) -> dict[str, Any]:

@@ -139,6 +139,7 @@ class _Program(ABC):
                     shares[part] += (now[part] - clocks[part]) / len(drawn)
             clocks, (number, image) = now, ended
             yield number, self.outcome(tasks[number], image, *drawn.pop(number))
+            clocks = self._clocks()  # a caller may have decoded and written the picture
 
     def _clocks(self) -> tuple[float, float]:
         """Seconds of the host's clock, and of the device's; waits for the device."""

@@ -5,9 +5,11 @@ cost more than they save depends on GPU, model and method (arXiv 2406.14066).
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from math import inf
+from statistics import fmean
 
 from underpaint.algos.rows import SamplingParams
-from underpaint.runtime.device.drawing import DeviceDrawer, NotDrawn
+from underpaint.runtime.device.drawing import BatchProgram, DeviceDrawer, NotDrawn
 from underpaint.runtime.device.runner import Watch
 from underpaint.runtime.drawing import TRIAL_BATCHES, Drawing, ImageTask
 from underpaint.runtime.methods.method import DecodingMethod
@@ -20,42 +22,53 @@ def draw_by_faster(
     sampling: SamplingParams,
     tasks: Sequence[ImageTask],
     watch: Watch | None = None,
-    report: Callable[[float, float], None] = lambda drafted, without: None,
+    report: Callable[[float, float, str], None] = lambda drafted, undrafted, faster: None,
 ) -> Iterator[tuple[int, Drawing | NotDrawn]]:
-    """Draw pictures by `method`, or where a trial finds `plain` faster by that.
+    """Draw pictures by `method`, or by `plain` if a trial finds it faster.
 
     The first `TRIAL_BATCHES` batches are drawn by `method`, as many by `plain`, and all others by the faster one.
-    `Drawing.method` says which drew a picture. Programs are made one after another, so memory holds one at a time.
+    `Drawing.method` names the one that drew a picture. Memory holds one program at a time.
 
     Args:
-        drawer: What makes the programs.
-        method: A method that `check_trial` took.
-        plain: Plain autoregression; None draws all by `method`.
+        drawer: Makes the programs.
+        method: A method that `check_trial` accepts.
+        plain: Plain autoregression; None draws all pictures by `method`.
         sampling: How the target is sampled.
         tasks: The pictures.
-        watch: Is told how far the images of a batch are.
-        report: Is told the seconds of a picture by `method` and by `plain`, once both are known.
+        watch: Callback: the decided cells of each image in the batch.
+        report: Callback after the trial: seconds per picture by `method` and by `plain`, and the name of the faster
+            one. A method whose trial pictures all ended with an error takes infinitely long.
 
     Yields:
-        The picture's place among `tasks`, and what became of it, in the order of ending.
+        The picture's index in `tasks` and its outcome, in the order of ending.
     """
-    seconds = dict[str, float]()
 
-    def part(by: DecodingMethod, first: int, end: int) -> Iterator[tuple[int, Drawing | NotDrawn]]:
-        some, spent = tasks[first:end], 0.0
+    def made(by: DecodingMethod, first: int) -> BatchProgram:
         program = drawer.program(by, sampling)
         if drawer.cuda:
-            program.prime(some[: drawer.batch])
-        for number, outcome in program.draw_all(some, watch):
-            spent += outcome.seconds if isinstance(outcome, Drawing) else 0.0
-            yield first + number, outcome
-        seconds[by.name] = spent / len(some)
+            program.prime(tasks[first : first + drawer.batch])
+        return program
 
+    def part(program: BatchProgram, first: int, end: int) -> Iterator[tuple[int, Drawing | NotDrawn]]:
+        for number, outcome in program.draw_all(tasks[first:end], watch):
+            if isinstance(outcome, Drawing):
+                seconds.append(outcome.seconds)
+            yield first + number, outcome
+
+    seconds, program = list[float](), made(method, 0)
     if plain is None:
-        yield from part(method, 0, len(tasks))
+        yield from part(program, 0, len(tasks))
         return
     trial = TRIAL_BATCHES * drawer.batch
-    yield from part(method, 0, trial)
-    yield from part(plain, trial, 2 * trial)
-    report(seconds[method.name], seconds[plain.name])
-    yield from part(plain if seconds[plain.name] < seconds[method.name] else method, 2 * trial, len(tasks))
+    yield from part(program, 0, trial)
+    drafted, seconds = fmean(seconds or [inf]), []
+    del program
+    program = made(plain, trial)
+    yield from part(program, trial, 2 * trial)
+    undrafted = fmean(seconds or [inf])
+    faster = plain if undrafted < drafted else method
+    report(drafted, undrafted, faster.name)
+    if faster is method:
+        del program
+        program = made(method, 2 * trial)
+    yield from part(program, 2 * trial, len(tasks))

@@ -39,9 +39,10 @@ def draws_in_round(turn: int, count: int, rounds: int) -> bool:
 def fit_counts(
     counts: Mapping[tuple[int, str], int], seconds: Mapping[tuple[int, str], float], budget: float
 ) -> dict[tuple[int, str], int]:
-    """Fewer prompts for slow methods, as one over the root of their seconds, and at least `LEAST`.
+    """Fewer prompts, in proportion to one over the root of a method's seconds, and at least `LEAST`.
 
-    Among all ways to spend the budget this makes the sum of the speed-ups' variances least (Neyman's allocation).
+    If the speed-ups of all methods vary alike from prompt to prompt, this makes the sum of their variances least
+    (Neyman's allocation).
 
     Args:
         counts: Prompts that are wanted, by any key.
@@ -87,7 +88,7 @@ def search_seconds(
 
 
 def fit_protocol(
-    first: Protocol, log: DrawingLog, hours: float | None, tuning: Tuning | None
+    first: Protocol, log: DrawingLog, hours: float | None, tuning: Tuning | None, curve_share: float = 0.0
 ) -> tuple[Protocol, dict[str, Any], str]:
     """As many prompts as the hours allow; tuning takes its share of them, and is told in its `counts`.
 
@@ -96,6 +97,7 @@ def fit_protocol(
         log: Its drawings, the first round at least.
         hours: For everything; None limits nothing.
         tuning: What is tuned first; None where nothing is.
+        curve_share: Share of the drawing's time that measuring a cost curve takes.
 
     Returns:
         The protocol with fewer prompts, what the record says of it, and a line that tells the estimate.
@@ -106,14 +108,14 @@ def fit_protocol(
     seconds = first.seconds(log)
     if any(key not in seconds for key in first.counts):
         raise ValueError(f"{log.folder}: the first round is not drawn yet; leave --no-draw out")
-    drawing, budget = first.total_seconds(seconds), None if hours is None else 3600.0 * hours
+    drawing, budget = first.total_seconds(seconds) / (1.0 - curve_share), None if hours is None else 3600.0 * hours
     each, counts = dict[tuple[int, str], float](), dict[tuple[int, str], int]()
     if tuning is not None:
         each = search_seconds(seconds, tuning.names, tuning.most, len(tuning.conditions))
         counts = dict.fromkeys(each, len(tuning.conditions))
     searching = sum(counts[key] * each[key] for key in counts)
     both = drawing + searching
-    whole = first.fitted(seconds, None if budget is None else budget * drawing / both)
+    whole = first.fitted(seconds, None if budget is None else budget * drawing / both * (1.0 - curve_share))
     record: dict[str, Any] = {"estimated_hours": round(both / 3600, 2)}
     if tuning is not None and budget is not None:
         counts = fit_counts(counts, each, budget * searching / both)
@@ -121,12 +123,13 @@ def fit_protocol(
         tuning.counts = {(name, heats[place]): count for (place, name), count in counts.items()}
         searching = sum(counts[key] * each[key] for key in counts)
         record["tuned_on"] = {f"{name} at temperature {heats[place]:g}": n for (place, name), n in counts.items()}
-    cut = whole.total_seconds(seconds)
+    cut = whole.total_seconds(seconds) / (1.0 - curve_share)
     estimate = f"tuning {searching / 3600:.2f} h, " if tuning is not None else ""
     estimate = f"estimate for this machine: {estimate}drawing {cut / 3600:.2f} h"
     if cut + searching < 0.99 * both:
         least = min(whole.counts.values())
         estimate += (
-            f"; the whole protocol would take {both / 3600:.2f} h, so slow methods get fewer prompts, {least} at least"
+            f"; the whole protocol would take {both / 3600:.2f} h, so there are fewer prompts, for the slowest methods "
+            f"{least}"
         )
     return whole, record, estimate

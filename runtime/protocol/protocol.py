@@ -157,7 +157,7 @@ class Protocol:
         return {(key.model, key.method): log.drawing(key).seconds for key in first if key in log}
 
     def fitted(self, seconds: Mapping[tuple[int, str], float], budget: float | None) -> Protocol:
-        """It with fewer prompts for slow methods, so that it takes about `budget` seconds; None leaves it as it is.
+        """The protocol with fewer prompts, fewest for slow methods, so that it takes about `budget` seconds, or all.
 
         Plain autoregression is drawn on every prompt that another method is.
         """

@@ -51,13 +51,12 @@ def times(costs: InCycleCosts, runs: Runs, family: HostFamily, pooled: bool) -> 
     """What each image takes. The first pass, of the condition alone, costs a plain step, counted as a target pass.
 
     The target pass of a plain step costs what plain autoregression's does; between the drafts of a "cost_aware" policy,
-    what such a pass costs in cycles that draft. Trees drawn with replacement cost what others of sampled siblings do
-    where a curve does not tell them apart.
+    what such a pass costs in cycles that draft. In curves that do not tell trees drawn with replacement apart, the host
+    takes as long for them as for other sampled trees.
     Raises ValueError where the family was not measured, SizeMissing for sizes beyond the measured ones.
     """
-    if family in ("iid", "iid_paths") and family not in costs.host_ms:
-        family = "sampled"
     levels = np.arange(runs.chained.shape[1])
+    known: HostFamily = "sampled" if family in ("iid", "iid_paths") and family not in costs.host_ms else family
     single = runs.draft.copy()
     single[:, 1] -= runs.chained @ levels
     drafted = runs.verify.copy()
@@ -68,7 +67,7 @@ def times(costs: InCycleCosts, runs: Runs, family: HostFamily, pooled: bool) -> 
         + plain * costs.plain.target_ms
         + _curve_ms(drafted, costs.target_ms, "target passes"),
         _draft_ms(costs, runs, single, family) + _curve_ms(runs.chained, costs.chain_ms, "chains in one call"),
-        host_ms(costs, runs, family, pooled),
+        host_ms(costs, runs, known, pooled),
         np.zeros(runs.images),
     )
 

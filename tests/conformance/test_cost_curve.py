@@ -7,7 +7,10 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.conformance.conftest import CONFIG, Models
 from underpaint.algos.arrays import IntArray
@@ -18,12 +21,15 @@ from underpaint.artifacts.strict_json import build_typed
 from underpaint.runtime.costs import in_cycle, in_grid, loops, machine_curve, passes
 from underpaint.runtime.costs.machine_curve import cache_folder, curve_of, curve_path, kept_curve
 from underpaint.runtime.costs.samples import (
+    FEWEST,
     PLAIN_STEP,
     CycleKind,
     CycleSamples,
     TreeCall,
     at_mean_speed,
+    curve,
     host_costs,
+    smoothed,
     tree_costs,
 )
 from underpaint.runtime.engines.context import EngineContext
@@ -136,9 +142,8 @@ def test_a_whole_curve_holds_every_family_and_passes_over_cells(measured: Measur
     costs = found.in_cycle
     assert costs is not None
     assert costs.plain_ms > costs.plain.target_ms > 0
-    assert costs.host_ms.keys() - {"cost_aware_chain"} == {"one_call", "sampled", "ranked", "cost_aware"}, (
-        "what pays is up to the engine"
-    )
+    families = {"one_call", "sampled", "ranked", "iid", "iid_paths", "cost_aware"}
+    assert costs.host_ms.keys() - {"cost_aware_chain"} == families, "what pays is up to the engine"
     assert {1, 2, 3, 5} <= dict(costs.target_ms).keys()
     assert {1, 2} <= dict(costs.draft_ms).keys()
     assert {1, 2, 4} <= dict(costs.chain_ms).keys()
@@ -162,6 +167,45 @@ def test_a_whole_curve_holds_every_family_and_passes_over_cells(measured: Measur
         assert 0 < spread["graph"][at][1] <= spread["p90"][at][1]
 
 
+positive = st.floats(0.1, 10.0)
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 64), st.integers(FEWEST, 500)), min_size=1, unique_by=lambda one: one[0]),
+    st.lists(positive, min_size=4, max_size=4),
+    positive,
+)
+def test_a_ratio_that_all_sizes_share_keeps_every_step_of_passes_alone(
+    samples: list[tuple[int, int]], alone: list[float], ratio: float
+) -> None:
+    known = [[size, ms] for size, ms in zip((1, 4, 5, 64), sorted(alone), strict=True)]
+    sizes, counts = np.array(sorted(samples)).T
+    base = np.interp(sizes, *np.array(known).T)
+    np.testing.assert_allclose(smoothed(sizes, ratio * base, counts, known), ratio * base, rtol=1e-12)
+
+
+def test_a_disturbed_size_is_drawn_to_similar_ones_by_their_samples() -> None:
+    sizes, known = np.array([2, 12, 14, 16, 18, 255]), [[1, 1.0], [64, 64.0]]
+    ms = 1.2 * sizes.astype(np.float64)
+    ms[3] *= 1.5
+    alike = smoothed(sizes, ms, np.full(6, 100), known)
+    assert 1.2 * 16 * 1.05 < alike[3] < 1.2 * 16 * 1.25, "of three similar sizes and itself"
+    assert alike[0] == pytest.approx(1.2 * 2, rel=1e-3), "far sizes hardly count"
+    assert alike[5] == ms[5], "no passes alone were as large"
+    few = smoothed(sizes, ms, np.array([100, 100, 100, 5, 100, 100]), known)
+    assert few[3] < 1.2 * 16 * 1.02
+
+
+def test_plain_steps_stand_for_passes_over_the_root_and_move_no_others() -> None:
+    found = CycleSamples()
+    found.passes["plain", 1].extend([1.0] * 9)
+    found.passes["target", 2].extend([4.0] * 9)
+    assert curve(found, "target", [[1, 1.0], [2, 2.0]]) == [[1, 1.0], [2, 4.0]]
+    assert curve(found, "target") == [[1, 1.0], [2, 4.0]]
+    found.passes["target", 1].extend([3.0] * 9)
+    assert curve(found, "target") == [[1, 3.0], [2, 4.0]]
+
+
 @dataclass(frozen=True)
 class SameSize:
     """A `Resampler` between two grids of one size."""
@@ -179,7 +223,8 @@ def test_targets_that_draft_and_resamplers_have_costs_of_their_own(measured: Mea
     condition = target.encoder.example()
     same = {"same": SameSize(ResolutionMap(target.grid, target.grid))}
     low = [in_grid.LowTarget(1, int8, target.fork(), same) for int8 in (True, False)]
-    found = in_grid.to_dict(in_grid.measure(target, low, 2, [condition], lambda: None, 3.0), low, target.grid, 2)
+    cells = in_grid.measure(target, low, 2, [condition], lambda: None, 3.0)
+    found = in_grid.to_dict(cells, low, target.grid, 2, [[1, 0.5], [4, 0.75]])
     costs = build_typed(InGridCosts, found, "in_grid")
     assert [(one.ratio, one.int8) for one in costs.low] == [(1, True), (1, False)]
     for one in (costs, *costs.low):

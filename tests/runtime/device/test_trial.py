@@ -1,8 +1,8 @@
 """A trial of drafting: every picture is drawn once, and what the trial found faster draws those behind it."""
 
-import gc
 import weakref
 from collections.abc import Iterator, Sequence
+from math import inf
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,20 +15,25 @@ from underpaint.runtime.device.trial import draw_by_faster
 from underpaint.runtime.drawing import TRIAL_BATCHES, Drawing, ImageTask, check_trial
 
 BATCH = 3
+TRIAL = TRIAL_BATCHES * BATCH
 DRAFTS: Any = SimpleNamespace(name="eagle2", lossless=True, drafts=True)
 PLAIN: Any = SimpleNamespace(name="ar", lossless=True, drafts=False)
-TASKS = [ImageTask(Condition(str(place)), place) for place in range(2 * TRIAL_BATCHES * BATCH + 5)]
+TASKS = [ImageTask(Condition(str(place)), place) for place in range(2 * TRIAL + 5)]
 
 
 class Program:
-    """Draws the last picture of a batch first; of one method the first picture ends with an error."""
+    """Draws the last picture of a batch first; pictures of the first seed end with an error, or all of them."""
 
-    def __init__(self, name: str, seconds: float) -> None:
+    def __init__(self, name: str, seconds: float | None) -> None:
         self.name, self.seconds = name, seconds
+        self.primed = list[int]()
+
+    def prime(self, tasks: Sequence[ImageTask]) -> None:
+        self.primed = [one.seed for one in tasks]
 
     def draw_all(self, tasks: Sequence[ImageTask], watch: Any) -> Iterator[tuple[int, Drawing | NotDrawn]]:
         for number in reversed(range(len(tasks))):
-            if tasks[number].seed == 0:
+            if tasks[number].seed == 0 or self.seconds is None:
                 yield number, NotDrawn("NaN")
             else:
                 seed = tasks[number].seed
@@ -38,13 +43,14 @@ class Program:
 class Drawer:
     """Makes programs, one at a time."""
 
-    batch, cuda = BATCH, False
+    batch = BATCH
 
-    def __init__(self, **seconds: float) -> None:
+    def __init__(self, cuda: bool = False, **seconds: float | None) -> None:
         self.seconds, self.made, self.alive = seconds, list[str](), weakref.WeakSet[Program]()
+        self.cuda = cuda
+        self.primed = list[list[int]]()
 
     def program(self, method: Any, sampling: SamplingParams) -> Program:
-        gc.collect()
         assert not self.alive, "the memory of two programs at once is more than was checked"
         program = Program(method.name, self.seconds[method.name])
         self.alive.add(program)
@@ -52,16 +58,19 @@ class Drawer:
         return program
 
 
-def drawn(drawer: Any, plain: Any) -> tuple[list[str | None], list[tuple[float, float]]]:
-    """Who drew each picture, None where it ended with an error, and what was reported."""
-    told = list[tuple[float, float]]()
+def drawn(drawer: Any, plain: Any) -> tuple[list[str | None], list[tuple[float, float, str]]]:
+    """The method that drew each picture, None where it ended with an error, and what was reported."""
+    told = list[tuple[float, float, str]]()
     by: dict[int, str | None] = {}
     for place, outcome in draw_by_faster(
-        drawer, DRAFTS, plain, SamplingParams(), TASKS, None, lambda drafted, without: told.append((drafted, without))
+        drawer, DRAFTS, plain, SamplingParams(), TASKS, None, lambda *times: told.append(times)
     ):
         assert place not in by
         by[place] = outcome.method if isinstance(outcome, Drawing) else None
         assert not isinstance(outcome, Drawing) or outcome.seed == place
+        if drawer.cuda:
+            (program,) = drawer.alive
+            drawer.primed.append(program.primed)
     return [by[place] for place in range(len(TASKS))], told
 
 
@@ -69,10 +78,23 @@ def drawn(drawer: Any, plain: Any) -> tuple[list[str | None], list[tuple[float, 
 def test_the_faster_draws_on(drafted: float, faster: str) -> None:
     drawer = Drawer(eagle2=drafted, ar=1.0)
     by, told = drawn(drawer, PLAIN)
-    trial = TRIAL_BATCHES * BATCH
-    assert by == [None, *["eagle2"] * (trial - 1), *["ar"] * trial, *[faster] * (len(TASKS) - 2 * trial)]
-    assert told == [(pytest.approx(drafted * (trial - 1) / trial), 1.0)]
-    assert drawer.made == ["eagle2", "ar", faster]
+    assert by == [None, *["eagle2"] * (TRIAL - 1), *["ar"] * TRIAL, *[faster] * (len(TASKS) - 2 * TRIAL)]
+    assert told == [(drafted, 1.0, faster)]
+    assert drawer.made == ["eagle2", "ar", *["eagle2"] * (faster == "eagle2")], "what plain decoding needs is there"
+
+
+def test_a_method_all_of_whose_pictures_fail_is_not_the_faster_one() -> None:
+    drawer = Drawer(eagle2=None, ar=1.0)
+    by, told = drawn(drawer, PLAIN)
+    assert told == [(inf, 1.0, "ar")]
+    assert by == [*[None] * TRIAL, *["ar"] * (len(TASKS) - TRIAL)]
+
+
+def test_on_a_gpu_no_picture_is_charged_for_the_capture() -> None:
+    drawer = Drawer(cuda=True, eagle2=0.5, ar=1.0)
+    drawn(drawer, PLAIN)
+    starts = [0] * TRIAL + [TRIAL] * TRIAL + [2 * TRIAL] * (len(TASKS) - 2 * TRIAL)
+    assert drawer.primed == [[*range(start, start + BATCH)] for start in starts]
 
 
 def test_without_plain_autoregression_nothing_is_tried() -> None:
@@ -88,10 +110,10 @@ def test_without_plain_autoregression_nothing_is_tried() -> None:
     [
         (SimpleNamespace(name="lantern", lossless=False, drafts=True), 99, "expected a lossless method that drafts"),
         (PLAIN, 99, "expected a lossless method that drafts, got 'ar'"),
-        (DRAFTS, 2 * TRIAL_BATCHES * BATCH, r"expected at least 13 pictures in batches of 3"),
+        (DRAFTS, 2 * TRIAL, r"expected at least 13 pictures in batches of 3"),
     ],
 )
 def test_what_no_trial_can_be_made_of_is_refused(method: Any, pictures: int, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         check_trial(method, BATCH, pictures)
-    check_trial(DRAFTS, BATCH, 2 * TRIAL_BATCHES * BATCH + 1)
+    check_trial(DRAFTS, BATCH, 2 * TRIAL + 1)

@@ -221,6 +221,17 @@ def test_a_chain_in_one_call_is_the_chain_level_by_level() -> None:
     assert np.array_equal(at_once.chained @ levels, at_once.draft[:, 1])
 
 
+def test_trees_drawn_with_replacement_take_the_host_as_long_as_other_sampled_ones_in_curves_without_them() -> None:
+    old = dataclasses.replace(COSTS, host_ms={**COSTS.host_ms, "sampled": HostCosts(1.0, 2.0, 3.0, 4.0)})
+    old = dataclasses.replace(old, tree_ms={"sampled": TreeCallCosts(50.0, ((1, 60.0),))})
+    new = dataclasses.replace(old, host_ms={**old.host_ms, "iid": HostCosts(7.0, 0.0, 0.0, 0.0)})
+    of_others, own = image_ms(old, runs({}), "iid", False), image_ms(new, runs({}), "iid", False)
+    assert of_others == pytest.approx(
+        image_ms(dataclasses.replace(old, tree_ms={}), runs({}), "sampled", False)
+    ), "no call drafts such trees, so they grow level by level"
+    assert own != of_others
+
+
 @pytest.mark.parametrize(
     ("policy", "rule", "settings", "family"),
     [
