@@ -76,6 +76,27 @@ def test_a_comparison_on_the_device_draws_the_host_s_tokens(folder: Path, tmp_pa
     assert "nothing left to draw" in again[2]
 
 
+def test_after_a_trial_the_faster_of_drafting_and_plain_decoding_draws_the_host_s_tokens(
+    folder: Path, tmp_path: Path
+) -> None:
+    shared = ["--models", str(folder), "--top-k", "0", "--temperature", "0", "--save-tokens", "--out", str(tmp_path)]
+    tree = ["--method", "eagle2", "--set", "depth=2", "--set", "total_tokens=3"]
+    asked = ["generate", *"12345", *shared, *tree, *ON_DEVICE, "--draft-if-faster"]
+    result = CliRunner().invoke(app, asked)
+    assert result.exit_code == 0, result.output
+    told = re.search(r"([\d.]+) s per picture by eagle2, ([\d.]+) s by plain autoregression: .* by (\w+)", result.output)
+    assert told is not None
+    assert told[3] == ("ar" if float(told[2]) < float(told[1]) else "eagle2")
+    drawn = [json.loads(path.read_text()) for path in sorted(tmp_path.glob("*.json"))]
+    assert [one["method"] for one in drawn] == ["eagle2", "eagle2", "ar", "ar", told[3]]
+    host = CliRunner().invoke(
+        app, ["generate", *"12345", *shared[:-1], str(tmp_path / "host"), "--method", "ar"]
+    )
+    assert host.exit_code == 0, host.output
+    plain = [json.loads(path.read_text())["tokens"] for path in sorted((tmp_path / "host").glob("*.json"))]
+    assert [one["tokens"] for one in drawn] == plain
+
+
 def test_plain_decoding_draws_the_host_s_tokens_at_temperature_1(folder: Path, tmp_path: Path) -> None:
     host, _, _ = compared(folder, tmp_path / "host", "--methods", "ar")
     device, _, _ = compared(folder, tmp_path / "device", "--methods", "ar", *ON_DEVICE)
