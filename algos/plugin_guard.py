@@ -10,12 +10,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import wraps
 from threading import Lock
+from time import perf_counter
 from types import FrameType, TracebackType
 from typing import Any, Final, NoReturn
+from weakref import WeakSet
 
 _HOUSE: Final = "underpaint."
 FILES: Final[dict[str, str]] = {}
 """The plug-in that a file belongs to."""
+_CHECKED: Final[WeakSet[Callable[..., Any]]] = WeakSet()
+"""Methods of plug-ins whose answers are checked already."""
 
 
 class PluginError(ValueError):
@@ -54,13 +58,15 @@ def _limited(what: str, method: str) -> Iterator[None]:
             "--timeout"
         )
 
-    before = signal.signal(signal.SIGALRM, late)
-    signal.setitimer(signal.ITIMER_REAL, _limit[-1])
+    before, started = signal.signal(signal.SIGALRM, late), perf_counter()
+    left, _ = signal.setitimer(signal.ITIMER_REAL, _limit[-1])
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0.0)
         signal.signal(signal.SIGALRM, before)
+        if left:  # a call around this one has what it had left, or a moment
+            signal.setitimer(signal.ITIMER_REAL, max(1e-3, left - (perf_counter() - started)))
 
 
 @contextmanager
@@ -157,7 +163,7 @@ def check_answers(what: str, make: type[Any], method: str, wrong: Callable[..., 
         wrong: (answer, the method's arguments) -> what was expected, or None where the answer is right.
     """
     asked = getattr(make, method, None)
-    if make.__module__.startswith(_HOUSE) or asked is None or hasattr(asked, "__wrapped__"):
+    if make.__module__.startswith(_HOUSE) or asked is None or asked in _CHECKED:
         return
 
     @wraps(asked)
@@ -183,4 +189,5 @@ def check_answers(what: str, make: type[Any], method: str, wrong: Callable[..., 
             )
         return answer
 
+    _CHECKED.add(checked)
     setattr(make, method, checked)
