@@ -67,10 +67,11 @@ def main() -> int:
     if asked.check is None:
         return 0
     before = json.loads(asked.check.read_text())
-    changed = [key for key in drawn if before.get(key) != drawn[key]]
+    gone = [] if asked.methods else [key for key in before if key not in drawn]
+    changed = [key for key in drawn if before.get(key) != drawn[key]] + gone
     for key in changed:
-        print(f"{key}: was {before.get(key)}, is {drawn[key]}")
-    print(f"{len(drawn) - len(changed)} of {len(drawn)} drawings are as they were")
+        print(f"{key}: was {before.get(key)}, is {drawn.get(key)}")
+    print(f"{len(drawn) + len(gone) - len(changed)} of {len(drawn) + len(gone)} drawings are as they were")
     return 1 if changed else 0
 
 
