@@ -1,1 +1,1 @@
-"""What is decided: acceptance rules, tree policies and spatial rules, in NumPy, with no engine behind them."""
+"""The decisions of speculative decoding: acceptance rules, tree policies and spatial rules, in NumPy only."""

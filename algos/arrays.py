@@ -1,4 +1,4 @@
-"""Array types that the reference speaks in."""
+"""NumPy array types used by the reference implementation."""
 
 from typing import Any, TypeAlias
 

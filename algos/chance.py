@@ -1,7 +1,7 @@
-"""The one source of randomness: every decision asks for a flip or a draw at an address.
+"""The only source of randomness: each decision requests a flip or a draw at an address.
 
-An address names the decision (which cycle, which role, which node), never its turn in a sequence, so an
-outcome does not depend on batch order, on the device, or on how many draws another role made.
+An address names the decision (cycle, role and node), not its position in a sequence. So an outcome does not depend on
+batch order, on the device, or on the number of draws made for other roles.
 """
 
 from collections.abc import Callable, Hashable, Mapping
@@ -16,11 +16,11 @@ from underpaint.algos.arrays import FloatArray
 
 _BLOCK = 64
 MOST_SEED: Final = 2**64 - 1
-"""The largest seed, and number of a picture: the generator's key holds two words of 64 bits."""
+"""The largest seed and the largest image number: the generator's key holds two 64-bit words."""
 
 
 class Role(IntEnum):
-    """What a decision is for. Values are part of the noise's address: append, never renumber."""
+    """The purpose of a decision. The values are part of noise addresses: append new ones, never renumber."""
 
     DRAFT = 0
     ACCEPT = 1
@@ -37,38 +37,38 @@ class Role(IntEnum):
 
 
 class At(NamedTuple):
-    """The address of a decision within a cycle: its role, and the node (or position) it decides."""
+    """The address of a decision within a cycle: its role, and the node (or position) that it is about."""
 
     role: Role
     node: int
 
 
 class Chance(Protocol):
-    """Randomness for one cycle of one image."""
+    """The randomness for one cycle of one image."""
 
     def cycle(self, index: int) -> Self:
-        """The same source, for cycle `index` (0-based)."""
+        """Return the same source for cycle `index` (0-based)."""
         ...
 
     def flip(self, chance_of: float, at: At, out_of: float = 1.0) -> bool:
-        """True with probability min(1, chance_of / out_of); never when `chance_of` is 0."""
+        """Return True with probability min(1, chance_of / out_of); never if `chance_of` is 0."""
         ...
 
     def draw(self, weights: FloatArray, at: At) -> int:
-        """An index drawn in proportion to `weights` [V] (>= 0, positive sum); never one of weight 0."""
+        """Return an index with probability proportional to `weights` [V] (>= 0, positive sum), never of weight 0."""
         ...
 
 
 class Source(Protocol):
-    """Uniforms in [0, 1), by address."""
+    """A source of uniform numbers in [0, 1), one per address."""
 
     def __call__(self, cycle: int, at: At) -> float:
-        """The uniform at this address."""
+        """Return the uniform number at this address."""
         ...
 
 
 def _cumulated(weights: FloatArray) -> FloatArray:
-    """[V] float64; ValueError unless the weights are non-negative with a positive finite sum."""
+    """Return cumulative sums [V] float64; raise ValueError unless weights are >= 0 with a positive finite sum."""
     cumulated = np.add.accumulate(weights, dtype=np.float64)
     total = float(cumulated[-1]) if cumulated.size else 0.0
     if not 0.0 < total < inf or float(np.minimum.reduce(weights)) < 0.0:
@@ -80,17 +80,17 @@ def _cumulated(weights: FloatArray) -> FloatArray:
 
 
 def index_of(weights: FloatArray, uniform: float) -> int:
-    """The index that `uniform` in [0, 1) falls on in the cumulated `weights` [V]; its weight is never 0."""
+    """Return the index into which `uniform` in [0, 1) falls in the cumulated `weights` [V]; its weight is never 0."""
     cumulated = _cumulated(weights)
     found = int(cumulated.searchsorted(uniform * cumulated[-1], side="right"))
-    if found >= weights.size:  # uniform * total rounded up to the total itself
+    if found >= weights.size:  # uniform * total was rounded up to the total
         found = int(np.flatnonzero(weights)[-1])
     return found
 
 
 @dataclass(frozen=True, slots=True)
 class FromUniforms:
-    """Flips and draws decided by addressed uniforms; `source` says where those come from."""
+    """Makes flips and draws from the uniform numbers that `source` has at their addresses."""
 
     source: Source
     index: int = 0
@@ -99,8 +99,8 @@ class FromUniforms:
         return type(self)(self.source, index)
 
     def flip(self, chance_of: float, at: At, out_of: float = 1.0) -> bool:
-        """The comparison is strict: a draw of exactly 0 does not accept an impossible token."""
-        if chance_of >= out_of:  # certain, whatever the product below would round to
+        """The comparison is strict, so a uniform of exactly 0 does not accept an impossible token."""
+        if chance_of >= out_of:  # certain, however the product below would be rounded
             return chance_of > 0.0
         return self.source(self.index, at) * out_of < chance_of
 
@@ -108,15 +108,15 @@ class FromUniforms:
         return index_of(weights, self.source(self.index, at))
 
     def uniforms(self, role: Role, nodes: range) -> list[float]:
-        """The uniforms of `nodes`, for draws that are made elsewhere, as `index_of` makes them."""
+        """Return the uniforms of `nodes` for draws made elsewhere, in the way of `index_of`."""
         return [self.source(self.index, At(role, node)) for node in nodes]
 
 
 @dataclass(slots=True)
 class Philox:
-    """A counter-based source: Philox 4x64 keyed by (seed, image), counting (cycle, role, node block).
+    """A counter-based source: Philox 4x64 keyed by (seed, image), with counter (cycle, role, node block).
 
-    Any uniform can be computed alone; a block of 64 nodes is made at a time and kept for the cycle.
+    Each uniform can be computed independently. Blocks of 64 nodes are generated at a time and cached for the cycle.
     """
 
     seed: int
@@ -125,7 +125,7 @@ class Philox:
     _blocks: dict[tuple[int, int], FloatArray] = field(default_factory=dict)
     _stream: np.random.Generator = field(init=False, repr=False, compare=False)
     _fresh: dict[str, Any] = field(init=False, repr=False, compare=False)
-    """The stream's state before its first number; setting it anew is four times as fast as a new stream."""
+    """The initial state of the stream; resetting to it is four times as fast as creating a new stream."""
 
     def __post_init__(self) -> None:
         keyed = np.array([self.seed, self.image], dtype=np.uint64)
@@ -150,30 +150,30 @@ class Philox:
         return self._stream.random(_BLOCK)
 
     def uniforms(self, cycle: int, role: Role, count: int) -> FloatArray:
-        """The uniforms of nodes 0..count-1 as one float64 array [count], as handed to a device kernel."""
+        """Return the uniforms of nodes 0..count-1 as a float64 array [count], the input of a device kernel."""
         blocks = [self._block(cycle, role, which) for which in range(-(-count // _BLOCK))]
         return np.concatenate(blocks)[:count] if blocks else np.empty(0)
 
 
 def sampling(seed: int, image: int = 0) -> FromUniforms:
-    """Randomness for sampling picture number `image` under `seed`, both from 0 to `MOST_SEED`."""
+    """Return randomness for image number `image` under `seed`, both from 0 to `MOST_SEED`."""
     if not (0 <= seed <= MOST_SEED and 0 <= image <= MOST_SEED):
         raise ValueError(f"sampling: expected seed >= 0 and image >= 0, at most {MOST_SEED}, got {seed} and {image}")
     return FromUniforms(Philox(seed, image))
 
 
 def scripted(uniforms: Mapping[tuple[int, Role, int], float]) -> FromUniforms:
-    """Randomness that replays recorded uniforms, by (cycle, role, node); a missing address raises KeyError."""
+    """Return randomness that replays uniforms recorded by (cycle, role, node); a missing address raises KeyError."""
     return FromUniforms(lambda cycle, at: uniforms[cycle, at.role, at.node])
 
 
 def given(arrays: Mapping[Role, FloatArray]) -> FromUniforms:
-    """Randomness from one array of uniforms [nodes] per role: what a device kernel was handed for one cycle."""
+    """Return randomness from one array of uniforms [nodes] per role: the inputs of a device kernel for one cycle."""
     return FromUniforms(lambda cycle, at: float(arrays[at.role][at.node]))
 
 
 class _Decision(NamedTuple):
-    """asked: what the options followed from; where a later branch asks the same at its turn, they are taken over."""
+    """asked: The input that determines `options`; a later branch that asks the same at this turn reuses the options."""
 
     options: tuple[tuple[int, float], ...]
     chosen: int
@@ -182,9 +182,9 @@ class _Decision(NamedTuple):
 
 @dataclass(slots=True)
 class Enumerating:
-    """Walks one branch of every outcome; `enumerate_outcomes` walks them all.
+    """Walks one branch of all outcomes; `enumerate_outcomes` walks all branches.
 
-    Asking twice for the same address raises: a rule that reuses its noise has no distribution of its own.
+    Using the same address twice raises RuntimeError, because decisions with reused noise are not independent.
     """
 
     script: tuple[_Decision, ...] = ()
@@ -221,14 +221,14 @@ class Enumerating:
         return self._choose((weights.dtype.char, weights.tobytes()), options, at)
 
     def weight(self) -> float:
-        """The probability of the branch that was walked."""
+        """Return the probability of the branch walked so far."""
         product = 1.0
         for decision in self.decisions:
             product *= decision.options[decision.chosen][1]
         return product
 
     def next_branch(self) -> Self | None:
-        """The next branch in depth-first order, to be walked; None after the last."""
+        """Return the next branch in depth-first order, not walked yet; None after the last."""
         for turn in range(len(self.decisions) - 1, -1, -1):
             decision = self.decisions[turn]
             if decision.chosen + 1 < len(decision.options):
@@ -240,9 +240,9 @@ Outcome = TypeVar("Outcome", bound=Hashable)
 
 
 def enumerate_outcomes(program: Callable[[Enumerating], Outcome]) -> dict[Outcome, float]:
-    """The exact distribution of `program(chance)`: every branch is run once, with its weight.
+    """Return the exact distribution of `program(chance)`: each branch runs once and counts with its probability.
 
-    `program` must depend on nothing but `chance`, and be cheap: the branches multiply.
+    `program` must depend only on `chance`, and be cheap, because the number of branches grows exponentially.
     """
     weights: dict[Outcome, list[float]] = {}
     chance: Enumerating | None = Enumerating()

@@ -1,8 +1,8 @@
-"""Shared noise: draws of one cell from several distributions, made with the same noise so that they mostly agree.
+"""Shared noise: draws of one cell from several distributions use the same noise, so that they mostly agree.
 
-A race gives token i the arrival time noise_i / weight_i with exponential noise; the first to arrive is a draw from the
-weights (argmax of log weight + Gumbel noise says the same). Raced again with the same noise, another distribution gives
-the same winner with probability at least (1 - TV) / (1 + TV), TV their total variation.
+A race gives token i the arrival time noise_i / weight_i with exponential noise; the token that arrives first is a draw
+from the weights (like the argmax of log weight + Gumbel noise). With the same noise, a second distribution gives the
+same winner with probability at least (1 - TV) / (1 + TV), where TV is their total variation.
 """
 
 from dataclasses import dataclass, field
@@ -17,10 +17,10 @@ _MOST_RACES = 1 << 10
 
 
 class Noise(Protocol):
-    """A vector of noise for each cell of one image, the same however often it is asked for."""
+    """One noise vector per cell of an image. Repeated requests return the same noise."""
 
     def race(self, weights: FloatArray, cell: int) -> int:
-        """The winner at `cell` under `weights` [V] (>= 0, positive sum); never one of weight 0."""
+        """Return the winner at `cell` under `weights` [V] (>= 0, positive sum); its weight is never 0."""
         ...
 
 
@@ -32,7 +32,7 @@ def _checked(weights: FloatArray) -> None:
 
 @dataclass(slots=True)
 class SampledNoise:
-    """Exponential noise from Philox 4x64, keyed by (seed, image) and counted by cell; kept for `keep` cells."""
+    """Exponential noise from Philox 4x64, keyed by (seed, image) and counted by cell; caches `keep` cells."""
 
     seed: int
     image: int = 0
@@ -56,7 +56,7 @@ class SampledNoise:
         return int(arrivals.argmin())
 
     def row(self, cell: int, vocab_size: int) -> FloatArray:
-        """The noise [V] of a cell."""
+        """Return the noise [V] of a cell."""
         counter = np.array([0, 0, Role.NOISE, cell], dtype=np.uint64)
         keyed = np.array([self.seed, self.image], dtype=np.uint64)
         return np.random.Generator(np.random.Philox(counter=counter, key=keyed)).exponential(size=vocab_size)
@@ -69,10 +69,10 @@ class _Past(NamedTuple):
 
 @dataclass(slots=True)
 class EnumeratedNoise:
-    """Races whose every outcome is walked, with the exact distribution given the races at the same cell before.
+    """Enumerates all outcomes of races, each with its exact probability given the earlier races at the same cell.
 
-    Any number of races between the same two tokens, or two different distributions over any vocabulary, at one cell;
-    more have no closed form here and raise ValueError.
+    At one cell it supports any number of races between the same two tokens, or two different distributions over any
+    vocabulary. Other cases have no closed form here and raise ValueError.
     """
 
     chance: Chance
@@ -93,9 +93,9 @@ class EnumeratedNoise:
 
 
 def noise_of(chance: Chance) -> Noise:
-    """The cells' noise of the image that `chance` draws: the same seed and image, at addresses of its own.
+    """Return the cell noise of the image that `chance` draws: same seed and image, separate addresses.
 
-    Raises ValueError where `chance` draws by uniforms that nobody can extend, as recorded ones.
+    Raises ValueError if `chance` uses fixed uniforms, such as recorded ones, which cannot be extended.
     """
     if isinstance(chance, Enumerating):
         return EnumeratedNoise(chance)
@@ -105,7 +105,7 @@ def noise_of(chance: Chance) -> Noise:
 
 
 def _given(past: list[_Past], distribution: FloatArray) -> FloatArray:
-    """The distribution [V] of the next winner, given the races before."""
+    """Return the distribution [V] of the next winner, given the earlier races."""
     if not past:
         return distribution
     tokens = np.flatnonzero(np.any([distribution, *(seen.distribution for seen in past)], axis=0))
@@ -117,7 +117,7 @@ def _given(past: list[_Past], distribution: FloatArray) -> FloatArray:
 
 
 def _between_two(past: list[_Past], distribution: FloatArray, token: int) -> FloatArray:
-    """Of two tokens, `token` wins where one uniform (its share of the noise) lies below its probability."""
+    """Distribution for two tokens: `token` wins if one uniform (its share of the noise) is below its probability."""
     low, high = 0.0, 1.0
     for seen in past:
         if seen.winner == token:
@@ -131,10 +131,10 @@ def _between_two(past: list[_Past], distribution: FloatArray, token: int) -> Flo
 
 
 def second_race(first: FloatArray, winner: int, second: FloatArray) -> FloatArray:
-    """The distribution [V] of the winner under `second`, given that `winner` won under `first` with the same noise.
+    """Return the distribution [V] of the winner under `second`, given that `winner` won under `first` (same noise).
 
-    Both [V], sum 1. Scaled by the first winner's arrival, token l can arrive from first[l] / second[l] on, with hazard
-    second[l]; the first winner itself arrives at first[winner] / second[winner]. P(winner wins both) is
+    Both are [V] with sum 1. In units of the first winner's arrival time, token l arrives after first[l] / second[l],
+    with hazard rate second[l]; the first winner arrives at first[winner] / second[winner]. P(winner wins both) is
     1 / sum_l max(first[l] / first[winner], second[l] / second[winner]).
     """
     others = np.flatnonzero(second > 0.0)
@@ -156,5 +156,5 @@ def second_race(first: FloatArray, winner: int, second: FloatArray) -> FloatArra
 
 
 def _outlasts(edge: float, first: FloatArray, second: FloatArray) -> float:
-    """The chance that none of the other tokens, of weights `first` and `second`, has arrived by `edge`."""
+    """Return the probability that no other token, with weights `first` and `second`, has arrived by `edge`."""
     return 0.0 if edge == np.inf else 1.0 / (1.0 + float(np.maximum(second * edge - first, 0.0).sum()))

@@ -1,9 +1,8 @@
-"""Exact distributions of what is decided: of a verdict, of cycles, of a whole image, on a vocabulary that can be
-enumerated.
+"""Exact distributions of verdicts, cycles and whole images, for vocabularies small enough to enumerate.
 
-A distribution is a dictionary from outcome to probability. What must equal the target's is the distribution of the
-emitted tokens as a
-sequence: cycles differ in how many tokens they emit, so no single cell's distribution tells whether a rule is exact.
+A distribution is a dictionary from outcome to probability. To test whether a rule is exact, compare the distribution of
+the emitted token sequences with the target's. The distribution of a single cell is not enough, because cycles emit
+different numbers of tokens.
 """
 
 from collections.abc import Callable, Hashable, Mapping
@@ -25,20 +24,20 @@ TokenDistribution: TypeAlias = dict[tuple[int, ...], float]
 
 
 class EnumeratedRun(NamedTuple):
-    """What a decoding run emitted. tokens: in raster order; accepted: drafted tokens kept in each cycle."""
+    """The output of a decoding run. tokens: In raster order. accepted: Accepted draft tokens in each cycle."""
 
     tokens: tuple[int, ...]
     accepted: tuple[int, ...]
 
 
 def enumerate_verdicts(rule: Rule, tree: DraftTree, probs: FloatArray) -> dict[Verdict, float]:
-    """The exact distribution of `rule`'s verdict on `tree` under the target distributions `probs` [N, V]."""
+    """Return the exact distribution of `rule`'s verdict on `tree` under the target distributions `probs` [N, V]."""
     return enumerate_outcomes(lambda chance: rule(tree, probs, chance))
 
 
 @dataclass(slots=True)
 class _WeightsOfDraw:
-    """A branch of an enumeration in which draws are not enumerated: the weights [V] of the last one are noted."""
+    """One branch of an enumeration that does not enumerate draws, but keeps the weights [V] of the last draw."""
 
     chance: Enumerating
     weights: FloatArray | None = None
@@ -55,10 +54,10 @@ class _WeightsOfDraw:
 
 
 def next_token_distribution(rule: Rule, tree: DraftTree, probs: FloatArray) -> FloatArray:
-    """The exact distribution [V] (float64) of the first token that `rule` commits, given the drafted `tree`.
+    """Return the exact distribution [V] (float64) of the first token that `rule` commits, given the drafted `tree`.
 
-    Flips are enumerated and the extra token's draw is taken as it stands, so the work does not grow with V: a rule may
-    draw nothing but its extra token.
+    Flips are enumerated, and the weights of the extra token's draw are used directly, so the work does not grow with V.
+    The rule may therefore make no other draw.
     """
     distribution = np.zeros(probs.shape[1])
     branch: Enumerating | None = Enumerating()
@@ -84,10 +83,10 @@ def enumerate_decoding(
     max_nodes: int = 64,
     cycle_count: int | None = None,
 ) -> dict[EnumeratedRun, float]:
-    """The exact distribution of decoding with this target, drafter, policy and rule, the draft's own draws included.
+    """Return the exact distribution of runs with this target, drafter, policy and rule, including random drafts.
 
-    cycle_count: stop after that many cycles, cycle 0 (the condition alone) included; None decodes the whole image.
-    Every branch decodes anew, and the branches multiply: a vocabulary of 2 or 3 and 3 or 4 cells are what is meant.
+    Each branch decodes from the start, and their number grows exponentially: use 2 or 3 tokens and 3 or 4 cells.
+    cycle_count: The number of cycles to run, including cycle 0 (the prefill); None decodes the whole image.
     """
 
     def program(chance: Chance) -> EnumeratedRun:
@@ -102,7 +101,7 @@ def enumerate_decoding(
 
 
 def target_distribution(target: Target) -> TokenDistribution:
-    """The exact distribution of the whole image under `target`, one cell at a time, with no rule involved."""
+    """Return the exact distribution of the whole image under `target`, one cell at a time, without any rule."""
 
     def program(chance: Chance) -> tuple[int, ...]:
         probs = target.begin().probs
@@ -120,10 +119,10 @@ def target_distribution(target: Target) -> TokenDistribution:
 def tokens_distribution(
     traces: Mapping[EnumeratedRun, float], whole: TokenDistribution | None = None
 ) -> TokenDistribution:
-    """The distribution of the tokens of `traces`.
+    """Return the distribution of the tokens of `traces`.
 
-    whole: the target's distribution of the image, needed where traces stop early: each is then continued by the
-    target's distribution given what it emitted. What the target never emits cannot be continued and stays as it is.
+    whole: The target's distribution of the whole image, needed if traces stop early: each is then continued with the
+        target's conditional distribution. A prefix that the target never emits is kept as it is.
     """
     starts = marginal(traces, lambda trace: trace.tokens)
     if whole is None:
@@ -138,7 +137,7 @@ def tokens_distribution(
 
 
 def marginal(distribution: Mapping[Outcome, float], of: Callable[[Outcome], tuple[int, ...]]) -> TokenDistribution:
-    """The distribution of `of(outcome)` where the outcome follows `distribution`."""
+    """Return the distribution of `of(outcome)` if the outcome follows `distribution`."""
     parts: dict[tuple[int, ...], list[float]] = {}
     for outcome, weight in distribution.items():
         parts.setdefault(of(outcome), []).append(weight)
@@ -146,12 +145,12 @@ def marginal(distribution: Mapping[Outcome, float], of: Callable[[Outcome], tupl
 
 
 def mean(distribution: Mapping[Outcome, float], of: Callable[[Outcome], float]) -> float:
-    """The expectation of `of(outcome)` where the outcome follows `distribution`."""
+    """Return the expectation of `of(outcome)` if the outcome follows `distribution`."""
     return fsum(weight * of(outcome) for outcome, weight in distribution.items())
 
 
 def accepted_per_cycle(traces: Mapping[EnumeratedRun, float], cycle: int) -> float:
-    """The expected number of drafted tokens kept in cycle `cycle`, over the traces that reach it."""
+    """Return the mean number of accepted draft tokens in cycle `cycle`, over the traces that reach it."""
     reached = {trace: weight for trace, weight in traces.items() if len(trace.accepted) > cycle}
     if not reached:
         raise ValueError(f"accepted_per_cycle: no trace reaches cycle {cycle}")
@@ -159,10 +158,10 @@ def accepted_per_cycle(traces: Mapping[EnumeratedRun, float], cycle: int) -> flo
 
 
 def passes(traces: Mapping[EnumeratedRun, float]) -> float:
-    """The expected number of target passes (NFE), cycle 0 included."""
+    """Return the expected number of target passes (NFE), including cycle 0."""
     return mean(traces, lambda trace: len(trace.accepted))
 
 
 def total_variation(first: Mapping[Outcome, float], second: Mapping[Outcome, float]) -> float:
-    """Half the sum of absolute differences: the largest gap in probability that any event shows, in [0, 1]."""
+    """Return half the sum of absolute differences, in [0, 1]: the largest difference in any event's probability."""
     return 0.5 * fsum(abs(first.get(key, 0.0) - second.get(key, 0.0)) for key in {**first, **second})

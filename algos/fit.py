@@ -1,11 +1,11 @@
-"""Whether a rule and a policy belong together."""
+"""Checks whether a rule and a policy can be combined."""
 
 from underpaint.algos.accept.spec import RuleSpec
 from underpaint.algos.draft.spec import POLICIES, PolicySpec
 
 
 def check_fits(rule: RuleSpec, policy: PolicySpec) -> None:
-    """Raise ValueError, with the reason, unless `rule` covers the trees of `policy`."""
+    """Raise ValueError, with the reason, unless `rule` supports the trees of `policy`."""
     rule.check_covers(policy.drawn)
     if rule.needs_chain and not policy.chain:
         chains = ", ".join(spec.name for spec in POLICIES if spec.chain)
@@ -16,7 +16,7 @@ def check_fits(rule: RuleSpec, policy: PolicySpec) -> None:
 
 
 def fits(rule: RuleSpec, policy: PolicySpec) -> bool:
-    """Whether `check_fits` lets the pair through."""
+    """Return whether `check_fits` accepts the pair of rule and policy."""
     try:
         check_fits(rule, policy)
     except ValueError:

@@ -1,15 +1,15 @@
-"""How much memory this process may use, before any of it is taken."""
+"""Checks how much memory this process may use, before allocating it."""
 
 from pathlib import Path
 from typing import Final
 
 _GIB: Final = 2**30
 _UNKNOWN: Final = 8 * _GIB
-"""Taken where the system does not tell."""
+"""The value used if the system does not report its available memory."""
 
 
 def free_bytes() -> int:
-    """Memory that can still be taken: what the system says is available, or less where a control group allows less."""
+    """Return the bytes that can still be allocated: the available memory, or the control group's limit if lower."""
     try:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
         told = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
@@ -24,9 +24,9 @@ def free_bytes() -> int:
 
 
 def check_memory(what: str, setting: str, asked: int, bytes_each: int, remedy: str = "") -> None:
-    """ValueError, with the largest that would do, where `asked` things of `bytes_each` bytes take more than is free.
+    """Raise ValueError, with the largest possible count, if `asked` items of `bytes_each` bytes exceed free memory.
 
-    what: is being made; setting: by which so many are asked for; remedy: what else to do, "; ..." or nothing.
+    what: The items to allocate. setting: The option that sets their number. remedy: Further advice, "; ..." or empty.
     """
     free = free_bytes()
     if asked * bytes_each > free:
@@ -43,10 +43,10 @@ _NO_MEMORY: Final = (
     "bad_alloc",
     "failed to allocate",
 )
-"""How PyTorch and ONNX Runtime say in a RuntimeError that memory ran out."""
+"""How PyTorch and ONNX Runtime report in a RuntimeError that memory ran out."""
 
 
 def lacks_memory(error: BaseException) -> bool:
-    """Whether an error says that memory ran out, whichever library raised it."""
+    """Return whether an error means that memory ran out, whichever library raised it."""
     said = str(error).lower()
     return isinstance(error, MemoryError) or any(words in said for words in _NO_MEMORY)

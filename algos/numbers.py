@@ -1,4 +1,4 @@
-"""One strict reading of numbers that people type: ASCII digits, within stated bounds, nothing rounded to nothing."""
+"""Strict parsing of numbers that users type: ASCII digits, within stated bounds, nothing rounded to 0."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import re
 from typing import Final
 
 MOST_WHOLE: Final = 2**63 - 1
-"""The largest whole number that is read; options and settings have narrower bounds of their own."""
+"""The largest integer that is parsed; options and settings have narrower bounds."""
 MOST_REAL: Final = 1e9
 LEAST_REAL: Final = 1e-30
-"""Real numbers are 0, or between these two in size: a smaller one would act as 0, a larger one as infinity."""
+"""The size limits of real numbers other than 0: a smaller one would act as 0, a larger one as infinity."""
 MOST_FACTOR: Final = 1e6
-"""A factor on a probability that accepts every draft whose probability is not almost 0."""
+"""The largest factor on a probability; it accepts all draft tokens whose probability is not almost 0."""
 _WHOLE: Final = re.compile(r"[+-]?[0-9]+")
 _REAL: Final = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 
 
 def whole_number(text: str, least: int = -MOST_WHOLE, most: int = MOST_WHOLE) -> int:
-    """The whole number that `text` is; ValueError, with the bounds, for anything else.
+    """Parse `text` as an integer; raise ValueError, with the bounds, for anything else.
 
-    Digits of other scripts and underscores are refused, though Python reads them.
+    Unlike Python's `int`, it rejects underscores and digits of other scripts.
     """
     told = text.strip()
     digits = told.lstrip("+-").lstrip("0")
@@ -29,7 +29,7 @@ def whole_number(text: str, least: int = -MOST_WHOLE, most: int = MOST_WHOLE) ->
 
 
 def real_number(text: str) -> float:
-    """The number that `text` is; ValueError, with the bounds, for anything else: NaN, infinities, what rounds to 0."""
+    """Parse `text` as a real number; raise ValueError, with the bounds, for NaN, infinity or what would round to 0."""
     told = text.strip()
     if _REAL.fullmatch(told):
         value = float(told)

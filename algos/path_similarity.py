@@ -1,4 +1,4 @@
-"""How much the paths of a draft tree look alike: the measure by which VVS skips verification (arXiv 2511.13587)."""
+"""How similar the paths of a draft tree are: the measure by which VVS skips verification (arXiv 2511.13587)."""
 
 import numpy as np
 
@@ -7,10 +7,10 @@ from underpaint.algos.tree import DraftTree
 
 
 def path_similarity(tree: DraftTree, codebook: FloatArray, decay: float) -> float:
-    """The mean over pairs of paths from the root to a leaf of their codes' similarity, level by level; 0 for one path.
+    """Return the mean similarity of the codes along two root-to-leaf paths, over all pairs of paths; 0 for one path.
 
-    codebook: [V, E]. A pair has the weighted mean over the tree's levels of the cosine between its two codes there;
-    0 at a level that one of them does not reach. Level l = 0, 1, ... has a weight in proportion to decay^l.
+    codebook: [V, E]. The similarity of a pair is a weighted mean, over the tree's levels, of the cosine between the two
+    codes at that level (0 if one path does not reach it). Level l = 0, 1, ... has a weight proportional to decay^l.
     Deviation: the released code compares every other path only.
     """
     leaves = tree.leaves
@@ -26,14 +26,14 @@ def path_similarity(tree: DraftTree, codebook: FloatArray, decay: float) -> floa
 
 
 def _unit(codes: FloatArray) -> FloatArray:
-    """`codes` [paths, levels, E], scaled in place to length 1; those of length 0 stay as they are."""
+    """Scale `codes` [paths, levels, E] in place to length 1 and return them; codes of length 0 are unchanged."""
     lengths = np.linalg.norm(codes, axis=2, keepdims=True)
     np.divide(codes, lengths, out=codes, where=lengths > 0.0)
     return codes
 
 
 def _pair_sums(codes: FloatArray) -> FloatArray:
-    """[levels]: the sum of the products over ordered pairs of paths, the square of the sum less each with itself."""
+    """Return [levels]: products summed over ordered pairs of different paths, as squared sum minus the squares."""
     total = codes.sum(axis=0)
     sums: FloatArray = np.einsum("le,le->l", total, total) - np.einsum("nle,nle->l", codes, codes)
     return sums

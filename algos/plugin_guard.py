@@ -1,4 +1,4 @@
-"""Which plug-in an error or an answer is of: errors name it, its file and its line, and wrong answers are errors."""
+"""Attributes errors to plug-ins, with file and line, and turns their wrong answers into errors."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from weakref import WeakSet
 
 _HOUSE: Final = "underpaint."
 FILES: Final[dict[str, str]] = {}
-"""The plug-in that a file belongs to."""
+"""Maps the path of a file to the plug-in that it belongs to."""
 _CHECKED: Final[WeakSet[Callable[..., Any]]] = WeakSet()
 """Methods of plug-ins whose answers are checked already."""
 
 
 class PluginError(ValueError):
-    """A plug-in that is not there or that fails, while it is loaded or used; the message names it, file and line."""
+    """A plug-in is missing, or failed while it was loaded or used; the message names the plug-in, file and line."""
 
 
 @contextmanager
 def answers_within(seconds: float) -> Iterator[None]:
-    """Inside, each answer of a plug-in that `check_answers` watches takes so long at most, or is a PluginError.
+    """Limit each plug-in call watched by `check_answers` to `seconds`; a slower answer raises PluginError.
 
-    The limit holds in the main thread, and for what Python can interrupt: not for a loop in a C library.
+    The limit works in the main thread only, and only where Python can interrupt: not inside a loop in a C library.
     """
     _limit.append(seconds)
     try:
@@ -71,7 +71,7 @@ def _limited(what: str, method: str) -> Iterator[None]:
 
 @contextmanager
 def descriptor_to_error() -> Iterator[None]:
-    """What programs and libraries write to file descriptor 1 goes to standard error; it may be entered again."""
+    """Send what programs and libraries write to file descriptor 1 to standard error. Can be nested."""
     with _DESCRIPTOR.lock:
         if _DESCRIPTOR.users == 0:
             _DESCRIPTOR.turn()
@@ -86,7 +86,7 @@ def descriptor_to_error() -> Iterator[None]:
 
 
 class _Descriptor:
-    """File descriptor 1, which threads turn to standard error together: the last one turns it back."""
+    """A shared redirection of file descriptor 1 to standard error; the last thread that uses it restores it."""
 
     def __init__(self) -> None:
         self.lock, self.users, self._kept = Lock(), 0, -1
@@ -94,7 +94,7 @@ class _Descriptor:
     def turn(self) -> None:
         with suppress(OSError, ValueError):
             sys.stdout.flush()
-        with suppress(OSError):  # closed
+        with suppress(OSError):  # descriptor 1 is closed
             self._kept = os.dup(1)
             os.dup2(2, 1)
 
@@ -109,13 +109,13 @@ _DESCRIPTOR: Final = _Descriptor()
 
 
 def own_file(file: str | None, plugin: str) -> None:
-    """Remember that `file` is of `plugin`, for messages."""
+    """Record that `file` belongs to `plugin`, for error messages."""
     if file is not None:
         FILES[file] = plugin
 
 
 def plugin_line(trace: TracebackType | None) -> tuple[str, str, int] | None:
-    """The plug-in, file and line that a traceback leads through, the innermost one; None where it meets no plug-in."""
+    """Return the plug-in, file and line of the innermost plug-in frame in a traceback; None if there is none."""
     innermost = None
     while trace is not None:
         file = trace.tb_frame.f_code.co_filename
@@ -125,11 +125,11 @@ def plugin_line(trace: TracebackType | None) -> tuple[str, str, int] | None:
 
 
 def plugin_error(error: BaseException) -> PluginError | None:
-    """`error` with the plug-in, file and line that its traceback leads through; None where it meets no plug-in."""
+    """Return `error` as a PluginError with plug-in, file and line; None if no plug-in is in its traceback."""
     if isinstance(error, PluginError):
         return error
     cause: BaseException | None = error
-    while cause is not None:  # Python hides StopIteration behind an error of its own
+    while cause is not None:  # Python wraps StopIteration in an error of its own
         place = plugin_line(cause.__traceback__)
         if place is not None:
             plugin, file, line = place
@@ -141,7 +141,7 @@ def plugin_error(error: BaseException) -> PluginError | None:
 
 
 def is_of_plugin(frame: FrameType | None) -> bool:
-    """Whether a plug-in's code is running in a frame, or called it."""
+    """Return whether `frame` or one of its callers is plug-in code."""
     while frame is not None:
         if frame.f_code.co_filename in FILES:
             return True
@@ -150,17 +150,16 @@ def is_of_plugin(frame: FrameType | None) -> bool:
 
 
 def check_answers(what: str, make: type[Any], method: str, wrong: Callable[..., str | None]) -> None:
-    """Let `method` of a class from outside raise PluginError where it fails, or its answer is wrong.
+    """Wrap `method` of a plug-in class so that a failure or a wrong answer raises PluginError.
 
-    A second call does nothing.
-
-    What it writes to file descriptor 1 goes to standard error.
+    What the method writes to file descriptor 1 goes to standard error. A second call does nothing.
 
     Args:
-        what: The part that the class makes, as `rule 'mine'`.
-        make: The class; one of this project is left as it is.
+        what: The part that the class implements, such as `rule 'mine'`.
+        make: The class; classes of this project are not changed.
         method: The name of the method.
-        wrong: (answer, the method's arguments) -> what was expected, or None where the answer is right.
+        wrong: A function (answer, *arguments of the method) that returns what was expected, or None if the answer is
+            right.
     """
     asked = getattr(make, method, None)
     if make.__module__.startswith(_HOUSE) or asked is None or asked in _CHECKED:
@@ -173,7 +172,7 @@ def check_answers(what: str, make: type[Any], method: str, wrong: Callable[..., 
                 answer = asked(self, *given, **named)
             except PluginError:
                 raise
-            except Exception as error:  # of this project too, as the plug-in called it: `chance.draw` of no weights
+            except Exception as error:  # also an error in this project that the plug-in caused, as in `chance.draw`
                 named_error = plugin_error(error)
                 if named_error is None:
                     raise

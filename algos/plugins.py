@@ -1,6 +1,6 @@
-"""Rules, policies and methods from outside: modules that register themselves, named by the user or by entry points.
+"""Plug-ins: modules that register rules, policies and methods, named by the user or by package entry points.
 
-While they are loaded and used they may not print into the program's results, nor end the program.
+While plug-ins are loaded and used, they cannot print to the program's standard output or end the program.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from underpaint.algos.plugin_guard import FILES, descriptor_to_error, is_of_plug
 from underpaint.algos.plugin_guard import PluginError as PluginError
 
 VARIABLE = "UNDERPAINT_PLUGINS"
-"""Names the plug-ins of every command and of the tests: modules or paths of .py files, with commas between."""
+"""Environment variable with the plug-ins of every command and of the tests: modules or .py paths, comma-separated."""
 
 
 _LOADED: list[str] = []
 
 
 def loaded_plugins() -> tuple[str, ...]:
-    """The names that `load_plugins` was given so far, in order; files by their whole paths."""
+    """Return the names passed to `load_plugins` so far, in order; files as absolute paths."""
     return tuple(_LOADED)
 
 
 def load_plugins(names: Iterable[str]) -> None:
-    """Import each of `names`: a module on the path, or the path of a .py file. A second import does nothing.
+    """Import each of `names`: a module on the path, or the path of a .py file. Importing a plug-in again does nothing.
 
-    Files of one name in different folders are different plug-ins. Raises PluginError.
+    Files with the same name in different folders are different plug-ins. Raises PluginError.
     """
     for name in names:
         kept = str(Path(name).resolve()) if name.endswith(".py") else name
@@ -51,15 +51,12 @@ def load_plugins(names: Iterable[str]) -> None:
 
 
 def named_by_environment() -> tuple[str, ...]:
-    """The plug-ins that the environment names."""
+    """Return the plug-ins that the environment variable names."""
     return tuple(name.strip() for name in os.environ.get(VARIABLE, "").split(",") if name.strip())
 
 
 def load_entry_points(group: str) -> Iterator[tuple[str, object]]:
-    """What the installed packages name in the entry points of `group`, loaded one by one: (the plug-in, the object).
-
-    Raises PluginError.
-    """
+    """Load all entry points of `group`, one by one, and yield (plug-in name, object). Raises PluginError."""
     from importlib.metadata import entry_points  # takes longer to import than everything else here
 
     for point in sorted(entry_points(group=group)):
@@ -73,7 +70,7 @@ def load_entry_points(group: str) -> Iterator[tuple[str, object]]:
 
 @contextmanager
 def named(plugin: str) -> Iterator[None]:
-    """Errors inside become a PluginError that names the plug-in, the file and the line."""
+    """Turn errors raised inside into a PluginError that names the plug-in, the file and the line."""
     try:
         with loading():
             yield
@@ -84,10 +81,7 @@ def named(plugin: str) -> Iterator[None]:
 
 
 def load_file(name: str) -> ModuleType:
-    """The module in the .py file `name`; a second call gives the same module.
-
-    Raises PluginError.
-    """
+    """Load the .py file `name` as a module; a second call returns the same module. Raises PluginError."""
     path = Path(name).resolve()
     module = f"underpaint_plugin_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
     if module in sys.modules:
@@ -110,7 +104,7 @@ def load_file(name: str) -> ModuleType:
 
 
 def _own(module: ModuleType | None, plugin: str) -> None:
-    """Remember the files of a plug-in: its module's, and of a package those of its modules that are loaded."""
+    """Record the files of a plug-in: its module's file, and for a package those of all loaded submodules."""
     if module is None or module.__name__.partition(".")[0] == __name__.partition(".")[0]:
         return
     for name, one in list(sys.modules.items()):
@@ -131,7 +125,7 @@ def _check_there(name: str) -> None:
 
 
 def _place(error: BaseException) -> str:
-    """Where `error` was raised: the last line outside of this project and of Python itself, or the last line."""
+    """Return where `error` was raised: the last traceback line outside `algos` and importlib, or else the last one."""
     if isinstance(error, SyntaxError) and error.filename is not None:
         return f"{error.filename}, line {error.lineno}"
     house = Path(__file__).parent.parent
@@ -147,14 +141,14 @@ def _place(error: BaseException) -> str:
 
 @contextmanager
 def loading() -> Iterator[None]:
-    """While a plug-in is loaded, what it prints goes to standard error, and `os._exit` is an error of the plug-in."""
+    """While a plug-in loads, send its standard output to standard error, and turn `os._exit` into a plug-in error."""
     with descriptor_to_error(), redirect_stdout(sys.stderr), _no_ending(lambda caller: True):
         yield
 
 
 @contextmanager
 def _no_ending(refuses: Callable[[FrameType], bool]) -> Iterator[None]:
-    """`os._exit` raises SystemExit in this process where `refuses(caller's frame)`."""
+    """Make `os._exit` raise SystemExit in this process if `refuses(caller's frame)` is true."""
     ending: Callable[[int], NoReturn] = os._exit
     owner = os.getpid()
 
@@ -178,14 +172,14 @@ def _no_ending(refuses: Callable[[FrameType], bool]) -> Iterator[None]:
 
 
 _at_exit: list[Callable[[int], NoReturn]] = []
-"""What really ends the process, once Python runs what was left for its end."""
+"""The real `os._exit`, stored once Python runs its exit handlers."""
 _BAD_INPUT: Final = 2
 
 
 def guard_exit() -> None:
-    """Let no plug-in choose the exit code by what it leaves for the end of the program: `os._exit` ends with 2 there.
+    """Prevent plug-ins from setting the exit code in an exit handler: there, `os._exit` exits with code 2.
 
-    Call it when the work is done: Python runs last what was registered first.
+    Call it when the work is done, because Python runs exit handlers in reverse order of registration.
     """
     if not FILES:
         return
@@ -208,7 +202,7 @@ def _end_at_exit(code: int, caller: FrameType | None) -> NoReturn:
         _at_exit[0](code)
     while caller is not None and caller.f_code.co_filename not in FILES:
         caller = caller.f_back
-    if caller is None:  # registered as it is
+    if caller is None:  # `os._exit` itself was registered as the exit handler
         plugin, place = ", ".join(dict.fromkeys(FILES.values())), ""
     else:
         plugin, place = FILES[caller.f_code.co_filename], f" ({caller.f_code.co_filename}, line {caller.f_lineno})"
@@ -220,7 +214,7 @@ def _end_at_exit(code: int, caller: FrameType | None) -> NoReturn:
 
 @contextmanager
 def named_in_use() -> Iterator[None]:
-    """A plug-in that raises or ends the program while it is used is a PluginError; other errors stay as they are."""
+    """Turn an error or program exit caused by a plug-in into a PluginError; other errors pass through unchanged."""
     try:
         with _no_ending(is_of_plugin):
             yield
@@ -235,7 +229,7 @@ def named_in_use() -> Iterator[None]:
 
 @contextmanager
 def clean_output() -> Iterator[None]:
-    """Standard output for the program alone: what a plug-in prints goes to standard error."""
+    """Keep standard output free of plug-in output: what a plug-in prints goes to standard error."""
     before = sys.stdout
     sys.stdout = _Routed(before)
     try:
@@ -245,7 +239,7 @@ def clean_output() -> Iterator[None]:
 
 
 class _Routed:
-    """A stream that looks, for each text, whether a plug-in writes it."""
+    """A text stream that sends writes by plug-in code to standard error."""
 
     def __init__(self, output: Any) -> None:
         self._output = output

@@ -1,6 +1,6 @@
-"""What rules and policies are, and the part of a drafter that a policy sees: the protocols of `algos`.
+"""The protocols of rules and tree policies, and of the part of a drafter that a policy uses.
 
-`algos.step` adds the target and the drafter themselves.
+The full target and drafter protocols are in `algos.step`.
 """
 
 from typing import Literal, NamedTuple, Protocol, Self, TypeGuard
@@ -11,28 +11,27 @@ from underpaint.algos.tree import DraftTree, Verdict
 
 
 class Rule(Protocol):
-    """An acceptance rule: which drafted nodes stay, and the one extra token."""
+    """An acceptance rule: decides which drafted nodes to keep, and the one extra token."""
 
     def __call__(self, tree: DraftTree, probs: FloatArray, chance: Chance) -> Verdict:
-        """Decide `tree` by the target distributions `probs` [N, V] (row i: the distribution of the token after node
-        i)."""
+        """Return the verdict on `tree`, given `probs` [N, V]: row i is the target's distribution after node i."""
         ...
 
 
 class Grid(NamedTuple):
-    """The image as cells in raster order."""
+    """The size of the image in cells (tokens). Cells are numbered in raster order."""
 
     height: int
     width: int
 
     @property
     def cells(self) -> int:
-        """Cells in all."""
+        """The number of cells."""
         return self.height * self.width
 
     @classmethod
     def read(cls, text: str) -> Self:
-        """ "48x64" as 48 rows of 64 cells; ValueError for anything else."""
+        """Parse "48x64" as 48 rows of 64 cells each; raise ValueError for any other format."""
         rows, _, columns = text.partition("x")
         sides = [int(side) if side.isdecimal() and side.isascii() and len(side) < 5 else 0 for side in (rows, columns)]
         if min(sides) < 1:
@@ -41,54 +40,57 @@ class Grid(NamedTuple):
 
 
 class Budget(NamedTuple):
-    """What a cycle may use. max_depth: deeper nodes would run past the image; max_nodes: root included."""
+    """The limits on one draft tree: at most `max_depth` levels below the root, and `max_nodes` nodes with the root."""
 
     max_depth: int
     max_nodes: int
 
 
 class Expander(Protocol):
-    """The part of a drafter that a policy sees."""
+    """The part of a drafter that a policy uses."""
 
     @property
     def vocab_size(self) -> int:
-        """V."""
+        """The vocabulary size V."""
         ...
 
     def expand(self, tokens: IntArray, parents: IntArray) -> FloatArray:
-        """Add nodes and return the distribution of the token after each.
+        """Add nodes to the draft, in one drafter pass. The first call of a cycle adds the root: ([root token], [-1]).
 
-        tokens: [F] int64; parents: [F] int64, ids of nodes added before in this cycle. Ids count up from 0 in the
-        order nodes were added; the first call of a cycle adds the root, ([root token], [-1]). Returns [F, V].
-        One call is one drafter pass.
+        Args:
+            tokens: [F] int64, the tokens of the new nodes. Node ids count up from 0 in order of addition.
+            parents: [F] int64, ids of nodes added earlier in this cycle.
+
+        Returns:
+            [F, V], the distribution of the token after each new node.
         """
         ...
 
 
 class ChainExpander(Expander, Protocol):
-    """What a drafter may have besides: it drafts a chain of its likeliest tokens in one call."""
+    """Optional extension of `Expander`: a drafter that can draft a greedy chain in one call."""
 
     @property
     def fuses_chains(self) -> bool:
-        """Whether it really can; where False, `Expander.expand` does it level by level."""
+        """Whether the drafter supports it. If False, `Expander.expand` drafts the chain level by level."""
         ...
 
     def expand_chain(self, root: int, levels: int) -> IntArray:
-        """The likeliest token after `root`, then the likeliest after that, and so on: [levels] int64, levels >= 1.
+        """Return the greedy chain after `root`: [levels] int64, each the likeliest token after the one before.
 
-        The first call of a cycle: as `expand([root], [-1])`, and then as if the tokens had never been fed. Each level
-        counts as a drafter pass.
+        May only be the first call of a cycle, with levels >= 1. It acts like `expand([root], [-1])`; the drafted tokens
+        themselves are not kept as nodes. Each level counts as one drafter pass.
         """
         ...
 
 
 class PassKind(NamedTuple):
-    """What a call of a model's engine costs by.
+    """The properties of an engine call that its cost depends on.
 
-    form: "begin", the first pass of a picture, over its condition; "pass", any other pass over new positions; "chain",
-        a call that drafts a chain; "sampled" or "ranked", a call that drafts a tree, by how siblings are chosen.
-    levels: that the call drafts; 1 for a pass.
-    size: new positions of a pass, and of a chain's call; of a tree, the nodes that each level below the root's expands.
+    form: "begin" is the prefill over the condition, and "pass" any other pass over new positions. "chain" drafts a
+        chain; "sampled" and "ranked" draft a tree, and name how siblings are chosen.
+    levels: The number of levels drafted; 1 for a pass.
+    size: New positions in a pass or a chain call. For a tree, the nodes expanded at each level below the root's.
     """
 
     form: Literal["begin", "pass", "chain", "sampled", "ranked"]
@@ -97,14 +99,13 @@ class PassKind(NamedTuple):
 
 
 class FusedTreeSpec(NamedTuple):
-    """A tree to be grown in one call: L levels of drafted tokens, F nodes expanded in each, C children of each.
+    """A request to grow a draft tree in one call: L levels, F nodes expanded per level, C children per node.
 
-    places: [L, F] int64; places[l] says which candidates of level l the next one expands: the candidate in row r and
-    column c is r * C + c. The first level has one row, the root's; the last row of `places` is not read. ranked: in
-    their stead, the F of the largest product of probabilities along their paths (ties: the first), best first.
-    uniforms: [L, F, C] float64; drawn: a node's children are drawn one after another from what is left of its
-    distribution, by these, as `chance.index_of` does; else they are its likeliest tokens, likeliest first (ties: the
-    lower token).
+    places: [L, F] int64. places[l] lists the candidates of level l that the next level expands; the candidate in row r
+        and column c has number r * C + c. The first level has one row, the root's. The last row is not read.
+    ranked: If True, expand the F candidates with the largest path probability instead (ties: the first), best first.
+    uniforms: [L, F, C] float64. If `drawn`, children are drawn without replacement with these, as `chance.index_of`
+        does. Otherwise the children are the likeliest tokens, likeliest first (ties: the lower token).
     """
 
     places: IntArray
@@ -114,11 +115,11 @@ class FusedTreeSpec(NamedTuple):
 
 
 class FusedTreeLevel(NamedTuple):
-    """A level of a tree that was grown in one call.
+    """One level of a tree that was grown in one call.
 
-    places: [F] int64, which candidates of the level above were expanded. distributions: [F, V]. tokens: [F, C] int64.
-    masses: [F, C] float64, what each token had of its distribution when it was taken, at most 1; 0 where nothing was
-    left to take.
+    places: [F] int64, the candidates of the level above that were expanded. distributions: [F, V].
+    tokens: [F, C] int64. masses: [F, C] float64, each token's mass in its distribution when it was chosen, at most 1;
+    0 if no mass was left.
     """
 
     places: IntArray
@@ -128,55 +129,54 @@ class FusedTreeLevel(NamedTuple):
 
 
 class TreeExpander(Expander, Protocol):
-    """What a drafter may have besides: it grows a tree in one call."""
+    """Optional extension of `Expander`: a drafter that can grow a tree in one call."""
 
     @property
     def fuses_trees(self) -> bool:
-        """Whether it really can; where False, `Expander.expand` does it level by level."""
+        """Whether the drafter supports it. If False, `Expander.expand` grows the tree level by level."""
         ...
 
     def expand_tree(self, root: int, growth: FusedTreeSpec) -> list[FusedTreeLevel]:
-        """The levels of a tree below `root`. C is at most V; what stands below a mass of 0 means nothing.
+        """Return the levels of a tree below `root`. C is at most V. Nodes below a token of mass 0 have no meaning.
 
         The arrays may be views of buffers that the next call overwrites.
 
-        The first call of a cycle: as `expand([root], [-1])`, which may still be the next call and says the root's
-        distribution again without a pass, and then as if the others had never been fed. Each level counts as a drafter
-        pass.
+        May only be the first call of a cycle. It acts like `expand([root], [-1])`, which may still be called next and
+        returns the root's distribution again without a pass; the drafted tokens are not kept as nodes. Each level
+        counts as one drafter pass.
         """
         ...
 
 
 class WindowExpander(Expander, Protocol):
-    """What a drafter may have besides: a Jacobi window, whose drafts the target's last passes gave (see
-    `algos.spatial.jacobi`)."""
+    """Optional extension of `Expander`: a drafter with a Jacobi window of drafts (see `algos.spatial.jacobi`)."""
 
     @property
     def window_length(self) -> int:
-        """The most drafts in the window; 0 where there is none."""
+        """The largest number of drafts in the window; 0 if there is no window."""
         ...
 
     def draft_window(self, length: int, chance: Chance) -> DraftTree:
-        """The window below the root, of at most `length` drafts, `length` >= 1, as a tree. No drafter pass."""
+        """Return up to `length` >= 1 drafts of the window as a tree below the root, without a drafter pass."""
         ...
 
 
 def has_window(drafter: object) -> TypeGuard[WindowExpander]:
-    """Whether the drafter has a Jacobi window beside its own drafts."""
+    """Whether the drafter has a Jacobi window in addition to its own drafts."""
     return getattr(drafter, "window_length", 0) > 0
 
 
 class Policy(Protocol):
-    """A tree policy. It may carry state within an image; `begin` forgets it."""
+    """A tree policy: decides the shape of each draft tree. It may keep state within an image; `begin` resets it."""
 
     def begin(self, grid: Grid) -> None:
         """Start an image."""
         ...
 
     def grow(self, drafter: Expander, root: int, budget: Budget, chance: Chance) -> DraftTree:
-        """The draft tree below token `root`, within `budget`."""
+        """Return a draft tree below token `root`, within `budget`."""
         ...
 
     def observe(self, tree: DraftTree, verdict: Verdict, cell: int) -> None:
-        """Learn from a verdict; `cell` is the raster index that the root's children were drafted for."""
+        """Learn from a verdict; `cell` is the raster index of the cell that the root's children are drafts for."""
         ...

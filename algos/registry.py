@@ -1,6 +1,6 @@
-"""Names to specifications, with errors that suggest the nearest name, and the settings of what they make.
+"""Registries of specifications by name, and the bounds of their settings. Unknown names suggest the nearest name.
 
-The bounds of a setting are declared where it is: `depth: Nodes = 5`, or `Annotated[float, Bounds(0.0, 2.0)]`.
+A setting declares its bounds in its annotation: `depth: Nodes = 5`, or `Annotated[float, Bounds(0.0, 2.0)]`.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from underpaint.algos.plugins import load_entry_points, named
 
 
 class Named(Protocol):
-    """Anything with a name of its own."""
+    """Any object with a `name`, such as a specification."""
 
     @property
     def name(self) -> str:
-        """The name users type."""
+        """The name that users type."""
         ...
 
 
@@ -48,19 +48,21 @@ Made = TypeVar("Made")
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
-    """A hint on `name`: the nearest of `known`, and all of them."""
+    """Return a hint for the unknown `name`: the nearest name in `known`, then all of them."""
     names = sorted(known)
     near = get_close_matches(name, names, n=1, cutoff=0.5)
     return (f"did you mean '{near[0]}'? " if near else "") + f"known: {', '.join(names)}"
 
 
 class Registry(Generic[Spec]):
-    """Specifications of one kind by name, in the order they were registered.
+    """Specifications of one kind by name, in the order of registration.
 
-    group: the entry points by which installed packages add to it, each naming a specification or a module that
-    registers one. They are loaded once, when the registry is first listed or asked for a name that it does not hold.
-    modules: the project's own names, in order, each with the module that registers it, which is imported when the name
-    is first asked for.
+    Args:
+        kind: What the specifications are called in error messages.
+        group: The entry point group through which installed packages add specifications; an entry point names a
+            specification or a module that registers one. Loaded once, on the first listing or unknown name.
+        modules: The project's own names in order, each with the module that registers it. A module is imported when
+            its name is first looked up.
     """
 
     def __init__(self, kind: str, group: str = "", modules: Mapping[str, str] | None = None) -> None:
@@ -74,15 +76,15 @@ class Registry(Generic[Spec]):
         """Add a specification under its name.
 
         Args:
-            spec: What to add.
-            replace: None for specifications of the project and of packages, which stay. True or False for those that a
-                user types: they can be replaced later, and True replaces an earlier one.
+            spec: The specification to add.
+            replace: None for specifications of the project and of packages, which cannot be replaced. True or False for
+                specifications typed by a user: they can be replaced later, and True replaces an earlier one.
 
         Returns:
             `spec`.
 
         Raises:
-            ValueError: The name is taken.
+            ValueError: The name is already registered and cannot be replaced.
         """
         if self._modules.get(spec.name, "sys") not in sys.modules:
             self._load(spec.name)
@@ -96,7 +98,7 @@ class Registry(Generic[Spec]):
         return spec
 
     def _load(self, name: str) -> None:
-        """Import what registers `name`, where that is a module of the project."""
+        """Import the project module that registers `name`, if there is one."""
         if name in self._modules and name not in self._specs:
             import_module(self._modules[name])
 
@@ -106,7 +108,7 @@ class Registry(Generic[Spec]):
         self._load_entry_points()
 
     def loaded(self) -> Iterator[Spec]:
-        """Iterate over what is registered so far, and import nothing."""
+        """Iterate over the specifications registered so far, without importing anything."""
         return iter(self._specs.values())
 
     def _load_entry_points(self) -> None:
@@ -115,7 +117,7 @@ class Registry(Generic[Spec]):
             return
         for plugin, found in load_entry_points(group):
             if isinstance(found, ModuleType) or any(spec is found for spec in self._specs.values()):
-                continue  # it has registered itself
+                continue  # already registered by the module itself
             with named(plugin):
                 self.register(self._checked(found))
 
@@ -148,21 +150,20 @@ class Registry(Generic[Spec]):
 
 
 def settings_fields(make: Callable[..., Any]) -> dict[str, dataclasses.Field[Any]]:
-    """The fields of the dataclass `make` that are settings; TypeError where it is no dataclass, which is a mistake of
-    who registered it."""
+    """Return the fields of `make` that are settings; raise TypeError if `make` is not a dataclass."""
     if not dataclasses.is_dataclass(make):
         raise TypeError(f"{make!r}: expected a dataclass, whose fields are settings")
     return {field.name: field for field in dataclasses.fields(make) if field.init}
 
 
 def check_dataclass(what: str, make: object) -> None:
-    """ValueError unless what is registered as `what` is a dataclass, whose fields are its settings."""
+    """Raise ValueError unless `make`, registered as `what`, is a dataclass, whose fields are its settings."""
     if not (isinstance(make, type) and dataclasses.is_dataclass(make)):
         raise ValueError(f"{what}: expected make to be a dataclass, whose fields are its settings, got {make!r}")
 
 
 def check_reference(what: str, reference: object) -> None:
-    """ValueError unless the device form that `what` names is None or a reference like "package.module:function"."""
+    """Raise ValueError unless the device form of `what` is None or a reference like "package.module:function"."""
     if reference is None:
         return
     module, colon, name = reference.rpartition(":") if isinstance(reference, str) else ("", "", "")
@@ -173,7 +174,7 @@ def check_reference(what: str, reference: object) -> None:
 
 
 def default_settings(make: Callable[..., Any]) -> dict[str, Any]:
-    """The defaults of the settings of the dataclass `make`; a setting without a default is left out."""
+    """Return the default settings of the dataclass `make`, without the settings that have no default."""
     found: dict[str, Any] = {}
     for name, field in settings_fields(make).items():
         if field.default is not dataclasses.MISSING:
@@ -184,7 +185,7 @@ def default_settings(make: Callable[..., Any]) -> dict[str, Any]:
 
 
 def build(make: Callable[..., Made], settings: Mapping[str, Any], what: str) -> Made:
-    """`make(**settings)` for a dataclass `make`; ValueError names a setting that is unknown, missing or too large."""
+    """Return `make(**settings)` for a dataclass `make`; raise ValueError on an unknown, missing or invalid setting."""
     known = settings_fields(make)
     for name in settings:
         if name not in known:
@@ -203,31 +204,28 @@ def build(make: Callable[..., Made], settings: Mapping[str, Any], what: str) -> 
 
 
 MOST_NODES: Final = 4096
-"""The most drafted nodes of a tree, and so the most levels and children; models score fewer, see `draft.settings`."""
+"""Upper bound on drafted nodes, levels and children of a tree; models score fewer nodes, see `draft.settings`."""
 MOST_CELLS: Final = 65_536
-"""The most cells of a picture, 256 x 256, and so the most cycles, and the most cells of a window."""
+"""Upper bound on the cells of an image (256 x 256), and so on cycles and on the cells of a window."""
 MOST_CODES: Final = 1_048_576
-"""The most codes of a codebook."""
+"""Upper bound on the number of codes in a codebook."""
 MOST_WEIGHT: Final = 1e6
-"""The most tokens that a belief may weigh before a picture is looked at: as good as never to be moved."""
+"""Upper bound on the weight of a prior, in tokens; such a prior practically never changes."""
 MOST_MS: Final = 1e9
-"""The most milliseconds that a pass may take, 11 days; cost curves are read up to as much."""
+"""Upper bound on the milliseconds of a pass (11 days), also when cost curves are read."""
 
 
 class Bounds(NamedTuple):
-    """The values that a setting may have: from `least` to `most`.
-
-    above: `least` itself is left out.
-    """
+    """The range of values that a setting accepts, from `least` to `most`; `above` excludes `least` itself."""
 
     least: float
     most: float
     above: bool = False
 
     def check(self, what: str, value: object) -> None:
-        """Raise ValueError, naming `what` and the bound, where `value` is a number beyond it.
+        """Raise ValueError, naming `what` and the bound, if `value` is a number out of range.
 
-        Of a tuple every entry is checked, and of pairs `(number, value)` the value.
+        For a tuple, check every entry; for entries that are pairs `(number, value)`, check the value.
         """
         if isinstance(value, tuple | list):
             for place, entry in enumerate(value):
@@ -245,9 +243,9 @@ class Bounds(NamedTuple):
 
 
 class Tune(NamedTuple):
-    """The values of a setting that `underpaint tune` tries; none stands for all options of a choice, or true and false.
+    """The values of a setting that `underpaint tune` tries. If empty: all options of a choice, or true and false.
 
-    A setting that declares none stays as its preset has it: it makes the method what it is, or was measured apart.
+    A setting without `Tune` keeps its preset value: it defines the method, or was measured separately.
     """
 
     values: tuple[object, ...] = ()
@@ -256,30 +254,30 @@ class Tune(NamedTuple):
 Share: TypeAlias = Annotated[float, Bounds(0.0, 1.0)]
 PositiveShare: TypeAlias = Annotated[float, Bounds(0.0, 1.0, above=True)]
 Weight: TypeAlias = Annotated[float, Bounds(0.0, MOST_WEIGHT, above=True)]
-"""In expected tokens, of a belief held before a picture is looked at."""
+"""The weight of a prior before an image is seen, in expected tokens."""
 Milliseconds: TypeAlias = Annotated[float, Bounds(0.0, MOST_MS)]
 Nodes: TypeAlias = Annotated[int, Bounds(1, MOST_NODES)]
-"""Drafted nodes of a tree, its levels, or the children of a node."""
+"""Drafted nodes of a tree, its levels, or the children of one node."""
 NodesOrNone: TypeAlias = Annotated[int, Bounds(0, MOST_NODES)]
 Cells: TypeAlias = Annotated[int, Bounds(1, MOST_CELLS)]
-"""Cells of a window or a lead, or cycles of a picture."""
+"""Cells of a window or of a lead, or cycles of an image."""
 CellsOrNone: TypeAlias = Annotated[int, Bounds(0, MOST_CELLS)]
 Factor: TypeAlias = Annotated[float, Bounds(1.0, MOST_FACTOR)]
-"""By how much a pool may outweigh its token."""
+"""The largest ratio between the mass of a token with its pool, and the mass of the token alone."""
 Codes: TypeAlias = Annotated[int, Bounds(0, MOST_CODES)]
-"""Near codes of a code; the table at hand bounds them closer."""
+"""The number of nearest codes per code; the neighbour table in use has a tighter bound."""
 
 
 @cache
 def declared(make: Callable[..., Any]) -> dict[str, tuple[Bounds | None, tuple[object, ...]]]:
-    """What the fields of the dataclass `make` declare: bounds, and the options of a choice; neither where none is."""
+    """Return, for each field of the dataclass `make`, its bounds (or None) and the options of a choice (or ())."""
     hints = get_type_hints(make, include_extras=True)
     return {name: (next(_bounds(kind), None), tuple(_options(kind))) for name, kind in hints.items()}
 
 
 @cache
 def values_to_tune(make: Callable[..., Any]) -> dict[str, tuple[object, ...]]:
-    """By name, the values that the fields of the dataclass `make` declare by `Tune`."""
+    """Return, by field of the dataclass `make`, the values to try; only fields that declare `Tune`."""
     grids = {}
     for name, kind in get_type_hints(make, include_extras=True).items():
         extras = get_args(kind)[1:] if get_origin(kind) is Annotated else ()
@@ -290,11 +288,11 @@ def values_to_tune(make: Callable[..., Any]) -> dict[str, tuple[object, ...]]:
 
 
 def check_bounds(what: str, settings: Any) -> None:
-    """Raise ValueError, naming `what` and the setting, unless every field of a dataclass is within what it declares.
+    """Raise ValueError, naming `what` and the setting, unless all fields of a dataclass are within their bounds.
 
     Args:
-        what: Whose settings they are, such as "policy 'eagle2'".
-        settings: An instance of a dataclass. Fields that declare nothing, and those not set yet, are not looked at.
+        what: The owner of the settings, such as "policy 'eagle2'".
+        settings: An instance of a dataclass. Fields without declared bounds, or not set yet, are skipped.
     """
     make: Callable[..., Any] = type(settings)
     for name, (bounds, options) in declared(make).items():
@@ -319,7 +317,7 @@ def _bounds(kind: Any) -> Iterator[Bounds]:
 
 
 def _options(kind: Any) -> Iterator[object]:
-    """The options of a plain choice; a choice that may also be something else is not read."""
+    """Yield the options of a plain `Literal`; a `Literal` inside a union is ignored."""
     if get_origin(kind) is Annotated:
         yield from _options(get_args(kind)[0])
     elif get_origin(kind) is Literal:

@@ -1,4 +1,4 @@
-"""Maths on rows of logits: guidance, temperature, top-k, top-p, softmax."""
+"""Operations on rows of logits: guidance, temperature, top-k, top-p, softmax."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -10,25 +10,25 @@ from underpaint.algos.arrays import FloatArray
 LEAST_TEMPERATURE: Final = 1e-4
 MOST_TEMPERATURE: Final = 1e4
 MOST_GUIDANCE: Final = 1e4
-"""Beyond these, logits in float32 or float16 overflow, or nothing of them is left."""
+"""Limits beyond which logits in float32 or float16 overflow or lose all precision."""
 TOP_P_ROUNDING: Final = 1e-6
-"""By how much the mass of the tokens that top-p keeps may fall short of it: what float32 rounds off a row, several
-times over. It is the smallest top-p too."""
+"""How far the mass kept by top-p may fall below it: several float32 rounding errors. Also the smallest top-p."""
 _BELOW_ONE: Final = float(np.nextafter(np.float32(1), np.float32(0)))
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How logits become a distribution; target and drafter must share one for an exact rule to be exact.
+    """How logits become a distribution. Lossless rules are exact only if target and drafter use the same parameters.
 
-    guidance: classifier-free guidance scale s, logits = uncond + s (cond - uncond), from 0 to `MOST_GUIDANCE`; 1 is no
-        guidance.
-    temperature: 0, or from `LEAST_TEMPERATURE` to `MOST_TEMPERATURE`; at 0 the distribution is one-hot on the (first)
-        largest logit.
-    top_k: tokens kept by logit, ties with the last kept included; 0 keeps all.
-    top_p: the smallest set of likeliest tokens that has this mass is kept, ties by token id: tokens in order of falling
-        probability, until their sum in float64 reaches `kept_mass`; at least one. 1 keeps all. From `TOP_P_ROUNDING`
-        on; smaller values would keep the likeliest token alone, which temperature 0 says better.
+    Attributes:
+        guidance: Classifier-free guidance scale s, logits = uncond + s (cond - uncond), from 0 to `MOST_GUIDANCE`; 1
+            means no guidance.
+        temperature: 0, or from `LEAST_TEMPERATURE` to `MOST_TEMPERATURE`. At 0 the distribution is one-hot at the
+            (first) largest logit.
+        top_k: Number of tokens kept by logit, plus ties with the last one; 0 keeps all.
+        top_p: Keep the smallest set of likeliest tokens with this mass, ties by token id: tokens in order of falling
+            probability, at least one, until their float64 sum reaches `kept_mass`. 1 keeps all. The minimum is
+            `TOP_P_ROUNDING`: smaller values would keep only the likeliest token; use temperature 0 for that.
     """
 
     guidance: float = 1.0
@@ -55,33 +55,33 @@ class SamplingParams:
 
     @property
     def float32_top_p(self) -> float:
-        """`top_p` as graphs take it, rounded to float32: one below 1 stays below 1, so that its filter stays on."""
+        """`top_p` rounded to float32 for exported graphs; values below 1 stay below 1, so that the filter stays on."""
         return 1.0 if self.top_p >= 1 else min(float(np.float32(self.top_p)), _BELOW_ONE)
 
     @property
     def kept_mass(self) -> float:
-        """The mass that the tokens kept by top-p reach: `float32_top_p` - `TOP_P_ROUNDING`, in float64."""
+        """The mass that the tokens kept by top-p must reach: `float32_top_p` - `TOP_P_ROUNDING`, in float64."""
         return self.float32_top_p - TOP_P_ROUNDING
 
 
 def sampling_probs(logits: FloatArray, sampler: SamplingParams) -> FloatArray:
-    """Return the token distributions behind raw logits.
+    """Return the token distributions for raw logits.
 
     Args:
-        logits: floating [B, N, V]. B = 1, or B = 2 for the guidance pair (the conditional row first).
-        sampler: guidance, temperature, top-k and top-p.
+        logits: Floating [B, N, V]. B = 1, or B = 2 for a guidance pair (the conditional row first).
+        sampler: Guidance, temperature, top-k and top-p.
 
     Returns:
-        [N, V] of the dtype of `logits`; every row sums to 1.
+        [N, V] with the dtype of `logits`; every row sums to 1.
 
     Raises:
-        ValueError: the shape is another one, or a logit is not finite.
+        ValueError: If the shape is wrong or a logit is not finite.
     """
     if logits.ndim != 3 or logits.shape[0] not in (1, 2):
         raise ValueError(f"sampling_probs: expected logits [B, N, V] with B of 1 or 2, got shape {tuple(logits.shape)}")
     guided = logits.shape[0] == 2
     rows = logits[1] + sampler.guidance * (logits[0] - logits[1]) if guided else logits[0]
-    # One NaN or infinity spoils the sum; in float64 no finite logits overflow it, masks of float32's least among them.
+    # One NaN or infinity makes the sum non-finite; in float64, finite float32 logits (even mask values) never do.
     if not np.isfinite(np.sum(rows, dtype=np.float64)):
         raise ValueError("sampling_probs: expected finite logits, got NaN or infinity; check the engine's parity")
     if sampler.temperature == 0:
@@ -93,7 +93,7 @@ def sampling_probs(logits: FloatArray, sampler: SamplingParams) -> FloatArray:
     lowered = rows - np.max(kept if cut else rows, axis=-1, keepdims=True)
     masses = np.exp(lowered if sampler.temperature == 1 else lowered / sampler.temperature)
     if cut:
-        masses *= (rows >= kept[:, :1]).astype(masses.dtype)  # quicker than choosing between two arrays
+        masses *= (rows >= kept[:, :1]).astype(masses.dtype)  # faster than np.where
     probs: FloatArray = masses / np.sum(masses, axis=-1, keepdims=True)
     return _nucleus(probs, sampler.kept_mass) if sampler.top_p < 1 else probs
 
@@ -105,7 +105,7 @@ def _one_hot(rows: FloatArray) -> FloatArray:
 
 
 def _nucleus(probs: FloatArray, mass: float) -> FloatArray:
-    """Rows [N, V] of the likeliest tokens alone that reach `mass`, of equal ones those of the smallest ids."""
+    """Keep in rows [N, V] only the likeliest tokens that reach `mass` (ties: the smallest ids), and renormalise."""
     falling = np.flip(np.sort(probs, axis=-1), axis=-1)
     wide = falling.astype(np.float64)
     before = np.cumsum(wide, axis=-1) - wide

@@ -1,4 +1,4 @@
-"""Verification skipping (VVS): now and then a drafted path is committed without a target pass."""
+"""Verification skipping (VVS): some cycles commit a drafted path without a target pass."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -16,19 +16,21 @@ from underpaint.algos.step import Cycle, Drafter, Scored, Target, check_probs, c
 from underpaint.algos.tree import DraftTree, Verdict
 
 Schedule: TypeAlias = Literal["uniform", "similarity"]
-"""Which cycles are skipped: every n-th, or those whose drafted paths look alike."""
+"""Which cycles are skipped: every n-th cycle, or those whose drafted paths are similar."""
 SkipWatch: TypeAlias = Callable[[DraftTree, FloatArray], None]
-"""Told of each skipped tree once the target has scored its root: the tree, and the target's distribution [V]."""
+"""Callback after the target has scored the root of a skipped tree: the tree, and the target's distribution [V]."""
 
 
 @dataclass(frozen=True, slots=True)
 class Skipping:
-    """When to skip (arXiv 2511.13587), and how much to commit then. Two skips never follow each other.
+    """When to skip verification (arXiv 2511.13587), and how many tokens to commit then. Two cycles in a row never skip.
 
-    schedule: "uniform" skips the cycles numbered by multiples of `every`; 0 skips none, else >= 2. "similarity" skips
-        where the paths of the draft tree are alike: `path_similarity` with this `decay` is at least `threshold`.
-    longest: the most tokens committed in a skipped cycle, >= 1. The mean number accepted per verified cycle, rounded
-    down, is another bound, so nothing is skipped before something was accepted.
+    Attributes:
+        every: For "uniform": 0 skips no cycle, else >= 2.
+        longest: The largest number of tokens that a skipped cycle commits, >= 1. The mean acceptance per verified
+            cycle, rounded down, is a second limit, so nothing is skipped before a draft token was accepted.
+        schedule: "uniform" skips the cycles whose number is a multiple of `every`. "similarity" skips if
+            `path_similarity` of the draft tree, with this `decay`, is at least `threshold`.
     """
 
     every: Annotated[CellsOrNone, Tune((2, 3, 4, 6))] = 4
@@ -44,13 +46,13 @@ class Skipping:
 
     @property
     def never(self) -> bool:
-        """Whether every cycle is verified."""
+        """Whether all cycles are verified."""
         return self.schedule == "uniform" and self.every == 0
 
 
 def skipped_distribution(tree: DraftTree, vocab_size: int) -> FloatArray:
-    """The distribution [V] of the first token that a skipped cycle commits, given its tree: that of the root's child on
-    the way to a leaf, uniform over the leaves. ValueError on a tree with no drafts."""
+    """Return the distribution [V] of the first token that a skipped cycle commits, given its tree: the root's child on
+    the path to a leaf drawn uniformly. Raises ValueError for a tree without drafts."""
     if tree.size < 2:
         raise ValueError("skipping: a tree with no drafts is never skipped")
     found, leaves = np.zeros(vocab_size), tree.leaves
@@ -61,7 +63,7 @@ def skipped_distribution(tree: DraftTree, vocab_size: int) -> FloatArray:
 
 @dataclass(slots=True)
 class _UncommittedDrafter:
-    """A `TreeExpander` that goes on below tokens which the drafter has not committed yet, from its own features."""
+    """A `TreeExpander` that drafts below tokens not committed to the drafter yet, from the drafter's own features."""
 
     drafter: Expander
     vocab_size: int = field(init=False)
@@ -85,7 +87,7 @@ class _UncommittedDrafter:
 
     @property
     def fuses_trees(self) -> bool:
-        """Where nothing was expanded since the last commit, as a drafter grows trees from what it has committed."""
+        """Only if nothing was expanded since the last commit: a drafter grows trees from its committed tokens."""
         return fuses_trees(self.drafter) and not self._distributions
 
     def expand_tree(self, root: int, growth: FusedTreeSpec) -> list[FusedTreeLevel]:
@@ -97,12 +99,12 @@ class _UncommittedDrafter:
         return levels
 
     def descend(self, tokens: Sequence[int]) -> None:
-        """The next root will stand below `tokens`, which begin with the present one."""
+        """Set the next root below `tokens`, which begin with the current root."""
         for token in tokens:
             self._above = self._reach(self._above, token)
 
     def committed(self) -> None:
-        """The drafter has taken everything in: ids start anew."""
+        """Restart the node ids, because the drafter has committed all tokens."""
         self._above = -1
         self._known.clear()
         self._distributions.clear()
@@ -121,7 +123,7 @@ class _UncommittedDrafter:
 
 
 def _joined(pending: tuple[int, ...], tree: DraftTree) -> DraftTree:
-    """`tree` with `pending` as a chain above its root."""
+    """Return `tree` with the tokens `pending` as a chain above its root."""
     count = len(pending)
     return DraftTree(
         tokens=np.concatenate([np.array(pending, dtype=np.int64), tree.tokens]),
@@ -134,7 +136,7 @@ def _joined(pending: tuple[int, ...], tree: DraftTree) -> DraftTree:
 
 @dataclass(slots=True)
 class _SkippedCycles:
-    """The `Verification` of one image, and the tokens that were committed but not scored."""
+    """The `Verification` of one image, with the tokens that were committed but not scored yet."""
 
     target: Target
     rule: Rule
@@ -172,7 +174,7 @@ class _SkippedCycles:
         return path_similarity(tree, self.codebook, settings.decay) >= settings.threshold
 
     def _verify(self, tree: DraftTree, chance: Chance) -> Verdict:
-        """One pass over the pending tokens and `tree`: the former stay, the rule decides the latter."""
+        """Run one pass over the pending tokens and `tree`: keep the former, and let the rule decide the latter."""
         joined, count = _joined(self.pending, tree), len(self.pending)
         scored = self.target.score(joined)
         check_probs(scored.probs, joined, self.target.vocab_size)
@@ -189,7 +191,7 @@ class _SkippedCycles:
         return verdict
 
     def _skip(self, tree: DraftTree, chance: Chance) -> Verdict:
-        """Commit a path to a leaf of `tree`, uniform over the leaves, cut to length, without a target pass."""
+        """Commit, without a target pass, a path to a uniformly drawn leaf of `tree`, cut to the allowed length."""
         is_leaf = np.zeros(tree.size)
         is_leaf[tree.leaves] = 1.0
         most = min(self.skipping.longest, self.accepted // self.verified)
@@ -211,14 +213,14 @@ def skipping_cycles(
     codebook: FloatArray | None = None,
     watch: SkipWatch | None = None,
 ) -> Iterator[Cycle]:
-    """Decode one image with some cycles not verified; with `skipping.every` 0, as `algos.step.cycles`.
+    """Decode one image without verifying some of its cycles; with `skipping.every` 0, like `algos.step.cycles`.
 
-    codebook: [V, E], for schedule "similarity". watch: told of every skipped tree that the next pass covers.
+    codebook: [V, E], for schedule "similarity". watch: Called for each skipped tree that the next pass covers.
 
-    A skipped cycle makes no target pass. The next pass scores what it committed as a chain above the new tree; those
-    tokens stay whatever the target says of them, and enter its cache and the drafter's then.
-    Raises ValueError where `max_nodes` leaves no room for the pending tokens, the codebook is missing, or the policy
-    breaks its budget.
+    A skipped cycle makes no target pass. The next pass scores its tokens as a chain above the new tree. These tokens
+    are kept whatever the target's distribution, and then enter the KV caches of target and drafter.
+    Raises ValueError if `max_nodes` leaves no room for the pending tokens, the codebook is missing, or the policy
+    exceeds its budget.
     """
     if max_nodes <= skipping.longest:
         raise ValueError(f"skipping: expected max_nodes > longest = {skipping.longest}, got {max_nodes}")

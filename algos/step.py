@@ -19,13 +19,13 @@ Result = TypeVar("Result")
 def run_to_end(
     steps: Callable[Parameters, Generator[Any, None, Result]],
 ) -> Callable[Parameters, Result]:
-    """A decoding loop that yields after every step and returns its result, as a function that runs all of it.
+    """Turn a decoding loop that yields after every step into a function that runs it to the end.
 
     Args:
         steps: The loop, a generator function.
 
     Returns:
-        A function of the same arguments that returns what the loop returns.
+        A function with the same arguments that returns the loop's result.
     """
 
     @wraps(steps)
@@ -42,57 +42,57 @@ def run_to_end(
 
 
 class Scored(NamedTuple):
-    """One target pass over a tree."""
+    """The result of one target pass over a tree."""
 
     probs: FloatArray
     """[N, V]: row i is the distribution of the token after node i."""
     features: FloatArray | None = None
-    """[B, N, F] target features that a drafter reads (B = 2 for a guidance pair); None where it reads none."""
+    """[B, N, F] target features for the drafter (B = 2 for a guidance pair); None if the drafter reads none."""
 
 
 class Target(Protocol):
-    """A target model, conditioned already; it owns the cache of committed tokens."""
+    """A target model whose condition is already set. It owns the KV cache of committed tokens."""
 
     @property
     def vocab_size(self) -> int:
-        """V."""
+        """The vocabulary size V."""
         ...
 
     @property
     def grid(self) -> Grid:
-        """The image to draw."""
+        """The size of the image to generate."""
         ...
 
     def begin(self) -> Scored:
-        """Forget the image, take in the condition; N = 1, the distribution of the first image token."""
+        """Reset the image and run the prefill; N = 1, the distribution of the first image token."""
         ...
 
     def score(self, tree: DraftTree) -> Scored:
-        """One pass over `tree`, whose root is the last committed token (not in the cache yet)."""
+        """Run one target pass over `tree`, whose root is the last committed token (not in the KV cache yet)."""
         ...
 
     def commit(self, tree: DraftTree, verdict: Verdict) -> None:
-        """Take the root and the accepted nodes of the last scored tree into the cache."""
+        """Add the root and the accepted nodes of the last scored tree to the KV cache."""
         ...
 
 
 class Drafter(Expander, Protocol):
-    """A drafter; it owns its own cache."""
+    """A drafter. It owns its KV cache."""
 
     def begin(self, scored: Scored) -> None:
-        """Forget the image; `scored` is what `Target.begin` returned."""
+        """Reset the image; `scored` is the result of `Target.begin`."""
         ...
 
     def commit(self, tree: DraftTree, verdict: Verdict, scored: Scored) -> None:
-        """Take in a verdict: the accepted tokens, the extra token (the next root) and the target's features."""
+        """Add the accepted tokens to the cache; read the extra token (the next root) and the target's features."""
         ...
 
 
 class Cycle(NamedTuple):
-    """One draft and one decision.
+    """One draft tree and the verdict on it.
 
-    cell: raster index of the first cell it decides. verified: whether the target scored the tree; where it did not,
-    `verdict` says what was committed all the same (see `algos.skipping`).
+    cell: Raster index of the first cell that the cycle decides. verified: Whether the target scored the tree. If not,
+    `verdict` holds the tokens that were committed without verification (see `algos.skipping`).
     """
 
     number: int
@@ -103,21 +103,21 @@ class Cycle(NamedTuple):
 
 
 class Decoded(NamedTuple):
-    """One image. tokens: [cells] int64 in raster order; cycle 0 (the condition alone) included in `cycles`."""
+    """One image. tokens: [cells] int64 in raster order. cycles: All cycles, with cycle 0 (after the prefill)."""
 
     tokens: IntArray
     cycles: tuple[Cycle, ...]
 
     @classmethod
     def of(cls, cycles: Iterable[Cycle]) -> "Decoded":
-        """The image that all its cycles, in order, decided."""
+        """Join the tokens of all cycles of an image, given in order."""
         done = tuple(cycles)
         tokens = [token for cycle in done for token in emitted(cycle.tree, cycle.verdict)]
         return cls(np.array(tokens, dtype=np.int64), done)
 
 
 def check_probs(probs: FloatArray, tree: DraftTree, vocab_size: int) -> None:
-    """Raise ValueError unless `probs` are distributions [N, V] for `tree`, to 1e-4 per row."""
+    """Raise ValueError unless `probs` holds one distribution per node of `tree`, [N, V], with sums within 1e-4 of 1."""
     expected = (tree.size, vocab_size)
     if probs.shape != expected:
         raise ValueError(f"probs: expected {expected} (one distribution per node), got {probs.shape}")
@@ -129,30 +129,30 @@ def check_probs(probs: FloatArray, tree: DraftTree, vocab_size: int) -> None:
 
 
 class Verification(Protocol):
-    """What happens to each draft tree: the hook of the decoding loop."""
+    """The hook of the decoding loop that decides how each draft tree is verified."""
 
     @property
     def drafter(self) -> Expander | None:
-        """What the policy drafts with; None where nothing is drafted."""
+        """The drafter that the policy uses; None for plain autoregression."""
         ...
 
     @property
     def reserved_nodes(self) -> int:
-        """Nodes of the next target pass that the draft tree cannot have."""
+        """Number of nodes of the next target pass that are not available to the draft tree."""
         ...
 
     def begin(self, scored: Scored, verdict: Verdict) -> None:
-        """Start an image: what `Target.begin` returned, and what cycle 0 decided."""
+        """Start an image, given the result of `Target.begin` and the verdict of cycle 0."""
         ...
 
     def decide(self, tree: DraftTree, number: int, chance: Chance) -> tuple[Verdict, bool]:
-        """The verdict on the tree of cycle `number`, and whether the target scored it. Commits what it decides."""
+        """Commit and return the verdict on the tree of cycle `number`, and whether the target scored the tree."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class EveryCycle:
-    """The `Verification` of plain speculative decoding: one target pass over every tree."""
+    """The `Verification` of plain speculative decoding: one target pass per draft tree."""
 
     target: Target
     drafter: Drafter | None
@@ -182,7 +182,7 @@ def cycles(
     max_nodes: int,
     verification: Verification | None = None,
 ) -> Iterator[Cycle]:
-    """Decode one image, cycle by cycle (see `decode`). verification: None for `EveryCycle`."""
+    """Decode one image and yield its cycles (see `decode`). verification: None means `EveryCycle`."""
     verification = verification or EveryCycle(target, drafter, rule)
     grid, vocab_size = target.grid, target.vocab_size
     scored = target.begin()
@@ -231,8 +231,16 @@ def decode(
 ) -> Decoded:
     """Decode one image.
 
-    drafter: None for plain autoregression (one token a cycle, no policy asked). verification: see `cycles`.
-    max_nodes: the largest tree that the target can score, its root included.
-    Raises ValueError where the policy, the rule or the target break the contract.
+    Args:
+        target: The target model. Its condition is already set.
+        drafter: The drafter; None for plain autoregression (one token per cycle; the policy is not called).
+        policy: Decides the shape of each draft tree.
+        rule: Decides which draft tokens are accepted.
+        chance: The randomness of the image.
+        max_nodes: The largest tree that the target can score, including the root.
+        verification: See `cycles`.
+
+    Raises:
+        ValueError: The policy, the rule or the target breaks its contract.
     """
     return Decoded.of(cycles(target, drafter, policy, rule, chance, max_nodes, verification))

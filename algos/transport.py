@@ -1,11 +1,11 @@
-"""The most that any lossless rule can accept: an optimal transport from the proposals to the target's distribution.
+"""The largest acceptance that any lossless rule can reach: an optimal transport from the proposals to the target.
 
-Given proposals that fall in a set S with known probability, and an output that must follow the target's distribution p,
-the largest probability that the output is one of the proposals is, by the min-cut of that transport,
+The set S of proposed tokens has a known distribution, and the output must follow the target's distribution p. By the
+min-cut of this transport, the largest probability that the output is one of the proposals is
 
     min over sets H of tokens:  p(H) + 1 - P(every proposal lies in H)
 
-arXiv 2310.15141 (SpecTr) poses the transport; arXiv 2502.18779 gives the minimum over sets.
+arXiv 2310.15141 (SpecTr) states the transport problem; arXiv 2502.18779 gives the minimum over sets.
 """
 
 from collections.abc import Mapping
@@ -17,16 +17,16 @@ from underpaint.algos.accept.walk import normalised
 from underpaint.algos.arrays import FloatArray
 
 ProposalSets: TypeAlias = Mapping[frozenset[int], float]
-"""The probability of each set of distinct proposed tokens."""
+"""The probability of each set of distinct proposed tokens (frozensets of token ids)."""
 
 MOST_TOKENS = 16
-"""Sets of tokens are enumerated: 2**V of them."""
+"""The largest vocabulary, because all 2**V sets of tokens are enumerated."""
 
 
 def best_acceptance(target: FloatArray, proposals: ProposalSets) -> float:
-    """The largest probability that an output of distribution `target` [V] is among the proposals.
+    """Return the largest probability that an output with distribution `target` [V] is among the proposals.
 
-    Exact; V at most MOST_TOKENS (ValueError).
+    The result is exact. Raises ValueError if V is above MOST_TOKENS.
     """
     vocab_size = target.size
     if vocab_size > MOST_TOKENS:
@@ -44,6 +44,6 @@ def best_acceptance(target: FloatArray, proposals: ProposalSets) -> float:
 
 
 def overlap(target: FloatArray, draft: FloatArray) -> FloatArray:
-    """1 - TV of the distributions in rows [..., V]: the most that any lossless rule can accept of one proposal."""
+    """Return 1 - TV of the distributions in rows [..., V]: the best lossless acceptance of one proposal."""
     shared: FloatArray = np.minimum(target, draft).sum(axis=-1)
     return shared

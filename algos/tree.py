@@ -9,38 +9,39 @@ import numpy as np
 from underpaint.algos.arrays import BoolArray, FloatArray, IntArray
 
 Shape: TypeAlias = tuple[int, ...]
-"""Parents of a tree's nodes, node 0 the root (parent -1), level by level; the children of a node stand together."""
+"""The parents of a tree's nodes, level by level; node 0 is the root (parent -1), and siblings are adjacent."""
 Drawn: TypeAlias = Literal["iid", "without_replacement", "top_k"]
 DRAWN: tuple[Drawn, ...] = get_args(Drawn)
 NO_TOKEN = -1
-"""The root's token before the first image token: the condition alone has been seen."""
+"""The root's token before the first image token, when the target has seen only the condition."""
 
 
 class Verdict(NamedTuple):
-    """What a rule decided about a tree."""
+    """The decision of a rule on a draft tree."""
 
     path: tuple[int, ...]
-    """Accepted nodes from the root's child downwards, the root excluded."""
+    """The accepted nodes from the root's child downwards, without the root."""
     token: int
-    """The one extra token: from the residual at the first rejection, or the bonus after the last node."""
+    """The extra token: drawn from the residual at the first rejection, or the bonus token after the last node."""
 
     def committed(self) -> IntArray | slice:
-        """The root and the accepted nodes, as an index; a slice where they stand side by side, so nothing is copied."""
+        """Return an index of the root and the accepted nodes; a slice (no copy) if they are adjacent."""
         kept = (0, *self.path)
         return slice(0, len(kept)) if kept[-1] == len(self.path) else np.array(kept, dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)
 class DraftTree:
-    """A tree of proposed tokens below the last committed one.
+    """A tree of draft tokens below the last committed token.
 
-    tokens: [N] int64; node 0 is the last committed token.
-    parents: [N] int64; parents[0] == -1 and parents[i] < i. Siblings stand in the order they were drawn.
-    drawn: how the children of a node were drawn from its distribution, which says what a rule may assume of them:
-        "iid" independent draws; "without_replacement" each from the distribution with the tokens already tried taken
-        out and renormalised; "top_k" a deterministic choice (point proposals).
-    draft_probs: [M, V], the distributions that children were drawn from (top_k trees may have M = 0).
-    draft_rows: [N] int64, the row of draft_probs that node i's children were drawn from; -1 where there is none.
+    Attributes:
+        tokens: [N] int64; node 0 is the last committed token.
+        parents: [N] int64; parents[0] == -1 and parents[i] < i. Siblings are in the order in which they were drawn.
+        drawn: How a node's children were drawn from its draft distribution: "iid" (independent draws),
+            "without_replacement" (each from the distribution without the tokens already tried, renormalised), or
+            "top_k" (a deterministic choice: point proposals). Rules rely on it.
+        draft_probs: [M, V], the distributions that the children were drawn from (M may be 0 for "top_k").
+        draft_rows: [N] int64, the row of draft_probs that node i's children were drawn from; -1 if there is none.
     """
 
     tokens: IntArray
@@ -51,11 +52,11 @@ class DraftTree:
 
     @property
     def size(self) -> int:
-        """N, the root included."""
+        """The number of nodes N, including the root."""
         return int(self.tokens.size)
 
     def children(self) -> list[list[int]]:
-        """For each node its children, in sibling order."""
+        """Return the children of each node, in sibling order."""
         parents = self.parents.tolist()
         below: list[list[int]] = [[] for _ in parents]
         for node, parent in enumerate(parents):
@@ -64,12 +65,12 @@ class DraftTree:
         return below
 
     def depths(self) -> IntArray:
-        """[N] int64, edges from the root; read-only."""
+        """Return the depth of each node in edges from the root: [N] int64, read-only."""
         return _depths(tuple(self.parents.tolist()))
 
     @property
     def leaves(self) -> list[int]:
-        """The nodes without children, ascending."""
+        """The nodes without children, in ascending order."""
         has_none = np.ones(self.size, dtype=np.bool_)
         has_none[self.parents[1:]] = False
         found: list[int] = np.flatnonzero(has_none).tolist()
@@ -77,15 +78,15 @@ class DraftTree:
 
     @property
     def depth(self) -> int:
-        """Edges on the longest path."""
+        """The number of edges on the longest path."""
         return int(self.depths().max())
 
     def visible(self) -> BoolArray:
-        """[N, N] bool: row i is True at i and at i's ancestors (the tree mask); read-only."""
+        """Return the tree attention mask [N, N] bool: row i is True at i and i's ancestors; read-only."""
         return _visible(tuple(self.parents.tolist()))
 
     def path_to(self, node: int) -> tuple[int, ...]:
-        """Nodes from the root's child down to `node`; empty for the root."""
+        """Return the nodes from the root's child down to `node`; empty for the root."""
         path: list[int] = []
         while node > 0:
             path.append(node)
@@ -93,7 +94,7 @@ class DraftTree:
         return tuple(reversed(path))
 
     def draft_distribution(self, node: int) -> FloatArray:
-        """The distribution [V] that `node`'s children were drawn from; ValueError where it was not kept."""
+        """Return the distribution [V] that `node`'s children were drawn from; raise ValueError if it was not kept."""
         row = int(self.draft_rows[node])
         if row < 0:
             raise ValueError(
@@ -104,7 +105,7 @@ class DraftTree:
         return distribution
 
     def check(self, vocab_size: int) -> None:
-        """Raise ValueError, naming the array, unless this is a tree over `vocab_size` tokens."""
+        """Raise ValueError, naming the array, unless this is a valid tree over `vocab_size` tokens."""
         count = self.size
         if count < 1 or self.parents.shape != (count,) or self.draft_rows.shape != (count,):
             raise ValueError(
@@ -140,7 +141,7 @@ class DraftTree:
 
 @lru_cache(maxsize=256)
 def _depths(parents: tuple[int, ...]) -> IntArray:
-    """Kept, as `_visible` is."""
+    """Cached for the same reason as `_visible`."""
     depths = [0]
     for parent in parents[1:]:
         depths.append(depths[parent] + 1)
@@ -151,7 +152,7 @@ def _depths(parents: tuple[int, ...]) -> IntArray:
 
 @lru_cache(maxsize=256)
 def _visible(parents: tuple[int, ...]) -> BoolArray:
-    """Kept, as chains and static trees come again and again."""
+    """Cached, because chains and static trees repeat the same shape."""
     mask = np.eye(len(parents), dtype=np.bool_)
     for node, parent in enumerate(parents):
         if parent >= 0:
@@ -161,18 +162,18 @@ def _visible(parents: tuple[int, ...]) -> BoolArray:
 
 
 def are_distributions(rows: FloatArray) -> bool:
-    """Whether rows [M, V] (M, V >= 1) are non-negative and sum to 1, to 1e-4; False on NaN."""
+    """Return whether rows [M, V] (M, V >= 1) are non-negative and sum to 1 within 1e-4; False on NaN."""
     sums = np.add.reduce(rows, axis=-1).tolist()
     return min(sums) > 1.0 - 1e-4 and max(sums) < 1.0 + 1e-4 and float(np.minimum.reduce(rows, axis=None)) >= 0.0
 
 
 def root_only(token: int, vocab_size: int) -> DraftTree:
-    """The tree with no proposal: one target pass, one token (plain AR)."""
+    """Return a tree without drafts: one target pass, one token (plain autoregression)."""
     return chain_tree(np.array([token]), vocab_size)
 
 
 def chain_tree(tokens: IntArray, vocab_size: int) -> DraftTree:
-    """Tokens [N] that are decided already as one path, as a target reads them many in one pass."""
+    """Return tokens [N] that are already decided as a chain, so that a target can read them in one pass."""
     count = len(tokens)
     return DraftTree(
         tokens=np.asarray(tokens, dtype=np.int64),
@@ -184,5 +185,5 @@ def chain_tree(tokens: IntArray, vocab_size: int) -> DraftTree:
 
 
 def emitted(tree: DraftTree, verdict: Verdict) -> tuple[int, ...]:
-    """The tokens that a verdict commits: those on its path, then the extra one."""
+    """Return the tokens that a verdict commits: those on the accepted path, then the extra token."""
     return (*(int(tree.tokens[node]) for node in verdict.path), verdict.token)

@@ -1,4 +1,4 @@
-"""Acceptance rules, one module each; `RULES` is their registry, which imports a rule when it is asked for."""
+"""Acceptance rules, one module each. `RULES` is their registry; it imports a rule's module on first use."""
 
 from underpaint.algos.accept.spec import RULES, Residual, RuleSpec
 

@@ -1,4 +1,4 @@
-"""Block verification: a chain is judged as a whole, which keeps at least as many tokens as judging one by one."""
+"""Block verification: judges a chain as a whole, and keeps at least as many tokens as token-wise verification."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from underpaint.algos.tree import DraftTree, Verdict
 
 @dataclass(frozen=True, slots=True)
 class BlockVerification:
-    """Keep the longest prefix i whose own flip succeeds, with probability h_i.
+    """Keep the longest prefix i whose own flip succeeds; the flip has probability h_i.
 
     w_0 = 1, w_i = min(1, w_{i-1} p(x_i) / q(x_i)); z_i = sum [w_i p - q]_+ over the token after x_i;
     h_i = z_i / (z_i + 1 - w_i) inside the chain and w_i at its end. The extra token is drawn from
@@ -25,7 +25,7 @@ class BlockVerification:
 
 
 def judge_chain(tree: DraftTree, probs: FloatArray, chance: Chance, capped: bool) -> Verdict:
-    """Decide a chain by `BlockVerification`; its end by the product of all ratios p / q where `capped` is False."""
+    """Judge a chain by `BlockVerification`; if not `capped`, judge its end by the product of all ratios p / q."""
     require_drawn(tree, "iid")
     require_chain(tree)
     drafts = [normalised(tree.draft_distribution(node)) for node in range(tree.size - 1)]
@@ -40,15 +40,15 @@ def judge_path(
     chance: Chance,
     capped: bool = True,
 ) -> Verdict:
-    """Decide one path of a tree, as `judge_chain` does a chain.
+    """Judge one path of a tree in the way of `judge_chain`.
 
     Args:
         tree: The draft tree.
         nodes: The path, from the root on.
-        drafts: For each node but the last, the distribution [V] (float64, sum 1) that the next one was drawn from.
+        drafts: For each node but the last, the distribution [V] (float64, sum 1) that the next node was drawn from.
         probs: [N, V], the target's rows.
-        chance: Flips at ACCEPT of each node; draws at RESIDUAL, or at BONUS of the last one.
-        capped: Whether the end is judged as all other places are.
+        chance: Flips at ACCEPT of each node; draws at RESIDUAL, or at BONUS of the last node.
+        capped: Whether the end is judged like all other places.
     """
     last = len(nodes) - 1
     targets = [normalised(probs[node]) for node in nodes[:-1]]
@@ -67,7 +67,7 @@ def judge_path(
         rest = excess(weights[place] * targets[place], drafts[place])
         total, at = float(rest.sum()), At(Role.ACCEPT, nodes[place])
         if weights[place] == 1.0 or chance.flip(total, at, out_of=total + (1.0 - weights[place])):
-            # No residual at weight 1: p = q here, and only rounding made the flips below fail.
+            # At weight 1 with no residual, p = q, and only rounding made the flips below fail.
             residual = rest if total > 0.0 else targets[place]
             return Verdict(tuple(nodes[1 : place + 1]), chance.draw(residual, At(Role.RESIDUAL, nodes[place])))
     raise AssertionError("block: the root's weight is 1, so the empty prefix is always kept")

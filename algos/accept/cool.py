@@ -1,4 +1,4 @@
-"""Cool-SD: the acceptance is loosened by a factor that cools along the draft, with the residual of least bias."""
+"""Cool-SD: a factor that decreases along the draft loosens the acceptance; the residual has the least bias."""
 
 from dataclasses import dataclass
 from math import exp
@@ -16,11 +16,11 @@ from underpaint.algos.registry import Bounds, check_bounds
 from underpaint.algos.tree import DRAWN, DraftTree, Verdict
 
 MOST_COOLING: Final = 50.0
-"""exp of it spans what 64-bit numbers tell apart."""
+"""Upper limit of |nu| and |mu|; exp of it covers the range that float64 can resolve."""
 
 
 class ScaledAcceptance(NamedTuple):
-    """Accept x with probability min(1, factors[place] * p(x) / q(x)); a rejection takes min(q, factor * p)."""
+    """Accept x with probability min(1, factors[place] * p(x) / q(x)); a rejection takes min(q, factor * p) from p."""
 
     factors: tuple[float, ...]
 
@@ -34,9 +34,9 @@ class ScaledAcceptance(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CoolSD:
-    """Accept the i-th drafted token (i = 0 first) with probability min(1, w_i p / q), w_i = delta exp(-nu i - mu).
+    """Accept the i-th draft token (i = 0 first) with probability min(1, w_i p / q), w_i = delta exp(-nu i - mu).
 
-    arXiv 2601.09212; the residual is the paper's own, norm([p - q accept]_+). Factors of at most 1 keep p exactly.
+    arXiv 2601.09212, with the paper's residual norm([p - q accept]_+). Factors of at most 1 leave p exact.
     delta > 0, nu >= 0. mu: None sets it so that the factors have mean `delta` over the depth of the tree.
     """
 
@@ -48,7 +48,7 @@ class CoolSD:
         check_bounds("cool", self)
 
     def factors(self, depth: int) -> tuple[float, ...]:
-        """w_i for each level of a tree of this depth."""
+        """Return w_i for each level of a tree of this depth."""
         cooling = [exp(-self.nu * level) for level in range(depth)]
         scale = depth / sum(cooling) if self.mu is None else exp(-self.mu)
         return tuple(self.delta * scale * factor for factor in cooling)
@@ -65,7 +65,7 @@ def _bound(settings: Settings, node: DraftedNode) -> float:
 
 
 def _is_lossless(settings: Settings) -> bool:
-    """Whether every factor is at most 1; with `mu` None the factors have mean delta, so the first exceeds it."""
+    """Return whether all factors are at most 1. If `mu` is None and nu > 0, the first one exceeds their mean delta."""
     if settings["mu"] is None:
         return bool(settings["delta"] <= 1.0 and settings["nu"] == 0.0)
     return bool(settings["delta"] * exp(-settings["mu"]) <= 1.0)

@@ -1,4 +1,4 @@
-"""The static ensemble of drafter and target: drafts are judged by a mixture of the two distributions."""
+"""The static ensemble of drafter and target: judges drafts by a mixture of the two distributions."""
 
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -15,11 +15,11 @@ from underpaint.algos.transport import overlap
 from underpaint.algos.tree import DraftTree, Drawn, Verdict
 
 KINDS: Final[tuple[Drawn, ...]] = ("iid", "without_replacement")
-"""A point proposal has no distribution to mix in; transformers wants the drafter's logits too."""
+"""The supported trees. A point proposal has no draft distribution to mix; transformers also needs draft logits."""
 
 
 class MixedAcceptance(NamedTuple):
-    """Accept x with probability min(1, v(x) / q(x)), v = weight p + (1 - weight) q; a rejection takes q."""
+    """Accept x with probability min(1, v(x) / q(x)), v = weight p + (1 - weight) q; a rejection takes q from p."""
 
     weight: float
 
@@ -28,7 +28,7 @@ class MixedAcceptance(NamedTuple):
         return Odds(own + (1.0 - self.weight) * (drafted - own), drafted)
 
     def taken(self, target: FloatArray, draft: FloatArray, place: int) -> FloatArray:
-        """[v - q]_+ is weight [p - q]_+, so the residual is that of plain speculative sampling."""
+        """[v - q]_+ equals weight [p - q]_+, so the residual is the same as in plain speculative sampling."""
         return draft
 
 
@@ -36,11 +36,11 @@ class MixedAcceptance(NamedTuple):
 class StaticEnsemble:
     """Keep x ~ q with probability min(1, v(x) / q(x)), v = w p + (1 - w) q; else draw from norm([p - q]_+).
 
-    arXiv 2604.07622, as in transformers' `_speculative_sampling` with `assistant_ensemble_weight`. One drafted token
-    is followed by v: its total variation is (1 - w) TV(p, q), and it is kept with probability 1 - w TV(p, q). The
-    bonus token comes from p.
+    arXiv 2604.07622, as in transformers' `_speculative_sampling` with `assistant_ensemble_weight`. For one draft token
+    the output has distribution v: its total variation is (1 - w) TV(p, q), and the token is kept with probability
+    1 - w TV(p, q). The bonus token is drawn from p.
 
-    weight: w above 0, of the target; 1 is plain speculative sampling.
+    weight: The target's weight w > 0; 1 is plain speculative sampling.
     """
 
     weight: PositiveShare = 0.9
@@ -54,7 +54,7 @@ class StaticEnsemble:
 
 
 def _bound(settings: Settings, node: DraftedNode) -> float:
-    """Each rejection, of probability w at most, hands the target's part on to the next sibling."""
+    """With several siblings, each rejection (probability at most w) passes the target's part to the next sibling."""
     if node.siblings == 1:
         return float((1.0 - settings["weight"]) * (1.0 - overlap(normalised(node.target), normalised(node.draft))))
     return float(1.0 - settings["weight"] ** node.siblings)

@@ -1,4 +1,4 @@
-"""FLy: a rejection at an uncertain place is deferred, and forgiven where the drafts behind it are kept."""
+"""FLy: defers a rejection at an uncertain position, and forgives it if the drafts after it are kept."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ KINDS: tuple[Drawn, ...] = ("iid", "top_k")
 
 
 def top_entropy(distribution: FloatArray, top: int) -> float:
-    """-sum p ln p over the `top` largest probabilities of `distribution` [V], in nats."""
+    """Return -sum p ln p over the `top` largest probabilities of `distribution` [V], in nats."""
     likely = np.sort(distribution.astype(np.float64))[-top:]
     held = likely[likely > 0.0]
     return float(-(held @ np.log(held)))
@@ -28,10 +28,10 @@ def top_entropy(distribution: FloatArray, top: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class DeferredWindow:
-    """When a rejected draft is kept after all: at an uncertain place, with the drafts behind it kept.
+    """Decides when a rejected draft is kept after all: at an uncertain position, if the next drafts are kept.
 
-    threshold: of the entropy of the `top` likeliest tokens, in nats. window: the drafts behind it that must be kept by
-    their own tests, all within the chain.
+    threshold: Smallest entropy of the `top` likeliest tokens, in nats. window: The number of next drafts in the chain
+    that must all pass their own tests.
     """
 
     threshold: float
@@ -39,7 +39,7 @@ class DeferredWindow:
     top: int
 
     def forgives(self, node: int, tree: DraftTree, row: FloatArray, last: int, is_kept: Callable[[int], bool]) -> bool:
-        """Whether `node`, rejected under the target's row [V] before it, stays; `last`: the end of the chain."""
+        """Return whether `node`, rejected under the target's row [V] before it, is kept; `last` ends the chain."""
         return (
             node + self.window <= last
             and float(row[tree.tokens[node]]) > 0.0
@@ -52,11 +52,11 @@ class DeferredWindow:
 class DeferredVerification:
     """Speculative sampling on a chain that forgives a rejection at entropy >= `threshold` (arXiv 2511.22972).
 
-    A rejected x stays if p(x) > 0, the entropy of the three likeliest tokens reaches `threshold`, and each of the next
-    `window` drafts passes its own test. Else the token is drawn from norm([p - q]_+) and the chain ends. The decisions
-    are those of vLLM's `rejection_sample_method=fly`, with its defaults.
+    A rejected x is kept if p(x) > 0, the entropy of the `top` likeliest tokens reaches `threshold`, and each of the
+    next `window` drafts passes its own test. Otherwise the token is drawn from norm([p - q]_+) and the chain ends. The
+    decisions and the defaults are those of vLLM's `rejection_sample_method=fly`.
 
-    threshold: in nats, at least 0; above ln(top) nothing is forgiven. window: drafts, >= 1. top: tokens of the entropy.
+    threshold: In nats, >= 0; above ln(top) nothing is forgiven. window: Drafts, >= 1. top: Tokens in the entropy.
     """
 
     threshold: Annotated[float, Bounds(0.0, inf), Tune((0.3, 0.6, 0.9))] = 0.3
@@ -91,9 +91,9 @@ class DeferredVerification:
 
 @dataclass(frozen=True, slots=True)
 class DeferredMatch:
-    """FLy at temperature 0: a draft that is not argmax p stays under the same conditions, p at temperature 1.
+    """FLy at temperature 0: keeps a draft that is not argmax p under the same conditions, with p at temperature 1.
 
-    arXiv 2511.22972; settings as `DeferredVerification`. No chance.
+    arXiv 2511.22972. The settings are those of `DeferredVerification`. Uses no randomness.
     """
 
     threshold: Annotated[float, Bounds(0.0, inf), Tune((0.3, 0.6, 0.9))] = 0.3

@@ -1,4 +1,4 @@
-"""Greedy multi-path block verification: the best of several drawn paths is judged as a block."""
+"""Greedy multi-path block verification (GBV): judges the best of several drawn paths as a block."""
 
 from dataclasses import dataclass
 
@@ -16,10 +16,10 @@ from underpaint.algos.tree import DraftTree, Verdict
 
 @dataclass(slots=True)
 class Ranking:
-    """The distribution of the best of `paths` independent paths, level by level along it.
+    """The distribution of the best of `paths` independent paths, computed level by level along it.
 
-    Tokens are ordered by p / q, ties by token id, and paths by their first difference. below, here: the probability
-    of one path to be less than the prefix so far, and to begin with it.
+    Tokens are ordered by p / q (ties: by token id), and paths by the first token that differs. below, here: The
+    probability that one path is less than the prefix so far, and that it begins with the prefix.
     """
 
     paths: int
@@ -27,7 +27,7 @@ class Ranking:
     here: float = 1.0
 
     def skewed(self, draft: FloatArray, order: IntArray) -> FloatArray:
-        """[V]: how the best path's next token is distributed, where one path draws it from `draft` [V] in `order`."""
+        """Return [V]: the distribution of the best path's next token, if one path draws it from `draft` in `order`."""
         reached = self.below + self.here * np.cumsum(draft[order])
         before = reached - self.here * draft[order]
         scale = self.below + self.here
@@ -39,21 +39,21 @@ class Ranking:
         return normalised(shares_left)
 
     def follow(self, draft: FloatArray, order: IntArray, token: int) -> None:
-        """Go on to the prefix with `token`."""
+        """Extend the prefix by `token`."""
         place = int(np.flatnonzero(order == token)[0])
         self.below += self.here * float(draft[order[:place]].sum())
         self.here *= float(draft[token])
 
 
 def by_ratio(target: FloatArray, draft: FloatArray) -> IntArray:
-    """Token ids [V] in the order of rising p / q, ties by token id; what q cannot draw comes last."""
+    """Return token ids [V] in order of rising p / q, ties by token id; tokens with q = 0 come last."""
     ratios = np.divide(target, draft, out=np.full(target.size, np.inf), where=draft > 0.0)
     order: IntArray = np.argsort(ratios, kind="stable")
     return order
 
 
 def bundle(tree: DraftTree) -> tuple[list[int], list[list[int]]]:
-    """The nodes from the root to the first fork, and the paths below it, all equally long; none where there is none."""
+    """Return the nodes from the root to the first fork, and the equally long paths below it (maybe no paths)."""
     below = tree.children()
     trunk = [0]
     while len(below[trunk[-1]]) == 1:
@@ -67,11 +67,12 @@ def bundle(tree: DraftTree) -> tuple[list[int], list[list[int]]]:
 
 @dataclass(frozen=True, slots=True)
 class GreedyMultiPath:
-    """Take the path that is greatest by p / q, level by level, and judge it by block verification.
+    """Choose the greatest path by p / q, level by level, and judge it by block verification.
 
-    arXiv 2602.16961: among K independent paths the greatest follows [(A + X F)^K - (A + X F-)^K] at each level, up to
-    scale. A, X: the probability of one path to be less than the prefix, and to begin with it; F, F-: the sums of q up
-    to a token, and before it. That distribution stands for q. One path is block verification.
+    arXiv 2602.16961: at each level the greatest of K independent paths has a distribution proportional to
+    (A + X F)^K - (A + X F-)^K. A and X are the probabilities that one path is less than the prefix, and that it begins
+    with it; F and F- are the sums of q up to a token, and before it. This distribution replaces q. With one path, the
+    rule is block verification.
     """
 
     def __call__(self, tree: DraftTree, probs: FloatArray, chance: Chance) -> Verdict:

@@ -1,4 +1,4 @@
-"""Greedy match: decoding at temperature 0, where a proposal stays only if it is the target's likeliest token."""
+"""Greedy match for temperature 0: keeps a draft token only if it is the target's likeliest token."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ from underpaint.algos.tree import DRAWN, DraftTree, Verdict
 
 @dataclass(frozen=True, slots=True)
 class GreedyMatch:
-    """Descend to the child that holds argmax p (the first index on ties); the extra token is argmax p. No chance."""
+    """Descend to the child whose token is argmax p (ties: the first index); the extra token is argmax p. No chance."""
 
     def __call__(self, tree: DraftTree, probs: FloatArray, chance: Chance) -> Verdict:
         below = tree.children()

@@ -1,4 +1,4 @@
-"""Grouped speculative decoding: a token is judged together with codes of like probability and like look."""
+"""Grouped speculative decoding (GSD): judges a token together with codes of similar probability and appearance."""
 
 from dataclasses import dataclass
 from typing import Annotated, Final, Literal, NamedTuple, TypeAlias, get_args
@@ -14,19 +14,19 @@ from underpaint.algos.registry import MOST_CODES, Bounds, PositiveShare, Tune, c
 from underpaint.algos.tree import DRAWN, DraftTree, Verdict
 
 MOST_DISTANCE: Final = 1e6
-"""Between two codes; a larger one holds every pair of codes near."""
+"""Upper limit of the distance between two codes; larger values would count all pairs of codes as near."""
 GroupWindow: TypeAlias = Literal["paper", "released"]
-"""Where the group stands in the order of the target's probabilities.
+"""Where a token's group lies in the order of the target's probabilities.
 
-"paper": around the token in falling order, cut off at both ends. "released": in rising order, `group // 2` less likely
-tokens and the rest likelier ones; a token with fewer less likely ones than that is judged alone, as in SJD.
-Equal probabilities stand in the order of their token ids."""
+"paper": In falling order, around the token, cut off at both ends. "released": In rising order, the `group // 2` next
+less likely tokens, the rest likelier; a token with fewer less likely tokens than that is judged alone, as in SJD.
+Equal probabilities are in order of token id."""
 
 
 class GroupedAcceptance(NamedTuple):
     """Accept x with probability min(1, p(C(x)) / q(C(x))).
 
-    C(x): of the `group` tokens next to x in the order of p (see `GroupWindow`), those with |p(y) - p(x)| < gap and
+    C(x): Of the `group` tokens next to x in the order of p (see `GroupWindow`), those with |p(y) - p(x)| < gap and a
     squared distance in the codebook below `distance` squared.
     """
 
@@ -39,21 +39,21 @@ class GroupedAcceptance(NamedTuple):
 
     @property
     def rising(self) -> bool:
-        """Whether the window lies in the order of rising probability, not of falling."""
+        """Whether the window uses the order of rising probability instead of falling probability."""
         return self.window == "released"
 
     @property
     def before(self) -> int:
-        """Tokens of a window before x in that order."""
+        """The number of tokens in the window before x in that order."""
         return self.group // 2 if self.rising else (self.group - 1) // 2
 
     def order(self, target: FloatArray) -> IntArray:
-        """Token ids [V] in the order that windows lie in, ties by token id."""
+        """Return token ids [V] in the order that the window uses, ties by token id."""
         order: IntArray = np.argsort(target if self.rising else -target, kind="stable")
         return order
 
     def members(self, target: FloatArray, token: int) -> IntArray:
-        """C(token), x itself included."""
+        """Return C(token), which includes the token itself."""
         order = self.order(target)
         rank = int(np.flatnonzero(order == token)[0])
         start = rank - self.before
@@ -70,11 +70,11 @@ class GroupedAcceptance(NamedTuple):
         return Odds(float(target[group].sum()), float(draft[group].sum()))
 
     def taken(self, target: FloatArray, draft: FloatArray, place: int) -> FloatArray:
-        """See `Acceptance`: q itself as in the paper and the released code, or q * accept."""
+        """See `Acceptance`: q itself, as in the paper and in the released code, or q * accept for "standard"."""
         return draft * self._accept(target, draft) if self.residual == "standard" else draft
 
     def _accept(self, target: FloatArray, draft: FloatArray) -> FloatArray:
-        """[V]: the acceptance of every token, one offset in the window at a time."""
+        """Return the acceptance of each token [V], computed for one offset in the window at a time."""
         order = self.order(target)
         distributions = np.stack([target, draft])[:, order]
         codes = self.codebook[order]
@@ -99,12 +99,12 @@ class GroupedAcceptance(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GroupedSpeculation:
-    """Accept x ~ q with probability min(1, p(C(x)) / q(C(x))) (arXiv 2508.07747); see `GroupedAcceptance` for C(x).
+    """Accept x ~ q with probability min(1, p(C(x)) / q(C(x))) (arXiv 2508.07747); `GroupedAcceptance` defines C(x).
 
-    codebook: [V, E] floating, the codes. group: tokens in the window, 1 judges x alone; 3, 25 and 50 are published,
-    14 is fixed in the released code. gap, distance > 0; the released code compares squared distances of the language
+    codebook: [V, E] floating, the codes. group: Tokens in the window; 1 judges x alone; 3, 25 and 50 are published, and
+    the released code uses 14. gap, distance: > 0; the released code compares squared distances between the language
     model's token embeddings with 0.5.
-    In SJD's window the proposal distribution q is the stale one; see `algos.spatial.jacobi`.
+    In SJD's window the proposal distribution q is one pass old; see `algos.spatial.jacobi`.
     """
 
     codebook: FloatArray
@@ -121,7 +121,7 @@ class GroupedSpeculation:
 
     @property
     def grouped(self) -> GroupedAcceptance:
-        """The acceptance at a node."""
+        """The acceptance used at a node."""
         return GroupedAcceptance(self.codebook, self.group, self.gap, self.distance, self.window, self.residual)
 
     def __call__(self, tree: DraftTree, probs: FloatArray, chance: Chance) -> Verdict:

@@ -1,4 +1,4 @@
-"""Hierarchical speculative decoding: block verification inside a chain, the joint ratio at its end."""
+"""Hierarchical speculative decoding (HSD): block verification inside a chain, and the joint ratio at its end."""
 
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
@@ -12,19 +12,19 @@ from underpaint.algos.registry import check_bounds
 from underpaint.algos.tree import DraftTree, Verdict
 
 End: TypeAlias = Literal["joint", "capped"]
-"""What the whole chain is kept by: the product of its ratios p / q, or the same capped as at all other places."""
+"""How the whole chain is judged: by the product of its ratios p / q, or by that product capped as in other places."""
 
 
 @dataclass(frozen=True, slots=True)
 class HierarchicalVerification:
-    """Keep the whole chain with probability min(1, r_L), else the longest prefix i whose flip h_i succeeds.
+    """Keep the whole chain with probability min(1, r_L), or else the longest prefix i whose flip h_i succeeds.
 
     r_i = prod p(x_j) / q(x_j) over j <= i, c_i = r_i / max(1, r_1, ..., r_i);
     h_i = sum [c_i p - q]_+ / sum [q - c_i p]_+ over the token after x_i, drawn from norm([c_i p - q]_+).
-    arXiv 2601.05724, by its released code (the capped form for one draft). c_i is the weight w_i of block
-    verification (arXiv 2403.10444, algorithm 2) and h_i its h_i, so only the end differs: c_L there, r_L here.
+    arXiv 2601.05724, as in its released code (the capped form for one draft). c_i and h_i are the w_i and h_i of block
+    verification (arXiv 2403.10444, algorithm 2), so only the end differs: c_L there, r_L here.
 
-    end: "joint" as released, which is not lossless from two drafted tokens on; "capped" is block verification.
+    end: "joint" as released, which is not lossless for two or more draft tokens; "capped" is block verification.
     """
 
     end: End = "joint"

@@ -1,4 +1,4 @@
-"""LANTERN and LANTERN++: a drafted code also stands for its nearest codes, up to a bound on the mass pooled."""
+"""LANTERN and LANTERN++: pools a draft token with its nearest codes, up to a limit on the pooled mass."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,27 +28,27 @@ from underpaint.algos.tree import DRAWN, DraftTree, Drawn, Verdict
 
 
 class PooledMass(NamedTuple):
-    """Neighbours pooled with a token: the first `codes` of its row, of total weight `mass`."""
+    """The neighbours pooled with a token: the first `codes` entries of its row, with total probability `mass`."""
 
     mass: float
     codes: int
 
 
 def pool(distribution: FloatArray, near: IntArray, limit: float) -> PooledMass:
-    """The longest prefix of the codes `near` [k] whose weight under `distribution` [V] is at most `limit`."""
+    """Return the longest prefix of the codes `near` [k] whose mass in `distribution` [V] is at most `limit`."""
     running = np.add.accumulate(distribution.take(near).astype(np.float64))
     count = int(running.searchsorted(limit, side="right"))
     return PooledMass(float(running[count - 1]) if count else 0.0, count)
 
 
 class Limit(Protocol):
-    """The most mass that may be pooled with a token of weight `own`, in a distribution of weight `total`."""
+    """The largest mass to pool with a token of mass `own`, in a distribution of total mass `total`."""
 
     def __call__(self, own: float, total: float) -> float: ...
 
 
 class Pooling(NamedTuple):
-    """How a rule pools: the table [V, columns], the columns used, the limit, and whose residual it leaves."""
+    """The settings of pooling: the table [V, columns], the number of columns used, the limit, and the residual."""
 
     neighbours: IntArray
     k: int
@@ -56,21 +56,21 @@ class Pooling(NamedTuple):
     residual: Residual
 
     def pooled(self, left: FloatArray, token: int, total: float) -> PooledMass:
-        """Return the mass of `token` and its pool under `left` [V] of weight `total`, and the codes in the pool."""
+        """Return the mass of `token` and its pool in `left` [V] of sum `total`, and the number of pooled codes."""
         own = float(left[token])
         near = pool(left, self.neighbours[token, : self.k], self.limit(own, total))
         return PooledMass(own + near.mass, near.codes)
 
     def take_out(self, left: FloatArray, token: int, kept: PooledMass) -> float:
-        """Set to zero, in `left` [V], what goes with the rejected point `token`.
+        """Set to zero, in `left` [V], the mass that is removed with the rejected point `token`.
 
         Args:
-            left: What is left of the target's distribution, [V] float64; it is written to.
+            left: The rest of the target's distribution, [V] float64; modified in place.
             token: The rejected token.
-            kept: The mass that it was to be kept with, see `pooled`.
+            kept: The mass with which it could have been kept, see `pooled`.
 
         Returns:
-            The weight that left `left`; for residual "released", that of the token alone.
+            The mass removed from `left`; for residual "released", only that of the token.
         """
         own, near = float(left[token]), self.neighbours[token]
         if self.residual == "paper":
@@ -81,22 +81,22 @@ class Pooling(NamedTuple):
         return kept.mass if self.residual == "paper" else own
 
     def rest(self, left: FloatArray, drafted: FloatArray, token: int, kept: PooledMass) -> FloatArray:
-        """Return the residual [V], of any scale, after `token`, drawn from `drafted` [V], was rejected."""
+        """Return the unnormalised residual [V] after the rejection of `token`, which was drawn from `drafted` [V]."""
         near = self.neighbours[token]
         if self.residual == "released" and kept.codes:
             drafted = drafted.copy()
             drafted[near[: self.k + 1]] = 0.0
         elif self.residual == "paper":
-            left[near[: kept.codes]] = 0.0  # what x gains is less than q(x), or x would have been kept
+            left[near[: kept.codes]] = 0.0  # x gains less than q(x), or else x would have been kept
         return excess(left, drafted)
 
     def try_points(
         self, tree: DraftTree, node: int, children: Sequence[int], distribution: FloatArray, chance: Chance
     ) -> SiblingOutcome:
-        """See `SiblingRule`, for point proposals: each is kept with probability p(x) + p(A(x)).
+        """See `SiblingRule`. Tries point proposals; each is kept with probability p(x) + p(A(x)).
 
-        p is what is left of the distribution after the siblings before it, renormalised; the pool A(x) is measured in
-        it too.
+        p is the rest of the distribution after the earlier siblings, renormalised. The pool A(x) is measured in the
+        same p.
         """
         left = distribution
         total = summed = float(np.add.reduce(distribution, dtype=np.float64))
@@ -105,13 +105,13 @@ class Pooling(NamedTuple):
             kept = self.pooled(left, token, total)
             if chance.flip(kept.mass, At(Role.ACCEPT, child), out_of=total):
                 return SiblingOutcome(child, left)
-            if left is distribution:  # most are kept, and then need no copy
+            if left is distribution:  # most tokens are kept, and then no copy is needed
                 left = distribution.astype(np.float64)
             total -= self.take_out(left, token, kept)
-            if self.residual == "released" or total < 0.5 * summed:  # above that, the running total is exact to an ulp
+            if self.residual == "released" or total < 0.5 * summed:  # above that, the running total is exact to 1 ulp
                 total = summed = float(np.add.reduce(left))
             if not total > 0.0:
-                if self.residual != "released":  # it was certain to be kept, and only rounding said otherwise
+                if self.residual != "released":  # the token was certain to be kept; only rounding rejected it
                     return SiblingOutcome(child, left)
                 left[:] = 1.0
                 total = summed = float(left.size)
@@ -120,7 +120,7 @@ class Pooling(NamedTuple):
     def try_drawn(
         self, tree: DraftTree, node: int, children: Sequence[int], distribution: FloatArray, chance: Chance
     ) -> SiblingOutcome:
-        """See `SiblingRule`, for drawn ones: as `try_points`, with probability min(1, (p(x) + p(A(x))) / q(x))."""
+        """See `SiblingRule`. Tries drawn siblings as `try_points`, with probability min(1, (p(x) + p(A(x))) / q(x))."""
         left = normalised(distribution)
         for child, drafted in zip(children, proposal_distributions(tree, node, children), strict=False):
             token = int(tree.tokens[child])
@@ -136,7 +136,7 @@ class Pooling(NamedTuple):
         return SiblingOutcome(None, left)
 
     def verdict(self, tree: DraftTree, probs: FloatArray, chance: Chance) -> Verdict:
-        """Decide a whole tree."""
+        """Return the verdict on a whole tree."""
         require_drawn(tree, "top_k", "without_replacement", "iid")
         if self.residual == "released" and tree.drawn == "iid" and tree.size > 1:
             raise ValueError(
@@ -148,7 +148,7 @@ class Pooling(NamedTuple):
 
 
 def check_vocab(neighbours: IntArray, probs: FloatArray) -> None:
-    """Raise ValueError unless the table is over the codes that the distributions are over."""
+    """Raise ValueError unless the table and the distributions have the same vocabulary."""
     if neighbours.shape[0] != probs.shape[-1]:
         raise ValueError(
             f"neighbours: expected one row per code, V = {probs.shape[-1]}, got {neighbours.shape[0]}; build the table "
@@ -157,7 +157,7 @@ def check_vocab(neighbours: IntArray, probs: FloatArray) -> None:
 
 
 def check_settings(what: str, neighbours: IntArray, k: int, residual: Residual = "paper") -> None:
-    """Raise ValueError on a table, a `k` or a residual that does not make sense."""
+    """Raise ValueError if the table, `k` or the residual is invalid."""
     check_neighbours(neighbours, what)
     count, columns = neighbours.shape
     if not 0 <= k <= columns:
@@ -174,14 +174,14 @@ class Lantern:
     """Accept x with probability min(1, (p(x) + p(A(x))) / q(x)): A(x) is pooled with x (arXiv 2410.03355).
 
     A(x) is the longest prefix of x's `k` nearest codes, nearest first, with p(A) <= delta; q(x) = 1 on "top_k" trees.
-    neighbours: [V, columns] int64 from `nearest_codes`; k: columns used, 0 for all; delta in [0, 1].
+    neighbours: [V, columns] int64 from `nearest_codes`. k: Columns used, 0 for all. delta: In [0, 1].
 
-    residual, on a rejection of x (the next sibling is tried against it, and its pool is measured in it):
-    "paper": p with A's mass moved to x, less q; so on a top_k tree A and x drop out.
-    "standard": [p - q]_+, on a top_k tree p without x; neighbours keep their mass.
-    "released": on a top_k tree x and its k + 1 nearest drop out, pooled or not (as soon as one is pooled, even one of
-    probability 0); on a "without_replacement" tree they are taken out of q instead, so that they keep all of p; and
-    where nothing is left, the uniform distribution over the whole codebook.
+    residual: What remains after x is rejected. The next sibling is tried in it, and its pool is measured in it.
+    "paper": p with A's mass moved to x, minus q; so on a "top_k" tree A and x are removed.
+    "standard": [p - q]_+, on a "top_k" tree p without x; neighbours keep their mass.
+    "released": On a "top_k" tree, x and its k + 1 nearest codes are removed, pooled or not, as soon as one code is
+    pooled (even with probability 0). On a "without_replacement" tree they are removed from q instead, so that they keep
+    all of p. If no mass remains, the residual is uniform over the whole codebook.
     """
 
     neighbours: IntArray
@@ -208,9 +208,9 @@ class Lantern:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LanternPP:
-    """LANTERN with a relative bound: x and its pool may weigh at most `factor` * p(x) (arXiv 2502.06352).
+    """LANTERN with a relative limit: x and its pool may have at most the mass `factor` * p(x) (arXiv 2502.06352).
 
-    factor >= 1 (the paper's lambda; a delta above 1 in the released code); 1 pools nothing. The rest as `Lantern`.
+    factor: >= 1 (the paper's lambda; a delta above 1 in the released code); 1 pools nothing. Otherwise like `Lantern`.
     """
 
     neighbours: IntArray

@@ -1,4 +1,4 @@
-"""Greedy LANTERN and LANTERN++: at temperature 0, a node stays if its pool outweighs the likeliest token."""
+"""Greedy LANTERN and LANTERN++ at temperature 0: keeps a token whose pool outweighs the likeliest token."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from underpaint.algos.tree import DraftTree, Drawn, Verdict
 
 
 def outweighs(distribution: FloatArray, top: int, token: int, pooled: float) -> bool:
-    """Whether `token` is the argmax instead of `top` once `pooled` is added to it; ties go to the lower index."""
+    """Return whether `token` becomes the argmax instead of `top` when `pooled` is added (ties: the lower index)."""
     return (float(distribution[token]) + pooled, -token) > (float(distribution[top]), -top)
 
 
@@ -30,7 +30,7 @@ def greedy_verdict(
 ) -> Verdict:
     """Keep x if p(x) + p(A(x)) makes it the argmax of p [V] (ties: the lower index), A(x) within limit(p(x)).
 
-    The extra token is the argmax after the last kept node. No randomness is asked for.
+    The extra token is the argmax after the last kept node. Uses no randomness.
     """
     check_vocab(neighbours, probs)
 
@@ -51,11 +51,11 @@ def greedy_verdict(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LanternGreedy:
-    """LANTERN at temperature 0 (arXiv 2410.03355, the released greedy branch). Settings as `Lantern`.
+    """LANTERN at temperature 0 (arXiv 2410.03355, the released greedy branch). Settings as in `Lantern`.
 
-    Give it the distributions at temperature 1. A likeliest token of probability above delta can never be pooled, so
-    what passes is a token whose own mass and pool of lesser neighbours reach that of the likeliest.
-    choose: which of several siblings that may stay does (open in the paper; the released code takes the longest path).
+    It needs the distributions at temperature 1. A likeliest token with probability above delta can never be pooled, so
+    a token passes if its own mass plus its pool of less likely neighbours reaches that of the likeliest token.
+    choose: Which of several passing siblings is kept (open in the paper; the released code takes the longest path).
     """
 
     neighbours: IntArray
@@ -79,7 +79,7 @@ class LanternGreedy:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LanternPPGreedy:
-    """LANTERN++ at temperature 0: as `LanternGreedy`, with x and its pool within `factor` * p(x)."""
+    """LANTERN++ at temperature 0: like `LanternGreedy`, with x and its pool limited to `factor` * p(x)."""
 
     neighbours: IntArray
     k: Codes = 0

@@ -1,4 +1,4 @@
-"""MuLo-SD's pooled threshold: a drafted token stays if its neighbourhood in the codebook holds enough of the target."""
+"""MuLo-SD's pooled threshold: keeps a draft token if the target gives its codebook neighbourhood enough mass."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,9 +20,9 @@ from underpaint.algos.tree import DRAWN, DraftTree, Drawn, Verdict
 
 
 def pooled_mass(probs: FloatArray, tokens: IntArray, neighbours: IntArray) -> FloatArray:
-    """[C] float64: the mass of each cell's token and its neighbours under that cell's distribution.
+    """Return [C] float64: the mass of each cell's token and its neighbours in that cell's distribution.
 
-    probs: [C, V]; tokens: [C]; neighbours: [V, k]. The ball B_k(x) is x and its k nearest codes.
+    probs: [C, V]. tokens: [C]. neighbours: [V, k]. The ball B_k(x) consists of x and its k nearest codes.
     """
     rows = np.arange(tokens.size)
     pooled = np.take_along_axis(probs, neighbours[tokens], axis=1).sum(axis=1, dtype=np.float64)
@@ -31,10 +31,9 @@ def pooled_mass(probs: FloatArray, tokens: IntArray, neighbours: IntArray) -> Fl
 
 
 def passing_cells(probs: FloatArray, tokens: IntArray, neighbours: IntArray, tau: float) -> BoolArray:
-    """[C] bool: which cells of a draft stay, each by its own distribution (arXiv 2601.05149, eq. 5). Shapes as
-    `pooled_mass`.
+    """Return [C] bool: which cells of a draft are kept, each by its own distribution (arXiv 2601.05149, eq. 5).
 
-    No chain is broken: a cell may stay behind a rejected one, which is what local expansion is for.
+    Shapes as in `pooled_mass`. A cell may be kept after a rejected one, which local expansion relies on.
     """
     check_vocab(neighbours, probs)
     if probs.shape[0] != tokens.size:
@@ -47,9 +46,9 @@ def passing_cells(probs: FloatArray, tokens: IntArray, neighbours: IntArray, tau
 class PooledThreshold:
     """Keep x if the mass of x and its k nearest codes is at least `tau`, along the longest such path.
 
-    arXiv 2601.05149, eq. 5, on a tree; no draft distribution, no flip. The extra token is drawn from p after the last
-    kept node.
-    neighbours: [V, columns] from `nearest_codes`; k: columns used, 0 for all; tau > 0, infinity keeps nothing.
+    arXiv 2601.05149, eq. 5, on a tree; uses no draft distribution and no flip. The extra token is drawn from p after
+    the last kept node.
+    neighbours: [V, columns] from `nearest_codes`. k: Columns used, 0 for all. tau: > 0; infinity keeps no token.
     """
 
     neighbours: IntArray

@@ -1,11 +1,11 @@
-"""A relaxed rule with a true budget: mass moves to drafted codes from their nearest codes alone, at most `delta` of it.
+"""A relaxed rule with a total-variation budget: at most `delta` of mass moves to draft codes from their nearest codes.
 
-Siblings are tried exactly, but in a distribution near the target's. So the total variation of the next token is at most
-the mass that was moved: at most `delta` for a node, with any number of siblings, points or drawn. LANTERN's delta is
-such a bound for one point proposal only.
+The rule tries siblings exactly, but in a distribution near the target's. So the total variation of the next token is at
+most the mass moved: at most `delta` per node, for any number of siblings, point proposals or drawn. LANTERN's delta
+gives such a bound only for one point proposal.
 
-Points, and one drawn sibling: the next token follows the moved distribution exactly. Several drawn siblings: most is
-moved where the last of them is tried, see `_first_and_last`.
+For point proposals and for one drawn sibling, the next token follows the moved distribution exactly. For several drawn
+siblings, most of the mass moves when the last one is tried, see `_first_and_last`.
 """
 
 from collections.abc import Sequence
@@ -28,9 +28,9 @@ from underpaint.algos.tree import DraftTree, Drawn, Verdict
 
 
 def move_to_points(probs: FloatArray, tokens: Sequence[int], neighbours: IntArray, delta: float) -> FloatArray:
-    """`probs` [V] with up to `delta` moved to `tokens` from their nearest other codes, which are no such tokens.
+    """Return `probs` [V] with up to `delta` of mass moved to `tokens` from their nearest codes outside `tokens`.
 
-    The first token takes first, from its nearest code first. neighbours: [V, k]. The sum stays 1 but for rounding.
+    Tokens take mass in order, each from its nearest code first. neighbours: [V, k]. The sum stays 1 up to rounding.
     """
     moved: FloatArray = normalised(probs)
     wanted = set(tokens)
@@ -47,11 +47,11 @@ def move_to_points(probs: FloatArray, tokens: Sequence[int], neighbours: IntArra
 
 
 def move_to_draft(probs: FloatArray, draft: FloatArray, neighbours: IntArray, delta: float) -> FloatArray:
-    """`probs` [V] with up to `delta` moved towards `draft` [V], each unit to one of the nearest codes of its own.
+    """Return `probs` [V] with up to `delta` of mass moved towards `draft` [V], only between a code and its near codes.
 
-    Codes that the drafter overrates take from near codes that it underrates, nearest first; codes that want the same
-    mass share it in proportion. What would be moved without a budget is scaled down to `delta`, so the result depends
-    on no token that was drawn. Each unit that moves raises the overlap of target and draft by as much.
+    Codes with more draft than target probability take mass from near codes with less, nearest first; codes that need
+    the same mass share it in proportion. The moves without a budget are scaled down to `delta`, so the result does not
+    depend on the drawn tokens. The overlap of target and draft grows by the mass moved.
     """
     target, proposal = normalised(probs), normalised(draft)
     lacking, spare = np.maximum(proposal - target, 0.0), np.maximum(target - proposal, 0.0)
@@ -73,7 +73,7 @@ def move_to_draft(probs: FloatArray, draft: FloatArray, neighbours: IntArray, de
 
 
 def check_budget(what: str, neighbours: IntArray, k: int, delta: float) -> None:
-    """Raise ValueError on a table, a `k` or a budget that does not make sense."""
+    """Raise ValueError if the table, `k` or the budget is invalid."""
     check_neighbours(neighbours, what)
     if not 0.0 <= delta <= 1.0:
         raise ValueError(f"{what}: delta must be in [0, 1], got {delta!r}")
@@ -85,9 +85,9 @@ def check_budget(what: str, neighbours: IntArray, k: int, delta: float) -> None:
 class NeighbourBudget:
     """Try siblings exactly in a distribution near the target's; the next token is at most `delta` from the target.
 
-    neighbours: [V, K] int64, see `nearest_codes`. k: how many of them mass may come from; 0 takes all. delta: the most
-    total variation of a node, in [0, 1].
-    Raises ValueError on settings out of range.
+    neighbours: [V, K] int64, see `nearest_codes`. k: How many of them may give mass; 0 means all. delta: The largest
+    total variation per node, in [0, 1].
+    Raises ValueError if a setting is out of range.
     """
 
     neighbours: IntArray
@@ -98,7 +98,7 @@ class NeighbourBudget:
         check_budget("neighbour_budget", self.neighbours, self.k, self.delta)
 
     def __call__(self, tree: DraftTree, probs: FloatArray, chance: Chance) -> Verdict:
-        """Decide the tree; see `Rule`."""
+        """Return the verdict on the tree; see `Rule`."""
         return walk(tree, probs, chance, self._try)
 
     def _try(
@@ -126,8 +126,7 @@ def try_moved(
     most: float,
     chance: Chance,
 ) -> SiblingOutcome:
-    """Try drawn siblings exactly in `target` [V], but the last one with up to `most` moved towards what it was drawn
-    from."""
+    """Try drawn siblings exactly in `target` [V]; before the last one, move up to `most` of mass towards its draft."""
     left = target
     for child, drafted in zip(children, proposal_distributions(tree, node, children), strict=True):
         if child == children[-1]:
@@ -136,7 +135,7 @@ def try_moved(
         if chance.flip(float(left[token]), At(Role.ACCEPT, child), out_of=float(drafted[token])):
             return SiblingOutcome(child, left)
         rest = excess(left, drafted)
-        if not rest.any():  # they differ by rounding alone, and so does this rejection from an acceptance
+        if not rest.any():  # they differ only by rounding, so the rejection counts as an acceptance
             return SiblingOutcome(child, left)
         left = normalised(rest)
     return SiblingOutcome(None, left)
@@ -145,12 +144,12 @@ def try_moved(
 def _first_and_last(
     target: FloatArray, draft: FloatArray, near: IntArray, delta: float, drawn: Drawn, count: int
 ) -> tuple[FloatArray, float]:
-    """The distribution [V] that the first of several drawn siblings is tried in, and the budget of the last one.
+    """Return the distribution [V] for the first of several drawn siblings, and the budget for the last one.
 
-    The last sibling is tried with some probability only, so a unit that moves there costs that much of the budget, and
-    all of it is gained: what moves earlier would in part have been accepted later. So all is spent there, unless the
-    budget covers whatever could move. The probability is exact for independent siblings; for others, that of the first
-    rejection stands for it, which is no smaller.
+    The last sibling is tried only with some probability, so each unit moved there costs that fraction of the budget but
+    adds the full unit of acceptance. Mass moved earlier would partly have been accepted later. So the whole budget is
+    spent there, unless it covers everything that could move. The probability is exact for independent siblings; for
+    others the probability of the first rejection is used, which is not smaller.
     """
     if delta >= float(excess(target, draft).sum()):
         return move_to_draft(target, draft, near, delta), 1.0
@@ -159,16 +158,16 @@ def _first_and_last(
 
 
 class LastSibling(NamedTuple):
-    """The last of several drawn siblings: tried with probability at most `reached`, in the distribution `left` [V]."""
+    """The last of several drawn siblings: tried with probability <= `reached`, in the distribution `left` [V]."""
 
     reached: float
     left: FloatArray
 
 
 def last_sibling(target: FloatArray, draft: FloatArray, drawn: Drawn, count: int) -> LastSibling:
-    """What the last of `count` siblings is tried in. Exact for independent siblings, and for one.
+    """Return the state before the last of `count` siblings is tried. Exact for independent siblings, and for one.
 
-    For others, the probability of the first rejection stands for `reached`, and what it leaves for `left`.
+    Otherwise `reached` is the probability of the first rejection, and `left` its residual.
     """
     left, reached = target, 1.0
     for _ in range(count - 1 if drawn == "iid" else min(1, count - 1)):
@@ -188,7 +187,7 @@ def _batched(rule: NeighbourBudget, drawn: Drawn) -> BatchedRule:
 
 
 def bound_at(settings: Any, node: DraftedNode) -> float:
-    """`RuleSpec.bound_at` of a budget: `delta`."""
+    """The `RuleSpec.bound_at` of a budget rule: `delta`."""
     return float(settings["delta"])
 
 

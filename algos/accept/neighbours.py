@@ -1,4 +1,4 @@
-"""The nearest codes of each code: what the codebook rules pool over."""
+"""Tables of the nearest codes of each code, which the codebook rules pool."""
 
 from typing import Final
 
@@ -8,22 +8,22 @@ from underpaint.algos.arrays import FloatArray, IntArray
 
 _BLOCK_CELLS = 1 << 22
 LEAST_TABLE: Final = 100
-"""Columns of a table of nearest codes, at least, where the codebook has as many."""
+"""The smallest number of columns of a table of nearest codes, if the codebook has that many other codes."""
 MOST_SHARE: Final = 1000 / 16384
-"""The most of its codebook that a paper's setting pools: 1,000 codes of LlamaGen's (LANTERN, arXiv 2410.03355)."""
+"""The largest share of a codebook that a paper pools: 1,000 codes of LlamaGen's (LANTERN, arXiv 2410.03355)."""
 
 
 def table_columns(codes: int) -> int:
-    """Columns of the table of nearest codes of a codebook of `codes`: the most that a rule's `k` can ask for."""
+    """Return the number of columns of the table for a codebook of `codes`: the largest possible `k` of a rule."""
     return min(max(LEAST_TABLE, round(MOST_SHARE * codes)), codes - 1)
 
 
 def nearest_codes(codebook: FloatArray, k: int) -> IntArray:
-    """The `k` nearest other codes of each code, by Euclidean distance.
+    """Return the `k` nearest other codes of each code, by Euclidean distance.
 
     codebook: [V, E] floating, finite. Returns [V, k] int64, nearest first; a code is not its own neighbour, and equal
-    distances stand in order of index. Distances are float64, computed for a block of codes at a time
-    (about 32 MiB). Raises ValueError on a wrong shape, fewer than k + 1 codes, or numbers that are not finite.
+    distances are in order of index. Distances are float64, computed for a block of codes at a time (about 32 MiB).
+    Raises ValueError for a wrong shape, fewer than k + 1 codes, or non-finite numbers.
     """
     if codebook.ndim != 2:
         raise ValueError(f"codebook: expected a table of codes by numbers, got shape {codebook.shape}")
@@ -37,12 +37,12 @@ def nearest_codes(codebook: FloatArray, k: int) -> IntArray:
         raise ValueError("codebook: expected finite codes, got NaN or infinity; check the checkpoint")
     codes = codebook.astype(np.float64)
     squares = np.einsum("ve,ve->v", codes, codes)
-    slack = 1e-9 * float(squares.max())  # the products below round, in another way for each place in the block
+    slack = 1e-9 * float(squares.max())  # the products below are rounded differently at each place in the block
     nearest = np.empty((count, k), dtype=np.int64)
     rows = max(1, _BLOCK_CELLS // count)
     for start in range(0, count, rows):
         stop = min(start + rows, count)
-        rough = squares[None, :] - 2.0 * (codes[start:stop] @ codes.T)  # less a code's own square, equal in its row
+        rough = squares[None, :] - 2.0 * (codes[start:stop] @ codes.T)  # without a code's own square, constant per row
         rough[np.arange(stop - start), np.arange(start, stop)] = np.inf
         edges = np.partition(rough, k - 1, axis=1)[:, k - 1] + slack
         for code in range(start, stop):
@@ -54,7 +54,7 @@ def nearest_codes(codebook: FloatArray, k: int) -> IntArray:
 
 
 def check_neighbours(neighbours: IntArray, what: str) -> None:
-    """Raise ValueError unless `neighbours` is a table [V, k] of other codes, as `nearest_codes` returns it."""
+    """Raise ValueError unless `neighbours` is a table [V, k] of other codes, in the form of `nearest_codes`."""
     if neighbours.ndim != 2 or not np.issubdtype(neighbours.dtype, np.integer):
         raise ValueError(f"{what}: expected neighbours [V, k] of integers, got {neighbours.dtype} {neighbours.shape}")
     count, columns = neighbours.shape

@@ -1,4 +1,4 @@
-"""Point proposals: children chosen deterministically (EAGLE-2's top-k), so each is kept with its target probability."""
+"""Point proposals: deterministic children (EAGLE-2's top-k), each kept with its target probability."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from underpaint.algos.tree import DraftTree, Verdict
 
 @dataclass(frozen=True, slots=True)
 class PointProposals:
-    """Accept a proposed x with probability p(x); on a rejection p(x) <- 0, renormalise, and try the next sibling.
+    """Accept a proposed x with probability p(x); after a rejection p(x) <- 0, renormalise, try the next sibling.
 
     EAGLE-2, arXiv 2406.16858; speculative sampling (arXiv 2211.17192, algorithm 1) with a one-hot draft distribution.
     """
@@ -28,7 +28,7 @@ class PointProposals:
 def try_points(
     tree: DraftTree, node: int, children: Sequence[int], distribution: FloatArray, chance: Chance
 ) -> SiblingOutcome:
-    """Try point proposals in order, taking each rejected token out of the distribution."""
+    """Try point proposals in order, and remove each rejected token from the distribution."""
     left = distribution.astype(np.float64)
     for child in children:
         token = int(tree.tokens[child])

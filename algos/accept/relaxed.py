@@ -1,5 +1,4 @@
-"""Siblings under any acceptance: the test is a parameter, and so is what a rejection takes from the target's
-distribution."""
+"""Relaxed rules on siblings, for any acceptance and any choice of the mass that a rejection takes from the target."""
 
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
@@ -11,31 +10,31 @@ from underpaint.algos.tree import DraftTree
 
 
 class Odds(NamedTuple):
-    """Keep with probability min(1, chance_of / out_of); never where `chance_of` is 0."""
+    """Keep with probability min(1, chance_of / out_of); never if `chance_of` is 0."""
 
     chance_of: float
     out_of: float
 
 
 class Acceptance(Protocol):
-    """An acceptance of a proposal drawn from `draft` [V] under `target` [V], both float64 with sum 1."""
+    """The acceptance of a proposal drawn from `draft` [V] under `target` [V], both float64 with sum 1."""
 
     def odds(self, target: FloatArray, draft: FloatArray, token: int, place: int) -> Odds:
-        """The odds of keeping `token`; `place` counts the nodes above it, the root excluded."""
+        """Return the odds of keeping `token`; `place` is the number of nodes above it, without the root."""
         ...
 
     def taken(self, target: FloatArray, draft: FloatArray, place: int) -> FloatArray:
-        """[V]: what a rejection takes from `target`; the residual is norm([target - taken]_+).
+        """Return [V]: the mass that a rejection takes from `target`; the residual is norm([target - taken]_+).
 
-        draft * accept is the choice of least total variation (arXiv 2601.09212): the output then misses the target by
-        sum([draft * accept - target]_+), which no residual can undo. Where accept >= min(1, target / draft)
-        everywhere, taking `draft` leaves the same.
+        draft * accept gives the least total variation (arXiv 2601.09212): the output then differs from the target by
+        sum([draft * accept - target]_+), which no residual can reduce. If accept >= min(1, target / draft)
+        everywhere, taking `draft` leaves the same residual.
         """
         ...
 
 
 class RelaxedSiblings(NamedTuple):
-    """`SiblingRule` for one acceptance, sibling after sibling, each against what the ones before it left."""
+    """`SiblingRule` for an `Acceptance`: tries siblings in order, each against the rest left by the earlier ones."""
 
     acceptance: Acceptance
 
@@ -49,6 +48,6 @@ class RelaxedSiblings(NamedTuple):
             if chance.flip(odds.chance_of, At(Role.ACCEPT, child), out_of=odds.out_of):
                 return SiblingOutcome(child, left)
             rest = excess(left, self.acceptance.taken(left, draft, place))
-            if rest.any():  # else rounding alone spoke against a sure token, or (GSD) a rejection owes nothing
+            if rest.any():  # else rounding alone rejected a certain token, or (GSD) the residual is empty
                 left = normalised(rest)
         return SiblingOutcome(None, left)

@@ -1,4 +1,4 @@
-"""SJD-SV: runs of drafts that the target finds likelier and likelier are judged together, by a joint ratio."""
+"""SJD-SV: judges runs of drafts with rising target probability together, by a joint ratio."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -16,12 +16,12 @@ from underpaint.algos.tree import DraftTree, Verdict
 class SubsequenceVerification:
     """Judge each run of non-decreasing p(x_i) at once: keep it with probability min(1, prod p(x_i) / q(x_i)).
 
-    arXiv 2609.13245. The product is over the run's shortest end that holds `share` of its sum of p(x_i); what stands
-    before is kept unjudged. After a failure the product without its last draft is tried, and so on; behind the drafts
-    that stay, the token is drawn from norm([p - q]_+). Each try has a flip of its own.
+    arXiv 2609.13245. The product covers the shortest end of the run that holds `share` of its sum of p(x_i); earlier
+    drafts are kept without a test. After a failure, the product without its last draft is tried, and so on. After the
+    kept drafts, the token is drawn from norm([p - q]_+). Each try has its own flip.
 
-    share: alpha above 0; 1 judges whole runs (less drafts of p = 0 at their start). longest: drafts of a run; 1 is
-    speculative sampling, as in SJD.
+    share: alpha > 0; 1 judges whole runs (without drafts of p = 0 at their start). longest: The largest number of
+    drafts in a run; 1 is speculative sampling, as in SJD.
     """
 
     share: Annotated[PositiveShare, Tune((0.5, 0.7, 0.8, 0.9, 1.0))] = 0.8
@@ -31,7 +31,7 @@ class SubsequenceVerification:
         check_bounds("sjd_sv", self)
 
     def judged_from(self, likely: list[float], start: int, end: int) -> int:
-        """The first draft of the run start..end that is judged; likely: p(x_i) by node."""
+        """Return the first draft of the run start..end that is judged; likely: p(x_i) by node."""
         sums = [0.0]
         for node in range(end, start - 1, -1):
             sums.append(sums[-1] + likely[node])

@@ -1,4 +1,4 @@
-"""An acceptance rule's entry in the registry, and what it promises."""
+"""The registry of acceptance rules, and the entry (`RuleSpec`) of a rule."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -16,19 +16,20 @@ from underpaint.algos.registry import Registry, check_dataclass, check_reference
 from underpaint.algos.tree import DRAWN, DraftTree, Drawn, Verdict
 
 Residual: TypeAlias = Literal["paper", "released", "standard"]
-"""Whose residual a relaxed rule draws from: the paper's, the authors' released code's, or that of plain speculative
-sampling, norm([target - draft * accept]_+). "standard" is the least total variation that the acceptance allows for one
-proposal, so on chains; with two siblings or more another residual can miss by less."""
+"""The residual that a relaxed rule draws from: that of the paper, of the authors' released code, or plain speculative
+sampling's norm([target - draft * accept]_+). "standard" gives the least total variation that the acceptance allows for
+one proposal, so on chains; with two or more siblings another residual can be closer."""
 
 Promise: TypeAlias = Literal["lossless", "bounded", "unbounded"]
 Settings: TypeAlias = Mapping[str, Any]
 
 
 class DraftedNode(NamedTuple):
-    """A node with drafted children, as a bound sees it.
+    """A node with drafted children, as the input of `RuleSpec.bound_at`.
 
-    target: [V], the target's distribution after the node. draft: [V], the drafter's. drawn: how the children were drawn
-    from `draft`. siblings: how many there are. level: nodes above it, the root excluded; depth: levels of the tree.
+    target, draft: [V], the distributions of the target and of the drafter after the node. drawn: How the children were
+    drawn from `draft`. siblings: The number of children. level: The number of nodes above it, without the root. depth:
+    The number of levels of the tree.
     """
 
     target: FloatArray
@@ -40,38 +41,40 @@ class DraftedNode(NamedTuple):
 
 
 def every_combination(**choices: tuple[Any, ...]) -> tuple[dict[str, Any], ...]:
-    """Settings for `RuleSpec.examples`: every combination of the given values."""
+    """Return settings for `RuleSpec.examples`: all combinations of the given values."""
     return tuple(dict(zip(choices, values, strict=True)) for values in product(*choices.values()))
 
 
 def never_lossless(settings: Settings) -> bool:
-    """The `lossless_when` of a rule that is lossless by its promise or not at all."""
+    """The `lossless_when` of a rule whose settings do not decide whether it is lossless."""
     return False
 
 
 @dataclass(frozen=True, slots=True)
 class RuleSpec:
-    """A rule's entry in the registry.
+    """The registry entry of an acceptance rule.
 
-    make: a frozen dataclass whose fields are the settings and whose instances are the rule.
-    promise: "lossless" (the output distribution is the target's), "bounded" (see `bound_at`), or "unbounded".
-    drawn: the kinds of tree it covers; `check_covers` raises on the others.
-    bound, bound_at: what a bounded rule promises, in words and as a number. (all settings, node) -> the most total
-        variation between the next token's distribution and the target's, the drawing of the siblings included; of a
-        greedy rule, the most by which the probability of a kept token may fall short of the likeliest one's.
-    lossless_when: all settings -> whether a relaxed rule is lossless there; ask `is_lossless`.
-    examples: settings that the property tests try, of any strength, the residual aside; where the rule can be
-        lossless, one example is. None may lie where rounding decides.
-    residuals: the residuals that the setting `residual` takes, each with the kinds of tree it is defined for.
-    greedy: it reads the distributions at temperature 1 and decides by their argmax; for decoding at temperature 0.
-    greedy_variant: the name of the greedy rule that stands for this one at temperature 0; see `at_temperature`.
-    codebook: it takes `neighbours` [V, k], the nearest codes of each code.
-    embeddings: it takes `codebook` [V, E], the codes themselves.
-    needs_chain: it covers trees in which no node has two children.
-    looks_ahead: whether a token stays depends on the tokens drafted behind it, on chains too.
-    batched: its form over many trees at once; a test holds the two together.
-    device: its form on the GPU, which takes the same uniforms: "module:name" or "path/of/file.py:name" of a function
-        (rule, Shape, torch device) -> Decide, loaded on first use (see `runtime.device.rules`). None where it has none.
+    Attributes:
+        name: The name that users type.
+        make: A frozen dataclass whose fields are the settings and whose instances are the rule.
+        promise: "lossless" (the output distribution is the target's), "bounded" (see `bound_at`), or "unbounded".
+        drawn: The kinds of tree that the rule supports; `check_covers` raises ValueError for the others.
+        bound, bound_at: The promise of a bounded rule, in words and as a function (all settings, node) -> the largest
+            total variation between the next token's distribution and the target's, including the drawing of the
+            siblings. For a greedy rule: the most by which a kept token's probability may be below the largest one.
+        lossless_when: A function of all settings: whether a relaxed rule is lossless then. Callers use `is_lossless`.
+        examples: Settings for the property tests, of any strength, without the residual. If the rule can be lossless,
+            one example must be. No example may be decided by rounding.
+        residuals: The allowed values of the setting `residual`, each with the kinds of tree for which it is defined.
+        greedy: The rule reads the distributions at temperature 1 and decides by their argmax; for temperature 0.
+        greedy_variant: The name of the greedy rule to use instead at temperature 0; see `at_temperature`.
+        codebook: The rule takes `neighbours` [V, k], the nearest codes of each code.
+        embeddings: The rule takes `codebook` [V, E], the codes themselves.
+        needs_chain: The rule supports only trees in which no node has two children.
+        looks_ahead: Whether a token is kept depends on the tokens drafted after it, also on chains.
+        batched: The rule's form for many trees at once; a test compares the two.
+        device: The rule's form on the GPU, which takes the same uniforms: "module:name" or "path/of/file.py:name" of a
+            function (rule, Shape, torch device) -> Decide, loaded on first use (`runtime.device.rules`); None if none.
     """
 
     name: str
@@ -95,7 +98,7 @@ class RuleSpec:
     device: str | None = None
 
     def __post_init__(self) -> None:
-        """Raise ValueError where what a plug-in registers is no rule: a promise or a kind of tree that there is not."""
+        """Raise ValueError if a plug-in registers an invalid rule, such as an unknown promise or kind of tree."""
         check_dataclass(f"rule '{self.name}'", self.make)
         check_answers(f"rule '{self.name}'", cast("type[Rule]", self.make), "__call__", _not_a_verdict)
         if self.promise not in get_args(Promise):
@@ -109,7 +112,7 @@ class RuleSpec:
         check_reference(f"rule '{self.name}'", self.device)
 
     def check_covers(self, drawn: Drawn) -> None:
-        """Raise ValueError unless the rule covers trees drawn this way."""
+        """Raise ValueError unless the rule supports trees drawn this way."""
         if drawn not in self.drawn:
             raise ValueError(
                 f"rule '{self.name}' covers {' and '.join(sorted(self.drawn))} trees, not '{drawn}' ones: it would "
@@ -117,17 +120,17 @@ class RuleSpec:
             )
 
     def all_settings(self, settings: Settings) -> dict[str, Any]:
-        """`settings` over the defaults of the others."""
+        """Return `settings`, completed with the defaults of the other settings."""
         return {**default_settings(self.make), **settings}
 
     def is_lossless(self, settings: Settings) -> bool:
-        """Whether the output distribution is exactly the target's at these settings (its argmax image, of a greedy
-        rule). Settings that are not given count at their defaults."""
+        """Return whether the output distribution equals the target's at these settings (missing ones: the defaults).
+        For a greedy rule: whether the output is the target's argmax image."""
         return self.promise == "lossless" or self.lossless_when(self.all_settings(settings))
 
 
 def _not_a_verdict(answer: object, tree: DraftTree, probs: FloatArray, *_: object) -> str | None:
-    """What a rule should have answered; None where it is a verdict on the tree."""
+    """Return what the rule should have returned; None if `answer` is a valid verdict on the tree."""
     nodes, codes = tree.size, probs.shape[-1]
     if (
         isinstance(answer, Verdict)
@@ -170,13 +173,13 @@ RULES: Registry[RuleSpec] = Registry(
         "without_replacement": f"{_HERE}.walk",
     },
 )
-"""A rule is one line here, and one module that registers its `RuleSpec`, imported when the name is asked for."""
+"""To add a rule, add one line here and a module that registers its `RuleSpec`; it is imported on first use."""
 
 
 def at_temperature(spec: RuleSpec, temperature: float) -> RuleSpec:
-    """The rule that decides as `spec` does at this temperature: at 0, its greedy variant.
+    """Return the rule to use instead of `spec` at this temperature: at 0, its greedy variant.
 
-    Raises ValueError where there is none: at 0 for a relaxed rule without a greedy variant, above 0 for a greedy rule.
+    Raises ValueError if there is none: at 0 for a relaxed rule without greedy variant, above 0 for a greedy rule.
     """
     if temperature > 0:
         if spec.greedy:
@@ -197,18 +200,18 @@ def at_temperature(spec: RuleSpec, temperature: float) -> RuleSpec:
 
 
 def spec_of(rule: Rule) -> RuleSpec | None:
-    """The registered spec that made `rule`; None for a rule that no spec makes."""
+    """Return the registered spec that made `rule`; None if no registered spec did."""
     return next((spec for spec in RULES.loaded() if spec.make is type(rule)), None)
 
 
 def require_drawn(tree: DraftTree, *kinds: Drawn) -> None:
-    """Raise ValueError unless `tree` was drawn in one of `kinds`."""
+    """Raise ValueError unless `tree` was drawn in one of the ways in `kinds`."""
     if tree.drawn not in kinds and tree.size > 1:
         raise ValueError(f"this rule covers {' and '.join(kinds)} trees, got a '{tree.drawn}' one")
 
 
 def require_chain(tree: DraftTree) -> None:
-    """Raise ValueError unless no node of `tree` has two children, and node i + 1 is the child of node i."""
+    """Raise ValueError unless `tree` is a chain: node i + 1 is the only child of node i."""
     if any(parent != node for node, parent in enumerate(tree.parents.tolist()[1:])):
         raise ValueError(
             f"this rule covers chains, got a tree with parents {tree.parents.tolist()}; choose a chain policy, or a "

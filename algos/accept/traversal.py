@@ -1,4 +1,4 @@
-"""Traversal verification: a tree is judged from its leaves to its root, each path as a whole."""
+"""Traversal verification: judges a tree from its leaves to its root, each path as a whole."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,8 +14,8 @@ from underpaint.algos.tree import DRAWN, DraftTree, Verdict
 class _Open:
     """A node whose children are being judged.
 
-    weight: the chance that it is kept, given all rejections so far. distribution: [V] weights of the token after it,
-    given the same; the target's own row until a child is judged, so that a leaf costs nothing unless it is kept.
+    weight: The probability that it is kept, given the rejections so far. distribution: [V] weights of the token after
+    it, given the same; the target's own row until a child is judged, so that a leaf costs nothing unless it is kept.
     """
 
     node: int
@@ -27,7 +27,7 @@ class _Open:
     drafted: FloatArray | None = None
 
     def next_child(self, tree: DraftTree) -> tuple[int, float] | None:
-        """The next child and its weight min(1, weight p(x) / q(x)); None after the last, or where none can stay."""
+        """Return the next child and its weight min(1, weight p(x) / q(x)); None if no further child can be kept."""
         if self.tried == len(self.children) or self.weight == 0.0:
             return None
         if self.tried == 0:
@@ -39,12 +39,12 @@ class _Open:
         return child, min(1.0, self.weight * float(self.distribution[token]) / float(self.drafted[token]))
 
     def reject(self) -> None:
-        """Take the rejected child's offer out: p <- norm([w p - q]_+), w <- z / (z + 1 - w), z its mass."""
+        """Remove the rejected child's proposal: p <- norm([w p - q]_+), w <- z / (z + 1 - w), where z is its mass."""
         assert self.drafted is not None
         rest = excess(self.weight * self.distribution, self.drafted)
         total = float(rest.sum())
         if total > 0.0:
-            self.weight = total / (total + (1.0 - self.weight))  # in this order, z of 1e-17 survives at w = 1
+            self.weight = total / (total + (1.0 - self.weight))  # in this order, z of 1e-17 is not lost at w = 1
             self.distribution = rest / total
         elif self.weight < 1.0:
             self.weight = 0.0
@@ -52,10 +52,10 @@ class _Open:
 
 @dataclass(frozen=True, slots=True)
 class TraversalVerification:
-    """Visit the tree depth first; a node whose children are all rejected (or that has none) is kept by its weight.
+    """Visit the tree depth first; keep a node by its weight once all its children are rejected (or it has none).
 
-    arXiv 2505.12398. On a chain it is block verification. What a child was drawn from enters only through its
-    proposal distribution, so independent siblings, siblings without replacement and point proposals are all exact.
+    arXiv 2505.12398. On a chain it is block verification. It uses only the proposal distribution of each child, so
+    independent siblings, siblings without replacement and point proposals are all exact.
     """
 
     def __call__(self, tree: DraftTree, probs: FloatArray, chance: Chance) -> Verdict:

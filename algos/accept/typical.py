@@ -1,4 +1,4 @@
-"""Medusa's typical acceptance: a token stays if it is likely enough for how uncertain the target is."""
+"""Medusa's typical acceptance: keeps a token that is likely enough, given the target's uncertainty."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,29 +15,29 @@ from underpaint.algos.registry import Bounds, PositiveShare, check_bounds
 from underpaint.algos.tree import DRAWN, DraftTree, Verdict
 
 Ends: TypeAlias = Literal["likeliest", "first"]
-"""Which of several longest paths: the likeliest under the target (the released code), or the first."""
+"""How to choose between several longest paths: the likeliest under the target (the released code), or the first."""
 
 
 def entropy(distribution: FloatArray) -> float:
-    """Shannon entropy of `distribution` [V], in nats."""
+    """Return the Shannon entropy of `distribution` [V], in nats."""
     held = distribution[distribution > 0].astype(np.float64)
     return float(-(held @ np.log(held)))
 
 
 def log_likelihood(tree: DraftTree, probs: FloatArray, end: int) -> float:
-    """The log of the probability of the path to node `end` under the target's `probs` [N, V]."""
+    """Return the log probability of the path to node `end` under the target's `probs` [N, V]."""
     path = tree.path_to(end)
     return sum(log(float(probs[int(tree.parents[node]), int(tree.tokens[node])])) for node in path)
 
 
 @dataclass(frozen=True, slots=True)
 class TypicalAcceptance:
-    """Keep x if p(x) > min(epsilon, alpha exp(-H(p))), H in nats; the longest such path wins (arXiv 2401.10774).
+    """Keep x if p(x) > min(epsilon, alpha exp(-H(p))), H in nats, along the longest such path (arXiv 2401.10774).
 
-    No draft distribution and no residual: the extra token is drawn from p after the last kept node.
-    epsilon > 0, alpha > 0 (infinity leaves epsilon alone). The defaults are those of the released model class; its
-    utility function holds them swapped, and the paper suggests alpha = sqrt(epsilon).
-    On the flat distributions of images exp(-H) is tiny, so almost everything passes.
+    Uses no draft distribution and no residual: the extra token is drawn from p after the last kept node.
+    epsilon > 0, alpha > 0 (infinity uses epsilon only). The defaults are those of the released model class; its
+    utility function has them swapped, and the paper suggests alpha = sqrt(epsilon).
+    For the flat distributions of images, exp(-H) is tiny, so almost all tokens pass.
     """
 
     epsilon: PositiveShare = 0.09
@@ -48,7 +48,7 @@ class TypicalAcceptance:
         check_bounds("typical", self)
 
     def threshold(self, distribution: FloatArray) -> float:
-        """What p(x) must exceed under `distribution` [V]."""
+        """Return the threshold that p(x) must exceed in `distribution` [V]."""
         return self.epsilon if self.alpha == inf else min(self.epsilon, self.alpha * exp(-entropy(distribution)))
 
     def __call__(self, tree: DraftTree, probs: FloatArray, chance: Chance) -> Verdict:

@@ -1,7 +1,7 @@
-"""The walks down a draft tree that rules share, and speculative sampling, whose rules are such walks and no more.
+"""The tree walks that rules share, and the rules of plain speculative sampling, which consist of such a walk.
 
-Walks go sibling by sibling from the root, or along the longest path of kept nodes. Siblings that were drawn are tested
-exactly, each against the distribution that it was drawn from.
+A walk either tries siblings in order, from the root downwards, or finds the longest path of kept nodes. Drawn siblings
+are tested exactly, each against the distribution that it was drawn from.
 """
 
 from collections import deque
@@ -18,32 +18,32 @@ from underpaint.algos.chance import At, Chance, Role
 from underpaint.algos.tree import DraftTree, Verdict
 
 MOST_RATIO: Final = 1e150
-"""Of a product of ratios p / q, so that it never overflows."""
+"""Upper limit of a product of ratios p / q, which prevents overflow."""
 
 
 class SiblingOutcome(NamedTuple):
-    """What came of trying one node's children."""
+    """The result of trying the children of one node."""
 
     accepted: int | None
-    """The child that was accepted; None if all were rejected."""
+    """The accepted child; None if all children were rejected."""
     residual: FloatArray
-    """[V] weights (any scale) to draw the extra token from; read only when `accepted` is None."""
+    """[V] unnormalised weights of the extra token; used only if `accepted` is None."""
 
 
 class SiblingRule(Protocol):
-    """Tries the children of one node in order."""
+    """A function that tries the children of one node in order."""
 
     def __call__(
         self, tree: DraftTree, node: int, children: Sequence[int], distribution: FloatArray, chance: Chance
     ) -> SiblingOutcome:
-        """Flip at `At(Role.ACCEPT, child)`; `distribution` [V] is the target's after `node`, not to be written to."""
+        """Flip at `At(Role.ACCEPT, child)`; `distribution` [V] is the target's after `node`, and is read-only."""
         ...
 
 
 def walk(tree: DraftTree, probs: FloatArray, chance: Chance, siblings: SiblingRule) -> Verdict:
-    """Accept from the root downwards while a child is accepted; then one extra token.
+    """Walk down from the root while a child is accepted, then draw one extra token.
 
-    The extra token comes from the residual of the node whose children were all rejected, or, below a leaf, from
+    The extra token comes from the residual of the node whose children were all rejected, or, after a leaf, from
     the target's own distribution (the bonus token).
     """
     below = tree.children()
@@ -59,21 +59,21 @@ def walk(tree: DraftTree, probs: FloatArray, chance: Chance, siblings: SiblingRu
 
 
 Choice: TypeAlias = Literal["longest", "first"]
-"""Which of several siblings that pass the test: the one on the longest kept path, or the first."""
+"""How to choose between several siblings that pass the test: the one on the longest kept path, or the first."""
 
 
 class Passing(Protocol):
-    """The test of one node's children."""
+    """A function that tests the children of one node."""
 
     def __call__(self, node: int, children: Sequence[int]) -> Sequence[int]:
-        """Those of `children` that pass, in their order."""
+        """Return the `children` that pass, in the same order."""
         ...
 
 
 def kept_ends(tree: DraftTree, passing: Passing, choose: Choice = "longest") -> list[int]:
-    """The deepest nodes that pass with all their ancestors, in order of index; [0] if no child of the root passes.
+    """Return the deepest nodes that pass with all their ancestors, by index; [0] if no child of the root passes.
 
-    Only the children of kept nodes are tested.
+    Only children of kept nodes are tested.
     """
     below = tree.children()
     level = deque([0])
@@ -88,27 +88,25 @@ def kept_ends(tree: DraftTree, passing: Passing, choose: Choice = "longest") -> 
 
 
 def normalised(row: FloatArray) -> FloatArray:
-    """`row` [V] as float64 with sum 1: distributions arrive in the engine's precision, decisions are made in this
-    one."""
+    """Return `row` [V] as float64 with sum 1. Rules decide in float64, whatever the engine's precision."""
     wide: FloatArray = row.astype(np.float64)
     wide /= np.add.reduce(wide)
     return wide
 
 
 def excess(target: FloatArray, draft: FloatArray) -> FloatArray:
-    """[target - draft]_+ [V]: what the target still owes once `draft` has been offered."""
+    """Return [target - draft]_+ [V]: the target's mass that `draft` did not offer."""
     return np.maximum(target - draft, 0.0)
 
 
 def proposal_distributions(tree: DraftTree, node: int, children: Sequence[int]) -> Iterator[FloatArray]:
-    """For each child in sibling order, the distribution [V] (float64, sum 1) it was drawn from, given the siblings
-    before it.
+    """Yield, for each child in sibling order, the distribution [V] (float64, sum 1) that it was drawn from, given the
+    siblings before it.
 
-    "iid": the node's draft distribution each time. "without_replacement": that distribution with the earlier siblings
-    zeroed and renormalised; once nothing is left of it, the uniform distribution on the tokens not tried yet (Sequoia,
-    arXiv 2402.12374).
-    "top_k": one-hot, a point proposal.
-    Raises ValueError where the distribution gives a child's token no probability: the tree is not what `drawn` says.
+    "iid": The node's draft distribution each time. "without_replacement": That distribution with the earlier siblings
+    zeroed, renormalised; if no mass is left, the uniform distribution over the untried tokens (Sequoia, arXiv
+    2402.12374). "top_k": One-hot, a point proposal.
+    Raises ValueError if a child's token has probability 0 in its distribution: the tree does not match `drawn`.
     """
     distribution = (
         normalised(tree.draft_distribution(node)) if tree.drawn != "top_k" else np.zeros(tree.draft_probs.shape[1])
@@ -128,7 +126,7 @@ def proposal_distributions(tree: DraftTree, node: int, children: Sequence[int]) 
         if untried is not None:
             untried[token] = False
             distribution[token] = 0.0
-            if not untried.any():  # every token was proposed
+            if not untried.any():  # all tokens were proposed
                 return
             distribution = normalised(distribution if distribution.any() else untried.astype(np.float64))
 
@@ -136,9 +134,9 @@ def proposal_distributions(tree: DraftTree, node: int, children: Sequence[int]) 
 def try_siblings(
     tree: DraftTree, node: int, children: Sequence[int], distribution: FloatArray, chance: Chance
 ) -> SiblingOutcome:
-    """Keep a child x drawn from q with probability min(1, p(x) / q(x)); on a rejection p <- norm([p - q]_+).
+    """Keep a child x drawn from q with probability min(1, p(x) / q(x)); after a rejection p <- norm([p - q]_+).
 
-    arXiv 2211.17192, algorithm 1, repeated over siblings as in SpecInfer (arXiv 2305.09781, multi-round sampling).
+    This is algorithm 1 of arXiv 2211.17192, repeated over siblings as in SpecInfer (arXiv 2305.09781, multi-round).
     """
     left = normalised(distribution)
     for child, drafted in zip(children, proposal_distributions(tree, node, children), strict=True):
@@ -146,7 +144,7 @@ def try_siblings(
         if chance.flip(float(left[token]), At(Role.ACCEPT, child), out_of=float(drafted[token])):
             return SiblingOutcome(child, left)
         rest = excess(left, drafted)
-        if not rest.any():  # the distributions differ by rounding alone, and so does this rejection from an acceptance
+        if not rest.any():  # the distributions differ only by rounding, so the rejection does not change anything
             return SiblingOutcome(None, left)
         left = normalised(rest)
     return SiblingOutcome(None, left)
@@ -156,7 +154,7 @@ def try_siblings(
 class SpeculativeSampling:
     """Keep x ~ q with probability min(1, p(x) / q(x)); at the first rejection draw from norm([p - q]_+) and stop.
 
-    Each step keeps with probability 1 - TV(p, q).
+    Each step keeps its token with probability 1 - TV(p, q).
     """
 
     def __call__(self, tree: DraftTree, probs: FloatArray, chance: Chance) -> Verdict:
@@ -181,7 +179,7 @@ CHAIN = RULES.register(
 
 @dataclass(frozen=True, slots=True)
 class MultiRound:
-    """Try the siblings in order against the same q; after each rejection p <- norm([p - q]_+)."""
+    """Try the siblings in order against the same q; after each rejection p <- norm([p - q]_+), as in SpecInfer."""
 
     def __call__(self, tree: DraftTree, probs: FloatArray, chance: Chance) -> Verdict:
         require_drawn(tree, "iid")
@@ -203,9 +201,9 @@ MULTI_ROUND = RULES.register(
 
 @dataclass(frozen=True, slots=True)
 class WithoutReplacement:
-    """Try the siblings in order, the j-th against q_j: q with the siblings before it zeroed, renormalised.
+    """Try the siblings in order, the j-th against q_j: q with the earlier siblings zeroed, renormalised.
 
-    Where q has no token left, the later siblings count as drawn uniformly from the untried tokens.
+    If q has no token left, later siblings count as drawn uniformly from the untried tokens.
     """
 
     def __call__(self, tree: DraftTree, probs: FloatArray, chance: Chance) -> Verdict:

@@ -1,1 +1,1 @@
-"""Rules and policies over many images at once (lockstep); each form stands in the spec of its rule or policy."""
+"""Rules and policies for many images at once (lockstep). The spec of a rule or policy names its batched form."""

@@ -1,4 +1,4 @@
-"""GBV over many images at once: the best of several drawn paths, judged by block verification."""
+"""GBV for many images at once: judges the best of several drawn paths by block verification."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from underpaint.algos.batched.spec import ImageBatch, TreeBatch, TreeLevel
 
 
 class _Paths(NamedTuple):
-    """K drawn paths of each of M images, as far as they are followed.
+    """K drawn paths of each of M images, up to the current level.
 
-    places: [M, K], flat among the candidates of the level. alive: [M, K], those that are as good as the best.
+    places: [M, K], flat index among the candidates of the level. alive: [M, K], the paths still equal to the best one.
     """
 
     places: IntArray
@@ -24,10 +24,10 @@ class _Paths(NamedTuple):
 
 @dataclass(slots=True)
 class BestPaths(Chains):
-    """The trunk of each image's tree and the best path below it; its distribution stands for the drafter's.
+    """The trunk of each image's tree and the best path below it; the best path's distribution replaces the drafter's.
 
-    below, here: [A, L], the probability of one path to be less than the prefix before a token, and to begin with it.
-    paths: [A, L], how many paths the best one is of; 1 in the trunk. As `algos.accept.gbv.Ranking`.
+    below, here: [A, L], the probability that one path is less than the prefix before a token, and begins with it.
+    paths: [A, L], the number of paths compared; 1 in the trunk. See `algos.accept.gbv.Ranking`.
     """
 
     below: FloatArray
@@ -44,7 +44,7 @@ class BestPaths(Chains):
         return drafts
 
     def skewed(self, images: IntArray, level: int, drafts: FloatArray, order: IntArray) -> FloatArray:
-        """[M, V] how the best path's token at `level` is distributed, where one path draws it from `drafts` [M, V]."""
+        """Return [M, V]: the distribution of the best path's token at `level`, if one path draws from `drafts`."""
         below, here = (part[images, level, None] for part in (self.below, self.here))
         drawn = np.take_along_axis(drafts, order, axis=1)
         reached = (below + here * drawn.cumsum(axis=1)) / (below + here)
@@ -60,7 +60,7 @@ class BestPaths(Chains):
         return skewed
 
     def choose(self, level: int, block: TreeLevel, paths: _Paths) -> _Paths:
-        """Take the best tokens at `level` among those of `paths`, which lead to the candidates of `block`."""
+        """Choose the best tokens at `level` among those of `paths`, which lead to the candidates of `block`."""
         count, width = paths.places.shape[0], block.tokens.shape[2]
         images = np.arange(count)
         tokens = block.tokens[:count].reshape(count, -1)[images[:, None], paths.places]
@@ -89,7 +89,7 @@ class BestPaths(Chains):
 
 
 def by_ratio(targets: FloatArray, drafts: FloatArray) -> IntArray:
-    """[M, V] token ids in the order of rising p / q, ties by token id; what q cannot draw comes last."""
+    """Return [M, V] token ids in order of rising p / q, ties by token id; tokens with q = 0 come last."""
     ratios = np.divide(targets, drafts, out=np.full(targets.shape, np.inf), where=drafts > 0.0)
     order: IntArray = ratios.argsort(axis=1, kind="stable")
     return order
@@ -97,7 +97,7 @@ def by_ratio(targets: FloatArray, drafts: FloatArray) -> IntArray:
 
 @dataclass(frozen=True, slots=True)
 class BestPathJudge(BlockJudge):
-    """GBV, as `algos.accept.gbv`, on bundles: trees of one shape, a trunk with equally long paths below its end."""
+    """GBV, like `algos.accept.gbv`, on bundles: trees of one shape, a trunk with equally long paths below it."""
 
     def chains(self, batch: ImageBatch, trees: TreeBatch) -> Chains:
         """See `ChainJudge`."""
@@ -109,7 +109,7 @@ class BestPathJudge(BlockJudge):
         for level, block in enumerate(trees.levels):
             count, width = block.rows.shape[0], block.tokens.shape[2]
             paths = _Paths(paths.places[:count], paths.alive[:count])
-            # Where each path stands among the expanded nodes; its children are the next candidates of it.
+            # The index of each path among the expanded nodes; its children are its next candidates.
             at = (block.above[:, None, :] == paths.places[..., None]).argmax(axis=2)
             places = (at[..., None] * width + np.arange(width)).reshape(count, -1)
             paths = found.choose(level, block, _Paths(places, paths.alive.repeat(width, axis=1)))

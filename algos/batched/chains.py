@@ -1,6 +1,6 @@
-"""Rules that judge a whole chain, over many images at once: each draft has a flip, and all say how many stay.
+"""Rules that judge whole chains, for many images at once: each draft has a flip, and all flips decide how many stay.
 
-An image's uniforms are drawn in one row: column i for the flip at node i, the last one for the extra token.
+An image's uniforms are drawn as one row: column i for the flip at node i, the last column for the extra token.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from underpaint.algos.batched.walk import draw_at, flips, normalised_rows
 
 @dataclass(slots=True)
 class Chains:
-    """The drafted paths of A images, those of more drafts first.
+    """The drafted paths of A images, sorted by falling length.
 
-    tokens: [A, L], at least one column. rows: [A, L], the row of the tables that token i is judged by. length: [A],
-    drafts of each. own, drafted: [A, L], p(x) and q(x) of each token x; 1 where there is none. points: whether tokens
-    are point proposals.
+    tokens: [A, L], at least one column. rows: [A, L], the table row by which token i is judged. length: [A], the number
+    of drafts. own, drafted: [A, L], p(x) and q(x) of each token x; 1 past the end. points: Whether the tokens are point
+    proposals.
     """
 
     batch: ImageBatch
@@ -35,14 +35,14 @@ class Chains:
 
     @classmethod
     def empty(cls, batch: ImageBatch, trees: TreeBatch, points: bool = False, **more: Any) -> Self:
-        """Chains whose tokens are still to be filled in; more: the other fields of a subclass."""
+        """Return chains whose tokens are not filled in yet; more: The additional fields of a subclass."""
         shape = trees.images.size, max(1, len(trees.levels))
         tokens: IntArray = np.zeros(shape, dtype=np.int64)
         return cls(batch, tokens, tokens.copy(), trees.depth, np.ones(shape), np.ones(shape), points, **more)
 
     @classmethod
     def of(cls, batch: ImageBatch, trees: TreeBatch, points: bool = False) -> Self:
-        """Those of trees in which no node has two children."""
+        """Return the chains of trees in which no node has two children."""
         chains = cls.empty(batch, trees, points)
         for level, block in enumerate(trees.levels):
             here = slice(np.count_nonzero(chains.length > level))
@@ -51,7 +51,7 @@ class Chains:
         return chains
 
     def look_up(self, images: IntArray, level: int) -> None:
-        """Fill in p(x) and q(x) of the tokens at `level` of some images."""
+        """Fill in p(x) and q(x) of the tokens at `level` of `images`."""
         tables, rows, tokens = self.batch.tables, self.rows[images, level], self.tokens[images, level]
         self.own[images, level] = tables.target[rows, tokens] / tables.masses[rows]
         if not self.points:
@@ -59,23 +59,23 @@ class Chains:
             self.drafted[images, level] = tables.draft[depth][rows, tokens] / tables.draft_masses[depth][rows]
 
     def rows_after(self, trees: TreeBatch, kept: IntArray) -> IntArray:
-        """[A] the rows of the tables behind the first `kept` [A] drafts."""
+        """Return [A], the table rows after the first `kept` [A] drafts."""
         last, some = self.batch.roots(trees.images), np.flatnonzero(kept > 0)
         last[some] = self.tokens[some, kept[some] - 1]
         return self.batch.rows_after(trees.images, kept, last)
 
     @property
     def there(self) -> BoolArray:
-        """[A, L]: whether an image has so many drafts."""
+        """[A, L]: whether an image has a draft at this place."""
         there: BoolArray = np.arange(self.tokens.shape[1]) < self.length[:, None]
         return there
 
     def target(self, images: IntArray, level: int) -> FloatArray:
-        """[M, V] the target's distributions of the tokens at `level` of some images, of sum 1."""
+        """Return [M, V], the target's distributions (sum 1) of the tokens at `level` of `images`."""
         return normalised_rows(self.batch.tables.target, self.rows[images, level])
 
     def draft(self, images: IntArray, level: int) -> FloatArray:
-        """[M, V] what those tokens were drawn from."""
+        """Return [M, V], the distributions that these tokens were drawn from."""
         tables = self.batch.tables
         if self.points:
             drafts = np.zeros((images.size, tables.target.shape[1]))
@@ -84,7 +84,7 @@ class Chains:
         return normalised_rows(tables.draft[tables.draft_depth(level)], self.rows[images, level])
 
     def running(self, most: float, fresh: BoolArray | None = None) -> FloatArray:
-        """[A, L] the products of p(x) / q(x) up to each token, none above `most`; from 1 at the tokens of `fresh`."""
+        """Return [A, L], running products of p(x) / q(x), at most `most`; they restart from 1 where `fresh` is True."""
         products: FloatArray = np.ones(self.own.shape)
         for level in range(self.tokens.shape[1]):
             above = products[:, level - 1] if level else np.ones(self.length.size)
@@ -95,26 +95,26 @@ class Chains:
 
 
 class ChainJudge(Protocol):
-    """How many drafts of each chain stay, and what follows them."""
+    """Decides how many drafts of each chain are kept, and what follows them."""
 
     __slots__ = ()
 
     def chains(self, batch: ImageBatch, trees: TreeBatch) -> Chains:
-        """The paths that are judged; by default of trees in which no node has two children."""
+        """Return the paths to judge; by default those of trees in which no node has two children."""
         return Chains.of(batch, trees)
 
     def kept(self, chains: Chains, uniforms: FloatArray) -> IntArray:
-        """[A] the drafts that stay, from `uniforms` [A, L + 1], one a node."""
+        """Return [A], the number of kept drafts, given `uniforms` [A, L + 1], one per node."""
         ...
 
     def weights(self, chains: Chains) -> FloatArray:
-        """[A, L + 1] by how many drafts stay: the weight w of the residual [w p - q]_+ behind them; 1 by default."""
+        """Return [A, L + 1], by number of kept drafts: the weight w in the residual [w p - q]_+; 1 by default."""
         return np.ones((chains.length.size, chains.tokens.shape[1] + 1))
 
 
 @dataclass(frozen=True, slots=True)
 class BatchedChain:
-    """The drafts that a judge keeps; then a token from its residual, or from the target behind a whole chain."""
+    """Keeps the drafts that `judge` keeps. Then it draws from the residual, or after a whole chain from the target."""
 
     judge: ChainJudge
 
@@ -140,12 +140,12 @@ class BatchedChain:
 
 @dataclass(frozen=True, slots=True)
 class BlockJudge(ChainJudge):
-    """Block verification, or HSD where the end is not `capped`, as `algos.accept.block.judge_path`."""
+    """Block verification, or HSD if the end is not `capped`, like `algos.accept.block.judge_path`."""
 
     capped: bool = True
 
     def kept(self, chains: Chains, uniforms: FloatArray) -> IntArray:
-        """See `ChainJudge`; from the end of each chain, as far as no flip has succeeded."""
+        """See `ChainJudge`; runs from the end of each chain until a flip succeeds."""
         weights = self.weights(chains)
         ends_by = weights if self.capped else np.pad(chains.running(MOST_RATIO), ((0, 0), (1, 0)), constant_values=1.0)
         kept = np.full(chains.length.size, -1)
@@ -162,15 +162,15 @@ class BlockJudge(ChainJudge):
         return kept
 
     def weights(self, chains: Chains) -> FloatArray:
-        """See `ChainJudge`: w_i = min(1, w_{i-1} p(x_i) / q(x_i)), from w_0 = 1 on."""
+        """See `ChainJudge`: w_i = min(1, w_{i-1} p(x_i) / q(x_i)), with w_0 = 1."""
         return np.pad(chains.running(1.0), ((0, 0), (1, 0)), constant_values=1.0)
 
 
 @dataclass(frozen=True, slots=True)
 class DeferredJudge(ChainJudge):
-    """FLy, as `algos.accept.fly`: a rejected draft stays at entropy >= `threshold` if the next `window` ones pass.
+    """FLy, like `algos.accept.fly`: keeps a rejected draft at entropy >= `threshold` if the next `window` drafts pass.
 
-    points: whether the drafts are point proposals.
+    points: Whether the drafts are point proposals.
     """
 
     threshold: float
@@ -187,7 +187,7 @@ class DeferredJudge(ChainJudge):
         return self.forgiven(chains, flips(uniforms[:, 1:], chains.own, chains.drafted))
 
     def forgiven(self, chains: Chains, passed: BoolArray) -> IntArray:
-        """[A] the drafts that stay where those of `passed` [A, L] pass their own tests."""
+        """Return [A], the number of kept drafts, if the drafts `passed` [A, L] pass their own tests."""
         passed &= chains.there
         before = np.pad(passed.cumsum(axis=1), ((0, 0), (0, self.window)), mode="edge")
         behind = before[:, self.window :] - before[:, : passed.shape[1]] == self.window
@@ -199,7 +199,7 @@ class DeferredJudge(ChainJudge):
         return kept
 
     def _entropy(self, rows: FloatArray) -> FloatArray:
-        """[M] -sum p ln p over the `top` largest probabilities of rows [M, V], in nats."""
+        """Return [M], -sum p ln p over the `top` largest probabilities of rows [M, V], in nats."""
         likely = np.sort(rows, axis=1)[:, -self.top :]
         logs = np.log(likely, out=np.zeros(likely.shape), where=likely > 0.0)
         entropy: FloatArray = -(likely * logs).sum(axis=1)
@@ -208,7 +208,7 @@ class DeferredJudge(ChainJudge):
 
 @dataclass(frozen=True, slots=True)
 class RunsJudge(ChainJudge):
-    """SJD-SV, as `algos.accept.sjd_sv`: runs of rising p(x), of at most `longest` drafts, by joint ratios."""
+    """SJD-SV, like `algos.accept.sjd_sv`: judges runs of rising p(x), of at most `longest` drafts, by joint ratios."""
 
     share: float
     longest: int
@@ -217,7 +217,7 @@ class RunsJudge(ChainJudge):
         """See `ChainJudge`."""
         own = chains.own
         starts, ends = self._runs(own, chains.length)
-        behind = np.zeros(own.shape)  # of p(x), in the same run
+        behind = np.zeros(own.shape)  # sum of the later p(x) in the same run
         for level in range(own.shape[1] - 2, -1, -1):
             behind[:, level] = np.where(ends[:, level], 0.0, behind[:, level + 1] + own[:, level + 1])
         judged = ends | (behind < self.share * np.take_along_axis(behind + own, starts, axis=1))
@@ -232,7 +232,7 @@ class RunsJudge(ChainJudge):
         return kept
 
     def _runs(self, own: FloatArray, length: IntArray) -> tuple[IntArray, BoolArray]:
-        """[A, L] where each draft's run starts, and whether it is the last one of it."""
+        """Return [A, L]: where each draft's run starts, and whether the draft is the last one of its run."""
         starts = np.zeros(own.shape, dtype=np.int64)
         for level in range(1, own.shape[1]):
             before = starts[:, level - 1]
@@ -245,7 +245,7 @@ class RunsJudge(ChainJudge):
 
 @dataclass(frozen=True, slots=True)
 class GreedyDeferred:
-    """FLy at temperature 0, as `algos.accept.fly.DeferredMatch`: no draw is made."""
+    """FLy at temperature 0, like `algos.accept.fly.DeferredMatch`. Makes no draw."""
 
     deferred: DeferredJudge
 

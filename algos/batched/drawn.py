@@ -1,4 +1,4 @@
-"""Siblings drawn from the drafter's distribution, over many nodes at once: exact, or with LANTERN's pools."""
+"""Siblings drawn from the drafter's distribution, for many nodes at once: exact rules, or LANTERN's pools."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from underpaint.algos.tree import Drawn
 
 
 class ResidualState(NamedTuple):
-    """Where M nodes stand among their siblings.
+    """The state of M nodes between two of their siblings.
 
-    left: [M, V], the residual that is still to be emitted, of sum `mass` [M]. drafted: [M, V], what the next sibling is
-    drawn from, of sum `draft_mass` [M].
+    left: [M, V], the current residual, with sum `mass` [M]. drafted: [M, V], the distribution of the next sibling, with
+    sum `draft_mass` [M].
     """
 
     left: FloatArray
@@ -27,13 +27,13 @@ class ResidualState(NamedTuple):
     draft_mass: FloatArray
 
     def at(self, nodes: IntArray) -> ResidualState:
-        """Those of some nodes."""
+        """Return the state of the nodes at the indices `nodes`."""
         return ResidualState(*(part[nodes] for part in self))
 
     def less(self, offered: FloatArray) -> ResidualState:
-        """[left - offered]_+, where `offered` [M, V] has the sums of `left` and is used up.
+        """Return the state with left = [left - offered]_+; `offered` [M, V] has the sums of `left` and is overwritten.
 
-        Where nothing is left, all is: its sibling was certain to be kept, and only rounding said otherwise.
+        If nothing remains, `left` is kept: the sibling was certain to be accepted, and only rounding rejected it.
         """
         rest = np.subtract(self.left, offered, out=offered)
         np.maximum(rest, 0.0, out=rest)
@@ -44,22 +44,22 @@ class ResidualState(NamedTuple):
         return self._replace(left=rest, mass=total)
 
     def offered(self) -> FloatArray:
-        """[M, V] `drafted` with the sums of `left`."""
+        """Return `drafted` [M, V], scaled to the sums of `left`."""
         scaled: FloatArray = self.drafted * (self.mass / self.draft_mass)[:, None]
         return scaled
 
 
-if TYPE_CHECKING:  # the rules import their batched forms
+if TYPE_CHECKING:  # avoids a circular import: the rules import their batched forms
     from underpaint.algos.accept.spec import Residual
 
 
 @dataclass(frozen=True, slots=True)
 class DrawnSiblings:
-    """Drawn siblings, each tested against what it was drawn from.
+    """Tries drawn siblings; tests each against the distribution that it was drawn from.
 
-    pool: how neighbours are pooled (LANTERN); None for the exact rules. weight: of the target in the mixture with the
-    drafter that judges (the static ensemble); 1 for the others. repeats: siblings are independent draws, which may be
-    equal; else each is drawn without those before it.
+    pool: How neighbours are pooled (LANTERN); None for the exact rules. weight: The target's weight in the mixture with
+    the drafter (static ensemble); 1 for the other rules. repeats: Siblings are independent draws, which may be equal;
+    otherwise they are drawn without replacement.
     """
 
     pool: NeighbourPool | None = None
@@ -70,7 +70,7 @@ class DrawnSiblings:
     def __call__(
         self, batch: ImageBatch, level: int, rows: IntArray, tokens: IntArray, there: BoolArray
     ) -> BatchedSiblingOutcome:
-        """See `BatchedSiblingRule`. The first sibling is tested on the tables; only what it loses is copied."""
+        """See `BatchedSiblingRule`. Tests the first sibling on the tables, and copies only rows of rejected ones."""
         depth = batch.tables.draft_depth(level)
         target, draft, first = batch.tables.target, batch.tables.draft[depth], tokens[:, 0]
         mass_left, draft_mass = batch.tables.masses.take(rows), batch.tables.draft_masses[depth].take(rows)
@@ -102,7 +102,7 @@ class DrawnSiblings:
     def _others(
         self, batch: ImageBatch, state: ResidualState, tokens: IntArray, there: BoolArray
     ) -> BatchedSiblingOutcome:
-        """The siblings after the first, which was rejected; `state` [M] is used up."""
+        """Try the siblings after the first one, which was rejected; `state` [M] is overwritten."""
         accepted, extra = np.full(tokens.shape[0], -1), np.full(tokens.shape[0], -1)
         on = np.arange(tokens.shape[0])
         for turn in range(1, tokens.shape[1]):
@@ -129,19 +129,18 @@ class DrawnSiblings:
     def boosted(
         self, left: FloatArray, places: IntArray, tokens: IntArray, mass_left: FloatArray
     ) -> tuple[FloatArray, IntArray]:
-        """[M] the mass that `tokens` [M] are kept for under rows `places` of `left`, of sums `mass_left` [M], and the
-        codes pooled for it."""
+        """Return [M], the masses that keep `tokens` in rows `places` of `left`, and the numbers of pooled codes."""
         if self.pool is None:
             return left[places, tokens], np.zeros(places.size, dtype=np.int64)
         own, mass, count = self.pool(left, places, tokens, mass_left)
         return own + mass, count
 
     def _mixed(self, own: FloatArray, offered: FloatArray) -> FloatArray:
-        """[M] what tokens of masses `own` [M] are kept for, where they were `offered` [M]."""
+        """Return [M], the mass with which tokens of mass `own` [M] and draft mass `offered` [M] are kept."""
         return own if self.weight == 1.0 else own + (1.0 - self.weight) * (offered - own)
 
     def reject(self, state: ResidualState, gone: IntArray, boosted: FloatArray, count: IntArray) -> ResidualState:
-        """What is left after `gone` [M], of mass `boosted` [M] with `count` [M] codes pooled, were rejected."""
+        """Return the state after `gone` [M], of mass `boosted` [M] with `count` [M] codes pooled, was rejected."""
         offered = state.offered()
         if self.pool is not None and self.residual == "released":
             pooled = np.flatnonzero(count > 0)
@@ -153,8 +152,8 @@ class DrawnSiblings:
 
 
 def _forget(distributions: FloatArray, tried: IntArray) -> FloatArray:
-    """Take the tokens `tried` [M, j] out of `distributions` [M, V]; what is empty then is even over the others. [M] the
-    sums."""
+    """Remove the tokens `tried` [M, j] from `distributions` [M, V] in place; empty rows become uniform over the others.
+    Returns the sums [M]."""
     distributions[np.arange(tried.shape[0])[:, None], tried] = 0.0
     total: FloatArray = distributions.sum(axis=1)
     if not total.all():
@@ -166,5 +165,5 @@ def _forget(distributions: FloatArray, tried: IntArray) -> FloatArray:
 
 
 def batched_exact_siblings(rule: object, drawn: Drawn) -> BatchedRule | None:
-    """The `batched` of the exact rules for drawn siblings: they differ in the trees they cover alone."""
+    """The `batched` field of the exact rules for drawn siblings, which differ only in the trees they support."""
     return None if drawn == "top_k" else BatchedWalk(DrawnSiblings(repeats=drawn == "iid"))

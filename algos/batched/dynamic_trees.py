@@ -1,4 +1,4 @@
-"""EAGLE-2's tree over many images at once, each with its own depth, width and size."""
+"""EAGLE-2's tree for many images at once, with a separate depth, width and size per image."""
 
 import numpy as np
 
@@ -7,11 +7,11 @@ from underpaint.algos.batched.spec import ImageBatch, TreeBatch, TreeLevel, asse
 
 _LEAST = np.finfo(np.float64).smallest_subnormal
 _FEW = 16
-"""So many of the best are found one by one faster than by sorting."""
+"""Up to this many best entries, repeated argmax is faster than sorting."""
 
 
 def grow_dynamic(batch: ImageBatch, active: IntArray, depth: IntArray, width: IntArray, total: IntArray) -> TreeBatch:
-    """EAGLE-2's trees (arXiv 2406.16858) of `depth` [A] levels, top-`width` [A] and `total` [A] nodes."""
+    """Return EAGLE-2's trees (arXiv 2406.16858) with `depth` [A] levels, top-`width` [A] and `total` [A] nodes."""
     tables = batch.tables
     order, sizes = by_levels(np.minimum(np.minimum(depth, batch.budget_depth(active)), total))
     active, width, total = active[order], width[order], total[order]
@@ -48,10 +48,10 @@ def grow_dynamic(batch: ImageBatch, active: IntArray, depth: IntArray, width: In
 
 
 def _expanded(last: TreeLevel, scores: FloatArray, size: int, width: int) -> tuple[IntArray, IntArray, FloatArray]:
-    """[size, F] the best `width` candidates of a level: their flat places, tokens and scores."""
+    """Return [size, F], the best `width` candidates of a level: their flat indices, tokens and scores."""
     flat_scores, tokens = scores[:size].reshape(size, -1), last.tokens[:size].reshape(size, -1)
     count = min(width, flat_scores.shape[1])
-    if last.rows.shape[1] == 1:  # the children of one node stand in order already
+    if last.rows.shape[1] == 1:  # the children of one node are sorted already
         return np.broadcast_to(np.arange(count), (size, count)), tokens[:, :count], flat_scores[:, :count]
     order = _first_best(flat_scores, count)
     flat = order + np.arange(0, flat_scores.size, flat_scores.shape[1])[:, None]
@@ -59,7 +59,7 @@ def _expanded(last: TreeLevel, scores: FloatArray, size: int, width: int) -> tup
 
 
 def _first_best(scores: FloatArray, count: int) -> IntArray:
-    """[n, count] the places of the best scores of each row of `scores` [n, C], falling; of equal ones the first."""
+    """Return [n, count], the indices of the best scores of each row of `scores` [n, C], falling; ties: the first."""
     if count > _FEW:
         return (-scores).argsort(axis=1, kind="stable")[:, :count]
     left, rows = scores.copy(), np.arange(scores.shape[0])
@@ -71,14 +71,14 @@ def _first_best(scores: FloatArray, count: int) -> IntArray:
 
 
 def _best(scores: list[FloatArray], total: IntArray) -> list[BoolArray]:
-    """The `total` [A] best positive scores of each image, level by level as `scores`; of equal ones the first."""
+    """Return masks of the `total` [A] best positive scores of each image, by level as in `scores`; ties: the first."""
     least = np.full(total.size, _LEAST)
     tied: list[tuple[int, IntArray]] = []
     sizes = [part.shape[0] for part in scores]
     columns = np.cumsum([part[0].size for part in scores]).tolist()
     for level, (start, end) in enumerate(zip((*sizes, 0)[1:], sizes, strict=True)):
         if start == end or columns[level] <= int(total[start:end].min()):
-            continue  # no tree ends here, or all that was found is kept
+            continue  # no tree ends here, or all candidates found are kept
         flat = _joined(scores[: level + 1], slice(start, end))
         below, found = _around(flat, np.maximum(columns[level] - total[start:end], 0))
         np.maximum(found, _LEAST, out=least[start:end])
@@ -97,13 +97,13 @@ def _best(scores: list[FloatArray], total: IntArray) -> list[BoolArray]:
 
 
 def _around(flat: FloatArray, place: IntArray) -> tuple[FloatArray, FloatArray]:
-    """[n] what stands before and at `place` [n] of each row of `flat` [n, C] once sorted; rows are used up.
+    """Return [n], the values before and at `place` [n] in each row of `flat` [n, C] if sorted; `flat` is overwritten.
 
-    Before place 0 stands 0.
+    The value before place 0 is 0.
     """
     first = int(place[0])
     if bool((place == first).all()):
-        flat.partition(first, axis=1)  # one place is found much faster than two
+        flat.partition(first, axis=1)  # partitioning at one place is much faster than at two
         return flat[:, :first].max(axis=1), flat[:, first]
     flat.sort(axis=1)
     turn = np.arange(place.size)
@@ -111,13 +111,13 @@ def _around(flat: FloatArray, place: IntArray) -> tuple[FloatArray, FloatArray]:
 
 
 def _joined(scores: list[FloatArray], images: slice | IntArray) -> FloatArray:
-    """[n, C] all scores of some images, level after level, to be written to."""
+    """Return [n, C], a copy of all scores of `images`, level after level."""
     parts = [part[images] for part in scores]
     return np.concatenate([part.reshape(part.shape[0], -1) for part in parts], axis=1)
 
 
 class BatchedEagle2:
-    """EAGLE-2's tree (arXiv 2406.16858), of the same limits for every image."""
+    """EAGLE-2's tree (arXiv 2406.16858), with the same limits for every image."""
 
     def __init__(self, depth: int, top_k: int, total_tokens: int) -> None:
         self.deepest, self.most_children, self.most_nodes = depth, top_k, total_tokens + 1

@@ -1,4 +1,4 @@
-"""Deterministic rules over many draft trees at once: every node by its own test, and the longest kept path."""
+"""Deterministic rules for many draft trees at once: test each node separately, and keep the longest passing path."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -11,22 +11,22 @@ from underpaint.algos.batched.spec import BatchedVerdicts, ImageBatch, TreeBatch
 
 
 class NodeTest(Protocol):
-    """The test of a deterministic rule."""
+    """The test that a deterministic rule applies to a node."""
 
     def __call__(self, batch: ImageBatch, rows: IntArray, tokens: IntArray) -> BoolArray:
-        """Whether `tokens` [M] may stay under the distributions `rows` [M]."""
+        """Return whether each of `tokens` [M] passes under the distributions of the table rows `rows` [M]."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class LongestPath:
-    """Every node by its own test; the longest kept path, as `algos.accept.walk` finds it."""
+    """Tests each node separately and keeps the longest path that passes, like `algos.accept.walk`."""
 
     passes: NodeTest
     first: bool
-    """Take the first child that passes, instead of the one on the longest path."""
+    """Choose the first child that passes, instead of the one on the longest path."""
     draw: bool
-    """Draw the extra token; else take the likeliest."""
+    """Draw the extra token; if False, use the likeliest token."""
 
     def __call__(self, batch: ImageBatch, trees: TreeBatch) -> BatchedVerdicts:
         active, count = trees.images, trees.images.size
@@ -54,7 +54,7 @@ class LongestPath:
 
 
 def _trace_back(blocks: list[TreeLevel], accepted: IntArray, end: IntArray) -> IntArray:
-    """[A, L] the tokens on the way to the flat place `end` [A] at level accepted - 1."""
+    """Return [A, L], the tokens on the path to the flat index `end` [A] at level accepted - 1."""
     path = np.zeros((accepted.size, max(1, len(blocks))), dtype=np.int64)
     place = end.copy()
     for level in range(int(accepted.max(initial=0)) - 1, -1, -1):
@@ -67,14 +67,14 @@ def _trace_back(blocks: list[TreeLevel], accepted: IntArray, end: IntArray) -> I
 
 
 def is_best(batch: ImageBatch, rows: IntArray, tokens: IntArray) -> BoolArray:
-    """Greedy match."""
+    """Return whether each token is the target's likeliest (greedy match)."""
     matches: BoolArray = tokens == batch.tables.best[rows]
     return matches
 
 
 @dataclass(frozen=True, slots=True)
 class Outweighs:
-    """Greedy LANTERN: a token and its pool against the likeliest, as `algos.accept.lantern_greedy`."""
+    """Greedy LANTERN: compares a token and its pool with the likeliest token, like `algos.accept.lantern_greedy`."""
 
     pool: NeighbourPool
 
@@ -88,7 +88,7 @@ class Outweighs:
 
 @dataclass(frozen=True, slots=True)
 class HoldsMass:
-    """MuLo-SD's pooled threshold, as `algos.accept.mulo`."""
+    """MuLo-SD's pooled threshold, like `algos.accept.mulo`."""
 
     neighbours: IntArray
     tau: float

@@ -1,4 +1,4 @@
-"""`neighbour_budget` over many nodes at once: mass moves to drafted codes from their nearest codes."""
+"""`neighbour_budget` for many nodes at once: mass moves to draft codes from their nearest codes."""
 
 from dataclasses import dataclass
 
@@ -12,8 +12,8 @@ from underpaint.algos.batched.walk import BatchedSiblingOutcome, draw_dense, nor
 def move_rows_to_points(
     rows: FloatArray, tokens: IntArray, there: BoolArray, neighbours: IntArray, delta: float
 ) -> None:
-    """As `accept.neighbour_budget.move_to_points`, in place: `rows` [M, V] of sum 1, tokens [M, k], of which `there`
-    [M, k] are proposed."""
+    """Apply `accept.neighbour_budget.move_to_points` in place to each of `rows` [M, V] (sum 1); of `tokens` [M, k],
+    those with `there` [M, k] are proposed."""
     at = np.arange(rows.shape[0])[:, None]
     wanted = np.zeros(rows.shape, dtype=np.bool_)
     on, place = there.nonzero()
@@ -31,7 +31,7 @@ def move_rows_to_points(
 
 
 def move_rows_to_drafts(targets: FloatArray, drafts: FloatArray, neighbours: IntArray, most: FloatArray) -> FloatArray:
-    """As `accept.neighbour_budget.move_to_draft` for each row: `targets` and `drafts` [M, V] of sum 1, `most` [M]."""
+    """Apply `accept.neighbour_budget.move_to_draft` to each row: `targets`, `drafts` [M, V] (sum 1), `most` [M]."""
     size = targets.shape[1]
     flow = np.zeros(targets.size)
     spare = np.maximum(targets - drafts, 0.0).reshape(-1)
@@ -63,7 +63,7 @@ def move_rows_to_drafts(targets: FloatArray, drafts: FloatArray, neighbours: Int
 
 @dataclass(frozen=True, slots=True)
 class MovedPoints:
-    """Point proposals in the moved distribution: trying them one by one is drawing once."""
+    """Point proposals in the moved distribution. Trying them one by one equals a single draw."""
 
     neighbours: IntArray
     delta: float
@@ -83,7 +83,7 @@ class MovedPoints:
 
 @dataclass(frozen=True, slots=True)
 class MovedDrafts:
-    """Drawn siblings, tried in the moved distribution. repeats: they are independent draws, which may be equal."""
+    """Drawn siblings, tried in the moved distribution. repeats: They are independent draws, which may be equal."""
 
     neighbours: IntArray
     delta: float
@@ -122,7 +122,7 @@ class MovedDrafts:
             on, left, drafted, proposed = on[lost], left[lost], drafted[lost], proposed[lost]
             rest = np.maximum(left - drafted, 0.0)
             total = rest.sum(axis=1)
-            sure = np.flatnonzero(total == 0.0)  # they differ by rounding alone: the extra token is drawn as it stands
+            sure = np.flatnonzero(total == 0.0)  # rounding differences only: draw the extra token from `left` itself
             rest[sure], total[sure] = left[sure], left[sure].sum(axis=1)
             left = rest / total[:, None]
             drafted = drafted if self.repeats else _without(drafted, tokens[on, : turn + 1])
@@ -130,7 +130,7 @@ class MovedDrafts:
         return BatchedSiblingOutcome(accepted, extra)
 
     def _reached_again(self, left: FloatArray, drafted: FloatArray, count: IntArray) -> FloatArray:
-        """[M] how likely the last of `count` [M] siblings is tried once the first is rejected, as `last_sibling`."""
+        """Return [M], the probability that the last of `count` [M] siblings is tried after the first was rejected."""
         reached = np.ones(count.size)
         if self.repeats:
             left = np.maximum(left - drafted, 0.0)
@@ -142,8 +142,8 @@ class MovedDrafts:
 
 
 def _without(distributions: FloatArray, tried: IntArray) -> FloatArray:
-    """`distributions` [M, V] without the tokens `tried` [M, j], of sum 1; what is empty then is even over the others,
-    if there are others."""
+    """Return `distributions` [M, V] without the tokens `tried` [M, j], with sum 1; empty rows become uniform over the
+    other tokens, if there are any. Modifies `distributions` in place."""
     np.put_along_axis(distributions, tried, 0.0, axis=1)
     dry = np.flatnonzero(distributions.sum(axis=1) == 0.0)
     even = np.ones((dry.size, distributions.shape[1]))

@@ -1,4 +1,4 @@
-"""LANTERN's pooled neighbours over many nodes at once."""
+"""LANTERN's pooled neighbours for many nodes at once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from underpaint.algos.batched.sparse_table import Table
 from underpaint.algos.batched.spec import BatchTables, ImageBatch
 from underpaint.algos.batched.walk import BatchedSiblingOutcome, draw_dense
 
-if TYPE_CHECKING:  # the rules import their batched forms
+if TYPE_CHECKING:  # avoids a circular import: the rules import their batched forms
     from underpaint.algos.accept.spec import Residual
 
 
@@ -21,7 +21,7 @@ _FIRST_COLUMNS = 8
 
 
 class NeighbourPool(NamedTuple):
-    """How neighbours are pooled: the table [V, columns], the columns used, and the limit of (own, total) [M]."""
+    """The settings of pooling: the table [V, columns], the columns used, and the limit, a function of (own, total)."""
 
     neighbours: IntArray
     columns: int
@@ -30,13 +30,13 @@ class NeighbourPool(NamedTuple):
     def __call__(
         self, left: Table, places: IntArray, tokens: IntArray, total: FloatArray
     ) -> tuple[FloatArray, FloatArray, IntArray]:
-        """Own mass, pooled mass and pooled codes [M] of `tokens` [M] under rows `places` [M] of `left`."""
+        """Return own mass, pooled mass and pooled codes [M] of `tokens` [M] in rows `places` [M] of `left`."""
         own: FloatArray = left[places, tokens]
         limit = self.limit(own, total)
         mass, count = np.zeros(places.size), np.zeros(places.size, dtype=np.int64)
         on, start = np.arange(places.size), 0
         while start < self.columns and on.size:
-            # Most pools are small, so columns are read a few at a time, by those that still have room.
+            # Most pools are small, so read a few columns at a time, only for the pools that still have room.
             end = min(2 * start + _FIRST_COLUMNS, self.columns)
             steps = np.empty((on.size, end - start + 1))
             steps[:, 0] = mass[on]
@@ -51,7 +51,7 @@ class NeighbourPool(NamedTuple):
     def of_tables(
         self, tables: BatchTables, rows: IntArray, tokens: IntArray, total: FloatArray
     ) -> tuple[FloatArray, FloatArray, IntArray]:
-        """As the pool itself, under the target's distributions `rows` [M]; looked up where the tables prepare it."""
+        """Return the same under the target's `rows` [M]; uses the prepared pools of the tables, if there are any."""
         prepared = tables.pools(self)
         if prepared is None:
             return self(tables.target, rows, tokens, total)
@@ -59,25 +59,25 @@ class NeighbourPool(NamedTuple):
         return tables.target[rows, tokens], prepared.masses.take(at), prepared.codes.take(at)
 
     def empty(self, left: FloatArray, places: IntArray, tokens: IntArray, count: IntArray) -> None:
-        """Set the `count` [M] pooled codes of `tokens` [M] to 0 in the rows `places` [M] of `left`."""
+        """Set the `count` [M] pooled codes of `tokens` [M] to 0 in rows `places` [M] of `left`."""
         near = self.neighbours[tokens, : int(count.max(initial=0))]
         inside = np.arange(near.shape[1]) < count[:, None]
         left[places.repeat(count), near[inside]] = 0.0
 
 
 def additive_limit(delta: float) -> Callable[[FloatArray, FloatArray], FloatArray]:
-    """LANTERN's: `delta` of the whole mass."""
+    """Return LANTERN's limit: the share `delta` of the total mass."""
     return lambda own, total: delta * total
 
 
 def relative_limit(factor: float) -> Callable[[FloatArray, FloatArray], FloatArray]:
-    """LANTERN++'s: a token and its pool weigh at most `factor` times the token."""
+    """Return LANTERN++'s limit: a token and its pool have at most `factor` times the token's mass."""
     return lambda own, total: (factor - 1.0) * own
 
 
 @dataclass(frozen=True, slots=True)
 class PooledPoints:
-    """LANTERN on point proposals, as `algos.accept.lantern.Pooling.try_points`."""
+    """LANTERN on point proposals, like `algos.accept.lantern.Pooling.try_points`."""
 
     pool: NeighbourPool
     residual: Residual
@@ -85,12 +85,12 @@ class PooledPoints:
     def __call__(
         self, batch: ImageBatch, level: int, rows: IntArray, tokens: IntArray, there: BoolArray
     ) -> BatchedSiblingOutcome:
-        """See `BatchedSiblingRule`. The first sibling is tested on the tables; only what it loses is copied."""
+        """See `BatchedSiblingRule`. Tests the first sibling on the tables, and copies only rows of rejected ones."""
         left: FloatArray = np.empty((0, batch.tables.target.shape[1]))
         at = rows
         total = summed = batch.tables.masses[rows]
         accepted, extra = np.full(rows.size, -1), np.full(rows.size, -1)
-        on = np.arange(rows.size)  # the nodes that go on, whose residuals are the rows `at` of `left`
+        on = np.arange(rows.size)  # the nodes still being tried; their residuals are the rows `at` of `left`
         for turn in range(tokens.shape[1]):
             if turn and not there[on, turn].all():
                 out, stay = (~there[on, turn]).nonzero()[0], there[on, turn].nonzero()[0]
@@ -113,19 +113,19 @@ class PooledPoints:
             total = total - own - mass if self.residual == "paper" else total - own
             again = (total < 0.5 * summed).nonzero()[0] if self.residual != "released" else np.arange(on.size)
             total[again] = left[at[again]].sum(axis=1)
-            summed[again] = total[again]  # above half of the last sum, the running total is exact to an ulp
+            summed[again] = total[again]  # above half of the last sum, the running total is exact to 1 ulp
             empty = (total <= 0.0).nonzero()[0]
             if self.residual == "released":
                 left[at[empty]], total[empty], summed[empty] = 1.0, left.shape[1], left.shape[1]
             elif empty.size:
-                accepted[on[empty]] = turn  # certain to be accepted, and only rounding said otherwise
+                accepted[on[empty]] = turn  # the token was certain to be accepted; only rounding rejected it
                 stay = (total > 0.0).nonzero()[0]
                 on, at, total, summed = on[stay], at[stay], total[stay], summed[stay]
         extra[on] = draw_dense(batch, left[at])
         return BatchedSiblingOutcome(accepted, extra)
 
     def take(self, left: FloatArray, at: IntArray, gone: IntArray, count: IntArray) -> None:
-        """Take out of the rows `at` [M] of `left` what a rejection of `gone` [M] takes beside the token itself."""
+        """Remove from rows `at` [M] of `left` the mass that a rejection of `gone` [M] removes besides the token."""
         if self.residual == "paper":
             self.pool.empty(left, at, gone, count)
         elif self.residual == "released":

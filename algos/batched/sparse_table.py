@@ -1,4 +1,4 @@
-"""Tables of distributions whose rows name few tokens, and give every other token the same probability."""
+"""Tables of distributions that store few tokens per row, and one shared probability for all other tokens."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from numpy.typing import NDArray
 from underpaint.algos.arrays import FloatArray, IntArray
 
 MOST_AT_ONCE: Final = 1 << 22
-"""Numbers of the dense rows that are made together."""
+"""The largest number of entries in a block of dense rows."""
 
 
 class SparseTable:
-    """A table [R, V] of float32 distributions. It is read like an array, and its rows are the dense ones bit by bit."""
+    """A table [R, V] of float32 distributions, indexed like an array; its rows equal the dense rows bit by bit."""
 
     ndim: Final = 2
 
     def __init__(self, tokens: IntArray, probs: FloatArray, vocab_size: int) -> None:
-        """Make a table of rows that sum to 1.
+        """Make a table whose rows sum to 1.
 
         Args:
-            tokens: `[R, K]` int64, the likeliest tokens of each row, the likeliest first. A place past a row's support
-                holds a token with probability 0.
-            probs: `[R, K]` float64, their probabilities. What they leave is even over the other tokens; nothing is left
-                where the last one is 0.
+            tokens: `[R, K]` int64, the likeliest tokens of each row, the likeliest first. Places after the end of a
+                row's support hold any token with probability 0.
+            probs: `[R, K]` float64, their probabilities. The remaining mass is shared equally by the other tokens;
+                there is none if the last probability is 0.
             vocab_size: V, at least K.
         """
         rows, kept = tokens.shape
         self.shape: tuple[int, int] = (rows, vocab_size)
         left = np.maximum(1.0 - probs.sum(axis=1), 0.0) / max(vocab_size - kept, 1)
-        left[probs[:, -1] == 0.0] = 0.0  # the support ended before the K-th: nothing is left but rounding
+        left[probs[:, -1] == 0.0] = 0.0  # the support has fewer than K tokens: only rounding errors remain
         self._tokens = tokens.astype(np.int32)
         self._probs, self._rest = probs.astype(np.float32), left.astype(np.float32)
         sums = over_rows(self, lambda dense: dense.sum(axis=1))
@@ -41,23 +41,23 @@ class SparseTable:
 
     @property
     def size(self) -> int:
-        """Numbers of the dense table."""
+        """The number of entries of the dense table."""
         return self.shape[0] * self.shape[1]
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the table takes."""
+        """The memory used by the table, in bytes."""
         return int(self._tokens.nbytes + self._probs.nbytes + self._rest.nbytes)
 
     def __getitem__(self, at: Any) -> FloatArray:
-        """The rows `at`, or the numbers at (rows, tokens), which broadcast against each other."""
+        """Return the rows `at`, or the entries at (rows, tokens), which broadcast against each other."""
         return self._numbers(*at) if isinstance(at, tuple) else self.take(at)
 
     def take(self, rows: IntArray | int, axis: int = 0) -> FloatArray:
-        """The distributions [..., V] of `rows`."""
+        """Return the distributions [..., V] of `rows`."""
         wanted = np.asarray(rows).reshape(-1)
         dense = np.repeat(self._rest[wanted, None], self.shape[1], axis=1)
-        # Places past a support may name the likeliest token again: it is written last, over them.
+        # Places after the support may repeat the likeliest token, so that token is written last.
         np.put_along_axis(dense, self._tokens[wanted, ::-1].astype(np.int64), self._probs[wanted, ::-1], 1)
         return dense.reshape(*np.shape(rows), self.shape[1])
 
@@ -76,13 +76,13 @@ class SparseTable:
 
 
 Table: TypeAlias = FloatArray | SparseTable
-"""Distributions [R, V]."""
+"""A table of distributions [R, V], dense or sparse."""
 Tables: TypeAlias = FloatArray | tuple[SparseTable, ...]
-"""Distributions [D, R, V], of which each of the D is a `Table`."""
+"""Distributions [D, R, V]; each of the D entries is a `Table`."""
 
 
 def over_rows(table: Table, figure: Callable[[FloatArray], NDArray[Any]]) -> NDArray[Any]:
-    """[R, ...] a figure of every row, where `figure` makes those of dense rows [n, V]; a few rows at a time."""
+    """Return [R, ...], `figure` of every row, computed in blocks; it maps dense rows [n, V] to [n, ...]."""
     if not isinstance(table, SparseTable):
         return figure(table)
     rows, vocab_size = table.shape

@@ -1,7 +1,7 @@
-"""What a batched form is: one rule or one policy over the draft trees of many images, as array operations.
+"""Protocols of batched forms: one rule or one policy for the draft trees of many images, as array operations.
 
 The images of a batch read their distributions from shared tables: row r of the target's table is the distribution of
-the token after one context. A batched form has the distribution of its reference, not its noise.
+the token after one context. A batched form has the same output distribution as its reference, but uses other noise.
 """
 
 from __future__ import annotations
@@ -15,29 +15,29 @@ from underpaint.algos.arrays import BoolArray, FloatArray, IntArray
 from underpaint.algos.batched.sparse_table import Table, Tables
 from underpaint.algos.tree import Drawn
 
-if TYPE_CHECKING:  # pools read batches
+if TYPE_CHECKING:  # avoids a circular import: pools read batches
     from underpaint.algos.batched.pooling import NeighbourPool
 
 
 class TreeLevel(NamedTuple):
-    """One level of the draft trees of the first n images: the children of the nodes expanded, one drafter pass."""
+    """One level of the draft trees of the first n images: the children of the expanded nodes, one drafter pass."""
 
     tokens: IntArray
-    """[n, F, k], the likeliest or first drawn sibling first."""
+    """[n, F, k] candidate tokens; the likeliest or first drawn sibling first."""
     in_tree: BoolArray
-    """[n, F, k]: whether the candidate is a node of the tree; no sibling is where one before it is not."""
+    """[n, F, k]: whether the candidate is a node of the tree; if not, its later siblings are not either."""
     rows: IntArray
-    """[n, F]: the row of the tables that holds the distributions after the expanded node."""
+    """[n, F]: the table row with the distributions after the expanded node."""
     above: IntArray
-    """[n, F]: the expanded node's flat place among the candidates of the level before (0 for the root)."""
+    """[n, F]: the expanded node's flat index among the candidates of the previous level (0 for the root)."""
 
 
 class TreeBatch(NamedTuple):
-    """Draft trees of A images, those of more levels first.
+    """Draft trees of A images, sorted by falling number of levels.
 
-    images: [A], whose trees they are. levels: each of as many images as have it. depth: [A], in levels; nodes: [A],
-    root included. passes: per level, [n] nodes expanded. one_call: [A] bool, whether the policy asks for the tree as a
-    chain of likeliest tokens, which some drafters draft in one call.
+    images: [A], the image of each tree. levels: Each covers the images that have this level. depth: [A], in levels.
+    nodes: [A], including the root. passes: Per level, [n] expanded nodes. one_call: [A] bool, whether the policy
+    requests the tree as a greedy chain, which some drafters can draft in one call.
     """
 
     images: IntArray
@@ -49,18 +49,17 @@ class TreeBatch(NamedTuple):
 
 
 class DrawRows(Protocol):
-    """Draws from many distributions at once."""
+    """A function that draws from many distributions at once."""
 
     def __call__(self, rows: IntArray, uniforms: FloatArray) -> IntArray:
-        """One token from the distribution of each of `rows`, for each of `uniforms` in [0, 1); its probability is
-        never 0."""
+        """Draw one token of positive probability from each of `rows`, for each of `uniforms` in [0, 1)."""
         ...
 
 
 class FirstResidual(NamedTuple):
-    """What one rejected draw from the drafter's distribution leaves, which depends on the context alone.
+    """The residual after one rejected draw from the drafter's distribution. It depends only on the context.
 
-    left: [R, V], of sum `mass` [R]. draw: draws from it.
+    left: [R, V], with sum `mass` [R]. draw: Draws from `left`.
     """
 
     left: FloatArray
@@ -69,112 +68,112 @@ class FirstResidual(NamedTuple):
 
 
 class PooledMasses(NamedTuple):
-    """What a pool of neighbours holds around every token of every row, flat: masses, codes: [R * V]."""
+    """The pooled mass and number of codes for every token of every row, flat: masses, codes: [R * V]."""
 
     masses: FloatArray
     codes: IntArray
 
 
 class BatchTables(Protocol):
-    """The distributions of all contexts, R rows of V tokens each, and what is looked up in them."""
+    """The distributions of all contexts, R rows of V tokens each, and values derived from them."""
 
     @property
     def target(self) -> Table:
-        """[R, V]."""
+        """The target's distributions [R, V], one row per context."""
         ...
 
     @property
     def draft(self) -> Tables:
-        """[D, R, V]: the drafter's, by the depth that `draft_depth` names."""
+        """[D, R, V]: the drafter's distributions, by the index that `draft_depth` returns."""
         ...
 
     @property
     def best(self) -> IntArray:
-        """[R], the target's likeliest tokens."""
+        """[R], the target's likeliest token in each row."""
         ...
 
     @property
     def masses(self) -> FloatArray:
-        """[R] float64, the sums of `target`'s rows."""
+        """[R] float64, the row sums of `target`."""
         ...
 
     @property
     def draft_masses(self) -> FloatArray:
-        """[D, R] float64, the sums of `draft`'s rows."""
+        """[D, R] float64, the row sums of `draft`."""
         ...
 
     @property
     def draw(self) -> DrawRows:
-        """Draws from `target`."""
+        """Draws from the rows of `target`."""
         ...
 
     @property
     def top_tokens(self) -> IntArray:
-        """[D, R, k], the drafter's likeliest tokens."""
+        """[D, R, k], the drafter's likeliest tokens in each row."""
         ...
 
     @property
     def top_probs(self) -> FloatArray:
-        """[D, R, k], their probabilities."""
+        """[D, R, k], the probabilities of `top_tokens`."""
         ...
 
     def draft_depth(self, level: int) -> int:
-        """Which of the drafter's tables serves level `level`."""
+        """Return the index of the drafter's table for level `level`."""
         ...
 
     def draw_drafts(self, depth: int, rows: IntArray, uniforms: FloatArray) -> IntArray:
-        """One token from the drafter's distribution of each row in table `depth`."""
+        """Draw one token from the drafter's distribution of each row in table `depth`."""
         ...
 
     def first_residual(self, depth: int) -> FirstResidual | None:
-        """What a rejection leaves in each row of table `depth`; None where it is not prepared."""
+        """Return the residual of each row in table `depth` after one rejection; None if it was not prepared."""
         ...
 
     def pools(self, pool: NeighbourPool) -> PooledMasses | None:
-        """What a pool holds under the target; None where it is not prepared."""
+        """Return the pooled masses under the target; None if they were not prepared."""
         ...
 
 
 class RandomArrays(Protocol):
-    """The part of `numpy.random.Generator` that batched forms draw from."""
+    """The methods of `numpy.random.Generator` that batched forms use."""
 
     def random(self, size: int | tuple[int, ...]) -> FloatArray:
-        """Uniforms in [0, 1)."""
+        """Return uniform numbers in [0, 1)."""
         ...
 
     def standard_exponential(self, size: tuple[int, ...]) -> FloatArray:
-        """Exponential draws of mean 1."""
+        """Return exponential draws with mean 1."""
         ...
 
 
 class ImageBatch(Protocol):
-    """B images being decoded side by side."""
+    """B images that are decoded in parallel."""
 
     @property
     def tables(self) -> BatchTables:
-        """Where their distributions are."""
+        """The tables that hold the distributions of all images."""
         ...
 
     @property
     def draws(self) -> RandomArrays:
-        """The batch's randomness."""
+        """The source of randomness of the batch."""
         ...
 
     def roots(self, active: IntArray) -> IntArray:
-        """[A] the last committed tokens of the images `active` [A]."""
+        """Return [A], the last committed tokens of the images `active` [A]."""
         ...
 
     def rows_after(self, active: IntArray, level: int | IntArray, tokens: IntArray) -> IntArray:
-        """The rows of the cells `level`, or [A] levels, past the first undecided one, after `tokens` [A] or [A, F]."""
+        """Return the table rows after `tokens` [A] or [A, F], `level` (or [A]) cells past the first undecided cell."""
         ...
 
     def budget_depth(self, active: IntArray) -> IntArray:
-        """[A] how deep a tree may be: one cell is left for the extra token."""
+        """Return [A], the largest depth of a tree: one cell is reserved for the extra token."""
         ...
 
 
 class BatchedVerdicts(NamedTuple):
-    """Verdicts on A trees: `path` [A, L] tokens, of which the first `accepted` [A] count, and the `extra` [A] token."""
+    """Verdicts on A trees: the first `accepted` [A] tokens of `path` [A, L] count; `extra` [A] is the extra token."""
 
     path: IntArray
     accepted: IntArray
@@ -182,71 +181,71 @@ class BatchedVerdicts(NamedTuple):
 
 
 class BatchedRule(Protocol):
-    """A rule for a batch."""
+    """An acceptance rule for a batch of draft trees."""
 
     def __call__(self, batch: ImageBatch, trees: TreeBatch) -> BatchedVerdicts:
-        """Decide `trees` [A]."""
+        """Return the verdicts on the A trees in `trees`."""
         ...
 
 
 class BatchedPolicy(Protocol):
-    """A tree policy for a batch. Sizes are upper bounds, to be checked before anything runs."""
+    """A tree policy for a batch. The sizes are upper bounds, which can be checked before anything runs."""
 
     @property
     def most_children(self) -> int:
-        """Children of a node at most."""
+        """The largest number of children of a node."""
         ...
 
     @property
     def most_nodes(self) -> int:
-        """Nodes of a tree at most, root included."""
+        """The largest number of nodes of a tree, including the root."""
         ...
 
     @property
     def deepest(self) -> int:
-        """Levels at most."""
+        """The largest number of levels of a tree."""
         ...
 
     def begin(self, images: int, cells: int) -> None:
-        """Start `images` images of `cells` cells each."""
+        """Start `images` images with `cells` cells each."""
         ...
 
     def grow(self, batch: ImageBatch, active: IntArray) -> TreeBatch:
-        """The trees of the images `active` [A], in an order of their own."""
+        """Return the trees of the images `active` [A]; their order may differ from `active`."""
         ...
 
     def observe(self, trees: TreeBatch, accepted: IntArray) -> None:
-        """Learn from the verdicts: `accepted` [A] nodes of each tree."""
+        """Learn from the verdicts: `accepted` [A] accepted nodes of each tree."""
         ...
 
 
 BatchedRuleOf: TypeAlias = Callable[[Any, Drawn], BatchedRule | None]
-"""(rule, drawn) -> its batched form on trees whose siblings are drawn so; None where there is none at these settings,
-and the decoding loop has to do."""
+"""(rule, drawn) -> its batched form on trees drawn this way; None if there is none at these settings, and the decoding
+loop must be used."""
 
 BatchedPolicyOf: TypeAlias = Callable[[Any], BatchedPolicy | None]
-"""policy -> its batched form; None where there is none at these settings."""
+"""policy -> its batched form; None if there is none at these settings."""
 
 
 def no_batched_rule(rule: Any, drawn: Drawn) -> BatchedRule | None:
-    """The `batched` of a rule that has no batched form."""
+    """The `batched` field of a rule without a batched form."""
     return None
 
 
 def no_batched_policy(policy: Any) -> BatchedPolicy | None:
-    """The `batched` of a policy that has no batched form."""
+    """The `batched` field of a policy without a batched form."""
     return None
 
 
 class LevelOrder(NamedTuple):
-    """Images in the order of their levels, the most first. order: [A]; sizes: how many have each level."""
+    """Images sorted by falling number of levels. order: [A]. sizes: The number of images that have each level."""
 
     order: IntArray | slice
     sizes: list[int]
 
 
 def by_levels(levels: IntArray) -> LevelOrder:
-    """The order of images with `levels` [A] each, and how many have level 0, 1, ..."""
+    """Return the order of images with `levels` [A] levels each, and how many have level 0, 1, ..."""
     sizes = (levels.size - np.bincount(levels).cumsum())[:-1].tolist()
     if not sizes or sizes[-1] == levels.size:
         return LevelOrder(slice(None), sizes)  # a view is cheaper than a copy
@@ -254,7 +253,7 @@ def by_levels(levels: IntArray) -> LevelOrder:
 
 
 def assemble(images: IntArray, levels: list[TreeLevel], passes: list[IntArray], one_call: BoolArray) -> TreeBatch:
-    """The trees of `images` [A] that these levels make; see `TreeBatch`."""
+    """Return the `TreeBatch` of the trees of `images` [A] with these levels."""
     depth, nodes = np.zeros(images.size, dtype=np.int64), np.ones(images.size, dtype=np.int64)
     for number, level in enumerate(levels):
         count = level.in_tree.reshape(level.in_tree.shape[0], -1).sum(axis=1)

@@ -1,4 +1,4 @@
-"""Trees of a fixed shape over many images at once."""
+"""Static trees for many images at once."""
 
 from typing import NamedTuple
 
@@ -9,18 +9,18 @@ from underpaint.algos.batched.spec import ImageBatch, TreeBatch, TreeLevel, asse
 from underpaint.algos.tree import Shape
 
 _REDRAWS = 6
-"""Draws that may repeat a sibling before the tokens tried are taken out of the distribution instead."""
+"""The number of draws that may repeat a sibling, before the tried tokens are removed from the distribution instead."""
 
 
 class _ShapeLevel(NamedTuple):
     above: IntArray
-    """[F] flat places of the expanded nodes among the level before's candidates."""
+    """[F], flat indices of the expanded nodes among the candidates of the previous level."""
     in_tree: BoolArray
-    """[F, k]."""
+    """[F, k], whether each candidate is a node of the shape."""
 
 
 def _shape_levels(shape: Shape) -> list[_ShapeLevel]:
-    """A static shape, level by level."""
+    """Return the levels of a static shape."""
     below: list[list[int]] = [[] for _ in shape]
     for node, parent in enumerate(shape):
         if parent >= 0:
@@ -41,9 +41,9 @@ def _shape_levels(shape: Shape) -> list[_ShapeLevel]:
 
 
 class BatchedStaticTree:
-    """A static tree of sampled siblings or likeliest tokens.
+    """A static tree of sampled siblings or of likeliest tokens.
 
-    repeats: siblings are independent draws; else each is drawn without those before it.
+    repeats: Siblings are independent draws; otherwise they are drawn without replacement.
     """
 
     def __init__(self, shape: Shape, sampled: bool, one_call: bool = False, repeats: bool = False) -> None:
@@ -104,7 +104,7 @@ class BatchedStaticTree:
 
 
 def _untried(batch: ImageBatch, depth: int, rows: IntArray, tried: IntArray) -> tuple[IntArray, BoolArray]:
-    """[M] one token from each distribution with the tokens `tried` [M, j] taken out, and whether there was one."""
+    """Return [M], a token drawn from each distribution without the tokens `tried` [M, j], and whether there was one."""
     left = batch.tables.draft[depth][rows].astype(np.float64)
     np.put_along_axis(left, tried, 0.0, 1)
     with np.errstate(divide="ignore", over="ignore"):

@@ -1,4 +1,4 @@
-"""The walk down many draft trees at once that every token-wise rule shares, and the exact rules that need no more."""
+"""The walk down many draft trees at once that all token-wise rules share, and the simplest exact rules."""
 
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -11,26 +11,25 @@ from underpaint.algos.batched.spec import BatchedVerdicts, ImageBatch, TreeBatch
 
 
 class BatchedSiblingOutcome(NamedTuple):
-    """What came of the children of M nodes: which is accepted (-1: none), and the extra token where none is."""
+    """The results for the children of M nodes: the accepted child (-1: none), and the extra token if there is none."""
 
     accepted: IntArray
     extra: IntArray
 
 
 class BatchedSiblingRule(Protocol):
-    """Tries the children of M nodes, each in order."""
+    """A function that tries the children of M nodes, each in order."""
 
     def __call__(
         self, batch: ImageBatch, level: int, rows: IntArray, tokens: IntArray, there: BoolArray
     ) -> BatchedSiblingOutcome:
-        """`rows` [M] of the tables hold the nodes' distributions; `tokens` [M, k], of which `there` [M, k] are
-        proposed."""
+        """Try `tokens` [M, k] (proposed if `there` [M, k]) of the nodes with the table rows `rows` [M]."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class BatchedWalk:
-    """Down from the root while a child is accepted, as `algos.accept.walk` does."""
+    """Walks down from the root while a child is accepted, like `algos.accept.walk`."""
 
     siblings: BatchedSiblingRule
 
@@ -42,7 +41,7 @@ class BatchedWalk:
         here, chosen = np.arange(count), np.zeros(count, dtype=np.int64)
         for level, block in enumerate(trees.levels):
             size, _, width = block.tokens.shape
-            # Where the walk stands among the expanded nodes; it ends at a node that was not expanded.
+            # The position of the walk among the expanded nodes; it ends at a node that was not expanded.
             inside = here.searchsorted(size)
             on, at = (block.above[here[:inside]] == chosen[:inside, None]).nonzero()
             here = here[on]
@@ -70,7 +69,7 @@ class BatchedWalk:
 def try_points_at_once(
     batch: ImageBatch, level: int, rows: IntArray, tokens: IntArray, there: BoolArray
 ) -> BatchedSiblingOutcome:
-    """Point proposals: trying them one by one is drawing once, and looking whether it was proposed."""
+    """Point proposals: trying them one by one equals a single draw and a test whether that token was proposed."""
     drawn = batch.tables.draw(rows, batch.draws.random(rows.size))
     accepted = np.full(rows.size, -1)
     on, child = ((tokens == drawn[:, None]) & there).nonzero()
@@ -79,18 +78,18 @@ def try_points_at_once(
 
 
 def flips(uniforms: FloatArray, chance_of: FloatArray, out_of: FloatArray | float = 1.0) -> BoolArray:
-    """Whether each of `uniforms` keeps with probability min(1, chance_of / out_of), as `algos.chance`; never at 0."""
+    """Return whether each of `uniforms` accepts with probability min(1, chance_of / out_of), never at 0."""
     kept: BoolArray = np.where(chance_of >= out_of, chance_of > 0.0, uniforms * out_of < chance_of)
     return kept
 
 
 def draw_dense(batch: ImageBatch, weights: FloatArray) -> IntArray:
-    """[M] one token from each row of weights [M, V]; its weight is never 0."""
+    """Return [M], one token drawn from each row of weights [M, V]; its weight is never 0."""
     return draw_at(weights, batch.draws.random(weights.shape[0]))
 
 
 def draw_at(weights: FloatArray, uniforms: FloatArray) -> IntArray:
-    """[M] the token that each of `uniforms` [M] falls on in the cumulated weights [M, V]; its weight is never 0."""
+    """Return [M], the token that each of `uniforms` [M] hits in the cumulated weights [M, V]; never one of weight 0."""
     steps = weights.cumsum(axis=1)
     reached = uniforms * (1.0 - 2.0**-52) * steps[:, -1]  # below the last step, however the products are rounded
     found: IntArray = (steps > reached[:, None]).argmax(axis=1)
@@ -98,7 +97,7 @@ def draw_at(weights: FloatArray, uniforms: FloatArray) -> IntArray:
 
 
 def normalised_rows(table: Table, rows: IntArray) -> FloatArray:
-    """[M, V] float64 rows of `table`, of sum 1."""
+    """Return [M, V] float64 rows of `table`, normalised to sum 1."""
     found: FloatArray = table.take(rows, axis=0).astype(np.float64)
     found /= found.sum(axis=1, keepdims=True)
     return found

@@ -1,4 +1,4 @@
-"""Tree policies, one module each; `POLICIES` is their registry, which imports a policy when it is asked for."""
+"""Tree policies, one module each. `POLICIES` is their registry; it imports a policy's module on first use."""
 
 from underpaint.algos.draft.spec import POLICIES, PolicySpec
 

@@ -1,4 +1,4 @@
-"""How often the drafter's likeliest token is accepted: the forecast of a chain whose probabilities are not known."""
+"""Estimates how often the drafter's likeliest token is accepted, to forecast chains of unknown draft probabilities."""
 
 from collections.abc import Sequence
 from typing import Final, NamedTuple
@@ -7,26 +7,26 @@ from underpaint.algos.draft.costs import SizeCosts
 from underpaint.algos.protocols import Grid
 
 FIRST_ACCEPTANCE: Final = 0.5
-"""The probability that the likeliest token is accepted, before any was tried."""
+"""The prior probability that the likeliest token is accepted, before any was tried."""
 
 _ONE_LEVEL: Final = SizeCosts([1.0], [float("inf")])
 
 
 class ChainForecast(NamedTuple):
-    """The best chain to draft in one call and verify whole, and the rate that should give."""
+    """The best chain to draft in one call and verify, and its expected rate."""
 
     levels: int
     rate: float
-    """Expected tokens per ms; 0 where there is no chain."""
+    """Expected tokens per ms; 0 if there is no chain."""
 
 
 class AcceptanceEstimator:
-    """Estimates, cell by cell, the probability that the drafter's likeliest token is accepted.
+    """Estimates, for each cell, the probability that the drafter's likeliest token is accepted.
 
-    A token is tried where all tokens before it in its draft were accepted. Tokens past a draft's first rejection were
-    not tried, nor were cells that nothing was drafted for. The estimate has two parts: the acceptance at each level
-    over the whole image, as drafters get worse with each token past the root; and the acceptance around the cell,
-    whose Beta prior has the level's estimate as its mean.
+    A token counts as tried if all tokens before it in its draft were accepted. Tokens after a draft's first rejection,
+    and cells without drafts, do not count. The estimate has two parts. The first is the acceptance at each level over
+    the whole image, because drafters get worse with each token past the root. The second is the acceptance around the
+    cell, with a Beta prior whose mean is the level's estimate.
     """
 
     __slots__ = (
@@ -35,26 +35,26 @@ class AcceptanceEstimator:
     )
 
     def __init__(self, grid: Grid, prior: float, decay: float, above: float, level_prior: float) -> None:
-        """Begin an image: nothing was tried yet.
+        """Begin an image, without any observations.
 
-        prior: weight, in tokens tried, of the belief that a neighbourhood is as the image.
-        decay: weight of a cell on the left, per cell of distance; above: weight of the three cells above.
-        level_prior: weight, in tokens tried, of the belief that a level is as the one before it.
+        prior: Weight, in tried tokens, of the prior that a neighbourhood is like the image.
+        decay: Weight of a cell to the left, per cell of distance. above: Weight of the three cells above.
+        level_prior: Weight, in tried tokens, of the prior that a level is like the one before it.
         """
         self._width = grid.width
         self._prior, self._decay, self._above, self._level_prior = prior, decay, above, level_prior
         self._left_tried, self._left_accepted, self._last = 0.0, 0.0, 0
         self._level_tried: list[int] = []
         self._level_accepted: list[int] = []
-        # Of the three cells above each cell, how many were tried and accepted. Each row has one place more than cells,
-        # so that the first and the last cell of a row have neighbours on both sides, and there is a row past the last.
+        # For the three cells above each cell: how many were tried and accepted. Each row has one place more than cells,
+        # so that its first and last cell have neighbours on both sides, and there is a row after the last one.
         self._above_tried = [0] * ((grid.height + 1) * (grid.width + 1))
         self._above_accepted = self._above_tried.copy()
 
     def learn(self, cell: int, accepted: Sequence[bool]) -> None:
-        """Take in a draft for the cells from `cell` on, in raster order: whether each likeliest token was accepted.
+        """Learn from a draft for the cells from `cell` on, in raster order: whether each likeliest token was accepted.
 
-        accepted: by level, of those that were tried.
+        accepted: By level, only for the tokens that were tried.
         """
         if not accepted:
             return
@@ -80,9 +80,9 @@ class AcceptanceEstimator:
         self._left_tried, self._left_accepted, self._last = left_tried, left_accepted, cell - 1
 
     def best_chain(self, cell: int, longest: int, costs: SizeCosts) -> ChainForecast:
-        """The chain of most expected tokens per ms, its first token drafted for `cell`; ties: the shorter.
+        """Return the chain with the most expected tokens per ms, its first token drafted for `cell`; ties: the shorter.
 
-        longest: levels, >= 0; costs: of cycles by levels, from 1 to `longest` at least.
+        longest: Levels, >= 0. costs: Costs of cycles by levels, at least from 1 to `longest`.
         """
         self._extend(longest)
         ms, slopes = costs
@@ -109,7 +109,7 @@ class AcceptanceEstimator:
         return ChainForecast(best, rate)
 
     def first_chance(self, cell: int) -> float:
-        """The probability that the first token of a draft for `cell` is accepted."""
+        """Return the probability that the first token of a draft for `cell` is accepted."""
         return self.best_chain(cell, 1, _ONE_LEVEL).rate - 1.0
 
     def _extend(self, levels: int) -> None:

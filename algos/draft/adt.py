@@ -1,4 +1,4 @@
-"""ADT-Tree: EAGLE-2's tree whose depth and width follow the acceptance of neighbouring trees."""
+"""ADT-Tree: EAGLE-2's tree with a depth and width that follow the acceptance of neighbouring trees."""
 
 from dataclasses import dataclass, field
 from math import ceil
@@ -26,32 +26,33 @@ Nodes: TypeAlias = Literal["fixed", "proportional"]
 
 
 class TreeState(NamedTuple):
-    """The shape that a tree was grown with, and what came of it."""
+    """The size that a tree was grown with, and the acceptance it had."""
 
     depth: int
     width: int
     accepted: float | None
-    """alpha, in the unit of the `acceptance` setting; None where no tree has been verified."""
+    """alpha, in the unit of the `acceptance` setting; None if no tree has been verified yet."""
 
 
 @dataclass(slots=True)
 class AdtTree:
-    """Adjacency-adaptive dynamic draft trees (arXiv 2512.21857): EAGLE-2's tree of `depth` levels and top-`width`.
+    """Adjacency-adaptive dynamic draft trees (arXiv 2512.21857): EAGLE-2's tree with `depth` levels and top-`width`.
 
-    Equation 2: with (depth, width) of the neighbour's tree and acceptance alpha, alpha >= beta makes the next tree
-    deeper by `step_depth` and narrower by `step_width`; alpha < beta shallower and wider; both clamped. Each image
-    starts at (`start_depth`, `start_width`) with nothing to adapt to. The authors released no code for it and
-    published neither beta, nor the steps, nor the bounds: what they leave open is a setting.
+    Equation 2: From (depth, width) of the neighbour's tree and its acceptance alpha, alpha >= beta makes the next tree
+    `step_depth` deeper and `step_width` narrower; alpha < beta makes it shallower and wider. Both are clamped. Each
+    image starts at (`start_depth`, `start_width`) without adapting. The authors released no code and published no beta,
+    steps or bounds: all open choices are settings.
 
-    acceptance: alpha is accepted / depth of the verified tree ("ratio"), or accepted nodes ("length"), as is beta.
-    init: whose state is taken: the left neighbour's ("horizontal"), the upper one's ("vertical"; the left one's where
-        no tree decided the upper cell), or a pair within the bounds drawn at `At(Role.DRAFT, 0)` ("random").
-    row_start: what stands for the left neighbour at the first cell of a row: the last tree ("carry"), the upper cell's
-        ("upper"; the start state where no tree decided it), or the start state ("default"). Anywhere else the cell on
-        the left was decided by the last tree, so "the left cell's state" and "the last tree's state" are one.
-    acceptance_of: alpha is that of the neighbour whose state is taken, or of the last tree in any case.
-    nodes: `total_tokens` drafted nodes always ("fixed"), or in proportion to depth * width, with `total_tokens` at the
-        start state ("proportional").
+    acceptance: The unit of alpha and beta: accepted / depth of the verified tree ("ratio"), or accepted nodes
+        ("length").
+    init: The state to adapt: the left neighbour's ("horizontal"), the upper neighbour's ("vertical"; the left one's
+        if no tree decided the upper cell), or a random pair within the bounds, at `At(Role.DRAFT, 0)` ("random").
+    row_start: The replacement for the left neighbour at the first cell of a row: the last tree ("carry"), the upper
+        cell's state ("upper"; the start state if no tree decided it), or the start state ("default"). At all other
+        cells the left cell was decided by the last tree, so its state is the last tree's state.
+    acceptance_of: Whether alpha is that of the neighbour whose state is used, or always that of the last tree.
+    nodes: Always `total_tokens` drafted nodes ("fixed"), or a number proportional to depth * width, equal to
+        `total_tokens` at the start state ("proportional").
     """
 
     acceptance: Acceptance = "ratio"
@@ -83,14 +84,14 @@ class AdtTree:
         at_least("adt", self.start_width, max_width=self.max_width)
 
     def begin(self, grid: Grid) -> None:
-        """The first cell is decided by the condition alone: it has no tree."""
+        """Start an image. The first cell has no tree, because it follows the condition directly."""
         self._states = [None] * grid.cells
         self._row = grid.width
         self._cell = 1
         self._last = self._start()
 
     def grow(self, drafter: Expander, root: int, budget: Budget, chance: Chance) -> DraftTree:
-        """A draw is made only where `init` is "random"."""
+        """Grow the next tree; draws only if `init` is "random"."""
         depth, width = self._adapted(self._neighbour(chance))
         self._shape = (depth, width)
         total = self.total_tokens
@@ -99,7 +100,7 @@ class AdtTree:
         return grow_eagle2(drafter, root, budget, depth, width, total)
 
     def observe(self, tree: DraftTree, verdict: Verdict, cell: int) -> None:
-        """A tree with no proposal says nothing: the state stays what it was."""
+        """Learn from a verdict; a tree without drafts does not change the state."""
         if tree.size > 1:
             accepted = len(verdict.path)
             share = accepted / tree.depth if self.acceptance == "ratio" else float(accepted)
@@ -116,7 +117,7 @@ class AdtTree:
         return self._states[above] if above >= 0 else None
 
     def _neighbour(self, chance: Chance) -> TreeState:
-        """The state that the tree for the next cell starts from."""
+        """Return the state from which the tree for the next cell is adapted."""
         if self.init == "random":
             depths, widths = self.max_depth - self.min_depth + 1, self.max_width - self.min_width + 1
             depth, width = divmod(chance.draw(np.ones(depths * widths), At(Role.DRAFT, 0)), widths)
@@ -129,7 +130,7 @@ class AdtTree:
         return found if self.acceptance_of == "neighbour" else found._replace(accepted=self._last.accepted)
 
     def _adapted(self, state: TreeState) -> tuple[int, int]:
-        """Equation 2."""
+        """Apply equation 2 of the paper."""
         if state.accepted is None:
             return state.depth, state.width
         sign = 1 if state.accepted >= self.beta else -1
@@ -142,7 +143,7 @@ class AdtTree:
 
 
 class BatchedAdt:
-    """ADT-Tree's tree, whose state is carried along the raster (arXiv 2512.21857, equation 2)."""
+    """ADT-Tree's tree with a state that is carried along the raster (arXiv 2512.21857, equation 2)."""
 
     def __init__(self, policy: AdtTree) -> None:
         self._policy = policy
@@ -165,7 +166,7 @@ class BatchedAdt:
         return grow_dynamic(batch, active, depth, width, total)
 
     def observe(self, trees: TreeBatch, accepted: IntArray) -> None:
-        # A tree with no proposal leaves the state as it was.
+        # A tree without drafts does not change the state.
         own = self._policy
         share = accepted / np.maximum(trees.depth, 1) if own.acceptance == "ratio" else accepted.astype(np.float64)
         sign = np.where(share >= own.beta, 1, -1) * (trees.nodes > 1)

@@ -1,4 +1,4 @@
-"""Calibration of a drafter's probabilities at a cell, learned from the cells decided before it."""
+"""Calibration of a drafter's probabilities at a cell, learned from the cells decided earlier."""
 
 from collections.abc import Callable
 from typing import Final, TypeAlias
@@ -9,22 +9,21 @@ from underpaint.algos.arrays import FloatArray
 from underpaint.algos.protocols import Grid
 
 Adjust: TypeAlias = Callable[[FloatArray], FloatArray]
-"""From rows of draft probabilities of siblings, [F, k], to the probabilities that they are accepted; no row's sum
-exceeds 1."""
+"""Maps draft probabilities of siblings, rows [F, k], to the probabilities of acceptance; no row's sum exceeds 1."""
 
 BANDS: Final = (0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.92)
-"""Where one band of draft probabilities ends and the next begins."""
+"""The boundaries between bands of draft probabilities."""
 _ENDS: Final = np.array(BANDS)
 
 
 class Calibration:
-    """Corrects draft probabilities by how often drafted tokens were accepted in the cells decided so far.
+    """Corrects draft probabilities by the observed acceptance of draft tokens in the cells decided so far.
 
-    Where a node's children were drafted and the next token is known, the children's draft probabilities add up to the
-    expected acceptance; the observed acceptance is 1 where the token was one of them, else 0. Under a lossless rule the
-    next token follows the target's distribution, so observed / expected estimates the target's probability over the
-    drafter's. The correction has two parts: one for each band of draft probabilities over the whole image, as drafters
-    are overconfident where they are confident; and one for the neighbourhood of a cell.
+    If a node's children were drafted and the next token is known, the sum of the children's draft probabilities is the
+    expected acceptance. The observed acceptance is 1 if the token was one of them, else 0. Under a lossless rule the
+    next token follows the target's distribution, so observed / expected estimates target over draft probability.
+    The correction has two parts: one for each band of draft probabilities over the whole image, because drafters are
+    overconfident at high confidence; and one for the neighbourhood of a cell.
     """
 
     __slots__ = (
@@ -33,11 +32,11 @@ class Calibration:
     )
 
     def __init__(self, grid: Grid, prior: float, decay: float, above: float, band_prior: float) -> None:
-        """Begin an image: nothing is known.
+        """Begin an image, without any observations.
 
-        prior: weight, in expected tokens, of the belief that a neighbourhood is as the image (factor 1).
-        decay: weight of a cell on the left, per cell of distance; above: weight of the three cells above.
-        band_prior: weight, in expected tokens, of the belief that a band of probabilities is right.
+        prior: Weight, in expected tokens, of the prior that a neighbourhood is like the image (factor 1).
+        decay: Weight of a cell to the left, per cell of distance. above: Weight of the three cells above.
+        band_prior: Weight, in expected tokens, of the prior that a band of probabilities is correct.
         """
         self._grid = grid
         self._prior, self._decay, self._above = prior, decay, above
@@ -50,8 +49,8 @@ class Calibration:
         self._last_row: FloatArray | None = None
 
     def learn(self, cell: int, probs: FloatArray, committed: int | None) -> None:
-        """Take in `cell`, in raster order: the draft probabilities [k] of its siblings, and which was committed
-        (None: another token)."""
+        """Learn from `cell`, in raster order: the draft probabilities [k] of its siblings, and the index of the
+        committed one (None: another token was committed)."""
         bands = _ENDS.searchsorted(probs)
         expected = min(float(np.add.reduce(probs * self._band_factors[bands])), 1.0)
         observed = float(committed is not None)
@@ -65,7 +64,7 @@ class Calibration:
         self._rows[cell] = self._last_row = probs
 
     def factor(self, cell: int) -> float:
-        """(prior + observed) / (prior + expected) over the weighted cells on the left of and above `cell`."""
+        """Return (prior + observed) / (prior + expected) over the weighted cells to the left of and above `cell`."""
         observed, expected = self._prior + self._left_observed, self._prior + self._left_expected
         row, column = divmod(cell, self._grid.width)
         if row:
@@ -75,7 +74,7 @@ class Calibration:
         return observed / expected
 
     def at(self, cell: int) -> Adjust:
-        """The correction of draft probabilities at `cell`."""
+        """Return the function that corrects draft probabilities at `cell`."""
         factor = self.factor(cell)
 
         def adjust(probs: FloatArray) -> FloatArray:
@@ -85,13 +84,13 @@ class Calibration:
 
     @property
     def knows_any(self) -> bool:
-        """Whether anything was learned of this image."""
+        """Whether the calibration has learned from any cell of this image."""
         return self._last_row is not None
 
     def neighbour_probs(self, cell: int) -> FloatArray | None:
-        """[k] the draft probabilities, by rank, that `cell` should have: the mean of its decided neighbours'.
+        """Return [k], the draft probabilities by rank to expect at `cell`: the mean of its decided neighbours'.
 
-        Where none of them was drafted for, those of the last cell that was; None where no cell was.
+        If no neighbour has draft probabilities, return those of the last cell that has; None if no cell has.
         """
         row, column = divmod(cell, self._grid.width)
         near = self._rows[cell - 1 : cell] if column else []
@@ -111,7 +110,7 @@ class Calibration:
 
 
 def within_one(chances: FloatArray) -> FloatArray:
-    """Rows [F, k] as they are where their sum is at most 1, else scaled down to it."""
+    """Return rows [F, k], each scaled down so that its sum is at most 1."""
     totals = np.add.reduce(chances, axis=1)
     if max(totals.tolist()) <= 1.0:
         return chances

@@ -1,4 +1,4 @@
-"""A chain of drafted tokens: sampled, or the likeliest one each time."""
+"""Chains of draft tokens: sampled, or the likeliest token each time."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -16,10 +16,9 @@ from underpaint.algos.tree import DraftTree, Verdict
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """Speculative sampling's chain: `length` tokens, each drawn from the drafter's distribution (arXiv 2211.17192, alg.
-    1).
+    """Speculative sampling's chain: each of `length` tokens is drawn from the drafter's distribution.
 
-    length: gamma >= 1, drafted tokens a cycle; one drafter pass each.
+    arXiv 2211.17192, algorithm 1. length: gamma >= 1, the draft tokens per cycle, with one drafter pass each.
     """
 
     length: Annotated[Nodes, Tune((2, 3, 4, 5, 8))] = 4
@@ -30,7 +29,7 @@ class Chain:
     def begin(self, grid: Grid) -> None: ...
 
     def grow(self, drafter: Expander, root: int, budget: Budget, chance: Chance) -> DraftTree:
-        """Node i is drawn at `At(Role.DRAFT, i)`; node i's distribution is row i of `draft_probs`."""
+        """Grow the chain. Node i is drawn at `At(Role.DRAFT, i)`; its distribution is row i of `draft_probs`."""
         return fill_sampled(chain_shape(_length(self.length, budget)), drafter, root, chance, drawn="iid")
 
     def observe(self, tree: DraftTree, verdict: Verdict, cell: int) -> None: ...
@@ -38,9 +37,9 @@ class Chain:
 
 @dataclass(frozen=True, slots=True)
 class LikeliestChain:
-    """A chain of the drafter's likeliest tokens: point proposals, an EAGLE-2 tree of top-1.
+    """A chain of the drafter's likeliest tokens: point proposals, equal to an EAGLE-2 tree with top-1.
 
-    length: drafted tokens a cycle, >= 1; one drafter pass each.
+    length: Draft tokens per cycle, >= 1, with one drafter pass each.
     """
 
     length: Annotated[Nodes, Tune((2, 3, 4, 5, 8))] = 4
@@ -51,7 +50,7 @@ class LikeliestChain:
     def begin(self, grid: Grid) -> None: ...
 
     def grow(self, drafter: Expander, root: int, budget: Budget, chance: Chance) -> DraftTree:
-        """No draw is made."""
+        """Grow the chain, without any random draw."""
         return likeliest_chain(drafter, root, _length(self.length, budget))
 
     def observe(self, tree: DraftTree, verdict: Verdict, cell: int) -> None: ...

@@ -1,15 +1,15 @@
-"""What a policy settles of a cycle's tree before anything is drafted."""
+"""The decision of a policy about a cycle's tree, made before anything is drafted."""
 
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from underpaint.algos.tree import Drawn, Shape
 
 Kind: TypeAlias = Literal["plain", "chain", "tree", "drawn", "window"]
-"""A plain step, a chain of likeliest tokens, a tree of them, drawn siblings, or a Jacobi window."""
+"""A plain step, a greedy chain, a tree of likeliest tokens, drawn siblings, or a Jacobi window."""
 
 
 class Choice(NamedTuple):
-    """levels: of a chain, of a tree at most, or drafts of a window. shape, drawn: of a tree of drawn siblings."""
+    """levels: Of a chain, the most of a tree, or drafts of a window. shape, drawn: Of a tree of drawn siblings."""
 
     kind: Kind
     levels: int = 0
@@ -18,4 +18,4 @@ class Choice(NamedTuple):
 
 
 NOTHING: Final = Choice("plain")
-"""One token by the target alone."""
+"""A plain step: one token from the target alone."""

@@ -1,4 +1,4 @@
-"""What an engine's passes cost."""
+"""The costs of an engine's passes, in milliseconds."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,29 +14,29 @@ from underpaint.algos.registry import Milliseconds, check_bounds
 Between: TypeAlias = Literal["line", "bucket"]
 
 DraftCosts: TypeAlias = float | tuple[tuple[int, float], ...]
-"""ms of a drafter pass: the same whatever it expands, or (expanded nodes, ms) pairs, rising from 1 node."""
+"""ms of a drafter pass: one number for any size, or (expanded nodes, ms) pairs, rising from 1 node."""
 
 ChainCosts: TypeAlias = tuple[tuple[int, float], ...]
-"""ms of one drafter call that drafts a whole chain: (levels, ms) pairs, rising from 1 level."""
+"""ms of a drafter call that drafts a whole chain: (levels, ms) pairs, rising from 1 level."""
 
 _MARGIN: Final = 1e-9
-"""Share of a rise that is left out, so that no rounding ends a search before its best."""
+"""Relative margin on slopes, so that rounding cannot end a search before its best size."""
 
 MEASURED_VERIFY_MS = ((1, 6.6), (8, 9.5), (16, 13.3), (32, 22.3), (64, 40.5))
-"""ONNX Runtime, two CPU threads, 54.5M parameters (12 layers of 512, 16384 codes), 256 cached positions."""
+"""Measured: ONNX Runtime, two CPU threads, 54.5M parameters (12 layers of 512, 16384 codes), 256 cached positions."""
 MEASURED_DRAFT_MS = 0.6
-"""One of those twelve layers and a share of the head."""
+"""One of these twelve layers and a share of the head."""
 
 
 @dataclass(frozen=True, slots=True)
 class CostCurve:
-    """Milliseconds of a target pass by its number of nodes, as measured, and of one drafter pass.
+    """Milliseconds of a target pass by number of nodes, as measured, and of one drafter pass.
 
-    verify_ms: (nodes, ms) pairs, nodes rising from 1 (a plain step, the root alone), ms > 0. The largest size is the
-        largest tree: nothing is extrapolated.
-    draft_ms: one drafter pass (one level), >= 0.
-    between: a size between two measured ones costs what the line between them says ("line"), or what the next larger
-        one costs ("bucket": an engine of static shapes).
+    verify_ms: (nodes, ms) pairs, nodes rising from 1 (a plain step, only the root), ms > 0. The largest size is the
+        largest allowed tree: nothing is extrapolated.
+    draft_ms: One drafter pass (one level), >= 0.
+    between: The cost of a size between two measured sizes: linear interpolation ("line"), or the cost of the next
+        larger one ("bucket", for an engine with static shapes).
     """
 
     verify_ms: tuple[tuple[int, float], ...]
@@ -54,29 +54,29 @@ class CostCurve:
 
     @property
     def max_nodes(self) -> int:
-        """The largest measured size, the root included."""
+        """The largest measured size, including the root."""
         return self.verify_ms[-1][0]
 
     def table(self) -> FloatArray:
-        """[max_nodes] float64: entry n is the cost in ms of a target pass over n + 1 nodes (n drafted ones)."""
+        """Return [max_nodes] float64: entry n is the cost in ms of a target pass over n + 1 nodes (n draft nodes)."""
         return _table(self.verify_ms, self.between)
 
 
 class SizeCosts(NamedTuple):
-    """What sizes cost, for searches of the size of most tokens per ms that need not try them all."""
+    """Costs of sizes, for searches of the size with the most tokens per ms that need not try all sizes."""
 
     ms: list[float]
-    """Of every size, from the smallest on, > 0."""
+    """The cost of every size, > 0, from the smallest size on."""
     slopes: list[float]
-    """The least mean rise in ms per size from each size to any larger one; infinite at the largest.
+    """For each size, the smallest mean rise in ms per size to any larger size; infinite at the largest.
 
-    Where the best rate so far, times the rise, is no less than the tokens that the next size adds, and none adds more
-    than the one before it, no larger size is better.
+    A search may stop at a size if the best rate so far, times this rise, is at least the tokens that the next size
+    adds, provided that no size adds more than the one before it. Then no larger size is better.
     """
 
     @classmethod
     def of(cls, ms: Sequence[float] | FloatArray) -> "SizeCosts":
-        """The prices of sizes that cost `ms`."""
+        """Return the costs for sizes that cost `ms`, from the smallest size on."""
         costs = np.array(ms, dtype=np.float64)
         larger = [(costs[size + 1 :] - costs[size]) / np.arange(1, costs.size - size) for size in range(costs.size)]
         slopes = [float(rise.min(initial=np.inf)) for rise in larger]
@@ -84,9 +84,9 @@ class SizeCosts(NamedTuple):
 
 
 def draft_table(draft_ms: DraftCosts, between: Between, most: int) -> FloatArray:
-    """[<= most] float64: entry n is the cost in ms of a drafter pass that expands n + 1 nodes.
+    """Return [<= most] float64: entry n is the cost in ms of a drafter pass that expands n + 1 nodes.
 
-    Shorter than `most` where the largest measured size is: nothing is extrapolated. A single number holds for all.
+    It is shorter than `most` if fewer sizes were measured: nothing is extrapolated. A single number applies to all.
     """
     if isinstance(draft_ms, int | float):
         at_least("cost curve", 0, draft_ms=draft_ms)
@@ -95,7 +95,7 @@ def draft_table(draft_ms: DraftCosts, between: Between, most: int) -> FloatArray
 
 
 def chain_table(chain_ms: ChainCosts, between: Between) -> FloatArray:
-    """[largest measured] float64: entry n is the cost in ms of one call that drafts a chain of n + 1 levels."""
+    """Return [largest measured] float64: entry n is the cost in ms of a call that drafts n + 1 levels of a chain."""
     return _rising("chain_ms", "level", chain_ms, between)
 
 
@@ -118,5 +118,5 @@ def _table(curve: tuple[tuple[int, float], ...], between: Between) -> FloatArray
 
 
 def cost_curve(verify_ms: tuple[tuple[int, float], ...], draft_ms: float, between: Between) -> CostCurve:
-    """A curve from settings that may have come as lists."""
+    """Return a curve from settings that may be lists instead of tuples."""
     return CostCurve(tuple((int(nodes), float(cost)) for nodes, cost in verify_ms), draft_ms, between)

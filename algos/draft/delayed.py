@@ -1,4 +1,4 @@
-"""Delayed trees: one drawn path, and several independent ones below its end."""
+"""Delayed trees: one drawn path, with several independent paths below its end."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -18,8 +18,8 @@ from underpaint.algos.tree import DraftTree, Shape, Verdict
 class DelayedTree:
     """A path of `trunk` tokens, and below it `paths` paths of `branch` tokens, all drawn from the drafter.
 
-    arXiv 2602.16994, definition 5.2: a (K, L1, L2) delayed tree; trunk 0 is K independent paths. Siblings are drawn
-    with replacement, so they may be equal. One drafter pass a level.
+    arXiv 2602.16994, definition 5.2: a (K, L1, L2) delayed tree; trunk 0 gives K independent paths. Siblings are drawn
+    with replacement, so they may be equal. It makes one drafter pass per level.
     """
 
     paths: Annotated[Nodes, Tune((1, 2, 3, 4))] = 2
@@ -32,11 +32,11 @@ class DelayedTree:
     def begin(self, grid: Grid) -> None: ...
 
     def grow(self, drafter: Expander, root: int, budget: Budget, chance: Chance) -> DraftTree:
-        """Node i is drawn at `At(Role.DRAFT, i)`."""
+        """Grow the tree. Node i is drawn at `At(Role.DRAFT, i)`."""
         return fill_sampled(self.shape_within(budget), drafter, root, chance, drawn="iid")
 
     def shape_within(self, budget: Budget) -> Shape:
-        """The shape of a tree: a small budget shortens the branches first, all alike."""
+        """Return the shape that fits `budget`; a small budget shortens the branches first, all equally."""
         trunk = max(0, min(self.trunk, budget.max_depth, budget.max_nodes - 1))
         branch = max(0, min(self.branch, budget.max_depth - trunk, (budget.max_nodes - 1 - trunk) // self.paths))
         return delayed_shape(self.paths, trunk, branch)
@@ -46,7 +46,7 @@ class DelayedTree:
 
 @lru_cache(maxsize=64)
 def delayed_shape(paths: int, trunk: int, branch: int) -> Shape:
-    """The shape of a delayed tree, level by level."""
+    """Return the shape of a delayed tree, level by level."""
     parents = list(range(-1, trunk))
     parents += [trunk] * (paths if branch else 0)
     for _ in range(branch - 1):

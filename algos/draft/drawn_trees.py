@@ -1,4 +1,4 @@
-"""Trees of drawn siblings as large as pays: `roofline`'s forecast of them, and how they are drafted."""
+"""`roofline`'s trees of drawn siblings: how their size is forecast, and how they are drafted."""
 
 from dataclasses import dataclass, field
 from typing import Final
@@ -12,23 +12,23 @@ from underpaint.algos.protocols import Expander
 from underpaint.algos.tree import DraftTree, Drawn, Shape, Verdict
 
 STEPS: Final = 20
-"""Acceptance is rounded to so many steps, so that the same few trees are planned once and kept."""
+"""Acceptance is rounded to this many steps, so that few different trees have to be planned; plans are cached."""
 LATER_ACCEPTANCE: Final = 0.25
-"""The probability that a sibling is accepted once those before it were rejected, before any was tried."""
+"""The prior probability that a sibling is accepted once the earlier ones were rejected."""
 TRIED_ACCEPTANCE: Final = (0.8, 0.1)
-"""By which a tree is planned before anything is known, so that there is something to learn from."""
+"""The acceptance by which a tree is planned before anything is known, in order to collect observations."""
 NO_TREE: Final = StaticTree((-1,), 0.0, 1.0)
 
 
 @dataclass(slots=True)
 class DrawnTrees:
-    """Sequoia's tree of most expected tokens per millisecond (arXiv 2402.12374, section 3), planned anew as acceptance
-    moves: that of the first sibling follows the neighbouring cells, that of later ones the image.
+    """Sequoia's tree with most expected tokens per ms (arXiv 2402.12374, section 3), replanned as acceptance changes.
+    The acceptance of the first sibling follows the neighbouring cells, that of later siblings the image.
 
-    first: of the likelihood that the first sibling drawn is accepted, by level. costs: of target passes by nodes, and
-    `draft_ms` for each level; call_ms: of a call that drafts, beyond its levels. siblings: of a node at most, >= 1.
-    max_depth: levels at most. prior: weight, in siblings tried, of the belief `LATER_ACCEPTANCE`, > 0.
-    with_replacement: siblings are independent draws (SpecInfer, arXiv 2305.09781); else each is another token.
+    first: Estimates the probability that the first drawn sibling is accepted, by level. costs: Of target passes by
+    nodes, and `draft_ms` per level. call_ms: Of a drafting call, in addition to its levels. siblings: The most children
+    of a node, >= 1. max_depth: The most levels. prior: Weight, in tried siblings, of `LATER_ACCEPTANCE`, > 0.
+    with_replacement: Siblings are independent draws (SpecInfer, arXiv 2305.09781); otherwise they all differ.
     """
 
     first: AcceptanceEstimator
@@ -45,7 +45,7 @@ class DrawnTrees:
         self._tried, self._accepted = [0] * self.siblings, [0] * self.siblings
 
     def acceptance(self, cell: int) -> tuple[float, ...]:
-        """[siblings] the probability that each sibling, in the order drawn, is the one accepted at `cell`."""
+        """Return [siblings], the probability that each sibling, in drawing order, is the accepted one at `cell`."""
         found, left = [self.first.first_chance(cell)], 1.0
         for tried, accepted in zip(self._tried[1:], self._accepted[1:], strict=True):
             left -= found[-1]
@@ -53,26 +53,26 @@ class DrawnTrees:
         return tuple(found)
 
     def best(self, cell: int) -> StaticTree:
-        """The tree of most expected tokens per ms at `cell`; the root alone where none pays."""
+        """Return the tree with the most expected tokens per ms at `cell`; only the root if no draft pays."""
         rounded = tuple(round(chance * STEPS) / STEPS for chance in self.acceptance(cell))
         return best_static_tree(rounded, self.costs, self.max_depth, self.costs.max_nodes, self.call_ms)
 
     def trial_tree(self) -> StaticTree:
-        """The tree to try before anything is known, which has a node at least."""
+        """Return the tree to try before anything is known; it has at least one draft node."""
         planned = best_static_tree(TRIED_ACCEPTANCE, self.costs, self.max_depth, self.costs.max_nodes, self.call_ms)
         return planned if len(planned.shape) > 1 else planned._replace(shape=chain_shape(1))
 
     def drawn_as(self, shape: Shape) -> Drawn:
-        """A chain's nodes are independent draws: it is "iid" in any case."""
+        """Return how `shape` is drawn; a chain is always "iid", because its nodes are independent draws."""
         is_iid = self.with_replacement or shape == chain_shape(len(shape) - 1)
         return "iid" if is_iid else "without_replacement"
 
     def draft_tree(self, drafter: Expander, root: int, shape: Shape, chance: Chance) -> DraftTree:
-        """Node i is drawn at `At(Role.DRAFT, i)`."""
+        """Draft a tree of this shape. Node i is drawn at `At(Role.DRAFT, i)`."""
         return fill_sampled(shape, drafter, root, chance, self.drawn_as(shape))
 
     def learn(self, tree: DraftTree, verdict: Verdict, cell: int) -> None:
-        """Take in what was decided of a drawn tree whose children are judged in the order drawn."""
+        """Learn from the verdict on a drawn tree, if the rule judges children in drawing order."""
         below, hits = tree.children(), list[bool]()
         for node, accepted in zip((0, *verdict.path), (*verdict.path, -1), strict=True):
             if not below[node]:

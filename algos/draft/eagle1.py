@@ -1,4 +1,4 @@
-"""Static trees: EAGLE-1's sampled one, and the same tree of likeliest tokens."""
+"""Static trees: EAGLE-1's sampled tree, and the same tree with likeliest tokens."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -13,17 +13,17 @@ from underpaint.algos.registry import Nodes, Tune, check_bounds
 from underpaint.algos.tree import DraftTree, Verdict
 
 WIDTHS = (8, 16, 14, 11, 8)
-"""57 nodes in 5 levels, the size that LANTERN++ (arXiv 2502.06352) runs with."""
+"""57 nodes in 5 levels, the size that LANTERN++ (arXiv 2502.06352) uses."""
 SHAPES = ((1, 1, 1, 1), (2, 1, 1), (2, 1, 1, 1), (2, 2, 1, 1, 1), (3, 2, 1, 1), (4, 4, 2, 1, 1))
-"""What `underpaint tune` tries."""
+"""The values that `underpaint tune` tries."""
 
 
 @dataclass(frozen=True, slots=True)
 class Eagle1:
-    """A static tree whose siblings are drawn without replacement from the drafter's distribution (arXiv 2401.15077).
+    """A static tree with siblings drawn without replacement from the drafter's distribution (arXiv 2401.15077).
 
-    widths: nodes at each level, from the root's children down, each >= 1. One drafter pass a level. Children go to
-        the nodes of least rank sum along the path (see `ranked_shape`), as in Medusa's and EAGLE-1's own trees.
+    widths: Nodes at each level, from the root's children down, each >= 1. One drafter pass per level. Children go to
+        the nodes with the least rank sum along the path (see `ranked_shape`), as in Medusa's and EAGLE-1's trees.
     """
 
     widths: Annotated[tuple[Nodes, ...], Tune(SHAPES)] = WIDTHS
@@ -34,7 +34,7 @@ class Eagle1:
     def begin(self, grid: Grid) -> None: ...
 
     def grow(self, drafter: Expander, root: int, budget: Budget, chance: Chance) -> DraftTree:
-        """Node i is drawn at `At(Role.DRAFT, i)`."""
+        """Grow the tree. Node i is drawn at `At(Role.DRAFT, i)`."""
         return fill_sampled(within(ranked_shape(tuple(self.widths)), budget), drafter, root, chance)
 
     def observe(self, tree: DraftTree, verdict: Verdict, cell: int) -> None: ...
@@ -42,10 +42,7 @@ class Eagle1:
 
 @dataclass(frozen=True, slots=True)
 class StaticTopK:
-    """The same static tree filled with the likeliest tokens: the control for EAGLE-2's reranking at equal shape.
-
-    widths: see `Eagle1`.
-    """
+    """The tree of `Eagle1` with the likeliest tokens: the control for EAGLE-2's reranking at equal shape."""
 
     widths: Annotated[tuple[Nodes, ...], Tune(SHAPES)] = WIDTHS
 
@@ -55,7 +52,7 @@ class StaticTopK:
     def begin(self, grid: Grid) -> None: ...
 
     def grow(self, drafter: Expander, root: int, budget: Budget, chance: Chance) -> DraftTree:
-        """No draw is made."""
+        """Grow the tree, without any random draw."""
         return fill_top_k(within(ranked_shape(tuple(self.widths)), budget), drafter, root)
 
     def observe(self, tree: DraftTree, verdict: Verdict, cell: int) -> None: ...

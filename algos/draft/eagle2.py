@@ -1,4 +1,4 @@
-"""EAGLE-2's dynamic tree."""
+"""EAGLE-2's dynamic tree of likeliest tokens."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -15,14 +15,15 @@ from underpaint.algos.tree import DraftTree, Verdict
 
 @dataclass(frozen=True, slots=True)
 class Eagle2:
-    """Expand the best `top_k` nodes of each level by their `top_k` likeliest tokens, then keep the best of all.
+    """Expand the best `top_k` nodes of each level by their `top_k` likeliest tokens, then keep the best nodes overall.
 
-    arXiv 2406.16858, sections 4.1 (expansion) and 4.2 (reranking). A node's worth is the product of the draft
+    arXiv 2406.16858, sections 4.1 (expansion) and 4.2 (reranking). A node's score is the product of the draft
     probabilities along its path.
 
-    depth: levels, one drafter pass each, >= 1. The authors' code does not count the first: its `depth` is one less.
-    top_k: nodes expanded a level, and children of each, >= 1; 1 makes a chain.
-    total_tokens: drafted nodes that are verified, the root excluded, >= 1.
+    Attributes:
+        depth: Levels, >= 1, one drafter pass each. The authors' `depth` is one less, as it does not count the first.
+        top_k: Nodes expanded per level, and children of each, >= 1; 1 gives a chain.
+        total_tokens: Draft nodes to verify, without the root, >= 1.
     """
 
     depth: Annotated[Nodes, Tune((3, 4, 5, 6, 8))] = 5
@@ -35,14 +36,14 @@ class Eagle2:
     def begin(self, grid: Grid) -> None: ...
 
     def grow(self, drafter: Expander, root: int, budget: Budget, chance: Chance) -> DraftTree:
-        """No draw is made."""
+        """Grow the tree, without any random draw."""
         return grow_eagle2(drafter, root, budget, self.depth, self.top_k, self.total_tokens)
 
     def observe(self, tree: DraftTree, verdict: Verdict, cell: int) -> None: ...
 
 
 def grow_eagle2(drafter: Expander, root: int, budget: Budget, depth: int, top_k: int, total_tokens: int) -> DraftTree:
-    """The EAGLE-2 tree of at most `depth` levels, one drafter pass each, and `total_tokens` drafted nodes."""
+    """Return the EAGLE-2 tree with at most `depth` levels, one drafter pass each, and `total_tokens` draft nodes."""
     total = max(0, min(total_tokens, budget.max_nodes - 1))
     levels = min(depth, budget.max_depth, total)
     if top_k == 1:

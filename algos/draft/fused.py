@@ -1,9 +1,10 @@
 """Static trees that a drafter fills in one call.
 
-Each draft is judged by the distribution that it was drawn from, so a call of several levels is as lossless as single
-ones. The two may draw different drafts: the shipped drafters round the inputs of their products to 8 bits, and a last
-bit of difference can become a whole step of these. Distributions then differ by about 0.01 in total variation at most,
-where the median is 3e-7. With products in float32 they differ by less than 1e-5 (`tests/zoo/test_one_call_drafts.py`).
+Each draft is judged by the distribution it was drawn from, so one call for several levels is as lossless as single
+calls. The two may draw different drafts: the shipped drafters round the inputs of their products to 8 bits, so a
+difference in the last bit can become a full quantisation step. Distributions then differ by at most about 0.01 in total
+variation; the median is 3e-7. With float32 products they differ by less than 1e-5
+(`tests/zoo/test_one_call_drafts.py`).
 """
 
 from collections.abc import Callable
@@ -19,7 +20,7 @@ from underpaint.algos.tree import Shape
 
 
 class FilledTree(NamedTuple):
-    """A tree: see `DraftTree`, with the distributions [F, V] of each level."""
+    """The arrays of a `DraftTree`, with the distributions [F, V] of each level."""
 
     tokens: IntArray
     parents: IntArray
@@ -28,12 +29,11 @@ class FilledTree(NamedTuple):
 
 
 class _FusedLayout(NamedTuple):
-    """How a shape lies in levels of F expanded nodes with at most C children each.
+    """The layout of a shape in levels of F expanded nodes with at most C children each.
 
-    places: [L, F], as `FusedTreeSpec` takes them. most: C. expanded: nodes expanded in each level below the root's.
-    drawn_at,
-    found_at: [N - 1], where each drafted node lies among the uniforms [L, F, C], and among the tokens of all levels, of
-    which the first has one row. draft_rows: [N], as `DraftTree` has it.
+    places: [L, F], as in `FusedTreeSpec`. most: C. expanded: Nodes expanded in each level below the root's.
+    drawn_at, found_at: [N - 1], the flat index of each draft node in the uniforms [L, F, C], and in the tokens of all
+    levels (the first level has one row). draft_rows: [N], as in `DraftTree`.
     """
 
     places: IntArray
@@ -48,11 +48,11 @@ class _FusedLayout(NamedTuple):
 def fill_fused(
     shape: Shape, drafter: Expander, root: int, uniforms_of: Callable[[range], list[float]] | None = None
 ) -> FilledTree | None:
-    """`shape` filled in one call, or None where that is not the tree that its levels are.
+    """Fill `shape` in one call; return None if that would not give the same tree as filling it level by level.
 
-    uniforms_of: by which nodes are drawn; None takes the likeliest tokens. None is returned where the drafter cannot,
-    and where some distribution has too few tokens: then the numbers of the nodes behind it, and their noise, are
-    others.
+    uniforms_of: Gives the uniforms by which nodes are drawn; None takes the likeliest tokens. The result is None if the
+    drafter cannot do it, or if some distribution has too few tokens: then the later nodes have other numbers, and so
+    other noise.
     """
     if not fuses_trees(drafter) or len(shape) == 1:
         return None
@@ -109,7 +109,7 @@ def _plan(shape: Shape) -> _FusedLayout:
 
 @lru_cache(maxsize=256)
 def children(shape: Shape) -> tuple[tuple[int, ...], ...]:
-    """The children of each node."""
+    """Return the children of each node of `shape`."""
     below: list[list[int]] = [[] for _ in shape]
     for node, above in enumerate(shape):
         if above >= 0:

@@ -1,4 +1,4 @@
-"""Lookahead: the expected tokens per millisecond of drafted candidates, and of levels not yet drafted."""
+"""Lookahead: the expected tokens per millisecond of drafted candidates, and of levels not drafted yet."""
 
 from typing import Final, NamedTuple
 
@@ -8,61 +8,61 @@ from underpaint.algos.arrays import FloatArray
 from underpaint.algos.draft.costs import SizeCosts
 
 _MARGIN: Final = 1e-9
-"""Tokens by which a tree must fall short to be ruled out, so that rounding rules none out."""
+"""Tokens by which a tree must fall short to be ruled out, so that rounding cannot rule it out."""
 
 
 class TreeSize(NamedTuple):
-    """How many of the best candidates to verify, and the rate that should give."""
+    """How many of the best candidates to verify, and the expected rate."""
 
     nodes: int
     rate: float
-    """Expected tokens per ms."""
+    """Expected tokens per ms of the cycle."""
     least: float
-    """The score of the last one chosen; infinite where none is."""
+    """The score of the last chosen candidate; infinite if none was chosen."""
 
 
 class LevelForecast(NamedTuple):
-    """How many nodes to expand for another level, and the rate that should give."""
+    """How many nodes to expand for another level, and the expected rate."""
 
     frontier: int
     rate: float
-    """Expected tokens per ms, the level's own cost included."""
+    """Expected tokens per ms, including the level's own cost."""
 
 
 class LeastCosts(NamedTuple):
-    """Lower bounds of what a tree costs."""
+    """Lower bounds on the costs of a tree."""
 
     pass_ms: float
-    """A target pass, whatever its nodes, > 0."""
+    """ms of a target pass of any size, > 0."""
     node_ms: float
-    """More for each drafted node, >= 0."""
+    """Additional ms per draft node, >= 0."""
     level_ms: float
-    """A drafter pass, >= 0."""
+    """ms of a drafter pass, >= 0."""
 
 
 def may_reach_rate(rate: float, profile: list[float], floor: LeastCosts, levels: int) -> bool:
-    """Whether a tree of at most so many levels might have more than `rate` expected tokens per ms; True where in doubt.
+    """Return whether a tree of at most `levels` levels may exceed `rate` expected tokens per ms; True if unsure.
 
-    profile: the chances by rank below every node, falling and positive, of a sum of at most 1.
+    profile: The acceptance probabilities by rank below each node, falling and positive, with a sum of at most 1.
     """
-    node, level = rate * floor.node_ms, rate * floor.level_ms  # in tokens: what they have to bring
+    node, level = rate * floor.node_ms, rate * floor.level_ms  # the tokens that they have to add
     gain, scores, best, total = 1.0 - rate * floor.pass_ms, 1.0, 1.0, sum(profile)
     for _ in range(levels):
-        # Above this level the scores add up to at most `scores`, and none is higher than `best`.
+        # Up to this level the scores sum to at most `scores`, and none is higher than `best`.
         gained = scores * sum(chance - node / best for chance in profile if chance * best > node)
         gain += gained - level
         if gain > -_MARGIN:
             return True
-        if gained <= level:  # no deeper one is worth more
+        if gained <= level:  # no deeper level is worth more
             return False
         scores, best = scores * total, best * profile[0]
     return False
 
 
 def best_tree_size(best: list[float], verify: SizeCosts, drafting_ms: float) -> TreeSize:
-    """How many of the `best` scores, falling and positive, give most expected tokens per ms; ties: the fewer.
+    """Return how many of the `best` scores (falling, positive) give the most expected tokens per ms; ties: fewer.
 
-    verify: of a target pass by drafted nodes, from 0 to len(best) at least; drafting_ms: what drafter passes have cost.
+    verify: Costs of a target pass by draft nodes, at least from 0 to len(best). drafting_ms: Past drafter passes.
     """
     nodes, rate, least = 0, 1.0 / (verify.ms[0] + drafting_ms), np.inf
     tokens = 1.0
@@ -85,13 +85,13 @@ def forecast_level(
     drafting_ms: float,
     most: int,
 ) -> LevelForecast:
-    """The next level: its candidates should have the scores of the expanded nodes times the profile by rank.
+    """Forecast the next level, assuming that its candidates' scores are the expanded nodes' scores times `profile`.
 
-    The last level's best nodes are expanded, except those that the best forecast tree would not hold themselves: their
-    children score no higher. The rate is 0 where no candidate of the last level has a positive score.
-    scores: [C] of all candidates so far; last: those of the last level; profile: [k] acceptance probabilities by rank,
-    at most 1. verify, drafting_ms: see `best_tree_size`; most: nodes that can be verified. draft_ms: [W] ms of the
-    level's drafter pass by nodes expanded, from 1 on; W are the most that can be.
+    It expands the best nodes of the last level, except those that the best forecast tree would not contain: their
+    children score no higher. The rate is 0 if no candidate of the last level has a positive score.
+    scores: [C], of all candidates so far. last: The scores of the last level. profile: [k], acceptance probabilities by
+    rank, at most 1. verify, drafting_ms: See `best_tree_size`. most: The most nodes to verify. draft_ms: [W], ms of the
+    level's drafter pass by expanded nodes, from 1; at most W nodes can be expanded.
     """
     frontier = falling(last, len(draft_ms))
     if not frontier:
@@ -107,13 +107,13 @@ def forecast_level(
     if needed == len(frontier):
         return LevelForecast(needed, choice.rate)
     needed_ms = drafting_ms + draft_ms[needed - 1]
-    # Where less is spent no more nodes pay than before, and no child of a node that is left out was among those.
+    # If this costs less, no more nodes pay than before, and no child of an omitted node was among those.
     fewer = best[: choice.nodes] if needed_ms <= widest_ms else forecast(needed)
     return LevelForecast(needed, best_tree_size(fewer, verify, needed_ms).rate)
 
 
 def falling(scores: FloatArray, count: int) -> list[float]:
-    """The `count` best of the positive `scores`, best first."""
+    """Return the `count` best of the positive `scores`, best first."""
     rising = scores.copy()
     rising.sort()
     best: list[float] = rising[::-1][:count].tolist()

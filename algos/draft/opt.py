@@ -1,4 +1,4 @@
-"""OPT-Tree: as deep as the next level still adds enough to the expected accepted length."""
+"""OPT-Tree: grows levels while each adds enough to the expected accepted length."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -15,13 +15,13 @@ from underpaint.algos.tree import DraftTree, Verdict
 class OptTree:
     """The `total_tokens` best path products, grown until a level adds less than `threshold` to their sum.
 
-    arXiv 2406.17276: the sum of path products estimates the accepted length; each level expands those nodes that
-    stand among the best so far, as no other can have a descendant there.
+    arXiv 2406.17276: the sum of path products estimates the accepted length. Each level expands the nodes that are
+    among the best so far, because no other node can have a descendant there.
 
-    total_tokens: drafted nodes that are verified, the root excluded, >= 1.
-    threshold: accepted tokens that a level must add for another one to be grown; the cost of a drafter pass in units
-        of a target pass is a fair choice.
-    max_depth: levels at most, one drafter pass each, >= 1.
+    total_tokens: Draft nodes to verify, without the root, >= 1.
+    threshold: Accepted tokens that a level must add before another one is grown; a good choice is the cost of a
+        drafter pass in units of a target pass.
+    max_depth: The most levels, >= 1, with one drafter pass each.
     """
 
     total_tokens: Annotated[Nodes, Tune((4, 6, 8, 12, 20, 50))] = 50
@@ -34,7 +34,7 @@ class OptTree:
     def begin(self, grid: Grid) -> None: ...
 
     def grow(self, drafter: Expander, root: int, budget: Budget, chance: Chance) -> DraftTree:
-        """No draw is made."""
+        """Grow the tree, without any random draw."""
         total = max(0, min(self.total_tokens, budget.max_nodes - 1))
         deepest = min(self.max_depth, budget.max_depth, total)
         growing = TreeBuilder(drafter, root)

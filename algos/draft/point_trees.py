@@ -1,4 +1,4 @@
-"""Trees of likeliest tokens as large as pays: `roofline`'s forecast of them, and how they are drafted."""
+"""`roofline`'s trees of likeliest tokens: how their size is forecast, and how they are drafted."""
 
 from dataclasses import dataclass, field
 
@@ -14,10 +14,10 @@ from underpaint.algos.tree import DraftTree, Verdict
 
 @dataclass(slots=True)
 class PointTrees:
-    """Draft another level while that should raise the tokens per millisecond; then verify as many nodes as pay.
+    """Draft another level while that raises the expected tokens per ms; then verify as many nodes as pay.
 
-    calibration: of the image. verify: of target passes by drafted nodes. draft: ms of a drafter pass by nodes
-    expanded, from 1 on. top_k: children of a node.
+    calibration: Of the image. verify: Costs of target passes by draft nodes. draft: ms of a drafter pass by expanded
+    nodes, from 1. top_k: Children of a node.
     """
 
     calibration: Calibration
@@ -31,10 +31,10 @@ class PointTrees:
         self._floor = LeastCosts(min(self.verify.ms), max(0.0, self.verify.slopes[0]), min(self.draft))
 
     def pay(self, cell: int, rate: float, deepest: int, most: int) -> bool:
-        """Whether a tree of at most `deepest` levels and `most` nodes should have a higher rate, by the neighbours'
-        draft probabilities; True where nothing is known of them.
+        """Return whether a tree of at most `deepest` levels and `most` nodes is expected to have a higher rate.
 
-        Every level is forecast as the first: the mean probabilities by rank, and the trust at the coming cell.
+        The forecast uses the neighbours' draft probabilities; without any, return True. All levels are forecast like
+        the first one: with the mean probabilities by rank, and the correction at `cell`.
         """
         probs = self.calibration.neighbour_probs(cell)
         if probs is None:
@@ -57,7 +57,7 @@ class PointTrees:
         return found > rate
 
     def draft_tree(self, drafter: Expander, root: int, cell: int, deepest: int, most: int) -> DraftTree:
-        """Level by level, for `cell` and those after it."""
+        """Draft a tree level by level, for `cell` and the cells after it."""
         builder = self._builder = TreeBuilder(drafter, root)
         builder.add_level(1, self.top_k, self.calibration.at(cell))
         drafting_ms, scores = self.draft[0], builder.levels[0].scores
@@ -75,13 +75,13 @@ class PointTrees:
         return builder.tree(choice.nodes)
 
     def drafting_ms(self) -> float:
-        """What drafting the last tree cost, before `learn` is told of it; 0 where none was."""
+        """Return the cost in ms of drafting the last tree, before `learn`; 0 if there was none."""
         return sum(self.draft[len(level.expanded) - 1] for level in self._builder.levels) if self._builder else 0.0
 
     def learn(self, tree: DraftTree, verdict: Verdict, cell: int) -> list[bool]:
-        """Take in what was decided of the last tree drafted; by level, whether the likeliest token was accepted.
+        """Learn from the verdict on the last drafted tree; return by level whether the likeliest token was accepted.
 
-        Learns from every committed token whose parent was expanded, verified or not.
+        It learns from all committed tokens whose parent was expanded, verified or not.
         """
         builder, self._builder = self._builder, None
         if builder is None:

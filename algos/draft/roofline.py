@@ -1,4 +1,4 @@
-"""Our own policy: each tree maximises the expected tokens per millisecond on the engine at hand."""
+"""This project's own policy: each tree maximises the expected tokens per millisecond on the given engine."""
 
 from dataclasses import dataclass, field
 from typing import Annotated, Final
@@ -43,66 +43,69 @@ NO_CHAIN: Final = ChainForecast(0, 0.0)
 
 @dataclass(slots=True)
 class Roofline:
-    """Draft another level while that should raise the tokens per millisecond; then verify as many nodes as pay.
+    """Draft another level while that raises the expected tokens per ms; then verify as many nodes as pay.
 
-    **Trees.** The expected tokens of a tree are 1 (the extra token) plus the sum of its nodes' scores. A node's score
-    is the product of acceptance probabilities along its path: draft probabilities, corrected by what was learned over
-    the image and in the cells on the left and above (see `Calibration`). A tree costs its drafter passes and one target
-    pass over its nodes; both come from the engine's measured curve. Before a level is drafted its candidates are
-    forecast: the scores of the nodes to expand, times the mean probabilities by rank at the level above. Nodes that the
-    best forecast tree would not hold are not expanded. Whether to draft at all is forecast in the same way from the
-    neighbouring cells' draft probabilities.
+    **Trees.** The expected number of tokens of a tree is 1 (the extra token) plus the sum of its nodes' scores. A
+    node's score is the product of the acceptance probabilities along its path. These are draft probabilities, corrected
+    by what was learned over the image and in the cells to the left and above (see `Calibration`). A tree costs its
+    drafter passes and one target pass over its nodes; both come from the engine's measured cost curve. Before a level
+    is drafted, its candidates are forecast: the scores of the nodes to expand, times the mean probabilities by rank at
+    the level above. Nodes that would not be in the best forecast tree are not expanded. Whether to draft at all is
+    forecast in the same way from the neighbouring cells' draft probabilities.
 
-    **Chains.** Some drafters draft a chain of their likeliest tokens in one call. Where the cost of such a call is
-    known, the best chain is forecast too, from how often such tokens were accepted in the image so far (see
-    `AcceptanceEstimator`). It is drafted where it should yield more tokens per millisecond than the forecast tree. The
-    tree is forecast once in `lookahead_interval` cycles only: that takes longer than the forecast of a chain, and
-    neighbouring cells are much alike.
+    **Chains.** Some drafters draft a chain of their likeliest tokens in one call. If the cost of such a call is known,
+    the best chain is forecast too, from the acceptance of such tokens in the image so far (see `AcceptanceEstimator`).
+    It is drafted if it should give more tokens per ms than the forecast tree. The tree is forecast only once in
+    `lookahead_interval` cycles, because its forecast takes longer, and neighbouring cells are similar.
 
-    **Windows.** Where the drafter has a Jacobi window beside it, the window is tried after the first tree. From how
-    often its drafts were accepted at each place and in the neighbourhood (see `AcceptanceEstimator`) follow the length
-    that pays best and its rate, which is compared with that of a plain step, the best chain and the forecast trees; the
-    drafter rests while the window is ahead. What is behind is looked at again after `second_look` cycles, then after
-    twice as many, and so on.
+    **Windows.** If the drafter also has a Jacobi window, the window is tried after the first tree. Its best length and
+    rate follow from the acceptance of its drafts at each place and in the neighbourhood (see `AcceptanceEstimator`).
+    The rate is compared with those of a plain step, the best chain and the forecast trees; the drafter does not run
+    while the window is best. Slower options are re-evaluated after `second_look` cycles, then twice as many, and so on.
 
-    **Drawn siblings.** Where trees of drawn siblings are judged by a rule of their own, Sequoia's tree is planned anew
-    as acceptance moves (see `DrawnTrees`), and drafted where it should yield more than all else.
+    **Drawn siblings.** If trees of drawn siblings have their own rule, Sequoia's tree is replanned as the acceptance
+    changes (see `DrawnTrees`), and drafted if it should give more than all other options.
 
-    **A bound on what trials lose.** A trial costs more than it yields where nothing pays. What a picture has lost
-    to plain decoding is counted by the cost curve, gains against losses (see `NetLoss`). Once `loss_budget` plain steps
-    are lost, the rest of the picture is decoded plainly.
+    **Limited loss.** If no draft pays, trials cost more than they give. The policy counts the image's net loss to plain
+    decoding by the cost curve (see `NetLoss`). Once `loss_budget` plain steps are lost, the rest of the image is
+    decoded plainly.
 
-    Every choice follows from the past, so point proposals stay lossless, and so do windows and drawn siblings: how many
-    children a node has is settled before any is drawn.
+    All choices depend only on the past, so point proposals stay lossless. So do windows and drawn siblings, because the
+    number of children of a node is fixed before any is drawn.
 
-    verify_ms, draft_ms, between: the engine's cost curve, see `CostCurve` and `draft_table`; measure them on yours.
-    chain_ms: (levels, ms) pairs, rising from 1 level: a chain drafted in one call, the host's share of it included. The
-        largest measured is the longest chain. None: the cost is not known, and every tree is drafted level by level.
-    plain_ms: a cycle that drafts nothing, > 0. None: as `verify_ms` says of the root alone; it may be cheaper, as
-        no drafter pass empties the caches before it.
-    tree_ms: of a tree of drawn siblings that is drafted in one call: the call, and each level in it. None: levels are
-        drafted one by one, each for what a pass over one node takes.
-    top_k: nodes expanded a level at most, and children of each, >= 1.
-    max_depth: levels drafted one by one at most, >= 1.
-    prior, decay, above, band_prior: see `Calibration`; > 0, in [0, 1], >= 0, > 0.
-    chain_prior, chain_decay: those of `AcceptanceEstimator`, which shares the others; > 0, in [0, 1].
-    probe_first, probe_most: where drafting does not seem to pay, one level is drafted all the same after so many
-        cycles; each such trial doubles the wait for the next, from the first number up to the second; >= 1.
-    lookahead_interval: cycles between forecasts of what is behind, >= 1: of a tree, where a chain is drafted; of
-        chains and drawn siblings, while the window is ahead.
-    windows: passes over the window in a trial, >= 0; 0 leaves windows out. What the first half of them yields is
-        forgotten, as they fill the window. least_window: drafts in a pass over it at least, >= 0: shorter passes would
-        pay at once, but the drafts behind them would be no better at the next. 0: the length that pays best by the cost
-        curve where drafts are accepted with probability 0.8, see `likely_length`. window_prior, window_decay: those of
-        `AcceptanceEstimator`. window_margin: by how much the rest has to be ahead, >= 1, as each pass over the window
-        makes its drafts better too. A plain step has only to be as good.
-    second_look: cycles until what is behind, the window or the rest, is looked at again, >= 1.
-    siblings: drawn at a node at most, >= 0; 0 leaves drawn trees out. sibling_prior: see `DrawnTrees`, > 0.
-    sibling_trial: trees of drawn siblings that are tried whatever they seem to yield, >= 0. with_replacement: siblings
-        are independent draws, which a rule for "iid" trees has to judge.
-    loss_budget: plain steps that a picture may lose in all, >= 0; one cycle may exceed it.
-    trees: whether there are trees of likeliest tokens. They alone ask the drafter before they are settled; without them
-        every choice is made before anything is drafted.
+    Attributes:
+        verify_ms, draft_ms, between: The engine's cost curve, see `CostCurve` and `draft_table`; measure it on your
+            engine.
+        chain_ms: (levels, ms) pairs, rising from 1 level, for a chain drafted in one call, including host time. The
+            largest size is the longest chain. None: The cost is unknown, and all trees are drafted level by level.
+        plain_ms: A cycle without drafts, > 0. None: The value of `verify_ms` for the root alone. It may be less,
+            because no drafter pass evicts the caches before it.
+        tree_ms: For a tree of drawn siblings drafted in one call: the call, and each level in it. None: Levels are
+            drafted one by one, each at the cost of a pass over one node.
+        top_k: The most nodes expanded per level, and children of each, >= 1.
+        max_depth: The most levels drafted one by one, >= 1.
+        prior, decay, above, band_prior: See `Calibration`; > 0, in [0, 1], >= 0, > 0.
+        chain_prior, chain_decay: See `AcceptanceEstimator`, which shares the other two; > 0, in [0, 1].
+        probe_first, probe_most: If drafting does not seem to pay, one level is drafted anyway after a number of cycles,
+            which doubles with each such trial from `probe_first` up to `probe_most`; >= 1.
+        lookahead_interval: Cycles between forecasts of slower options, >= 1: of a tree while a chain is drafted, and of
+            chains and drawn siblings while the window is best.
+        windows: Passes over the window in a trial, >= 0; 0 disables windows. The observations of the first half, which
+            fill the window, are discarded.
+        least_window: The fewest drafts in a pass over the window, >= 0: shorter passes would pay at once, but the later
+            drafts would not improve for the next pass. 0: The length that pays best by the cost curve at an acceptance
+            of 0.8, see `likely_length`.
+        window_prior, window_decay: See `AcceptanceEstimator`.
+        window_margin: The factor by which another option must be better, >= 1, because each pass over the window also
+            improves its drafts. A plain step only has to be as good.
+        second_look: Cycles until the slower of the window and the rest is re-evaluated, >= 1.
+        siblings: The most siblings drawn at a node, >= 0; 0 disables drawn trees.
+        sibling_prior: See `DrawnTrees`, > 0.
+        sibling_trial: The number of trees of drawn siblings that are tried in any case, >= 0.
+        with_replacement: Siblings are independent draws; needs a rule for "iid" trees.
+        loss_budget: The number of plain steps that an image may lose in total, >= 0; one cycle may exceed it.
+        trees: Whether to use trees of likeliest tokens. Only these run the drafter before they are decided; without
+            them, all choices are made before drafting.
     """
 
     verify_ms: Annotated[tuple[tuple[int, float], ...], Bounds(0.0, MOST_MS, above=True)] = MEASURED_VERIFY_MS
@@ -166,12 +169,12 @@ class Roofline:
 
     @property
     def most_nodes(self) -> int:
-        """Of any tree, the root included."""
+        """The most nodes of any tree, including the root."""
         return self._costs.most + 1
 
     @property
     def longest_chain(self) -> int:
-        """Levels of a chain drafted in one call at most; 0 where the cost of such a call is not known."""
+        """The most levels of a chain drafted in one call; 0 if the cost of such a call is unknown."""
         return len(self._costs.chain.ms)
 
     def begin(self, grid: Grid) -> None:
@@ -188,7 +191,7 @@ class Roofline:
         self._try_window()
 
     def grow(self, drafter: Expander, root: int, budget: Budget, chance: Chance) -> DraftTree:
-        """The window and drawn siblings draw; nothing else does."""
+        """Grow the next tree. Only the window and drawn siblings use random draws."""
         chosen = self.choose(drafter, budget)
         if chosen.kind == "window":
             assert has_window(drafter)
@@ -203,7 +206,7 @@ class Roofline:
         return root_only(root, drafter.vocab_size)
 
     def choose(self, drafter: object, budget: Budget) -> Choice:
-        """What the next tree is to be, from the past alone; `drafter` is asked for nothing but what it can do."""
+        """Return the choice for the next tree, from the past alone; `drafter` is only asked for its capabilities."""
         chosen = self._choose(drafter, budget)
         self._drafted = chosen.kind
         return chosen
@@ -214,12 +217,12 @@ class Roofline:
         if deepest <= 0 or self._lost.is_too_large:
             return NOTHING
         if self._drawn_trials and self._knows_enough and self._draws(drafter):
-            self._drawn_trials -= 1  # before the window's trial, behind which the drafter would have more to read
+            self._drawn_trials -= 1  # before the window's trial, after which the drafter would have more to read
             return self._choice_of_drawn(self._drawn.trial_tree(), budget)
         longest = self._longest_window(drafter, budget, most)
         if longest and self._window_trials:
             self._window_trials -= 1
-            if self._window_trials == self.windows // 2:  # what the first passes yielded, which fill it, is forgotten
+            if self._window_trials == self.windows // 2:  # discard what was learned while the window filled up
                 self._window = self._new_estimator()
             return Choice("window", min(self._trial_length, longest))
         window = self._window.best_chain(self._cell, longest, self._costs.window)
@@ -244,7 +247,7 @@ class Roofline:
         return Choice("tree", deepest) if self.trees and self._time_to_probe() else NOTHING
 
     def _window_leads(self, rate: float, drafter: object, budget: Budget) -> bool:
-        """Whether chains and drawn siblings are behind this rate; both are forecast now and then while they are."""
+        """Return whether chains and drawn siblings are below this rate; forecasts both at intervals."""
         if self._drafted == "window" and self._rival_wait:
             self._rival_wait -= 1
         else:
@@ -253,7 +256,7 @@ class Roofline:
         return rate > max(self._rival_rate, self._plain_rate)
 
     def _forecast_rivals(self, drafter: object, budget: Budget) -> tuple[ChainForecast, StaticTree]:
-        """The best chain in one call and the best tree of drawn siblings; of rate 0 where there is none."""
+        """Return the best chain in one call and the best tree of drawn siblings; with rate 0 if there is none."""
         chain, most = NO_CHAIN, min(self._costs.most, budget.max_nodes - 1)
         if self.longest_chain and fuses_chains(drafter):
             longest = min(self.longest_chain, budget.max_depth, most)
@@ -268,32 +271,32 @@ class Roofline:
         return Choice("drawn", shape=shape, drawn=self._drawn.drawn_as(shape))
 
     def _try_window(self) -> None:
-        """Forget what was learned of the window: it gets better as the image grows."""
+        """Restart the window's trial and discard its observations, because it improves as the image grows."""
         self._window, self._window_trials = self._new_estimator(), self.windows
 
     def _new_estimator(self) -> AcceptanceEstimator:
         return AcceptanceEstimator(self._grid, self.window_prior, self.window_decay, self.above, self.band_prior)
 
     def _longest_window(self, drafter: object, budget: Budget, most: int) -> int:
-        """The most drafts of the window that could be had now; 0 where there is none. The first tree comes before."""
+        """Return the most drafts the window can have now; 0 if none, or before the first tree."""
         if not (self.windows and has_window(drafter) and self._knows_enough):
             return 0
         return min(drafter.window_length, budget.max_depth, most)
 
     @property
     def _knows_enough(self) -> bool:
-        """Whether anything but a tree of likeliest tokens may be tried: such a tree comes before, if there are any."""
+        """Whether options other than trees of likeliest tokens may be tried: after the first such tree, if enabled."""
         return self._calibration.knows_any or not self.trees
 
     def _tree_pays(self, rate: float, deepest: int, most: int) -> bool:
-        """Whether a tree of likeliest tokens should have a higher rate; then drafting pays, and is not put off."""
+        """Return whether a tree of likeliest tokens should have a higher rate; if so, restart the probe wait."""
         pays = self.trees and self._trees.pay(self._cell, rate, deepest, most)
         if pays:
             self._plain_cycles, self._probe_wait = 0, self.probe_first
         return pays
 
     def _looked_and_pays(self, drafts: bool, rate: float, deepest: int, most: int) -> bool:
-        """The same beside something that drafts, or not; where it does, the next look waits."""
+        """Return the same, with or without another option that drafts; with one, the next forecast of a tree waits."""
         if not drafts:
             return self._tree_pays(rate, 1, most)
         pays = self._tree_pays(rate, deepest, most)
@@ -301,7 +304,7 @@ class Roofline:
         return pays
 
     def _time_to_probe(self) -> bool:
-        """Whether to try drafting although it should not pay: after ever longer waits."""
+        """Return whether to try drafting although it should not pay; the waits become longer."""
         self._plain_cycles += 1
         if self._plain_cycles < self._probe_wait:
             return False
@@ -309,7 +312,7 @@ class Roofline:
         return True
 
     def observe(self, tree: DraftTree, verdict: Verdict, cell: int) -> None:
-        """Learns from what was accepted, and, where a tree of likeliest tokens was drafted, from its probabilities."""
+        """Learn from the accepted tokens, and from the draft probabilities of trees of likeliest tokens."""
         accepted, drafted = len(verdict.path), self._drafted
         self._cell = cell + accepted + 1
         self._lost.add(self._costs.spent_ms(drafted, tree, self._trees.drafting_ms()), accepted + 1)

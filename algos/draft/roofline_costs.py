@@ -1,4 +1,4 @@
-"""What `roofline`'s drafts cost on an engine, and what a picture has lost to plain decoding by these costs."""
+"""The costs of `roofline`'s drafts on an engine, and the image's loss to plain decoding by these costs."""
 
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
@@ -21,16 +21,16 @@ from underpaint.algos.draft.settings import at_least
 from underpaint.algos.tree import DraftTree
 
 TRIED_ACCEPTANCE: Final = 0.8
-"""Of a window's draft, by which the length of its trial and its least length are chosen."""
+"""Assumed acceptance of a window's draft, used to choose the length of its trial and its least length."""
 
 
 class DraftingCosts(NamedTuple):
-    """Milliseconds of whole cycles, but for trees: their drafting comes on top of `verify`.
+    """Milliseconds of whole cycles; for trees, the drafting costs are added to `verify`.
 
-    verify: of target passes by drafted nodes, from 0. draft: of drafter passes by nodes expanded, from 1. chain: of a
-    chain in one call with its target pass, by levels, from 1; empty where the cost of such a call is not known. window:
-    of passes over a Jacobi window, by drafts, from 1. siblings: of trees of drawn siblings, its `draft_ms` for each
-    level; call_ms: of a call that drafts one, beyond its levels. plain_ms: of a cycle that drafts nothing.
+    verify: Target passes by draft nodes, from 0. draft: Drafter passes by expanded nodes, from 1. chain: A chain in one
+    call plus its target pass, by levels, from 1; empty if the cost of such a call is unknown. window: Passes over a
+    Jacobi window, by drafts, from 1. siblings: Trees of drawn siblings, with `draft_ms` per level. call_ms: A call that
+    drafts such a tree, in addition to its levels. plain_ms: A cycle without drafts.
     """
 
     verify: SizeCosts
@@ -43,11 +43,11 @@ class DraftingCosts(NamedTuple):
 
     @property
     def most(self) -> int:
-        """Drafted nodes of the largest tree that was measured."""
+        """The number of draft nodes of the largest measured tree."""
         return len(self.verify.ms) - 1
 
     def spent_ms(self, kind: Kind, tree: DraftTree, drafting_ms: float) -> float:
-        """Of the cycle that drafted `tree`; drafting_ms: what it took to draft a tree of likeliest tokens."""
+        """Return the ms of the cycle that drafted `tree`; drafting_ms: Drafting a tree of likeliest tokens."""
         nodes = tree.size - 1
         if kind == "tree":
             return drafting_ms + self.verify.ms[nodes]
@@ -59,13 +59,13 @@ class DraftingCosts(NamedTuple):
 
 
 def likely_length(ms: FloatArray) -> int:
-    """The window that pays best where each draft is accepted with `TRIED_ACCEPTANCE`; ties: the shorter.
+    """Return the best window length if each draft is accepted with `TRIED_ACCEPTANCE`; ties: the shorter.
 
     Args:
-        ms: Of a cycle by drafts, from 1 on; `[L]`, may be empty.
+        ms: Cost of a cycle by drafts, from 1; `[L]`, may be empty.
 
     Returns:
-        Drafts, from 1 to `L`; 1 where `ms` is empty.
+        Drafts, from 1 to `L`; 1 if `ms` is empty.
     """
     if not ms.size:
         return 1
@@ -83,7 +83,7 @@ def drafting_costs(
     top_k: int,
     least_window: int,
 ) -> DraftingCosts:
-    """By the settings of `Roofline` of the same names. Raises ValueError on times that are no times."""
+    """Return the costs for the settings of `Roofline` with these names. Raises ValueError for invalid times."""
     verify = cost_curve(verify_ms, 0.0, between).table()
     draft = draft_table(draft_ms, between, top_k)
     call = np.empty(0) if chain_ms is None else chain_table(chain_ms, between)[: verify.size - 1]
@@ -92,7 +92,7 @@ def drafting_costs(
     plain = float(verify[0]) if plain_ms is None else plain_ms
     if not 0 < plain < np.inf:
         raise ValueError(f"policy 'roofline': plain_ms must be a positive time, got {plain_ms!r}")
-    # A pass over the window has a plain step's caches, which no drafter pass empties, and its share of the host.
+    # A pass over the window is like a plain step: no drafter pass evicts its caches, and it has the same host time.
     window_ms = plain + np.maximum(0.0, verify[1:] - verify[0])
     least = least_window or likely_length(window_ms)
     window_ms[:least] = window_ms[:least][-1:]
@@ -109,21 +109,21 @@ def drafting_costs(
 
 @dataclass(slots=True)
 class NetLoss:
-    """What a picture has lost to plain decoding so far, gains against losses.
+    """The image's net loss to plain decoding so far, in ms: losses minus gains.
 
-    plain_ms: of a token that is decoded plainly, > 0. budget: of such tokens that may be lost, >= 0.
+    plain_ms: Of a token decoded plainly, > 0. budget: The number of such tokens that may be lost, >= 0.
     """
 
     plain_ms: float
     budget: float
     ms: float = field(init=False, default=0.0)
-    """Spent beyond what plain decoding would have taken for the same tokens; below 0 is a gain."""
+    """ms spent beyond plain decoding of the same tokens; below 0 is a gain."""
 
     def add(self, spent_ms: float, tokens: int) -> None:
-        """Count a cycle that gave so many tokens, >= 1."""
+        """Count a cycle that gave `tokens` tokens, >= 1."""
         self.ms += spent_ms - tokens * self.plain_ms
 
     @property
     def is_too_large(self) -> bool:
-        """Whether the budget is spent."""
+        """Whether the budget is exceeded."""
         return self.ms > self.budget * self.plain_ms

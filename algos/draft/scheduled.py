@@ -1,4 +1,4 @@
-"""EAGLE-2's tree at a mean depth that is given: the control for trees whose depth follows the acceptance."""
+"""EAGLE-2's tree with a given mean depth: the control for trees whose depth follows the acceptance."""
 
 from dataclasses import dataclass, field
 from math import floor
@@ -14,16 +14,16 @@ from underpaint.algos.tree import DraftTree, Verdict
 
 @dataclass(slots=True)
 class ScheduledTree:
-    """EAGLE-2's tree (arXiv 2406.16858) whose depth follows a fixed schedule, whatever was accepted.
+    """EAGLE-2's tree (arXiv 2406.16858) with a depth that follows a fixed schedule, whatever is accepted.
 
-    A mean depth between two whole numbers mixes the two, as evenly as can be: cycle t of an image (from 0) gets
-    floor((t + 1) mean_depth) - floor(t mean_depth) levels, at least one. Nothing is drawn and nothing is learnt. Beside
-    a policy that adapts its depth, at the same mean depth and number of nodes, it shows what the adaptation is worth.
+    A fractional mean depth mixes the two nearest integers as evenly as possible: cycle t of an image (from 0) gets
+    floor((t + 1) mean_depth) - floor(t mean_depth) levels, at least one. The policy draws and learns nothing. Compared
+    with an adaptive policy of the same mean depth and number of nodes, it shows what the adaptation is worth.
 
-    mean_depth: levels on average, >= 1. The last cycles of an image have no room for deep trees, so what is measured
-        over an image lies a little below.
-    top_k: nodes expanded a level, and children of each, >= 1; 1 makes a chain.
-    total_tokens: drafted nodes at most, the root excluded, >= 1.
+    mean_depth: Mean number of levels, >= 1. The last cycles of an image have no room for deep trees, so the mean
+        measured over an image is slightly lower.
+    top_k: Nodes expanded per level, and children of each, >= 1; 1 gives a chain.
+    total_tokens: The most draft nodes, without the root, >= 1.
     """
 
     mean_depth: Annotated[float, Bounds(1.0, MOST_NODES)] = 3.5
@@ -35,17 +35,17 @@ class ScheduledTree:
         check_bounds("policy 'scheduled'", self)
 
     def begin(self, grid: Grid) -> None:
-        """See `Policy`: the schedule starts over."""
+        """See `Policy`; restarts the schedule."""
         self._cycle = 0
 
     def grow(self, drafter: Expander, root: int, budget: Budget, chance: Chance) -> DraftTree:
-        """See `Policy`; no draw is made."""
+        """See `Policy`; makes no random draw."""
         depth = max(1, floor((self._cycle + 1) * self.mean_depth) - floor(self._cycle * self.mean_depth))
         self._cycle += 1
         return grow_eagle2(drafter, root, budget, depth, self.top_k, self.total_tokens)
 
     def observe(self, tree: DraftTree, verdict: Verdict, cell: int) -> None:
-        """See `Policy`; the schedule does not look at verdicts."""
+        """See `Policy`; the schedule ignores verdicts."""
 
 
 SPEC = POLICIES.register(

@@ -18,29 +18,29 @@ from underpaint.algos.tree import DraftTree, Shape, Verdict
 
 
 class StaticTree(NamedTuple):
-    """A static tree, what it should yield, and at what cost."""
+    """A static tree with its expected tokens and its cost."""
 
     shape: Shape
     tokens: float
-    """Expected tokens a cycle, the extra one included."""
+    """Expected tokens per cycle, including the extra token."""
     cost_ms: float
-    """One drafter pass a level, in a call that may cost something besides, and one target pass."""
+    """Cost of one drafter pass per level, of the drafting call itself if it has a cost, and of one target pass."""
 
     @property
     def rate(self) -> float:
-        """Expected tokens per ms."""
+        """Expected tokens per ms of a cycle."""
         return self.tokens / self.cost_ms
 
 
 @dataclass(slots=True)
 class Sequoia:
-    """Sequoia's tree (arXiv 2402.12374, section 3): a dynamic programme over size and depth, chosen by cost.
+    """Sequoia's tree (arXiv 2402.12374, section 3): dynamic programming over size and depth, chosen by cost.
 
-    acceptance: [ranks] the probability that, where a node's children are tried, the one of this rank is kept.
-        Measure it with `acceptance_by_rank`; the default halves from 0.5 and is an example, not a measurement.
-    verify_ms, draft_ms, between: the engine's cost curve, see `CostCurve`. call_ms: where the drafter drafts a whole
-        tree in one call, what the call costs beyond its levels, of `draft_ms` each; >= 0.
-    max_depth: levels at most, >= 1.
+    acceptance: [ranks], the probability that the child of this rank is kept when a node's children are tried. Measure
+        it with `acceptance_by_rank`; the default halves from 0.5 and is an example, not a measurement.
+    verify_ms, draft_ms, between: The engine's cost curve, see `CostCurve`. call_ms: If the drafter drafts a whole tree
+        in one call, the cost of the call in addition to its levels (`draft_ms` each); >= 0.
+    max_depth: The most levels, >= 1.
     """
 
     name: ClassVar[str] = "sequoia"
@@ -62,28 +62,28 @@ class Sequoia:
     def begin(self, grid: Grid) -> None: ...
 
     def grow(self, drafter: Expander, root: int, budget: Budget, chance: Chance) -> DraftTree:
-        """Node i is drawn at `At(Role.DRAFT, i)`; near the image's end the tree is planned anew."""
+        """Grow the tree. Node i is drawn at `At(Role.DRAFT, i)`; near the end of the image the tree is replanned."""
         return fill_sampled(self.shape_within(budget), drafter, root, chance)
 
     def observe(self, tree: DraftTree, verdict: Verdict, cell: int) -> None: ...
 
     def shape_within(self, budget: Budget) -> Shape:
-        """The shape planned for a cycle, before anything is drafted."""
+        """Return the shape planned for a cycle within `budget`, before drafting."""
         depth = max(0, min(self.max_depth, budget.max_depth))
         return best_static_tree(self.acceptance, self._costs, depth, max(1, budget.max_nodes), self.call_ms).shape
 
 
 @dataclass(slots=True)
 class SequoiaTopK(Sequoia):
-    """The same tree filled with the likeliest tokens, for decoding at temperature 0, where nothing is drawn.
+    """The same tree with the likeliest tokens, for decoding at temperature 0, where nothing is drawn.
 
-    acceptance: [ranks] as `Sequoia`'s, of the likeliest tokens.
+    acceptance: [ranks], as in `Sequoia`, but of the likeliest tokens.
     """
 
     name: ClassVar[str] = "sequoia_top_k"
 
     def grow(self, drafter: Expander, root: int, budget: Budget, chance: Chance) -> DraftTree:
-        """No draw is made."""
+        """Grow the tree, without any random draw."""
         return fill_top_k(self.shape_within(budget), drafter, root)
 
 
@@ -91,12 +91,12 @@ class SequoiaTopK(Sequoia):
 def best_static_tree(
     acceptance: tuple[float, ...], costs: CostCurve, max_depth: int, max_nodes: int, call_ms: float = 0.0
 ) -> StaticTree:
-    """The shape of most expected tokens per millisecond, of at most `max_depth` levels and `max_nodes` nodes.
+    """Return the shape with the most expected tokens per ms, with at most `max_depth` levels and `max_nodes` nodes.
 
-    call_ms: of drafting anything at all, beyond its levels.
+    call_ms: Cost of a drafting call, in addition to its levels.
 
     The expected tokens of a tree are the sum over its nodes of the product of acceptance[rank] along the path (the
-    root's product, 1, is the extra token). The plain step, a root alone, is one of the shapes.
+    root's product, 1, is the extra token). The plain step, only a root, is one of the shapes.
     """
     largest = min(max_nodes, costs.max_nodes)
     verify = costs.table()
@@ -115,14 +115,14 @@ def best_static_tree(
 
 
 class _Table(NamedTuple):
-    """The best trees of one depth at most, by size."""
+    """The best trees of at most one depth, by size."""
 
     value: FloatArray
-    """[nodes + 1]: expected tokens of the best tree of exactly so many nodes, -inf where there is none."""
+    """[nodes + 1]: expected tokens of the best tree with exactly this many nodes, -inf if there is none."""
     last: tuple[IntArray, ...]
-    """[rank][nodes + 1]: in the best tree whose root has children of ranks 0..rank, the nodes below and at the last."""
+    """[rank][nodes + 1]: for the best tree whose root has children of ranks 0..rank, the size of the last subtree."""
     ranks: IntArray | None = None
-    """[nodes + 1]: children of the root in the best tree."""
+    """[nodes + 1]: the number of children of the root in the best tree."""
 
 
 def _leaf(largest: int) -> FloatArray:
@@ -132,7 +132,7 @@ def _leaf(largest: int) -> FloatArray:
 
 
 def _deeper(acceptance: tuple[float, ...], below: FloatArray) -> _Table:
-    """Trees one level deeper than those of values `below`: give the root its children one rank at a time."""
+    """Return trees one level deeper than those with values `below`, adding the root's children one rank at a time."""
     sizes = below.size
     with_ranks = [_leaf(sizes - 1)]
     last = []
@@ -151,7 +151,7 @@ def _deeper(acceptance: tuple[float, ...], below: FloatArray) -> _Table:
 
 
 def _shape(tables: list[_Table], depth: int, nodes: int) -> Shape:
-    """The best tree of so many nodes, level by level."""
+    """Return the best tree with this number of nodes, level by level."""
     parents = [-1]
     level = [(0, nodes)]
     for left in range(depth, 0, -1):
@@ -170,10 +170,10 @@ def _shape(tables: list[_Table], depth: int, nodes: int) -> Shape:
 
 
 def acceptance_by_rank(verified: Iterable[tuple[DraftTree, Verdict]], ranks: int) -> tuple[float, ...]:
-    """How often the child of each rank was kept, of the times that its node was reached and had such a child.
+    """Return how often the child of each rank was kept, relative to how often its node was reached.
 
-    verified: trees with enough children at each node, and what a rule decided about them. ranks: >= 1.
-    Raises ValueError where a rank was never tried.
+    verified: Trees with enough children at each node, and the verdicts on them. ranks: >= 1. Only nodes with a child of
+    that rank count. Raises ValueError if a rank was never tried.
     """
     tried, kept = [0] * ranks, [0] * ranks
     for tree, verdict in verified:

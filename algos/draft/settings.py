@@ -1,4 +1,4 @@
-"""Checks of policies' settings: their bounds, and the trees that an engine can score."""
+"""Checks of policy settings: their bounds, and whether the engine can score the resulting trees."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -7,11 +7,11 @@ from typing import Any, Final
 from underpaint.algos.draft.shape import ranked_shape
 
 MOST: Final = 1e9
-"""No setting of a policy is larger: levels, nodes and milliseconds all stay far below."""
+"""Upper bound of all policy settings; levels, nodes and milliseconds stay far below it."""
 
 
 def at_least(policy: str, least: float, **settings: float) -> None:
-    """Raise ValueError, naming the setting and the bounds, unless each is from `least` to `MOST`."""
+    """Raise ValueError, with the setting and the bounds, unless each setting is from `least` to `MOST`."""
     for name, value in settings.items():
         if not value >= least:
             raise ValueError(f"policy '{policy}': {name} must be at least {least}, got {value!r}")
@@ -22,14 +22,14 @@ def at_least(policy: str, least: float, **settings: float) -> None:
 _NODES: Final = ("total_tokens",)
 _LEVELS: Final = ("depth", "length", "start_depth", "max_depth", "min_depth", "mean_depth")
 _CHILDREN: Final = ("top_k", "start_width", "max_width", "min_width")
-"""Settings of policies that count a tree's drafted nodes, its levels, and the children of a node. Policies of one's own
-that use these names are checked too."""
+"""Names of settings that limit a tree's drafted nodes, its levels, and the children of a node. User-defined policies
+with these names are checked too."""
 
 
 def check_limits(settings: Mapping[str, Any], max_nodes: int, vocab_size: int) -> None:
-    """Raise ValueError, with the largest that would do, where a setting given to a policy asks for more than there is.
+    """Raise ValueError, with the largest possible value, if a policy setting exceeds the engine or the vocabulary.
 
-    max_nodes: of the largest tree that the target scores, its root included. vocab_size: V.
+    max_nodes: Nodes of the largest tree that the target can score, including the root. vocab_size: V.
     """
     drafted = max_nodes - 1
     scored = f"the engine scores {max_nodes} nodes, the root included"

@@ -1,4 +1,4 @@
-"""Static trees: a shape fixed before anything is drafted, and how it is filled."""
+"""Static trees: a shape that is fixed before drafting, and the functions that fill it with tokens."""
 
 from functools import lru_cache, partial
 from typing import Protocol
@@ -16,15 +16,15 @@ from underpaint.algos.tree import DraftTree, Drawn, Shape
 
 class _Pick(Protocol):
     def __call__(self, distributions: FloatArray, counts: list[int], first: int) -> list[list[int]]:
-        """At most `counts[i]` tokens from distributions[i]; the first of all is node `first` of the tree."""
+        """Return up to `counts[i]` tokens from each distributions[i]; the first token becomes node `first`."""
         ...
 
 
 @lru_cache(maxsize=64)
 def ranked_shape(widths: tuple[int, ...]) -> Shape:
-    """The tree with `widths[l]` nodes at level l + 1 whose paths have the least ranks in sum.
+    """Return the tree with `widths[l]` nodes at level l + 1 whose paths have the smallest sums of ranks.
 
-    A node's rank is its turn among its siblings (0 is the first drawn). Early turns are accepted more often, so they
+    A node's rank is its position among its siblings (0 is drawn first). Lower ranks are accepted more often, so they
     get more descendants; ties go to the node whose parent comes first.
     """
     parents = [-1]
@@ -39,13 +39,13 @@ def ranked_shape(widths: tuple[int, ...]) -> Shape:
 
 
 def chain_shape(length: int) -> Shape:
-    """The shape of the chain of `length` drafted nodes."""
+    """Return the shape of a chain of `length` drafted nodes."""
     return tuple(range(-1, length))
 
 
 @lru_cache(maxsize=256)
 def within(shape: Shape, budget: Budget) -> Shape:
-    """The part of `shape` that `budget` allows: no deeper, and of those the nodes of least depth plus ranks."""
+    """Return the part of `shape` that fits `budget`: nodes up to its depth, those with the least depth plus ranks."""
     depths, costs, children = [0], [0], [0] * len(shape)
     for node in range(1, len(shape)):
         above = shape[node]
@@ -61,11 +61,11 @@ def within(shape: Shape, budget: Budget) -> Shape:
 def fill_sampled(
     shape: Shape, drafter: Expander, root: int, chance: Chance, drawn: Drawn = "without_replacement"
 ) -> DraftTree:
-    """Fill `shape` with siblings drawn from the drafter's distributions; one drafter pass a level.
+    """Fill `shape` with siblings drawn from the drafter's distributions, with one drafter pass per level.
 
-    Node i is drawn at `At(Role.DRAFT, i)`. drawn: "without_replacement": a distribution with fewer tokens of positive
-    probability than the shape has children yields as many as it has; what would stand below the missing ones is left
-    out. "iid": with replacement, so siblings may be equal. One child a node is both.
+    Node i is drawn at `At(Role.DRAFT, i)`. drawn: With "without_replacement", a distribution with fewer possible tokens
+    than the shape has children gives only that many, and the subtrees of the missing nodes are left out. With "iid",
+    siblings are drawn with replacement and may be equal. Without siblings, both are the same.
     """
     repeats = drawn == "iid" and len(set(shape)) < len(shape)
 
@@ -77,7 +77,7 @@ def fill_sampled(
         return picked
 
     filled = None
-    if isinstance(chance, FromUniforms) and not repeats:  # a drafter's one call draws without replacement
+    if isinstance(chance, FromUniforms) and not repeats:  # a drafter's single call draws without replacement
         filled = fill_fused(shape, drafter, root, partial(chance.uniforms, Role.DRAFT))
     tokens, parents, draft_rows, distributions = filled or _fill(shape, drafter, root, pick)
     return DraftTree(
@@ -90,7 +90,7 @@ def fill_sampled(
 
 
 def fill_top_k(shape: Shape, drafter: Expander, root: int) -> DraftTree:
-    """Fill `shape` with the likeliest tokens as point proposals; one drafter pass a level."""
+    """Fill `shape` with the likeliest tokens as point proposals, with one drafter pass per level."""
 
     def pick(distributions: FloatArray, counts: list[int], first: int) -> list[list[int]]:
         found = top(distributions, max(counts))
@@ -105,8 +105,8 @@ def fill_top_k(shape: Shape, drafter: Expander, root: int) -> DraftTree:
 
 
 def _draw_siblings(distribution: FloatArray, count: int, first: int, chance: Chance, repeats: bool) -> list[int]:
-    """`count` tokens, nodes `first` on; repeats: with replacement."""
-    # A distribution cut by top-k is short: draws from its support alone are the same, and cheaper.
+    """Draw `count` tokens, for the nodes from `first` on; repeats: With replacement."""
+    # A distribution cut by top-k has few nonzero entries; drawing from these alone gives the same result faster.
     support = distribution.nonzero()[0]
     left = distribution[support].astype(np.float64)
     tokens: list[int] = []
@@ -119,13 +119,13 @@ def _draw_siblings(distribution: FloatArray, count: int, first: int, chance: Cha
 
 
 def _fill(shape: Shape, drafter: Expander, root: int, pick: _Pick) -> FilledTree:
-    """DraftLevel by level: expand the nodes that have children, and pick those."""
+    """Fill the shape level by level: expand the nodes that have children, and pick these children."""
     below = children(shape)
     drafted, parents, draft_rows, held = [root], [-1], [-1], list[FloatArray]()
     rows = 0
     level = [(0, 0)] if below[0] else []  # (node of the tree, node of the shape)
     while level:
-        # A drafter numbers nodes as they are expanded, so a node's number is the row of its distribution.
+        # A drafter numbers nodes in order of expansion, so a node's number is the row of its distribution.
         above = [parents[node] for node, _ in level]
         ids = [draft_rows[node] if node >= 0 else -1 for node in above]
         distributions = drafter.expand(np.array([drafted[node] for node, _ in level]), np.array(ids))

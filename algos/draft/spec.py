@@ -1,4 +1,4 @@
-"""A tree policy's entry in the registry."""
+"""The registry of tree policies, and the entry (`PolicySpec`) of a policy."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,17 +13,19 @@ from underpaint.algos.tree import DRAWN, DraftTree, Drawn
 
 @dataclass(frozen=True, slots=True)
 class PolicySpec:
-    """A policy's entry in the registry.
+    """The registry entry of a tree policy.
 
-    make: a dataclass whose init fields are the settings and whose instances are policies.
-    chain: its trees never have two children at one node.
-    cost_aware: it chooses its trees by the engine's cost curve, the settings `verify_ms` and `draft_ms` (and, where it
-        has them, `chain_ms` and `plain_ms`).
-    greedy_variant: the name of the policy of likeliest tokens that stands for one of draws at temperature 0; None where
-        it is the same.
-    examples: settings that make trees small enough for the property tests; one of them may be empty.
-    batched: its form over many images at once; a test holds the two together.
-    device: its form on the GPU, as `RuleSpec.device`: a function (policy, Room) -> Plan, see `runtime.device.growth`.
+    Attributes:
+        make: A dataclass whose init fields are the settings and whose instances are policies.
+        chain: In its trees, no node has two children.
+        cost_aware: It chooses its trees by the engine's cost curve, the settings `verify_ms` and `draft_ms` (and
+            `chain_ms` and `plain_ms`, if it has them).
+        greedy_variant: For a policy that samples, the name of the policy of likeliest tokens to use instead at
+            temperature 0; None if the policy itself is used.
+        examples: Settings with trees small enough for the property tests; one of them may be empty.
+        batched: The policy's form for many images at once; a test compares the two.
+        device: Its form on the GPU, like `RuleSpec.device`: a function (policy, Room) -> Plan, see
+            `runtime.device.growth`.
     """
 
     name: str
@@ -39,7 +41,7 @@ class PolicySpec:
     device: str | None = None
 
     def __post_init__(self) -> None:
-        """Raise ValueError where what a plug-in registers is no policy."""
+        """Raise ValueError if a plug-in registers an invalid policy."""
         check_dataclass(f"policy '{self.name}'", self.make)
         check_answers(f"policy '{self.name}'", cast("type[Policy]", self.make), "grow", _not_a_tree)
         if self.drawn not in DRAWN:
@@ -48,7 +50,7 @@ class PolicySpec:
 
 
 def _not_a_tree(answer: object, *_: object) -> str | None:
-    """What a policy should have answered; None where it is a draft tree."""
+    """Return what the policy should have returned; None if `answer` is a draft tree."""
     return None if isinstance(answer, DraftTree) else "a DraftTree"
 
 
@@ -71,9 +73,9 @@ POLICIES: Registry[PolicySpec] = Registry(
         "scheduled": f"{_HERE}.scheduled",
     },
 )
-"""A policy is one line here, and one module that registers its `PolicySpec`, imported when the name is asked for."""
+"""To add a policy, add one line here and a module that registers its `PolicySpec`; it is imported on first use."""
 
 
 def policy_spec_of(policy: Policy) -> PolicySpec | None:
-    """The registered spec that made `policy`; None for a policy that no spec makes."""
+    """Return the registered spec that made `policy`; None if no registered spec did."""
     return next((spec for spec in POLICIES.loaded() if spec.make is type(policy)), None)

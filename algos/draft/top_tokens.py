@@ -1,4 +1,4 @@
-"""The likeliest tokens of each row, exactly and cheaply."""
+"""Finds the likeliest tokens of each row, exactly and fast."""
 
 from math import isqrt
 from typing import NamedTuple
@@ -11,18 +11,18 @@ _FEWEST_GROUPS = 4
 
 
 class Top(NamedTuple):
-    """Per row, falling probability; ties stand by rising token. Places past a row's support hold 0 and 0.0."""
+    """Tokens in order of falling probability, ties by rising token id. Places past a row's support hold 0 and 0.0."""
 
     tokens: IntArray
-    """[F, k] int64."""
+    """[F, k] int64, the token ids."""
     probs: FloatArray
     """[F, k] float64, at most 1."""
 
 
 def top(distributions: FloatArray, count: int) -> Top:
-    """The `count` likeliest tokens of each distribution [F, V] that have probability; k = min(count, V).
+    """Return the `count` likeliest tokens with positive probability of each distribution [F, V]; k = min(count, V).
 
-    The k-th largest of the maxima of disjoint groups is at most the k-th largest of all, so everything below it
+    The k-th largest of the maxima of disjoint groups is at most the k-th largest of all entries, so all smaller entries
     can be dropped before sorting: one pass over the row instead of a partition.
     """
     rows, vocab_size = distributions.shape
@@ -34,7 +34,7 @@ def top(distributions: FloatArray, count: int) -> Top:
         return _top_of_one(distributions[0], _floors(distributions, count)[0, 0], count)
     flat = distributions.reshape(-1)
     survivors = (distributions >= _floors(distributions, count)).reshape(-1).nonzero()[0]
-    order = np.lexsort((-flat[survivors], survivors // vocab_size))  # stable: equal values keep their rising tokens
+    order = np.lexsort((-flat[survivors], survivors // vocab_size))  # stable: equal values stay in order of token id
     starts = survivors.searchsorted(np.arange(0, (rows + 1) * vocab_size, vocab_size))
     places = starts[:-1, None] + np.arange(count)
     short = min((starts[1:] - starts[:-1]).tolist()) < count
@@ -50,7 +50,7 @@ def top(distributions: FloatArray, count: int) -> Top:
 
 
 def _top_of_one(distribution: FloatArray, floor: float, count: int) -> Top:
-    """As `top`, of one distribution [V], with half the calls, as most levels expand one node."""
+    """Like `top` for a single distribution [V], with half the NumPy calls, as most levels expand one node."""
     survivors = (distribution >= floor).nonzero()[0]
     best = survivors[(-distribution[survivors]).argsort(kind="stable")[:count]]
     tokens, probs = np.zeros((1, count), dtype=np.int64), np.zeros((1, count))
@@ -60,7 +60,7 @@ def _top_of_one(distribution: FloatArray, floor: float, count: int) -> Top:
 
 
 def _floors(distributions: FloatArray, count: int) -> FloatArray:
-    """[F, 1]: values that `count` entries of the row reach, or the least normal number where too few do."""
+    """Return [F, 1], values that `count` entries of the row reach, or the least normal number if too few do."""
     rows, vocab_size = distributions.shape
     depth = min(isqrt(vocab_size) // 4, vocab_size // (_FEWEST_GROUPS * count))  # the fastest, as measured
     if depth > 1:

@@ -1,4 +1,4 @@
-"""TreeBuilder a tree of point proposals level by level: what every dynamic policy shares."""
+"""Builds a tree of point proposals level by level, for all dynamic policies."""
 
 from collections.abc import Callable
 from functools import lru_cache
@@ -13,40 +13,40 @@ from underpaint.algos.tree import DraftTree
 
 
 class DraftLevel(NamedTuple):
-    """One drafter pass."""
+    """The candidates added by one drafter pass."""
 
     expanded: list[int]
-    """[F] the numbers of the candidates that were expanded (-1: the root)."""
+    """[F], the numbers of the candidates that were expanded (-1: the root)."""
     tokens: IntArray
-    """[F, k] int64: their likeliest tokens."""
+    """[F, k] int64, the likeliest tokens after each."""
     probs: FloatArray
-    """[F, k] float64: the drafter's probabilities of those."""
+    """[F, k] float64, the drafter's probabilities of these tokens."""
     scores: FloatArray
-    """[F * k] float64: the candidates' scores; the candidate in row r, column c has number first + r * k + c."""
+    """[F * k] float64, the candidates' scores; the candidate in row r, column c has number first + r * k + c."""
     first: int
-    """The number of the level's first candidate."""
+    """The number of the first candidate of the level."""
 
 
 class TreeBuilder:
-    """A tree in the making. Candidates are numbered in the order they were found, so parents come before children.
+    """A tree under construction. Candidates are numbered in order of creation, so parents come before children.
 
-    A candidate's score is the product of the draft probabilities along its path (arXiv 2406.16858, section 4.1), at
-    most its parent's; candidates of score 0 are never taken.
+    A candidate's score is the product of the draft probabilities along its path (arXiv 2406.16858, section 4.1), so it
+    is at most its parent's score. Candidates with score 0 are never chosen.
     """
 
     __slots__ = ("_drafter", "_expanded", "levels", "root")
 
     def __init__(self, drafter: Expander, root: int) -> None:
         self._drafter = drafter
-        self._expanded = 0  # nodes that the drafter holds
+        self._expanded = 0  # number of nodes that the drafter has added
         self.root = root
         self.levels: list[DraftLevel] = []
 
     def add_level(self, frontier: int, children: int, adjust: Callable[[FloatArray], FloatArray] | None = None) -> bool:
         """Expand the `frontier` best candidates of the last level by their `children` likeliest tokens.
 
-        adjust: from the draft probabilities of the children, [F, k], to those that scores are made of, each at most 1.
-        One drafter pass. False, and no pass, where the last level has no candidate of positive score.
+        adjust: Maps draft probabilities of the children, [F, k], to the factors of the scores, each at most 1.
+        Makes one drafter pass. Without candidates of positive score, makes no pass and returns False.
         """
         if not self.levels:
             found = top(self._drafter.expand(np.array([self.root]), np.array([-1])), children)
@@ -68,7 +68,7 @@ class TreeBuilder:
         return True
 
     def add_levels(self, levels: int, width: int) -> None:
-        """As `levels` times `add_level(width, width)`, from nothing; in one call where the drafter can."""
+        """Like `levels` calls of `add_level(width, width)` on an empty tree; in one call if the drafter supports it."""
         if not (fuses_trees(self._drafter) and levels > 0 and width <= self._drafter.vocab_size):
             while self.depth < levels and self.add_level(width, width):
                 pass
@@ -78,7 +78,7 @@ class TreeBuilder:
         for places, _, tokens, probs in below:
             last = self.levels[-1]
             above = last.scores[places]
-            count = np.count_nonzero(above)  # what has no probability comes last, and is not expanded
+            count = np.count_nonzero(above)  # candidates of probability 0 come last, and are not expanded
             if not count:
                 break
             scores = (above[:count, None] * probs[:count]).reshape(-1)
@@ -89,15 +89,15 @@ class TreeBuilder:
 
     @property
     def depth(self) -> int:
-        """Levels grown, one drafter pass each."""
+        """The number of levels grown, with one drafter pass each."""
         return len(self.levels)
 
     def scores(self) -> FloatArray:
-        """[C] float64: the scores of all candidates."""
+        """Return [C] float64, the scores of all candidates."""
         return np.concatenate([level.scores for level in self.levels]) if self.levels else np.empty(0)
 
     def tree(self, count: int) -> DraftTree:
-        """The tree of the `count` best candidates (ties: the one found first), closed under parents."""
+        """Return the tree of the `count` best candidates (ties: created first); it contains all their parents."""
         kept = best_first(self.scores(), count)
         kept.sort()
         tokens, parents = np.empty(kept.size + 1, dtype=np.int64), np.empty(kept.size + 1, dtype=np.int64)
@@ -105,13 +105,13 @@ class TreeBuilder:
         if kept.size:
             tokens[1:] = np.concatenate([level.tokens.reshape(-1) for level in self.levels])[kept]
             above = [np.array(level.expanded).repeat(level.tokens.shape[1]) for level in self.levels]
-            # The root's number is -1: it is found before all that were kept, and becomes 0.
+            # The root's number -1 sorts before all kept numbers, so it becomes 0.
             parents[1:] = kept.searchsorted(np.concatenate(above)[kept], side="right")
         return point_tree(tokens, parents, self._drafter.vocab_size)
 
 
 def likeliest_chain(drafter: Expander, root: int, length: int) -> DraftTree:
-    """The chain of at most `length` likeliest tokens: one call where the drafter can, else one a level."""
+    """Return a greedy chain of up to `length` tokens, in one call if the drafter supports it, else level by level."""
     if length > 0 and fuses_chains(drafter):
         tokens = np.empty(length + 1, dtype=np.int64)
         tokens[0], tokens[1:] = root, drafter.expand_chain(root, length)
@@ -123,17 +123,17 @@ def likeliest_chain(drafter: Expander, root: int, length: int) -> DraftTree:
 
 
 def fuses_chains(drafter: object) -> TypeGuard[ChainExpander]:
-    """Whether the drafter drafts a chain in one call."""
+    """Return whether the drafter can draft a chain in one call."""
     return getattr(drafter, "fuses_chains", False) is True
 
 
 def fuses_trees(drafter: Expander) -> TypeGuard[TreeExpander]:
-    """Whether the drafter grows a tree in one call."""
+    """Return whether the drafter can grow a tree in one call."""
     return getattr(drafter, "fuses_trees", False) is True
 
 
 def draws_siblings(drafter: object) -> bool:
-    """Whether trees of drawn siblings are judged as such; where not, a tree holds likeliest tokens."""
+    """Return whether trees of drawn siblings may be used; if not, trees hold likeliest tokens."""
     return getattr(drafter, "draws_siblings", False) is True
 
 
@@ -145,20 +145,20 @@ def _best_of(levels: int, width: int) -> FusedTreeSpec:
 
 
 def best_first(scores: FloatArray, count: int) -> IntArray:
-    """Places of the `count` best positive scores, best first; ties stand as they were found."""
+    """Return the indices of the `count` best positive scores, best first; ties keep their order."""
     order = (-scores).argsort(kind="stable")[:count]
     return order[: np.count_nonzero(scores[order])]
 
 
 def point_tree(tokens: IntArray, parents: IntArray, vocab_size: int) -> DraftTree:
-    """A tree of point proposals, which keeps no distribution."""
+    """Return a tree of point proposals, which stores no draft distribution."""
     draft_probs, draft_rows = _no_distributions(tokens.size, vocab_size)
     return DraftTree(tokens=tokens, parents=parents, drawn="top_k", draft_probs=draft_probs, draft_rows=draft_rows)
 
 
 @lru_cache(maxsize=256)
 def _in_a_row(length: int) -> IntArray:
-    """The parents of a chain; read-only, as chains come again and again."""
+    """Return the parents of a chain; read-only, because it is cached."""
     parents = np.arange(-1, length)
     parents.flags.writeable = False
     return parents
@@ -166,7 +166,7 @@ def _in_a_row(length: int) -> IntArray:
 
 @lru_cache(maxsize=256)
 def _no_distributions(size: int, vocab_size: int) -> tuple[FloatArray, IntArray]:
-    """`DraftTree.draft_probs` and `draft_rows` where no distribution is kept; read-only."""
+    """Return `DraftTree.draft_probs` and `draft_rows` for a tree without draft distributions; read-only."""
     draft_probs, draft_rows = np.empty((0, vocab_size)), np.full(size, -1, dtype=np.int64)
     draft_probs.flags.writeable = draft_rows.flags.writeable = False
     return draft_probs, draft_rows

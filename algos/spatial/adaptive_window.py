@@ -1,13 +1,12 @@
-"""ZipAR's adaptive window (arXiv 2412.04062): a row opens once its first token no longer minds the row above.
+"""ZipAR's adaptive window (arXiv 2412.04062): a row opens once its first token passes a test as the row above grows.
 
-The distribution of a decoded cell, exactly. Let p_1, p_2, ... be the distributions of a row's first cell as the row
-above grows. A token x_1 ~ p_1 is held back; at step k it is kept with probability min(1, p_k(x) / p_{k-1}(x)), or else
-replaced by a draw from r_k = norm([p_k - p_{k-1}]_+) and held again. The first test alone would make the cell's
-distribution p_2. But a token that passes leaves with the distribution of min(p_1, p_2), and the rows that wait go on
-with r_2, not with p_2, into a test against
-p_2: so the cell's distribution is sum over k of P(stopped at k) times a distribution that is no p_k, unless every p_k
-is the same.
-What is kept was tested against the last window but one of the row above, not against the whole row.
+The exact distribution of a decoded cell: let p_1, p_2, ... be the distributions of a row's first cell while the row
+above grows. A token x_1 ~ p_1 is held back. At step k it is kept with probability min(1, p_k(x) / p_{k-1}(x)), or else
+replaced by a draw from r_k = norm([p_k - p_{k-1}]_+) and held again. With the first test alone, the cell would have the
+distribution p_2. But a token that passes has the distribution of min(p_1, p_2), and held tokens enter the next test,
+relative to p_2, with the distribution r_2 instead of p_2. So the cell's distribution is the sum over k of P(stopped at
+k) times a distribution that differs from p_k, unless all p_k are equal.
+A kept token was tested against the second-to-last window of the row above, not against the whole row.
 """
 
 from dataclasses import dataclass, field
@@ -22,8 +21,7 @@ from underpaint.algos.spatial.row_front import RowFront
 
 
 class Held(NamedTuple):
-    """A token held back, the distribution [V] of the window it was last tested in, and how many cells were missing
-    then."""
+    """A token held back, the distribution [V] of its last test, and the number of cells that were missing then."""
 
     token: int
     distribution: FloatArray
@@ -32,11 +30,11 @@ class Held(NamedTuple):
 
 @dataclass(slots=True)
 class AdaptiveWindow:
-    """A `Choose`: cells that open a row are held back and tested, the others are drawn at once. For one image.
+    """A `Choose` for one image: holds back and tests the cells that open a row, and draws other cells at once.
 
-    Tested whenever the front has decided more of the cells before it; kept untested beside none missing, with the
-    distribution of the last test. Draws are at (`role`, cell), tests at (WINDOW, 2 (cell * cells + missing)), their
-    redraws one on.
+    Tests a held token whenever the front has decided more of the cells before it, against the distribution of its last
+    test; keeps it in any case once no cell is missing. Draws are at (`role`, cell), tests at
+    (WINDOW, 2 (cell * cells + missing)), and redraws at the next node.
     """
 
     chance: Chance
@@ -67,6 +65,6 @@ class AdaptiveWindow:
         ):
             return held.token, True
         rest = excess(distribution, held.distribution)
-        if not rest.any():  # the distributions differ by rounding alone
+        if not rest.any():  # the distributions differ only by rounding
             return held.token, True
         return self.chance.draw(rest, At(Role.WINDOW, node + 1)), False

@@ -1,14 +1,13 @@
-"""The image while it is decoded: which cells are decided, which are in the target's cache, what the next pass feeds.
+"""The image during decoding: which cells are decided, which are in the target's KV cache, what the next pass feeds.
 
-The distribution of cell c is read where the token of cell c - 1 is fed. Four kinds of rows are fed:
+The distribution of cell c is read where the token of cell c - 1 is fed. A pass feeds four kinds of rows:
 
-- a decided cell before the last wanted one that is not in the cache yet: seen by all later rows, and committed;
-- a decided cell that is in the cache already, fed again to read the distribution after it: seen by itself only, not
-committed
-  (its cached keys stay as they are);
-- a draft: seen by later drafts of its own group, committed if its token is kept;
-- a proxy, where the cell before is undecided (the start of a row front): the token of the last decided cell before
-  it, at the position of the missing one; seen by itself only, never committed (ZipAR, arXiv 2412.04062).
+- a decided cell before the last wanted one that is not in the cache yet: visible to all later rows, and committed;
+- a decided cell that is already in the cache, fed again to read the distribution after it: visible only to itself, not
+  committed (its cached keys stay as they are);
+- a draft: visible to later drafts of its own group, committed if its token is kept;
+- a proxy, if the cell before is undecided (at the start of a row front): the token of the last decided cell before
+  it, at the position of the missing one; visible only to itself, never committed (ZipAR, arXiv 2412.04062).
 """
 
 from dataclasses import dataclass, field
@@ -25,11 +24,10 @@ _NO_GROUP = -1
 
 @dataclass(slots=True)
 class Canvas:
-    """One image in the making, over one target.
+    """One image during decoding with one target.
 
-    tokens: [cells] int64, NO_TOKEN where undecided. cached: [cells] bool. known: distributions that need no pass, by
-    cell.
-    passes: tokens fed by each pass; the first, over the condition, counts as 0.
+    tokens: [cells] int64, NO_TOKEN if undecided. cached: [cells] bool, whether the cell is in the KV cache. known: By
+    cell, distributions that need no pass. passes: Tokens fed by each pass; the prefill counts as 0.
     """
 
     target: GridTarget
@@ -41,7 +39,7 @@ class Canvas:
 
     @classmethod
     def begin(cls, target: GridTarget, prefix: IntArray | None = None) -> "Canvas":
-        """Start an image; `prefix` [n] int64: tokens of the first cells in raster order, decided already."""
+        """Start an image; `prefix` [n] int64: Already decided tokens of the first cells in raster order."""
         cells = target.grid.cells
         tokens = np.full(cells, NO_TOKEN, dtype=np.int64)
         if prefix is not None:
@@ -56,45 +54,43 @@ class Canvas:
 
     @property
     def grid(self) -> Grid:
-        """The image's grid."""
+        """The size of the image in cells."""
         return self.target.grid
 
     @property
     def decided(self) -> BoolArray:
-        """[cells]."""
+        """[cells] bool, whether each cell is decided."""
         mask: BoolArray = self.tokens != NO_TOKEN
         return mask
 
     def put(self, cell: int, token: int) -> None:
-        """Decide a cell, once and for all."""
+        """Decide a cell; a decided cell cannot be changed."""
         if self.tokens[cell] != NO_TOKEN:
             raise RuntimeError(f"canvas: cell {cell} is decided already")
         self.tokens[cell] = token
 
     def put_all(self, cells: IntArray, tokens: IntArray) -> None:
-        """Decide `cells` [n], all different, by `tokens` [n]."""
+        """Decide `cells` [n], all different, with the tokens `tokens` [n]."""
         if np.any(self.tokens[cells] != NO_TOKEN):
             raise RuntimeError(f"canvas: some of cells {cells.tolist()} are decided already")
         self.tokens[cells] = tokens
 
     def distributions(self, wanted: IntArray) -> FloatArray:
-        """The distributions [n, V] of the undecided cells `wanted` [n] (ascending), each given all decided cells before
-        it."""
+        """Return the distributions [n, V] of undecided cells `wanted` [n], ascending, given earlier decided cells."""
         found = self._distributions(wanted, None, None)
         self.keep()
         return found
 
     def draft_distributions(self, wanted: IntArray, drafts: IntArray, groups: IntArray) -> FloatArray:
-        """As `distributions`, where a cell also sees the drafts of its own group before it. `keep` must follow the
-        verdict.
+        """Like `distributions`, but a cell also sees earlier drafts of its own group. Call `keep` after the verdict.
 
-        drafts: [cells] int64, NO_TOKEN where there is none. groups: [cells] int64 >= 0; a cell whose neighbour before
-        it is drafted in another group is read behind a proxy.
+        drafts: [cells] int64, NO_TOKEN if there is none. groups: [cells] int64 >= 0. If the cell before a cell is
+        drafted in another group, the cell is read after a proxy.
         """
         return self._distributions(wanted, drafts, groups)
 
     def keep(self) -> None:
-        """Commit the rows of the last pass whose token is now the decided one, save those in the cache before it."""
+        """Commit the rows of the last pass whose token is now decided, except those already in the cache."""
         if self._fed is None:
             return
         rows, cells, tokens = self._fed
@@ -105,7 +101,7 @@ class Canvas:
         self._fed = None
 
     def recompute(self, cells: IntArray) -> None:
-        """Have the keys of these decided cells [n] computed again, all at once: the next pass feeds them."""
+        """Have the keys of these decided cells [n] recomputed together: the next pass feeds them again."""
         self.cached[cells] = False
 
     def _distributions(self, wanted: IntArray, drafts: IntArray | None, groups: IntArray | None) -> FloatArray:
@@ -120,7 +116,7 @@ class Canvas:
         return found
 
     def _score(self, before: IntArray, drafts: IntArray | None, groups: IntArray | None) -> FloatArray:
-        """One pass: the distributions [n, V] behind the cells `before` [n] (ascending)."""
+        """Run one pass and return the distributions [n, V] after the cells `before` [n] (ascending)."""
         feed = self._feed(before, drafts, groups)
         self.passes.append(feed.cells.size)
         distributions = self.target.score(feed)
@@ -154,7 +150,7 @@ class Canvas:
         return Feed(cells, tokens, visible, cached)
 
     def _decided_before(self, cells: IntArray) -> IntArray:
-        """For each of `cells` [n] the last decided cell before it."""
+        """Return for each of `cells` [n] the last decided cell before it."""
         last = np.maximum.accumulate(np.where(self.decided, np.arange(self.tokens.size), -1))[cells]
         if last.min() < 0:
             raise ValueError(f"canvas: no cell is decided before {cells.tolist()}; decide in row-front order")

@@ -1,4 +1,4 @@
-"""Acceptance rules on cells: any registered rule judges a drafted cell, as a draft tree of one node."""
+"""Acceptance rules on grid cells: a registered rule judges a drafted cell as a draft tree with one draft node."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from underpaint.algos.tree import NO_TOKEN, DraftTree, Drawn
 
 Kind: TypeAlias = Literal["pooled", "lantern", "exact"]
 _PLUGGED: Final = {"lantern": ("lantern", "lantern_greedy"), "exact": ("point", "greedy")}
-"""The registered rules behind a kind, above temperature 0 and at 0."""
+"""The registered rules used for a kind, above temperature 0 and at 0."""
 
 
 class CellRule(Protocol):
@@ -31,24 +31,23 @@ class CellRule(Protocol):
         distributions: FloatArray,
         chance: Chance,
     ) -> Iterator[bool]:
-        """Whether each of `tokens` [n] may stay in its cell under its distribution of `distributions` [n, V], in order.
+        """Yield in order whether each of `tokens` [n] may be kept, given its row of `distributions` [n, V].
 
-        draft_distributions: [n, V] they were drawn from; None: point proposals. A verdict is made when it is asked for,
-        so that a caller who stops spends no chance on the others.
+        draft_distributions: [n, V] they were drawn from; None for point proposals. Verdicts are computed on demand, so
+        a caller that stops early uses no randomness for the others.
         """
         ...
 
     def residual(
         self, cell: int, token: int, draft_distribution: FloatArray | None, distribution: FloatArray
     ) -> FloatArray:
-        """The weights [V] to redraw the cell from, under `distribution` as it is now, once `token` has been
-        rejected."""
+        """Return the weights [V] to redraw the cell from, given its current `distribution` and the rejected `token`."""
         ...
 
 
 @dataclass(slots=True)
 class _OneCell:
-    """The chance that a rule sees: its addresses become the cell's, and its extra token is not drawn but noted."""
+    """The randomness given to a rule: maps its addresses to the cell's, and records the extra token's weights only."""
 
     chance: Chance | None
     cell: int
@@ -69,9 +68,9 @@ class _OneCell:
 
 @dataclass(frozen=True, slots=True)
 class TreeRuleOnCells:
-    """`rule` on trees of a root and one child. Point proposals are shown to it as "top_k", others as "iid" trees.
+    """Applies `rule` to trees of a root and one child: "top_k" trees for point proposals, "iid" trees for others.
 
-    Its flips are addressed by (role, 2 cell + node).
+    Its flips use the addresses (role, 2 cell + node).
     """
 
     rule: Rule
@@ -97,7 +96,7 @@ class TreeRuleOnCells:
     def residual(
         self, cell: int, token: int, draft_distribution: FloatArray | None, distribution: FloatArray
     ) -> FloatArray:
-        """See `CellRule`. The distribution itself where the rule cannot but accept under it."""
+        """See `CellRule`. Returns the distribution itself if the rule can only accept under it."""
         seen = _OneCell(None, cell)
         verdict = self.rule(
             _pair(token, draft_distribution, distribution.size),
@@ -109,10 +108,10 @@ class TreeRuleOnCells:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PooledCells:
-    """MuLo-SD's own rule: keep x if the mass of x and its nearest codes is at least `tau` (arXiv 2601.05149, eq. 5).
+    """MuLo-SD's rule: keep x if the mass of x and its nearest codes is at least `tau` (arXiv 2601.05149, eq. 5).
 
-    neighbours: [V, k] from `nearest_codes`; [V, 0] pools nothing. tau: 0 keeps all, above 1 nothing; NaN raises
-    ValueError. A rejected cell is redrawn from the distribution as it is then.
+    neighbours: [V, k] from `nearest_codes`; [V, 0] pools nothing. tau: 0 keeps all tokens, above 1 none; NaN raises
+    ValueError. A rejected cell is redrawn from its distribution at that time.
     """
 
     neighbours: IntArray
@@ -141,16 +140,16 @@ class PooledCells:
 
 
 def pooled_codes(neighbours: IntArray, k: int | None) -> IntArray:
-    """The columns of a table of near codes [V, K] that are pooled: `k` of them; 0 takes all, None none."""
+    """Return the first `k` columns of a table of near codes [V, K], which are pooled; 0 means all, None means none."""
     return neighbours[:, : 0 if k is None else k or None]
 
 
 def cell_rule(kind: Kind, neighbours: IntArray, tau: float, delta: float, greedy: bool) -> CellRule:
-    """A rule of MuLo-SD by its kind.
+    """Return a rule of MuLo-SD by its kind.
 
-    "pooled" keeps a token by `tau`, see `PooledCells`; "lantern" with its probability and that of near codes up to
-    `delta`; "exact" with its probability alone. neighbours: [V, k]. greedy: decoding at temperature 0.
-    Raises ValueError where a setting is out of its range, under every kind: a bad setting is never silent.
+    "pooled" keeps a token by `tau`, see `PooledCells`; "lantern" by its probability and that of near codes up to
+    `delta`; "exact" by its probability alone. neighbours: [V, k]. greedy: Decoding at temperature 0.
+    Raises ValueError if a setting is out of range, for every kind, even if the kind does not use it.
     """
     pooled = PooledCells(neighbours, tau)
     if not 0.0 <= delta <= 1.0:

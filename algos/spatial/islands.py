@@ -1,4 +1,4 @@
-"""Rejection islands: 8-connected pieces of the redrawn region, decoded side by side (MuLo-SD, arXiv 2601.05149)."""
+"""Rejection islands: 8-connected parts of the region to redraw, decoded in parallel (MuLo-SD, arXiv 2601.05149)."""
 
 import numpy as np
 
@@ -8,9 +8,9 @@ from underpaint.algos.spatial.row_front import RowFront
 
 
 def label_islands(region: BoolArray) -> IntArray:
-    """The island [H, W] int64 of each cell of `region` bool [H, W], -1 outside it.
+    """Return the island [H, W] int64 of each cell of `region` bool [H, W], -1 outside it.
 
-    Cells that share a side or a corner are of one island. Islands count from 0 in raster order of their first cells.
+    Cells that share a side or corner are one island. Islands are numbered from 0 in raster order of their first cells.
     """
     height, width = check_mask(region, "region")
     labels = np.full((height, width), -1, dtype=np.int64)
@@ -33,8 +33,8 @@ def label_islands(region: BoolArray) -> IntArray:
 
 
 def island_fronts(labels: IntArray, window: int) -> tuple[RowFront, ...]:
-    """One row front an island of `labels` [H, W]; window = width decodes each in raster order, a cell a step.
+    """Return one row front per island of `labels` [H, W]; window = width decodes each in raster order, a cell per step.
 
-    `row_front.schedule` of them tells the cells of each step. ValueError on a window below 1 or beyond the width.
+    `row_front.schedule` gives the cells of each step. Raises ValueError for a window below 1 or above the width.
     """
     return tuple(RowFront.over(labels == island, window) for island in range(int(labels.max()) + 1))

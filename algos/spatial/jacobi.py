@@ -1,17 +1,16 @@
-"""Speculative Jacobi decoding: the window of drafts is the target's own last guess, and no drafter is needed.
+"""Speculative Jacobi decoding: the target's last pass gives the window of drafts, so no drafter is needed.
 
-Each pass over the window gives a new distribution for every cell; the drafts are judged by the distributions they were
-drawn from, one pass stale. What lies behind the first rejection is drafted anew from the new distributions:
-independently (SJD), or coupled to what stood there, so that most of it stays (SCD).
+Each pass over the window gives a new distribution for each cell. The drafts are judged by the distributions they were
+drawn from, which are one pass old. Cells after the first rejection get new drafts from the new distributions: drawn
+independently (SJD), or coupled to the old drafts, so that most of them stay (SCD).
 
-A lossless rule for chains stays lossless if, given the drafts before it and all that was decided, each draft has the
-distribution that its cell is judged by. Drafts drawn anew have it under every rule. Drafts coupled to what stood there
-have it under rules that decide token by token, which have not looked at them. A rule that looks ahead (block and
-traversal verification) has: where it stopped says something of the drafts behind, and their coupled successors are
-biased. Such a pair is refused.
+A lossless rule for chains stays lossless if each draft, given the earlier drafts and the decided tokens, has the
+distribution by which it is judged. Independent drafts have it under all rules. Coupled drafts have it under token-wise
+rules, which have not looked at them. A rule that looks ahead (block and traversal verification) has looked: its stop
+depends on the later drafts, so their coupled successors are biased. `drawn_for` rejects this combination.
 
-With more than one candidate for the window's first cells the window is a tree (SJD-PAC; see `window_tree`). What held
-beyond the last pass is coupled on from the nodes that follow the accepted path.
+If the window's first cells have more than one candidate, the window is a tree (SJD-PAC; see `window_tree`). The drafts
+beyond the last pass are then coupled from the nodes that follow the accepted path.
 """
 
 from collections.abc import Iterator, Mapping
@@ -42,9 +41,9 @@ from underpaint.algos.tree import DraftTree, Drawn, Verdict, emitted, root_only
 
 
 def maximal_coupling(held: int, draft: FloatArray, target: FloatArray, chance: Chance, at: At) -> int:
-    """A draw from `target` [V] that is `held`, itself a draw from `draft` [V], with probability 1 - TV.
+    """Draw from `target` [V]; the result equals `held`, itself drawn from `draft` [V], with probability 1 - TV.
 
-    Flips at `At(Role.COUPLE, at.node)` and draws at `at`. ValueError where `draft` could not have drawn `held`.
+    Flips at `At(Role.COUPLE, at.node)` and draws at `at`. Raises ValueError if `held` has probability 0 in `draft`.
     """
     if not draft[held] > 0.0:
         raise ValueError(
@@ -58,10 +57,10 @@ def maximal_coupling(held: int, draft: FloatArray, target: FloatArray, chance: C
 
 @dataclass(slots=True)
 class HeldWindow:
-    """The window of one image between its passes: its drafts, and what the target said.
+    """The window of one image between its passes: its drafts and their distributions.
 
-    drawn: how its drafts count as drawn, see `drawn_for`. noise: the cells' noise, for coupling "gumbel" only.
-    likeliest: each draft is the likeliest token of its distribution, for rules that decide by the likeliest.
+    drawn: How its drafts count as drawn, see `drawn_for`. noise: The cells' noise, only for coupling "gumbel".
+    likeliest: Each draft is the likeliest token of its distribution, for greedy rules.
     """
 
     window: JacobiWindow
@@ -75,16 +74,16 @@ class HeldWindow:
     _table: LookupTable = field(init=False)
 
     def begin(self, probs: FloatArray, token: int) -> None:
-        """Start an image. probs: [1, V], of its first cell, which `token` was drawn for."""
+        """Start an image. probs: [1, V], the distribution of its first cell. token: The token drawn from it."""
         self._tokens, self._drafts = [token], []
         self._table = LookupTable(self.grid, self.window.passes, self.window.beside)
         if self.window.looks_up:
             self._table.decide(self._tokens, self._said(probs[0]))
 
     def draft(self, length: int, chance: Chance) -> DraftTree:
-        """The window below the last decided token, filled up to `length` drafts, >= 0, or to its own length.
+        """Return the window below the last decided token, refilled up to `length` >= 0 drafts or its own length.
 
-        What it holds behind a shorter length stays as it is.
+        Drafts beyond a shorter `length` are not changed.
         """
         cell, wanted = len(self._tokens), min(self.window.length, length)
         drafts = _refilled(
@@ -97,15 +96,15 @@ class HeldWindow:
         return window_tree(self._tokens[-1], drafts, window.candidates, window.levels, self.drawn, cell, chance)
 
     def pass_over(self, tree: DraftTree, verdict: Verdict, probs: FloatArray) -> None:
-        """Take in a pass over another tree: drafts of the cells that it decided go, those behind them stay.
+        """Update the window after a pass over another tree: remove drafts of decided cells, and keep the later ones.
 
-        Nobody has looked at these, so each still has the distribution that it is judged by.
+        The rule has not looked at the later drafts, so each still has the distribution by which it is judged.
         """
         self._decide(tree, verdict, probs)
         self._drafts = self._drafts[len(verdict.path) + 1 :]
 
     def redraft(self, tree: DraftTree, verdict: Verdict, probs: FloatArray, chance: Chance) -> None:
-        """Take in a pass over `tree`, the window's own, and draft anew behind what it decided."""
+        """Update the window after a pass over its own `tree`: decide cells, and draft the following cells again."""
         cell, drafts, table, window = len(self._tokens), self._drafts, self._table, self.window
         self._decide(tree, verdict, probs)
         done = len(verdict.path) + 1
@@ -152,7 +151,7 @@ def _redrawn(
 
 
 def _drawn(distribution: FloatArray, cell: int, chance: Chance, noise: Noise | None) -> WindowDraft:
-    """A draft by the cell's own noise, where it has some, or drawn anew."""
+    """Draw a draft with the cell's own noise, if there is any, or independently."""
     token = chance.draw(distribution, At(Role.DRAFT, cell)) if noise is None else noise.race(distribution, cell)
     return WindowDraft(token, distribution)
 
@@ -166,7 +165,7 @@ def _refilled(
     vocab_size: int,
     chance: Chance,
 ) -> list[WindowDraft]:
-    """`drafts`, at most `wanted`, filled up to so many cells."""
+    """Return `drafts`, of which there are at most `wanted`, filled up to `wanted` cells."""
     drafts, width = list(drafts), table.grid.width
     known = tokens + [draft.token for draft in drafts]
     for cell in range(len(known), len(tokens) + wanted):
@@ -186,7 +185,7 @@ def _refilled(
 
 
 def _copied_cell(cell: int, width: int, refill: Refill) -> int:
-    """The cell that a new `cell` copies: the one to its left, or above it."""
+    """Return the cell that a new `cell` copies: the one to its left, or above it."""
     row, column = divmod(cell, width)
     return cell - width if row > 0 and (refill == "above" or column == 0) else cell - 1
 
@@ -198,14 +197,14 @@ def _certain(token: int, vocab_size: int) -> FloatArray:
 
 @dataclass(slots=True)
 class WindowDrafter:
-    """A drafter, or none, with a Jacobi window beside it: an `Expander`, and a `WindowExpander`."""
+    """An `Expander` and `WindowExpander`: a Jacobi window, with or without a drafter."""
 
     window: HeldWindow
     drafter: Drafter | None = None
     drafted: DraftTree | None = None
-    """The last tree that the window drafted."""
+    """The last tree drafted by the window."""
     draws_siblings: bool = False
-    """Whether a policy may draw siblings, as a rule for those stands by."""
+    """Whether a policy may draw siblings, because there are rules for them."""
 
     @property
     def vocab_size(self) -> int:
@@ -243,10 +242,10 @@ class WindowDrafter:
 
 
 class WindowPlan(NamedTuple):
-    """A window beside a tree policy.
+    """A Jacobi window used in addition to a tree policy.
 
-    rule: what judges it. likeliest: its drafts are the likeliest tokens, as the rule decides by these. drawn_rules:
-    what judges drawn siblings of the policy, by how they were drawn; empty where it is not to draw any.
+    rule: The rule that judges the window. likeliest: Its drafts are the likeliest tokens, for greedy rules.
+    drawn_rules: The rules for the policy's drawn siblings, by how they were drawn; empty if it must not draw any.
     """
 
     window: JacobiWindow
@@ -256,15 +255,15 @@ class WindowPlan(NamedTuple):
 
     @property
     def rules(self) -> tuple[Rule, ...]:
-        """The rules of the window, then of drawn siblings."""
+        """The rule of the window, then the rules of drawn siblings."""
         return self.rule, *self.drawn_rules.values()
 
 
 @dataclass(frozen=True, slots=True)
 class WindowedCycles:
-    """The `Verification` of decoding with a Jacobi window: one target pass over every tree, the window's or another.
+    """The `Verification` of decoding with a Jacobi window: one target pass per tree, the window's or the policy's.
 
-    window_rule judges the window, drawn_rules the drafter's trees by how their siblings were drawn, rule all others.
+    window_rule judges the window; drawn_rules the drafter's trees, by how their siblings were drawn; rule all others.
     """
 
     target: Target
@@ -301,19 +300,19 @@ class WindowedCycles:
 
 @dataclass(frozen=True, slots=True)
 class WindowPolicy:
-    """The policy of Jacobi decoding: every tree is the window, as long as it goes."""
+    """The policy of Jacobi decoding: every tree is the whole window."""
 
     def begin(self, grid: Grid) -> None:
-        """The drafter holds the window."""
+        """Do nothing; the drafter holds the window."""
 
     def grow(self, drafter: Expander, root: int, budget: Budget, chance: Chance) -> DraftTree:
-        """ValueError where the drafter has no window."""
+        """Return the window; raise ValueError if the drafter has none."""
         if not has_window(drafter):
             raise ValueError("jacobi: this drafter has no window to draft from")
         return drafter.draft_window(budget.max_depth, chance)
 
     def observe(self, tree: DraftTree, verdict: Verdict, cell: int) -> None:
-        """The length is fixed: nothing is learnt."""
+        """Do nothing; the length is fixed."""
 
 
 def jacobi_cycles(
@@ -321,11 +320,17 @@ def jacobi_cycles(
 ) -> Iterator[Cycle]:
     """Decode one image in Jacobi windows, cycle by cycle.
 
-    rule: any rule that covers chains of drawn tokens: "chain" is SJD's own, "gsd" is GSD. One that looks ahead needs
-        coupling "independent". With more than one candidate, a token-wise rule for siblings without replacement. A rule
-        that no registered spec made is not checked; it is given "iid" chains, and trees "without_replacement".
-    noise: the cells' noise, for coupling "gumbel" only.
-    Raises ValueError where the noise is missing or not wanted, and where rule and coupling do not fit each other.
+    Args:
+        target: The target model.
+        rule: Any rule for chains of drawn tokens: "chain" is SJD's own, "gsd" is GSD. A rule that looks ahead needs
+            coupling "independent". More than one candidate needs a token-wise rule for siblings without replacement. A
+            rule without registered spec is not checked; it gets "iid" chains and "without_replacement" trees.
+        chance: The randomness of the image.
+        window: The settings of the window.
+        noise: The cells' noise, only for coupling "gumbel".
+
+    Raises:
+        ValueError: The noise is missing or not needed, or rule and coupling do not fit.
     """
     spec = spec_of(rule)
     drawn: Drawn = "iid" if window.candidates == 1 else "without_replacement"
@@ -341,5 +346,5 @@ def jacobi_cycles(
 def jacobi_decode(
     target: Target, rule: Rule, chance: Chance, window: JacobiWindow, noise: Noise | None = None
 ) -> Decoded:
-    """Decode one image (see `jacobi_cycles`). One target pass a cycle, cycle 0 included."""
+    """Decode one image (see `jacobi_cycles`), with one target pass per cycle, including cycle 0."""
     return Decoded.of(jacobi_cycles(target, rule, chance, window, noise))

@@ -1,5 +1,4 @@
-"""Parallel Jacobi row fronts (PJD, arXiv 2606.05703): all open rows draft ahead by their last distributions, in one
-pass."""
+"""Parallel Jacobi row fronts (PJD, arXiv 2606.05703): all open rows draft from their last distributions in one pass."""
 
 from collections.abc import Generator
 from dataclasses import dataclass
@@ -24,17 +23,15 @@ Redraw: TypeAlias = Literal["top", "all"]
 
 @dataclass(frozen=True, slots=True)
 class JacobiFronts:
-    """Settings of PJD.
+    """The settings of PJD.
 
-    lead: tokens a row must have before the row below opens (c), 1..width.
-    window: the most drafts of a row in a pass (W), 1..width.
-    refill: what is proposed where no distribution is known yet: a uniform token, or the token before it in the row (the
-    last
-        decided one at a row's start), a point proposal. The paper leaves it open.
-    redraw: rows whose first rejected token is redrawn from the residual at once. "top": the uppermost open row, as
-        published; the others wait, and propose again from their whole last distribution, which is not exact even where
-        rows
-        do not depend on each other: min(p, q) is kept but the rest is not the residual. "all": every open row.
+    lead: Tokens that a row must have before the row below opens (c), 1..width.
+    window: The most drafts of a row in a pass (W), 1..width.
+    refill: The proposal if no distribution is known yet: a uniform token ("uniform"), or as a point proposal the token
+        before it in the row (at a row's start the last decided one, "left"). The paper leaves it open.
+    redraw: The rows whose first rejected token is redrawn from the residual at once. "top": The top open row, as
+        published. The other rows wait, and propose again from their whole last distribution. That is not exact even if
+        rows do not depend on each other: min(p, q) is kept, but the rest is not the residual. "all": Every open row.
     """
 
     lead: Annotated[Cells, Tune((2, 3, 4, 6))]
@@ -43,7 +40,7 @@ class JacobiFronts:
     redraw: Annotated[Redraw, Tune()] = "top"
 
     def check(self, grid: Grid) -> None:
-        """Raise ValueError unless the settings make sense on `grid`."""
+        """Raise ValueError unless the settings are valid on `grid`."""
         for name, columns in (("lead", self.lead), ("window", self.window)):
             if not 1 <= columns <= grid.width:
                 raise ValueError(
@@ -53,7 +50,7 @@ class JacobiFronts:
         check_bounds("jacobi fronts", self)
 
     def spans(self, counts: IntArray, width: int) -> dict[int, range]:
-        """The columns that rows with `counts` [H] tokens draft, by row: min(W, c_{i-1} - c_i) of them."""
+        """Return by row the columns to draft, min(W, c_{i-1} - c_i) per row, if the rows have `counts` [H] tokens."""
         spans: dict[int, range] = {}
         above = width
         for row, count in enumerate(counts.tolist()):
@@ -68,13 +65,13 @@ class JacobiFronts:
 
 @dataclass(slots=True)
 class _Drafts:
-    """The drafted tokens [cells], and the distribution each was drawn from."""
+    """The draft tokens [cells], and the distribution each was drawn from."""
 
     tokens: IntArray
     distributions: dict[int, FloatArray]
 
     def refill(self, cells: list[int], canvas: Canvas, refill: Refill, chance: Chance) -> None:
-        """Propose tokens for `cells` (ascending, of one row) where there are none."""
+        """Propose tokens for those of `cells` (ascending, in one row) that have none."""
         vocab_size = canvas.target.vocab_size
         for cell in cells:
             if self.tokens[cell] != NO_TOKEN:
@@ -102,14 +99,14 @@ class _Drafts:
 def jacobi_front_steps(
     target: GridTarget, settings: JacobiFronts, chance: Chance
 ) -> Generator[CellStep, None, GridDecoded]:
-    """Decode an image by parallel Jacobi row fronts, and yield what each cycle decides.
+    """Decode an image by parallel Jacobi row fronts, and yield the cells that each cycle decides.
 
-    A cycle is one pass; cycle k is addressed by `chance.cycle(k)`.
+    A cycle is one pass; cycle k uses the noise of `chance.cycle(k)`.
 
     A draft x of pass k - 1 is kept while u p^{k-1}(x) < p^k(x), from the left, row by row. Drafts that are not kept
-    are drawn anew from p^k. Committed tokens of all rows are seen, drafts only within their row. On one row this is
-    speculative Jacobi decoding (arXiv 2410.01699), and exact.
-    Raises ValueError on settings beyond the grid, and on distributions that are none.
+    are drawn again from p^k. A draft sees the committed tokens of all rows, but only the drafts of its own row. For one
+    row this is speculative Jacobi decoding (arXiv 2410.01699), and exact.
+    Raises ValueError for settings beyond the grid, and for invalid distributions.
     """
     grid = target.grid
     settings.check(grid)
@@ -154,7 +151,7 @@ def _judge_row(
     may_redraw: bool,
     chance: Chance,
 ) -> list[int]:
-    """Keep the row's drafts up to the first rejection, which is redrawn if it may be; the cells decided."""
+    """Keep the row's drafts up to the first rejection, and redraw that one if allowed; return the decided cells."""
     decided: list[int] = []
     for cell in cells:
         token, distribution, drafted = int(drafts.tokens[cell]), distributions[cell], drafts.distributions[cell]

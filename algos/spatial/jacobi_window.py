@@ -1,22 +1,21 @@
-"""What a Jacobi window drafts: its settings, its tree, and distributions looked up in what the target said before.
+"""The drafts of a Jacobi window: its settings, its tree, and the lookup of earlier target distributions.
 
-The tree is a chain of held drafts, with candidates beside the first of them (SJD-PAC, arXiv 2603.18599, proactive
+The tree is a chain of held drafts, with additional candidates for the first cells (SJD-PAC, arXiv 2603.18599, proactive
 drafting).
 
-The first cells of a window are where the last pass broke off, so a draft is likeliest to fail there. Each of them
-gets more candidates, drawn without replacement from the distribution that its held draft was drawn from. Below every
-candidate of a cell stand the same candidates of the next one: a draft's distribution was made in one context, the
-held one, and says the same in all of them.
+The first cells of a window are where the last pass stopped, so drafts are most likely to fail there. Each of them gets
+more candidates, drawn without replacement from the distribution of its held draft. The same candidates of the next
+cell are below every candidate of a cell: a draft's distribution was computed in one context, the held one, and is used
+in all of them.
 
-That stays lossless under a rule that decides token by token, because the walk sees the candidates of a cell once, below
-the one node it stands at. A rule that looks ahead would see them below one candidate and then take them for fresh
-below the next.
+Token-wise rules stay lossless, because the walk sees the candidates of a cell only once, below the node it has reached.
+A rule that looks ahead would see them below one candidate, and then treat them as new below the next one.
 
-Lookup costs no pass. A draft behind a changed token was judged beside a token that is gone. What the target said of the
-same cell in an earlier pass beside the token that now stands there, or of a decided cell between the same neighbours
-(n-gram lookup as in prompt lookup decoding, with the target's distributions in place of tokens), is often nearer to
-what it will say. Everything that is looked up was said of the cell itself, by tokens before it, or of decided cells, so
-a draft still has the distribution that it is judged by, given all drafts before it.
+Lookup needs no pass. A draft after a changed token was computed after a token that is no longer there. Two other
+distributions are often closer to the target's next one: that of the same cell in an earlier pass, after the token that
+is now there; or that of a decided cell with the same neighbours (n-gram lookup as in prompt lookup decoding, but of
+target distributions instead of tokens). All of them depend only on tokens before the cell, or on decided cells. So a
+draft still has the distribution by which it is judged, given all drafts before it.
 """
 
 from collections.abc import Sequence
@@ -34,30 +33,32 @@ from underpaint.algos.registry import Bounds, Cells, Nodes, Share, Tune, check_b
 from underpaint.algos.tree import DraftTree, Drawn
 
 Coupling: TypeAlias = Literal["independent", "maximal", "gumbel", "confidence"]
-"""How a draft is made from its cell's new distribution: anew (SJD, arXiv 2410.01699); by maximal coupling with the
-draft that stood there, or by a race over noise that stays with the cell (SCD, arXiv 2510.24211); or that draft stays
-while its probability does not fall much, else anew, which is biased (SJD++, arXiv 2512.07503)."""
+"""How a draft is made from its cell's new distribution. "independent": A new draw (SJD, arXiv 2410.01699). "maximal":
+Maximal coupling with the old draft. "gumbel": A race with noise fixed per cell (both SCD, arXiv 2510.24211).
+"confidence": Keep the old draft if its probability does not fall much, else draw; biased (SJD++, arXiv 2512.07503)."""
 
 Refill: TypeAlias = Literal["uniform", "random", "left", "above", "lookup"]
-"""What the window's new cells hold. "uniform": a uniform draw, judged as such. "random": a uniform draw judged as a
-point proposal, as in the released code of SJD and SCD. Or a copy of the cell to the left or above, a point proposal.
-At the start of a row there is no left cell, in the first row none above; the other is copied then. "lookup" draws
-from what the target said of the last decided cell with the same neighbours (see `lookup`), or copies."""
+"""The drafts of the window's new cells. "uniform": A uniform draw, judged as such. "random": A uniform draw, judged as
+a point proposal, as in the released code of SJD and SCD. "left", "above": A copy of that cell, a point proposal; at the
+start of a row, or in the first row, the other one is copied. "lookup": A draw from the target's distribution of the
+last decided cell with the same neighbours (see `LookupTable`), or a copy if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class JacobiWindow:
-    """Settings.
+    """The settings of a Jacobi window.
 
-    length: drafts in the window, >= 1. The released code of SJD counts the committed token too: its 16 is 15 here.
-    candidates: tokens proposed for each of the first `levels` cells, >= 1; 1 is a chain. levels: 1..length.
-    passes, beside: what a draft whose left token has changed is drawn from; as published (False, 0), from the last
-        pass alone. passes: from what an earlier pass said of the cell beside the token that now stands on the left.
-        beside: else from the last decided cell with the same tokens on the left and above; its distribution gets this
-        weight, 0..1, and the last pass's the rest.
-    last_row: after a rejection, the first cell behind the window is drafted from the pass's last distribution, as the
-        released loops of SJD, SCD and GSD do: where m tokens are committed, m - 1 cells are refilled. Else m are.
-    confidence: for coupling "confidence" only: a draft x stays where p_new(x) / p_old(x) is above it.
+    Attributes:
+        length: Drafts in the window, >= 1. The released code of SJD counts the committed token too: its 16 is 15 here.
+        candidates: Tokens proposed for each of the first `levels` cells, >= 1; 1 gives a chain.
+        levels: 1..length.
+        passes: If the token left of a draft has changed, draw it from an earlier pass over the cell after the token
+            that is now on the left. False, as published: from the last pass.
+        beside: Otherwise use the last decided cell with the same tokens to the left and above, with this weight in
+            0..1; the last pass has the remaining weight. As published: 0.
+        last_row: After a rejection, draft the first cell after the window from the pass's last distribution, as in the
+            released loops of SJD, SCD and GSD: after m committed tokens, m - 1 cells are refilled, instead of m.
+        confidence: Only for coupling "confidence": a draft x stays if p_new(x) / p_old(x) is above it.
     """
 
     length: Annotated[Cells, Tune((4, 6, 8, 12, 16, 24))] = 16
@@ -77,21 +78,21 @@ class JacobiWindow:
 
     @property
     def is_exact(self) -> bool:
-        """Whether each draft has the distribution that it is judged by."""
+        """Whether each draft has the distribution by which it is judged."""
         return self.coupling != "confidence"
 
     @property
     def looks_up(self) -> bool:
-        """Whether drafts are drawn from more than the last pass."""
+        """Whether drafts use more distributions than those of the last pass."""
         return self.refill == "lookup" or self.passes or self.beside > 0.0
 
     @property
     def nodes(self) -> int:
-        """Nodes of its largest tree, the root included."""
+        """The number of nodes of the window's largest tree, including the root."""
         return tree_nodes(self.length, self.candidates, self.levels)
 
     def check_pass(self, most: int, who: str, holds: str) -> None:
-        """Raise ValueError, which begins with `who`, where a pass of `most` positions is too small for the window."""
+        """Raise ValueError, starting with `who`, if passes of `most` positions are too small for the window."""
         if self.nodes <= most:
             return
         beside = self.nodes - self.length
@@ -103,10 +104,10 @@ class JacobiWindow:
 
 
 def drawn_for(rule: RuleSpec, coupling: Coupling, candidates: int = 1) -> Drawn:
-    """How the window's drafts count as drawn for `rule`.
+    """Return how the window's drafts count as drawn for `rule`.
 
-    Raises ValueError, with the reason, where `rule` is not what it promises in windows of this coupling and with so
-    many candidates, or does not cover them.
+    Raises ValueError, with the reason, if `rule` does not support the window's tree, or does not keep its promise with
+    this coupling and number of candidates.
     """
     if rule.looks_ahead and coupling != "independent":
         raise ValueError(
@@ -140,9 +141,9 @@ class WindowDraft(NamedTuple):
 
 
 def tree_nodes(length: int, candidates: int, levels: int) -> int:
-    """The most nodes, the root included, of a window of `length` drafts with `candidates` in each of its first cells.
+    """Return the most nodes, including the root, of a window of `length` drafts with `candidates` in its first cells.
 
-    length, candidates, levels: >= 1; levels beyond the window count as the window.
+    length, candidates, levels: >= 1. `levels` above `length` counts as `length`.
     """
     levels = min(levels, length)
     beside: int = sum(candidates**level for level in range(1, levels + 1))
@@ -152,13 +153,13 @@ def tree_nodes(length: int, candidates: int, levels: int) -> int:
 def window_tree(
     root: int, drafts: Sequence[WindowDraft], candidates: int, levels: int, drawn: Drawn, cell: int, chance: Chance
 ) -> DraftTree:
-    """The tree below `root`, of one draft or more: node i + 1 holds drafts[i], its parent is node i; the candidates'
-    nodes come after them.
+    """Return the window's tree below `root`. Node i + 1 holds drafts[i] and its parent is node i; the additional
+    candidates' nodes come after all of these.
 
-    candidates: tokens proposed for each of the first `levels` cells, the held draft first; fewer where its
-    distribution has fewer. drawn: "iid" or "without_replacement", the latter with more than one candidate; what a chain
-    is called does not matter to what it is.
-    cell: raster index of the window's first cell. Candidates are drawn at At(CANDIDATE, cell * candidates + k), k >= 1.
+    drafts: At least one. candidates: Tokens proposed for each of the first `levels` cells, starting with the held
+    draft; fewer if its distribution has fewer tokens. drawn: "iid" or "without_replacement"; more than one candidate
+    needs "without_replacement", while a chain is the same with both.
+    cell: Raster index of the window's first cell. Candidates are drawn at At(CANDIDATE, cell * candidates + k), k >= 1.
     """
     count = len(drafts)
     proposals = [
@@ -190,7 +191,7 @@ def window_tree(
 
 
 def _proposals(draft: WindowDraft, candidates: int, address: int, chance: Chance) -> list[int]:
-    """The held token, and others drawn one by one from what it leaves of its distribution."""
+    """Return the held token, then others drawn one by one, without replacement, from its distribution."""
     tokens = [draft.token]
     left = draft.distribution.copy()
     for place in range(1, candidates):
@@ -202,10 +203,10 @@ def _proposals(draft: WindowDraft, candidates: int, address: int, chance: Chance
 
 
 def tail_nodes(tree: DraftTree, path: Sequence[int], length: int) -> list[int]:
-    """The nodes whose distributions the drafts behind an accepted `path` are made from, by place len(path) + 1 and on.
+    """Return the nodes whose distributions give the drafts after an accepted `path`, for places from len(path) + 1 on.
 
-    length: drafts in the window. Each is the context with the first proposals below the last accepted node; where
-    the tree ends there, the held chain's.
+    length: Drafts in the window. The nodes follow the first proposals below the last accepted node; where that branch
+    ends, they are those of the held chain.
     """
     below = tree.children()
     nodes, node = list[int](), path[-1] if path else 0
@@ -217,7 +218,7 @@ def tail_nodes(tree: DraftTree, path: Sequence[int], length: int) -> list[int]:
 
 @dataclass(slots=True)
 class LookupTable:
-    """The distributions [V] of one image by the tokens beside their cells.
+    """The target's distributions [V] of one image, by the tokens next to their cells.
 
     use_passes, weight: `passes` and `beside` of `JacobiWindow`.
     """
@@ -231,12 +232,12 @@ class LookupTable:
     _above: dict[int, FloatArray] = field(default_factory=dict)
 
     def see(self, cell: int, left: int, distribution: FloatArray) -> None:
-        """Keep what a pass said of `cell`, not decided yet, behind the token `left`."""
+        """Store the distribution that a pass gave for the undecided `cell` after the token `left`."""
         if self.use_passes:
             self._passes.setdefault(cell, {})[left] = distribution
 
     def decide(self, tokens: list[int], distribution: FloatArray) -> None:
-        """Keep what the target said of the last of `tokens`, which was drawn from it and is decided."""
+        """Store the target's distribution of the last of `tokens`, which was drawn from it and is decided."""
         cell = len(tokens) - 1
         row, column = divmod(cell, self.grid.width)
         self._passes.pop(cell, None)
@@ -248,9 +249,9 @@ class LookupTable:
             self._beside[tokens[-2], tokens[cell - self.grid.width]] = distribution
 
     def redraft(self, known: list[int], stale_left: int, distribution: FloatArray) -> FloatArray:
-        """What to draft the next cell from, behind `known`: the tokens decided and drafted before it.
+        """Return the distribution for drafting the next cell after `known`, the decided and drafted tokens before it.
 
-        distribution: [V], of the last pass, when `stale_left` stood before the cell.
+        distribution: [V], from the last pass, when the token before the cell was `stale_left`.
         """
         cell, left = len(known), known[-1]
         if left == stale_left:
@@ -264,7 +265,7 @@ class LookupTable:
         return distribution if found is None else weight * found + (1.0 - weight) * distribution
 
     def guess(self, known: list[int]) -> FloatArray | None:
-        """What to draft the next cell from, of which no pass said anything: by left and above, left, or above."""
+        """Return a distribution for a cell that no pass has covered: by left and above, by left, or by above."""
         row, column = divmod(len(known), self.grid.width)
         above = known[len(known) - self.grid.width] if row else None
         found = self._beside.get((known[-1], above)) if column and above is not None else None

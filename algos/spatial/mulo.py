@@ -1,4 +1,4 @@
-"""Draft small, verify large, repair locally (MuLo-SD, arXiv 2601.05149): verification and repair of drafted rows."""
+"""MuLo-SD (arXiv 2601.05149): drafts rows at low resolution, verifies them in one pass, and repairs them locally."""
 
 from collections.abc import Generator
 from dataclasses import dataclass
@@ -27,18 +27,17 @@ Keys: TypeAlias = Literal["stale", "recompute"]
 
 
 class RowDraft(NamedTuple):
-    """Proposed rows. tokens: [n] int64 in raster order. distributions: [n, V] they were drawn from; None: point
-    proposals."""
+    """Drafted rows. tokens: [n] int64 in raster order. distributions: [n, V] they were drawn from; None for points."""
 
     tokens: IntArray
     distributions: FloatArray | None = None
 
 
 class RowDrafter(Protocol):
-    """Proposes whole rows: a low-resolution model and its up-sampler, or anything else."""
+    """Drafts whole rows, for example with a low-resolution model and its up-sampler."""
 
     def propose(self, tokens: IntArray, rows: range, chance: Chance) -> RowDraft:
-        """Draft `rows` given `tokens` [cells] (NO_TOKEN from `rows.start` on). Draws are under Role.DRAFT."""
+        """Draft `rows` given `tokens` [cells] (NO_TOKEN from `rows.start` on). Draws use Role.DRAFT."""
         ...
 
 
@@ -46,14 +45,13 @@ class RowDrafter(Protocol):
 class Repair:
     """How rejected cells are redrawn.
 
-    reject: "raster", the first rejected cell and all drafted ones after it; "local", the rejected cells and those
-        within `radius` of them (0: the rejected cells alone), none before the first.
-    order: "serial", the whole region as one; "islands", its 8-connected pieces side by side.
-    window: row fronts inside the region or island; None decodes it in raster order. adaptive: see `zipar`.
-    keys: what the cache holds of kept cells after a repair. "stale": what verification computed beside the draft.
-        "recompute": all cells drafted from the first rejected one on are fed again in the next pass that there is.
-    greedy: redraw the likeliest token, which is decoding at temperature 0; the rule sees the whole distribution all the
-    same.
+    reject: Which cells to redraw. "raster": the first rejected cell and all drafted cells after it. "local": the
+        rejected cells and those within `radius` of them (0: only the rejected cells), none before the first.
+    order: "serial", the whole region together; "islands", its 8-connected parts in parallel.
+    window: Window of the row fronts in the region or island; None decodes in raster order. adaptive: See `zipar`.
+    keys: The cached keys of kept cells after a repair. "stale": as computed by verification, next to the draft.
+        "recompute": the next pass, if any, feeds all cells drafted from the first rejected one on again.
+    greedy: Redraw the likeliest token, for decoding at temperature 0; the rule still sees the whole distribution.
     """
 
     reject: Reject = "local"
@@ -65,7 +63,7 @@ class Repair:
     greedy: bool = False
 
     def check(self, grid: Grid) -> None:
-        """Raise ValueError unless the settings make sense on `grid`."""
+        """Raise ValueError unless the settings are valid on `grid`."""
         check_radius(self.radius, grid)
         check_window(self.front_window(grid), grid)
         check_bounds("repair", self)
@@ -73,11 +71,11 @@ class Repair:
             raise ValueError("repair: an adaptive window needs a window to start from; set window, or adaptive=False")
 
     def front_window(self, grid: Grid) -> int:
-        """The window inside the region or island."""
+        """Return the window inside the region or island."""
         return grid.width if self.window is None else self.window
 
     def region(self, rejected: BoolArray) -> BoolArray:
-        """R_X [H, W] for the `rejected` cells [H, W]."""
+        """Return R_X [H, W], the cells to redraw, for the `rejected` cells [H, W]."""
         return after_first(rejected) if self.reject == "raster" else expanded(rejected, self.radius)
 
 
@@ -88,17 +86,17 @@ class RepairCycle(NamedTuple):
     draft: IntArray
     rejected: BoolArray
     region: BoolArray
-    """What was redrawn: R_X."""
+    """The cells that were redrawn: R_X."""
     islands: IntArray
-    """The pieces of `region` that were decoded side by side; -1 outside."""
+    """The parts of `region` that were decoded in parallel; -1 outside."""
     steps: tuple[tuple[int, ...], ...]
     """The cells decided in each step of the repair."""
     tokens: IntArray
-    """The image after the cycle."""
+    """The image after the cycle, [H, W]."""
 
 
 class RepairDecoded(NamedTuple):
-    """One image. tokens: [cells]. passes: as in `GridDecoded`; drafting is not in it."""
+    """One image. tokens: [cells]. passes: As in `GridDecoded`, without drafting."""
 
     tokens: IntArray
     cycles: tuple[RepairCycle, ...]
@@ -110,11 +108,11 @@ def repair_cycles(
 ) -> Generator[RepairCycle, None, RepairDecoded]:
     """Decode an image `rows_per_cycle` rows at a time, and yield each cycle: draft, verify in one pass, repair.
 
-    Noise is addressed by cell: each is drafted, judged and redrawn once at most. A rejected cell is redrawn from the
-    rule's residual under the distribution it has by then, if its own rejection is all that sends it back; the others of
-    R_X from the distribution itself. With an exact rule this makes raster rejection exact; local repair is not, because
-    what is kept was judged beside tokens that are gone (enumerated in `tests/spatial`).
-    Raises ValueError on settings beyond the grid, drafts of a wrong shape, and distributions that are none.
+    Noise is addressed by cell: each is drafted, judged and redrawn at most once. If only its own rejection puts a cell
+    into R_X, it is redrawn from the rule's residual under its distribution at that time; other cells of R_X are redrawn
+    from the distribution itself. With an exact rule this makes raster rejection exact. Local repair is not exact,
+    because kept cells were judged next to tokens that have been replaced (enumerated in `tests/spatial`).
+    Raises ValueError for settings beyond the grid, drafts of a wrong shape, and invalid distributions.
     """
     grid = target.grid
     repair.check(grid)
@@ -139,7 +137,7 @@ draft_and_repair = run_to_end(repair_cycles)
 def verify_and_repair(
     canvas: Canvas, rows: range, draft: RowDraft, rule: CellRule, repair: Repair, choose: Choose, chance: Chance
 ) -> RepairCycle:
-    """Decide `rows`, all cells before which are decided, from one draft: one pass to verify, then the repair's."""
+    """Decide `rows`, given that all cells before are decided, from one draft: one pass to verify, then the repair."""
     grid = canvas.grid
     cells = np.arange(rows.start * grid.width, rows.stop * grid.width)
     drafts = np.full(grid.cells, NO_TOKEN, dtype=np.int64)

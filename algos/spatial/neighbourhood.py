@@ -1,7 +1,7 @@
-"""Which cells a rejection sends back: neighbourhoods on the grid (MuLo-SD, arXiv 2601.05149, eq. 6 and 7).
+"""The cells that a rejection makes invalid: neighbourhoods on the grid (MuLo-SD, arXiv 2601.05149, eq. 6 and 7).
 
-Masks are bool [H, W] over the grid; "first" is t_0, the rejected cell of least raster index. Cells before it were
-accepted beside nothing but accepted cells, so no mode ever revisits them.
+Masks are bool [H, W] over the grid; "first" is t_0, the rejected cell with the smallest raster index. Cells before it
+were accepted next to accepted cells only, so no mode ever redraws them.
 """
 
 import numpy as np
@@ -20,31 +20,30 @@ def check_radius(radius: int, grid: Grid) -> None:
 
 
 def check_mask(mask: BoolArray, what: str) -> Grid:
-    """The grid of `mask` [H, W]; ValueError unless it is a bool array of two dimensions, none of them empty."""
+    """Return the grid of `mask` [H, W]; raise ValueError unless it is a non-empty 2-D bool array."""
     if mask.ndim != 2 or mask.dtype != np.bool_ or mask.size == 0:
         raise ValueError(f"{what}: expected a bool grid [H, W], got {mask.dtype} {mask.shape}")
     return Grid(*mask.shape)
 
 
 def expanded(rejected: BoolArray, radius: int) -> BoolArray:
-    """R_X of eq. 7 [H, W]: the union of N(t, radius) over the rejected cells; radius 0 is `rejected` itself."""
+    """Return R_X of eq. 7 [H, W], the union of N(t, radius) over the rejected cells; for radius 0, `rejected`."""
     grid = check_mask(rejected, "rejected")
     check_radius(radius, grid)
     return (_rejected_near(rejected, radius) > 0) & _from(grid, _first(rejected))
 
 
 def after_first(rejected: BoolArray) -> BoolArray:
-    """Raster rejection [H, W]: the first rejected cell and every cell after it."""
+    """Return the cells of raster rejection [H, W]: the first rejected cell and all cells after it."""
     return _from(check_mask(rejected, "rejected"), _first(rejected))
 
 
 def redrawn_anyway(rejected: BoolArray, radius: int) -> BoolArray:
-    """The cells [H, W] of R_X that would be in it had their own token been accepted.
+    """Return the cells [H, W] of R_X that would also be in it if their own token had been accepted.
 
-    They lie in another rejected cell's neighbourhood, so their verdict decides nothing and an unbiased redraw takes
-    the whole distribution. The other cells of R_X are redrawn for their own rejection alone, and from the residual.
-    The
-    first rejected cell is one of these always: accepted, it would lie before t_0.
+    They are near another rejected cell, so their own verdict decides nothing, and an unbiased redraw uses the whole
+    distribution. The other cells of R_X are redrawn because of their own rejection, from the residual. The first
+    rejected cell is always one of these others: accepted, it would be before t_0.
     """
     grid = check_mask(rejected, "rejected")
     check_radius(radius, grid)
@@ -61,7 +60,7 @@ def _from(grid: Grid, first: int) -> BoolArray:
 
 
 def _rejected_near(rejected: BoolArray, radius: int) -> IntArray:
-    """How many rejected cells lie within `radius` of each cell, itself included."""
+    """Return the number of rejected cells within `radius` of each cell, including the cell itself."""
     counts = rejected.astype(np.int64)
     for axis in (0, 1):
         size = counts.shape[axis]

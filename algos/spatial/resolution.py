@@ -1,4 +1,4 @@
-"""Maps between two grids of one image: a low-resolution cell and the block of high-resolution cells it covers."""
+"""Maps between two grids of one image: a low-resolution cell and its block of high-resolution cells."""
 
 from dataclasses import dataclass
 
@@ -10,9 +10,9 @@ from underpaint.algos.protocols import Grid
 
 @dataclass(frozen=True, slots=True)
 class ResolutionMap:
-    """A low and a high grid; `ratio` high cells to a low one along each side.
+    """A low and a high grid, with `ratio` high cells per low cell along each side.
 
-    Raises ValueError unless the high grid is the low one times a whole number, the same both ways.
+    Raises ValueError unless the high grid is an integer multiple of the low grid, with the same factor on both sides.
     """
 
     low: Grid
@@ -28,21 +28,21 @@ class ResolutionMap:
 
     @property
     def ratio(self) -> int:
-        """r = s_p / s_q."""
+        """The number r = s_p / s_q of high cells per low cell along each side."""
         return self.high.height // self.low.height
 
     def blocks(self) -> IntArray:
-        """The high cells [low cells, r * r] int64 under each low cell, each row in raster order."""
+        """Return the high cells [low cells, r * r] int64 of each low cell, in raster order."""
         cells = np.arange(self.high.cells).reshape(self.low.height, self.ratio, self.low.width, self.ratio)
         return cells.swapaxes(1, 2).reshape(self.low.cells, self.ratio**2)
 
     def high_rows(self, low_rows: range) -> range:
-        """The high rows under consecutive low rows; ValueError for rows outside the grid."""
+        """Return the high rows of consecutive low rows; raise ValueError for rows outside the grid."""
         _check_rows(low_rows, self.low, "low")
         return range(low_rows.start * self.ratio, low_rows.stop * self.ratio)
 
     def low_rows(self, high_rows: range) -> range:
-        """The low rows over consecutive high rows; ValueError where the ends do not lie on a low row's ends."""
+        """Return the low rows of consecutive high rows; raise ValueError if the range splits a low row."""
         _check_rows(high_rows, self.high, "high")
         if high_rows.start % self.ratio or high_rows.stop % self.ratio:
             raise ValueError(

@@ -1,4 +1,4 @@
-"""Decode regions of the grid, front by front, with the target alone: what ZipAR and local repair have in common."""
+"""Decodes regions of the grid front by front with the target alone, for ZipAR and for local repair."""
 
 from collections.abc import Iterator, Sequence
 from typing import Protocol
@@ -10,23 +10,23 @@ from underpaint.algos.spatial.row_front import Fronts, Ready, RowFront
 
 
 class Choose(Protocol):
-    """Decides a cell by the distribution it has now."""
+    """A function that decides a cell by its current distribution."""
 
     def __call__(self, front: RowFront, cell: int, distribution: FloatArray) -> int | None:
-        """The token; None to wait for more of the cells before it (never where `front` misses none of them)."""
+        """Return the token; None to wait for more of the cells before it (not allowed if `front` misses none)."""
         ...
 
 
 def fixed_window(chance: Chance, role: Role = Role.CELL) -> Choose:
-    """Draw each cell as soon as it is ready, at (`role`, cell)."""
+    """Return a `Choose` that draws each cell as soon as it is ready, at (`role`, cell)."""
     return lambda front, cell, distribution: chance.draw(distribution, At(role, cell))
 
 
 def settle(canvas: Canvas, fronts: Sequence[RowFront], choose: Choose) -> Iterator[tuple[int, ...]]:
-    """Decide every cell of `fronts` (disjoint regions), and yield the cells decided in each step, ascending.
+    """Decide all cells of `fronts` (disjoint regions), and yield the cells decided in each step, ascending.
 
-    A step reads the distributions of all ready cells of all fronts in one pass. Each is conditioned on the decided
-    cells before it: those being decided beside it, and those still open elsewhere, are not there.
+    A step reads the distributions of all ready cells of all fronts in one pass. Each is conditioned only on the decided
+    cells before it, not on cells decided in the same step or still undecided elsewhere.
     """
     if not fronts:
         return

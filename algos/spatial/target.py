@@ -1,4 +1,4 @@
-"""A target that scores any set of grid cells given any set of committed cells, in one pass."""
+"""The protocol of a target that scores any set of grid cells, given any set of committed cells, in one pass."""
 
 from typing import NamedTuple, Protocol
 
@@ -7,16 +7,16 @@ from underpaint.algos.protocols import Grid
 
 
 class Feed(NamedTuple):
-    """One pass over T tokens, each at the position of its cell; no two at one cell.
+    """One pass over T tokens at the positions of their cells, with at most one token per cell.
 
-    The model is shifted, as LlamaGen is: the token fed at cell c yields the distribution of cell c + 1. Every row sees
-    the condition and itself. A row never sees a cell both among the new rows and in the cache.
+    The model is shifted, like LlamaGen: the token fed at cell c gives the distribution of cell c + 1. Every row sees
+    the condition and itself. A row never sees a cell both as a new row and in the KV cache.
     """
 
     cells: IntArray
-    """[T] int64, ascending: the positions."""
+    """[T] int64, ascending: the cells (positions)."""
     tokens: IntArray
-    """[T] int64."""
+    """[T] int64, the token fed at each cell."""
     visible: BoolArray
     """[T, T]: row t attends to new row u. True on the diagonal, False above it."""
     cached: BoolArray
@@ -24,31 +24,31 @@ class Feed(NamedTuple):
 
 
 class GridTarget(Protocol):
-    """A target model over a grid, conditioned already.
+    """A target model over a grid, whose condition is already set.
 
-    It owns a cache with one slot a cell. Which slots count is said anew in every pass, so a slot needs no clearing,
-    and a static cache serves: the engine turns `visible` and `cached` into two biases, and `commit` writes T rows at
-    most. Nothing is copied or moved.
+    It owns a KV cache with one slot per cell. Each pass says which slots are valid, so slots need not be cleared, and a
+    static cache is enough: the engine turns `visible` and `cached` into two attention biases, and `commit` writes at
+    most T rows. Nothing is copied or moved.
     """
 
     @property
     def vocab_size(self) -> int:
-        """V."""
+        """The vocabulary size V."""
         ...
 
     @property
     def grid(self) -> Grid:
-        """The image to draw."""
+        """The size of the image to generate."""
         ...
 
     def begin(self) -> FloatArray:
-        """Start an image; the distribution [V] of cell 0, which follows the condition."""
+        """Start an image and return the distribution [V] of cell 0, which follows the condition."""
         ...
 
     def score(self, feed: Feed) -> FloatArray:
-        """One pass: [T, V], row t the distribution of cell `feed.cells[t] + 1` (of no meaning after the last cell)."""
+        """Run one pass; row t of [T, V] is the distribution of cell `feed.cells[t] + 1` (no meaning past the last)."""
         ...
 
     def commit(self, rows: IntArray) -> None:
-        """Write the keys and values of these rows [R] of the last pass into their cells' slots, over what was there."""
+        """Write the keys and values of the rows [R] of the last pass into their cells' slots, replacing old ones."""
         ...

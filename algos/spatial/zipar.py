@@ -1,4 +1,4 @@
-"""ZipAR: decode the image by row fronts with the target alone (arXiv 2412.04062)."""
+"""ZipAR: decodes the image by row fronts with the target alone (arXiv 2412.04062)."""
 
 from collections.abc import Generator
 from typing import NamedTuple
@@ -23,24 +23,24 @@ class CellStep(NamedTuple):
 
 
 class GridDecoded(NamedTuple):
-    """One image, or its first rows."""
+    """One decoded image, or its first rows."""
 
     tokens: IntArray
-    """[cells] int64 in raster order; NO_TOKEN in rows that were not asked for."""
+    """[cells] int64 in raster order; NO_TOKEN in rows from `stop_row` on."""
     steps: tuple[tuple[int, ...], ...]
     """The cells decided in each step, ascending."""
     passes: tuple[int, ...]
-    """Tokens fed by each target pass; the first takes in the condition and counts 0. Its length is the NFE."""
+    """Tokens fed by each target pass; the first one, the prefill, counts as 0. The length is the NFE."""
 
 
 def chooser(chance: Chance, adaptive: bool, role: Role = Role.CELL, greedy: bool = False) -> Choose:
-    """The fixed or the adaptive window, drawing cells under `role`; `greedy` puts all mass on the likeliest token."""
+    """Return the fixed or the adaptive window, drawing cells under `role`; `greedy` takes the likeliest token."""
     choose = AdaptiveWindow(chance, role) if adaptive else fixed_window(chance, role)
     return (lambda front, cell, distribution: choose(front, cell, likeliest(distribution))) if greedy else choose
 
 
 def likeliest(distribution: FloatArray) -> FloatArray:
-    """The distribution [V] of decoding at temperature 0: one-hot on the first of the largest entries."""
+    """Return the distribution [V] at temperature 0: one-hot at the first of the largest entries."""
     found: FloatArray = np.eye(1, distribution.size, int(distribution.argmax()))[0]
     return found
 
@@ -57,15 +57,21 @@ def zipar_steps(
 ) -> Generator[CellStep, None, GridDecoded]:
     """Decode an image by row fronts, and yield each step; a row opens `window` tokens behind the row above.
 
-    It takes W + (H - 1) * window passes with a fixed window. The released code decodes the first row alone and takes
-    2 W + (H - 2) * window.
+    It makes W + (H - 1) * window passes with a fixed window. The released code decodes the first row separately, and
+    makes 2 W + (H - 2) * window passes.
 
-    window: 1..width; the width itself is raster order, plain autoregression. adaptive: hold back the first token of a
-        row, and test it as the window widens.
-    role: what the draws are for in their address: Role.DRAFT where `target` drafts for another model, so that the two
-        do not share noise.
-    prefix: [n] int64, the first cells' tokens, fed in the first pass. stop_row: decode only the rows before it.
-    Raises ValueError on a window, a prefix or a row beyond the grid, and on distributions that are none.
+    Args:
+        target: The target model.
+        window: 1..width; the width is raster order, plain autoregression.
+        chance: The randomness of the image.
+        adaptive: Hold back the first token of a row, and test it again as the window grows.
+        role: The purpose in the draws' addresses: Role.DRAFT if `target` drafts for another model, so that the two do
+            not share noise.
+        prefix: [n] int64, the first cells' tokens, fed in the first pass.
+        stop_row: Decode only the rows before it.
+
+    Raises:
+        ValueError: A window, a prefix or a row beyond the grid, or an invalid distribution.
     """
     grid = target.grid
     stop = grid.height if stop_row is None else stop_row
@@ -88,5 +94,5 @@ zipar = run_to_end(zipar_steps)
 
 
 def raster(target: GridTarget, chance: Chance) -> GridDecoded:
-    """Plain autoregression over a grid target: one cell a pass."""
+    """Decode with plain autoregression over a grid target: one cell per pass."""
     return zipar(target, target.grid.width, chance)
