@@ -1,6 +1,6 @@
-"""The one reader of arrays on disk: NumPy's .npz and .npy, and the header of safetensors files.
+"""Reads arrays from disk: NumPy's .npz and .npy files, and the header of safetensors files.
 
-What a reader wants of each array is declared by an `ArrayForm`; everything else is refused before it is used.
+Readers declare the form of each array with an `ArrayForm`; an array of another form is refused before it is used.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ from underpaint.artifacts.files import check_regular
 from underpaint.artifacts.strict_json import parse_json
 
 MOST_BYTES: Final = 1 << 34
-"""Of all arrays of one .npz file, unpacked."""
+"""Largest size of all arrays of one .npz file, unpacked."""
 _KINDS: Final = {"whole": "iu", "real": "fiu", "text": "U"}
 _UNREADABLE: Final = (
     *(ValueError, KeyError, TypeError, EOFError, OverflowError, SyntaxError, MemoryError, Warning, NotImplementedError),
     *(RuntimeError, zipfile.BadZipFile, zlib.error, tokenize.TokenError),
 )
-"""What NumPy and zipfile raise of damaged files."""
+"""Errors that NumPy and zipfile raise for damaged files."""
 _SIZES: Final = {"F64": 8, "I64": 8, "F32": 4, "I32": 4, "F16": 2, "BF16": 2, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
-"""Bytes of a number, by its type in safetensors files."""
+"""Bytes of one number, by its type in safetensors files."""
 
 
 class ArrayError(ValueError):
-    """A file of arrays that is damaged, or does not hold what its reader needs."""
+    """A file of arrays that is damaged, or lacks what its reader needs."""
 
 
 @dataclass(frozen=True, slots=True)
 class ArrayForm:
-    """What one array must be.
+    """The required form of an array.
 
-    kind: "whole" numbers, "real" numbers (whole ones too) or one "text". dimensions: how many; None for any.
-    low, high: the range of its numbers, both ends in it. Numbers are finite in any case.
+    kind: "whole" numbers, "real" numbers (including whole ones) or one "text". dimensions: None allows any number.
+    low, high: range of the numbers, both inclusive. Numbers must always be finite.
     """
 
     kind: Literal["whole", "real", "text"] = "real"
@@ -52,7 +52,7 @@ class ArrayForm:
     high: float = np.inf
 
     def checked(self, array: NDArray[Any], name: str) -> NDArray[Any]:
-        """`array`; ArrayError, naming it and what is wrong, where it is not of this form."""
+        """Return `array`; raises ArrayError, with its name and the fault, if it does not have this form."""
         if array.dtype.kind not in _KINDS[self.kind]:
             raise ArrayError(f"{name}: expected {self.kind} numbers, got {array.dtype}".replace("text numbers", "text"))
         if self.dimensions is not None and array.ndim != self.dimensions:
@@ -74,17 +74,17 @@ TEXT: Final = ArrayForm("text", 0)
 
 @contextmanager
 def _no_warnings() -> Iterator[None]:
-    """Within it, a header that NumPy only warns of is an error."""
+    """Turn NumPy's warnings about a header into errors."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         yield
 
 
 class ArrayFile:
-    """An open .npz file. A context manager; see `open_arrays`."""
+    """An open .npz file; a context manager."""
 
     def __init__(self, path: Path) -> None:
-        """Open it. Raises ArrayError where it is no .npz file, OSError where it cannot be read."""
+        """Open the file. Raises ArrayError if it is no .npz file, OSError if it cannot be read."""
         check_regular(path)
         self._path = path
         try:
@@ -113,7 +113,7 @@ class ArrayFile:
         return name in self._arrays.files
 
     def read(self, name: str, form: ArrayForm) -> NDArray[Any]:
-        """One array; ArrayError where it is missing, damaged, or not of its form."""
+        """Read one array; raises ArrayError if it is missing, damaged, or not of its form."""
         if name not in self:
             raise ArrayError(f"there is no array '{name}' in it")
         try:
@@ -126,12 +126,12 @@ class ArrayFile:
         return form.checked(found, name)
 
     def read_json(self, name: str) -> Any:
-        """The value of an array that holds one JSON text; ArrayError as `read`, JsonError where it is no JSON."""
+        """The value of an array that holds one JSON text; raises ArrayError as `read`, JsonError if it is not JSON."""
         return parse_json(str(self.read(name, TEXT)), name)
 
 
 def read_npy(path: Path, form: ArrayForm) -> NDArray[Any]:
-    """The array of an .npy file; ArrayError where it is none or not of its form, OSError where it cannot be read."""
+    """Read an .npy file; raises ArrayError if it is none or not of its form, OSError if it cannot be read."""
     check_regular(path)
     try:
         with _no_warnings():
@@ -144,10 +144,10 @@ def read_npy(path: Path, form: ArrayForm) -> NDArray[Any]:
 
 
 def read_tensor_header(path: Path) -> tuple[dict[str, dict[str, Any]], int]:
-    """The entries of a safetensors file by tensor, and where the bytes of the first one begin.
+    """Read the entries of a safetensors file by tensor, and the offset of the first tensor's bytes.
 
-    Raises ArrayError where it is none: a header that is no JSON, a tensor outside the file or of another size than its
-    shape. Raises OSError where it cannot be read.
+    Raises ArrayError if the header is not JSON, or a tensor is outside the file or does not have its shape's size.
+    Raises OSError if the file cannot be read.
     """
     check_regular(path)
     size = path.stat().st_size

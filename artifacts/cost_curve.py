@@ -1,7 +1,7 @@
-"""Measured cost curves: their file's format, reader and validation, and what cost-aware policies take from them.
+"""Measured cost curves: the file format, its reader and validation, and the costs for cost-aware policies.
 
-`underpaint costs` measures one of this machine and writes the file. Every part is milliseconds by size: (size, ms)
-pairs, sizes rising from 1.
+`underpaint costs` measures this machine and writes the file. Every part is milliseconds by size: (size, ms) pairs with
+sizes rising from 1.
 """
 
 import hashlib
@@ -19,23 +19,23 @@ from underpaint.artifacts.knee import Knee, find_knee
 from underpaint.artifacts.strict_json import Within, build_typed, check_format, parse_json
 
 MOST_MS: Final = 1e9
-"""Of one pass: eleven days."""
+"""Largest time of one pass: eleven days."""
 _Ms: TypeAlias = Annotated[float, Within(0.0, MOST_MS)]
 Curve: TypeAlias = tuple[tuple[Annotated[int, Within(1, 1 << 20)], float], ...]
 """(size, ms) pairs, sizes rising from 1."""
 
 HostFamily: TypeAlias = Literal["one_call", "sampled", "ranked", "iid", "iid_paths", "cost_aware", "cost_aware_chain"]
-"""How the host drafts: a chain in one call of the drafter; a tree with sampled siblings; a tree with the likeliest ones
-(both in one call where the drafter can); a tree whose siblings are drawn with replacement, judged node by node or by
-whole paths; a tree whose levels and nodes are chosen by cost; a chain in one call, or nothing, where a policy compared
-both by their costs."""
+"""How the host drafts. one_call: a chain in one drafter call. sampled, ranked: a tree with sampled or with the most
+likely siblings, in one call if the drafter can. iid, iid_paths: a tree whose siblings are drawn with replacement,
+verified by node or by whole path. cost_aware: a tree with levels and nodes chosen by cost. cost_aware_chain: a chain in
+one call or no draft, chosen by a policy that compared their costs."""
 
 FORMAT: Final = 3
-"""Of the file."""
+"""Version of the file format."""
 _REMEDY: Final = "measure it again with `underpaint costs --renew --full --export FILE`"
 IN_CYCLE: Final = "in_cycle"
 DRIFT: Final = 4 / 3
-"""Times of one pass that differ by more than this factor are of two states of the machine."""
+"""Times of one pass that differ by a larger factor belong to two states of the machine."""
 IN_GRID: Final = "in_grid"
 
 
@@ -50,7 +50,7 @@ def check_curve(where: str, what: str, unit: str, curve: Curve) -> None:
 
 @dataclass(frozen=True, slots=True)
 class HostCosts:
-    """ms of the host: of a cycle, of each drafted level, of each scored node, and of a cycle whose rule pools codes."""
+    """Host time in ms per cycle, per drafted level, per scored node, and per cycle whose rule pools codes."""
 
     cycle: _Ms
     level: _Ms
@@ -60,7 +60,7 @@ class HostCosts:
 
 @dataclass(frozen=True, slots=True)
 class TreeCallCosts:
-    """ms of a call that drafts a whole tree, and of each level in it by the nodes that it expands."""
+    """Time in ms of a call that drafts a whole tree, and of each level in it by the number of expanded nodes."""
 
     call: _Ms
     levels: Curve
@@ -68,7 +68,7 @@ class TreeCallCosts:
 
 @dataclass(frozen=True, slots=True)
 class PlainCosts:
-    """ms of a pass of plain autoregression, and of the host around it."""
+    """Time in ms of a pass of plain autoregression, and of the host around it."""
 
     target_ms: _Ms
     host_ms: _Ms
@@ -76,12 +76,11 @@ class PlainCosts:
 
 @dataclass(frozen=True, slots=True)
 class InCycleCosts:
-    """ms of what happens inside decoding loops, where a pass takes longer than the same pass repeated alone: the
-    drafter's passes and the host's work between have emptied the caches.
+    """Times in ms inside decoding loops, where drafter passes and host work empty the caches, so passes take longer.
 
-    target_ms: of a target pass by its nodes, in cycles that draft. draft_ms: of a drafter pass by the nodes it expands.
-    chain_ms: of one call that drafts a chain, by levels; tree_ms: of trees that one call drafts, by family; empty where
-    the drafter has none. host_ms: by family. rounds: that were measured.
+    target_ms: target passes by nodes, in cycles that draft. draft_ms: drafter passes by expanded nodes. chain_ms: one
+    call that drafts a chain, by levels; tree_ms: trees drafted in one call, by family; empty if the drafter cannot do
+    this. host_ms: by family. rounds: number of measured rounds.
     """
 
     plain: PlainCosts
@@ -107,13 +106,13 @@ class InCycleCosts:
 
     @property
     def plain_ms(self) -> float:
-        """A step of plain autoregression."""
+        """Time in ms of a step of plain autoregression."""
         return self.plain.target_ms + self.plain.host_ms
 
 
 @dataclass(frozen=True, slots=True)
 class GridHostCosts:
-    """ms of the host: of a pass over cells, of each cell that is drawn, and of each whose draft is judged."""
+    """Host time in ms per pass over cells, per drawn cell, and per cell whose draft is judged."""
 
     step: _Ms
     cell: _Ms
@@ -122,7 +121,7 @@ class GridHostCosts:
 
 @dataclass(frozen=True, slots=True)
 class LowCosts:
-    """ms of passes of a smaller target, 1 / `ratio` of the side, in 8 bits or not; parts as those of `InGridCosts`."""
+    """Times in ms of a smaller target with 1 / `ratio` of the side, in 8 bits or not; parts as in `InGridCosts`."""
 
     ratio: int
     int8: bool
@@ -132,10 +131,10 @@ class LowCosts:
 
 @dataclass(frozen=True, slots=True)
 class InGridCosts:
-    """ms of what happens inside loops that decide cells of a grid in any order: ZipAR's and MuLo-SD's.
+    """Times in ms inside the loops of ZipAR and MuLo-SD, which decide cells of a grid in any order.
 
-    target_ms: target passes by the tokens that they are fed; begin_ms: over the condition. low: of smaller targets that
-    draft. resample_ms: of enlarging a whole picture, by "KIND/RATIO". rounds: that were measured.
+    target_ms: target passes by the number of input tokens; begin_ms: the pass over the condition. low: smaller targets
+    that draft. resample_ms: enlarging a whole picture, by "KIND/RATIO". rounds: number of measured rounds.
     """
 
     target_ms: Curve
@@ -153,14 +152,13 @@ class InGridCosts:
 
 @dataclass(frozen=True, slots=True)
 class CostCurveFile:
-    """What a cost curve's file holds.
+    """The content of a cost curve's file.
 
-    name: of the file, without its ending. content: its bytes; fingerprint: their SHA-256. model: the models that
-    were measured.
-    measured_on: what the curve holds for: processor, cores, engine, SHA-256 of the models, threads and rows a pass;
-    empty in files that do not say. machine: as every result tells it.
-    verify_ms: target passes by nodes, draft_ms: drafter passes by nodes expanded, both repeated alone. overhead_ms: of
-    the host, a cycle beyond the passes. in_grid, in_cycle: None where they were not measured.
+    name: the file's name without its suffix. content: its bytes; fingerprint: their SHA-256. model: the models that
+    were measured. measured_on: what the curve is valid for: processor, cores, engine, SHA-256 of the models, threads
+    and rows per pass; empty in files without it. machine: as in every result. verify_ms: target passes by nodes;
+    draft_ms: drafter passes by expanded nodes; both repeated alone. overhead_ms: host time per cycle beyond the passes.
+    in_grid, in_cycle: None if not measured.
     """
 
     name: str
@@ -177,13 +175,13 @@ class CostCurveFile:
 
     @property
     def knee(self) -> Knee:
-        """Of the target's passes, repeated alone."""
+        """The knee of the target's passes, repeated alone."""
         return find_knee(self.verify_ms)
 
     def disturbed(self) -> str | None:
-        """What tells that the machine did other work during one part of the measurement; None where nothing does.
+        """A message if the machine was busy during part of the measurement, else None.
 
-        A pass repeated alone costs no more than the same pass inside a decoding loop, which finds its caches empty.
+        A pass repeated alone costs no more than the same pass inside a decoding loop, which starts with empty caches.
         """
         alone = self.verify_ms[0][1]
         if self.in_cycle is None or alone <= DRIFT * self.in_cycle.plain.target_ms:
@@ -195,7 +193,7 @@ class CostCurveFile:
         )
 
     def outdated(self, plain_ms: float) -> str | None:
-        """What tells that passes cost something else now; None where nothing does. plain_ms: of a plain pass, now."""
+        """A message if passes cost something else now, else None. plain_ms: time of a plain pass now."""
         then = None if self.in_cycle is None else self.in_cycle.plain.target_ms
         if then is None or then / DRIFT <= plain_ms <= then * DRIFT:
             return None
@@ -205,12 +203,12 @@ class CostCurveFile:
         )
 
     def told(self) -> dict[str, Any]:
-        """What a record of results says of it: the fingerprint, the knee and the target's passes."""
+        """The curve's entry in a record of results: the fingerprint, the knee and the target's passes."""
         return {"fingerprint": self.fingerprint, "knee": self.knee._asdict(), "verify_ms": self.verify_ms}
 
 
 def read_cost_curve(path: Path) -> CostCurveFile:
-    """A cost curve's file; ValueError, naming it and what is wrong with it, where it is something else or missing."""
+    """Read a cost curve's file; raises ValueError, with its name and the fault, if it is missing or invalid."""
     try:
         content = read_regular(path)
     except OSError as error:
@@ -220,7 +218,7 @@ def read_cost_curve(path: Path) -> CostCurveFile:
 
 @dataclass(frozen=True, slots=True)
 class _Content:
-    """What a file may hold; parts without a type are for people."""
+    """The fields of a file; fields without a type are for people."""
 
     format: int
     verify_ms: Curve
@@ -243,7 +241,7 @@ class _Content:
 
 
 def parse_cost_curve(content: bytes, path: Path) -> CostCurveFile:
-    """The content of a cost curve's file of that path; ValueError as `read_cost_curve`."""
+    """Parse the content of the cost curve's file at `path`; raises ValueError as `read_cost_curve`."""
     try:
         values = parse_json(content)
         if not isinstance(values, dict):
@@ -266,8 +264,7 @@ def parse_cost_curve(content: bytes, path: Path) -> CostCurveFile:
 
 
 class TreeCosts(NamedTuple):
-    """What trees cost that the drafter drafts in one call, the host's share in each part: target passes by nodes, the
-    call, and each level in it."""
+    """Costs of trees drafted in one call, including the host's share: target passes by nodes, the call, each level."""
 
     verify_ms: Curve
     call_ms: float
@@ -275,13 +272,12 @@ class TreeCosts(NamedTuple):
 
 
 class EngineCosts(NamedTuple):
-    """What a cost-aware policy takes from a curve.
+    """The costs that a cost-aware policy takes from a curve.
 
-    verify_ms: of a target pass by its nodes. draft_ms: of a drafter pass by the nodes it expands. chain_ms: of a chain
-    drafted in one call, by its levels; None where that is not known, or the drafter cannot. plain_ms: of a cycle that
-    drafts nothing; None where that is not known apart from a target pass over one node. fingerprint: of the curve's
-    file, "" where the costs come from none. trees: of static trees that one call drafts, by how their siblings are
-    chosen ("sampled" and "ranked"); none where the drafter cannot.
+    verify_ms: a target pass by its nodes. draft_ms: a drafter pass by the nodes it expands. chain_ms: a chain drafted
+    in one call, by levels; None if unknown, or if the drafter cannot do this. plain_ms: a cycle without a draft; None
+    if not known separately from a one-node target pass. fingerprint: that of the curve's file, or "". trees: static
+    trees drafted in one call, by how siblings are chosen ("sampled" and "ranked"); empty if the drafter cannot.
     """
 
     verify_ms: Curve
@@ -292,11 +288,11 @@ class EngineCosts(NamedTuple):
     trees: Mapping[str, TreeCosts] = MappingProxyType({})
 
     def settings_for(self, spec: PolicySpec) -> dict[str, Any]:
-        """The settings of a cost-aware policy. Where `draft_ms` is one number, it is that of a pass over one node.
+        """The settings of a cost-aware policy. If `draft_ms` is a single number, it is the cost of a one-node pass.
 
-        A policy with a setting `call_ms` drafts a whole tree in one call, and takes the prices of those. One with a
-        setting `tree_ms` may draft such a tree of drawn siblings: the call, with what the host does in such a cycle
-        more than in others, and each level.
+        A policy with a setting `call_ms` drafts a whole tree in one call, and gets the prices of such trees. A policy
+        with a setting `tree_ms` may draft such a tree with drawn siblings: it gets the price of the call, including
+        extra host work in such a cycle, and of each level.
         """
         known = settings_fields(spec.make)
         call = self.trees.get("ranked" if spec.drawn == "top_k" else "sampled")
@@ -313,12 +309,12 @@ class EngineCosts(NamedTuple):
 
 
 def engine_costs(curve: CostCurveFile) -> EngineCosts:
-    """The costs of a curve for cost-aware policies; ValueError where it holds none for them.
+    """The costs of a curve for cost-aware policies; raises ValueError if it has none for them.
 
-    Where it was measured `in_cycle`, passes cost what they do inside decoding loops, and the host's share of a cycle, a
-    node or a level goes to the pass that it belongs to. Where chains in one call were compared with plain steps, both
-    cost what they do in that loop: drafts between them slow plain steps as well. Else passes cost what they do when
-    repeated alone, and `overhead_ms` is added to every target pass.
+    With `in_cycle`, passes cost what they do inside decoding loops, and the host's share of a cycle, node or level is
+    added to its pass. If chains in one call were compared with plain steps, both have their costs from that loop,
+    because drafts also slow the plain steps between them. Otherwise passes cost what they do when repeated alone, and
+    `overhead_ms` is added to every target pass.
     """
     if curve.in_cycle is None:
         verify = tuple((nodes, ms + curve.overhead_ms) for nodes, ms in curve.verify_ms)
@@ -341,7 +337,7 @@ def engine_costs(curve: CostCurveFile) -> EngineCosts:
 
 
 def _tree_costs(within: InCycleCosts) -> dict[str, TreeCosts]:
-    """Static trees in one call; where only chains in one call were measured, they cost what those do."""
+    """Static trees in one call; if only chains in one call were measured, trees have their costs."""
     names: tuple[HostFamily, ...] = ("sampled", "ranked")
     costs: dict[str, TreeCosts] = {}
     for name in names:
@@ -361,11 +357,11 @@ def _tree_costs(within: InCycleCosts) -> dict[str, TreeCosts]:
 
 
 def read_engine_costs(path: Path) -> EngineCosts:
-    """The costs of a curve's file for cost-aware policies; ValueError as `read_cost_curve` and `engine_costs`."""
+    """Read a curve's file for cost-aware policies; raises ValueError as `read_cost_curve` and `engine_costs`."""
     return engine_costs(read_cost_curve(path))
 
 
 def _chain_ms(calls: Curve, tree: HostCosts, chain: HostCosts) -> Curve:
-    """ms of a call, and of the host in such a cycle beyond what counts with the target pass."""
+    """ms of a call, plus host time in such a cycle beyond what counts with the target pass."""
     cycle, node = chain.cycle - tree.cycle, chain.node - tree.node
     return tuple((levels, ms + chain.level * levels + max(0.0, cycle + node * (levels + 1))) for levels, ms in calls)

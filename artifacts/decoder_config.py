@@ -1,4 +1,4 @@
-"""What a decoder is: the sizes and options that a checkpoint, a manifest, a graph and a device all go by."""
+"""The configuration of a decoder: sizes and options that checkpoints, manifests, graphs and devices share."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,54 +25,54 @@ _SIZES: Final[Mapping[str, tuple[int, int]]] = {
     "kv_heads": (0, 1 << 12),
     "head_dim": (0, 1 << 14),
 }
-"""The least and the most of each size, so that a damaged file is refused before its model is built."""
-"""Of a cache: no model draws a million codes, and memory is taken for all of them."""
+"""Smallest and largest value of each size, so that a damaged file is refused before its model is built."""
+"""`_MOST_SLOTS` limits a cache: no model draws a million codes, and memory is allocated for all of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class DecoderConfig:
     """The sizes and options of one target or drafter.
 
-    A checkpoint names the options in its config, and an exported model in the settings of its manifest, where
-    `precision` and `capacity` say how it was exported. Ids of a condition count from 0 here; a pass reads id `i` as
-    token `vocab_size + i`, behind the image codes.
+    A checkpoint has the options in its config. An exported model has them in the settings of its manifest, where
+    `precision` and `capacity` say how it was exported. Condition ids count from 0 here; a pass reads id `i` as token
+    `vocab_size + i`, after the image codes.
 
     Args:
         dim: Width of hidden states and features.
         layers: Number of layers.
         heads: Query heads of a layer.
         hidden: Width of the SwiGLU layer.
-        vocab_size: Image codes.
+        vocab_size: Number of image codes.
         grid_side: Rows of the grid.
-        prefix: Condition positions at most.
+        prefix: Largest number of condition positions.
         norm_eps: Epsilon of the root-mean-square norms.
-        rope: Rotary positions by "grid" cell, along the "line", or "none" (a learnt vector a position is added).
-        rope_prefix: By the "grid", what turns a condition's queries and keys. "zero" makes them 0, as LlamaGen's are,
-            so that every cell reads the mean of all of the condition; "identity" leaves them as they are, so that a
-            cell can choose a word.
+        rope: Rotary positions by "grid" cell, along the "line", or "none" (one learnt vector per position is added).
+        rope_prefix: With the "grid" rope, the rotation of a condition's queries and keys. "zero" makes them 0, as in
+            LlamaGen, so that every cell reads the mean of the whole condition; "identity" leaves them as they are, so
+            that a cell can attend to one word.
         rope_base: Base of the rotary frequencies.
-        qk_norm: Whether queries and keys are normalised, a head at a time.
+        qk_norm: Whether queries and keys are normalised per head.
         post_norm: Whether norms stand after attention and feed-forward.
         first_norm: Whether the first layer normalises its input.
         final_norm: Whether the model normalises its output.
         qkv_bias: Whether queries, keys and values have a bias.
-        condition: "table" (ids index `cond_ids` rows of the model's own, the last `uncond_rows` of which stand for no
-            condition), "external" (embedded rows come from outside), or "none".
+        condition: "table" (ids index the model's own `cond_ids` rows, the last `uncond_rows` of which mean no
+            condition), "external" (embedded rows are an input), or "none".
         cond_ids: Rows of the condition's table.
-        uncond_rows: Rows of it that stand for no condition.
-        drafter: Whether it reads features too.
+        uncond_rows: Number of its rows that mean no condition.
+        drafter: Whether the decoder reads features too.
         fc_bias: Whether a drafter's input layer has a bias.
-        reads_condition: Whether a drafter is fed the condition's positions but the last, `prefix` - 1 of them.
-        eol_token: Condition id that ends each row of the grid but the last, along the "line"; None for none.
-        image_start_ids: Condition ids that end every condition.
-        prompt_end: Condition ids that the ids of every prompt must end with, where its author puts them there.
-        uncond_keep: How many ids at the beginning and at the end of a prompt are all that is left of it without a
-            condition; None for a model whose condition is no prompt, or that is drawn without guidance.
-        grid_width: Cells of a row of the grid; None for as many as there are rows.
-        kv_heads: Heads of keys and values, each shared by as many query heads; 0 for one to each query head.
+        reads_condition: Whether a drafter reads the condition's positions except the last, `prefix` - 1 of them.
+        eol_token: Condition id after each grid row except the last, with the "line" rope; None without such tokens.
+        image_start_ids: Condition ids at the end of every condition.
+        prompt_end: Condition ids that every prompt must end with; its author writes them.
+        uncond_keep: Numbers of ids at the beginning and the end of a prompt that remain when the condition is dropped;
+            None for a model whose condition is no prompt, or that is drawn without guidance.
+        grid_width: Cells per grid row; None for as many as there are rows.
+        kv_heads: Heads of keys and values, each shared by as many query heads; 0 for one per query head.
         head_dim: Width of a head; 0 for dim / heads. Both are filled in: `dataclasses.replace` keeps them, or takes 0.
-        precision: Of an exported model's weights, hidden states and caches.
-        capacity: Cache slots of an exported model; 0 before the export.
+        precision: Precision of an exported model's weights, hidden states and caches.
+        capacity: Number of cache slots of an exported model; 0 before the export.
 
     Raises:
         ValueError: If heads do not share keys evenly, or rotary pairs do not fill a head.
@@ -140,57 +140,57 @@ class DecoderConfig:
 
     @property
     def grid(self) -> Grid:
-        """The picture's cells."""
+        """The grid of image tokens."""
         return Grid(self.height, self.width)
 
     @property
     def cells(self) -> int:
-        """Cells of the grid."""
+        """Number of cells of the grid."""
         return self.height * self.width
 
     @property
     def eol_tokens(self) -> int:
-        """End-of-line tokens of a picture."""
+        """Number of end-of-line tokens in a picture."""
         return 0 if self.eol_token is None else self.height - 1
 
     @property
     def slots(self) -> int:
-        """Positions of the longest condition and a picture."""
+        """Number of positions of the longest condition and a picture."""
         return self.prefix + self.cells + self.eol_tokens
 
     @property
     def condition_positions(self) -> int:
-        """Positions of the longest condition that a pass reads: none for a drafter, which reads features."""
+        """Number of condition positions that a pass reads at most: 0 for a drafter, which reads features."""
         return 0 if self.drafter else self.prefix
 
     @property
     def projected_heads(self) -> int:
-        """Heads of queries, keys and values together, which one matrix projects."""
+        """Number of query, key and value heads together, which one matrix projects."""
         return self.heads + 2 * self.kv_heads
 
     @property
     def eol_id(self) -> int | None:
-        """Token behind every line of codes but the last, as a pass reads it; None for a model that reads none."""
+        """Token after every line of codes except the last, as a pass reads it; None if the model reads none."""
         return None if self.eol_token is None or self.drafter else self.vocab_size + self.eol_token
 
     @property
     def first_eol_cell(self) -> int:
-        """Cell of the end-of-line token behind the first line; those of other lines follow."""
+        """Cell of the end-of-line token after the first line; those of other lines follow."""
         return -self.prefix - self.eol_tokens
 
     @property
     def prompt_ids(self) -> int:
-        """Ids that a class or a prompt may be made of."""
+        """Number of ids that classes and prompts can use."""
         return self.cond_ids - (self.uncond_rows if self.uncond_rows > 1 else 0)
 
     @property
     def external_cond_rows(self) -> int:
-        """Embedded rows from outside, with a condition and without, which tokens from `vocab_size` on stand for."""
+        """Number of embedded input rows, conditional and unconditional; tokens from `vocab_size` on refer to them."""
         return 2 * self.prefix if self.condition == "external" else 0
 
     @property
     def _along_line(self) -> bool:
-        """Whether each position of a condition has a cell of its own."""
+        """Whether each position of a condition has its own cell."""
         return self.rope == "none" or (self.rope == "line" and not self.drafter)
 
     @property
@@ -200,7 +200,7 @@ class DecoderConfig:
 
     @property
     def uncond_ids(self) -> tuple[int, ...]:
-        """Tokens that stand for no condition; empty where the condition is a prompt, or there is none."""
+        """Tokens that mean no condition; empty if the condition is a prompt, or there is none."""
         if self.condition == "external":
             return tuple(range(self.vocab_size + self.prefix, self.vocab_size + 2 * self.prefix))
         if self.condition == "none" or self.rope == "line":
@@ -210,16 +210,16 @@ class DecoderConfig:
 
     @property
     def guided(self) -> bool:
-        """Whether the model knows what it draws without a condition."""
+        """Whether the model can draw without a condition, as guidance needs."""
         return bool(self.uncond_keep if self.prompted else self.uncond_ids)
 
     def first_cells(self, count: int) -> IntArray:
-        """Cells [count] of condition positions: all at -1, or -count to -1 where each has a place of its own."""
+        """Cells [count] of condition positions: all -1, or -count to -1 if each has its own place."""
         return np.arange(-count, 0) if self._along_line else np.full(count, -1, dtype=np.int64)
 
     @property
     def least_cell(self) -> int:
-        """Least cell that a pass may name: of a condition position or an end-of-line token."""
+        """Smallest cell that a pass may name: that of a condition position or an end-of-line token."""
         return min(self.first_eol_cell, -1) if self._along_line and not self.drafter else -1
 
 
@@ -228,7 +228,7 @@ def read_config(settings: Mapping[str, Any], what: str) -> DecoderConfig:
 
     Args:
         settings: Fields of `DecoderConfig` by name.
-        what: Where they are from, which errors begin with.
+        what: Source of the settings; error messages begin with it.
 
     Raises:
         ValueError: If a setting is unknown, missing, of another type or size.

@@ -1,12 +1,12 @@
-"""The decoder graph as a contract: names, types and shapes of what goes in and out, for writers and for engines.
+"""The contract of decoder graphs: names, types and shapes of inputs and outputs, for writers and for engines.
 
-A decoder graph is one pass of a target or of a drafter over T new positions of B rows, against S slots of a cache that
-the pass reads and never writes. H: heads of keys and values; hd: head width; D: hidden width; V: image codes; L: levels
-of a fused tree, F: nodes expanded in each, C: children of each. A free dimension is a string.
+A decoder graph is one pass of a target or a drafter over T new positions of B rows, with S slots of a cache that the
+pass reads and never writes. H: heads of keys and values; hd: head width; D: hidden width; V: image codes; L: levels of
+a fused tree, F: nodes expanded in each, C: children of each. A free dimension is a string.
 
-Every graph is a plain pass: `pass_inputs` to `pass_outputs`. Graphs for ONNX Runtime also make probabilities
-(`SAMPLING_INPUTS`, `PROBS`), and drafters among them draft chains and trees in the same call (`FUSED_INPUTS`,
-`CHAIN_TOKENS`, `TREE_OUTPUTS`). Graphs for TensorRT stop at the plain pass.
+Every graph is a plain pass from `pass_inputs` to `pass_outputs`. Graphs for ONNX Runtime also compute probabilities
+(`SAMPLING_INPUTS`, `PROBS`), and their drafters also draft chains and trees in the same call (`FUSED_INPUTS`,
+`CHAIN_TOKENS`, `TREE_OUTPUTS`). Graphs for TensorRT have only the plain pass.
 """
 
 from typing import Final, Literal, NamedTuple, TypeAlias
@@ -21,13 +21,13 @@ PRECISION_TYPES: Final[dict[Precision, ElementType]] = {"fp32": "float32", "fp16
 """The type of weights and of cached keys and values, by a graph's precision."""
 
 POSITION_BUCKETS: Final = (1, 8, 16, 32, 64)
-"""Numbers of new positions that engines of static shapes are built for; prefill comes on top."""
+"""Numbers of new positions that engines with static shapes are built for, in addition to prefill."""
 
 MASKED_SCORE: Final = np.float32(-1e9)
-"""Added to the attention score of what a position must not see; after the softmax exactly 0 is left of it.
+"""Added to the attention score of a masked position, whose weight after the softmax is then exactly 0.
 
-Finite, so that a row with nothing to see does not turn into NaN, and far below every score: those of a drafter without
-an input norm pass 30,000. Scores are added in float32 whatever the graph's precision, so it need be no float16 number.
+It is finite, so that a fully masked row does not become NaN. It is far below every score: those of a drafter without an
+input norm exceed 30,000. Scores are added in float32 at every precision, so it need not be a float16 number.
 """
 
 
@@ -40,60 +40,60 @@ class TensorSpec(NamedTuple):
 
 
 TOKENS: Final = "tokens"
-"""[B, T] int64: image codes; condition ids stand behind them, from V on."""
+"""[B, T] int64: image codes, or condition ids, which start at V."""
 CELLS: Final = "cells"
-"""[B, T] int64: the raster cell of each position; negative on a condition prefix."""
+"""[B, T] int64: the raster cell of each position; negative in the condition."""
 BIAS: Final = "bias"
-"""[B, T, S + T] float32: 0 where a position sees a slot or a new position, `MASKED_SCORE` where it does not."""
+"""[B, T, S + T] float32: 0 where a position attends to a slot or a new position, `MASKED_SCORE` where it does not."""
 FEATURES: Final = "features"
-"""[B, T, D] float32. Of a target: its output, what the head reads. Of a drafter: its input, the feature of the token
+"""[B, T, D] float32. For a target: its output, which the head reads. For a drafter: its input, the feature of the token
 before each."""
 EXTERNAL_COND_ROWS: Final = "external_cond_rows"
-"""[C, D] float32: the embedded condition, where it comes from outside the graph; row i is id V + i."""
+"""[C, D] float32: the embedded condition, if it is an input of the graph; row i is id V + i."""
 LOGITS: Final = "logits"
 """[B, T, V] float32."""
 PREDICTED_FEATURES: Final = "predicted_features"
-"""[B, T, D] float32: of a drafter, the feature of each token as it expects it."""
+"""[B, T, D] float32: the feature of each token as a drafter predicts it."""
 
 GUIDANCE_MIX: Final = "guidance_mix"
-"""[1, B] float32: how the B rows' logits add up to one row; (s, 1 - s) for guidance s of a pair."""
+"""[1, B] float32: weights that sum the B rows' logits to one row; (s, 1 - s) for guidance s of a pair."""
 INVERSE_TEMPERATURE: Final = "inverse_temperature"
 """[] float32."""
 TOP_K: Final = "top_k"
 """[1] int64: k of the top-k, 1 to V; ties with the k-th are kept."""
 TOP_K_OFFSET: Final = "top_k_offset"
-"""[] float32: added to the k-th logit before others are compared with it; a large negative keeps every token."""
+"""[] float32: added to the k-th logit before the others are compared with it; a large negative keeps every token."""
 TOP_P: Final = "top_p"
-"""[] float32: the smallest set of tokens of at least this mass is kept; 1 keeps all."""
+"""[] float32: the smallest set of tokens with at least this probability mass is kept; 1 keeps all."""
 PROBS: Final = "probs"
-"""[T, V] float32: the distributions that `algos.rows.sampling_probs` makes of the logits by these inputs. Not computed
-where chain_levels is more than 1."""
+"""[T, V] float32: the distributions that `algos.rows.sampling_probs` computes from the logits with these inputs. Not
+computed if chain_levels is more than 1."""
 
 CHAIN_LEVELS: Final = "chain_levels"
-"""[] int64, at least 1: tokens of the greedy chain behind the last new position."""
+"""[] int64, at least 1: number of tokens of the greedy chain after the last new position."""
 TREE_FRONTIER: Final = "tree_frontier"
-"""[L, F] int64: which candidates of level l level l + 1 expands, row * C + column. L = 0: no tree."""
+"""[L, F] int64: the candidates of level l that level l + 1 expands, row * C + column. L = 0: no tree."""
 TREE_UNIFORMS: Final = "tree_uniforms"
-"""[L, F, C] float64: the uniforms that children are drawn by, where `tree_drawn` is true."""
+"""[L, F, C] float64: the uniforms for drawing children, if `tree_drawn` is true."""
 TREE_RANKED: Final = "tree_ranked"
-"""[] bool: expand the F candidates of the largest product of probabilities along their paths instead."""
+"""[] bool: expand the F candidates with the largest product of probabilities along their paths instead."""
 TREE_DRAWN: Final = "tree_drawn"
-"""[] bool: draw children one after another without replacement; false takes the likeliest."""
+"""[] bool: draw children one after another without replacement; false takes the most likely ones."""
 CHAIN_TOKENS: Final = "chain_tokens"
-"""[max(1, chain_levels)] int64: the likeliest token after the last new position, then the likeliest after that, ..."""
+"""[max(1, chain_levels)] int64: the most likely token after the last new position, then the one after that, ..."""
 
 TREE_ROOT_TOKENS: Final = "tree_root_tokens"
 """[1, C] int64: the root's children."""
 TREE_ROOT_PROBS: Final = "tree_root_probs"
-"""[1, C] float64: what each had of the root's distribution when it was taken; 0 where nothing was left."""
+"""[1, C] float64: the probability of each child in the root's distribution when it was taken; 0 if nothing was left."""
 TREE_NEXT_FRONTIER: Final = "tree_next_frontier"
-"""[L - 1, F] int64: which candidates of the level above each level expands."""
+"""[L - 1, F] int64: the candidates of the level above that each level expands."""
 TREE_TOKENS: Final = "tree_tokens"
 """[L - 1, F, C] int64: children of the nodes of each level below the root's."""
 TREE_TOKEN_PROBS: Final = "tree_token_probs"
 """[L - 1, F, C] float64; see `TREE_ROOT_PROBS`."""
 TREE_PROBS: Final = "tree_probs"
-"""[L - 1, F, V] float32: the distributions those children are of."""
+"""[L - 1, F, V] float32: the distributions of those children."""
 
 SAMPLING_INPUTS: Final = (
     TensorSpec(GUIDANCE_MIX, "float32", (1, "B")),
@@ -102,7 +102,7 @@ SAMPLING_INPUTS: Final = (
     TensorSpec(TOP_K_OFFSET, "float32", ()),
     TensorSpec(TOP_P, "float32", ()),
 )
-"""What a graph that computes `PROBS` reads besides."""
+"""Additional inputs of a graph that computes `PROBS`."""
 
 FUSED_INPUTS: Final = (
     TensorSpec(CHAIN_LEVELS, "int64", ()),
@@ -111,11 +111,11 @@ FUSED_INPUTS: Final = (
     TensorSpec(TREE_RANKED, "bool", ()),
     TensorSpec(TREE_DRAWN, "bool", ()),
 )
-"""What a drafter that drafts chains and trees in one call reads besides."""
+"""Additional inputs of a drafter that drafts chains and trees in one call."""
 
 
 def tree_outputs(vocab_size: int) -> tuple[TensorSpec, ...]:
-    """What such a drafter gives of a tree, in the order of the fields of the runtime's fused tree."""
+    """The tree outputs of such a drafter, in the order of the fields of the runtime's fused tree."""
     return (
         TensorSpec(TREE_ROOT_TOKENS, "int64", ("1", "C")),
         TensorSpec(TREE_ROOT_PROBS, "float64", ("1", "C")),

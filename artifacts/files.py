@@ -1,6 +1,6 @@
-"""Files: found writable before any work, read without waiting for a pipe, and written whole or not at all.
+"""File access: checks for writable places before any work, reads that never wait for a pipe, and atomic writes.
 
-What is written lies beside its place first, and is then renamed. What a killed process left is written over.
+A file is written next to its place and then renamed. Leftovers of a killed process are overwritten.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from typing import BinaryIO, Final
 
 
 def part_of(path: Path) -> Path:
-    """Where the content of `path` is written first: one hidden name on this machine, so that litter never piles up."""
+    """Path where `path` is written first: one hidden name per machine, so that leftovers do not pile up."""
     return path.with_name(f".{path.name}.{socket.gethostname()}.part")
 
 
 @contextmanager
 def written_beside(path: Path) -> Iterator[BinaryIO]:
-    """A new empty file at `part_of(path)`, which is gone afterwards unless it was renamed.
+    """Open a new empty file at `part_of(path)`, which is deleted afterwards unless it was renamed.
 
-    Another process of this machine that writes `path` too waits until then. Makes the folder. Raises OSError, which
-    names `path` where a write fails, as on a full disk.
+    Another process of this machine that also writes `path` waits until then. Creates the folder. Raises OSError with
+    the name `path` if a write fails, as on a full disk.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = part_of(path)
@@ -41,7 +41,7 @@ def written_beside(path: Path) -> Iterator[BinaryIO]:
 
 @contextmanager
 def named(path: Path) -> Iterator[None]:
-    """An OSError of a write, as on a full disk, names `path`; one that names a file already stays as it is."""
+    """Add `path` to an OSError of a write, as on a full disk; an error that names a file stays as it is."""
     try:
         yield
     except OSError as error:
@@ -52,7 +52,7 @@ def named(path: Path) -> Iterator[None]:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A file that takes the place of `path` at the end of the block; where the block raises, `path` stays as it was."""
+    """Open a file that replaces `path` at the end of the block; if the block raises, `path` stays as it was."""
     with written_beside(path) as file:
         yield file
         file.flush()
@@ -60,13 +60,13 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 
 def _new_and_locked(beside: Path) -> BinaryIO:
-    """A new file at `beside`, locked where the file system has locks; what stood there is removed, not emptied."""
+    """A new file at `beside`, locked if the file system has locks; an old file there is removed, not truncated."""
     while True:
         try:
             file = beside.open("xb")
         except FileExistsError:
             with suppress(FileNotFoundError), beside.open("rb") as left:
-                _lock(left)  # waits for its writer, where that is alive
+                _lock(left)  # waits for its writer, if that is still running
                 if _names(beside, left):
                     beside.unlink()
             continue
@@ -90,11 +90,11 @@ def _names(path: Path, file: BinaryIO) -> bool:
 
 
 MOST_PIPED: Final = 1 << 28
-"""Bytes read from a pipe or a device at most: the captions of COCO's 83,000 training pictures are a quarter of it."""
+"""Largest number of bytes read from a pipe or device; COCO's 83,000 training captions need a quarter of it."""
 
 
 def other_kind(path: Path) -> str | None:
-    """What `path` names where that is neither a regular file nor missing: "a folder", "a named pipe"; else None."""
+    """What `path` is if neither a regular file nor missing: "a folder", "a named pipe"; else None."""
     try:
         mode = path.stat().st_mode
     except OSError:
@@ -110,9 +110,9 @@ def other_kind(path: Path) -> str | None:
 
 
 def check_regular(path: Path) -> None:
-    """Raise OSError where `path` names a folder, a pipe or a device: opening a pipe would wait for its writer.
+    """Raise OSError if `path` is a folder, a pipe or a device: opening a pipe would wait for its writer.
 
-    A path that names nothing passes: opening it says what is missing.
+    A missing path passes: opening it reports what is missing.
     """
     found = other_kind(path)
     if found is not None:
@@ -120,17 +120,17 @@ def check_regular(path: Path) -> None:
 
 
 def read_regular(path: Path) -> bytes:
-    """The content of a regular file; OSError, naming `path`, for anything else."""
+    """The content of a regular file; raises OSError, with `path`, for anything else."""
     check_regular(path)
     return path.read_bytes()
 
 
 def read_once(path: Path) -> bytes:
-    """The content of a file, or of a pipe or device up to its end, which may be read one time only.
+    """The content of a file, or of a pipe or device up to its end, which can be read only once.
 
     Raises:
-        OSError: there is no such file, it is a folder, or it cannot be read.
-        ValueError: a pipe or device that gives more than `MOST_PIPED` bytes.
+        OSError: There is no such file, it is a folder, or it cannot be read.
+        ValueError: A pipe or device gives more than `MOST_PIPED` bytes.
     """
     if other_kind(path) is None:
         return path.read_bytes()
@@ -144,19 +144,19 @@ def read_once(path: Path) -> bytes:
 
 
 _PROBED: Final = bytes(1 << 16)
-"""What a probe writes: a disk that has no room for this has none for any output."""
+"""Content of a probe: a disk without room for it has no room for any output."""
 
 
 def user_cache_folder() -> Path:
-    """What holds for this machine alone is kept in `underpaint` in XDG_CACHE_HOME, or else in the home's `.cache`."""
+    """Folder for data of this machine: `underpaint` in XDG_CACHE_HOME, or else in the home folder's `.cache`."""
     base = os.environ.get("XDG_CACHE_HOME", "")
     return (Path(base) if Path(base).is_absolute() else Path.home() / ".cache") / "underpaint"
 
 
 def check_folder_writable(folder: Path) -> None:
-    """Raise OSError unless files can be made and filled in `folder`, which need not exist yet; leaves nothing behind.
+    """Raise OSError unless files can be created and filled in `folder`, which need not exist; leaves nothing behind.
 
-    A disk without room is found here too. The message names the place and what to do.
+    Also detects a full disk. The message names the place and what to do.
     """
     there = folder.absolute()
     while not os.path.lexists(there) and there != there.parent:
@@ -175,7 +175,7 @@ def check_folder_writable(folder: Path) -> None:
 
 
 def check_file_writable(path: Path) -> None:
-    """Raise OSError unless `path` can be written as a file, over what is there; leaves nothing behind."""
+    """Raise OSError unless `path` can be written or overwritten as a file; leaves nothing behind."""
     if path.is_dir():
         raise IsADirectoryError(f"cannot write {path}: it is a folder; name a file in it")
     if path.is_symlink() and not path.exists():
@@ -194,7 +194,7 @@ def check_file_writable(path: Path) -> None:
 
 
 def check_apart(outputs: Mapping[str, Path | None]) -> None:
-    """Raise ValueError where two outputs, by what they are called, are one file."""
+    """Raise ValueError if two of the outputs, given by their names for users, are the same file."""
     seen: dict[Path, str] = {}
     for called, path in outputs.items():
         if path is None:

@@ -1,4 +1,4 @@
-"""Writing `model_index.json`: which models of a folder belong together follows from their manifests."""
+"""Writes `model_index.json`: the manifests of a folder determine which models belong together."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ def build_index(
     condition: str | None = None,
     sampling_params: SamplingParams | None = None,
 ) -> ModelIndex:
-    """The index of what `folder` holds, from its manifests.
+    """Build the index of the models in `folder` from their manifests.
 
-    family, condition, sampling_params: what is left out is taken from the index that the folder has, where it is of
-    the same targets, and else from their manifests. Raises ManifestError where the manifests contradict each other: two
-    codebooks, two targets of one grid, other numbers of codes.
+    family, condition, sampling_params: if left out, the folder's index provides them if it has the same targets, and
+    otherwise the manifests. Raises ManifestError if the manifests contradict each other: two codebooks, two targets of
+    one grid, different numbers of codes.
     """
     manifests = read_manifests(folder)
     targets = sorted(_of_kind(manifests, "target"), key=lambda name: _config(manifests[name]).grid)
@@ -79,7 +79,7 @@ def write_index(
     condition: str | None = None,
     sampling_params: SamplingParams | None = None,
 ) -> Path:
-    """Write `model_index.json` of what `folder` holds and return its path; the options are those of `build_index`."""
+    """Write `model_index.json` for the models in `folder` and return its path; see `build_index` for the options."""
     index = build_index(folder, family=family, condition=condition, sampling_params=sampling_params)
     path = folder / INDEX
     write_beside(path, (json.dumps(asdict(index), indent=1, sort_keys=True) + "\n").encode())
@@ -91,7 +91,7 @@ def _of_kind(manifests: Mapping[str, Manifest], kind: str) -> list[str]:
 
 
 def _single(manifests: Mapping[str, Manifest], kind: str, folder: Path) -> str | None:
-    """The one model of a kind; ManifestError where there are two."""
+    """The only model of a kind, or None; raises ManifestError if there are two."""
     held = _of_kind(manifests, kind)
     if len(held) > 1:
         raise ManifestError(f"{folder}: expected one {kind}, got {', '.join(held)}; export into separate folders")
@@ -99,7 +99,7 @@ def _single(manifests: Mapping[str, Manifest], kind: str, folder: Path) -> str |
 
 
 def _config(found: Manifest) -> DecoderConfig:
-    """A target's or a drafter's config; ManifestError where its manifest does not hold one."""
+    """The config of a target or a drafter; raises ManifestError if its manifest has none."""
     try:
         return read_config(found.settings, f"{found.name}: settings")
     except ValueError as error:
@@ -107,7 +107,7 @@ def _config(found: Manifest) -> DecoderConfig:
 
 
 def _stride(manifests: Mapping[str, Manifest], tokenizer: TokenizerEntry) -> int | None:
-    """Pixels a code, a side."""
+    """Pixels per code along a side; None if the tokenizer's manifests do not say."""
     for name in (tokenizer.vq_decoder, tokenizer.vq_encoder):
         if name is not None and "stride" in manifests[name].settings:
             return int(manifests[name].settings["stride"])
@@ -128,7 +128,7 @@ def _resolution(target: str, manifests: Mapping[str, Manifest], folder: Path, st
 
 
 def _beside(kind: str, grid: tuple[int, int], manifests: Mapping[str, Manifest], folder: Path) -> str | None:
-    """The one model of a kind that draws a grid; ManifestError where there are two."""
+    """The only model of a kind for a grid, or None; raises ManifestError if there are two."""
     held = [name for name in _of_kind(manifests, kind) if _config(manifests[name]).grid == grid]
     if len(held) > 1:
         raise ManifestError(
@@ -139,7 +139,7 @@ def _beside(kind: str, grid: tuple[int, int], manifests: Mapping[str, Manifest],
 
 
 def _draft_target(target: str, grid: tuple[int, int], manifests: Mapping[str, Manifest], folder: Path) -> str | None:
-    """The one that draws `grid` on the weights of `target`: one left by an earlier export of others is none."""
+    """The draft target of `grid` with the weights of `target`; ignores one left by an export of other weights."""
     weights = manifests[target].content_sha256
     same = {name: found for name, found in manifests.items() if found.content_sha256 == weights}
     return _beside(DRAFT_TARGET, grid, same, folder)
@@ -153,7 +153,7 @@ def _reference(side: int | None, manifests: Mapping[str, Manifest]) -> str | Non
 
 
 def _check_pairs(resolutions: Iterable[ResolutionEntry], manifests: Mapping[str, Manifest], folder: Path) -> None:
-    """ManifestError unless every grid has one target, and all draw as many codes."""
+    """Raise ManifestError unless every grid has one target, and all models have the same number of codes."""
     grids = [entry.grid for entry in resolutions]
     if len(set(grids)) != len(grids):
         raise ManifestError(f"{folder}: two targets draw one grid; export them into separate folders")
@@ -169,7 +169,7 @@ def _check_pairs(resolutions: Iterable[ResolutionEntry], manifests: Mapping[str,
 
 
 def _condition(targets: Iterable[Manifest], family: str) -> str:
-    """What the targets take: from the folder's family, and else from their manifests."""
+    """The condition that the targets take: from the folder's family, or else from their manifests."""
     if family == TEXTURED_FAMILY:
         return PROMPT_GRAMMAR
     for config in map(_config, targets):
@@ -181,7 +181,7 @@ def _condition(targets: Iterable[Manifest], family: str) -> str:
 
 
 def _sampling(targets: Iterable[Manifest], condition: str) -> SamplingParams:
-    """How the targets' authors sample them; without guidance where no target knows no condition."""
+    """The targets' published sampling parameters; without guidance if no target has an unconditional row."""
     held = list(targets)
     if condition == PROMPT_GRAMMAR:
         return TEXTURED_SAMPLING
@@ -191,7 +191,7 @@ def _sampling(targets: Iterable[Manifest], condition: str) -> SamplingParams:
 
 
 def _kind(target: Manifest) -> str:
-    """The kind of checkpoint that a target was exported from, a Chameleon's layout; empty where nothing tells."""
+    """The kind of checkpoint that a target was exported from (for a Chameleon, its layout); empty if unknown."""
     request = {} if target.export is None else target.export.request
     options = request.get("options")
     kind = request.get("kind")

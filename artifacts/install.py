@@ -1,4 +1,4 @@
-"""What to type to install a part of this package that is missing, from a checkout or from a wheel."""
+"""The command that installs a missing part of this package, from a checkout or from a wheel."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ def install_hint(*extras: str, root: Path = _ROOT) -> str:
     """The command that adds extras of `pyproject.toml` to this installation.
 
     Args:
-        extras: names of extras, such as "cpu".
-        root: the folder that holds the package's parts: a checkout's has a `pyproject.toml`.
+        extras: Names of extras, such as "cpu".
+        root: Folder of the package's parts; a checkout has a `pyproject.toml` there.
     """
     named = ",".join(extras)
     if (root / "pyproject.toml").is_file():

@@ -1,4 +1,4 @@
-"""The knee of a cost curve: up to how many nodes a target pass costs about what it costs over one."""
+"""The knee of a cost curve: the number of nodes up to which a target pass costs about as much as a one-node pass."""
 
 from collections.abc import Sequence
 from typing import Final, NamedTuple
@@ -6,15 +6,15 @@ from typing import Final, NamedTuple
 import numpy as np
 
 _LEAST_RISE: Final = 1.15
-"""A curve whose largest pass costs less than so many times its floor has no knee within its sizes."""
+"""A curve whose largest pass costs less than this factor times its floor has no knee among its sizes."""
 _STEPS: Final = 400
-"""Knees that are tried, from one node to the largest size."""
+"""Number of knees that are tried, from one node to the largest size."""
 
 
 class Knee(NamedTuple):
     """A pass costs `floor_ms` up to `nodes`, and `node_ms` more for every node beyond.
 
-    nodes: None where no pass up to the largest measured size costs much more than one over a single node.
+    nodes: None if no pass up to the largest measured size costs much more than a one-node pass.
     """
 
     nodes: float | None
@@ -23,7 +23,7 @@ class Knee(NamedTuple):
     largest: int
 
     def describe(self) -> str:
-        """It in words."""
+        """Describe the knee in words."""
         if self.nodes is None:
             return f"a target pass costs {self.floor_ms:.2f} ms up to {self.largest} nodes at least: no knee was found"
         if self.nodes < 1.5:
@@ -36,9 +36,9 @@ class Knee(NamedTuple):
 
 
 def find_knee(verify_ms: Sequence[tuple[int, float]]) -> Knee:
-    """The floor, the knee and the slope behind it that fit (size, ms) pairs best, in least squares of relative errors.
+    """Fit floor, knee and slope to (size, ms) pairs, with least squares of the relative errors.
 
-    Sizes rise from 1. Of equally good knees the earliest is taken.
+    Sizes rise from 1. Among equally good knees, the first is taken.
     """
     sizes, times = (np.array(column, dtype=np.float64) for column in zip(*verify_ms, strict=True))
     largest = int(sizes[-1])

@@ -1,4 +1,4 @@
-"""A folder that one process at a time works in. A process that ends, however it ends, gives the folder free."""
+"""A lock that lets one process at a time work in a folder; it is released when the process ends in any way."""
 
 import fcntl
 import os
@@ -15,7 +15,7 @@ class FolderInUse(OSError):
 
 
 def check_free(folder: Path) -> None:
-    """Raise FolderInUse where another process holds `folder`; leaves nothing behind."""
+    """Raise FolderInUse if another process holds `folder`; leaves nothing behind."""
     path = folder / FILE
     if not path.is_file():
         return
@@ -25,13 +25,13 @@ def check_free(folder: Path) -> None:
 
 @contextmanager
 def held(folder: Path) -> Iterator[None]:
-    """Hold `folder`, which is made where there is none, against other processes; FolderInUse where one has it."""
+    """Hold `folder` against other processes, and create it if missing; raises FolderInUse if another process has it."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / FILE
     while True:
         with path.open("ab") as file:
             _take(file.fileno(), folder)
-            if not _names(path, file.fileno()):  # its holder ended, and took the file away, while it was being opened
+            if not _names(path, file.fileno()):  # its holder ended and removed the file while it was being opened
                 continue
             try:
                 yield

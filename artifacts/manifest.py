@@ -1,4 +1,4 @@
-"""The manifest beside every model file: what it is, where it came from, and how to tell that it is whole."""
+"""The manifest next to every model file: what the model is, where it came from, and the hash of its file."""
 
 import hashlib
 import json
@@ -11,9 +11,9 @@ from underpaint.artifacts.files import replacing
 from underpaint.artifacts.strict_json import build_typed, check_format, read_object
 
 FORMAT: Final = 2
-"""Version of the manifest's fields and of what a graph's inputs and outputs mean (`artifacts.decoder_graph`)."""
+"""Version of the manifest's fields and of the meaning of graph inputs and outputs (`artifacts.decoder_graph`)."""
 DRAFT_TARGET: Final = "draft_target"
-"""The kind of a target that only drafts for larger ones: of the same weights, multiplied in 8 bits."""
+"""The kind of a target that only drafts for larger ones: the same weights, multiplied in 8 bits."""
 _REMEDY: Final = (
     "make the folder again: `underpaint export ... --out FOLDER` writes every model, its manifest and the index"
 )
@@ -25,10 +25,10 @@ class ManifestError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class WeightsEntry:
-    """The weights of a graph, in a safetensors file of the manifest's own folder, which the graph points into.
+    """The weights of a graph, in a safetensors file in the manifest's folder that the graph points into.
 
-    Graphs of one model for several grids point into one file. matrices: "scaled_rows" where some are stored in 8 bits
-    with a scale a row (`artifacts.scaled_rows`) and widened when they are read; None for none.
+    Graphs of one model for several grids share one file. matrices: "scaled_rows" if some matrices are stored in 8 bits
+    with one scale per row (`artifacts.scaled_rows`) and widened when read; None otherwise.
     """
 
     file: str
@@ -39,10 +39,10 @@ class WeightsEntry:
 
 @dataclass(frozen=True, slots=True)
 class ExportRecord:
-    """What a graph was exported from, so that it can be compared with that again.
+    """The source of an exported graph, so that the graph can be compared with it again.
 
-    request: the options of the export, as `export` reads them. checkpoint_sha256: of the files it read.
-    opset: of ONNX. buckets: numbers of new positions that its engines are built for.
+    request: the export options, as `export` reads them. checkpoint_sha256: hash of the files that were read. opset: of
+    ONNX. buckets: numbers of new positions that its engines are built for.
     """
 
     request: Mapping[str, Any]
@@ -57,14 +57,14 @@ class Manifest:
 
     kind: "target", "drafter", `DRAFT_TARGET`, "image_encoder", "image_decoder", "judge", "codebook", "upsampler",
         "downsampler" or "superres", among others.
-    file: the model's file name, in the manifest's own folder; bytes, sha256: of that file.
-    recipe: the command that makes it again. source, licence: of the weights.
+    file: the model's file name, in the manifest's folder; bytes, sha256: size and hash of that file.
+    recipe: the command that makes it again. source, licence: those of the weights.
     settings: what an engine must know (vocabulary, grid, layers, ...); see the engine of that kind.
     shapes: inputs and outputs by name; a free dimension is a string.
     versions: packages that wrote the file. parity: largest absolute differences from the torch module, by case.
-    training: the steps that were really taken, as `models.checkpoints.story` tells them; empty where nothing tells.
-    weights: of a graph that keeps them in a file of their own, so that a new graph of the same weights is known as one.
-    export: what a published checkpoint was exported from; None for other models.
+    training: the training steps taken, in the form of `models.checkpoints.story`; empty if unknown.
+    weights: weights in a separate file, which identify a new graph of the same weights; None if the graph has them.
+    export: the published checkpoint that the graph was exported from; None for other models.
     """
 
     name: str
@@ -86,24 +86,24 @@ class Manifest:
 
     @property
     def content_sha256(self) -> str:
-        """What results are of: the weights, where they lie in a file of their own, else the model's file."""
+        """The hash that results record: of the weights if they have a file of their own, else of the model's file."""
         return self.sha256 if self.weights is None else self.weights.sha256
 
 
 def digest(path: Path) -> str:
-    """The SHA-256 of a file, in hex."""
+    """The SHA-256 of a file in hex."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def write_beside(path: Path, content: bytes) -> None:
-    """Write `content` to a neighbour of `path`, then rename it: a reader sees the old file or the whole new one."""
+    """Write `content` next to `path`, then rename it: readers see the old file or the complete new one."""
     with replacing(path) as file:
         file.write(content)
 
 
 def write(manifest: Manifest, folder: Path) -> Path:
-    """Write `<name>.json` into `folder`, whose model file must be there and match; return its path."""
+    """Write `<name>.json` to `folder`, whose model file must be there and match; return its path."""
     check(manifest, folder)
     path = folder / f"{manifest.name}.json"
     write_beside(path, (json.dumps(asdict(manifest), indent=1, sort_keys=True) + "\n").encode())
@@ -111,7 +111,7 @@ def write(manifest: Manifest, folder: Path) -> Path:
 
 
 def read(path: Path) -> Manifest:
-    """The manifest at `path`. Raises ManifestError: absent, not JSON, unknown or missing fields, another format."""
+    """Read a manifest; raises ManifestError if it is missing, not JSON, of another format, or has wrong fields."""
     if not path.is_file():
         raise ManifestError(f"no manifest at {path}; {_REMEDY}")
     try:
@@ -132,15 +132,15 @@ def read(path: Path) -> Manifest:
 
 
 def check_beside(file: str, what: str) -> None:
-    """Raise ValueError unless `file` is the plain name of a file, so that it lies in the folder of what names it."""
+    """Raise ValueError unless `file` is a plain file name, so that the file is in the same folder as its manifest."""
     if not file or file in (".", "..") or Path(file).name != file or "\\" in file or "\0" in file:
         raise ValueError(f"{what}: expected the name of a file in its own folder, got {file!r}")
 
 
 def check(manifest: Manifest, folder: Path) -> Path:
-    """The path of the model file, after comparing it and its weights with their lengths and SHA-256.
+    """The path of the model file, after a check of its and its weights' size and SHA-256.
 
-    Raises ManifestError on any difference.
+    Raises ManifestError for any difference.
     """
     if manifest.weights is not None:
         _check_file(manifest.name, folder / manifest.weights.file, manifest.weights.bytes, manifest.weights.sha256)

@@ -1,4 +1,4 @@
-"""Families of models, as a folder's index names them: what they are asked for, and how they are meant to be sampled."""
+"""Families of models in a folder's index: their kinds of condition, and the sampling that they are meant for."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -7,17 +7,17 @@ from typing import Final
 from underpaint.algos.rows import SamplingParams
 
 PROMPT_GRAMMAR: Final = "prompt_grammar"
-"""The kind of condition that is typed in the words of the prompt grammar of TexturedScenes."""
+"""The kind of condition written in the words of the prompt grammar of TexturedScenes."""
 CONDITIONS: Final = (PROMPT_GRAMMAR, "class", "ids", "features")
-"""What the targets of a folder are asked for: words of the prompt grammar, one class, ids of a vocabulary, features."""
+"""Kinds of condition of targets: words of the prompt grammar, one class, ids of a vocabulary, features."""
 TEXTURED_FAMILY: Final = "textured-scenes"
 """The family of models that this project trains."""
 TEXTURED_GUIDANCE: Final = 3.0
-"""Guidance of TexturedScenes: baked into the weights of the targets that one row draws by, asked of a pair of rows."""
+"""Guidance of TexturedScenes: built into the weights of targets that draw with one row, requested for pairs of rows."""
 TEXTURED_SAMPLING: Final = SamplingParams()
-"""How models of TexturedScenes are meant to be sampled: from all codes at temperature 1, as papers do."""
+"""Sampling of TexturedScenes models: all codes at temperature 1, as in papers."""
 PUBLISHED_SAMPLING: Final = SamplingParams(guidance=4.0, top_k=1000)
-"""How a folder is sampled that names neither a family nor a sampling of its own."""
+"""Sampling of a folder that names neither a family nor its own sampling."""
 SAMPLING_BY_KIND: Final[Mapping[str, SamplingParams]] = MappingProxyType(
     {
         "llamagen-c2i": SamplingParams(guidance=4.0, top_k=2000),
@@ -28,8 +28,8 @@ SAMPLING_BY_KIND: Final[Mapping[str, SamplingParams]] = MappingProxyType(
         "lumina": SamplingParams(guidance=3.0, top_k=2000),
     }
 )
-"""How authors sample their exported targets: by kind of checkpoint, a Chameleon's by its layout."""
+"""Published sampling of exported targets, by kind of checkpoint (for a Chameleon, by its layout)."""
 WITHOUT_CODEBOOK: Final = ("tar-lm",)
-"""Kinds of checkpoint whose codes no tokenizer of this project has: they are drawn as tokens, and not as pictures."""
+"""Kinds of checkpoint for whose codes this project has no tokenizer: they are drawn as tokens, not as pictures."""
 PUBLISHED_FAMILIES: Final = ("llamagen", "tar", "chameleon")
-"""Families that others published. Methods start from the papers' settings there."""
+"""Families published by others; methods start from the papers' settings for them."""

@@ -1,11 +1,11 @@
-"""`model_index.json`: which models of a folder belong together, and how to tell that none of them was replaced.
+"""`model_index.json`: which models of a folder belong together, and hashes that reveal a replaced one.
 
-A folder of models, shipped or exported, holds a manifest beside every model file (`artifacts.manifest`) and one index.
-The index names the target and the drafter of each resolution, the tokenizer that all of them share, and the SHA-256 of
-every file. A folder in which one file was replaced is refused: its models would draw noise without an error.
+A folder of models, shipped or exported, has a manifest next to every model file (`artifacts.manifest`) and one index.
+The index names the target and the drafter of each resolution, their shared tokenizer, and the SHA-256 of every file. A
+folder in which one file was replaced is refused: its models would draw noise without an error.
 
-A checkout holds the shipped models. Otherwise they are the distribution `underpaint-zoo`, which names its folder by an
-entry point. `UNDERPAINT_ZOO` names another folder and goes before both.
+A checkout contains the shipped models. Otherwise the distribution `underpaint-zoo` provides them, and names its folder
+in an entry point. `UNDERPAINT_ZOO` names another folder and has priority over both.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from underpaint.artifacts.strict_json import build_typed, check_format, read_jso
 
 INDEX: Final = "model_index.json"
 INDEX_FORMAT: Final = 2
-"""Version of the index, and of the folder as a whole."""
+"""Version of the index and of the whole folder."""
 REMEDY: Final = "make the folder again: `underpaint export --kind ... --out FOLDER` writes every model and the index"
 
 
 @dataclass(frozen=True, slots=True)
 class ModelEntry:
-    """One model: what it is, and the SHA-256 of its file and of the weights beside it (None: they are in the file)."""
+    """One model: its kind, and the SHA-256 of its file and of its separate weights (None: they are in the file)."""
 
     kind: str
     sha256: str
@@ -44,9 +44,9 @@ class ModelEntry:
 class ResolutionEntry:
     """The models of one resolution.
 
-    side: of the pictures in pixels; None where the folder holds no tokenizer that tells it. grid: rows and columns of
-    codes. reference: the judge's view of real pictures at this resolution. draft_target: the target with products in 8
-    bits, which drafts for larger resolutions.
+    side: of the pictures in pixels; None if no tokenizer in the folder determines it. grid: rows and columns of codes.
+    reference: the judge's readings of real pictures at this resolution. draft_target: the target with 8-bit products,
+    which drafts for larger resolutions.
     """
 
     side: int | None
@@ -59,7 +59,7 @@ class ResolutionEntry:
 
 @dataclass(frozen=True, slots=True)
 class TokenizerEntry:
-    """The parts of the tokenizer that all resolutions share; None for what the folder does not hold."""
+    """The parts of the tokenizer that all resolutions share; None for missing parts."""
 
     codebook: str | None = None
     neighbours: str | None = None
@@ -69,11 +69,10 @@ class TokenizerEntry:
 
 @dataclass(frozen=True, slots=True)
 class ModelIndex:
-    """What a folder of models holds; see the module.
+    """The content of a folder of models; see the module.
 
-    condition: one of `CONDITIONS`. judge: the classifier that reads the pictures; None where there is none.
-    sampling_params: fields of `algos.rows.SamplingParams`, how the models are meant to be sampled. family: of the
-    checkpoint, such as "llamagen"; empty where nothing tells.
+    condition: one of `CONDITIONS`. judge: the classifier that reads the pictures, or None. sampling_params: intended
+    fields of `algos.rows.SamplingParams`. family: that of the checkpoint, such as "llamagen"; empty if unknown.
     """
 
     models: Mapping[str, ModelEntry]
@@ -86,21 +85,21 @@ class ModelIndex:
     format: int = INDEX_FORMAT
 
     def sampling(self) -> SamplingParams:
-        """How the models are meant to be sampled."""
+        """The sampling parameters that the models are meant for."""
         return build_typed(SamplingParams, self.sampling_params, f"{INDEX}: sampling_params")
 
     def hashes(self, names: Iterable[str]) -> dict[str, str]:
-        """The SHA-256 of models by name: of the weights where they lie in a file of their own, else of the file.
+        """The SHA-256 of models by name: of the weights if they have a file of their own, else of the file.
 
-        A new export of the same weights so changes no record of a result. Names that the folder lacks are left out.
+        A new export of the same weights therefore changes no record of results. Unknown names are left out.
         """
         known = {name: self.models[name] for name in sorted(set(names)) if name in self.models}
         return {name: entry.weights_sha256 or entry.sha256 for name, entry in known.items()}
 
     def resolution(self, asked: int | None = None) -> ResolutionEntry:
-        """The entry of pictures of `asked` px a side, or of `asked` rows of codes; without it, the largest.
+        """The entry for pictures with `asked` pixels or rows of codes per side; None returns the largest.
 
-        Raises ManifestError where there is none, naming those there are.
+        Raises ManifestError, with the known resolutions, if there is none.
         """
         if asked is None:
             return self.resolutions[-1]
@@ -112,7 +111,7 @@ class ModelIndex:
 
 
 def read_manifests(folder: Path) -> dict[str, Manifest]:
-    """The manifests of a folder by model, sorted by name. Other JSON files (cost curves, tables) are left out."""
+    """The manifests of a folder by model name, sorted; ignores other JSON files (cost curves, tables)."""
     found = {}
     for path in sorted(folder.glob("*.json")):
         if path.name != INDEX and is_manifest(path):
@@ -121,7 +120,7 @@ def read_manifests(folder: Path) -> dict[str, Manifest]:
 
 
 def is_manifest(path: Path) -> bool:
-    """Whether a JSON file is a model's manifest, and no table beside the models. A damaged file counts as one."""
+    """Whether a JSON file is a model's manifest rather than a table. A damaged file counts as a manifest."""
     try:
         held = read_json(path)
     except ValueError:
@@ -130,11 +129,11 @@ def is_manifest(path: Path) -> bool:
 
 
 def read_index(folder: Path) -> ModelIndex:
-    """The index of a folder of models, compared with every manifest there.
+    """Read the index of a folder of models, and compare it with every manifest there.
 
-    Raises ManifestError: no folder, no index (a folder of an older format), a model that is missing, was added or was
-    replaced since the index was written. What to do is part of the message. The model files themselves are compared
-    with their manifests when they are loaded (`artifacts.manifest.check`).
+    Raises ManifestError, with a remedy, if there is no folder or no index (as in an older format), or if a model is
+    missing, or was added or replaced after the index was written. Model files are compared with their manifests only
+    when they are loaded (`artifacts.manifest.check`).
     """
     index = _parsed(folder)
     manifests = read_manifests(folder)
@@ -153,7 +152,7 @@ def read_index(folder: Path) -> ModelIndex:
 
 
 def _parsed(folder: Path) -> ModelIndex:
-    """The index as written; ManifestError where there is none or it is damaged."""
+    """The index as written; raises ManifestError if it is missing or damaged."""
     check_shipped(folder)
     if not folder.is_dir():
         raise ManifestError(f"no folder {folder}; make one with `underpaint export --kind ... --out {folder}`")
@@ -183,7 +182,7 @@ def _parsed(folder: Path) -> ModelIndex:
 
 
 def _check_names(index: ModelIndex) -> None:
-    """Raise ValueError where the index names a model that it does not list, or a file outside the folder."""
+    """Raise ValueError if the index names a model that it does not list."""
     parts: list[str | None] = [index.judge, *asdict(index.tokenizer).values()]
     for entry in index.resolutions:
         parts += [entry.target, entry.drafter, entry.reference, entry.draft_target]
@@ -193,24 +192,24 @@ def _check_names(index: ModelIndex) -> None:
 
 
 def present_index(folder: Path) -> ModelIndex | None:
-    """A folder's index, not compared with its models; None where there is none. ManifestError on a damaged one."""
+    """A folder's index, not compared with its models, or None; raises ManifestError if it is damaged."""
     return _parsed(folder) if (folder / INDEX).is_file() else None
 
 
 def family_of(folder: Path) -> str:
-    """The family that a folder's index names; empty where it has none. ManifestError on an index that is damaged."""
+    """The family in a folder's index; empty without one. Raises ManifestError if the index is damaged."""
     before = present_index(folder)
     return before.family if before else ""
 
 
 def entry_of(found: Manifest) -> ModelEntry:
-    """What an index says of a model."""
+    """The entry of a model in an index."""
     weights = asdict(found).get("weights")
     return ModelEntry(found.kind, found.sha256, weights["sha256"] if weights else None)
 
 
 def known_condition(condition: str, where: str) -> str:
-    """The condition; ManifestError for one that models do not take."""
+    """Return the condition; raises ManifestError if it is no known kind."""
     if condition not in CONDITIONS:
         raise ManifestError(f"{where}: there is no condition '{condition}'; {suggest(condition, CONDITIONS)}")
     return condition
@@ -218,7 +217,7 @@ def known_condition(condition: str, where: str) -> str:
 
 VARIABLE: Final = "UNDERPAINT_ZOO"
 GROUP: Final = "underpaint.zoo"
-"""Entry points of this group name a folder of models, as a `pathlib.Path`."""
+"""Entry points of this group name a folder of models as a `pathlib.Path`."""
 _CHECKOUT: Final = Path(__file__).resolve().parents[1] / "zoo"
 _REMEDY: Final = (
     "install them with `pip install underpaint-zoo` (from a checkout: `make setup`), let "
@@ -227,7 +226,7 @@ _REMEDY: Final = (
 
 
 def shipped_folder() -> Path:
-    """Return the folder of the shipped models. It is missing or empty where no models are installed."""
+    """Return the folder of the shipped models, which is missing or empty if none are installed."""
     if named := os.environ.get(VARIABLE):
         return Path(named).resolve()
     if (_CHECKOUT / "model_index.json").is_file():

@@ -1,4 +1,4 @@
-"""Which files this program wrote: by the mark in pictures and pages, and by the form of its JSON."""
+"""Recognizes files that this program wrote, by a mark in pictures and pages and by the form of its JSON."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import Any, Final
 from underpaint.artifacts.results import KINDS, VERSION_KEY
 
 GENERATOR: Final = "Underpaint"
-"""The name that pictures and pages carry as their software."""
+"""Name of the software in the metadata of pictures and pages."""
 GENERATOR_META: Final = f'<meta name="generator" content="{GENERATOR}">'
-"""Stands in the head of every page."""
+"""Element in the head of every page."""
 LOG: Final = "run log"
 RESULTS: Final = (*KINDS, "merged")
-"""Kinds of results that other commands read."""
+"""Kinds of results that other commands can read."""
 _PNG: Final = b"\x89PNG\r\n\x1a\n"
 _HEAD: Final = 1 << 16
-"""Bytes in which a mark is looked for."""
+"""Number of bytes that are searched for a mark."""
 _MOST_JSON: Final = 1 << 28
-"""Bytes of JSON beyond which no file is taken for this program's."""
+"""Largest JSON file that can be recognized, in bytes."""
 _FORMS: Final[tuple[frozenset[str], ...]] = tuple(
     frozenset(names.split())
     for names in (
@@ -36,11 +36,11 @@ _FORMS: Final[tuple[frozenset[str], ...]] = tuple(
         "metadata metrics spec_decode_acceptance",  # trace --to
     )
 )
-"""Keys that tell JSON without a version: of an object, or of the first row of a list."""
+"""Keys that identify JSON without a version: of an object, or of the first row of a list."""
 
 
 def kind_of(path: Path) -> str | None:
-    """What the file at `path` holds, where this program wrote it; None where it did not, or where nothing tells.
+    """The kind of the file at `path` if this program wrote it; None if it did not, or if nothing shows it.
 
     Returns:
         A kind of results, `json` for other JSON, `run log`, `trace`, or `html`, `pdf`, `svg`, `png`, `webp`.

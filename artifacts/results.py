@@ -1,4 +1,4 @@
-"""Results on disk: one versioned form for what commands write, so that files of strangers can be read and merged."""
+"""Result files: one versioned form for all commands, so that files from other people can be read and merged."""
 
 import hashlib
 import json
@@ -28,11 +28,11 @@ _TYPES: Final[dict[str, tuple[type, ...]]] = {
 
 
 _LARGE: Final = 8 << 10
-"""Bytes of results beyond which nobody reads them line by line."""
+"""Results with more bytes than this are written without line breaks, as nobody reads them line by line."""
 
 
 class ResultsError(ValueError):
-    """A file of results that is missing, damaged, of another version, or not what the schema says."""
+    """A results file that is missing, damaged, of another version, or does not match the schema."""
 
 
 @lru_cache(maxsize=1)
@@ -44,18 +44,18 @@ def schema() -> dict[str, Any]:
 
 
 def results_text(values: Any) -> str:
-    """JSON of results: a value a line, or without any space where that would be larger than `_LARGE`; ends a line."""
+    """JSON of results: one value per line, or without spaces if that is larger than `_LARGE`; ends with a newline."""
     text = json.dumps(values, indent=1)
     return (text if len(text) <= _LARGE else json.dumps(values, separators=(",", ":"))) + "\n"
 
 
 def with_envelope(kind: str, machine: Mapping[str, Any], command: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """`values` as results of a kind, with the version, the machine and the command that made them."""
+    """`values` as results of a kind, with the version, and the machine and command that made them."""
     return {VERSION_KEY: VERSION, "kind": kind, "command": command, "machine": dict(machine), **values}
 
 
 def read_results(path: Path) -> dict[str, Any]:
-    """The results in a file. Raises ResultsError: absent, no JSON, another version, or not as the schema says."""
+    """Read a results file; raises ResultsError if it is missing, not JSON, of another version, or invalid."""
     found = _read_object(path)
     version = found.get(VERSION_KEY)
     if version is None:
@@ -75,16 +75,16 @@ def read_results(path: Path) -> dict[str, Any]:
 
 
 def fingerprint(found: Mapping[str, Any]) -> str:
-    """12 hex digits that tell runs apart: by kind, machine, model (its hashes) and settings, not by what came out."""
+    """12 hex digits that identify a run by kind, machine, model (its hashes) and settings, not by its figures."""
     told = {key: found.get(key) for key in ("kind", "machine", "model", "settings", "verifier", "models", "weights")}
     return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def merged(results: Sequence[tuple[str, Mapping[str, Any]]]) -> dict[str, Any]:
-    """Results of one or many origins under one head: each with its name and fingerprint; the same run once.
+    """Merge results from one or several sources, each with its name and fingerprint; equal runs appear once.
 
-    results: a name (of the file) and what was read. Merged results may be merged again. Raises ResultsError where two
-    runs of one fingerprint say different things.
+    results: file names and their contents, which may be merged results. Raises ResultsError if two runs with the same
+    fingerprint and command have different figures.
     """
     runs: dict[str, dict[str, Any]] = {}
     for name, found in results:
@@ -106,12 +106,12 @@ def merged(results: Sequence[tuple[str, Mapping[str, Any]]]) -> dict[str, Any]:
 
 
 def problems_of(results: Mapping[str, Any]) -> list[str]:
-    """What of results is not as the schema says, or contradicts itself, each with its place."""
+    """Violations of the schema, or contradictions, in results, each with its place."""
     return validate(results, schema()) or contradictions(results)
 
 
 def validate(value: Any, rule: Mapping[str, Any], at: str = "", whole: Mapping[str, Any] | None = None) -> list[str]:
-    """What of `value` is not as a JSON Schema says, each with its place. Knows the words that our schema uses."""
+    """Violations of a JSON Schema in `value`, each with its place. Supports the keywords that our schema uses."""
     whole = rule if whole is None else whole
     place = at or "the file"
     if "$ref" in rule:
@@ -151,7 +151,7 @@ def validate(value: Any, rule: Mapping[str, Any], at: str = "", whole: Mapping[s
 
 
 def _validate_kind(value: Any, choices: Sequence[Mapping[str, Any]], at: str, whole: Mapping[str, Any]) -> list[str]:
-    """Against the one choice whose `kind` the value names, so that the message is about that kind."""
+    """Validate against the choice with the `kind` of the value, so that messages are about that kind."""
     by_kind = {
         whole["$defs"][choice["$ref"].rpartition("/")[2]]["properties"]["kind"]["const"]: choice for choice in choices
     }

@@ -1,4 +1,4 @@
-"""What a schema cannot say of results: intervals that are turned round, and figures of methods that have no row."""
+"""Checks of results beyond the schema, such as reversed intervals, and figures of methods without a row."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ _HIGH: Final = "high"
 
 
 def contradictions(results: Mapping[str, Any]) -> list[str]:
-    """What of results that fit the schema contradicts itself, each with its place.
+    """Find contradictions in results that fit the schema.
 
     Args:
-        results: of any kind; merged ones are looked through run by run.
+        results: Results of any kind; merged results are checked run by run.
 
     Returns:
-        Messages, none where the results agree with themselves.
+        Messages with their places; empty if the results are consistent.
     """
     found = list(_turned(results, ""))
     runs = [results] if results.get("kind") != "merged" else [run["results"] for run in results["runs"]]
@@ -31,7 +31,7 @@ def contradictions(results: Mapping[str, Any]) -> list[str]:
 
 
 def _turned(value: Any, at: str) -> Iterator[str]:
-    """Intervals whose low end is above their high end: NAME_low and NAME_high, or low and high."""
+    """Intervals whose low end is above the high end: NAME_low and NAME_high, or low and high."""
     if isinstance(value, list):
         for turn, one in enumerate(value):
             if isinstance(one, dict | list):
@@ -71,11 +71,11 @@ def _maps(run: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _passes(run: Mapping[str, Any]) -> Iterator[str]:
-    """Rows whose target passes cannot have drawn the grid, and rows of a sweep that do not say what they vary."""
+    """Rows with too few target passes to draw the grid, and rows of a sweep without `variant_of`."""
     grid = run["model"].get("grid")
     for row in run["rows"]:
         passes, tokens = row.get("target_nfe"), row.get("tokens_per_cycle")
-        # A pass draws tokens_per_cycle on average; half of the grid leaves room for cycles without a pass.
+        # A pass draws tokens_per_cycle on average; half of the grid allows for cycles without a pass.
         if grid and _is_number(passes) and _is_number(tokens) and passes * max(tokens, 1.0) < grid[0] * grid[1] / 2:
             yield (
                 f"rows: '{row['method']}': {passes:g} target passes of {tokens:g} tokens do not draw "

@@ -1,7 +1,7 @@
-"""Finished work on disk: one JSON line each, appended whole, so that what was stopped goes on.
+"""Finished work on disk, as one complete JSON line each, so that an interrupted run can resume.
 
-Every line ends with the CRC-32 of itself and all lines before it, so a line that was edited, removed or moved is found.
-The first line of a file says what run its records are of, so only the same run goes on with them.
+Every line ends with the CRC-32 of itself and all lines before it, which reveals edited, removed and moved lines. The
+first line of a file identifies the run of its records, so that only the same run resumes from them.
 """
 
 import hashlib
@@ -23,27 +23,27 @@ Key = TypeVar("Key", bound=Hashable)
 Record = TypeVar("Record")
 
 CHECKSUM: Final = "crc32"
-"""The last key of every line."""
+"""Last key of every line."""
 _LINE: Final = re.compile(rb'(\{.+), "' + CHECKSUM.encode() + rb'": "([0-9a-f]{8})"\}', re.DOTALL)
 
 
 class RunLogInUse(OSError):
-    """Another process writes to the file too."""
+    """Another process also writes to the file."""
 
 
 class RunLogError(ValueError):
-    """A line of a run log is no JSON, was edited, or has no checksum; the message begins with its number."""
+    """A line of a run log is not JSON, was edited, or has no checksum; the message begins with its number."""
 
 
 def checked_line(value: Mapping[str, Any], before: int = 0) -> tuple[bytes, int]:
-    """One line of a run log, and its checksum, which the next line takes as `before`."""
+    """One line of a run log, and its checksum, which is `before` for the next line."""
     held = json.dumps(value, allow_nan=False)[:-1].encode()
     checksum = zlib.crc32(held, before)
     return held + f', "{CHECKSUM}": "{checksum:08x}"}}\n'.encode(), checksum
 
 
 def _read_line(line: bytes, number: int, before: int) -> tuple[dict[str, Any], int]:
-    """The value of a line, and its checksum."""
+    """The value of a line and its checksum."""
     found = _LINE.fullmatch(line)
     if found is None:
         try:
@@ -59,23 +59,23 @@ def _read_line(line: bytes, number: int, before: int) -> tuple[dict[str, Any], i
 
 
 class RunLog:
-    """JSON lines in one file, by one writer. A last line that a stopped process left unfinished is dropped."""
+    """JSON lines in one file with one writer. An incomplete last line of an interrupted process is dropped."""
 
     def __init__(self, path: Path) -> None:
-        """Write nothing yet: what the file holds is replaced by the first line appended, unless `read` took it up."""
+        """Write nothing yet. Unless `read` is called first, the first appended line replaces the file's content."""
         self.path = path
         self._sound = self._checksum = 0
         self._seen = self._size()
         self.unfinished = False
 
     def read(self) -> list[dict[str, Any]]:
-        """Take up the whole lines that the file holds, without their checksums.
+        """Read the complete lines of the file, without their checksums, and continue after them.
 
-        `unfinished` tells afterwards whether a last line was dropped.
+        `unfinished` is true afterwards if a last line was dropped.
 
         Raises:
-            RunLogError: a line is no JSON object, or its checksum does not fit it; the message says which line.
-            OSError: the file cannot be read, or it is no regular file.
+            RunLogError: A line is no JSON object, or its checksum does not match; the message gives its number.
+            OSError: The file cannot be read, or is no regular file.
         """
         if self.path.is_dir():
             raise IsADirectoryError(f"{self.path} is a folder where the record of the run should be; remove it")
@@ -93,11 +93,11 @@ class RunLog:
 
     @property
     def empty(self) -> bool:
-        """Whether no line was taken up or appended."""
+        """Whether no line was read or appended."""
         return not self._sound
 
     def append(self, value: Mapping[str, Any]) -> None:
-        """Append a line; it is on the disk when this returns. Raises `RunLogInUse`, and then writes nothing."""
+        """Append a line, which is on disk when this returns. Raises `RunLogInUse` without writing anything."""
         if self._size() != self._seen:
             raise RunLogInUse(
                 f"{self.path} is written by another process too; stop one of them, or choose another folder"
@@ -118,12 +118,12 @@ class RunLog:
 
 
 class OtherRun(ValueError):
-    """A folder that holds another run, or one of another version."""
+    """A folder that contains another run, or one of another version."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Head:
-    """The first line of a file of records. settings: of the run; hash: of them."""
+    """The first line of a file of records: the settings of the run, and their hash."""
 
     format: int
     hash: str
@@ -131,43 +131,43 @@ class _Head:
 
 
 def settings_hash(settings: Mapping[str, Any]) -> str:
-    """A SHA-256 of settings, whatever the order of their keys."""
+    """SHA-256 of settings, independent of the order of their keys."""
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
 
 
 class RunStore(Generic[Key, Record]):
     """The finished records of one run in a folder.
 
-    They lie in `NAME.jsonl`, which one process at a time writes, and in a file `NAME-*.jsonl` of each process that
-    shares the folder with others.
+    They are in `NAME.jsonl`, which one process at a time writes, and in one file `NAME-*.jsonl` per process that shares
+    the folder with others.
 
     Attributes:
         path: The file that this process appends to.
-        settings: What the run is, as JSON holds it; empty where nothing says so.
-        records: The records by key; of one that several processes wrote, that of the first file by name.
-        repeated: The others, with their keys.
+        settings: The settings of the run as JSON; empty if unknown.
+        records: The records by key; if several processes wrote one, that of the first file by name.
+        repeated: Their other records, with the keys.
     """
 
     NAME: ClassVar[str]
     VERSION: ClassVar[int]
     WHAT: ClassVar[str]
-    """What a run is called in messages."""
+    """Name of a run in messages."""
     REMEDY: ClassVar[str] = "choose another folder, or delete it"
 
     def __init__(
         self, folder: Path, settings: Mapping[str, Any] | None, *, fresh: bool = False, shared: bool = False
     ) -> None:
-        """Take up what `folder` holds, and write nothing yet.
+        """Read the records in `folder`, and write nothing yet.
 
         Args:
             folder: The folder of the run, which need not exist.
-            settings: What the run is; None takes whatever run the folder holds.
-            fresh: Take up nothing; the first record replaces the file.
-            shared: Append to a file of this process alone.
+            settings: The settings of the run; None accepts any run in the folder.
+            fresh: Ignore existing records; the first new record replaces the file.
+            shared: Append to a file of this process only.
 
         Raises:
-            OtherRun: The folder holds another run, or one of another version.
-            ValueError: A file was edited, or is none of this kind.
+            OtherRun: The folder contains another run, or one of another version.
+            ValueError: A file was edited, or is not of this kind.
         """
         own = f"-{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}" if shared else ""
         self.folder = folder
@@ -183,22 +183,22 @@ class RunStore(Generic[Key, Record]):
 
     @classmethod
     def files(cls, folder: Path) -> list[Path]:
-        """The files of records in a folder, by name."""
+        """The files of records in a folder, sorted by name."""
         return sorted(path for pattern in ("", "-*") for path in folder.glob(f"{cls.NAME}{pattern}.jsonl"))
 
     def read(self, line: Mapping[str, Any]) -> tuple[Key, Record] | None:
-        """The record of a line, with its key; None where the line holds none.
+        """The record of a line with its key; None if the line has none.
 
         Raises:
-            ValueError: The line is none of this run's.
+            ValueError: The line does not belong to this run.
         """
         raise NotImplementedError
 
     def check_settings(self) -> None:
-        """Raise ValueError where settings that a file gave are none of such a run; by default all are some."""
+        """Raise ValueError if settings from a file are not those of such a run; by default all are accepted."""
 
     def plain(self, record: Record) -> Mapping[str, Any]:
-        """A record as JSON holds it."""
+        """A record as JSON."""
         raise NotImplementedError
 
     def _take_up(self, path: Path) -> None:
@@ -253,10 +253,10 @@ class RunStore(Generic[Key, Record]):
         return iter(self.records.values())
 
     def begin(self) -> None:
-        """Say in this process's file what the run is, for other processes to see.
+        """Write the run's settings to this process's file, so that other processes see them.
 
         Raises:
-            OtherRun: Another process was quicker with another run; nothing is left of this one.
+            OtherRun: Another process was faster with another run; this run leaves nothing behind.
         """
         if not self._run_log.empty:
             return
@@ -271,22 +271,22 @@ class RunStore(Generic[Key, Record]):
             raise
 
     def add(self, key: Key, record: Record) -> None:
-        """Append a finished record; it is on the disk when this returns.
+        """Append a finished record, which is on disk when this returns.
 
         Raises:
-            RunLogInUse: Another process writes to the file too; nothing is written.
+            RunLogInUse: Another process also writes to the file; nothing is written.
         """
         self.append(self.plain(record))
         self.records[key] = record
 
     def append(self, line: Mapping[str, Any]) -> None:
-        """Append a line, after the first one, which says what run it is of."""
+        """Append a line after the first one, which identifies the run."""
         self.begin()
         self._run_log.append(line)
 
 
 def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """The settings in which two runs differ; of runs of several models, within each model."""
+    """Names of the settings in which two runs differ; for runs of several models, within each model."""
     theirs, ours = (settings.get("models") for settings in (before, now))
     if not (isinstance(theirs, list) and isinstance(ours, list) and all(isinstance(one, dict) for one in theirs)):
         return sorted(key for key in before.keys() | now.keys() if before.get(key) != now.get(key))

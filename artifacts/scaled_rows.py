@@ -1,7 +1,7 @@
-"""Matrices in 8 bits with a scale a row: how weights are stored, for those who write and those who read them.
+"""8-bit matrices with one scale per row: the stored form of weights, for writers and readers.
 
-A row is what one output channel, or one entry of a table, is made of. What stands in a file is the rounded model to the
-last bit: rounding it once more changes nothing, and every reader gets the same float32 numbers.
+A row belongs to one output channel or one table entry. A file contains the rounded model exactly: rounding it again
+changes nothing, and every reader gets the same float32 numbers.
 """
 
 from typing import Any, Final, NamedTuple
@@ -10,24 +10,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 SCALE: Final = ".scale"
-"""What the name of a matrix's scales ends in, in a file of weights."""
+"""Suffix of the name of a matrix's scales in a file of weights."""
 _MOST: Final = 127
 
 
 class ScaledRows(NamedTuple):
-    """steps: int8 [...]; scale: float16, of a shape that spreads over `steps`, one number a row."""
+    """steps: int8 [...]; scale: float16, one number per row, in a shape that broadcasts to `steps`."""
 
     steps: NDArray[np.int8]
     scale: NDArray[np.float16]
 
     def widened(self) -> NDArray[np.float32]:
-        """The numbers that are stood for, float32 of the shape of `steps`."""
+        """The represented numbers, float32 in the shape of `steps`."""
         wide: NDArray[np.float32] = self.steps.astype(np.float32) * self.scale.astype(np.float32)
         return wide
 
 
 def scaled_rows(values: NDArray[Any], axis: int = 0) -> ScaledRows:
-    """Round float32 `values` to 8 bits; rows are counted along `axis`, and each has the scale of its largest number."""
+    """Round float32 `values` to 8 bits; rows are indexed by `axis`, and the largest number of each gives its scale."""
     others = tuple(place for place in range(values.ndim) if place != axis % values.ndim)
     scale = (np.abs(values).max(axis=others, keepdims=True) / _MOST).astype(np.float16)
     wide = scale.astype(np.float32)

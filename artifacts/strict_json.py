@@ -1,7 +1,7 @@
-"""The one reader of JSON and JSON lines, for files that strangers wrote or that somebody edited.
+"""Reads JSON and JSON lines that other people wrote or that somebody edited.
 
-It takes RFC 8259 in UTF-8 and nothing more: each key of an object once, no NaN or Infinity, only numbers that 64 bits
-hold, a bounded depth and size.
+It accepts RFC 8259 in UTF-8 and nothing more: unique keys in objects, no NaN or Infinity, only numbers that fit into 64
+bits, and a limited depth and size.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ from underpaint.algos.registry import build
 from underpaint.artifacts.files import check_regular
 
 MOST_DEPTH: Final = 32
-"""Lists and objects inside each other. No file of this program has more than a dozen."""
+"""Largest depth of nested lists and objects; no file of this program has more than a dozen."""
 MOST_BYTES: Final = 1 << 28
-"""Of one JSON text: the captions of COCO's training pictures are a quarter of it."""
+"""Largest size of one JSON text; the captions of COCO's training pictures need a quarter of it."""
 _LARGEST: Final = 2**63
 _HALVES: Final = re.compile(r"\\u[dD][89a-fA-F]")
-"""Escapes of halves of characters beyond U+FFFF, which mean nothing alone."""
+"""Escapes of surrogates, the halves of characters beyond U+FFFF, which mean nothing alone."""
 _MANY_DIGITS: Final = re.compile(r"[0-9]{19}")
 _NESTING: Final = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?|[\[{\]}]', re.DOTALL)
-"""Texts in quotation marks, whose brackets do not count, and brackets."""
+"""Quoted texts, whose brackets do not count, and brackets."""
 
 
 class JsonError(ValueError):
-    """What was read is no JSON, or JSON with two meanings."""
+    """The input is not JSON, or is ambiguous JSON."""
 
 
 def parse_json(content: bytes | str, where: str = "") -> Any:
     """Parse one JSON text.
 
     Args:
-        content: the text, or its bytes in UTF-8.
-        where: the file, and the line where it has many; the message begins with it.
+        content: The text, or its bytes in UTF-8.
+        where: The file, and the line if it has several; the message begins with it.
 
     Raises:
-        JsonError: the text is no JSON, or it is too deep or too large, repeats a key or holds a number out of range.
+        JsonError: The text is not JSON, is too deep or too large, repeats a key, or has a number out of range.
     """
     try:
         return _parsed(content)
@@ -56,8 +56,8 @@ def read_json(path: Path) -> Any:
     """Parse a JSON file.
 
     Raises:
-        JsonError: as `parse_json`; the message does not name the file.
-        OSError: there is no such file, it is no regular file, or it cannot be read.
+        JsonError: As `parse_json`; the message does not name the file.
+        OSError: The file is missing, is no regular file, or cannot be read.
     """
     check_regular(path)
     if path.stat().st_size > MOST_BYTES:
@@ -74,13 +74,13 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def split_lines(content: bytes) -> list[bytes]:
-    r"""The lines of JSON lines. Only \n ends one: U+2028 and U+0085 may stand in a text. The last may lack its end."""
+    r"""The lines of JSON lines. Only \n ends one: U+2028 and U+0085 may occur in a text. The last may lack its end."""
     lines = content.split(b"\n")
     return lines[:-1] if not lines[-1] else lines
 
 
 def is_version(value: object, version: int) -> bool:
-    """Whether a value read is that version: a whole number, and not 1.0, true or "1"."""
+    """Whether a parsed value is that version: an integer, and not 1.0, true or "1"."""
     return type(value) is int and value == version
 
 
@@ -163,17 +163,17 @@ Made = TypeVar("Made")
 
 @dataclass(frozen=True, slots=True)
 class Within:
-    """The range of a field's numbers, both ends in it: `Annotated[int, Within(0, 9)]`."""
+    """The range of a field's numbers, both ends included: `Annotated[int, Within(0, 9)]`."""
 
     low: float
     high: float
 
 
 def build_typed(kind: type[Made], values: object, what: str) -> Made:
-    """The dataclass `kind` of a JSON object, nested dataclasses and tuples made of objects and lists on the way.
+    """Build the dataclass `kind` from a JSON object, including nested dataclasses and tuples.
 
-    Raises ValueError, naming `what` and the field: no object, unknown or missing fields, a value of another type, one
-    outside its field's `Within`, a number that is not finite.
+    Raises ValueError, with `what` and the field, if `values` is no object, a field is unknown or missing, or a value
+    has another type, is outside its field's `Within` or is not finite.
     """
     if not isinstance(values, Mapping):
         raise ValueError(f"{what}: expected an object, got {_told(values)}")
@@ -185,7 +185,7 @@ def build_typed(kind: type[Made], values: object, what: str) -> Made:
 
 
 def _read(kind: Any, value: Any, what: str) -> Any:
-    """`value` as the type `kind`; ValueError where it is another."""
+    """`value` as the type `kind`; raises ValueError if it has another type."""
     origin, parts = get_origin(kind), get_args(kind)
     if kind is Any:
         return value
@@ -229,7 +229,7 @@ def _read(kind: Any, value: Any, what: str) -> Any:
 
 
 def _all_whole(kind: Any, values: Sequence[Any]) -> bool:
-    """Whether `kind` is whole numbers, and all values are some in its range: token lists are long."""
+    """Whether `kind` is an integer type and all values are integers in its range: a fast path for long token lists."""
     base, *rules = get_args(kind) if get_origin(kind) is Annotated else (kind,)
     if base is not int or not all(type(one) is int for one in values):
         return False
@@ -254,12 +254,12 @@ def _told(value: object) -> str:
 
 
 def check_format(found: object, newest: int, remedy: str) -> None:
-    """Raise ValueError unless a file's format is read here.
+    """Raise ValueError unless a file has the format that is read here.
 
     Args:
-        found: the format as the file names it; None where it names none.
-        newest: the format that this version reads and writes.
-        remedy: what to do with a file of an older format, or of none.
+        found: The format named in the file; None if there is none.
+        newest: The format that this version reads and writes.
+        remedy: Advice for a file of an older format, or of none.
     """
     if is_version(found, newest):
         return

@@ -1,6 +1,6 @@
-"""Where the jobs of a run are done: in this process, in processes of this machine, or by Ray actors on a cluster.
+"""Workers for the jobs of a run: this process, processes of this machine, or Ray actors on a cluster.
 
-A worker that dies loses the job that it was doing; another one does it again.
+If a worker dies, another one repeats its job.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ Job = TypeVar("Job")
 Result = TypeVar("Result")
 
 MOST_LOSSES: Final = 3
-"""Workers that may die over one job before the run stops."""
+"""Number of workers that may die at one job before the run stops."""
 WORKER_KINDS: Final = ("local", "ray")
 ONE_THREAD: Final[Mapping[str, str]] = dict.fromkeys(
     ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"
 )
-"""The environment of workers whose arrays are small: it leaves the cores to the processes."""
+"""The environment of workers with small arrays: it leaves the cores to the processes."""
 
 
 class WorkerError(RuntimeError):
-    """A job fails, or kills whoever does it."""
+    """A job fails, or kills its workers."""
 
 
 Taken = TypeVar("Taken", contravariant=True)
@@ -47,24 +47,24 @@ def _no_more(result: Any) -> Iterable[Any]:
 
 
 class Workers(Protocol[Taken, Given]):
-    """Does jobs by one function, which each worker has a copy of."""
+    """Runs jobs with one function, of which each worker has a copy."""
 
     def run(self, jobs: Sequence[Taken], more: Callable[[Given], Iterable[Taken]] = _no_more) -> Iterator[Given]:
         """Yield the results as they are finished, in any order.
 
         Args:
-            jobs: What is to be done.
-            more: Called with each result; the jobs that it returns are done next, before those that wait.
+            jobs: The jobs.
+            more: Called with each result; the jobs that it returns run next, before the waiting ones.
 
         Raises:
-            WorkerError: A job fails, or kills whoever does it; the message names the job.
+            WorkerError: A job fails, or kills its workers; the message names the job.
         """
         ...
 
 
 @dataclass(slots=True)
 class ThisProcess(Generic[Job, Result]):
-    """This process; an error in a job is raised as it is."""
+    """Runs jobs in this process; an error in a job is raised as it is."""
 
     work: Callable[[Job], Result]
 
@@ -78,13 +78,13 @@ class ThisProcess(Generic[Job, Result]):
 
 @dataclass(slots=True)
 class _Waiting(Generic[Job]):
-    """Jobs that wait for a worker, and how many workers each of them lost."""
+    """Jobs that wait for a worker, and the number of workers that each of them has lost."""
 
     jobs: deque[Job]
     losses: Counter[str] = field(default_factory=Counter)
 
     def again(self, job: Job) -> None:
-        """Put back what a dead worker was doing; WorkerError where that happens too often."""
+        """Put back the job of a dead worker; raises WorkerError if that happens too often."""
         self.losses[str(job)] += 1
         if self.losses[str(job)] >= MOST_LOSSES:
             raise WorkerError(
@@ -98,7 +98,7 @@ class _Waiting(Generic[Job]):
 
 
 class _Process:
-    """One process and the pipe to it."""
+    """One process, with the pipe to it."""
 
     def __init__(self, work: bytes, environment: Mapping[str, str], known: tuple[type[Exception], ...]) -> None:
         context = multiprocessing.get_context("spawn")
@@ -111,12 +111,12 @@ class _Process:
         self.job: Any = None
 
     def take(self, waiting: _Waiting[Any]) -> None:
-        """Take the next job, where one waits."""
+        """Take the next waiting job, if any."""
         if waiting.jobs:
             self.job = waiting.jobs.popleft()
             try:
                 self.pipe.send(self.job)
-            except OSError:  # it died before it had anything to lose; its pipe tells so when it is waited for
+            except OSError:  # it died before it had a job; its pipe reports this when it is waited for
                 return
 
     def end(self) -> None:
@@ -127,11 +127,11 @@ class _Process:
 
 @dataclass(slots=True)
 class Processes(Generic[Job, Result]):
-    """Processes of this machine. They end with the process that started them.
+    """Processes of this machine, which end with the process that started them.
 
     Args:
-        work: What is done for a job; it can be pickled.
-        count: Processes, at least 1.
+        work: The function that runs a job; it can be pickled.
+        count: Number of processes, at least 1.
         environment: Variables that are set in them before `work` is imported.
         known: Errors of a job that are raised as they are; all others become a WorkerError with their traceback.
     """
@@ -156,7 +156,7 @@ class Processes(Generic[Job, Result]):
             self._running.clear()
 
     def _hand_out(self, waiting: _Waiting[Job]) -> None:
-        """Give each free worker a job, and start workers for the jobs that are left."""
+        """Give each free worker a job, and start workers for the remaining jobs."""
         for worker in self._running:
             if worker.job is None:
                 worker.take(waiting)
@@ -167,7 +167,7 @@ class Processes(Generic[Job, Result]):
     def _finished(
         self, worker: _Process, waiting: _Waiting[Job], more: Callable[[Result], Iterable[Job]]
     ) -> Iterator[Result]:
-        """What a worker did, with the next jobs handed out; nothing where it died, and another is there instead."""
+        """Yield a worker's result and hand out the next jobs; if it died, replace it and yield nothing."""
         job, worker.job = worker.job, None
         try:
             done, answer = worker.pipe.recv()
@@ -189,15 +189,15 @@ class Processes(Generic[Job, Result]):
 def local_workers(
     work: Callable[[Job], Result], count: int, known: tuple[type[Exception], ...] = ()
 ) -> Workers[Job, Result]:
-    """So many processes of one thread each; this process where `count` is 1. See `Processes` for the arguments."""
+    """`count` processes of one thread each, or this process if `count` is 1. See `Processes` for the arguments."""
     return ThisProcess(work) if count == 1 else Processes(work, count, ONE_THREAD, known)
 
 
 def _serve(
     pipe: connection.Connection, work: bytes, environment: Mapping[str, str], known: tuple[type[Exception], ...]
 ) -> None:
-    """Do what comes through a pipe until its other end is closed, or the process that started this one ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the starter's, who ends this process
+    """Run the jobs from a pipe until its other end is closed, or the process that started this one ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the starter, which ends this process
     os.environ.update(environment)
     starter = multiprocessing.parent_process()
     if starter is not None:
@@ -223,7 +223,7 @@ def _serve(
 
 
 def _end_with(sentinel: int) -> None:
-    """End this process with the one that started it: a killed process tells its workers nothing."""
+    """End this process with the one that started it, as a killed process cannot notify its workers."""
     connection.wait([sentinel])
     os._exit(1)
 
@@ -235,20 +235,19 @@ class _Actor:
         self._work = work
 
     def ready(self) -> int:
-        """Its process, once it stands."""
+        """The process id, once the actor has started."""
         return os.getpid()
 
     def do(self, job: Any) -> Any:
-        """Do one job."""
+        """Run one job."""
         return self._work(job)
 
 
 @dataclass(slots=True)
 class RayWorkers(Generic[Job, Result]):
-    """Actors on the Ray cluster at `address`, or on a local one of `count` workers where it is None.
+    """Actors on the Ray cluster at `address`, or on a local one with `count` workers if it is None.
 
-    A worker whose node is lost is replaced where the cluster has room; the others go on. See `Processes` for `work` and
-    `known`.
+    A worker on a lost node is replaced if the cluster has room. See `Processes` for `work` and `known`.
 
     Args:
         threads: Cores of each worker.
@@ -299,7 +298,7 @@ class RayWorkers(Generic[Job, Result]):
             try:
                 answer = ray.get(done)
             except ray.exceptions.RayActorError as error:
-                ray.kill(actor)  # it may only be out of reach
+                ray.kill(actor)  # it may only be unreachable
                 failed = 0 if job is not None else failed + 1
                 if failed >= MOST_LOSSES:
                     raise WorkerError(f"{failed} workers in a row could not start: {error}") from error
@@ -320,14 +319,14 @@ class RayWorkers(Generic[Job, Result]):
 
 
 def check_workers(on: str, address: str | None) -> None:
-    """Check where workers are to run.
+    """Check where workers should run.
 
     Args:
-        on: One of `WORKER_KINDS`, as `--on` names it.
-        address: Of a Ray cluster, as `--address` names it; None for none.
+        on: One of `WORKER_KINDS`, as in `--on`.
+        address: Address of a Ray cluster, as in `--address`, or None.
 
     Raises:
-        ValueError: There is no such kind, Ray is not installed, or an address is given without it.
+        ValueError: The kind is unknown, Ray is not installed, or an address is given without Ray.
     """
     if on not in WORKER_KINDS:
         raise ValueError(f"--on: there is no '{on}'; {suggest(on, WORKER_KINDS)}")
@@ -338,7 +337,7 @@ def check_workers(on: str, address: str | None) -> None:
 
 
 def load_ray() -> Any:
-    """Ray's module; ValueError where it is not installed."""
+    """Import Ray; raises ValueError if it is not installed."""
     try:
         return importlib.import_module("ray")
     except ModuleNotFoundError as error:

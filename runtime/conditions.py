@@ -1,4 +1,4 @@
-"""What a picture is drawn for: ids or features, whatever grammar or file they came from, and how targets read them."""
+"""Conditions that pictures are drawn for (classes, prompts or text features), and their encoding for a target."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from underpaint.zoo.load import FOLDER, locate, names
 from underpaint.zoo.textured_prompts import TexturedPrompt, parse_textured, scene_word_ids
 
 _ID: Final = re.compile("-?[0-9]{1,18}")
-"""A whole number that 64 bits hold."""
+"""An integer of at most 18 digits, which fits into 64 bits."""
 _LARGEST: Final = float(np.finfo(np.float32).max)
 
 
@@ -33,12 +33,14 @@ def _no_attributes() -> Mapping[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """What a picture is drawn for.
+    """A condition that a picture is drawn for: a class, a prompt or text features.
 
-    text: as it is shown, and what the noise of the picture is keyed by. ids: one class, or a prompt in the model's own
-    vocabulary. features: an .npy file of features [n, C], in place of ids. uncond_ids: the ids of a negative prompt,
-    for live models; None takes the model's own second row. attributes: what a judge may look for in the picture, by
-    slot; empty where nothing tells.
+    Attributes:
+        text: Shown to users; it also keys the noise of the picture.
+        ids: One class, or a prompt in the model's own vocabulary.
+        features: An .npy file with features [n, C], used instead of ids.
+        uncond_ids: Ids of a negative prompt, for live models; None uses the model's own second (unconditional) row.
+        attributes: Attributes that a judge may look for in the picture, by slot; empty if unknown.
     """
 
     text: str
@@ -48,17 +50,17 @@ class Condition:
     attributes: Mapping[str, str] = field(default_factory=_no_attributes, compare=False)
 
     def caption(self) -> str:
-        """The condition as it is shown."""
+        """The text that is shown to users."""
         return self.text
 
     @property
     def noise_key(self) -> int:
-        """What tells this condition's noise from another's under one seed."""
+        """A key that separates the noise of this condition from that of others with the same seed."""
         return zlib.crc32(self.text.encode())
 
 
 def read_features(path: Path) -> NDArray[np.float32]:
-    """Features [n, C] of a caption from an .npy file; EngineError where it holds no such array of finite numbers."""
+    """Read a caption's features [n, C] from an .npy file; raises EngineError unless it holds finite 2-D numbers."""
     try:
         features = read_npy(path, ArrayForm(dimensions=2, low=-_LARGEST, high=_LARGEST))
     except (OSError, ValueError) as error:
@@ -67,17 +69,17 @@ def read_features(path: Path) -> NDArray[np.float32]:
 
 
 def of_words(prompt: TexturedPrompt) -> Condition:
-    """A prompt of the grammar as its models take it: its words' ids, without what a model adds by itself."""
+    """The condition of a grammar prompt: the ids of its words, without the ids that a model adds itself."""
     return Condition(prompt.caption(), tuple(scene_word_ids(prompt).tolist()), attributes=prompt.attributes())
 
 
 def is_typed(text: str) -> bool:
-    """Whether a prompt is ids with commas between, or the name of an .npy file, and no words."""
+    """Whether a prompt is a list of ids separated by commas or the name of an .npy file, rather than words."""
     return text.endswith(".npy") or all(_ID.fullmatch(part.strip()) for part in text.split(","))
 
 
 def parse_ids(text: str) -> Condition:
-    """A class ("207") or ids with commas between; EngineError for anything else."""
+    """Parse a class ("207") or ids separated by commas; raises EngineError for anything else."""
     parts = [part.strip() for part in text.split(",")]
     if not all(_ID.fullmatch(part) for part in parts):
         raise EngineError(
@@ -88,7 +90,7 @@ def parse_ids(text: str) -> Condition:
 
 
 def parse_features(text: str) -> Condition:
-    """The path of an .npy file of features [n, C]; EngineError where there is none."""
+    """The condition of an .npy file of features [n, C]; raises EngineError if the file is missing or invalid."""
     if not Path(text).is_file():
         raise EngineError(f"condition: no file at {text}; save features [n, C] with numpy.save")
     read_features(Path(text))
@@ -96,10 +98,10 @@ def parse_features(text: str) -> Condition:
 
 
 def parse_condition(text: str, kind: str) -> Condition:
-    """What was typed, as the models of a folder take it; `kind` is the `condition` of its `model_index.json`.
+    """Parse a user's text; `kind` is the `condition` of the folder's `model_index.json`.
 
-    Raises ValueError, or EngineError (a ValueError), saying what was expected; of a prompt, the unknown word and the
-    nearest known one.
+    Raises ValueError, or EngineError (a ValueError), that says what was expected. For a prompt it names the unknown
+    word and the nearest known one.
     """
     if kind not in CONDITIONS:
         raise EngineError(f"condition: there is no kind '{kind}'; {suggest(kind, CONDITIONS)}")
@@ -109,10 +111,12 @@ def parse_condition(text: str, kind: str) -> Condition:
 
 
 class FeatureEmbedding(NamedTuple):
-    """Embeds the features of a condition as rows that a decoder reads.
+    """Embeds the features of a condition as input rows of a decoder.
 
-    positions: P, features of a condition at most. width: C, numbers of each. embed: padded features [P, C] float32 to
-    rows [2 P, D] float32, the condition's and then those of no condition.
+    Attributes:
+        positions: P, the largest number of features of a condition.
+        width: C, the size of one feature.
+        embed: Maps padded features [P, C] float32 to rows [2 P, D] float32: conditional rows, then unconditional ones.
     """
 
     positions: int
@@ -121,17 +125,19 @@ class FeatureEmbedding(NamedTuple):
 
     @classmethod
     def of_session(cls, session: Any) -> FeatureEmbedding:
-        """That of a condition graph on ONNX Runtime."""
+        """The embedding that a condition graph on ONNX Runtime computes."""
         given = session.get_inputs()[0]
         positions, width = given.shape
         return cls(positions, width, lambda padded: session.run(None, {given.name: padded})[0])
 
 
 class EncodedCondition(NamedTuple):
-    """The first positions of a picture, with the condition in row 0 and without it in row 1.
+    """The first positions of a picture: row 0 with the condition, row 1 without it.
 
-    tokens: [R, P] int64 rows of the embedding, R = 2 where the model knows both. hidden: [R], how many of the first
-    positions a row never sees. cond_rows: [C, D] float32 embedded rows, for a decoder that takes them from outside.
+    Attributes:
+        tokens: [R, P] int64 rows of the embedding; R = 2 if the model has both rows.
+        hidden: [R], the number of leading positions that each row never attends to.
+        cond_rows: [C, D] float32 embedded rows, for a decoder that takes them as an input.
     """
 
     tokens: IntArray
@@ -142,7 +148,7 @@ class EncodedCondition(NamedTuple):
 def load_encoder(
     config: DecoderConfig, folder: Path = FOLDER, context: EngineContext | None = None
 ) -> ConditionEncoder:
-    """What encodes conditions for a target of a folder; features are embedded by the folder's condition graph."""
+    """The encoder of conditions for a target; the folder's condition graph embeds features."""
     if not config.external_cond_rows or "condition" not in names(folder):
         return ConditionEncoder(config)
     session = open_session(locate("condition", "condition", folder).path, context)
@@ -150,15 +156,15 @@ def load_encoder(
 
 
 class ConditionEncoder:
-    """Encodes conditions for one target; a condition that it does not take is an EngineError."""
+    """Encodes conditions for one target; raises EngineError for a condition that the target does not accept."""
 
     def __init__(self, config: DecoderConfig, embed: FeatureEmbedding | None = None) -> None:
-        """embed: what embeds features; None where the condition is made of ids."""
+        """embed: embeds features; None if the condition consists of ids."""
         self._config = config
         self._embed = embed
 
     def accepts(self) -> str:
-        """The conditions it takes, in words; equal where two targets take the same ones."""
+        """Describe the accepted conditions; two targets that accept the same conditions return the same text."""
         config = self._config
         if self._embed is not None:
             return f"features [1 to {self._embed.positions}, {self._embed.width}]"
@@ -168,11 +174,11 @@ class ConditionEncoder:
 
     @property
     def _asked(self) -> int:
-        """Ids of a condition that is no prompt of any length: those behind it are the target's own."""
+        """Number of ids that a caller gives for a fixed-length condition; the target appends the others itself."""
         return self._config.prefix - len(self._config.image_start_ids)
 
     def example(self) -> EncodedCondition:
-        """A condition that this target takes, whatever it means: for timing passes."""
+        """An arbitrary condition that this target accepts, for timing passes."""
         config = self._config
         if self._embed is not None:
             return self.of_features(np.zeros((1, self._embed.width), dtype=np.float32))
@@ -184,16 +190,16 @@ class ConditionEncoder:
         return self.of_ids(ids)
 
     def encode(self, condition: Condition) -> EncodedCondition:
-        """What the first pass reads for this condition."""
+        """The input of the first pass for this condition."""
         if condition.features is None:
             return self.of_ids(np.array(condition.ids, dtype=np.int64))
         return self.of_features(read_features(condition.features), str(condition.features))
 
     def of_ids(self, ids: IntArray) -> EncodedCondition:
-        """ids: one class or word ids [prefix], of which all 0 is no prompt; or a prompt of up to `prefix` ids.
+        """Encode a class, word ids [prefix] (all 0 means no prompt), or a prompt of up to `prefix` ids.
 
-        Ids that begin the picture are put behind a condition, and count among `prefix`: the word that tells the
-        pictures' side is one, so that one prompt serves targets of several sides.
+        Ids that begin the picture are appended to the condition and count towards `prefix`. One of them gives the
+        side of the picture, so one prompt works for targets of several sides.
         """
         config = self._config
         ids = np.asarray(ids)
@@ -217,11 +223,11 @@ class ConditionEncoder:
         return EncodedCondition(np.stack([given, absent]), (0, 0))
 
     def _tokens(self, ids: IntArray) -> IntArray:
-        """The tokens [P] int64 of a condition's ids, with those that begin the picture behind them."""
+        """The tokens [P] int64 of a condition's ids, followed by the ids that begin the picture."""
         return self._config.vocab_size + np.array([*ids.tolist(), *self._config.image_start_ids], dtype=np.int64)
 
     def _prompt(self, ids: IntArray) -> EncodedCondition:
-        """A prompt of vocabulary ids; the row without a condition ends in all that it sees of it."""
+        """Encode a prompt of vocabulary ids; the unconditional row ends with the prompt tokens that it may see."""
         config = self._config
         own = list(config.image_start_ids)
         least, most = max(1, sum(config.uncond_keep or ())) - len(own), config.prefix - len(own)
@@ -249,9 +255,9 @@ class ConditionEncoder:
         return EncodedCondition(rows, (0, hidden))
 
     def of_features(self, features: NDArray[np.float32], name: str = "condition") -> EncodedCondition:
-        """features: [n, C], at most `prefix` of them; those before them are padding that nothing sees.
+        """Encode features [n, C], n at most `prefix`; padding before them is hidden from attention.
 
-        name: what errors call them by.
+        name: how error messages call the features.
         """
         if self._embed is None:
             raise EngineError(f"{name}: this model takes ids, not features")
@@ -264,7 +270,7 @@ class ConditionEncoder:
         return self.of_rows(self._embed.embed(padded), padding)
 
     def of_rows(self, rows: NDArray[np.float32], padding: int = 0) -> EncodedCondition:
-        """rows: embedded [2 * prefix, D], the condition's and those of none; the first `padding` of each are hidden."""
+        """Encode embedded rows [2 * prefix, D], conditional then unconditional; hides the first `padding` of each."""
         config = self._config
         shape = (config.external_cond_rows, config.dim)
         if rows.shape != shape or not shape[0] or not 0 <= padding < config.prefix:

@@ -1,4 +1,4 @@
-"""One image by one method, and what it cost."""
+"""Draw one image with one method, and record its cost."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from underpaint.runtime.methods.method import DecodingMethod, DecodingSession, P
 
 MOST_COUNT: Final = 2**40
 _MOST_SECONDS: Final = 1e9
-"""Thirty years."""
+"""Largest time of a record: thirty years."""
 TRIAL_BATCHES: Final = 2
-"""Batches of pictures that each of both draws in a trial."""
+"""Number of batches that each of the two methods draws in a trial."""
 Count: TypeAlias = Annotated[int, Within(0, MOST_COUNT)]
 Seconds: TypeAlias = Annotated[float, Within(0.0, _MOST_SECONDS)]
 
@@ -35,12 +35,12 @@ class ImageTask(NamedTuple):
 
 
 def check_trial(method: DecodingMethod, batch: int, pictures: int) -> None:
-    """Raise ValueError unless a method can be timed against plain autoregression and pictures are left after it.
+    """Raise ValueError unless a method can be tried against plain autoregression with pictures left to draw after it.
 
     Args:
-        method: The method that would be replaced.
-        batch: Images in a batch.
-        pictures: Number of pictures to draw.
+        method: The drafting method.
+        batch: Number of images drawn together.
+        pictures: Total number of pictures to draw.
     """
     if not (method.lossless and method.drafts):
         raise ValueError(
@@ -64,15 +64,19 @@ HOST: Final[Loop] = "host"
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Drawing:
-    """One drawn image, and what it cost.
+    """One drawn image and its cost.
 
-    accepted, depths, nodes, kept_cells, rejected: see `methods.method.DecodingResult`. seconds: from the condition to
-    the last token; the picture's own decoding is not in it. target_seconds, drafter_seconds: within the forward
-    passes; resampler_seconds: between two resolutions.
-    batch: images that were drawn together, among which the seconds are divided. device_seconds: within the device's
-    own program, which runs all models (target_seconds and drafter_seconds are then 0); None where there is none.
-    peak_bytes: of the device's memory. loop: what ran the cycles: "captured", a CUDA graph of each; "kernels", the
-    device's kernels one by one; or "host", Python around the passes of the models.
+    Attributes:
+        accepted, depths, nodes, kept_cells, rejected: See `methods.method.DecodingResult`.
+        seconds: Time from the condition to the last token; decoding the tokens to a picture is not included.
+        target_seconds, drafter_seconds: Time inside the forward passes.
+        resampler_seconds: Time spent resampling between two resolutions.
+        batch: Number of images drawn together; the seconds are divided among them.
+        device_seconds: Time inside the device's own program, which runs all models (target_seconds and
+            drafter_seconds are then 0); None without a device.
+        peak_bytes: Peak use of the device's memory.
+        loop: "captured" (one CUDA graph per cycle), "kernels" (the device's kernels launched one by one) or "host"
+            (Python around the passes of the models).
     """
 
     method: str
@@ -102,33 +106,30 @@ class Drawing:
         )
 
     def tokens_array(self) -> IntArray:
-        """[cells] int64."""
+        """The tokens [cells] int64."""
         return np.array(self.tokens, dtype=np.int64)
 
 
 def noise_of(condition: Condition, seed: int) -> FromUniforms:
-    """The noise of a condition's picture under a seed: the same in every command and for every method."""
+    """The noise of a condition's picture for a seed: the same in every command and for every method."""
     return sampling(seed, condition.noise_key)
 
 
 def draw(
     models: PipelineModels, method: DecodingMethod, params: SamplingParams, condition: Condition, seed: int
 ) -> Drawing:
-    """Draw one image by one method."""
+    """Draw one image with one method."""
     return draw_in(method.open(models, condition, params), method.name, condition, seed)
 
 
 def draw_in(session: DecodingSession, method: str, condition: Condition, seed: int) -> Drawing:
-    """Draw one image in a session that holds its condition.
+    """Draw one image in a session that was opened on its condition.
 
     Args:
         session: The method, opened on the condition.
-        method: The method's name, which the drawing stands under.
-        condition: What the session was opened on.
-        seed: Of the noise.
-
-    Returns:
-        The drawing.
+        method: Name of the method, recorded in the drawing.
+        condition: The condition that the session was opened on.
+        seed: Seed of the noise.
     """
     before = [_Reading.of(timer) for timer in session.timers]
     started = perf_counter()
@@ -157,7 +158,7 @@ def draw_in(session: DecodingSession, method: str, condition: Condition, seed: i
 
 
 class CountedDrawing(NamedTuple):
-    """A drawing, and the calls of its target's and its drafter's engines by their kind."""
+    """A drawing, with the engine calls of its target and its drafter by kind."""
 
     drawing: Drawing
     target: Counter[PassKind]
@@ -165,7 +166,7 @@ class CountedDrawing(NamedTuple):
 
     @property
     def host_seconds(self) -> float:
-        """What the drawing took outside the models."""
+        """Seconds that the drawing spent outside the models."""
         one = self.drawing
         return one.seconds - one.target_seconds - one.drafter_seconds - one.resampler_seconds
 
@@ -180,7 +181,7 @@ def draw_counted(session: DecodingSession, method: str, condition: Condition, se
 
 
 class _Reading(NamedTuple):
-    """What a timer shows at one moment; nothing where there is no model."""
+    """The state of a timer at one moment; zeros if there is no model."""
 
     passes: int
     seconds: float

@@ -1,4 +1,4 @@
-"""Targets of smaller grids than a pipeline's own, and what lies between: for methods that draft small, verify large."""
+"""Targets on smaller grids than a pipeline's own, and resamplers, for methods that draft small and verify large."""
 
 from __future__ import annotations
 
@@ -24,11 +24,14 @@ from underpaint.zoo.load import Located, read_codebook
 
 @dataclass(slots=True)
 class LowResolution:
-    """The smaller targets that a pipeline can draft with; they are loaded when they are first asked for.
+    """The smaller targets that a pipeline can draft with, loaded on first use.
 
-    folder, index: where they are: the pipeline's own folder, or a second one. home, home_index: the pipeline's own,
-    whose tokenizer and resamplers serve. high, entry: the pipeline's target. hashes: of what was opened here so far.
-    source: where weights are from, of a fork.
+    Attributes:
+        folder, index: The folder of the smaller targets and its index: the pipeline's own folder or a second one.
+        home, home_index: The pipeline's own folder, whose tokenizer and resamplers are used.
+        high, entry: The pipeline's target.
+        hashes: Hashes of the models opened here so far.
+        source: In a fork, the object whose weights are shared.
     """
 
     folder: Path
@@ -55,10 +58,10 @@ class LowResolution:
         backend: str,
         context: EngineContext,
     ) -> LowResolution:
-        """Those of a second folder, `low`, or of the folder itself.
+        """The smaller targets of the second folder `low`, or of `home` if `low` is None.
 
-        Raises ManifestError where the second folder cannot be opened or lacks a model, and EngineError where the two
-        do not belong together: another codebook, another kind of condition, no grid that is a fraction.
+        Raises ManifestError if the second folder cannot be opened or lacks a model. Raises EngineError if the folders
+        do not match: different codebooks or kinds of condition, or no grid that is a fraction of the large one.
         """
         if low is None:
             return cls(home, index, home, index, entry, high, backend, context)
@@ -82,19 +85,19 @@ class LowResolution:
         return opened
 
     def fork(self, high: EngineTarget) -> LowResolution:
-        """Smaller targets of the same weights for a fork of the pipeline's target; each has a cache of its own."""
+        """Smaller targets with the same weights for a fork of the pipeline's target; each has its own cache."""
         return replace(self, high=high, source=self, _targets={}, _resamplers={})
 
     def to_dict(self) -> dict[str, Any]:
-        """It as JSON holds it."""
+        """The grids and hashes as JSON."""
         targets = [name for one in self.index.resolutions for name in (one.target, one.draft_target) if name]
         names = [*targets, "condition", self.index.tokenizer.codebook or ""]
         return {"grids": [list(one.grid) for one in self.index.resolutions], "sha256": self.index.hashes(names)}
 
     def target(self, ratio: int, int8: bool | None = None) -> EngineTarget:
-        """The target of 1 / `ratio` of the side; EngineError where there is none that draws the same codes.
+        """The target with 1 / `ratio` of the side; raises EngineError if no such target draws the same codes.
 
-        int8: whether its products are in 8 bits, which only ONNX Runtime on the CPU takes; None for where it can be.
+        int8: whether it multiplies in 8 bits (ONNX Runtime on the CPU only); None uses 8 bits where available.
         """
         entry = self._low_entry(ratio)
         name, kind = self._low_model(entry, int8)
@@ -163,7 +166,7 @@ class LowResolution:
         )
 
     def known_ratios(self) -> list[int]:
-        """What whole fractions of the side there are targets of, the largest targets first."""
+        """The integer ratios of the side to that of a smaller target, the largest targets first."""
         height, width = self.entry.grid
         pairs = [(height / one.grid[0], width / one.grid[1]) for one in self.index.resolutions]
         return sorted(int(down) for down, across in pairs if down == across >= 2 and down == int(down))
@@ -176,7 +179,7 @@ class LowResolution:
         return Grid(*entry.grid)
 
     def _width(self, entry: ResolutionEntry) -> int:
-        """Width of the pictures in pixels; EngineError where the folder has no tokenizer to tell it."""
+        """Width of the pictures in pixels; raises EngineError if the folder has no tokenizer to derive it from."""
         parts = self.home_index.tokenizer
         lacking = [
             name for name, model in (("vq_decoder", parts.vq_decoder), ("vq_encoder", parts.vq_encoder)) if not model
@@ -189,7 +192,7 @@ class LowResolution:
         return self.entry.side // self.entry.grid[0] * entry.grid[1]
 
     def _check_second(self) -> None:
-        """EngineError unless the second folder holds a target of a fraction of the side, under the same conditions."""
+        """Raise EngineError unless the second folder has a matching target at a whole fraction of the side."""
         smaller = self.known_ratios()
         if not smaller:
             grids = " and ".join(f"{one.grid[0]} x {one.grid[1]}" for one in self.index.resolutions)
@@ -202,7 +205,7 @@ class LowResolution:
             self.target(ratio)
 
     def _check_pair(self, low: EngineTarget, name: str) -> None:
-        """EngineError unless both draw as many codes under the same conditions."""
+        """Raise EngineError unless both targets have the same number of codes and accept the same conditions."""
         if low.vocab_size != self.high.vocab_size:
             raise EngineError(
                 f"{self.folder}: {name} draws {low.vocab_size} codes, {self.entry.target} "

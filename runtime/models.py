@@ -1,4 +1,4 @@
-"""Models that are open in this process, as commands use them."""
+"""Interface of the models that are open in this process, as commands use them."""
 
 from __future__ import annotations
 
@@ -23,62 +23,62 @@ class OpenModels(PipelineModels, Protocol):
 
     @property
     def folder(self) -> Path:
-        """Where they were read from."""
+        """The folder that the models were read from."""
         ...
 
     @property
     def sampling(self) -> SamplingParams:
-        """How they are meant to be sampled."""
+        """The sampling parameters that the models are meant for."""
         ...
 
     @property
     def backend(self) -> str:
-        """What runs them."""
+        """The backend that runs the models."""
         ...
 
     @property
     def high(self) -> EngineTarget:
-        """The target, for what times its passes."""
+        """The target, for code that times its passes."""
         ...
 
     @property
     def loaded_drafter(self) -> EngineDrafter | None:
-        """The drafter; None where there is none."""
+        """The drafter, or None."""
         ...
 
     @property
     def resolution(self) -> int | None:
-        """Side of the pictures in pixels; None where nothing tells."""
+        """Side of the pictures in pixels; None if unknown."""
         ...
 
     @property
     def decoder(self) -> Any:
-        """What makes pictures of tokens; None where nothing does."""
+        """The decoder from tokens to pictures, or None."""
         ...
 
     def title(self) -> str:
-        """The pictures' size in words, for the heads of tables."""
+        """The pictures' size in words, for table headings."""
         ...
 
     def fingerprint(self) -> Mapping[str, Any]:
-        """The models and the engine, as JSON holds them; equal only if the pictures would be.
+        """The models and the engine as JSON; two fingerprints are equal only if the pictures would be equal.
 
         Returns:
-            At least "target" and "drafter" (their names), "engine", "threads" (None: as many as there are cores) and
-            "sha256", the hashes of models by name.
+            At least "target" and "drafter" (their names), "engine", "threads" (None means as many as there are cores)
+            and "sha256", the hashes of models by name.
         """
         ...
 
     def condition(self, text: str) -> Condition:
-        """What was typed, as the models take it; ValueError says what was expected."""
+        """Parse a user's text as a condition of these models; raises ValueError that says what was expected."""
         ...
 
     def picture(self, tokens: IntArray) -> Picture:
-        """The picture [H, W, 3] of tokens [cells]; ValueError where nothing makes pictures."""
+        """The picture [H, W, 3] of tokens [cells]; raises ValueError without a decoder."""
         ...
 
     def fork(self) -> OpenModels:
-        """Other models of the same weights, with caches of their own: their sessions need not take turns with these."""
+        """Models with the same weights and their own caches; their sessions need not take turns with these."""
         ...
 
     def folder_models(self) -> Pipeline | None:

@@ -1,4 +1,4 @@
-"""One folder of models at one resolution, ready to draw: shipped or exported, on ONNX Runtime or on TensorRT."""
+"""The models of one folder at one resolution, ready to draw: shipped or exported, on ONNX Runtime or TensorRT."""
 
 from __future__ import annotations
 
@@ -36,22 +36,24 @@ if TYPE_CHECKING:
     from underpaint.runtime.resampling.resampler import Resampler
 
 MAX_NODES: Final = 64
-"""Nodes of the largest tree that a target scores, its root included."""
+"""Largest number of nodes in a tree that a target scores, including the root."""
 BACKENDS: Final = (CPU, *TENSORRT, *PROVIDERS)
-"""ONNX Runtime on the CPU, engines that `underpaint engine` built of the same graphs, ONNX Runtime on GPUs."""
+"""ONNX Runtime on the CPU, TensorRT engines that `underpaint engine` built, and ONNX Runtime on GPUs."""
 ALL_BACKENDS: Final = (*BACKENDS, DEVICE)
-"""And the device, which draws whole batches by programs of its own (`runtime.device`); see `engines.elsewhere`."""
+"""`BACKENDS`, and the device with its own programs for whole batches (`runtime.device`, `engines.elsewhere`)."""
 
 
 @dataclass(slots=True, repr=False)
 class Pipeline:
-    """The models of one resolution; make one with `Pipeline.open`. Implements `methods.method.PipelineModels`.
+    """The models of one resolution, opened with `Pipeline.open`. Implements `methods.method.PipelineModels`.
 
-    It has one target and one drafter, so sessions of one pipeline must take turns.
+    A pipeline has one target and one drafter, so its sessions must take turns.
 
-    folder, index, entry: where the models are, and what the folder's index says of them. sampling: how they are meant
-    to be sampled. decoder: None where the folder has none. words: reads prompts in words; None where a prompt must be
-    typed as ids or the file of its features.
+    Attributes:
+        folder, index, entry: The folder of the models, its index, and the index's entry for this resolution.
+        sampling: The sampling parameters that the models are meant for.
+        decoder: The picture decoder, or None.
+        words: Reads prompts in words; None if a prompt must be ids or the name of a feature file.
     """
 
     folder: Path
@@ -79,15 +81,19 @@ class Pipeline:
         backend: str = "cpu",
         context: EngineContext | None = None,
     ) -> Pipeline:
-        """Load the models of `resolution` from a folder that has a `model_index.json`; the shipped one by default.
+        """Load the models of one resolution from a folder that has a `model_index.json`.
 
-        resolution: side of the pictures in pixels; None takes the largest of the folder. low: a second folder, whose
-        target draws the same codes on a smaller grid, for methods that draft with one; without it, a smaller target of
-        the same folder does. backend: one of `ALL_BACKENDS`, those of ONNX Runtime's providers with the GPU's index
-        behind a colon, as "cuda:1". context: threads of the sessions; without it the models share their threads, if the
-        process has no session yet.
-        Raises ManifestError or EngineError (both ValueError), or OSError, naming the file and what to do; OSError too
-        where the clock stands still that passes are timed by.
+        Args:
+            folder: Folder of the models; the shipped models by default.
+            resolution: Side of the pictures in pixels; None takes the largest one of the folder.
+            low: A second folder whose target draws the same codes on a smaller grid, for methods that draft with it;
+                without it, such methods use a smaller target of `folder`.
+            backend: One of `ALL_BACKENDS`. ONNX Runtime providers may add a GPU index after a colon, as in "cuda:1".
+            context: Threads of the sessions; without it the models share threads, if the process has no session yet.
+
+        Raises:
+            ValueError: A ManifestError or EngineError that names the file and what to do.
+            OSError: A file cannot be read, or the clock that times passes stands still.
         """
         check_clock()
         check_backend(backend, ALL_BACKENDS)
@@ -134,7 +140,7 @@ class Pipeline:
         return opened
 
     def fork(self) -> Pipeline:
-        """Another pipeline of the same weights: its sessions need not take turns with this one's.
+        """Another pipeline with the same weights, whose sessions need not take turns with this one's.
 
         Raises as `loaded_drafter` does.
         """
@@ -149,9 +155,9 @@ class Pipeline:
 
     @property
     def loaded_drafter(self) -> EngineDrafter | None:
-        """The drafter, loaded when it is first asked for; None where the folder has none.
+        """The drafter, loaded on first use; None if the folder has none.
 
-        Raises ManifestError or EngineError where it cannot be loaded, or does not belong to the target.
+        Raises ManifestError or EngineError if it cannot be loaded or does not match the target.
         """
         if self._drafter is None and self.entry.drafter is not None:
             drafter = EngineDrafter.open(self.entry.drafter, self.sampling, self.folder, self.context, self.backend)
@@ -167,7 +173,7 @@ class Pipeline:
 
     @property
     def low(self) -> LowResolution:
-        """Smaller targets, and what lies between: made when they are first asked for."""
+        """The smaller targets and the resamplers, created on first use."""
         if self._low is None:
             self._low = self._low_of(None)
         return self._low
@@ -180,23 +186,22 @@ class Pipeline:
 
     @property
     def grid(self) -> Grid:
-        """The image as cells."""
+        """The grid of image tokens."""
         return self.high.grid
 
     @property
     def resolution(self) -> int | None:
-        """Side of the pictures in pixels; None where the folder does not tell."""
+        """Side of the pictures in pixels; None if the folder does not say."""
         return self.entry.side
 
     def title(self) -> str:
-        """The pictures' size in words, for the heads of tables."""
+        """The pictures' size in words, for table headings."""
         return f"{self.grid.height} x {self.grid.width} codes" if self.resolution is None else f"{self.resolution} px"
 
     def fingerprint(self) -> Mapping[str, Any]:
-        """The models and the engine, as JSON holds them; equal only if the pictures would be.
+        """The models and the engine as JSON; two fingerprints are equal only if the pictures would be equal.
 
-        sha256: of every model that was opened so far, by name: of its weights where they lie in a file of their own,
-        else of the whole file.
+        "sha256": hashes by name of the models opened so far, of their separate weights if any, else of the whole file.
         """
         low = self._low
         smaller = {} if low is None or low.folder == self.folder else {"low": low.to_dict()}
@@ -221,19 +226,19 @@ class Pipeline:
         return self
 
     def condition(self, text: str) -> Condition:
-        """What was typed, as the models of this folder take it; ValueError says what was expected."""
+        """Parse a user's text as a condition of these models; raises ValueError that says what was expected."""
         if self.words is not None and self.index.condition in ("ids", "features") and not is_typed(text):
             return self.words.condition(text)
         return parse_condition(text, self.index.condition)
 
     def read_words_by(self, tokenizer: Path) -> None:
-        """Take prompts in words from now on.
+        """Accept prompts in words from now on.
 
         Args:
             tokenizer: Folder of the model's tokenizer, or of LlamaGen's text encoder and its tokenizer.
 
         Raises:
-            EngineError: The models take no words, or there is no such folder.
+            EngineError: The models take no prompts in words, or the folder does not exist.
         """
         from underpaint.runtime.live.words import WordsReader
 
@@ -243,12 +248,12 @@ class Pipeline:
         self.words = WordsReader(kind, layout, self.high.decoder.config, tokenizer)
 
     def target(self, condition: Condition, sampling: SamplingParams) -> Timed[Target]:
-        """The target under a condition, until another is set; EngineError where it takes no such condition."""
+        """The target with a condition, valid until another is set; raises EngineError if it rejects the condition."""
         target = under(self.high, condition, sampling)
         return Timed(target, target.engine.cost)
 
     def drafter(self, sampling: SamplingParams) -> Timed[Drafter]:
-        """The drafter; it reads the condition from the target's features. EngineError where there is none."""
+        """The drafter, which gets the condition from the target's features; raises EngineError if there is none."""
         drafter = self.loaded_drafter
         if drafter is None:
             raise EngineError(
@@ -259,7 +264,7 @@ class Pipeline:
         return Timed(drafter, drafter.engine.cost)
 
     def grid_target(self, condition: Condition, sampling: SamplingParams, cells: int = 1) -> Timed[GridTarget]:
-        """The target under a condition, cell by cell in any order; EngineError where no pass holds `cells`."""
+        """The target with a condition, for cells in any order; raises EngineError if no pass fits `cells` cells."""
         self.high.check_pass(cells, sampling)
         target = under(self.high, condition, sampling)
         return Timed(EngineGridTarget(target), target.engine.cost)
@@ -267,7 +272,7 @@ class Pipeline:
     def low_target(
         self, condition: Condition, sampling: SamplingParams, ratio: int, cells: int = 1, int8: bool | None = None
     ) -> Timed[GridTarget]:
-        """The target of 1 / `ratio` of the side; EngineError where there is none, or no pass of it holds `cells`.
+        """The target of 1 / `ratio` of the side; raises EngineError if there is none or no pass of it fits `cells`.
 
         int8: see `LowResolution.target`.
         """
@@ -277,14 +282,14 @@ class Pipeline:
         return Timed(EngineGridTarget(target), target.engine.cost)
 
     def preview(self, condition: Condition, sampling: SamplingParams) -> None:
-        """None: the models of a folder draw no preview of their own."""
+        """Return None: the models of a folder draw no preview."""
 
     def resampler(self, kind: str, ratio: int) -> Resampler:
-        """Tokens between the two resolutions; EngineError where the folder lacks a model that `kind` needs."""
+        """The resampler of tokens between two resolutions; raises EngineError if a model for `kind` is missing."""
         return self.low.resampler(kind, ratio)
 
     def picture(self, tokens: IntArray) -> Picture:
-        """The picture [height, width, 3] that tokens [cells] stand for; EngineError without a decoder."""
+        """Decode tokens [cells] to a picture [height, width, 3]; raises EngineError without a decoder."""
         if self.decoder is None:
             raise EngineError(
                 f"{self.folder} holds no picture decoder; export its tokenizer (--kind vq or chameleon-vq)"
@@ -293,7 +298,7 @@ class Pipeline:
 
 
 def check_backend(backend: str, known: Sequence[str] = BACKENDS) -> None:
-    """EngineError unless a backend is one of `known`, and a provider of ONNX Runtime that it names can be had here."""
+    """Raise EngineError unless a backend is in `known` and its ONNX Runtime provider, if any, is available here."""
     if backend == CPU:
         return
     gpu = gpu_backend(backend)
@@ -303,15 +308,15 @@ def check_backend(backend: str, known: Sequence[str] = BACKENDS) -> None:
 
 
 def _kind(target: str, folder: Path) -> str:
-    """The kind of checkpoint that a target was exported from; empty where nothing tells."""
+    """The kind of checkpoint that a target was exported from; empty if unknown."""
     export = manifest(target, folder).export
     return "" if export is None else str(export.request.get("kind", ""))
 
 
 def _tables(folder: Path, index: ModelIndex, codes: int) -> ModelTables:
-    """The codebook, and the nearest codes when a rule asks for them: from the folder, or else found here.
+    """The codebook, and the nearest codes once a rule needs them: stored in the folder, or computed here.
 
-    codes: of the target, where the folder has no codebook; there are no nearest codes then.
+    codes: the target's number of codes, used if the folder has no codebook; there are then no nearest codes.
     """
     if index.tokenizer.codebook is None:
         return ModelTables(np.empty((codes, 0), dtype=np.int64), np.empty((codes, 0)))
@@ -329,12 +334,12 @@ def _tables(folder: Path, index: ModelIndex, codes: int) -> ModelTables:
 
 @lru_cache(maxsize=2)
 def _nearest_of(codes: bytes, dtype: str, shape: tuple[int, ...], k: int) -> IntArray:
-    """`nearest_codes`, found once for what is opened in turn by one tokenizer; the caller copies it."""
+    """`nearest_codes`, cached for pipelines opened in turn with one tokenizer; the caller must copy it."""
     return nearest_codes(np.frombuffer(codes, dtype).reshape(shape), k)
 
 
 def _check_together(folder: Path, tables: ModelTables, target: EngineTarget, decoder: ImageDecoder | None) -> None:
-    """EngineError unless all draw the same codes."""
+    """Raise EngineError unless tokenizer and target have the same number of codes."""
     sizes = {target.decoder.config.vocab_size, tables.vocab_size, *(() if decoder is None else [decoder.vocab_size])}
     if len(sizes) != 1:
         raise EngineError(

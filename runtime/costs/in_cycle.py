@@ -1,18 +1,18 @@
-"""What passes and the host cost inside real decoding loops: the `in_cycle` part of a cost curve.
+"""Measures passes and host work inside real decoding loops: the `in_cycle` part of a cost curve.
 
-Plain autoregression and the loops asked for take turns, one image each, through the decoding loop, the policies and
-the rules that the methods use. Every pass is timed by its size; what is left of a cycle is the host's. The machine's
-speed drifts within seconds, so plain autoregression takes a turn before every few loops, and what those took is scaled
-to its mean speed. The slowest twentieth of every size is left out of its mean.
+Plain autoregression and the given loops take turns, one image each, with the decoding loop, the policies and the rules
+of the methods. Every pass is timed by its size; the rest of a cycle is host time. The machine's speed drifts within
+seconds, so plain autoregression runs before every few loops, and their times are scaled to its mean speed. The slowest
+5 % of every size are left out of its mean.
 
     plain: {target_ms, host_ms} of a step of plain autoregression
     target_ms: [[T, ms], ...] of target passes in cycles that draft; see `samples.curve` on how they are averaged
     draft_ms: [[expanded nodes, ms], ...] of drafter passes
-    chain_ms: [[levels, ms], ...] of chains drafted in one call; empty where the drafter cannot
-    tree_ms: of trees drafted in one call, by whether siblings are "sampled" or "ranked": {call, levels}, ms of a call
-        and [[expanded nodes, ms], ...] of each level in it; empty where the drafter cannot
-    host_ms: by how the host drafts, {cycle, level, node, pooled}: ms of a cycle, of each drafted level, of each scored
-        node, and of a cycle whose rule pools codes
+    chain_ms: [[levels, ms], ...] of chains drafted in one call; empty if the drafter cannot
+    tree_ms: for trees drafted in one call, by whether siblings are "sampled" or "ranked": {call, levels}, ms of a call
+        and [[expanded nodes, ms], ...] of each level in it; empty if the drafter cannot
+    host_ms: by how the host drafts, {cycle, level, node, pooled}: ms per cycle, per drafted level, per scored node, and
+        per cycle whose rule pools codes
 """
 
 from collections.abc import Callable, Sequence
@@ -34,16 +34,16 @@ from underpaint.runtime.engines.drafter import EngineDrafter
 from underpaint.runtime.engines.target import EngineTarget
 
 MOST_CYCLES: Final = 512
-"""Cycles of an image that are timed: a large image is left before its end."""
+"""Largest number of timed cycles per image; a large image is left unfinished."""
 WARM_UP: Final = 24
-"""Cycles of each loop before any is kept."""
+"""Number of cycles of each loop before samples are kept."""
 PLAIN_EVERY: Final = 3
-"""Loops that run between two images of plain autoregression."""
+"""Number of loops that run between two images of plain autoregression."""
 
 
 @dataclass(slots=True)
 class PassTimes:
-    """Where samples go, in ms by what a pass is, and the seconds within the graphs since last set to 0."""
+    """Collects samples in ms by kind and size of pass, and the seconds in graphs since they were last set to 0."""
 
     samples: CycleSamples
     seconds: float = 0.0
@@ -59,7 +59,7 @@ class PassTimes:
 
 @dataclass(slots=True)
 class TimedTreeTarget:
-    """A `Target` whose passes are timed."""
+    """A `Target` that times its passes."""
 
     target: EngineTarget
     timed: PassTimes
@@ -85,10 +85,10 @@ class TimedTreeTarget:
 
 @dataclass(slots=True)
 class TimedTreeDrafter:
-    """A `Drafter`, and a `ChainExpander` where it can, whose passes are timed.
+    """A `Drafter`, and a `ChainExpander` if the drafter can, that times its passes.
 
-    fuses_trees: whether trees may be drafted in one call. levels: drafted since last set to 0; grown: whether some of
-    them one by one.
+    fuses_trees: whether trees may be drafted in one call. levels: number of levels drafted since last set to 0; grown:
+    whether some of them were drafted one by one.
     """
 
     drafter: EngineDrafter
@@ -145,14 +145,13 @@ def measure(
     finished: list[list[CycleSamples]] | None = None,
     keep: Callable[[], None] = lambda: None,
 ) -> tuple[CycleSamples, int]:
-    """Time images of every loop, and of plain autoregression among them, after a start that is not kept.
+    """Time images of every loop and of plain autoregression, after a warm-up that is not kept.
 
-    Loops whose trees the engines are too small for are left out. rounds: images of each at most; after the first none
-    begins once `most_seconds` have passed since the call, and what has begun is finished. conditions: of the images,
-    in turn. report: is told of every image, `turns(len(run))` times a round. Returned: the samples, and the rounds that
-    were taken.
-    finished: bursts of the rounds of an earlier measurement, which count; those of this one are added. keep: is called
-    after each round that counts.
+    Leaves out loops whose trees are too large for the engines. rounds: most images of each; after the first round, no
+    further one begins once `most_seconds` have passed since the call, but a started round is finished. conditions: used
+    in turn. report: called for every image, `turns(len(run))` times per round. finished: bursts of the rounds of an
+    earlier measurement, which count; new rounds are appended. keep: called after each round that counts. Returns the
+    samples, and the number of rounds.
     """
     finished = [] if finished is None else finished
     left, taken, started = list(run), len(finished), perf_counter()
@@ -176,7 +175,7 @@ def measure(
 
 
 def grouped(run: Sequence[CostLoop]) -> list[Sequence[CostLoop]]:
-    """The loops of each burst, one at least."""
+    """Split the loops into bursts; there is at least one burst."""
     return [run[first : first + PLAIN_EVERY] for first in range(0, len(run), PLAIN_EVERY)] or [()]
 
 
@@ -188,9 +187,9 @@ def burst(
     most_cycles: int = MOST_CYCLES,
     report: Callable[[], None] = lambda: None,
 ) -> tuple[CycleSamples, list[CostLoop]]:
-    """Draw an image of plain autoregression, and one by each loop; the samples, and loops that no engine holds.
+    """Draw one image with plain autoregression and one with each loop.
 
-    The target must hold its condition. report: is told of every image.
+    The target must hold its condition. report: called for every image. Returns the samples, and the refused loops.
     """
     samples, refused = CycleSamples(), list[CostLoop]()
     for loop in (PLAIN, *run):
@@ -203,7 +202,7 @@ def burst(
 
 
 def turns(loops: int) -> int:
-    """Images that a round of so many loops takes, those of plain autoregression among them."""
+    """Number of images in a round of `loops` loops, including those of plain autoregression."""
     return loops + -(-loops // PLAIN_EVERY)
 
 
@@ -215,7 +214,7 @@ def draw(
     samples: CycleSamples,
     most_cycles: int,
 ) -> None:
-    """Draw one image, and add what its cycles took. The first pass, of the condition alone, is left out."""
+    """Draw one image and add the times of its cycles. The first pass, over the condition only, is left out."""
     timed = PassTimes(samples)
     watched = TimedTreeTarget(target, timed, "target" if drafter is not None else "plain")
     drafting = None

@@ -1,16 +1,16 @@
-"""What passes over cells of a grid cost inside ZipAR's and MuLo-SD's loops: the `in_grid` part of a cost curve.
+"""Measures passes over grid cells inside the loops of ZipAR and MuLo-SD: the `in_grid` part of a cost curve.
 
-Loops take turns, one image each: row fronts of several windows, raster order among them, and MuLo-SD with every smaller
-target that drafts for this one, in 8 bits and in float32, of whose drafts a share is refused and drawn again, in
-islands and serially. Every pass is timed by the tokens it is fed; what is left of an image is the host's. Plain
-autoregression takes a turn in every round, and what the round took is scaled to its speed inside the loops of trees.
-The slowest twentieth of every size is left out of its mean.
+Loops take turns, one image each: row fronts with several windows, including raster order, and MuLo-SD with every
+smaller target that drafts for this one, in 8 bits and in float32. A share of its drafts is refused and drawn again, in
+islands and serially. Every pass is timed by its number of input tokens; the rest of an image is host time. Plain
+autoregression runs in every round, and times are scaled to its speed inside the tree loops. The slowest 5 % of every
+size are left out of its mean.
 
     target_ms: [[T, ms], ...], up to a whole draft
-    begin_ms: of a pass over the condition
-    low: of smaller targets, [{ratio, int8, target_ms, begin_ms}, ...]
-    resample_ms: of enlarging a whole picture, by "KIND/RATIO"
-    host_ms: {step, cell, judged}: of a pass, of a cell that is drawn, and of a cell whose draft is judged
+    begin_ms: the pass over the condition
+    low: for smaller targets, [{ratio, int8, target_ms, begin_ms}, ...]
+    resample_ms: enlarging a whole picture, by "KIND/RATIO"
+    host_ms: {step, cell, judged}: per pass, per drawn cell, and per cell whose draft is judged
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -41,13 +41,13 @@ WINDOWS: Final = (1, 2, 3, 4, 6, 8)
 REPAIRS: Final = (Repair(radius=0, window=2), Repair(order="serial", window=2))
 REFUSED: Final = (0.1, 0.4)
 CELLS: Final = "cells"
-"""Passes of the target, and the family of the host's samples."""
+"""Name of the target's passes, and family of the host's samples."""
 BEGIN: Final = "begin"
 RESAMPLE: Final = "resample"
 
 
 class LowTarget(NamedTuple):
-    """A smaller target that drafts: 1 / `ratio` of the side, in 8 bits or not, and its resamplers by kind."""
+    """A smaller target that drafts, with 1 / `ratio` of the side, in 8 bits or not, and its resamplers by kind."""
 
     ratio: int
     int8: bool
@@ -56,15 +56,15 @@ class LowTarget(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What its samples stand under."""
+        """Name of its samples."""
         return f"low/{self.ratio}/{'int8' if self.int8 else 'float32'}"
 
 
 @dataclass(slots=True)
 class TimedCells:
-    """A `GridTarget` whose passes are timed into `samples`, under `what`, host row maths left out.
+    """A `GridTarget` that times its passes into `samples` under the name `what`, without the host's row maths.
 
-    seconds, passes: since last set to 0.
+    seconds, passes: sums since last set to 0.
     """
 
     target: EngineGridTarget
@@ -101,7 +101,7 @@ class TimedCells:
 
 @dataclass(frozen=True, slots=True)
 class RefuseShare:
-    """A `CellRule` that judges as `rule` does, and then refuses a share of all cells, whatever they hold."""
+    """A `CellRule` that runs `rule`, but then refuses a random share of all cells, whatever the verdicts."""
 
     rule: PooledCells
     share: float
@@ -126,7 +126,7 @@ class RefuseShare:
 
 @dataclass(frozen=True, slots=True)
 class EvenRows:
-    """A `RowDrafter` that draws every cell from all tokens alike, and says nothing of distributions."""
+    """A `RowDrafter` that draws every cell uniformly from all tokens, and returns no distributions."""
 
     vocab_size: int
     width: int
@@ -145,15 +145,15 @@ def measure(
     report: Callable[[], None],
     plain_ms: float,
 ) -> CycleSamples:
-    """Samples of `rounds` images of every loop, after one of each that is not kept.
+    """Samples of `rounds` images of every loop, after one warm-up image each.
 
     Args:
         target: The target.
         low: Smaller targets that draft for it; without any, rows are drafted at random.
-        rounds: Images of every loop.
-        conditions: Of the images, in turn.
+        rounds: Number of images of every loop.
+        conditions: Conditions of the images, used in turn.
         report: Called after every round.
-        plain_ms: What a step of plain autoregression takes inside the loops of trees, to whose speed all are scaled.
+        plain_ms: Time of a step of plain autoregression inside the tree loops; all samples are scaled to this speed.
     """
     bursts = list[CycleSamples]()
     for turn in range(rounds + 1):
@@ -165,7 +165,7 @@ def measure(
 
 
 def burst(target: EngineTarget, low: Sequence[LowTarget], condition: EncodedCondition, image: int) -> CycleSamples:
-    """Samples of one image by every loop, between two of plain autoregression."""
+    """Samples of one image per loop, between two images of plain autoregression."""
     codes = np.random.default_rng(0).standard_normal((target.vocab_size, 8))
     rule = PooledCells(nearest_codes(codes, table_columns(target.vocab_size)), 0.5)
     samples = CycleSamples()
@@ -180,7 +180,7 @@ def burst(target: EngineTarget, low: Sequence[LowTarget], condition: EncodedCond
 def _draw_all(
     target: EngineGridTarget, low: Sequence[LowTarget], rule: PooledCells, turn: int, samples: CycleSamples
 ) -> None:
-    """One image by each loop; rule: what judges drafts, whatever becomes of its verdicts."""
+    """Draw one image with each loop; rule: judges drafts, but its verdicts are not used."""
     high, chance = TimedCells(target, samples, CELLS), sampling(0, turn)
     grid = high.grid
     for window in _windows(grid.width):
@@ -204,7 +204,7 @@ def _draw_all(
 
 
 class _Draft(NamedTuple):
-    """What drafts whole pictures, the target and the resampler behind it, and the name of the resampler's samples."""
+    """A drafter of whole pictures, the target and resampler behind it, and the name of the resampler's samples."""
 
     drafter: RowDrafter
     target: TimedCells | None = None
@@ -213,7 +213,7 @@ class _Draft(NamedTuple):
 
 
 def _drafts(low: Sequence[LowTarget], turn: int, samples: CycleSamples) -> list[_Draft]:
-    """Every smaller target at several windows; its resamplers take turns."""
+    """Drafters for every smaller target and several windows; its resamplers take turns."""
     drafts = []
     for one in low:
         kinds = list(one.resamplers)
@@ -227,14 +227,14 @@ def _drafts(low: Sequence[LowTarget], turn: int, samples: CycleSamples) -> list[
 
 
 def _windows(width: int) -> tuple[int, ...]:
-    """Of a grid: those below its width, and raster order."""
+    """The windows below a grid's width, and the width itself, which is raster order."""
     return (*(window for window in WINDOWS if window < width), width)
 
 
 def _host(
     samples: CycleSamples, started: float, passed: Sequence[TimedCells], others: float, drawn: int, *, judged: bool
 ) -> None:
-    """Keep what an image took beside its passes and `others`, seconds, by its passes and the cells that it drew."""
+    """Store an image's host time (all except its passes and `others` seconds), by its passes and drawn cells."""
     seconds = perf_counter() - started - others - sum(one.seconds for one in passed)
     kind = CycleKind(CELLS, sum(one.passes for one in passed), drawn, judged)
     samples.host[kind].append(1e3 * seconds)
@@ -245,7 +245,7 @@ def _host(
 def to_dict(
     samples: CycleSamples, low: Sequence[LowTarget], grid: Grid, rounds: int, alone: Sequence[Sequence[float]]
 ) -> dict[str, Any]:
-    """The samples as JSON holds them: of sizes with enough of them. alone: of target passes; see `curve`."""
+    """The samples as JSON, for sizes with enough of them. alone: target passes repeated alone; see `curve`."""
     kinds = {kind: ms for kind, ms in samples.host.items() if kind.family == CELLS}
     parts = np.array([[kind.levels, kind.nodes, kind.pooled * grid.cells] for kind in kinds], dtype=np.float64)
     step, cell, judged = (round(ms, 5) for ms in nonnegative_fit(parts, list(kinds.values())).tolist())

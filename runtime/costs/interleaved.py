@@ -1,7 +1,7 @@
-"""A whole cost curve that is measured in pieces between the drawings of a run, so that both share their minutes.
+"""A full cost curve, measured in pieces between the drawings of a run, so that both cover the same minutes.
 
-A machine's speed changes within an hour: by a curve of a few minutes before the drawings, speed-ups of protocol 1 were
-predicted 19 % too low in the median.
+A machine's speed changes within an hour. With a curve from a few minutes before the drawings, the speedups of protocol
+1 were predicted 19 % too low in the median.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from underpaint.runtime.models import OpenModels
 
 SHARE: Final = 0.2
-"""Of the time of a run that the pieces take."""
+"""Share of a run's time that the pieces take."""
 PIECES: Final = "costs.jsonl"
 CURVE: Final = "costs.json"
 Job = TypeVar("Job")
@@ -33,20 +33,20 @@ Done = TypeVar("Done")
 
 
 class InterleavedCurve:
-    """A whole cost curve of opened models, piece by piece.
+    """A full cost curve of opened models, measured piece by piece.
 
-    A round of pieces is each group of decoding loops with plain autoregression beside it, and passes over cells of a
-    grid; before each, every pass is repeated alone once. Each piece is a line of `costs.jsonl` in the run's folder, so
-    that a stopped run goes on with those it has; those of another machine, models or loops are replaced.
+    A round has one piece for each group of decoding loops, with plain autoregression, and one for passes over grid
+    cells. Before each piece, every pass is repeated alone once. Pieces are lines of `costs.jsonl` in the run's folder,
+    so that an interrupted run keeps them; pieces of another machine, other models or other loops are replaced.
     """
 
     def __init__(self, models: OpenModels, sampling: SamplingParams, first: CostCurveFile, folder: Path) -> None:
-        """Read the pieces that `folder` holds; nothing is measured yet.
+        """Read the pieces in `folder`, and measure nothing yet.
 
         Args:
             models: The models, with a drafter.
-            sampling: How the target and its drafter are sampled while they are timed.
-            first: A curve of these models, by which loops that choose by costs choose.
+            sampling: Sampling parameters of the target and the drafter while they are timed.
+            first: A curve of these models, for loops that choose by costs.
             folder: The folder of the run.
 
         Raises:
@@ -68,16 +68,16 @@ class InterleavedCurve:
 
     @property
     def pieces_in_a_round(self) -> int:
-        """The groups of loops, and passes over cells."""
+        """Number of pieces in a round: the groups of loops, and the passes over cells."""
         return len(self._groups) + 1
 
     @property
     def pieces(self) -> int:
-        """Pieces that were measured."""
+        """Number of pieces measured so far."""
         return len(self._pieces)
 
     def between(self, draw: Callable[[Job], Done]) -> Callable[[Job], Done]:
-        """`draw`, with pieces measured before drawings so that they take `SHARE` of the time."""
+        """`draw`, with pieces measured before drawings so that they take the share `SHARE` of the time."""
 
         def drawn(job: Job) -> Done:
             while self._owed > 0.0:
@@ -90,7 +90,7 @@ class InterleavedCurve:
         return drawn
 
     def measure_piece(self) -> float:
-        """Measure the next piece and keep it; the seconds that it took."""
+        """Measure and store the next piece; returns the seconds that it took."""
         started = perf_counter()
         before = self._target.params
         self._target.sample_by(self._sampling)
@@ -122,7 +122,7 @@ class InterleavedCurve:
         return low_targets(self._models.folder_models(), self._sampling)
 
     def finish(self) -> CostCurveFile | None:
-        """The curve of all pieces, written as `costs.json`; None before a whole round of pieces."""
+        """The curve of all pieces, also written to `costs.json`; None before the first full round."""
         rounds = self.pieces // self.pieces_in_a_round
         if not rounds:
             return None

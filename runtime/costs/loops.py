@@ -1,4 +1,4 @@
-"""The decoding loops that a cost curve is measured in: policies and rules by how the host drafts with them."""
+"""The decoding loops in which a cost curve is measured: policies and rules, by how the host drafts with them."""
 
 from typing import Final, NamedTuple
 
@@ -19,10 +19,10 @@ from underpaint.algos.registry import MOST_CELLS
 
 MOST_NODES: Final = 64
 POOLED: Final = 30
-"""Codes that the pooling rule adds up."""
+"""Number of codes that the pooling rule adds up."""
 LONGEST_CHAIN: Final = 12
 UNBOUNDED: Final = float(MOST_CELLS)
-"""Plain steps that a picture may lose here: what trials cost is to be measured, also where none pays."""
+"""Number of plain steps that a picture may lose: the costs of trials are measured even if none pays off."""
 
 
 class CostLoop(NamedTuple):
@@ -33,17 +33,17 @@ class CostLoop(NamedTuple):
     rule: Rule
     pooled: bool = False
     by_level: bool = False
-    """Whether trees are grown level by level, whatever the drafter can: for what such passes cost."""
+    """Whether trees are grown level by level even if the drafter can draft them in one call, to time such passes."""
 
 
 PLAIN: Final = CostLoop("plain", LikeliestChain(), PointProposals())
-"""Plain autoregression: no drafter, so the policy is not asked."""
+"""Plain autoregression, without a drafter, so its policy is not used."""
 
 
 def all_loops(
     vocab_size: int, verify_ms: list[list[float]], draft_ms: list[list[float]], chains: bool, fuses_trees: bool
 ) -> tuple[CostLoop, ...]:
-    """What is run for a whole curve. verify_ms, draft_ms: what policies that choose by costs are to reckon with."""
+    """The loops of a full curve. verify_ms, draft_ms: costs for policies that choose by them."""
     point, pool = PointProposals(), _pooling(vocab_size)
     ranked = (
         (1, 2, 2),
@@ -76,7 +76,7 @@ def all_loops(
 def choosing_loops(
     vocab_size: int, verify_ms: list[list[float]], draft_ms: list[list[float]], chains: bool
 ) -> tuple[CostLoop, ...]:
-    """What is run where only policies that choose by costs are to read the curve: fewer sizes, no other families."""
+    """The loops of a curve that is only for policies that choose by costs: fewer sizes, and no other families."""
     point = PointProposals()
     ranked = ((1, 2, 2), (4, 2, 6), (4, 4, 15), (3, 16, 40), (5, 10, MOST_NODES - 1))
     return (
@@ -89,7 +89,7 @@ def choosing_loops(
 def _choosing(
     verify_ms: list[list[float]], draft_ms: list[list[float]], chains: bool, pool: Lantern
 ) -> tuple[CostLoop, ...]:
-    """Policies that choose by costs, under a rule that pools codes and one that does not."""
+    """Policies that choose by costs, with a rule that pools codes and with one that does not."""
     verify = tuple((int(size), float(ms)) for size, ms in verify_ms)
     draft = tuple((int(size), float(ms)) for size, ms in draft_ms)
     by_tree = Roofline(verify, draft, loss_budget=UNBOUNDED)
@@ -103,11 +103,11 @@ def _choosing(
 
 
 def _pooling(vocab_size: int) -> Lantern:
-    """LANTERN over near codes of any codebook."""
+    """LANTERN with the nearest codes of a random codebook."""
     codes = np.random.default_rng(0).standard_normal((vocab_size, 8))
     return Lantern(nearest_codes(codes, min(POOLED, vocab_size - 1)), delta=0.9, residual="standard")
 
 
 def _guessed(draft_ms: list[list[float]]) -> tuple[tuple[int, float], ...]:
-    """ms of chains in one call, for a policy to choose by before any was timed: a level takes half of what it does."""
+    """ms of chains in one call, guessed for a policy before any was timed: each further level takes half a pass."""
     return tuple((levels, draft_ms[0][1] * (1 + levels) / 2) for levels in (1, LONGEST_CHAIN))

@@ -1,7 +1,7 @@
-"""The cost curve of this machine: measured on first use, kept in the user's cache folder, read from there ever after.
+"""The cost curve of this machine, measured on first use and then read from the user's cache folder.
 
-A curve holds for one processor, one engine, one pair of models, and one number of threads and of rows a pass. Its file
-is named after all of them, so another of any finds no curve and measures its own.
+A curve is valid for one processor, engine, pair of models, number of threads and number of rows per pass. Its file name
+depends on all of them, so a change of any leads to a new measurement.
 """
 
 from __future__ import annotations
@@ -49,24 +49,24 @@ if TYPE_CHECKING:
     from underpaint.runtime.pipeline import Pipeline
 
 _ROUNDS: Final = {False: 10, True: 40}
-"""Samples of every pass that is repeated alone, by whether the curve is a full one."""
+"""Number of samples of every pass repeated alone, by whether the curve is a full one."""
 _PROMPTS: Final = 8
 _IMAGES: Final = {False: 3, True: 4}
-"""Images of every decoding loop, at most."""
+"""Largest number of images of every decoding loop."""
 _SECONDS: Final = {False: 60.0, True: inf}
-"""After these no further image of every loop begins: large models on a slow processor take minutes for three."""
+"""Time after which no further round of images begins: large models on a slow processor take minutes for three."""
 
 Report = Callable[[int, int], None]
-"""Is told of steps done, of how many."""
+"""Callback: number of steps done, and in total."""
 
 
 def cache_folder() -> Path:
-    """Where curves are kept: `costs` in the user's cache folder."""
+    """Folder of the curves: `costs` in the user's cache folder."""
     return user_cache_folder() / "costs"
 
 
 def measured_on(models: OpenModels, sampling: SamplingParams) -> dict[str, Any]:
-    """What a curve of these models holds for; `CostCurveFile.measured_on`."""
+    """What a curve of these models is valid for; see `CostCurveFile.measured_on`."""
     drafter = models.loaded_drafter
     names = [models.high.decoder.name, *([] if drafter is None else [drafter.decoder.name])]
     machine, about = describe_machine(), models.fingerprint()
@@ -81,13 +81,13 @@ def measured_on(models: OpenModels, sampling: SamplingParams) -> dict[str, Any]:
 
 
 def curve_path(models: OpenModels, sampling: SamplingParams) -> Path:
-    """The file that holds the curve of these models on this machine, once it was measured."""
+    """Path of the curve of these models on this machine, which exists once it was measured."""
     about = json.dumps({"format": FORMAT, **measured_on(models, sampling)}, sort_keys=True)
     return cache_folder() / f"{models.high.decoder.name}-{hashlib.sha256(about.encode()).hexdigest()[:16]}.json"
 
 
 def kept_curve(models: OpenModels, sampling: SamplingParams) -> CostCurveFile | None:
-    """The curve that was measured before; None where there is none, or its file is damaged."""
+    """The stored curve; None if there is none, or its file is damaged."""
     if models.loaded_drafter is None:
         return None
     try:
@@ -104,12 +104,12 @@ def curve_of(
     renew: bool = False,
     full: bool = False,
 ) -> CostCurveFile | None:
-    """The curve of these models on this machine: the one that was kept, or measured now and kept.
+    """The curve of these models on this machine: the stored one, or a new one that is measured and stored.
 
-    sampling: rows a pass follow from its guidance. report: is told how far the measurement is. renew: measure anyway.
-    full: measure all families of methods and passes over cells too, as `simulate predict` needs them: many minutes.
-    None where there is no drafter. A cache folder that cannot be written is no error: the curve is measured again. A
-    measurement that is stopped goes on with what it had taken: whole rounds, kept beside the curve's file.
+    sampling: its guidance determines the rows per pass. report: progress callback. renew: measure in any case. full:
+    also measure all families of methods and passes over cells, as `simulate predict` needs, which takes many minutes.
+    Returns None without a drafter. If the cache folder cannot be written, the curve is measured again next time. An
+    interrupted measurement resumes after its last complete round, which is stored next to the curve's file.
     """
     if models.loaded_drafter is None:
         return None
@@ -117,7 +117,7 @@ def curve_of(
     if kept is not None and not (full and not kept.in_grid):
         return kept
     path = curve_path(models, sampling)
-    # A short measurement that was stopped is no part of a full one, whose rounds are more and whose loops are others.
+    # An interrupted short measurement is not reused for a full one, which has more rounds and other loops.
     partial = PartialCurve.of(path.with_suffix(".full.json") if full else path, renew=renew)
     content = (json.dumps(_measure(models, sampling, report, full, partial)) + "\n").encode()
     fresh = parse_cost_curve(content, path)
@@ -137,7 +137,7 @@ def with_costs(
     sampling: SamplingParams,
     report: Report | None = None,
 ) -> ModelTables:
-    """`tables` with the costs of this machine, where one of the methods chooses by them."""
+    """`tables` with the costs of this machine if one of the methods chooses by them."""
     if tables.costs is not None or not any(config.needs_costs for config in configs):
         return tables
     curve = curve_of(models, sampling, report)
@@ -192,7 +192,7 @@ def _measure(
 
 
 def header_of(models: OpenModels, sampling: SamplingParams, *, full: bool) -> dict[str, Any]:
-    """What a curve of models with a drafter says of them and of this machine, before any time."""
+    """The entries of a curve that describe models with a drafter and this machine, without any times."""
     target, drafter = models.high, models.loaded_drafter
     assert drafter is not None
     return {
@@ -205,7 +205,7 @@ def header_of(models: OpenModels, sampling: SamplingParams, *, full: bool) -> di
 
 
 def passes_alone(verify: passes.BySize, draft: passes.BySize) -> dict[str, Any]:
-    """The parts of a curve that hold passes repeated alone: medians, and how the samples spread."""
+    """The parts of a curve for passes repeated alone: medians, and the spread of the samples."""
     parts: dict[str, Any] = {}
     for name, taken in (("verify", verify), ("draft", draft)):
         spread = passes.columns(taken)
@@ -214,7 +214,7 @@ def passes_alone(verify: passes.BySize, draft: passes.BySize) -> dict[str, Any]:
 
 
 def conditions_of(models: OpenModels) -> tuple[EncodedCondition, ...]:
-    """Of the images that are timed: prompts of the grammar, or what the target's encoder makes up for other models."""
+    """Conditions of the timed images: prompts of the grammar, or else an example of the target's encoder."""
     encoder, own = models.high.encoder, models.folder_models()
     if own is not None and takes_grammar(own.index):
         return tuple(encoder.encode(one) for one in choose_prompts(_PROMPTS))
@@ -222,7 +222,7 @@ def conditions_of(models: OpenModels) -> tuple[EncodedCondition, ...]:
 
 
 def low_targets(models: Pipeline | None, sampling: SamplingParams) -> list[in_grid.LowTarget]:
-    """The smaller targets of a folder, in 8 bits and in float32, with the resamplers that presets of MuLo-SD take."""
+    """The smaller targets of a folder, in 8 bits and in float32, with the resamplers of MuLo-SD's presets."""
     targets = list[in_grid.LowTarget]()
     if models is None:
         return targets
@@ -265,7 +265,7 @@ def _engine_version(backend: str) -> str:
 
 
 def _accelerator(backend: str) -> str | None:
-    """The name of the GPU that a backend runs on; None on a processor. A live model names its own device."""
+    """Name of the GPU that a backend runs on; None for a CPU. A live model names its own device."""
     if backend in ("cpu", "live"):
         return None
     from underpaint.runtime.engines.tensorrt_runtime import gpu_name  # needs PyTorch

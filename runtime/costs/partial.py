@@ -1,4 +1,4 @@
-"""What a stopped measurement of a cost curve had taken: kept beside the curve's file, and gone on with."""
+"""Samples of an interrupted cost measurement, stored next to the curve's file so that it can resume."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from underpaint.runtime.costs.passes import BySize, PassSample
 from underpaint.runtime.costs.samples import CycleSamples
 
 SUFFIX: Final = ".part"
-"""Behind the name of the curve's own file."""
+"""Suffix added to the name of the curve's file."""
 
 
 @dataclass(slots=True)
@@ -22,10 +22,10 @@ class PartialCurve:
     """Samples taken so far.
 
     Attributes:
-        path: The file; None keeps nothing.
-        verify: Of target passes by size, whole rounds.
-        draft: Of drafter passes by size.
-        rounds: Bursts of each finished round of decoding loops, the first of which is not kept.
+        path: The file; None stores nothing.
+        verify: Samples of target passes by size, in whole rounds.
+        draft: Samples of drafter passes by size.
+        rounds: Bursts of each finished round of decoding loops, without the warm-up round.
     """
 
     path: Path | None = None
@@ -35,7 +35,7 @@ class PartialCurve:
 
     @classmethod
     def of(cls, curve: Path, *, renew: bool = False) -> PartialCurve:
-        """What a stopped measurement of this curve left; nothing where there is none, or its file is damaged."""
+        """The samples of an interrupted measurement of this curve; empty if there are none or their file is damaged."""
         path = curve.with_name(curve.name + SUFFIX)
         if renew:
             path.unlink(missing_ok=True)
@@ -51,7 +51,7 @@ class PartialCurve:
             return cls(path)
 
     def save(self) -> None:
-        """Write what is there; a folder that cannot be written keeps nothing."""
+        """Write the samples; stores nothing if the folder cannot be written."""
         if self.path is None:
             return
         stored = {
@@ -66,6 +66,6 @@ class PartialCurve:
             self.path = None
 
     def forget(self) -> None:
-        """Delete the file: the curve is whole."""
+        """Delete the file once the curve is complete."""
         if self.path is not None:
             self.path.unlink(missing_ok=True)

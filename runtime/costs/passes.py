@@ -1,8 +1,8 @@
-"""What a pass over T positions costs, repeated alone: t_verify(T) of a target, t_draft(T) of its drafter.
+"""Measures a pass over T positions, repeated alone: t_verify(T) of a target, t_draft(T) of its drafter.
 
-A target pass is `score` on a chain of T nodes behind half an image; a drafter pass is `expand` of T children of the
-root: graph and host row maths together, with the share of the graph given beside. All sizes take turns within each
-round, so that a disturbance of the machine falls on all alike.
+A target pass is `score` on a chain of T nodes after half an image; a drafter pass is `expand` of T children of the
+root. Times cover graph and host row maths, and the graph's share is stored too. All sizes take turns within each round,
+so that a disturbance of the machine affects all of them.
 """
 
 import time
@@ -20,11 +20,11 @@ from underpaint.runtime.engines.target import EngineTarget
 VERIFY_SIZES: Final = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)
 DRAFT_SIZES: Final = (1, 2, 4, 6, 8, 10, 12, 16)
 _WARM_UP: Final = 2
-"""Rounds that are not kept."""
+"""Number of warm-up rounds, which are not kept."""
 
 
 class PassSample(NamedTuple):
-    """ms of one pass: in all, and within the graph."""
+    """Time of one pass in ms: in total, and within the graph."""
 
     total_ms: float
     graph_ms: float
@@ -37,7 +37,7 @@ Columns: TypeAlias = dict[str, list[list[float]]]
 
 
 def halfway(target: EngineTarget) -> Scored:
-    """Begin an image and commit half of it; what was scored last."""
+    """Begin an image and commit half of it; returns the last scores."""
     target.prepare(target.encoder.example())
     scored = target.begin()
     for cell in range(target.grid.cells // 2):
@@ -70,7 +70,7 @@ def _timed(call: Callable[[], object], engine: Engine) -> PassSample:
 
 
 def rounds_in_all(rounds: int) -> int:
-    """Rounds of `measure_passes`, those that are not kept among them."""
+    """Number of rounds of `measure_passes`, including warm-up rounds."""
     return rounds + _WARM_UP
 
 
@@ -82,14 +82,14 @@ def measure_passes(
     taken: tuple[BySize, BySize] = ({}, {}),
     keep: Callable[[BySize, BySize], None] = lambda verify, draft: None,
 ) -> tuple[BySize, BySize]:
-    """Time target passes and drafter passes of every size that the engines take.
+    """Time target passes and drafter passes of every size that the engines support.
 
     Args:
         target: The target.
         drafter: Its drafter.
-        rounds: Samples of each size.
+        rounds: Number of samples of each size.
         report: Called after each round.
-        taken: Samples of an earlier measurement, which count among `rounds`.
+        taken: Samples of an earlier measurement, which count towards `rounds`.
         keep: Called with all samples after each round that counts.
     """
     scored = halfway(target)
@@ -111,7 +111,7 @@ def measure_passes(
 
 
 def sizes_of(target: EngineTarget, drafter: EngineDrafter) -> tuple[list[int], list[int]]:
-    """Sizes of target passes and of drafter passes that the engines take."""
+    """Sizes of target passes and of drafter passes that the engines support."""
     rows = target.engine.rows
     left = min(target.grid.cells - target.grid.cells // 2, target.decoder.max_positions(rows) or VERIFY_SIZES[-1])
     widest = drafter.decoder.max_positions(rows) or DRAFT_SIZES[-1]
@@ -121,11 +121,11 @@ def sizes_of(target: EngineTarget, drafter: EngineDrafter) -> tuple[list[int], l
 def one_round(
     target: EngineTarget, drafter: EngineDrafter, scored: Scored
 ) -> tuple[dict[int, PassSample], dict[int, PassSample]]:
-    """One target pass and one drafter pass of every size, behind what `halfway` scored."""
+    """One target pass and one drafter pass of every size, after the scores of `halfway`."""
     verify, draft = dict[int, PassSample](), dict[int, PassSample]()
     verify_sizes, draft_sizes = sizes_of(target, drafter)
     for count in verify_sizes:
-        verify_once(target, count)  # another size has emptied the processor's own caches
+        verify_once(target, count)  # another size has emptied the processor's caches
         verify[count] = verify_once(target, count)
     for count in draft_sizes:
         draft_once(drafter, scored, count)
@@ -134,7 +134,7 @@ def one_round(
 
 
 def columns(samples: BySize) -> Columns:
-    """The figures of every size."""
+    """The statistics of every size."""
     columns: Columns = {"median": [], "p10": [], "p90": [], "least": [], "graph": []}
     for count, taken in samples.items():
         totals = np.array([sample.total_ms for sample in taken])
@@ -147,9 +147,9 @@ def columns(samples: BySize) -> Columns:
 
 
 def rising(curve: list[list[float]], weights: list[int]) -> list[list[float]]:
-    """[[size, ms], ...] that never falls with the size: the nearest such in weighted least squares.
+    """The nearest [[size, ms], ...], in weighted least squares, that never falls with the size.
 
-    A larger pass costs no less; where it seems to, few samples or a disturbance say so. Neighbours that fall share
+    A larger pass costs no less; if it seems to, there were few samples or a disturbance. Neighbours that fall share
     their weighted mean (pool adjacent violators: Ayer and others, 1955).
     """
     pools: list[tuple[float, int, int]] = []  # mean, weight, sizes

@@ -1,4 +1,4 @@
-"""Samples of decoding loops, and the prices that are fitted to them."""
+"""Samples of decoding loops, and the costs that are fitted to them."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from underpaint.runtime.costs.loops import PLAIN
 from underpaint.runtime.costs.passes import rising
 
 FEWEST: Final = 5
-"""Samples of a size that count."""
+"""Smallest number of samples for which a size counts."""
 ENOUGH: Final = 200
-"""Samples from which on a mean is taken."""
+"""Smallest number of samples for which a mean is used instead of the median."""
 BANDWIDTH: Final = 0.35
 """Standard deviation of the Gaussian kernel over the logarithm of sizes."""
 SLOWEST: Final = 95
-"""Percentile of a size's samples beyond which they are left out."""
+"""Percentile of a size's samples above which they are left out."""
 CHOOSING: Final = ("cost_aware", "cost_aware_chain")
-"""Families whose policies choose by costs: what cycles they make is not known beforehand, so few of a kind count."""
+"""Families whose policies choose by costs. Their cycles are not known beforehand, so few samples of a kind suffice."""
 HOST_PARTS: Final = ("cycle", "level", "node", "pooled")
 Kind = TypeVar("Kind", bound=Hashable)
 
 
 class CycleKind(NamedTuple):
-    """Cycles that cost the host alike."""
+    """A kind of cycle, whose cycles cost the host the same."""
 
     family: str
     levels: int
@@ -40,7 +40,7 @@ PLAIN_STEP: Final = CycleKind(PLAIN.family, 0, 1, False)
 
 
 class TreeCall(NamedTuple):
-    """Calls of the drafter that cost alike: trees of so many levels, that expand `width` nodes below the root's.
+    """A kind of drafter call: trees with `levels` levels that expand `width` nodes in each level below the root's.
 
     siblings: "sampled" or "ranked".
     """
@@ -52,8 +52,8 @@ class TreeCall(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CycleSamples:
-    """Samples in ms: of passes by "plain", "target", "draft" or "chain" and size, of trees drafted in one call, and of
-    the host by kind of cycle."""
+    """Samples in ms: passes by "plain", "target", "draft" or "chain" and size, trees drafted in one call, and host time
+    by kind of cycle."""
 
     passes: defaultdict[tuple[str, int], list[float]] = field(default_factory=lambda: defaultdict(list))
     tree_calls: defaultdict[TreeCall, list[float]] = field(default_factory=lambda: defaultdict(list))
@@ -61,18 +61,18 @@ class CycleSamples:
 
     @property
     def plain_ms(self) -> float:
-        """A step of plain autoregression."""
+        """Time in ms of a step of plain autoregression."""
         return typical(self.passes["plain", 1]) + typical(self.host[PLAIN_STEP])
 
     def to_dict(self) -> dict[str, Any]:
-        """The samples as JSON holds them; see `from_dict`."""
+        """The samples as JSON; see `from_dict`."""
         parts: dict[str, Mapping[Any, list[float]]]
         parts = {"passes": self.passes, "tree_calls": self.tree_calls, "host": self.host}
         return {name: [[*key, times] for key, times in part.items()] for name, part in parts.items()}
 
     @classmethod
     def from_dict(cls, stored: Mapping[str, Sequence[Any]]) -> CycleSamples:
-        """The samples that `to_dict` made; ValueError, TypeError or KeyError where it did not."""
+        """The samples from `to_dict`; raises ValueError, TypeError or KeyError for other content."""
         samples = cls()
         for what, size, some in stored["passes"]:
             samples.passes[str(what), int(size)].extend(map(float, some))
@@ -83,7 +83,7 @@ class CycleSamples:
         return samples
 
     def add(self, more: CycleSamples, factor: float) -> None:
-        """Take the samples of `more`, `factor` times as long."""
+        """Add the samples of `more`, multiplied by `factor`."""
         _extend(self.passes, more.passes, factor)
         _extend(self.tree_calls, more.tree_calls, factor)
         _extend(self.host, more.host, factor)
@@ -95,9 +95,9 @@ def _extend(into: defaultdict[Kind, list[float]], more: Mapping[Kind, list[float
 
 
 def at_mean_speed(bursts: Sequence[CycleSamples], plain_ms: float | None = None) -> CycleSamples:
-    """The samples of all bursts, each scaled so that its plain steps take `plain_ms`, or their mean over all bursts.
+    """Join all bursts, each scaled so that its plain steps take `plain_ms`, or their mean over all bursts.
 
-    A burst is a few loops and an image of plain autoregression beside them.
+    A burst is a few loops with an image of plain autoregression.
     """
     steps = [burst.plain_ms for burst in bursts]
     mean, whole = float(np.mean(steps)) if plain_ms is None else plain_ms, CycleSamples()
@@ -107,7 +107,7 @@ def at_mean_speed(bursts: Sequence[CycleSamples], plain_ms: float | None = None)
 
 
 def typical(samples: Sequence[float]) -> float:
-    """The mean, the slowest left out; the median of so few that one disturbance would move the mean."""
+    """The mean without the slowest samples; the median of few samples, where one disturbance would move the mean."""
     times = np.array(samples)
     if times.size < ENOUGH:
         return float(np.median(times))
@@ -115,7 +115,7 @@ def typical(samples: Sequence[float]) -> float:
 
 
 def nonnegative_fit(parts: FloatArray, samples: Sequence[Sequence[float]]) -> FloatArray:
-    """[P] ms of each part: least squares over [K, P] parts of K kinds and their samples, none below 0."""
+    """Cost in ms of each part, [P]: least squares over K kinds with parts [K, P] and their samples, none below 0."""
     weights = np.sqrt([len(times) for times in samples])
     typical_ms = np.array([typical(times) for times in samples])
     costs, used = np.zeros(parts.shape[1]), np.arange(parts.shape[1])
@@ -179,8 +179,8 @@ def smoothed(sizes: IntArray, ms: FloatArray, counts: IntArray, alone: Sequence[
 def tree_costs(cycles: CycleSamples, siblings: str) -> dict[str, Any]:
     """{call, levels}: ms of a call, and [[expanded nodes, ms], ...] of each level in it, never falling with the nodes.
 
-    Least squares over the kinds of calls, of the call and of what each width adds to a level; the first level expands
-    the root alone.
+    Least squares over the kinds of calls give the cost of the call, and the extra cost per level of each width. The
+    first level expands only the root.
     """
     kinds = {
         call: times for call, times in cycles.tree_calls.items() if call.siblings == siblings and len(times) >= FEWEST
@@ -197,7 +197,7 @@ def tree_costs(cycles: CycleSamples, siblings: str) -> dict[str, Any]:
 
 
 def host_costs(cycles: CycleSamples, family: str) -> dict[str, float]:
-    """ms of a cycle, a level, a node and of pooling: least squares over the family's kinds of cycles, none below 0."""
+    """ms per cycle, level, node and pooling: least squares over the family's kinds of cycles, none below 0."""
     kinds = {kind: times for kind, times in cycles.host.items() if kind.family == family}
     if family not in CHOOSING:  # an image's last cell has nothing to draft
         kinds = {kind: times for kind, times in kinds.items() if kind.levels and len(times) >= FEWEST}
@@ -209,7 +209,7 @@ def host_costs(cycles: CycleSamples, family: str) -> dict[str, float]:
 
 
 def to_dict(cycles: CycleSamples, rounds: int, alone: Mapping[str, Any]) -> dict[str, Any]:
-    """The samples as JSON holds them: the `in_cycle` part of a cost curve. alone: see `passes_alone`."""
+    """The samples as JSON, the `in_cycle` part of a cost curve. alone: see `passes_alone`."""
     repeated = {"target": alone["verify_ms"], "draft": alone["draft_ms"], "chain": ()}
     families = dict.fromkeys(kind.family for kind in cycles.host if kind.family != PLAIN.family)
     return {

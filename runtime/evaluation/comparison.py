@@ -1,4 +1,4 @@
-"""Methods beside each other: the same conditions and seeds, one after the other, each in turn first."""
+"""Comparison of methods on the same conditions and seeds, one drawing at a time, each method in turn first."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
 
 BASELINE: Final = "ar"
 EAGER: Final = "ar-eager"
-"""On a device, plain autoregression by the loop that papers time; the baseline itself is one captured program there."""
+"""On a device, plain autoregression with the loop that papers time; the baseline there is one captured program."""
 MOST_DRAWINGS: Final = 1_000_000
-"""Of one comparison: as many take days where they take longest, and their records some gigabytes."""
+"""Largest number of drawings in one comparison; so many can take days, and their records some gigabytes."""
 PROMPT_SEED: Final = 20251
-"""Seed of the prompts that a comparison chooses by itself."""
+"""Seed of the prompts that a comparison chooses itself."""
 MOST_PROMPTS: Final = 10_000
-"""That are ever chosen: the first so many take seconds to find, and the grammar has few more to choose from."""
+"""Largest number of prompts to choose: finding them takes seconds, and the grammar has few more."""
 
 
 class Variant(NamedTuple):
-    """A method at some settings, `name=value` each; its label is what its figures stand under."""
+    """A method with settings, each `name=value`; its figures are reported under the label."""
 
     label: str
     method: str
@@ -45,10 +45,11 @@ class Variant(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ComparisonPlan:
-    """What is compared.
+    """The methods, prompts and seeds of a comparison.
 
-    sampling: as the user asked for it (greedy rules read the distributions at temperature 1). preset: which settings
-    the methods started from.
+    Attributes:
+        sampling: As the user requested it (greedy rules read the distributions at temperature 1).
+        preset: The preset that the methods' settings started from.
     """
 
     methods: tuple[DecodingMethod, ...]
@@ -75,12 +76,12 @@ class ComparisonPlan:
             )
 
     def with_tables(self, tables: ModelTables) -> ComparisonPlan:
-        """It with its methods built anew, as where the costs of passes are known only now."""
+        """The plan with its methods rebuilt, for example once pass costs are known."""
         built = tuple(build_method(method.name, method.config, tables) for method in self.methods)
         return dataclasses.replace(self, methods=built)
 
     def to_dict(self) -> dict[str, Any]:
-        """The plan as JSON holds it; files of features are told apart by their SHA-256."""
+        """The plan as JSON; files of features are identified by their SHA-256."""
         files = {one.text: digest(one.features) for one in self.conditions if one.features is not None}
         return {
             "methods": {method.name: method.config.to_dict() for method in self.methods},
@@ -92,10 +93,10 @@ class ComparisonPlan:
         }
 
     def jobs(self, model: int = 0) -> list[DrawingKey]:
-        """Every drawing in order: by condition and seed, the methods rotated by one each time.
+        """Every drawing in order: by seed and condition, with the methods rotated by one each time.
 
         Args:
-            model: The model's place in the run.
+            model: The model's index in the run.
         """
         names, keys = [method.name for method in self.methods], list[DrawingKey]()
         for turn, (seed, condition) in enumerate(product(self.seeds, self.conditions)):
@@ -106,20 +107,19 @@ class ComparisonPlan:
 
     @property
     def images(self) -> int:
-        """Drawings of each method."""
+        """Number of drawings per method."""
         return len(self.conditions) * len(self.seeds)
 
     @property
     def size(self) -> int:
-        """Drawings in all."""
+        """Total number of drawings."""
         return len(self.methods) * self.images
 
 
 def choose_prompts(count: int, skip: int = 0) -> tuple[Condition, ...]:
-    """`count` prompts of the grammar's training pairs after the first `skip`: the same ones every time.
+    """`count` prompts of the grammar's training pairs after the first `skip`, the same every time.
 
-    No first thing comes twice while there are others. By `skip` settings are tuned on some prompts and reported on
-    others.
+    A first thing repeats only after all others were used. `skip` separates prompts for tuning from reported ones.
     """
     rng = np.random.default_rng(PROMPT_SEED)
     if skip + count > MOST_PROMPTS:
@@ -144,10 +144,10 @@ def choose_prompts(count: int, skip: int = 0) -> tuple[Condition, ...]:
 def read_conditions(
     pipeline: OpenModels, texts: Sequence[str], count: int | None, skip: int = 0
 ) -> tuple[Condition, ...]:
-    """What was typed, or else what is drawn where nothing was: 8 chosen prompts of the grammar, or class 0.
+    """The conditions of the texts; without texts, 8 chosen prompts of the grammar, or class 0.
 
-    count, skip: how many prompts to choose, and how many to leave out first (see `choose_prompts`); only folders of
-    the prompt grammar have prompts to choose from. ValueError otherwise, and where texts are given too.
+    count, skip: number of prompts to choose, and to leave out first (see `choose_prompts`). Only folders with the
+    prompt grammar have prompts to choose from; raises ValueError for others, and if texts are given too.
     """
     if texts:
         if count is not None or skip:
@@ -171,25 +171,25 @@ def read_conditions(
 
 
 def with_baseline(names: Sequence[str]) -> tuple[str, ...]:
-    """The methods asked for, with plain AR first: every speed-up is against it."""
+    """The methods, with plain autoregression in front unless they include it: every speedup is relative to it."""
     return tuple(names) if BASELINE in names else (BASELINE, *names)
 
 
 def with_eager_baseline(plan: ComparisonPlan) -> ComparisonPlan:
-    """A plan for a device, with plain AR once more as its last method: by the loop that papers time."""
+    """A plan for a device, with plain autoregression in the loop that papers time as an additional last method."""
     plain: Any = next(method for method in plan.methods if method.name == BASELINE)
     return dataclasses.replace(plan, methods=(*plan.methods, dataclasses.replace(plain, name=EAGER)))
 
 
 def named_variants(names: Sequence[str], settings: Mapping[str, Sequence[str]] | None = None) -> list[Variant]:
-    """Methods under their own names; settings: `name=value` texts by method."""
+    """Variants with the methods' own names; settings: `name=value` texts by method."""
     return [Variant(name, name, tuple((settings or {}).get(name, ()))) for name in names]
 
 
 def build_methods(
     pipeline: OpenModels, variants: Sequence[Variant], temperature: float, preset: str | PresetFile = TUNED
 ) -> tuple[DecodingMethod, ...]:
-    """Methods ready to draw, without the costs of passes; raises what `resolve` and `build_method` do."""
+    """Build methods without pass costs; raises as `resolve` and `build_method`."""
     return tuple(
         build_method(one.label, resolve(one.method, temperature, None, one.settings, preset), pipeline.tables)
         for one in variants
@@ -204,15 +204,15 @@ def open_method(
     tables: ModelTables,
     preset: str | PresetFile = TUNED,
 ) -> DecodingMethod:
-    """A method that the models take under a condition; ValueError says what does not fit.
+    """Build a method and open it on a condition; raises ValueError if something does not fit.
 
     Args:
-        models: What draws.
+        models: The models that draw.
         variant: The method and its settings.
-        condition: One that the models take.
-        sampling: How the target is sampled.
-        tables: The models' tables, with the costs of passes where the method chooses by them.
-        preset: What its settings start from.
+        condition: A condition that the models accept.
+        sampling: Sampling parameters of the target.
+        tables: The models' tables, with pass costs if the method chooses by them.
+        preset: The preset that its settings start from.
     """
     config = resolve(variant.method, sampling.temperature, None, variant.settings, preset)
     method = build_method(variant.label, config, tables)
@@ -221,7 +221,7 @@ def open_method(
 
 
 def check_opens(models: PipelineModels, plan: ComparisonPlan) -> None:
-    """Open every method, and take every condition: ValueError, naming it, where a model or a setting does not fit."""
+    """Open every method and set every condition; raises ValueError, naming the method, if something does not fit."""
     for method in plan.methods:
         try:
             method.open(models, plan.conditions[0], plan.sampling)

@@ -1,4 +1,4 @@
-"""Drawing what a run lacks: jobs, each drawn in the one way that every command draws, by workers of any kind."""
+"""Draws the missing jobs of a run with workers of any kind, always in the same way."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from underpaint.runtime.models import OpenModels
 
 
 class RunProgress(NamedTuple):
-    """Where a run stands: drawings finished of all, and the last one (None: before the first)."""
+    """Progress of a run: drawings finished and in total, and the last one (None before the first)."""
 
     finished: int
     size: int
@@ -31,7 +31,7 @@ class RunProgress(NamedTuple):
 
 @dataclass(slots=True)
 class _OpenModel:
-    """One model of a run as a worker holds it."""
+    """One model of a run, opened in a worker."""
 
     pipeline: OpenModels
     judge: PictureJudge | None
@@ -41,10 +41,10 @@ class _OpenModel:
 
 @dataclass(slots=True)
 class JobDrawer:
-    """Draws jobs, holding one model at a time: what each worker has a copy of.
+    """Draws jobs with one open model at a time; each worker has its own copy.
 
     Args:
-        tasks: Of each model.
+        tasks: The task of each model.
         plugins: Modules that register rules and methods.
         own_threads: See `ModelSpec.open`.
     """
@@ -56,28 +56,28 @@ class JobDrawer:
     _open: _OpenModel | None = None
 
     def __call__(self, job: DrawingKey) -> DrawnJob:
-        """Draw one job. Raises EngineError where the files here are not those that the plan was made with."""
+        """Draw one job; raises EngineError if the files here differ from those that the plan was made with."""
         pipeline, sampling = self.models(job), self.tasks[job.model].sampling
         condition, methods = pipeline.condition(job.prompt), self._model(job.model).methods
         if job.method not in methods:
             methods[job.method] = self.method(job)
-            # First passes allocate and page in: one drawing of each method goes uncounted.
+            # First passes allocate memory and load pages, so the first drawing of each method does not count.
             draw(pipeline, methods[job.method], sampling, condition, job.seed)
         return self.record(job, draw(pipeline, methods[job.method], sampling, condition, job.seed))
 
     def models(self, job: DrawingKey) -> OpenModels:
-        """The models of a job; EngineError as above."""
+        """The models of a job; raises EngineError as above."""
         return self._model(job.model).pipeline
 
     def method(self, job: DrawingKey) -> DecodingMethod:
-        """The method of a job, built anew."""
+        """Build the method of a job."""
         task, pipeline = self.tasks[job.model], self.models(job)
         variants = named_variants([job.method], task.settings)
         (method,) = build_methods(pipeline, variants, task.sampling.temperature, task.preset)
         return method
 
     def record(self, job: DrawingKey, drawing: Drawing) -> DrawnJob:
-        """A drawing with its picture, and what is read from both."""
+        """A drawing with its picture, likelihood and judge reading."""
         task, model = self.tasks[job.model], self._model(job.model)
         pipeline, tokens = model.pipeline, drawing.tokens_array()
         condition = pipeline.condition(job.prompt)
@@ -100,7 +100,7 @@ class JobDrawer:
 
 
 class OpenedDrawer:
-    """Draws by models and methods that are open in this process. Nothing but drawing stands between two drawings."""
+    """Draws with models and methods opened in this process; nothing else runs between two drawings."""
 
     def __init__(self, models: PipelineModels, plan: ComparisonPlan) -> None:
         self._models, self._sampling = models, plan.sampling
@@ -119,7 +119,7 @@ class OpenedDrawer:
 
 
 def check_files(planned: Mapping[str, str], pipeline: OpenModels) -> None:
-    """EngineError unless the models opened here are those that the plan was made with."""
+    """Raise EngineError unless the models opened here are those that the plan was made with."""
     here = pipeline.fingerprint()["sha256"]
     other = sorted(name for name in here.keys() & planned.keys() if here[name] != planned[name])
     if other:
@@ -135,11 +135,11 @@ def draw_missing(
     workers: Workers[DrawingKey, DrawnJob],
     report: Callable[[RunProgress], None],
 ) -> None:
-    """Draw those of `jobs` that `log` does not hold yet. A stop (Ctrl-C) leaves every finished drawing in it.
+    """Draw the `jobs` that are missing in `log`. After an interrupt (Ctrl-C), every finished drawing is in the log.
 
     Raises:
-        OtherRun: The folder has become another run's.
-        RunLogInUse: Another process writes to the log too.
+        OtherRun: The folder now belongs to another run.
+        RunLogInUse: Another process also writes to the log.
         WorkerError: A job cannot be drawn.
     """
     missing = [job for job in jobs if job not in log]
@@ -155,6 +155,6 @@ def draw_missing(
 
 
 def run(plan: RunPlan, log: DrawingLog, report: Callable[[RunProgress], None]) -> None:
-    """Draw what `log` does not hold of a plan of one model, by the models that are open here; see `draw_missing`."""
+    """Draw the missing drawings of a plan of one model, with the models opened here; see `draw_missing`."""
     (model,) = plan.models
     draw_missing(plan.jobs(), log, ThisProcess(OpenedDrawer(model.pipeline, model.comparison)), report)

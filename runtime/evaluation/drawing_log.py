@@ -1,4 +1,4 @@
-"""The finished drawings of a run on disk, so that what was stopped goes on: by `compare`, `sweep` or `evaluate`."""
+"""The finished drawings of a run on disk, so that an interrupted `compare`, `sweep` or `evaluate` can resume."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from underpaint.runtime.engines.images import Picture
 from underpaint.runtime.evaluation.quality import Reading
 
 PICTURES: Final = "pictures"
-"""The folder of pictures in that of a run."""
+"""Name of the folder of pictures inside a run's folder."""
 
 
 class DrawingKey(NamedTuple):
-    """One drawing that a run asks for. model: the model's place in the plan."""
+    """One drawing that a run requires. model: the model's index in the plan."""
 
     method: str
     prompt: str
@@ -40,16 +40,16 @@ class DrawingKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DrawnJob:
-    """A finished drawing, and what a worker tells of it.
+    """A finished drawing, with a worker's results for it.
 
     Attributes:
         drawing: The drawing.
-        model: The model's place in the plan.
-        processor: Where it was drawn; empty where nobody says.
-        log_likelihood: See `image_log_likelihood`; None where it is left out.
-        reading: What the judge sees; None where nobody looked.
-        picture: As PNG; None where it is decoded later.
-        stored: Whether its picture lies in the folder of the run.
+        model: The model's index in the plan.
+        processor: The processor that drew it; empty if unknown.
+        log_likelihood: See `image_log_likelihood`; None if not computed.
+        reading: The judge's reading; None if the picture was not judged.
+        picture: The picture as PNG; None if it is decoded later.
+        stored: Whether the picture is in the run's folder.
     """
 
     drawing: Drawing
@@ -62,13 +62,13 @@ class DrawnJob:
 
     @property
     def key(self) -> DrawingKey:
-        """What it is a drawing of."""
+        """The key of the drawing."""
         return DrawingKey(self.drawing.method, self.drawing.prompt, self.drawing.seed, self.model)
 
 
 @dataclass(frozen=True, slots=True)
 class _ReadingRecord:
-    """What the judge saw, as JSON holds it; see `Reading`."""
+    """The judge's reading as JSON; see `Reading`."""
 
     values: Mapping[str, str]
     features: list[float]
@@ -77,7 +77,7 @@ class _ReadingRecord:
 
 @dataclass(frozen=True, slots=True)
 class _Told:
-    """What a line says beside its drawing; see `DrawnJob`."""
+    """The fields of a line besides its drawing; see `DrawnJob`."""
 
     model: Annotated[int, Within(0, 1 << 20)] = 0
     processor: str = ""
@@ -91,14 +91,14 @@ _TOLD: Final = frozenset(field.name for field in fields(_Told))
 
 @dataclass(frozen=True, slots=True)
 class PlannedModel:
-    """A model of a run as its folder names it.
+    """A model of a run, as recorded in the run's folder.
 
     Attributes:
         model: See `Pipeline.fingerprint`.
-        prompts: The prompts that are drawn.
+        prompts: The prompts to draw.
         methods: The settings of the methods, by name.
         seeds: The seeds of each prompt.
-        prompt_keys: What the file of prompts calls each of them; empty without one.
+        prompt_keys: The prompts' names in the prompt file; empty without one.
     """
 
     model: Mapping[str, Any]
@@ -116,12 +116,12 @@ class PlannedModel:
 
     @property
     def target(self) -> str:
-        """The name of the target, which may be part of a file's name."""
+        """Name of the target, which may be part of a file name."""
         return str(self.model["target"])
 
 
 class DrawingLog(RunStore[DrawingKey, DrawnJob]):
-    """The drawings of a run, in `folder/drawings.jsonl` or files of processes that share the folder."""
+    """The drawings of a run, in `folder/drawings.jsonl` or in the files of processes that share the folder."""
 
     NAME: ClassVar[str] = "drawings"
     VERSION: ClassVar[int] = 4
@@ -140,7 +140,7 @@ class DrawingLog(RunStore[DrawingKey, DrawnJob]):
             raise ValueError(f"a drawing of model {extras.model}, which the run does not have")
         own = models[extras.model] if models else {}
         drawing = drawing_of({name: value for name, value in line.items() if name not in _TOLD}, own)
-        # One object a number: there are few of them, and tokens are many.
+        # Use one object per number: there are many tokens, but few different ones.
         tokens = tuple(self._numbers.setdefault(one, one) for one in drawing.tokens)
         drawing = dataclasses.replace(drawing, tokens=tokens)
         seen = extras.reading
@@ -169,7 +169,7 @@ class DrawingLog(RunStore[DrawingKey, DrawnJob]):
         return dataclasses.asdict(record.drawing) | {name: one for name, one in extras.items() if one is not None}
 
     def keep(self, job: DrawnJob) -> None:
-        """Append a finished drawing, its picture first; both are on the disk when this returns. See `add`."""
+        """Append a finished drawing after storing its picture; both are on disk when this returns. See `add`."""
         if job.picture is not None:
             with replacing(self.picture_path(job.key)) as file:
                 file.write(job.picture)
@@ -178,7 +178,7 @@ class DrawingLog(RunStore[DrawingKey, DrawnJob]):
         self.add(job.key, dataclasses.replace(job, picture=None, stored=job.picture is not None))
 
     def drawing(self, key: DrawingKey) -> Drawing:
-        """The drawing of a key that the log holds."""
+        """The drawing of a key, which must be in the log."""
         return self.records[key].drawing
 
     def models(self) -> tuple[PlannedModel, ...]:
@@ -202,7 +202,7 @@ class DrawingLog(RunStore[DrawingKey, DrawnJob]):
         self.models()
 
     def picture_path(self, key: DrawingKey) -> Path:
-        """Where the PNG of a drawing goes: pictures/METHOD/PROMPT-seedSEED.png, prompts numbered in their order."""
+        """Path of a drawing's PNG: pictures/METHOD/PROMPT-seedSEED.png, with prompts numbered in order."""
         models = self.settings["models"]
         folder = self.folder / PICTURES / (str(key.model) if len(models) > 1 else "")
         if key.model not in self._places:
@@ -211,7 +211,7 @@ class DrawingLog(RunStore[DrawingKey, DrawnJob]):
         return folder / key.method.replace(":", "_") / f"{place:04d}-seed{key.seed}.png"
 
     def picture(self, key: DrawingKey) -> Picture | None:
-        """The picture that was stored with a drawing, [height, width, 3]; None without one."""
+        """The stored picture of a drawing, [height, width, 3], or None."""
         path = self.picture_path(key)
         if not self.records[key].stored or not path.is_file():
             return None
@@ -219,7 +219,7 @@ class DrawingLog(RunStore[DrawingKey, DrawnJob]):
 
 
 class StoredPicture(NamedTuple):
-    """A picture of a run, and where its PNG lies. model: the model's place in the plan."""
+    """A stored picture of a run, with the path of its PNG. model: the model's index in the plan."""
 
     model: int
     method: str
@@ -228,24 +228,24 @@ class StoredPicture(NamedTuple):
     path: Path
 
     def png(self) -> bytes:
-        """The picture's file."""
+        """The content of the PNG file."""
         return self.path.read_bytes()
 
 
 def stored_pictures(log: DrawingLog) -> list[StoredPicture]:
-    """The pictures that were stored with drawings, in an order that says nothing of who drew them, or when."""
+    """The stored pictures of drawings, in an order that does not reveal who drew them or when."""
     keys = (job.key for job in log if job.stored)
     pictures = (StoredPicture(key.model, key.method, key.prompt, key.seed, log.picture_path(key)) for key in keys)
     return sorted(one for one in pictures if one.path.is_file())
 
 
 def drawing_of(plain: object, settings: Mapping[str, Any] | None = None) -> Drawing:
-    """The drawing in a line of a log.
+    """Parse the drawing in a line of a log.
 
-    settings: those of the run's model, whose method, prompt and seed it must be of; None asks for none.
+    settings: settings of the run's model, which must list the drawing's method, prompt and seed; None checks nothing.
 
     Raises:
-        ValueError: a field is missing, unknown, of another type or range, or two fields contradict each other.
+        ValueError: A field is missing, unknown, of another type or range, or two fields contradict each other.
     """
     drawing = build_typed(Drawing, plain, "a drawing")
     cells = len(drawing.tokens)
@@ -263,7 +263,7 @@ def drawing_of(plain: object, settings: Mapping[str, Any] | None = None) -> Draw
 
 
 def _recipe_of(drawing: Drawing, settings: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The method's settings; ValueError where a drawing is of no method, prompt or seed of the run's."""
+    """The method's settings; raises ValueError if the run does not have the drawing's method, prompt or seed."""
     for name, value in (("methods", drawing.method), ("prompts", drawing.prompt), ("seeds", drawing.seed)):
         if name in settings and value not in settings[name]:
             raise ValueError(f"a drawing of {name.removesuffix('s')} {value!r}, which the run does not have")
@@ -273,7 +273,7 @@ def _recipe_of(drawing: Drawing, settings: Mapping[str, Any]) -> Mapping[str, An
 
 
 def _check_cycles(drawing: Drawing, accepted: Sequence[int], *, skips: bool) -> None:
-    """Raise ValueError where the cycles of a drawing are not those of its tokens and target passes.
+    """Raise ValueError if the cycles of a drawing do not match its tokens and target passes.
 
     skips: some cycles are not verified, so there may be fewer passes than cycles.
     """

@@ -1,4 +1,4 @@
-"""Conditions out of a file of prompts, as the models of a folder take them."""
+"""Reads the conditions of a prompt file in the form that the models of a folder accept."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from underpaint.runtime.models import OpenModels
 
 @dataclass(frozen=True, slots=True)
 class PromptFile:
-    """A file of prompts, and which of them are drawn.
+    """A file of prompts, and the selection of prompts to draw.
 
-    form: None finds it out. count, skip: of the file's prompts, in its order (None: all). skip_unknown: leave out what
-    the models have no words for. skip_repeated: draw a prompt that stands in the file twice once.
+    form: None detects it. count, skip: number of the file's prompts to draw (None: all) after skipping some, in file
+    order. skip_unknown: skip prompts that the models have no words for. skip_repeated: draw repeated prompts once.
     """
 
     source: PromptSource
@@ -29,7 +29,7 @@ class PromptFile:
     skip_repeated: bool = False
 
     def to_dict(self) -> dict[str, Any]:
-        """What tells it from another file, as JSON holds it: name, SHA-256 and which prompts are taken."""
+        """JSON that identifies the file and the selection: name, SHA-256, form, count and skip."""
         return {
             "name": self.source.name,
             "sha256": self.source.sha256(),
@@ -40,10 +40,10 @@ class PromptFile:
 
 
 class ChosenPrompts(NamedTuple):
-    """What is drawn.
+    """The conditions to draw, one per prompt.
 
-    conditions: one a prompt. Of a file: prompts, as it has them; unknown, those left out with the reason; source, the
-    file as results name it.
+    For a prompt file: prompts, in the file's form; unknown, the skipped prompts with the reason; source, the file as
+    results record it.
     """
 
     conditions: tuple[Condition, ...]
@@ -53,10 +53,10 @@ class ChosenPrompts(NamedTuple):
 
 
 def read_file_conditions(pipeline: OpenModels, file: PromptFile) -> ChosenPrompts:
-    """The conditions of a file's prompts. Models of classes take ImageNet's by number; others take the text.
+    """Read the conditions of a file's prompts. Class-conditional models take ImageNet classes by number, others text.
 
-    Raises ValueError as `read_prompts` does, where the models have no words for a prompt (unless those are skipped),
-    and where two prompts mean the same to them.
+    Raises ValueError as `read_prompts` does, if the models have no words for a prompt (unless such prompts are
+    skipped), and if two prompts mean the same to the models.
     """
     repeated: Literal["refuse", "first"] = "first" if file.skip_repeated else "refuse"
     prompts = read_prompts(file.source, file.form, file.count, file.skip, repeated)

@@ -1,4 +1,4 @@
-"""The pictures of a comparison, a row a method, as one picture."""
+"""Draws the pictures of a comparison as one image, with a row per method."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ _LOSSY: Final = "#b45309"
 _CELL_INCHES: Final = 1.35
 _LINE_INCHES: Final = 0.19
 _LETTER_INCHES: Final = 0.105
-"""Of a heading."""
+"""Width of a letter in a heading."""
 _CAPTION_LETTERS: Final = 20
 _CAPTION_LINE_INCHES: Final = 0.11
 MOST_COLUMNS: Final = 32
-"""Prompts shown at most: more make a strip that few viewers open."""
+"""Largest number of prompts shown; few viewers open a wider image."""
 
 
 def write_gallery(
     path: Path, rows: Sequence[ReportRow], pictures: Mapping[str, Sequence[Picture]], prompts: Sequence[str], title: str
 ) -> None:
-    """Rows are methods, labelled with their speed-up, columns are prompts; pixels are enlarged, not smoothed.
+    """Write an image with a row per method, labelled with its speedup, and a column per prompt.
 
-    Of more than `MOST_COLUMNS` prompts the first ones are shown.
+    Pixels are enlarged without smoothing. Only the first `MOST_COLUMNS` prompts are shown.
     """
     columns = min(len(prompts), MOST_COLUMNS)
     label = 1.9
@@ -85,7 +85,7 @@ def _bare(axes: Any) -> None:
 
 
 def _heading(title: str, width: float) -> str:
-    """The title in as many lines as a figure of `width` inches needs."""
+    """The title, wrapped to the lines that a figure `width` inches wide needs."""
     return "\n".join(textwrap.wrap(title, max(20, int((width - 0.3) / _LETTER_INCHES))))
 
 

@@ -1,8 +1,8 @@
-"""Does a token's distribution depend on what else is in its pass? One token at a time held against larger passes.
+"""Checks whether a token's distribution depends on the other tokens in its pass.
 
-Speculative decoding takes for granted that a pass over k + 1 positions gives each of them what a pass over that one
-alone would. Kernels choose other orders of summation for other sizes, so it holds only nearly; where two tokens are
-nearly as likely, greedy decoding then draws another picture.
+Speculative decoding assumes that a pass over k + 1 positions gives each position the same result as a pass over that
+position alone. This holds only approximately, because kernels sum in different orders for different sizes. If two
+tokens are nearly equally likely, greedy decoding may then draw another picture.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from underpaint.runtime.evaluation.pass_comparison import Arithmetic, PassCompar
 from underpaint.zoo.load import manifest
 
 COUNTS: Final = tuple(sorted({*range(1, 9), *POSITION_BUCKETS}))
-"""New positions of the passes that are compared: small drafts one by one, then the buckets of static engines."""
+"""Numbers of new positions in the compared passes: small drafts one by one, then the buckets of static engines."""
 ROWS: Final = (1, 2, 4)
-"""Rows of the passes: a picture alone, a guidance pair, two pairs."""
+"""Numbers of rows in the compared passes: one picture, a guidance pair, two pairs."""
 _STEPS: Final = 64
-"""Tokens of a sequence: the largest count fills one pass."""
+"""Number of tokens in a sequence: the largest count fills one pass."""
 _SEQUENCES: Final = max(ROWS)
 
 
 class DecoderSequence(NamedTuple):
-    """What one row is fed. prefix [P]: ids of a condition. tokens [N]: codes.
+    """The inputs and logits of one row. prefix [P]: condition ids. tokens [N]: codes.
 
-    features [N, D]: before each, for drafters. logits [N, V]: behind each, by passes of 1 in a batch of one row.
+    features [N, D]: before each token, for drafters. logits [N, V]: after each token, from passes of 1 with one row.
     """
 
     prefix: IntArray
@@ -54,11 +54,10 @@ def check_invariance(
     seed: int = 0,
     report: Callable[[str], None] = lambda said: None,
 ) -> Iterator[PassComparison]:
-    """Compare every target and drafter of a folder, or those of `models` only.
+    """Compare every target and drafter of a folder, or only those in `models`.
 
-    Targets that only draft, with products in 8 bits, are among them where the backend runs such. report: told what is
-    compared next. Raises ManifestError or EngineError: no such model, none to compare, or one that the backend does not
-    run.
+    Targets that only draft, with 8-bit products, are included if the backend runs them. report: called with the next
+    comparison. Raises ManifestError or EngineError if a model is unknown, the backend cannot run it, or there is none.
     """
     pairs: list[tuple[str, str, str | None]] = []
     for entry in read_index(folder).resolutions:
@@ -95,7 +94,7 @@ def compare_passes(
     seed: int = 0,
     report: Callable[[str], None] = lambda said: None,
 ) -> Iterator[PassComparison]:
-    """Compare one target, which gives logits, behind the tokens [P] of a prompt."""
+    """Compare the passes of one target, which must return logits, after the tokens [P] of a prompt."""
     report(f"{target.name}: passes of 1")
     drawn, _ = _draw(target, np.random.default_rng(seed), prefix)
     yield from _compare(target, arithmetic, drawn, report)
@@ -104,9 +103,9 @@ def compare_passes(
 def _draw(
     target: LoadedDecoder, rng: np.random.Generator, given: IntArray | None = None
 ) -> tuple[list[DecoderSequence], list[NDArray[np.float32]]]:
-    """Sequences that the target draws, token by token, and the features [N, D] before each.
+    """Sample sequences from the target token by token, and return the features [N, D] before each token too.
 
-    given: tokens [P] of a prompt; None takes random conditions.
+    given: tokens [P] of a prompt; None uses random conditions.
     """
     engine, config = target.open(1), target.config
     drawn, features = [], []
@@ -130,7 +129,7 @@ def _draw(
 def _redrawn(
     drafter: LoadedDecoder, drawn: Sequence[DecoderSequence], features: Sequence[NDArray[np.float32]]
 ) -> list[DecoderSequence]:
-    """The target's sequences as the drafter reads them, token by token, each with the target's feature before it."""
+    """The target's sequences as read by the drafter, token by token, each with the target's feature before it."""
     engine = drafter.open(1)
     read = []
     for sequence, seen in zip(drawn, features, strict=True):
@@ -146,7 +145,7 @@ def _redrawn(
 
 
 def _arithmetic(folder: Path, decoder: LoadedDecoder) -> Arithmetic:
-    """The precision of a decoder's manifest, or "int8" where its products are taken in 8 bits."""
+    """The precision of a decoder's manifest, or "int8" if it multiplies in 8 bits."""
     stored = manifest(decoder.name, folder)
     weights = stored.weights
     if stored.kind == DRAFT_TARGET:
@@ -154,13 +153,13 @@ def _arithmetic(folder: Path, decoder: LoadedDecoder) -> Arithmetic:
     if weights is None:
         return decoder.config.precision
     header, _ = read_tensor_header(folder / weights.file)
-    # Products are taken in 8 bits of a matrix in blocks (U8); one with a scale a row (I8) is widened when it is loaded.
+    # Matrices in blocks (U8) are multiplied in 8 bits; those with one scale per row (I8) are widened on loading.
     blocks = any(entry["dtype"] == "U8" for name, entry in header.items() if f"{name}{SCALE}" in header)
     return "int8" if blocks else decoder.config.precision
 
 
 def _prefix(target: LoadedDecoder, rng: np.random.Generator) -> IntArray:
-    """Random ids of a condition, [P]."""
+    """Random ids [P] of a condition."""
     config = target.config
     if config.external_cond_rows:
         return config.vocab_size + rng.permutation(config.external_cond_rows)[: config.prefix]
@@ -168,7 +167,7 @@ def _prefix(target: LoadedDecoder, rng: np.random.Generator) -> IntArray:
 
 
 def _begin(engine: Engine, prefixes: IntArray) -> tuple[FloatArray, FloatArray]:
-    """Take conditions [B, P] in; logits [P, V] and features [P, D] of the first row."""
+    """Run the first pass over conditions [B, P]; returns logits [P, V] and features [P, D] of the first row."""
     config = engine.config
     count = prefixes.shape[1]
     rows = None
@@ -228,7 +227,7 @@ def _features(sequences: Sequence[DecoderSequence], part: slice) -> NDArray[np.f
 
 
 def _chain(engine: Engine, sequences: Sequence[DecoderSequence], count: int) -> list[RowDifferences]:
-    """Whole sequences in passes of `count`, each a path whose keys go into the cache as they came."""
+    """Run whole sequences in passes of `count`; each pass is a path whose keys are cached as computed."""
     _opened(engine, sequences)
     seen = [RowDifferences() for _ in sequences]
     steps = sequences[0].tokens.size
@@ -246,7 +245,7 @@ def _chain(engine: Engine, sequences: Sequence[DecoderSequence], count: int) -> 
 def _beside(
     engine: Engine, sequences: Sequence[DecoderSequence], counts: Sequence[int]
 ) -> dict[int, list[RowDifferences]]:
-    """By count: every eighth token among `count` - 1 others of its cell, first, in the middle and last."""
+    """By count: every eighth token among `count` - 1 others at its cell, in first, middle and last position."""
     _opened(engine, sequences)
     differences = {count: [RowDifferences() for _ in sequences] for count in counts}
     rng = np.random.default_rng(0)

@@ -1,4 +1,4 @@
-"""The machine that figures were taken on, and the command that took them."""
+"""The machine of a measurement, and the command that made it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PACKAGES = ("numpy", "onnxruntime", "onnxruntime-gpu")
 
 
 def describe_machine() -> dict[str, Any]:
-    """Processor, cores this process may use, memory, system, and the versions that decide speed."""
+    """Processor, cores available to this process, memory, system, and the versions that affect speed."""
     return {
         "processor": _processor(),
         "cores": usable_cores(),
@@ -28,7 +28,7 @@ def describe_machine() -> dict[str, Any]:
 
 
 def typed_command() -> str:
-    """The command of this process, to be typed again: `underpaint compare ...`, `python -m benchmarks.device ...`."""
+    """The command of this process, ready to run again: `underpaint compare ...`, `python -m benchmarks.device ...`."""
     typed = sys.orig_argv[1:]
     if typed and Path(typed[0]).is_file():
         return shlex.join([Path(typed[0]).name, *typed[1:]])
@@ -36,7 +36,7 @@ def typed_command() -> str:
 
 
 def _processor(info: Path = Path("/proc/cpuinfo")) -> str:
-    """The processor's name, and its family and model where the system tells: rented machines name all kinds alike."""
+    """The processor's name, with family and model if the system reports them, as rented machines share one name."""
     first: dict[str, str] = {}
     if info.exists():
         for line in info.read_text(encoding="utf-8", errors="replace").splitlines():
@@ -55,7 +55,7 @@ def _memory_bytes() -> int | None:
 
 
 def package_version(package: str) -> str | None:
-    """The installed version of a package; None where it is not installed."""
+    """The installed version of a package, or None."""
     try:
         return version(package)
     except PackageNotFoundError:

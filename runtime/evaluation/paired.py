@@ -1,7 +1,7 @@
-"""Figures of a method beside the baseline's on the same prompts and seeds.
+"""Paired comparison of a method's figures with the baseline's, on the same prompts and seeds.
 
-Accuracy by the judge is 0 or 1 a picture, so small losses hide in its noise. The mean log-probability that the judge
-gives to a prompt's attributes moves with every picture. Both are compared pair by pair here, with bootstrap intervals.
+The judge's accuracy is 0 or 1 per picture, so small losses disappear in its noise. The mean log-probability that the
+judge gives to a prompt's attributes changes with every picture. Both are compared in pairs, with bootstrap intervals.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ _BOOTSTRAP_SEED: Final = 7
 
 
 class FigureInterval(NamedTuple):
-    """A figure, and the ends of its 95 % interval (None below two prompts or pairs)."""
+    """A figure with the ends of its 95 % interval (None below two prompts or pairs)."""
 
     value: float
     low: float | None
     high: float | None
 
     def named(self, name: str) -> dict[str, float | None]:
-        """The figure and its interval as `ReportRow` and JSON name them: `name`, `name_low` and `name_high`."""
+        """The figure and its interval with the names of `ReportRow` and JSON: `name`, `name_low` and `name_high`."""
         return {name: self.value, f"{name}_low": self.low, f"{name}_high": self.high}
 
 
 def paired_difference(baseline: FloatArray | BoolArray, method: FloatArray | BoolArray) -> FigureInterval:
-    """The method's mean figure less the baseline's, with a bootstrap interval over prompts (95 %, percentiles).
+    """The method's mean figure minus the baseline's, with a 95 % bootstrap percentile interval over prompts.
 
-    Both [seeds, prompts], paired; a prompt is resampled with all of its seeds. Raises ValueError where shapes differ or
-    a figure is not finite.
+    Both arrays are [seeds, prompts], paired; a prompt is resampled with all of its seeds. Raises ValueError if the
+    shapes differ or a figure is not finite.
     """
     if baseline.shape != method.shape or baseline.ndim != 2 or baseline.size == 0:
         raise ValueError(f"paired figures: expected two of [seeds, prompts], got {baseline.shape} and {method.shape}")
@@ -48,7 +48,7 @@ def paired_difference(baseline: FloatArray | BoolArray, method: FloatArray | Boo
 
 
 def speedup(baseline: Sequence[float], method: Sequence[float]) -> FigureInterval:
-    """The ratio of summed seconds of paired images, with a bootstrap interval over the pairs (95 %, percentiles)."""
+    """The ratio of summed seconds of paired images, with a 95 % bootstrap percentile interval over the pairs."""
     base, own = np.asarray(baseline, dtype=np.float64), np.asarray(method, dtype=np.float64)
     ratio = float(base.sum() / own.sum())
     if base.size < 2:
@@ -58,12 +58,12 @@ def speedup(baseline: Sequence[float], method: Sequence[float]) -> FigureInterva
 
 
 def resampled(count: int) -> IntArray:
-    """[RESAMPLES, count] places drawn with replacement, the same ones every time."""
+    """Indices [RESAMPLES, count] drawn with replacement, the same every time."""
     return np.random.default_rng(_BOOTSTRAP_SEED).integers(count, size=(RESAMPLES, count))
 
 
 def interval_ends(figures: FloatArray) -> tuple[float, float]:
-    """The percentiles of bootstrap figures between which `INTERVAL` of them lie."""
+    """The percentiles that enclose the share `INTERVAL` of bootstrap figures."""
     low, high = np.quantile(figures, [(1 - INTERVAL) / 2, (1 + INTERVAL) / 2])
     return float(low), float(high)
 

@@ -1,4 +1,4 @@
-"""Speed against quality: many settings of methods beside AR, and which of them nothing beats on both."""
+"""Speed against quality for many settings of methods, and which of them are Pareto-optimal."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _INK: Final = "#22252b"
 _QUIET: Final = "#9aa0a8"
 _COLOURS: Final = ("#1d6fb8", "#b45309", "#2f8f5b", "#8b5cf6", "#c0264b", "#0e7490", "#6b7280")
 CLOSE: Final = 0.02
-"""An accuracy this far below AR's still counts as AR's."""
+"""Accuracy loss against plain autoregression that still counts as none."""
 
 
 _JUDGED: Final = (
@@ -38,19 +38,19 @@ _UNJUDGED: Final = (
         "log-likelihood of a token minus AR's, nats (0 is the target's own; else bias)",
     ),
 )
-"""Figures that speed-ups are drawn over, and their axes' labels."""
+"""Figures on the x axes of speedup plots, with the axis labels."""
 MOST_VARIANTS: Final = 500
-"""Of one sweep: each is a row of the table and a mark in the plot, and draws every prompt."""
+"""Largest number of variants in one sweep: each draws every prompt, and has a table row and a mark in the plot."""
 
 
 def variants(varied: Sequence[str], fixed: Sequence[str], methods: Sequence[str]) -> tuple[Variant, ...]:
     """Every combination of `method.name=value,value,...` within a method, and each of `methods` at its defaults.
 
-    Labels name the settings that vary.
+    Labels name the varied settings. If a value contains commas, semicolons separate the values:
+    `eagle1.widths=2,2,1;3,2`.
 
-    Where a value has commas itself, a semicolon stands between values: `eagle1.widths=2,2,1;3,2`.
-    fixed: `method.name=value` for all of a method's variants. Raises ValueError on texts of another form, a method
-    that a fixed setting names in vain, and a setting varied twice or also fixed.
+    fixed: `method.name=value` for all variants of a method. Raises ValueError for text of another form, a fixed
+    setting of a method without variants, and a setting that is varied twice or also fixed.
     """
     axes: dict[str, dict[str, list[str]]] = {method: {} for method in methods}
     for text in varied:
@@ -88,11 +88,11 @@ def _parts(text: str) -> tuple[str, str, str]:
 
 
 def quality_of(row: ReportRow) -> float:
-    """What stands for a row's quality: larger is better.
+    """A row's quality; larger is better.
 
-    Where a judge read the pictures, the prompt accuracy. Otherwise how far the target's mean log-probability of a token
-    is from plain decoding's, in nats, below 0: tokens that the target holds more likely than its own are as biased as
-    less likely ones. A lossless method has 0, whatever its sample says.
+    If a judge read the pictures, this is the prompt accuracy. Otherwise it is minus the absolute difference between the
+    target's mean log-probability of a token and plain decoding's, in nats: tokens more likely than the target's own are
+    as biased as less likely ones. A lossless method has 0, whatever its sample says.
     """
     if row.prompt_accuracy is not None:
         return row.prompt_accuracy
@@ -100,7 +100,7 @@ def quality_of(row: ReportRow) -> float:
 
 
 def is_pareto_optimal(rows: Sequence[ReportRow]) -> list[bool]:
-    """Which rows no other row beats: at least as fast and as good by `quality_of`, and better in one."""
+    """Which rows are Pareto-optimal: no other is at least as fast and as good by `quality_of`, and better in one."""
     places = [(row.speedup, quality_of(row)) for row in rows]
     return [not any(one != own and one[0] >= own[0] and one[1] >= own[1] for one in places) for own in places]
 
@@ -108,7 +108,7 @@ def is_pareto_optimal(rows: Sequence[ReportRow]) -> list[bool]:
 def to_dict(
     rows: Sequence[ReportRow], tried: Sequence[Variant], plain_rows: Sequence[dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """The rows as JSON holds them, each with its method, settings and whether it is Pareto-optimal."""
+    """The rows as JSON, each with its method, settings and whether it is Pareto-optimal."""
     known = {one.label: one for one in tried}
     return [
         {**plain, "variant_of": known[row.method].method, "variant": list(known[row.method].settings), "pareto": best}
@@ -117,10 +117,10 @@ def to_dict(
 
 
 def write_pareto(path: Path, rows: Sequence[ReportRow], tried: Sequence[Variant], title: str) -> None:
-    """Speed-up over quality; the undominated settings are joined.
+    """Plot speedup over quality, with a line through the Pareto-optimal settings.
 
-    Quality is prompt accuracy, with Fréchet distance beside it, where a judge read the pictures. Without one it is the
-    target's log-likelihood less plain decoding's, see `quality_of`.
+    If a judge read the pictures, quality is prompt accuracy, and a second plot shows the Fréchet distance. Otherwise it
+    is the target's log-likelihood minus plain decoding's, see `quality_of`.
     """
     figure = Figure(figsize=(13.0, 5.6), facecolor="white")
     figure.suptitle(title, fontsize=10, color=_INK)
@@ -162,7 +162,7 @@ def write_pareto(path: Path, rows: Sequence[ReportRow], tried: Sequence[Variant]
 
 
 def _says_something(row: ReportRow, figure: str) -> bool:
-    """Whether a row has a figure to plot; a Fréchet distance has to exceed its floor."""
+    """Whether a row has a figure to plot; a Fréchet distance must exceed its floor."""
     if figure == "frechet_distance":
         return above_floor(row.frechet_distance, row.frechet_floor)
     return getattr(row, figure) is not None
@@ -178,7 +178,7 @@ def _draw_pareto(axes: Any, rows: Sequence[ReportRow]) -> None:
     axes.plot([place for place, _ in best], [row.speedup for _, row in best], color=_INK, lw=0.9, zorder=1)
     middle = sum(axes.get_xlim()) / 2
     for place, row in best:
-        right = place > middle  # a label there would run into the plot beside
+        right = place > middle  # a label to its right would overlap the next plot
         axes.annotate(
             row.method,
             (place, row.speedup),

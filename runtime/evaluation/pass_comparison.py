@@ -1,4 +1,4 @@
-"""How far the passes of a decoder are apart: one kind of pass against passes of one token, and what rounding may do."""
+"""Compares a decoder's passes with passes of one token, and the differences with what rounding may cause."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from underpaint.algos.arrays import FloatArray
 from underpaint.artifacts.decoder_config import Precision
 
 Arithmetic: TypeAlias = Precision | Literal["int8"]
-"""What a decoder computes in. int8: float32 around matrices in 8 bits, which turn a last bit into a whole step."""
+"""A decoder's arithmetic. int8: float32 around 8-bit matrices, where a difference in the last bit becomes a step."""
 ALLOWED: Final[Mapping[Arithmetic, float]] = {"fp32": 1e-4, "fp16": 0.05, "bf16": 0.2, "int8": 0.1}
-"""The largest difference of logits that rounding may make, over max(1, the largest logit)."""
+"""Largest difference of logits that rounding may cause, divided by max(1, the largest logit)."""
 Form: TypeAlias = Literal["chain", "beside"]
-"""chain: the positions are one path, each seeing those before it. beside: the token among others that it cannot see."""
+"""chain: the positions are one path, each seeing those before it. beside: a token among others that it cannot see."""
 
 
 class ArgmaxFlip(NamedTuple):
-    """Where another token became the likeliest. margin: by how much the likeliest led in the pass of 1, in logits."""
+    """A cell where another token became most likely. margin: the most likely token's lead in a pass of 1, in logits."""
 
     cell: int
     margin: float
@@ -29,11 +29,12 @@ class ArgmaxFlip(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PassComparison:
-    """One kind of pass against passes of 1.
+    """One kind of pass compared with passes of 1.
 
-    rows, row: of the pass, and the one compared. count: new positions. tokens: compared. logits, probs: the largest
-    absolute differences. relative: of the logits, over max(1, the largest). flips: tokens at which another code became
-    the likeliest; first_flip: the first of them. least_margin: the smallest lead of the likeliest code among all.
+    rows, row: number of rows in the pass, and the row compared. count: new positions. tokens: number of tokens
+    compared. logits, probs: largest absolute differences. relative: that of the logits over max(1, the largest logit).
+    flips: tokens where another code became the most likely; first_flip: the first one. least_margin: smallest lead of
+    the most likely code over all tokens.
     """
 
     model: str
@@ -52,11 +53,11 @@ class PassComparison:
 
     @property
     def passed(self) -> bool:
-        """Whether the difference is one that rounding may make."""
+        """Whether rounding may cause the difference."""
         return self.relative <= ALLOWED[self.precision]
 
     def to_dict(self) -> dict[str, Any]:
-        """It as JSON holds it, numbers to four digits."""
+        """The comparison as JSON, with numbers to four significant digits."""
         flip = None if self.first_flip is None else self.first_flip._asdict()
         plain = {**asdict(self), "first_flip": flip, "passed": self.passed}
         return {name: float(f"{value:.4g}") if isinstance(value, float) else value for name, value in plain.items()}
@@ -64,7 +65,7 @@ class PassComparison:
 
 @dataclass(slots=True)
 class RowDifferences:
-    """Differences of one row of passes, gathered over a sequence; NaN and infinity count as the largest float32."""
+    """Differences of one row of passes, collected over a sequence; NaN and infinity count as the largest float32."""
 
     tokens: int = 0
     logits: float = 0.0
@@ -75,7 +76,7 @@ class RowDifferences:
     margin: float = float("inf")
 
     def add(self, cell: int, logits: NDArray[np.float32], alone: NDArray[np.float32]) -> None:
-        """One token's logits [V] in the pass, and in a pass of 1."""
+        """Add one token's logits [V] from the pass, and from a pass of 1."""
         apart = float(np.abs(np.nan_to_num(logits).astype(np.float64) - alone).max())
         if not np.isfinite(logits).all():
             apart, logits = float(np.finfo(np.float32).max), np.zeros_like(alone)
@@ -90,7 +91,7 @@ class RowDifferences:
             self.first = self.first or ArgmaxFlip(cell, best - second)
 
     def result(self, model: str, arithmetic: Arithmetic, form: Form, rows: int, row: int, count: int) -> PassComparison:
-        """What was gathered."""
+        """The comparison of all tokens added so far."""
         return PassComparison(
             *(model, arithmetic, form, rows, row, count, self.tokens),
             *(self.logits, self.probs, self.relative, self.flips, self.first, self.margin),
@@ -105,7 +106,7 @@ def softmax(logits: NDArray[np.float32]) -> FloatArray:
 
 
 def summary(passes: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Of comparisons as JSON holds them, the worst of every model, form and count over all rows: what a table shows."""
+    """The worst comparison of every model, form and count over all rows, for tables; `passes` are JSON values."""
     groups: dict[tuple[str, str, int], list[Mapping[str, Any]]] = {}
     for one in passes:
         groups.setdefault((one["model"], one["form"], one["count"]), []).append(one)

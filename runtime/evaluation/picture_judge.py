@@ -1,4 +1,4 @@
-"""The judge of a folder of models: what it reads in pictures, in the slots of the prompt grammar."""
+"""The judge of a folder of models, which reads pictures in the slots of the prompt grammar."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from underpaint.zoo.textured_prompts import TEXTURED_SLOTS
 
 @dataclass(frozen=True, slots=True)
 class PictureJudge:
-    """A classifier that reads pictures in the slots of the grammar, and what it sees in real ones.
+    """A classifier that reads pictures in the slots of the grammar, with its readings of real pictures.
 
     Attributes:
         hashes: The SHA-256 of its files, by name.
@@ -33,7 +33,7 @@ class PictureJudge:
     hashes: Mapping[str, str] = field(default_factory=dict)
 
     def read(self, picture: Picture) -> Reading:
-        """What the judge sees in a picture [side, side, 3]."""
+        """Read a picture [side, side, 3]."""
         judged = self.engine([picture])
         values = {slot: known[int(judged.scores[slot][0].argmax())] for slot, known in TEXTURED_SLOTS.items()}
         scores = {slot: judged.scores[slot][0].astype(np.float64) for slot in TEXTURED_SLOTS}
@@ -47,7 +47,7 @@ def judge_of(pipeline: OpenModels) -> PictureJudge | None:
 
 
 def judged_fingerprint(pipeline: OpenModels, judge: PictureJudge | None) -> dict[str, Any]:
-    """The models and their judge, as JSON holds them; see `Pipeline.fingerprint`."""
+    """The models and their judge as JSON; see `Pipeline.fingerprint`."""
     fingerprint = dict(pipeline.fingerprint())
     if judge is None:
         return fingerprint
@@ -59,10 +59,10 @@ def judged_fingerprint(pipeline: OpenModels, judge: PictureJudge | None) -> dict
 
 
 def open_judge(folder: Path, index: ModelIndex, entry: ResolutionEntry, context: EngineContext) -> PictureJudge | None:
-    """The judge of a folder, where it holds one and its view of real pictures at this resolution.
+    """The judge of a folder; None if it lacks a judge or the judge's reference for this resolution.
 
-    None too where neither prompts nor the family tell what its slots are. Raises ManifestError where it reads other
-    slots than those of the grammar, or other values of them.
+    Also None if neither the prompts nor the family define the judge's slots. Raises ManifestError if the judge has
+    other slots, or other values of them, than the grammar.
     """
     in_grammar = takes_grammar(index) or index.family == TEXTURED_FAMILY
     if not in_grammar or index.judge is None or entry.reference is None or entry.side is None:

@@ -1,4 +1,4 @@
-"""A method's pictures beside the baseline's: what the judge reads, what a classifier tells apart, and likelihood."""
+"""Compares a method's pictures with the baseline's: the judge's readings, a two-sample classifier, and likelihood."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from underpaint.zoo.textured_prompts import MAIN_ACCURACY, TEXTURED_SLOTS
 
 
 class PictureViews:
-    """Pictures, the judge's readings of them and what a classifier sees in them, each made once.
+    """Caches pictures, the judge's readings of them and the features that a classifier sees.
 
-    readings: by tokens, those that are known already; what it lacks is decoded and read. compared: whether pictures are
-    compared as sets, by a classifier and by their Fréchet distance, which takes seconds. likelihood: how tokens were
-    drawn, where it is to be told how likely the target holds them; likely: by prompt and tokens, what is known of that.
-    stored: a drawing's picture from where it is kept, which no memory is taken for; None decodes it.
+    readings: known readings by tokens; other pictures are decoded and read. compared: whether to compare pictures as
+    sets, with a classifier and the Fréchet distance, which takes seconds. likelihood: the sampling parameters of the
+    drawings, if the target's likelihood of the tokens is wanted; likely: known likelihoods by prompt and tokens.
+    stored: returns a drawing's stored picture, which is not cached; None decodes it.
     """
 
     def __init__(
@@ -60,11 +60,11 @@ class PictureViews:
         self.judge = judge if pipeline.decoder is not None else None
         self.compared = compared and pipeline.decoder is not None
         self.attributes_known = all(condition.attributes for condition in conditions)
-        """Whether every condition says what may be looked for."""
+        """Whether every condition has attributes that a judge may look for."""
 
     @property
     def likelihood(self) -> bool:
-        """Whether it is to be told how likely the target holds the tokens."""
+        """Whether the target's likelihood of the tokens is wanted."""
         return self._likelihood is not None
 
     def picture(self, drawing: Drawing) -> Picture:
@@ -81,7 +81,7 @@ class PictureViews:
         return self._readings[drawing.tokens]
 
     def features(self, drawing: Drawing) -> FloatArray:
-        """[F] of the classifier; those of plain AR are kept, as every method stands beside them."""
+        """Features [F] for the classifier; those of plain AR are cached, as every method is compared with them."""
         if drawing.tokens in self._features:
             return self._features[drawing.tokens]
         features: FloatArray = picture_features(self.picture(drawing)[None].astype(np.float64))[0]
@@ -90,13 +90,13 @@ class PictureViews:
         return features
 
     def frechet_floor(self, count: int, judge: PictureJudge) -> float | None:
-        """See `quality.frechet_floor`; methods with equally many pictures share it."""
+        """See `quality.frechet_floor`; computed once per number of pictures."""
         if count not in self._floors:
             self._floors[count] = frechet_floor(judge.reference, count)
         return self._floors[count]
 
     def log_likelihood(self, drawing: Drawing) -> float:
-        """The target's mean log-probability of the drawing's tokens; ask only where `likelihood` is."""
+        """The target's mean log-probability of the drawing's tokens; call it only if `likelihood` is true."""
         assert self._likelihood is not None
         key = drawing.prompt, drawing.tokens
         if key not in self._likely:
@@ -112,7 +112,7 @@ class PictureViews:
         return read_right(readings, attributes)
 
     def attribute_log_probability(self, drawn: Sequence[Drawing], judge: PictureJudge) -> FloatArray | None:
-        """[drawings] nats; None where a reading was recorded without scores."""
+        """Log-probabilities of the attributes, [drawings] in nats; None if a reading was recorded without scores."""
         likely = []
         for drawing in drawn:
             scores = self.reading(drawing, judge).scores
@@ -125,10 +125,9 @@ class PictureViews:
 
 
 def picture_quality(drawn: list[Drawing], baseline: list[Drawing], views: PictureViews) -> dict[str, Any]:
-    """The figures of a method's pictures beside the baseline's, as `ReportRow` names them.
+    """The figures of a method's pictures, and their differences to the baseline, with the names of `ReportRow`.
 
-    Those are left out that need a judge, a decoder or a likelihood where there is none. drawn, baseline: seed after
-    seed, in the order of the prompts.
+    Figures without their judge, decoder or likelihood are left out. drawn, baseline: ordered by seed, then by prompt.
     """
     seeds = len({one.seed for one in drawn})
     prompts = len(drawn) // seeds
@@ -167,6 +166,6 @@ def picture_quality(drawn: list[Drawing], baseline: list[Drawing], views: Pictur
 
 
 def _by_prompt(features: Sequence[FloatArray], seeds: int) -> FloatArray:
-    """[prompts, seeds, F] of features that stand seed after seed."""
+    """Reorder features that are stored seed after seed to [prompts, seeds, F]."""
     rows = np.stack(features)
     return rows.reshape(seeds, -1, rows.shape[-1]).transpose(1, 0, 2)

@@ -1,4 +1,4 @@
-"""What a run draws: models by methods by prompts by seeds, whether `compare`, `sweep` or `evaluate` asks for it."""
+"""Plans of runs for `compare`, `sweep` and `evaluate`: models by methods by prompts by seeds."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ if TYPE_CHECKING:
     from underpaint.runtime.methods.preset_file import PresetFile
 
 MOST_SHARES: Final = 1_000_000
-"""Parts that an evaluation is cut into at most."""
+"""Largest number of shards of an evaluation."""
 
 
 class ModelSource(Protocol):
-    """Models that a worker anywhere can open: a plain value that travels between processes."""
+    """Models that any worker can open: a plain value that can be sent between processes."""
 
     @property
     def folder(self) -> str:
-        """Where they are, as every worker can read it."""
+        """Folder of the models, as every worker can read it."""
         ...
 
     @property
     def needs_gpu(self) -> bool:
-        """Whether a worker has to have a GPU."""
+        """Whether a worker needs a GPU."""
         ...
 
     @property
     def threads(self) -> int:
-        """Of one worker, >= 1."""
+        """Number of threads of one worker, >= 1."""
         ...
 
     def open(self, *, own_threads: bool) -> OpenModels:
-        """The models; own_threads: on `threads` threads, else on those the process has."""
+        """Open the models, on `threads` threads of their own or (not own_threads) on those of the process."""
         ...
 
 
@@ -51,8 +51,7 @@ class ModelSource(Protocol):
 class ModelSpec:
     """A folder of exported models at one resolution. Implements `ModelSource`.
 
-    folder, low, tokenizer: paths that every worker can read; see `Pipeline.read_words_by`. threads: of one worker,
-    >= 1.
+    folder, low, tokenizer: paths for every worker; see `Pipeline.read_words_by`. threads: per worker, >= 1.
     """
 
     folder: str
@@ -68,7 +67,7 @@ class ModelSpec:
         return self.backend != "cpu"
 
     def open(self, *, own_threads: bool) -> Pipeline:
-        """The models, as `Pipeline.open` does; own_threads: on `threads` threads, else on those the process has."""
+        """Open the models as `Pipeline.open` does, on own threads or (not own_threads) on those of the process."""
         pipeline = Pipeline.open(
             Path(self.folder),
             resolution=self.resolution,
@@ -83,10 +82,10 @@ class ModelSpec:
 
 @dataclass(frozen=True, slots=True)
 class ModelTask:
-    """What a worker has to know to draw by one model: plain values that travel between processes and machines.
+    """The data that a worker needs to draw with one model: plain values for other processes and machines.
 
-    settings: `name=value` texts by method. sha256: of the models' files, by name, as the plan was made with.
-    likelihood: whether to tell how likely the target holds the tokens.
+    settings: `name=value` texts by method. sha256: hashes of the models' files at planning time, by name. likelihood:
+    whether to compute the target's likelihood of the tokens.
     """
 
     spec: ModelSource
@@ -99,17 +98,17 @@ class ModelTask:
 
 @dataclass(frozen=True, slots=True)
 class ModelPlan:
-    """One model of a run, with what is drawn by it.
+    """One model of a run, with the drawings to make.
 
     Attributes:
-        pipeline: Opened to plan and to report; workers open their own.
-        comparison: What is drawn.
-        judge: What reads their pictures; None where nothing does.
-        fingerprint: Of the models and the judge.
-        task: For workers; None where only this process draws.
+        pipeline: Opened for planning and reporting; workers open their own.
+        comparison: The methods, prompts and seeds.
+        judge: Scores pictures; None without a judge.
+        fingerprint: Fingerprint of the models and the judge.
+        task: The workers' task; None if only this process draws.
         prompts_file: See `PromptFile.to_dict`.
-        prompt_keys: What the file calls each prompt; empty without one.
-        device: What draws whole batches, as JSON holds it; empty where nothing does.
+        prompt_keys: The prompts' names in the file; empty without a file.
+        device: The device that draws whole batches, as JSON; empty without one.
     """
 
     pipeline: OpenModels
@@ -133,7 +132,7 @@ class ModelPlan:
         *,
         likelihood: bool = True,
     ) -> ModelPlan:
-        """The plan of a model that workers open; raises as `check_opens` where a method or a prompt does not fit it."""
+        """The plan of a model that workers open; raises as `check_opens` if a method or a prompt does not fit it."""
         check_opens(pipeline, comparison)
         judge = judge_of(pipeline)
         fingerprint = {**judged_fingerprint(pipeline, judge), "threads": spec.threads}
@@ -142,7 +141,7 @@ class ModelPlan:
         return cls(pipeline, comparison, judge, fingerprint, task, prompts_file, prompt_keys)
 
     def settings(self) -> dict[str, Any]:
-        """What tells the model's drawings from others, as JSON holds it."""
+        """Settings that distinguish the model's drawings from others, as JSON."""
         keys = {"prompt_keys": list(self.prompt_keys)} if self.prompt_keys else {}
         device = {"device": dict(self.device)} if self.device else {}
         return {"model": dict(self.fingerprint), **self.comparison.to_dict(), **keys, **device}
@@ -150,7 +149,7 @@ class ModelPlan:
 
 @dataclass(frozen=True, slots=True)
 class RunPlan:
-    """Everything that a run draws: models by methods, at their settings, by prompts by seeds."""
+    """All drawings of a run: models by methods, with their settings, by prompts by seeds."""
 
     models: tuple[ModelPlan, ...]
 
@@ -163,16 +162,16 @@ class RunPlan:
     def of(
         cls, pipeline: OpenModels, comparison: ComparisonPlan, judge: PictureJudge | None = None, **more: Any
     ) -> RunPlan:
-        """The plan of one model that is open in this process; more: other fields of `ModelPlan`."""
+        """The plan of one model opened in this process; more: other fields of `ModelPlan`."""
         return cls((ModelPlan(pipeline, comparison, judge, judged_fingerprint(pipeline, judge), **more),))
 
     def to_dict(self) -> dict[str, Any]:
-        """The plan as JSON holds it."""
+        """The plan as JSON."""
         plain: dict[str, Any] = json.loads(json.dumps({"models": [model.settings() for model in self.models]}))
         return plain
 
     def tasks(self) -> tuple[ModelTask, ...]:
-        """What workers have to know."""
+        """The tasks for workers."""
         return tuple(model.task for model in self.models if model.task is not None)
 
     def jobs(self) -> list[DrawingKey]:
@@ -180,10 +179,10 @@ class RunPlan:
         return [key for place, model in enumerate(self.models) for key in model.comparison.jobs(place)]
 
     def open_log(self, folder: Path, *, fresh: bool = False, shared: bool = False) -> DrawingLog:
-        """The log of the plan's drawings in a folder; see `RunStore` for arguments and errors.
+        """Open the log of the plan's drawings in a folder; see `RunStore` for arguments and errors.
 
         Raises:
-            ValueError: A recorded drawing is none of the plan's, or not of these models: a log that was edited.
+            ValueError: A recorded drawing is not in the plan or not of these models, so the log was edited.
         """
         log = DrawingLog(folder, self.to_dict(), fresh=fresh, shared=shared)
         known = set(self.jobs())
@@ -209,14 +208,14 @@ class RunPlan:
 
 @dataclass(frozen=True, slots=True)
 class JobShare:
-    """The part of the jobs that one of several processes of a batch system draws: number `index` of `count`, from 1."""
+    """The shard of the jobs that one of several batch processes draws: number `index` of `count`, from 1."""
 
     index: int = 1
     count: int = 1
 
     @classmethod
     def parse(cls, text: str) -> JobShare:
-        """ "2/8" as (2, 8); ValueError for anything else."""
+        """Parse "2/8" as (2, 8); raises ValueError for anything else."""
         first, _, second = text.partition("/")
         try:
             count = whole_number(second, 1, MOST_SHARES)
@@ -227,5 +226,5 @@ class JobShare:
             ) from error
 
     def of(self, jobs: list[DrawingKey]) -> list[DrawingKey]:
-        """Its part of the drawings; the parts of all are the whole, each drawing once."""
+        """The shard's drawings; every drawing is in exactly one shard."""
         return jobs[self.index - 1 :: self.count]

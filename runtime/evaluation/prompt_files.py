@@ -1,4 +1,4 @@
-"""Prompts out of the files that the field publishes them in, by form, and what no model has words for."""
+"""Reads prompts from the published file formats, and finds those that a model has no words for."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from underpaint.artifacts.strict_json import parse_json
 from underpaint.runtime.evaluation.prompt_source import PromptSource, TableRow, lines_of, rows_of
 
 PromptForm: TypeAlias = Literal["parti", "coco", "geneval", "dpg", "imagenet", "jsonl", "text"]
-"""parti: PartiPrompts' tsv. coco: a captions json of 2014 or 2017. geneval: its evaluation_metadata.jsonl. dpg: its
-csv, or its folder of texts. imagenet: a class index (json) or a list of synsets. jsonl: objects with a prompt. text:
-lines."""
+"""parti: the tsv of PartiPrompts. coco: a captions json of 2014 or 2017. geneval: GenEval's evaluation_metadata.jsonl.
+dpg: the csv of DPG-Bench or its folder of texts. imagenet: a class index (json) or a list of synsets. jsonl: objects
+with a prompt. text: one prompt per line."""
 PROMPT_FORMS: Final[tuple[PromptForm, ...]] = get_args(PromptForm)
 
 Read = TypeVar("Read")
@@ -27,8 +27,8 @@ _TEXT_FIELDS: Final = ("prompt", "caption", "text")
 class FilePrompt:
     """One prompt of a file.
 
-    text: what is drawn. key: its name in the file (a line's number, an image's or an item's id, a class). details: the
-    file's other fields, which a benchmark's own scorer may want back.
+    text: the prompt. key: its name in the file (a line number, the id of an image or item, or a class). details: the
+    file's other fields, which a benchmark's scorer may need.
     """
 
     text: str
@@ -43,11 +43,11 @@ def read_prompts(
     skip: int = 0,
     repeated: Literal["refuse", "first"] = "refuse",
 ) -> tuple[FilePrompt, ...]:
-    """`count` prompts of a file (None: all) after the first `skip`, in the file's order.
+    """Read `count` prompts of a file (None: all) after the first `skip`, in file order.
 
-    form: None finds it out by the file's name and first lines. repeated: prompts that stand in the file twice are
-    refused, or the first of them is taken. Raises ValueError: not UTF-8, another form, a missing column, an empty
-    prompt, repeated prompts, one key for two prompts, fewer prompts than asked for.
+    form: None detects it from the file's name and first lines. repeated: whether to refuse repeated prompts, or to keep
+    the first of them. Raises ValueError if the file is not UTF-8 or of another form, lacks a column, has an empty
+    prompt, repeated prompts or one key for two prompts, or has fewer prompts than requested.
     """
     path = source.path
     if skip < 0 or (count is not None and count < 1):
@@ -85,10 +85,10 @@ def read_prompts(
 def known_prompts(
     prompts: Iterable[FilePrompt], read: Callable[[FilePrompt], Read], skip_unknown: bool = False
 ) -> tuple[tuple[tuple[FilePrompt, Read], ...], tuple[tuple[FilePrompt, str], ...]]:
-    """The prompts that a model has words for, each as `read` gives it, and the others with the reason.
+    """Split prompts into those that a model knows, with the results of `read`, and others with the reason.
 
-    read: raises ValueError for what it does not know. skip_unknown: leave those out; else they are refused together,
-    with how many they are. Raises ValueError too where none is known.
+    read: raises ValueError for an unknown prompt. skip_unknown: leave out unknown prompts; otherwise one ValueError
+    gives their number. Also raises ValueError if no prompt is known.
     """
     known: list[tuple[FilePrompt, Read]] = []
     unknown: list[tuple[FilePrompt, str]] = []
@@ -108,7 +108,7 @@ def known_prompts(
 
 
 def find_form(source: PromptSource) -> PromptForm:
-    """The form of a file, by its name, or where that has no ending, as a pipe's, by how the content begins."""
+    """Detect the form of a file by the suffix of its name, or without one (as for a pipe) by how its content begins."""
     if source.folder:
         return "dpg"
     text, suffix = source.text(), source.path.suffix.lower()
@@ -130,7 +130,7 @@ def find_form(source: PromptSource) -> PromptForm:
 
 
 def _form_of_content(text: str, first: str) -> PromptForm | None:
-    """The form of a text that begins as JSON or as the head of a table; None for lines."""
+    """The form of a text that begins with JSON or a table header; None for plain lines."""
     if first.startswith("{"):
         if first.endswith("}") and not ('"annotations"' in first or len(text.strip()) == len(first)):
             return "geneval" if '"include"' in first else "jsonl"
@@ -155,7 +155,7 @@ def _others(row: TableRow, *but: str) -> dict[str, str]:
 
 
 def _read_coco(source: PromptSource) -> list[FilePrompt]:
-    """The first caption of each image, in the order in which the images first come."""
+    """The first caption of each image, with images in the order of their first captions."""
     path = source.path
     captions = parse_json(source.text(), str(path))
     rows, images = (captions.get(name) if isinstance(captions, dict) else None for name in ("annotations", "images"))
@@ -218,7 +218,7 @@ def _read_geneval(source: PromptSource) -> list[FilePrompt]:
 
 
 def _read_dpg(source: PromptSource) -> list[FilePrompt]:
-    """A folder of one text an item, or the csv, which names an item once for each of its questions."""
+    """Read a folder with one text per item, or the csv, which lists an item once per question."""
     path = source.path
     if source.folder:
         if not source.contents:
@@ -235,7 +235,7 @@ def _read_dpg(source: PromptSource) -> list[FilePrompt]:
 
 
 def _read_imagenet(source: PromptSource) -> list[FilePrompt]:
-    """Classes in order: the text is the first name of each."""
+    """Read classes in order; the prompt is the first name of each."""
     path = source.path
     if source.text().lstrip().startswith(("{", "[")):
         classes = parse_json(source.text(), str(path))
@@ -254,7 +254,7 @@ def _read_imagenet(source: PromptSource) -> list[FilePrompt]:
 
 
 def _is_number(text: str) -> bool:
-    """Whether a text is a class as JSON's keys have it: 0 or digits that do not begin with 0."""
+    """Whether a text is a class number as in JSON keys: 0, or digits without a leading 0."""
     return re.fullmatch("0|[1-9][0-9]{0,8}", text) is not None
 
 

@@ -1,4 +1,4 @@
-"""A file of prompts as it lies on disk or comes through a pipe: read once, decoded, and split into lines and rows."""
+"""A prompt file from disk or a pipe: read once, decoded, and split into lines and rows."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from typing import Final, NamedTuple
 from underpaint.artifacts.files import check_regular, other_kind, read_once
 
 _ENDS: Final = re.compile(r"\r\n|\n|\r")
-"""Ends of lines. Unicode's others (U+2028, U+0085, form feeds) stand inside prompts."""
+"""Line ends. Unicode's others (U+2028, U+0085, form feeds) occur inside prompts."""
 
 _PIPE: Final = "a pipe"
-"""The name of what has none of its own: `/dev/fd/63` says nothing."""
+"""Name of a source whose path says nothing, such as `/dev/fd/63`."""
 
 
 @dataclass(frozen=True, slots=True)
 class PromptSource:
-    """A file of prompts, or a folder of one text file each, with its content: pipes give theirs only once.
+    """The content of a prompt file, or of a folder with one text file per prompt; a pipe can be read only once.
 
-    path: as it was named. name: how results name it. contents: bytes by the name of the file.
+    path: as the user gave it. name: as results record it. contents: bytes by file name.
     """
 
     path: Path
@@ -36,7 +36,7 @@ class PromptSource:
     def read(cls, path: Path) -> PromptSource:
         """Read a file, a pipe (`/dev/stdin`, `<(command)`) or the .txt files of a folder, to the end.
 
-        Raises ValueError where there is none, or it cannot be read.
+        Raises ValueError if it does not exist or cannot be read.
         """
         try:
             if not path.is_dir():
@@ -52,7 +52,7 @@ class PromptSource:
             raise ValueError(f"{path}: the prompts cannot be read: {error.strerror or error}; name another") from error
 
     def text(self, name: str | None = None) -> str:
-        """The content as text; of a folder, of its file `name`. ValueError: not UTF-8, or empty."""
+        """The content as text; for a folder, of its file `name`. Raises ValueError if it is empty or not UTF-8."""
         content = self.contents[next(iter(self.contents)) if name is None else name]
         path = self.path if name is None else self.path / name
         try:
@@ -67,7 +67,7 @@ class PromptSource:
         return text
 
     def sha256(self) -> str:
-        """SHA-256 of the file, or of the texts of the folder with their names."""
+        """SHA-256 of the file, or of a folder's texts with their names."""
         if not self.folder:
             return hashlib.sha256(next(iter(self.contents.values()))).hexdigest()
         whole = hashlib.sha256()
@@ -77,36 +77,36 @@ class PromptSource:
 
 
 class NumberedLine(NamedTuple):
-    """A line that is not empty, without the spaces around it."""
+    """A non-empty line without surrounding spaces."""
 
     number: int
     text: str
 
 
 def split_lines(text: str) -> list[str]:
-    """The lines of a text, which end in a line feed, a carriage return, or both: Unicode's other ends do not count."""
+    """Split a text at line feeds, carriage returns, or both together; Unicode's other line ends do not count."""
     return _ENDS.split(text)
 
 
 def lines_of(text: str) -> list[NumberedLine]:
-    """The lines of a text that are not empty, counted from 1."""
+    """The non-empty lines of a text, numbered from 1."""
     split = enumerate(split_lines(text), start=1)
     return [NumberedLine(number, line.strip()) for number, line in split if line.strip()]
 
 
 class TableRow(NamedTuple):
-    """A row of a table: its first line, and its fields by the names of the head in lower case."""
+    """A row of a table: the number of its first line, and its fields by lower-case column name."""
 
     line: int
     fields: Mapping[str, str]
 
 
 def rows_of(source: PromptSource, delimiter: str, columns: tuple[str, ...]) -> list[TableRow]:
-    """The rows of a CSV or TSV file with a head, whose case does not matter.
+    """The rows of a CSV or TSV file with a header, whose case does not matter.
 
-    delimiter: a tab for TSV, whose rows are one line each; else CSV as RFC 4180 has it. columns: those that every row
-    must have. Raises ValueError, naming the line: a head without them or with one twice, a quotation mark that is not
-    closed, a row of other fields than the head's.
+    delimiter: a tab for TSV, with one line per row; otherwise CSV as in RFC 4180. columns: required in every row.
+    Raises ValueError with the line: the header lacks a column or repeats one, a quotation mark is not closed, or the
+    fields of a row do not match the header.
     """
     text, path = source.text(), source.path
     rows = _tsv_rows(text, path) if delimiter == "\t" else _csv_rows(text, path, delimiter)
@@ -134,7 +134,7 @@ def rows_of(source: PromptSource, delimiter: str, columns: tuple[str, ...]) -> l
 
 
 def _csv_rows(text: str, path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
-    """Rows that are not empty, each with the number of its first line."""
+    """Non-empty rows, each with the number of its first line."""
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
     first = 1
     while True:
@@ -153,7 +153,7 @@ def _csv_rows(text: str, path: Path, delimiter: str) -> Iterator[tuple[int, list
 
 
 def _tsv_rows(text: str, path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Rows that are not empty. A quotation mark inside a field is itself; a field in quotes ends on its own line."""
+    """Non-empty rows. A quotation mark inside a field is literal; a quoted field ends on its own line."""
     for number, line in enumerate(split_lines(text), start=1):
         if line.strip():
             yield number, [_tsv_field(one, f"{path}: line {number}") for one in line.split("\t")]

@@ -1,4 +1,4 @@
-"""What pictures are worth: prompt accuracy by the judge, and the Fréchet distance in the judge's feature space."""
+"""Picture quality: prompt accuracy by the judge, and the Fréchet distance in the judge's feature space."""
 
 from __future__ import annotations
 
@@ -18,34 +18,33 @@ from underpaint.zoo.resolutions import SHIPPED_RESOLUTIONS
 from underpaint.zoo.textured_prompts import MAIN_ACCURACY, MAIN_SLOTS, TEXTURED_SLOTS
 
 REFERENCE_KIND: Final = "reference"
-"""The kind, in its manifest, of a file of real scenes."""
+"""The kind of a file of real scenes in its manifest."""
 FLOOR_DRAWS: Final = 32
-"""Draws of real scenes that a floor is the mean of."""
+"""Number of draws of real scenes that a floor averages."""
 
 
 def reference_name(side: int) -> str:
-    """The file of real scenes at `side` px: one for the shipped sides together, one for each other side."""
+    """Name of the file of real scenes at `side` px: one for both shipped sides, one for each other side."""
     return "judge_reference" if side in SHIPPED_RESOLUTIONS else f"judge_reference{side}"
 
 
 class Reading(NamedTuple):
-    """What the judge sees in one picture."""
+    """The judge's reading of one picture."""
 
     values: Mapping[str, str]
     """The value of every slot of the grammar."""
     features: FloatArray
     """[F] (160 in the shipped judge)."""
     scores: Mapping[str, FloatArray] = MappingProxyType({})
-    """Class scores (logits) [classes] by slot, in the order of the slot's values; empty in records of before they
-    were kept."""
+    """Class scores (logits) [classes] by slot, in the order of the slot's values; empty in older records."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """Real scenes as the judge sees them, in two halves that share no scene.
+    """The judge's readings of real scenes, in two halves that share no scene.
 
-    features_a, features_b: [n, F], the pictures drawn at the resolution asked for.
-    accuracy: the judge's own share read right on fresh real scenes, per slot and for `MAIN_ACCURACY`.
+    features_a, features_b: [n, F], for pictures at one resolution. accuracy: the share of fresh real scenes that the
+    judge reads correctly, per slot and for `MAIN_ACCURACY`.
     """
 
     features_a: FloatArray
@@ -64,7 +63,7 @@ class Reference:
 
 @dataclass(frozen=True, slots=True)
 class _AccuracyBySide:
-    """The judge's shares by side in pixels and slot, as a reference file holds them."""
+    """The judge's accuracy by side in pixels and by slot, as stored in a reference file."""
 
     accuracy: Mapping[str, Mapping[str, Annotated[float, Within(0.0, 1.0)]]]
 
@@ -80,11 +79,10 @@ def reference_arrays(sides: Mapping[int, Reference]) -> dict[str, Any]:
 
 
 def load_reference(path: Path, side: int) -> Reference:
-    """The real scenes of `side` px in a reference file.
+    """Load the real scenes of `side` px from a reference file.
 
-    The file (NumPy, no pickles) holds float32 `features_a_<side>` and `features_b_<side>` [n, F] for each side in
-    pixels, and `accuracy`, a JSON text {"<side>": {slot: share}}.
-    Raises OSError where it cannot be read, ValueError where it holds something else.
+    The file (NumPy, no pickles) has float32 `features_a_<side>` and `features_b_<side>` [n, F] for each side in pixels,
+    and `accuracy`, a JSON text {"<side>": {slot: share}}. Raises OSError if it cannot be read, ValueError if invalid.
     """
     try:
         with ArrayFile(path) as arrays:
@@ -100,15 +98,15 @@ def load_reference(path: Path, side: int) -> Reference:
 
 
 def read_right(readings: Sequence[Reading], prompts: Sequence[Mapping[str, str]]) -> dict[str, BoolArray]:
-    """Compare what a judge read in pictures with what their prompts say.
+    """Compare a judge's readings of pictures with their prompts.
 
     Args:
-        readings: Of the pictures.
+        readings: The readings, one per picture.
         prompts: The value of every slot of each picture's prompt; see `runtime.conditions.Condition.attributes`.
 
     Returns:
-        By slot, whether each picture [pictures] was read as its prompt says; as `MAIN_ACCURACY`, whether all of
-        `MAIN_SLOTS` were, whose mean is called prompt accuracy.
+        By slot, whether each picture [pictures] was read as its prompt says. `MAIN_ACCURACY` has whether all of
+        `MAIN_SLOTS` were; its mean is called prompt accuracy.
     """
     right = {
         slot: np.array(
@@ -123,9 +121,9 @@ def read_right(readings: Sequence[Reading], prompts: Sequence[Mapping[str, str]]
 def gaussian_distance(
     mean_a: FloatArray, covariance_a: FloatArray, mean_b: FloatArray, covariance_b: FloatArray
 ) -> float:
-    """Fréchet distance of two Gaussians, means [F] and covariances [F, F]: arXiv 1706.08500, equation 6.
+    """Fréchet distance of two Gaussians with means [F] and covariances [F, F]: arXiv 1706.08500, equation 6.
 
-    Raises ValueError where the widths differ.
+    Raises ValueError if the widths differ.
     """
     if mean_a.shape != mean_b.shape or covariance_a.shape != covariance_b.shape:
         raise ValueError(f"Fréchet distance: features of {mean_a.size} and {mean_b.size} numbers; use one network")
@@ -140,7 +138,7 @@ def gaussian_distance(
 def frechet_distance(left: FloatArray, right: FloatArray) -> float:
     """Fréchet distance between the Gaussians fitted to two sets of features, [n, F] and [m, F], n and m >= 2.
 
-    |mean_l - mean_r|^2 + tr(C_l + C_r - 2 (C_l C_r)^(1/2)), arXiv 1706.08500, equation 6. It is biased upwards in
+    |mean_l - mean_r|^2 + tr(C_l + C_r - 2 (C_l C_r)^(1/2)), arXiv 1706.08500, equation 6. It is biased upwards for
     small sets: compare only figures of the same n against the same set.
     """
     if left.shape[0] < 2 or right.shape[0] < 2 or left.shape[1:] != right.shape[1:]:
@@ -151,9 +149,9 @@ def frechet_distance(left: FloatArray, right: FloatArray) -> float:
 
 
 def frechet_floor(reference: Reference, count: int, seed: int = 0) -> float | None:
-    """The distance that `count` real scenes of the second half have from the first half; a mean over draws.
+    """Mean Fréchet distance, over several draws, of `count` real scenes of the second half to the first half.
 
-    None where the second half holds fewer scenes, or `count` is below 2.
+    None if the second half has fewer scenes, or `count` is below 2.
     """
     if count < 2 or count > reference.features_b.shape[0]:
         return None

@@ -1,4 +1,4 @@
-"""How pictures were decoded, step by step, on disk: what a replay shows, and how far the rule moved the next token."""
+"""Records of decoding, step by step, for replays, and of how far the rule moved the next token's distribution."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from underpaint.runtime.evaluation.token_bias import draw_watched
 from underpaint.runtime.methods.method import DecodingMethod, DecodingResult, PipelineModels
 
 FINISHED: Final = "finished"
-"""The key of the line that ends a recording: how many replays the file holds."""
+"""Key of the line that ends a recording; its value is the number of replays in the file."""
 Kind: TypeAlias = Literal["tree", "repair", "fronts"]
 
 
@@ -32,8 +32,8 @@ Kind: TypeAlias = Literal["tree", "repair", "fronts"]
 class TreeEvent:
     """One draft tree and its verdict.
 
-    cell: the raster index of the first cell that it decides. tokens, parents: of the nodes, see `DraftTree`. path: the
-    accepted nodes. extra: the one token that follows them.
+    cell: raster index of the first cell that it decides. tokens, parents: of the nodes, see `DraftTree`. path: the
+    accepted nodes. extra: the token that follows them.
     """
 
     cell: Count
@@ -43,7 +43,7 @@ class TreeEvent:
     extra: Count
 
     def wrong(self, cells: int) -> str:
-        """How the event contradicts itself or a picture of so many cells; empty where it does not."""
+        """How the event contradicts itself or a picture of `cells` cells; empty if it does not."""
         size = len(self.tokens)
         if self.parents[:1] != (-1,) or len(self.parents) != size:
             return f"expected {size} parents, the first -1, got {self.parents}"
@@ -60,11 +60,10 @@ class TreeEvent:
 
 @dataclass(frozen=True, slots=True)
 class RepairEvent:
-    """Rows drafted at a low resolution, verified in one pass, and repaired.
+    """Rows that are drafted at a low resolution, verified in one pass, and repaired.
 
-    first, stop: the cells of the rows. draft, tokens: [stop - first] codes before and after. rejected: cells that the
-    rule refused. islands: cells redrawn side by side, a tuple each. steps: the cells decided in each step of the
-    repair.
+    first, stop: range of the rows' cells. draft, tokens: [stop - first] codes before and after. rejected: cells that
+    the rule rejected. islands: groups of cells redrawn in parallel. steps: cells decided in each step of the repair.
     """
 
     first: Count
@@ -87,7 +86,7 @@ class RepairEvent:
 
 @dataclass(frozen=True, slots=True)
 class FrontEvent:
-    """The cells decided in one step without a drafter: of row fronts, or of a window that the target fills itself."""
+    """The cells decided in one step without a drafter: by row fronts, or in a window that the target fills itself."""
 
     cells: tuple[Count, ...]
 
@@ -106,10 +105,9 @@ _EVENTS: Final[Mapping[str, type[TreeEvent] | type[RepairEvent] | type[FrontEven
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """One picture's decoding. tokens: [cells].
+    """The decoding of one picture. tokens: [cells].
 
-    token_bias: how far the tokens are from the target's distribution, as total variation (see
-    `token_bias.draw_watched`); None where it was not measured.
+    token_bias: total variation from the target's distribution (see `token_bias.draw_watched`); None if not measured.
     """
 
     method: str
@@ -122,15 +120,15 @@ class Replay:
 
     @property
     def key(self) -> DrawingKey:
-        """The drawing that it is of."""
+        """The key of its drawing."""
         return DrawingKey(self.method, self.prompt, self.seed)
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> Replay:
-        """The replay in a line of JSON.
+        """Parse the replay in a line of JSON.
 
         Raises:
-            ValueError: a field is missing, unknown, of another type or range, or leads off the picture.
+            ValueError: A field is missing, unknown, of another type or range, or points outside the picture.
         """
         kind, listed = plain.get("kind"), plain.get("events")
         if not isinstance(kind, str) or kind not in _EVENTS or not isinstance(listed, list):
@@ -149,7 +147,7 @@ class Replay:
 def record(
     models: PipelineModels, method: DecodingMethod, plan: ComparisonPlan, key: DrawingKey, tokens: tuple[int, ...]
 ) -> Replay:
-    """Draw `key` of a plan again and keep how. tokens: what was drawn before; RuntimeError where it is other now."""
+    """Draw `key` of a plan again and record its decoding; raises RuntimeError if the tokens are not `tokens`."""
     condition = next(each for each in plan.conditions if each.caption() == key.prompt)
     result, bias = draw_watched(models, method, condition, plan.sampling, noise_of(condition, key.seed))
     if tuple(result.tokens.tolist()) != tokens:
@@ -188,9 +186,9 @@ def _repair_event(cycle: RepairCycle) -> RepairEvent:
 
 
 def mean_token_bias(method: str, lossless: bool, replays: Sequence[Replay]) -> FigureInterval | None:
-    """The mean over a method's replays, with a bootstrap interval over them where there are two or more.
+    """Mean token bias of a method's replays, with a bootstrap interval if there are two or more.
 
-    0 where the method is lossless, None where nothing was measured.
+    0 if the method is lossless, None if nothing was measured.
     """
     if lossless:
         return FigureInterval(0.0, 0.0, 0.0)
@@ -201,8 +199,7 @@ def mean_token_bias(method: str, lossless: bool, replays: Sequence[Replay]) -> F
 class ReplayLog(RunStore[DrawingKey, Replay]):
     """The replays of one run, in `folder/replays.jsonl`; those of another run are replaced.
 
-    finished: whether the file says that the recording came to its end; False where it was stopped, or the file was cut
-    short.
+    finished: whether the file says that the recording is complete; False if it was stopped, or the file cut short.
     """
 
     NAME: ClassVar[str] = "replays"
@@ -211,9 +208,9 @@ class ReplayLog(RunStore[DrawingKey, Replay]):
     REMEDY: ClassVar[str] = "delete it and record them again"
 
     def __init__(self, folder: Path, settings: Mapping[str, Any] | None) -> None:
-        """Take up what `folder` holds. settings: those of the run; None takes whatever run it is.
+        """Open the recording in `folder`. settings: those of the run; None accepts any run.
 
-        Raises ValueError where the file holds something else than replays.
+        Raises ValueError if the file has other content than replays.
         """
         self.finished = not (folder / f"{self.NAME}.jsonl").exists()
         try:
@@ -235,7 +232,7 @@ class ReplayLog(RunStore[DrawingKey, Replay]):
         return dataclasses.asdict(record)
 
     def replays(self) -> tuple[Replay, ...]:
-        """Those held, in the order they were recorded."""
+        """The replays in the order of recording."""
         return tuple(self)
 
     def add(self, key: DrawingKey, record: Replay) -> None:
@@ -243,7 +240,7 @@ class ReplayLog(RunStore[DrawingKey, Replay]):
         self.finished = False
 
     def finish(self) -> None:
-        """Say in the file that all replays asked for are recorded, so that a file that is cut short can be told."""
+        """Mark the recording in the file as complete, so that a file cut short can be recognized."""
         if not self.finished and len(self):
             self.append({FINISHED: len(self)})
             self.finished = True
@@ -252,10 +249,10 @@ class ReplayLog(RunStore[DrawingKey, Replay]):
 def record_replays(
     plan: RunPlan, drawings: DrawingLog, log: ReplayLog, prompts: int, report: Callable[[int, int], None]
 ) -> None:
-    """Record every method's decoding of the first `prompts` prompts under the first seed, those that `log` lacks.
+    """Record the missing replays of every method on the first `prompts` prompts, with the first seed.
 
-    They are drawn once more for it, so no timing of the comparison holds any recording. report: how many of how many
-    are done.
+    The pictures are drawn again for this, so recording affects no timing of the comparison. report: callback for the
+    number of replays done, and in total.
     """
     (model,) = plan.models
     comparison = model.comparison

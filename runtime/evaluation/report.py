@@ -1,4 +1,4 @@
-"""What a comparison found: one row per method, speed-ups with their intervals, and the maps behind the pictures."""
+"""Results of a comparison: one row per method, speedups with intervals, and the maps for the pictures."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from underpaint.runtime.evaluation.report_row import ReportRow, accepted_cells, 
 
 
 class ComparisonReport(NamedTuple):
-    """Everything that the pictures and the table show."""
+    """The contents of a comparison's table and pictures."""
 
     rows: tuple[ReportRow, ...]
     gallery: dict[str, list[Picture]]
-    """Per method, the pictures of each prompt under the first seed; empty where nothing decodes pictures."""
+    """Per method, the pictures of all prompts with the first seed; empty without a picture decoder."""
     acceptance: dict[str, FloatArray]
-    """Per method, [height, width]: the share of images in which this cell was an accepted draft."""
+    """Per method, [height, width]: the share of images in which this cell was an accepted draft token."""
 
     def __repr__(self) -> str:
         return _as_text(self.rows)
 
 
 def _as_text(rows: Sequence[ReportRow]) -> str:
-    """The main figures as a table of plain text, a row a method."""
+    """The main figures as a plain-text table with one row per method."""
     head = (
         "method",
         "lossless",
@@ -76,10 +76,10 @@ def make_report(
     likelihood: bool = False,
     report: Callable[[int, int], None] | None = None,
 ) -> ComparisonReport:
-    """The findings of a finished run of one model: pictures are decoded and judged here, where its folder can.
+    """The results of a finished run of one model; decodes and judges pictures if its folder can.
 
-    replays: those recorded, for the bias of relaxed methods. likelihood: also how likely the target holds the tokens,
-    a few passes for each different drawing. report: is told of methods done, of how many.
+    replays: recorded ones, for the bias of relaxed methods. likelihood: whether to compute the target's likelihood of
+    the tokens, with a few passes per distinct drawing. report: callback for the number of methods done, and in total.
     """
     (model,) = plan.models
     rows, drawings, views = drawn_rows(plan, 0, log, replays, likelihood=likelihood, report=report)
@@ -102,22 +102,22 @@ def drawn_rows(
     compared: bool = True,
     report: Callable[[int, int], None] | None = None,
 ) -> tuple[tuple[ReportRow, ...], dict[str, list[Drawing]], PictureViews]:
-    """The rows of one model; nothing in them but what a clock says depends on who drew what, or when.
+    """The rows of one model; apart from timings they do not depend on who drew what, or when.
 
-    What a worker told of a drawing is not made again: its picture, what the judge reads in it, its likelihood.
+    A worker's results for a drawing are reused: its picture, the judge's reading, and its likelihood.
 
     Args:
         plan: The run.
-        place: The model's place in it.
-        log: The drawings. A method counts on the prompts that it and the baseline have all seeds of; one that has no
-            such prompt gets no row.
+        place: The model's index in it.
+        log: The drawings. A method is measured on the prompts with all seeds drawn by it and by the baseline; a method
+            without such a prompt gets no row.
         replays: See `make_report`.
         likelihood: See `make_report`.
-        compared: Whether pictures are compared as sets too, which takes seconds a method.
+        compared: Whether to compare pictures as sets too, which takes seconds per method.
         report: See `make_report`.
 
     Returns:
-        The rows, the drawings behind them by method, and what was seen in their pictures.
+        The rows, their drawings by method, and the cached views of the pictures.
     """
     model, jobs = plan.models[place], [job for job in log if job.model == place]
     comparison = model.comparison
@@ -159,9 +159,9 @@ def drawn_rows(
 def to_results(
     plan: RunPlan, report: ComparisonReport, command: str, curve: CostCurveFile | None = None
 ) -> dict[str, Any]:
-    """The findings as the JSON file holds them, in the form of `artifacts/results_schema.json`, kind "compare".
+    """The results as JSON of kind "compare", in the form of `artifacts/results_schema.json`.
 
-    command: that made them. curve: of the machine that drew; None where it is not known.
+    command: the command that made them. curve: cost curve of the machine that drew; None if unknown.
     """
     maps = {name: np.round(cells, 4).tolist() for name, cells in report.acceptance.items()}
     measured_costs = None if curve is None else curve.told()
@@ -172,9 +172,8 @@ def to_results(
 class EvaluationReport(NamedTuple):
     """The figures of a finished evaluation.
 
-    rows: of each model. results: as `artifacts/results_schema.json` has them: kind "evaluate", or "merged" where there
-    are several models. repeated: drawings that were drawn more than once; differing: of those, how many with other
-    tokens.
+    rows: of each model. results: in the form of `artifacts/results_schema.json`, of kind "evaluate", or "merged" for
+    several models. repeated: number of drawings made more than once; differing: those of them with different tokens.
     """
 
     rows: tuple[tuple[ReportRow, ...], ...]
@@ -184,7 +183,7 @@ class EvaluationReport(NamedTuple):
 
 
 def evaluation_report(plan: RunPlan, log: DrawingLog, command: str) -> EvaluationReport:
-    """The figures of what a log holds, which has to be every drawing of the plan. command: that made them."""
+    """The figures of a log, which must have every drawing of the plan. command: the command that made them."""
     differing = sum(log.drawing(key).tokens != job.drawing.tokens for key, job in log.repeated)
     processors = dict(Counter(job.processor for job in log))
     drawn = {"processors": processors, "repeated": len(log.repeated), "differing": differing}
@@ -202,7 +201,7 @@ def evaluation_report(plan: RunPlan, log: DrawingLog, command: str) -> Evaluatio
 
 
 def model_values(model: ModelPlan, rows: Sequence[ReportRow]) -> dict[str, Any]:
-    """Model, settings and rows as JSON holds them."""
+    """Model, settings and rows as JSON."""
     sizes = {"resolution": model.pipeline.resolution, "vocab_size": model.pipeline.tables.vocab_size}
     more: dict[str, Any] = {"prompts_file": dict(model.prompts_file)} if model.prompts_file else {}
     if model.device:

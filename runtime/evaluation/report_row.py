@@ -1,4 +1,4 @@
-"""A row of a report: one method's figures over the drawings of a plan, beside plain autoregression's."""
+"""One row of a report: a method's figures over the drawings of a plan, compared with plain autoregression."""
 
 from __future__ import annotations
 
@@ -21,31 +21,32 @@ from underpaint.runtime.methods.method import DecodingMethod
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportRow:
-    """One method's figures: means over images. Units in the names; shares in 0..1; None where it does not apply.
+    """One method's figures: means over images. Names give units; shares are in 0..1; None means not applicable.
 
-    tokens_per_cycle, mean_depth, mean_nodes: over cycles with a draft (mean_nodes: its drafted nodes), so the first
-    token (from the condition alone) is left out.
-    kept_share: of all cells, those that hold a drafted token. rejected_share: of all cells, those whose drafted token
-    the rule refused, where every cell is drafted.
-    overhead_share: of the seconds, what was spent outside the models: neither in the target's and the drafter's forward
-    passes nor between two resolutions.
-    target_ms_per_cycle, drafter_ms_per_cycle, host_ms_per_cycle: the seconds within the target, within the drafter and
-    outside the models, over target passes (the first pass, which has no draft, among them).
-    Drawn on a device (`runtime.device`), one program runs all models: device_ms_per_cycle is what it takes,
-    host_ms_per_cycle and overhead_share are the rest, and the target's and the drafter's figures are None or 0. batch:
-    images drawn together, among which the seconds are divided. peak_bytes: of the device's memory. loop: see `Drawing`.
-    speedup_over_eager:
-    over plain AR by the loop that papers time; speedup is over AR as one captured program.
-    prompt_accuracy, attribute_accuracy and what follows from them: where the folder holds a judge, and the conditions
-    say what it may look for. accuracy_over_ar: prompt accuracy less the baseline's on the same prompts and seeds; the
-    interval is over prompts.
-    identical_to_ar: at temperature 0, whether every image's tokens are AR's; identical_share: of the images.
-    frechet_pictures: pictures behind both Fréchet figures, equal pictures of one prompt counted once.
-    attribute_log_probability: the judge's mean log-probability of the prompt's attributes, in nats; over_ar: less the
-    baseline's, paired. auc: how well a classifier tells the method's pictures from the baseline's, 0.5 where it cannot
-    (see `two_sample`). log_likelihood: the target's mean log-probability of a token, in nats, where it was asked for.
-    token_bias: how far the tokens are from the target's distribution, as total variation: the mean over recorded
-    replays (see `token_bias.draw_watched`); 0 where the method is lossless.
+    Attributes:
+        tokens_per_cycle, mean_depth, mean_nodes: Over cycles with a draft, so without the first token (from the
+            condition alone). mean_nodes counts drafted nodes.
+        kept_share: Share of all cells that hold a drafted token.
+        rejected_share: Share of all cells whose drafted token the rule rejected, if every cell is drafted.
+        overhead_share: Share of the seconds outside the models: not in forward passes, nor between two resolutions.
+        target_ms_per_cycle, drafter_ms_per_cycle, host_ms_per_cycle: Time in the target, in the drafter and outside the
+            models, over the target passes (including the first, which has no draft).
+        device_ms_per_cycle: Time in the one program that runs all models on a device (`runtime.device`). There,
+            host_ms_per_cycle and overhead_share are the rest, and figures of target and drafter are None or 0.
+        batch: Images drawn together; the seconds are divided among them.
+        peak_bytes, loop: Peak use of the device's memory; see `Drawing` for the loop.
+        speedup_over_eager: Over plain AR with the loop that papers time; `speedup` is over AR as one captured program.
+        prompt_accuracy, attribute_accuracy: Like all figures derived from them, only if the folder has a judge and the
+            conditions say what it may look for.
+        accuracy_over_ar: Prompt accuracy minus the baseline's on the same prompts and seeds; interval over prompts.
+        identical_to_ar, identical_share: At temperature 0, whether all images have AR's tokens, and the share that has.
+        frechet_pictures: Pictures behind both Fréchet figures; equal pictures of one prompt count once.
+        attribute_log_probability: The judge's mean log-probability of the prompt's attributes, in nats; over_ar is
+            minus the baseline's, paired.
+        auc: How well a classifier separates the method's pictures from the baseline's; 0.5: not at all (`two_sample`).
+        log_likelihood: The target's mean log-probability of a token, in nats, if requested.
+        token_bias: Total variation between the tokens' distribution and the target's: mean over recorded replays (see
+            `token_bias.draw_watched`); 0 for a lossless method.
     """
 
     method: str
@@ -107,16 +108,16 @@ TIMED: Final = frozenset(
         *("device_ms_per_cycle", "speedup_over_eager"),
     )
 )
-"""Figures of a row that come from a clock; the others are the same however often a plan is drawn on one machine."""
+"""Figures of a row that come from a clock; all others repeat when a plan is drawn again on the same machine."""
 
 
 def above_floor(distance: float | None, floor: float | None) -> bool:
-    """Whether a Fréchet distance says something: it exceeds its floor, the distance of as many real pictures."""
+    """Whether a Fréchet distance is meaningful: it exceeds its floor, the distance of as many real pictures."""
     return distance is not None and floor is not None and distance > floor
 
 
 def accepted_cells(drawing: Drawing, grid: Grid) -> BoolArray:
-    """[height, width] whether each cell's token was an accepted draft; nowhere by a method that drafts nothing."""
+    """Whether each cell's token was an accepted draft token, [height, width]; all False if it drafts nothing."""
     cells = np.zeros(grid.cells, dtype=np.bool_)
     if drawing.kept_cells is not None:
         cells[list(drawing.kept_cells)] = True
@@ -139,10 +140,10 @@ def report_rows(
     replays: Sequence[Replay] = (),
     report: Callable[[int, int], None] | None = None,
 ) -> tuple[ReportRow, ...]:
-    """A row for each method of a plan that has drawings.
+    """One row for each method of a plan that has drawings.
 
-    drawings: by method, seed after seed, each in the order of the prompts. The baseline has those of every other.
-    replays, report: see `make_report`.
+    drawings: by method, seed after seed, each in the order of the prompts. The baseline has all drawings that other
+    methods have. replays, report: see `make_report`.
     """
     greedy = plan.sampling.temperature == 0
     baseline = {(one.prompt, one.seed): one for one in drawings[BASELINE]}
@@ -218,7 +219,7 @@ def _row(
 
 
 def _per_cycle(drawn: Sequence[Drawing]) -> tuple[float | None, float | None, float | None]:
-    """Tokens, levels and drafted nodes per cycle with a draft; None without such cycles."""
+    """Tokens, tree levels and drafted nodes per cycle with a draft; None without such cycles."""
     accepted = [count for one in drawn for count in one.accepted or ()]
     depths = [depth for one in drawn for depth in one.depths or ()]
     nodes = [count for one in drawn for count in one.nodes or ()]

@@ -1,4 +1,4 @@
-"""GenEval and DPG-Bench: pictures in the folders that their own scorers read."""
+"""Writes pictures in the folder layouts that the scorers of GenEval and DPG-Bench read."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from PIL import Image
 from underpaint.artifacts.manifest import write_beside
 
 DPG_MOST: Final = 4
-"""Pictures of a prompt that DPG-Bench reads at most, from one file of two by two."""
+"""Largest number of pictures per prompt that DPG-Bench reads, from one 2 x 2 file."""
 
 
 class BenchmarkPrompt(NamedTuple):
-    """A prompt with its pictures as PNG. key: as the benchmark names it; details: its line, which the scorer reads."""
+    """A prompt with its pictures as PNG. key: its name in the benchmark; details: its line, which the scorer reads."""
 
     key: str
     text: str
@@ -27,9 +27,9 @@ class BenchmarkPrompt(NamedTuple):
 
 
 def write_geneval(folder: Path, prompts: Sequence[BenchmarkPrompt]) -> None:
-    """The layout of GenEval's README (arXiv 2310.11513): NNNNN/metadata.jsonl and NNNNN/samples/NNNN.png.
+    """Write the layout of GenEval's README (arXiv 2310.11513): NNNNN/metadata.jsonl and NNNNN/samples/NNNN.png.
 
-    Raises ValueError where a prompt has no `tag` and `include`, before anything is written.
+    Raises ValueError, before anything is written, if a prompt has no `tag` and `include`.
     """
     for prompt in prompts:
         if not {"tag", "include"} <= set(prompt.details):
@@ -43,10 +43,10 @@ def write_geneval(folder: Path, prompts: Sequence[BenchmarkPrompt]) -> None:
 
 
 def write_dpg(folder: Path, prompts: Sequence[BenchmarkPrompt]) -> int:
-    """The layout of DPG-Bench (arXiv 2403.05135): ITEM.png, several pictures of an item two by two in one file.
+    """Write the layout of DPG-Bench (arXiv 2403.05135): ITEM.png, with several pictures of an item in a 2 x 2 grid.
 
-    Returns the side of one picture in pixels, which its scorer is told as --resolution. Raises ValueError, before
-    anything is written, where prompts have no or too many pictures, or pictures differ in size.
+    Returns the side of one picture in pixels, the --resolution of its scorer. Raises ValueError, before anything is
+    written, if a prompt has no or too many pictures, or pictures differ in size.
     """
     sides = set()
     for prompt in prompts:

@@ -1,4 +1,4 @@
-"""How far a method's tokens are from the target's distribution, measured while a picture is drawn once more."""
+"""Measures how far a method's tokens are from the target's distribution, while a picture is drawn again."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from underpaint.runtime.methods.method import DecodingMethod, DecodingResult, Pi
 
 
 class Watched(NamedTuple):
-    """A drawing, and the mean total variation of its tokens; None where it was not measured."""
+    """A drawing, and the mean total variation of its tokens; None if not measured."""
 
     result: DecodingResult
     token_bias: float | None
@@ -31,15 +31,14 @@ class Watched(NamedTuple):
 def draw_watched(
     models: PipelineModels, method: DecodingMethod, condition: Condition, sampling: SamplingParams, chance: Chance
 ) -> Watched:
-    """Draw one image and measure on the way how far each decision moves the next token from the target's distribution.
+    """Draw one image, and measure how far each decision moves the next token from the target's distribution.
 
-    Of draft trees and windows: between the next token's exact distribution under the rule and the target's, at each
-    root; for siblings that are drawn, the target's is a lossless rule's on the same siblings, which bounds the bias
-    over all draws from above. Of a tree that
-    was never verified: between the drafted path's first token and the target's distribution. Of row fronts: between the
-    distribution that each cell had when it was decided and the target's beside the finished picture, every cell before
-    it there. What an adaptive window redraws is not in it.
-    Not measured: lossless methods, temperature 0, and cells that a low resolution drafted.
+    For draft trees and windows, the total variation is between the next token's exact distribution under the rule and
+    the target's, at each root. For sampled siblings, the reference is a lossless rule on the same siblings, which
+    bounds the bias over all draws from above. For a tree that was never verified, it is between the drafted path's
+    first token and the target's distribution. For row fronts, it is between each cell's distribution when it was
+    decided and the target's given all earlier cells of the finished picture. Cells that an adaptive window redraws do
+    not count. Lossless methods, temperature 0, and cells drafted at a low resolution are not measured.
     """
     if method.lossless or sampling.temperature == 0.0:
         return Watched(method.open(models, condition, sampling).decode(chance), None)
@@ -65,7 +64,7 @@ def draw_watched(
 
 @dataclass(slots=True)
 class RuleWatch:
-    """Implements `Rule` by another one; notes how far it moves the next token at each tree's root."""
+    """Implements `Rule` with another rule, and records how far it moves the next token at each tree's root."""
 
     rule: Rule
     biases: list[float] = field(default_factory=list)
@@ -86,7 +85,7 @@ class RuleWatch:
         return self.rule(tree, probs, chance)
 
     def skipped(self, tree: DraftTree, probs: FloatArray) -> None:
-        """Note how far a cycle that nobody verified moves the next token from `probs` [V]."""
+        """Record how far an unverified cycle moves the next token from `probs` [V]."""
         self.biases.append(_apart(skipped_distribution(tree, probs.size), probs))
 
 
@@ -100,9 +99,9 @@ def _apart(one: FloatArray, other: FloatArray) -> float:
 
 @dataclass(slots=True)
 class SeenTarget:
-    """Implements `GridTarget` by another one; keeps what every pass said of every cell.
+    """Implements `GridTarget` with another one, and keeps the distribution of every cell from every pass.
 
-    passes: of each pass, the first over the condition, the distributions [V] by cell.
+    passes: for each pass, the first over the condition, the distributions [V] by cell.
     """
 
     target: GridTarget
@@ -110,12 +109,12 @@ class SeenTarget:
 
     @property
     def vocab_size(self) -> int:
-        """V."""
+        """V, the number of codes."""
         return self.target.vocab_size
 
     @property
     def grid(self) -> Grid:
-        """The image to draw."""
+        """The grid of the image."""
         return self.target.grid
 
     def begin(self) -> FloatArray:
@@ -133,12 +132,12 @@ class SeenTarget:
         self.target.commit(rows)
 
     def bias(self, result: DecodingResult, own: FloatArray) -> float:
-        """The mean over cells of the total variation between what the pass of its step said of it and `own` [cells, V].
+        """Mean over cells of the total variation between the distribution from its step's pass and `own` [cells, V].
 
-        A step follows one pass; the first one has the condition's besides, which says something of cell 0 alone.
+        Each step follows one pass; the first also follows the condition's pass, which has a distribution for cell 0.
         """
         steps = result.steps or ()
-        before = len(self.passes) - len(steps)  # passes without a step of their own: the condition's, or none
+        before = len(self.passes) - len(steps)  # passes without their own step: the condition's, or none
         distances = []
         for number, cells in enumerate(steps, start=before):
             for cell in cells:
@@ -148,7 +147,7 @@ class SeenTarget:
 
 
 class _SeenModels:
-    """A pipeline's models, whose target over a grid is a `SeenTarget`."""
+    """A pipeline's models with a `SeenTarget` as grid target."""
 
     def __init__(self, models: PipelineModels) -> None:
         self._models = models
@@ -164,9 +163,9 @@ class _SeenModels:
 
 
 def beside_picture(target: GridTarget, tokens: IntArray, most: int) -> FloatArray:
-    """[cells, V] float64: the target's distribution of each of tokens [cells], given all before it in raster order.
+    """The target's distribution [cells, V] float64 of each of tokens [cells], given all before it in raster order.
 
-    At most `most` tokens a pass.
+    Runs at most `most` tokens per pass.
     """
     cells = tokens.size
     rows = [np.array(target.begin(), dtype=np.float64)[None]]

@@ -1,9 +1,9 @@
-"""The two-sample test by a classifier: can a small network tell a method's pictures from plain AR's?
+"""A classifier two-sample test: can a small network tell a method's pictures from plain autoregression's?
 
-A network that never saw them ranks held-out pictures by how likely they are the method's. The area under its curve
-(AUC) is 0.5 where the two sets cannot be told apart, as those of a lossless method, and 1 where each can
-(Lopez-Paz and Oquab, arXiv 1610.06545). Both pictures of a prompt stand in one half, and each half is judged by a
-network trained on the other, so that every picture counts and none is judged by what learnt it.
+The network ranks held-out pictures by how likely they are the method's. The area under its curve (AUC) is 0.5 if the
+sets cannot be told apart, as for a lossless method, and 1 if every picture can (Lopez-Paz and Oquab, arXiv 1610.06545).
+Both pictures of a prompt are in the same half, and a network trained on one half judges the other. So every picture
+counts, and no network judges a picture that it was trained on.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from underpaint.algos.arrays import FloatArray
 from underpaint.runtime.evaluation.paired import FigureInterval, interval_ends, resampled
 
 LEAST_PROMPTS: Final = 8
-"""Prompts below which no half can teach anything."""
+"""Smallest number of prompts: with fewer, a half is too small to train on."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClassifierSettings:
-    """A network of one hidden layer and how it learns: full batches, Adam, weight decay."""
+    """A network with one hidden layer, and its training: full batches, Adam, weight decay."""
 
     hidden: int = 24
     steps: int = 150
@@ -36,7 +36,7 @@ class ClassifierSettings:
 
 
 def area_under_curve(negative: FloatArray, positive: FloatArray) -> float:
-    """The share of pairs (one of each) in which the positive scores higher; ties count half (Mann and Whitney)."""
+    """Share of pairs (one of each) in which the positive scores higher; ties count half (Mann and Whitney)."""
     if negative.ndim != 1 or positive.ndim != 1 or not negative.size or not positive.size:
         raise ValueError(f"AUC: expected scores [n] and [m], got shapes {negative.shape} and {positive.shape}")
     order = np.sort(negative)
@@ -45,16 +45,16 @@ def area_under_curve(negative: FloatArray, positive: FloatArray) -> float:
 
 
 def has_features(height: int, width: int) -> bool:
-    """Whether `picture_features` reads pictures of this size."""
+    """Whether `picture_features` accepts pictures of this size."""
     return height == width and height % 16 == 0
 
 
 def picture_features(pictures: FloatArray) -> FloatArray:
-    """What the network sees of pictures uint8 or float [n, S, S, 3], 0 to 255: [n, features] float64.
+    """The network's inputs [n, features] float64 for pictures uint8 or float [n, S, S, 3], 0 to 255.
 
-    Means of 8 x 8 squares of colours, and, per octave of brightness down to those squares, the mean size of what a
-    halving loses, over the squares of a 4 x 4 grid: where colours lie, and how much detail of which fineness there is.
-    S must be a multiple of 16.
+    They are the mean colours of 8 x 8 squares and, for each octave of brightness down to those squares, the mean
+    absolute detail that halving removes, over the squares of a 4 x 4 grid. They show where colours are and how much
+    detail of each scale there is. S must be a multiple of 16.
     """
     if pictures.ndim != 4 or pictures.shape[3] != 3 or not has_features(*pictures.shape[1:3]):
         raise ValueError(f"features: expected pictures [n, S, S, 3], S a multiple of 16, got {pictures.shape}")
@@ -81,17 +81,17 @@ def _means(planes: FloatArray, side: int) -> FloatArray:
 def two_sample_test(
     baseline: FloatArray, method: FloatArray, settings: ClassifierSettings | None = None
 ) -> FigureInterval:
-    """How well a network tells the pictures of two sets apart, judged on prompts that it did not learn from.
+    """Test how well a network separates two sets of pictures, on prompts that it was not trained on.
 
     Args:
-        baseline: features [prompts, F] or [prompts, seeds, F], say of `picture_features`; row i is of prompt i.
-        method: the same of the method, on the same prompts and seeds.
-        settings: of the network.
+        baseline: Features [prompts, F] or [prompts, seeds, F], as from `picture_features`; row i belongs to prompt i.
+        method: The same for the method, on the same prompts and seeds.
+        settings: Settings of the network.
 
     Returns:
-        The held-out AUC, with an interval by a bootstrap over prompts.
+        The held-out AUC, with a bootstrap interval over prompts.
 
-    Raises ValueError where shapes differ, numbers are not finite, or there are fewer than eight prompts.
+    Raises ValueError if shapes differ, numbers are not finite, or there are fewer than eight prompts.
     """
     settings = settings or ClassifierSettings()
     if baseline.shape != method.shape or baseline.ndim not in (2, 3) or len(baseline) < LEAST_PROMPTS:
@@ -111,7 +111,7 @@ def two_sample_test(
         for side, rows in enumerate((base, own)):
             scores[side, judged] = score(rows[judged].reshape(-1, width)).reshape(len(judged), -1)
     auc = float(np.mean([area_under_curve(*scores[:, half].reshape(2, -1)) for half in halves]))
-    # A prompt is resampled with all of its pictures, within its half: scores of two networks are not comparable.
+    # A prompt is resampled with all its pictures, within its half: scores of two networks are not comparable.
     areas = []
     for half in halves:
         chosen = half[resampled(len(half))]
@@ -120,7 +120,7 @@ def two_sample_test(
 
 
 class _Network:
-    """Two layers on standardised features; `score` [n] grows with the likelihood of being the method's."""
+    """Two layers on standardised features; the score [n] grows with the likelihood of being the method's."""
 
     def __init__(self, inputs: FloatArray, settings: ClassifierSettings) -> None:
         random = np.random.default_rng([settings.seed, 1])
@@ -139,7 +139,7 @@ class _Network:
         return score
 
     def gradients(self, placed: FloatArray, labels: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Gradients of the mean logistic loss, whose labels are 0 or 1."""
+        """Gradients of the mean logistic loss for labels 0 or 1."""
         hidden = np.tanh(placed @ self.first + self.shift)
         slope = (1 / (1 + np.exp(-hidden @ self.second)) - labels) / len(placed)
         back = slope[:, None] * self.second * (1 - hidden**2)

@@ -1,4 +1,4 @@
-"""What passes cost where workers draw, for methods that choose by it: one curve an evaluation, kept in its folder."""
+"""Pass costs on workers, for methods that choose by them: one curve per evaluation, stored in its folder."""
 
 import hashlib
 import json
@@ -25,12 +25,11 @@ def costs_file(
     inline: bool,
     tell: Callable[[], None],
 ) -> Path:
-    """The cost curve of an evaluation's model in `folder`: the one that is there, or this machine's, put there.
+    """The cost curve of an evaluation's model in `folder`; this machine's is measured and stored if there is none.
 
-    All parts of the evaluation read that file, on whatever machine they are drawn: else they would draw by different
-    trees. It is measured on as many threads as a worker has, in a process of its own unless jobs are drawn `inline`,
-    and alone: workers beside each other may be slower. tell: is called before the measurement, where there is one.
-    Raises ValueError where the models have no drafter.
+    All shards of the evaluation read this file, on any machine; otherwise they would draw with different trees. The
+    measurement runs on a worker's number of threads, in its own process unless jobs are drawn `inline`, and alone, as
+    concurrent workers may slow it down. tell: called before a measurement. Raises ValueError without a drafter.
     """
     about = pipeline.fingerprint()
     hashes = {part: about["sha256"].get(about.get(part)) for part in ("target", "drafter")}
@@ -54,7 +53,7 @@ def costs_file(
     with written_beside(path) as file:
         file.write(content)
         file.flush()
-        if not path.exists():  # a part that started at the same time may have put its own there
+        if not path.exists():  # another shard that started at the same time may have stored its own
             os.replace(part_of(path), path)
     return path
 

@@ -1,4 +1,4 @@
-"""One HTML page of a comparison's folder: it needs no network and nothing beside it."""
+"""A self-contained HTML page for the folder of a comparison, which needs no network."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ from underpaint.runtime.page.frames import frames_of
 from underpaint.runtime.page.pictures import Decode, PictureStore, code_patches, data_uri
 
 PAGES: Final = jinja2.Environment(loader=jinja2.PackageLoader("underpaint.runtime.page", ""), autoescape=True)
-"""Templates of pages: `json` is compact JSON, `script` the same inside a script element, `number` formats a number."""
+"""Templates of pages, with filters for JSON (`json`), for JSON inside a script element (`script`), and for numbers."""
 PAGES.filters["json"] = lambda values: json.dumps(list(values))
 PAGES.filters["script"] = lambda values: Markup(json.dumps(values, separators=(",", ":")).replace("</", "<\\/"))
 PAGES.filters["number"] = lambda value, form: format(value, form)
 KINDS: Final = ("compare", "evaluate")
-"""Kinds of results that a page can be made of."""
+"""Kinds of results that a page can show."""
 
 
 @dataclass(frozen=True, slots=True)
 class ComparisonFolder:
-    """What a comparison left in its folder. results: its figures. drawings: by method and prompt, of the first seed.
-    finished: whether the recording of the replays came to its end."""
+    """The content of a comparison's folder. results: its figures. drawings: those of the first seed, by method and
+    prompt. finished: whether the recording of replays is complete."""
 
     results: Mapping[str, Any]
     drawings: Mapping[tuple[str, str], Drawing]
@@ -50,15 +50,15 @@ class ComparisonFolder:
 
     @property
     def grid(self) -> Grid:
-        """The pictures as cells."""
+        """The grid of image tokens."""
         return Grid(*self.results["model"]["grid"])
 
     @classmethod
     def read(cls, folder: Path, figures: Path | None = None) -> ComparisonFolder:
-        """Read what `compare` or `evaluate` wrote. figures: its JSON, where it lies elsewhere than in the folder.
+        """Read the output of `compare` or `evaluate`. figures: its JSON file, if it is not in the folder.
 
-        Raises ValueError or OSError: no such folder, no figures, another kind or version, or of another run than the
-        drawings.
+        Raises ValueError or OSError if the folder or the figures are missing, are of another kind or version, or belong
+        to another run than the drawings.
         """
         if not folder.is_dir():
             raise NotADirectoryError(f"no folder {folder}; make one with `underpaint compare --out {folder}`")
@@ -82,7 +82,7 @@ class ComparisonFolder:
         return cls(results, drawings, replays, recorded.finished)
 
     def check_codes(self, vocab_size: int) -> None:
-        """Raise ValueError where a drawing or a replay is not of the model's grid, or holds none of its codes."""
+        """Raise ValueError if a drawing or a replay does not fit the model's grid, or has a token that is no code."""
         shown: list[Drawing | Replay] = [*self.drawings.values(), *self.replays]
         for one in shown:
             if len(one.tokens) != self.grid.cells:
@@ -99,7 +99,7 @@ class ComparisonFolder:
 
 
 def _check_replay(replay: Replay, drawings: Mapping[tuple[str, str], Drawing], path: Path) -> Replay:
-    """The replay; ResultsError where the picture that it is of was drawn and is another one."""
+    """Return the replay; raises ResultsError if its picture was drawn with other tokens."""
     drawn = drawings.get((replay.method, replay.prompt))
     if drawn is not None and drawn.seed == replay.seed and drawn.tokens != replay.tokens:
         raise ResultsError(
@@ -110,7 +110,7 @@ def _check_replay(replay: Replay, drawings: Mapping[tuple[str, str], Drawing], p
 
 
 def _drawings(folder: Path, path: Path, results: Mapping[str, Any]) -> list[Drawing]:
-    """The drawings of a run; none where there is no log beside the figures."""
+    """The drawings of a run; empty if there is no log with the figures."""
     log = DrawingLog(folder, None)
     if not log.settings and not log.path.exists():
         return []
@@ -128,7 +128,7 @@ def _drawings(folder: Path, path: Path, results: Mapping[str, Any]) -> list[Draw
 
 
 def _check_same_run(log: Path, path: Path, written: Mapping[str, Any], results: Mapping[str, Any]) -> None:
-    """ResultsError unless drawings and figures are of one run."""
+    """Raise ResultsError unless drawings and figures are of one run."""
     shown = {**results["settings"], "model": results["model"]}
     differs = sorted(key for key, value in written.items() if key != "prompt_keys" and value != shown.get(key))
     if differs:
@@ -139,10 +139,10 @@ def _check_same_run(log: Path, path: Path, written: Mapping[str, Any], results: 
 
 
 def page(folder: ComparisonFolder, decode: Decode | None, why_no_pictures: str, most_prompts: int) -> str:
-    """The page.
+    """Render the page.
 
-    decode: makes pictures of tokens; None leaves gallery and replay out and says `why_no_pictures`. most_prompts: of
-    the gallery, the first ones.
+    decode: decodes tokens to pictures; None leaves out gallery and replay and shows `why_no_pictures`. most_prompts:
+    largest number of prompts in the gallery.
     """
     results, rows = folder.results, folder.results["rows"]
     drawn = {prompt for _, prompt in folder.drawings}

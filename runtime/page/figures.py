@@ -1,4 +1,4 @@
-"""What the page of a comparison shows of its figures: leaderboard, gallery, acceptance maps and the cost curve."""
+"""The figures on a comparison's page: leaderboard, gallery, acceptance maps and the cost curve."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from underpaint.runtime.evaluation.report_row import above_floor
 from underpaint.runtime.page.pictures import PictureStore, data_uri
 
 Row = Mapping[str, Any]
-"""A row of the results, see `runtime.evaluation.report_row.ReportRow`."""
+"""A row of the results; see `runtime.evaluation.report_row.ReportRow`."""
 
 
 class FigureColumn(NamedTuple):
-    """A column of the leaderboard. field: of a row. interval: whether the row has `field_low` and `field_high` too."""
+    """A leaderboard column. field: name in a row. interval: whether rows also have `field_low` and `field_high`."""
 
     head: str
     field: str
@@ -32,7 +32,7 @@ class FigureColumn(NamedTuple):
     interval: bool = False
 
     def shown(self, row: Row) -> float | None:
-        """The figure; None where the row has none, or a Fréchet distance says nothing."""
+        """The figure; None if the row has none, or if a Fréchet distance is not above its floor."""
         value: float | None = row.get(self.field)
         if self.field == "frechet_distance" and not above_floor(value, row.get("frechet_floor")):
             return None
@@ -75,13 +75,13 @@ COLUMNS: Final = (
     FigureColumn("overhead", "overhead_share", ".1%", "share of the time outside the models"),
     FigureColumn("images", "images", "d", "drawn by the method"),
 )
-"""What is known of a row and where."""
+"""The columns of the leaderboard."""
 
 
 def leaderboard(rows: Sequence[Row]) -> dict[str, Any]:
-    """The methods by their places, the fastest first, the columns that any of them has, and each one's whisker.
+    """The indices of the methods from the fastest on, the columns that any of them has, and each one's whisker.
 
-    A whisker is where the ends of the speed-up's interval, the speed-up and 1 lie, in percent of the widest.
+    A whisker has the ends of the speedup's interval, the speedup and 1, in percent of the largest end.
     """
     ends = [row.get("speedup_high") or row.get("speedup") or 1.0 for row in rows]
     whiskers = []
@@ -99,9 +99,9 @@ def leaderboard(rows: Sequence[Row]) -> dict[str, Any]:
 class GalleryCell(NamedTuple):
     """A picture of the gallery.
 
-    picture: its place in the store. differs: how many codes are other than AR's; None of AR itself, or without it.
-    same, edge: the cells with AR's own codes and the lines around the others, as SVG paths. replay: the place of its
-    replay, if there is one.
+    picture: its index in the store. differs: number of codes that differ from AR's; None for AR itself, or without AR.
+    same, edge: the cells with AR's codes, and the lines around the others, as SVG paths. replay: the index of its
+    replay, or None.
     """
 
     prompt: str
@@ -120,9 +120,9 @@ def gallery(
     store: PictureStore,
     replayed: Mapping[tuple[str, str], int],
 ) -> list[tuple[str, list[GalleryCell | None]]]:
-    """A row a method and a column a prompt; None where nothing was drawn.
+    """One row per method and one column per prompt; None if nothing was drawn.
 
-    drawings: by method and prompt. replayed: the place of the replay of a method and a prompt, where there is one.
+    drawings: by method and prompt. replayed: index of a replay by method and prompt.
     """
 
     def cell(method: str, prompt: str) -> GalleryCell | None:
@@ -139,7 +139,7 @@ def gallery(
 
 
 def runs(cells: BoolArray) -> str:
-    """The cells of a mask [H, W] as an SVG path, a rectangle for each run in a row."""
+    """The cells of a mask [H, W] as an SVG path, with a rectangle for each run in a row."""
     return "".join(f"M{start} {y}h{stop - start}v1H{start}z" for y, start, stop in _runs(cells))
 
 
@@ -159,7 +159,7 @@ def _runs(cells: BoolArray) -> Iterator[tuple[int, int, int]]:
 
 
 class AcceptanceMap(NamedTuple):
-    """Where a method's drafts were accepted. picture: as a data: URI. text: the same in words. cells: [H][W] shares."""
+    """Where a method's drafts were accepted. picture: a data: URI. text: a description. cells: [H][W] shares."""
 
     method: str
     picture: str
@@ -169,7 +169,7 @@ class AcceptanceMap(NamedTuple):
 
 
 def acceptance_maps(maps: Mapping[str, Sequence[Sequence[float]]], rows: Sequence[Row]) -> list[AcceptanceMap]:
-    """A map for each method that drafts, by a drafter or a window."""
+    """A map for each method that drafts, with a drafter or a window."""
     drafting = {row["method"] for row in rows if row.get("kept_share") is not None}
     return [_map(name, np.array(cells)) for name, cells in maps.items() if name in drafting]
 
@@ -185,20 +185,20 @@ def _map(name: str, cells: np.ndarray[Any, Any]) -> AcceptanceMap:
 
 
 def coloured(cells: np.ndarray[Any, Any]) -> str:
-    """Shares [H, W] of 0 to 1 as a data: URI of a picture, dark for 0 and bright for 1."""
+    """Shares [H, W] from 0 to 1 as a data: URI of a picture, dark for 0 and bright for 1."""
     return data_uri((colormaps["viridis"](cells)[..., :3] * 255).round().astype(np.uint8))
 
 
 CYCLE_FIELDS: Final = ("mean_nodes", "target_ms_per_cycle", "drafter_ms_per_cycle", "host_ms_per_cycle")
 _LEAST: Final = 1e-4
-"""Of an axis, which never ends at 0."""
+"""Smallest end of an axis, so that no axis ends at 0."""
 
 
 class CostChart(NamedTuple):
-    """What a target pass costs by its nodes: a drawing in pixels.
+    """The time of a target pass by its nodes, drawn in pixels.
 
-    points: x and y of the mean cycle of each method in `places`, the rows that draft trees. line: of the measured
-    curve. across, up: x and y of the axes' marks, with their values.
+    points: x and y of the mean cycle of each method in `places`, the rows that draft trees. line: the measured curve.
+    across, up: positions of the marks on the x and y axes, with their values.
     """
 
     places: list[int]
@@ -215,7 +215,7 @@ class CostChart(NamedTuple):
 
 
 def cost_chart(curve: Mapping[str, Any] | None, rows: Sequence[Row]) -> CostChart | None:
-    """The measured curve with a point for each method that drafts trees; None where there is neither."""
+    """The measured curve with a point for each method that drafts trees; None if there is neither."""
     places = [at for at, row in enumerate(rows) if all(row.get(field) is not None for field in CYCLE_FIELDS)]
     points = [(rows[at]["mean_nodes"] + 1.0, rows[at]["target_ms_per_cycle"]) for at in places]
     line = [] if curve is None else [(float(nodes), float(ms)) for nodes, ms in curve["verify_ms"]]
@@ -240,7 +240,7 @@ def cost_chart(curve: Mapping[str, Any] | None, rows: Sequence[Row]) -> CostChar
 
 
 def _marks(most: float) -> list[float]:
-    """The values that an axis marks, from 0 to the first at or beyond `most`."""
+    """The marks of an axis, from 0 to the first value that is not below `most`."""
     most = max(most, _LEAST)
     steps = (10.0**exponent * digit for exponent in range(-4, 10) for digit in (1, 2, 5))
     step = next(each for each in steps if most / each <= 6)
@@ -248,7 +248,7 @@ def _marks(most: float) -> list[float]:
 
 
 def facts(results: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """What tells this run from others: its command, machine, models and sampling."""
+    """The facts that distinguish this run: its command, machine, models and sampling."""
     machine, model, settings = results["machine"], results["model"], results["settings"]
     prompts = settings.get("prompts") or []
     pairs = [

@@ -1,4 +1,4 @@
-"""A replay as frames: what each step shows of the picture, what it marks on the grid, and the same in words."""
+"""Converts a replay to frames: the change of the picture in each step, marks on the grid, and a description."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Put(NamedTuple):
 
 
 class DraftView(NamedTuple):
-    """The draft tree of a frame: see `TreeEvent`."""
+    """The draft tree of a frame; see `TreeEvent`."""
 
     tokens: tuple[int, ...]
     parents: tuple[int, ...]
@@ -30,9 +30,9 @@ class DraftView(NamedTuple):
 class Frame:
     """One step.
 
-    text: what happens, in words. marks: cells by what they are: "kept" (an accepted draft), "refused", "drawn" (by the
-    target), "region" (to be redrawn). guesses: (cell, code) that was drafted and is not in the picture. islands: cells
-    side by side. tree: where a tree was drafted.
+    text: a description. marks: cells by kind: "kept" (an accepted draft), "refused", "drawn" (by the target), "region"
+    (to be redrawn). guesses: drafted (cell, code) pairs that are not in the picture. islands: groups of cells that are
+    redrawn in parallel. tree: the draft tree, if one was drafted.
     """
 
     text: str
@@ -43,7 +43,7 @@ class Frame:
     tree: DraftView | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """It as the page's script reads it; what is empty is left out."""
+        """The frame for the page's script, without empty fields."""
         plain: dict[str, Any] = {"text": self.text, "puts": [[put.layer, list(put.cells)] for put in self.puts]}
         for name, value in (("marks", self.marks), ("guesses", self.guesses), ("islands", self.islands)):
             if value:
@@ -54,13 +54,13 @@ class Frame:
 
 
 class ReplayFrames(NamedTuple):
-    """layers: the tokens [cells] of the pictures that frames show parts of; the first is what was drawn."""
+    """layers: tokens [cells] of the pictures whose parts the frames show; the first is the final picture."""
 
     layers: tuple[tuple[int, ...], ...]
     frames: tuple[Frame, ...]
 
     def codes(self) -> set[int]:
-        """The codes that are shown alone: of draft trees and of guesses."""
+        """The codes that are shown alone: those of draft trees and of guesses."""
         trees = {code for frame in self.frames if frame.tree for code in (*frame.tree.tokens, frame.tree.extra)}
         return {code for code in trees | {code for frame in self.frames for _, code in frame.guesses} if code >= 0}
 
@@ -136,7 +136,7 @@ def _repair_frames(event: RepairEvent, layer: int, head: str, grid: Grid) -> Ite
 
 
 def _drafted(event: RepairEvent, tokens: Sequence[int], grid: Grid) -> tuple[int, ...]:
-    """The whole picture's tokens as drafted: what was drawn before, the draft, and its last row again below it."""
+    """The tokens of the whole picture as drafted: earlier rows, the draft, and its last row repeated below it."""
     below = (len(tokens) - event.stop) // grid.width
     return (*tokens[: event.first], *event.draft, *event.draft[-grid.width :] * below)
 

@@ -1,4 +1,4 @@
-"""Pictures for a page: decoded once each, and held as data inside it."""
+"""Pictures for a page, each decoded once and embedded in it."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from underpaint.artifacts.model_index import read_index
 from underpaint.runtime.engines.images import ImageDecoder, Picture
 
 Decode = Callable[[IntArray], Picture]
-"""Tokens [cells] to a picture [height, width, 3]."""
+"""Decodes tokens [cells] to a picture [height, width, 3]."""
 
 
 @dataclass(frozen=True, slots=True)
 class GridDecoder:
-    """A `Decode` of pictures on one grid, by a decoder of a folder of models."""
+    """A `Decode` for pictures on one grid, with the decoder of a folder of models."""
 
     decoder: ImageDecoder
     grid: Grid
 
     @property
     def vocab_size(self) -> int:
-        """The codes that it knows."""
+        """The number of codes."""
         return self.decoder.vocab_size
 
     def __call__(self, tokens: IntArray) -> Picture:
@@ -38,10 +38,10 @@ class GridDecoder:
 
 
 def decoder_for(folder: Path, model: Mapping[str, Any]) -> GridDecoder:
-    """What decodes the pictures of results from `model` (their fingerprint), with the models of `folder`.
+    """The decoder for pictures of results from `model` (their fingerprint), with the models of `folder`.
 
-    Raises ValueError where the folder holds another decoder than they were made with, or none; and what `read_index`
-    and `ImageDecoder` raise.
+    Raises ValueError if the folder has no decoder or another one than they were made with. Also raises what
+    `read_index` and `ImageDecoder` raise.
     """
     index = read_index(folder)
     name = index.tokenizer.vq_decoder
@@ -57,7 +57,7 @@ def decoder_for(folder: Path, model: Mapping[str, Any]) -> GridDecoder:
 
 
 class PictureStore:
-    """Pictures by their tokens, each decoded and held once, as data: URIs of lossless WebP."""
+    """Pictures by their tokens, each decoded and stored once, as data: URIs of lossless WebP."""
 
     def __init__(self, decode: Decode) -> None:
         self._decode = decode
@@ -65,19 +65,19 @@ class PictureStore:
         self.uris: list[str] = []
 
     def add(self, tokens: tuple[int, ...]) -> int:
-        """The place of a picture among `uris`."""
+        """Add a picture unless it is there; returns its index in `uris`."""
         if tokens not in self._place:
             self._place[tokens] = len(self.uris)
             self.uris.append(data_uri(self.picture(tokens)))
         return self._place[tokens]
 
     def picture(self, tokens: tuple[int, ...]) -> Picture:
-        """The picture itself."""
+        """Decode a picture."""
         return self._decode(np.array(tokens, dtype=np.int64))
 
 
 class CodePatches(NamedTuple):
-    """What single codes look like, side by side in one picture. places: of each code, from the left."""
+    """Pictures of single codes, side by side in one sheet. places: index of each code, from the left."""
 
     places: dict[int, int]
     side: int
@@ -85,7 +85,7 @@ class CodePatches(NamedTuple):
 
 
 def code_patches(codes: Iterable[int], grid: Grid, decode: Decode) -> CodePatches:
-    """Each of `codes` as it looks in the middle of a block of its own kind, 3 cells wide where the grid allows it."""
+    """Each of `codes` as it looks in the middle of a block of the same code, 3 cells wide if the grid allows it."""
     ordered = sorted(codes)
     block = min(3, grid.height, grid.width)
     rows, columns = grid.height // block, grid.width // block

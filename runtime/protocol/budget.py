@@ -1,4 +1,4 @@
-"""How many prompts a protocol draws by each method where its hours are limited."""
+"""Limits the number of prompts per method so that a protocol fits into a number of hours."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from underpaint.runtime.protocol.tuning import Tuning
 
 LEAST: Final = 4
-"""Prompts that a budget of hours leaves to every method."""
+"""Smallest number of prompts that a time budget leaves to a method."""
 
 
 def with_baseline_counts(counts: Mapping[tuple[int, str], int]) -> dict[tuple[int, str], int]:
-    """Counts with as many prompts of plain autoregression, where it is among them, as of any other method."""
+    """Counts in which plain autoregression, if present, has as many prompts as the most frequent other method."""
     most = {
         place: max((count for (at, name), count in counts.items() if at == place and name != BASELINE), default=1)
         for place, _ in counts
@@ -29,9 +29,9 @@ def with_baseline_counts(counts: Mapping[tuple[int, str], int]) -> dict[tuple[in
 
 
 def draws_in_round(turn: int, count: int, rounds: int) -> bool:
-    """Whether one of `count` drawings that are spread evenly over `rounds` rounds, from the first on, is in this one.
+    """Whether round `turn` has one of `count` drawings, spread evenly over `rounds` rounds from the first on.
 
-    A machine's speed changes within an hour, so a method that is drawn seldom is drawn all along.
+    The speed of a machine changes within an hour, so a method with few drawings is spread over the whole run.
     """
     return turn * count % rounds < count
 
@@ -39,15 +39,15 @@ def draws_in_round(turn: int, count: int, rounds: int) -> bool:
 def fit_counts(
     counts: Mapping[tuple[int, str], int], seconds: Mapping[tuple[int, str], float], budget: float
 ) -> dict[tuple[int, str], int]:
-    """Fewer prompts, in proportion to one over the root of a method's seconds, and at least `LEAST`.
+    """Limit each method's prompts in proportion to 1 / sqrt(its seconds per prompt), but to no fewer than `LEAST`.
 
-    If the speed-ups of all methods vary alike from prompt to prompt, this makes the sum of their variances least
-    (Neyman's allocation).
+    If the speedups of all methods vary alike from prompt to prompt, this minimizes the sum of their variances (Neyman
+    allocation).
 
     Args:
-        counts: Prompts that are wanted, by any key.
-        seconds: Of one prompt, by the same keys.
-        budget: Seconds for all.
+        counts: Wanted number of prompts, by any key.
+        seconds: Seconds per prompt, by the same keys.
+        budget: Seconds for all prompts.
     """
 
     def at(share: float) -> dict[tuple[int, str], int]:
@@ -67,15 +67,15 @@ def fit_counts(
 def search_seconds(
     seconds: Mapping[tuple[int, str], float], names: Sequence[str], candidates: int, prompts: int
 ) -> dict[tuple[int, str], float]:
-    """About how long the tuning of each method takes a prompt, by temperature's place and method.
+    """Estimate the tuning time of each method in seconds per prompt, by (temperature index, method).
 
-    Candidates are taken to be nearly as fast as the tuned settings: a quarter of the way to the paper's.
+    The time of a candidate is estimated as 3/4 of the tuned settings' time plus 1/4 of the paper settings' time.
 
     Args:
-        seconds: Of one drawing; see `Protocol.seconds`.
+        seconds: Seconds of one drawing; see `Protocol.seconds`.
         names: The methods.
-        candidates: Settings tried of each.
-        prompts: Prompts of the last round.
+        candidates: Number of settings tried per method.
+        prompts: Number of prompts in the last round.
     """
     share = drawings_of(candidates, prompts) / prompts
     estimates = {}
@@ -90,17 +90,17 @@ def search_seconds(
 def fit_protocol(
     first: Protocol, log: DrawingLog, hours: float | None, tuning: Tuning | None, curve_share: float = 0.0
 ) -> tuple[Protocol, dict[str, Any], str]:
-    """As many prompts as the hours allow; tuning takes its share of them, and is told in its `counts`.
+    """Reduce a protocol to as many prompts as the hours allow; tuning gets its share, set in `tuning.counts`.
 
     Args:
         first: The protocol with all prompts.
-        log: Its drawings, the first round at least.
-        hours: For everything; None limits nothing.
-        tuning: What is tuned first; None where nothing is.
-        curve_share: Share of the drawing's time that measuring a cost curve takes.
+        log: Its drawings; at least the first round must be drawn.
+        hours: Hours for drawing and tuning together; None sets no limit.
+        tuning: Tuning that runs first, or None.
+        curve_share: Share of the drawing time that measuring a cost curve takes.
 
     Returns:
-        The protocol with fewer prompts, what the record says of it, and a line that tells the estimate.
+        The reduced protocol, the entries for the record, and a line that reports the estimate.
 
     Raises:
         ValueError: The first round is not drawn yet.

@@ -1,7 +1,7 @@
-"""Protocol 1: every method at both presets and two temperatures, on frozen prompts, in paired rounds.
+"""Protocol 1: every method with two presets at two temperatures, on frozen prompts, in paired rounds.
 
-A round draws one prompt by plain autoregression and by every method, at both temperatures. A disturbance of the machine
-so hits all methods, and every ratio is of drawings a few minutes apart.
+A round draws one prompt with plain autoregression and with every method, at both temperatures. A disturbance of the
+machine therefore affects all methods, and every ratio compares drawings made a few minutes apart.
 """
 
 from __future__ import annotations
@@ -30,28 +30,28 @@ from underpaint.runtime.protocol.budget import LEAST, draws_in_round, fit_counts
 VERSION: Final = 1
 TEMPERATURES: Final = (1.0, 0.0)
 TUNE_SKIP: Final = 0
-"""The first prompt that settings are tuned on."""
+"""Index of the first prompt used for tuning."""
 REPORT_SKIP: Final = 1000
-"""The first prompt that is reported: beyond all that settings of the shipped models were ever tuned on."""
+"""Index of the first reported prompt: no settings of the shipped models were ever tuned on it or on later ones."""
 WITHIN: Final = 0.05
-"""Nats that tuned pictures may be below plain autoregression's."""
+"""Largest quality loss of tuned settings against plain autoregression, in nats."""
 
 
 class Sizes(NamedTuple):
-    """Prompts to tune on, to report the tuned settings on, and to report the papers' settings on."""
+    """Number of prompts for tuning, for reporting the tuned settings, and for reporting the papers' settings."""
 
     tune: int = 100
     tuned: int = 200
     paper: int = 50
 
     def scaled(self, scale: float) -> Sizes:
-        """A share of them, at least `LEAST` to tune on and 2 to report."""
+        """The sizes times `scale`, with at least `LEAST` prompts to tune on and 2 to report."""
         tune, tuned, paper = (round(scale * count) for count in self)
         return Sizes(max(LEAST, tune), max(2, tuned), max(2, paper))
 
 
 class Entry(NamedTuple):
-    """A method at one preset, which draws under a name of its own."""
+    """A method with one preset, drawn under its own label."""
 
     label: str
     name: str
@@ -60,13 +60,13 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Protocol:
-    """What is drawn, and of how many prompts.
+    """The drawings of a protocol.
 
     Attributes:
-        run: The models at each of `TEMPERATURES`, every method at both presets.
-        entries: The methods by the names that they draw under.
-        counts: By temperature's place and name, prompts that are drawn, counted from the first.
-        left_out: Methods that these models refuse, with the reason.
+        run: The models at each of `TEMPERATURES`, with every method at both presets.
+        entries: The methods and their labels.
+        counts: Number of prompts to draw, from the first on, by (temperature index, label).
+        left_out: Methods that these models reject, with the reason.
     """
 
     run: RunPlan
@@ -87,17 +87,17 @@ class Protocol:
         sizes: Sizes,
         prompts_file: Mapping[str, Any],
     ) -> Protocol:
-        """The protocol on opened models; methods that they refuse at a preset are left out.
+        """Build the protocol for opened models, without the methods and presets that they reject.
 
         Args:
             pipeline: The models.
             names: The methods.
-            samplings: How the target is sampled at each of `TEMPERATURES`.
-            tables: The models' tables, with the costs of passes for methods that choose by them.
-            conditions: The prompts that are reported.
-            judge: What reads pictures; None where nothing does.
-            preset: What the entries called tuned are drawn with.
-            sizes: How many prompts are drawn.
+            samplings: Sampling parameters of the target at each of `TEMPERATURES`.
+            tables: The models' tables, with pass costs for methods that choose by them.
+            conditions: The prompts to report.
+            judge: Scores pictures; None without a judge.
+            preset: The preset of the entries labelled as tuned.
+            sizes: Number of prompts to draw.
             prompts_file: See `PromptFile.to_dict`; empty without a file.
         """
         plans, entries, counts, left_out = [], dict[str, Entry](), dict[tuple[int, str], int](), dict[str, str]()
@@ -121,14 +121,14 @@ class Protocol:
             plan = ComparisonPlan(tuple(methods), tuple(conditions), (0,), params, preset)
             fingerprint = judged_fingerprint(pipeline, judge)
             plans.append(ModelPlan(pipeline, plan, judge, fingerprint, prompts_file=prompts_file))
-        # Opening methods opens models, so the fingerprint is of all of them only now.
+        # Opening methods opens models, so the fingerprint covers all of them only now.
         whole = judged_fingerprint(pipeline, judge)
         return cls(
             RunPlan(tuple(replace(one, fingerprint=whole) for one in plans)), tuple(entries.values()), counts, left_out
         )
 
     def jobs(self, rounds: int | None = None) -> list[DrawingKey]:
-        """The drawings, round by round, each method in turn first; of the first `rounds` rounds, or all."""
+        """The drawings of the first `rounds` rounds (default: all), in order; each method in turn comes first."""
         most = max(self.counts.values())
         return [key for turn in range(most if rounds is None else min(rounds, most)) for key in self._round(turn)]
 
@@ -147,25 +147,25 @@ class Protocol:
                 yield from (DrawingKey(name, caption, 0, place) for name in names[first:] + names[:first])
 
     def drawer(self) -> Callable[[DrawingKey], DrawnJob]:
-        """What draws a job, by the models that are open here."""
+        """A function that draws a job with the models opened here."""
         drawers = [OpenedDrawer(model.pipeline, model.comparison) for model in self.run.models]
         return lambda job: replace(drawers[job.model](job), model=job.model)
 
     def seconds(self, log: DrawingLog) -> dict[tuple[int, str], float]:
-        """Seconds of the first drawing by temperature's place and name, once the first round is drawn."""
+        """Seconds of the first drawing by (temperature index, label), once the first round is drawn."""
         first = self.jobs(1)
         return {(key.model, key.method): log.drawing(key).seconds for key in first if key in log}
 
     def fitted(self, seconds: Mapping[tuple[int, str], float], budget: float | None) -> Protocol:
-        """The protocol with fewer prompts, fewest for slow methods, so that it takes about `budget` seconds, or all.
+        """Reduce the prompts, most for slow methods, so that drawing takes about `budget` seconds; None sets no limit.
 
-        Plain autoregression is drawn on every prompt that another method is.
+        Plain autoregression is drawn on every prompt that any other method is drawn on.
         """
         counts = self.counts if budget is None else fit_counts(self.counts, seconds, budget)
         return replace(self, counts=with_baseline_counts(counts))
 
     def total_seconds(self, seconds: Mapping[tuple[int, str], float]) -> float:
-        """About how long all drawings take, with one uncounted drawing by each method."""
+        """Estimated seconds of all drawings, including one uncounted drawing per method."""
         return sum((count + 1) * seconds[key] for key, count in self.counts.items())
 
     def record(
@@ -176,14 +176,14 @@ class Protocol:
         about: Mapping[str, Any],
         report: Callable[[int, int], None] | None = None,
     ) -> dict[str, Any]:
-        """The results of what is drawn, a run for each temperature, in the form of `artifacts/results_schema.json`.
+        """The results so far, one run per temperature, in the form of `artifacts/results_schema.json`.
 
         Args:
-            log: The drawings, which need not be all.
+            log: The drawings; some may be missing.
             command: The command that made them.
-            curve: The machine's cost curve; None where the models have no drafter.
-            about: More of the protocol for the record.
-            report: Is told of methods reported, of how many.
+            curve: The machine's cost curve; None if the models have no drafter.
+            about: Further entries for the record's "protocol".
+            report: Callback: number of methods reported so far, and in total.
 
         Raises:
             ValueError: Nothing is drawn yet.

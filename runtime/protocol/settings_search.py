@@ -1,7 +1,7 @@
-"""The fastest settings of a method on one machine and folder of models, by successive halving over few prompts.
+"""Search for a method's fastest settings on one machine and folder of models, by successive halving.
 
-Every round draws plain autoregression, the current settings and the candidates that are left, prompt by prompt, so all
-ratios are of paired drawings. Each round keeps the best quarter and draws four times as many prompts.
+Every round draws each prompt with plain autoregression, the current settings and the remaining candidates, so all
+ratios compare paired drawings. Each round keeps the best quarter and draws four times as many prompts.
 """
 
 from __future__ import annotations
@@ -39,36 +39,36 @@ MEASURES: Final = get_args(Measure)
 LEAST_PROMPTS: Final = 4
 MOST_CANDIDATES: Final = 200
 KEPT: Final = 4
-"""One of so many candidates is kept after a round, and at least `FINALISTS`."""
+"""A round keeps one in this many candidates, but at least `FINALISTS`."""
 FINALISTS: Final = 2
 _SEED: Final = 20261
 
 
 class QualityBound(NamedTuple):
-    """How much worse than plain autoregression's the pictures may be.
+    """The largest quality loss against plain autoregression.
 
     Attributes:
-        measure: "judge", the judge's mean log-probability of a prompt's attributes, or "log-likelihood", the target's
-            mean log-probability of a token.
-        drop: The largest mean drop below plain autoregression on the same prompts, in nats, >= 0.
+        measure: "judge" (the judge's mean log-probability of a prompt's attributes) or "log-likelihood" (the target's
+            mean log-probability of a token).
+        drop: Largest mean drop below plain autoregression on the same prompts, in nats, >= 0.
     """
 
     measure: Measure
     drop: float
 
     def difference(self, row: ReportRow) -> tuple[float | None, float | None, float | None]:
-        """The mean difference of a row's pictures to plain autoregression's, and its 95 % interval."""
+        """Mean difference of a row's quality to plain autoregression, with the ends of its 95 % interval."""
         name = "attribute_log_probability_over_ar" if self.measure == "judge" else "log_likelihood_over_ar"
         return getattr(row, name), getattr(row, f"{name}_low"), getattr(row, f"{name}_high")
 
     def is_met(self, row: ReportRow) -> bool:
-        """Whether a row's mean difference is within the bound; a lossless method's always is."""
+        """Whether a row's mean difference is within the bound; always true for a lossless method."""
         mean = self.difference(row)[0]
         return row.lossless or (mean is not None and mean >= -self.drop)
 
 
 class Candidate(NamedTuple):
-    """Settings that are tried, and the method ready to draw with them, under a name that lists them."""
+    """Settings to try, with the method ready to draw under a name that lists them."""
 
     preset: str
     settings: tuple[str, ...]
@@ -85,23 +85,23 @@ def candidates(
     *,
     lossless: bool,
 ) -> list[Candidate]:
-    """Settings of a method to try, the current ones first.
+    """List settings of a method to try, the current ones first.
 
-    They are the presets "tuned" and "paper", then changes of one setting, and combinations drawn at random from the
-    settings' declared values (see `algos.registry.Tune`), the same ones every time. Settings that the models refuse are
-    left out.
+    The order is: the presets "tuned" and "paper", changes of a single setting, and random combinations of the settings'
+    declared values (see `algos.registry.Tune`). The random choice is the same every time. Settings that the models
+    reject are left out.
 
     Args:
         name: The method.
-        models: What draws.
-        sampling: How the target is sampled.
-        tables: The models' tables, with the costs of passes where a method chooses by them.
-        condition: A condition that the models take.
-        count: Candidates at most, >= 1.
-        lossless: Whether relaxed settings are left out.
+        models: The models that draw.
+        sampling: Sampling parameters of the target.
+        tables: The models' tables, with pass costs if the method chooses by them.
+        condition: A condition that the models accept.
+        count: Largest number of candidates, >= 1.
+        lossless: Whether to leave out relaxed settings.
 
     Returns:
-        The candidates; none where the models refuse all, or all are relaxed and `lossless` asks for others.
+        The candidates; empty if the models reject all of them, or if all are relaxed and `lossless` is set.
     """
     grid = resolve(name, sampling.temperature).to_tune()
     rng = np.random.default_rng(_SEED)
@@ -129,18 +129,18 @@ def candidates(
 
 
 class Round(NamedTuple):
-    """One round of the search. kept: candidates that it draws. prompts: those that it needs, counted from the first."""
+    """One round of the search: the number of candidates, and the number of prompts counted from the first."""
 
     kept: int
     prompts: int
 
 
 def rounds(count: int, prompts: int) -> list[Round]:
-    """The rounds of a search: a quarter of the candidates each, on four times as many prompts.
+    """The rounds of a search; each keeps a quarter of the candidates and uses four times as many prompts.
 
     Args:
-        count: Candidates, >= 1.
-        prompts: Prompts of the last round, >= 2.
+        count: Number of candidates, >= 1.
+        prompts: Number of prompts in the last round, >= 2.
     """
     kept = [count]
     while kept[-1] > FINALISTS:
@@ -150,7 +150,7 @@ def rounds(count: int, prompts: int) -> list[Round]:
 
 
 def drawings_of(count: int, prompts: int) -> int:
-    """Drawings of a search but plain autoregression's, at most: of the candidates, and of the current settings."""
+    """Largest number of drawings in a search, of candidates and current settings, without plain autoregression."""
     drawn, before = 0, 0
     for turn, one in enumerate(rounds(count, prompts)):
         drawn += (one.kept + (turn > 0)) * (one.prompts - before)
@@ -160,13 +160,13 @@ def drawings_of(count: int, prompts: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """The search over one method's candidates at one temperature.
+    """The search over the candidates of one method at one temperature.
 
     Attributes:
         name: The method.
         tried: Its candidates, the current settings first.
         run: Plain autoregression and every candidate, on every prompt.
-        bound: The bound of quality; None where all candidates are lossless.
+        bound: The quality bound; None if all candidates are lossless.
     """
 
     name: str
@@ -185,7 +185,7 @@ class Search:
         judge: PictureJudge | None,
         bound: QualityBound | None,
     ) -> Search:
-        """The search over candidates; see `candidates`, and `QualityBound` for the judge's part."""
+        """Build the search over candidates from `candidates`; the judge is used only if the bound measures by it."""
         plain = build_methods(models, named_variants([BASELINE]), sampling.temperature)
         methods = (*plain, *(one.method for one in tried))
         plan = ComparisonPlan(methods, tuple(conditions), (0,), sampling)
@@ -195,21 +195,21 @@ class Search:
 
     @property
     def plan(self) -> ComparisonPlan:
-        """What is drawn at most."""
+        """The plan of all drawings that the search may need."""
         return self.run.models[0].comparison
 
     def select(self, log: DrawingLog, draw: Callable[[Sequence[DrawingKey], str], None]) -> ChosenSettings | None:
         """Search, and return the best settings.
 
-        Those settings are the current ones, unless others are faster on the same prompts with a 95 % interval wholly
-        above 1, or the current ones miss the bound.
+        The result is the current settings, unless others are faster on the same prompts with a 95 % interval entirely
+        above 1, or the current settings miss the bound.
 
         Args:
-            log: The drawings so far; the search goes on with them.
-            draw: Draws what of some drawings the log lacks, and is told which round they are of.
+            log: The drawings so far; the search resumes from them.
+            draw: Callback that draws the given drawings that the log lacks; its second argument names the round.
 
         Returns:
-            None where no candidate is within the bound.
+            The best settings; None if no candidate is within the bound.
         """
         prompts = [condition.caption() for condition in self.plan.conditions]
         current, alive = self.tried[0].method.name, [one.method.name for one in self.tried]
@@ -246,7 +246,7 @@ class Search:
         return self.bound is None or self.bound.is_met(row)
 
     def _rank(self, row: ReportRow) -> tuple[bool, bool, float]:
-        """Rank rows: first those within the bound, last those whose whole interval is beyond it; the faster first."""
+        """Sort key: rows within the bound first, rows whose whole interval misses it last; then faster rows first."""
         high = None if self.bound is None or row.lossless else self.bound.difference(row)[2]
         beyond = self.bound is not None and high is not None and high < -self.bound.drop
         return beyond, not self._is_met(row), -row.speedup

@@ -1,4 +1,4 @@
-"""Tables and cards of a record of protocol 1, for the command line, the documents and the site."""
+"""Tables and method cards from a record of protocol 1, for the command line, the documentation and the site."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from underpaint.runtime.evaluation.comparison import BASELINE
 from underpaint.runtime.methods.settings import settings_line
 
 QUALITY: Final = ("attribute_log_probability_over_ar", "log_likelihood_over_ar")
-"""Differences of quality to plain autoregression: by the judge, or where there is none by the target."""
+"""Quality differences to plain autoregression: measured by the judge, or without a judge by the target."""
 
 
 def runs_of(record: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The comparisons of a record, which may be one of them alone."""
+    """The comparisons of a record, which may itself be a single comparison."""
     runs = [one["results"] for one in record["runs"]] if record["kind"] == "merged" else [record]
     return [run for one in runs for run in (runs_of(one) if one["kind"] == "merged" else [one]) if "rows" in run]
 
 
 def run_at(record: Mapping[str, Any], temperature: float) -> Mapping[str, Any] | None:
-    """The first comparison of a record at a temperature; None where it has none."""
+    """The first comparison of a record at a temperature, or None."""
     return next((run for run in runs_of(record) if run["settings"]["temperature"] == temperature), None)
 
 
 def summary(record: Mapping[str, Any], run: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The rows of the summary table of one comparison, the fastest first, plain autoregression at the top.
+    """The rows of one comparison's summary table: plain autoregression first, then the fastest first.
 
-    A row has the figures of `ReportRow`, and tokens_per_pass, quality_over_ar with its interval (in nats), promise (see
-    `promise_of`), rule (its name; None for a loop's own) and same_as_ar: pictures at temperature 0 whose tokens are
-    plain autoregression's, of how many; None without them.
+    A row has the figures of `ReportRow` and: tokens_per_pass, quality_over_ar with its interval (in nats), promise (see
+    `promise_of`), rule (its name; None for a loop's own rule) and same_as_ar ("n of m" pictures at temperature 0 with
+    the tokens of plain autoregression; None without such pictures).
     """
     height, width = run["model"].get("grid", (0, 0))
     cold = run_at(record, 0.0)
@@ -51,15 +51,15 @@ def summary(record: Mapping[str, Any], run: Mapping[str, Any]) -> list[dict[str,
 
 
 def promise_of(config: Mapping[str, Any], lossless: bool) -> str:
-    """What a method promises of its tokens' distribution.
+    """The guarantee that a method gives for the distribution of its tokens.
 
     Args:
-        config: Its settings as a record holds them.
-        lossless: Whether it is lossless at them.
+        config: The method's settings as stored in a record.
+        lossless: Whether the method is lossless with them.
 
     Returns:
-        "lossless"; "bounded" where its rule bounds the total variation and its loop adds none; else "no bound". A
-        window drafts by drawing, where the settings of rules that pool are no bounds.
+        "lossless"; "bounded" if its rule bounds the total variation and its loop adds no further error; else "no
+        bound". A window samples its drafts, and then the settings of pooling rules are not bounds.
     """
     if lossless:
         return "lossless"
@@ -69,14 +69,14 @@ def promise_of(config: Mapping[str, Any], lossless: bool) -> str:
 
 
 def sides_of(records: Sequence[tuple[str, Mapping[str, Any]]]) -> list[dict[str, Any]]:
-    """What is put side by side: the comparisons of one file, machine and folder of models together.
+    """Group comparisons into the sides of a side-by-side table, one per file, machine and folder of models.
 
     Args:
-        records: Names of files, and what was read.
+        records: File names and their records.
 
     Returns:
-        Per side its name (A, B, ...), file, machine, engine, target and preset, and its rows by method and temperature;
-        see `summary`. Two comparisons of one temperature are two sides.
+        Per side: its name (A, B, ...), file, machine, engine, target and preset, and its rows by (method, temperature);
+        see `summary`. Two comparisons at the same temperature become two sides.
     """
     sides: list[dict[str, Any]] = []
     for file, record in records:
@@ -95,13 +95,13 @@ def sides_of(records: Sequence[tuple[str, Mapping[str, Any]]]) -> list[dict[str,
 
 
 def ranked(sides: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """A row for each method and temperature, with its figures on every side; the fastest on all sides together first.
+    """One row per method and temperature with its figures on every side, fastest on average first.
 
     Args:
         sides: See `sides_of`.
 
     Returns:
-        Rows with method, temperature, lossless, and sides: by the side's name its row, where it has one.
+        Rows with method, temperature, lossless, and sides: the row of each side by its name, or None.
     """
     keys = dict.fromkeys(key for side in sides for key in side["rows"])
     rows = []
@@ -121,15 +121,15 @@ def _letters(place: int) -> str:
 
 
 def names_of(record: Mapping[str, Any]) -> list[str]:
-    """The methods of a record, each once."""
+    """The methods of a record, without repetition."""
     return list(dict.fromkeys(row.get("variant_of", row["method"]) for run in runs_of(record) for row in run["rows"]))
 
 
 def card(record: Mapping[str, Any], name: str) -> str:
-    """A method's card in Markdown: its figures at every preset and temperature, its settings and where they are from.
+    """A method's card in Markdown: its figures at every preset and temperature, its settings and their origin.
 
     Returns:
-        The text without a heading; empty where the record does not have the method.
+        The text without a heading; empty if the record does not have the method.
     """
     lines, parts, settings = [], [], []
     for run in runs_of(record):
@@ -170,7 +170,7 @@ def card(record: Mapping[str, Any], name: str) -> str:
 
 
 def interval(row: Mapping[str, Any], name: str, form: str = ".2f") -> str:
-    """A figure with its interval, as "1.20 (1.10 to 1.30)"; nothing where there is none."""
+    """A figure with its interval, as in "1.20 (1.10 to 1.30)"; empty if there is no figure."""
     value, low, high = (row.get(f"{name}{end}") for end in ("", "_low", "_high"))
     if value is None:
         return ""
@@ -178,6 +178,6 @@ def interval(row: Mapping[str, Any], name: str, form: str = ".2f") -> str:
 
 
 def markdown(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table in Markdown."""
+    """Format a table in Markdown."""
     lines = ["| " + " | ".join(headings) + " |", "|" + "---|" * len(headings)]
     return "\n".join([*lines, *("| " + " | ".join(cells) + " |" for cells in rows)])

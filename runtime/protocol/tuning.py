@@ -1,4 +1,4 @@
-"""Methods tuned on one folder of models: which can be, the search for each, and the preset file that collects them."""
+"""Tuning of methods on one folder of models: the methods, the search for each, and the preset file of the results."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PRESET: Final = "preset.json"
 
 
 def judge_for(bound: QualityBound | None, pipeline: OpenModels, conditions: Sequence[Condition]) -> PictureJudge | None:
-    """What reads the pictures; ValueError where a bound needs a judge, and nothing reads pictures of the conditions."""
+    """The judge of pictures, if any; raises ValueError if the bound needs a judge and none can score the conditions."""
     judge = judge_of(pipeline)
     if bound is not None and bound.measure == "judge":
         if judge is None:
@@ -42,16 +42,16 @@ class Tuning:
 
     Attributes:
         pipeline: The models.
-        names: The methods that these models draw by, at the temperatures that `samplings` have.
-        samplings: How the target is sampled, for each temperature.
+        names: The methods that these models support at the temperatures in `samplings`.
+        samplings: Sampling parameters of the target, one per temperature.
         conditions: The prompts to tune on.
-        bound: How much worse pictures may be; None tries lossless settings alone.
-        judge: What reads pictures; None where nothing does.
-        tables: The models' tables, with the costs of passes for methods that choose by them.
-        most: Settings tried of each method, at most.
-        out: Folder of drawings and of the preset file.
-        skipped: Of the methods that nobody named, those that the models refuse, with the reason.
-        counts: By method and temperature, how many of the conditions it is tuned on; all where it is not named.
+        bound: The largest quality loss; None tries lossless settings only.
+        judge: Scores pictures; None without a judge.
+        tables: The models' tables, with pass costs for methods that choose by them.
+        most: Largest number of settings tried per method.
+        out: Folder for the drawings and the preset file.
+        skipped: Methods that the user did not name and the models reject, with the reason.
+        counts: Number of conditions to tune on, by (method, temperature); a missing key means all.
     """
 
     pipeline: OpenModels
@@ -85,11 +85,11 @@ class Tuning:
 
         Args:
             pipeline, samplings, conditions, bound, judge, tables, most, out: See the attributes.
-            names: The methods, some of which the models may refuse.
-            named: Whether a user named them, so that refusing one is an error.
+            names: The methods; the models may reject some.
+            named: Whether the user named the methods, so that rejecting one is an error.
 
         Raises:
-            ValueError: A method that was named, or every method, is refused.
+            ValueError: A named method, or every method, is rejected.
         """
         tuning = cls(pipeline, (), samplings, conditions, bound, judge, tables, most, out, skipped={})
         for name in names:
@@ -105,7 +105,7 @@ class Tuning:
         return tuning
 
     def _refusal(self, name: str) -> str:
-        """Why a method is not tuned on these models; nothing where it is."""
+        """The reason why a method cannot be tuned on these models; empty if it can."""
         for sampling in self.samplings:
             try:
                 method = open_method(self.pipeline, Variant(name, name), self.conditions[0], sampling, self.tables)
@@ -117,11 +117,11 @@ class Tuning:
 
     @property
     def preset_path(self) -> Path:
-        """The preset file."""
+        """Path of the preset file."""
         return self.out / PRESET
 
     def folder(self, name: str, temperature: float) -> Path:
-        """Where the drawings of one search lie."""
+        """Folder for the drawings of one search."""
         return self.out / f"{name.replace(':', '_')}-t{temperature:g}"
 
     def search(self, name: str, sampling: SamplingParams) -> Search:
@@ -132,14 +132,14 @@ class Tuning:
         return Search.of(name, tried, self.pipeline, sampling, drawn, self.judge, self.bound)
 
     def begin(self, about: Mapping[str, Any], command: str) -> PresetFile:
-        """The preset file as an earlier start left it, or one without methods.
+        """The preset file of an earlier run, or a new one without methods.
 
         Args:
-            about: The prompts, for the file.
-            command: The command that tunes, for the file.
+            about: The prompts, stored in the file.
+            command: The tuning command, stored in the file.
 
         Raises:
-            ValueError: The file is damaged, of other models, or of another tuning.
+            ValueError: The file is damaged, or was made with other models or other tuning options.
         """
         bound = None if self.bound is None else self.bound._asdict()
         tuning = {"prompts": about, "within": bound, "candidates": self.most}

@@ -1,4 +1,4 @@
-"""Up- and down-samplers by name, from a folder of models, refused where they were made for others."""
+"""Opens up- and down-samplers by name from a folder of models, and rejects those made for other models."""
 
 from collections.abc import Mapping
 from hashlib import sha256
@@ -36,8 +36,8 @@ LATENT: Final[Mapping[str, tuple[str, str]]] = {
     "latent-down-pixel": ("sampler_up", "sampler_down_pixel"),
     "latent-down-gan": ("sampler_up", "sampler_down_gan"),
 }
-"""The networks up and down of each latent kind, which differ in the losses of one of the two: sampler_up is trained
-through pictures, sampler_down by tokens alone. A draft of the whole image at once needs no way down."""
+"""The up and down networks of each latent kind. Kinds differ in the losses of one of the two: sampler_up is trained
+through pictures, sampler_down on tokens only. A draft of the whole image at once needs no down network."""
 TRAINED_BY: Final[Mapping[str, tuple[str, str]]] = {
     "sampler_up": ("up", "pixel"),
     "sampler_up_ce": ("up", "ce"),
@@ -46,20 +46,20 @@ TRAINED_BY: Final[Mapping[str, tuple[str, str]]] = {
     "sampler_down_pixel": ("down", "pixel"),
     "sampler_down_gan": ("down", "gan"),
 }
-"""Direction and losses of each network in `LATENT`, as `underpaint train sampler` knows them."""
+"""Direction and losses of each network in `LATENT`, as arguments of `underpaint train sampler`."""
 _WORLD_STAGES: Final = ("sampler_up_ce", "sampler_up_pixel", "sampler_down_ce", SUPER_RESOLUTION)
-"""What `underpaint train world` trains of these for textured scenes."""
+"""The networks that `underpaint train world` trains for textured scenes."""
 RESAMPLERS: Final = (*FILTERS, SUPER_RESOLUTION, *LATENT)
-"""What `open_resampler` knows: pixel kinds, then latent ones."""
+"""The kinds that `open_resampler` accepts: pixel kinds, then latent ones."""
 
 
 def codebook_digest(codebook: NDArray[np.float32]) -> str:
-    """The SHA-256, in hex, of unit code vectors [V, C] as they are stored: what a sampler's manifest must name."""
+    """Hex SHA-256 of unit code vectors [V, C] as stored; a sampler's manifest must name it."""
     return sha256(np.ascontiguousarray(codebook, dtype="<f4").tobytes()).hexdigest()
 
 
 def models_behind(kind: str, sides: tuple[int, int] = SHIPPED_RESOLUTIONS) -> tuple[str, ...]:
-    """The names of the models that the sampler `kind` runs between two sides in pixels, in a folder of models."""
+    """Names of the models in a folder that the sampler `kind` runs between two sides in pixels."""
     ends = between(*sides)
     if kind in LATENT:
         up, down = LATENT[kind]
@@ -69,7 +69,7 @@ def models_behind(kind: str, sides: tuple[int, int] = SHIPPED_RESOLUTIONS) -> tu
 
 
 def recipe_of(network: str, sides: tuple[int, int] = SHIPPED_RESOLUTIONS) -> str:
-    """What follows `underpaint train` to make one of `TRAINED_BY`, or `SUPER_RESOLUTION`, between two sides."""
+    """The arguments of `underpaint train` that make a network of `TRAINED_BY`, or `SUPER_RESOLUTION`, for two sides."""
     options = pair_options(*sides)
     if network == SUPER_RESOLUTION:
         return f"superres{options}"
@@ -84,10 +84,10 @@ def open_resampler(
     settings: EngineContext | None = None,
     sides: tuple[int, int] = SHIPPED_RESOLUTIONS,
 ) -> Resampler:
-    """The sampler `kind`, one of `RESAMPLERS`, between two grids, of pictures of these sides in pixels.
+    """Open the sampler `kind` of `RESAMPLERS` between two grids whose pictures have these sides in pixels.
 
-    Raises ValueError before any work: an unknown kind, a model that is absent or damaged, a sampler trained for
-    another pair of grids or for another codebook.
+    Raises ValueError before any work if the kind is unknown, a model is missing or damaged, or a sampler was trained
+    for another pair of grids or another codebook.
     """
     if kind not in RESAMPLERS:
         raise ValueError(f"resampler: there is no '{kind}'; {suggest(kind, RESAMPLERS)}")
@@ -107,7 +107,7 @@ def open_resampler(
 def locate_networks(
     kind: str, grids: ResolutionMap, folder: Path = FOLDER, sides: tuple[int, int] = SHIPPED_RESOLUTIONS
 ) -> tuple[Located, Located]:
-    """The networks up and down of a `kind` of `LATENT`, checked but not opened; raises as `open_resampler` does."""
+    """The up and down networks of a `kind` of `LATENT`, checked but not opened; raises as `open_resampler` does."""
     codebook = read_codebook(folder)
     up, down = (
         _fitting(network, of, grids, codebook, folder, sides)
@@ -124,7 +124,7 @@ def _fitting(
     folder: Path,
     sides: tuple[int, int],
 ) -> Located:
-    """The model `network` between `sides`; EngineError unless it was made for these grids and this codebook."""
+    """The model `network` between `sides`; raises EngineError unless it was made for these grids and this codebook."""
     name, recipe = network + between(*sides), recipe_of(network, sides)
     exported = "vq_decoder" in names(folder) and manifest("vq_decoder", folder).export is not None
     recipe += " --tokenizer CHECKPOINT --pictures FOLDER" if exported else ""
@@ -163,18 +163,18 @@ def _fitting(
 
 
 def world_stage(network: str, sides: tuple[int, int] = SHIPPED_RESOLUTIONS) -> str | None:
-    """The stage of `underpaint train world` that makes a network between two sides; None where there is none."""
+    """The stage of `underpaint train world` that makes a network between two sides, or None."""
     stage = _run(network)
     return stage if stage in _WORLD_STAGES and sides == SHIPPED_RESOLUTIONS else None
 
 
 def _run(network: str) -> str:
-    """What the run of a network between the shipped sides is called."""
+    """Name of the training run of a network between the shipped sides."""
     return network if network == SUPER_RESOLUTION else "sampler_" + "_".join(TRAINED_BY[network])
 
 
 def _trained(network: str, sides: tuple[int, int]) -> str:
-    """The command that trains a network of textured scenes beside the stages of a world."""
+    """The command that trains a network for textured scenes, next to the stages of a world."""
     stage = world_stage(network, sides)
     if stage is not None:
         return f"underpaint train world --only {stage} --hours 12"

@@ -1,7 +1,7 @@
-"""Between the grids of two resolutions: tokens of a small picture to those of a large one, and back.
+"""Resampling of tokens between the grids of two resolutions.
 
-Tokens are resampled by row-causal networks (the latent sampler of arXiv 2601.05149), or through the picture: decode,
-change the size, encode again (its pixel sampler).
+Row-causal networks resample tokens directly (the latent sampler of arXiv 2601.05149). The pixel sampler of that paper
+decodes the picture, resizes it and encodes it again.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,10 +20,9 @@ from underpaint.runtime.engines.images import ImageDecoder, ImageEncoder, Pictur
 
 
 class Resampler(Protocol):
-    """An up- and a down-sampler of tokens between two grids that share one codebook.
+    """An up- and down-sampler of tokens between two grids that share one codebook.
 
-    Both work on whole low rows and are row-causal: what they give for `rows` depends on no row from `rows.stop` on,
-    drawn or not.
+    Both work on whole low rows and are row-causal: results for `rows` never depend on rows from `rows.stop` on.
     """
 
     @property
@@ -34,27 +33,27 @@ class Resampler(Protocol):
     def enlarge(self, low: IntArray, rows: range) -> IntArray:
         """Propose the high tokens [cells of map.high_rows(rows)] int64, in raster order, under low `rows`.
 
-        low: [low cells] int64; what it holds from row `rows.stop` on is not read (NO_TOKEN, say).
-        Raises ValueError on rows outside the grid, a wrong shape, and rows before `rows.stop` that are not drawn.
+        low: [low cells] int64; values from row `rows.stop` on are ignored and may be NO_TOKEN.
+        Raises ValueError for rows outside the grid, a wrong shape, or missing tokens before row `rows.stop`.
         """
         ...
 
     def reduce(self, high: IntArray, rows: range) -> IntArray:
-        """Read the low tokens [cells of rows] int64, in raster order, of low `rows` from the picture of `high`.
+        """Compute the low tokens [cells of rows] int64, in raster order, of low `rows` from the picture of `high`.
 
-        high: [high cells] int64; what it holds after map.high_rows(rows) is not read. Raises as `enlarge` does.
+        high: [high cells] int64; values after map.high_rows(rows) are ignored. Raises as `enlarge` does.
         """
         ...
 
 
 def check_low(map_: ResolutionMap, low: IntArray, rows: range, vocab_size: int) -> IntArray:
-    """The low rows [rows.stop, width] that `enlarge` may read; ValueError where they are not all drawn."""
+    """The low rows [rows.stop, width] that `enlarge` may read; raises ValueError if tokens are missing."""
     map_.high_rows(rows)
     return _drawn("low", low, map_.low.cells, rows.stop, map_.low.width, vocab_size)
 
 
 def check_high(map_: ResolutionMap, high: IntArray, rows: range, vocab_size: int) -> IntArray:
-    """The high rows [ratio * rows.stop, width] that `reduce` may read; ValueError where they are not all drawn."""
+    """The high rows [ratio * rows.stop, width] that `reduce` may read; raises ValueError if tokens are missing."""
     return _drawn("high", high, map_.high.cells, map_.high_rows(rows).stop, map_.high.width, vocab_size)
 
 
@@ -73,22 +72,22 @@ def _drawn(which: str, tokens: IntArray, cells: int, stop: int, width: int, voca
 
 
 class TokenNetwork:
-    """Tokens [h, w] of one grid to logits [h', w', V] over those of another."""
+    """A network from tokens [h, w] of one grid to logits [h', w', V] over the tokens of another."""
 
     def __init__(self, path: Path, settings: EngineContext | None = None) -> None:
         self._session: Any = open_session(path, settings)
 
     def __call__(self, tokens: IntArray) -> FloatArray:
-        """Float32 logits, of as many rows as the `tokens` [h, w] decide."""
+        """Float32 logits for as many rows as `tokens` [h, w] determine."""
         logits: FloatArray = self._session.run(None, {"codes": tokens[None]})[0][0]
         return logits
 
 
 @dataclass(frozen=True, slots=True)
 class TokenResampler:
-    """Implements `runtime.resampling.resampler.Resampler` without pictures: the likeliest tokens of two networks.
+    """Implements `runtime.resampling.resampler.Resampler` without pictures: two networks give the most likely tokens.
 
-    Rows that are not drawn yet are left out: no row of a row-causal network misses those below it.
+    Rows that are not drawn yet are left out: a row-causal network does not read the rows below.
     """
 
     map: ResolutionMap
@@ -102,8 +101,8 @@ class TokenResampler:
     def logits(self, low: IntArray, rows: range) -> FloatArray:
         """Float32 logits [cells of map.high_rows(rows), V] of the tokens that `enlarge` proposes; raises as it does.
 
-        Given the low tokens, the network takes cells as independent: tokens drawn from these distributions, instead of
-        the likeliest ones, can be verified by rules that need the draft's distribution.
+        The network treats cells as independent given the low tokens. Tokens sampled from these distributions, instead
+        of the most likely ones, can be verified with rules that need the draft distribution.
         """
         read = check_low(self.map, low, rows, self.vocab_size)
         return self._rows(self.up, read, self.map.high_rows(rows))
@@ -124,16 +123,16 @@ def _likeliest(logits: FloatArray) -> IntArray:
 
 
 FILTERS: Final[Mapping[str, str]] = {"nearest": "NEAREST", "bicubic": "BICUBIC"}
-"""Enlargements that need no training, by their names among Pillow's."""
+"""Enlargement filters that need no training, with their Pillow names."""
 
 
 Enlarger: TypeAlias = Callable[[Picture], Picture]
-"""Enlarges a picture [H, W, 3] by a whole number."""
+"""Enlarges a picture [H, W, 3] by an integer factor."""
 
 
 @dataclass(frozen=True, slots=True)
 class FilterEnlarger:
-    """Enlarges by a filter of `FILTERS`."""
+    """Enlarges with a filter of `FILTERS`."""
 
     ratio: int
     resampling: str = FILTERS["bicubic"]
@@ -147,7 +146,7 @@ class FilterEnlarger:
 
 
 class LearnedEnlarger:
-    """Enlarges by a small super-resolution network on ONNX Runtime."""
+    """Enlarges with a small super-resolution network on ONNX Runtime."""
 
     def __init__(self, path: Path, settings: EngineContext | None = None) -> None:
         self._session: Any = open_session(path, settings)
@@ -158,11 +157,10 @@ class LearnedEnlarger:
 
 @dataclass(frozen=True, slots=True)
 class PixelResampler:
-    """Implements `runtime.resampling.resampler.Resampler` by way of pictures.
+    """Implements `runtime.resampling.resampler.Resampler` through pictures.
 
-    The tokenizer looks at the whole picture (its norms and its attention are global), so rows that are not drawn yet
-    need something to stand for them: the last drawn row of tokens, repeated. That keeps it row-causal, and comes
-    nearer to the tokens of the whole picture than leaving the rows out does.
+    The tokenizer reads the whole picture (its norms and attention are global), so undrawn rows repeat the last drawn
+    row of tokens. This stays row-causal, and is closer to the tokens of the whole picture than leaving rows out.
     """
 
     map: ResolutionMap
@@ -177,7 +175,7 @@ class PixelResampler:
         return self._rows(self.enlarger(self._draw(read, self.map.low)), self.map.high, self.map.high_rows(rows))
 
     def reduce(self, high: IntArray, rows: range) -> IntArray:
-        """See `Resampler`; areas are averaged."""
+        """See `Resampler`; the picture is reduced by averaging areas."""
         read = check_high(self.map, high, rows, self.decoder.vocab_size)
         if not rows:
             return np.empty(0, dtype=np.int64)
@@ -187,7 +185,7 @@ class PixelResampler:
         return self._rows(np.asarray(picture), self.map.low, rows)
 
     def _draw(self, read: IntArray, grid: Grid) -> Picture:
-        """The whole picture, with the last of the rows `read` [rows, width] in place of those that follow."""
+        """Draw the whole picture, repeating the last of the rows `read` [rows, width] for those that follow."""
         whole = np.concatenate([read, np.broadcast_to(read[-1], (grid.height - len(read), grid.width))])
         return self.decoder(whole.ravel(), grid)
 
