@@ -1,4 +1,4 @@
-"""Read checkpoints written by the recipes."""
+"""Loading of checkpoints that the training recipes wrote."""
 
 import zipfile
 from collections.abc import Mapping
@@ -26,22 +26,22 @@ _NEEDED: Final[Mapping[str, tuple[str, ...]]] = {
     "sampler": ("sampler",),
     "superres": ("superres",),
 }
-"""The kinds that have a command of their own, and what the config of each says, without which nothing can be built."""
+"""The kinds with their own training command, and the config keys that building a model of each kind requires."""
 MOST_WORDS: Final = 1 << 22
 MOST_CAPTION_DIM: Final = 1 << 16
 _TRAINED: Final = "network."
-"""What the weights of samplers are called in a checkpoint, which may hold a critic too."""
+"""The prefix of sampler weights in a checkpoint, which may also contain a critic."""
 _WORLD: Final = Path("world.json")
-"""What `training.world` writes beside the stages of a world, in a folder that is named alike unless it is told."""
+"""The file that `training.world` writes next to the stages of a world, by default in a folder of the same name."""
 
 
 def load_whole(path: Path, device: str | torch.device = "cpu") -> dict[str, Any]:
-    """The mapping that a recipe wrote; ValueError where the file is none, or was cut short."""
+    """Read the mapping that a recipe wrote; raise ValueError if the file is not a checkpoint or is truncated."""
     return _whole(_unpickled(path, device), path)
 
 
 def _unpickled(path: Path, device: str | torch.device = "cpu", mmap: bool = False) -> Any:
-    """What torch.save wrote, tensors and plain values alone; ValueError where it cannot be read."""
+    """Load tensors and plain values that torch.save wrote; raise ValueError if the file cannot be read."""
     damaged = f"{path} is no checkpoint of these recipes, or a damaged one"
     check_regular(path)
     if not zipfile.is_zipfile(path):
@@ -55,7 +55,7 @@ def _unpickled(path: Path, device: str | torch.device = "cpu", mmap: bool = Fals
 
 
 def _whole(saved: Any, path: Path) -> dict[str, Any]:
-    """What was unpickled, with its two parts; ValueError where one is missing."""
+    """Return `saved` after a check that it has 'config' and 'model'; raise ValueError if one is missing."""
     parts = ("config", "model")
     if not isinstance(saved, dict) or not all(isinstance(saved.get(part), dict) for part in parts):
         raise ValueError(f"{path} is not a checkpoint of these recipes: it needs 'config' and 'model'")
@@ -63,7 +63,7 @@ def _whole(saved: Any, path: Path) -> dict[str, Any]:
 
 
 def take_weights(model: nn.Module, state: Mapping[str, Any], what: str | Path) -> None:
-    """`model.load_state_dict`; ValueError, naming `what` they are of, where they are not the model's or not finite."""
+    """Load weights into `model`; raise ValueError, naming `what`, if they do not fit the model or are not finite."""
     for name, own in model.state_dict().items():
         given = state.get(name)
         if isinstance(given, Tensor) and given.is_floating_point() != own.is_floating_point():
@@ -88,11 +88,11 @@ def take_weights(model: nn.Module, state: Mapping[str, Any], what: str | Path) -
 
 
 def read(path: Path, kind: str) -> dict[str, Any]:
-    """A checkpoint's mapping; its config must carry `kind`.
+    """Read the mapping of a checkpoint whose config has the kind `kind`.
 
     Raises:
-        FileNotFoundError: with the recipe to run.
-        ValueError: when the file is not a checkpoint of that kind.
+        FileNotFoundError: There is no such file; the message names the recipe to run.
+        ValueError: The file is not a checkpoint of this kind.
     """
     if path.is_dir():
         raise ValueError(
@@ -109,7 +109,7 @@ def _existing(path: Path, kind: str) -> Path:
 
 
 def _of_kind(saved: dict[str, Any], path: Path, kind: str) -> dict[str, Any]:
-    """`saved`, whose config carries `kind` and what that kind cannot be built without; else ValueError."""
+    """Return `saved`; raise ValueError unless its config has the kind `kind` and the keys that the kind requires."""
     found = saved["config"].get("kind")
     if found != kind:
         raise ValueError(f"{path} holds a {found!r} checkpoint; wanted {kind!r}")
@@ -123,7 +123,7 @@ def _of_kind(saved: dict[str, Any], path: Path, kind: str) -> dict[str, Any]:
 
 
 def _recipe(path: Path, kind: str) -> str:
-    """The command that makes a checkpoint: of a world, whose stages lie beside each other, or of one recipe."""
+    """Return the command that trains a checkpoint: that of a whole world, or that of one recipe."""
     world = path.parent.parent
     if world.name == _WORLD.stem or (world / _WORLD).is_file():
         return f"underpaint train world --hours 12 --out {world}"
@@ -131,9 +131,9 @@ def _recipe(path: Path, kind: str) -> str:
 
 
 def story(saved: Mapping[str, Any]) -> dict[str, Any]:
-    """How a checkpoint came to be, in plain values, as far as it says.
+    """Return the training history of a checkpoint as plain values.
 
-    "kind", and "step" (in all), "elapsed_seconds", "validation" and "runs" (see `training.history`).
+    It has "kind" and, if recorded, "step" (in total), "elapsed_seconds", "validation" and "runs" (`training.history`).
     """
     told: dict[str, Any] = {"kind": saved["config"]["kind"]}
     told |= {name: saved[name] for name in ("step", "elapsed_seconds", "validation", "runs") if name in saved}
@@ -141,7 +141,7 @@ def story(saved: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def load_vq(path: Path) -> VQModel:
-    """The tokenizer of a checkpoint, of a recipe or as LlamaGen and Chameleon publish theirs, in eval mode."""
+    """Load a tokenizer in eval mode, from a recipe's checkpoint or one that LlamaGen or Chameleon published."""
     saved = _recipe_tokenizer(path)
     if saved is None:
         return _published_vq(path)
@@ -151,13 +151,13 @@ def load_vq(path: Path) -> VQModel:
 
 
 def vq_config(path: Path) -> VQConfig:
-    """The widths of a tokenizer; raises as `load_vq` does."""
+    """Return the config of a tokenizer; raise the errors of `load_vq`."""
     saved = _recipe_tokenizer(path)
     return _published_vq(path).config if saved is None else build(VQConfig, saved["config"]["vq"])
 
 
 def _recipe_tokenizer(path: Path) -> dict[str, Any] | None:
-    """A recipe's checkpoint; None for a file or folder in a published form: parameters, and no config beside them."""
+    """Read a recipe's checkpoint; return None for a published one, which has parameters but no config."""
     if _existing(path, "tokenizer").is_dir() or path.suffix == ".safetensors":
         return None
     file = path.stat()
@@ -169,7 +169,7 @@ def _recipe_tokenizer(path: Path) -> dict[str, Any] | None:
 
 @lru_cache(maxsize=1)
 def _last_tokenizer(path: Path, inode: int, changed_ns: int) -> Any:
-    """A tokenizer's file, which the stages of a world ask for dozens of times; read again once it is another."""
+    """Load a tokenizer's file, cached until the file changes, as the stages of a world read it dozens of times."""
     return _unpickled(path, mmap=True)
 
 
@@ -181,7 +181,7 @@ def _published_vq(path: Path) -> VQModel:
 
 
 def target_of(saved: Mapping[str, Any], what: str | Path = "a target's checkpoint") -> CaptionedTarget:
-    """The target in a checkpoint's mapping, which `what` names in errors; ValueError where it does not hold one."""
+    """Build the target of a checkpoint's mapping; raise ValueError, naming `what`, if there is no valid target."""
     config = saved["config"]
     sizes, width, words = decoder_config(config), config_caption_dim(config), config.get("words")
     if type(words) is not int or not 1 <= words <= MOST_WORDS:
@@ -195,14 +195,14 @@ def target_of(saved: Mapping[str, Any], what: str | Path = "a target's checkpoin
 
 
 def decoder_config(config: Mapping[str, Any]) -> DecoderConfig:
-    """The sizes in a target's or a drafter's checkpoint. ValueError where it does not say, or says what is unknown."""
+    """Read the decoder config of a target's or drafter's checkpoint; raise ValueError if it is missing or invalid."""
     if "decoder" not in config:
         raise ValueError("the checkpoint does not say its widths: no 'decoder' in its config; it is of no recipe")
     return build(DecoderConfig, config["decoder"])
 
 
 def config_caption_dim(config: Mapping[str, Any]) -> int:
-    """The width of caption features in a target's checkpoint; ValueError where it does not say."""
+    """Return the width of caption features in a target's checkpoint; raise ValueError if it is missing or invalid."""
     found = config.get("caption_dim")
     if type(found) is not int or not 1 <= found <= MOST_CAPTION_DIM:
         raise ValueError(
@@ -213,12 +213,12 @@ def config_caption_dim(config: Mapping[str, Any]) -> int:
 
 
 def load_target(path: Path) -> CaptionedTarget:
-    """The target of a checkpoint, in eval mode."""
+    """Load the target of a checkpoint in eval mode."""
     return target_of(read(path, "target"), path).eval()
 
 
 def load_drafter(path: Path, target: Decoder) -> Decoder:
-    """The drafter of a checkpoint with its target's codes and head, in eval mode."""
+    """Load the drafter of a checkpoint in eval mode, with the target's code embedding and head."""
     saved = read(path, "drafter")
     drafter = Decoder(decoder_config(saved["config"]))
     share_ends(drafter, target)
@@ -230,7 +230,7 @@ def load_drafter(path: Path, target: Decoder) -> Decoder:
 
 
 def load_sampler(path: Path) -> TokenSampler:
-    """The token sampler of a checkpoint, in eval mode."""
+    """Load the token sampler of a checkpoint in eval mode."""
     saved = read(path, "sampler")
     model = TokenSampler(build(SamplerConfig, saved["config"]["sampler"]))
     take_weights(model, _network(saved), path)
@@ -238,7 +238,7 @@ def load_sampler(path: Path) -> TokenSampler:
 
 
 def load_super_resolution(path: Path) -> SuperResolution:
-    """The super-resolution network of a checkpoint, in eval mode."""
+    """Load the super-resolution network of a checkpoint in eval mode."""
     saved = read(path, "superres")
     model = SuperResolution(build(SuperResolutionConfig, saved["config"]["superres"]))
     take_weights(model, _network(saved), path)

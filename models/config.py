@@ -1,4 +1,4 @@
-"""Frozen configurations, built from the plain mappings of checkpoints."""
+"""Conversion between frozen config dataclasses and the plain mappings of checkpoints."""
 
 from collections.abc import Mapping
 from typing import Any, TypeVar
@@ -9,15 +9,15 @@ Config = TypeVar("Config")
 
 
 def build(kind: type[Config], values: object) -> Config:
-    """The dataclass `kind` of a checkpoint's mapping; lists, which is what a checkpoint makes of tuples, become tuples.
+    """Build the dataclass `kind` from a checkpoint's mapping; lists become tuples, which checkpoints store as lists.
 
-    Raises ValueError for a key that `kind` has not, one without a default that is absent, or a value of another type.
+    Raises ValueError on an unknown key, a missing key without a default, or a value of the wrong type.
     """
     return build_typed(kind, values, kind.__name__)
 
 
 def plain(values: Any) -> Any:
-    """The same values as JSON keeps them: mappings by text, and lists for tuples."""
+    """Convert values to JSON types: keys become strings, and tuples become lists."""
     if isinstance(values, Mapping):
         return {str(name): plain(value) for name, value in values.items()}
     if isinstance(values, list | tuple):

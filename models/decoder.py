@@ -1,11 +1,11 @@
-"""One decoder for every published model: the options by which they differ, and one cached pass over all of them.
+"""One decoder for all published models, with options for their differences and one forward pass with a KV cache.
 
-LlamaGen turns queries and keys by the cell's row and column, Chameleon and Qwen2 by the place in the sequence, Tar's
-AR-DTok adds a learnt vector instead. Rotary pairs are half a head apart here; loaders reorder those that are not.
-Positions are cells: c >= 0 is cell c of the grid in raster order, -prefix to -1 the condition before it. Rotary
-attention sees differences of places only, so counting from the first cell changes nothing. Where rows of the grid end
-in an end-of-line token, that of row r is cell r - prefix - eol_tokens; cells behind it stand a place further on for
-each.
+LlamaGen rotates queries and keys by the cell's row and column, Chameleon and Qwen2 by the place in the sequence. Tar's
+AR-DTok adds a learnt position vector instead. Rotary pairs are half a head apart here; loaders reorder other layouts.
+
+Positions are cells: c >= 0 is cell c of the grid in raster order, and -prefix to -1 are the condition before it.
+Rotary attention depends only on differences of places, so counting from the first cell changes nothing. If rows end in
+an end-of-line token, that of row r is cell r - prefix - eol_tokens, and it shifts the places of later cells by one.
 """
 
 from collections.abc import Sequence
@@ -22,10 +22,10 @@ from underpaint.models.typed import call
 
 
 class StepOutput(NamedTuple):
-    """What one pass over T new positions computes.
+    """The outputs of one pass over T new positions.
 
-    `logits` [B, T, V] float32; `features` [B, T, D] float32; `keys` and `values`: one [B, kv_heads, T, head_dim] a
-    layer, rotated, of the new positions only.
+    `logits` [B, T, V] float32; `features` [B, T, D] float32; `keys` (rotated) and `values`: for each layer one tensor
+    [B, kv_heads, T, head_dim] of the new positions only.
     """
 
     logits: Tensor
@@ -35,17 +35,17 @@ class StepOutput(NamedTuple):
 
 
 def causal_bias(length: int) -> Tensor:
-    """A bias [length, length] under which every position sees itself and those before it."""
+    """Return a causal bias [length, length]: every position sees itself and those before it."""
     return torch.triu(torch.full((length, length), float(MASKED_SCORE)), diagonal=1)
 
 
 def _table(rows: int, dim: int) -> nn.Embedding:
-    """An embedding that a checkpoint fills: drawing random rows on the meta device takes seconds of imports."""
+    """Return an uninitialised embedding for a checkpoint: random rows on the meta device cost seconds of imports."""
     return nn.Embedding(rows, dim, _weight=torch.empty(rows, dim))
 
 
 class Decoder(nn.Module):
-    """Target or drafter. A drafter's `codes` are its own embedding, its head the target's."""
+    """A target or a drafter. A drafter's `codes` are its own embedding; its head is the target's."""
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class Decoder(nn.Module):
         self._table: Tensor | None = None
 
     def turns(self, cells: Tensor) -> Tensor | None:
-        """`rope_table`'s rows of `cells`, held where they were last used; None for learnt positions."""
+        """Return `rope_table`'s rows for `cells`, with the table cached on their device; None for learnt positions."""
         if self.config.rope == "none":
             return None
         if self._table is None or self._table.device != cells.device:
@@ -69,7 +69,7 @@ class Decoder(nn.Module):
         return self._table[cells]
 
     def embed(self, tokens: Tensor, rows: Tensor | None) -> Tensor:
-        """Ids [B, T]: codes, or condition row `id - V` of the model's own table or of `rows` [C, D]."""
+        """Embed ids [B, T]: codes, or condition row `id - V` of the model's own table or of `rows` [C, D]."""
         table = rows if self.conditions is None else self.conditions.weight
         limit = self.config.vocab_size
         if table is None:
@@ -79,18 +79,18 @@ class Decoder(nn.Module):
         return torch.where((tokens >= limit)[..., None], other, found)
 
     def read_features(self, features: Tensor, embedded: Tensor) -> Tensor:
-        """A drafter's input [B, T, D]: the feature of the token before each, beside the token's embedding."""
+        """Return a drafter's input [B, T, D], made from the previous token's feature and the token's embedding."""
         if self.fc is None:
             raise ValueError("decoder: only a drafter reads features")
         return call(self.fc, torch.cat([features.to(embedded.dtype), embedded], dim=-1))
 
     def through_layers(self, hidden: Tensor, attend: Attention, kernels: Kernels = PLAIN) -> Tensor:
-        """Features [B, T, D] of embedded positions; whatever attends, this is the one order of what layers compute.
+        """Run all layers on embedded positions and return features [B, T, D]; every attention variant runs this code.
 
         Args:
             hidden: [B, T, D], which `kernels` may overwrite.
-            attend: What positions see, called once a layer.
-            kernels: Norms, products and the gate.
+            attend: The attention, called once per layer.
+            kernels: The implementation of norms, matrix products and the gate.
         """
         for index, layer in enumerate(self.layers):
             assert isinstance(layer, Layer)
@@ -106,7 +106,7 @@ class Decoder(nn.Module):
         return kernels.norm(hidden, self.norm)
 
     def add_positions(self, hidden: Tensor, cells: Tensor) -> Tensor:
-        """`hidden` [B, T, D] plus what is learnt of each of `cells` [T] or [B, T], where positions are learnt."""
+        """Add the learnt position vectors of `cells` [T] or [B, T] to `hidden` [B, T, D], if positions are learnt."""
         if self.positions is None:
             return hidden
         return hidden + call(self.positions, cells % (self.config.cells + self.config.prefix))
@@ -121,10 +121,10 @@ class Decoder(nn.Module):
         rows: Tensor | None = None,
         features: Tensor | None = None,
     ) -> StepOutput:
-        """Pass over T new positions given a cache.
+        """Run a pass over T new positions with a KV cache.
 
-        tokens: int64 [B, T], see `embed`. features: [B, T, D] of the token before each, for drafters. The rest: see
-        `step_rows`.
+        tokens: int64 [B, T], see `embed`. features: [B, T, D] of the token before each, for drafters. For the other
+        arguments see `step_rows`.
         """
         hidden = self.embed(tokens, rows)
         if self.fc is not None:
@@ -136,22 +136,22 @@ class Decoder(nn.Module):
     def step_rows(
         self, hidden: Tensor, cells: Tensor, bias: Tensor, past_keys: Sequence[Tensor], past_values: Sequence[Tensor]
     ) -> StepOutput:
-        """Pass over T new positions that are embedded already.
+        """Run a pass over T embedded positions.
 
         hidden: [B, T, D]. cells: int64 [T] or [B, T], from -prefix - eol_tokens. bias: float32 [T, S + T], or
-        [B, T, S + T] where rows see different positions, added to the scores, large and negative where a position may
-        not see. past_keys, past_values: [B, kv_heads, S, head_dim] a layer.
+        [B, T, S + T] if rows differ in visibility; added to the scores, and large and negative for masked positions.
+        past_keys, past_values: [B, kv_heads, S, head_dim] for each layer.
         """
         attention = DenseAttention(self.config, self.turns(cells), bias, past_keys, past_values)
         found = self.through_layers(self.add_positions(hidden, cells), attention)
         return StepOutput(call(self.head, found).float(), found.float(), attention.keys, attention.values)
 
     def forward(self, tokens: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Causal pass over a condition and codes, for training.
+        """Run a causal pass over a condition and codes, for training.
 
         tokens: int64 [B, T], in raster order. rows: [B, prefix, D], the embedded condition. Returns logits float32
-        [B, T + 1, V], row i predicting the code of cell i, and features [B, T + 1, D] at the same positions: the last
-        condition position and every code.
+        [B, T + 1, V], where row i predicts the code of cell i, and features [B, T + 1, D] at the same positions: the
+        last condition position and every code.
         """
         prefix, length = rows.shape[1], rows.shape[1] + tokens.shape[1]
         hidden = torch.cat([rows, call(self.codes, tokens).to(rows.dtype)], dim=1)
@@ -161,17 +161,17 @@ class Decoder(nn.Module):
         return out.logits[:, prefix - 1 :], out.features[:, prefix - 1 :]
 
     def empty_cache(self, batch: int, slots: int = 0) -> list[Tensor]:
-        """Zero keys (or values): one [batch, kv_heads, slots, head_dim] a layer."""
+        """Return zero keys (or values): one [batch, kv_heads, slots, head_dim] per layer."""
         config, like = self.config, self.head.weight
         shape = (batch, config.kv_heads, slots, config.head_dim)
         return [torch.zeros(shape, dtype=like.dtype, device=like.device) for _ in self.layers]
 
 
 class Conditioner(nn.Module):
-    """Features of a condition to embedded rows.
+    """Projects the features of a condition to embedded rows.
 
     With `activation`, two matrices around a tanh GELU (LlamaGen's captions), else one with a bias (Tar's TA-Tok).
-    `absent` [P, C]: the features that stand for no condition.
+    `absent` [P, C]: the features of the empty condition.
     """
 
     def __init__(self, width: int, dim: int, prefix: int, activation: bool) -> None:
@@ -181,20 +181,20 @@ class Conditioner(nn.Module):
         self.absent = nn.Parameter(torch.empty(prefix, width))
 
     def embed(self, features: Tensor) -> Tensor:
-        """[..., C] to [..., D]."""
+        """Project features [..., C] to rows [..., D]."""
         hidden = call(self.first, features)
         if self.second is None:
             return hidden
         return call(self.second, functional.gelu(hidden, approximate="tanh"))
 
     def forward(self, features: Tensor) -> Tensor:
-        """Features [P, C] of a condition to rows [2P, D]: the condition's, then those of no condition."""
+        """Project features [P, C] to rows [2P, D]: those of the condition, then those of the empty condition."""
         return self.embed(torch.cat([features, self.absent]))
 
 
 @torch.no_grad()
 def initialise(module: nn.Module, deviation: float = 0.02) -> None:
-    """Normal weights for every linear layer and embedding, as LlamaGen does."""
+    """Draw normal weights for every linear layer and embedding, as LlamaGen does."""
     for part in module.modules():
         if isinstance(part, nn.Linear | nn.Embedding):
             nn.init.normal_(part.weight, std=deviation)

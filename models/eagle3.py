@@ -1,4 +1,4 @@
-"""EAGLE-3's drafter (arXiv 2503.01840): one layer on three features of its target, and a vocabulary of its own."""
+"""EAGLE-3's drafter (arXiv 2503.01840): one layer on three features of the target, with its own vocabulary."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -18,10 +18,10 @@ class Eagle3Config:
     """The sizes and options of an EAGLE-3 drafter.
 
     Args:
-        decoder: Sizes of its layer. `vocab_size` counts the target's codes.
-        target_layers: Which of the target's hidden states it reads: 0 is the embedding, i what layer number i returns,
-            counted from 1. speculators counts alike; SpecForge counts layers from 0.
-        drafted_codes: K, the codes that it can draft.
+        decoder: Sizes of the drafter's layer. `vocab_size` counts the target's codes.
+        target_layers: The target's hidden states that the drafter reads: 0 is the embedding, i the output of layer i,
+            counted from 1. speculators counts in the same way; SpecForge counts layers from 0.
+        drafted_codes: The number of codes that the drafter can draft, K.
         norm_before_residual: Whether the residual stream takes the feature after its norm, as speculators may.
         norm_output: Whether the next level of a draft reads the normalised output (EAGLE-3.1).
     """
@@ -34,13 +34,13 @@ class Eagle3Config:
 
 
 class Eagle3Decoder(Decoder):
-    """Implements `Decoder.step` for a drafter of EAGLE-3.
+    """A `Decoder` whose `step` is that of an EAGLE-3 drafter.
 
-    A position reads a token's embedding beside a feature: the target's [B, T, 3 D] of committed tokens, the drafter's
-    own [B, T, D] of drafted ones. Codes that it cannot draft get a logit of `MASKED_SCORE`.
+    A position reads a token's embedding and a feature: the target's [B, T, 3 D] for committed tokens, the drafter's
+    own [B, T, D] for draft tokens. Codes that it cannot draft get the logit `MASKED_SCORE`.
 
     Attributes:
-        drafted: int64 [K], ascending, the codes that it can draft.
+        drafted: int64 [K], ascending, the codes that the drafter can draft.
     """
 
     drafted: Tensor
@@ -66,7 +66,7 @@ class Eagle3Decoder(Decoder):
         rows: Tensor | None = None,
         features: Tensor | None = None,
     ) -> StepOutput:
-        """See `Decoder.step`; the features that it returns are what the next level of a draft reads."""
+        """See `Decoder.step`; the next level of a draft reads the returned features."""
         if features is None or self.fc is None or self.norm is None:
             raise ValueError("a drafter reads features, got none")
         embedded = self.embed(tokens, rows)
@@ -86,7 +86,7 @@ class Eagle3Decoder(Decoder):
         return StepOutput(self._logits(read), output.float(), attention.keys, attention.values)
 
     def _logits(self, read: Tensor) -> Tensor:
-        """Logits [B, T, V] over the target's codes."""
+        """Return logits [B, T, V] over the target's codes."""
         logits: Tensor = call(self.head, read).float()
         if self.eagle3.drafted_codes == self.config.vocab_size:
             return logits

@@ -1,7 +1,7 @@
-"""The judge: a small classifier that reads a caption's attributes back from a picture.
+"""The judge: a small classifier that predicts the attributes of a caption from an image.
 
-It measures generators of TexturedScenes: agreement with the prompt through its class scores, and the distance
-between sets of pictures through its features. It is a measuring instrument, so it is trained on every pair.
+It measures generators of TexturedScenes: its class scores measure agreement with the prompt, and its features measure
+the distance between sets of images. It is trained on every pair, because it is only a measuring instrument.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from underpaint.models.config import build
 from underpaint.zoo.textured_prompts import TEXTURED_SLOTS
 
 JUDGE_SIDE: Final = 64
-"""Side in pixels of the pictures the judge looks at."""
+"""Side in pixels of the judge's input images."""
 
 
 @dataclass(frozen=True, slots=True)
 class JudgeConfig:
-    """Channels after each of the four halvings (64 to 4 px), and the width of the features."""
+    """The channels after each of the four halvings (64 to 4 px), and the width of the features."""
 
     channels: tuple[int, int, int, int] = (32, 64, 96, 128)
     features: int = 160
@@ -43,7 +43,7 @@ class JudgeConfig:
 
 
 class Judgement(NamedTuple):
-    """Class scores (logits) float [B, classes] by slot, in the grammar's order, and features float [B, F]."""
+    """The judge's output: logits float [B, classes] by slot, in the grammar's order, and features float [B, F]."""
 
     by_slot: dict[str, Tensor]
     features: Tensor
@@ -75,7 +75,7 @@ class _Residual(nn.Module):
 
 
 class Judge(nn.Module):
-    """Four halvings with a residual block at 16 and at 8 px, one feature layer, one linear head per slot."""
+    """The judge's network: four halvings, residual blocks at 16 and 8 px, a feature layer, a linear head per slot."""
 
     def __init__(self, config: JudgeConfig | None = None) -> None:
         super().__init__()
@@ -89,21 +89,21 @@ class Judge(nn.Module):
             _Residual(third),
             _halving(third, fourth),
         )
-        # Positions are kept (no pooling): "left" and "top" are what the place head must tell.
+        # No pooling: the head for places needs positions to distinguish values such as "left" and "top".
         self.feature = nn.Linear(fourth * (JUDGE_SIDE // 16) ** 2, self.config.features)
         self.heads = nn.ModuleDict(
             {slot: nn.Linear(self.config.features, len(values)) for slot, values in TEXTURED_SLOTS.items()}
         )
 
     def forward(self, pixels: Tensor) -> Judgement:
-        """Judge pictures, float [B, 3, 64, 64] in [-1, 1]; larger ones go through `to_judge_side` first."""
+        """Score images, float [B, 3, 64, 64] in [-1, 1]; reduce larger images with `to_judge_side` first."""
         features = functional.silu(self.feature(self.body(pixels).flatten(1)))
         scores = {slot: head(features) for slot, head in self.heads.items()}
         return Judgement(scores, features)
 
 
 def to_judge_side(pixels: Tensor) -> Tensor:
-    """Average areas of square pictures [B, 3, S, S] down to 64 px. S must be a multiple of 64."""
+    """Reduce square images [B, 3, S, S] to 64 px by area averages. S must be a multiple of 64."""
     side = pixels.shape[-1]
     if pixels.ndim != 4 or pixels.shape[1:] != (3, side, side) or side % JUDGE_SIDE:
         raise ValueError(f"judge: expected [B, 3, S, S] with S a multiple of 64, got {tuple(pixels.shape)}")
@@ -111,7 +111,7 @@ def to_judge_side(pixels: Tensor) -> Tensor:
 
 
 def load_judge(path: Path) -> Judge:
-    """Return the judge of a checkpoint, in eval mode; ValueError on one that reads other scenes' slots."""
+    """Load the judge of a checkpoint in eval mode; raise ValueError if it was trained on other scenes."""
     saved = read(path, "judge")
     found = saved["config"].get("scenes", "of no name")
     if found != "textured":

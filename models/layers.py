@@ -1,7 +1,7 @@
-"""What every layer of a decoder computes: projections, rotary turns, attention, norms and SwiGLU.
+"""The parts of a decoder layer: projections, rotary embeddings, attention, norms and SwiGLU.
 
-`models.decoder.Decoder.through_layers` puts them in order. Who attends differently (a static cache on a device) or
-computes norms in kernels of its own passes them there; the layers are written once.
+`models.decoder.Decoder.through_layers` runs them in order. It takes other attention (a static cache on a device) and
+other kernels for norms as arguments, so that the layers are written only once.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from underpaint.artifacts.decoder_config import DecoderConfig
 from underpaint.models.typed import call
 
 QK_NORM_EPS: Final = 1e-5
-"""Of the norms of queries and keys."""
+"""Epsilon of the norms of queries and keys."""
 
 
 class RMSNorm(nn.Module):
@@ -27,14 +27,14 @@ class RMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(dim))
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """Keep the shape [..., D]."""
+        """Normalise [..., D]."""
         wide = hidden.float()
         normed = wide * torch.rsqrt(wide.square().mean(dim=-1, keepdim=True) + self.eps)
         return normed.to(hidden.dtype) * self.weight
 
 
 class Layer(nn.Module):
-    """The weights of one layer; matrices are [out, in] as published. Norms that a model lacks are None."""
+    """The weights of one layer; matrices are [out, in], as published. A norm that a model does not have is None."""
 
     q_scale: Tensor
     q_shift: Tensor
@@ -57,13 +57,13 @@ class Layer(nn.Module):
 
 
 class Attention(Protocol):
-    """What a pass does between a layer's projections."""
+    """The attention of a pass, between a layer's projections."""
 
     def __call__(self, index: int, layer: Layer, qkv: Tensor) -> Tensor:
         """Attend in layer number `index`.
 
         Args:
-            qkv: Projected queries, keys and values [B, T, (heads + 2 kv_heads) head_dim].
+            qkv: The projected queries, keys and values [B, T, (heads + 2 kv_heads) head_dim].
 
         Returns:
             The mixed values [B, T, heads head_dim].
@@ -72,32 +72,32 @@ class Attention(Protocol):
 
 
 class Kernels:
-    """What a layer computes around its attention, in plain PyTorch; a device may have faster forms of it."""
+    """The computations of a layer around its attention, in plain PyTorch; a device may have faster versions."""
 
     def norm(self, hidden: Tensor, norm: RMSNorm | None) -> Tensor:
-        """The norm of `hidden` [B, T, D], where there is one."""
+        """Normalise `hidden` [B, T, D] if `norm` is not None."""
         return hidden if norm is None else call(norm, hidden)
 
     def attend(self, attend: "Attention", index: int, layer: Layer, hidden: Tensor, norm: RMSNorm | None) -> Tensor:
-        """The attention of a layer, of queries, keys and values behind a norm."""
+        """Apply the norm, the projection to queries, keys and values, and the attention of a layer."""
         return attend(index, layer, call(layer.qkv, self.norm(hidden, norm)))
 
     def gate(self, hidden: Tensor, norm: RMSNorm | None, linear: nn.Linear) -> Tensor:
-        """SwiGLU behind a norm; the matrix has the gate's half, then the other."""
+        """Apply the norm and SwiGLU; the matrix has the gate's half first."""
         gate, up = call(linear, self.norm(hidden, norm)).chunk(2, dim=-1)
         return functional.silu(gate) * up
 
     def add(self, hidden: Tensor, mixed: Tensor, linear: nn.Linear) -> Tensor:
-        """`hidden` plus a matrix of `mixed`; may overwrite `hidden`."""
+        """Return `hidden` plus the product of a matrix and `mixed`; may overwrite `hidden`."""
         return hidden + call(linear, mixed)
 
 
 PLAIN: Final = Kernels()
-"""Without kernels of a device."""
+"""The kernels in plain PyTorch."""
 
 
 class DenseAttention:
-    """Attention under a bias over a cache and the new positions, whose keys and values it keeps."""
+    """Attention under a bias over a KV cache and the new positions, whose keys and values it stores."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class DenseAttention:
         past_keys: Sequence[Tensor],
         past_values: Sequence[Tensor],
     ) -> None:
-        """turns: of the new positions, see `Decoder.turns`. The rest: see `Decoder.step_rows`."""
+        """turns: rotations of the new positions, see `Decoder.turns`. For the others see `Decoder.step_rows`."""
         self._config, self._turns, self._past = config, turns, (past_keys, past_values)
         self._bias = bias[:, None] if bias.ndim == 3 else bias
         self.keys: list[Tensor] = []
@@ -134,13 +134,13 @@ class DenseAttention:
         return self.mix(query, key, value).transpose(1, 2).flatten(2)
 
     def mix(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """Values [B, heads, T, head_dim] mixed for `query` of the same shape, of keys [B, kv_heads, N, head_dim]."""
+        """Return mixed values [B, heads, T, head_dim] for `query` of this shape and keys [B, kv_heads, N, head_dim]."""
         return self.mix_under(query, key, value, self._bias)
 
     @staticmethod
     def mix_under(query: Tensor, key: Tensor, value: Tensor, bias: Tensor) -> Tensor:
-        """`mix` with `bias`, of a shape that [B, heads, T, N] takes, added to the scores in float32."""
-        # Query heads that share keys stand below each other, so that nothing of the cache is repeated.
+        """Compute `mix` with `bias`, broadcastable to [B, heads, T, N], added to the scores in float32."""
+        # Stack query heads that share keys, so that the cache is not repeated.
         shared = query.reshape(*key.shape[:2], -1, key.shape[3])
         scores = (shared @ key.transpose(2, 3)).float().view(*query.shape[:3], -1) * key.shape[3] ** -0.5
         weights = torch.softmax(scores + bias, dim=-1).to(value.dtype)
@@ -148,7 +148,7 @@ class DenseAttention:
 
 
 def rope_angles(config: DecoderConfig) -> Tensor:
-    """Rotary angles float32 [cells + eol_tokens + prefix, head_dim / 2]; the last `prefix` rows are the condition's."""
+    """Return rotary angles float32 [cells + eol_tokens + prefix, head_dim / 2]; the condition has the last rows."""
     half = config.head_dim // 2
     if config.rope == "line":
         frequencies = config.rope_base ** -(torch.arange(half).double() / half)
@@ -165,7 +165,7 @@ def rope_angles(config: DecoderConfig) -> Tensor:
 
 
 def rope_table(config: DecoderConfig) -> Tensor:
-    """Cosine and sine float32 [cells + eol_tokens + prefix, 2, head_dim / 2]; a condition's by `rope_prefix`."""
+    """Return cosines and sines float32 [cells + eol_tokens + prefix, 2, head_dim / 2]; see `rope_prefix`."""
     angles = rope_angles(config)
     table = torch.stack([angles.cos(), angles.sin()], dim=1)
     if config.rope == "grid" and config.rope_prefix == "zero":
@@ -174,12 +174,12 @@ def rope_table(config: DecoderConfig) -> Tensor:
 
 
 def normed_heads(heads: Tensor) -> Tensor:
-    """Each head of [..., head_dim] with mean 0 and variance 1."""
+    """Normalise each head of [..., head_dim] to mean 0 and variance 1."""
     return functional.layer_norm(heads, heads.shape[-1:], eps=QK_NORM_EPS)
 
 
 def turn(heads: Tensor, turns: Tensor) -> Tensor:
-    """Turn [B, T, heads, head_dim] by `turns` [..., T, 2, head_dim / 2]; pairs are half a head apart. In float32."""
+    """Rotate [B, T, heads, head_dim] by `turns` [..., T, 2, head_dim / 2] in float32; pairs are half a head apart."""
     low, high = heads.float().chunk(2, dim=-1)
     cosine, sine = turns[..., None, 0, :], turns[..., None, 1, :]
     return torch.cat([low * cosine - high * sine, high * cosine + low * sine], dim=-1).to(heads.dtype)

@@ -1,4 +1,4 @@
-"""Plain sampling from a target, one token at a time: the reference that faster decoding is compared with."""
+"""Plain sampling from a target, one token at a time; the reference for faster decoding."""
 
 import torch
 from torch import Tensor
@@ -10,7 +10,7 @@ from underpaint.zoo.textured_prompts import PAD_WORD
 
 
 def filter_logits(logits: Tensor, temperature: float, top_k: int) -> Tensor:
-    """Probabilities [B, V] after temperature and top-k; temperature 0 puts everything on the argmax."""
+    """Return probabilities [B, V] after temperature and top-k; at temperature 0 they are one-hot at the argmax."""
     if temperature == 0:
         return torch.nn.functional.one_hot(logits.argmax(dim=-1), logits.shape[-1]).to(logits.dtype)
     scaled = logits / temperature
@@ -21,7 +21,7 @@ def filter_logits(logits: Tensor, temperature: float, top_k: int) -> Tensor:
 
 
 def mix_pair(logits: Tensor, guidance: float) -> Tensor:
-    """uncond + guidance * (cond - uncond), [B, ...]; logits [2 B, ...] of the rows with a condition, then without."""
+    """Return uncond + guidance * (cond - uncond) [B, ...]; logits [2 B, ...] have conditional rows first."""
     given, absent = logits.chunk(2)
     return absent + guidance * (given - absent)
 
@@ -36,17 +36,16 @@ def sample(
     top_k: int = 0,
     seed: int = 0,
 ) -> Tensor:
-    """Codes int64 [B, cells] for word ids int64 [B, prefix].
+    """Draw codes int64 [B, cells] for word ids int64 [B, prefix], both on the device of the model.
 
     Args:
-        target: from `models.checkpoints.load_target`.
-        word_ids: captions.
-        guidance: weight s in u + s (c - u) on the logits. 1 is no guidance, and runs one row a caption, not a pair.
-        temperature: 0 is greedy.
-        top_k: 0 keeps every token.
-        seed: of the draws.
-
-    The codes, like the word ids, are on the device of the model.
+        target: The target, from `models.checkpoints.load_target`.
+        word_ids: The captions.
+        guidance: Weight s in u + s (c - u) on the logits. 1 turns guidance off and runs one row per caption instead of
+            two.
+        temperature: Sampling temperature; 0 is greedy.
+        top_k: The number of tokens kept; 0 keeps all.
+        seed: Seed of the random draws.
     """
     decoder = target.decoder
     device, config = decoder.head.weight.device, decoder.config

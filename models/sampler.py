@@ -1,7 +1,7 @@
-"""Networks between the token grids of two resolutions, and between their pictures.
+"""Networks that convert token grids, or images, between two resolutions.
 
-The latent samplers of MuLo-SD (arXiv 2601.05149): row-causal masked convolutions with pixel shuffle on code
-embeddings. What they give for a low row depends on no row below it, so rows can be resampled as they are drawn.
+The token samplers are those of MuLo-SD (arXiv 2601.05149): row-causal masked convolutions with pixel shuffle on code
+embeddings. Their output for a low row does not depend on rows below it, so rows can be resampled as they are drawn.
 """
 
 from dataclasses import dataclass
@@ -20,10 +20,10 @@ Direction: TypeAlias = Literal["up", "down"]
 
 @dataclass(frozen=True, slots=True)
 class SamplerConfig:
-    """Widths of a token sampler.
+    """The sizes of a token sampler.
 
-    ratio: high cells to a low one along a side. low_blocks, high_blocks: residual blocks at either resolution.
-    kernel_rows: rows that a convolution sees, its own and those above.
+    ratio: high-resolution cells per low-resolution cell, along a side. low_blocks, high_blocks: residual blocks at the
+    two resolutions. kernel_rows: rows that a convolution sees, its own row and rows above it.
     """
 
     direction: Direction
@@ -44,7 +44,7 @@ class SamplerConfig:
 
 
 class RowCausalConv(nn.Module):
-    """A convolution that sees its own row, `rows - 1` above, and a column to either side."""
+    """A convolution that sees its own row, `rows - 1` rows above it, and one column on each side."""
 
     def __init__(self, width: int, rows: int) -> None:
         super().__init__()
@@ -52,25 +52,25 @@ class RowCausalConv(nn.Module):
         self.conv = nn.Conv2d(width, width, (rows, 3))
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """Keep [B, C, H, W]."""
+        """Convolve [B, C, H, W] and keep its shape."""
         return call(self.conv, functional.pad(hidden, (1, 1, self.rows - 1, 0)))
 
 
 class CellNorm(nn.Module):
-    """Root-mean-square norm over the channels of each cell: norms over the map would look at later rows."""
+    """Root-mean-square norm over the channels of each cell, as a norm over the whole map would see later rows."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(width))
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """Keep [B, C, H, W]."""
+        """Normalise [B, C, H, W] and keep its shape."""
         scale = torch.rsqrt(hidden.square().mean(dim=1, keepdim=True) + 1e-6)
         return hidden * scale * self.weight[:, None, None]
 
 
 class CausalBlock(nn.Module):
-    """A residual step: norm, row-causal convolution, SiLU, mix."""
+    """A residual block: norm, row-causal convolution, SiLU, 1x1 convolution."""
 
     def __init__(self, width: int, rows: int) -> None:
         super().__init__()
@@ -79,12 +79,12 @@ class CausalBlock(nn.Module):
         self.mix = nn.Conv2d(width, width, 1)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """Keep [B, C, H, W]."""
+        """Apply the block to [B, C, H, W] and keep its shape."""
         return hidden + call(self.mix, functional.silu(self.look(self.norm(hidden))))
 
 
 class TokenSampler(nn.Module):
-    """Codes int64 [B, h, w] of one grid to logits [B, h', w', V] over the codes of another."""
+    """Maps codes int64 [B, h, w] of one grid to logits [B, h', w', V] over the codes of another grid."""
 
     def __init__(self, config: SamplerConfig) -> None:
         super().__init__()
@@ -100,7 +100,7 @@ class TokenSampler(nn.Module):
 
     @torch.no_grad()
     def start_from(self, codebook: Tensor) -> None:
-        """Embed codes as a random projection of their vectors [V, C]: near codes start out near."""
+        """Initialise the embedding as a random projection of the codebook [V, C], so that near codes start near."""
         projection = torch.randn(codebook.shape[1], self.config.width)
         self.embedding.weight.copy_(codebook.cpu() @ projection)
 
@@ -115,7 +115,7 @@ class TokenSampler(nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class SuperResolutionConfig:
-    """Widths of the super-resolution network: `layers` convolutions in all."""
+    """The sizes of the super-resolution network, which has `layers` convolutions in total."""
 
     ratio: int = 2
     width: int = 40
@@ -130,9 +130,9 @@ class SuperResolutionConfig:
 
 
 class SuperResolution(nn.Module):
-    """Pixels [B, 3, H, W] in [-1, 1] to [B, 3, rH, rW]: a bicubic enlargement plus what convolutions add to it.
+    """Enlarges pixels [B, 3, H, W] in [-1, 1] to [B, 3, rH, rW]: bicubic, plus a residual from convolutions.
 
-    After ESPCN (arXiv 1609.05158): all work is done at the small size, then pixels are shuffled.
+    It follows ESPCN (arXiv 1609.05158): convolutions run at the small size, and a pixel shuffle enlarges their output.
     """
 
     def __init__(self, config: SuperResolutionConfig) -> None:
@@ -153,6 +153,6 @@ class SuperResolution(nn.Module):
 
 
 def codebook_name(vq: VQModel) -> str:
-    """The SHA-256, in hex, of a tokenizer's codes, which rounding the model to float16 does not change."""
+    """Return the SHA-256, in hex, of a tokenizer's codebook in float16, so that rounding to float16 keeps it."""
     weight = vq.quantize.embedding.weight.detach().cpu()
     return sha256(weight.to(torch.float16).numpy().tobytes()).hexdigest()

@@ -1,4 +1,4 @@
-"""A target that is conditioned on the words of a caption: what the shipped models are trained as."""
+"""A target conditioned on the words of a caption, as the shipped models are trained."""
 
 from dataclasses import replace
 
@@ -12,10 +12,7 @@ from underpaint.zoo.textured_prompts import PAD_WORD
 
 
 class WordEncoder(nn.Module):
-    """One learnt vector a word; it stands where a published model has a text encoder.
-
-    `words` counts the vocabulary, the pad word (id 0) included.
-    """
+    """One learnt vector per word, instead of a text encoder; `words` is the vocabulary size, with pad word (id 0)."""
 
     def __init__(self, words: int, caption_dim: int) -> None:
         super().__init__()
@@ -23,14 +20,14 @@ class WordEncoder(nn.Module):
         nn.init.normal_(self.embedding.weight)
 
     def forward(self, word_ids: Tensor) -> Tensor:
-        """int64 [B, prefix] to caption features [B, prefix, caption_dim]."""
+        """Convert word ids int64 [B, prefix] to caption features [B, prefix, caption_dim]."""
         return call(self.embedding, word_ids)
 
 
 class CaptionedTarget(nn.Module):
-    """Words, their projection and a decoder of LlamaGen's kind, trained together.
+    """Word vectors, their projection and a LlamaGen decoder, trained together.
 
-    config: of the decoder, whose condition comes from outside; its `prefix` words are a caption.
+    config: the config of the decoder, whose condition is external; a caption has `prefix` words.
     """
 
     def __init__(self, config: DecoderConfig, caption_dim: int, words: int) -> None:
@@ -46,29 +43,29 @@ class CaptionedTarget(nn.Module):
 
     @property
     def caption_dim(self) -> int:
-        """Width of caption features."""
+        """The width of caption features."""
         return self.words.embedding.embedding_dim
 
     def features(self, word_ids: Tensor) -> Tensor:
-        """Caption features [B, prefix, caption_dim]; a row of pads alone becomes those of no condition."""
+        """Return caption features [B, prefix, caption_dim]; a row of only pad words gets the empty condition's."""
         absent = (word_ids == PAD_WORD).all(dim=1)[:, None, None]
         return torch.where(absent, self.conditioner.absent, self.words(word_ids))
 
     def condition(self, word_ids: Tensor) -> Tensor:
-        """Embedded rows [B, prefix, D] of word ids int64 [B, prefix]."""
+        """Return embedded rows [B, prefix, D] for word ids int64 [B, prefix]."""
         return self.conditioner.embed(self.features(word_ids))
 
     def forward(self, codes: Tensor, word_ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits and features, [B, cells, ...], of codes int64 [B, cells] under word ids int64 [B, prefix]."""
+        """Return logits and features [B, cells, ...] for codes int64 [B, cells] and word ids int64 [B, prefix]."""
         logits, features = self.decoder(codes[:, :-1], self.condition(word_ids))
         return logits, features
 
 
 @torch.no_grad()
 def with_condition_table(target: CaptionedTarget, image_start_ids: tuple[int, ...] = ()) -> Decoder:
-    """The target's decoder with a table of its own for the condition: a row of each word, then those of no caption.
+    """Return the target's decoder with its own condition table: a row for each word, then those of the empty caption.
 
-    image_start_ids: words that end every caption of this decoder, such as the one that tells the pictures' side.
+    image_start_ids: words that end every caption of this decoder, such as the word for the images' side.
     """
     config = replace(target.decoder.config, image_start_ids=image_start_ids)
     rows = torch.cat(
@@ -80,17 +77,17 @@ def with_condition_table(target: CaptionedTarget, image_start_ids: tuple[int, ..
 
 
 def drafter_config(target: DecoderConfig) -> DecoderConfig:
-    """EAGLE's drafter of a target (arXiv 2401.15077, section 4): one of its layers on [feature; embedding]."""
+    """Return the config of an EAGLE drafter (arXiv 2401.15077, section 4): one target layer on [feature; embedding]."""
     return replace(target, layers=1, condition="none", cond_ids=0, drafter=True, fc_bias=False)
 
 
 def new_drafter(target: Decoder) -> Decoder:
-    """A drafter with random weights of its own, and its target's codes and head, which are not learnt again.
+    """Create a drafter with random weights, but with the frozen code embedding and head of its target.
 
-    At each position it reads the target's feature of the token before and the embedding of the token itself, and
-    predicts the feature that the target will have there; the target's own head turns it into the next token's logits.
-    From the second level of a draft on, it reads its own predictions. The first position pairs the last condition
-    position's feature with the first code.
+    At each position, the drafter reads the target's feature of the previous token and the embedding of the token. It
+    predicts the target's feature at this position, and the target's head converts it to logits of the next token. From
+    the second level of a draft on, the drafter reads its own predictions. The first position combines the feature of
+    the last condition position with the first code.
     """
     drafter = Decoder(drafter_config(target.config))
     initialise(drafter)
@@ -99,7 +96,7 @@ def new_drafter(target: Decoder) -> Decoder:
 
 
 def share_ends(drafter: Decoder, target: Decoder) -> None:
-    """Let a drafter read its target's codes and head. Raises ValueError on another width."""
+    """Share the target's frozen code embedding and head with a drafter; raise ValueError if their widths differ."""
     if drafter.config.dim != target.config.dim:
         raise ValueError(f"the drafter is {drafter.config.dim} wide, its target {target.config.dim}")
     drafter.codes, drafter.head = target.codes, target.head

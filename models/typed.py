@@ -1,4 +1,4 @@
-"""What torch's own annotations leave open, said once."""
+"""Helpers with precise types where torch's annotations are too general."""
 
 from typing import TypeVar
 
@@ -9,13 +9,13 @@ ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
 
 def call(module: nn.Module, *inputs: Tensor) -> Tensor:
-    """What a module that gives one tensor makes of `inputs`; torch types every call of a module as Any."""
+    """Call a module that returns one tensor; torch types every module call as Any."""
     found: Tensor = module(*inputs)
     return found
 
 
 def channels_last(module: ModuleT) -> ModuleT:
-    """The module itself, its images and kernels laid out channels last, which convolutions run faster on."""
+    """Convert a module's 4-D tensors to channels-last layout, which is faster for convolutions, and return it."""
     with torch.no_grad():
         for tensor in (*module.parameters(), *module.buffers()):
             if tensor.ndim == 4:

@@ -1,8 +1,8 @@
-"""The VQ tokenizer: LlamaGen's convolutional VQGAN (arXiv 2406.06525), parameter for parameter.
+"""The VQ tokenizer: LlamaGen's convolutional VQGAN (arXiv 2406.06525), with the same parameters.
 
-Names follow the published checkpoints, so a state dict loads without renaming. Widths are free. Pixels are
-float in [-1, 1], layout [batch, 3, height, width]; codes are int64 in raster order. The VQGAN that it descends from
-(arXiv 2012.09841), which Chameleon's is, parts from it in two places: `VQModel`'s keywords.
+Parameter names are those of the published checkpoints, so a state dict loads without renaming. Widths are free. Pixels
+are float in [-1, 1], layout [batch, 3, height, width]; codes are int64 in raster order. The original VQGAN
+(arXiv 2012.09841), which Chameleon uses, differs in two places: see the keyword arguments of `VQModel`.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from torch.nn import functional
 from underpaint.models.typed import call
 from underpaint.models.vq_layers import Level, group_norm, middle
 
-# The published buffer has this length whatever the codebook size.
+# The published buffer has this length for every codebook size.
 USAGE_LENGTH = 65536
 
 
@@ -23,12 +23,12 @@ MOST_CODES: Final = 1 << 20
 MOST_WIDTH: Final = 1 << 14
 MOST_BLOCKS: Final = 64
 MOST_STAGES: Final = 12
-"""Bounds on the sizes that a checkpoint may name, far above any published tokenizer."""
+"""The largest sizes that a checkpoint may have, far above those of any published tokenizer."""
 
 
 @dataclass(frozen=True, slots=True)
 class VQConfig:
-    """Widths of the tokenizer; the defaults are LlamaGen's VQ-16."""
+    """The sizes of the tokenizer; the defaults are LlamaGen's VQ-16."""
 
     codebook_size: int = 16384
     codebook_embed_dim: int = 8
@@ -68,10 +68,10 @@ class VQConfig:
 
 
 class Quantized(NamedTuple):
-    """One pass through the codebook.
+    """The output of quantisation.
 
-    `values` [B, C, H, W] carry the straight-through gradient; `codes` [B*H*W]; `latents` [B*H*W, C] are placed, and
-    not yet quantised; `codebook_loss` and `commitment` are scalars.
+    `values` [B, C, H, W] have the straight-through gradient; `codes` [B*H*W]; `latents` [B*H*W, C] are placed (see
+    `Quantizer.placed`) but not quantised; `codebook_loss` and `commitment` are scalars.
     """
 
     values: Tensor
@@ -82,7 +82,7 @@ class Quantized(NamedTuple):
 
 
 class VQEncoder(nn.Module):
-    """Pixels to latents."""
+    """Encodes pixels to latents."""
 
     def __init__(self, config: VQConfig, attention: bool) -> None:
         super().__init__()
@@ -100,7 +100,7 @@ class VQEncoder(nn.Module):
         self.conv_out = nn.Conv2d(before, config.z_channels, 3, padding=1)
 
     def forward(self, pixels: Tensor) -> Tensor:
-        """[B, 3, H, W] to [B, z_channels, H/stride, W/stride]."""
+        """Encode [B, 3, H, W] to [B, z_channels, H/stride, W/stride]."""
         hidden = self.conv_in(pixels)
         for block in (*self.conv_blocks, *self.mid):
             hidden = block(hidden)
@@ -108,7 +108,7 @@ class VQEncoder(nn.Module):
 
 
 class VQDecoder(nn.Module):
-    """Latents to pixels."""
+    """Decodes latents to pixels."""
 
     def __init__(self, config: VQConfig, attention: bool) -> None:
         super().__init__()
@@ -126,7 +126,7 @@ class VQDecoder(nn.Module):
         self.conv_out = nn.Conv2d(before, 3, 3, padding=1)
 
     def forward(self, latents: Tensor) -> Tensor:
-        """[B, z_channels, h, w] to [B, 3, h*stride, w*stride]."""
+        """Decode [B, z_channels, h, w] to [B, 3, h*stride, w*stride]."""
         hidden = self.conv_in(latents)
         for block in (*self.mid, *self.conv_blocks):
             hidden = block(hidden)
@@ -134,7 +134,7 @@ class VQDecoder(nn.Module):
 
 
 class Quantizer(nn.Module):
-    """Nearest neighbour in a codebook; `unit`: latents and codes on the sphere (arXiv 2406.06525, section 2.1)."""
+    """Nearest neighbour in a codebook. unit: compare latents and codes as unit vectors (arXiv 2406.06525, sec. 2.1)."""
 
     codebook_used: Tensor
 
@@ -147,20 +147,20 @@ class Quantizer(nn.Module):
 
     @property
     def codebook(self) -> Tensor:
-        """The code vectors [V, C] float32, as latents are compared with them."""
+        """The code vectors [V, C] float32 that latents are compared with."""
         return self.placed(self.embedding.weight.float())
 
     @property
     def handicap(self) -> Tensor | None:
-        """What a code's product with a latent is lessened by, [V]; None on the sphere, where nearest is the largest."""
+        """The value [V] subtracted from a code's product with a latent; None for unit vectors, which need none."""
         return None if self.unit else self.codebook.square().sum(dim=-1) / 2
 
     def placed(self, vectors: Tensor) -> Tensor:
-        """Vectors [..., C] where they are compared: on the sphere, or as they are."""
+        """Return vectors [..., C] in the form in which they are compared: normalised if `unit`, else unchanged."""
         return functional.normalize(vectors, dim=-1) if self.unit else vectors
 
     def nearest(self, latents: Tensor) -> Tensor:
-        """Codes [rows] of placed latents [rows, C]."""
+        """Return the codes [rows] nearest to placed latents [rows, C]."""
         products, handicap = latents @ self.codebook.T, self.handicap
         return (products if handicap is None else products - handicap).argmax(dim=-1)
 
@@ -181,10 +181,10 @@ class Quantizer(nn.Module):
 
 
 class VQModel(nn.Module):
-    """VQEncoder, codebook and decoder.
+    """The VQ tokenizer: encoder, codebook and decoder.
 
-    coarse_attention: attention after every block of the coarsest level. unit_codes: latents and codes are unit vectors.
-    Neither is a width, so neither stands in the config that checkpoints of one form carry.
+    coarse_attention: whether every block of the coarsest level is followed by attention. unit_codes: whether latents
+    and codes are unit vectors. Both are fixed for a family of checkpoints, so they are not part of the config.
     """
 
     def __init__(self, config: VQConfig, *, coarse_attention: bool = True, unit_codes: bool = True) -> None:
@@ -197,15 +197,15 @@ class VQModel(nn.Module):
         self.post_quant_conv = nn.Conv2d(config.codebook_embed_dim, config.z_channels, 1)
 
     def latents(self, pixels: Tensor) -> Tensor:
-        """[B, 3, H, W] to unquantised latents [B, codebook_embed_dim, h, w]."""
+        """Encode [B, 3, H, W] to unquantised latents [B, codebook_embed_dim, h, w]."""
         return call(self.quant_conv, self.encoder(pixels))
 
     def decode(self, values: Tensor) -> Tensor:
-        """Quantised values [B, codebook_embed_dim, h, w] to pixels [B, 3, H, W] (not clamped)."""
+        """Decode quantised values [B, codebook_embed_dim, h, w] to pixels [B, 3, H, W] (not clamped)."""
         return call(self.decoder, self.post_quant_conv(values))
 
     def encode(self, pixels: Tensor) -> Tensor:
-        """Codes [B, h*w] int64 of pixels [B, 3, H, W] in [-1, 1]."""
+        """Encode pixels [B, 3, H, W] in [-1, 1] to codes [B, h*w] int64."""
         if pixels.ndim != 4 or pixels.shape[1] != 3 or any(s % self.config.stride for s in pixels.shape[2:]):
             raise ValueError(
                 f"pixels must be [B, 3, H, W] with sides divisible by {self.config.stride}; got {tuple(pixels.shape)}"
@@ -214,7 +214,7 @@ class VQModel(nn.Module):
         return codes.reshape(pixels.shape[0], -1)
 
     def decode_codes(self, codes: Tensor) -> Tensor:
-        """Pixels [B, 3, H, W] of codes [B, cells] on a square grid."""
+        """Decode codes [B, cells] of a square grid to pixels [B, 3, H, W]."""
         side = int(codes.shape[1] ** 0.5)
         if side * side != codes.shape[1]:
             raise ValueError(f"codes must fill a square grid; got {codes.shape[1]} cells")
@@ -222,6 +222,6 @@ class VQModel(nn.Module):
         return self.decode(values.reshape(codes.shape[0], side, side, -1).permute(0, 3, 1, 2))
 
     def forward(self, pixels: Tensor) -> tuple[Tensor, Quantized]:
-        """Reconstruction [B, 3, H, W] and what the codebook did."""
+        """Return the reconstruction [B, 3, H, W] and the output of quantisation."""
         quantized: Quantized = self.quantize(self.latents(pixels))
         return self.decode(quantized.values), quantized

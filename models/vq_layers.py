@@ -1,4 +1,4 @@
-"""The layers that the VQ tokenizer's encoder and decoder are built of (arXiv 2406.06525, after 2012.09841)."""
+"""The layers of the VQ tokenizer's encoder and decoder (arXiv 2406.06525, based on 2012.09841)."""
 
 from itertools import pairwise
 
@@ -10,12 +10,12 @@ from underpaint.models.typed import call
 
 
 def group_norm(channels: int) -> nn.GroupNorm:
-    """32 groups at the published widths; at least four channels a group where the model is narrow."""
+    """Return a group norm with 32 groups at the published widths, and at least 4 channels per group below them."""
     return nn.GroupNorm(min(32, max(1, channels // 4)), channels, eps=1e-6)
 
 
 class ResidualBlock(nn.Module):
-    """Two normalised 3x3 convolutions around a shortcut."""
+    """Two normalised 3x3 convolutions with a shortcut."""
 
     def __init__(self, channels_in: int, channels_out: int) -> None:
         super().__init__()
@@ -26,7 +26,7 @@ class ResidualBlock(nn.Module):
         self.nin_shortcut = nn.Conv2d(channels_in, channels_out, 1) if channels_in != channels_out else None
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """Keep [B, C, H, W], C becoming `channels_out`."""
+        """Convert [B, channels_in, H, W] to [B, channels_out, H, W]."""
         update = self.conv1(functional.silu(self.norm1(hidden)))
         update = call(self.conv2, functional.silu(self.norm2(update)))
         shortcut = hidden if self.nin_shortcut is None else call(self.nin_shortcut, hidden)
@@ -54,7 +54,7 @@ class AttentionBlock(nn.Module):
 
 
 class Downsample(nn.Module):
-    """Halve the map; the pad is on the right and below only."""
+    """Halves the map, with padding only on the right and below."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -66,7 +66,7 @@ class Downsample(nn.Module):
 
 
 class Upsample(nn.Module):
-    """Double the map by nearest neighbour, then convolve."""
+    """Doubles the map by nearest neighbour, then convolves it."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -78,7 +78,7 @@ class Upsample(nn.Module):
 
 
 class Level(nn.Module):
-    """The blocks of one resolution, and the change to the next."""
+    """The blocks of one resolution, and the step to the next resolution."""
 
     def __init__(self, widths: list[int], attention: bool, resample: str | None) -> None:
         super().__init__()
@@ -105,7 +105,7 @@ class Level(nn.Module):
 
 
 def middle(channels: int) -> nn.ModuleList:
-    """What stands between the levels and the latents."""
+    """Return the blocks between the levels and the latents."""
     return nn.ModuleList(
         [ResidualBlock(channels, channels), AttentionBlock(channels), ResidualBlock(channels, channels)]
     )

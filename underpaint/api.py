@@ -1,7 +1,7 @@
-"""The public functions of `import underpaint`: open models, draw, compare, register a rule, know it exactly.
+"""The public functions of `import underpaint`: open models, draw, compare, register a rule and report on it exactly.
 
-Everything here stands on the parts below it, which may be used directly; what `underpaint` itself exports is small and
-stays as it is.
+They build on packages that you may also use directly. The exports of `underpaint` itself are few, and they stay
+stable.
 """
 
 from __future__ import annotations
@@ -69,11 +69,17 @@ def open_pipeline(
     low: str | Path | None = None,
     backend: str = "cpu",
 ) -> Pipeline:
-    """Open a folder of models; without one, the models that ship.
+    """Open the models of a folder, or those that ship with Underpaint.
 
-    resolution: side of the pictures in pixels; None takes the largest that the folder has. low: a second folder, with a
-    smaller target of the same codes, for methods that draft with one. backend: "cpu", "tensorrt" or "tensorrt-rtx".
-    Raises ValueError or OSError, naming the file and what to do.
+    Args:
+        folder: A folder with a `model_index.json`; None opens the shipped models.
+        resolution: Side of the images in pixels; None takes the largest in the folder.
+        low: A second folder, with a smaller target of the same codebook, for methods that draft at a low resolution.
+        backend: "cpu", "tensorrt", "tensorrt-rtx" or another backend that `Pipeline.open` takes.
+
+    Raises:
+        ValueError: The models cannot be used; the message names the file and what to do.
+        OSError: A file cannot be read; the message names it and what to do.
     """
     return Pipeline.open(
         FOLDER if folder is None else Path(folder),
@@ -94,14 +100,23 @@ def draw(
     preset: str | None = None,
     sampling: SamplingParams | None = None,
 ) -> Drawing:
-    """Draw one picture; a notebook shows it, and `pipeline.picture(drawing.tokens_array())` gives its pixels.
+    """Draw one image, which a notebook displays; `pipeline.picture(drawing.tokens_array())` returns its pixels.
 
-    prompt: as the models of the folder take it: words, a class, ids, or the path of an .npy file of features.
-    method: see `underpaint methods`, or "policy:rule"; the default is lossless. settings: `name=value` texts. preset:
-    "tuned" or "paper"; None takes tuned settings for the shipped family and the papers' for published models.
-    sampling: guidance, temperature, top-k and top-p; None takes those that the models are meant for. temperature: in
-    place of that one; None leaves it.
-    Raises ValueError, saying what to write instead.
+    Args:
+        pipeline: The opened models.
+        prompt: A prompt of the kind that the models take: words, a class, ids, or the path of an .npy file of features.
+        method: A name that `underpaint methods` lists, or "policy:rule". The default method is lossless.
+        temperature: Overrides the temperature of `sampling`; None keeps it.
+        seed: Seed of the random numbers.
+        settings: Settings of the method, as `name=value` strings.
+        preset: "tuned" or "paper"; None takes "tuned" for the shipped family, "paper" for published models.
+        sampling: Guidance, temperature, top-k and top-p; None takes the values that the models are meant for.
+
+    Returns:
+        The tokens, and the cost of drawing them.
+
+    Raises:
+        ValueError: An argument is invalid; the message says what to write instead.
     """
     params = _sampled(sampling or pipeline.sampling, temperature)
     config = resolve(method, params.temperature, None, settings, preset or usual_preset(pipeline))
@@ -116,14 +131,14 @@ def _sampled(sampling: SamplingParams, temperature: float | None) -> SamplingPar
 
 
 class _PicturedDrawing(Drawing):
-    """A drawing that notebooks show as its picture."""
+    """A drawing that notebooks display as an image."""
 
     __slots__ = ("_pipeline",)
     _pipeline: Pipeline
 
     @classmethod
     def of(cls, drawing: Drawing, pipeline: Pipeline) -> Drawing:
-        """The same drawing, with the models that decode it."""
+        """Return the same drawing, together with the models that decode it."""
         made = cls(**{field.name: getattr(drawing, field.name) for field in fields(drawing)})
         object.__setattr__(made, "_pipeline", pipeline)
         return made
@@ -135,10 +150,10 @@ class _PicturedDrawing(Drawing):
         return hash(astuple(self))
 
     def __reduce__(self) -> tuple[type[Drawing], tuple[Any, ...]]:
-        return Drawing, astuple(self)  # a copy in another process has no models
+        return Drawing, astuple(self)  # a copy in another process does not carry the models
 
     def _repr_png_(self) -> bytes:
-        """The picture as a PNG file (IPython's rich display)."""
+        """Return the image as the bytes of a PNG file, for IPython's rich display."""
         from PIL import Image
 
         encoded = io.BytesIO()
@@ -158,12 +173,18 @@ def compare(
     sampling: SamplingParams | None = None,
     folder: str | Path | None = None,
 ) -> ComparisonReport:
-    """Draw the same prompts by several methods beside plain autoregression, and report speed, cost and quality.
+    """Draw the same prompts by several methods and by plain autoregression, and report speed, cost and quality.
 
-    prompts: without any, 8 of the prompt grammar are chosen, or class 0 is drawn where models take no such prompts.
-    seeds: per prompt, counted from 0. settings: `name=value` texts by method. folder: where finished drawings are kept,
-    so that a stopped comparison goes on; None keeps nothing. The other arguments are those of `draw`.
-    Raises ValueError, saying what to write instead.
+    Args:
+        pipeline: The opened models. Arguments that are not listed here are those of `draw`.
+        methods: The methods to compare.
+        prompts: The prompts. If empty, 8 prompts of the grammar, or class 0 for models that do not take the grammar.
+        seeds: Number of seeds per prompt, counted from 0.
+        settings: For each method, its settings as `name=value` strings.
+        folder: Folder for finished drawings, so that a stopped comparison can resume; None saves nothing.
+
+    Raises:
+        ValueError: An argument is invalid; the message says what to write instead.
     """
     params, preset = _sampled(sampling or pipeline.sampling, temperature), preset or usual_preset(pipeline)
     built = build_methods(pipeline, named_variants(with_baseline(methods), settings), params.temperature, preset)
@@ -185,9 +206,9 @@ def register_rule(spec: RuleSpec, *, replace: bool | None = None) -> RuleSpec:
 
     Args:
         spec: The rule.
-        replace: Whether to replace a rule that was added under the same name before. By default it is replaced in a
-            notebook or an interactive session, where a cell that defines a rule is run many times, and refused in a
-            script. A rule of the project is never replaced.
+        replace: Whether to replace an earlier rule of the same name. By default, a notebook or an interactive session
+            replaces it, because a cell that defines a rule is run many times, and a script refuses. Underpaint's own
+            rules are never replaced.
 
     Returns:
         `spec`.
@@ -199,5 +220,5 @@ def register_rule(spec: RuleSpec, *, replace: bool | None = None) -> RuleSpec:
 
 
 def _is_interactive() -> bool:
-    """Whether code is typed in: in a notebook, in IPython, or at Python's own prompt."""
+    """Whether Python runs interactively: in a notebook, in IPython, or at Python's own prompt."""
     return hasattr(builtins, "__IPYTHON__") or hasattr(sys, "ps1")

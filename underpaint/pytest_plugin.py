@@ -1,7 +1,7 @@
-"""pytest's plug-in of Underpaint: `--underpaint-profile ci|nightly`.
+"""Underpaint's pytest plugin, which adds the option `--underpaint-profile ci|nightly`.
 
-`ci` is the same on every run. `nightly` draws more examples, at random, and judges more cases. The plug-in is found by
-itself where Underpaint is installed, and does nothing unless the option is given.
+`ci` is the same on every run. `nightly` draws more examples, at random, and checks more cases. pytest finds the plugin
+where Underpaint is installed; without the option, the plugin does nothing.
 """
 
 import pytest
@@ -10,7 +10,7 @@ PROFILES = ("ci", "nightly")
 
 
 def register_profiles() -> None:
-    """Register Hypothesis's profiles `underpaint-ci` and `underpaint-nightly`."""
+    """Register the Hypothesis profiles `underpaint-ci` and `underpaint-nightly`."""
     from hypothesis import HealthCheck, settings
 
     settings.register_profile(
@@ -26,13 +26,13 @@ def register_profiles() -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Declare the option."""
+    """Add the option `--underpaint-profile`."""
     group = parser.getgroup("underpaint")
     group.addoption("--underpaint-profile", choices=PROFILES, help="How far property tests look: ci or nightly.")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Load the profile that was asked for."""
+    """Load the profile that `--underpaint-profile` names, if any."""
     profile = config.getoption("--underpaint-profile")
     if profile is None:
         return
@@ -42,6 +42,6 @@ def pytest_configure(config: pytest.Config) -> None:
     try:
         from hypothesis import settings
     except ModuleNotFoundError:
-        return  # the assertions need none
+        return  # the assertions work without Hypothesis
     register_profiles()
     settings.load_profile(f"underpaint-{profile}")

@@ -1,6 +1,6 @@
-"""Hypothesis strategies for tests of acceptance rules: distributions, shapes of trees, chains, windows and cases.
+"""Hypothesis strategies for tests of acceptance rules: distributions, tree shapes, chains, windows and test cases.
 
-`underpaint.testing` exports them. They need Hypothesis: `pip install "underpaint[testing]"`.
+Import them from `underpaint.testing`. They need Hypothesis: `pip install "underpaint[testing]"`.
 """
 
 import zlib
@@ -21,7 +21,7 @@ from underpaint.sim.synthetic.models import Prefix
 
 @dataclass(frozen=True, slots=True)
 class PooledDistribution:
-    """Each prefix gets one of the `rows` [R, V] of a pool, picked by its hash."""
+    """A model that returns one of the `rows` [R, V] for each prefix, chosen by a hash of the prefix."""
 
     rows: FloatArray
     seed: int = 0
@@ -33,7 +33,7 @@ class PooledDistribution:
 
 @st.composite
 def distributions(draw: st.DrawFn, vocab_size: int) -> FloatArray:
-    """A distribution [V]: small whole weights, so that zeros, ties, one-hot and uniform rows all come up often."""
+    """Draw a distribution [V] with small integer weights, so that zeros, ties, one-hot and uniform rows are common."""
     kind = draw(st.sampled_from(["any", "any", "any", "any", "half", "one_hot"]))
     if kind == "one_hot":
         point: FloatArray = np.eye(vocab_size)[draw(st.integers(0, vocab_size - 1))]
@@ -41,7 +41,7 @@ def distributions(draw: st.DrawFn, vocab_size: int) -> FloatArray:
     weights = np.array(
         draw(st.lists(st.sampled_from([0, 1, 2, 3, 5, 8]), min_size=vocab_size, max_size=vocab_size)), dtype=np.float64
     )
-    if kind == "half":  # together with its mirror image: disjoint supports
+    if kind == "half":  # a row and a mirrored row have disjoint supports
         weights[: vocab_size // 2] = 0.0
         weights = weights[::-1] if draw(st.booleans()) else weights
     if not weights.any():
@@ -52,32 +52,32 @@ def distributions(draw: st.DrawFn, vocab_size: int) -> FloatArray:
 
 @st.composite
 def pools(draw: st.DrawFn, vocab_size: int, count: int = 3) -> PooledDistribution:
-    """A distribution for each prefix, out of a few rows."""
+    """Draw a model that picks one of `count` rows for each prefix."""
     return PooledDistribution(
         np.stack([draw(distributions(vocab_size)) for _ in range(count)]), draw(st.integers(0, 9))
     )
 
 
 def shapes(most: int) -> st.SearchStrategy[tuple[int, ...]]:
-    """parents[1:] of a tree of up to `most` drafted nodes, in an order where parents come first, not level by level."""
+    """Draw parents[1:] of a tree of 1 to `most` drafted nodes: parents precede children, levels may be mixed."""
     counts = st.sampled_from([1, *range(2, most + 1), most])
     return counts.flatmap(lambda count: st.tuples(*(st.integers(0, node) for node in range(count))))
 
 
 def chains(most: int) -> st.SearchStrategy[tuple[int, ...]]:
-    """parents[1:] of a chain of 1 to `most` drafted nodes."""
+    """Draw parents[1:] of a chain of 1 to `most` drafted nodes."""
     return st.integers(1, most).map(lambda count: tuple(range(count)))
 
 
 @st.composite
 def verifier_cases(draw: st.DrawFn, drawn: Drawn = "top_k", chain: bool = False, cycles: int = 1) -> VerifierCase:
-    """A case to judge a verifier on: a target, a drafter and the shape of a draft, of 2 to 4 tokens.
+    """Draw a test case for a verifier: a target, a drafter and a draft shape, over a vocabulary of 2 to 4 tokens.
 
     Args:
-        draw: Hypothesis's.
-        drawn: How siblings are drawn; see `DraftTree`.
-        chain: No node has two children.
-        cycles: For how many cycles in a row it is meant; more are smaller.
+        draw: Passed by Hypothesis.
+        drawn: How sibling tokens are drawn; see `DraftTree`.
+        chain: Whether every node has at most one child.
+        cycles: Number of consecutive cycles that the case is for; with more cycles the case is smaller.
     """
     return build_case(lambda low, high: draw(st.integers(low, high)), drawn, chain, cycles)
 
@@ -86,7 +86,7 @@ def verifier_cases(draw: st.DrawFn, drawn: Drawn = "top_k", chain: bool = False,
 def draft_trees(
     draw: st.DrawFn, drawn: Drawn = "top_k", vocab_size: int = 3, most: int = 4, chain: bool = False
 ) -> tuple[DraftTree, FloatArray]:
-    """A draft tree that the drafter may draw, and the target's distributions [N, V] after its nodes."""
+    """Draw a draft tree that a drafter could propose, and the target's distributions [N, V] after its nodes."""
     shape = draw(chains(most) if chain else shapes(most))
     rows = [draw(distributions(vocab_size)) for _ in range(len(shape) + 1)]
     seed = draw(st.integers(0, 99))
@@ -97,8 +97,8 @@ def draft_trees(
 class Window(NamedTuple):
     """A Jacobi window of n drafts.
 
-    tokens: [n]. draft_probs: [n, V], the rows of the last pass, which the drafts were drawn from. target_probs:
-    [n + 1, V], the rows of this pass.
+    tokens: [n]. draft_probs: [n, V], the distributions of the previous pass, which the drafts were drawn from.
+    target_probs: [n + 1, V], the distributions of the current pass.
     """
 
     tokens: tuple[int, ...]
@@ -108,7 +108,7 @@ class Window(NamedTuple):
 
 @st.composite
 def windows(draw: st.DrawFn, vocab_size: int = 3, most: int = 4) -> Window:
-    """A window of 1 to `most` drafts; half the time the pass changes nothing, so all of it has to stay."""
+    """Draw a window of 1 to `most` drafts; half the windows repeat the last pass, so all their drafts must stay."""
     length = draw(st.integers(1, most))
     rows = np.stack([draw(distributions(vocab_size)) for _ in range(2 * length + 1)])
     drafted, target = rows[:length], rows[length:]
@@ -119,29 +119,29 @@ def windows(draw: st.DrawFn, vocab_size: int = 3, most: int = 4) -> Window:
 
 
 class Rows:
-    """A drafter that gives prepared rows [V], in order, whatever it is asked."""
+    """A drafter that returns prepared rows [V] in order and ignores its arguments."""
 
     def __init__(self, rows: list[FloatArray]) -> None:
         self._rows = list(rows)
         self.vocab_size = rows[0].size
 
     def expand(self, tokens: IntArray, parents: IntArray) -> FloatArray:
-        """[M, V], a row for each of M nodes."""
+        """Return [M, V], one row for each of M nodes."""
         return np.stack([self._rows.pop(0) for _ in tokens])
 
 
 def ranked(distribution: FloatArray) -> list[int]:
-    """Tokens by falling probability, the zero ones included: k may reach V and beyond the support."""
+    """Return all tokens by descending probability, those of probability 0 too, as k may exceed the support."""
     order: list[int] = np.argsort(-distribution, kind="stable").tolist()
     return order
 
 
 @dataclass(frozen=True, slots=True)
 class ShapePolicy:
-    """Draws a tree of the given shape, whatever the distributions: the reference for what `drawn` means.
+    """A policy that draws a tree of a given shape from any distributions; the reference for the meaning of `drawn`.
 
-    Without replacement, a distribution that has run out goes on uniformly over the untried tokens. A node for which no
-    token is left, or that lies too deep, is dropped with its descendants.
+    Without replacement, once a distribution has no mass left, the untried tokens are drawn uniformly. A node that has
+    no token left, or lies too deep, is dropped with its descendants.
     """
 
     shape: tuple[int, ...]

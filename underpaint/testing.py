@@ -1,13 +1,14 @@
-"""Test your own acceptance rule: exact assertions, Hypothesis strategies, and noise for code that draws its own.
+"""Test your own acceptance rule or verifier: exact assertions, Hypothesis strategies and scripted noise.
 
     from underpaint.testing import assert_lossless
 
     def test_my_rule():
         assert_lossless(my_rule, drawn="top_k")
 
-A rule is `rule(tree, probs, chance) -> Verdict`, as docs/how-to/add-a-rule.md describes. Any other verifier is called
-as `interface` says: `function` for `verify(draft, uniforms)`, `session` for drafter and verifier together, and the
-layouts of EAGLE, SGLang, FlashInfer, vLLM, TensorRT-LLM and transformers (docs/how-to/certify-a-verifier.md).
+A rule is a function `rule(tree, probs, chance) -> Verdict` (docs/how-to/add-a-rule.md). For other verifiers, the
+argument `interface` says how they are called: `function` for `verify(draft, uniforms)`, `session` for a drafter with
+its verifier, or a layout of EAGLE, SGLang, FlashInfer, vLLM, TensorRT-LLM or transformers
+(docs/how-to/certify-a-verifier.md). `scripted_noise` is for code that draws its own random numbers.
 
 The strategies (`distributions`, `shapes`, `chains`, `draft_trees`, `windows`, `pools`, `verifier_cases`) need
 Hypothesis: `pip install "underpaint[testing]"`.
@@ -64,17 +65,17 @@ __all__ = [
     "windows",
 ]
 CASES: Final = {"ci": 16, "nightly": 200}
-"""Cases that an assertion judges, by profile; `--underpaint-profile` chooses one."""
+"""Number of cases that an assertion checks in each profile; `--underpaint-profile` chooses the profile."""
 SEEDS: Final = 20
-"""Seeds of noise that `assert_same_tokens` tries on each draft."""
+"""Number of noise seeds that `assert_same_tokens` tries on each draft."""
 BOUNDARIES: Final = (0.0, 0.5, 1.0 - 2.0**-24)
-"""Uniforms that it tries in every combination, where a draft has few."""
+"""Uniforms that `assert_same_tokens` tries in every combination, for drafts that need few uniforms."""
 MOST_COMBINATIONS: Final = 81
 _chosen: dict[str, str] = {"profile": "ci"}
 
 
 def __getattr__(name: str) -> Any:
-    """A strategy, loaded when it is first asked for: Hypothesis is an extra."""
+    """Load a strategy on first access, because Hypothesis is an optional dependency."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
@@ -88,7 +89,7 @@ def __getattr__(name: str) -> Any:
 
 
 def use_profile(name: str) -> None:
-    """Judge as many cases as a profile has: "ci" or "nightly"."""
+    """Choose the profile, "ci" or "nightly", which sets how many cases each assertion checks."""
     if name not in CASES:
         raise ValueError(f"profile: expected one of {', '.join(CASES)}, got {name!r}")
     _chosen["profile"] = name
@@ -109,21 +110,21 @@ def assert_lossless(
     """Assert that a rule or a verifier emits the target's distribution, exactly.
 
     Args:
-        rule: The rule or verifier.
-        drawn: How the siblings of its trees are drawn: "iid", "without_replacement" or "top_k".
-        chain: Judge chains alone.
-        interface: How it is called.
-        cycles: Cycles in a row, of a rule or a session.
-        bits: 53, 24, 11 or 8 for float64, float32, float16 or bfloat16; None finds the precision.
-        strict: Refuse boundary findings too: a token of probability 0 at a uniform of exactly 0.
-        cases: Cases to judge; by default as the profile says.
-        seed: Seed of the cases that follow the fixed ones.
+        rule: The acceptance rule or verifier.
+        drawn: How sibling tokens are drawn: "iid", "without_replacement" or "top_k".
+        chain: Whether to check chains only.
+        interface: How `rule` is called; see the description of this module.
+        cycles: Number of consecutive cycles, of a rule or a session.
+        bits: 53, 24, 11 or 8 for float64, float32, float16 or bfloat16; None detects the precision.
+        strict: Whether to fail on boundary findings too: a token of probability 0 at a uniform of exactly 0.
+        cases: Number of cases to check; by default, the number of the profile.
+        seed: Seed of the random cases, which follow the fixed ones.
 
     Returns:
         The certificate.
 
     Raises:
-        AssertionError: It is biased or faulty; the message has the smallest case.
+        AssertionError: The rule is biased or faulty; the message shows the smallest failing case.
     """
     found = _judge(rule, drawn, chain, interface, cycles, bits, cases, seed, None)
     if found.verdict != "lossless" and (strict or found.verdict != "lossless but for a boundary"):
@@ -143,9 +144,9 @@ def assert_bounded(
     cases: int | None = None,
     seed: int = 0,
 ) -> Certificate:
-    """Assert that the tokens of a cycle are at most `tv` in total variation from the target's.
+    """Assert that the total variation between the tokens of a cycle and the target's distribution is at most `tv`.
 
-    The other arguments, the result and the errors are those of `assert_lossless`.
+    The other arguments, the return value and the errors are those of `assert_lossless`.
     """
     found = _judge(rule, drawn, chain, interface, cycles, bits, cases, seed, tv)
     if found.verdict in ("biased", "faulty"):
@@ -163,21 +164,21 @@ def assert_same_tokens(
     cases: int | None = None,
     seed: int = 0,
 ) -> None:
-    """Assert that two rules or verifiers decide alike, given the same noise: a fast form and its reference.
+    """Assert that two rules or verifiers make the same decisions from the same noise, as a fast form and its reference.
 
-    Every draft of every case is decided with seeded noise; functions also get uniforms at both ends of their range.
+    Every draft of every case is decided with seeded noise. Functions also get uniforms at both ends of their range.
 
     Args:
         first: A rule or verifier.
-        second: Another one, called the same way.
-        drawn: How siblings are drawn.
-        chain: Compare on chains alone.
+        second: Another rule or verifier, called in the same way.
+        drawn: How sibling tokens are drawn.
+        chain: Whether to compare on chains only.
         interface: How both are called; a layout, "function" or "rule".
-        cases: Cases to compare on; by default as the profile says.
+        cases: Number of cases to compare on; by default, the number of the profile.
         seed: Seed of the cases and of the noise.
 
     Raises:
-        AssertionError: They differ; the message has the draft, the noise and both decisions.
+        AssertionError: The decisions differ; the message shows the draft, the noise and both decisions.
     """
     count = CASES[_chosen["profile"]] if cases is None else cases
     for case in cases_to_judge(drawn, chain, count, seed):

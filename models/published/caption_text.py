@@ -1,8 +1,8 @@
-"""Captions as LlamaGen's text encoder was given them: cleaned twice, as its authors do (`language/t5.py`).
+"""Cleaning of captions for LlamaGen's text encoder, applied twice as its authors do (`language/t5.py`).
 
-Their code mends broken encodings with `ftfy` and reads mark-up with `bs4`, neither of which this project needs: here
-quotes are straightened, characters are composed, and mark-up is read by Python's own parser. Texts of plain words,
-links, numbers and punctuation come out the same.
+Their code repairs broken encodings with `ftfy` and reads mark-up with `bs4`. To avoid these dependencies, this module
+straightens quotes, composes characters and reads mark-up with Python's own parser. The result is the same for texts of
+plain words, links, numbers and punctuation.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SCRIPTS: Final = (
     *((0x31C0, 0x31EF), (0x31F0, 0x31FF), (0x3200, 0x32FF), (0x3300, 0x33FF), (0x3400, 0x4DBF), (0x4DC0, 0x4DFF)),
     (0x4E00, 0x9FFF),
 )
-"""Blocks of characters that are taken out: strokes, katakana extensions, enclosed forms and ideographs."""
+"""Blocks of characters to remove: strokes, katakana extensions, enclosed forms and ideographs."""
 _Step = tuple[re.Pattern[str], str]
 
 
@@ -85,7 +85,7 @@ _CODES: Final = _steps(
 
 
 def clean_caption(text: str) -> str:
-    """The caption in lower case, without links, mark-up, codes and odd characters; cleaned twice."""
+    """Return the caption in lower case, without links, mark-up, codes and unusual characters; cleaned twice."""
     return _cleaned(_cleaned(text))
 
 
@@ -105,7 +105,7 @@ def _after(text: str, steps: tuple[_Step, ...]) -> str:
 
 
 class _Text(HTMLParser):
-    """Gathers what stands between tags."""
+    """Collects the text between tags."""
 
     def __init__(self) -> None:
         super().__init__(convert_charrefs=True)

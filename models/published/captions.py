@@ -1,6 +1,6 @@
-"""Caption features by the text encoder that a model was trained with: FLAN-T5 for LlamaGen (arXiv 2406.06525).
+"""Caption features from the text encoder that a model was trained with: FLAN-T5 for LlamaGen (arXiv 2406.06525).
 
-Needs `transformers` (the extra "chameleon") and the encoder's weights and tokenizer in a folder.
+It needs `transformers` (the extra "chameleon") and a folder with the encoder's weights and tokenizer.
 """
 
 from pathlib import Path
@@ -15,21 +15,21 @@ from underpaint.models.published.caption_text import clean_caption
 from underpaint.models.published.files import CheckpointError
 
 MOST_WORDS = 120
-"""LlamaGen's longest caption, in the tokenizer's pieces."""
+"""The length of LlamaGen's longest caption, in tokens of the text encoder."""
 
 
 class CaptionEncoder:
-    """A text encoder, loaded once for any number of captions."""
+    """A text encoder that is loaded once and encodes any number of captions."""
 
     def __init__(self, folder: Path) -> None:
         """Load the weights and the tokenizer in `folder`.
 
-        Weights are read in bfloat16, which is what FLAN-T5 was trained in and LlamaGen's features were made with;
-        float16 overflows in it.
+        Weights are read in bfloat16: FLAN-T5 was trained and LlamaGen's features were computed in this type. float16
+        overflows.
 
         Raises:
             FileNotFoundError: There is no such folder.
-            CheckpointError: It holds no such encoder, or `transformers` is not installed.
+            CheckpointError: The folder has no such encoder, or `transformers` is not installed.
         """
         try:
             from transformers import AutoTokenizer, T5EncoderModel
@@ -50,14 +50,14 @@ class CaptionEncoder:
 
     @torch.no_grad()
     def features(self, text: str, most: int = MOST_WORDS) -> NDArray[np.float32]:
-        """Features [n, C] of a caption, cleaned as its authors do: the encoder's last hidden states, without padding.
+        """Clean a caption and return its features [n, C]: the encoder's last hidden states, without padding.
 
         Args:
-            text: The caption; a longer one than `most` pieces is cut.
+            text: The caption; it is truncated to `most` tokens.
             most: The largest n.
 
         Raises:
-            ValueError: Nothing is left of the text.
+            ValueError: The text is empty after cleaning.
         """
         cleaned = clean_caption(text)
         if not cleaned:

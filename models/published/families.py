@@ -1,7 +1,7 @@
-"""The published families: how each kind of checkpoint is read, and what kind of model it gives.
+"""The published families: how each kind of checkpoint is read, and which kind of model it contains.
 
-A family is a value here and a module that names its parameters; the decoder itself is one (`models.decoder`), and
-`DecoderConfig` says how members differ: layer shapes, rotary scheme, condition, image tokens, forced tokens, guidance.
+A family is an entry here and a module that maps its parameter names. All families share one decoder (`models.decoder`).
+`DecoderConfig` has their differences: layer shapes, rotary scheme, condition, image tokens, forced tokens, guidance.
 """
 
 from collections.abc import Callable
@@ -27,10 +27,10 @@ ReadTokenizer: TypeAlias = Callable[[Checkpoint, torch.dtype], VQModel]
 class FamilySpec:
     """One kind of published checkpoint.
 
-    name: what `underpaint export --kind` takes. family: members share a tokenizer or a drafter. source: arXiv id.
-    condition: what a picture is asked for by: a "class", a "caption" or "features" of an encoder, a "prompt" of ids;
-    None for what draws no picture itself. tokenizer: the kind of the picture tokenizer that its codes are of.
-    read_target, read_drafter, read_tokenizer: the one that fits.
+    name: the value of `underpaint export --kind`. family: its members share a tokenizer or a drafter. source: arXiv id.
+    condition: the kind of condition: a "class", a "caption", "features" of an encoder, or a "prompt" of ids; None for
+    models that draw no images. tokenizer: the kind of the image tokenizer that its codes belong to.
+    read_target, read_drafter, read_tokenizer: the reader; only the one for this kind of model is set.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Checkpoint files as their authors publish them: memory-mapped, sharded, and never allowed to run code."""
+"""Reading of published checkpoint files: memory-mapped, with shards, and without running code from them."""
 
 import argparse
 import pickle
@@ -22,40 +22,40 @@ _INDEXES: Final = ("model.safetensors.index.json", "pytorch_model.bin.index.json
 _SINGLES: Final = ("model.safetensors", "pytorch_model.bin")
 _SUFFIXES: Final = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")
 _WRAPPERS: Final = ("model", "module", "state_dict", "sd")
-"""Keys under which published files keep their parameters."""
+"""Keys under which published files store their parameters."""
 _FOLLOWING: Final = ("freqs_cis", "causal_mask", "rotary_emb.inv_freq")
-"""Ends of buffers that some releases carry and that follow from the sizes."""
+"""Name endings of buffers in some releases that can be computed from the sizes."""
 _NAMED: Final = 5
 _TOLD_APART: Final = (
     *("codes.weight", "head.weight", "conditions.weight", "first.weight", "second.weight"),
     *("quantize.embedding.weight", "encoder.conv_in.weight", "decoder.conv_in.weight"),
 )
-"""Matrices that hold different numbers in every trained model. Inside layers a matrix of zeros may be meant."""
+"""Matrices that are never constant in a trained model. Inside layers, a matrix of zeros can be intended."""
 _NORM: Final = "norm.weight"
-"""Of the last hidden states: zeros leave nothing of them."""
+"""The norm of the last hidden states, which zeros would erase."""
 
 
 Recipe: TypeAlias = Callable[[], Tensor]
-"""Makes one parameter out of a checkpoint's, when it is called."""
+"""A function that makes one parameter from those of a checkpoint."""
 
 
 UNREADABLE: Final = (pickle.UnpicklingError, RuntimeError, EOFError, IndexError, KeyError, TypeError, AttributeError)
-"""What PyTorch's unpickler raises on a file that is no checkpoint: it stumbles over whatever bytes there are."""
+"""The exceptions of PyTorch's unpickler on files that are not checkpoints; which one depends on the bytes."""
 
 
 class CheckpointError(ValueError):
-    """A checkpoint is damaged, of another kind, or not safe to read."""
+    """A checkpoint is damaged, of another kind, or unsafe to read."""
 
 
 class Checkpoint(NamedTuple):
-    """Parameters by name, read when they are asked for; settings found in or beside them; and the files."""
+    """The parameters of a checkpoint by name, read on access; its settings; and its files."""
 
     tensors: Tensors
     settings: Mapping[str, Any]
     files: tuple[Path, ...]
 
     def digest(self) -> str:
-        """SHA-256 over the files in order of name."""
+        """Return the SHA-256 of the files' contents, in order of their names."""
         found = sha256()
         for file in sorted(self.files):
             with file.open("rb") as stream:
@@ -65,10 +65,10 @@ class Checkpoint(NamedTuple):
 
 
 def read_checkpoint(path: Path, dtype: torch.dtype = torch.float32) -> Checkpoint:
-    """The checkpoint at `path`, in `dtype`: a file, or a folder with one file or with shards and their index.
+    """Open the checkpoint at `path`, in `dtype`: a file, or a folder with one file or with shards and their index.
 
-    Settings are those in `config.json` beside the file, over those inside it. Tensors stay on disk until they are used.
-    Raises FileNotFoundError, or CheckpointError for what is cut short, is no checkpoint, or wants to run code.
+    Settings in a `config.json` next to the file override those in the file. Tensors are read from disk on access.
+    Raises FileNotFoundError, or CheckpointError if a file is truncated, is not a checkpoint, or would run code.
     """
     if not path.exists():
         raise FileNotFoundError(f"no checkpoint at {path}; give a file (.safetensors, .pt, .bin) or its folder")
@@ -137,7 +137,7 @@ def _files(path: Path) -> tuple[Path, ...]:
 
 
 def _leads_outside(shard: str) -> bool:
-    """Whether the name of a shard leads out of the folder of its index. Links, as hubs store files, may point away."""
+    """Return whether a shard's name leads out of the index's folder. Symbolic links out of it, as on hubs, are fine."""
     place = PurePosixPath(shard)
     return place.is_absolute() or ".." in place.parts or "\\" in shard or "\0" in shard or shard in ("", ".")
 
@@ -156,7 +156,7 @@ def _read(file: Path) -> Any:
         except SafetensorError as error:
             raise CheckpointError(f"{file}: cut short or no safetensors file ({error}); copy it again") from error
     try:
-        # A Namespace of training arguments is plain data; nothing else beyond tensors and containers is let in.
+        # A Namespace of training arguments is plain data; apart from it, only tensors and containers are allowed.
         with torch.serialization.safe_globals([argparse.Namespace]):
             return _load(file)
     except pickle.UnpicklingError as error:
@@ -178,21 +178,21 @@ def _read(file: Path) -> Any:
 
 
 def _is_pickle(file: Path) -> bool:
-    """Whether a file begins as one of PyTorch's does: a zip archive, or a pickle of protocol 2 or later."""
+    """Return whether a file begins like PyTorch's: as a zip archive, or as a pickle of protocol 2 or later."""
     with file.open("rb") as stream:
         start = stream.read(2)
     return start == b"PK" or (start[:1] == b"\x80" and start[1:] in (b"\x02", b"\x03", b"\x04", b"\x05"))
 
 
 def _asked_for(error: Exception) -> str:
-    """The line of PyTorch's refusal that says what was asked for, without its advice to read the file unsafely."""
+    """Return the line of PyTorch's error that names the request, without its advice to load the file unsafely."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     told = [line for line in lines if "GLOBAL" in line or "Unsupported" in line]
     return (told or lines or [type(error).__name__])[0][:160]
 
 
 def _mapped(file: Path) -> bool:
-    """Whether the file can be mapped: all but PyTorch's oldest format, which is read whole."""
+    """Return whether the file can be memory-mapped; PyTorch's oldest format cannot and is read completely."""
     with file.open("rb") as stream:
         return file.suffix == ".safetensors" or stream.read(2) == b"PK"
 
@@ -203,12 +203,12 @@ def _again(file: Path) -> Callable[[], dict[str, Tensor]]:
 
 def _load(file: Path) -> Any:
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Detected pickle protocol")  # what it cannot read, it refuses
+        warnings.filterwarnings("ignore", "Detected pickle protocol")  # unreadable protocols raise an error anyway
         return torch.load(file, map_location="cpu", weights_only=True, mmap=_mapped(file))
 
 
 def _unwrap(found: Any, file: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The parameters of what a file holds, out of the wrappers of training code, and the settings beside them."""
+    """Return the parameters in a file's content, taken out of wrappers of training code, and the settings there."""
     settings: dict[str, Any] = {}
     while isinstance(found, Mapping):
         if found and all(isinstance(value, Tensor) for value in found.values()):
@@ -239,26 +239,26 @@ SIGNS: Final[Mapping[str, str]] = {
     "decoder.mid.block_1.conv1.weight": "chameleon-vq",
     "quantize.embedding.weight": "vq",
 }
-"""A parameter that only this kind of checkpoint has."""
+"""For each kind of checkpoint, a parameter that identifies it."""
 
 
 def likely_kind(names: Iterable[str]) -> str | None:
-    """The kind that parameters of these names belong to; None where nothing tells."""
+    """Return the kind of checkpoint that has these parameter names, or None if it is unknown."""
     known = set(names)
     return next((kind for sign, kind in SIGNS.items() if sign in known), None)
 
 
 def require(checkpoint: Checkpoint, kind: str, *names: str) -> None:
-    """Raise CheckpointError unless all these parameters are there."""
+    """Raise CheckpointError unless the checkpoint has all these parameters."""
     missing = [name for name in names if name not in checkpoint.tensors]
     if missing:
         raise CheckpointError(f"expected a {kind} checkpoint, {_some(missing)} missing; {_hint(checkpoint, kind)}")
 
 
 def refuse_extra(checkpoint: Checkpoint, kind: str, known: Collection[str], beside: tuple[str, ...] = ()) -> None:
-    """Raise CheckpointError where there are parameters besides `known`, names that begin with `beside`, and buffers.
+    """Raise CheckpointError if there are parameters other than `known`, buffers, and names that begin with `beside`.
 
-    What nothing reads would change what the published model computes, and not what is made of it here.
+    An unread parameter would mean that the published model computes something else than the loaded one.
     """
     extra = sorted(name for name in set(checkpoint.tensors) - set(known) if not name.startswith(beside))
     extra = [name for name in extra if not name.endswith(_FOLLOWING)]
@@ -274,7 +274,7 @@ _UNSUPPORTED: Final[Mapping[str, str]] = {
     "d2t": "an EAGLE-3 drafter, which no export reads: it drafts for live models, --live MODEL --drafter FOLDER; "
     "exports read EAGLE-1 and EAGLE-2 drafters (--kind eagle-drafter)",
 }
-"""By a parameter that only it has: a layout that is known and not read, and what to do."""
+"""Known layouts that cannot be read, with a remedy, by a parameter that identifies the layout."""
 
 
 def _hint(checkpoint: Checkpoint, kind: str) -> str:
@@ -290,10 +290,10 @@ def _hint(checkpoint: Checkpoint, kind: str) -> str:
 def fill(
     module: nn.Module, tensors: Mapping[str, Recipe], checkpoint: Checkpoint, kind: str, dtype: torch.dtype
 ) -> None:
-    """Give `module`, built on the meta device, its parameters, one made after the other: one model in memory.
+    """Fill `module`, built on the meta device, with parameters made one by one, so that memory holds a single model.
 
-    Raises CheckpointError naming the first that are missing, extra, misshaped, that `dtype` cannot hold, or that hold
-    one number everywhere, so that no token or code could be told from another.
+    Raises CheckpointError, with the first names, if parameters are missing, extra or misshaped, do not fit `dtype`, or
+    are constant although tokens or codes must differ.
     """
     wanted = {name: tuple(value.shape) for name, value in module.state_dict().items()}
     missing, extra = sorted(set(wanted) - set(tensors)), sorted(set(tensors) - set(wanted))
@@ -304,7 +304,7 @@ def fill(
     for name in wanted if not (missing or extra) else ():
         try:
             made = tensors[name]()
-        except (RuntimeError, IndexError) as error:  # parts of one matrix that do not fit each other
+        except (RuntimeError, IndexError) as error:  # parts of a matrix do not fit together
             problems["of another shape"].append(f"{name} ({str(error).splitlines()[0]})")
             continue
         if tuple(made.shape) != wanted[name]:

@@ -1,4 +1,4 @@
-"""Models in the layout of `transformers`: Chameleon (Anole, Lumina-mGPT), Qwen2 (Tar), and drafters of EAGLE's type."""
+"""Models in the layout of `transformers`: Chameleon (Anole, Lumina-mGPT), Qwen2 (Tar), and EAGLE drafters."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -15,9 +15,9 @@ _DIGITS: Final = {chr(ord("A") + digit): str(digit) for digit in range(10)}
 _LONGEST_PROMPT: Final = 256
 _DRAFTERS_OWN: Final = "embed_tokens.weight"
 _TOKENIZER: Final = "model.vqmodel."
-"""What begins the names of the picture tokenizer in a Chameleon checkpoint, which `chameleon_vq` reads."""
+"""The name prefix of the image tokenizer in a Chameleon checkpoint, which `chameleon_vq` reads."""
 _KEPT: Final = (1, 1)
-"""Chameleon's own code leaves the begin mark and the picture's of a prompt without a condition, and feeds no padding
+"""For no condition, Chameleon's own code keeps only the prompt's begin token and the image token, without padding
 (facebookresearch/chameleon: `ImageDecoder` in inference/chameleon.py, inference/model_adapter.py)."""
 _PICTURE_BEGINS: Final = "<racm3:break>"
 _LINE_ENDS: Final = "<reserved08799>"
@@ -39,7 +39,7 @@ def _rope_base(settings: Mapping[str, Any]) -> float:
 
 
 def image_ids(vocabulary: Mapping[str, int]) -> Tensor:
-    """Vocabulary ids of codes 0, 1, ... in Chameleon's map, whose names spell the code in letters for digits."""
+    """Return the vocabulary ids of codes 0, 1, ... in Chameleon's map, whose names spell digits as letters."""
     spelt = {name[6:-1]: place for name, place in vocabulary.items() if name.startswith("IMGIMG")}
     odd = sorted(letters for letters in spelt if not letters or set(letters) - set(_DIGITS))
     if odd:
@@ -51,10 +51,10 @@ def image_ids(vocabulary: Mapping[str, int]) -> Tensor:
 
 
 def _lumina(vocabulary: Mapping[str, int], options: LoadOptions) -> dict[str, Any]:
-    """What Lumina-mGPT's pictures have beside codes, by the names in its own code (`FlexARItemProcessor`).
+    """Return config values for the tokens around codes in Lumina-mGPT's images (`FlexARItemProcessor` in its code).
 
-    A picture begins with its mark, its height and its width, in units of 32 pixels: two cells. Each row of codes is
-    followed by the line token. Without a condition there is no more than that, from the mark on
+    An image begins with a begin token, its height and its width, in units of 32 pixels (two cells). A line token
+    follows each row of codes. The unconditional prompt consists of these tokens only, from the begin token on
     (`inference_solver.py`).
     """
     rows = options.grid_side or 0
@@ -81,7 +81,7 @@ def _lumina(vocabulary: Mapping[str, int], options: LoadOptions) -> dict[str, An
 
 
 def _kv_heads(settings: Mapping[str, Any], heads: int, kind: str) -> int:
-    """Heads of keys and values; CheckpointError where `heads` of queries do not share them evenly."""
+    """Return the number of key and value heads; raise CheckpointError if it does not divide `heads`."""
     kv_heads = int(settings.get("num_key_value_heads") or heads)
     if kv_heads < 1 or heads % kv_heads:
         raise CheckpointError(f"{kind}: {heads} heads do not share {kv_heads} keys evenly; check config.json")
@@ -89,7 +89,7 @@ def _kv_heads(settings: Mapping[str, Any], heads: int, kind: str) -> int:
 
 
 def _layers(source: Checkpoint, stem: str, config: DecoderConfig, kind: str, turned: bool) -> dict[str, Recipe]:
-    """Recipes of every layer. `turned`: rotary pairs are neighbours, as in LlamaGen, to be moved half a head apart."""
+    """Return recipes for all layers. turned: rotary pairs are adjacent, as in LlamaGen, and must be reordered."""
     tensors: dict[str, Recipe] = {}
 
     def moved(recipe: Recipe, heads: int) -> Recipe:
@@ -121,7 +121,7 @@ def _layers(source: Checkpoint, stem: str, config: DecoderConfig, kind: str, tur
 
 
 def _layer_names(config: DecoderConfig, stem: str, index: int) -> list[str]:
-    """Published names of all parameters of one layer."""
+    """Return the published names of all parameters of one layer."""
     names = [f"self_attn.{part}_proj.weight" for part in "qkvo"]
     names += [f"mlp.{part}_proj.weight" for part in ("gate", "up", "down")]
     names += ["post_attention_layernorm.weight"] + ["input_layernorm.weight"] * bool(config.first_norm or index)
@@ -149,7 +149,7 @@ def _head_norms(source: Checkpoint, old: str, new: str, config: DecoderConfig) -
 
 
 def _text_model(source: Checkpoint, ids: Tensor, options: LoadOptions, kind: str, **own: Any) -> Parts:
-    """A language model that draws with the vocabulary ids `ids`; every id can stand in the prompt."""
+    """Return a language model that draws with the vocabulary ids `ids`; prompts may use every id."""
     settings, shapes = source.settings, source.tensors.shapes
     require(source, kind, "model.embed_tokens.weight", "model.norm.weight", "model.layers.0.mlp.gate_proj.weight")
     table, head = "model.embed_tokens.weight", "lm_head.weight"
@@ -197,7 +197,7 @@ def _text_model(source: Checkpoint, ids: Tensor, options: LoadOptions, kind: str
 
 
 def chameleon(source: Checkpoint, options: LoadOptions) -> Parts:
-    """A Chameleon-type model; only image tokens can be drawn, which is the mask that Anole decodes under."""
+    """Read a Chameleon-type model that can draw only image tokens, the same mask as in Anole's decoding."""
     require(source, "chameleon", "model.embed_tokens.weight", "model.layers.0.self_attn.q_norm.weight")
     vocabulary = _setting(source, "vocabulary_map", "chameleon")
     own: dict[str, Any] = {"qk_norm": True, "post_norm": bool(source.settings.get("swin_norm", False))}
@@ -211,10 +211,10 @@ def chameleon(source: Checkpoint, options: LoadOptions) -> Parts:
 
 
 def tar_lm(source: Checkpoint, options: LoadOptions) -> Parts:
-    """Tar's language model, which draws TA-Tok codes: consecutive ids from `first_code`.
+    """Read Tar's language model, which draws TA-Tok codes: consecutive ids from `first_code`.
 
-    Tar's own code draws them without guidance, which it keeps for the de-tokenizers (`t2i_inference_sana.py`), so there
-    is no prompt without a condition unless `options.uncond_keep` says what is left of one.
+    Tar's own code uses guidance only in the de-tokenizers (`t2i_inference_sana.py`). So there is no unconditional
+    prompt unless `options.uncond_keep` defines it.
     """
     require(source, "tar-lm", "model.embed_tokens.weight", "model.layers.0.self_attn.q_proj.bias")
     settings = source.settings
@@ -228,13 +228,13 @@ def tar_lm(source: Checkpoint, options: LoadOptions) -> Parts:
 
 
 def eagle(source: Checkpoint, target: Parts, options: LoadOptions) -> Parts:
-    """A released drafter for `target`: one or more layers on [embedding; feature], the target's head, no final norm.
+    """Read a released drafter: one or more layers on [embedding; feature], the target's head, no final norm.
 
-    LlamaGen's drafters turn by the cell and pass their input to the first layer unnormalised; Anole's are Chameleon
-    layers along the line. Embeddings are the drafter's own where it has any: LlamaGen's were trained on another table
-    than their target's. Those of captioned targets read all positions of the caption but the last, as their `prefix`
-    says; see `EngineDrafter.begin`. Line tokens are left out: codes turn as in the target's sequence, and the feature
-    before a row is its line token's.
+    LlamaGen's drafters rotate by the cell and have no norm before the first layer; Anole's are Chameleon layers that
+    rotate by the place in the sequence. A drafter's own embeddings are used if it has any, because LlamaGen's drafters
+    were trained on another table than their targets. Drafters of captioned targets read all caption positions but the
+    last, as their `prefix` says; see `EngineDrafter.begin`. Line tokens are left out: codes rotate as in the target's
+    sequence, and the feature before a row is that of its line token.
     """
     kind = "eagle-drafter"
     require(source, kind, "fc.weight", "layers.0.mlp.gate_proj.weight")
@@ -271,7 +271,7 @@ def eagle(source: Checkpoint, target: Parts, options: LoadOptions) -> Parts:
     _refuse_extra(source, config, "layers.", {"fc.weight", "fc.bias", _DRAFTERS_OWN}, kind)
     tensors = _layers(source, "layers.", config, kind, base.rope == "grid")
     tensors |= {
-        # Released as [embedding; feature]; the decoder reads [feature; embedding].
+        # The release has [embedding; feature]; the decoder reads [feature; embedding].
         "fc.weight": recipes.reordered(
             recipes.stored(source, "fc.weight"), lambda rows: torch.cat(rows.chunk(2, dim=1)[::-1], dim=1)
         ),
@@ -283,7 +283,7 @@ def eagle(source: Checkpoint, target: Parts, options: LoadOptions) -> Parts:
 
 
 def _drafters_codes(source: Checkpoint, target: Parts, kind: str) -> Recipe:
-    """Embeddings of the codes: rows of the drafter's own table, by code or by vocabulary id; else its target's."""
+    """Return the code embeddings: from the drafter's own table, by code or vocabulary id, or else the target's."""
     if _DRAFTERS_OWN not in source.tensors:
         return target.tensors["codes.weight"]
     count, _ = recipes.matrix(source, _DRAFTERS_OWN, kind)

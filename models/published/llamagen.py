@@ -1,7 +1,7 @@
 """LlamaGen (arXiv 2406.06525), the drafters trained for it (LANTERN, arXiv 2410.03355), and Tar's AR-DTok.
 
-AR-DTok (arXiv 2506.18898) is LlamaGen without rotary turns, with one learnt vector a position and a linear map of
-TA-Tok features as its condition.
+AR-DTok (arXiv 2506.18898) is LlamaGen without rotary positions, but with one learnt vector per position. Its condition
+is a linear map of TA-Tok features.
 """
 
 import math
@@ -18,15 +18,15 @@ from underpaint.models.published.files import Checkpoint, CheckpointError, Recip
 from underpaint.models.published.options import LoadOptions, Parts
 
 HEADS: Final = {768: 12, 1024: 16, 1280: 20, 1536: 24, 2048: 32, 2560: 40, 3200: 32, 4096: 32, 384: 6}
-"""Heads of the published widths: B, L, XL, XXL, 1B, XXXL, 3B, 7B; and Tar's S."""
+"""Number of heads for each published width: B, L, XL, XXL, 1B, XXXL, 3B, 7B; and Tar's S."""
 LAYERS: Final = {768: 12, 1024: 24, 1280: 36, 1536: 48, 2048: 22, 2560: 48, 3200: 24, 4096: 32}
-"""LlamaGen's layers by width."""
+"""Number of LlamaGen's layers for each width."""
 CAPTION_POSITIONS: Final = 120
 CLASS_GRID: Final = 16
 _STRIDE: Final = 16
-"""Pixels a cell, a side."""
+"""Side of a cell in pixels."""
 _PIXELS: Final = re.compile(r"(?<![0-9])(256|384|512)(?![0-9])")
-"""The sides of published pictures, as names of files have them."""
+"""The image sides in the names of published files."""
 TA_TOK_POSITIONS: Final = 729
 
 
@@ -38,7 +38,7 @@ def _heads(dim: int, options: LoadOptions, kind: str) -> int:
 
 
 def _count_layers(source: Checkpoint, dim: int, options: LoadOptions, kind: str) -> int:
-    """How many there are, which a published width fixes: layers at the end would not be missed otherwise."""
+    """Return the number of layers; check it against the published width, as missing last layers go unnoticed."""
     count = recipes.count_layers(source.tensors.shapes, "layers.")
     published = count if options.heads else LAYERS.get(dim, count)
     if count != published:
@@ -50,7 +50,7 @@ def _count_layers(source: Checkpoint, dim: int, options: LoadOptions, kind: str)
 
 
 def _layers(source: Checkpoint, config: DecoderConfig, kind: str) -> dict[str, Recipe]:
-    """Recipes of every layer's parameters."""
+    """Return the recipes for the parameters of all layers."""
     found: dict[str, Recipe] = {}
     for index in range(config.layers):
         layer = f"layers.{index}."
@@ -69,7 +69,7 @@ def _layers(source: Checkpoint, config: DecoderConfig, kind: str) -> dict[str, R
 
 
 def _kv_heads(source: Checkpoint, dim: int, heads: int, kind: str) -> int:
-    """Heads of keys and values, as many rows of the first layer's fused matrix as it holds beside the queries'."""
+    """Return the number of key and value heads, derived from the rows of the first layer's fused matrix."""
     name = "layers.0.attention.wqkv.weight"
     require(source, kind, name)
     own = (recipes.matrix(source, name, kind)[0] - dim) // 2
@@ -82,7 +82,7 @@ def _kv_heads(source: Checkpoint, dim: int, heads: int, kind: str) -> int:
 
 
 def _half_split(config: DecoderConfig) -> Callable[[Tensor], Tensor]:
-    """From published rows of queries, keys and values to ours: rotary pairs half a head apart."""
+    """Return the reordering of published query, key and value rows to rotary pairs that are half a head apart."""
     heads, shared = config.heads, config.kv_heads
     sizes = [heads * config.head_dim, shared * config.head_dim, shared * config.head_dim]
 
@@ -105,10 +105,10 @@ def _names(count: int) -> set[str]:
 
 
 def _named_grid(source: Checkpoint, kind: str) -> int:
-    """The usual side of the grid; CheckpointError where the file's name says that its pictures have another.
+    """Return the default side of the grid; raise CheckpointError if the file's name suggests another image size.
 
-    Turns follow from the grid, so the weights do not tell it: `c2i_XL_384.pt` loads as a model of 256 px, and draws
-    noise.
+    The weights do not depend on the grid, because rotary positions are computed from it: `c2i_XL_384.pt` would load as
+    a model for 256 px and draw noise.
     """
     said = {int(found) for file in source.files for found in _PIXELS.findall(file.stem)}
     others = sorted(side for side in said if side != CLASS_GRID * _STRIDE)
@@ -122,17 +122,17 @@ def _named_grid(source: Checkpoint, kind: str) -> int:
 
 
 def llamagen_c2i(source: Checkpoint, options: LoadOptions) -> Parts:
-    """A class-conditional model of any size."""
+    """Read a class-conditional model of any size."""
     return llamagen(source, options, captions=False)
 
 
 def llamagen_t2i(source: Checkpoint, options: LoadOptions) -> Parts:
-    """A text-conditional model of any size."""
+    """Read a text-conditional model of any size."""
     return llamagen(source, options, captions=True)
 
 
 def llamagen(source: Checkpoint, options: LoadOptions, captions: bool) -> Parts:
-    """A class-conditional model, or with `captions` a text-conditional one; every size."""
+    """Read a model of any size: text-conditional with `captions`, else class-conditional."""
     kind = "llamagen-t2i" if captions else "llamagen-c2i"
     table = "cls_embedding.embedding_table.weight"
     projection = ("cls_embedding.cap_proj.fc1.weight", "cls_embedding.cap_proj.fc2.weight")
@@ -173,7 +173,7 @@ def _ends(source: Checkpoint) -> dict[str, Recipe]:
 
 
 def tar_dtok(source: Checkpoint, options: LoadOptions) -> Parts:
-    """Tar's AR-DTok, conditioned on TA-Tok features (`prefix` of them: 729, 169 or 81 by the scale)."""
+    """Read Tar's AR-DTok, conditioned on `prefix` TA-Tok features: 729, 169 or 81, depending on the scale."""
     kind = "tar-dtok"
     own = ("abs_pe", "clip_proj.weight", "clip_proj.bias")
     require(source, kind, *own, *sorted(_KNOWN), "layers.0.feed_forward.w1.weight")
@@ -181,7 +181,7 @@ def tar_dtok(source: Checkpoint, options: LoadOptions) -> Parts:
     vocab, dim = recipes.matrix(source, "tok_embeddings.weight", kind)
     count, heads = recipes.count_layers(shapes, "layers."), _heads(dim, options, kind)
     prefix, places = options.prefix or TA_TOK_POSITIONS, math.prod(shapes["abs_pe"]) // dim
-    # The last token is never fed, so the published table is one shorter than condition and picture.
+    # The last token is never an input, so the published table is one shorter than condition and image.
     side = options.grid_side or recipes.square_side(places + 1 - prefix, kind)
     if places < prefix + side * side - 1:
         raise CheckpointError(

@@ -1,4 +1,4 @@
-"""Load a published checkpoint by kind."""
+"""Loading of published checkpoints by kind."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,10 +20,10 @@ PRECISIONS: Final[Mapping[Precision, torch.dtype]] = {
 
 
 def find(path: str) -> Path:
-    """A local path, or what a hub name stands for, fetched by `huggingface_hub` where that is installed.
+    """Return a local path, or download a hub name with `huggingface_hub` and return the path of the download.
 
-    A hub name is "owner/model", or "owner/model/file" for one file or folder of a repository that holds several, as
-    LlamaGen's and Tar's do. Raises FileNotFoundError where neither is there.
+    A hub name is "owner/model", or "owner/model/file" for one file or folder of a repository with several models, such
+    as LlamaGen's and Tar's. Raises FileNotFoundError if the hub does not have it, or without `huggingface_hub`.
     """
     local, parts = Path(path), path.split("/")
     if local.exists() or len(parts) < 2 or parts[0] in ("", ".", "..", "~") or not all(parts):
@@ -54,9 +54,9 @@ def load(
     target: tuple[str, Path] | None = None,
     target_options: LoadOptions | None = None,
 ) -> Published:
-    """The model of `kind` at `path`, every parameter in `precision`; drafters need their target's (kind, path).
+    """Load the model of `kind` at `path`, all parameters in `precision`; drafters need their target's (kind, path).
 
-    Raises FileNotFoundError; CheckpointError where the file is not what `kind` says; ValueError on an unknown name.
+    Raises FileNotFoundError, CheckpointError if the file is not of this kind, and ValueError on an unknown name.
     """
     if kind not in FAMILIES:
         raise ValueError(

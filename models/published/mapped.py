@@ -1,7 +1,7 @@
 """Tensors of checkpoint files, read one at a time.
 
-What is mapped and has been read counts as this process's memory, so a mapping is let go and made again as reading
-goes on: beside the tensors that are kept, a mapping's worth of pages and one tensor are all that loading needs.
+Pages of a mapping that were read count as memory of this process. So the mapping is closed and opened again while a
+file is read. In addition to the tensors that are kept, loading needs only the pages of one mapping and one tensor.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 LEAST_MAPPED_BYTES: Final = 8 << 20
-"""Read through one mapping of a file before it is made again; of a large file a 64th, or it would be opened often."""
+"""Bytes read through one mapping before it is opened again; for large files 1/64 of the file, to reopen less often."""
 _PARTS: Final = 64
 
 
 class TensorFile:
-    """One file. `reopen` maps it anew, or is None where `tensors` are in memory and not mapped."""
+    """The tensors of one file. `reopen` maps the file again; it is None if `tensors` are in memory and not mapped."""
 
     def __init__(self, tensors: Mapping[str, Tensor], reopen: Callable[[], Mapping[str, Tensor]] | None) -> None:
         self._tensors = tensors
@@ -28,7 +28,7 @@ class TensorFile:
 
     @torch.no_grad()
     def copy(self, name: str, dtype: torch.dtype) -> Tensor:
-        """An own copy of a tensor, of `dtype` where it is floating; of a mapped file nothing else stays in memory."""
+        """Return a copy of a tensor, in `dtype` if it is floating; nothing else of a mapped file stays in memory."""
         found = self._tensors[name]
         kind = dtype if found.is_floating_point() else found.dtype
         if self._reopen is None or not found.is_contiguous():
@@ -45,21 +45,21 @@ class TensorFile:
         return made
 
     def _left(self) -> int:
-        """Bytes that may still be read through this mapping, or through a new one where it has served."""
+        """Return the bytes that may still be read through the mapping; open a new one if it is used up."""
         if self._reopen is not None and self._read_bytes >= self._most_bytes:
-            self._tensors = {}  # the old mapping goes before the new one comes
+            self._tensors = {}  # close the old mapping before the new one is opened
             self._tensors, self._read_bytes = self._reopen(), 0
         return self._most_bytes - self._read_bytes
 
 
 class Tensors(Mapping[str, Tensor]):
-    """Tensors of files by name, each an own copy made when it is asked for and kept by nobody here."""
+    """The tensors of files by name; each access makes a new copy, and nothing is cached."""
 
     def __init__(self, files: tuple[TensorFile, ...], dtype: torch.dtype) -> None:
         self._place = {name: file for file in files for name in file.shapes}
         self._dtype = dtype
         self.shapes: Mapping[str, tuple[int, ...]] = {name: file.shapes[name] for name, file in self._place.items()}
-        """Shapes by name, which cost no reading."""
+        """Shapes by name, available without reading tensors."""
 
     def __getitem__(self, name: str) -> Tensor:
         return self._place[name].copy(name, self._dtype)

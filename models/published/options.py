@@ -1,4 +1,4 @@
-"""What a checkpoint does not say about itself, and what loading one gives."""
+"""Options for loading a checkpoint, for facts that it does not contain, and the results of loading."""
 
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, TypeAlias, get_args
@@ -12,19 +12,19 @@ from underpaint.models.vq import VQModel
 
 Layout: TypeAlias = Literal["anole", "lumina"]
 LAYOUTS: Final[tuple[Layout, ...]] = get_args(Layout)
-"""What stands among the codes of a Chameleon's picture: nothing, or Lumina-mGPT's size and line tokens."""
+"""The tokens among the codes of a Chameleon image: none ("anole"), or Lumina-mGPT's size and line tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadOptions:
-    """Overrides; None takes what the published models of that shape use.
+    """Options that override the values of the published models; None keeps the published value.
 
-    heads: attention heads. grid_side: cells along a side of the picture, or its rows of cells where `grid_width` says
-    that a row holds another number (Lumina-mGPT's pictures alone may be wide or high). prefix: condition positions
-    (captions, TA-Tok features, or the longest prompt). first_code: vocabulary id of code 0 (Tar's language model).
-    layout: of a Chameleon's pictures, see `LAYOUTS`. uncond_keep: ids at the two ends of a prompt that stay where it
-    is left out, see `DecoderConfig`. Raises ValueError on an unknown layout, on a width where nothing tells the model
-    of it, and unless at least one id stays.
+    heads: attention heads. grid_side: cells along a side of the image, or its number of rows if `grid_width` gives the
+    cells of a row (only Lumina-mGPT's images need not be square). prefix: condition positions (captions, TA-Tok
+    features, or the longest prompt). first_code: vocabulary id of code 0 (Tar's language model). layout: layout of a
+    Chameleon image, see `LAYOUTS`. uncond_keep: number of ids at the two ends of a prompt that the unconditional prompt
+    keeps, see `DecoderConfig`. Raises ValueError on an unknown layout, on a width for a model that cannot be told the
+    width, and if the unconditional prompt keeps no id.
     """
 
     heads: int | None = None
@@ -48,7 +48,7 @@ class LoadOptions:
 
 
 class Published(NamedTuple):
-    """A loaded model. `decoder` is None for a tokenizer, `vq` for all others."""
+    """A loaded model. `decoder` is None for a tokenizer; `vq` is None for all others."""
 
     kind: str
     decoder: Decoder | None
@@ -58,7 +58,7 @@ class Published(NamedTuple):
 
     @property
     def codes(self) -> int:
-        """How many codes it draws with, or draws."""
+        """The number of codes of the tokenizer or of the decoder."""
         if self.vq is not None:
             return self.vq.config.codebook_size
         assert self.decoder is not None
@@ -66,9 +66,9 @@ class Published(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """A config and recipes of renamed parameters, ready to fill a `Decoder`; the same for a `Conditioner`, if any.
+    """The config and the recipes of renamed parameters for a `Decoder`, and for a `Conditioner` if there is one.
 
-    features: width of what the conditioner reads. ids: vocabulary ids of codes 0, 1, ... of a language model.
+    features: width of the conditioner's input. ids: vocabulary ids of codes 0, 1, ... of a language model.
     """
 
     config: DecoderConfig

@@ -1,4 +1,4 @@
-"""Recipes of parameters: how each is made out of what a checkpoint stores."""
+"""Recipes that make parameters from those stored in a checkpoint."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -10,27 +10,27 @@ from underpaint.models.published.files import Checkpoint, CheckpointError, Recip
 
 
 def stored(source: Checkpoint, name: str) -> Recipe:
-    """A parameter as it is stored."""
+    """Return a recipe for a parameter as it is stored."""
     return lambda: source.tensors[name]
 
 
 def joined(*recipes: Recipe) -> Recipe:
-    """Parameters below each other."""
+    """Return a recipe that concatenates parameters along the first axis."""
     return lambda: torch.cat([make() for make in recipes])
 
 
 def reordered(recipe: Recipe, change: Callable[[Tensor], Tensor]) -> Recipe:
-    """What `change` makes of a parameter."""
+    """Return a recipe that applies `change` to a parameter."""
     return lambda: change(recipe())
 
 
 def zeros(*shape: int) -> Recipe:
-    """A parameter that the published model lacks and that adds nothing."""
+    """Return a recipe of zeros, for a parameter that the published model does not have."""
     return lambda: torch.zeros(shape)
 
 
 def matrix(source: Checkpoint, name: str, kind: str) -> tuple[int, int]:
-    """Rows and columns of a parameter that must have both; CheckpointError otherwise."""
+    """Return the rows and columns of a parameter; raise CheckpointError if it is not a matrix."""
     shape = source.tensors.shapes[name]
     if len(shape) != 2:
         raise CheckpointError(f"expected a {kind} checkpoint: {name} {shape} is no matrix; check the file and the kind")
@@ -38,7 +38,7 @@ def matrix(source: Checkpoint, name: str, kind: str) -> tuple[int, int]:
 
 
 def square_side(cells: int, what: str) -> int:
-    """The side of a square grid of `cells`; CheckpointError where there is none."""
+    """Return the side of a square grid of `cells`; raise CheckpointError if `cells` is not a square number."""
     side = math.isqrt(max(cells, 0))
     if side * side != cells:
         raise CheckpointError(f"{what}: expected cells of a square grid, got {cells}; give the grid's side")
@@ -46,7 +46,7 @@ def square_side(cells: int, what: str) -> int:
 
 
 def count_layers(names: Iterable[str], stem: str) -> int:
-    """How many layers `stem`0., `stem`1., ... parameters have names for."""
+    """Return the number of layers in parameter names that begin with `stem`0., `stem`1., ..."""
     numbers = (name[len(stem) :].split(".")[0] for name in names if name.startswith(stem))
     return max((int(number) for number in numbers if number.isdecimal()), default=-1) + 1
 

@@ -1,4 +1,4 @@
-"""Picture tokenizers: LlamaGen's VQ, and Chameleon's VQGAN as it was released (`tokenizer/vqgan.ckpt`)."""
+"""Image tokenizers: LlamaGen's VQ, and Chameleon's VQGAN as released (`tokenizer/vqgan.ckpt`)."""
 
 from typing import Final
 
@@ -9,17 +9,17 @@ from underpaint.models.published.files import Checkpoint, CheckpointError, Recip
 from underpaint.models.vq import USAGE_LENGTH, VQConfig, VQModel
 
 _LEAST_CHANNELS: Final = 128
-"""From here on `models.vq_layers` norms over 32 groups, which Chameleon's VQGAN has at every width."""
+"""The least width at which `models.vq_layers` uses 32 norm groups, as Chameleon's VQGAN does at every width."""
 _MIDDLE: Final = ("block_1", "attn_1", "block_2")
 _PARTS: Final = ("encoder.", "decoder.", "quantize.", "quant_conv.", "post_quant_conv.")
-"""What pictures need; the released code, too, passes over all else (losses, averages)."""
+"""The parameters that images need; like the released code, this module ignores all others (losses, averages)."""
 _INSIDE: Final = "model.vqmodel."
-"""Where a checkpoint in `transformers`' layout keeps its tokenizer."""
+"""The name prefix of the tokenizer in a checkpoint with the layout of `transformers`."""
 _CODES: Final = "quantize.embedding.weight"
 
 
 def llamagen_vq(source: Checkpoint, dtype: torch.dtype) -> VQModel:
-    """LlamaGen's VQ, whose names are this package's own."""
+    """Read LlamaGen's VQ, whose parameter names this package uses."""
     kind, shapes = "vq", source.tensors.shapes
     config = _config(source, kind, "", ("encoder.conv_blocks", "decoder.conv_blocks"), "res", True)
     with torch.device("meta"):
@@ -30,10 +30,10 @@ def llamagen_vq(source: Checkpoint, dtype: torch.dtype) -> VQModel:
 
 
 def chameleon_vq(source: Checkpoint, dtype: torch.dtype) -> VQModel:
-    """Chameleon's VQGAN (arXiv 2203.13131), by the names of the code that it comes from (arXiv 2012.09841).
+    """Read Chameleon's VQGAN (arXiv 2203.13131), with the parameter names of the original code (arXiv 2012.09841).
 
-    Code i is row i of its codebook, which is the code that Chameleon's vocabulary spells as i.
-    Raises CheckpointError; `transformers`' own conversion leaves the picture decoder out.
+    Code i is row i of the codebook, which is the code that Chameleon's vocabulary spells as i. Raises CheckpointError,
+    for example if the image decoder is missing, which the conversion of `transformers` omits.
     """
     kind, shapes = "chameleon-vq", source.tensors.shapes
     stem = _INSIDE if _INSIDE + _CODES in shapes else ""
@@ -61,9 +61,9 @@ def chameleon_vq(source: Checkpoint, dtype: torch.dtype) -> VQModel:
 def _config(
     source: Checkpoint, kind: str, stem: str, levels: tuple[str, str], block: str, coarsest_first: bool
 ) -> VQConfig:
-    """Sizes, read from shapes. levels, block: what each half calls its levels, and they their blocks.
+    """Derive the config from parameter shapes. levels, block: the name parts of levels (encoder, decoder) and blocks.
 
-    coarsest_first: the decoder counts its levels in the order it runs them.
+    coarsest_first: whether the decoder's levels are numbered in the order in which they run.
     """
     shapes = source.tensors.shapes
     codes, *ends = (f"{stem}{name}" for name in (_CODES, "encoder.conv_in.weight", "encoder.conv_out.weight"))
@@ -89,7 +89,7 @@ def _config(
 
 
 def _released(own: str, levels: int) -> str:
-    """What Chameleon's VQGAN calls the parameter `own` of `models.vq.VQModel`."""
+    """Return the name that Chameleon's VQGAN gives to the parameter `own` of `models.vq.VQModel`."""
     half, *rest = own.split(".")
     if rest[0] == "mid":
         rest[1] = _MIDDLE[int(rest[1])]

@@ -1,4 +1,4 @@
-"""The key-value cache: what of it is committed, row by row, whatever memory it lies in."""
+"""The KV cache: which slots of each row are committed, independent of the memory that stores them."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -13,37 +13,37 @@ from underpaint.artifacts.decoder_graph import MASKED_SCORE
 from underpaint.runtime.engines.context import EngineError
 
 BLOCK = 64
-"""Slots by which the part of a host cache that passes read grows."""
+"""Number of slots by which the visible part of a host cache grows."""
 
 
 class CacheMemory(Protocol):
-    """Where keys [L, B, H, hd, S] and values [L, B, H, S, hd] lie, and those of the pass that ran last."""
+    """The memory of keys [L, B, H, hd, S] and values [L, B, H, S, hd], and of the last pass's keys and values."""
 
     @property
     def capacity(self) -> int:
-        """The most slots."""
+        """The largest number of slots."""
         ...
 
     @property
     def slots(self) -> int:
-        """S, the slots that passes read."""
+        """The number of slots that passes read, S."""
         ...
 
     @property
     def new_positions(self) -> int:
-        """T, the new positions of the last pass."""
+        """The number of new positions in the last pass, T."""
         ...
 
     def reset(self) -> None:
-        """Let passes read as few slots as they can; what lies in them means nothing."""
+        """Reduce the slots that passes read to the minimum; their contents become undefined."""
         ...
 
     def grow(self, count: int) -> None:
-        """Let passes read at least `count` slots, at most `capacity`; what lies in the others stays."""
+        """Let passes read at least `count` slots, at most `capacity`; keep the contents of the existing slots."""
         ...
 
     def write(self, rows: slice, positions: IntArray | slice, start: int, count: int) -> None:
-        """Copy `count` positions of the last pass to the slots of these rows from `start` on."""
+        """Copy `count` positions of the last pass to the slots of `rows`, beginning at slot `start`."""
         ...
 
     def write_at(self, positions: IntArray, slots: IntArray) -> None:
@@ -52,10 +52,10 @@ class CacheMemory(Protocol):
 
 
 class KeyValueCache:
-    """Lengths, and what is visible, of a cache that is written only where positions are committed.
+    """The lengths and the visibility mask of a KV cache, to which only commits add positions.
 
-    The first `lengths[b]` slots of row b hold its committed positions, in the order they were committed; passes see no
-    others but the scratch slots behind them that a caller shows on purpose.
+    The first `lengths[b]` slots of row b hold its committed positions in commit order. Passes see no other slots,
+    except scratch slots after them that a caller unmasks explicitly.
     """
 
     def __init__(self, memory: CacheMemory, rows: int) -> None:
@@ -66,33 +66,33 @@ class KeyValueCache:
 
     @property
     def slots(self) -> int:
-        """S, the slots that the next pass reads; grows as positions are written."""
+        """The number of slots that the next pass reads, S; it grows as positions are written."""
         return self._memory.slots
 
     @property
     def length(self) -> int:
-        """Committed positions of every row; EngineError where rows have different ones."""
+        """The number of committed positions in every row; EngineError if the rows differ."""
         if self._length is None:
             raise EngineError(f"cache: expected rows of one length, got {self._lengths}; ask for `lengths`")
         return self._length
 
     @property
     def is_empty(self) -> bool:
-        """Whether no row holds a position."""
+        """Whether all rows are empty."""
         return self._length == 0
 
     @property
     def lengths(self) -> IntArray:
-        """[B]: committed positions of each row."""
+        """The number of committed positions in each row, [B]."""
         return np.array(self._each(), dtype=np.int64)
 
     def clear(self, hidden: Sequence[int] = ()) -> None:
-        """Forget every position. hidden: [B], how many of the first slots each row never sees."""
+        """Remove all positions. hidden: [B], for each row, the number of first slots that it never sees."""
         if hidden and len(hidden) != self.rows:
             raise EngineError(f"cache: expected hidden slots of {self.rows} rows, got {tuple(hidden)}")
         self._length: int | None = 0
         self._lengths: list[int] = []
-        """Of each row, where `_length` is None."""
+        """The length of each row if `_length` is None."""
         self._hidden = tuple(hidden) or (0,) * self.rows
         self._most_hidden = max(self._hidden)
         self._bias[:] = MASKED_SCORE
@@ -100,9 +100,9 @@ class KeyValueCache:
         self._look()
 
     def commit(self, positions: IntArray | slice, counts: Sequence[int] | None = None) -> None:
-        """Append positions of the last pass; they are visible from now on. Raises EngineError where the memory ends.
+        """Append positions of the last pass and make them visible; raise EngineError if the cache is full.
 
-        positions: [n], the same in every row, or [B, n]. counts: [B], how many of them each row takes; None takes all.
+        positions: [n], the same for every row, or [B, n]. counts: [B], how many of them each row takes; None takes all.
         """
         start = self._length
         if start is None or counts is not None or (not isinstance(positions, slice) and positions.ndim == 2):
@@ -117,7 +117,7 @@ class KeyValueCache:
         self._length = end
 
     def write_scratch(self, behind: int) -> int:
-        """Write the last pass to the slots from `behind` after the committed ones on, hidden; return its T."""
+        """Write the last pass to hidden slots, starting `behind` slots after the committed ones; return its T."""
         everything = slice(0, self._memory.new_positions)
         if self._length is not None:
             return self._append(slice(None), everything, self._length + behind)
@@ -126,9 +126,9 @@ class KeyValueCache:
         return self._memory.new_positions
 
     def write_at(self, positions: IntArray, slots: IntArray) -> None:
-        """Write `positions` [n] of the last pass to `slots` [n] of every row, over what was there.
+        """Overwrite `slots` [n] of every row with `positions` [n] of the last pass.
 
-        Lengths and what is visible stay. Raises EngineError where the memory ends.
+        Lengths and visibility do not change. Raises EngineError if the cache is full.
         """
         if positions.size:
             self._reserve(int(slots.max()) + 1)
@@ -139,7 +139,7 @@ class KeyValueCache:
 
     def _look(self) -> None:
         self.past_bias: NDArray[np.float32] = self._bias[:, :, : self._memory.slots]
-        """[B, 1, S]: 0 on committed slots, `MASKED_SCORE` on all others; a view."""
+        """A view [B, 1, S]: 0 for visible committed slots, `MASKED_SCORE` for all others."""
 
     def _commit_rows(self, positions: IntArray | slice, counts: Sequence[int] | None) -> None:
         lengths = list(self._each())
@@ -176,10 +176,10 @@ class KeyValueCache:
 
 
 class HostMemory:
-    """A cache in NumPy arrays that graphs read in place; the memory is never moved or reallocated.
+    """A KV cache in NumPy arrays that graphs read in place; its memory is never reallocated.
 
-    S starts small and grows a block at a time: attention over empty slots costs as much as over full ones. Only where
-    it grows, a few times an image, are the used slots laid out anew.
+    S starts small and grows by blocks, because attention costs the same for empty and full slots. When it grows, a few
+    times per image, the used slots are copied to their new layout.
     """
 
     def __init__(self, config: DecoderConfig, rows: int) -> None:
@@ -191,12 +191,12 @@ class HostMemory:
         self.capacity = config.capacity
         self._first = (config.capacity - 1) % BLOCK + 1
         self.new_keys = self.new_values = np.zeros((*self._outer, 0, config.head_dim), dtype=kind)
-        """[L, B, H, T, hd], of the last pass."""
+        """The keys and values of the last pass, [L, B, H, T, hd]."""
         self.reset()
 
     @property
     def new_positions(self) -> int:
-        """T."""
+        """The number of new positions in the last pass, T."""
         return int(self.new_keys.shape[3])
 
     def reset(self) -> None:
@@ -221,8 +221,8 @@ class HostMemory:
         self.values[:, rows, :, start:end] = self.new_values[:, rows, :, positions]
 
     def write_at(self, positions: IntArray, slots: IntArray) -> None:
-        # Run by run: what lies side by side is copied as a slice, with nothing gathered first.
-        # Differences are taken by hand: np.diff takes as long as copying a position.
+        # Copy each contiguous run as a slice, without a gather.
+        # Subtract directly, because np.diff takes as long as copying a position.
         ends = ((positions[1:] - positions[:-1] != 1) | (slots[1:] - slots[:-1] != 1)).nonzero()[0] + 1
         for first, end in pairwise((0, *ends.tolist(), positions.size)):
             start, count = int(positions[first]), end - first

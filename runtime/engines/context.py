@@ -1,4 +1,4 @@
-"""How models are loaded: decoders of a backend, and sessions of ONNX Runtime, on which threads and in which memory."""
+"""Loading of models: decoders on each backend, and ONNX Runtime sessions with their threads and memory."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ if TYPE_CHECKING:
     from underpaint.runtime.engines.providers import ProviderOptions
 
 CPU: Final = "cpu"
-"""ONNX Runtime on the CPU. Other backends are its providers for GPUs, TensorRT's packages, and the device."""
+"""ONNX Runtime on the CPU. The other backends are its GPU providers, TensorRT's packages, and the device."""
 DEVICE: Final = "device"
-"""The backend whose whole cycle runs in `runtime.device`."""
+"""The backend that runs whole cycles in `runtime.device`."""
 _ERROR: Final = 3
 _CREATED_BEFORE: Final = "already been created"
 
 
 class EngineError(ValueError):
-    """A model cannot be loaded or run as asked."""
+    """A model cannot be loaded or run as requested."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineContext:
-    """On which threads the engines opened in it run, and how they take memory.
+    """The threads and the backend of the engines that are opened with this context.
 
-    threads: of one operation, >= 1; None takes the cores this process may use. They wait for work by spinning,
-        which is what makes passes of a millisecond fast; give busy machines fewer.
-    pool: "own" gives every session threads of its own; "shared" runs them all on the process's one pool. Models that
-        take turns should share: they find the threads awake, where pools of their own would fight for the cores.
-        Once a process has that pool, ONNX Runtime lets no new session have threads of its own: it runs there too.
-    lingering: whether threads of its own go on spinning after a pass, for tens of milliseconds, or sleep until the
-        next one. Says nothing of a shared pool.
-    backend: what ONNX Runtime runs on: "cpu", or one of `engines.providers.PROVIDERS`, such as "cuda" or "cuda:1".
+    threads: threads of one operation, >= 1; None takes all cores that this process may use. Idle threads spin, which
+        makes passes of a millisecond fast; use fewer threads on a busy machine.
+    pool: "own" gives every session its own threads; "shared" runs all sessions on one pool of the process. Models that
+        take turns should share a pool: its threads are awake, whereas separate pools would compete for the cores.
+        Once a process has a shared pool, ONNX Runtime runs every new session on it.
+    lingering: whether a session's own threads keep spinning after a pass, for tens of milliseconds, or sleep until the
+        next pass. It has no effect on a shared pool.
+    backend: "cpu", or a GPU provider of ONNX Runtime in `engines.providers.PROVIDERS`, such as "cuda" or "cuda:1".
     """
 
     threads: int | None = None
@@ -58,12 +58,12 @@ class EngineContext:
 
 
 def usable_cores() -> int:
-    """Cores that this process may run on."""
+    """Return the number of cores that this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def onnx_runtime() -> ModuleType:
-    """ONNX Runtime, loaded with the first session: a device without it draws by PyTorch alone."""
+    """Import ONNX Runtime on first use, because the device backend also works without it, on PyTorch."""
     try:
         return import_module("onnxruntime")
     except ImportError as error:
@@ -71,17 +71,17 @@ def onnx_runtime() -> ModuleType:
 
 
 SHARED: Final = EngineContext(pool="shared")
-"""For models that take turns in one process, as a target and its drafter do."""
+"""The context for models that take turns in one process, such as a target and its drafter."""
 
 
 class _ProcessPool:
-    """ONNX Runtime has one pool a process for sessions that share; its size is settled when it is made."""
+    """ONNX Runtime's shared thread pool, one per process; its size is fixed when it is created."""
 
     threads: int | None = None
 
 
 def _require_pool(threads: int | None) -> None:
-    """Make the process's pool, or find it made with as many threads; None takes it as it is. EngineError otherwise."""
+    """Create the shared pool, or raise EngineError if it exists with another size; None accepts any size."""
     if _ProcessPool.threads is None:
         size = threads or usable_cores()
         runtime = onnx_runtime()
@@ -99,10 +99,10 @@ def _require_pool(threads: int | None) -> None:
 
 
 def open_session(path: Path, context: EngineContext | None = None, content: bytes | None = None) -> Any:
-    """An `onnxruntime.InferenceSession` on the context's backend.
+    """Open an `onnxruntime.InferenceSession` on the context's backend.
 
-    content: a graph to run in place of the one at `path`, with the weights beside that.
-    Raises EngineError: no such file, a file that is no model, a provider that cannot be had.
+    content: a graph to run instead of the one at `path`; its weights are in the folder of `path`.
+    Raises EngineError if the file is missing or is not a model, or if the provider is not available.
     """
     return open_capturing(path, context, content)[0]
 
@@ -110,17 +110,17 @@ def open_session(path: Path, context: EngineContext | None = None, content: byte
 def open_capturing(
     path: Path, context: EngineContext | None, content: bytes | None = None, plain: DecoderConfig | None = None
 ) -> tuple[Any, ProviderOptions]:
-    """Open a session as `open_session` does, for passes of a decoder.
+    """Open a session as `open_session` does, and capture the passes of a decoder if possible.
 
     Args:
         path: The graph's file.
-        context: Threads, memory and backend; None takes the usual ones.
-        content: A graph to run in place of the one at `path`, with the weights beside that.
-        plain: The decoder whose plain passes the graph makes, of sizes that the caller holds fixed: they are captured
-            where the provider can, and one that builds engines is told their shapes. None for any other graph.
+        context: Threads and backend; None takes the defaults.
+        content: A graph to run instead of the one at `path`; its weights are in the folder of `path`.
+        plain: The decoder, if the graph runs its plain passes at sizes that the caller fixes. The passes are then
+            captured if the provider can, and a provider that builds engines gets their shapes. Else None.
 
     Returns:
-        The session, and the GPU's providers in order with the options that it was opened with; none on the CPU.
+        The session, and its GPU providers in order, each with its options; no providers on the CPU.
     """
     context = context or EngineContext()
     if not path.is_file():
@@ -150,7 +150,7 @@ def open_capturing(
 
 
 def _load_failure(path: Path, error: Exception) -> Exception:
-    """Why a model was not loaded: the machine lacks memory or open files, or else the file is no model."""
+    """Return the error for a model that was not loaded: out of memory, too many open files, or not a model."""
     said = str(error)
     if lacks_memory(error):
         return MemoryError(f"{path} does not fit in it")
@@ -188,12 +188,12 @@ def bind(binding: Any, side: Literal["input", "output"], name: str, array: Any) 
 def load_decoder(
     name: str, kind: str, folder: Path = FOLDER, context: EngineContext | None = None, backend: str = CPU
 ) -> LoadedDecoder:
-    """The decoder `name` of a folder ("target", "drafter" or `DRAFT_TARGET` in `kind`), its files checked.
+    """Check the files of the decoder `name` in a folder and load it; `kind` is "target", "drafter" or `DRAFT_TARGET`.
 
-    backend: "cpu" for ONNX Runtime, or one of its providers for GPUs, as "cuda" or "cuda:1"; "tensorrt" or
-    "tensorrt-rtx" for an engine built of the same graph, of whose threads and memory the context says nothing; "device"
-    for what `runtime.device` runs by itself. Only the backend's own engine is imported.
-    Raises ManifestError or EngineError, naming the file and what to do.
+    backend: "cpu" for ONNX Runtime, or one of its GPU providers, such as "cuda" or "cuda:1"; "tensorrt" or
+    "tensorrt-rtx" for an engine built from the same graph, which ignores the context; "device" for a decoder that
+    `runtime.device` runs. Only the engine of this backend is imported.
+    Raises ManifestError or EngineError, which name the file and what to do.
     """
     from underpaint.runtime.engines.providers import gpu_backend
 
@@ -208,6 +208,6 @@ def load_decoder(
     from underpaint.runtime.engines.tensorrt_files import backend_module
 
     backend_module(backend)
-    from underpaint.runtime.engines.tensorrt_engine import load_tensorrt  # needs PyTorch for its memory
+    from underpaint.runtime.engines.tensorrt_engine import load_tensorrt  # imports PyTorch
 
     return load_tensorrt(name, kind, folder, backend)

@@ -1,4 +1,4 @@
-"""A cache in a GPU's memory, and what a session of ONNX Runtime reads and writes there."""
+"""KV caches in GPU memory, and the buffers there that an ONNX Runtime session reads and writes."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,44 +16,44 @@ from underpaint.runtime.engines.context import EngineError, bind, onnx_runtime
 
 TYPES: Final = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 ALIGNED_BYTES: Final = 256
-"""What every address that TensorRT is given has to be a multiple of; PyTorch's own allocations are."""
+"""The alignment of every address that TensorRT takes; PyTorch's allocations have it."""
 
 _BFLOAT16: Final = 16
-"""What ONNX calls bfloat16, which NumPy has no type for."""
+"""ONNX's number for bfloat16, a type that NumPy does not have."""
 _HOST: Final = ("Cpu", "CudaPinned")
-"""ONNX Runtime's names of memory that the host reads and writes."""
+"""ONNX Runtime's names for memory that the host can read and write."""
 _NOT_CAPTURED: Final = -1
 _graph_ids: Final = count(1)
 Pass = TypeVar("Pass")
-"""What runs a bound pass."""
+"""A callable that runs a bound pass."""
 
 
 def layered(layers: int, shape: tuple[int, ...], kind: torch.dtype, device: str | torch.device) -> torch.Tensor:
-    """Zeros [layers, *shape] of which each layer is contiguous and begins where TensorRT takes an address."""
+    """Return zeros [layers, *shape] in which each layer is contiguous and aligned for TensorRT."""
     count, unit = math.prod(shape), ALIGNED_BYTES // kind.itemsize
     apart = -(-count // unit) * unit
     return torch.zeros((layers, apart), dtype=kind, device=device)[:, :count].view(layers, *shape)
 
 
 def aligned(shape: tuple[int, ...], kind: torch.dtype, device: str | torch.device) -> torch.Tensor:
-    """Contiguous zeros that begin where TensorRT takes an address."""
+    """Return contiguous zeros that are aligned for TensorRT."""
     return layered(1, shape, kind, device)[0]
 
 
 def cache_places(config: DecoderConfig, count: int) -> int:
-    """Places of a cache: `count`, and as few more as let every layer's begin where TensorRT takes an address."""
+    """Return the least number of cache places, at least `count`, that aligns every layer for TensorRT."""
     size = config.kv_heads * cached_width(config) * TYPES[config.precision].itemsize
     unit = ALIGNED_BYTES // math.gcd(ALIGNED_BYTES, size)
     return -(-count // unit) * unit
 
 
 def host_places(config: DecoderConfig, counts: Sequence[int]) -> int:
-    """Places of the cache of an engine that the host drives: of the largest pass, and of all that is committed."""
+    """Return the cache places of an engine that the host drives: the largest pass plus all committed positions."""
     return cache_places(config, max(counts) + config.capacity)
 
 
 def check_free(row_bytes: int, rows: int, what: str) -> None:
-    """EngineError unless the GPU has `row_bytes` free for each of `rows` rows; it says how many rows fit."""
+    """Raise EngineError, with the number of rows that fit, unless the GPU has `row_bytes` free for each of `rows`."""
     free, _ = torch.cuda.mem_get_info()
     if rows * row_bytes > free:
         raise EngineError(
@@ -69,14 +69,14 @@ def bind_layers(
     features: torch.Tensor,
     caches: Iterable[torch.Tensor],
 ) -> Pass:
-    """Bind the layers of `artifacts.device_graph` on an engine, which write to the caches that they read.
+    """Bind the layers of `artifacts.device_graph` on an engine; they write to the caches that they read.
 
     Args:
-        bind: The engine's, of inputs and outputs.
-        config: The decoder's.
-        inputs: Those of the graph but the caches.
-        features: Its output.
-        caches: In the order of `cache_specs`.
+        bind: The engine's function that binds inputs and outputs.
+        config: The config of the decoder.
+        inputs: The inputs of the graph, except the caches.
+        features: The output of the graph.
+        caches: The caches, in the order of `cache_specs`.
     """
     read, written = dict[str, torch.Tensor](), {made_features(config.drafter): features}
     for (before, after), cache in zip(cache_specs(config), caches, strict=True):
@@ -85,7 +85,7 @@ def bind_layers(
 
 
 class _FixedMemory:
-    """What caches in CUDA memory share. S is fixed: captured graphs read it at one address."""
+    """Base of the caches in CUDA memory. S is fixed, because captured graphs read fixed addresses."""
 
     def __init__(self, config: DecoderConfig, device: str) -> None:
         self.capacity = self.slots = config.capacity
@@ -102,7 +102,7 @@ class _FixedMemory:
 
 
 class DeviceMemory(_FixedMemory):
-    """Implements `engines.cache.CacheMemory` in CUDA memory, for passes that read the cache and return what is new."""
+    """A `CacheMemory` in CUDA memory, for passes that read the cache and return the new keys and values."""
 
     def __init__(self, config: DecoderConfig, rows: int, device: str = "cuda") -> None:
         super().__init__(config, device)
@@ -110,11 +110,11 @@ class DeviceMemory(_FixedMemory):
         self.keys = layered(config.layers, (rows, config.kv_heads, config.head_dim, self.slots), kind, device)
         self.values = layered(config.layers, (rows, config.kv_heads, self.slots, config.head_dim), kind, device)
         self.new_keys = self.new_values = self.values[:, :, :, :0]
-        """[L, B, H, T, hd], of the last pass."""
+        """The keys and values of the last pass, [L, B, H, T, hd]."""
 
     @property
     def new_positions(self) -> int:
-        """T."""
+        """The number of new positions in the last pass, T."""
         return int(self.new_keys.shape[3])
 
     def write(self, rows: slice, positions: IntArray | slice, start: int, count: int) -> None:
@@ -130,14 +130,14 @@ class DeviceMemory(_FixedMemory):
 
 
 class InPlaceMemory(_FixedMemory):
-    """Implements `engines.cache.CacheMemory` in CUDA memory, for passes that write to the cache itself.
+    """A `CacheMemory` in CUDA memory, for passes that write to the cache themselves.
 
-    caches: keys [B, H, P, W] of each layer, then its values. A pass writes its T new positions to the first places;
-    the slots lie behind those of the largest pass.
+    caches: for each layer its keys [B, H, P, W], then its values. A pass writes its T new positions to the first
+    places; the slots follow after the places of the largest pass.
     """
 
     def __init__(self, config: DecoderConfig, rows: int, counts: Sequence[int], device: str = "cuda") -> None:
-        """counts: the new positions that passes may have."""
+        """counts: the possible numbers of new positions of a pass."""
         super().__init__(config, device)
         shape = rows, config.kv_heads, host_places(config, counts), cached_width(config)
         self.caches = layered(2 * config.layers, shape, TYPES[config.precision], device)
@@ -155,23 +155,23 @@ class InPlaceMemory(_FixedMemory):
 
 
 class DeviceBuffers:
-    """A cache in a GPU's memory, and the buffers of a session's passes: those of the host, each with a mirror there.
+    """A KV cache in GPU memory, and the host buffers of a session's passes, each with a mirror on the GPU.
 
-    A pass copies what the host wrote to the mirrors, runs, and copies back what the host reads. The cache, and new keys
-    and values, never leave the device.
+    A pass copies the host's inputs to their mirrors, runs, and copies the outputs back. The cache, the new keys and the
+    new values never leave the GPU.
     """
 
     def __init__(
         self, session: Any, config: DecoderConfig, rows: int, device: str, graph_option: str | None = None
     ) -> None:
-        """Make the cache.
+        """Create the cache.
 
         Args:
-            session: What runs the passes.
-            config: The decoder's.
-            rows: B.
-            device: PyTorch's name of the GPU. On "cpu" everything goes the same way, through memory of its own.
-            graph_option: The option of a run that names a captured graph; None where the session captures none.
+            session: The session that runs the passes.
+            config: The config of the decoder.
+            rows: The number of rows, B.
+            device: PyTorch's name of the GPU. "cpu" uses the same code with mirrors in separate host memory.
+            graph_option: The run option that names a captured graph; None if the session captures no graphs.
         """
         self.memory = DeviceMemory(config, rows, device)
         self.captures = graph_option is not None
@@ -180,7 +180,7 @@ class DeviceBuffers:
         self._arrays: dict[str, NDArray[Any]] = {}
         self._stored: dict[str, torch.Tensor] = {}
         self._mirrors: dict[int, torch.Tensor] = {}
-        """By the address of the host's array."""
+        """The mirrors, by the address of the host array."""
         self._settled: set[int] = set()
         self._graphs: list[int] = []
 
@@ -200,7 +200,7 @@ class DeviceBuffers:
         return self._stored[name][: math.prod(shape)].view(shape)
 
     def settle(self, array: NDArray[Any]) -> None:
-        """Copy an array of `host` to its mirror now, and not in every pass."""
+        """Copy an array of `host` to its mirror now, instead of in every pass."""
         self._mirrors[array.ctypes.data][: array.size].view(array.shape).copy_(torch.from_numpy(array))
         self._settled.add(array.ctypes.data)
 
@@ -210,15 +210,15 @@ class DeviceBuffers:
         outputs: Mapping[str, NDArray[Any] | torch.Tensor],
         capture: bool,
     ) -> Callable[[], None]:
-        """A pass from `inputs` to `outputs`, which live as long as it does.
+        """Return a pass from `inputs` to `outputs` that keeps both alive.
 
-        Tensors are bound where they are. An input of the host is bound there where the session's own nodes read it on
-        the host: ONNX Runtime would else copy it once, as it is bound, and never look at it again.
+        Tensors are bound in place. A host input that nodes of the session read on the host is also bound in place,
+        because otherwise ONNX Runtime would copy it only once, when it is bound.
 
         Args:
-            inputs: By name.
-            outputs: By name.
-            capture: Whether to capture the pass, where the session captures any: at fixed addresses and shapes.
+            inputs: The inputs by name.
+            outputs: The outputs by name.
+            capture: Whether to capture the pass, if the session captures: with fixed addresses and shapes.
         """
         binding, moved_in, moved_out = self._session.io_binding(), [], []
         bound: list[Any] = [dict(inputs), dict(outputs)]
@@ -245,10 +245,10 @@ class DeviceBuffers:
         session = self._session
 
         def run() -> None:
-            assert bound  # what is bound lives as long as the pass
+            assert bound  # keeps the bound buffers alive as long as the pass
             for mirror, given in moved_in:
                 mirror.copy_(given, non_blocking=True)
-            self._synchronize()  # ONNX Runtime has a stream of its own, and waits for it before it returns
+            self._synchronize()  # ONNX Runtime uses its own stream, and waits for it before it returns
             session.run_with_iobinding(binding, options)
             for given, mirror in moved_out:
                 given.copy_(mirror, non_blocking=True)
@@ -257,7 +257,7 @@ class DeviceBuffers:
         return run
 
     def close(self) -> None:
-        """Give the memory back, and the session's captured graphs."""
+        """Free the memory and the session's captured graphs."""
         for graph in self._graphs:
             self._session.release_captured_graph(graph)
         for buffers in (self._arrays, self._stored, self._mirrors, self._graphs):
@@ -269,7 +269,7 @@ class DeviceBuffers:
         put(name, self._device.type, self._device.index or 0, kind, tuple(tensor.shape), address)
 
     def _mirror(self, array: NDArray[Any]) -> tuple[torch.Tensor, torch.Tensor]:
-        """The mirror of an array, and the tensor whose start it is: an empty one has no address of its own."""
+        """Return the mirror of an array, and the flat tensor that contains it: an empty mirror has no own address."""
         flat = self._mirrors.get(array.ctypes.data)
         if flat is None:
             flat = torch.zeros(max(1, array.size), dtype=torch.from_numpy(array).dtype, device=self._device)
@@ -291,6 +291,6 @@ class DeviceBuffers:
 
 
 def host_inputs(session: Any) -> frozenset[str]:
-    """The inputs that a session reads on the host, as the number of a top-k is."""
+    """Return the inputs that a session reads on the host, such as k of a top-k."""
     infos = zip(session.get_inputs(), session.get_input_memory_infos(), strict=True)
     return frozenset(each.name for each, info in infos if info.name in _HOST)

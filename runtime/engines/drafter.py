@@ -1,8 +1,8 @@
 """EAGLE's drafter on an engine (arXiv 2401.15077, section 4.1).
 
-Each position pairs a token with the feature of the token before it. Committed tokens come with the target's own
-features and enter the cache for good, in the first pass of the next cycle; the nodes of a draft come with the
-feature that the drafter predicted for their parent, and leave no trace after their cycle.
+Each position combines a token with the feature of the token before it. Committed tokens use the target's features, and
+the first pass of the next cycle adds them to the cache permanently. Draft nodes use the feature that the drafter
+predicted for their parent, and are removed after their cycle.
 """
 
 from math import isfinite
@@ -23,11 +23,11 @@ from underpaint.runtime.engines.pass_inputs import alone, causal, hide
 from underpaint.zoo.load import FOLDER
 
 _ROOT: Final = np.zeros(1, dtype=np.int64)
-"""Where a tree's first level is expanded."""
+"""The place at which the first level of a tree is expanded."""
 
 
 class EngineDrafter:
-    """Implements `algos.step.Drafter` on any engine; `params` must be the target's."""
+    """An `algos.step.Drafter` on any engine; `params` must be the target's."""
 
     def __init__(self, decoder: LoadedDecoder, params: SamplingParams) -> None:
         self.decoder = decoder
@@ -43,44 +43,44 @@ class EngineDrafter:
         context: EngineContext | None = None,
         backend: str = CPU,
     ) -> "EngineDrafter":
-        """The drafter `name` of a folder of models; see `engines.context.load_decoder`."""
+        """Load the drafter `name` of a folder of models; see `engines.context.load_decoder`."""
         return cls(load_decoder(name, "drafter", folder, context, backend), params)
 
     def sample_by(self, params: SamplingParams) -> None:
-        """Say how logits become distributions, as the target was told; `begin` comes next."""
+        """Set the sampling parameters, the same as the target's, before the next `begin`."""
         self.params = params
         self._engine: Engine | None = None
         self._tokens: list[int] = []
-        """Committed tokens that are not in the cache yet."""
+        """Committed tokens that are not yet in the cache."""
         self._features: list[FloatArray] = []
-        """[B, n, D] each, one after another: the target's features before those tokens, and before the next root."""
+        """Parts [B, n, D], in order: the target's features before those tokens, and before the next root."""
         self.prompt_positions = 0
-        """Positions of a prompt, in front of the first cell."""
+        """Number of prompt positions before the first cell."""
         self._root: int | None = None
-        """The next root, once a verdict has named it."""
+        """The next root, known after a verdict."""
         self._root_probs: FloatArray | None = None
-        """The root's distribution [1, V], after a tree was grown from it and before any other pass; a view."""
+        """A view of the root's distribution [1, V] after `expand_tree`, valid until the next pass."""
         self._forget_nodes()
 
     def fork(self) -> Self:
-        """Another drafter of the same weights, with a cache of its own."""
+        """Return another drafter on the same weights, with its own cache."""
         return type(self)(self.decoder, self.params)
 
     @property
     def engine(self) -> Engine:
-        """What runs its passes, opened when it is first asked for: what the sampling does not need is never loaded."""
+        """The engine for the current sampling, opened on first use, so that unneeded engines are never loaded."""
         if self._engine is None:
             self._engine = self._engines.under(self.params)
         return self._engine
 
     @property
     def vocab_size(self) -> int:
-        """V."""
+        """The number of codes, V."""
         return self.decoder.config.vocab_size
 
     @property
     def feature_width(self) -> int:
-        """Numbers of the target's feature before a token."""
+        """The size of a target feature, D."""
         return self.decoder.config.dim
 
     @property
@@ -88,7 +88,7 @@ class EngineDrafter:
         return self.engine.fuses_chains
 
     def begin(self, scored: Scored) -> None:
-        """See `Drafter`. Raises EngineError unless the features fit: as many rows and as wide as this drafter's."""
+        """See `Drafter`. Raises EngineError unless the features have this drafter's number of rows and feature size."""
         self.engine.begin()
         self._tokens, self.prompt_positions = [], 0
         features = self._checked(scored, begins=True)
@@ -99,15 +99,15 @@ class EngineDrafter:
 
     @property
     def condition_positions(self) -> int:
-        """Positions of a condition that it reads before the first token: all but the last, for captions."""
+        """Number of condition positions that the drafter reads before the first token; captions: all but the last."""
         config = self.decoder.config
         return config.prefix - 1 if config.reads_condition else 0
 
     def _read_condition(self, features: FloatArray) -> None:
-        """Read the target's features [B, P - 1, D] of a condition, each with code 0 for the token behind it.
+        """Prefill the cache with the target's features [B, P - 1, D] of a condition, each paired with token 0.
 
-        So the drafters of LANTERN (arXiv 2410.03355) were trained, and so the released code feeds them
-        (`ea_model_llamagen.py`): zeros for the ids of a caption, padding included.
+        The drafters of LANTERN (arXiv 2410.03355) were trained like this, and the released code feeds them like this
+        (`ea_model_llamagen.py`): zeros for the ids of a caption, including padding.
         """
         count = min(self.condition_positions, features.shape[1])
         if not count:
@@ -148,7 +148,7 @@ class EngineDrafter:
 
     @property
     def fuses_trees(self) -> bool:
-        """See `TreeExpander`; the graph can where it makes the sampler's distributions itself."""
+        """See `TreeExpander`; the graph can draft trees if it also computes the distributions."""
         return self.engine.fuses_trees
 
     def expand_tree(self, root: int, growth: FusedTreeSpec) -> list[FusedTreeLevel]:
@@ -160,7 +160,7 @@ class EngineDrafter:
         assert result.tree is not None
         assert result.probs is not None
         tree, self._root_probs = result.tree, result.probs[-1:]
-        if not isfinite(tree.root_probs[0, 0]):  # one NaN or infinity spoils the whole of its distribution
+        if not isfinite(tree.root_probs[0, 0]):  # a single NaN or infinity spreads to the whole distribution
             raise ValueError("distributions: expected finite logits, got NaN or infinity; check the engine's parity")
         first = FusedTreeLevel(_ROOT, self._root_probs, tree.root_tokens, tree.root_probs)
         below = zip(tree.next_frontier, tree.probs, tree.tokens, tree.token_probs, strict=True)
@@ -183,17 +183,17 @@ class EngineDrafter:
         self._root_probs = None
         self._placed = 0
         self._unwritten = False
-        """Whether the last pass was over nodes, whose keys and values are written when others need them."""
+        """Whether the last pass was over nodes whose keys and values are not yet written, which happens on demand."""
         self._depths = np.empty(0, dtype=np.int64)
         self._above: BoolArray = np.empty((0, 0), dtype=np.bool_)
-        """[nodes, drafted]: the drafted nodes (the root is not one) that a node's children see, itself included."""
+        """[nodes, drafted]: the drafted nodes, without the root, that a node's children see, including the node."""
         self._predicted: NDArray[np.float32] = np.empty(0, dtype=np.float32)
 
     def _checked(self, scored: Scored, *, begins: bool = False) -> FloatArray:
-        """The features [B, N, D] of what was scored; begins: of a condition, at least one of whose positions.
+        """Return the features [B, N, D] of `scored`; begins: whether they belong to one or more condition positions.
 
         Raises:
-            EngineError: They are of another model, or of another number of rows.
+            EngineError: The features are from another model, or have another number of rows.
         """
         features = scored.features
         if begins and features is not None and features.ndim == 3 and features.shape[1] > 1:
@@ -227,13 +227,13 @@ class EngineDrafter:
 
     def _expand_nodes(self, tokens: IntArray, parents: IntArray) -> FloatArray:
         engine, count = self.engine, tokens.size
-        self._root_probs = None  # this pass writes where it lies
+        self._root_probs = None  # this pass overwrites it
         if self._unwritten:
             self._placed += engine.cache.write_scratch(self._placed)
         above, length = self._above[parents], engine.cache.length
         depths = self._depths[parents] + 1
         seen = engine.cache.past_bias
-        committed = seen if self.prompt_positions else seen[0]  # rows differ by padding alone
+        committed = seen if self.prompt_positions else seen[0]  # rows differ only in padding
         past_bias = np.repeat(committed, count, axis=-2)
         past_bias[..., length : length + above.shape[1]] = hide(above)
         cells = length - self.prompt_positions - 1 + depths
@@ -246,13 +246,13 @@ class EngineDrafter:
         return result.probs_at(slice(None), self.params)
 
     def close(self) -> None:
-        """Give its engines' memory back."""
+        """Free the memory of the engines."""
         self._engine = None
         self._engines.close()
 
 
 def _with_new(above: BoolArray, new: BoolArray) -> BoolArray:
-    """What nodes' children see, with the nodes of one more level, each of which sees itself besides."""
+    """Extend the visibility mask of the nodes' children by one level of nodes, each of which also sees itself."""
     (old, seen), count = above.shape, len(new)
     grown = np.zeros((old + count, seen + count), dtype=np.bool_)
     grown[:old, :seen] = above

@@ -1,4 +1,4 @@
-"""Decoders that run on a device of their own: on the host there is their config, and no pass."""
+"""Decoders of the device backend: the host knows only their config and cannot run their passes."""
 
 from typing import Any, NamedTuple, NoReturn
 
@@ -10,16 +10,16 @@ from underpaint.zoo.load import Located
 
 
 class ElsewhereEngine:
-    """Holds the place of an engine: it says what the decoder is, and refuses every pass."""
+    """A placeholder for an engine that has the decoder's config and refuses every pass."""
 
     def __init__(self, decoder: "ElsewhereDecoder", rows: int) -> None:
         self.config, self.rows, self.cost, self._name = decoder.config, rows, PassTimer(), decoder.name
 
     def sample_by(self, params: SamplingParams) -> None:
-        """See `Engine`: the device is told by its own program."""
+        """See `Engine`; does nothing, as the device's own program gets the sampling."""
 
     def close(self) -> None:
-        """See `Engine`: it holds no memory."""
+        """See `Engine`; there is no memory to free."""
 
     def __getattr__(self, name: str) -> NoReturn:
         raise EngineError(
@@ -28,7 +28,7 @@ class ElsewhereEngine:
 
 
 class ElsewhereDecoder(NamedTuple):
-    """Implements `LoadedDecoder`, as far as a method asks before it draws. located: its file, checked."""
+    """A `LoadedDecoder` with only the parts that a method uses before it draws. located: the checked file."""
 
     name: str
     config: DecoderConfig
@@ -36,11 +36,11 @@ class ElsewhereDecoder(NamedTuple):
 
     @property
     def row_counts(self) -> tuple[int, ...] | None:
-        """See `LoadedDecoder`: any number."""
+        """See `LoadedDecoder`; any number."""
         return None
 
     def max_positions(self, rows: int) -> int | None:
-        """See `LoadedDecoder`: the device has limits of its own."""
+        """See `LoadedDecoder`; the device has its own limits."""
         return None
 
     def open(self, rows: int) -> Any:
@@ -48,5 +48,5 @@ class ElsewhereDecoder(NamedTuple):
 
 
 def load_elsewhere(name: str, located: Located) -> ElsewhereDecoder:
-    """The decoder of a checked file; ManifestError or EngineError as `manifest_config` raises."""
+    """Return the decoder of a checked file; raise the errors of `manifest_config`."""
     return ElsewhereDecoder(name, manifest_config(located.manifest.settings, name), located)

@@ -1,4 +1,4 @@
-"""What every engine is: one decoder on B rows of sequences, and a cache to which only `commit` adds."""
+"""The protocol of every engine: a decoder for B rows of sequences, and a KV cache to which only `commit` adds."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,11 +18,11 @@ from underpaint.runtime.engines.cache import KeyValueCache
 from underpaint.runtime.engines.context import EngineError
 
 _MOST_LOOKS: Final = 1_000_000
-"""Times that a clock is looked at before it counts as standing still: a tenth of a second; real ones move at once."""
+"""Reads of a clock before it counts as stopped; they take a tenth of a second. A real clock moves at once."""
 
 
 def manifest_config(settings: Mapping[str, Any], name: str) -> DecoderConfig:
-    """The config in the manifest of model `name`; EngineError names the setting that is wrong, its type, or a size."""
+    """Read the config in the manifest of model `name`; raise EngineError, naming the setting, if it is invalid."""
     try:
         return read_config(settings, f"manifest of '{name}': settings")
     except ValueError as error:
@@ -30,9 +30,9 @@ def manifest_config(settings: Mapping[str, Any], name: str) -> DecoderConfig:
 
 
 def check_graph(config: DecoderConfig, inputs: Iterable[Any], outputs: Iterable[Any], name: str) -> None:
-    """EngineError unless a graph's inputs and outputs (each has a name and a shape) are of the sizes of `config`.
+    """Raise EngineError unless a graph's inputs and outputs (each has a name and a shape) have the sizes of `config`.
 
-    A manifest that was edited by hand would else end in the middle of a pass.
+    Otherwise a manifest that was edited by hand would fail in the middle of a pass.
     """
     read = {each.name: tuple(each.shape) for each in inputs}
     written = {each.name: tuple(each.shape) for each in outputs}
@@ -53,7 +53,7 @@ def check_graph(config: DecoderConfig, inputs: Iterable[Any], outputs: Iterable[
 
 
 def check_cells(config: DecoderConfig, cells: IntArray, levels: int = 1) -> None:
-    """EngineError unless a pass over `cells` [T] or [B, T], and `levels` - 1 cells behind them, stays on the grid."""
+    """Raise EngineError unless `cells` [T] or [B, T] and the `levels` - 1 cells after them are on the grid."""
     places = cells.ravel().tolist()
     if max(places) + levels > config.cells or min(places) < config.least_cell:
         raise EngineError(
@@ -64,7 +64,7 @@ def check_cells(config: DecoderConfig, cells: IntArray, levels: int = 1) -> None
 
 @dataclass(slots=True)
 class PassTimer:
-    """What the forward passes of a model took so far: calls, new positions, seconds, and calls by their kind."""
+    """The cost of a model's forward passes so far: passes, new positions, seconds, and calls of each kind."""
 
     passes: int = 0
     positions: int = 0
@@ -75,9 +75,9 @@ class PassTimer:
         """Count a call.
 
         Args:
-            kind: Its kind; each of its levels is a pass.
-            positions: New positions of all its passes.
-            seconds: That it took.
+            kind: The kind of the call; each of its levels counts as a pass.
+            positions: New positions of all passes of the call.
+            seconds: Duration of the call in seconds.
         """
         self.passes += kind.levels
         self.positions += positions
@@ -88,13 +88,13 @@ class PassTimer:
 def call_kind(
     cache: KeyValueCache, positions: int, chain_levels: int = 1, tree: FusedTreeSpec | None = None
 ) -> PassKind:
-    """The kind of a call that an engine is about to make.
+    """Return the kind of the next call of an engine.
 
     Args:
-        cache: The engine's, before the call.
-        positions: New positions that the call is fed.
-        chain_levels: Levels of the chain that it drafts; 1 for none.
-        tree: What it drafts instead.
+        cache: The cache of the engine before the call.
+        positions: Number of new positions in the call.
+        chain_levels: Levels of the chain that the call drafts; 1 drafts none.
+        tree: The tree that the call drafts instead, if any.
 
     Returns:
         The kind.
@@ -107,7 +107,7 @@ def call_kind(
 
 
 def check_clock() -> None:
-    """Raise OSError unless the clock moves that passes are timed by: speeds would be divisions by zero."""
+    """Raise OSError if the clock that times passes is stopped, as speeds would divide by zero."""
     first = perf_counter()
     if all(perf_counter() == first for _ in range(_MOST_LOOKS)):
         raise OSError(
@@ -117,11 +117,11 @@ def check_clock() -> None:
 
 
 class FusedTreeOutput(NamedTuple):
-    """A tree of L levels, F nodes expanded in each, C children of each, as a graph gives it in one call.
+    """A draft tree from a single call of a graph: L levels, F expanded nodes per level, C children per node.
 
-    root_tokens [1, C] int64, root_probs [1, C] float64: the root's children. Of the levels below: next_frontier
-    [L - 1, F] int64, tokens and token_probs [L - 1, F, C], and probs [L - 1, F, V] float32, the distributions that
-    those tokens are of.
+    root_tokens [1, C] int64, root_probs [1, C] float64: the children of the root. For the levels below: next_frontier
+    [L - 1, F] int64, tokens and token_probs [L - 1, F, C], and probs [L - 1, F, V] float32, the distributions of those
+    tokens.
     """
 
     root_tokens: IntArray
@@ -133,11 +133,11 @@ class FusedTreeOutput(NamedTuple):
 
 
 class PassOutput(NamedTuple):
-    """What one pass gives: views of buffers that the engine's next pass overwrites.
+    """The outputs of one pass: views of buffers that the engine's next pass overwrites.
 
-    logits [B, T, V]; features [B, T, D]. probs [T, V]: the distributions of the sampling that the engine was told,
-    where it `makes_probs`. chain [levels] int64: the greedy chain behind the last position, from engines that
-    `fuses_chains`. tree: the tree behind it, where one was asked for.
+    logits [B, T, V]; features [B, T, D]. probs [T, V]: the distributions under the engine's sampling parameters, if it
+    `makes_probs`. chain [levels] int64: the greedy chain after the last position, if the engine `fuses_chains`.
+    tree: the draft tree after the last position, if the call requested one.
     """
 
     logits: NDArray[np.float32]
@@ -147,66 +147,66 @@ class PassOutput(NamedTuple):
     tree: FusedTreeOutput | None = None
 
     def probs_at(self, positions: IntArray | slice, params: SamplingParams) -> FloatArray:
-        """The distributions [N, V] behind `positions`: the graph's own where it has them, else made of the logits here.
+        """Return the distributions [N, V] after `positions`: those of the graph, or else computed here from the logits.
 
-        params: those that the engine was told. Raises ValueError on NaN or infinity among the logits.
+        params: the engine's sampling parameters. Raises ValueError if a logit is NaN or infinite.
         """
         if self.probs is None:
             return sampling_probs(self.logits[:, positions], params)
         probs = self.probs[positions].copy()
-        if not np.isfinite(np.add.reduce(probs[:, 0])):  # one NaN or infinity spoils the whole of its distribution
+        if not np.isfinite(np.add.reduce(probs[:, 0])):  # a single NaN or infinity spreads to the whole distribution
             raise ValueError("distributions: expected finite logits, got NaN or infinity; check the engine's parity")
         return probs
 
 
 class Engine(Protocol):
-    """A decoder on B rows of sequences.
+    """A decoder that runs B rows of sequences.
 
-    One sequence has a row of its own, and with guidance a second one without its condition. Rows have a length each,
-    and a pass may put each at other cells and under another bias, so that rows of unequal progress fit one pass.
+    Each sequence has one row, and with guidance a second row without the condition. Every row has its own length, cells
+    and bias, so that one pass can advance rows of different progress.
     """
 
     @property
     def config(self) -> DecoderConfig:
-        """What the decoder's manifest says."""
+        """The config in the decoder's manifest."""
         ...
 
     @property
     def rows(self) -> int:
-        """B."""
+        """The number of rows, B."""
         ...
 
     @property
     def makes_probs(self) -> bool:
-        """Whether passes give the distributions of the sampling told last; else the host makes them of the logits."""
+        """Whether passes return distributions under the current sampling; if not, the host computes them."""
         ...
 
     @property
     def fuses_chains(self) -> bool:
-        """Whether a pass can draft a greedy chain behind its last position."""
+        """Whether a pass can draft a greedy chain after its last position."""
         ...
 
     @property
     def fuses_trees(self) -> bool:
-        """Whether a pass can draft a tree behind its last position, under the sampling told last."""
+        """Whether a pass can draft a tree after its last position, under the current sampling."""
         ...
 
     @property
     def cost(self) -> PassTimer:
-        """What its passes took so far."""
+        """The cost of the passes so far."""
         ...
 
     @property
     def cache(self) -> KeyValueCache:
-        """Its cache, to which positions of the last pass are committed."""
+        """The KV cache, to which positions of the last pass are committed."""
         ...
 
     def sample_by(self, params: SamplingParams) -> None:
-        """Say how logits become distributions, from the next pass on."""
+        """Set the sampling parameters, from the next pass on."""
         ...
 
     def begin(self, hidden: Sequence[int] = (), cond_rows: NDArray[np.float32] | None = None) -> None:
-        """Forget every position. hidden: [B], how many of the first slots each row never sees once they are committed.
+        """Clear the cache. hidden: [B], for each row, the number of first slots that stay masked after their commit.
 
         cond_rows: [C, D] float32, the embedded condition of a decoder that takes `external_cond_rows`.
         """
@@ -222,61 +222,61 @@ class Engine(Protocol):
         chain_levels: int = 1,
         tree: FusedTreeSpec | None = None,
     ) -> PassOutput:
-        """One pass over T new positions; nothing is committed. What lacks B is the same in every row.
+        """Run one pass over T new positions without committing them; arguments without B apply to every row.
 
         tokens, cells: [T] or [B, T]. bias: [T, T] or [B, T, T] among the new positions, 0 or `MASKED_SCORE`.
-        past_bias: [S], [T, S] or [B, T, S] on the slots; None shows what is committed. features: [B, T, D], for
-        drafters. chain_levels: tokens of the greedy chain behind the last position; tree: the tree behind it. Each
+        past_bias: [S], [T, S] or [B, T, S] on the slots; None shows the committed slots. features: [B, T, D], for
+        drafters. chain_levels: tokens of the greedy chain after the last position. tree: the tree to draft there. Each
         level counts as a pass.
-        Raises EngineError on a cell outside the grid, more positions than the engine takes, or what it cannot fuse.
+        Raises EngineError on a cell outside the grid, on too many positions, or if the engine cannot draft the request.
         """
         ...
 
     def close(self) -> None:
-        """Give its memory back; it runs no more."""
+        """Free the memory; the engine cannot run afterwards."""
         ...
 
 
 class LoadedDecoder(Protocol):
-    """A decoder whose file was checked and read once; any number of engines may run it."""
+    """A decoder whose file was checked and read once, and which any number of engines can run."""
 
     @property
     def name(self) -> str:
-        """The model's name in its folder."""
+        """The name of the model in its folder."""
         ...
 
     @property
     def config(self) -> DecoderConfig:
-        """What the decoder's manifest says."""
+        """The config in the decoder's manifest."""
         ...
 
     @property
     def row_counts(self) -> tuple[int, ...] | None:
-        """The numbers of rows that it was built for; None where it runs any."""
+        """The numbers of rows that the decoder was built for; None if it runs any number."""
         ...
 
     def max_positions(self, rows: int) -> int | None:
-        """The most new positions of a pass of `rows` rows; None where only the cache bounds them.
+        """Return the largest number of new positions in a pass of `rows` rows; None if only the cache limits it.
 
-        Raises EngineError where it was not built for so many rows.
+        Raises EngineError if the decoder was not built for this number of rows.
         """
         ...
 
     def open(self, rows: int) -> Engine:
-        """A new engine for `rows` rows, with a cache of its own."""
+        """Open a new engine for `rows` rows, with its own cache."""
         ...
 
 
 def rows_of(params: SamplingParams) -> int:
-    """Rows of a pass: one with guidance 1, else a guidance pair."""
+    """Return the number of rows of a pass: 1 with guidance 1, else 2."""
     return 1 if params.guidance == 1.0 else 2
 
 
 class GuidanceEngines:
-    """Opens an engine when it is first needed; one at a time, whatever the sampling.
+    """Opens an engine on first use, and keeps only one open at a time.
 
-    An engine of another number of rows takes the place of the one before, whose memory is given back once what both
-    share, as the weights, is the new one's too.
+    An engine with another number of rows replaces the open one. The old engine's memory is freed only after the new one
+    shares what both use, such as the weights.
     """
 
     def __init__(self, decoder: LoadedDecoder) -> None:
@@ -284,7 +284,7 @@ class GuidanceEngines:
         self._open: Engine | None = None
 
     def under(self, params: SamplingParams) -> Engine:
-        """The engine of one row (guidance 1), or of a guidance pair, that samples by `params` from now on."""
+        """Return the engine for one row (guidance 1) or a guidance pair, set to sample with `params`."""
         rows = rows_of(params)
         if self._open is None or self._open.rows != rows:
             fresh = self._decoder.open(rows)
@@ -294,7 +294,7 @@ class GuidanceEngines:
         return self._open
 
     def close(self) -> None:
-        """Close it."""
+        """Close the open engine, if any."""
         if self._open is not None:
             self._open.close()
             self._open = None

@@ -1,4 +1,4 @@
-"""The tokenizer and the judge on ONNX Runtime: codes to pictures, pictures to codes, and what pictures show."""
+"""The tokenizer and the judge on ONNX Runtime: codes to images, images to codes, and scores of what images show."""
 
 import io
 from collections.abc import Sequence
@@ -16,11 +16,11 @@ from underpaint.runtime.engines.context import EngineContext, EngineError, open_
 from underpaint.zoo.load import FOLDER, Located, locate
 
 Picture: TypeAlias = NDArray[np.uint8]
-"""[height, width, 3] sRGB."""
+"""An sRGB image, [height, width, 3]."""
 
 
 class ImageDecoder:
-    """Draws codes."""
+    """Decodes codes to images."""
 
     def __init__(self, name: str = "vq_decoder", folder: Path = FOLDER, settings: EngineContext | None = None) -> None:
         located = runnable(locate(name, "image_decoder", folder))
@@ -28,7 +28,7 @@ class ImageDecoder:
         self._session: Any = open_session(located.path, settings)
 
     def __call__(self, codes: IntArray, grid: Grid) -> Picture:
-        """The picture [H, W, 3] of codes [cells] in raster order. Raises EngineError on codes that do not fit."""
+        """Return the image [H, W, 3] of codes [cells] in raster order; raise EngineError on invalid codes."""
         codes = np.asarray(codes, dtype=np.int64)
         if codes.shape != (grid.cells,) or codes.min() < 0 or codes.max() >= self.vocab_size:
             raise EngineError(
@@ -40,7 +40,7 @@ class ImageDecoder:
 
 
 class ImageEncoder:
-    """Reads codes from pictures."""
+    """Encodes images to codes."""
 
     def __init__(self, name: str = "vq_encoder", folder: Path = FOLDER, settings: EngineContext | None = None) -> None:
         located = runnable(locate(name, "image_encoder", folder))
@@ -48,7 +48,7 @@ class ImageEncoder:
         self._session: Any = open_session(located.path, settings)
 
     def __call__(self, picture: Picture) -> IntArray:
-        """Codes [cells] in raster order of a picture [H, W, 3] whose sides are multiples of `stride`."""
+        """Return the codes [cells], in raster order, of an image [H, W, 3] whose sides are multiples of `stride`."""
         if picture.ndim != 3 or picture.shape[2] != 3 or any(side % self.stride for side in picture.shape[:2]):
             raise EngineError(
                 f"image: expected [H, W, 3] with sides that {self.stride} divides, got {picture.shape}; resize it"
@@ -59,7 +59,7 @@ class ImageEncoder:
 
 
 def runnable(located: Located) -> Located:
-    """The model itself. Raises EngineError on a bfloat16 graph, which ONNX Runtime does not run on a CPU."""
+    """Return `located`; raise EngineError on a bfloat16 graph, which ONNX Runtime cannot run on a CPU."""
     if located.manifest.settings.get("precision") == "bf16":
         raise EngineError(
             f"{located.path}: ONNX Runtime, which draws the pictures of every backend, runs no bfloat16 on the CPU; "
@@ -69,24 +69,24 @@ def runnable(located: Located) -> Located:
 
 
 def to_bytes(pixels: FloatArray) -> NDArray[np.uint8]:
-    """[3, H, W] in [-1, 1] (clipped) to [H, W, 3] of 0 to 255."""
+    """Convert pixels [3, H, W] in [-1, 1] (clipped) to [H, W, 3] in 0 to 255."""
     scaled = np.clip(pixels.transpose(1, 2, 0) * 127.5 + 127.5, 0, 255)
     return np.ascontiguousarray(np.rint(scaled).astype(np.uint8))
 
 
 def to_unit(picture: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """[H, W, 3] of 0 to 255 to [3, H, W] in [-1, 1]."""
+    """Convert pixels [H, W, 3] in 0 to 255 to [3, H, W] in [-1, 1]."""
     return np.ascontiguousarray(picture.transpose(2, 0, 1).astype(np.float32) / 127.5 - 1)
 
 
 def encoded(picture: Picture, form: Literal["PNG", "WEBP"] = "PNG") -> bytes:
-    """Write a picture as a file that keeps every pixel and names this program.
+    """Encode an image as a lossless file that names this program.
 
     A PNG names it in a text chunk `Software`, a WebP in a chunk that readers skip.
 
     Args:
-        picture: [H, W, 3] of 0 to 255.
-        form: The format of the file.
+        picture: The image [H, W, 3], 0 to 255.
+        form: The file format.
 
     Returns:
         The content of the file.
@@ -107,14 +107,14 @@ def encoded(picture: Picture, form: Literal["PNG", "WEBP"] = "PNG") -> bytes:
 
 
 class Judged(NamedTuple):
-    """scores: class scores (logits) [B, classes] by slot of the prompt grammar; features: [B, F]."""
+    """The judge's output. scores: logits [B, classes] by slot of the prompt grammar; features: [B, F]."""
 
     scores: dict[str, NDArray[np.float32]]
     features: NDArray[np.float32]
 
 
 def _slots(located: Located, outputs: set[str]) -> tuple[str, ...]:
-    """The slots of the prompt grammar that the graph scores; ManifestError where its manifest names others."""
+    """Return the slots of the prompt grammar that the graph scores; raise ManifestError if the manifest disagrees."""
     named = located.manifest.settings.get("slots")
     if not isinstance(named, list) or not all(isinstance(slot, str) for slot in named) or not outputs >= {*named}:
         raise ManifestError(
@@ -125,7 +125,7 @@ def _slots(located: Located, outputs: set[str]) -> tuple[str, ...]:
 
 
 class OnnxJudge:
-    """Scores pictures."""
+    """Scores images with the judge."""
 
     def __init__(self, name: str = "judge", folder: Path = FOLDER, settings: EngineContext | None = None) -> None:
         located = locate(name, "judge", folder)
@@ -134,10 +134,10 @@ class OnnxJudge:
         outputs = {each.name: each.shape[-1] for each in self._session.get_outputs()}
         self._slots = _slots(located, set(outputs))
         self.classes = {slot: outputs[slot] for slot in self._slots}
-        """Number of classes that are scored, by slot."""
+        """The number of scored classes of each slot."""
 
     def __call__(self, pictures: Sequence[NDArray[np.uint8]]) -> Judged:
-        """Judge square pictures [S, S, 3], S a multiple of `side`; larger ones are averaged down by areas."""
+        """Score square images [S, S, 3], S a multiple of `side`; larger images are reduced by area averages."""
         batch = np.stack([self._reduced(picture) for picture in pictures])
         *scores, features = self._session.run([*self._slots, "features"], {"pixels": batch})
         return Judged(dict(zip(self._slots, scores, strict=True)), features)

@@ -1,7 +1,7 @@
-"""A decoder on ONNX Runtime: passes over new positions, with every buffer bound once.
+"""A decoder on ONNX Runtime, which binds each buffer once and runs passes over new positions.
 
-On the CPU graphs read and write NumPy arrays in place. On a GPU the cache, logits and features lie in its memory; what
-the host reads or writes of a pass has a mirror there (`device_memory.DeviceBuffers`).
+On the CPU, graphs read and write NumPy arrays in place. On a GPU, the cache, logits and features are in GPU memory, and
+each host buffer of a pass has a mirror there (`device_memory.DeviceBuffers`).
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ if TYPE_CHECKING:
     from underpaint.runtime.engines.device_memory import DeviceBuffers
 
 _TreeSizes: TypeAlias = tuple[int, int, int]
-"""Levels, nodes expanded in each, children of each."""
+"""The levels of a tree, the expanded nodes per level, and the children per node."""
 _NO_TREE: Final[_TreeSizes] = (0, 1, 1)
 _Key: TypeAlias = tuple[int, int, int, _TreeSizes, bool]
-"""Of a binding: new positions, slots, levels of a chain, a tree's sizes, whether it reads distributions."""
+"""The key of a binding: new positions, slots, levels of a chain, sizes of a tree, whether it returns distributions."""
 
 
 class _Bound(NamedTuple):
-    """A pass that is bound, and the buffers behind it. new_keys, new_values: where the memory keeps them."""
+    """A bound pass and its buffers. new_keys, new_values: the new keys and values, in the cache's kind of memory."""
 
     run: Callable[[], None]
     inputs: Mapping[str, NDArray[Any]]
@@ -59,9 +59,9 @@ class _Bound(NamedTuple):
 
 
 class OnnxDecoder(NamedTuple):
-    """A session and its config. Implements `LoadedDecoder`.
+    """A `LoadedDecoder` that consists of an ONNX Runtime session and its config.
 
-    gpu: the provider and the GPU that the session runs on; None for the CPU. options: what it was opened with there.
+    gpu: the provider and the GPU that the session runs on; None for the CPU. options: the provider options used.
     """
 
     session: Any
@@ -72,15 +72,15 @@ class OnnxDecoder(NamedTuple):
 
     @property
     def row_counts(self) -> tuple[int, ...] | None:
-        """See `LoadedDecoder`: any number, where TensorRT was not told the shapes."""
+        """See `LoadedDecoder`; any number, unless the session has fixed shapes for TensorRT."""
         return PASS_ROWS if fixes_shapes(self.options) else None
 
     def max_positions(self, rows: int) -> int | None:
-        """See `LoadedDecoder`: any number."""
+        """See `LoadedDecoder`; any number."""
         return None
 
     def buffers(self, rows: int) -> HostBuffers | DeviceBuffers:
-        """New buffers where the session's passes read and write."""
+        """Create the buffers that the session's passes read and write."""
         if self.gpu is None:
             return HostBuffers(self.session, self.config, rows)
         from underpaint.runtime.engines.device_memory import DeviceBuffers
@@ -93,9 +93,9 @@ class OnnxDecoder(NamedTuple):
 
 
 def load_onnx(name: str, kind: str, folder: Path, context: EngineContext | None = None) -> OnnxDecoder:
-    """Load the decoder `name` ("target", "drafter" or `DRAFT_TARGET` in `kind`) after checking it against its manifest.
+    """Check the decoder `name` against its manifest and load it; `kind` is "target", "drafter" or `DRAFT_TARGET`.
 
-    Raises ManifestError (missing, damaged, another kind) or EngineError (not loadable as asked).
+    Raises ManifestError if it is missing, damaged or of another kind, and EngineError if it cannot be loaded.
     """
     located = locate(name, kind, folder)
     config = manifest_config(located.manifest.settings, name)
@@ -105,7 +105,7 @@ def load_onnx(name: str, kind: str, folder: Path, context: EngineContext | None 
             f"{name}: expected a float32 export for ONNX Runtime on the CPU, got {config.precision}; export with "
             "--precision fp32, run it on a GPU (--backend cuda), or build TensorRT engines of this one"
         )
-    # A plain pass has fixed shapes once it is padded; float32 graphs draft and sample too, by branches and loops.
+    # Padded plain passes have fixed shapes. Float32 graphs also draft and sample, with branches and loops.
     plain = None if config.precision == "fp32" else config
     session, options = open_capturing(located.path, context, plain=plain)
     check_graph(config, session.get_inputs(), session.get_outputs(), name)
@@ -113,7 +113,7 @@ def load_onnx(name: str, kind: str, folder: Path, context: EngineContext | None 
 
 
 class HostBuffers:
-    """A cache and buffers in the host's memory, which graphs read and write in place."""
+    """A KV cache and buffers in host memory, which graphs read and write in place."""
 
     captures: Final = False
 
@@ -123,22 +123,22 @@ class HostBuffers:
         self._arrays: dict[str, NDArray[Any]] = {}
 
     def host(self, name: str, shape: tuple[int, ...], most: int, kind: DTypeLike = np.float32) -> NDArray[Any]:
-        """An array at the start of the buffer `name`, which is `most` elements long."""
+        """Return an array at the start of the buffer `name`, which has `most` elements."""
         if name not in self._arrays:
             self._arrays[name] = np.zeros(most, dtype=kind)
         return self._arrays[name][: int(np.prod(shape))].reshape(shape)
 
     def stored(self, name: str, shape: tuple[int, ...], most: int) -> NDArray[Any]:
-        """As `host`, of keys or values that go into the cache."""
+        """Return an array as `host` does, for keys or values that go into the cache."""
         return self.host(name, shape, most, self.memory.key_memory.dtype)
 
     def settle(self, array: NDArray[Any]) -> None:
-        """Say that an array of `host` was written, and stays so for many passes."""
+        """Declare that an array of `host` was written and will not change for many passes."""
 
     def bind(
         self, inputs: Mapping[str, NDArray[Any]], outputs: Mapping[str, NDArray[Any]], capture: bool
     ) -> Callable[[], None]:
-        """A pass from `inputs` to `outputs`, which live as long as it does."""
+        """Return a pass from `inputs` to `outputs` that keeps both alive."""
         binding, session, bound = self._session.io_binding(), self._session, (dict(inputs), dict(outputs))
         for name, array in inputs.items():
             bind(binding, "input", name, array)
@@ -152,16 +152,16 @@ class HostBuffers:
         return run
 
     def close(self) -> None:
-        """Give the memory back."""
+        """Free the memory."""
         self._arrays.clear()
 
 
 class OnnxEngine:
-    """Implements `Engine`.
+    """An `Engine` on an ONNX Runtime session.
 
-    Buffers are made once and bound by pointer, one binding for each number of new positions and of slots; a pass
-    moves tokens and biases in and nothing of the cache anywhere. Where the session captures its passes, these are
-    padded to the sizes of `POSITION_BUCKETS`, each of which is one graph.
+    Buffers are allocated once and bound by pointer, with one binding for each number of new positions and of slots.
+    A pass copies tokens and biases, but no part of the cache. If the session captures its passes, they are padded to
+    the sizes in `POSITION_BUCKETS`, with one captured graph per size.
     """
 
     def __init__(self, decoder: OnnxDecoder, rows: int) -> None:
@@ -181,7 +181,7 @@ class OnnxEngine:
 
     @property
     def captured(self) -> bool:
-        """Whether passes replay a CUDA graph."""
+        """Whether passes replay CUDA graphs."""
         return self._buffers.captures
 
     @property
@@ -190,7 +190,7 @@ class OnnxEngine:
 
     @property
     def fuses_trees(self) -> bool:
-        """See `Engine`: its graph makes the distributions that tokens are taken from."""
+        """See `Engine`; true if the graph also computes the distributions that draft tokens are taken from."""
         return self.fuses_chains and self._sampling.complete
 
     def sample_by(self, params: SamplingParams) -> None:
@@ -299,7 +299,7 @@ class OnnxEngine:
         return _Bound(run, inputs, frontier, uniforms, ranked, drawn, keys, values, output)
 
     def _written(self, output: PassOutput) -> dict[str, Any]:
-        """The buffers of `output` by the names of the graph's outputs."""
+        """Return the buffers of `output` by the graph's output names."""
         predicted = names.PREDICTED_FEATURES if names.FEATURES in self._inputs else names.FEATURES
         buffers: dict[str, Any] = {names.LOGITS: output.logits, predicted: output.features}
         if output.probs is not None:
@@ -307,14 +307,14 @@ class OnnxEngine:
         if output.chain is not None:
             buffers[names.CHAIN_TOKENS] = output.chain
         if output.tree is not None:
-            # A loop that never turns gives arrays of no shape that could be known.
+            # A loop with no iterations returns arrays of unknown shape.
             fused: dict[str, NDArray[Any]] = dict(zip(names.TREE_OUTPUTS, output.tree, strict=True))
             buffers |= {name: array for name, array in fused.items() if array.size}
         return buffers
 
 
 def _tree_buffers(levels: int, nodes: int, children: int, vocab_size: int) -> FusedTreeOutput:
-    """Buffers for a tree of these sizes."""
+    """Create buffers for a tree of these sizes."""
     more = levels - 1
     return FusedTreeOutput(
         np.zeros((1, children), dtype=np.int64),

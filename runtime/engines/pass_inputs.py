@@ -1,8 +1,8 @@
-"""What a pass of an engine reads: its tokens and cells, who sees whom, padding, and the sampling.
+"""The inputs of an engine's pass: tokens and cells, attention masks, padding, and sampling parameters.
 
-Some models put an end-of-line token behind every line of codes but the last; algorithms see cells alone. Such a token
-is no choice, so it is fed with the cell that it follows: such a cell takes two positions of a
-pass, the second of which gives what comes after it, and both are committed together.
+Some models have an end-of-line token after every line of codes but the last. Algorithms see only cells. The token is
+certain, so a pass processes it together with the cell before it: such a cell takes two positions, the second one
+predicts the next cell, and both are committed together.
 """
 
 from collections.abc import Mapping
@@ -31,10 +31,10 @@ from underpaint.runtime.engines.context import EngineError
 
 
 class PassLayout(NamedTuple):
-    """A pass over T nodes as the engine runs it, over P >= T positions.
+    """The layout of T nodes in P >= T positions of an engine's pass.
 
-    tokens, cells: [P]; visible: [P, P]. outputs: [T], the position whose output is each node's. node: [P], the node
-    that a position belongs to; None where each node has one position.
+    tokens, cells: [P]; visible: [P, P]. outputs: [T], the position of each node's output. node: [P], the node that a
+    position belongs to; None if each node has one position.
     """
 
     tokens: IntArray
@@ -44,42 +44,42 @@ class PassLayout(NamedTuple):
     node: IntArray | None = None
 
     def positions(self, nodes: IntArray | slice) -> IntArray | slice:
-        """The positions of `nodes`, end-of-line tokens included."""
+        """Return the positions of `nodes`, including end-of-line tokens."""
         if self.node is None:
             return nodes
         return np.isin(self.node, np.arange(self.node[-1] + 1)[nodes]).nonzero()[0]
 
 
 class EolLayout:
-    """How the cells of an image lie among its end-of-line tokens, if it has any."""
+    """The places of an image's cells among its end-of-line tokens, if the model has any."""
 
     def __init__(self, config: DecoderConfig) -> None:
         self._config = config
         self._token = config.eol_id
         cells = np.arange(config.cells)
         self.cell_of: IntArray | None = None if self._token is None else cells.repeat(1 + self._ends(cells))
-        """[places]: the cell at each place of the image, which an end-of-line token shares with the cell before it."""
+        """The cell at each place of the image, [places]; an end-of-line token has the number of the cell before it."""
 
     def _ends(self, cells: IntArray) -> BoolArray:
-        """Whether an end-of-line token follows each of `cells`."""
+        """Return for each of `cells` whether an end-of-line token follows it."""
         ends: BoolArray = (cells % self._config.width == self._config.width - 1) & (cells < self._config.cells - 1)
         return ends
 
     def drawn(self, places: int) -> int:
-        """How many cells the first `places` of the image hold."""
+        """Return the number of cells in the first `places` of the image."""
         return places if self.cell_of is None else places - places // (self._config.width + 1)
 
     def places(self, cells: IntArray) -> IntArray:
-        """The places in the image of `cells`, those of end-of-line tokens included."""
+        """Return the places in the image of `cells`, which may include the cells of end-of-line tokens."""
         if self.cell_of is None:
             return cells
         width = self._config.width
         return np.where(cells < 0, (cells - self._config.first_eol_cell + 1) * (width + 1) - 1, cells + cells // width)
 
     def lay(self, tokens: IntArray, cells: IntArray, visible: BoolArray) -> PassLayout:
-        """A pass over nodes `tokens` [T] at `cells` [T] that see each other by `visible` [T, T].
+        """Lay out a pass over nodes `tokens` [T] at `cells` [T] with the visibility mask `visible` [T, T].
 
-        Who sees a node sees its end-of-line token, which sees what its node sees.
+        A node that sees another one sees its end-of-line token too. An end-of-line token sees what its node sees.
         """
         if self._token is None or not (ends := self._ends(cells)).any():
             return PassLayout(tokens, cells, visible)
@@ -95,7 +95,7 @@ class EolLayout:
 
 @cache
 def causal(count: int) -> NDArray[np.float32]:
-    """A bias [count, count] under which each position sees itself and those before it; shared, so read-only."""
+    """Return a causal bias [count, count]: each position sees itself and those before; shared, so read-only."""
     bias = np.triu(np.full((count, count), MASKED_SCORE, dtype=np.float32), k=1)
     bias.flags.writeable = False
     return bias
@@ -103,19 +103,19 @@ def causal(count: int) -> NDArray[np.float32]:
 
 @cache
 def alone(count: int) -> NDArray[np.float32]:
-    """A bias [count, count] under which each position sees none but itself; shared, so read-only."""
+    """Return a bias [count, count] under which each position sees only itself; shared, so read-only."""
     bias = hide(np.eye(count, dtype=np.bool_))
     bias.flags.writeable = False
     return bias
 
 
 def hide(visible: BoolArray) -> NDArray[np.float32]:
-    """The bias that shows what is True in `visible`."""
+    """Return the bias of a mask: 0 where `visible` is True, else `MASKED_SCORE`."""
     return np.where(visible, np.float32(0), MASKED_SCORE)
 
 
 def tree_bias(visible: BoolArray) -> NDArray[np.float32]:
-    """`hide` among the nodes of a tree [T, T]; read-only, and cached, as the same trees come again and again."""
+    """Return `hide` of a tree's visibility mask [T, T]; read-only, and cached because the same trees recur."""
     return _tree_bias(visible.shape, visible.tobytes())
 
 
@@ -127,7 +127,7 @@ def _tree_bias(shape: tuple[int, ...], visible: bytes) -> NDArray[np.float32]:
 
 
 class PassInputs(NamedTuple):
-    """What a pass over T positions reads beside the cache, as in `runtime.engines.engine.Engine.run`.
+    """The inputs of a pass over T positions, except the cache; see `runtime.engines.engine.Engine.run`.
 
     tokens, cells: [T] or [B, T]. bias: [T, T] or [B, T, T] among the new positions; past_bias: [S], [T, S] or
     [B, T, S]. features: [B, T, D] or None.
@@ -141,10 +141,10 @@ class PassInputs(NamedTuple):
 
 
 def fill(buffers: Mapping[str, NDArray[Any]], given: PassInputs) -> None:
-    """Write `given` to the input buffers of a graph, by name, each made for n >= T positions.
+    """Write `given` to the input buffers of a graph, by name, each of n >= T positions.
 
-    The n - T positions behind are padding: it sees itself alone, nothing sees it, and what a graph computes there is
-    for nobody. Raises EngineError where the graph reads features and none are given.
+    The last n - T positions are padding: each sees only itself, no other position sees it, and its outputs are unused.
+    Raises EngineError if the graph reads features and none are given.
     """
     count, size = given.cells.shape[-1], buffers[CELLS].shape[-1]
     bias = buffers[BIAS]
@@ -164,14 +164,14 @@ def fill(buffers: Mapping[str, NDArray[Any]], given: PassInputs) -> None:
 
 
 _KEEPS_ALL: Final = np.finfo(np.float32).min / 2
-"""Lowers the k-th logit so far that every token is kept."""
+"""An offset that lowers the k-th logit so far that every token is kept."""
 
 
 class SamplingInputs:
-    """Arrays that are bound once and may change between two passes; see `artifacts.decoder_graph`."""
+    """Arrays of sampling parameters, bound once, which may change between passes; see `artifacts.decoder_graph`."""
 
     def __init__(self, rows: int, accepted: frozenset[str]) -> None:
-        """rows: B. accepted: the inputs that the graph has; a graph that makes no distributions has none of these."""
+        """rows: B. accepted: the graph's inputs; a graph that computes no distributions has no sampling inputs."""
         known: Mapping[str, NDArray[Any]] = {
             GUIDANCE_MIX: np.full((1, rows), 1.0 / rows, dtype=np.float32),
             INVERSE_TEMPERATURE: np.ones((), dtype=np.float32),
@@ -181,10 +181,10 @@ class SamplingInputs:
         }
         self.arrays: Mapping[str, NDArray[Any]] = known if known.keys() <= accepted else {}
         self.complete = False
-        """Whether the graph makes the distributions of the sampling told last."""
+        """Whether the graph computes the distributions for the current sampling parameters."""
 
     def set(self, params: SamplingParams, vocab_size: int) -> None:
-        """Tell the graph. Without randomness, or by a graph that makes none, distributions are made on the host."""
+        """Set the parameters; at temperature 0, or if the graph cannot, the host computes the distributions."""
         self.complete = bool(self.arrays) and params.temperature > 0.0
         if not self.arrays:
             return

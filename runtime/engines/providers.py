@@ -1,7 +1,7 @@
-"""ONNX Runtime's providers for NVIDIA GPUs: whether one can be used here, and sessions that run on it or are refused.
+"""ONNX Runtime's providers for NVIDIA GPUs: checks whether one is usable, and sessions that never fall back to the CPU.
 
-ONNX Runtime itself takes the CPU, without an error, where a provider cannot be had: every reason for that is looked
-for before a session is opened, and the opened session is asked what it runs on.
+If a provider is not available, ONNX Runtime silently uses the CPU. So this module checks every cause before it opens a
+session, and then checks which providers the session runs on.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from underpaint.artifacts.install import install_hint
 from underpaint.runtime.engines.context import CPU, EngineError, onnx_runtime
 
 WHEELS: Final = ("onnxruntime", "onnxruntime-gpu", "onnxruntime-trt-rtx")
-"""Distributions whose files lie in one folder: each overwrites what the others installed."""
+"""Distributions that install into the same folder, so that each overwrites the files of the others."""
 _NO_CAPTURE: Final = "graph capture"
-"""In ONNX Runtime's words where a graph has nodes that no CUDA graph holds."""
+"""Part of ONNX Runtime's error for graphs with nodes that a CUDA graph cannot contain."""
 _NO_PROFILES: Final = "associated shape profiles"
-"""In ONNX Runtime's words where TensorRT takes parts of a graph, whose inputs nobody outside can name."""
+"""Part of ONNX Runtime's error if TensorRT takes only parts of a graph, whose inputs the caller cannot name."""
 PASS_ROWS: Final = (1, 2)
-"""Numbers of rows that TensorRT is told: one sequence, or a guidance pair."""
+"""The least and largest number of rows for TensorRT: one sequence, and a guidance pair."""
 _USUAL_POSITIONS: Final = 16
-"""New positions that TensorRT builds the fastest engine for: a small draft tree."""
+"""The number of new positions that TensorRT optimises the engine for: a small draft tree."""
 _LEAST, _USUAL, _MOST = (f"trt_profile_{which}_shapes" for which in ("min", "opt", "max"))
 _PLUGIN: Final = "onnxruntime_ep_nv_tensorrt_rtx"
 
@@ -37,13 +37,13 @@ class Provider(NamedTuple):
     """A provider of ONNX Runtime.
 
     Attributes:
-        name: ONNX Runtime's.
-        options: Passed to it, beside the device's index.
+        name: ONNX Runtime's name of the provider.
+        options: Options for the provider, in addition to the device's index.
         graphs: The option that captures passes as CUDA graphs.
-        graph_id: The option of a run that says which of the captured graphs it is.
-        behind: Providers of the nodes that it does not take, the CPU aside.
-        install: How to get it.
-        needs: The libraries that it loads.
+        graph_id: The run option that selects a captured graph.
+        behind: Fallback providers for nodes that the provider does not run, except the CPU.
+        install: The command that installs the provider.
+        needs: The libraries that the provider loads.
     """
 
     name: str
@@ -59,7 +59,7 @@ _TENSORRT: Final = "tensorrt-ep"
 _UNINSTALL: Final = f"pip uninstall -y {' '.join(WHEELS)}"
 _USE_GPU_WHEEL: Final = f"{_UNINSTALL} && {install_hint('gpu')}"
 _EXACT_CUDA: Final = {"use_tf32": "0"}
-"""TF32 rounds the factors of float32 products to 10 bits."""
+"""Turns off TF32, which rounds the factors of float32 products to 10 bits."""
 
 PROVIDERS: Final[Mapping[str, Provider]] = {
     "cuda": Provider(
@@ -90,37 +90,37 @@ PROVIDERS: Final[Mapping[str, Provider]] = {
         "a driver for CUDA 13 and an RTX GPU",
     ),
 }
-"""By the name that `--backend` takes; ":1" behind it names the second GPU."""
+"""The providers by their `--backend` name; the suffix ":1" selects the second GPU."""
 ProviderOptions: TypeAlias = Sequence[tuple[str, dict[str, str]]]
 """Providers in order, each with its options."""
 
 
 def fixes_shapes(options: ProviderOptions) -> bool:
-    """Whether a session that was opened with these options takes the shapes of `pass_shapes` alone."""
+    """Return whether a session with these options accepts only the shapes of `pass_shapes`."""
     return any(_MOST in each for _, each in options)
 
 
 class GpuBackend(NamedTuple):
-    """What `--backend` names: a provider, and the GPU that it runs on."""
+    """A provider and the GPU that it runs on, as `--backend` names them."""
 
     name: str
     device: int
 
     @property
     def provider(self) -> Provider:
-        """Its provider."""
+        """The provider."""
         return PROVIDERS[self.name]
 
     def captures(self, options: ProviderOptions) -> bool:
-        """Whether a session that was opened with these options captures passes."""
+        """Return whether a session with these options captures passes."""
         return dict(options).get(self.provider.name, {}).get(self.provider.graphs) == "1"
 
     def options(self, graphs: bool, shapes: Mapping[str, str] | None = None) -> ProviderOptions:
-        """What a session is opened with.
+        """Return the providers and options for a new session.
 
         Args:
             graphs: Whether to capture passes.
-            shapes: `pass_shapes` of a decoder; None leaves them to the provider.
+            shapes: `pass_shapes` of a decoder; None lets the provider find the shapes.
         """
         first = {"device_id": str(self.device), **self.provider.options, self.provider.graphs: str(int(graphs))}
         if self.name == _TENSORRT:
@@ -131,11 +131,7 @@ class GpuBackend(NamedTuple):
 
 
 def gpu_backend(backend: str) -> GpuBackend | None:
-    """The provider that a backend names, such as "cuda" or "tensorrt-ep:1"; None where it names no provider.
-
-    Raises:
-        EngineError: What stands behind the colon is no index.
-    """
+    """Return the provider of a backend such as "tensorrt-ep:1", or None; raise EngineError if ":1" is not an index."""
     name, colon, index = backend.partition(":")
     if name not in PROVIDERS:
         return None
@@ -145,11 +141,11 @@ def gpu_backend(backend: str) -> GpuBackend | None:
 
 
 def pass_shapes(config: DecoderConfig) -> dict[str, str]:
-    """Options that tell ONNX Runtime's TensorRT provider the shapes of a decoder's plain passes.
+    """Return options that give ONNX Runtime's TensorRT provider the shapes of a decoder's plain passes.
 
-    Without them the provider builds its engine anew at every pass that is larger than those before. A pass has
-    `PASS_ROWS`, and at most as many new positions as the cache has slots, all of which it reads. ONNX Runtime runs an
-    engine by its first profile alone, so there is one over all sizes.
+    Without them, the provider rebuilds its engine at every pass that is larger than all earlier ones. A pass has
+    `PASS_ROWS` rows, reads all cache slots, and has at most as many new positions as there are slots. There is one
+    profile for all sizes, because ONNX Runtime uses only the first profile of an engine.
     """
     least, most = PASS_ROWS
 
@@ -166,11 +162,11 @@ def pass_shapes(config: DecoderConfig) -> dict[str, str]:
 
 
 def check_provider(backend: str) -> None:
-    """Refuse a backend that names a provider which this installation or this machine lacks; others pass.
+    """Check that the provider of a backend can be used here; backends without a provider always pass.
 
     Raises:
-        EngineError: Two wheels of ONNX Runtime, one without the provider, no PyTorch, or no such GPU; it says what was
-            expected, what is there, and what to do.
+        EngineError: There are two wheels of ONNX Runtime, or one without the provider, or no PyTorch, or no such GPU.
+            The message says what was expected, what is installed, and what to do.
     """
     gpu = gpu_backend(backend)
     if gpu is None:
@@ -210,7 +206,7 @@ def _check_gpu(backend: str, index: int) -> None:
 
 
 def installed_wheels() -> dict[str, str]:
-    """The installed wheels of ONNX Runtime, with their versions."""
+    """Return the installed wheels of ONNX Runtime with their versions."""
     versions = {}
     for name in WHEELS:
         try:
@@ -221,7 +217,7 @@ def installed_wheels() -> dict[str, str]:
 
 
 def wheel_conflict() -> str | None:
-    """What to do about two wheels of ONNX Runtime in one environment; None where there are no two."""
+    """Return a message with a remedy if several wheels of ONNX Runtime are installed, else None."""
     versions = installed_wheels()
     if len(versions) < 2:
         return None
@@ -233,14 +229,14 @@ def wheel_conflict() -> str | None:
 
 
 def available_providers() -> tuple[str, ...]:
-    """The providers of this ONNX Runtime, that of an installed plug-in included."""
+    """Return the providers of the installed ONNX Runtime, including that of an installed plug-in."""
     runtime, plugin = onnx_runtime(), PROVIDERS["nv-tensorrt-rtx"].name
     providers = tuple(runtime.get_available_providers())
     return providers if plugin in providers or _register_plugin(runtime) is not None else (*providers, plugin)
 
 
 def _register_plugin(runtime: ModuleType) -> str | None:
-    """Register the plug-in's provider, once; None, or why it cannot be."""
+    """Register the provider of the plug-in, once; return None, or the reason why this failed."""
     try:
         plugin = import_module(_PLUGIN)
         name = plugin.get_ep_name()
@@ -258,7 +254,7 @@ def _plugin_failure(gpu: GpuBackend) -> str:
 
 
 def machine_backends() -> tuple[str, ...]:
-    """The backends that this ONNX Runtime has providers of, the CPU first. It lists them without a GPU too."""
+    """Return the backends whose providers the installed ONNX Runtime has, the CPU first, even without a GPU."""
     providers = available_providers()
     return (CPU, *(name for name, provider in PROVIDERS.items() if provider.name in providers))
 
@@ -266,18 +262,18 @@ def machine_backends() -> tuple[str, ...]:
 def open_on_gpu(
     path: Path, model: bytes | str, backend: GpuBackend, options: Callable[[], Any], plain: DecoderConfig | None
 ) -> tuple[Any, ProviderOptions]:
-    """A session on a GPU's provider, and the options that it was opened with.
+    """Open a session on a GPU provider; return it with the options used.
 
     Args:
         path: The graph's file, for messages.
         model: The graph, or its path.
         backend: The provider and the GPU.
-        options: Makes the `onnxruntime.SessionOptions` of a session.
-        plain: The decoder whose plain passes the graph makes: they are captured as CUDA graphs, and TensorRT is told
-            their shapes, where the provider takes every node of the graph. None for any other graph.
+        options: Creates the `onnxruntime.SessionOptions` of a session.
+        plain: The decoder, if the graph runs its plain passes, else None. If the provider takes every node of the
+            graph, the passes are captured as CUDA graphs, and TensorRT gets their shapes.
 
     Raises:
-        EngineError: The session cannot be opened, or runs on the CPU.
+        EngineError: The session cannot be opened, or fell back to the CPU.
     """
     import torch  # noqa: F401  # its CUDA libraries are those that the provider finds
 
@@ -326,7 +322,7 @@ def _first_line(error: Exception) -> str:
 
 
 def provider_record(backend: str, options: ProviderOptions | None = None) -> dict[str, Any] | None:
-    """A backend's providers, as JSON holds them, with a session's options; None where it names no provider."""
+    """Return the wheels and session options of a backend as JSON values; None if the backend is not a provider."""
     gpu = gpu_backend(backend)
     if gpu is None:
         return None

@@ -1,4 +1,4 @@
-"""A target on an engine: trees in raster order, or any cells for the spatial methods."""
+"""A target that runs on an engine and scores trees in raster order, or any cells for the spatial methods."""
 
 from pathlib import Path
 from typing import Final
@@ -20,24 +20,24 @@ from underpaint.runtime.engines.pass_inputs import EolLayout, PassLayout, causal
 from underpaint.zoo.load import FOLDER
 
 _ROOT: Final = np.ones((1, 1), dtype=np.bool_)
-"""What a root without a tree sees."""
+"""The visibility of a root without a tree: it sees itself."""
 
 
 class EngineTarget:
-    """Implements `algos.step.Target` on any engine. Set a condition first.
+    """An `algos.step.Target` on any engine. Set a condition before decoding.
 
-    With guidance 1 it runs the conditional row alone, otherwise the guidance pair.
+    With guidance 1 it runs only the conditional row, otherwise the guidance pair.
     """
 
     def __init__(self, decoder: LoadedDecoder, params: SamplingParams, encoder: ConditionEncoder | None = None) -> None:
-        """encoder: what conditions are encoded by; None for a decoder that is asked by ids."""
+        """encoder: encodes conditions; None for a decoder whose conditions are ids."""
         self.decoder = decoder
         self.encoder = encoder or ConditionEncoder(decoder.config)
         self.eol_layout = EolLayout(decoder.config)
         self._cells = np.arange(decoder.config.cells)
         self._engines = GuidanceEngines(decoder)
         self.features_at_begin = 1
-        """Last positions of a condition whose features `begin` returns: more for drafters that read conditions."""
+        """Number of last condition positions whose features `begin` returns; some drafters need more than one."""
         self._condition: EncodedCondition | None = None
         self.sample_by(params)
 
@@ -51,12 +51,12 @@ class EngineTarget:
         backend: str = CPU,
         kind: str = "target",
     ) -> "EngineTarget":
-        """The target `name` of a folder of models; see `engines.context.load_decoder`."""
+        """Load the target `name` of a folder of models; see `engines.context.load_decoder`."""
         decoder = load_decoder(name, kind, folder, context, backend)
         return cls(decoder, params, load_encoder(decoder.config, folder, context))
 
     def sample_by(self, params: SamplingParams) -> None:
-        """Say how logits become distributions; `begin` comes next. EngineError on guidance that the model lacks."""
+        """Set the sampling, before the next `begin`; raise EngineError on guidance if the model does not support it."""
         if params.guidance != 1.0 and not self.decoder.config.guided:
             raise EngineError(
                 f"guidance {params.guidance:g}: this export has no prompt without a condition, as its authors draw it "
@@ -65,48 +65,48 @@ class EngineTarget:
         self.params = params
         self._engine: Engine | None = None
         self._prefix: int | None = None
-        """Condition positions of the picture that was begun; a prompt may be shorter than the longest."""
+        """Number of condition positions of the current image; prompts may differ in length."""
         self._scored: DraftTree | None = None
         self._pass: PassOutput | None = None
         self._layout: PassLayout | None = None
 
     def fork(self) -> "EngineTarget":
-        """Another target of the same weights, with a cache of its own."""
+        """Return another target on the same weights, with its own cache."""
         forked = EngineTarget(self.decoder, self.params, self.encoder)
         forked.features_at_begin = self.features_at_begin
         return forked
 
     @property
     def engine(self) -> Engine:
-        """What runs its passes, opened when it is first asked for: what the sampling does not need is never loaded."""
+        """The engine for the current sampling, opened on first use, so that unneeded engines are never loaded."""
         if self._engine is None:
             self._engine = self._engines.under(self.params)
         return self._engine
 
     @property
     def vocab_size(self) -> int:
-        """V."""
+        """The number of codes, V."""
         return self.decoder.config.vocab_size
 
     @property
     def grid(self) -> Grid:
-        """The image to draw."""
+        """The grid of the image."""
         return self.decoder.config.grid
 
     @property
     def prefix(self) -> int | None:
-        """Condition positions of the picture that was begun; None before."""
+        """Number of condition positions of the current image; None before `begin`."""
         return self._prefix
 
     @property
     def outputs(self) -> IntArray | slice:
-        """Where the outputs of the last scored tree's nodes stand in its pass; EngineError before any was scored."""
+        """The positions of the last scored tree's node outputs in its pass; EngineError before the first `score`."""
         if self._layout is None:
             raise EngineError("target: no tree was scored; call score() first")
         return self._layout.outputs
 
     def check_pass(self, cells: int, params: SamplingParams) -> None:
-        """EngineError where the engine of this sampling takes no pass over so many cells at once."""
+        """Raise EngineError if the engine for this sampling cannot run a pass over this many cells."""
         most, config = self.decoder.max_positions(rows_of(params)), self.decoder.config
         eol = 0 if config.eol_id is None else -(-cells // config.width)
         if most is not None and min(cells + eol, config.cells + config.eol_tokens) > most:
@@ -116,7 +116,7 @@ class EngineTarget:
             )
 
     def most_nodes(self, most: int) -> int:
-        """Nodes of the largest chain, of at most `most`, that the engine of this sampling passes over at once."""
+        """Return the length, at most `most`, of the longest chain that fits one pass of the engine."""
         widest = self.decoder.max_positions(rows_of(self.params))
         if widest is None:
             return most
@@ -124,11 +124,11 @@ class EngineTarget:
         return max(1, min(most, widest - between))
 
     def condition(self, condition: Condition) -> None:
-        """Set the condition of the next `begin`; EngineError on one that this model does not take."""
+        """Set the condition of the next `begin`; raise EngineError if the model does not accept it."""
         self.prepare(self.encoder.encode(condition))
 
     def prepare(self, condition: EncodedCondition) -> None:
-        """Set the condition of the next `begin`, encoded already."""
+        """Set an encoded condition for the next `begin`."""
         self._condition = condition
 
     def begin(self) -> Scored:
@@ -147,12 +147,12 @@ class EngineTarget:
         return Scored(result.probs_at(slice(-1, None), self.params), read)
 
     def score(self, tree: DraftTree) -> Scored:
-        """See `Target`. Raises EngineError before `begin`, past the last cell, or on a root that is no token."""
+        """See `Target`. Raises EngineError before `begin`, past the last cell, or on an invalid token."""
         if self._prefix is None:
             raise EngineError("target: nothing is drawn yet; call begin() before score()")
         check_tokens(tree.tokens, self.vocab_size)
         engine, cell = self.engine, self.eol_layout.drawn(self.engine.cache.length - self._prefix)
-        if tree.tokens.size == 1 and cell < self._cells.size:  # plain autoregression: as little as can be
+        if tree.tokens.size == 1 and cell < self._cells.size:  # a fast path for plain autoregression
             layout = self.eol_layout.lay(tree.tokens, self._cells[cell : cell + 1], _ROOT)
         else:
             layout = self.eol_layout.lay(tree.tokens, cell + tree.depths(), tree.visible())
@@ -161,42 +161,42 @@ class EngineTarget:
         return Scored(result.probs_at(layout.outputs, self.params), result.features[:, layout.outputs].copy())
 
     def commit(self, tree: DraftTree, verdict: Verdict) -> None:
-        """See `Target`; only the tree scored last can be committed."""
+        """See `Target`; only the last scored tree can be committed."""
         if self._layout is None or tree is not self._scored:
             raise EngineError("target: commit() expects the tree that was scored last; score it first")
         self.engine.cache.commit(self._layout.positions(verdict.committed()))
         self._scored = None
 
     def close(self) -> None:
-        """Give its engines' memory back."""
+        """Free the memory of the engines."""
         self._engine = None
         self._engines.close()
 
 
 def under(target: EngineTarget, condition: Condition, sampling: SamplingParams) -> EngineTarget:
-    """The target under a condition, until another is set; EngineError where it takes no such condition."""
+    """Set the sampling and condition of a target and return it; raise EngineError if it does not accept them."""
     target.sample_by(sampling)
     target.condition(condition)
     return target
 
 
 def hiding(bias: NDArray[np.float32], first: int) -> NDArray[np.float32]:
-    """A bias [P, P] under which nothing sees any of the first positions, but each of them itself."""
+    """Return a bias [P, P] that masks the first `first` positions for all others; each of them still sees itself."""
     own = np.eye(len(bias), dtype=np.bool_)
     return np.where(own | (np.arange(len(bias)) >= first), bias, MASKED_SCORE)
 
 
 def check_tokens(tokens: IntArray, vocab_size: int) -> None:
-    """EngineError unless all are image codes."""
+    """Raise EngineError unless all tokens are image codes."""
     codes = tokens.tolist()
     if min(codes) < 0 or max(codes) >= vocab_size:
         raise EngineError(f"target: expected tokens from 0 to {vocab_size - 1}, got {codes}")
 
 
 class EngineGridTarget:
-    """Implements `algos.spatial.target.GridTarget`: the engine of a target, with one cache slot a cell.
+    """An `algos.spatial.target.GridTarget` on the engine of a target, with one cache slot per cell.
 
-    A cell that an end-of-line token follows has a second slot for that, which is seen and committed with its own.
+    A cell before an end-of-line token has a second slot for that token; both are visible and committed together.
     """
 
     def __init__(self, target: EngineTarget) -> None:
@@ -206,17 +206,17 @@ class EngineGridTarget:
 
     @property
     def engine(self) -> Engine:
-        """The engine below."""
+        """The engine of the target."""
         return self._target.engine
 
     @property
     def vocab_size(self) -> int:
-        """V."""
+        """The number of codes, V."""
         return self._target.vocab_size
 
     @property
     def grid(self) -> Grid:
-        """The image to draw."""
+        """The grid of the image."""
         return self._target.grid
 
     def most_nodes(self, most: int) -> int:
@@ -253,7 +253,7 @@ class EngineGridTarget:
         return result.probs_at(layout.outputs, self._target.params)
 
     def commit(self, rows: IntArray) -> None:
-        """See `GridTarget`; once for each pass."""
+        """See `GridTarget`; call it once per pass."""
         if self._fed is None or self._target.prefix is None:
             raise EngineError("target: commit() expects a pass that was not committed yet; score first")
         layout = self._fed

@@ -1,6 +1,6 @@
-"""A decoder on TensorRT: a cache in CUDA memory that is never moved, one captured CUDA graph a number of positions.
+"""A decoder on TensorRT, with a KV cache at fixed CUDA addresses and one captured CUDA graph per number of positions.
 
-Plans write new keys and values into the cache; logits and features come back in one copy each a pass.
+Plans write new keys and values into the cache. Each pass copies logits and features to the host, once each.
 """
 
 from collections.abc import Callable, Sequence
@@ -39,7 +39,7 @@ _DEVICE: Final = "cuda"
 
 
 class _Open:
-    """A decoder's plans over its weights, and its embeddings: what open engines share, whatever their rows."""
+    """The plans, weights and embeddings of a decoder, which all its open engines share."""
 
     def __init__(self, decoder: ElsewhereDecoder, backend: str, module: ModuleType) -> None:
         device = torch.device(_DEVICE)
@@ -48,10 +48,10 @@ class _Open:
 
 
 class _Bucket(NamedTuple):
-    """One number of new positions: its buffers, its pass, and the captured graph (None: not capturable).
+    """The buffers, the pass and the captured graph (None: not capturable) for one number of new positions.
 
-    host: inputs in NumPy's layout of `decoder_graph`, and what is derived of them, in pinned memory, which copies
-    without stopping for anything; device: the same there. read: logits and features on the host, by their device's.
+    host: the inputs of `decoder_graph` as NumPy lays them out, and values derived from them, in pinned memory for
+    asynchronous copies. device: their copies on the GPU. read: pairs of logits and of features, on the GPU and host.
     """
 
     host: dict[str, torch.Tensor]
@@ -63,9 +63,9 @@ class _Bucket(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TensorRTDecoder:
-    """Implements `LoadedDecoder`. Its files are read as the first engine is opened.
+    """A `LoadedDecoder` that reads its plans and weights when the first engine is opened.
 
-    live: what the open engines share. It goes with the last of them, and the GPU's memory with it.
+    live: the state that open engines share; it is freed, with its GPU memory, when the last engine closes.
     """
 
     decoder: ElsewhereDecoder
@@ -92,18 +92,18 @@ class TensorRTDecoder:
 
     @property
     def row_counts(self) -> tuple[int, ...] | None:
-        """See `LoadedDecoder`: those that the plan was built for."""
+        """See `LoadedDecoder`; the numbers that the plan was built for."""
         least, most = self._record().rows
         return tuple(range(least, most + 1))
 
     def max_positions(self, rows: int) -> int | None:
-        """See `LoadedDecoder`: those of the largest profile."""
+        """See `LoadedDecoder`; the size of the largest profile."""
         record = self._record()
         check_rows(record, rows, self._folder)
         return max(most for _, most in record.passes)
 
     def open(self, rows: int) -> "TensorRTEngine":
-        """See `LoadedDecoder`; see `open_plans` for what it refuses, and EngineError where the memory is too small."""
+        """See `LoadedDecoder`. Raises the errors of `open_plans`, and EngineError if the GPU's memory is too small."""
         record = self._record()
         check_rows(record, rows, self._folder)
         shared = self.live.get(self.name)
@@ -114,26 +114,26 @@ class TensorRTDecoder:
 
 
 def row_bytes(config: DecoderConfig, counts: Sequence[int]) -> int:
-    """Bytes of a row's cache, and of its inputs and outputs in passes of `counts` positions."""
+    """Return the bytes of one row: its cache, and its inputs and outputs in passes of `counts` positions."""
     places, size = host_places(config, counts), TYPES[config.precision].itemsize
     cache = 2 * config.layers * config.kv_heads * device_graph.cached_width(config) * places * size
     return cache + sum(counts) * (4 * config.vocab_size + (8 + 2 * size) * config.dim + places)
 
 
 def load_tensorrt(name: str, kind: str, folder: Path, backend: str) -> TensorRTDecoder:
-    """The decoder `name` by the plans that were built of it.
+    """Load the decoder `name` with its TensorRT plans.
 
-    Raises ManifestError without a manifest of this kind; EngineError without the package, a GPU, or a plan.
+    Raises ManifestError without a manifest of this kind, and EngineError without the package, a GPU, or a plan.
     """
     module = backend_module(backend)
     tensorrt_runtime.gpu_name()
     decoder = TensorRTDecoder(load_elsewhere(name, locate(name, kind, folder)), backend, module)
-    _ = decoder.row_counts  # refuses a folder without plans
+    _ = decoder.row_counts  # raises if the folder has no plans
     return decoder
 
 
 class TensorRTEngine:
-    """Implements `Engine` on plain passes: a captured graph holds one level of drafting, and no distributions."""
+    """An `Engine` with only plain passes: a captured graph drafts one level and returns no distributions."""
 
     makes_probs: Final = False
     fuses_chains: Final = False
@@ -154,11 +154,11 @@ class TensorRTEngine:
 
     @property
     def captured(self) -> bool:
-        """Whether every pass so far replayed a CUDA graph."""
+        """Whether all passes so far replayed CUDA graphs."""
         return all(bucket.captured is not None for bucket in self._buckets.values())
 
     def sample_by(self, params: SamplingParams) -> None:
-        """See `Engine`: these graphs give logits alone, of which the host makes distributions."""
+        """See `Engine`; does nothing, as these graphs return only logits and the host computes the distributions."""
 
     def begin(self, hidden: Sequence[int] = (), cond_rows: NDArray[np.float32] | None = None) -> None:
         self.cache.clear(hidden)
@@ -175,7 +175,7 @@ class TensorRTEngine:
         chain_levels: int = 1,
         tree: FusedTreeSpec | None = None,
     ) -> PassOutput:
-        """See `Engine`. Passes larger than the largest profile raise EngineError."""
+        """See `Engine`. Raises EngineError for passes larger than the largest profile."""
         if chain_levels != 1 or tree is not None:
             raise EngineError("decoder: TensorRT's graphs are plain passes; draft level by level")
         check_cells(self.config, cells)
@@ -201,7 +201,7 @@ class TensorRTEngine:
         self._shared = None
 
     def _fill(self, host: dict[str, torch.Tensor], given: PassInputs) -> None:
-        """Write a pass to the buffers on the host: the cache's first places are the new positions."""
+        """Write a pass to the host buffers; the first places of the cache are the new positions."""
         buffers = {name: each.numpy() for name, each in host.items()}
         fill(buffers, given)
         bias, sees = buffers[names.BIAS], buffers[device_graph.SEES][:, 0]
@@ -213,7 +213,7 @@ class TensorRTEngine:
             buffers[device_graph.READ_PLACES][row] = first + (int(places[-1]) + 1 if places.size else 0)
 
     def _pass(self, bucket: _Bucket, count: int) -> PassOutput:
-        self._stream.wait_stream(torch.cuda.current_stream())  # commits of the last pass come first
+        self._stream.wait_stream(torch.cuda.current_stream())  # wait for the commits of the last pass
         with torch.cuda.stream(self._stream):
             for name, buffer in bucket.device.items():
                 buffer.copy_(bucket.host[name], non_blocking=True)
@@ -237,7 +237,7 @@ class TensorRTEngine:
         return self._buckets[count]
 
     def _make(self, shared: _Open, count: int) -> _Bucket:
-        """Buffers, contexts on their profiles, and a capture after warm-up passes."""
+        """Create buffers and contexts with their profiles, run warm-up passes, and capture a graph."""
         config, rows, memory = self.config, self.rows, self.memory
         kind = TYPES[config.precision]
         wide = (rows, count, config.dim)
@@ -279,7 +279,7 @@ class TensorRTEngine:
         return _Bucket(host, device, read, run, self._capture(run, (layers, head)))
 
     def _capture(self, run: Callable[[], None], bound: Sequence[BoundPass]) -> torch.cuda.CUDAGraph | None:
-        """The pass as a CUDA graph, or None where these plans cannot be captured."""
+        """Capture the pass as a CUDA graph; return None if the plans cannot be captured."""
         self._stream.wait_stream(torch.cuda.current_stream())
         for _ in range(_WARM_UPS):
             run()
@@ -287,7 +287,7 @@ class TensorRTEngine:
         if not all(one.capturable for one in bound):
             return None
         graph = torch.cuda.CUDAGraph()
-        # TensorRT may compile kernels in threads of its own, whose allocations must not void the capture.
+        # TensorRT may compile kernels in its own threads, whose allocations must not invalidate the capture.
         with torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"):
             run()
         return graph

@@ -1,4 +1,4 @@
-"""TensorRT plans on disk: what a plan was built from, for and by, and its refusal where anything differs."""
+"""TensorRT plans on disk, with records of how they were built; a plan that does not fit is rejected."""
 
 import importlib
 import json
@@ -26,16 +26,16 @@ _INSTALL: Final[Mapping[str, str]] = {
     "tensorrt-rtx": install_hint("tensorrt-rtx"),
 }
 ANY_GPU: Final = "any"
-"""The GPU of an engine that was built on a machine without one."""
+"""The GPU name of an engine that was built on a machine without a GPU."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineRecord:
-    """What ties a plan to its graph, its GPU and the version that built it. A plan holds no weights: it reads them.
+    """The graph, GPU and version that a plan was built from; a plan contains no weights, but reads them.
 
-    model: the part of a decoder that it runs, see `part_of`. rows: least and most of a pass. passes: least and most new
-    positions of each optimisation profile, in order; places: of the cache, 0 where none is read. version_compatible:
-    whether later versions run it.
+    model: the part of a decoder that the plan runs, see `part_of`. rows: least and largest number of rows of a pass.
+    passes: least and largest number of new positions of each optimisation profile, in order. places: places of the
+    cache, 0 if the plan reads no cache. version_compatible: whether later versions can run the plan.
     """
 
     model: str
@@ -52,7 +52,7 @@ class EngineRecord:
     version_compatible: bool = False
 
     def fitting(self, count: int) -> int | None:
-        """The profile that takes `count` new positions with the fewest others; None where none does."""
+        """Return the profile with the narrowest range that includes `count` new positions, or None."""
         sizes = [(most - least, place) for place, (least, most) in enumerate(self.passes) if least <= count <= most]
         return min(sizes)[1] if sizes else None
 
@@ -63,21 +63,21 @@ class Paths(NamedTuple):
     engine: Path
     record: Path
     runtime: Path
-    """What TensorRT for RTX compiled for this machine when it ran the plan; made again where it is missing."""
+    """The kernels that TensorRT for RTX compiled on this machine for the plan; compiled again if missing."""
 
 
 def paths(folder: Path, model: str, backend: str) -> Paths:
-    """Where the plan of a part of a decoder lies."""
+    """Return the paths of the plan for a part of a decoder."""
     return Paths(*(folder / f"{model}.{backend}.{part}" for part in Paths._fields))
 
 
 def part_of(model: str, part: str, device: bool = False) -> str:
-    """What the plan of a part of a decoder is called; device: for the device runtime, which has passes of its own."""
+    """Return the plan's name for a part of a decoder; device: for the device runtime, which has its own passes."""
     return f"{model}.device.{part}" if device else f"{model}.{part}"
 
 
 def backend_module(backend: str) -> ModuleType:
-    """The Python package of a backend; EngineError tells how to install it."""
+    """Import the Python package of a backend; raise EngineError, which says how to install it, if it is missing."""
     if backend not in MODULES:
         raise EngineError(f"--backend: expected {' or '.join(MODULES)}, got {backend!r}")
     try:
@@ -87,12 +87,9 @@ def backend_module(backend: str) -> ModuleType:
 
 
 def write_engine(folder: Path, content: bytes, record: EngineRecord) -> Path:
-    """Write a plan, then its record; return the plan's path.
-
-    Raises OSError, as for a full disk: the plan that was there before, and its record, stay.
-    """
+    """Write a plan and its record, and return the plan's path; a full disk (OSError) keeps an earlier pair."""
     place = paths(folder, record.model, record.backend)
-    staged = folder / f".{place.engine.name}.staged"  # what a killed build left there is written over
+    staged = folder / f".{place.engine.name}.staged"  # overwrites the files of an aborted build
     with held(staged):
         _write_pair(staged, place, content, record)
     return place.engine
@@ -102,7 +99,7 @@ def _write_pair(staged: Path, place: Paths, content: bytes, record: EngineRecord
     try:
         (staged / place.engine.name).write_bytes(content)
         (staged / place.record.name).write_text(json.dumps(asdict(record), indent=1) + "\n", encoding="utf-8")
-        place.record.unlink(missing_ok=True)  # an engine without a record is refused, a wrong pair never stands
+        place.record.unlink(missing_ok=True)  # an engine without a record is rejected, so the pair never mismatches
         for part in (place.engine, place.record):
             os.replace(staged / part.name, part)
     except OSError as error:
@@ -113,17 +110,14 @@ def _write_pair(staged: Path, place: Paths, content: bytes, record: EngineRecord
 
 
 class EngineFile(NamedTuple):
-    """A plan that fits this machine: its bytes, and what it was built from."""
+    """The bytes and the record of a plan that fits this machine."""
 
     content: bytes
     record: EngineRecord
 
 
 def read_record(folder: Path, model: str, backend: str, again: str | None = None) -> EngineRecord:
-    """What the plan of a part of a decoder was built from; EngineError where it is missing or damaged.
-
-    again: what to do about it, where that is more than a command.
-    """
+    """Read a plan's record; if missing or damaged, raise EngineError with the remedy `again` (None: build it)."""
     place, again = paths(folder, model, backend), again or build_again(folder, backend)
     if not place.record.is_file() or not place.engine.is_file():
         raise EngineError(f"{folder} holds no {backend} engine of '{model}'; {again}")
@@ -137,12 +131,12 @@ def read_record(folder: Path, model: str, backend: str, again: str | None = None
 
 
 def build_again(folder: Path, backend: str, rows: int | None = None) -> str:
-    """The command that builds the plans of a folder; rows: of a pass, where others than the usual are asked for."""
+    """Return the command that builds the plans of a folder; rows: rows of a pass, if not the default."""
     return f"build it with `underpaint engine {folder} --backend {backend}{f' --rows {rows}' if rows else ''}`"
 
 
 def check_rows(record: EngineRecord, rows: int, folder: Path, again: str | None = None) -> None:
-    """EngineError unless a plan takes passes of so many rows; it says which it takes."""
+    """Raise EngineError, with the accepted numbers of rows, unless a plan takes passes of `rows` rows."""
     least, most = record.rows
     if not least <= rows <= most:
         option = f"1,{rows}" if again is None and least == 1 else rows
@@ -156,11 +150,11 @@ def check_rows(record: EngineRecord, rows: int, folder: Path, again: str | None 
 def read_engine(
     folder: Path, model: str, backend: str, known: Manifest, version: str, gpu: str, again: str | None = None
 ) -> EngineFile:
-    """The plan of a part of a decoder, read and hashed once.
+    """Read and check the plan for a part of a decoder.
 
-    known: the decoder's manifest; again: see `read_record`.
-    Raises EngineError where the plan is missing, damaged, or was built from another graph, for another GPU, or by a
-    version that it cannot run on.
+    known: the decoder's manifest. again: see `read_record`.
+    Raises EngineError if the plan is missing or damaged, or was built from another graph, for another GPU, or by an
+    incompatible version.
     """
     record, place = read_record(folder, model, backend, again), paths(folder, model, backend)
     again = again or build_again(folder, backend)
@@ -182,6 +176,6 @@ def read_engine(
 
 
 def _is_later(version: str, built: str) -> bool:
-    """Whether `version` is of the same major number as `built`, and not before it."""
+    """Return whether `version` has the same major number as `built` and is not older."""
     numbers = [[int(part) for part in text.split(".") if part.isdecimal()] for text in (version, built)]
     return numbers[0][:1] == numbers[1][:1] and numbers[0] >= numbers[1]

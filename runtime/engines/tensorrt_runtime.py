@@ -1,4 +1,4 @@
-"""A TensorRT plan at run time: refused unless it fits this machine, compiled once for it, bound to torch tensors."""
+"""TensorRT plans at run time: checked against this machine, compiled once for it, and bound to torch tensors."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -19,11 +19,11 @@ from underpaint.runtime.engines.elsewhere import ElsewhereDecoder
 from underpaint.runtime.engines.tensorrt_files import EngineRecord, build_again, part_of, paths, read_engine
 
 _TYPES: Final = {"FLOAT": "float32", "HALF": "float16", "BF16": "bfloat16", "INT64": "int64", "BOOL": "bool"}
-"""TensorRT's names of types, and PyTorch's."""
+"""PyTorch's names of TensorRT's types."""
 
 
 def gpu_name(index: int = 0) -> str:
-    """A GPU of this machine with its compute capability; EngineError where PyTorch sees none."""
+    """Return the name and compute capability of a GPU; raise EngineError if PyTorch sees no GPU."""
     if not torch.cuda.is_available():
         raise EngineError("no GPU: this PyTorch sees none; check the driver, and that PyTorch is a CUDA build")
     major, minor = torch.cuda.get_device_capability(index)
@@ -32,10 +32,10 @@ def gpu_name(index: int = 0) -> str:
 
 @dataclass(slots=True)
 class TensorRTRuntime:
-    """A deserialised engine, and what its contexts share.
+    """A deserialised engine, and the state that its contexts share.
 
-    runtime: what read the engine, and must outlive it. compiled_file: where kernels that TensorRT for RTX compiles when
-    it first runs are stored, so that the next process need not compile them again.
+    runtime: the TensorRT runtime that deserialised the engine and must outlive it. compiled_file: stores the kernels
+    that TensorRT for RTX compiles on the first run, so that the next process does not compile them again.
     """
 
     record: EngineRecord
@@ -47,11 +47,11 @@ class TensorRTRuntime:
     _stored: bytes = field(default=b"", init=False)
 
     def new_context(self) -> Any:
-        """A context whose kernels are settled before its first pass; EngineError where the GPU's memory is full.
+        """Create a context with final kernels before its first pass; raise EngineError if the GPU's memory is full.
 
-        TensorRT for RTX swaps better kernels in while it runs, unless told not to: a graph captured before would keep
-        the slow ones. TensorRT itself compiles when it builds. Every context holds the memory of its own profile: by
-        default it would hold that of the largest, which may pass over a whole image.
+        By default, TensorRT for RTX replaces kernels by better ones while it runs, and a graph captured before would
+        keep the slow ones. TensorRT itself compiles at build time. Each context allocates the memory of its own
+        profile; the default is that of the largest profile, whose passes may cover a whole image.
         """
         own = self.module.ExecutionContextAllocationStrategy.ON_PROFILE_CHANGE
         strategies = getattr(self.module, "DynamicShapesKernelSpecializationStrategy", None)
@@ -68,17 +68,17 @@ class TensorRTRuntime:
         return context
 
     def _reuse_compiled(self, config: Any) -> None:
-        """Let the context take kernels from the file, and leave those that it compiles for `keep_compiled`."""
+        """Let the context load kernels from the file, and collect newly compiled ones for `keep_compiled`."""
         if self._compiled is None:
             self._compiled = config.create_runtime_cache()
             if self.compiled_file.is_file():
                 content = self.compiled_file.read_bytes()
-                if self._compiled.deserialize(content):  # False: of another GPU, driver or version; made anew
+                if self._compiled.deserialize(content):  # False for another GPU, driver or version: compile again
                     self._stored = content
         config.set_runtime_cache(self._compiled)
 
     def keep_compiled(self) -> None:
-        """Store kernels that were compiled since; a folder that cannot be written is left as it is."""
+        """Store newly compiled kernels; do nothing if the folder is not writable."""
         if self._compiled is None:
             return
         content = bytes(self._compiled.serialize())
@@ -89,23 +89,23 @@ class TensorRTRuntime:
 
     @property
     def tensors(self) -> dict[str, torch.dtype]:
-        """The types of the plan's inputs and outputs, by name."""
+        """The types of the plan's inputs and outputs by name."""
         engine = self.engine
         names = [engine.get_tensor_name(index) for index in range(engine.num_io_tensors)]
         return {name: getattr(torch, _TYPES[engine.get_tensor_dtype(name).name]) for name in names}
 
 
 class TensorRTGraph:
-    """A plan over weights: a context for every binding, enqueued on the current stream, so that a graph captures it."""
+    """A plan with its weights; each binding has its own context and runs on the current stream, to allow capture."""
 
     def __init__(self, runtime: TensorRTRuntime, weights: Mapping[str, Tensor], again: str) -> None:
-        """weights: what the plan reads besides its passes' inputs; again: what to do where it refuses a pass."""
+        """weights: the plan's inputs other than those of its passes. again: the remedy for a rejected pass."""
         self.record, self._runtime, self._again = runtime.record, runtime, again
         self._tensors = runtime.tensors
         self._weights = {name: each for name, each in weights.items() if name in self._tensors}
 
     def bind(self, inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor]) -> "BoundPass":
-        """What runs the plan on the current stream, at these tensors' addresses; see `engine_forward.DeviceGraph`."""
+        """Return a pass on the current stream, bound to these tensors' addresses; see `engine_forward.DeviceGraph`."""
         size, rows = size_of(inputs), next(iter(inputs.values())).shape[0]
         place = self.record.fitting(size.most)
         if place is None or not self.record.rows[0] <= rows <= self.record.rows[1]:
@@ -130,7 +130,7 @@ class TensorRTGraph:
 
 @dataclass(frozen=True, slots=True)
 class BoundPass:
-    """A context at its addresses; tensors: what lies there, which lives as long as this."""
+    """A context bound to addresses; tensors: the tensors at these addresses, kept alive."""
 
     model: str
     context: Any
@@ -143,25 +143,25 @@ class BoundPass:
 
     @property
     def capturable(self) -> bool:
-        """Whether a CUDA graph can hold it."""
+        """Whether a CUDA graph can capture the pass."""
         capturable = getattr(self.context, "is_stream_capturable", None)
         return capturable is None or bool(capturable(current_stream()))
 
 
 def current_stream() -> int:
-    """The handle of the CUDA stream that torch launches on."""
+    """Return the handle of torch's current CUDA stream."""
     return torch.cuda.current_stream().cuda_stream
 
 
 def size_of(inputs: Mapping[str, Tensor]) -> PassSize:
-    """The size of a pass from what it reads."""
+    """Return the size of a pass, derived from its inputs."""
     layers = SEES in inputs
     count = inputs[CELLS if layers else FEATURES].shape[1]
     return PassSize(count, count, inputs[past_key(0)].shape[2] if layers else 0)
 
 
 class Plans(NamedTuple):
-    """A decoder's two plans, over weights that the device holds once."""
+    """The two plans of a decoder, which share one copy of the weights on the GPU."""
 
     layers: TensorRTGraph
     head: TensorRTGraph
@@ -175,10 +175,10 @@ def open_plans(
     for_device: bool = False,
     again: str | None = None,
 ) -> Plans:
-    """The plans of a decoder, refused unless graph, GPU and version are those that they were built for.
+    """Open the plans of a decoder, and check that they were built for this graph, GPU and version.
 
-    for_device: those of the device runtime, see `part_of`; again: see `read_record`.
-    Raises EngineError; also where a weight is missing from the decoder's file.
+    for_device: whether to open the plans of the device runtime, see `part_of`. again: see `read_record`.
+    Raises EngineError if a plan does not fit, or if a weight is missing from the decoder's file.
     """
     folder, known = decoder.located.path.parent, decoder.located.manifest
     again = again or build_again(folder, backend)
@@ -188,7 +188,7 @@ def open_plans(
         file = read_engine(folder, name, backend, known, module.__version__, gpu_name(), again)
         runtime = module.Runtime(module.Logger(module.Logger.ERROR))
         if file.record.version_compatible:
-            runtime.engine_host_code_allowed = True  # a plan may bring the runtime of its own version
+            runtime.engine_host_code_allowed = True  # a plan may contain the runtime of its own version
         engine = runtime.deserialize_cuda_engine(file.content)
         place = paths(folder, name, backend)
         if engine is None:

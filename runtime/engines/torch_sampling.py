@@ -1,4 +1,4 @@
-"""Guidance, temperature, top-k and top-p on torch tensors, where the logits are."""
+"""Guidance, temperature, top-k and top-p on torch tensors, on the device of the logits."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from underpaint.algos.rows import SamplingParams
 
 
 def guided_rows(logits: Tensor, sampler: SamplingParams) -> Tensor:
-    """Logits [N, V] under guidance, of logits [B, N, V]; see `sampled_probs`."""
+    """Apply guidance to logits [B, N, V] and return logits [N, V]; see `sampled_probs`."""
     return logits[0] if logits.shape[0] == 1 else logits[1] + sampler.guidance * (logits[0] - logits[1])
 
 
 def sampled_probs(logits: Tensor, sampler: SamplingParams) -> Tensor:
-    """Token distributions, as `algos.rows.sampling_probs` defines them.
+    """Return token distributions as `algos.rows.sampling_probs` defines them.
 
     Args:
         logits: [B, N, V] float32; B is 1, or 2 for the guidance pair with the conditional row first.
-        sampler: The sampling.
+        sampler: The sampling parameters.
 
     Returns:
-        [N, V] float32; rows sum to 1. One-hot at temperature 0. A row with NaN among its logits is NaN.
+        [N, V] float32; rows sum to 1 and are one-hot at temperature 0. A row with NaN among its logits is NaN.
     """
     rows = guided_rows(logits, sampler)
     if sampler.temperature == 0:
@@ -31,7 +31,7 @@ def sampled_probs(logits: Tensor, sampler: SamplingParams) -> Tensor:
 
 
 def filtered_probs(rows: Tensor, sampler: SamplingParams) -> Tensor:
-    """Distributions [N, V] of rows [N, V] of logits, at a temperature above 0; ties as in `SamplingParams`."""
+    """Return distributions [N, V] from logits [N, V] at a temperature above 0; ties are as in `SamplingParams`."""
     if 0 < sampler.top_k < rows.shape[1]:
         rows = rows.masked_fill(rows < rows.topk(sampler.top_k, dim=-1).values[:, -1:], -torch.inf)
     probs = (rows / sampler.temperature).softmax(dim=-1)

@@ -1,4 +1,4 @@
-"""The protocol of every method: `open` takes a pipeline's models, `step` makes one cycle, `result` is the image."""
+"""The protocol of every method: `open` takes a pipeline's models, `step` runs one cycle, `result` returns the image."""
 
 from __future__ import annotations
 
@@ -30,10 +30,12 @@ Model = TypeVar("Model")
 
 @dataclass(frozen=True, slots=True)
 class ModelTables:
-    """What rules and policies may ask of a model. Their settings of these names never come from a user.
+    """The tables of a model that rules and policies may use. Users cannot set settings of these names.
 
-    near: `neighbours`, or what finds them when a rule first asks. codebook: [V, E]. costs: of the model's passes, as
-    measured; None where they were not.
+    Attributes:
+        near: `neighbours`, or a function that finds them on first use.
+        codebook: The vectors of the codes, [V, E].
+        costs: Measured costs of the model's passes; None if they were not measured.
     """
 
     near: IntArray | Callable[[], IntArray]
@@ -42,40 +44,40 @@ class ModelTables:
 
     @property
     def neighbours(self) -> IntArray:
-        """[V, k], the nearest codes of each code; see `algos.accept.neighbours`."""
+        """The nearest codes of each code, [V, k]; see `algos.accept.neighbours`."""
         return self.near() if callable(self.near) else self.near
 
     @property
     def vocab_size(self) -> int:
-        """V, the number of codes."""
+        """The number of codes, V."""
         return int(self.codebook.shape[0])
 
 
 GIVEN_BY_ENGINE: Final = ("neighbours", "codebook", "costs")
-"""Settings of rules and policies that come from the model."""
+"""Settings of rules and policies that the model supplies."""
 
 
 class Timed(NamedTuple, Generic[Model]):
-    """A model and the timer of its passes, which counts over all images."""
+    """A model and the timer of its passes, which accumulates over all images."""
 
     model: Model
     timer: PassTimer
 
 
 class RuleWatcher(Protocol):
-    """A `Rule` that decides as another one does, and learns of every verdict."""
+    """A `Rule` that decides as the rule it watches, and records every verdict."""
 
     def __call__(self, tree: DraftTree, probs: FloatArray, chance: Chance) -> Verdict:
         """Decide as the watched rule does."""
         ...
 
     def skipped(self, tree: DraftTree, probs: FloatArray) -> None:
-        """Learn of a tree that was not verified; probs: [V], the target's distribution behind its root."""
+        """Record a tree that was not verified; probs: [V], the target's distribution after its root."""
         ...
 
 
 class SessionTimers(NamedTuple):
-    """The timers of a session's models; None where it has no such model."""
+    """The timers of a session's models; None for a model that the session does not use."""
 
     target: PassTimer
     drafter: PassTimer | None = None
@@ -83,11 +85,11 @@ class SessionTimers(NamedTuple):
 
 
 class Preview(NamedTuple):
-    """A model that draws a small preview of a picture before the picture, as GLM-Image does.
+    """The functions of a model that draws a small preview before each image, as GLM-Image does.
 
-    small, large: the two grids. timer: of the passes. small_target: the preview as a target, at temperature 0 if asked.
-    large_target: the picture as a target, behind a preview's tokens. enlarge: a preview's tokens as a draft of the
-    picture's.
+    small, large: the grids of the preview and the image. timer: timer of the passes. small_target: returns the target
+    of the preview, at temperature 0 if the argument is true. large_target: returns the target of the image, which
+    follows the given preview tokens. enlarge: converts preview tokens into draft tokens of the image.
     """
 
     small: Grid
@@ -99,64 +101,65 @@ class Preview(NamedTuple):
 
 
 class PipelineModels(Protocol):
-    """What a method asks of a pipeline."""
+    """The models and tables that a method takes from a pipeline."""
 
     @property
     def grid(self) -> Grid:
-        """The image as cells."""
+        """The grid of cells of an image."""
         ...
 
     @property
     def max_nodes(self) -> int:
-        """Nodes of the largest tree that the target scores, its root included."""
+        """Number of nodes, including the root, of the largest tree that the target can score."""
         ...
 
     @property
     def tables(self) -> ModelTables:
-        """The codebook and what belongs to it."""
+        """The codebook and the tables that belong to it."""
         ...
 
     def target(self, condition: Condition, sampling: SamplingParams) -> Timed[Target]:
-        """The target under a condition, until another is set."""
+        """Return the target, set to a condition until another one is set."""
         ...
 
     def drafter(self, sampling: SamplingParams) -> Timed[Drafter]:
-        """The drafter; it reads the condition from the target's features."""
+        """Return the drafter, which reads the condition from the target's features."""
         ...
 
     def grid_target(self, condition: Condition, sampling: SamplingParams, cells: int = 1) -> Timed[GridTarget]:
-        """The target under a condition, cell by cell in any order.
+        """Return the target set to a condition, for decoding cells in any order.
 
-        cells: of the largest pass that is expected; ValueError where the engine cannot pass over so many.
+        cells: number of cells in the largest pass. Raises ValueError if the engine cannot run a pass of that size.
         """
         ...
 
     def low_target(
         self, condition: Condition, sampling: SamplingParams, ratio: int, cells: int = 1, int8: bool | None = None
     ) -> Timed[GridTarget]:
-        """The target of pictures 1 / `ratio` as high and wide; ValueError where there is none.
+        """Return the target of images 1 / `ratio` as high and wide; raise ValueError if there is none.
 
-        cells: as above. int8: whether it multiplies in 8 bits; None for where the models have such a one.
+        cells: see `grid_target`. int8: whether to take the 8-bit target; None takes it if the models have one.
         """
         ...
 
     def preview(self, condition: Condition, sampling: SamplingParams) -> Preview | None:
-        """The preview that the model draws of its pictures under a condition; None for a model without one."""
+        """Return the preview of a model that draws one before each image, else None."""
         ...
 
     def resampler(self, kind: str, ratio: int) -> Resampler:
-        """Tokens between the low and this resolution, in the way named `kind`; ValueError where there is none."""
+        """Return the `kind` of resampler between the low and this resolution; raise ValueError if there is none."""
         ...
 
 
 class DecodingResult(NamedTuple):
-    """What a method says of one image; None where it does not apply.
+    """One decoded image and how it was decoded; a field is None where it does not apply.
 
-    tokens: [cells]. accepted, depths, nodes: per cycle after the first pass (which has no draft), the drafted tokens
-    accepted, the levels of the draft tree and its drafted nodes. kept_cells: the cells, ascending, that hold what was
-    drafted for them. rejected: drafted tokens that the rule refused; what was redrawn around them is not in it.
-    cycles, repairs, steps: how it was drawn, as the loop of the method's family keeps it: draft trees and verdicts;
-    drafted rows and their repair; the cells decided in each step. One of the three.
+    tokens: [cells]. accepted, depths, nodes: for each cycle after the first pass, which has no draft: the number of
+    accepted draft tokens, of levels of the draft tree and of drafted nodes.
+    kept_cells: the cells, ascending, whose draft token stayed. rejected: number of draft tokens that the rule rejected,
+    without the tokens that were redrawn around them.
+    cycles, repairs, steps: the record of the decoding loop; one of the three is set, by the method's family. They are
+    draft trees and verdicts; drafted rows and their repairs; and the cells decided in each step.
     """
 
     tokens: IntArray
@@ -171,7 +174,7 @@ class DecodingResult(NamedTuple):
 
     @classmethod
     def of_cycles(cls, cycles: Iterator[Cycle]) -> DecodingSteps:
-        """Yield the cycles of an image that is decoded draft by draft, then return what they came to."""
+        """Yield the cycles of an image that is decoded draft by draft, then return the result."""
         done: list[Cycle] = []
         for cycle in cycles:
             done.append(cycle)
@@ -188,47 +191,47 @@ class DecodingResult(NamedTuple):
 
     @classmethod
     def of_steps(cls, steps: Generator[CellStep, None, GridDecoded]) -> DecodingSteps:
-        """Yield the steps of an image whose cells are decided in any order, then return what they came to."""
+        """Yield the steps of an image whose cells are decided in any order, then return the result."""
         decoded = yield from steps
         return cls(decoded.tokens, steps=decoded.steps)
 
 
 DecodingSteps: TypeAlias = Generator[Any, None, DecodingResult]
-"""One image on its way: it yields after every cycle, and returns the image."""
+"""A generator that decodes one image: it yields after every cycle, and returns the result."""
 
 
 class DecodingSession:
-    """A method on one condition: its models hold the condition until another session of the pipeline sets its own.
+    """A method opened on one condition, which its models keep until another session of the pipeline sets its own.
 
-    `begin` starts an image; `step` until it returns False; then `result`. Images may follow each other.
+    Call `begin` to start an image, `step` until it returns False, then `result`. Repeat this for more images.
     """
 
     def __init__(self, timers: SessionTimers, start: Callable[[Chance], DecodingSteps]) -> None:
-        """Take what draws an image.
+        """Create a session.
 
         Args:
             timers: Timers of the passes of the session's models.
-            start: Starts an image under a source of random numbers.
+            start: Starts an image with a source of random numbers.
         """
         self.timers = timers
         self._start = start
         self.cycle: Cycle | RepairCycle | CellStep | None = None
-        """What the last step did; None before the first one, and once the image is finished."""
+        """The cycle of the last step; None before the first step, and once the image is finished."""
         self._steps: DecodingSteps | None = None
         self._result: DecodingResult | None = None
 
     def begin(self, chance: Chance) -> None:
-        """Start an image; one that is under way is dropped."""
+        """Start an image, and drop an unfinished one."""
         self._steps, self._result, self.cycle = self._start(chance), None, None
 
     def step(self) -> bool:
-        """Make one cycle of the method's loop.
+        """Run one cycle of the method's loop.
 
         Returns:
             Whether the image may need another step.
 
         Raises:
-            RuntimeError: No image was begun.
+            RuntimeError: `begin` was not called.
         """
         if self._steps is None:
             raise RuntimeError("session: no image is under way; call begin() before step()")
@@ -239,17 +242,13 @@ class DecodingSession:
         return self._steps is not None
 
     def result(self) -> DecodingResult:
-        """Return the image, once `step` has returned False.
-
-        Raises:
-            RuntimeError: The image is not finished.
-        """
+        """Return the image, once `step` has returned False; raise RuntimeError if it is not finished."""
         if self._result is None:
             raise RuntimeError("session: no image is finished; call step() until it returns False")
         return self._result
 
     def decode(self, chance: Chance) -> DecodingResult:
-        """Draw one image, from `begin` to `result`."""
+        """Draw one image: call `begin`, `step` until it returns False, and `result`."""
         self.begin(chance)
         while self.step():
             pass
@@ -258,10 +257,13 @@ class DecodingSession:
 
 @dataclass(frozen=True, slots=True)
 class DecodingMethod(ABC):
-    """A method ready to draw.
+    """A method that is ready to draw.
 
-    name: what its figures stand under. config: what it was built from. lossless: whether the distribution of its
-    pictures is the target's. drafts: whether it proposes tokens that it may reject.
+    Attributes:
+        name: The name that reports use.
+        config: The configuration that it was built from.
+        lossless: Whether its images follow the target's distribution.
+        drafts: Whether it proposes tokens that it may reject.
     """
 
     name: str
@@ -271,17 +273,17 @@ class DecodingMethod(ABC):
 
     @property
     def drafts_rows(self) -> bool:
-        """Whether it drafts whole rows and repairs them, so that a result has `repairs`."""
+        """Whether the method drafts whole rows and repairs them, so that a result has `repairs`."""
         return False
 
     @abstractmethod
     def open(self, models: PipelineModels, condition: Condition, sampling: SamplingParams) -> DecodingSession:
-        """Take the models from a pipeline.
+        """Open a session on a pipeline's models and a condition.
 
         Raises:
             ValueError: The pipeline lacks a model, or the settings do not fit its grid.
         """
 
     def watched(self, watch: Callable[[Rule], RuleWatcher]) -> DecodingMethod | None:
-        """Return this method with `watch` of its rule in the rule's place; None where there is nothing to watch."""
+        """Return this method with its rule replaced by `watch(rule)`, or None if it has no rule to watch."""
         return None

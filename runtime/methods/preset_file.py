@@ -1,4 +1,4 @@
-"""Preset files: settings of methods that `underpaint tune` chose for a folder of models on a machine."""
+"""Preset files, in which `underpaint tune` saves the settings it chose for a folder of models on a machine."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ _TUNE_AGAIN: Final = "tune these models with `underpaint tune`"
 
 @dataclass(frozen=True, slots=True)
 class ChosenSettings:
-    """The settings of one method at one temperature, and what was measured of them.
+    """The chosen settings of one method at one temperature, and the measurements of them.
 
     Attributes:
-        temperature: The one that they were tuned at.
-        preset: The preset that they start from, "tuned" or "paper".
-        settings: `name=value` texts on top of it.
-        config: The method's whole configuration with them, as JSON holds it.
-        lossless: Whether they keep the target's distribution.
-        measured: Speedups and quality with their intervals, and the number of pictures.
+        temperature: The temperature of tuning.
+        preset: The preset that the settings start from, "tuned" or "paper".
+        settings: `name=value` changes to the preset.
+        config: The method's full configuration with these settings, as JSON values.
+        lossless: Whether the method keeps the target's distribution with these settings.
+        measured: Speedup and quality with their intervals, and the number of images.
     """
 
     temperature: float
@@ -41,7 +41,7 @@ class ChosenSettings:
 
 @dataclass(frozen=True, slots=True)
 class ChosenMethod:
-    """The settings of one method above temperature 0 and at 0; None where they were not tuned."""
+    """The chosen settings of one method above temperature 0 (`sampled`) and at 0 (`greedy`); None if not tuned."""
 
     sampled: ChosenSettings | None = None
     greedy: ChosenSettings | None = None
@@ -49,14 +49,14 @@ class ChosenMethod:
 
 @dataclass(frozen=True, slots=True)
 class PresetFile:
-    """What a preset file holds; it stands wherever the name of a preset does.
+    """The content of a preset file; usable wherever the name of a preset is.
 
     Attributes:
-        path: The file, as it was named.
-        command: The command that wrote it.
-        machine: The machine that it was measured on.
-        model: The models; see `Pipeline.fingerprint`.
-        tuning: How the settings were chosen: prompts, and the bound of quality.
+        path: The path of the file, as the user gave it.
+        command: The command that wrote the file.
+        machine: The machine of the measurements.
+        model: The fingerprint of the models; see `Pipeline.fingerprint`.
+        tuning: How the settings were chosen: prompts, and the quality bound.
         methods: The chosen settings by method.
     """
 
@@ -68,15 +68,15 @@ class PresetFile:
     methods: Mapping[str, ChosenMethod]
 
     def __str__(self) -> str:
-        """Return its name in titles and records."""
+        """Return the name of the file for titles and records."""
         return Path(self.path).name
 
     def config(self, name: str, temperature: float) -> MethodConfig:
-        """The configuration of a method by the file's settings; plain autoregression needs none.
+        """Return the configuration of a method with the file's settings; plain autoregression needs no settings.
 
         Raises:
-            ValueError: The file has no settings of the method at the temperature, or this version of the program gives
-                another configuration by them.
+            ValueError: The file has no settings for the method at this temperature, or this version of the program
+                derives a different configuration from them.
         """
         if name == "ar" and name not in self.methods:
             return resolve(name, temperature)
@@ -106,8 +106,8 @@ class PresetFile:
         """Raise ValueError unless the models are those that the file was tuned on.
 
         Args:
-            model: Their fingerprint.
-            where: Their folder, for the message.
+            model: The fingerprint of the models.
+            where: The folder of the models, for the message.
         """
         theirs, ours = self.model["sha256"], model["sha256"]
         target, here = self.model.get("target"), model.get("target")
@@ -125,23 +125,19 @@ class PresetFile:
             )
 
     def fingerprint(self) -> dict[str, str]:
-        """Return its name and SHA-256, as records hold them."""
+        """Return the name and SHA-256 of the file, for records."""
         return {"name": str(self), "sha256": digest(Path(self.path))}
 
 
 def write_preset(path: Path, preset: PresetFile) -> None:
-    """Write a preset file, whole or not at all."""
+    """Write a preset file atomically."""
     values = {VERSION_KEY: VERSION, **asdict(preset)}
     del values["path"]
     write_beside(path, (json.dumps(values, indent=1) + "\n").encode())
 
 
 def read_preset_file(path: Path) -> PresetFile:
-    """Read a preset file.
-
-    Raises:
-        ValueError: The file is damaged, of another version, or no preset.
-    """
+    """Read a preset file; raise ValueError if it is damaged, of another version, or not a preset file."""
     try:
         values = read_object(path)
         written = values.pop(VERSION_KEY, None)

@@ -1,4 +1,4 @@
-"""Methods by name: configurations that take settings, and build something that draws. Plug-ins add to `METHODS`."""
+"""Methods by name: each has a configuration, which takes settings and builds the method. Plug-ins add to `METHODS`."""
 
 from __future__ import annotations
 
@@ -30,27 +30,27 @@ if TYPE_CHECKING:
     from underpaint.runtime.models import OpenModels
 
 Family: TypeAlias = Literal["tree", "grid", "jacobi"]
-"""How an image is decoded: token by token along draft trees, as cells of a grid in any order, or in windows that the
-target drafts for itself."""
+"""How an image is decoded: token by token with draft trees, as cells of a grid in any order, or in windows that the
+target itself drafts."""
 PresetName: TypeAlias = Literal["tuned", "paper"]
 TUNED: Final = "tuned"
-"""The best settings measured on the shipped models: the default."""
+"""The best settings measured on the shipped models; the default."""
 PAPER: Final = "paper"
-"""The settings that the method's paper or its authors' code give, as far as they are published."""
+"""The published settings, from the method's paper or its authors' code."""
 PRESETS: Final[tuple[PresetName, ...]] = (TUNED, PAPER)
 EAGLE_CODE: Final = "eagle-code"
-"""The papers' settings, with EAGLE-2's tree as EAGLE's released code grows it. `PRESETS` are those of every method."""
+"""Another preset: the papers' settings, but EAGLE-2's tree as EAGLE's released code grows it. Not in `PRESETS`."""
 PUBLISHED_CODES: Final = 16384
-"""Codes of the models that the papers' settings were chosen on (LlamaGen, arXiv 2406.06525)."""
+"""Codebook size of the models that the papers' settings were chosen on (LlamaGen, arXiv 2406.06525)."""
 
 MOST_PUBLISHED_K: Final = 1000
-"""The most near codes of those models that a paper's settings pool (LANTERN, arXiv 2410.03355)."""
+"""The largest number of near codes that a paper's settings pool on those models (LANTERN, arXiv 2410.03355)."""
 
 
 class MethodConfig(ABC):
-    """The settings of a method: names of parts, and settings that differ from their defaults; a value.
+    """The configuration of a method, an immutable value: the names of its parts and all non-default settings.
 
-    family: the decoding loops that it belongs to.
+    family: how the method decodes an image; see `Family`.
     """
 
     __slots__ = ()
@@ -59,76 +59,73 @@ class MethodConfig(ABC):
 
     @property
     def device(self) -> str | None:
-        """ "module:function" of the method's form on the device, imported when it is asked for; None: it has none.
-
-        See `runtime.device.forms.form_of`.
-        """
+        """The device form as "module:function", or None; `runtime.device.forms.form_of` imports it on first use."""
         return None
 
     @property
     @abstractmethod
     def draws_by(self) -> str:
-        """Its parts, in words."""
+        """A description of the method's parts in words."""
 
     @property
     def acceptance(self) -> tuple[str, Mapping[str, Shown]] | None:
-        """The acceptance rule with the settings given to it; None where the loop accepts by itself."""
+        """The acceptance rule and its given settings; None if the decoding loop itself decides on acceptance."""
         return None
 
     @property
     def needs_costs(self) -> bool:
-        """Whether it chooses by what passes cost on the engine, and was not told."""
+        """Whether the method chooses by the measured cost of passes, and no costs are set."""
         return False
 
     @property
     def device_gap(self) -> str | None:
-        """What of these settings has no form on the device, and what to set instead; None where all have one."""
+        """A message that names a setting without a device form and what to set instead; None if all have one."""
         return None
 
     @property
     def runs_on_device(self) -> bool:
-        """Whether it can be drawn on the device."""
+        """Whether the method can run on the device."""
         return self.device is not None and self.device_gap is None
 
     @abstractmethod
     def to_tune(self) -> dict[str, list[str]]:
-        """By setting, as a user types it, the other values that `underpaint tune` tries."""
+        """Return the other values that `underpaint tune` tries, by the setting's name; all as a user types them."""
 
     @abstractmethod
     def to_dict(self) -> dict[str, Any]:
-        """The configuration as JSON holds it, every setting spelled out."""
+        """Return the configuration as JSON values, including settings at their defaults."""
 
     @abstractmethod
     def with_rule(self, rule: str, temperature: float) -> MethodConfig:
-        """It under another acceptance rule with default settings; ValueError where it takes none such."""
+        """Return a copy with another acceptance rule at its defaults; raise ValueError if the rule does not fit."""
 
     @abstractmethod
     def with_settings(self, method: str, settings: Sequence[str]) -> MethodConfig:
-        """It with a user's `name=value` settings; ValueError, naming `method`, on an unknown or unreadable one."""
+        """Return a copy with `name=value` settings; raise ValueError, naming `method`, on an unknown or invalid one."""
 
     def target_sampling(self, sampling: SamplingParams) -> SamplingParams:
-        """How the target's distributions are made, where the user asked for `sampling`.
+        """Return the sampling parameters for the target's distributions, given the user's `sampling`.
 
-        As asked, unless a family says otherwise: at temperature 0 the distributions are one-hot.
+        By default these are the user's: at temperature 0 the distributions are one-hot. Families may override this.
         """
         return sampling
 
     @abstractmethod
     def build(self, method: str, tables: ModelTables) -> DecodingMethod:
-        """The method `method`, ready to draw; ValueError where a setting is out of its range."""
+        """Build the method under the name `method`; raise ValueError if a setting is out of range."""
 
 
 class LoopConfig(MethodConfig):
-    """A loop whose settings are the fields of a dataclass, and which accepts by itself: row fronts, MuLo-SD."""
+    """A decoding loop with its own acceptance, whose settings are the fields of a dataclass: row fronts, MuLo-SD."""
 
     __slots__ = ()
 
     loop: ClassVar[str]
-    """Its name in records."""
+    """The name of the loop in records."""
     accepts_by: ClassVar[str]
-    """How it accepts, for the message where a user asks for a rule: "row fronts draft nothing, so no rule applies"."""
+    """Why the loop takes no rule, for error messages, as in "row fronts draft nothing, so no rule applies"."""
     fixed: ClassVar[tuple[str, ...]] = ()
-    """Fields that no user sets."""
+    """Fields that users cannot set."""
 
     def to_dict(self) -> dict[str, Any]:
         return {"loop": self.loop, "settings": asdict(cast("DataclassInstance", self))}
@@ -138,7 +135,7 @@ class LoopConfig(MethodConfig):
         return {name: values for name, values in grid.items() if name not in self.fixed}
 
     def with_rule(self, rule: str, temperature: float) -> MethodConfig:
-        """See `MethodConfig`; a loop takes no rule, unless its class says how."""
+        """See `MethodConfig`; a loop takes no rule unless a subclass overrides this."""
         raise ValueError(f"--rule {rule}: {self.accepts_by}; leave it out")
 
     def with_settings(self, method: str, settings: Sequence[str]) -> Self:
@@ -150,7 +147,7 @@ class LoopConfig(MethodConfig):
 
 @dataclass(frozen=True, slots=True)
 class LoopMethod(DecodingMethod):
-    """A loop ready to draw. opener: `open`, by the loop's settings."""
+    """A loop that is ready to draw. opener: implements `open` with the loop's settings."""
 
     config: LoopConfig
     opener: Callable[[PipelineModels, Condition, SamplingParams], DecodingSession]
@@ -161,9 +158,9 @@ class LoopMethod(DecodingMethod):
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """A method's settings above temperature 0, and at 0.
+    """A method's settings above temperature 0 (`sampled`) and at 0 (`greedy`).
 
-    sources: where each setting is from, by its name: a measured result, a paper, its code, or "our guess: ...".
+    sources: the source of each setting, by its name: a measured result, a paper, its code, or "our guess: ...".
     """
 
     sampled: MethodConfig
@@ -171,15 +168,15 @@ class Preset:
     sources: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
     def at(self, temperature: float) -> MethodConfig:
-        """The configuration for a temperature."""
+        """Return the configuration for a temperature."""
         return self.greedy if temperature == 0 else self.sampled
 
 
 @dataclass(frozen=True, slots=True)
 class MethodSpec:
-    """A method as it is registered: what it is, and its settings by preset.
+    """The specification of a registered method: its name, a summary, and its settings by preset.
 
-    Plug-ins register one with `underpaint.runtime.methods.registry.METHODS`.
+    Plug-ins add theirs with `underpaint.runtime.methods.registry.METHODS.register`.
     """
 
     name: str
@@ -189,7 +186,7 @@ class MethodSpec:
     eagle_code: Preset | None = None
 
     def preset(self, name: str) -> Preset:
-        """The preset of a name; ValueError for a name that is none."""
+        """Return the preset of a name; raise ValueError for an unknown name."""
         if name == EAGLE_CODE:
             return self.eagle_code or self.paper
         if name not in PRESETS:
@@ -198,23 +195,20 @@ class MethodSpec:
 
 
 def usual_preset(models: OpenModels) -> PresetName:
-    """The settings that methods start from: the papers' for live and published models, else the tuned ones.
-
-    Settings were tuned on the models that ship.
-    """
+    """Return the default preset: "paper" for live and published models, "tuned" for the family of the shipped ones."""
     own = models.folder_models()
     return PAPER if own is None or own.index.family in PUBLISHED_FAMILIES else TUNED
 
 
 def no_settings() -> Mapping[str, Shown]:
-    """Every setting at its default."""
+    """Return an empty mapping, which leaves every setting at its default."""
     return MappingProxyType({})
 
 
 def build_rule(name: str, settings: Mapping[str, Shown], tables: ModelTables) -> Rule:
-    """The acceptance rule `name` with its settings, and with what it asks for of the model's tables.
+    """Build the acceptance rule `name` from its settings and the model tables that it needs.
 
-    Raises ValueError on a setting out of its range, and where it pools near codes of a model that has no codebook.
+    Raises ValueError if a setting is out of range, or if the rule pools near codes and the model has no codebook.
     """
     spec = RULES[name]
     declared = settings_fields(spec.make)
@@ -228,10 +222,10 @@ def build_rule(name: str, settings: Mapping[str, Shown], tables: ModelTables) ->
 
 
 def scaled_to(vocab_size: int, codes: int) -> int:
-    """How many of `vocab_size` codes stand for `codes` of `PUBLISHED_CODES`: the same share, at least one.
+    """Scale a number of codes from a codebook of `PUBLISHED_CODES` to one of `vocab_size`; return at least 1.
 
-    A count of near codes only means something beside the size of the codebook: 1,000 of 16,384 codes are 6 %, and
-    1,000 of 1,024 are nearly all.
+    A number of near codes has a meaning only relative to the codebook: 1,000 of 16,384 codes are 6 %, and 1,000 of
+    1,024 are nearly all.
     """
     return max(1, round(codes * vocab_size / PUBLISHED_CODES))
 
@@ -263,7 +257,7 @@ METHODS: Final[Registry[MethodSpec]] = Registry(
         "pjd": f"{_HERE}.fronts.method",
     },
 )
-"""A method is one line here, and one module that registers its `MethodSpec`, imported when the name is asked for."""
+"""All methods: a name, and the module that registers its `MethodSpec`, imported on first use of the name."""
 
 
 def resolve(
@@ -273,13 +267,19 @@ def resolve(
     settings: Sequence[str] = (),
     preset: str | PresetFile = TUNED,
 ) -> MethodConfig:
-    """The configuration of method `name` at a temperature, with a user's own rule and `name=value` settings.
+    """Return the configuration of a method at a temperature.
 
-    `name` is a registered method, or "policy:rule" for any tree policy and rule: it starts from the settings of the
-    method of that pair, or else from those that the policy has in the first method that uses it. preset: "tuned",
-    "paper", "eagle-code", or a file that `underpaint tune` wrote. A rule of one's own starts from its default settings;
-    at temperature 0 its greedy variant replaces it. Raises ValueError, saying what to write instead: an unknown method,
-    rule, preset or setting, a value of the wrong type or beyond its bounds, or a rule that does not fit the method.
+    Args:
+        name: A registered method, or "policy:rule" for any tree policy and rule. A pair starts from the settings of
+            the method with that pair, or else from the policy's settings in the first method that uses it.
+        temperature: The temperature; at 0 the rule of a tree method is replaced by its greedy variant.
+        rule: An acceptance rule to use instead of the method's, with its default settings.
+        settings: `name=value` settings of the user.
+        preset: "tuned", "paper", "eagle-code", or a file that `underpaint tune` wrote.
+
+    Raises:
+        ValueError: The method, rule, preset or a setting is unknown, a value has the wrong type or is out of bounds, or
+            the rule does not fit the method. The message says what to write instead.
     """
     config: MethodConfig
     policy, colon, pair_rule = name.partition(":")
@@ -300,8 +300,5 @@ def resolve(
 
 
 def build_method(name: str, config: MethodConfig, tables: ModelTables) -> DecodingMethod:
-    """A configuration ready to draw, under a name; `tables` for the rules that pool over the codebook.
-
-    Raises ValueError where a setting is out of its range.
-    """
+    """Build the method of a configuration with the model's tables; raise ValueError if a setting is out of range."""
     return config.build(name, tables)

@@ -1,4 +1,4 @@
-"""Settings typed by people: `name=value` read as the type that a rule or a policy declares."""
+"""Parsing of user settings: `name=value` is converted to the type that a rule or a policy declares."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from underpaint.algos.registry import suggest, values_to_tune
 
 Curve: TypeAlias = tuple[tuple[int, float], ...]
 Shown: TypeAlias = bool | int | float | str | tuple[int, ...] | tuple[float, ...] | Curve | None
-"""What a setting may be: values that JSON can hold."""
+"""The types of settings: values that JSON can hold."""
 MOST_WHOLE_SETTING = 2**31 - 1
-"""The size of a whole number that any setting may have; most have closer bounds."""
+"""The largest magnitude of an integer setting; most settings have tighter bounds."""
 
 
 def settings_of(make: Callable[..., Any], given_by_engine: Iterable[str] = ()) -> dict[str, Any]:
-    """The declared types of a dataclass's settings, less those that an engine supplies."""
+    """Return the declared types of a dataclass's settings, without those that an engine supplies."""
     hints = get_type_hints(make)
     supplied = set(given_by_engine)
     return {field.name: hints[field.name] for field in _fields(make) if field.init and field.name not in supplied}
 
 
 def _fields(make: Callable[..., Any]) -> tuple[dataclasses.Field[Any], ...]:
-    """The fields of a registered part; TypeError where it is no dataclass, which is a mistake of who registered it."""
+    """Return the fields of a registered part; raise TypeError if it is no dataclass, a mistake in its registration."""
     if not dataclasses.is_dataclass(make):
         raise TypeError(f"{make!r}: expected a dataclass, whose fields are settings")
     return dataclasses.fields(make)
 
 
 def split_setting(text: str) -> tuple[str, str]:
-    """`name=value` as (name, value); ValueError where it is something else."""
+    """Split `name=value` into (name, value); raise ValueError for any other text."""
     name, equals, value = text.partition("=")
     if not equals or not name.strip():
         raise ValueError(f"setting {text!r}: expected name=value, such as depth=3")
@@ -41,7 +41,7 @@ def split_setting(text: str) -> tuple[str, str]:
 
 
 def split_settings(texts: Iterable[str]) -> list[tuple[str, str]]:
-    """`name=value` settings as pairs; ValueError where one name is given twice."""
+    """Split `name=value` settings into pairs; raise ValueError if a name is given twice."""
     pairs = [split_setting(text) for text in texts]
     names = [name for name, _ in pairs]
     for name in names:
@@ -52,7 +52,7 @@ def split_settings(texts: Iterable[str]) -> list[tuple[str, str]]:
 
 
 def overridden(*groups: Iterable[str]) -> list[str]:
-    """`name=value` settings, each name once: of several with one name the last is kept."""
+    """Merge `name=value` settings; for a repeated name the last value wins."""
     last = dict(split_setting(text) for group in groups for text in group)
     return [f"{name}={value}" for name, value in last.items()]
 
@@ -60,13 +60,13 @@ def overridden(*groups: Iterable[str]) -> list[str]:
 def read_settings(
     what: str, make: Callable[..., Any], texts: Iterable[str], given_by_engine: Iterable[str] = ()
 ) -> dict[str, Shown]:
-    """`name=value` settings of a dataclass; see `read_setting`."""
+    """Parse `name=value` settings of a dataclass; see `read_setting`."""
     known = settings_of(make, given_by_engine)
     return {name: read_setting(what, name, value, known) for name, value in split_settings(texts)}
 
 
 def read_setting(what: str, name: str, text: str, known: Mapping[str, Any]) -> Shown:
-    """`text` as the declared type of setting `name`; ValueError names an unknown setting or an unreadable value."""
+    """Parse `text` as the declared type of setting `name`; raise ValueError on an unknown name or invalid value."""
     if name not in known:
         raise ValueError(f"{what}: unknown setting '{name}'; {suggest(name, known) if known else 'it takes none'}")
     try:
@@ -78,10 +78,10 @@ def read_setting(what: str, name: str, text: str, known: Mapping[str, Any]) -> S
 
 
 def owner_of(method: str, key: str, known: Mapping[str, Mapping[str, Any]]) -> tuple[str, str]:
-    """Which part of a method a setting belongs to, and its name there.
+    """Return the part of a method that a setting belongs to, and the setting's name in that part.
 
-    known: the settings of each part, by the part's name, which may stand before a setting's with a dot. Raises
-    ValueError on a setting that no part has, or more than one.
+    `key` is `name` or `part.name`. known: the settings of each part, by the part's name. Raises ValueError if no part
+    has the setting, or more than one.
     """
     part, dot, bare = key.partition(".")
     qualified = bool(dot) and part in known
@@ -100,19 +100,19 @@ def owner_of(method: str, key: str, known: Mapping[str, Mapping[str, Any]]) -> t
 def read_parts(
     method: str, pairs: Iterable[tuple[str, str]], known: Mapping[str, Mapping[str, Any]], what: str | None = None
 ) -> dict[str, dict[str, Shown]]:
-    """The settings that a user gave to the parts of a method.
+    """Parse a user's settings for the parts of a method.
 
     Args:
         method: The method's name.
-        pairs: Names, with their part and a dot before them or without, and what was typed for them.
+        pairs: Names, as `name` or `part.name`, and the text of each value.
         known: The settings of each part with their types, by the part's name.
-        what: How errors on a value begin; None for the part of the method.
+        what: The start of error messages about a value; None names the part and the method.
 
     Returns:
         The values by part and name.
 
     Raises:
-        ValueError: A setting is unknown, of two parts, given twice, or unreadable.
+        ValueError: A setting is unknown, ambiguous, given twice, or has an invalid value.
     """
     values: dict[str, dict[str, Shown]] = {part: {} for part in known}
     for key, text in pairs:
@@ -157,11 +157,11 @@ def _read(text: str, kind: Any) -> Shown:
 
 
 _NOT_FINITE = ("nan", "inf", "infinity")
-"""Words that a setting's own check refuses, with what it expects."""
+"""Words that parse as a float; the setting's own check rejects them and says what it expects."""
 
 
 def _bounds(text: str, kind: Any) -> str:
-    """The bounds of a setting's kind, where `text` is a number to Python that is beyond them or otherwise written."""
+    """Return the bounds of a numeric setting for an error message, or "" if Python cannot read `text` as a number."""
     try:
         float(text)
     except ValueError:
@@ -198,23 +198,23 @@ def _described(kind: Any) -> str:
 
 
 def setting_text(value: object) -> str:
-    """A setting's value as a user types it."""
+    """Format a setting's value as a user types it."""
     if isinstance(value, tuple | list):
         return ",".join(map(setting_text, value))
     return str(value).lower() if value is None or isinstance(value, bool) else str(value)
 
 
 def settings_to_tune(make: Callable[..., Any], values: Mapping[str, object], part: str = "") -> dict[str, list[str]]:
-    """What is worth trying of a part's settings; see `algos.registry.Tune`.
+    """Return the values of a part's settings that tuning should try; see `algos.registry.Tune`.
 
     Args:
         make: The part, a dataclass.
-        values: Its settings now.
-        part: Its name, which goes before the settings' with a dot; empty where there is one part.
+        values: The current settings.
+        part: A prefix for the settings' names, as in `part.name`; empty if there is only one part.
 
     Returns:
-        By setting, the other values as texts. A word, or none, that is not among the declared values stays: it makes
-        the method what it is.
+        For each setting, the other values as text. A setting whose value is a word or None, and not one of the declared
+        values, is left out: it defines the method.
     """
     grid = {}
     for name, tried in values_to_tune(make).items():
@@ -226,9 +226,9 @@ def settings_to_tune(make: Callable[..., Any], values: Mapping[str, object], par
 
 
 def settings_line(config: Mapping[str, Any]) -> str:
-    """The settings of a configuration, as JSON holds it, on one line.
+    """Format the settings of a configuration in JSON form on one line.
 
-    A `k` that is scaled to the codebook is given as the paper has it. Costs of passes, which are long, are left out.
+    A `k` that is scaled to the codebook is shown with the paper's value. Costs of passes are too long and left out.
     """
     parts = {**config.get("policy_settings", {}), **config.get("rule_settings", {}), **config.get("settings", {})}
     parts |= {f"window.{name}": value for name, value in config.get("window", {}).items()}
@@ -239,7 +239,7 @@ def settings_line(config: Mapping[str, Any]) -> str:
 
 
 def settings_by_default(make: Callable[..., Any], given_by_engine: Iterable[str] = ()) -> dict[str, Shown]:
-    """The settings of a dataclass with their defaults; None where there is no default."""
+    """Return the defaults of a dataclass's settings; None for a setting without a default."""
     known = settings_of(make, given_by_engine)
     return {
         field.name: None if field.default is dataclasses.MISSING else field.default

@@ -1,10 +1,10 @@
-"""Row fronts on the device: several rows are decided at once, each behind the row above (ZipAR, PJD).
+"""Row fronts on the device: several rows are decoded at once, each behind the row above (ZipAR, PJD).
 
-ZipAR: in a fixed window a step is the same for every image; in an adaptive one each image opens its rows in its own
-step. The reference is `algos.spatial.zipar.zipar`.
+ZipAR: with a fixed window, all images take the same steps. With an adaptive window, each image opens its rows at its
+own steps. The reference is `algos.spatial.zipar.zipar`.
 
-PJD: rows hold drafts that differ from image to image, and each has a verdict of its own. What a row may draft ends
-where the row above is decided, so all rows together draft at most a column each, and a pass has fixed sizes. The
+PJD: the drafts of a row differ between images, and each draft has its own verdict. A row drafts only up to the column
+that the row above has decided. So all rows together draft each column at most once, and passes have fixed sizes. The
 reference is `algos.spatial.jacobi_front.jacobi_fronts`.
 """
 
@@ -36,10 +36,10 @@ from underpaint.runtime.methods.method import DecodingMethod
 
 @dataclass(frozen=True, slots=True)
 class FrontForm(DeviceForm):
-    """Row fronts in a window of 1 to the width of the grid, which is raster order.
+    """ZipAR's row fronts; the window is from 1 to the width of the grid, which is raster order.
 
-    role, noise_cycle: the address of the cells' noise. adaptive: the first token of a row is held back, and tested as
-    the row above grows.
+    role, noise_cycle: the address of the cells' noise. adaptive: whether the first token of a row is held back and
+    tested while the row above grows.
     """
 
     window: int
@@ -60,7 +60,7 @@ class FrontForm(DeviceForm):
 
 @dataclass(frozen=True, slots=True)
 class JacobiFrontForm(DeviceForm):
-    """Row fronts that draft ahead by what the target last said of their cells."""
+    """PJD's row fronts, which draft ahead from the target's last distributions for the cells."""
 
     fronts: JacobiFronts
     sampler: SamplingParams
@@ -76,21 +76,21 @@ class JacobiFrontForm(DeviceForm):
 
 
 def zipar_form(method: DecodingMethod, sampling: SamplingParams, grid: Grid) -> FrontForm:
-    """The form of ZipAR."""
+    """Return the device form of ZipAR."""
     config = cast(ZiparConfig, method.config)
     return FrontForm(config.window or grid.width, config.target_sampling(sampling), adaptive=config.adaptive)
 
 
 def jacobi_form(method: DecodingMethod, sampling: SamplingParams, grid: Grid) -> JacobiFrontForm:
-    """The form of PJD."""
+    """Return the device form of PJD."""
     config = cast(JacobiFrontsConfig, method.config)
     return JacobiFrontForm(config, config.target_sampling(sampling))
 
 
 def front_envelope(window: int, grid: Grid) -> Envelope:
-    """The sizes of a pass: a position for each row that can be open, and one for the proxy of the next.
+    """Return the sizes of a pass: one position for each row that can be open, and one for the proxy of the next row.
 
-    ValueError for a window beyond the grid.
+    Raises ValueError if the window does not fit the grid.
     """
     if not 1 <= window <= grid.width:
         raise ValueError(f"device: window: expected 1..{grid.width} on this grid, got {window}")
@@ -98,9 +98,9 @@ def front_envelope(window: int, grid: Grid) -> Envelope:
 
 
 def jacobi_front_envelope(fronts: JacobiFronts, grid: Grid) -> Envelope:
-    """The sizes of a pass: a position a column, and one for each row but the last, whose newest keys may be missing.
+    """Return the sizes of a pass: one position per column, and one per row but the last, for keys not yet in the cache.
 
-    ValueError for settings beyond the grid, and for a grid whose passes a mask cannot name.
+    Raises ValueError if the settings do not fit the grid, or if the positions of a pass do not fit into a mask.
     """
     fronts.check(grid)
     positions = grid.width + grid.height - 1
@@ -113,7 +113,7 @@ def jacobi_front_envelope(fronts: JacobiFronts, grid: Grid) -> Envelope:
 
 
 class FrontCycle(CellCycle):
-    """Row fronts of a batch; see `CellCycle`. `begin` decides every image's first cell."""
+    """The row fronts of a batch; see `CellCycle`. `begin` decides the first cell of every image."""
 
     def __init__(
         self,
@@ -177,7 +177,7 @@ class FrontCycle(CellCycle):
 
 
 class JacobiFrontCycle(CellCycle):
-    """Drafts of all open rows of a batch; see `CellCycle`."""
+    """The drafts of all open rows of a batch; see `CellCycle`."""
 
     def __init__(
         self,
@@ -206,11 +206,11 @@ class JacobiFrontCycle(CellCycle):
         self._drafts.columns.zero_()
         self._drafts.tokens.fill_(-1)
         self._known.copy_(features)
-        if self._alone:  # the first cycle drafts the first cell alone, which needs no pass
+        if self._alone:  # the first cycle drafts only the first cell, which needs no pass
             self._lay()
             self._decide(features.expand(-1, self.grid.width, -1).contiguous())
         else:
-            self.state.progress.cycles.fill_(1)  # the condition's pass counts as one, and draws no noise
+            self.state.progress.cycles.fill_(1)  # prefill counts as one pass and draws no noise
 
     def _columns(self, place: int) -> Tensor:
         return self._drafts.columns[place]

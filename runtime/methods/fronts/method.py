@@ -1,4 +1,4 @@
-"""Row fronts, from settings to a drawn image: ZipAR (arXiv 2412.04062) and PJD (arXiv 2606.05703)."""
+"""Methods that decode with row fronts: ZipAR (arXiv 2412.04062) and PJD (arXiv 2606.05703)."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from underpaint.runtime.methods.registry import METHODS, LoopConfig, LoopMethod,
 
 @dataclass(frozen=True, slots=True)
 class ZiparConfig(LoopConfig):
-    """Row fronts with the target alone; see `algos.spatial.zipar.zipar`.
+    """ZipAR's row fronts, which use only the target; see `algos.spatial.zipar.zipar`.
 
-    window: None is raster order, plain autoregression.
+    window: None decodes in raster order, which is plain autoregression.
     """
 
     window: Annotated[Cells | None, Tune((1, 2, 3, 4, 6, 8))] = 4
@@ -45,13 +45,13 @@ class ZiparConfig(LoopConfig):
         return "row fronts"
 
     def build(self, method: str, tables: ModelTables) -> DecodingMethod:
-        """See `MethodConfig`. It is lossless in raster order, as it decodes without a window."""
+        """See `MethodConfig`. The method is lossless only without a window, in raster order."""
         if self.adaptive and self.window is None:
             raise ValueError(f"method '{method}': an adaptive window needs one to start from; set window too")
         return LoopMethod(method, self, lossless=self.window is None, drafts=False, opener=self.open)
 
     def open(self, models: PipelineModels, condition: Condition, sampling: SamplingParams) -> DecodingSession:
-        """Take the target; see `DecodingMethod`."""
+        """Open the target; see `DecodingMethod`."""
         window = models.grid.width if self.window is None else self.window
         check_window(window, models.grid)
         target = models.grid_target(condition, sampling)
@@ -98,7 +98,7 @@ METHODS.register(
 
 @dataclass(frozen=True, slots=True)
 class JacobiFrontsConfig(JacobiFronts, LoopConfig):
-    """PJD's row fronts, whose settings are the loop's own."""
+    """PJD's row fronts; the settings are those of `JacobiFronts`."""
 
     family: ClassVar[Literal["jacobi"]] = "jacobi"
     loop: ClassVar[str] = "jacobi fronts"
@@ -113,11 +113,11 @@ class JacobiFrontsConfig(JacobiFronts, LoopConfig):
         return "parallel row windows"
 
     def build(self, method: str, tables: ModelTables) -> DecodingMethod:
-        """See `MethodConfig`. Never lossless on more than one row: a row sees less than the raster has."""
+        """See `MethodConfig`. PJD is not lossless, because a row is decoded before the row above is complete."""
         return LoopMethod(method, self, lossless=False, drafts=True, opener=self.open)
 
     def open(self, models: PipelineModels, condition: Condition, sampling: SamplingParams) -> DecodingSession:
-        """Take the target; ValueError where the settings do not fit its grid or its passes."""
+        """Open the target; raise ValueError if the settings do not fit its grid or its passes."""
         self.check(models.grid)
         target = models.grid_target(condition, sampling, models.grid.height * self.window)
         return DecodingSession(

@@ -1,8 +1,8 @@
-"""MuLo-SD on the device: draft small, verify large, redraw what was rejected, islands side by side (arXiv 2601.05149).
+"""MuLo-SD on the device: draft at a low resolution, verify, and redraw rejected islands in parallel (arXiv 2601.05149).
 
-Three programs, each a straight line of launches: a pass of the low target, replayed as often as its row fronts have
-steps; the draft's enlargement and its verification in one pass, once; and a pass that redraws cells, replayed until
-every image is done. The reference is `algos.spatial.mulo.draft_and_repair` over `low_rows.LowRows`.
+It consists of three programs without branches. The first is a pass of the low target, replayed for every step of its
+row fronts. The second enlarges the draft and verifies it in one pass, once. The third is a pass that redraws cells,
+replayed until every image is done. The reference is `algos.spatial.mulo.draft_and_repair` with `low_rows.LowRows`.
 """
 
 from dataclasses import dataclass
@@ -37,16 +37,17 @@ from underpaint.runtime.methods.multi_scale.method import MuloMethod
 from underpaint.runtime.pipeline import Pipeline
 
 _DRAFT_CYCLE = 1
-"""The cycle whose noise the low target draws by, so that it shares none with the repair (`LowRows`)."""
+"""The cycle whose noise the low target uses, so that it shares none with the repair (`LowRows`)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RepairForm(DeviceForm):
-    """MuLo-SD with a draft of the whole picture and the pooled rule.
+    """The device form of MuLo-SD, with a draft of the whole image and the pooled rule.
 
-    near [V, K] int64: the codes pooled with each. tau: the mass that a draft needs to stay. repair: how rejected cells
-    are redrawn. draft_window: of the low target's row fronts. sampler, draft_sampler: of the two targets.
-    ratio, resampler: which low target, and which network lies between; see `runtime.resampling.registry.LATENT`.
+    near [V, K] int64: the codes pooled with each code. tau: the least pooled probability of a draft that stays.
+    repair: how rejected cells are redrawn. draft_window: window of the low target's row fronts.
+    sampler, draft_sampler: sampling of the target and the low target. ratio: side of the grid over the low grid's side.
+    resampler: the network between the two resolutions; see `runtime.resampling.registry.LATENT`.
     """
 
     near: IntArray
@@ -68,11 +69,11 @@ class RepairForm(DeviceForm):
 
     @property
     def drafting(self) -> FrontForm:
-        """How the low target draws."""
+        """The row fronts by which the low target drafts."""
         return FrontForm(self.draft_window, self.draft_sampler, Role.DRAFT, _DRAFT_CYCLE)
 
     def window(self, grid: Grid) -> int:
-        """The window of row fronts in repair, 1 to the width of the grid, which is raster order."""
+        """Return the window of row fronts in the repair, 1 to the width of the grid, which is raster order."""
         return self.repair.front_window(grid)
 
     def layout(self, grid: Grid, vocab_size: int, line_token: int | None, batch: int) -> Layout:
@@ -95,7 +96,7 @@ class RepairForm(DeviceForm):
 
 
 def mulo_form(method: DecodingMethod, sampling: SamplingParams, grid: Grid) -> RepairForm:
-    """The form of MuLo-SD; ValueError where its settings do not fit the grid."""
+    """Return the device form of MuLo-SD; raise ValueError if its settings do not fit the grid."""
     config, rule = cast(MuloMethod, method).config, cast(PooledCells, cast(MuloMethod, method).rule)
     config.check(grid)
     low = grid.width // max(1, config.ratio)
@@ -112,16 +113,16 @@ def mulo_form(method: DecodingMethod, sampling: SamplingParams, grid: Grid) -> R
 
 
 def island_envelope(grid: Grid, positions: int | None = None) -> Envelope:
-    """The sizes of a pass that redraws cells: two positions a row, or `positions`, so many that a mask names them.
+    """Return the sizes of a pass that redraws cells: two positions per row, or `positions`, as far as a mask allows.
 
-    What a step needs beyond goes into its next pass.
+    A step that needs more positions continues in the next pass.
     """
     most = 2 * grid.height if positions is None else positions
     return Envelope(max(1, min(most, MOST_NODES)), 0, 1, 1, 1)
 
 
 class IslandCycle(CellProgram):
-    """The programs of a batch: `begin` once, then every one of `stages` in its turn."""
+    """The MuLo-SD programs of a batch: run `begin` once, then all `stages` in order."""
 
     def __init__(
         self,
@@ -134,7 +135,7 @@ class IslandCycle(CellProgram):
         device: torch.device,
         positions: int | None = None,
     ) -> None:
-        """prefix: condition positions of the target at most; positions: see `island_envelope`."""
+        """prefix: largest number of condition positions of the target. positions: see `island_envelope`."""
         super().__init__(target, island_envelope(grid, positions), grid, prefix, batch, device)
         self.method = method
         self.low = FrontCycle(low.target, method.drafting, low.grid, low.prefix, batch, device)
@@ -166,7 +167,7 @@ class IslandCycle(CellProgram):
         hidden: Tensor | None = None,
         low: EmbeddedBatch | None = None,
     ) -> None:
-        """Take in both targets' conditions and draft the first low cell; see `BatchCycle.begin`."""
+        """Prefill both targets with the conditions and draft the first low cell; see `BatchCycle.begin`."""
         if low is None:
             raise ValueError("device: expected a condition of the smaller target too, got none")
         self.low.begin(low.rows, seeds, images, low.hidden)
@@ -183,7 +184,7 @@ class IslandCycle(CellProgram):
 
     def draft_outcome(self) -> tuple[list[IntArray], list[int]]:
         outside, refused = self.islands.labels.cpu().numpy() < 0, (self.islands.rejected == 1).sum(dim=1).tolist()
-        if self.method.repair.reject == "raster":  # there the first one ends the verification
+        if self.method.repair.reject == "raster":  # the first rejection ends the verification
             refused = [min(1, number) for number in refused]
         return [np.flatnonzero(one) for one in outside], refused
 
@@ -202,7 +203,7 @@ class IslandCycle(CellProgram):
         return np.flatnonzero(self.islands.rejected[place].cpu().numpy() == 1)
 
     def verify(self) -> None:
-        """Enlarge the draft, judge all of it by one pass, and open what is redrawn."""
+        """Enlarge the draft, verify it in one target pass, and mark the cells to redraw."""
         state, islands, grid = self.state, self.islands, self.grid
         drawn = self.low.state.progress.decided.view(state.batch, *self._low.grid)
         with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):  # as exact as on the host
@@ -214,13 +215,13 @@ class IslandCycle(CellProgram):
         mark(islands, state.progress, state.verdicts.status, ended, filled, features, self._known, grid, repair)
 
     def run(self) -> None:
-        """One pass that redraws cells of every image that is not done."""
+        """Run one pass that redraws cells of every unfinished image."""
         state, out, islands = self.state, self._pass, self.islands
         find_ready(state.verdicts.status, islands, self.grid, self.method.window(self.grid))
         lay_repair(state.verdicts.status, state.progress, islands, out)
         features = self._features()
         commit_cells(state.target_cache.committed, state.target_cache.slots, out.places)
-        # What the first rejected cell follows has not changed since it was verified; cell 0 follows the condition.
+        # The tokens before the first rejected cell have not changed since verification; cell 0 follows the condition.
         known = (out.settled[:, :1] == islands.first[:, None]).repeat(self._target.rows, 1)
         first = torch.where(known.unsqueeze(2), self._known.taken, features[:, :1])
         features = torch.cat([first, features[:, 1:]], dim=1)

@@ -1,4 +1,4 @@
-"""Rows drafted at a lower resolution: a low target draws them, an up-sampler turns them into high tokens."""
+"""Rows drafted at a low resolution: a low target draws them, and an upsampler enlarges them."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,7 +18,7 @@ from underpaint.runtime.resampling.resampler import Resampler
 
 @dataclass(slots=True)
 class TimedResampler:
-    """Implements `Resampler` by another one, whose calls are timed."""
+    """A `Resampler` that wraps another one and times its calls."""
 
     inner: Resampler
     timer: PassTimer = field(default_factory=PassTimer)
@@ -29,12 +29,12 @@ class TimedResampler:
         return self.inner.map
 
     def enlarge(self, low: IntArray, rows: range) -> IntArray:
-        """What the wrapped resampler returns; its time is counted."""
+        """Call `enlarge` of the wrapped resampler and add its time to the timer."""
         with self._timed():
             return self.inner.enlarge(low, rows)
 
     def reduce(self, high: IntArray, rows: range) -> IntArray:
-        """What the wrapped resampler returns; its time is counted."""
+        """Call `reduce` of the wrapped resampler and add its time to the timer."""
         with self._timed():
             return self.inner.reduce(high, rows)
 
@@ -48,14 +48,14 @@ class TimedResampler:
 
 @dataclass(slots=True)
 class LowRows:
-    """Implements `algos.spatial.mulo.RowDrafter`: draws low rows, given the high image so far, and enlarges them.
+    """An `algos.spatial.mulo.RowDrafter` that draws low-resolution rows, given the image so far, and enlarges them.
 
-    The high rows are read at the low resolution once they are decided, and given to the low target as what it drew
-    itself. window: of its row fronts; the low grid's width is raster order. adaptive: see `zipar`.
-    The proposals have no distribution: an up-sampler returns tokens. The low draws take the noise of cycle 1 of the
-    image, so they share none with the repair. low: what the last call drew; passes: the tokens that each of its passes
-    was fed, 0 for the first, over the condition.
-    Raises ValueError on a target and a sampler of other grids, and on a window beyond the low grid.
+    Decided high-resolution rows are reduced to the low resolution, and the low target takes them as its own tokens.
+    The drafts have no distribution, because an upsampler returns tokens. The low target draws with the noise of cycle 1
+    of the image, so it shares none with the repair.
+    window: window of the low target's row fronts; the low grid's width is raster order. adaptive: see `zipar`. low: the
+    low tokens of the last call. passes: number of tokens that each pass of that call processed, 0 for the prefill.
+    Raises ValueError if target and resampler have different grids, or if the window does not fit the low grid.
     """
 
     target: GridTarget
@@ -74,7 +74,7 @@ class LowRows:
         check_window(self.window, self.target.grid, "draft_window")
 
     def propose(self, tokens: IntArray, rows: range, chance: Chance) -> RowDraft:
-        """See `RowDrafter`. Raises ValueError unless `rows` are whole low rows."""
+        """See `RowDrafter`. Raises ValueError unless `rows` correspond to whole low rows."""
         low_rows = self.resampler.map.low_rows(rows)
         drawn = zipar(
             self.target,

@@ -1,4 +1,4 @@
-"""MuLo-SD on a pipeline's models (arXiv 2601.05149): draft small, verify large, repair locally."""
+"""MuLo-SD (arXiv 2601.05149): draft at a low resolution, verify at the full resolution, repair locally."""
 
 from __future__ import annotations
 
@@ -26,22 +26,21 @@ from underpaint.runtime.methods.registry import METHODS, LoopConfig, MethodSpec,
 
 @dataclass(frozen=True, slots=True)
 class MuloConfig(Repair, LoopConfig):
-    """MuLo-SD's settings: those of a repair (see `algos.spatial.mulo.Repair`), of its rule, and of its drafts.
+    """The settings of MuLo-SD: of the repair (see `algos.spatial.mulo.Repair`), the rule and the drafts.
 
-    The defaults are the best settings measured on the shipped models (docs/explanation/scenes.md): serial repair, each
-    row two cells behind the one above.
+    The defaults are the best settings measured on the shipped models (docs/explanation/scenes.md): serial repair, with
+    each row two cells behind the row above.
 
-    tau: the pooled rule keeps a cell whose token and `k` nearest codes hold this much of the target; 0 keeps all,
-    above 1 nothing. k: codes pooled with a token; 0 pools all that the table of near codes has, as in every rule, None
-    none.
-    rule: "pooled" is MuLo-SD's own; "lantern" keeps a token with its probability and that of near codes up to `delta`;
-    "exact" with its probability alone.
-    rows: low rows drafted a cycle; None drafts the whole image at once.
-    resampler: between the resolutions, see `runtime.resampling.registry.RESAMPLERS`. ratio: of the two sides.
-    draft_window, draft_adaptive: row fronts of the low target; None is raster order. draft_int8: whether the low target
-    multiplies in 8 bits, as what it draws is verified in float32 anyway; None for where the folder has one that does.
-    greedy: decoding at temperature 0. Rules then read the distributions at temperature 1, where a threshold means
-    something.
+    tau: the pooled rule keeps a draft token if the target gives it and its `k` nearest codes at least this probability;
+    0 keeps all, above 1 none. k: number of codes pooled with a token; 0 pools all codes of the table, None pools none.
+    rule: "pooled" is MuLo-SD's own rule; "lantern" accepts with the token's probability plus that of near codes up to
+    `delta`; "exact" accepts with the token's probability.
+    rows: low rows drafted per cycle; None drafts the whole image at once.
+    resampler: a name in `runtime.resampling.registry.RESAMPLERS`. ratio: side of the image over the low image's side.
+    draft_window, draft_adaptive: row fronts of the low target; None is raster order. draft_int8: whether to use an
+    8-bit low target, whose drafts are verified in float32 anyway; None uses one if the folder has it.
+    greedy: whether to decode at temperature 0. Rules then read the distributions at temperature 1, where thresholds are
+    meaningful.
     """
 
     order: Order = "serial"
@@ -88,7 +87,7 @@ class MuloConfig(Repair, LoopConfig):
         return None
 
     def at_zero(self) -> MuloConfig:
-        """It for temperature 0."""
+        """Return the same settings for temperature 0."""
         return replace(self, greedy=True)
 
     def with_rule(self, rule: str, temperature: float) -> MuloConfig:
@@ -99,9 +98,9 @@ class MuloConfig(Repair, LoopConfig):
         return replace(sampling, temperature=1.0) if self.greedy else sampling
 
     def build(self, method: str, tables: ModelTables) -> MuloMethod:
-        """See `MethodConfig`; what depends on the grid is checked by `MuloMethod.open`.
+        """See `MethodConfig`; `MuloMethod.open` checks the settings that depend on the grid.
 
-        It is lossless in raster order: by the exact rule with raster rejection, or where nothing drafted stays.
+        The method is lossless in raster order, with the exact rule and raster rejection, or if no draft can stay.
         """
         most = tables.neighbours.shape[1]
         if self.k is not None and not 0 <= self.k <= most:
@@ -122,7 +121,7 @@ class MuloConfig(Repair, LoopConfig):
 
 @dataclass(frozen=True, slots=True)
 class MuloMethod(DecodingMethod):
-    """MuLo-SD ready to draw; it drafts every cell."""
+    """MuLo-SD, ready to draw; it drafts every cell."""
 
     config: MuloConfig
     rule: CellRule
@@ -132,7 +131,7 @@ class MuloMethod(DecodingMethod):
         return True
 
     def open(self, models: PipelineModels, condition: Condition, sampling: SamplingParams) -> DecodingSession:
-        """Take both targets and what lies between them, or a target that draws a preview; see `DecodingMethod`."""
+        """Open both targets and the resampler, or a target that draws a preview; see `DecodingMethod`."""
         config, grid = self.config, models.grid
         preview = models.preview(condition, config.target_sampling(sampling))
         if preview is not None:
@@ -144,7 +143,7 @@ class MuloMethod(DecodingMethod):
         rows = height if config.rows is None else config.rows
         if not 1 <= rows <= height:
             raise ValueError(f"rows: expected 1..{height} low rows a cycle, got {rows}")
-        if rows < height:  # the last cycle's first pass takes in all rows before
+        if rows < height:  # the first pass of the last cycle processes all earlier rows
             fed = (height - 1) // rows * rows * width
             low = models.low_target(condition, sampling, config.ratio, fed, config.draft_int8)
         window = width if config.draft_window is None else config.draft_window

@@ -1,4 +1,4 @@
-"""Sessions of MuLo-SD: on two targets, or on one that draws a preview of its pictures."""
+"""MuLo-SD sessions on two targets, or on one target that draws a preview of its images."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 
 class MuloSession(DecodingSession):
-    """A session that tells its models: what draws rows, and what verifies them."""
+    """A session with access to its models: `drafter` drafts rows, and `target` verifies them."""
 
     def __init__(
         self, timers: SessionTimers, target: GridTarget, drafter: LowRows, method: MuloMethod, rows_per_cycle: int
     ) -> None:
-        """Args are those of `repair_cycles`; `method` holds its rule and its repair."""
+        """See `repair_cycles` for the arguments; `method` provides the rule and the repair settings."""
 
         def start(chance: Chance) -> DecodingSteps:
             return _repaired(target, drafter, method, rows_per_cycle, chance)
@@ -44,7 +44,7 @@ class MuloSession(DecodingSession):
 def _repaired(
     target: GridTarget, drafter: RowDrafter, method: MuloMethod, rows_per_cycle: int, chance: Chance
 ) -> DecodingSteps:
-    """Yield the cycles of an image, then return what they came to."""
+    """Yield the cycles of an image, then return the result."""
     cycles: list[RepairCycle] = []
     for cycle in repair_cycles(target, drafter, method.rule, method.config, rows_per_cycle, chance):
         cycles.append(cycle)
@@ -60,7 +60,7 @@ def _repaired(
 
 @dataclass(frozen=True, slots=True)
 class _EnlargedPreview:
-    """Implements `algos.spatial.mulo.RowDrafter`: proposes the whole picture, from its preview."""
+    """A `RowDrafter` that drafts the whole image from its enlarged preview."""
 
     tokens: IntArray
 
@@ -69,14 +69,14 @@ class _EnlargedPreview:
 
 
 def preview_session(preview: Preview, method: MuloMethod) -> DecodingSession:
-    """MuLo-SD on a model that draws a preview: draw that, enlarge it, verify all of the picture by it, and repair.
+    """Open MuLo-SD on a model that draws a preview: enlarge the preview to a draft of the image, verify and repair.
 
-    The preview is part of what the model draws. A lossless method draws it in raster order, whatever `draft_window`.
-    `ratio` and `resampler` are of other models. Tokens are the preview's, then the picture's; `repairs` are of the
-    picture.
+    The preview is part of the model's output. A lossless method draws it in raster order and ignores `draft_window`.
+    `ratio` and `resampler` do not apply. The result has the preview's tokens, then the image's; `repairs` cover only
+    the image.
 
     Raises:
-        ValueError: `rows` is set, or the settings do not fit the picture's grid.
+        ValueError: `rows` is set, or the settings do not fit the image's grid.
     """
     config, small = method.config, preview.small
     config.check(preview.large)

@@ -1,4 +1,4 @@
-"""What a tree policy may draft besides its own trees: Jacobi windows and drawn siblings, and the rules for those."""
+"""Drafts other than a tree policy's own trees: Jacobi windows and drawn siblings, and their acceptance rules."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
@@ -13,37 +13,37 @@ from underpaint.runtime.methods.settings import Shown, settings_of
 
 LOSSLESS_IN_WINDOWS: Final = "chain"
 WINDOW: Final = JacobiWindow(1024, "maximal", "lookup", passes=True, beside=0.85, last_row=True)
-"""The window beside trees by default: longer than any pass, so that the policy bounds it."""
+"""The default window used together with trees: longer than any pass, so that the policy limits it."""
 _NOT_BESIDE: Final = ("candidates", "levels", "confidence")
-"""Settings of `JacobiWindow` that a window beside trees does not have, as it is an exact chain."""
+"""Settings of `JacobiWindow` that do not apply together with trees, as the window is then an exact chain."""
 
 
 def window_settings() -> dict[str, Any]:
-    """The declared types of the settings of a window beside trees; length None is as long as the policy asks for."""
+    """Return the types of the settings of a window used with trees; with length None the policy chooses the length."""
     return {**settings_of(JacobiWindow, _NOT_BESIDE), "length": int | None}
 
 
 def shown_window(settings: Mapping[str, Shown]) -> dict[str, Shown]:
-    """Every setting of a window beside trees, as JSON holds it."""
+    """Return all settings of a window used together with trees, as JSON values."""
     usual = {name: value for name, value in asdict(WINDOW).items() if name not in _NOT_BESIDE}
     return {**usual, "length": None, **settings}
 
 
 @dataclass(frozen=True, slots=True)
 class DrawnSettings:
-    """The lossless rules that judge drawn siblings of a policy whose own trees hold likeliest tokens.
+    """The lossless rules for drawn siblings, for a policy whose own trees contain the likeliest tokens.
 
-    chain: of independent draws: chains, and trees whose siblings are drawn with replacement. tree: of trees drawn
-    without replacement. See `RULES`.
+    chain: name of the rule for independent draws: chains, and trees whose siblings are drawn with replacement.
+    tree: name of the rule for trees drawn without replacement. See `RULES`.
     """
 
     chain: str = "block"
     tree: str = "without_replacement"
 
     def rules(self, with_replacement: bool = False) -> dict[Drawn, Rule]:
-        """By how siblings were drawn. ValueError where a rule is none, is not lossless or does not cover them.
+        """Return the rule for each way to draw siblings; raise ValueError if one is unknown, not lossless or unfit.
 
-        with_replacement: whether trees are drawn so.
+        with_replacement: whether siblings in trees are drawn with replacement.
         """
         rules: dict[Drawn, Rule] = {}
         settings: tuple[tuple[str, Drawn, str], ...] = (
@@ -65,17 +65,17 @@ class DrawnSettings:
 
 
 def window_plan(settings: Mapping[str, Shown], name: str, rule: Rule) -> WindowPlan:
-    """The window beside trees that `rule`, made by the registry's `name`, judges.
+    """Return the Jacobi window to use together with a policy's trees, and the rule that verifies it.
 
-    The same rule judges the window where it covers chains of drawn tokens, else speculative sampling does.
+    The rule of the trees also verifies the window if it covers chains of drawn tokens, else speculative sampling does.
 
     Args:
-        settings: Those of `JacobiWindow` that differ from `WINDOW`'s.
-        name: The rule's name.
+        settings: Settings of `JacobiWindow` that differ from `WINDOW`.
+        name: The name of the trees' rule in the registry.
         rule: The rule of the policy's own trees.
 
     Raises:
-        ValueError: A setting is out of its range.
+        ValueError: A setting is out of range.
     """
     given: dict[str, Any] = {key: value for key, value in settings.items() if value is not None}
     spec, window = RULES[name], replace(WINDOW, **given)

@@ -1,4 +1,4 @@
-"""Draft trees as a method on the device: a policy that grows them, and the rule that judges them."""
+"""The device form of the tree methods: a policy that grows draft trees, and the rule that verifies them."""
 
 from dataclasses import dataclass
 from typing import cast
@@ -16,7 +16,7 @@ from underpaint.runtime.methods.trees.method import TreeMethod
 
 @dataclass(frozen=True, slots=True)
 class TreeForm(DraftForm):
-    """A policy, None for plain autoregression, and a rule. beside: what a policy that chooses may draft besides."""
+    """A policy and a rule; policy None is plain autoregression. beside: the window and rules for `roofline`."""
 
     policy: Policy | None = None
     beside: WindowPlan | None = None
@@ -42,7 +42,7 @@ class TreeForm(DraftForm):
 
 
 def form(method: DecodingMethod, sampling: SamplingParams, grid: Grid) -> TreeForm:
-    """The form of a method of the family."""
+    """Return the device form of a tree method."""
     one = cast(TreeMethod, method)
     policy = one.policy if one.drafts else None
     return TreeForm(one.rule, one.config.target_sampling(sampling), policy=policy, beside=one.window)

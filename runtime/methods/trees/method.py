@@ -1,4 +1,4 @@
-"""The tree family of methods: what a tree policy and an acceptance rule are built from, and how they draw."""
+"""The tree family of methods: the configuration of a tree policy and an acceptance rule, and the method they build."""
 
 from __future__ import annotations
 
@@ -47,22 +47,22 @@ from underpaint.runtime.methods.settings import (
 from underpaint.runtime.methods.trees.beside import DrawnSettings, shown_window, window_plan, window_settings
 
 COSTS_SETTING: Final = "costs"
-"""The name by which a user points a cost-aware policy to a file with a cost curve."""
+"""The setting that gives a cost-aware policy a file with a cost curve."""
 NO_POLICY: Final = "none"
-"""The policy of plain autoregression: nothing is drafted."""
+"""The policy of plain autoregression, which drafts nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class TreeConfig(MethodConfig):
-    """A tree policy and an acceptance rule by name, with their settings.
+    """The names and settings of a tree policy and an acceptance rule.
 
-    published_k: the rule's `k`, near codes pooled, where a paper gives it for `PUBLISHED_CODES` codes; it is scaled to
-    the model's own codebook when the method is built. None where `k` is what the settings say.
-    cost_curve: SHA-256 of the cost curve that costs in the policy's settings come from; "" where none do.
-    skipping: settings of `algos.skipping.Skipping`; None where every cycle is verified.
-    window: settings of `beside.WINDOW`; None where no Jacobi window stands beside the policy's trees.
-    drawn: settings of `DrawnSettings`; None where the policy may not draw siblings beside trees of likeliest tokens. It
-    needs `window`: both are judged by the same `WindowedCycles`.
+    published_k: the rule's `k`, the number of near codes pooled, as a paper gives it for `PUBLISHED_CODES` codes. It is
+    scaled to the model's own codebook when the method is built. None takes `k` from the settings.
+    cost_curve: SHA-256 of the cost curve that the costs in the policy's settings come from; "" if there are none.
+    skipping: settings of `algos.skipping.Skipping`; None verifies every cycle.
+    window: changes to `beside.WINDOW`, a Jacobi window used together with the policy's trees; None uses no window.
+    drawn: settings of `DrawnSettings`; with None the policy may not draw siblings, but only take the likeliest tokens.
+    It needs `window`, because one `WindowedCycles` verifies both.
     """
 
     policy: str
@@ -131,7 +131,7 @@ class TreeConfig(MethodConfig):
         return grid
 
     def with_rule(self, rule: str, temperature: float) -> TreeConfig:
-        """See `MethodConfig`; at temperature 0 the rule is replaced by its greedy variant."""
+        """See `MethodConfig`; at temperature 0 the rule's greedy variant replaces it."""
         if self.policy == NO_POLICY:
             raise ValueError(f"plain autoregression drafts nothing that rule '{rule}' could accept; leave the rule out")
         changed = dataclasses.replace(
@@ -145,10 +145,9 @@ class TreeConfig(MethodConfig):
         return changed
 
     def with_settings(self, method: str, settings: Sequence[str]) -> TreeConfig:
-        """See `MethodConfig`; `policy.`, `rule.`, `skipping.`, `window.` or `drawn.` before a name tells two of
-        one name apart.
+        """See `MethodConfig`; a prefix `policy.`, `rule.`, `skipping.`, `window.` or `drawn.` resolves ambiguous names.
 
-        A policy that chooses by cost takes `costs=FILE`, a curve that `underpaint costs` wrote, in place of its parts.
+        A cost-aware policy also takes `costs=FILE`, a curve that `underpaint costs` wrote, instead of single costs.
         """
         known: dict[str, dict[str, Any]] = {"policy": {}, "rule": settings_of(RULES[self.rule].make, GIVEN_BY_ENGINE)}
         if self.policy != NO_POLICY:
@@ -187,13 +186,13 @@ class TreeConfig(MethodConfig):
     def target_sampling(self, sampling: SamplingParams) -> SamplingParams:
         """See `MethodConfig`.
 
-        A greedy rule takes the argmax of the distributions at temperature 1, so a drafter's distributions keep their
-        shape there; top-k and top-p do not move an argmax and are left out.
+        A greedy rule takes the argmax of distributions at temperature 1, so that the drafter's distributions keep their
+        shape. Top-k and top-p are dropped, as they do not change an argmax.
         """
         return SamplingParams(guidance=sampling.guidance) if RULES[self.rule].greedy else sampling
 
     def build(self, method: str, tables: ModelTables) -> TreeMethod:
-        """See `MethodConfig`; `tables` for rules that pool over the codebook and policies that choose by cost."""
+        """See `MethodConfig`; `tables` is for rules that pool over the codebook and for cost-aware policies."""
         if self.published_k is not None:
             k = scaled_to(tables.vocab_size, self.published_k)
             scaled = dataclasses.replace(self, rule_settings={**self.rule_settings, "k": k}, published_k=None)
@@ -229,14 +228,14 @@ class TreeConfig(MethodConfig):
 
 
 def of_pair(policy: str, rule: str, temperature: float, presets: Sequence[Preset]) -> TreeConfig:
-    """The configuration of any tree policy and rule.
+    """Return the configuration of any pair of tree policy and rule.
 
     Args:
         policy: The policy's name.
         rule: The rule's name; at temperature 0 its greedy variant replaces it.
-        temperature: Of the target's distributions.
-        presets: Those of all methods. The settings are from the first of this pair, or else from the first with this
-            policy, whose rule then has its default settings.
+        temperature: Temperature of the target's distributions.
+        presets: The presets of all methods. The first with this pair gives the settings. If there is none, the first
+            with this policy gives the policy's settings, and the rule takes its defaults.
 
     Raises:
         ValueError: A name is unknown, or the rule does not cover the policy's trees.
@@ -259,7 +258,7 @@ def of_pair(policy: str, rule: str, temperature: float, presets: Sequence[Preset
 
 @dataclass(frozen=True, slots=True)
 class NoDraft:
-    """Proposes nothing: one token per target pass."""
+    """A policy that drafts nothing, so that each target pass gives one token."""
 
     def begin(self, grid: Grid) -> None:
         """See `Policy`."""
@@ -273,10 +272,10 @@ class NoDraft:
 
 @dataclass(frozen=True, slots=True)
 class TreeMethod(DecodingMethod):
-    """A tree policy and a rule, ready to draw. `drafts` is False for plain autoregression, which needs no drafter.
+    """A tree policy and a rule, ready to draw; `drafts` is False for plain autoregression, which needs no drafter.
 
-    window: the Jacobi window beside the policy's trees, if any.
-    skipping: when a cycle is not verified; None verifies all. watch: told of every skipped tree, see `SkipWatch`.
+    window: the Jacobi window used together with the policy's trees, if any. skipping: which cycles are not verified;
+    None verifies all. watch: callback for every skipped tree; see `SkipWatch`.
     """
 
     config: TreeConfig
@@ -287,7 +286,7 @@ class TreeMethod(DecodingMethod):
     window: WindowPlan | None = None
 
     def open(self, models: PipelineModels, condition: Condition, sampling: SamplingParams) -> DecodingSession:
-        """Take the target and, where the method drafts, the drafter; ValueError where a tree would be cut."""
+        """Open the target, and the drafter if the method drafts; raise ValueError if a tree exceeds the limits."""
         if self.drafts:
             check_limits(self.config.policy_settings, models.max_nodes, models.tables.vocab_size)
         length = (self.config.window or {}).get("length")
@@ -317,7 +316,7 @@ class TreeMethod(DecodingMethod):
         return DecodingSession(SessionTimers(target_timer, drafter_timer), start)
 
     def watched(self, watch: Callable[[Rule], RuleWatcher]) -> TreeMethod | None:
-        """See `DecodingMethod`. Rules of temperature 0 decide by the likeliest token, which has no bias to watch."""
+        """See `DecodingMethod`; None for greedy rules, which take the likeliest token and have no bias to watch."""
         if RULES[self.config.rule].greedy:
             return None
         rule, window = watch(self.rule), self.window

@@ -1,4 +1,4 @@
-"""The methods of the tree family: a tree policy and an acceptance rule each, with their settings by preset."""
+"""The methods of the tree family: a tree policy and an acceptance rule for each, with their settings by preset."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -22,10 +22,10 @@ def _preset(
     window: Mapping[str, Shown] | None = None,
     drawn: Mapping[str, Shown] | None = None,
 ) -> Preset:
-    """A preset by the policy and rule above temperature 0; at 0 both have counterparts. skipping: None verifies all.
+    """Make a preset from a policy and a rule for temperatures above 0; at 0 their greedy variants replace them.
 
-    window: settings of a Jacobi window beside the trees; None where there is none. drawn: of the rules for siblings
-    that the policy draws above temperature 0; None where it draws none.
+    skipping: settings of verification skipping; None verifies every cycle. window: settings of a Jacobi window used
+    with the trees, or None. drawn: settings of the rules for siblings drawn above temperature 0, or None.
     """
     greedy_policy = policy if policy == NO_POLICY else POLICIES[policy].greedy_variant or policy
     at_zero = greedy_policy, at_temperature(RULES[rule], 0.0).name
@@ -48,7 +48,7 @@ def _method(
     paper: tuple[PolicySettings, RuleSettings] | None = None,
     eagle_code: PolicySettings | None = None,
 ) -> MethodSpec:
-    """A method by its policy and rule; without `paper` both presets are the same. eagle_code: as its authors ran it."""
+    """Make a method from a policy and a rule. paper: None takes `tuned`. eagle_code: the authors' own settings."""
     authors = None if eagle_code is None else _preset(*pair, eagle_code, chosen.PLAIN)
     return MethodSpec(name, summary, _preset(*pair, *tuned), _preset(*pair, *(paper or tuned)), authors)
 

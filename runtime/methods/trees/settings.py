@@ -1,4 +1,4 @@
-"""Settings of the tree methods, by preset, and where each is from."""
+"""Settings of the tree methods for each preset, and their sources."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -12,7 +12,7 @@ NO_SOURCES: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class PolicySettings(NamedTuple):
-    """A policy's settings, and where they are from. greedy: those at temperature 0; None where they are the same."""
+    """A policy's settings and their sources. greedy: the settings at temperature 0; None if they are the same."""
 
     settings: Mapping[str, Shown] = NONE
     sources: Mapping[str, str] = NO_SOURCES
@@ -20,10 +20,7 @@ class PolicySettings(NamedTuple):
 
 
 class RuleSettings(NamedTuple):
-    """A rule's settings above temperature 0, those of its greedy variant at 0, and where they are from.
-
-    published_k: see `TreeConfig`.
-    """
+    """A rule's settings above temperature 0, its greedy variant's at 0, and sources. published_k: see `TreeConfig`."""
 
     sampled: Mapping[str, Shown] = NONE
     greedy: Mapping[str, Shown] = NONE

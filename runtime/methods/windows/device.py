@@ -1,4 +1,4 @@
-"""Jacobi windows as a method on the device: every tree is the window, and no drafter runs."""
+"""The device form of Jacobi windows: every draft tree is the window, and no drafter runs."""
 
 from dataclasses import dataclass, field
 from typing import cast
@@ -15,7 +15,7 @@ from underpaint.runtime.methods.windows.method import JacobiMethod
 
 @dataclass(frozen=True, slots=True)
 class WindowForm(DraftForm):
-    """A Jacobi window and the rule that judges it."""
+    """A Jacobi window and the rule that verifies it."""
 
     window: JacobiWindow = field(kw_only=True)
 
@@ -24,6 +24,6 @@ class WindowForm(DraftForm):
 
 
 def form(method: DecodingMethod, sampling: SamplingParams, grid: Grid) -> WindowForm:
-    """The form of a method of the family."""
+    """Return the device form of a Jacobi window method."""
     one = cast(JacobiMethod, method)
     return WindowForm(one.rule, one.config.target_sampling(sampling), window=one.config.window)

@@ -1,4 +1,4 @@
-"""Jacobi windows on the device: the target drafts for itself, so that no drafter runs. See `algos.spatial.jacobi`."""
+"""Jacobi windows on the device, where the target drafts for itself without a drafter. See `algos.spatial.jacobi`."""
 
 from typing import Final
 
@@ -38,13 +38,13 @@ REFILLS: Final[dict[Refill, int]] = {
     "left": refill.LEFT.value,
     "above": refill.ABOVE.value,
 }
-"""Refills that look nothing up."""
+"""The refills that need no lookup."""
 
 
 def window_plan(window: JacobiWindow, rule: Rule, grid: Grid, vocab_size: int, max_nodes: int) -> Plan:
-    """The envelope of windows that `rule` judges, and how they are drafted.
+    """Return the plan of a window that `rule` verifies: its envelope, and how it is drafted.
 
-    ValueError for a window larger than a pass of `max_nodes`, and for a rule that does not fit it.
+    Raises ValueError if the window exceeds a pass of `max_nodes`, or if the rule does not fit the window.
     """
     window.check_pass(max_nodes, "device", "the device's hold")
     spec = spec_of(rule)
@@ -64,22 +64,22 @@ def window_plan(window: JacobiWindow, rule: Rule, grid: Grid, vocab_size: int, m
 
 
 def window_bytes(window: JacobiWindow, drafts: int, cells: int, vocab_size: int) -> int:
-    """Held for an image beside what the envelope takes."""
+    """Return the bytes that the window needs for each image in addition to the envelope."""
     noise = cells * (window.coupling == "gumbel") * vocab_size
     decided, seen = lookup_rows(window, drafts, cells)
     return 8 * noise + 4 * (decided + seen) * vocab_size + 8 * (int(PARTS.value) + 1) * decided
 
 
 def lookup_rows(window: JacobiWindow, drafts: int, cells: int) -> tuple[int, int]:
-    """How many distributions an image's tables hold: of decided cells, and of what passes said of others."""
+    """Return how many distributions the lookup tables of an image hold: for decided cells, and from earlier passes."""
     decided = window.refill == "lookup" or window.beside > 0.0
     return cells * decided, drafts**2 * window.passes
 
 
 class WindowGrowth:
-    """A `Growth`: every tree is the window, a chain of what the last pass left and of new cells behind it.
+    """A `Growth` whose tree is the window: a chain of drafts that the last pass kept, followed by new cells.
 
-    There may be candidates beside the first of its drafts.
+    The first drafts may have further candidates as siblings.
     """
 
     lays_out: Final = True
@@ -87,8 +87,8 @@ class WindowGrowth:
     def __init__(
         self, state: State, window: JacobiWindow, grid: Grid, beside: bool = False, is_greedy: bool = False
     ) -> None:
-        """beside: other trees stand beside the window, or shorter passes over it, which its drafts outlive. is_greedy:
-        each draft is the likeliest token of its distribution, for rules that decide by the likeliest."""
+        """beside: whether passes over other trees or over part of the window occur, which the window's drafts survive.
+        is_greedy: whether each draft is the likeliest token of its distribution, for greedy rules."""
         batch, length, vocab_size = state.batch, state.envelope.levels, state.tree.probs.shape[2]
         device = state.roles.device
         self._state, self._grid = state, grid
@@ -127,8 +127,8 @@ class WindowGrowth:
         self.limits = Limits(full, torch.ones_like(full), full)
 
     def begin(self) -> None:
-        """Hold no drafts; keep what was said of the first cell; where drafts race, lay out the noise, which the host
-        makes."""
+        """Drop all drafts and store the distribution of the first cell; for Gumbel coupling, also fill in the noise,
+        which the host makes."""
         self._window.counts.zero_()
         self._window.arrivals.zero_()
         if self._table is not None:
@@ -171,7 +171,7 @@ class WindowGrowth:
         shift(window, tree, verdicts, levels, cells, most, last_row, table, self._stays)
 
     def pass_over(self, state: State) -> None:
-        """Take in a pass over another tree: drafts of the cells that it decided go, those behind them stay."""
+        """Account for a pass over another tree: drop the drafts of cells that it decided, and keep the later ones."""
         window, tree, verdicts, none = self._window, self._read(state), state.verdicts, self._none
         if self._table is not None:
             keep(self._table, None, tree, verdicts, none, state.progress)
@@ -179,11 +179,11 @@ class WindowGrowth:
         shift(window, tree, verdicts, none, cells, most, self._last_row, moves=self._stays)
 
     def own(self, tree: BatchTree) -> BatchTree:
-        """`tree` with the distributions that the window's drafts were drawn from."""
+        """Return `tree` with the distributions that the window's drafts were drawn from."""
         return tree._replace(draft_probs=self._drawn_from)
 
     def _read(self, state: State) -> BatchTree:
-        """The tree as the window learns from it: with the likeliest tokens where the rule decides by those."""
+        """Return the tree that the window learns from; for greedy rules, its distributions are one-hot."""
         tree = self.own(state.tree)
         if self._said is None:
             return tree

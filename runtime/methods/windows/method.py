@@ -1,4 +1,4 @@
-"""Jacobi windows along the raster, from settings to a drawn image: the target's own last guess is the draft."""
+"""Methods that decode with Jacobi windows in raster order, where the target's last guess is the draft."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ from underpaint.runtime.methods.settings import (
 )
 
 _LENGTH: Final = "window"
-"""How users and records name `JacobiWindow.length` here."""
+"""The name of `JacobiWindow.length` in user settings and records."""
 
 
 @dataclass(frozen=True, slots=True)
 class JacobiConfig(MethodConfig):
-    """A Jacobi window, and any rule that covers chains of drawn tokens, by name, with its settings.
+    """A Jacobi window, and the name and settings of any rule that covers chains of drawn tokens.
 
-    Its settings are `JacobiWindow`'s; the length goes by the name `window`.
+    The window's settings are those of `JacobiWindow`, but its length is called `window`.
     """
 
     window: JacobiWindow = field(default_factory=JacobiWindow)
@@ -85,21 +85,21 @@ class JacobiConfig(MethodConfig):
         rule = RULES[self.rule].make
         values = {**settings_by_default(rule, GIVEN_BY_ENGINE), **self.rule_settings}
         window = settings_to_tune(JacobiWindow, asdict(self.window))
-        if self.window.candidates == 1:  # a chain, which other rules judge than windows of candidates
+        if self.window.candidates == 1:  # a chain; windows with candidates need other rules
             window.pop("candidates")
         own = {f"window.{name}": tried for name, tried in _named(window).items()}
         return own | settings_to_tune(rule, values, "rule")
 
     def with_rule(self, rule: str, temperature: float) -> JacobiConfig:
-        """See `MethodConfig`. The rule is the same at temperature 0, where distributions are one-hot."""
+        """See `MethodConfig`. Temperature 0 uses the same rule, as the distributions are one-hot."""
         changed = replace(self, rule=RULES[rule].name, rule_settings=no_settings())
         changed.check()
         return changed
 
     def with_settings(self, method: str, settings: Sequence[str]) -> JacobiConfig:
-        """See `MethodConfig`; `window.` or `rule.` before a name tells two of one name apart.
+        """See `MethodConfig`; a prefix `window.` or `rule.` resolves ambiguous names.
 
-        `rule=NAME` takes another rule, as `with_rule` does, wherever it stands; other settings are of that one then.
+        `rule=NAME`, at any position, changes the rule as `with_rule` does; the other settings are for the new rule.
         """
         pairs, start = split_settings(settings), self
         for key, value in pairs:
@@ -118,7 +118,7 @@ class JacobiConfig(MethodConfig):
         return changed
 
     def check(self) -> None:
-        """Raise ValueError unless the rule judges such windows."""
+        """Raise ValueError unless the rule can verify these windows."""
         drawn_for(RULES[self.rule], self.window.coupling, self.window.candidates)
 
     def build(self, method: str, tables: ModelTables) -> JacobiMethod:
@@ -129,7 +129,7 @@ class JacobiConfig(MethodConfig):
 
 
 def _named(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings of `JacobiWindow` by the names that users type."""
+    """Return settings of `JacobiWindow` under the names that users type."""
     return {_LENGTH if name == "length" else name: value for name, value in settings.items()}
 
 
@@ -141,7 +141,7 @@ class JacobiMethod(DecodingMethod):
     rule: Rule
 
     def open(self, models: PipelineModels, condition: Condition, sampling: SamplingParams) -> DecodingSession:
-        """Take the target; ValueError where its passes are too small for the window."""
+        """Open the target; raise ValueError if its passes are too small for the window."""
         window = self.config.window
         window.check_pass(models.max_nodes, f"method '{self.name}'", "these models take")
         target = models.target(condition, sampling)
